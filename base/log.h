@@ -29,6 +29,7 @@ enum { LOG_LINE_BYTES = 2048 };
 // Call both before other threads start. Until then lines are logfmt, level info.
 void log_setup(const char *process, enum log_level level);
 void log_set_format(enum log_format format);
+void log_set_level(enum log_level level); // any thread, at any time
 
 // "error", "warn", "info" or "debug" to a level; false for any other name.
 bool log_level_parse(const char *name, enum log_level *level_p);

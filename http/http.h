@@ -86,6 +86,8 @@ void http_server_stop_accepting(struct http_server *server);
 // Waits up to grace_ms for open exchanges, then disconnects. When it returns every on_close has run; exchanges that are
 // still referenced stay valid. Not from a handler. NULL is allowed.
 void http_server_close(struct http_server *server, int grace_ms);
+// Looks at the files of TLS now and logs what has changed, which happens at new connections otherwise. Any thread.
+void http_server_reload(struct http_server *server);
 enum { HTTP_STATUS_CLASSES = 6 };
 struct http_server_status {
     int64_t connections, exchanges;          // open ones
@@ -107,8 +109,10 @@ const char *http_method(const struct http_exchange *x);
 const char *http_path(const struct http_exchange *x);                     // decoded, without the query
 const char *http_query(const struct http_exchange *x, const char *name);  // a decoded query parameter; NULL: not given
 const char *http_header(const struct http_exchange *x, const char *name); // any case; the first of several; NULL: none
-const char *http_peer(const struct http_exchange *x);                     // "127.0.0.1:4711"
-const char *http_body(const struct http_exchange *x, size_t *size_p);     // NUL-terminated; valid from on_request on
+// The next header of this name after the one whose value http_header() or this function returned; NULL: none.
+const char *http_header_after(const struct http_exchange *x, const char *name, const char *value);
+const char *http_peer(const struct http_exchange *x);                 // "127.0.0.1:4711"
+const char *http_body(const struct http_exchange *x, size_t *size_p); // NUL-terminated; valid from on_request on
 void http_body_free(struct http_exchange *x); // once it is parsed: the body counts in max_bodies_bytes until then
 void http_ref(struct http_exchange *x);
 void http_unref(struct http_exchange *x);

@@ -154,6 +154,7 @@ void socket_close(struct connection *c, bool reset);
 // --- tls.c
 enum status http_tls_open(const struct http_tls_files *files, int64_t check_ms, struct http_tls **tls_p);
 SSL *http_tls_accept(struct http_tls *tls, struct connection *c); // reads changed files first; NULL: no memory
+void http_tls_reload(struct http_tls *tls);                       // now, if they have changed
 void http_tls_close(struct http_tls *tls);                        // NULL is allowed
 
 // --- tls_bio.c

@@ -104,6 +104,11 @@ static enum status start(struct http_server *s)
     return STATUS_OK;
 }
 
+void http_server_reload(struct http_server *server)
+{
+    if (server->tls) http_tls_reload(server->tls);
+}
+
 enum status http_server_open(const struct http_server_options *options, struct http_server **server_p)
 {
     struct http_server *s = mem_alloc(sizeof *s);

@@ -109,9 +109,7 @@ static bool files_changed(struct http_tls *tls)
 // Under the lock.
 static void reload_changed(struct http_tls *tls)
 {
-    int64_t now_us = clock_now_us();
-    if (now_us < tls->check_us) return;
-    tls->check_us = now_us + tls->interval_us;
+    tls->check_us = clock_now_us() + tls->interval_us;
     if (!files_changed(tls)) return;
     SSL_CTX *context;
     if (make_context(tls->file, &context) != STATUS_OK) {
@@ -127,7 +125,7 @@ static void reload_changed(struct http_tls *tls)
 SSL *http_tls_accept(struct http_tls *tls, struct connection *c)
 {
     pthread_mutex_lock(&tls->lock);
-    reload_changed(tls);
+    if (clock_now_us() >= tls->check_us) reload_changed(tls);
     SSL *ssl = SSL_new(tls->context);
     pthread_mutex_unlock(&tls->lock);
     if (!ssl) return NULL;
@@ -135,6 +133,13 @@ SSL *http_tls_accept(struct http_tls *tls, struct connection *c)
     if (tls_bio_attach(ssl, tls->bio_method, c)) return ssl;
     SSL_free(ssl);
     return NULL;
+}
+
+void http_tls_reload(struct http_tls *tls)
+{
+    pthread_mutex_lock(&tls->lock);
+    reload_changed(tls);
+    pthread_mutex_unlock(&tls->lock);
 }
 
 enum status http_tls_open(const struct http_tls_files *files, int64_t check_ms, struct http_tls **tls_p)

@@ -77,6 +77,8 @@ struct rpc_server_options {
 // the port is in use or a file of TLS cannot be used; the sentence names it. With TLS, files that change are used for
 // new connections; those that cannot be used are logged, and the last certificate stays.
 enum status rpc_server_open(const struct rpc_server_options *options, struct rpc_server **server_p);
+// Looks at the files of TLS now and logs what has changed, which happens at each new connection otherwise. Any thread.
+void rpc_server_reload(struct rpc_server *server);
 int rpc_server_port(const struct rpc_server *server); // the actual port, also with port 0
 // grpc.health.v1: sets the state of one service ("": of the server) and notifies its watchers.
 void rpc_server_set_serving(struct rpc_server *server, const char *service, bool serving);
@@ -126,6 +128,9 @@ enum status rpc_channel_open_tls(const char *target, const struct rpc_tls *tls, 
 // Later calls carry "authorization: Bearer TOKEN" (copied); NULL: none. INVALID unless the token is printable ASCII
 // without spaces. Any thread.
 enum status rpc_channel_set_token(struct rpc_channel *channel, const char *token);
+// Later calls carry this header, too (copied). Before the first stream is opened. INVALID unless `name` is lower case,
+// not one of gRPC's own and not binary ("-bin"), and `value` printable ASCII.
+enum status rpc_channel_add_header(struct rpc_channel *channel, const char *name, const char *value);
 void rpc_channel_close(struct rpc_channel *channel); // after its streams are closed; NULL is allowed
 
 // timeout_ms 0: no timeout. `wait_for_ready`: while the server is down, connecting is retried until the timeout.

@@ -294,6 +294,11 @@ enum status rpc_server_open(const struct rpc_server_options *options, struct rpc
     return STATUS_OK;
 }
 
+void rpc_server_reload(struct rpc_server *server)
+{
+    if (server->tls) net_tls_refresh(server->tls);
+}
+
 int rpc_server_port(const struct rpc_server *server)
 {
     return server->port;

@@ -152,6 +152,14 @@ enum status listeners_open(const struct listen_options *options, struct front *f
     return status;
 }
 
+void listeners_reload(const struct listeners *listeners, const struct front *front)
+{
+    rpc_server_reload(listeners->clients);
+    rpc_server_reload(listeners->nodes);
+    http_service_reload(listeners->http);
+    cluster_token_reload(front->cluster_token);
+}
+
 void listeners_close(struct listeners *listeners, int grace_ms)
 {
     http_service_close(listeners->http, grace_ms);

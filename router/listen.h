@@ -71,4 +71,6 @@ struct listeners { // must not move while they are open
 // `methods` of clients are borrowed until listeners_close(). Sets front->cluster_token.
 enum status listeners_open(const struct listen_options *options, struct front *front, const struct rpc_method *methods,
                            struct listeners *listeners);
+// Reads the files of TLS and the cluster token that have changed.
+void listeners_reload(const struct listeners *listeners, const struct front *front);
 void listeners_close(struct listeners *listeners, int grace_ms); // first the clients' listeners, then the nodes'

@@ -135,14 +135,27 @@ static void log_end(const struct request *r, enum finish_reason reason, enum sta
 {
     const struct request_usage *u = &r->usage;
     const struct request_timing *t = &r->timing;
-    log_event(LOG_INFO, "request_done", LOG_REQUEST(r->number), LOG_FIELD("client_id", r->id),
-              LOG_FIELD("finish", finish_reason_name(reason)), LOG_FIELD("status", status_name(status)),
-              LOG_FIELD("tokens", u->prompt_tokens), LOG_FIELD("scored", u->scored_tokens),
-              LOG_FIELD("kept", u->kept_tokens), LOG_FIELD("cached", u->cached_tokens),
-              LOG_FIELD("skip", skip_reason_name(r->skip)), LOG_FIELD("completion", u->completion_tokens),
-              LOG_FIELD("replays", u->replays), LOG_MS("queue_ms", t->queue_us), LOG_MS("score_ms", t->score_us),
-              LOG_MS("pack_wait_ms", t->pack_wait_us), LOG_MS("prefill_ms", t->prefill_us),
-              LOG_MS("ttft_ms", t->ttft_us), LOG_MS("total_ms", t->total_us));
+    const struct log_field fields[] = {
+        LOG_REQUEST(r->number),
+        LOG_FIELD("client_id", r->id),
+        LOG_FIELD("finish", finish_reason_name(reason)),
+        LOG_FIELD("status", status_name(status)),
+        LOG_FIELD("tokens", u->prompt_tokens),
+        LOG_FIELD("scored", u->scored_tokens),
+        LOG_FIELD("kept", u->kept_tokens),
+        LOG_FIELD("cached", u->cached_tokens),
+        LOG_FIELD("skip", skip_reason_name(r->skip)),
+        LOG_FIELD("completion", u->completion_tokens),
+        LOG_FIELD("replays", u->replays),
+        LOG_MS("queue_ms", t->queue_us),
+        LOG_MS("score_ms", t->score_us),
+        LOG_MS("pack_wait_ms", t->pack_wait_us),
+        LOG_MS("prefill_ms", t->prefill_us),
+        LOG_MS("ttft_ms", t->ttft_us),
+        LOG_MS("total_ms", t->total_us),
+        LOG_FIELD("trace", r->trace ? r->trace->trace_text : NULL), // left out of untraced requests
+    };
+    log_write(LOG_INFO, "request_done", fields, sizeof fields / sizeof *fields - !r->trace);
 }
 
 static enum request_state end_state(enum finish_reason reason)

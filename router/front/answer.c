@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "router/core/ledger.h"
+#include "router/front/request_trace.h"
 
 // --- core's thread: the output of one request
 
@@ -68,7 +69,9 @@ void client_check_idle(struct client *client)
 {
     if (client->answers || reading_any(client->front->readings, &client->reading)) return;
     if (client->ops->idle) client->ops->idle(client);
-    if (client->closed) client->ops->free(client);
+    if (!client->closed) return;
+    free(client->trace);
+    client->ops->free(client);
 }
 
 // The tokens that a request took and its place among those that run. One that no node has seen costs nothing.
@@ -86,6 +89,7 @@ static void answer_done(void *user, const struct request *r, enum finish_reason 
     struct client *client = a->client;
     client->ops->done(a, r, reason, status, message);
     answer_charge(a, r);
+    answer_trace_end(a, r, reason, status);
     answer_unlink(a);
     text_stream_free(a->text);
     free(a);
@@ -95,6 +99,7 @@ static void answer_done(void *user, const struct request *r, enum finish_reason 
 static void answer_free(struct answer *a)
 {
     request_free(a->request);
+    trace_record_free(a->trace);
     text_stream_free(a->text);
     free(a);
 }
@@ -134,8 +139,10 @@ static void event_submit(struct core *c, void *arg, int64_t now_us)
     void (*submit)(struct core *, struct request *, int64_t) =
         atomic_load(&reading->aborted) ? core_submit_aborted : core_submit;
     if (client->closed) { // while the message was read
-        for (struct answer *a = first; a; a = a->next)
+        for (struct answer *a = first; a; a = a->next) {
             answer_charge(a, a->request);
+            answer_trace_end(a, a->request, FINISH_REASON_CANCELLED, STATUS_CANCELLED);
+        }
         answers_free(first);
     } else {
         int n = 0;
@@ -242,6 +249,7 @@ struct answer *answer_create(struct reading *reading, int64_t arrived_us)
     a->request = request_create();
     a->request->spec.arrived_us = arrived_us;
     a->request->sink = (struct request_sink){answer_add_tokens, answer_done, a};
+    answer_trace_begin(a);
     return a;
 }
 

@@ -42,6 +42,7 @@ struct client {
     const struct client_ops *ops;
     const struct front *front;
     struct principal *principal; // valid until `free` returns; NULL: no API keys are used
+    struct trace_context *trace; // owned; NULL: requests are not traced. Constant once a message is read
     struct reading *reading;     // list of messages not yet submitted or refused; guarded by front->readings
     // Core's thread only:
     struct answer *answers; // running requests
@@ -50,8 +51,9 @@ struct client {
 
 struct answer {
     struct client *client;
-    struct reading *reading; // its message, until it is submitted
-    struct request *request; // owned until it is submitted, then the core's and valid until done
+    struct reading *reading;    // its message, until it is submitted
+    struct request *request;    // owned until it is submitted, then the core's and valid until done
+    struct trace_record *trace; // owned; NULL: it is not traced
     struct text_stream *text;
     int index; // among the answers of an HTTP exchange
     bool return_kept;

@@ -6,6 +6,7 @@
 //   intake.c          checks of fields, prompts to tokens
 //   intake_pool.c     the threads that read and tokenise long prompts, and the prompts that wait for them
 //   grpc_access.c     callers by their API keys
+//   request_trace.c   traces of requests
 //   reading.c         the messages of clients that are being read
 //   grpc_intake.c     messages of clients to their readers, at once or through the pool
 //   chat_answer.c     answers of chats in sections: reasoning, content, tool calls
@@ -15,6 +16,7 @@
 //   reply.c           sending on a client's call: bounds on unread bytes, errors
 //   grpc_inference.c  Generate, GenerateMany, Abort, Score
 //   grpc_info.c       Tokenize, Detokenize, GetModelInfo, GetClusterInfo
+//   grpc_drain.c      DrainNode
 //   grpc_attach.c     Attach: the stream of a node
 //   cluster_token.c   the secret of nodes that attach
 //   node_link.c       what nodes send, as events of the core
@@ -37,6 +39,7 @@
 #include "router/core/loop.h"
 #include "router/front/chat_answer.h"
 #include "router/front/cluster_token.h"
+#include "tracing/tracer.h"
 
 // Requests that were refused before the core saw them, by status.
 struct refusals {
@@ -69,6 +72,7 @@ struct front {
     bool ready;                // core's thread only
     atomic_bool serving;       // a new request would be served
     bool metrics_open;         // GET /metrics needs no API key
+    struct tracer *tracer;     // NULL: requests are not traced
     struct refusals *refusals; // any thread; NULL: they are not counted
 };
 
@@ -79,6 +83,7 @@ static inline void front_refused(const struct front *front, enum status status)
 
 extern const struct rpc_method front_generate, front_generate_many, front_abort, front_score;          // grpc_inference
 extern const struct rpc_method front_tokenize, front_detokenize, front_model_info, front_cluster_info; // grpc_info
+extern const struct rpc_method front_drain_node;                                                       // grpc_drain
 extern const struct rpc_method front_attach;                                                           // grpc_attach
 
 // rpc_server_options.authorise of the nodes' server: before a byte of a node is read, it must present the cluster

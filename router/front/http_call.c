@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "router/front/http_service.h"
 #include "router/front/json_anthropic_answer.h"
+#include "router/front/request_trace.h"
 
 #define RETRY_US 1000000
 
@@ -246,6 +247,30 @@ void http_call_on_head(struct http_exchange *x)
     if (status == STATUS_OK) return;
     front_refused(front_of(x), status);
     http_refuse(x, status);
+}
+
+// Several headers `tracestate` are one list; several `traceparent` are none.
+static char *trace_state(const struct http_exchange *x)
+{
+    const char *more = http_header(x, "tracestate");
+    char *state = mem_string(more);
+    while (more && strlen(state) <= TRACE_STATE_BYTES_MAX && (more = http_header_after(x, "tracestate", more))) {
+        char *both = mem_format("%s,%s", state, more);
+        free(state);
+        state = both;
+    }
+    return state;
+}
+
+void http_trace_open(struct http_exchange *x, struct client *client)
+{
+    if (!client->front->tracer) return;
+    const char *parent = http_header(x, "traceparent");
+    if (parent && http_header_after(x, "traceparent", parent)) parent = NULL;
+    char *state = parent ? trace_state(x) : NULL;
+    client_trace_open(client, parent, state, http_server_port(http_server_of(x)));
+    client_trace_join(client);
+    free(state);
 }
 
 void http_call_on_close(struct http_exchange *x, bool disconnected)

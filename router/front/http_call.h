@@ -27,6 +27,9 @@ void http_call_on_close(struct http_exchange *x, bool disconnected);
 bool http_admit(struct http_exchange *x);
 bool http_admit_call(struct http_exchange *x);
 
+// Begins the trace of the exchange, to which all its requests belong (request_trace.h).
+void http_trace_open(struct http_exchange *x, struct client *client);
+
 // Answers with a JSON body.
 void http_answer(struct http_exchange *x, const struct bytes *json);
 

@@ -12,6 +12,7 @@
 #include "model/grammar_message.h"
 #include "model/tool_grammar.h"
 #include "router/front/intake.h"
+#include "router/front/request_trace.h"
 #include "router/front/wire_request.h"
 #include "router/front/wire_response.h"
 
@@ -496,9 +497,13 @@ static enum status read_body(struct http_generation *g, const struct http_messag
     return answers_reserve(*first_p, &in->retry_us);
 }
 
-static void generation_refuse(struct reading *reading, enum status status, int64_t retry_us)
+// `first`: the answers that were created for the message, or NULL.
+static void generation_refuse(struct reading *reading, struct answer *first, enum status status, int64_t retry_us,
+                              int64_t arrived_us)
 {
     struct http_generation *g = (struct http_generation *)reading->client;
+    client_trace_refused(&g->client, first, status, arrived_us);
+    answers_free(first);
     log_event_limited(LOG_INFO, "request_refused", LOG_FIELD("client_id", g->id),
                       LOG_FIELD("status", status_name(status)), LOG_REASON);
     front_refused(g->client.front, status);
@@ -531,8 +536,7 @@ static void generation_read(const struct http_message *message)
         log_name(g);
         answers_submit(first, g->api->method);
     } else {
-        answers_free(first);
-        generation_refuse(reading, status, in.retry_us);
+        generation_refuse(reading, first, status, in.retry_us, message->arrived_us);
     }
 }
 
@@ -551,10 +555,11 @@ void http_generation_start(struct http_exchange *x, const struct front *front, s
     g->client.front = front;
     g->client.principal = principal_ref(call->principal);
     snprintf(g->id, sizeof g->id, "%s-%016llx", api->id_prefix, (unsigned long long)call->number);
+    http_trace_open(x, &g->client);
     call->client = &g->client;
     struct reading *reading = client_reading(&g->client, g->id);
     enum status status = http_message_read(front, x, &reading->waiting, generation_read, reading);
-    if (status != STATUS_OK) generation_refuse(reading, status, 0);
+    if (status != STATUS_OK) generation_refuse(reading, NULL, status, 0, clock_now_us());
 }
 
 // --- for the APIs

@@ -163,6 +163,11 @@ enum status http_service_open(struct front *front, const struct http_service_opt
     return STATUS_OK;
 }
 
+void http_service_reload(struct http_service *service)
+{
+    if (service) http_server_reload(service->server);
+}
+
 int http_service_port(const struct http_service *service)
 {
     return service ? http_server_port(service->server) : -1;

@@ -55,6 +55,7 @@ struct http_service_options {
 // Serves until it is closed. INVALID when it cannot listen; the sentence names the port.
 enum status http_service_open(struct front *front, const struct http_service_options *options,
                               struct http_service **service_p);
+void http_service_reload(struct http_service *service);    // see http_server_reload(); NULL is allowed
 int http_service_port(const struct http_service *service); // -1 for NULL
 // Waits up to grace_ms for running exchanges, then disconnects. Their last events are posted to the core's thread:
 // close before loop_stop(), free afterwards. NULL is allowed.

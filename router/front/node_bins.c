@@ -148,6 +148,16 @@ static void send_cancel(void *link, const uint64_t *numbers, int n)
     node->ops->send(node, &message);
 }
 
+static void send_drain(void *link)
+{
+    Forepack__Cluster__V1__Drain drain = FOREPACK__CLUSTER__V1__DRAIN__INIT;
+    router_message message = FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__INIT;
+    message.kind_case = FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_DRAIN;
+    message.drain = &drain;
+    struct node_link *node = link;
+    node->ops->send(node, &message);
+}
+
 static void node_lost(void *link, const char *reason)
 {
     struct node_link *node = link;
@@ -160,5 +170,6 @@ void node_link_core_ops(struct core_ops *ops)
     ops->send_score_bin = send_score_bin;
     ops->send_prefill_bin = send_prefill_bin;
     ops->send_cancel = send_cancel;
+    ops->send_drain = send_drain;
     ops->node_lost = node_lost;
 }
