@@ -51,6 +51,7 @@ struct rpc_method {
     // The last event of every call: the client is gone or its deadline has passed (`cancelled`), or the server has
     // finished the call. May be NULL.
     void (*on_close)(struct rpc_call *call, bool cancelled);
+    bool open;                // to every caller: `authorise` of the server is not asked
     size_t max_message_bytes; // a larger message is not copied; 0: as the server
     // Such a message of `size` bytes, with its first bytes. NULL: the call ends with EXHAUSTED.
     void (*on_oversized)(struct rpc_call *call, size_t size, const uint8_t *head, size_t head_size);

@@ -24,7 +24,7 @@ struct listen_options {
     {.name = "host", .type = OPTION_STRING, .value = &(l).host, .default_text = "127.0.0.1", .placeholder = "ADDRESS", \
      .help = "address to listen on for clients; 0.0.0.0: all interfaces, IPv4; [::]: all interfaces, IPv4 and IPv6"},  \
     {.name = "port", .type = OPTION_INT, .value = &(l).port, .default_text = "50051", .max = 65535,                    \
-     .help = "gRPC port for clients; 0 takes a free port, which the log names"},                                       \
+     .help = "gRPC port for clients, KServe's among them; 0 takes a free port, which the log names"},                                       \
     {.name = "http-port", .type = OPTION_INT, .value = &(l).http_port, .default_text = "8000", .min = -1, .max = 65535, \
      .help = "port of the HTTP API; 0 takes a free port, which the log names; -1: no HTTP API"},                         \
     {.name = "node-listen", .type = OPTION_STRING, .value = &(l).node_listen, .placeholder = "HOST:PORT",              \

@@ -397,15 +397,32 @@ static struct intake_pool *router_open_pool(void)
     return intake_pool_open(&pool_options);
 }
 
+enum { METHODS_MAX = 32 };
+
+// What clients may call; the methods of a service are next to each other.
+static void methods_fill(const struct front *front, struct rpc_method methods[METHODS_MAX + 1])
+{
+    const struct rpc_method of_inference[] = {front_generate,   front_generate_many, front_score,
+                                              front_abort,      front_tokenize,      front_detokenize,
+                                              front_model_info, front_cluster_info,  front_drain_node};
+    const struct rpc_method of_kserve[] = {front_model_infer, front_model_stream_infer};
+    const size_t n_inference = sizeof of_inference / sizeof *of_inference;
+    size_t n = n_inference, limit = intake_message_limit(front, front->config.max_context);
+    memcpy(methods, of_inference, sizeof of_inference);
+    memcpy(methods + n, of_kserve, sizeof of_kserve);
+    n += sizeof of_kserve / sizeof *of_kserve;
+    for (size_t i = 0; i < n; i++)
+        if (i < 3 || i >= n_inference) methods[i].max_message_bytes = limit; // those with a prompt
+    for (const struct rpc_method *info = front_kserve_info; info->path && n < METHODS_MAX; info++)
+        methods[n++] = *info;
+    methods[n] = (struct rpc_method){0};
+}
+
 // Serves until a signal has come and the core is drained.
 static enum status router_serve(struct front *front, struct listeners *listeners, sigset_t *signals)
 {
-    struct rpc_method methods[] = {
-        front_generate,   front_generate_many, front_score,        front_abort,      front_tokenize,
-        front_detokenize, front_model_info,    front_cluster_info, front_drain_node, {0},
-    };
-    for (int i = 0; i < 3; i++) // those with a prompt
-        methods[i].max_message_bytes = intake_message_limit(front, front->config.max_context);
+    struct rpc_method methods[METHODS_MAX + 1];
+    methods_fill(front, methods);
     TRY(listeners_open(&o.listen, front, methods, listeners));
     __atomic_store_n(&front->server, listeners->clients, __ATOMIC_RELEASE);
     loop_post(front->loop, event_publish_ready, front);

@@ -366,6 +366,17 @@ static double output_tokens(const struct ledger *ledger, const struct request *r
     return ledger_output_tokens(n, on_host, ledger->vocab_size);
 }
 
+static void output_charge(struct request *r, double tokens)
+{
+    tenant_queue_charge(r->sched.tenant_queue, OUTPUT_WEIGHT * tokens);
+    r->account.output_tokens += tokens;
+}
+
+void ledger_prompt_logprobs_received(struct ledger *ledger, struct request *r, int n)
+{
+    output_charge(r, ledger_output_tokens(0, n, ledger->vocab_size));
+}
+
 static void tokens_measure(struct request *r, int n_used)
 {
     struct histogram *gaps = &r->account.node->measures->inter_token;
@@ -381,9 +392,7 @@ void ledger_tokens_used(struct ledger *ledger, struct request *r, int n, int n_u
     r->usage.completion_tokens -= n - n_used;
     tokens_measure(r, n_used);
     ledger->totals.completion_tokens += (uint64_t)n_used;
-    double tokens = output_tokens(ledger, r, n_used);
-    tenant_queue_charge(r->sched.tenant_queue, OUTPUT_WEIGHT * tokens);
-    r->account.output_tokens += tokens;
+    output_charge(r, output_tokens(ledger, r, n_used));
     r->account.node->measures->counts.tokens_out += (uint64_t)n;
 }
 

@@ -155,6 +155,7 @@ void front_publish_ready(struct front *front)
     if (!server) return; // main() calls again once the server is open
     rpc_server_set_serving(server, "", serving);
     rpc_server_set_serving(server, "forepack.v1.Inference", serving);
+    rpc_server_set_serving(server, "inference.GRPCInferenceService", serving);
 }
 
 static void ready_changed(void *user, bool ready)

@@ -86,13 +86,10 @@ static void event_half_close(struct core *c, void *arg, int64_t now_us)
 
 // --- I/O threads and threads of the intake pool
 
-// Hands a checked request to the core's thread. The call's deadline bounds the whole answer and so its first token.
+// Hands a checked request to the core's thread.
 static void call_submit(struct client_call *c, struct answer *a)
 {
-    struct request *r = a->request;
-    int64_t call_us = rpc_call_deadline_us(c->call);
-    r->spec.deadline_of_call = call_us < r->spec.ttft_deadline_us;
-    if (r->spec.deadline_of_call) r->spec.ttft_deadline_us = call_us;
+    grpc_bound_deadline(c->call, a->request);
     answers_submit(a, c->score ? "score" : "generate");
 }
 

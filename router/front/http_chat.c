@@ -282,6 +282,10 @@ static void chat_whole(struct http_generation *g, struct bytes *out)
         openai_choice_end(g, choice, out);
     }
     openai_end(g, out);
+    if (!g->prompt_logprobs) return;
+    out->n--; // the brace that ends the answer
+    openai_prompt_logprobs_member(g, g->choices, out);
+    JSON_ADD(out, "}");
 }
 
 const struct http_api http_chat = {
@@ -291,6 +295,7 @@ const struct http_api http_chat = {
     .chunk_object = "chat.completion.chunk",
     .read = chat_read,
     .add_logprobs = chat_add_logprobs,
+    .add_prompt_logprobs = openai_add_prompt_logprobs,
     .begin = chat_begin,
     .chunk = chat_chunk,
     .part = chat_part,
