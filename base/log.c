@@ -203,3 +203,16 @@ void log_write(enum log_level level, const char *event, const struct log_field *
     line_end(&line);
     log_writer_put(line.text, line.n);
 }
+
+bool log_limit_take(struct log_limit *place, int64_t now_us, unsigned long long *left_out_p)
+{
+    long long second = now_us / 1000000 + 1, before = atomic_load(&place->second); // 0: no line yet
+    if (before != second && atomic_compare_exchange_strong(&place->second, &before, second))
+        atomic_store(&place->lines, 0);
+    if (atomic_fetch_add(&place->lines, 1) < LOG_LIMIT_LINES) {
+        *left_out_p = atomic_exchange(&place->left_out, 0);
+        return true;
+    }
+    atomic_fetch_add(&place->left_out, 1);
+    return false;
+}

@@ -122,7 +122,7 @@ static struct request **make_requests(struct simulation *s)
         r->spec.sampling.max_tokens = o->output_tokens;
         r->spec.prefill.mode = PREFILL_OFF;
         r->spec.arrived_us = s->now_us;
-        r->sink = (struct request_sink){sink_tokens, sink_done, s};
+        r->sink = (struct request_sink){.tokens = sink_tokens, .done = sink_done, .user = s};
         request_set_state(r, REQUEST_TOKENISED);
     }
     return requests;

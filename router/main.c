@@ -17,6 +17,7 @@
 #include "router/front/intake_pool.h"
 #include "router/front/reading.h"
 #include "router/listen.h"
+#include "router/trace_options.h"
 
 static struct {
     struct option_list model_names;
@@ -24,6 +25,7 @@ static struct {
     char *model_fingerprint, *speculator_fingerprint;
     uint64_t fingerprints[NODE_ROLES]; // of both
     struct listen_options listen;
+    struct trace_options trace;
     double keep_rate;
     int64_t max_queue_requests, max_queue_tokens, max_wait_ms, score_timeout_ms, worker_grace_ms, heartbeat_ms;
     int64_t stall_timeout_ms, eject_ms;
@@ -139,6 +141,7 @@ static const struct option options[] = {
     {.name = "drain-ms", .type = OPTION_INT, .value = &o.drain_ms, .default_text = "30000", .max = 3600000,
      .live = true,
      .unit = "ms", .help = "time that running requests get to finish after SIGTERM; a second signal stops at once"},
+    TRACE_OPTION_ROWS(o.trace),
     {.name = "-Logging"},
     LOG_OPTION_ROWS(o.log),
     {0},
@@ -420,15 +423,32 @@ static struct intake_pool *router_open_pool(void)
     return intake_pool_open(&pool_options);
 }
 
+enum { METHODS_MAX = 32 };
+
+// What clients may call; the methods of a service are next to each other.
+static void methods_fill(const struct front *front, struct rpc_method methods[METHODS_MAX + 1])
+{
+    const struct rpc_method of_inference[] = {front_generate,   front_generate_many, front_score,
+                                              front_abort,      front_tokenize,      front_detokenize,
+                                              front_model_info, front_cluster_info,  front_drain_node};
+    const struct rpc_method of_kserve[] = {front_model_infer, front_model_stream_infer};
+    const size_t n_inference = sizeof of_inference / sizeof *of_inference;
+    size_t n = n_inference, limit = intake_message_limit(front, front->config.max_context);
+    memcpy(methods, of_inference, sizeof of_inference);
+    memcpy(methods + n, of_kserve, sizeof of_kserve);
+    n += sizeof of_kserve / sizeof *of_kserve;
+    for (size_t i = 0; i < n; i++)
+        if (i < 3 || i >= n_inference) methods[i].max_message_bytes = limit; // those with a prompt
+    for (const struct rpc_method *info = front_kserve_info; info->path && n < METHODS_MAX; info++)
+        methods[n++] = *info;
+    methods[n] = (struct rpc_method){0};
+}
+
 // Serves until a signal has come and the core is drained.
 static enum status router_serve(struct front *front, struct listeners *listeners, sigset_t *signals)
 {
-    struct rpc_method methods[] = {
-        front_generate,   front_generate_many, front_score,        front_abort,      front_tokenize,
-        front_detokenize, front_model_info,    front_cluster_info, front_drain_node, {0},
-    };
-    for (int i = 0; i < 3; i++) // those with a prompt
-        methods[i].max_message_bytes = intake_message_limit(front, front->config.max_context);
+    struct rpc_method methods[METHODS_MAX + 1];
+    methods_fill(front, methods);
     TRY(listeners_open(&o.listen, front, methods, listeners));
     __atomic_store_n(&front->server, listeners->clients, __ATOMIC_RELEASE);
     loop_post(front->loop, event_publish_ready, front);
@@ -444,6 +464,8 @@ static enum status router_serve(struct front *front, struct listeners *listeners
     return STATUS_OK;
 }
 
+enum { TRACE_FLUSH_MS = 3000 }; // at the end
+
 // Starts the core's thread, serves, and stops everything in reverse order.
 static enum status router_run(struct front *front, const struct tenant_weight *weights, int n_weights,
                               sigset_t *signals)
@@ -455,11 +477,13 @@ static enum status router_run(struct front *front, const struct tenant_weight *w
     front->readings = reading_table_create();
     rpc_init();
     struct listeners listeners = {0};
-    enum status status = router_serve(front, &listeners, signals);
+    enum status status = trace_open(&o.trace, o.listen.host, &front->tracer);
+    if (status == STATUS_OK) status = router_serve(front, &listeners, signals);
     intake_pool_close(front->pool);
     loop_stop(front->loop);
     http_service_free(listeners.http);
     core_free(core);
+    tracer_close(front->tracer, TRACE_FLUSH_MS);
     rpc_shutdown();
     intake_pool_free(front->pool);
     reading_table_free(front->readings);
@@ -492,6 +516,7 @@ int main(int argc, char **argv)
     enum status status = tenant_weights_parse(weights_text, &weights, &n_weights);
     if (status == STATUS_OK) status = fingerprints_parse();
     if (status == STATUS_OK) status = listen_check(&o.listen);
+    if (status == STATUS_OK) status = trace_check(&o.trace, o.listen.insecure);
     if (status == STATUS_OK) status = front_open(&front);
     if (status == STATUS_OK) status = router_run(&front, weights, n_weights, &signals);
     if (status == STATUS_OK) {

@@ -149,6 +149,8 @@ struct sequence_result {
     const int32_t *tokens;
     const struct token_logprob *logprobs; // or NULL
     int n_tokens;
+    const struct token_logprob *prompt_logprobs; // [n_prompt_logprobs] of prompt tokens from prompt_logprobs_from on
+    int n_prompt_logprobs, prompt_logprobs_from;
     bool finished;
     enum finish_reason reason; // when finished
     const char *error;         // with FINISH_REASON_ERROR

@@ -86,6 +86,8 @@ void ledger_tokens_received(struct ledger *ledger, struct request *r, int n,
 // The charge for n generated tokens: 1 for each, and vocabulary / 32,768 more for each of the `on_host` tokens among
 // them that the host samples (sampling_needs_host).
 double ledger_output_tokens(int n, int on_host, int vocab_size);
+// The tenant is charged as for sampling n tokens on the host, beyond the rows.
+void ledger_prompt_logprobs_received(struct ledger *ledger, struct request *r, int n);
 // The client used the first n_used of the n tokens that were received last. Of tokens that came together the first one
 // has the time since the previous token, the others none. The tenant is charged two
 // rows for each token of ledger_output_tokens().

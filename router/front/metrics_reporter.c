@@ -48,6 +48,7 @@ static void snapshot_take(struct metrics_reporter *reporter, struct metrics_snap
         .log_lines_dropped = log_lines_dropped(),
     };
     process_metrics_read(&snapshot->process);
+    if (front->tracer) tracer_get_counts(front->tracer, &snapshot->trace);
     for (int status = 0; status < STATUS_COUNT && front->refusals; status++)
         snapshot->refused[status] = atomic_load(&front->refusals->counts[status]);
     loop_post(front->loop, event_copy, reporter);

@@ -100,6 +100,7 @@ static void sequence_fill(const struct request *r, Forepack__Cluster__V1__Sampli
     sampling->grammar_kind = (Forepack__Cluster__V1__GrammarKind)grammar->kind;
     if (grammar->text) sampling->grammar = grammar->text;
     m->sampling = sampling;
+    m->prompt_logprobs_from = 1 + (uint32_t)r->n_prompt_logprobs;
     m->salt = r->spec.prefix_salt;
     if (r->spec.sampling.repetition_penalty != 1 && r->usage.kept_tokens < r->spec.n_tokens) {
         m->penalty_ids = (uint32_t *)r->spec.tokens; // the penalty counts pruned tokens too

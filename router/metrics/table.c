@@ -279,6 +279,14 @@ static void write_replays(struct exposition *e, const struct metric *metric, con
     }
 }
 
+static void write_spans_dropped(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    for (int drop = 0; drop < TRACE_DROPS; drop++) {
+        struct labels labels = label("reason", trace_drop_name((enum trace_drop)drop));
+        exposition_count(e, &labels, s->trace.dropped[drop]);
+    }
+}
+
 // --- the HTTP server
 
 static void write_responses(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
@@ -421,6 +429,11 @@ const struct metric metrics_table[] = {
     {"forepack:log_lines_dropped_total", METRIC_COUNTER, "",
      "Lines of the router's log that were dropped because standard error did not take them.",
      write_count, IN_SNAPSHOT(log_lines_dropped), 0},
+    {"forepack:trace_spans_total", METRIC_COUNTER, "",
+     "Spans that the collector of --otlp-endpoint took.", write_count, IN_SNAPSHOT(trace.sent), 0},
+    {"forepack:trace_spans_dropped_total", METRIC_COUNTER, "reason",
+     "Spans that were dropped: the queue was full, or the collector was unreachable or refused them.",
+     write_spans_dropped, 0, 0},
     {"forepack:http_connections", METRIC_GAUGE, "",
      "Open connections of HTTP clients.", write_int64, IN_SNAPSHOT(http.connections), 0},
     {"forepack:http_connections_accepted_total", METRIC_COUNTER, "",
