@@ -18,7 +18,7 @@
 #include "engine/node.h"
 
 static struct {
-    char *model, *shape, *rate, *log;
+    char *model, *shape, *config, *rate, *log;
     int64_t prompt_tokens, output_tokens, concurrency, streams, interval_ms, core, cores;
     double seconds;
     bool json;
@@ -33,6 +33,8 @@ static const struct option options[] = {
      .help = "the first core that the router may use; -1: any"},
     {.name = "cores", .type = OPTION_INT, .value = &o.cores, .default_text = "1", .min = 1, .max = CPU_SETSIZE / 2,
      .help = "number of cores that the router may use"},
+    {.name = "router-config", .type = OPTION_STRING, .value = &o.config, .placeholder = "FILE",
+     .help = "configuration file of the router, for its other options"},
     {.name = "log", .type = OPTION_STRING, .value = &o.log, .default_text = "/dev/null", .help = "file for the router's log"},
     {.name = "-Requests"},
     {.name = "rate", .type = OPTION_STRING, .value = &o.rate, .default_text = "1500,3000", .unit = "requests/s",
@@ -142,8 +144,13 @@ int bench_router_http(int argc, char **argv)
                  argc, argv, NULL);
     json_t *rows = json_array();
     struct router_process router = {0};
-    const struct router_process_options router_options = {
-        .model = o.model, .shape = o.shape, .log = o.log, .core = (int)o.core, .n_cores = (int)o.cores, .http = true};
+    const struct router_process_options router_options = {.model = o.model,
+                                                          .shape = o.shape,
+                                                          .config = o.config,
+                                                          .log = o.log,
+                                                          .core = (int)o.core,
+                                                          .n_cores = (int)o.cores,
+                                                          .http = true};
     enum status status = o.model ? router_process_start(&router_options, &router)
                                  : status_fail(STATUS_INVALID, "--model DIR is required");
     if (status == STATUS_OK) {

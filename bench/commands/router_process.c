@@ -70,8 +70,8 @@ static _Noreturn void router_exec(const struct router_process_options *o, const 
     char *http_port = mem_format("%d", router->http_port);
     char *threads = mem_format("%lld", (long long)o->tokenise_threads);
     execl(path, path, "--model", o->model, "--port", strrchr(router->server, ':') + 1, "--http-port", http_port,
-          "--node-listen", router->nodes, "--tokenise-threads", threads, o->shape ? "--shape" : NULL, o->shape,
-          (char *)NULL);
+          "--node-listen", router->nodes, "--tokenise-threads", threads, "--config",
+          o->config ? o->config : "/dev/null", o->shape ? "--shape" : NULL, o->shape, (char *)NULL);
     _exit(3);
 }
 
