@@ -47,7 +47,7 @@ struct http_tls_files {
 
 // Zeros take the default in brackets.
 struct http_server_options {
-    const char *host;                 // "127.0.0.1", "0.0.0.0", "::"
+    const char *host;                 // "127.0.0.1", "[::1]", a name: see base/address.h
     int port;                         // 0: a free port
     const struct http_route *routes;  // borrowed until the server is closed
     void *context;                    // http_context() of every exchange
@@ -68,8 +68,9 @@ struct http_server_options {
     int64_t idle_ms;      // [120000] between two requests
     int64_t tls_check_ms; // [1000] at least, between two checks of the TLS files
     // The body of error responses that the server makes itself (400, 404, 405, 408, 413, 417, 431, 501, 503, 505):
-    // writes JSON or text to `body` [room] and returns its size, at most `room`. NULL: a line of text.
-    size_t (*error_body)(int status, const char *sentence, char *body, size_t room);
+    // writes JSON or text to `body` [room] and returns its size, at most `room`. `path` is that of the request, or the
+    // start of its target if the head could not be parsed; "": not known. NULL: a line of text.
+    size_t (*error_body)(const char *path, int status, const char *sentence, char *body, size_t room);
     const char *error_type; // its content type
     // Headers of a response that the server itself sends to a request whose on_head was not called: writes lines such
     // as "x-request-id: 1\r\n" to `lines` [room] and returns their size, at most `room`. `x` is NULL when the request
@@ -85,6 +86,8 @@ void http_server_stop_accepting(struct http_server *server);
 // Waits up to grace_ms for open exchanges, then disconnects. When it returns every on_close has run; exchanges that are
 // still referenced stay valid. Not from a handler. NULL is allowed.
 void http_server_close(struct http_server *server, int grace_ms);
+// Looks at the files of TLS now and logs what has changed, which happens at new connections otherwise. Any thread.
+void http_server_reload(struct http_server *server);
 enum { HTTP_STATUS_CLASSES = 6 };
 struct http_server_status {
     int64_t connections, exchanges;          // open ones

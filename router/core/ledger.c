@@ -204,6 +204,7 @@ void ledger_bin_sent(struct ledger *ledger, struct sched_view *view, struct core
     bins->tokens += (uint64_t)rows;
     int64_t capacity = budget > rows ? budget : rows;
     bins->capacity_tokens += (uint64_t)capacity;
+    ledger->pools[role].dispatched_rows += (uint64_t)uncached_rows;
     node->measures->counts.bins++;
     histogram_add(&node->measures->fill, histogram_share(rows, capacity));
 }
@@ -260,8 +261,22 @@ static void learn_share(struct sched_node *node, const struct pass_cost *pass, i
     cost_share_learn(&node->share, (double)pass->us - decode_us, (double)pass->us);
 }
 
-void ledger_pass_reported(struct core_node *node, const struct pass_cost *pass, int64_t now_us)
+// A node that reports more than its time would show a pool as busier than it can be.
+static uint64_t busy_us_of(const struct core_node *node, const struct pass_cost *pass, int64_t now_us)
 {
+    int64_t before_us = (int64_t)(node->measures->counts.pass_us - node->at_attach.pass_us);
+    int64_t left_us = now_us - node->attached_us - before_us;
+    return (uint64_t)(pass->us < left_us ? pass->us : left_us > 0 ? left_us : 0);
+}
+
+void ledger_node_gone(struct ledger *ledger, const struct core_node *node, int64_t now_us)
+{
+    ledger->pools[node->sched.role].gone_us += (uint64_t)(now_us - node->attached_us);
+}
+
+void ledger_pass_reported(struct ledger *ledger, struct core_node *node, const struct pass_cost *pass, int64_t now_us)
+{
+    ledger->pools[node->sched.role].busy_us += busy_us_of(node, pass, now_us);
     learn_share(&node->sched, pass, now_us);
     cost_learn(&node->sched.cost, pass->rows, pass->pairs, pass->us, now_us);
     histogram_add(&node->measures->pass, pass->us);
@@ -351,6 +366,17 @@ static double output_tokens(const struct ledger *ledger, const struct request *r
     return ledger_output_tokens(n, on_host, ledger->vocab_size);
 }
 
+static void output_charge(struct request *r, double tokens)
+{
+    tenant_queue_charge(r->sched.tenant_queue, OUTPUT_WEIGHT * tokens);
+    r->account.output_tokens += tokens;
+}
+
+void ledger_prompt_logprobs_received(struct ledger *ledger, struct request *r, int n)
+{
+    output_charge(r, ledger_output_tokens(0, n, ledger->vocab_size));
+}
+
 static void tokens_measure(struct request *r, int n_used)
 {
     struct histogram *gaps = &r->account.node->measures->inter_token;
@@ -366,9 +392,7 @@ void ledger_tokens_used(struct ledger *ledger, struct request *r, int n, int n_u
     r->usage.completion_tokens -= n - n_used;
     tokens_measure(r, n_used);
     ledger->totals.completion_tokens += (uint64_t)n_used;
-    double tokens = output_tokens(ledger, r, n_used);
-    tenant_queue_charge(r->sched.tenant_queue, OUTPUT_WEIGHT * tokens);
-    r->account.output_tokens += tokens;
+    output_charge(r, output_tokens(ledger, r, n_used));
     r->account.node->measures->counts.tokens_out += (uint64_t)n;
 }
 

@@ -47,6 +47,12 @@ static bool answer_add_tokens(void *user, const int32_t *tokens, const struct to
     return stopped;
 }
 
+static void answer_add_prompt_logprobs(void *user, const struct token_logprob *logprobs, int n)
+{
+    struct answer *a = user;
+    a->client->ops->chunk(a, &(struct answer_chunk){.prompt_logprobs = logprobs, .n_prompt_logprobs = n});
+}
+
 struct answer_chunk answer_rest(struct answer *a)
 {
     struct text_piece rest;
@@ -74,6 +80,13 @@ void client_check_idle(struct client *client)
     client->ops->free(client);
 }
 
+static void answer_release(struct answer *a)
+{
+    if (a->data) a->client->ops->release(a);
+    text_stream_free(a->text);
+    free(a);
+}
+
 // The tokens that a request took and its place among those that run. One that no node has seen costs nothing.
 static void answer_charge(const struct answer *a, const struct request *r)
 {
@@ -91,8 +104,7 @@ static void answer_done(void *user, const struct request *r, enum finish_reason 
     answer_charge(a, r);
     answer_trace_end(a, r, reason, status);
     answer_unlink(a);
-    text_stream_free(a->text);
-    free(a);
+    answer_release(a);
     client_check_idle(client);
 }
 
@@ -100,8 +112,7 @@ static void answer_free(struct answer *a)
 {
     request_free(a->request);
     trace_record_free(a->trace);
-    text_stream_free(a->text);
-    free(a);
+    answer_release(a);
 }
 
 void answers_free(struct answer *first)
@@ -195,6 +206,7 @@ static double output_tokens_max(const struct client *client, const struct reques
     const struct sampling *s = &spec->sampling;
     if (spec->score_only) return 0;
     int on_host = sampling_needs_host(s, s->max_tokens - 1) ? s->max_tokens : s->min_tokens;
+    if (s->prompt_logprobs >= 0) on_host += spec->n_tokens - 1;
     return ledger_output_tokens(s->max_tokens, on_host, client->front->config.vocab_size);
 }
 
@@ -248,7 +260,7 @@ struct answer *answer_create(struct reading *reading, int64_t arrived_us)
     a->stop = -1;
     a->request = request_create();
     a->request->spec.arrived_us = arrived_us;
-    a->request->sink = (struct request_sink){answer_add_tokens, answer_done, a};
+    a->request->sink = (struct request_sink){answer_add_tokens, answer_add_prompt_logprobs, answer_done, a};
     answer_trace_begin(a);
     return a;
 }

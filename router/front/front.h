@@ -16,6 +16,12 @@
 //   reply.c           sending on a client's call: bounds on unread bytes, errors
 //   grpc_inference.c  Generate, GenerateMany, Abort, Score
 //   grpc_info.c       Tokenize, Detokenize, GetModelInfo, GetClusterInfo
+//   grpc_drain.c      DrainNode
+//   kserve_tensors.c  input tensors of KServe's protocol
+//   kserve_request.c  ModelInferRequest to GenerateRequest
+//   kserve_response.c  answers with output tensors
+//   grpc_kserve.c     ModelInfer, ModelStreamInfer
+//   grpc_kserve_info.c  ServerReady, ModelMetadata and the like
 //   grpc_attach.c     Attach: the stream of a node
 //   cluster_token.c   the secret of nodes that attach
 //   node_link.c       what nodes send, as events of the core
@@ -66,9 +72,7 @@ struct front {
     struct intake_pool *pool;
     struct reading_table *readings;      // messages of clients that are being read
     struct cluster_token *cluster_token; // NULL: nodes need none
-    int64_t refusal_due_us;              // this and the next: the nodes' I/O thread only
-    int refusals_unlogged;
-    atomic_bool draining;      // no new prompts are taken
+    atomic_bool draining;                // no new prompts are taken
     struct rpc_server *server; // of clients; atomic; NULL until it is open, while the core's thread already runs
     bool ready;                // core's thread only
     atomic_bool serving;       // a new request would be served
@@ -84,7 +88,10 @@ static inline void front_refused(const struct front *front, enum status status)
 
 extern const struct rpc_method front_generate, front_generate_many, front_abort, front_score;          // grpc_inference
 extern const struct rpc_method front_tokenize, front_detokenize, front_model_info, front_cluster_info; // grpc_info
-extern const struct rpc_method front_attach;                                                           // grpc_attach
+extern const struct rpc_method front_drain_node;                                                       // grpc_drain
+extern const struct rpc_method front_model_infer, front_model_stream_infer;                            // grpc_kserve
+extern const struct rpc_method front_kserve_info[]; // grpc_kserve_info; `path` NULL ends it
+extern const struct rpc_method front_attach;        // grpc_attach
 
 // rpc_server_options.authorise of the nodes' server: before a byte of a node is read, it must present the cluster
 // token.

@@ -86,13 +86,10 @@ static void event_half_close(struct core *c, void *arg, int64_t now_us)
 
 // --- I/O threads and threads of the intake pool
 
-// Hands a checked request to the core's thread. The call's deadline bounds the whole answer and so its first token.
+// Hands a checked request to the core's thread.
 static void call_submit(struct client_call *c, struct answer *a)
 {
-    struct request *r = a->request;
-    int64_t call_us = rpc_call_deadline_us(c->call);
-    r->spec.deadline_of_call = call_us < r->spec.ttft_deadline_us;
-    if (r->spec.deadline_of_call) r->spec.ttft_deadline_us = call_us;
+    grpc_bound_deadline(c->call, a->request);
     answers_submit(a, c->score ? "score" : "generate");
 }
 
@@ -100,8 +97,8 @@ static void call_submit(struct client_call *c, struct answer *a)
 // other requests of a GenerateMany call go on.
 static void call_answer_refused(struct client_call *c, const char *client_id, enum status status, int64_t retry_us)
 {
-    log_event(LOG_INFO, "request_refused", LOG_FIELD("client_id", client_id), LOG_FIELD("status", status_name(status)),
-              LOG_REASON);
+    log_event_limited(LOG_INFO, "request_refused", LOG_FIELD("client_id", client_id),
+                      LOG_FIELD("status", status_name(status)), LOG_REASON);
     front_refused(c->client.front, status);
     if (c->many)
         wire_refusal_send(c->call, client_id, status, status_message());

@@ -45,5 +45,5 @@ int http_status_of(enum status status);
 void http_error_add(struct bytes *out, enum status status, const char *message);
 
 // For http_server_options: error_body and own_headers.
-size_t http_error_body(int http_status, const char *sentence, char *body, size_t room);
+size_t http_error_body(const char *path, int http_status, const char *sentence, char *body, size_t room);
 size_t http_own_headers(const struct http_exchange *x, char *lines, size_t room);

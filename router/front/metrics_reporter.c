@@ -32,7 +32,7 @@ static void event_copy(struct core *c, void *arg, int64_t now_us)
 {
     struct metrics_reporter *reporter = arg;
     pthread_mutex_lock(&reporter->lock);
-    core_get_metrics(c, &reporter->core);
+    core_get_metrics(c, now_us, &reporter->core);
     reporter->is_copied = true;
     pthread_cond_signal(&reporter->changed);
     pthread_mutex_unlock(&reporter->lock);

@@ -101,6 +101,21 @@ static enum status prefill_read(const struct front *front, const Forepack__V1__P
     return prefill_check(p);
 }
 
+// Pruned tokens have no log-probabilities. A request that does not ask for pruning keeps its prompt whole.
+static enum status prompt_logprobs_read(const Forepack__V1__PrefillOptions *m, struct request_spec *spec)
+{
+    if (spec->sampling.prompt_logprobs < 0) return STATUS_OK;
+    bool prunes = m && (m->mode == FOREPACK__V1__PREFILL_MODE__PREFILL_MODE_ON ||
+                        m->mode == FOREPACK__V1__PREFILL_MODE__PREFILL_MODE_REQUIRED ||
+                        (m->keep_rate_given_case && m->keep_rate < 1));
+    if (prunes)
+        return status_fail(STATUS_INVALID,
+                           "log-probabilities of the prompt need all of its tokens: leave out keep_rate, "
+                           "and the prefill modes on and required");
+    spec->prefill.mode = PREFILL_OFF;
+    return STATUS_OK;
+}
+
 // The client's pinned ranges are added to those of the chat template.
 static enum status pinned_read(const Forepack__V1__PrefillOptions *m, struct request *r)
 {
@@ -250,9 +265,11 @@ enum status wire_request_read(const struct front *front, const Forepack__V1__Gen
     TRY(sampling_check(&r->spec.sampling, front->config.vocab_size));
     TRY(grammar_compile(front, &r->spec.sampling.grammar));
     TRY(prefill_read(front, m->prefill, &r->spec.prefill));
+    TRY(prompt_logprobs_read(m->prefill, &r->spec));
     const char *operation = m->n_messages || options->conversation ? "chat" : "text_completion";
     TRY(prompt_read(front, &prompt, m->model, operation, m->prefill, r));
-    TRY(sampling_resolve(&r->spec.sampling, r->spec.n_tokens, front->config.max_context, options->default_tokens));
+    TRY(sampling_resolve(&r->spec.sampling, r->spec.n_tokens, front->config.max_context, options->default_tokens,
+                         options->max_tokens_name ? options->max_tokens_name : "max_tokens"));
     TRY(text_stream_read(front, m->sampling, text_p));
     r->id = *m->request_id ? mem_string(m->request_id) : request_id_create();
     r->spec.tenant = *m->tenant ? mem_string(m->tenant) : NULL;

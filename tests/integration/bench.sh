@@ -176,6 +176,10 @@ check_json "$work/http.json" '.[0].failed == 0 and .[0].p50_ms > 0 and .[0].rout
 "$bin/forepack" bench router-http --model "$main_model" --core -1 --streams 20 --interval-ms 100 --seconds 0.5 --json >"$work/streams.json"
 check_json "$work/streams.json" '.[0].lost == 0 and .[0].tokens_per_s > 20 and .[0].p50_ms > 0'
 
+"$bin/forepack" bench router-http --model "$main_model" --core -1 --tls --seconds 0.2 --concurrency 4 --json >"$work/tls.json"
+check_json "$work/tls.json" '[.[] | .transport + " " + .measurement] == ["plain requests", "plain connections", "tls requests",
+    "tls connections", "tls connections, resumed"] and all(.[]; .per_s > 0 and .p50_ms > 0)'
+
 # Packing, and the router's core with simulated groups.
 "$bin/forepack" bench router --lengths "$work/lengths" --queue 400,50 --capacity 128 --rounds 2 --json \
     --report "$work/router.html" >"$work/router.json"
