@@ -82,6 +82,7 @@ static _Noreturn void router_exec(const struct router_process_options *o, const 
         threads};
     int n = 11;
     arguments_add(arguments, &n, "--shape", o->shape);
+    arguments_add(arguments, &n, "--config", o->config);
     arguments_add(arguments, &n, "--tls-cert", o->tls ? o->tls->cert : NULL);
     arguments_add(arguments, &n, "--tls-key", o->tls ? o->tls->key : NULL);
     execv(path, (char *const *)arguments);

@@ -11,6 +11,7 @@
 
 struct router_process_options {
     const char *model, *shape; // shape NULL: the model's
+    const char *config;        // its configuration file, for options that a benchmark does not set; NULL: none
     const char *log;           // file for its log
     int core, n_cores;         // it may use n_cores cores from `core` on; core -1: any
     int64_t tokenise_threads;  // 0: its default
