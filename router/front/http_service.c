@@ -143,7 +143,7 @@ enum status http_service_open(struct front *front, const struct http_service_opt
 {
     struct http_service *service = mem_alloc(sizeof *service);
     service->front = front;
-    service->streams.collected_max_bytes = options->max_answers_bytes;
+    service->streams.whole = &front->whole;
     service->streams.ping_after_us = 1000 * (options->ping_ms ? options->ping_ms : PING_MS);
     service->ping_every_us = service->streams.ping_after_us / PING_CHECKS;
     service->started_s = (int64_t)time(NULL);

@@ -46,10 +46,9 @@ struct http_service_options {
     const struct http_tls_files *tls; // NULL: plain
     int max_connections_per_address;  // 0: no bound
     size_t max_body_bytes;
-    size_t max_answers_bytes; // of whole answers, see struct http_streams
-    int64_t ping_ms;          // [15000] a stream is pinged when nothing was sent for this long, and a third of it more
-    int64_t stall_ms;         // see http_server_options; 0: its default
-    size_t max_unread_bytes;  // see http_server_options; 0: its default
+    int64_t ping_ms;         // [15000] a stream is pinged when nothing was sent for this long, and a third of it more
+    int64_t stall_ms;        // see http_server_options; 0: its default
+    size_t max_unread_bytes; // see http_server_options; 0: its default
 };
 
 // Serves until it is closed. INVALID when it cannot listen; the sentence names the port.
