@@ -16,6 +16,7 @@
 #include "net/rpc.h"
 
 enum { PORTS = 3 }; // of clients, of nodes, of HTTP
+enum { QUEUE_REQUESTS = 10000 };
 
 // Binds a socket to a free port of loopback; close() it.
 static enum status port_reserve(int *fd_p, int *port_p)
@@ -69,9 +70,10 @@ static _Noreturn void router_exec(const struct router_process_options *o, const 
     if (!freopen(o->log, "a", stderr)) _exit(3);
     char *http_port = mem_format("%d", router->http_port);
     char *threads = mem_format("%lld", (long long)o->tokenise_threads);
+    char *queue = mem_format("%lld", (long long)(o->queue_requests ? o->queue_requests : QUEUE_REQUESTS));
     execl(path, path, "--model", o->model, "--port", strrchr(router->server, ':') + 1, "--http-port", http_port,
-          "--node-listen", router->nodes, "--tokenise-threads", threads, o->shape ? "--shape" : NULL, o->shape,
-          (char *)NULL);
+          "--node-listen", router->nodes, "--tokenise-threads", threads, "--max-queue-requests", queue,
+          o->shape ? "--shape" : NULL, o->shape, (char *)NULL);
     _exit(3);
 }
 

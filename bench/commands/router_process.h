@@ -13,6 +13,7 @@ struct router_process_options {
     const char *log;           // file for its log
     int core, n_cores;         // it may use n_cores cores from `core` on; core -1: any
     int64_t tokenise_threads;  // 0: its default
+    int64_t queue_requests;    // that may wait; 0: 10,000
     bool http;                 // with the HTTP API
 };
 

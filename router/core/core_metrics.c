@@ -41,6 +41,11 @@ void core_get_metrics(const struct core *c, struct core_metrics *metrics)
     copy_nodes(&c->ledger.nodes, metrics);
 }
 
+const struct recent_bins *core_get_recent_bins(const struct core *c)
+{
+    return c->recent;
+}
+
 void core_metrics_fini(struct core_metrics *metrics)
 {
     core_status_fini(&metrics->status);
