@@ -86,7 +86,7 @@ class Browser:
 
     def screenshot(self, path, whole=True, **options):
         options.setdefault("format", "png")
-        if whole:
+        if whole and "clip" not in options:
             size = self.call("Page.getLayoutMetrics")["cssContentSize"]
             options["clip"] = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
         data = self.call("Page.captureScreenshot", captureBeyondViewport=whole, **options)["data"]

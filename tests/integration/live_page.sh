@@ -20,6 +20,14 @@ wait_until 30 "the speculator is ready" nodes speculator 1
     --input "$prompts" --output "$work/out.jsonl" 2>"$work/batch.log"
 wait_until 20 "every KV block is free" all_returned
 
+# The same in a terminal.
+"$bin/forepack" top --server "$server" --api-key-file "$work/operator.key" --once --interval 0.1 >"$work/top"
+grep -q "^<b>&\"' *worker *ready" "$work/top" || fail "forepack top --once: $(cat "$work/top")"
+if "$bin/forepack" top --server "$server" --api-key-file "$work/tenant.key" --once 2>"$work/error"; then fail "a tenant saw the nodes"; fi
+grep -q "operator" "$work/error" || fail "wrong reason: $(cat "$work/error")"
+/usr/bin/python3 "$source_dir/tests/integration/top_client.py" "$bin/forepack" top --server "$server" \
+    --api-key-file "$work/operator.key" --interval 0.1
+
 start client /usr/bin/python3 "$source_dir/tests/integration/live_client.py" "http://127.0.0.1:$http_port" "$work" \
     "$bin/forepack" status --server "$server" --api-key-file "$work/operator.key" --json
 client=$last_pid
