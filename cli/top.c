@@ -129,8 +129,18 @@ static void put_queue(struct frame *f, const Forepack__V1__QueueInfo *q)
     line_end(f);
 }
 
-static void put_bins(struct frame *f, const char *name, const Forepack__V1__PackInfo *m,
-                     const Forepack__V1__PackInfo *before, double seconds)
+// Expected time until the requests that wait for the pool are dispatched.
+static void put_queue_time(struct frame *f, const Forepack__V1__ClusterInfo *m, const char *role)
+{
+    for (size_t i = 0; i < m->n_pools; i++) {
+        const Forepack__V1__PoolInfo *pool = m->pools[i];
+        bool known = pool->queue_s_known_case == FOREPACK__V1__POOL_INFO__QUEUE_S_KNOWN_QUEUE_S;
+        if (strcmp(pool->role, role) == 0 && known) fprintf(f->out, "   queue %.1f s", pool->queue_s);
+    }
+}
+
+static void put_bins(struct frame *f, const Forepack__V1__ClusterInfo *info, const char *role, const char *name,
+                     const Forepack__V1__PackInfo *m, const Forepack__V1__PackInfo *before, double seconds)
 {
     uint64_t tokens = m->tokens - before->tokens, capacity = m->capacity_tokens - before->capacity_tokens;
     uint64_t bins = m->bins - before->bins, items = m->items - before->items;
@@ -141,6 +151,7 @@ static void put_bins(struct frame *f, const char *name, const Forepack__V1__Pack
     else
         fputs("no bin", f->out);
     fputs(capacity ? " full" : "", f->out);
+    put_queue_time(f, info, role);
     line_end(f);
 }
 
@@ -208,8 +219,8 @@ static void frame_put(struct frame *f, const struct reading *now, const struct r
     put_head(f, m);
     put_rates(f, m, old, seconds);
     put_queue(f, m->queue);
-    put_bins(f, "score", m->score_bins, old->score_bins, seconds);
-    put_bins(f, "prefill", m->prefill_bins, old->prefill_bins, seconds);
+    put_bins(f, m, "speculator", "score", m->score_bins, old->score_bins, seconds);
+    put_bins(f, m, "worker", "prefill", m->prefill_bins, old->prefill_bins, seconds);
     put_nodes(f, m, old, seconds);
 }
 

@@ -219,12 +219,18 @@
     $("queue").replaceChildren(...rows);
   }
 
+  // The share of the time for which nodes of the pool were attached that passes took.
+  function utilisation(pool, before) {
+    const attached = before ? pool.attached_s - before.attached_s : 0;
+    return attached > 0.5 ? Math.min(1, (pool.busy_s - before.busy_s) / attached) : null;
+  }
+
   function poolsDraw(snapshot) {
-    const names = { worker: "Worker groups", speculator: "Speculators" };
+    const names = { worker: "Worker groups", speculator: "Speculators" }, before = state.snapshots[0].pools;
     const rows = Object.entries(snapshot.pools).map(([role, p]) => {
-      const nodes = snapshot.nodes.filter((n) => n.role === role), ready = nodes.filter((n) => n.state === "ready").length;
-      const work = p.work_s === null ? "–" : duration(p.work_s);
-      return element("tr", {}, head(names[role] || role), cell(ready + " of " + nodes.length), cell(number(p.running), "extra"), cell(number(p.waiting)), cell(work));
+      const all = snapshot.nodes.filter((n) => n.role === role).length, used = utilisation(p, before[role]);
+      const queue = p.queue_s === null ? "–" : duration(p.queue_s);
+      return element("tr", {}, head(names[role] || role), cell(p.nodes + " of " + all), cell(number(p.running), "extra"), cell(number(p.waiting)), cell(queue), cell(used === null ? "–" : meter(used, percent(used))));
     });
     $("pools").replaceChildren(...rows);
   }

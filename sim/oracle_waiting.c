@@ -35,6 +35,31 @@ static void check_group(struct world *w, const struct waiting_set *set, const st
         HOLDS(other && walk.blocks == r->n_prefix && other->tenant_queue == r->tenant_queue && other->packable);
 }
 
+// What the index of all nodes has of the request's prefix, against the record of each node.
+static void check_prefix_index(struct world *w, const struct core *c, enum node_role role,
+                               const struct sched_request *r)
+{
+    enum { HITS = 32 };
+    const struct prefix_index *index = c->view.prefixes[role];
+    struct prefix_hit hits[HITS];
+    int most = 0, held = 0, n_holding = 0, n = prefix_index_lookup(index, r->prefix, r->n_prefix, hits, HITS);
+    for (const struct sched_node *node = c->view.nodes; node; node = node->next) {
+        if (node->role != role || !node->prefixes) continue;
+        int here = prefix_record_match(node->prefixes, r->prefix, r->n_prefix);
+        int held_here = prefix_record_held(node->prefixes, r->prefix, r->n_prefix);
+        most = here > most ? here : most;
+        held = held_here > held ? held_here : held;
+        n_holding += here > 0;
+        for (int i = 0; i < n; i++)
+            HOLDS(hits[i].node != node || hits[i].blocks == here);
+    }
+    HOLDS(prefix_index_most(index, r->prefix, r->n_prefix) == most);
+    HOLDS(prefix_index_held(index, r->prefix, r->n_prefix) == held);
+    HOLDS(n == n_holding && (n == 0 || hits[0].blocks == most));
+    for (int i = 1; i < n; i++)
+        HOLDS(hits[i].blocks <= hits[i - 1].blocks);
+}
+
 static void check_due_order(struct world *w, const struct waiting_set *set)
 {
     const struct request_need all = {INT32_MAX, INT32_MAX, INT32_MAX};
@@ -102,6 +127,7 @@ void oracle_waiting(struct world *w, const struct core *c, const struct waiting_
             rows += sched_request_rows(s);
             if (s->overdue) overdue_rows += sched_request_rows(s);
             check_group(w, set, s);
+            check_prefix_index(w, c, set->role, s);
         }
     }
     HOLDS(n == waiting_set_count(set) && rows == set->rows && set->n_picked == 0);

@@ -7,6 +7,7 @@
 #include "router/sched/node_choice.h"
 #include "sim/client.h"
 #include "sim/node.h"
+#include "sim/oracle_measures.h"
 #include "sim/oracle_waiting.h"
 #include "sim/router.h"
 
@@ -32,6 +33,17 @@ static void bin_count_add(struct bin_count *count, const struct core_bin *bin)
 static int held_blocks(const struct core_node *node, const struct request *r)
 {
     return sched_node_shares_blocks(&node->sched) ? prefix_run_blocks(r->account.run) : 0;
+}
+
+// KV blocks that a request is expected to need: those of its entries, and of the tokens that are left to generate.
+static int expected_blocks(const struct sched_request *s, int block_tokens)
+{
+    const struct request_usage *usage = s->usage;
+    int entries = usage->kept_tokens + usage->completion_tokens;
+    int left = (s->spec->sampling.max_tokens - usage->completion_tokens + block_tokens - 1) / block_tokens;
+    int most = (usage->kept_tokens + s->spec->sampling.max_tokens - 1 + block_tokens - 1) / block_tokens;
+    int expected = (entries + block_tokens - 1) / block_tokens + (int)output_blocks_expected(left);
+    return expected < most ? expected : most;
 }
 
 // Blocks that the request holds and no request before it on the node does.
@@ -77,8 +89,7 @@ static void check_node(struct world *w, const struct core_node *node)
         HOLDS(worker ? r->state == REQUEST_PREFILL || r->state == REQUEST_DECODE : r->state == REQUEST_SCORING);
         kv_blocks += r->account.own_blocks + distinct_blocks(node, s);
         context_blocks += r->account.own_blocks + held_blocks(node, r);
-        HOLDS(!worker ||
-              r->account.own_blocks + held_blocks(node, r) == sched_request_kv_blocks(s, node->hello.block_tokens));
+        HOLDS(!worker || r->account.own_blocks + held_blocks(node, r) == expected_blocks(s, node->hello.block_tokens));
         if (!r->account.bin) continue;
         bin_tokens += r->account.rows;
         in_bins++;
@@ -125,7 +136,7 @@ static void check_ledger(struct world *w, const struct core *c)
             check_timer(w, c, r);
         }
     }
-    HOLDS(n == c->table.count && n == clients_in_router(w));
+    HOLDS(n == c->table.count && n == clients_in_router(w) && (size_t)n <= c->table.buckets);
     HOLDS(running == c->ledger.running);
     for (int k = 0; k < QUEUE_CLASSES; k++)
         HOLDS(waiting[k].requests == c->ledger.waiting[k].requests && waiting[k].tokens == c->ledger.waiting[k].tokens);
@@ -152,6 +163,7 @@ static void check_status(struct world *w, const struct core *c)
     HOLDS(status.running == running && status.waiting + running == (int)in_router);
     HOLDS(t->kept_tokens <= t->prompt_tokens);
     for (int role = 0; role < 2; role++) {
+        HOLDS(estimate_pool_us(&c->view, (enum node_role)role) >= 0);
         const struct bin_totals *bins = role ? &status.prefill_bins : &status.score_bins;
         HOLDS(bins->items >= bins->bins && bins->capacity_tokens >= bins->tokens && bins->scan_cost >= bins->items);
     }
@@ -181,6 +193,7 @@ void oracles_check(struct world *w)
               open[NODE_WORKER] == c->open_nodes[NODE_WORKER]);
         check_ledger(w, c);
         check_status(w, c);
+        oracle_measures(w, c);
     }
     for (int i = 0; i < w->scenario->n_nodes; i++) {
         const char *problem = sim_node_check(w->nodes[i]);

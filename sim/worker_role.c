@@ -6,6 +6,7 @@
 
 #include "base/mem.h"
 #include "sim/oracle_group.h"
+#include "sim/oracle_intake.h"
 #include "worker/service.h"
 
 struct worker {
@@ -27,6 +28,8 @@ static void *worker_create(struct engine *engine, const struct scenario_node *pl
                                              : PACE_TWICE,
     };
     struct worker *worker = mem_alloc(sizeof *worker);
+    struct random_source random = random_stream((uint64_t)plan->kv_blocks, (uint64_t)plan->context);
+    worker->problem = oracle_intake(&random, &limits, model_get_config(engine_model(engine))->vocab_size);
     if (service_create(engine, &limits, send, node, &worker->service) == STATUS_OK) return worker;
     free(worker);
     return NULL;

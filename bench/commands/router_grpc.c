@@ -135,8 +135,8 @@ static enum status measure(const struct router_process *router, json_t *rows)
     struct fake_node *node = NULL;
     enum status status = router_process_wait(router, false);
     for (int i = 0; i < o.connections && status == STATUS_OK; i++)
-        status = rpc_channel_open(router->server, &clients.channels[i]);
-    if (status == STATUS_OK) status = fake_node_open(router->server, router->nodes, NULL, &node);
+        status = router_process_channel(router, &clients.channels[i]);
+    if (status == STATUS_OK) status = fake_node_open(router, NULL, &node);
     if (status == STATUS_OK) status = router_process_wait(router, true);
     if (status == STATUS_OK) {
         clients.message = make_message(clients.channels[0]);

@@ -123,24 +123,16 @@ static void *pinger_run(void *arg)
 
 // --- open and close
 
-// "::" of "[::]"; free it.
-static char *address_create(const char *host)
-{
-    size_t n = strlen(host);
-    bool brackets = n > 2 && host[0] == '[' && host[n - 1] == ']';
-    return brackets ? mem_format("%.*s", (int)n - 2, host + 1) : mem_string(host);
-}
-
 static enum status server_open(struct http_service *service, const struct http_service_options *options)
 {
-    char *address = address_create(options->host);
     const struct http_server_options server_options = {
-        .host = address,
+        .host = options->host,
         .port = options->port,
         .tls = options->tls,
         .routes = service->routes,
         .context = service,
         .max_connections = descriptors_share(9, CONNECTIONS_MAX),
+        .max_connections_per_address = options->max_connections_per_address,
         .max_body_bytes = options->max_body_bytes,
         .max_unread_bytes = options->max_unread_bytes,
         .stall_ms = options->stall_ms,
@@ -148,9 +140,7 @@ static enum status server_open(struct http_service *service, const struct http_s
         .error_type = "application/json",
         .own_headers = http_own_headers,
     };
-    enum status status = http_server_open(&server_options, &service->server);
-    free(address);
-    return status;
+    return http_server_open(&server_options, &service->server);
 }
 
 enum status http_service_open(struct front *front, const struct http_service_options *options,
@@ -179,6 +169,11 @@ enum status http_service_open(struct front *front, const struct http_service_opt
     thread_start(&service->pinger, "ping", pinger_run, service);
     *service_p = service;
     return STATUS_OK;
+}
+
+void http_service_reload(struct http_service *service)
+{
+    if (service) http_server_reload(service->server);
 }
 
 int http_service_port(const struct http_service *service)

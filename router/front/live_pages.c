@@ -44,7 +44,7 @@ struct live_pages {
 static void event_copy(struct core *c, void *arg, int64_t now_us)
 {
     struct live_pages *pages = arg;
-    core_get_metrics(c, &pages->snapshot.core);
+    core_get_metrics(c, now_us, &pages->snapshot.core);
     memcpy(pages->snapshot.bins, core_get_recent_bins(c), sizeof pages->snapshot.bins);
     pages->snapshot.now_us = now_us;
     pthread_mutex_lock(&pages->lock);

@@ -205,10 +205,13 @@ static void pools_write(const struct core_metrics *core, struct bytes *out)
         const struct pool_metrics *pool = &core->pools[role];
         add_name(out, role_name(role));
         JSON_ADD(out, "{");
+        add_integer(out, "nodes", pool->nodes);
         add_integer(out, "waiting", pool->waiting);
-        add_integer(out, "waiting_rows", pool->waiting_rows);
+        add_integer(out, "queue_tokens", pool->waiting_rows);
         add_integer(out, "running", pool->running);
-        add_real(out, "work_s", pool->work_us / 1e6);
+        add_real(out, "queue_s", pool->queue_us / 1e6);
+        add_real(out, "busy_s", (double)pool->busy_us / 1e6);
+        add_real(out, "attached_s", (double)pool->attached_us / 1e6);
         JSON_ADD(out, "}");
     }
     JSON_ADD(out, "}");

@@ -414,14 +414,6 @@ void node_index_decline(struct sched_node *node, const struct sched_view *view, 
     p->index->again = node;
 }
 
-void node_index_wake(struct node_index *index, const struct sched_view *view, const struct sched_request *r)
-{
-    update_changed(index, view);
-    struct node_search s = {.view = view, .r = r, .kind = search_kind(r)};
-    struct sched_node *node = index_first(index, &s);
-    if (node) ask(node, 0);
-}
-
 static int tree_list(const struct sched_node *tree, const struct sched_node **nodes, int max)
 {
     if (!tree || !max) return 0;

@@ -42,9 +42,6 @@ struct sched_node *node_index_next_for(struct node_index *index, const struct sc
 // A plan for the node was empty: `rows_missing` more rows have to wait until another one is made. `elsewhere`: a
 // request waits for another node.
 void node_index_decline(struct sched_node *node, const struct sched_view *view, int64_t rows_missing, bool elsewhere);
-// The request became packable or overdue: one node that declined before and has room for it is asked again. If it is
-// not overdue, an idle one.
-void node_index_wake(struct node_index *index, const struct sched_view *view, const struct sched_request *r);
 
 // Writes the first `max` nodes of the order to `nodes`; returns their number.
 int node_index_first(struct node_index *index, const struct sched_view *view, const struct sched_node **nodes, int max);

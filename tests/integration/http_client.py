@@ -41,12 +41,21 @@ def get(path, wanted=200):
     return json.loads(data)
 
 
+def server_refuses(path, fields, wanted):
+    """The HTTP server itself refuses the head; the error has the shape of the path's API."""
+    with socket.create_connection((address.hostname, address.port), timeout=WAIT) as raw:
+        raw.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\n{fields}\r\n".encode())
+        answer = raw.makefile("rb").read()
+    head, body = answer.split(b"\r\n\r\n", 1)
+    error = json.loads(body)
+    assert head.startswith(b"HTTP/1.1 %d " % wanted), (path, head)
+    assert (error.get("type") == "error") == path.startswith("/v1/messages") and error["error"]["type"], (path, error)
+
+
 # No prompt within the context needs so many bytes: the answer comes before any of them is sent.
 def oversized(path):
-    with socket.create_connection((address.hostname, address.port), timeout=WAIT) as raw:
-        raw.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {60 << 20}\r\n\r\n".encode())
-        head = raw.recv(4096)
-    assert head.startswith(b"HTTP/1.1 413 "), (path, head)
+    server_refuses(path, f"Content-Length: {60 << 20}\r\n", 413)
+    server_refuses(path, "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n", 400)
 
 
 def refused(path, body, status, param, code, words):
