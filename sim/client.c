@@ -26,7 +26,7 @@ static struct request *request_make(struct client *client)
     spec->sampling.temperature = (double)plan->temperature / 1e3;
     spec->sampling.ignore_eos = plan->ignore_eos;
     if (plan->reading == 1) spec->sampling.logprobs = 2;
-    if (plan->reading == 2) spec->sampling.presence_penalty = 0.5;
+    if (plan->reading == 2) spec->sampling.repetition_penalty = 1.1;
     spec->prefill.mode = (enum prefill_mode)plan->mode;
     if (plan->keep) spec->prefill.keep_rate = (double)plan->keep / 1e3;
     if (plan->look_ahead) spec->prefill.look_ahead = (int)plan->look_ahead;
@@ -48,7 +48,7 @@ static struct request *request_make(struct client *client)
     if (plan->tenant) spec->tenant = mem_format("t%" PRId64, plan->tenant);
     if (client->w->scenario->options.salted) spec->prefix_salt = (uint64_t)plan->tenant;
     spec->arrived_us = client->w->now_us;
-    if (plan->deadline_us) spec->ttft_deadline_us = client->w->now_us + plan->deadline_us;
+    if (plan->deadline_us) spec->ttft_deadline_us = client->w->now_us + plan->deadline_us - 1;
     return r;
 }
 
@@ -123,6 +123,7 @@ static void on_done(void *user, const struct request *r, enum finish_reason reas
     struct world *w = client->w;
     if (client->ended || client->r != r) client_fail(client, "ended twice");
     bool lost = sim_router_ended(w->router);
+    client_check_state(client, r, reason);
     if (!client->tainted && !w->failed) client_check_end(client, r, reason, status, message);
     if (!client->received) client->waited_us = w->now_us - client->submitted_us;
     if (status == STATUS_UNAVAILABLE) client->waited_us -= w->scenario->options.worker_grace_ms * 1000; // beyond it

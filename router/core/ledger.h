@@ -21,12 +21,20 @@ struct class_count {
     int64_t tokens; // of their prompts
 };
 
+// Of all nodes of a pool that have ever been attached. Counters only grow.
+struct pool_counts {
+    uint64_t dispatched_rows; // as if no cache held any
+    uint64_t busy_us;         // passes; of a node no more than it has been attached
+    uint64_t gone_us;         // for which nodes that are gone were attached
+};
+
 struct ledger {
     int vocab_size;
     int running;                               // requests on worker groups
     struct class_count waiting[QUEUE_CLASSES]; // all others
     struct core_totals totals;
     struct bin_totals bins[NODE_ROLES];
+    struct pool_counts pools[NODE_ROLES];
     struct tenant_accounts tenants;
     struct core_measures measures;
     struct node_measures_list nodes; // nodes.c acquires and releases
@@ -63,10 +71,11 @@ void ledger_scanned(struct ledger *ledger, enum node_role role, uint64_t scan_co
 // The bin does not wait for the request any more. Frees the bin when it waits for none.
 void ledger_bin_settled(struct request *r);
 void ledger_left_node(struct ledger *ledger, struct request *r); // includes ledger_bin_settled
+void ledger_node_gone(struct ledger *ledger, const struct core_node *node, int64_t now_us);
 
 // --- results
 
-void ledger_pass_reported(struct core_node *node, const struct pass_cost *pass, int64_t now_us);
+void ledger_pass_reported(struct ledger *ledger, struct core_node *node, const struct pass_cost *pass, int64_t now_us);
 void ledger_scored(struct request *r, int cached_tokens, int64_t now_us);
 void ledger_ready(struct request *r);                                            // its kept ranges are known
 void ledger_speculation_decided(struct ledger *ledger, const struct request *r); // by its skip reason

@@ -16,6 +16,7 @@
 
 #include "base/status.h"
 #include "router/sched/sched_request.h"
+#include "tracing/record.h"
 
 enum request_state {
     REQUEST_RECEIVED,  // being checked and tokenised by an I/O thread or the intake pool
@@ -105,7 +106,8 @@ struct request {
     char *id;        // the client's, or made by the service; owned
     enum request_state state; // written by request_set_state() only
     struct request_sink sink;
-    struct request_spec spec; // what the client asked for
+    struct request_spec spec;   // what the client asked for
+    struct trace_record *trace; // of its sink, which lends it until `done`; NULL: it is not traced
 
     // What it has used so far. Written by ledger.c only.
     struct request_usage usage;

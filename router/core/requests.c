@@ -81,16 +81,7 @@ static void request_wait(struct core *c, struct request *r)
     bool returned = r->account.losses; // it was on a node already
     int64_t due_us = estimate_due_us(&c->view, role, &r->sched, r->account.charged_us);
     waiting_set_add(&c->waiting[role], &r->sched, due_us, returned);
-    if (r->sched.packable) node_index_wake(&c->nodes[role], &c->view, &r->sched);
     core_request_retime(c, r);
-}
-
-void core_requests_open_batch(struct core *c, enum node_role role)
-{
-    struct waiting_set *set = &c->waiting[role];
-    const struct sched_request *r = set->queue.first;
-    for (int n = waiting_set_open_batch(set); n; n--, r = r->next)
-        node_index_wake(&c->nodes[role], &c->view, r);
 }
 
 void core_request_admit(struct core *c, struct request *r, const char *tenant)
@@ -136,14 +127,27 @@ static void log_end(const struct request *r, enum finish_reason reason, enum sta
 {
     const struct request_usage *u = &r->usage;
     const struct request_timing *t = &r->timing;
-    log_event(LOG_INFO, "request_done", LOG_REQUEST(r->number), LOG_FIELD("client_id", r->id),
-              LOG_FIELD("finish", finish_reason_name(reason)), LOG_FIELD("status", status_name(status)),
-              LOG_FIELD("tokens", u->prompt_tokens), LOG_FIELD("scored", u->scored_tokens),
-              LOG_FIELD("kept", u->kept_tokens), LOG_FIELD("cached", u->cached_tokens),
-              LOG_FIELD("skip", skip_reason_name(r->skip)), LOG_FIELD("completion", u->completion_tokens),
-              LOG_FIELD("replays", u->replays), LOG_MS("queue_ms", t->queue_us), LOG_MS("score_ms", t->score_us),
-              LOG_MS("pack_wait_ms", t->pack_wait_us), LOG_MS("prefill_ms", t->prefill_us),
-              LOG_MS("ttft_ms", t->ttft_us), LOG_MS("total_ms", t->total_us));
+    const struct log_field fields[] = {
+        LOG_REQUEST(r->number),
+        LOG_FIELD("client_id", r->id),
+        LOG_FIELD("finish", finish_reason_name(reason)),
+        LOG_FIELD("status", status_name(status)),
+        LOG_FIELD("tokens", u->prompt_tokens),
+        LOG_FIELD("scored", u->scored_tokens),
+        LOG_FIELD("kept", u->kept_tokens),
+        LOG_FIELD("cached", u->cached_tokens),
+        LOG_FIELD("skip", skip_reason_name(r->skip)),
+        LOG_FIELD("completion", u->completion_tokens),
+        LOG_FIELD("replays", u->replays),
+        LOG_MS("queue_ms", t->queue_us),
+        LOG_MS("score_ms", t->score_us),
+        LOG_MS("pack_wait_ms", t->pack_wait_us),
+        LOG_MS("prefill_ms", t->prefill_us),
+        LOG_MS("ttft_ms", t->ttft_us),
+        LOG_MS("total_ms", t->total_us),
+        LOG_FIELD("trace", r->trace ? r->trace->trace_text : NULL), // left out of untraced requests
+    };
+    log_write(LOG_INFO, "request_done", fields, sizeof fields / sizeof *fields - !r->trace);
 }
 
 static enum request_state end_state(enum finish_reason reason)
@@ -458,10 +462,8 @@ void core_request_expire(struct core *c, struct request *r, int64_t now_us)
         request_fail(c, r, STATUS_UNAVAILABLE,
                      "the worker group that could serve this was lost and did not come back: try again later", now_us);
     } else {
-        if (may_become_overdue(c, r) && r->sched.due_us <= now_us) {
+        if (may_become_overdue(c, r) && r->sched.due_us <= now_us)
             waiting_set_mark_overdue(&c->waiting[waiting_role(r)], &r->sched);
-            node_index_wake(&c->nodes[waiting_role(r)], &c->view, &r->sched);
-        }
         core_request_retime(c, r);
     }
 }

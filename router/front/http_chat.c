@@ -99,6 +99,8 @@ static enum status chat_read(const json_t *body, struct http_input *in)
     in->prompts = http_input_alloc(in, 1, sizeof *in->prompts);
     in->n_prompts = 1;
     in->default_tokens = DEFAULT_TOKENS;
+    const json_t *newer = json_object_get(body, "max_completion_tokens");
+    if (newer && !json_is_null(newer)) in->max_tokens_name = "max_completion_tokens";
     TRY(read_tools(&v, in));
     TRY(http_messages_read(body, in, in->prompts));
     in->prompts->conversation->tools = in->tools;

@@ -12,12 +12,12 @@
 #include "model/grammar_message.h"
 #include "model/tool_grammar.h"
 #include "router/front/intake.h"
+#include "router/front/request_trace.h"
 #include "router/front/wire_request.h"
 #include "router/front/wire_response.h"
 
-enum { ANSWERS_MAX = 1024 };              // of one exchange
-enum { PROMPT_TOKENS_MAX = 16 << 20 };    // of all its answers: each has a copy of its prompt
-enum { COLLECTED_SMALL_BYTES = 1 << 20 }; // of a whole answer
+enum { ANSWERS_MAX = 1024 };           // of one exchange
+enum { PROMPT_TOKENS_MAX = 16 << 20 }; // of all its answers: each has a copy of its prompt
 
 // --- memory of an input
 
@@ -145,6 +145,7 @@ static void part_collect(struct http_choice *choice, enum output_kind kind, stru
 static void part_add(void *user, enum output_kind kind, const char *text, size_t n)
 {
     const struct parts *p = user;
+    p->choice->chat->last_kind = (int)kind;
     struct chat_call *call = kind == OUTPUT_CALL        ? chat_answer_add_call(p->choice->chat)
                              : kind == OUTPUT_ARGUMENTS ? chat_answer_last_call(p->choice->chat)
                                                         : NULL;
@@ -165,7 +166,8 @@ static size_t collected_bytes(const struct http_choice *choice)
     return n;
 }
 
-static void collect_chunk(struct http_generation *g, struct http_choice *choice, const struct answer_chunk *chunk)
+// False: there is too much, with the reason.
+static bool collect_chunk(struct http_generation *g, struct http_choice *choice, const struct answer_chunk *chunk)
 {
     const size_t before = collected_bytes(choice);
     struct parts parts = {g, choice, NULL};
@@ -177,15 +179,7 @@ static void collect_chunk(struct http_generation *g, struct http_choice *choice,
     if (chunk->logprobs || g->echo_logprobs) g->api->add_logprobs(g, choice, chunk, choice->logprobs);
     if (chunk->n_prompt_logprobs && g->prompt_logprobs) g->api->add_prompt_logprobs(g, choice, chunk);
     if (g->return_token_ids) http_token_ids_add(&choice->token_ids, chunk);
-    const size_t added = collected_bytes(choice) - before;
-    g->collected_bytes += added;
-    g->streams->collected_bytes += added;
-}
-
-// Small answers go on when all together are over the bound.
-static bool collects_too_much(const struct http_generation *g)
-{
-    return g->streams->collected_bytes > g->streams->collected_max_bytes && g->collected_bytes > COLLECTED_SMALL_BYTES;
+    return whole_answer_grow(g->streams->whole, &g->collected_bytes, collected_bytes(choice) - before);
 }
 
 // A choice's event needs text, or something that each token has.
@@ -258,15 +252,6 @@ static void generation_fail(struct http_generation *g, enum status status, const
     generation_end(g);
 }
 
-static void refuse_collected(struct http_generation *g)
-{
-    status_fail(STATUS_EXHAUSTED,
-                "whole answers take over %zu MiB of the router's memory, this one over 1 MiB: set stream, or ask for "
-                "fewer choices and log-probabilities",
-                g->streams->collected_max_bytes >> 20);
-    generation_fail(g, STATUS_EXHAUSTED, status_message());
-}
-
 // Without its new tokens if the answer is the echo of the prompt alone.
 static struct answer_chunk chunk_shown(const struct http_generation *g, const struct answer_chunk *chunk)
 {
@@ -282,8 +267,7 @@ static void generation_chunk(struct answer *a, const struct answer_chunk *receiv
     const struct answer_chunk shown = chunk_shown(g, received), *chunk = &shown;
     if (g->ended) return;
     if (!g->stream) {
-        collect_chunk(g, choice, chunk);
-        if (collects_too_much(g)) refuse_collected(g);
+        if (!collect_chunk(g, choice, chunk)) generation_fail(g, STATUS_EXHAUSTED, status_message());
         return;
     }
     struct bytes *out = scratch_of(g);
@@ -357,7 +341,7 @@ static void generation_free(struct client *client)
 {
     struct http_generation *g = (struct http_generation *)client;
     if (g->stream && !g->ended) streams_remove(g);
-    g->streams->collected_bytes -= g->collected_bytes;
+    g->streams->whole->bytes -= g->collected_bytes;
     for (int i = 0; i < g->n_choices; i++)
         choice_fini(&g->choices[i]);
     free(g->choices);
@@ -394,7 +378,7 @@ static enum status read_answer(struct http_generation *g, struct http_input *in,
     m->request_id = id;
     const struct http_prompt *prompt = &in->prompts[index / g->n];
     set_prompt(m, prompt);
-    const struct wire_options options = {in->default_tokens, prompt->conversation, "prompt"};
+    const struct wire_options options = {in->default_tokens, prompt->conversation, "prompt", in->max_tokens_name};
     return wire_request_read(g->client.front, m, &options, a->request, &a->text);
 }
 
@@ -519,14 +503,25 @@ static enum status read_body(struct http_generation *g, const struct http_messag
     return answers_reserve(*first_p, &in->retry_us);
 }
 
-static void generation_refuse(struct reading *reading, enum status status, int64_t retry_us)
+// `first`: the answers that were created for the message, or NULL.
+static void generation_refuse(struct reading *reading, struct answer *first, enum status status, int64_t retry_us,
+                              int64_t arrived_us)
 {
     struct http_generation *g = (struct http_generation *)reading->client;
-    log_event(LOG_INFO, "request_refused", LOG_FIELD("client_id", g->id), LOG_FIELD("status", status_name(status)),
-              LOG_REASON);
+    client_trace_refused(&g->client, first, status, arrived_us);
+    answers_free(first);
+    log_event_limited(LOG_INFO, "request_refused", LOG_FIELD("client_id", g->id),
+                      LOG_FIELD("status", status_name(status)), LOG_REASON);
     front_refused(g->client.front, status);
     http_refuse_until(g->x, status, retry_us);
     client_not_submitted(reading);
+}
+
+// Not before the request is taken: clients choose how many they send, and each line takes space.
+static void log_name(const struct http_generation *g)
+{
+    const char *name = http_header(g->x, "x-request-id");
+    if (name) log_event(LOG_INFO, "request_named", LOG_FIELD("client_id", g->id), LOG_FIELD("x_request_id", name));
 }
 
 static void generation_read(const struct http_message *message)
@@ -544,10 +539,10 @@ static void generation_read(const struct http_message *message)
     http_input_fini(&in); // keeps the sentence
     json_decref(body);
     if (status == STATUS_OK) {
+        log_name(g);
         answers_submit(first, g->api->method);
     } else {
-        answers_free(first);
-        generation_refuse(reading, status, in.retry_us);
+        generation_refuse(reading, first, status, in.retry_us, message->arrived_us);
     }
 }
 
@@ -566,13 +561,11 @@ void http_generation_start(struct http_exchange *x, const struct front *front, s
     g->client.front = front;
     g->client.principal = principal_ref(call->principal);
     snprintf(g->id, sizeof g->id, "%s-%016llx", api->id_prefix, (unsigned long long)call->number);
-    if (http_header(x, "x-request-id"))
-        log_event(LOG_INFO, "request_named", LOG_FIELD("client_id", g->id),
-                  LOG_FIELD("x_request_id", call->request_id));
+    http_trace_open(x, &g->client);
     call->client = &g->client;
     struct reading *reading = client_reading(&g->client, g->id);
     enum status status = http_message_read(front, x, &reading->waiting, generation_read, reading);
-    if (status != STATUS_OK) generation_refuse(reading, status, 0);
+    if (status != STATUS_OK) generation_refuse(reading, NULL, status, 0, clock_now_us());
 }
 
 // --- for the APIs

@@ -32,13 +32,14 @@ struct http_input {
     struct json_generation fields;
     struct http_prompt *prompts; // [n_prompts]
     int n_prompts;
-    int default_tokens;  // max_tokens if the body has none
-    bool echo;           // the answer starts with the prompt
-    bool echo_logprobs;  // and its log-probabilities with those of the prompt
-    bool sections;       // the answer is split by the syntax of the model's chats
-    const json_t *tools; // that the model may call; NULL: none
-    bool single_call;    // at most one
-    bool required_call;  // at least one: of `required_tool`, or of any if that is NULL
+    int default_tokens;          // max_tokens if the body has none
+    const char *max_tokens_name; // in the body; NULL: max_tokens
+    bool echo;                   // the answer starts with the prompt
+    bool echo_logprobs;          // and its log-probabilities with those of the prompt
+    bool sections;               // the answer is split by the syntax of the model's chats
+    const json_t *tools;         // that the model may call; NULL: none
+    bool single_call;            // at most one
+    bool required_call;          // at least one: of `required_tool`, or of any if that is NULL
     const char *required_tool;
     json_t *translated; // a body of /v1/chat/completions that an API made of its own and reads; owned
     struct http_data data;
@@ -132,8 +133,7 @@ struct http_streams {
     struct http_generation *first; // the streams, which may need a ping
     int64_t ping_after_us;         // constant
     struct bytes scratch;          // the events of one call
-    size_t collected_bytes;        // of the whole answers that have not ended
-    size_t collected_max_bytes;    // beyond it, answers of over 1 MiB are refused; constant
+    struct whole_answers *whole;   // of the front
 };
 void http_streams_ping(struct http_streams *streams, int64_t now_us);
 

@@ -30,8 +30,8 @@ static const char *hello_role_name(const Forepack__Cluster__V1__Hello *m)
 // Refuses the node with the sentence in status_message(). The node logs it and tries again later.
 static void hello_refuse(struct node_link *link, const Forepack__Cluster__V1__Hello *m, enum status status)
 {
-    log_event(LOG_WARN, "node_refused", LOG_FIELD("node", m->node_id), LOG_FIELD("role", hello_role_name(m)),
-              LOG_FIELD("peer", link->ops->peer(link)), LOG_REASON);
+    log_event_limited(LOG_WARN, "node_refused", LOG_FIELD("node", m->node_id), LOG_FIELD("role", hello_role_name(m)),
+                      LOG_FIELD("peer", link->ops->peer(link)), LOG_REASON);
     Forepack__Cluster__V1__Refused refused = FOREPACK__CLUSTER__V1__REFUSED__INIT;
     refused.reason = (char *)status_message();
     refused.retry = status == STATUS_EXISTS;
