@@ -90,7 +90,7 @@ static void tracer_start(const struct tracer_options *changes)
     options.service_name = "test";
     options.server_address = "localhost";
     if (!options.batch_ms) options.batch_ms = 1;
-    options.retry_ms = 1;
+    if (!options.retry_ms) options.retry_ms = 1;
     ck_assert_int_eq(tracer_open(&options, &tracer), STATUS_OK);
 }
 
@@ -270,6 +270,25 @@ START_TEST(a_collector_that_comes_up_gets_what_waits)
 }
 END_TEST
 
+static void *close_tracer(void *arg)
+{
+    tracer_close(tracer, 60000);
+    return NULL;
+}
+
+START_TEST(the_end_waits_for_a_collector_that_comes_up)
+{
+    tracer_start(&(struct tracer_options){.sample = 1, .batch_ms = 3600000, .retry_ms = 3600000});
+    finish_one();
+    pthread_t thread;
+    ck_assert_int_eq(pthread_create(&thread, NULL, close_tracer, NULL), 0);
+    usleep(20000); // some attempts; the test holds however many there are
+    collector_open();
+    pthread_join(thread, NULL);
+    ck_assert_int_eq(spans, 2);
+}
+END_TEST
+
 START_TEST(a_silent_collector_does_not_hold_up_the_end)
 {
     collector_open();
@@ -319,6 +338,7 @@ int main(void)
     tcase_add_test(tcase, a_partial_refusal_is_counted);
     tcase_add_test(tcase, without_a_collector_the_queue_is_bounded);
     tcase_add_test(tcase, a_collector_that_comes_up_gets_what_waits);
+    tcase_add_test(tcase, the_end_waits_for_a_collector_that_comes_up);
     tcase_add_test(tcase, a_silent_collector_does_not_hold_up_the_end);
     tcase_add_test(tcase, wrong_options_are_refused);
     suite_add_tcase(suite, tcase);

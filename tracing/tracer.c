@@ -239,14 +239,21 @@ static bool is_passing(enum status status)
            status == STATUS_EXHAUSTED;
 }
 
-// Waits until then; when the tracer stops, for a short time only.
-static void retry_wait(struct tracer *tracer, int64_t until_us)
+// Waits before a batch that was begun at `start_us` is sent again; while the tracer stops, for a short time only.
+// False: its time is up.
+static bool retry_wait(struct tracer *tracer, int64_t start_us, int64_t pause_us)
 {
+    int64_t next_us = clock_now_us() + pause_us;
     pthread_mutex_lock(&tracer->lock);
-    while (!tracer->stopping && monotonic_cond_wait(&tracer->changed, &tracer->lock, until_us)) {
+    bool waits = next_us < start_us + BATCH_RETRY_MS * 1000;
+    while (waits && !tracer->stopping && monotonic_cond_wait(&tracer->changed, &tracer->lock, next_us)) {
     }
-    if (tracer->stopping) monotonic_cond_wait(&tracer->changed, &tracer->lock, clock_now_us() + STOP_RETRY_MS * 1000);
+    if (tracer->stopping) {
+        monotonic_cond_wait(&tracer->changed, &tracer->lock, clock_now_us() + STOP_RETRY_MS * 1000);
+        waits = clock_now_us() < tracer->stop_us;
+    }
     pthread_mutex_unlock(&tracer->lock);
+    return waits;
 }
 
 static enum status export_message(struct tracer *tracer, int n_spans)
@@ -255,9 +262,7 @@ static enum status export_message(struct tracer *tracer, int n_spans)
     for (;;) {
         enum status status = export_once(tracer, n_spans, give_up_us(tracer, start_us));
         if (status == STATUS_OK || !is_passing(status)) return status;
-        int64_t next_us = clock_now_us() + pause_us;
-        if (next_us >= give_up_us(tracer, start_us)) return status;
-        retry_wait(tracer, next_us);
+        if (!retry_wait(tracer, start_us, pause_us)) return status;
         if (pause_us < RETRY_MS_MAX * 1000) pause_us *= 2;
     }
 }

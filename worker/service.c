@@ -207,7 +207,8 @@ static enum status sequence_add(struct service *service, const sequence_message 
         return status;
     }
     log_event(LOG_DEBUG, "sequence_received", LOG_REQUEST(m->request), LOG_FIELD("tokens", request.n_tokens),
-              LOG_FIELD("prompt_tokens", request.prompt_tokens), LOG_FIELD("generated", request.n_generated));
+              LOG_FIELD("prompt_tokens", request.prompt_tokens), LOG_FIELD("generated", request.n_generated),
+              LOG_FIELD("trace", (const char *)m->trace));
     return STATUS_OK;
 }
 

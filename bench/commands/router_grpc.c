@@ -16,7 +16,7 @@
 #include "engine/node.h"
 
 static struct {
-    char *model, *shape, *rate, *prompt, *log;
+    char *model, *shape, *config, *rate, *prompt, *log;
     int64_t prompt_tokens, output_tokens, connections, concurrency, core, tokenise_threads, large_mb;
     double seconds;
     bool json;
@@ -31,6 +31,8 @@ static const struct option options[] = {
      .help = "the only core that the router may use; -1: any"},
     {.name = "tokenise-threads", .type = OPTION_INT, .value = &o.tokenise_threads, .default_text = "0", .max = 1024,
      .help = "of the router; 0: its default"},
+    {.name = "router-config", .type = OPTION_STRING, .value = &o.config, .placeholder = "FILE",
+     .help = "configuration file of the router, for its other options"},
     {.name = "log", .type = OPTION_STRING, .value = &o.log, .default_text = "/dev/null", .help = "file for the router's log"},
     {.name = "-Requests"},
     {.name = "rate", .type = OPTION_STRING, .value = &o.rate, .default_text = "2500,5000", .unit = "requests/s",
@@ -177,6 +179,7 @@ int bench_router_grpc(int argc, char **argv)
     struct router_process router = {0};
     const struct router_process_options router_options = {.model = o.model,
                                                           .shape = o.shape,
+                                                          .config = o.config,
                                                           .log = o.log,
                                                           .core = (int)o.core,
                                                           .n_cores = 1,

@@ -21,7 +21,7 @@
 #include "engine/node.h"
 
 static struct {
-    char *model, *shape, *rate, *log;
+    char *model, *shape, *config, *rate, *log;
     int64_t prompt_tokens, output_tokens, concurrency, streams, interval_ms, core, cores;
     double seconds;
     bool tls, json;
@@ -36,6 +36,8 @@ static const struct option options[] = {
      .help = "the first core that the router may use; -1: any"},
     {.name = "cores", .type = OPTION_INT, .value = &o.cores, .default_text = "1", .min = 1, .max = CPU_SETSIZE / 2,
      .help = "number of cores that the router may use"},
+    {.name = "router-config", .type = OPTION_STRING, .value = &o.config, .placeholder = "FILE",
+     .help = "configuration file of the router, for its other options"},
     {.name = "log", .type = OPTION_STRING, .value = &o.log, .default_text = "/dev/null", .help = "file for the router's log"},
     {.name = "-Requests"},
     {.name = "rate", .type = OPTION_STRING, .value = &o.rate, .default_text = "1500,3000", .unit = "requests/s",
@@ -164,8 +166,13 @@ static enum status routers_start(struct router_process routers[ROUTERS], struct 
 {
     if (!o.model) return status_fail(STATUS_INVALID, "--model DIR is required");
     if (o.tls && o.streams) return status_fail(STATUS_INVALID, "--tls: not together with --streams");
-    const struct router_process_options plain = {
-        .model = o.model, .shape = o.shape, .log = o.log, .core = (int)o.core, .n_cores = (int)o.cores, .http = true};
+    const struct router_process_options plain = {.model = o.model,
+                                                 .shape = o.shape,
+                                                 .config = o.config,
+                                                 .log = o.log,
+                                                 .core = (int)o.core,
+                                                 .n_cores = (int)o.cores,
+                                                 .http = true};
     TRY(router_process_start(&plain, &routers[0]));
     if (!o.tls) return STATUS_OK;
     TRY(certificate_files_create(files));

@@ -34,6 +34,7 @@ static void score_item_fill(int tail_tokens, const struct request *r, Forepack__
     prefill_to_message(&r->spec.prefill, GENERATION_ALL_GIVEN, &m->base);
     m->want_importance = r->spec.want_importance;
     m->salt = r->spec.prefix_salt;
+    if (r->trace) m->trace = r->trace->trace_text;
     m->tail_tokens = (uint32_t)prefill_tail_tokens(tail_tokens, r->spec.n_tokens);
     m->pinned = range_messages(r->spec.pinned, r->spec.n_pinned);
     m->n_pinned = (size_t)r->spec.n_pinned;
@@ -102,6 +103,7 @@ static void sequence_fill(const struct request *r, Forepack__Cluster__V1__Sampli
     m->sampling = sampling;
     m->prompt_logprobs_from = 1 + (uint32_t)r->n_prompt_logprobs;
     m->salt = r->spec.prefix_salt;
+    if (r->trace) m->trace = r->trace->trace_text;
     if (r->spec.sampling.repetition_penalty != 1 && r->usage.kept_tokens < r->spec.n_tokens) {
         m->penalty_ids = (uint32_t *)r->spec.tokens; // the penalty counts pruned tokens too
         m->n_penalty_ids = (size_t)r->spec.n_tokens;

@@ -14,10 +14,10 @@ http=http://127.0.0.1:$http_port
 start router "$bin/forepack-router" --model "$main_model" "${listen[@]}" --heartbeat-ms 60000 --prefill off \
     --score-timeout-ms 600000 --worker-grace-ms 600000 --otlp-endpoint "$collector" \
     --otlp-service-name forepack-test --otlp-batch-ms 10
-start_worker() { start "worker$1" "$bin/forepack-worker" --model "$main_model" --router "$node_server" --node-id "worker-$1" --threads 1; }
+start_worker() { start "worker$1" "$bin/forepack-worker" --model "$main_model" --router "$node_server" --node-id "worker-$1" --threads 1 --log-level debug; }
 start_worker 0
 worker=$last_pid
-start spec0 "$bin/forepack-speculator" --model "$spec_model" --router "$node_server" --node-id spec-0 --threads 1
+start spec0 "$bin/forepack-speculator" --model "$spec_model" --router "$node_server" --node-id spec-0 --threads 1 --log-level debug
 wait_until 60 "the cluster is ready" ready
 wait_until 60 "the speculator is there" nodes speculator 1
 
@@ -28,6 +28,9 @@ got_spans() { [ -s "$spans" ]; }
 wait_until 60 "the collector gets what waited" got_spans
 check() { "$python" "$tests/tracing_client.py" "$http" "$server" "$spans" "$work/router.log" "$1"; }
 check requests
+pruned=$(jq -r 'select(.attributes["gen_ai.response.id"] == "pruned") | .trace' "$spans")
+grep -q "score_received .* trace=$pruned" "$work/spec0.log" || fail "the speculator does not log the trace"
+grep -q "sequence_received .* trace=$pruned" "$work/worker0.log" || fail "the worker does not log the trace"
 
 # A worker group that is stopped and killed: another one takes its request over.
 kill -STOP "$worker"
@@ -47,6 +50,8 @@ openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1 -su
 collector=127.0.0.1:$(free_port)
 tls_spans=$work/tls-spans.jsonl
 start tls-collector "$python" "$tests/collector.py" "$collector" "$tls_spans" "$work/cert.pem" "$work/key.pem"
+listens() { (exec 3<>"/dev/tcp/127.0.0.1/${collector#*:}") 2>/dev/null; }
+wait_until 30 "the collector listens" listens
 choose_ports
 start router2 "$bin/forepack-router" --model "$main_model" "${listen[@]}" --otlp-endpoint "$collector" --otlp-sample 0 \
     --otlp-tls-ca "$work/cert.pem" --otlp-headers-file "$work/headers"
