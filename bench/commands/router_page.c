@@ -74,7 +74,7 @@ static enum status nodes_attach(struct bench *b)
     b->pace = (struct fake_pace){.interval_ms = 10000, .max_seqs = NODE_SEQS};
     b->nodes = mem_alloc_array((size_t)o.nodes, sizeof *b->nodes);
     for (; b->n_nodes < o.nodes; b->n_nodes++)
-        TRY(fake_node_open(b->router.server, b->router.nodes, &b->pace, &b->nodes[b->n_nodes]));
+        TRY(fake_node_open(&b->router, &b->pace, &b->nodes[b->n_nodes]));
     return router_process_wait(&b->router, true);
 }
 

@@ -225,8 +225,8 @@ static void queue_write(const struct live_snapshot *snapshot, struct bytes *out)
     add_integer(out, "waiting", status->waiting);
     add_integer(out, "waiting_tokens", status->waiting_tokens);
     add_integer(out, "running", status->running);
-    add_integer(out, "capacity_requests", snapshot->capacity_requests);
-    add_integer(out, "capacity_tokens", snapshot->capacity_tokens);
+    add_integer(out, "capacity_requests", status->classes[QUEUE_HIGH].max_requests); // leaves nothing to others
+    add_integer(out, "capacity_tokens", status->classes[QUEUE_HIGH].max_tokens);
     add_name(out, "classes");
     JSON_ADD(out, "{");
     for (int k = 0; k < QUEUE_CLASSES; k++) {
