@@ -135,8 +135,7 @@ static enum status http_open(const struct listen_options *o, struct front *front
                                                  .port = (int)o->http_port,
                                                  .tls = tls.cert ? &tls : NULL,
                                                  .max_connections_per_address = (int)o->connections_per_address,
-                                                 .max_body_bytes = (size_t)o->max_message_mb << 20,
-                                                 .max_answers_bytes = (size_t)o->max_answers_mb << 20};
+                                                 .max_body_bytes = (size_t)o->max_message_mb << 20};
     return o->http_port < 0 ? STATUS_OK : http_service_open(front, &options, &l->http);
 }
 
@@ -144,6 +143,7 @@ enum status listeners_open(const struct listen_options *options, struct front *f
                            struct listeners *listeners)
 {
     *listeners = (struct listeners){0};
+    front->whole.max_bytes = (size_t)options->max_answers_mb << 20;
     if (options->cluster_token_file) TRY(cluster_token_open(options->cluster_token_file, &front->cluster_token));
     TRY(nodes_open(options, front, listeners));
     enum status status = clients_open(options, front, methods, &listeners->clients);

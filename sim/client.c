@@ -123,6 +123,7 @@ static void on_done(void *user, const struct request *r, enum finish_reason reas
     struct world *w = client->w;
     if (client->ended || client->r != r) client_fail(client, "ended twice");
     bool lost = sim_router_ended(w->router);
+    client_check_state(client, r, reason);
     if (!client->tainted && !w->failed) client_check_end(client, r, reason, status, message);
     if (!client->received) client->waited_us = w->now_us - client->submitted_us;
     if (status == STATUS_UNAVAILABLE) client->waited_us -= w->scenario->options.worker_grace_ms * 1000; // beyond it

@@ -26,6 +26,16 @@ static double least_us(const struct core *c, const struct request *r)
     return least;
 }
 
+static void check_estimate(struct client *client)
+{
+    const struct core *c = sim_router_core(client->w->router);
+    const struct request *r = client->r;
+    struct estimate estimate;
+    if (!estimate_first_token(&c->view, &r->sched, r->skip == SKIP_NONE, client->w->now_us, &estimate)) return;
+    if (!isfinite(estimate.wait_us) || !isfinite(estimate.own_us) || estimate.wait_us < 0 || estimate.own_us <= 0)
+        client_fail(client, "the time until its first token is estimated as infinite or negative");
+}
+
 // What the core admits has a place in the queue, and a deadline that a node can meet.
 static void check_admitted(struct client *client)
 {
@@ -46,6 +56,7 @@ void client_check_intake(struct client *client)
 {
     const struct request *r = client->r;
     if (r) check_admitted(client);
+    if (r) check_estimate(client);
     if (!r || r->spec.score_only) return;
     const struct core *c = sim_router_core(client->w->router);
     const struct prefill *prefill = &r->spec.prefill;
@@ -277,6 +288,14 @@ static void error_check(struct client *client, const struct request *r, enum sta
         break;
     default: world_fail(client->w, "request %" PRId64 ": %s: %s", client->plan->id, status_name(status), message);
     }
+}
+
+void client_check_state(struct client *client, const struct request *r, enum finish_reason reason)
+{
+    enum request_state state = reason == FINISH_REASON_ERROR       ? REQUEST_FAILED
+                               : reason == FINISH_REASON_CANCELLED ? REQUEST_CANCELLED
+                                                                   : REQUEST_DONE;
+    if (r->state != state) client_fail(client, "ended in a state of another end");
 }
 
 void client_check_end(struct client *client, const struct request *r, enum finish_reason reason, enum status status,

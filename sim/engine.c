@@ -195,10 +195,15 @@ static void answer_importances(struct engine *e, const struct ragged_batch *batc
     result->importance = e->importance;
 }
 
+double sim_engine_pass_us(const struct engine *e, double rows, double pairs)
+{
+    return e->slowness * (e->fixed_us + e->row_us * rows + e->pair_us * pairs);
+}
+
 static void spend_time(struct engine *e, const struct ragged_batch *batch)
 {
-    double us = e->fixed_us + e->row_us * batch->n_rows + e->pair_us * (double)ragged_attention_pairs(batch);
-    us *= e->slowness * (1 + e->noise * (2 * random_unit(&e->random) - 1));
+    double us = sim_engine_pass_us(e, batch->n_rows, (double)ragged_attention_pairs(batch));
+    us *= (1 + e->noise * (2 * random_unit(&e->random) - 1));
     sim_clock_set(clock_now_us() + (us < 1 ? 1 : (int64_t)us));
 }
 

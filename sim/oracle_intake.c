@@ -7,7 +7,7 @@
 #include "engine/block_manager.h"
 #include "worker/sequence.h"
 
-enum { REQUESTS = 24, TOKENS = 12, RANGES = 3 };
+enum { REQUESTS = 32, TOKENS = 24, RANGES = 3 };
 
 struct drawn {
     struct sequence_request request;
@@ -38,21 +38,38 @@ static void draw(struct drawn *d, struct random_source *random, const struct sch
     r->sampling.max_tokens = random_below(random, 2) && most < 100000 ? (int)most : r->n_generated + 1;
 }
 
+static int kept_count(const struct sequence_request *r)
+{
+    int n = r->n_kept_ranges ? 0 : r->prompt_tokens;
+    for (int i = 0; i < r->n_kept_ranges; i++)
+        n += r->kept[i].last - r->kept[i].first + 1;
+    return n;
+}
+
+// A range that changes, with as many tokens as it then says.
+static void change_range(struct drawn *d, struct random_source *random)
+{
+    struct sequence_request *r = &d->request;
+    struct token_range *range = &d->kept[random_below(random, RANGES)];
+    *(random_below(random, 2) ? &range->first : &range->last) += random_below(random, 5) - 2;
+    r->n_tokens = r->n_generated + kept_count(r);
+}
+
 static void change_one(struct drawn *d, struct random_source *random, int vocab)
 {
     struct sequence_request *r = &d->request;
-    int step = random_below(random, 2) ? 1 : -1, range = random_below(random, RANGES);
+    int step = random_below(random, 2) ? 1 : -1;
     int32_t wrong = random_below(random, 2) ? -1 : vocab;
-    switch (random_below(random, 9)) {
+    switch (random_below(random, 10)) {
     case 0: r->n_tokens += step; break;
-    case 1: r->n_generated += step; break;
-    case 2: r->prompt_tokens += step; break;
-    case 3: r->sampling.max_tokens += step; break;
-    case 4: d->kept[range].first += random_below(random, 2) ? step : 2 * step; break;
-    case 5: d->kept[range].last += random_below(random, 2) ? step : 2 * step; break;
-    case 6: d->tokens[random_below(random, TOKENS)] = wrong; break;
-    case 7: d->penalty_ids[random_below(random, 2)] = wrong; break;
-    default: break;
+    case 1: r->n_tokens += step; // fall through
+    case 2: r->n_generated += step; break;
+    case 3: r->prompt_tokens += step; break;
+    case 4: r->sampling.max_tokens += step; break;
+    case 5: d->tokens[random_below(random, TOKENS)] = wrong; break;
+    case 6: d->penalty_ids[random_below(random, 2)] = wrong; break;
+    case 7: r->n_tokens = r->n_generated, r->n_kept_ranges = r->prompt_tokens = 0; break;
+    default: change_range(d, random); break;
     }
 }
 
@@ -72,14 +89,6 @@ static bool ranges_are_valid(const struct sequence_request *r)
         if (i && r->kept[i].first <= r->kept[i - 1].last) return false;
     }
     return true;
-}
-
-static int kept_count(const struct sequence_request *r)
-{
-    int n = r->n_kept_ranges ? 0 : r->prompt_tokens;
-    for (int i = 0; i < r->n_kept_ranges; i++)
-        n += r->kept[i].last - r->kept[i].first + 1;
-    return n;
 }
 
 static bool is_valid(const struct sequence_request *r, const struct scheduler_limits *limits, int vocab)

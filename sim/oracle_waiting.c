@@ -109,6 +109,13 @@ static void check_sums(struct world *w, const struct waiting_set *set, int64_t r
     HOLDS((int64_t)set->overdue_work.rows == overdue_rows);
 }
 
+static bool some_node_holds(const struct core *c, enum node_role role, const struct sched_request *r)
+{
+    for (const struct sched_node *node = c->view.nodes; node; node = node->next)
+        if (node->role == role && sched_node_can_hold(node, r)) return true;
+    return false;
+}
+
 // --- the set
 
 void oracle_waiting(struct world *w, const struct core *c, const struct waiting_set *set, int *n_p)
@@ -126,6 +133,7 @@ void oracle_waiting(struct world *w, const struct core *c, const struct waiting_
             HOLDS(!s->overdue || !s->prev || s->prev->due_us <= s->due_us);
             rows += sched_request_rows(s);
             if (s->overdue) overdue_rows += sched_request_rows(s);
+            HOLDS(sched_pool_can_hold(&c->view, set->role, s) == some_node_holds(c, set->role, s));
             check_group(w, set, s);
             check_prefix_index(w, c, set->role, s);
         }
@@ -144,6 +152,28 @@ static bool some_cache(const struct core *c)
 {
     for (const struct sched_node *node = c->view.nodes; node; node = node->next)
         if (node->prefixes) return true;
+    return false;
+}
+
+// Another node with room has more of the request's prefix, so the request may wait for that one.
+static bool waits_for_cache(const struct core *c, const struct sched_node *node, const struct sched_request *r)
+{
+    int rows = sched_request_rows_on(r, node);
+    for (const struct sched_node *other = c->view.nodes; other; other = other->next)
+        if (other->role == node->role && node_has_room(&c->view, other, r) && sched_request_rows_on(r, other) < rows)
+            return true;
+    return false;
+}
+
+bool oracle_node_is_passed_over(const struct core *c, const struct sched_node *node)
+{
+    const struct waiting_set *set = &c->waiting[node->role];
+    const struct request_list *lists[] = {&set->overdue, &set->queue};
+    if (c->view.reservation.node == node || node->account.requests.count || node->account.long_prompts) return false;
+    for (int k = 0; k < 2; k++)
+        for (const struct sched_request *r = lists[k]->first; r; r = r->next)
+            if (r->packable && !r->runs_alone && node_has_room(&c->view, node, r) && !waits_for_cache(c, node, r))
+                return true;
     return false;
 }
 

@@ -32,7 +32,9 @@ static void bin_count_add(struct bin_count *count, const struct core_bin *bin)
 
 static int held_blocks(const struct core_node *node, const struct request *r)
 {
-    return sched_node_shares_blocks(&node->sched) ? prefix_run_blocks(r->account.run) : 0;
+    bool shares =
+        node->hello.role == NODE_WORKER && node->hello.prefix_cache && node->hello.block_tokens == PREFIX_BLOCK;
+    return shares ? prefix_run_blocks(r->account.run) : 0;
 }
 
 // KV blocks that a request is expected to need: those of its entries, and of the tokens that are left to generate.
@@ -70,7 +72,8 @@ static void check_place(struct world *w, const struct core *c, const struct sche
     HOLDS(fabs(p->finish - finish) <= 1e-9 * finish);
     HOLDS(p->blocks_left == sched_index_blocks(node, sched_node_blocks_left(node)));
     HOLDS(p->blocks == sched_index_blocks(node, node_blocks_for_others(&c->view, node)));
-    HOLDS(p->is_open == node_is_open(&c->view, node));
+    HOLDS(p->is_open == (!node->draining && node->account.bins < c->options.bins_ahead &&
+                         !node->account.running_alone && node->account.requests.count < node->limits.max_seqs));
     HOLDS(!p->lower || p->lower->place.finish <= p->finish);
     HOLDS(!p->higher || p->higher->place.finish >= p->finish);
     HOLDS(p->subtree.blocks >= p->blocks_left && p->subtree.context >= node->limits.context_tokens);
@@ -163,7 +166,7 @@ static void check_status(struct world *w, const struct core *c)
     HOLDS(status.running == running && status.waiting + running == (int)in_router);
     HOLDS(t->kept_tokens <= t->prompt_tokens);
     for (int role = 0; role < 2; role++) {
-        HOLDS(estimate_pool_us(&c->view, (enum node_role)role) >= 0);
+        HOLDS(estimate_pool(&c->view, (enum node_role)role).work_us >= 0);
         const struct bin_totals *bins = role ? &status.prefill_bins : &status.score_bins;
         HOLDS(bins->items >= bins->bins && bins->capacity_tokens >= bins->tokens && bins->scan_cost >= bins->items);
     }

@@ -34,6 +34,7 @@ struct node_end {
     struct world *w;
     struct prefix_set prefixes; // sent to the node
     struct cost_watch costs;
+    int passed_over; // rounds in a row
     struct node_end *next;
 };
 
@@ -92,6 +93,19 @@ static void rounds_check(struct world *w, bool others_go_on)
     }
 }
 
+// A node that declined in favour of another one, which then had no room, is asked again in the next round.
+static void passed_over_check(struct world *w)
+{
+    enum { ROUNDS_MAX = 2 };
+    const struct core *c = w->router->core;
+    for (const struct core_node *node = core_first_node(c); node; node = core_node_next(node)) {
+        struct node_end *end = node->link;
+        if (c->in_round[node->hello.role]) continue;
+        end->passed_over = oracle_node_is_passed_over(c, &node->sched) ? end->passed_over + 1 : 0;
+        HOLDS(end->passed_over <= ROUNDS_MAX);
+    }
+}
+
 void sim_router_check(struct world *w)
 {
     struct sim_router *router = w->router;
@@ -123,6 +137,7 @@ static void tick(struct world *w, const struct event *event)
     bool went_on = router->core->in_round[NODE_SPECULATOR] || router->core->in_round[NODE_WORKER];
     core_tick(router->core, w->now_us);
     rounds_check(w, went_on);
+    if (!went_on) passed_over_check(w);
     bool goes_on = router->core->in_round[NODE_SPECULATOR] || router->core->in_round[NODE_WORKER];
     HOLDS(!goes_on || core_next_deadline_us(router->core) <= w->now_us);
     if (++router->ticks % 5 == 0) oracles_check_tick(w);

@@ -429,6 +429,10 @@ START_TEST(a_request_has_one_prompt)
     RAW("input_ids", "INT8", 2, "ab");
     RAW("input_lengths", "INT8", 1, "\x03");
     ck_refused(STATUS_INVALID, "input 'input_lengths': 3, but input_ids has 2 tokens");
+    begin();
+    RAW("input_ids", "INT8", 2, "ab");
+    RAW("input_lengths", "FP32", 1, "\x03\x00\x00\x00");
+    ck_refused(STATUS_INVALID, "input 'input_lengths': datatype FP32");
 }
 END_TEST
 
@@ -464,6 +468,7 @@ START_TEST(json_in_strings_takes_bounded_memory)
     add_text("text_input", "Hello");
     PARAMETER("pinned", STRING, string_param, lists);
     ck_refused(STATUS_INVALID, "pinned: must be a list");
+    ck_assert_str_eq(status_message(), "pinned: must be a list"); // it was not parsed
     free(lists);
 }
 END_TEST

@@ -88,16 +88,14 @@ static void node_closed(struct core *c, const struct core_node *node, int64_t no
 
 void core_node_close(struct core *c, struct core_node *node, int64_t now_us)
 {
-    node->sched.draining = true;
+    node_index_set_draining(&node->sched, true);
     release_reservation(c, node);
-    node_index_note_change(&node->sched);
     node_closed(c, node, now_us);
 }
 
 void core_node_open(struct core *c, struct core_node *node)
 {
-    node->sched.draining = false;
-    node_index_note_change(&node->sched);
+    node_index_set_draining(&node->sched, false);
     c->open_nodes[node->sched.role]++;
     core_update_ready(c);
 }

@@ -61,6 +61,19 @@ struct answer_chunk answer_rest(struct answer *a)
     return (struct answer_chunk){.text = rest.text, .text_bytes = rest.size_bytes};
 }
 
+bool whole_answer_grow(struct whole_answers *whole, size_t *bytes_p, size_t more)
+{
+    enum { SMALL_MB = 1 };
+    *bytes_p += more;
+    whole->bytes += more;
+    if (whole->bytes <= whole->max_bytes || *bytes_p <= (size_t)SMALL_MB << 20) return true;
+    status_fail(STATUS_EXHAUSTED,
+                "whole answers take over %zu MiB of the router's memory, this one over %d MiB: set stream, or ask for "
+                "fewer choices and log-probabilities",
+                whole->max_bytes >> 20, SMALL_MB);
+    return false;
+}
+
 static void answer_unlink(struct answer *a)
 {
     if (a->prev) {

@@ -95,5 +95,8 @@ void client_close(struct client *client);
 // read. False: there are none.
 bool client_abort(const struct front *front, struct core *c, const char *id, uint64_t owner, int64_t now_us);
 void client_check_idle(struct client *client); // after a change that lets an idle client end
+// Counts memory of a whole answer in addition to its *bytes_p so far. False, with the reason (EXHAUSTED): it is too
+// large while all together are over their limit.
+bool whole_answer_grow(struct whole_answers *whole, size_t *bytes_p, size_t more);
 // Within client_ops.done: the text that was held back, valid until it returns.
 struct answer_chunk answer_rest(struct answer *a);

@@ -51,6 +51,11 @@ struct refusals {
     atomic_ullong counts[STATUS_COUNT];
 };
 
+// Whole answers, which are collected until their end, of all clients.
+struct whole_answers {
+    size_t bytes, max_bytes; // beyond the limit, answers of over 1 MiB are refused
+};
+
 struct front {
     char **model_names; // [n_model_names] that clients ask for; answers have the first one
     int n_model_names;
@@ -63,7 +68,7 @@ struct front {
     struct identity *identity;        // NULL: no API keys are used, every caller may do everything
     bool share_prefix_cache;          // among tenants
     int64_t heartbeat_ms;
-    int64_t max_queue_requests, max_queue_tokens;
+    atomic_int max_queue_requests;
     int tail_tokens;
     int pinned_turn_tokens; // see chat_render()
     struct prefill prefill; // for clients that give no prefill options
@@ -73,12 +78,13 @@ struct front {
     struct reading_table *readings;      // messages of clients that are being read
     struct cluster_token *cluster_token; // NULL: nodes need none
     atomic_bool draining;                // no new prompts are taken
-    struct rpc_server *server; // of clients; atomic; NULL until it is open, while the core's thread already runs
-    bool ready;                // core's thread only
-    atomic_bool serving;       // a new request would be served
-    bool metrics_open;         // GET /metrics needs no API key
-    struct tracer *tracer;     // NULL: requests are not traced
-    struct refusals *refusals; // any thread; NULL: they are not counted
+    struct rpc_server *server;  // of clients; atomic; NULL until it is open, while the core's thread already runs
+    bool ready;                 // core's thread only
+    struct whole_answers whole; // core's thread only
+    atomic_bool serving;        // a new request would be served
+    bool metrics_open;          // GET /metrics needs no API key
+    struct tracer *tracer;      // NULL: requests are not traced
+    struct refusals *refusals;  // any thread; NULL: they are not counted
 };
 
 static inline void front_refused(const struct front *front, enum status status)

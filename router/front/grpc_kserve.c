@@ -38,9 +38,29 @@ static struct kserve_call *call_of(struct client *client)
 
 // --- core's thread
 
+static void answer_fail(struct kserve_call *c, struct kserve_answer *k, enum status status, const char *message)
+{
+    if (k->ended) return;
+    k->ended = true;
+    if (c->stream)
+        kserve_error_send(c->call, k->id, message);
+    else
+        reply_finish(c->call, status, message);
+}
+
+static void event_cancel(struct core *c, void *arg, int64_t now_us)
+{
+    core_cancel(c, *(uint64_t *)arg, now_us);
+    free(arg);
+}
+
 static void call_chunk(struct answer *a, const struct answer_chunk *chunk)
 {
-    kserve_chunk(call_of(a->client)->call, a->data, chunk, a->request);
+    struct kserve_call *c = call_of(a->client);
+    struct kserve_answer *k = a->data;
+    if (k->ended || kserve_chunk(c->call, k, chunk, a->request)) return;
+    answer_fail(c, k, STATUS_EXHAUSTED, status_message());
+    loop_post(c->client.front->loop, event_cancel, mem_copy(&a->request->number, sizeof a->request->number));
 }
 
 static void call_done(struct answer *a, const struct request *r, enum finish_reason reason, enum status status,
@@ -49,14 +69,11 @@ static void call_done(struct answer *a, const struct request *r, enum finish_rea
     struct kserve_call *c = call_of(a->client);
     struct kserve_answer *k = a->data;
     struct answer_chunk rest = answer_rest(a);
-    bool failed = reason == FINISH_REASON_ERROR || reason == FINISH_REASON_CANCELLED;
     atomic_fetch_sub(&c->requests, 1);
-    if (!failed)
+    if (reason == FINISH_REASON_ERROR || reason == FINISH_REASON_CANCELLED)
+        answer_fail(c, k, reason == FINISH_REASON_CANCELLED ? STATUS_CANCELLED : status, message);
+    else if (!k->ended)
         kserve_end(c->call, k, r, &rest, reason);
-    else if (c->stream)
-        kserve_error_send(c->call, k->id, message);
-    else
-        reply_finish(c->call, reason == FINISH_REASON_CANCELLED ? STATUS_CANCELLED : status, message);
 }
 
 // A ModelStreamInfer call ends with its last request.
@@ -91,7 +108,7 @@ static void event_half_close(struct core *c, void *arg, int64_t now_us)
 // Answers a message that is refused, with the reason in status_message(). The other requests of a stream go on.
 static void call_answer_refused(struct kserve_call *c, const char *id, enum status status, int64_t retry_us)
 {
-    log_event(LOG_INFO, "request_refused", LOG_FIELD("kserve_id", id), LOG_FIELD("status", status_name(status)),
+    log_event(LOG_INFO, "request_refused", LOG_FIELD("client_id", id), LOG_FIELD("status", status_name(status)),
               LOG_REASON);
     front_refused(c->client.front, status);
     atomic_fetch_sub(&c->requests, 1);
@@ -124,7 +141,7 @@ static enum status request_read(struct kserve_call *c, const Inference__ModelInf
     enum status status = kserve_request_read(m, &q);
     if (status == STATUS_OK) status = request_check(c, &q);
     if (status == STATUS_OK) status = wire_request_read(front, &q.fields.message, &options, a->request, &a->text);
-    if (status == STATUS_OK) a->data = kserve_answer_create(front, m, &q, c->stream);
+    if (status == STATUS_OK) a->data = kserve_answer_create(rpc_call_context(c->call), m, &q, c->stream);
     kserve_request_fini(&q);
     return status;
 }

@@ -16,9 +16,8 @@
 #include "router/front/wire_request.h"
 #include "router/front/wire_response.h"
 
-enum { ANSWERS_MAX = 1024 };              // of one exchange
-enum { PROMPT_TOKENS_MAX = 16 << 20 };    // of all its answers: each has a copy of its prompt
-enum { COLLECTED_SMALL_BYTES = 1 << 20 }; // of a whole answer
+enum { ANSWERS_MAX = 1024 };           // of one exchange
+enum { PROMPT_TOKENS_MAX = 16 << 20 }; // of all its answers: each has a copy of its prompt
 
 // --- memory of an input
 
@@ -167,7 +166,8 @@ static size_t collected_bytes(const struct http_choice *choice)
     return n;
 }
 
-static void collect_chunk(struct http_generation *g, struct http_choice *choice, const struct answer_chunk *chunk)
+// False: there is too much, with the reason.
+static bool collect_chunk(struct http_generation *g, struct http_choice *choice, const struct answer_chunk *chunk)
 {
     const size_t before = collected_bytes(choice);
     struct parts parts = {g, choice, NULL};
@@ -179,15 +179,7 @@ static void collect_chunk(struct http_generation *g, struct http_choice *choice,
     if (chunk->logprobs || g->echo_logprobs) g->api->add_logprobs(g, choice, chunk, choice->logprobs);
     if (chunk->n_prompt_logprobs && g->prompt_logprobs) g->api->add_prompt_logprobs(g, choice, chunk);
     if (g->return_token_ids) http_token_ids_add(&choice->token_ids, chunk);
-    const size_t added = collected_bytes(choice) - before;
-    g->collected_bytes += added;
-    g->streams->collected_bytes += added;
-}
-
-// Small answers go on when all together are over the bound.
-static bool collects_too_much(const struct http_generation *g)
-{
-    return g->streams->collected_bytes > g->streams->collected_max_bytes && g->collected_bytes > COLLECTED_SMALL_BYTES;
+    return whole_answer_grow(g->streams->whole, &g->collected_bytes, collected_bytes(choice) - before);
 }
 
 // A choice's event needs text, or something that each token has.
@@ -260,15 +252,6 @@ static void generation_fail(struct http_generation *g, enum status status, const
     generation_end(g);
 }
 
-static void refuse_collected(struct http_generation *g)
-{
-    status_fail(STATUS_EXHAUSTED,
-                "whole answers take over %zu MiB of the router's memory, this one over 1 MiB: set stream, or ask for "
-                "fewer choices and log-probabilities",
-                g->streams->collected_max_bytes >> 20);
-    generation_fail(g, STATUS_EXHAUSTED, status_message());
-}
-
 // Without its new tokens if the answer is the echo of the prompt alone.
 static struct answer_chunk chunk_shown(const struct http_generation *g, const struct answer_chunk *chunk)
 {
@@ -284,8 +267,7 @@ static void generation_chunk(struct answer *a, const struct answer_chunk *receiv
     const struct answer_chunk shown = chunk_shown(g, received), *chunk = &shown;
     if (g->ended) return;
     if (!g->stream) {
-        collect_chunk(g, choice, chunk);
-        if (collects_too_much(g)) refuse_collected(g);
+        if (!collect_chunk(g, choice, chunk)) generation_fail(g, STATUS_EXHAUSTED, status_message());
         return;
     }
     struct bytes *out = scratch_of(g);
@@ -359,7 +341,7 @@ static void generation_free(struct client *client)
 {
     struct http_generation *g = (struct http_generation *)client;
     if (g->stream && !g->ended) streams_remove(g);
-    g->streams->collected_bytes -= g->collected_bytes;
+    g->streams->whole->bytes -= g->collected_bytes;
     for (int i = 0; i < g->n_choices; i++)
         choice_fini(&g->choices[i]);
     free(g->choices);

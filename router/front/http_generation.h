@@ -133,8 +133,7 @@ struct http_streams {
     struct http_generation *first; // the streams, which may need a ping
     int64_t ping_after_us;         // constant
     struct bytes scratch;          // the events of one call
-    size_t collected_bytes;        // of the whole answers that have not ended
-    size_t collected_max_bytes;    // beyond it, answers of over 1 MiB are refused; constant
+    struct whole_answers *whole;   // of the front
 };
 void http_streams_ping(struct http_streams *streams, int64_t now_us);
 

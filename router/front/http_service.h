@@ -20,6 +20,8 @@
 //   http_info.c         models, tokenize, detokenize, health, ready, version
 //   http_score.c        /v1/score
 //   http_metrics.c      /metrics
+//   live_pages.c        the live page at / and its events
+//   live_snapshot.c     what these events say
 #pragma once
 
 #include <pthread.h>
@@ -31,6 +33,7 @@ struct http_service {
     struct http_server *server;
     struct http_streams streams; // core's thread only
     struct metrics_reporter *reporter;
+    struct live_pages *live;
     int64_t started_s;         // Unix time
     struct http_route *routes; // owned
     pthread_t pinger;
@@ -46,10 +49,9 @@ struct http_service_options {
     const struct http_tls_files *tls; // NULL: plain
     int max_connections_per_address;  // 0: no bound
     size_t max_body_bytes;
-    size_t max_answers_bytes; // of whole answers, see struct http_streams
-    int64_t ping_ms;          // [15000] a stream is pinged when nothing was sent for this long, and a third of it more
-    int64_t stall_ms;         // see http_server_options; 0: its default
-    size_t max_unread_bytes;  // see http_server_options; 0: its default
+    int64_t ping_ms;         // [15000] a stream is pinged when nothing was sent for this long, and a third of it more
+    int64_t stall_ms;        // see http_server_options; 0: its default
+    size_t max_unread_bytes; // see http_server_options; 0: its default
 };
 
 // Serves until it is closed. INVALID when it cannot listen; the sentence names the port.

@@ -197,7 +197,7 @@ void kserve_error_send(struct rpc_call *call, const char *id, const char *messag
 
 // --- answers
 
-struct kserve_answer *kserve_answer_create(const struct front *front, const Inference__ModelInferRequest *m,
+struct kserve_answer *kserve_answer_create(struct front *front, const Inference__ModelInferRequest *m,
                                            const struct kserve_request *q, bool on_stream)
 {
     struct kserve_answer *a = mem_alloc(sizeof *a);
@@ -208,6 +208,7 @@ struct kserve_answer *kserve_answer_create(const struct front *front, const Infe
     a->empty_final = q->empty_final;
     a->outputs = q->outputs;
     a->tokenizer = front->tokenizer;
+    a->whole = &front->whole;
     const ProtobufCBinaryData *prompt = &q->fields.message.text;
     if (q->echo) bytes_add(&a->text, (const char *)prompt->data, prompt->len);
     return a;
@@ -215,6 +216,7 @@ struct kserve_answer *kserve_answer_create(const struct front *front, const Infe
 
 void kserve_answer_free(struct kserve_answer *a)
 {
+    if (a->whole_bytes) a->whole->bytes -= a->whole_bytes; // before its submission none, on any thread
     free(a->id);
     free(a->model);
     bytes_free(&a->text);
@@ -277,18 +279,26 @@ static void answer_sent(struct kserve_answer *a)
     a->n_tokens = 0;
 }
 
-void kserve_chunk(struct rpc_call *call, struct kserve_answer *a, const struct answer_chunk *chunk,
+static size_t answer_bytes(const struct kserve_answer *a)
+{
+    return a->text.n + a->ids.n + a->logprobs.n;
+}
+
+bool kserve_chunk(struct rpc_call *call, struct kserve_answer *a, const struct answer_chunk *chunk,
                   const struct request *r)
 {
+    size_t before = answer_bytes(a);
     answer_add(a, chunk);
+    if (!a->pieces) return whole_answer_grow(a->whole, &a->whole_bytes, answer_bytes(a) - before);
     bool by_token = a->outputs & ~(1u << KSERVE_TEXT); // else a piece without text says nothing
-    if (!a->pieces || !(a->text.n || (by_token && a->n_tokens))) return;
+    if (!a->text.n && !(by_token && a->n_tokens)) return true;
     struct message m;
     message_init(&m, a->model, a->id);
     add_outputs(&m, a, r, "None");
     add_bool(&m, "triton_final_response", false);
     message_send(call, &m, true);
     answer_sent(a);
+    return true;
 }
 
 void kserve_end(struct rpc_call *call, struct kserve_answer *a, const struct request *r,

@@ -14,17 +14,21 @@ struct kserve_answer {
     bool pieces, empty_final;
     unsigned outputs; // bit of each kserve_output
     const struct tokenizer *tokenizer;
+    struct whole_answers *whole;      // of the front
+    size_t whole_bytes;               // of this answer in it
+    bool ended;                       // its error was sent
     struct bytes text, ids, logprobs; // ids: int32_t
     int n_tokens;
     double cumulative_logprob;
 };
 
-struct kserve_answer *kserve_answer_create(const struct front *front, const Inference__ModelInferRequest *m,
+struct kserve_answer *kserve_answer_create(struct front *front, const Inference__ModelInferRequest *m,
                                            const struct kserve_request *q, bool on_stream);
 void kserve_answer_free(struct kserve_answer *a);
 
-// Adds tokens to the output; those of an answer in pieces are sent.
-void kserve_chunk(struct rpc_call *call, struct kserve_answer *a, const struct answer_chunk *chunk,
+// Adds tokens to the output; those of an answer in pieces are sent. False: a whole answer is too large, with the
+// reason.
+bool kserve_chunk(struct rpc_call *call, struct kserve_answer *a, const struct answer_chunk *chunk,
                   const struct request *r);
 // Sends the rest with the usage.
 void kserve_end(struct rpc_call *call, struct kserve_answer *a, const struct request *r,

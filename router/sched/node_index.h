@@ -8,11 +8,13 @@
 // collected, and ordered again before the next search. Core has an index for each role. One thread.
 #pragma once
 
+#include "router/sched/pool_limits.h"
 #include "router/sched/view.h"
 
 struct node_index {
     enum node_role role;
     struct sched_node **nodes; // [n_nodes] in the order of adding
+    struct pool_limits limits; // of those that take work
     struct sched_node *root;
     struct sched_node *changed; // list
     struct sched_node *again;   // list; declined in favour of another node, asked again in the next round
@@ -29,7 +31,8 @@ struct node_index {
 
 void node_index_fini(struct node_index *index); // its nodes were removed
 void node_index_add(struct node_index *index, struct sched_node *node);
-void node_index_remove(struct sched_node *node);      // nothing if it is in no index
+void node_index_remove(struct sched_node *node); // nothing if it is in no index
+void node_index_set_draining(struct sched_node *node, bool draining);
 void node_index_note_change(struct sched_node *node); // its account, cost model or reservation has changed
 
 void node_index_start_round(struct node_index *index, const struct sched_view *view);

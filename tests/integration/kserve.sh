@@ -10,13 +10,22 @@ start_up --prefill off # which tokens are kept must not depend on the load
 "$python" "$client" served "$server" "$prompts" "$bin/forepack" "$main_model"
 wait_until 20 "every KV block is free" all_returned
 
-# Requests in flight: a stopped worker group answers none.
-worker_pid=$(pgrep -P "$up_pid" -f forepack-worker | head -n 1)
-kill -STOP "$worker_pid"
-"$python" "$client" bound "$server"
-kill -CONT "$worker_pid"
-wait_until 20 "every KV block is free" all_returned
 stop_up
+
+# Bounds: requests in flight, which a stopped worker group answers none of, and the memory of whole answers.
+choose_ports
+start router "$bin/forepack-router" --model "$main_model" "${listen[@]}" --max-answers-mb 1
+router_pid=$last_pid
+start worker "$bin/forepack-worker" --model "$main_model" --router "$node_server" --threads 1
+worker_pid=$last_pid
+wait_until 60 "the worker is ready" ready
+kill -STOP "$worker_pid"
+"$python" "$client" in_flight "$server"
+kill -CONT "$worker_pid"
+"$python" "$client" memory "$server"
+wait_until 20 "every KV block is free" all_returned
+kill -TERM "$router_pid" "$worker_pid"
+wait "$router_pid" || fail "the router ended with $?"
 
 # Callers by their API keys, and a server that is not ready: a router without nodes.
 key() { (umask 077 && "$bin/forepack" keys add --file "$work/keys" --id "$1" --tenant acme "${@:2}" 2>/dev/null); }

@@ -2,7 +2,7 @@
 """KServe's protocol through NVIDIA's tritonclient.
 
 Usage: kserve_client.py served HOST:PORT PROMPTS.jsonl FOREPACK MODEL
-       kserve_client.py bound HOST:PORT
+       kserve_client.py in_flight|memory HOST:PORT
        kserve_client.py keys HOST:PORT KEY KEY_OF_ONE_REQUEST_PER_MINUTE
 """
 import json
@@ -266,7 +266,23 @@ def run_served():
     check_cancel(prompts[0])
 
 
-def run_bound():
+def run_memory():
+    """A whole answer of over 1 MiB, where all together may have 1 MiB, ends; its stream goes on, and pieces may be long."""
+    hello, limits = text("text_input", "Hello"), {"logprobs": 20, "ignore_eos": True, "temperature": 0}
+    large = [hello, sampling(max_tokens=1000, **limits), switch("return_logprobs", True)]
+    fails("RESOURCE_EXHAUSTED", "whole answers take over 1 MiB of the router's memory", client.infer, "main", large)
+    stream = Stream()
+    stream.ask("large", *large)
+    result, error = stream.get()
+    assert error.message().startswith("[request id: large] whole answers take over 1 MiB"), error
+    stream.ask("small", hello, sampling(max_tokens=20, **limits), switch("return_logprobs", True))
+    assert len(json.loads(stream.gather(1)["small"][0].as_numpy("logprobs")[0])) == 20
+    stream.ask("pieces", *large, switch("stream", True))
+    assert sum(len(json.loads(r.as_numpy("logprobs")[0])) for r in stream.gather(1)["pieces"]) == 1000
+    stream.client.stop_stream()
+
+
+def run_in_flight():
     """Of 1025 requests of a stream the last is refused, while no request ends."""
     stream = Stream()
     for i in range(1025):
@@ -298,5 +314,5 @@ def run_keys():
     stream.client.stop_stream()
 
 
-{"served": run_served, "bound": run_bound, "keys": run_keys}[mode]()
+{"served": run_served, "in_flight": run_in_flight, "memory": run_memory, "keys": run_keys}[mode]()
 print("ok", mode)
