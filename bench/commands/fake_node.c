@@ -36,6 +36,7 @@ struct fake_node {
     int64_t n_messages;
     int64_t tick;    // slots sent
     int64_t tick_us; // when the next one is due
+    bool closing;    // atomic
     pthread_t thread;
 };
 
@@ -179,7 +180,7 @@ static void *node_run(void *argument)
         kind = event.kind;
         if (kind == NODE_MESSAGE) handle_message(node, event.message);
         node_event_free(&event);
-    } while (kind != NODE_DRAIN);
+    } while (kind != NODE_DRAIN && !__atomic_load_n(&node->closing, __ATOMIC_RELAXED));
     return NULL;
 }
 
@@ -214,7 +215,7 @@ enum status fake_node_open(const struct router_process *router, struct fake_pace
     hello.token_budget = pace ? PACED_BUDGET : TOKEN_BUDGET;
     hello.block_tokens = BLOCK_TOKENS;
     hello.kv_blocks = KV_BLOCKS;
-    hello.max_seqs = pace ? PACED_SEQS : SEQS;
+    hello.max_seqs = !pace ? SEQS : pace->max_seqs ? pace->max_seqs : PACED_SEQS;
     struct fake_node *node = mem_alloc(sizeof *node);
     node->pace = pace;
     const struct node_router at = {.address = router->nodes};
@@ -232,7 +233,10 @@ enum status fake_node_open(const struct router_process *router, struct fake_pace
 void fake_node_close(struct fake_node *node)
 {
     if (!node) return;
-    kill(getpid(), SIGTERM); // requests a drain, see engine/node.h
+    // A paced node wakes for each slot. Another one needs a signal, which reaches one node of the process: it drains,
+    // see engine/node.h.
+    __atomic_store_n(&node->closing, true, __ATOMIC_RELAXED);
+    if (!node->pace) kill(getpid(), SIGTERM);
     pthread_join(node->thread, NULL);
     node_stop(node->node);
     for (int s = 0; s < SLOTS; s++)

@@ -14,6 +14,7 @@ struct fake_node;
 enum { FAKE_FIRST_TOKEN = 300, FAKE_TOKENS = 1000 };
 struct fake_pace {
     int interval_ms;
+    int max_seqs;                 // 0: as many as streams are ever measured
     int64_t sent_us[FAKE_TOKENS]; // atomic
 };
 

@@ -15,7 +15,7 @@
 #include "base/mem.h"
 
 enum { PORTS = 3 }; // of clients, of nodes, of HTTP
-enum { ARGUMENTS = 20 };
+enum { ARGUMENTS = 24 };
 
 // Binds a socket to a free port of loopback; close() it.
 static enum status port_reserve(int *fd_p, int *port_p)
@@ -81,6 +81,8 @@ static _Noreturn void router_exec(const struct router_process_options *o, const 
         "--http-port", http_port, "--node-listen", router->nodes, "--tokenise-threads",
         threads};
     int n = 11;
+    char *queue = o->queue_requests ? mem_format("%lld", (long long)o->queue_requests) : NULL;
+    arguments_add(arguments, &n, "--max-queue-requests", queue);
     arguments_add(arguments, &n, "--shape", o->shape);
     arguments_add(arguments, &n, "--config", o->config);
     arguments_add(arguments, &n, "--tls-cert", o->tls ? o->tls->cert : NULL);

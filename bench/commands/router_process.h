@@ -15,6 +15,7 @@ struct router_process_options {
     const char *log;           // file for its log
     int core, n_cores;         // it may use n_cores cores from `core` on; core -1: any
     int64_t tokenise_threads;  // 0: its default
+    int64_t queue_requests;    // 0: its default
     bool http;                 // with the HTTP API
     const struct rpc_tls *tls; // certificate and key of its ports for clients, which clients trust; NULL: plain
 };

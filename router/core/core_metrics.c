@@ -64,6 +64,11 @@ void core_get_metrics(const struct core *c, int64_t now_us, struct core_metrics 
     copy_nodes(&c->ledger.nodes, metrics);
 }
 
+const struct recent_bins *core_get_recent_bins(const struct core *c)
+{
+    return c->recent;
+}
+
 void core_metrics_fini(struct core_metrics *metrics)
 {
     core_status_fini(&metrics->status);

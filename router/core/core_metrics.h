@@ -5,6 +5,7 @@
 
 #include "router/core/core.h"
 #include "router/core/measures.h"
+#include "router/core/recent_bins.h"
 
 struct pool_metrics {
     int nodes;            // that take work
@@ -24,6 +25,9 @@ struct core_metrics {
     struct node_measures *nodes; // [n_nodes] also of nodes that are gone; owned
     int n_nodes;
 };
+
+// The bins dispatched last, of all roles [NODE_ROLES]. The core's thread only.
+const struct recent_bins *core_get_recent_bins(const struct core *c);
 
 void core_get_metrics(const struct core *c, int64_t now_us, struct core_metrics *metrics);
 void core_metrics_fini(struct core_metrics *metrics);

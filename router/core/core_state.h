@@ -6,6 +6,7 @@
 #include "router/core/ledger.h"
 #include "router/core/node.h"
 #include "router/core/pool_speed.h"
+#include "router/core/recent_bins.h"
 #include "router/core/request_table.h"
 #include "router/sched/node_index.h"
 #include "router/sched/waiting_set.h"
@@ -49,7 +50,8 @@ struct core {
     // What sched/ reads: nodes by nodes.c, now_us by core.c, computed_share by ledger.c, reservation by dispatch.c (and
     // cleared by nodes.c and requests.c when its node or request goes).
     struct sched_view view;
-    struct node_index nodes[NODE_ROLES]; // nodes.c adds and removes; the order in which dispatch.c asks them
+    struct node_index nodes[NODE_ROLES];   // nodes.c adds and removes; the order in which dispatch.c asks them
+    struct recent_bins recent[NODE_ROLES]; // dispatch.c
 
     struct core_health health;  // health.c
     int open_nodes[NODE_ROLES]; // nodes.c; attached, neither draining nor ejected

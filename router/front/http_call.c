@@ -191,11 +191,20 @@ static const struct front *front_of(const struct http_exchange *x)
     return ((const struct http_service *)http_context(x))->front;
 }
 
-// For load balancers, as the health service of gRPC, and for Prometheus if the operator says so.
+// For load balancers, as the health service of gRPC, for Prometheus if the operator says so, and the live page, which
+// says nothing of the cluster without its events.
 static bool open_to_all(const struct front *front, const char *path)
 {
+    static const char *const open[] = {"/health", "/ready", "/version", "/", "/live/style.css", "/live/page.js"};
     if (strcmp(path, "/metrics") == 0) return front->metrics_open;
-    return strcmp(path, "/health") == 0 || strcmp(path, "/ready") == 0 || strcmp(path, "/version") == 0;
+    for (size_t i = 0; i < sizeof open / sizeof *open; i++)
+        if (strcmp(path, open[i]) == 0) return true;
+    return false;
+}
+
+static bool for_operators(const char *path)
+{
+    return strcmp(path, "/metrics") == 0 || strcmp(path, "/live/events") == 0;
 }
 
 // The caller by its API key: OpenAI's clients send `authorization`, those of Anthropic `x-api-key`, which is taken
@@ -208,8 +217,8 @@ static enum status http_authorise(struct http_exchange *x, struct principal **pr
     if (!identity || open_to_all(front, http_path(x))) return STATUS_OK;
     TRY(key ? identity_authenticate_key(identity, key, principal_p)
             : identity_authenticate(identity, http_header(x, "authorization"), principal_p));
-    if (strcmp(http_path(x), "/metrics") != 0 || principal_is_operator(*principal_p)) return STATUS_OK;
-    return status_fail(STATUS_DENIED, "the metrics are shown to an operator's API key only");
+    if (!for_operators(http_path(x)) || principal_is_operator(*principal_p)) return STATUS_OK;
+    return status_fail(STATUS_DENIED, "%s is shown to an operator's API key only", http_path(x));
 }
 
 typedef enum status admit_fn(struct principal *p, int64_t *retry_us_p);

@@ -20,6 +20,8 @@
 //   http_info.c         models, tokenize, detokenize, health, ready, version
 //   http_score.c        /v1/score
 //   http_metrics.c      /metrics
+//   live_pages.c        the live page at / and its events
+//   live_snapshot.c     what these events say
 #pragma once
 
 #include <pthread.h>
@@ -31,6 +33,7 @@ struct http_service {
     struct http_server *server;
     struct http_streams streams; // core's thread only
     struct metrics_reporter *reporter;
+    struct live_pages *live;
     int64_t started_s;         // Unix time
     struct http_route *routes; // owned
     pthread_t pinger;
