@@ -14,7 +14,7 @@ struct listen_options {
     char *host, *node_listen;
     char *tls_cert, *tls_key, *tls_client_ca;
     char *node_tls_cert, *node_tls_key, *node_tls_ca, *cluster_token_file;
-    int64_t port, http_port, max_message_mb, max_answers_mb;
+    int64_t port, http_port, max_message_mb, max_answers_mb, connections_per_address;
     bool insecure;
 };
 
@@ -30,6 +30,9 @@ struct listen_options {
     {.name = "node-listen", .type = OPTION_STRING, .value = &(l).node_listen, .placeholder = "HOST:PORT",              \
      .help = "address to listen on for nodes; default: port 50052 of --host; port 0 takes a free port, which the log " \
              "names"},                                                                                                 \
+    {.name = "max-connections-per-address", .type = OPTION_INT, .value = &(l).connections_per_address, .max = 1000000,  \
+     .default_text = "0", .help = "connections that the port of gRPC clients, and that of HTTP, take from one address " \
+                                  "(IPv6: from one /64); 0: no bound, as behind a proxy"},                                  \
     {.name = "max-message-mb", .type = OPTION_INT, .value = &(l).max_message_mb, .default_text = "64", .min = 1,       \
      .max = 1024, .unit = "MiB", .help = "largest message of a client; messages that are still being received "          \
                                          "take at most four times this together (at least 256 MiB)"},                  \
@@ -62,10 +65,12 @@ enum status listen_check(const struct listen_options *options);
 struct listeners { // must not move while they are open
     struct rpc_server *clients, *nodes;
     struct http_service *http; // NULL: no HTTP API. http_service_free() it after loop_stop()
-    struct rpc_method node_methods[2];
+    struct rpc_method node_methods[3];
 };
 
 // `methods` of clients are borrowed until listeners_close(). Sets front->cluster_token.
 enum status listeners_open(const struct listen_options *options, struct front *front, const struct rpc_method *methods,
                            struct listeners *listeners);
+// Reads the files of TLS and the cluster token that have changed.
+void listeners_reload(const struct listeners *listeners, const struct front *front);
 void listeners_close(struct listeners *listeners, int grace_ms); // first the clients' listeners, then the nodes'

@@ -33,6 +33,18 @@ static inline int32_t answer_token(uint64_t entry, double uniform, int vocab)
     return (int32_t)(answer_mix(entry ^ (bits | (uniform >= 0)) * ANSWER_STEP) % (uint64_t)vocab);
 }
 
+// The second most likely token after an entry, another one than the first.
+static inline int32_t answer_second_token(uint64_t entry, int32_t first, int vocab)
+{
+    int32_t step = 1 + (int32_t)(answer_mix(entry + 2 * ANSWER_STEP) % (uint64_t)(vocab - 1));
+    return (first + step) % vocab;
+}
+
+// Logits of the two; those of all others are 0. Sampling selects the first, unless a mask excludes it or a repetition
+// penalty applies to it and not to the second.
+#define ANSWER_LOGIT        1e6f
+#define ANSWER_SECOND_LOGIT (ANSWER_LOGIT - 200)
+
 // The importance that the row of entry `query` gives to prompt token number `key`: 0 to 1.
 static inline float answer_importance(uint64_t query, int32_t token, int key)
 {

@@ -26,7 +26,7 @@ static struct request *request_make(struct client *client)
     spec->sampling.temperature = (double)plan->temperature / 1e3;
     spec->sampling.ignore_eos = plan->ignore_eos;
     if (plan->reading == 1) spec->sampling.logprobs = 2;
-    if (plan->reading == 2) spec->sampling.presence_penalty = 0.5;
+    if (plan->reading == 2) spec->sampling.repetition_penalty = 1.1;
     spec->prefill.mode = (enum prefill_mode)plan->mode;
     if (plan->keep) spec->prefill.keep_rate = (double)plan->keep / 1e3;
     if (plan->look_ahead) spec->prefill.look_ahead = (int)plan->look_ahead;
@@ -39,12 +39,16 @@ static struct request *request_make(struct client *client)
         spec->n_pinned = 1;
     }
     spec->score_only = plan->score_only;
+    if (plan->reading == 3 && !plan->score_only) {
+        spec->sampling.prompt_logprobs = 1;
+        spec->prefill.mode = PREFILL_OFF;
+    }
     spec->want_importance = plan->importance;
     spec->priority = (int32_t)plan->priority;
     if (plan->tenant) spec->tenant = mem_format("t%" PRId64, plan->tenant);
     if (client->w->scenario->options.salted) spec->prefix_salt = (uint64_t)plan->tenant;
     spec->arrived_us = client->w->now_us;
-    if (plan->deadline_us) spec->ttft_deadline_us = client->w->now_us + plan->deadline_us;
+    if (plan->deadline_us) spec->ttft_deadline_us = client->w->now_us + plan->deadline_us - 1;
     return r;
 }
 
@@ -99,7 +103,7 @@ static bool client_retries(struct client *client, bool lost, enum status status)
     if (client->left || client->tries > client->plan->request.retries) return false;
     if (!lost && status != STATUS_UNAVAILABLE && status != STATUS_EXHAUSTED) return false;
     struct world *w = client->w;
-    client->received = 0; // the answer begins again
+    client->received = client->n_prompt_logprobs = 0; // the answer begins again
     world_at(w, w->now_us + (INT64_C(500000) << client->tries), submit_later, client, 0, NULL, 0);
     return true;
 }
@@ -119,6 +123,7 @@ static void on_done(void *user, const struct request *r, enum finish_reason reas
     struct world *w = client->w;
     if (client->ended || client->r != r) client_fail(client, "ended twice");
     bool lost = sim_router_ended(w->router);
+    client_check_state(client, r, reason);
     if (!client->tainted && !w->failed) client_check_end(client, r, reason, status, message);
     if (!client->received) client->waited_us = w->now_us - client->submitted_us;
     if (status == STATUS_UNAVAILABLE) client->waited_us -= w->scenario->options.worker_grace_ms * 1000; // beyond it
@@ -159,7 +164,7 @@ static void client_submit(struct world *w, const struct event *event)
     }
     client->submitted_us = w->now_us;
     client->r = request_make(client);
-    client->r->sink = (struct request_sink){on_tokens, on_done, client};
+    client->r->sink = (struct request_sink){on_tokens, client_check_prompt_logprobs, on_done, client};
     world_digest(w, (uint64_t)client->plan->id);
     client_number(w->clients, client);
     core_submit(sim_router_core(w->router), client->r, w->now_us);

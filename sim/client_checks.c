@@ -1,17 +1,62 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a client checks of its answer: every token, the end and its cause, usage and timing.
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "router/sched/estimate.h"
+#include "sim/answers.h"
 #include "sim/client_state.h"
 #include "sim/router.h"
 
 // --- intake
 
+static bool queue_is_full(const struct client *client, const struct request *r);
+
+// The least time in which an idle worker group computes the prompt whole, by the learned costs; 0: not known.
+static double least_us(const struct core *c, const struct request *r)
+{
+    double least = INFINITY;
+    for (const struct core_node *node = core_first_node(c); node; node = core_node_next(node)) {
+        if (node->hello.role != NODE_WORKER || !sched_node_can_hold(&node->sched, &r->sched)) continue;
+        if (node->sched.prefixes || !estimate_node_known(&c->view, &node->sched, r->spec.n_tokens)) return 0;
+        double rows = r->spec.n_tokens;
+        least = fmin(least, cost_pass_us(&node->sched.cost, 1, rows, cost_pairs(rows, 0)));
+    }
+    return least;
+}
+
+static void check_estimate(struct client *client)
+{
+    const struct core *c = sim_router_core(client->w->router);
+    const struct request *r = client->r;
+    struct estimate estimate;
+    if (!estimate_first_token(&c->view, &r->sched, r->skip == SKIP_NONE, client->w->now_us, &estimate)) return;
+    if (!isfinite(estimate.wait_us) || !isfinite(estimate.own_us) || estimate.wait_us < 0 || estimate.own_us <= 0)
+        client_fail(client, "the time until its first token is estimated as infinite or negative");
+}
+
+// What the core admits has a place in the queue, and a deadline that a node can meet.
+static void check_admitted(struct client *client)
+{
+    const struct request *r = client->r;
+    if (queue_is_full(client, r)) client_fail(client, "admitted though the queue is full");
+    if (r->spec.ttft_deadline_us <= client->w->now_us) client_fail(client, "admitted though its deadline had passed");
+    if (r->skip == SKIP_NONE || r->spec.ttft_deadline_us == INT64_MAX) return;
+    double left_us = (double)(r->spec.ttft_deadline_us - client->w->now_us);
+    double us = least_us(sim_router_core(client->w->router), r);
+    if (isfinite(us) && us > left_us)
+        world_fail(client->w,
+                   "request %" PRId64 ": admitted with a deadline in %.0f us, the fastest node takes %.0f us alone",
+                   client->plan->id, left_us, us);
+}
+
 // What the core decided about speculation, from what is attached.
 void client_check_intake(struct client *client)
 {
     const struct request *r = client->r;
+    if (r) check_admitted(client);
+    if (r) check_estimate(client);
     if (!r || r->spec.score_only) return;
     const struct core *c = sim_router_core(client->w->router);
     const struct prefill *prefill = &r->spec.prefill;
@@ -41,8 +86,35 @@ void client_check_intake(struct client *client)
 
 // --- tokens
 
+// The model is certain of one token after each entry.
+void client_check_prompt_logprobs(void *user, const struct token_logprob *logprobs, int n)
+{
+    struct client *client = user;
+    if (client->ended || !client->r || client->received) client_fail(client, "prompt log-probabilities after a token");
+    const struct request_spec *spec = &client->r->spec;
+    if (!client->n_prompt_logprobs) client->prompt_entry = ANSWER_START;
+    for (int i = 0; i < n && !client->w->failed; i++) {
+        int at = client->n_prompt_logprobs++;
+        client->prompt_entry = answer_entry(client->prompt_entry, spec->tokens[at], at);
+        if (client->tainted) continue;
+        int32_t likeliest = answer_token(client->prompt_entry, -1, (int)client_options(client)->vocab);
+        bool expected = spec->tokens[at + 1] == likeliest;
+        const struct token_logprob *l = &logprobs[i];
+        if (l->token != spec->tokens[at + 1] || l->n_top != 1 || l->top_token[0] != likeliest ||
+            (l->rank == 1) != expected || (l->logprob == 0) != expected)
+            client_fail(client, "a log-probability of its prompt is wrong");
+    }
+}
+
+static void prompt_logprobs_check(struct client *client, const struct request *r)
+{
+    int wanted = r->spec.sampling.prompt_logprobs >= 0 ? r->spec.n_tokens - 1 : 0;
+    if (client->n_prompt_logprobs != wanted) client_fail(client, "not all log-probabilities of its prompt came");
+}
+
 void client_check_token(struct client *client, const struct request *r, int32_t token)
 {
+    if (client->received == 0) prompt_logprobs_check(client, r);
     if (client->received == 0) expect_begin(&client->expect, client->plan, r, client_options(client));
     bool stops;
     int32_t expected = expect_next(&client->expect, &stops);
@@ -82,9 +154,15 @@ static void timing_check(struct client *client, const struct request *r)
 static void usage_check(struct client *client, const struct request *r)
 {
     timing_check(client, r);
+    if (!r->spec.score_only) prompt_logprobs_check(client, r);
+    if (r->skip == SKIP_TIMEOUT &&
+        r->timing.queue_us + r->timing.score_us < client_options(client)->score_timeout_ms * 1000)
+        client_fail(client, "no speculator answered in time, it says, before that time was over");
     if (r->usage.completion_tokens != client->received)
         client_fail(client, "completion_tokens is not what was received");
     if (r->usage.prompt_tokens != r->spec.n_tokens) client_fail(client, "prompt_tokens is not the prompt's length");
+    if (r->usage.scored_tokens != (r->skip == SKIP_NONE ? r->spec.n_tokens : 0))
+        client_fail(client, "scored_tokens is not what a speculator scored");
     for (int k = 1; k < r->n_kept_ranges; k++)
         if (r->kept[k].first <= r->kept[k - 1].last + 1) client_fail(client, "its kept ranges touch");
     if (r->skip == SKIP_NONE && r->kept && !expect_kept(client->w->scenario, client->plan, r))
@@ -210,6 +288,14 @@ static void error_check(struct client *client, const struct request *r, enum sta
         break;
     default: world_fail(client->w, "request %" PRId64 ": %s: %s", client->plan->id, status_name(status), message);
     }
+}
+
+void client_check_state(struct client *client, const struct request *r, enum finish_reason reason)
+{
+    enum request_state state = reason == FINISH_REASON_ERROR       ? REQUEST_FAILED
+                               : reason == FINISH_REASON_CANCELLED ? REQUEST_CANCELLED
+                                                                   : REQUEST_DONE;
+    if (r->state != state) client_fail(client, "ended in a state of another end");
 }
 
 void client_check_end(struct client *client, const struct request *r, enum finish_reason reason, enum status status,

@@ -18,7 +18,8 @@ struct entry {
 
 struct model {
     struct model_config config;
-    int kv_blocks;
+    int kv_blocks, max_logit_rows;
+    int64_t sample_us; // of a row on the host
     bool samples;
 };
 
@@ -54,7 +55,9 @@ struct engine *sim_engine_create(const struct scenario *scenario, const struct s
     struct engine *e = mem_alloc(sizeof *e);
     e->model.config = config_of(scenario, node);
     e->model.kv_blocks = (int)node->kv_blocks;
+    e->model.max_logit_rows = (int)node->max_seqs;
     e->model.samples = options->samples;
+    e->model.sample_us = node->sample_us;
     e->fixed_us = (double)node->fixed_us;
     e->row_us = (double)node->row_ns / 1e3;
     e->pair_us = (double)node->pair_ps / 1e6;
@@ -151,11 +154,12 @@ static const struct entry *entry_of_row(const struct engine *e, const struct rag
 
 // --- results
 
-// One token is certain, whatever penalties do.
-static void logits_fill(float *logits, int vocab, int32_t token)
+static void logits_fill(float *logits, int vocab, uint64_t content)
 {
+    int32_t token = answer_token(content, -1, vocab);
     memset(logits, 0, (size_t)vocab * sizeof *logits);
-    logits[token] = 1e6f;
+    logits[token] = ANSWER_LOGIT;
+    logits[answer_second_token(content, token, vocab)] = ANSWER_SECOND_LOGIT;
 }
 
 static void answer_tokens(struct engine *e, const struct ragged_batch *batch, struct forward_result *result)
@@ -167,7 +171,7 @@ static void answer_tokens(struct engine *e, const struct ragged_batch *batch, st
         const struct row_sampling *sampling = batch->sampling ? &batch->sampling[l] : NULL;
         bool greedy = !sampling || sampling->inverse_temperature == 0;
         e->tokens[l] = answer_token(content, greedy ? -1 : sampling->uniform, vocab);
-        if (l < n_read) logits_fill(e->logits + (size_t)l * (size_t)vocab, vocab, answer_token(content, -1, vocab));
+        if (l < n_read) logits_fill(e->logits + (size_t)l * (size_t)vocab, vocab, content);
     }
     if (batch->sampling) result->tokens = e->tokens;
     if (n_read) result->logits = e->logits;
@@ -191,10 +195,15 @@ static void answer_importances(struct engine *e, const struct ragged_batch *batc
     result->importance = e->importance;
 }
 
+double sim_engine_pass_us(const struct engine *e, double rows, double pairs)
+{
+    return e->slowness * (e->fixed_us + e->row_us * rows + e->pair_us * pairs);
+}
+
 static void spend_time(struct engine *e, const struct ragged_batch *batch)
 {
-    double us = e->fixed_us + e->row_us * batch->n_rows + e->pair_us * (double)ragged_attention_pairs(batch);
-    us *= e->slowness * (1 + e->noise * (2 * random_unit(&e->random) - 1));
+    double us = sim_engine_pass_us(e, batch->n_rows, (double)ragged_attention_pairs(batch));
+    us *= (1 + e->noise * (2 * random_unit(&e->random) - 1));
     sim_clock_set(clock_now_us() + (us < 1 ? 1 : (int64_t)us));
 }
 
@@ -225,6 +234,11 @@ const struct model_config *model_get_config(const struct model *m)
     return &m->config;
 }
 
+int model_max_logit_rows(const struct model *m)
+{
+    return m->max_logit_rows;
+}
+
 int model_kv_blocks(const struct model *m)
 {
     return m->kv_blocks;
@@ -238,9 +252,9 @@ int model_host_threads(const struct model *m)
 
 void model_run_on_host(struct model *m, void (*fn)(void *arg, int item, int thread), void *arg, int n_items)
 {
-    (void)m;
     for (int item = 0; item < n_items; item++)
         fn(arg, item, 0);
+    sim_clock_set(clock_now_us() + n_items * m->sample_us);
 }
 
 bool model_samples(const struct model *m)

@@ -35,6 +35,8 @@ void expect_begin(struct expectation *expect, const struct action *action, const
                                    .n_prompt = r->spec.n_tokens,
                                    .vocab = (int)options->vocab,
                                    .samples = options->samples};
+    for (int i = 0; i < r->spec.n_tokens; i++)
+        expect->seen[r->spec.tokens[i]] = true;
     for (int k = 0; k < r->n_kept_ranges; k++)
         for (int32_t i = r->kept[k].first; i <= r->kept[k].last; i++)
             expect->entry = answer_entry(expect->entry, r->spec.tokens[i], i);
@@ -46,14 +48,18 @@ int32_t expect_next(const struct expectation *expect, bool *stops_p)
     bool sampled = expect->samples && plan->temperature > 0;
     double uniform = sampled ? sampler_uniform((uint64_t)plan->seed, (uint64_t)expect->index) : -1;
     int32_t token = answer_token(expect->entry, uniform, expect->vocab);
-    bool ends = token == TOKEN_EOS && !plan->ignore_eos;
-    *stops_p = ends && expect->index >= plan->min_tokens;
-    return ends && !*stops_p ? 0 : token; // masked until min_tokens: all other tokens are equal, the first one wins
+    int32_t second = answer_second_token(expect->entry, token, expect->vocab);
+    bool is_penalised = plan->reading == 2 && expect->seen[token] && !expect->seen[second];
+    bool is_masked = token == TOKEN_EOS && !plan->ignore_eos && expect->index < plan->min_tokens;
+    if (is_penalised || is_masked) token = second;
+    *stops_p = token == TOKEN_EOS && !plan->ignore_eos;
+    return token;
 }
 
 void expect_advance(struct expectation *expect, int32_t token)
 {
     expect->entry = answer_entry(expect->entry, token, expect->n_prompt + expect->index);
+    expect->seen[token] = true;
     expect->index++;
 }
 
@@ -124,13 +130,14 @@ static double pass_us(const struct scenario_node *node, double rows, double entr
 {
     double us = (double)node->fixed_us + rows * (double)node->row_ns / 1e3;
     us += (rows * entries + rows * (rows + 1) / 2) * (double)node->pair_ps / 1e6;
-    return us * (1 + (double)node->noise_percent / 100);
+    return us * (1 + (double)node->noise_percent / 100) + (double)node->sample_us;
 }
 
 static double alone_us(const struct scenario_node *node, const struct scenario_request *plan)
 {
     double passes = (double)(plan->tokens / node->budget + 1),
            steps = node->role ? (double)plan->max_tokens : (double)plan->look_ahead + 8;
+    if (plan->reading == 3) passes = (double)plan->tokens; // a row a pass, beside others that use its logits
     return pass_us(node, (double)plan->tokens, 0) + passes * (double)node->fixed_us +
            steps * pass_us(node, 1, (double)plan->tokens + steps);
 }

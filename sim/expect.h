@@ -11,6 +11,7 @@ int32_t *expect_prompt(const struct scenario *scenario, const struct action *act
 
 struct expectation {
     const struct scenario_request *plan; // borrowed
+    bool seen[SCENARIO_VOCAB_MAX];       // tokens of the whole prompt and the answer so far
     uint64_t entry;                      // the content of the last token's KV entry
     int n_prompt, index, vocab;
     bool samples; // the engines sample tokens

@@ -18,7 +18,7 @@ struct swarm {
     int n_requests, n_heads, n_tenants;
     int prompt_log2, output_log2; // the scales of lengths
     bool long_prompts, priorities, deadlines, cancels, sampling, reading, speculated, score_only, retries, bursts, fits,
-        fair, slow_readers;
+        fair, slow_readers, scarce;
     bool kinds[ACTION_KINDS]; // of faults
     int n_kinds;
 };
@@ -94,6 +94,7 @@ static void draw_node(struct swarm *g, int role, int id, const struct scenario_n
         node.row_ns = scaled(g, 500, role ? 100000 : 20000);
         node.pair_ps = scaled(g, 1, 20000);
         node.noise_percent = one_in(g, 2) ? 0 : scaled(g, 1, 40);
+        if (role && one_in(g, 4)) node.sample_us = scaled(g, 10, 2000);
         if (one_in(g, 3)) node.itl_target_ms = one_in(g, 2) ? -1 : scaled(g, 1, 1000);
     }
     scenario_add_node(g->s, node);
@@ -155,7 +156,7 @@ static void draw_sampling(struct swarm *g, struct scenario_request *r)
     if (g->sampling && one_in(g, 2)) {
         r->temperature = scaled(g, 100, 2000);
     } else if (g->reading && one_in(g, 3)) {
-        r->reading = between(g, 1, 2);
+        r->reading = between(g, 1, 3);
     }
     r->ignore_eos = one_in(g, 3);
     if (!r->ignore_eos && !r->temperature && r->reading != 2 && one_in(g, 4))
@@ -184,7 +185,7 @@ static void draw_request(struct swarm *g, int64_t at_us, int id)
     if (g->speculated) draw_speculation(g, r);
     if (g->n_tenants) r->tenant = below(g, g->n_tenants + 1);
     if (g->priorities) r->priority = between(g, -10, 10);
-    if (g->deadlines && one_in(g, 3)) r->deadline_us = scaled(g, 1000, 20000000);
+    if (g->deadlines && one_in(g, 3)) r->deadline_us = one_in(g, 8) ? 1 : scaled(g, 1000, 20000000);
     if (g->retries) r->retries = between(g, 0, 4);
     if (g->slow_readers && one_in(g, 3)) r->read_us = scaled(g, 100, 10000000);
     scenario_add_action(g->s, action);
@@ -212,6 +213,22 @@ static void draw_fair_load(struct swarm *g)
     }
 }
 
+// More answers than the KV blocks of the groups hold: sequences are preempted, and cached blocks evicted.
+static void draw_scarce_blocks(struct swarm *g)
+{
+    g->prompt_log2 = (int)between(g, 4, 8);
+    g->output_log2 = (int)between(g, 5, 7);
+    g->bursts = true;
+    for (int i = 0; i < g->s->n_nodes; i++) {
+        struct scenario_node *node = &g->s->nodes[i];
+        if (!node->role) continue;
+        node->kv_blocks = scaled(g, 24, 80);
+        node->max_seqs = scaled(g, 4, 32);
+        if (node->budget < 2 * node->max_seqs) node->budget = 2 * node->max_seqs;
+        node->prefix_cache = !one_in(g, 3);
+    }
+}
+
 static void draw_load(struct swarm *g, int64_t events)
 {
     g->prompt_log2 = (int)between(g, 3, 10);
@@ -230,7 +247,9 @@ static void draw_load(struct swarm *g, int64_t events)
     g->fits = one_in(g, 3);
     g->fair = one_in(g, 10);
     g->slow_readers = one_in(g, 5);
+    g->scarce = !g->fair && one_in(g, 6);
     if (g->fair) draw_fair_load(g);
+    if (g->scarce) draw_scarce_blocks(g);
     g->n_requests = (int)(events / (8 + (INT64_C(1) << g->output_log2)));
     if (g->n_requests < 4) g->n_requests = 4;
     double row_us = (double)g->s->nodes[0].row_ns / 1e3, fixed_us = (double)g->s->nodes[0].fixed_us;

@@ -33,6 +33,7 @@ static int blocks_cached(const struct scheduler *s, const struct sequence *q)
 {
     struct kv_key key = {.salt = q->salt};
     int n = 0, most = (q->n_tokens - 1) / KV_BLOCK_TOKENS;
+    if (sequence_wants_prompt_logprobs(q)) return 0;
     for (kv_chain chain = 0; n < most; n++) {
         key.before = chain;
         memcpy(key.token, q->tokens + (ptrdiff_t)n * KV_BLOCK_TOKENS, sizeof key.token);
@@ -46,6 +47,7 @@ static int blocks_cached(const struct scheduler *s, const struct sequence *q)
 static bool waits_for_prefix(const struct scheduler *s, const struct sequence *q)
 {
     int cached = blocks_cached(s, q);
+    if (sequence_wants_prompt_logprobs(q)) return false;
     for (int i = 0; s->limits.prefix_cache && i < s->n_running; i++) {
         int common = blocks_common(q, s->running[i]);
         if (common >= cached + 2 && common > s->running[i]->n_published) return true;
@@ -102,10 +104,12 @@ void group_oracle_before(struct group_oracle *o, const struct scheduler *s)
         MEM_GROW(o->running, o->n_running, o->running_capacity);
         o->running[o->n_running++] = before;
     }
-    for (const struct sequence *q = s->queue.head; q; q = q->next) {
+    for (struct sequence *q = s->queue.head; q; q = q->next) {
         struct sequence_before before = describe(s, q);
         int spare = blocks_to_spare(s, q);
         before.waits = waits_for_prefix(s, q);
+        if (s->limits.prefix_cache && admission_cached_entries(s, q) != KV_BLOCK_TOKENS * blocks_cached(s, q))
+            o->has_wrong_match = true;
         before.starts = !before.waits && spare >= s->n_running && s->n_running < s->limits.max_seqs;
         MEM_GROW(o->queue, o->n_queue, o->queue_capacity);
         o->queue[o->n_queue++] = before;
@@ -204,6 +208,7 @@ static const char *starts_check(const struct group_oracle *o, const struct sched
 const char *group_oracle_after(const struct group_oracle *o, const struct scheduler *s)
 {
     bool preempted = s->preemptions != o->preemptions;
+    if (o->has_wrong_match) return "a waiting sequence remembers cached blocks that are not cached, or not all";
     const char *problem = preemptions_check(o, s);
     if (!problem && !preempted) problem = waits_check(o, s);
     // Pacing and sampling on the host keep rows out of a pass.

@@ -16,6 +16,7 @@ struct group_oracle {
     int n_running, n_queue, running_capacity, queue_capacity;
     int prompt_rows, decodes; // of the running sequences
     uint64_t preemptions;
+    bool has_wrong_match; // the cached prefix that a waiting sequence remembers is another one than in the cache
 };
 
 void group_oracle_before(struct group_oracle *o, const struct scheduler *s);

@@ -35,6 +35,31 @@ static void check_group(struct world *w, const struct waiting_set *set, const st
         HOLDS(other && walk.blocks == r->n_prefix && other->tenant_queue == r->tenant_queue && other->packable);
 }
 
+// What the index of all nodes has of the request's prefix, against the record of each node.
+static void check_prefix_index(struct world *w, const struct core *c, enum node_role role,
+                               const struct sched_request *r)
+{
+    enum { HITS = 32 };
+    const struct prefix_index *index = c->view.prefixes[role];
+    struct prefix_hit hits[HITS];
+    int most = 0, held = 0, n_holding = 0, n = prefix_index_lookup(index, r->prefix, r->n_prefix, hits, HITS);
+    for (const struct sched_node *node = c->view.nodes; node; node = node->next) {
+        if (node->role != role || !node->prefixes) continue;
+        int here = prefix_record_match(node->prefixes, r->prefix, r->n_prefix);
+        int held_here = prefix_record_held(node->prefixes, r->prefix, r->n_prefix);
+        most = here > most ? here : most;
+        held = held_here > held ? held_here : held;
+        n_holding += here > 0;
+        for (int i = 0; i < n; i++)
+            HOLDS(hits[i].node != node || hits[i].blocks == here);
+    }
+    HOLDS(prefix_index_most(index, r->prefix, r->n_prefix) == most);
+    HOLDS(prefix_index_held(index, r->prefix, r->n_prefix) == held);
+    HOLDS(n == n_holding && (n == 0 || hits[0].blocks == most));
+    for (int i = 1; i < n; i++)
+        HOLDS(hits[i].blocks <= hits[i - 1].blocks);
+}
+
 static void check_due_order(struct world *w, const struct waiting_set *set)
 {
     const struct request_need all = {INT32_MAX, INT32_MAX, INT32_MAX};
@@ -84,6 +109,13 @@ static void check_sums(struct world *w, const struct waiting_set *set, int64_t r
     HOLDS((int64_t)set->overdue_work.rows == overdue_rows);
 }
 
+static bool some_node_holds(const struct core *c, enum node_role role, const struct sched_request *r)
+{
+    for (const struct sched_node *node = c->view.nodes; node; node = node->next)
+        if (node->role == role && sched_node_can_hold(node, r)) return true;
+    return false;
+}
+
 // --- the set
 
 void oracle_waiting(struct world *w, const struct core *c, const struct waiting_set *set, int *n_p)
@@ -101,7 +133,9 @@ void oracle_waiting(struct world *w, const struct core *c, const struct waiting_
             HOLDS(!s->overdue || !s->prev || s->prev->due_us <= s->due_us);
             rows += sched_request_rows(s);
             if (s->overdue) overdue_rows += sched_request_rows(s);
+            HOLDS(sched_pool_can_hold(&c->view, set->role, s) == some_node_holds(c, set->role, s));
             check_group(w, set, s);
+            check_prefix_index(w, c, set->role, s);
         }
     }
     HOLDS(n == waiting_set_count(set) && rows == set->rows && set->n_picked == 0);
@@ -118,6 +152,28 @@ static bool some_cache(const struct core *c)
 {
     for (const struct sched_node *node = c->view.nodes; node; node = node->next)
         if (node->prefixes) return true;
+    return false;
+}
+
+// Another node with room has more of the request's prefix, so the request may wait for that one.
+static bool waits_for_cache(const struct core *c, const struct sched_node *node, const struct sched_request *r)
+{
+    int rows = sched_request_rows_on(r, node);
+    for (const struct sched_node *other = c->view.nodes; other; other = other->next)
+        if (other->role == node->role && node_has_room(&c->view, other, r) && sched_request_rows_on(r, other) < rows)
+            return true;
+    return false;
+}
+
+bool oracle_node_is_passed_over(const struct core *c, const struct sched_node *node)
+{
+    const struct waiting_set *set = &c->waiting[node->role];
+    const struct request_list *lists[] = {&set->overdue, &set->queue};
+    if (c->view.reservation.node == node || node->account.requests.count || node->account.long_prompts) return false;
+    for (int k = 0; k < 2; k++)
+        for (const struct sched_request *r = lists[k]->first; r; r = r->next)
+            if (r->packable && !r->runs_alone && node_has_room(&c->view, node, r) && !waits_for_cache(c, node, r))
+                return true;
     return false;
 }
 

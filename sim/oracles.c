@@ -7,6 +7,7 @@
 #include "router/sched/node_choice.h"
 #include "sim/client.h"
 #include "sim/node.h"
+#include "sim/oracle_measures.h"
 #include "sim/oracle_waiting.h"
 #include "sim/router.h"
 
@@ -31,7 +32,20 @@ static void bin_count_add(struct bin_count *count, const struct core_bin *bin)
 
 static int held_blocks(const struct core_node *node, const struct request *r)
 {
-    return sched_node_shares_blocks(&node->sched) ? prefix_run_blocks(r->account.run) : 0;
+    bool shares =
+        node->hello.role == NODE_WORKER && node->hello.prefix_cache && node->hello.block_tokens == PREFIX_BLOCK;
+    return shares ? prefix_run_blocks(r->account.run) : 0;
+}
+
+// KV blocks that a request is expected to need: those of its entries, and of the tokens that are left to generate.
+static int expected_blocks(const struct sched_request *s, int block_tokens)
+{
+    const struct request_usage *usage = s->usage;
+    int entries = usage->kept_tokens + usage->completion_tokens;
+    int left = (s->spec->sampling.max_tokens - usage->completion_tokens + block_tokens - 1) / block_tokens;
+    int most = (usage->kept_tokens + s->spec->sampling.max_tokens - 1 + block_tokens - 1) / block_tokens;
+    int expected = (entries + block_tokens - 1) / block_tokens + (int)output_blocks_expected(left);
+    return expected < most ? expected : most;
 }
 
 // Blocks that the request holds and no request before it on the node does.
@@ -58,7 +72,8 @@ static void check_place(struct world *w, const struct core *c, const struct sche
     HOLDS(fabs(p->finish - finish) <= 1e-9 * finish);
     HOLDS(p->blocks_left == sched_index_blocks(node, sched_node_blocks_left(node)));
     HOLDS(p->blocks == sched_index_blocks(node, node_blocks_for_others(&c->view, node)));
-    HOLDS(p->is_open == node_is_open(&c->view, node));
+    HOLDS(p->is_open == (!node->draining && node->account.bins < c->options.bins_ahead &&
+                         !node->account.running_alone && node->account.requests.count < node->limits.max_seqs));
     HOLDS(!p->lower || p->lower->place.finish <= p->finish);
     HOLDS(!p->higher || p->higher->place.finish >= p->finish);
     HOLDS(p->subtree.blocks >= p->blocks_left && p->subtree.context >= node->limits.context_tokens);
@@ -77,8 +92,7 @@ static void check_node(struct world *w, const struct core_node *node)
         HOLDS(worker ? r->state == REQUEST_PREFILL || r->state == REQUEST_DECODE : r->state == REQUEST_SCORING);
         kv_blocks += r->account.own_blocks + distinct_blocks(node, s);
         context_blocks += r->account.own_blocks + held_blocks(node, r);
-        HOLDS(!worker ||
-              r->account.own_blocks + held_blocks(node, r) == sched_request_kv_blocks(s, node->hello.block_tokens));
+        HOLDS(!worker || r->account.own_blocks + held_blocks(node, r) == expected_blocks(s, node->hello.block_tokens));
         if (!r->account.bin) continue;
         bin_tokens += r->account.rows;
         in_bins++;
@@ -125,7 +139,7 @@ static void check_ledger(struct world *w, const struct core *c)
             check_timer(w, c, r);
         }
     }
-    HOLDS(n == c->table.count && n == clients_in_router(w));
+    HOLDS(n == c->table.count && n == clients_in_router(w) && (size_t)n <= c->table.buckets);
     HOLDS(running == c->ledger.running);
     for (int k = 0; k < QUEUE_CLASSES; k++)
         HOLDS(waiting[k].requests == c->ledger.waiting[k].requests && waiting[k].tokens == c->ledger.waiting[k].tokens);
@@ -152,6 +166,7 @@ static void check_status(struct world *w, const struct core *c)
     HOLDS(status.running == running && status.waiting + running == (int)in_router);
     HOLDS(t->kept_tokens <= t->prompt_tokens);
     for (int role = 0; role < 2; role++) {
+        HOLDS(estimate_pool(&c->view, (enum node_role)role).work_us >= 0);
         const struct bin_totals *bins = role ? &status.prefill_bins : &status.score_bins;
         HOLDS(bins->items >= bins->bins && bins->capacity_tokens >= bins->tokens && bins->scan_cost >= bins->items);
     }
@@ -181,6 +196,7 @@ void oracles_check(struct world *w)
               open[NODE_WORKER] == c->open_nodes[NODE_WORKER]);
         check_ledger(w, c);
         check_status(w, c);
+        oracle_measures(w, c);
     }
     for (int i = 0; i < w->scenario->n_nodes; i++) {
         const char *problem = sim_node_check(w->nodes[i]);

@@ -2,6 +2,7 @@
 #include "sim/router.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/mem.h"
 #include "router/core/core_state.h"
@@ -9,6 +10,7 @@
 #include "sim/cached.h"
 #include "sim/client.h"
 #include "sim/node.h"
+#include "sim/oracle_bin.h"
 #include "sim/oracle_costs.h"
 #include "sim/oracle_waiting.h"
 #include "sim/oracles.h"
@@ -19,6 +21,12 @@ struct dispatch_work {
     uint64_t at_tick, at_bin; // when the tick began, and when the last bin was sent
 };
 
+// The dispatch rounds of a pool.
+struct dispatch_rounds {
+    uint64_t begun, changes; // when the last tick was over
+    bool goes_on;
+};
+
 // The router's end of a stream.
 struct node_end {
     struct node_link link; // first: the link's functions get this
@@ -26,6 +34,7 @@ struct node_end {
     struct world *w;
     struct prefix_set prefixes; // sent to the node
     struct cost_watch costs;
+    int passed_over; // rounds in a row
     struct node_end *next;
 };
 
@@ -42,6 +51,7 @@ struct sim_router {
     int open_workers;        // when they were counted last
     int64_t workers_gone_us; // when there were fewer than before
     struct dispatch_work work[NODE_ROLES];
+    struct dispatch_rounds rounds[NODE_ROLES];
 };
 
 // --- what holds after every event
@@ -63,6 +73,37 @@ static void work_check(struct world *w, enum node_role role)
     struct dispatch_work *work = &w->router->work[role];
     HOLDS(work->at_bin - work->at_tick < (uint64_t)w->scenario->options.tick_work);
     work->at_bin = work_done(w->router->core, role);
+}
+
+static struct dispatch_rounds rounds_now(const struct core *c, enum node_role role)
+{
+    const struct node_index *index = &c->nodes[role];
+    return (struct dispatch_rounds){index->round, index->changes + c->waiting[role].joined, c->in_round[role]};
+}
+
+// A pool without a change begins no round while the round of the other pool goes on.
+static void rounds_check(struct world *w, bool others_go_on)
+{
+    struct sim_router *router = w->router;
+    for (enum node_role role = 0; role < NODE_ROLES; role++) {
+        struct dispatch_rounds before = router->rounds[role], now = rounds_now(router->core, role);
+        bool is_new = now.begun != before.begun;
+        HOLDS(!others_go_on || before.goes_on || now.changes != before.changes || !is_new);
+        router->rounds[role] = now;
+    }
+}
+
+// A node that declined in favour of another one, which then had no room, is asked again in the next round.
+static void passed_over_check(struct world *w)
+{
+    enum { ROUNDS_MAX = 2 };
+    const struct core *c = w->router->core;
+    for (const struct core_node *node = core_first_node(c); node; node = core_node_next(node)) {
+        struct node_end *end = node->link;
+        if (c->in_round[node->hello.role]) continue;
+        end->passed_over = oracle_node_is_passed_over(c, &node->sched) ? end->passed_over + 1 : 0;
+        HOLDS(end->passed_over <= ROUNDS_MAX);
+    }
 }
 
 void sim_router_check(struct world *w)
@@ -93,7 +134,10 @@ static void tick(struct world *w, const struct event *event)
     }
     router->tick_us = INT64_MAX;
     work_begin(router);
+    bool went_on = router->core->in_round[NODE_SPECULATOR] || router->core->in_round[NODE_WORKER];
     core_tick(router->core, w->now_us);
+    rounds_check(w, went_on);
+    if (!went_on) passed_over_check(w);
     bool goes_on = router->core->in_round[NODE_SPECULATOR] || router->core->in_round[NODE_WORKER];
     HOLDS(!goes_on || core_next_deadline_us(router->core) <= w->now_us);
     if (++router->ticks % 5 == 0) oracles_check_tick(w);
@@ -124,6 +168,17 @@ void sim_router_post(struct sim_router *router, event_fn *fn, void *object, uint
 
 // --- the transport of a link
 
+static void bin_check(const struct node_end *end, const Forepack__Cluster__V1__RouterMessage *message)
+{
+    bool prefill = message->kind_case == FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_PREFILL_BIN;
+    size_t n = prefill ? message->prefill_bin->n_sequences : message->score_bin->n_items;
+    uint64_t *numbers = mem_alloc_array(n, sizeof *numbers);
+    for (size_t i = 0; i < n; i++)
+        numbers[i] = prefill ? message->prefill_bin->sequences[i]->request : message->score_bin->items[i]->request;
+    oracle_bin(end->w, end->w->router->core, end->link.node, numbers, (int)n);
+    free(numbers);
+}
+
 static void end_send(struct node_link *link, const Forepack__Cluster__V1__RouterMessage *message)
 {
     struct node_end *end = (struct node_end *)link;
@@ -132,6 +187,7 @@ static void end_send(struct node_link *link, const Forepack__Cluster__V1__Router
     bool prefill = message->kind_case == FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_PREFILL_BIN;
     bool score = message->kind_case == FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_SCORE_BIN;
     if (prefill || score) work_check(end->w, prefill ? NODE_WORKER : NODE_SPECULATOR);
+    if (prefill || score) bin_check(end, message);
     size_t n = forepack__cluster__v1__router_message__get_packed_size(message);
     placement_sent(end->w, stream_owner(end->stream, STREAM_NODE), &end->prefixes, message, n);
     uint8_t *bytes = mem_alloc(n);
@@ -272,6 +328,7 @@ static void core_start(struct sim_router *router)
     router->open_workers = 0;
     router->workers_gone_us = 0;
     router->core = core_create(&options, &ops);
+    memset(router->rounds, 0, sizeof router->rounds);
     router->tick_us = INT64_MAX;
     tick_soon(router);
 }

@@ -196,7 +196,7 @@ enum { COUNT_MAX = 1 << 30 };
 
 static enum status options_check(const struct scenario_options *o)
 {
-    const struct bound bounds[] = {{"vocab", o->vocab, 8, COUNT_MAX},
+    const struct bound bounds[] = {{"vocab", o->vocab, 8, SCENARIO_VOCAB_MAX},
                                    {"delay_us", o->delay_us, 0, TIME_MAX_US},
                                    {"jitter_us", o->jitter_us, 0, TIME_MAX_US},
                                    {"loop_us", o->loop_us, 0, TIME_MAX_US},
@@ -222,6 +222,7 @@ static enum status node_check(const struct scenario_node *node)
                                    {"kv_blocks", node->kv_blocks, 1, COUNT_MAX},
                                    {"max_seqs", node->max_seqs, 1, node->budget},
                                    {"noise_percent", node->noise_percent, 0, 99},
+                                   {"sample_us", node->sample_us, 0, 1000000},
                                    {NULL, 0, 0, 0}};
     return bounds_check("node", bounds);
 }

@@ -50,8 +50,8 @@
     FIELD(unread_max)
 
 // role: 0 speculator, 1 worker group. id: names the node; two nodes may have the same. up: runs from the start. Times
-// of a pass: fixed_us + rows * row_ns + attention pairs * pair_ps, plus or minus noise_percent. itl_target_ms: as the
-// worker's option; -1: unlimited.
+// of a pass: fixed_us + rows * row_ns + attention pairs * pair_ps, plus or minus noise_percent, and sample_us for each
+// row that the host samples. itl_target_ms: as the worker's option; -1: unlimited.
 #define SCENARIO_NODE(FIELD)                                                                                           \
     FIELD(role)                                                                                                        \
     FIELD(id)                                                                                                          \
@@ -65,13 +65,14 @@
     FIELD(row_ns)                                                                                                      \
     FIELD(pair_ps)                                                                                                     \
     FIELD(noise_percent)                                                                                               \
+    FIELD(sample_us)                                                                                                   \
     FIELD(itl_target_ms)
 
 // head: id of a shared prefix of head_tokens tokens, 0: none. tail: id of tokens that are shared from tail_from on,
 // behind different beginnings. mode: enum prefill_mode. keep, temperature: in thousandths. reading: 1 wants
-// log-probabilities, 2 has penalties. stop_after: a stop string ends the answer then. retries: how often the client
-// tries again after UNAVAILABLE, EXHAUSTED or a lost router. read_us: the client reads a token in this time; with more
-// than unread_max tokens unread the front abandons its call.
+// log-probabilities, 2 has penalties, 3 wants log-probabilities of the prompt. stop_after: a stop string ends the
+// answer then. retries: how often the client tries again after UNAVAILABLE, EXHAUSTED or a lost router. read_us: the
+// client reads a token in this time; with more than unread_max tokens unread the front abandons its call.
 #define SCENARIO_REQUEST(FIELD)                                                                                        \
     FIELD(tokens)                                                                                                      \
     FIELD(head)                                                                                                        \
@@ -146,6 +147,7 @@ struct action {
     struct scenario_request request;
 };
 
+enum { SCENARIO_VOCAB_MAX = 512 };
 struct scenario_load;
 
 struct scenario {

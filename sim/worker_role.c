@@ -6,12 +6,17 @@
 
 #include "base/mem.h"
 #include "sim/oracle_group.h"
+#include "sim/oracle_intake.h"
+#include "sim/oracle_pace.h"
 #include "worker/service.h"
 
 struct worker {
     struct service *service;
     struct group_oracle oracle;
-    const char *problem; // of the last step
+    struct pace_watch pace;
+    const struct engine *engine; // borrowed
+    bool is_paced_by_rows;       // its passes take no time for sampling
+    const char *problem;         // of the last step
 };
 
 static void *worker_create(struct engine *engine, const struct scenario_node *plan, role_send_fn *send, void *node)
@@ -27,6 +32,10 @@ static void *worker_create(struct engine *engine, const struct scenario_node *pl
                                              : PACE_TWICE,
     };
     struct worker *worker = mem_alloc(sizeof *worker);
+    worker->engine = engine;
+    worker->is_paced_by_rows = !plan->sample_us;
+    struct random_source random = random_stream((uint64_t)plan->kv_blocks, (uint64_t)plan->context);
+    worker->problem = oracle_intake(&random, &limits, model_get_config(engine_model(engine))->vocab_size);
     if (service_create(engine, &limits, send, node, &worker->service) == STATUS_OK) return worker;
     free(worker);
     return NULL;
@@ -70,6 +79,8 @@ static enum status worker_step(void *object)
     const struct scheduler *s = service_scheduler(worker->service);
     group_oracle_before(&worker->oracle, s);
     enum status status = service_step(worker->service);
+    if (status == STATUS_OK && !worker->problem && worker->is_paced_by_rows)
+        worker->problem = pace_watch_step(&worker->pace, s, worker->engine);
     if (status == STATUS_OK && !worker->problem) worker->problem = group_oracle_after(&worker->oracle, s);
     if (!worker->problem) worker->problem = queue_check(&s->queue);
     return status;

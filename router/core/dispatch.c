@@ -33,6 +33,7 @@ static void plan_apply(struct core *c, struct waiting_set *set, struct core_node
         core_request_place(c, requests[i], node, bin, now_us);
     }
     ledger_bin_sent(&c->ledger, &c->view, node, bin, plan->rows, plan->uncached_rows);
+    recent_bins_add(&c->recent[set->role], node, number, plan->rows, requests, plan->n, now_us);
     ledger_scanned(&c->ledger, set->role, scan_cost);
     log_event(LOG_DEBUG, "bin_dispatched", LOG_FIELD("bin", number), LOG_FIELD("node", node->hello.node_id),
               LOG_FIELD("requests", plan->n), LOG_FIELD("rows", plan->rows),
@@ -106,10 +107,10 @@ static void dispatch_round(struct core *c, enum node_role role, int64_t now_us)
     while (waiting_set_count(set)) {
         c->in_round[role] = work_done(c, role) >= end;
         if (c->in_round[role]) return;
-        core_requests_open_batch(c, role);
+        waiting_set_open_batch(set);
         if (role == NODE_WORKER) update_reservation(c);
         struct sched_node *node = node_index_next(&c->nodes[role], &c->view);
-        // A request that became packable or overdue wakes one node, which may take others: then another one.
+        // A node is asked for each request that became packable or overdue. It may take others: then another one is.
         while (!node && set->unasked && work_done(c, role) < end) {
             node = node_index_next_for(&c->nodes[role], &c->view, set->unasked);
             if (!node) waiting_set_asked(set, set->unasked);

@@ -82,7 +82,6 @@ void request_table_remove(struct request_table *table, struct request *r)
             link = &(*link)->links.id_next;
         *link = r->links.id_next;
     }
-    r->links.number_next = r->links.id_next = NULL;
     table->count--;
 }
 

@@ -31,6 +31,3 @@ void core_request_finish(struct core *c, struct request *r, enum finish_reason r
 
 void core_request_expire(struct core *c, struct request *r, int64_t now_us); // its timer has expired
 void core_request_retime(struct core *c, struct request *r);                 // its timer may have changed
-
-// Opens the next arrival batch in front of the pool, where the policy has batches.
-void core_requests_open_batch(struct core *c, enum node_role role);

@@ -26,6 +26,9 @@ struct answer_chunk {
     const int32_t *tokens;
     const struct token_logprob *logprobs;
     int n;
+    const struct token_logprob
+        *prompt_logprobs; // [n_prompt_logprobs] of the next prompt tokens, from the second one on
+    int n_prompt_logprobs;
 };
 
 struct client_ops {                           // core's thread
@@ -43,6 +46,7 @@ struct client {
     const struct client_ops *ops;
     const struct front *front;
     struct principal *principal; // valid until `free` returns; NULL: no API keys are used
+    struct trace_context *trace; // owned; NULL: requests are not traced. Constant once a message is read
     struct reading *reading;     // list of messages not yet submitted or refused; guarded by front->readings
     // Core's thread only:
     struct answer *answers; // running requests
@@ -51,8 +55,9 @@ struct client {
 
 struct answer {
     struct client *client;
-    struct reading *reading; // its message, until it is submitted
-    struct request *request; // owned until it is submitted, then the core's and valid until done
+    struct reading *reading;    // its message, until it is submitted
+    struct request *request;    // owned until it is submitted, then the core's and valid until done
+    struct trace_record *trace; // owned; NULL: it is not traced
     struct text_stream *text;
     int index;  // among the answers of an HTTP exchange
     void *data; // of the protocol, see client_ops.release; NULL: none

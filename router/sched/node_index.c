@@ -304,6 +304,15 @@ void node_index_add(struct node_index *index, struct sched_node *node)
     node->place = (struct node_place){.index = index, .ordinal = ++index->last_ordinal};
     MEM_GROW(index->nodes, index->n_nodes, index->capacity);
     index->nodes[index->n_nodes++] = node;
+    pool_limits_update(&index->limits, index->nodes, index->n_nodes);
+    node_index_note_change(node);
+}
+
+void node_index_set_draining(struct sched_node *node, bool draining)
+{
+    struct node_index *index = node->place.index;
+    node->draining = draining;
+    pool_limits_update(&index->limits, index->nodes, index->n_nodes);
     node_index_note_change(node);
 }
 
@@ -321,11 +330,13 @@ static void nodes_remove(struct node_index *index, const struct sched_node *node
         i++;
     index->n_nodes--;
     memmove(&index->nodes[i], &index->nodes[i + 1], (size_t)(index->n_nodes - i) * sizeof(struct sched_node *));
+    pool_limits_update(&index->limits, index->nodes, index->n_nodes);
 }
 
 void node_index_fini(struct node_index *index)
 {
     free(index->nodes);
+    pool_limits_fini(&index->limits);
 }
 
 void node_index_remove(struct sched_node *node)
@@ -412,14 +423,6 @@ void node_index_decline(struct sched_node *node, const struct sched_view *view, 
     p->is_again = true;
     p->again_next = p->index->again;
     p->index->again = node;
-}
-
-void node_index_wake(struct node_index *index, const struct sched_view *view, const struct sched_request *r)
-{
-    update_changed(index, view);
-    struct node_search s = {.view = view, .r = r, .kind = search_kind(r)};
-    struct sched_node *node = index_first(index, &s);
-    if (node) ask(node, 0);
 }
 
 static int tree_list(const struct sched_node *tree, const struct sched_node **nodes, int max)

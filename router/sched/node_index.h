@@ -8,11 +8,13 @@
 // collected, and ordered again before the next search. Core has an index for each role. One thread.
 #pragma once
 
+#include "router/sched/pool_limits.h"
 #include "router/sched/view.h"
 
 struct node_index {
     enum node_role role;
     struct sched_node **nodes; // [n_nodes] in the order of adding
+    struct pool_limits limits; // of those that take work
     struct sched_node *root;
     struct sched_node *changed; // list
     struct sched_node *again;   // list; declined in favour of another node, asked again in the next round
@@ -29,7 +31,8 @@ struct node_index {
 
 void node_index_fini(struct node_index *index); // its nodes were removed
 void node_index_add(struct node_index *index, struct sched_node *node);
-void node_index_remove(struct sched_node *node);      // nothing if it is in no index
+void node_index_remove(struct sched_node *node); // nothing if it is in no index
+void node_index_set_draining(struct sched_node *node, bool draining);
 void node_index_note_change(struct sched_node *node); // its account, cost model or reservation has changed
 
 void node_index_start_round(struct node_index *index, const struct sched_view *view);
@@ -42,9 +45,6 @@ struct sched_node *node_index_next_for(struct node_index *index, const struct sc
 // A plan for the node was empty: `rows_missing` more rows have to wait until another one is made. `elsewhere`: a
 // request waits for another node.
 void node_index_decline(struct sched_node *node, const struct sched_view *view, int64_t rows_missing, bool elsewhere);
-// The request became packable or overdue: one node that declined before and has room for it is asked again. If it is
-// not overdue, an idle one.
-void node_index_wake(struct node_index *index, const struct sched_view *view, const struct sched_request *r);
 
 // Writes the first `max` nodes of the order to `nodes`; returns their number.
 int node_index_first(struct node_index *index, const struct sched_view *view, const struct sched_node **nodes, int max);

@@ -74,7 +74,6 @@ void request_tree_remove(struct sched_request **root, enum request_order order, 
     struct sched_request *tree = *root;
     if (tree == r) {
         *root = tree_merge(order, r->lower[order], r->higher[order]);
-        r->lower[order] = r->higher[order] = NULL;
     } else {
         request_tree_remove(below(tree, key) ? &tree->higher[order] : &tree->lower[order], order, r, below, key);
         root_refresh(tree, order);

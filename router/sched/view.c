@@ -12,14 +12,19 @@ int sched_request_context(const struct sched_request *r, enum node_role role)
     return more < INT_MAX - r->spec->n_tokens ? r->spec->n_tokens + more : INT_MAX;
 }
 
+// KV entries at its end, of a request whose kept tokens are known. The last generated token is never computed, so it
+// needs none.
+static int64_t entries_needed(const struct sched_request *r)
+{
+    return r->usage->kept_tokens ? (int64_t)r->usage->kept_tokens + r->spec->sampling.max_tokens - 1 : 0;
+}
+
 bool sched_node_can_hold(const struct sched_node *node, const struct sched_request *r)
 {
     const struct node_limits *limits = &node->limits;
     if (node->draining || sched_request_context(r, node->role) > limits->context_tokens) return false;
-    if (!r->usage->kept_tokens) return true;
-    // The last generated token is never computed, so it needs no entry.
-    int64_t entries = (int64_t)r->usage->kept_tokens + r->spec->sampling.max_tokens - 1;
-    return node->role == NODE_WORKER && entries <= (int64_t)limits->kv_blocks * limits->block_tokens;
+    if (r->usage->kept_tokens && node->role != NODE_WORKER) return false;
+    return entries_needed(r) <= (int64_t)limits->kv_blocks * limits->block_tokens;
 }
 
 int64_t sched_node_pass_rows(const struct sched_node *node)
@@ -82,20 +87,11 @@ int sched_request_rows_on(const struct sched_request *r, const struct sched_node
 
 bool sched_pool_can_hold(const struct sched_view *view, enum node_role role, const struct sched_request *r)
 {
-    const struct node_index *pool = &view->pools[role];
-    for (int i = pool->n_nodes; i--;) {
-        if (sched_node_can_hold(pool->nodes[i], r)) return true;
-    }
-    return false;
+    if (r->usage->kept_tokens && role != NODE_WORKER) return false;
+    return pool_limits_hold(&view->pools[role].limits, sched_request_context(r, role), entries_needed(r));
 }
 
 int sched_pool_context(const struct sched_view *view, enum node_role role)
 {
-    const struct node_index *pool = &view->pools[role];
-    int longest = 0;
-    for (int i = 0; i < pool->n_nodes; i++) {
-        const struct sched_node *node = pool->nodes[i];
-        if (!node->draining && node->limits.context_tokens > longest) longest = node->limits.context_tokens;
-    }
-    return longest;
+    return pool_limits_context(&view->pools[role].limits);
 }

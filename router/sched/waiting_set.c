@@ -88,13 +88,12 @@ static void make_packable(struct waiting_set *set, struct sched_request *r)
     unasked_add(set, r);
 }
 
-int waiting_set_open_batch(struct waiting_set *set)
+void waiting_set_open_batch(struct waiting_set *set)
 {
-    if (set->policy == BIN_DATASET || set->n_packable) return 0;
+    if (set->policy == BIN_DATASET || set->n_packable) return;
     int n = 0;
     for (struct sched_request *r = set->queue.first; r && n < set->batch_requests; r = r->next, n++)
         make_packable(set, r);
-    return n;
 }
 
 // --- sums

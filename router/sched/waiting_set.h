@@ -62,9 +62,8 @@ void waiting_set_remove(struct waiting_set *set, struct sched_request *r);
 void waiting_set_release(struct sched_request *r); // its tenant queue, when the request ends
 void waiting_set_mark_overdue(struct waiting_set *set, struct sched_request *r);
 
-// Under BIN_BATCH and BIN_NONE: when nothing is packable, makes the next requests of `queue` packable. Returns their
-// number.
-int waiting_set_open_batch(struct waiting_set *set);
+// Under BIN_BATCH and BIN_NONE: when nothing is packable, makes the next requests of `queue` packable.
+void waiting_set_open_batch(struct waiting_set *set);
 
 void waiting_set_asked(struct waiting_set *set,
                        struct sched_request *r); // removes it from the unasked ones, if it is one of them

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/oracle_intake.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/block_manager.h"
+#include "worker/sequence.h"
+
+enum { REQUESTS = 32, TOKENS = 24, RANGES = 3 };
+
+struct drawn {
+    struct sequence_request request;
+    int32_t tokens[TOKENS], penalty_ids[2];
+    struct token_range kept[RANGES];
+};
+
+// A small valid request, but for the changes that follow.
+static void draw(struct drawn *d, struct random_source *random, const struct scheduler_limits *limits, int vocab)
+{
+    struct sequence_request *r = &d->request;
+    *d = (struct drawn){.request = {.tokens = d->tokens, .kept = d->kept, .penalty_ids = d->penalty_ids}};
+    sampling_defaults(&r->sampling);
+    r->n_kept_ranges = random_below(random, RANGES + 1);
+    for (int i = 0; i < r->n_kept_ranges; i++)
+        d->kept[i] = (struct token_range){3 * i, 3 * i + random_below(random, 2)};
+    int n_kept = r->n_kept_ranges ? 0 : 1 + random_below(random, 6);
+    for (int i = 0; i < r->n_kept_ranges; i++)
+        n_kept += d->kept[i].last - d->kept[i].first + 1;
+    r->n_generated = random_below(random, 3);
+    r->n_tokens = n_kept + r->n_generated;
+    r->prompt_tokens = r->n_kept_ranges ? d->kept[r->n_kept_ranges - 1].last + 1 + random_below(random, 2) : n_kept;
+    r->n_penalty_ids = random_below(random, 3);
+    for (int i = 0; i < TOKENS; i++)
+        d->tokens[i] = random_below(random, vocab);
+    int64_t room = limits->context_tokens - r->prompt_tokens, blocks = (int64_t)limits->kv_blocks * KV_BLOCK_TOKENS;
+    int64_t most = blocks - n_kept + 1 < room ? blocks - n_kept + 1 : room;
+    r->sampling.max_tokens = random_below(random, 2) && most < 100000 ? (int)most : r->n_generated + 1;
+}
+
+static int kept_count(const struct sequence_request *r)
+{
+    int n = r->n_kept_ranges ? 0 : r->prompt_tokens;
+    for (int i = 0; i < r->n_kept_ranges; i++)
+        n += r->kept[i].last - r->kept[i].first + 1;
+    return n;
+}
+
+// A range that changes, with as many tokens as it then says.
+static void change_range(struct drawn *d, struct random_source *random)
+{
+    struct sequence_request *r = &d->request;
+    struct token_range *range = &d->kept[random_below(random, RANGES)];
+    *(random_below(random, 2) ? &range->first : &range->last) += random_below(random, 5) - 2;
+    r->n_tokens = r->n_generated + kept_count(r);
+}
+
+static void change_one(struct drawn *d, struct random_source *random, int vocab)
+{
+    struct sequence_request *r = &d->request;
+    int step = random_below(random, 2) ? 1 : -1;
+    int32_t wrong = random_below(random, 2) ? -1 : vocab;
+    switch (random_below(random, 10)) {
+    case 0: r->n_tokens += step; break;
+    case 1: r->n_tokens += step; // fall through
+    case 2: r->n_generated += step; break;
+    case 3: r->prompt_tokens += step; break;
+    case 4: r->sampling.max_tokens += step; break;
+    case 5: d->tokens[random_below(random, TOKENS)] = wrong; break;
+    case 6: d->penalty_ids[random_below(random, 2)] = wrong; break;
+    case 7: r->n_tokens = r->n_generated, r->n_kept_ranges = r->prompt_tokens = 0; break;
+    default: change_range(d, random); break;
+    }
+}
+
+static bool ids_are_valid(const int32_t *ids, int n, int vocab)
+{
+    for (int i = 0; i < n; i++)
+        if (ids[i] < 0 || ids[i] >= vocab) return false;
+    return true;
+}
+
+// Each range is in the prompt and behind the one before.
+static bool ranges_are_valid(const struct sequence_request *r)
+{
+    for (int i = 0; i < r->n_kept_ranges; i++) {
+        if (r->kept[i].first < 0 || r->kept[i].last >= r->prompt_tokens || r->kept[i].first > r->kept[i].last)
+            return false;
+        if (i && r->kept[i].first <= r->kept[i - 1].last) return false;
+    }
+    return true;
+}
+
+static bool is_valid(const struct sequence_request *r, const struct scheduler_limits *limits, int vocab)
+{
+    int n_prompt = r->n_tokens - r->n_generated, max_tokens = r->sampling.max_tokens;
+    return r->n_generated >= 0 && n_prompt >= 1 && n_prompt == kept_count(r) && ranges_are_valid(r) &&
+           max_tokens > r->n_generated && r->prompt_tokens + max_tokens <= limits->context_tokens &&
+           n_prompt + max_tokens - 1 <= limits->kv_blocks * KV_BLOCK_TOKENS &&
+           ids_are_valid(r->tokens, r->n_tokens, vocab) && ids_are_valid(r->penalty_ids, r->n_penalty_ids, vocab);
+}
+
+const char *oracle_intake(struct random_source *random, const struct scheduler_limits *limits, int vocab_size)
+{
+    struct sequence_limits sequence_limits = {vocab_size, limits->context_tokens, limits->kv_blocks};
+    for (int i = 0; i < REQUESTS; i++) {
+        struct drawn d;
+        struct sequence *q = NULL;
+        draw(&d, random, limits, vocab_size);
+        change_one(&d, random, vocab_size);
+        enum status status = sequence_create(&d.request, &sequence_limits, &q);
+        if ((status == STATUS_OK) != is_valid(&d.request, limits, vocab_size))
+            return q ? "a request that is not valid was accepted" : "a valid request was refused";
+        if (q) sequence_free(q);
+    }
+    return NULL;
+}
