@@ -153,6 +153,15 @@ struct client *client_of_number(const struct world *w, uint64_t number)
     return number < (uint64_t)w->clients->n_numbers ? w->clients->of_number[number] : NULL;
 }
 
+// Makes its request, for the core.
+static void client_begin(struct client *client)
+{
+    client->submitted_us = client->w->now_us;
+    client->r = request_make(client);
+    client->r->sink = (struct request_sink){on_tokens, client_check_prompt_logprobs, on_done, client};
+    world_digest(client->w, (uint64_t)client->plan->id);
+}
+
 static void client_submit(struct world *w, const struct event *event)
 {
     struct client *client = event->object;
@@ -162,10 +171,7 @@ static void client_submit(struct world *w, const struct event *event)
         if (!client_retries(client, true, STATUS_OK)) client_end(client);
         return;
     }
-    client->submitted_us = w->now_us;
-    client->r = request_make(client);
-    client->r->sink = (struct request_sink){on_tokens, client_check_prompt_logprobs, on_done, client};
-    world_digest(w, (uint64_t)client->plan->id);
+    client_begin(client);
     client_number(w->clients, client);
     core_submit(sim_router_core(w->router), client->r, w->now_us);
     client_check_intake(client);
@@ -202,6 +208,11 @@ static void cancel_handle(struct world *w, const struct event *event)
         if (!core_cancel(sim_router_core(w->router), client->r->number, w->now_us))
             client_fail(client, "cannot be cancelled");
         if (client->r) client_fail(client, "goes on after it was cancelled");
+    } else if (sim_router_core(w->router) && !client->tries) { // its prompt is being tokenised
+        client->tries++;
+        client_begin(client);
+        core_submit_aborted(sim_router_core(w->router), client->r, w->now_us);
+        if (client->r) client_fail(client, "goes on after it was aborted before its start");
     } else {
         client_end(client);
     }
@@ -223,7 +234,7 @@ static void abort_handle(struct world *w, const struct event *event)
     char *id = mem_string(client->r->id); // the request ends with its own
     if (!core_abort(sim_router_core(w->router), id, 0, w->now_us)) client_fail(client, "cannot be aborted");
     free(id);
-    if (client->r) client_fail(client, "goes on after it was aborted");
+    if (client->r) client_fail(client, "goes on after it was aborted before its start");
 }
 
 void client_abort(struct world *w, int64_t id)

@@ -125,7 +125,11 @@ def put_in(source, build, rng, part):
         open(target, "w").write(original)
 
 
-def prepare(folder):
+SANITIZERS = "-O1 -g1 -Wno-error -fsanitize=address,undefined -fno-sanitize-recover=undefined"
+
+
+def prepare(folder, flags=SANITIZERS):
+    """Copies the sources into the folder and builds the simulator there."""
     source, build = os.path.join(folder, "source"), os.path.join(folder, "build")
     os.makedirs(folder, exist_ok=True)
     files = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, check=True, text=True,
@@ -136,7 +140,6 @@ def prepare(folder):
         same = os.path.isfile(target) and filecmp.cmp(os.path.join(ROOT, name), target, shallow=False)
         if os.path.isfile(os.path.join(ROOT, name)) and not same:  # an interrupted run leaves its last fault behind
             shutil.copy(os.path.join(ROOT, name), target)
-    flags = "-O1 -g1 -Wno-error -fsanitize=address,undefined -fno-sanitize-recover=undefined"
     subprocess.run(["cmake", "-S", source, "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=None", f"-DCMAKE_C_FLAGS={flags}",
                     "-DFOREPACK_TESTS=OFF", "-DFOREPACK_CUDA=OFF", "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON"], check=True,
                    stdout=subprocess.DEVNULL)

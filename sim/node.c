@@ -151,7 +151,7 @@ static void send_hello(struct sim_node *node)
     hello.host = "sim";
     hello.ranks = 1;
     hello.backend = "sim";
-    hello.dtype = hello.kv_dtype = "f32";
+    hello.dtype = hello.kv_dtype = plan->role ? "bf16" : "f32"; // compared within a role
     hello.protocol = CLUSTER_PROTOCOL_VERSION;
     hello.instance = (uint64_t)node->index << 32 | node->life;
     hello.model_fingerprint = plan->role ? 1 : 2;

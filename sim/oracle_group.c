@@ -97,9 +97,12 @@ void group_oracle_before(struct group_oracle *o, const struct scheduler *s)
 {
     o->n_running = o->n_queue = o->prompt_rows = o->decodes = 0;
     o->preemptions = s->preemptions;
+    o->counted_rows = s->prompt_rows;
+    o->generated = 0;
     for (int i = 0; i < s->n_running; i++) {
         struct sequence_before before = describe(s, s->running[i]);
         before.lost = entries_lost(s, s->running[i]);
+        o->generated += s->running[i]->n_cached >= s->running[i]->n_kept;
         *(before.is_prompt ? &o->prompt_rows : &o->decodes) += before.pending;
         MEM_GROW(o->running, o->n_running, o->running_capacity);
         o->running[o->n_running++] = before;
@@ -213,6 +216,8 @@ const char *group_oracle_after(const struct group_oracle *o, const struct schedu
     if (!problem && !preempted) problem = waits_check(o, s);
     // Pacing and sampling on the host keep rows out of a pass.
     if (problem || preempted || !isinf(s->pace.budget) || s->host_rows_left < INT_MAX / 2) return problem;
+    if (s->prompt_rows - o->counted_rows > (uint64_t)(s->builder.batch.n_rows - o->generated))
+        return "rows of generated tokens were counted as those of prompts";
     problem = rows_check(o, s);
     return problem ? problem : starts_check(o, s);
 }

@@ -14,8 +14,9 @@ struct sequence_before {
 struct group_oracle {
     struct sequence_before *running, *queue; // in their order
     int n_running, n_queue, running_capacity, queue_capacity;
-    int prompt_rows, decodes; // of the running sequences
-    uint64_t preemptions;
+    int prompt_rows, decodes;           // of the running sequences
+    uint64_t preemptions, counted_rows; // rows that were counted as those of prompts
+    int generated;                      // running sequences that have computed their prompts
     bool has_wrong_match; // the cached prefix that a waiting sequence remembers is another one than in the cache
 };
 

@@ -35,6 +35,26 @@ static void check_group(struct world *w, const struct waiting_set *set, const st
         HOLDS(other && walk.blocks == r->n_prefix && other->tenant_queue == r->tenant_queue && other->packable);
 }
 
+// A walk from the request's prefix finds all of its tenant queue that pay by sharing with it.
+static void check_walk(struct world *w, const struct waiting_set *set, const struct sched_request *r)
+{
+    const struct request_list *lists[] = {&set->queue, &set->overdue};
+    struct prefix_walk walk;
+    int found = 0, there = 0;
+    if (!r->packable || !r->n_prefix) return;
+    prefix_walk_start(&walk, &set->groups, r->tenant_queue, r->prefix, r->n_prefix);
+    while (prefix_walk_next(&walk))
+        found++;
+    for (int k = 0; k < 2; k++) {
+        for (const struct sched_request *s = lists[k]->first; s; s = s->next) {
+            int common = prefix_chain_common(s->prefix, s->n_prefix, r->prefix, r->n_prefix);
+            there +=
+                s->packable && s->tenant_queue == r->tenant_queue && common && prefix_group_pays(s->need.rows, common);
+        }
+    }
+    HOLDS(found == there || walk.scan_cost >= PREFIX_SCAN_MAX);
+}
+
 // What the index of all nodes has of the request's prefix, against the record of each node.
 static void check_prefix_index(struct world *w, const struct core *c, enum node_role role,
                                const struct sched_request *r)
@@ -136,6 +156,7 @@ void oracle_waiting(struct world *w, const struct core *c, const struct waiting_
             HOLDS(sched_pool_can_hold(&c->view, set->role, s) == some_node_holds(c, set->role, s));
             check_group(w, set, s);
             check_prefix_index(w, c, set->role, s);
+            if (n % 16 == 0) check_walk(w, set, s);
         }
     }
     HOLDS(n == waiting_set_count(set) && rows == set->rows && set->n_picked == 0);

@@ -137,10 +137,10 @@ static void tick(struct world *w, const struct event *event)
     bool went_on = router->core->in_round[NODE_SPECULATOR] || router->core->in_round[NODE_WORKER];
     core_tick(router->core, w->now_us);
     rounds_check(w, went_on);
-    if (!went_on) passed_over_check(w);
+    if (!went_on && !w->scenario->load) passed_over_check(w);
     bool goes_on = router->core->in_round[NODE_SPECULATOR] || router->core->in_round[NODE_WORKER];
     HOLDS(!goes_on || core_next_deadline_us(router->core) <= w->now_us);
-    if (++router->ticks % 5 == 0) oracles_check_tick(w);
+    if (++router->ticks % 5 == 0 && !w->scenario->load) oracles_check_tick(w);
     tick_plan(router, core_next_deadline_us(router->core));
 }
 
@@ -187,7 +187,7 @@ static void end_send(struct node_link *link, const Forepack__Cluster__V1__Router
     bool prefill = message->kind_case == FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_PREFILL_BIN;
     bool score = message->kind_case == FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_SCORE_BIN;
     if (prefill || score) work_check(end->w, prefill ? NODE_WORKER : NODE_SPECULATOR);
-    if (prefill || score) bin_check(end, message);
+    if ((prefill || score) && !end->w->scenario->load) bin_check(end, message);
     size_t n = forepack__cluster__v1__router_message__get_packed_size(message);
     placement_sent(end->w, stream_owner(end->stream, STREAM_NODE), &end->prefixes, message, n);
     uint8_t *bytes = mem_alloc(n);
