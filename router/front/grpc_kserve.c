@@ -108,8 +108,8 @@ static void event_half_close(struct core *c, void *arg, int64_t now_us)
 // Answers a message that is refused, with the reason in status_message(). The other requests of a stream go on.
 static void call_answer_refused(struct kserve_call *c, const char *id, enum status status, int64_t retry_us)
 {
-    log_event(LOG_INFO, "request_refused", LOG_FIELD("client_id", id), LOG_FIELD("status", status_name(status)),
-              LOG_REASON);
+    log_event_limited(LOG_INFO, "request_refused", LOG_FIELD("client_id", id), LOG_FIELD("status", status_name(status)),
+                      LOG_REASON);
     front_refused(c->client.front, status);
     atomic_fetch_sub(&c->requests, 1);
     if (c->stream)
@@ -118,7 +118,7 @@ static void call_answer_refused(struct kserve_call *c, const char *id, enum stat
         reply_refuse_until(c->call, status, retry_us);
 }
 
-// `a`: its answer, or NULL.
+// A message that was admitted. `a`: its answer, or NULL.
 static void call_refuse(struct reading *reading, struct answer *a, const char *id, enum status status, int64_t retry_us)
 {
     client_trace_refused(reading->client, a, status, clock_now_us());
