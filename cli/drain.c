@@ -72,24 +72,33 @@ static void print_start(const char *node_id, const Forepack__V1__DrainNodeRespon
                                            : "prompts are prefilled whole");
 }
 
-// Until the process is gone. OK, or FAILED after --timeout-s.
+static void print_left(const struct drain *drain, uint32_t running, uint32_t *last)
+{
+    if (running == *last) return;
+    printf("%s: requests left: %" PRIu32 "\n", drain->node_id, running);
+    fflush(stdout);
+    *last = running;
+}
+
+// Until the process is gone. DEADLINE after --timeout-s. A router that is too busy to answer is asked again.
 static enum status drain_wait(const struct drain *drain, uint32_t running, int64_t start_us)
 {
     const struct timespec pause = {.tv_nsec = 200000000};
-    Forepack__V1__DrainNodeResponse *m;
-    enum status status;
-    while ((status = drain_ask(drain, &m)) == STATUS_OK) {
-        if (m->running != running) printf("%s: requests left: %" PRIu32 "\n", drain->node_id, m->running);
-        fflush(stdout);
-        running = m->running;
-        forepack__v1__drain_node_response__free_unpacked(m, NULL);
+    for (;;) {
+        Forepack__V1__DrainNodeResponse *m = NULL;
+        enum status status = drain_ask(drain, &m);
+        if (status == STATUS_NOT_FOUND) return STATUS_OK;
+        if (status != STATUS_OK && status != STATUS_EXHAUSTED) return status;
+        if (m) {
+            print_left(drain, m->running, &running);
+            forepack__v1__drain_node_response__free_unpacked(m, NULL);
+        }
         if (o.timeout_s && clock_now_us() - start_us >= o.timeout_s * 1000000)
             return status_fail(STATUS_DEADLINE,
                                "%s still has %" PRIu32 " requests after %" PRId64 " s: it goes on draining",
                                drain->node_id, running, o.timeout_s);
         nanosleep(&pause, NULL);
     }
-    return status == STATUS_NOT_FOUND ? STATUS_OK : status;
 }
 
 static enum status drain_node(struct drain *drain)

@@ -69,17 +69,21 @@ static const struct option options[] = {
     {.name = "-Queue and packing"},
     {.name = "max-queue-requests", .type = OPTION_INT, .value = &o.max_queue_requests, .default_text = "10000",
      .min = 1, .max = 10000000, .unit = "requests",
+     .live = true,
      .help = "requests that may wait; further requests are refused with RESOURCE_EXHAUSTED"},
     {.name = "max-queue-tokens", .type = OPTION_INT, .value = &o.max_queue_tokens, .default_text = "100000000",
      .min = 1, .max = 1e15, .unit = "tokens",
+     .live = true,
      .help = "prompt tokens of all waiting requests; further requests are refused with RESOURCE_EXHAUSTED"},
     {.name = "queue-reserve", .type = OPTION_INT, .value = &o.queue_reserve, .default_text = "10", .max = 49,
+     .live = true,
      .unit = "%", .help = "part of both limits that each priority class leaves to every class above it: with 10, normal "
                           "requests (priority 0) fill at most 90 % of the queue and low ones (below 0) 80 %"},
     {.name = "tenant-queue-share", .type = OPTION_INT, .value = &o.tenant_queue_share, .default_text = "80", .min = 1,
-     .max = 100, .unit = "%", .help = "part of these limits that the requests of one tenant may fill; each further tenant "
-                                      "may fill the same part of the rest; 100: no bound. With --tenant-weights all "
-                                      "tenants that it does not name count as one"},
+     .max = 100, .live = true,
+     .unit = "%", .help = "part of these limits that the requests of one tenant may fill; each further tenant may fill "
+                          "the same part of the rest; 100: no bound. With --tenant-weights all tenants that it does "
+                          "not name count as one"},
     {.name = "tenant-weights", .type = OPTION_STRING, .value = &o.tenant_weights, .placeholder = "NAME=W,...",
      .help = "tokens that a tenant gets for each token of a tenant that is not named, while requests of both wait "
              "(W 0.001..1000)"},
@@ -135,7 +139,8 @@ static const struct option options[] = {
      .help = "accept nodes of one role that differ in backend or types; a request that moves between them may change "
              "its tokens"},
     {.name = "drain-ms", .type = OPTION_INT, .value = &o.drain_ms, .default_text = "30000", .max = 3600000,
-     .unit = "ms", .live = true, .help = "time that running requests get to finish after SIGTERM; a second signal stops at once"},
+     .live = true,
+     .unit = "ms", .help = "time that running requests get to finish after SIGTERM; a second signal stops at once"},
     TRACE_OPTION_ROWS(o.trace),
     {.name = "-Logging"},
     LOG_OPTION_ROWS(o.log),
@@ -143,10 +148,11 @@ static const struct option options[] = {
 };
 // clang-format on
 
-static const char usage[] = "Usage: forepack-router --model DIR [options]\n"
-                            "The router of a Forepack cluster: clients and nodes connect to it. SIGTERM drains it.\n"
-                            "SIGHUP reads changed files: API keys, cluster token, certificates, and log-level and\n"
-                            "drain-ms in the --config file.";
+static const char usage[] =
+    "Usage: forepack-router --model DIR [options]\n"
+    "The router of a Forepack cluster: clients and nodes connect to it. SIGTERM drains it.\n"
+    "SIGHUP reads changed files: API keys, cluster token, certificates, and the log level, the\n"
+    "bounds of the queue and drain-ms in the --config file.";
 
 // The last component of a path, free() it.
 static char *path_base_name(const char *path)
@@ -231,8 +237,7 @@ static enum status front_open(struct front *front)
     prefill_defaults(&front->prefill);
     prefill_mode_parse(o.prefill, &front->prefill.mode);
     front->prefill.keep_rate = o.keep_rate;
-    front->max_queue_requests = o.max_queue_requests;
-    front->max_queue_tokens = o.max_queue_tokens;
+    atomic_init(&front->max_queue_requests, (int)o.max_queue_requests);
     front->started_us = clock_now_us();
     return STATUS_OK;
 }
@@ -272,15 +277,19 @@ static enum status fingerprints_parse(void)
     return fingerprint_parse("speculator-fingerprint", o.speculator_fingerprint, &o.fingerprints[NODE_SPECULATOR]);
 }
 
+static void queue_bounds_fill(struct core_options *bounds)
+{
+    bounds->max_queue_requests = (int)o.max_queue_requests;
+    bounds->max_queue_tokens = o.max_queue_tokens;
+    bounds->queue_reserve_percent = (int)o.queue_reserve;
+    bounds->tenant_queue_percent = tenant_queue_percent();
+}
+
 static struct core *router_core_create(struct front *front, const struct tenant_weight *weights, int n_weights)
 {
     struct core_ops ops;
     front_core_ops_init(front, &ops);
     struct core_options core_options = {
-        .max_queue_requests = (int)o.max_queue_requests,
-        .max_queue_tokens = o.max_queue_tokens,
-        .queue_reserve_percent = (int)o.queue_reserve,
-        .tenant_queue_percent = tenant_queue_percent(),
         .tenant_weights = weights,
         .n_tenant_weights = n_weights,
         .max_wait_us = o.max_wait_ms * 1000,
@@ -299,6 +308,7 @@ static struct core *router_core_create(struct front *front, const struct tenant_
         .vocab_size = front->config.vocab_size,
         .clock_us = clock_now_us,
     };
+    queue_bounds_fill(&core_options);
     memcpy(core_options.model_fingerprints, o.fingerprints, sizeof o.fingerprints);
     return core_create(&core_options, &ops);
 }
@@ -362,21 +372,37 @@ static bool router_drain(struct front *front, sigset_t *signals)
 
 // --- files that have changed
 
+static void event_set_queue_bounds(struct core *c, void *arg, int64_t now_us)
+{
+    core_set_queue_bounds(c, arg);
+    free(arg);
+}
+
+static void live_options_apply(struct front *front)
+{
+    struct core_options *bounds = mem_alloc(sizeof *bounds);
+    log_options_apply_level(&o.log); // --drain-ms is read when the router drains
+    queue_bounds_fill(bounds);
+    atomic_store(&front->max_queue_requests, bounds->max_queue_requests);
+    intake_pool_set_bounds(front->pool, bounds->max_queue_requests, bounds->tenant_queue_percent);
+    loop_post(front->loop, event_set_queue_bounds, bounds);
+}
+
 // Each reader logs what changed; a file with an error is logged too, and what it had before stays in use. Each also
 // looks at its file by itself when it is needed; the --config file is read here alone.
-static void router_reload(const struct front *front, const struct listeners *listeners)
+static void router_reload(struct front *front, const struct listeners *listeners)
 {
     log_event(LOG_INFO, "reload_started", LOG_FIELD("signal", "SIGHUP"));
     if (options_reload(options) != STATUS_OK)
         log_event(LOG_ERROR, "config_refused", LOG_REASON, LOG_FIELD("effect", "all options stay as they are"));
-    log_options_apply_level(&o.log);
+    live_options_apply(front);
     identity_reload(front->identity);
     listeners_reload(listeners, front);
     log_event(LOG_INFO, "reload_done", LOG_FIELD("signal", "SIGHUP"));
 }
 
 // Until a signal ends the router.
-static void signals_await(const struct front *front, const struct listeners *listeners, const sigset_t *signals)
+static void signals_await(struct front *front, const struct listeners *listeners, const sigset_t *signals)
 {
     int signal;
     while (sigwait(signals, &signal) == 0 && signal == SIGHUP)

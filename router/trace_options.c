@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/address.h"
 #include "base/secret_file.h"
 #include "net/rpc.h"
 
@@ -19,7 +20,7 @@ static enum status headers_check(const struct trace_options *o, bool insecure)
 {
     bool loopback;
     if (!o->headers_file || o->tls_ca || insecure) return STATUS_OK;
-    enum status status = rpc_address_is_loopback(o->endpoint, &loopback);
+    enum status status = address_is_loopback(o->endpoint, &loopback);
     if (status != STATUS_OK) return status_context(status, "--otlp-endpoint");
     if (loopback) return STATUS_OK;
     return status_fail(STATUS_INVALID,

@@ -13,8 +13,7 @@
 
 static struct live_snapshot snapshot_of(const struct fixture *fixture)
 {
-    struct live_snapshot snapshot = {
-        .model_name = "m", .unix_s = fixture->now_us / SECOND, .now_us = fixture->now_us, .capacity_requests = 7};
+    struct live_snapshot snapshot = {.model_name = "m", .unix_s = fixture->now_us / SECOND, .now_us = fixture->now_us};
     core_get_metrics(fixture->c, fixture->now_us, &snapshot.core);
     memcpy(snapshot.bins, core_get_recent_bins(fixture->c), sizeof snapshot.bins);
     return snapshot;
@@ -78,7 +77,7 @@ START_TEST(numbers_are_those_of_the_core)
     ck_assert_int_gt(status.waiting, 0);
     ck_assert_double_eq(number(root, "queue.waiting"), status.waiting);
     ck_assert_double_eq(number(root, "queue.running"), status.running);
-    ck_assert_double_eq(number(root, "queue.capacity_requests"), 7);
+    ck_assert_double_eq(number(root, "queue.capacity_requests"), status.classes[QUEUE_HIGH].max_requests);
     ck_assert_double_eq(number(root, "queue.classes.high.waiting"), status.classes[QUEUE_HIGH].waiting);
     ck_assert_double_eq(number(root, "queue.classes.low.waiting_tokens"),
                         (double)status.classes[QUEUE_LOW].waiting_tokens);

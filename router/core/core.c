@@ -47,6 +47,14 @@ struct core *core_create(const struct core_options *options, const struct core_o
     return c;
 }
 
+void core_set_queue_bounds(struct core *c, const struct core_options *options)
+{
+    c->options.max_queue_requests = options->max_queue_requests;
+    c->options.max_queue_tokens = options->max_queue_tokens;
+    c->options.queue_reserve_percent = options->queue_reserve_percent;
+    c->options.tenant_queue_percent = options->tenant_queue_percent;
+}
+
 static void cancel_all(struct core *c, const struct request_list *list)
 {
     while (list->first) {

@@ -81,6 +81,9 @@ struct core_options {
     int64_t (*clock_us)(void); // by which planning is timed, for metrics alone; NULL: it is not timed
 };
 
+// The bounds of the queue from now on, from the options that have `queue` in their name. Waiting requests stay.
+void core_set_queue_bounds(struct core *c, const struct core_options *options);
+
 struct core *core_create(const struct core_options *options, const struct core_ops *ops);
 void core_free(struct core *c); // every request left ends as CANCELLED first
 

@@ -63,7 +63,7 @@ struct front {
     struct identity *identity;        // NULL: no API keys are used, every caller may do everything
     bool share_prefix_cache;          // among tenants
     int64_t heartbeat_ms;
-    int64_t max_queue_requests, max_queue_tokens;
+    atomic_int max_queue_requests;
     int tail_tokens;
     int pinned_turn_tokens; // see chat_render()
     struct prefill prefill; // for clients that give no prefill options

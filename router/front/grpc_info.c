@@ -224,14 +224,14 @@ struct queue_message {
     Forepack__V1__QueueClass classes[QUEUE_CLASSES], *list[QUEUE_CLASSES];
 };
 
-static void queue_fill(const struct core_status *status, const struct front *front, struct queue_message *m)
+static void queue_fill(const struct core_status *status, struct queue_message *m)
 {
     forepack__v1__queue_info__init(&m->queue);
     m->queue.waiting = (uint32_t)status->waiting;
     m->queue.waiting_tokens = (uint64_t)status->waiting_tokens;
     m->queue.running = (uint32_t)status->running;
-    m->queue.capacity_requests = (uint32_t)front->max_queue_requests;
-    m->queue.capacity_tokens = (uint64_t)front->max_queue_tokens;
+    m->queue.capacity_requests = (uint32_t)status->classes[QUEUE_HIGH].max_requests; // leaves nothing to others
+    m->queue.capacity_tokens = (uint64_t)status->classes[QUEUE_HIGH].max_tokens;
     for (int k = 0; k < QUEUE_CLASSES; k++) {
         m->list[k] = &m->classes[k];
         class_fill(&status->classes[k], (enum queue_class)k, &m->classes[k]);
@@ -297,7 +297,7 @@ static void send_cluster_info(struct rpc_call *call, const struct core *c, const
         list[i] = &nodes[i];
     }
     struct queue_message queue;
-    queue_fill(status, front, &queue);
+    queue_fill(status, &queue);
     struct pools_message pools;
     pools_fill(c, now_us, &pools);
     Forepack__V1__PackInfo score_bins, prefill_bins;

@@ -21,7 +21,8 @@ enum status intake_check_backlog(const struct front *front)
 {
     enum { BACKLOG_MIN = 1000 }; // room for the messages of nodes
     int backlog = loop_backlog(front->loop);
-    if (backlog <= front->max_queue_requests + BACKLOG_MIN) return STATUS_OK;
+    if (backlog <= atomic_load_explicit(&front->max_queue_requests, memory_order_relaxed) + BACKLOG_MIN)
+        return STATUS_OK;
     return status_fail(STATUS_EXHAUSTED, "the router is %d events behind: try again later", backlog);
 }
 

@@ -66,8 +66,6 @@ static void snapshot_take(struct live_pages *pages)
     snapshot->model_name = front->model_names[0];
     snapshot->unix_s = (int64_t)time(NULL);
     snapshot->uptime_s = (snapshot->now_us - front->started_us) / SECOND_US;
-    snapshot->capacity_requests = front->max_queue_requests;
-    snapshot->capacity_tokens = front->max_queue_tokens;
 }
 
 // --- events

@@ -217,16 +217,15 @@ static void pools_write(const struct core_metrics *core, struct bytes *out)
     JSON_ADD(out, "}");
 }
 
-static void queue_write(const struct live_snapshot *snapshot, struct bytes *out)
+static void queue_write(const struct core_status *status, struct bytes *out)
 {
-    const struct core_status *status = &snapshot->core.status;
     add_name(out, "queue");
     JSON_ADD(out, "{");
     add_integer(out, "waiting", status->waiting);
     add_integer(out, "waiting_tokens", status->waiting_tokens);
     add_integer(out, "running", status->running);
-    add_integer(out, "capacity_requests", snapshot->capacity_requests);
-    add_integer(out, "capacity_tokens", snapshot->capacity_tokens);
+    add_integer(out, "capacity_requests", status->classes[QUEUE_HIGH].max_requests); // leaves nothing to others
+    add_integer(out, "capacity_tokens", status->classes[QUEUE_HIGH].max_tokens);
     add_name(out, "classes");
     JSON_ADD(out, "{");
     for (int k = 0; k < QUEUE_CLASSES; k++) {
@@ -315,7 +314,7 @@ void live_snapshot_write(const struct live_snapshot *snapshot, const struct live
     point_write(point, out);
     nodes_write(status, out);
     pools_write(&snapshot->core, out);
-    queue_write(snapshot, out);
+    queue_write(status, out);
     bins_write("score_bins", &status->score_bins, &snapshot->bins[NODE_SPECULATOR], snapshot->now_us, out);
     bins_write("prefill_bins", &status->prefill_bins, &snapshot->bins[NODE_WORKER], snapshot->now_us, out);
     totals_write(&status->totals, out);

@@ -38,7 +38,6 @@ struct live_history {
 struct live_snapshot {
     const char *model_name;
     int64_t unix_s, now_us, uptime_s;
-    int64_t capacity_requests, capacity_tokens; // of the queue
     struct core_metrics core;
     struct recent_bins bins[NODE_ROLES];
 };

@@ -59,6 +59,8 @@ wait "$a" || fail "the drained node did not exit with 0"
 grep -q "drain_started by=router" "$work/a.log" || fail "the node does not say who drained it"
 grep -q "drain_requested node=a key=boss" "$work/router.log" || fail "the router does not say who drained the node"
 is_gone a || fail "the drained node is still attached"
+status_is '.pools.worker | .nodes == 1 and .waiting == 0 and .queue_s == 0 and .busy_s > 0 and .attached_s > .busy_s' ||
+    fail "the pool after a node has left: $(status_json | jq -c .pools)"
 refused "no node a is attached: attached are: b" as boss drain a
 
 # The last worker group.
@@ -68,7 +70,7 @@ drain b >"$work/drain"
 grep -q "no other worker group takes work" "$work/error" || fail "no warning about the last worker group"
 equal 503 "$(code_of /ready)" "readiness without a worker group"
 wait "$b" || fail "the last node did not exit with 0"
-refused "no worker group is attached" generate --prompt Hello --max-tokens 2
+refused "did not come back\|no worker group is attached" generate --prompt Hello --max-tokens 2
 
 # A node that a supervisor starts anew under the same name is another process: it serves.
 start_worker b

@@ -292,7 +292,6 @@ def check_errors(model):
     refused(completions, {"prompt": [[]]}, 400, "prompt", None, "empty")
     refused(completions, {"prompt": [1, "a"]}, 400, "prompt", None, "a list of token ids")
     refused(completions, {"prompt": [10 ** 9]}, 400, "prompt", None, "outside the vocabulary")
-    refused(completions, {"prompt": "x", "echo": True, "logprobs": 1}, 400, "echo", unsupported, "not supported with logprobs")
     refused(completions, {"prompt": "x", "n": 2, "best_of": 3}, 400, "best_of", unsupported, "not supported")
     refused(completions, {"prompt": long_prompt, "ttft_deadline_ms": 1}, 504, None, "deadline_exceeded", "ttft_deadline_ms")
     refused(completions, {"prompt": "x" * 300000}, 400, None, length, "shorten it")

@@ -122,18 +122,19 @@ silent "error"
 
 # Options in the --config file: some may change while the program runs, others not, flags never.
 sed -i 's/drain-ms = 20000/drain-ms = 21000/; s/max-queue-requests = 1000/max-queue-requests = 5/' "$work/router.conf"
-printf 'log-level = debug\nmax-wait-ms = 7\n' >>"$work/router.conf"
+printf 'log-level = debug\nmax-wait-ms = 7\nbins-ahead = 3\n' >>"$work/router.conf"
 reload router
 said 'info router option_changed option=drain-ms old=20000 new=21000'
 said 'info router option_changed option=log-level old=info new=debug'
-said 'warn router option_not_changed option=max-queue-requests old=1000 new=5 effect="the program has to be started again for it"'
+said 'info router option_changed option=max-queue-requests old=1000 new=5'
+said 'warn router option_not_changed option=bins-ahead old=2 new=3 effect="the program has to be started again for it"'
 silent "max-wait-ms"
-equal 1000 "$(status_json | jq .queue.capacity_requests)" "places of the queue"
+equal 5 "$(status_json | jq .queue.capacity_requests)" "places of the queue"
 as acme generate --prompt Hi --max-tokens 1 >/dev/null
 grep -q "debug router bin_dispatched" "$work/router.log" || fail "the log level did not change"
 echo "log-level = loud" >>"$work/router.conf"
 reload router
-said 'error router config_refused reason=".*router.conf:10: --log-level .loud.: must be one of .*" effect="all options stay as they are"'
+said 'error router config_refused reason=".*router.conf:11: --log-level .loud.: must be one of .*" effect="all options stay as they are"'
 cp "$work/first.conf" "$work/router.conf"
 reload router
 said 'option_changed option=drain-ms old=21000 new=20000'
