@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -13,15 +14,20 @@
 
 // Written once before other threads start, read-only afterwards.
 static char process[64] = "forepack";
-static enum log_level limit = LOG_INFO;
 static enum log_format format = LOG_FORMAT_LOGFMT;
+static atomic_int limit = LOG_INFO; // relaxed: a line more or less does not matter while it changes
 
 static const char *const level_names[] = {"error", "warn", "info", "debug"};
 
 void log_setup(const char *name, enum log_level level)
 {
     snprintf(process, sizeof process, "%s", name);
-    limit = level;
+    log_set_level(level);
+}
+
+void log_set_level(enum log_level level)
+{
+    atomic_store_explicit(&limit, level, memory_order_relaxed);
 }
 
 void log_set_format(enum log_format chosen)
@@ -180,7 +186,7 @@ static void line_end(struct line *line)
 
 void log_write(enum log_level level, const char *event, const struct log_field *fields, size_t n_fields)
 {
-    if (level > limit) return;
+    if ((int)level > atomic_load_explicit(&limit, memory_order_relaxed)) return;
     bool json = format == LOG_FORMAT_JSON;
     struct line line = {.n = 0};
     line_begin(&line, level);
@@ -196,4 +202,17 @@ void log_write(enum log_level level, const char *event, const struct log_field *
     }
     line_end(&line);
     log_writer_put(line.text, line.n);
+}
+
+bool log_limit_take(struct log_limit *place, int64_t now_us, unsigned long long *left_out_p)
+{
+    long long second = now_us / 1000000 + 1, before = atomic_load(&place->second); // 0: no line yet
+    if (before != second && atomic_compare_exchange_strong(&place->second, &before, second))
+        atomic_store(&place->lines, 0);
+    if (atomic_fetch_add(&place->lines, 1) < LOG_LIMIT_LINES) {
+        *left_out_p = atomic_exchange(&place->left_out, 0);
+        return true;
+    }
+    atomic_fetch_add(&place->left_out, 1);
+    return false;
 }

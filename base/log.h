@@ -14,9 +14,12 @@
 // Lines are written directly; after log_writer_start() (base/log_writer.h) logging never blocks.
 #pragma once
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "base/clock.h"
 
 enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };
 enum log_format { LOG_FORMAT_LOGFMT, LOG_FORMAT_JSON };
@@ -26,6 +29,7 @@ enum { LOG_LINE_BYTES = 2048 };
 // Call both before other threads start. Until then lines are logfmt, level info.
 void log_setup(const char *process, enum log_level level);
 void log_set_format(enum log_format format);
+void log_set_level(enum log_level level); // any thread, at any time
 
 // "error", "warn", "info" or "debug" to a level; false for any other name.
 bool log_level_parse(const char *name, enum log_level *level_p);
@@ -63,6 +67,24 @@ struct log_field {
     log_write(level, event, (const struct log_field[]){__VA_ARGS__},                                                   \
               sizeof((const struct log_field[]){__VA_ARGS__}) / sizeof(struct log_field))
 void log_write(enum log_level level, const char *event, const struct log_field *fields, size_t n_fields);
+
+// For events that others can cause at will: LOG_LIMIT_LINES lines a second at most from each place in the code, so that
+// they cannot fill the disk. The next line that is written has the number of those left out in the field left_out.
+enum { LOG_LIMIT_LINES = 20 };
+struct log_limit { // static, zero
+    atomic_llong second;
+    atomic_uint lines; // in this second
+    atomic_ullong left_out;
+};
+#define log_event_limited(level, event, ...)                                                                           \
+    do {                                                                                                               \
+        static struct log_limit log_limit_;                                                                            \
+        unsigned long long left_out_;                                                                                  \
+        if (!log_limit_take(&log_limit_, clock_now_us(), &left_out_)) break;                                           \
+        const struct log_field fields_[] = {__VA_ARGS__, LOG_FIELD("left_out", left_out_)};                            \
+        log_write(level, event, fields_, sizeof fields_ / sizeof *fields_ - (left_out_ ? 0 : 1));                      \
+    } while (0)
+bool log_limit_take(struct log_limit *place, int64_t now_us, unsigned long long *left_out_p);
 
 static inline struct log_field log_field_text(const char *key, const char *text)
 {

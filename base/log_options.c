@@ -6,11 +6,17 @@
 
 #include "base/log_writer.h"
 
-void log_options_apply(const struct log_options *options, const char *process)
+void log_options_apply_level(const struct log_options *options)
 {
     enum log_level level = LOG_INFO;
     log_level_parse(options->level, &level);
-    log_setup(process, level);
+    log_set_level(level);
+}
+
+void log_options_apply(const struct log_options *options, const char *process)
+{
+    log_setup(process, LOG_INFO);
+    log_options_apply_level(options);
     log_set_format(strcmp(options->format, "json") == 0 ? LOG_FORMAT_JSON : LOG_FORMAT_LOGFMT);
     signal(SIGPIPE, SIG_IGN); // a program outlives the reader of its log
     log_writer_start();

@@ -20,7 +20,8 @@ struct log_options {
 #define LOG_OPTION_ROWS(o) LOG_OPTION_ROWS_FROM(o, "info")
 #define LOG_OPTION_ROWS_FROM(o, default_level)                                                                         \
     {.name = "log-level", .type = OPTION_CHOICE, .value = &(o).level, .default_text = default_level,                   \
-     .choices = "error|warn|info|debug", .help = "most verbose level that is logged on standard error"},               \
+     .choices = "error|warn|info|debug", .live = true,                                                                 \
+     .help = "most verbose level that is logged on standard error"},                                                  \
     {.name = "log-format", .type = OPTION_CHOICE, .value = &(o).format, .default_text = "logfmt",                      \
      .choices = "logfmt|json", .help = "format of log lines: key=value text, or one JSON object per line"}
 // clang-format on
@@ -29,3 +30,5 @@ struct log_options {
 // start. From then on the program continues when its standard error is not read: SIGPIPE is ignored, and a separate
 // thread writes the lines (base/log_writer.h).
 void log_options_apply(const struct log_options *options, const char *process);
+// The level after options_reload(). Any thread.
+void log_options_apply_level(const struct log_options *options);

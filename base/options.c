@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parsing and the settings line; options_help.c writes --help.
+// Parsing and the settings line; options_help.c writes --help, options_reload.c reads the --config file again.
 #include "base/options.h"
 
 #include <ctype.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,15 +13,25 @@
 #include "base/mem.h"
 
 // Rows that a file or a flag has set, of all tables parsed so far (a program has one or two).
-static const struct option *given_rows[256];
-static int n_given;
+struct row_set {
+    const struct option *rows[256];
+    int n;
+};
+static struct row_set given, given_by_flag;
+static const char *config_path; // of the last --config; points into argv
 
-static void option_mark_given(const struct option *row)
+static bool rows_have(const struct row_set *set, const struct option *row)
 {
-    for (int i = 0; i < n_given; i++) {
-        if (given_rows[i] == row) return;
+    for (int i = 0; i < set->n; i++) {
+        if (set->rows[i] == row) return true;
     }
-    if (n_given < (int)(sizeof given_rows / sizeof given_rows[0])) given_rows[n_given++] = row;
+    return false;
+}
+
+static void rows_add(struct row_set *set, const struct option *row)
+{
+    int room = (int)(sizeof set->rows / sizeof set->rows[0]);
+    if (!rows_have(set, row) && set->n < room) set->rows[set->n++] = row;
 }
 
 static const struct option *option_find(const struct option *table, const char *name, size_t length)
@@ -109,10 +120,19 @@ static enum status option_set(const struct option *row, const char *text)
     return STATUS_OK;
 }
 
+typedef enum status set_fn(const struct option *row, const char *text);
+
 static enum status option_set_given(const struct option *row, const char *text)
 {
     enum status status = option_set(row, text);
-    if (status == STATUS_OK) option_mark_given(row);
+    if (status == STATUS_OK) rows_add(&given, row);
+    return status;
+}
+
+static enum status option_set_by_flag(const struct option *row, const char *text)
+{
+    enum status status = option_set_given(row, text);
+    if (status == STATUS_OK) rows_add(&given_by_flag, row);
     return status;
 }
 
@@ -126,7 +146,7 @@ static char *text_trim(char *text)
     return text;
 }
 
-static enum status options_read_file(const struct option *table, const char *path)
+static enum status options_read_file(const struct option *table, const char *path, set_fn *set)
 {
     FILE *file = fopen(path, "r");
     if (!file) return status_fail(STATUS_INVALID, "--config %s: %s", path, strerror(errno));
@@ -144,8 +164,8 @@ static enum status options_read_file(const struct option *table, const char *pat
         *value++ = 0;
         key = text_trim(key);
         const struct option *row = option_find(table, key, strlen(key));
-        status = row ? option_set_given(row, text_trim(value))
-                     : status_fail(STATUS_INVALID, "unknown key '%s' (--help lists all)", key);
+        status =
+            row ? set(row, text_trim(value)) : status_fail(STATUS_INVALID, "unknown key '%s' (--help lists all)", key);
         if (status != STATUS_OK) status_context(status, "%s:%d", path, number);
     }
     if (status == STATUS_OK && ferror(file))
@@ -164,33 +184,37 @@ static enum status option_parse_flag(const struct option *table, int argc, char 
     const struct option *row = option_find(table, name, length);
     if (!row && !equals && strncmp(name, "no-", 3) == 0) {
         row = option_find(table, name + 3, length - 3);
-        if (row && row->type == OPTION_BOOL) return option_set_given(row, "false");
+        if (row && row->type == OPTION_BOOL) return option_set_by_flag(row, "false");
         row = NULL;
     }
     if (!row) return status_fail(STATUS_INVALID, "unknown flag --%.*s (--help lists all)", (int)length, name);
-    if (equals) return option_set_given(row, equals + 1);
-    if (row->type == OPTION_BOOL) return option_set_given(row, "true");
+    if (equals) return option_set_by_flag(row, equals + 1);
+    if (row->type == OPTION_BOOL) return option_set_by_flag(row, "true");
     if (*i + 1 >= argc) return status_fail(STATUS_INVALID, "--%s: a value must follow", row->name);
-    return option_set_given(row, argv[++*i]);
+    return option_set_by_flag(row, argv[++*i]);
+}
+
+static enum status options_set_defaults(const struct option *table)
+{
+    for (const struct option *row = table; row->name; row++) {
+        if (row->name[0] != '-' && row->default_text) TRY(option_set(row, row->default_text));
+    }
+    return STATUS_OK;
 }
 
 enum status options_parse(const struct option *table, int argc, char **argv, char **rest, int *n_rest_p)
 {
-    enum status status = STATUS_OK;
-    for (const struct option *row = table; row->name; row++) {
-        if (row->name[0] != '-' && row->default_text) status = option_set(row, row->default_text);
-        if (status != STATUS_OK) return status;
-    }
-    for (int i = 1; i < argc; i++) { // the file first, because flags override it
+    enum status status = options_set_defaults(table);
+    for (int i = 1; i < argc && status == STATUS_OK; i++) { // the file first, because flags override it
         if (strcmp(argv[i], "--") == 0) break;
         if (strcmp(argv[i], "--config") == 0) {
             if (i + 1 >= argc) return status_fail(STATUS_INVALID, "--config: a file name must follow");
-            status = options_read_file(table, argv[i + 1]);
+            status = options_read_file(table, config_path = argv[i + 1], option_set_given);
         } else if (strncmp(argv[i], "--config=", 9) == 0) {
-            status = options_read_file(table, argv[i] + 9);
+            status = options_read_file(table, config_path = argv[i] + 9, option_set_given);
         }
-        if (status != STATUS_OK) return status;
     }
+    if (status != STATUS_OK) return status;
     int n_rest = 0;
     bool flags = true;
     for (int i = 1; i < argc; i++) {
@@ -218,11 +242,25 @@ enum status options_parse(const struct option *table, int argc, char **argv, cha
 
 bool options_given(const struct option *table, const char *name)
 {
-    const struct option *row = option_find(table, name, strlen(name));
-    for (int i = 0; i < n_given; i++) {
-        if (given_rows[i] == row) return true;
-    }
-    return false;
+    return rows_have(&given, option_find(table, name, strlen(name)));
+}
+
+// --- for options_reload.c
+
+bool options_flag_given(const struct option *row)
+{
+    return rows_have(&given_by_flag, row);
+}
+
+const char *options_config_path(void)
+{
+    return config_path;
+}
+
+enum status options_read_again(const struct option *table, const char *path)
+{
+    TRY(options_set_defaults(table));
+    return options_read_file(table, path, option_set);
 }
 
 // --- the settings line of the log
@@ -237,6 +275,18 @@ static char *list_join(const struct option_list *list)
         joined = longer;
     }
     return joined;
+}
+
+char *option_value_format(const struct option *row)
+{
+    const void *value = row->value;
+    switch (row->type) {
+    case OPTION_BOOL: return mem_string(*(const bool *)value ? "true" : "false");
+    case OPTION_INT: return mem_format("%" PRId64, *(const int64_t *)value);
+    case OPTION_REAL: return mem_format("%.9g", *(const double *)value);
+    case OPTION_LIST: return list_join(value);
+    default: return mem_string(*(char *const *)value ? *(char *const *)value : "");
+    }
 }
 
 // `joined_p` receives the text of a list, which the field borrows; free() it after logging.

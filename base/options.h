@@ -4,7 +4,7 @@
 //
 // The table's default is overridden by the --config file (lines `key = value` and `#` comments; a key is the flag name
 // without dashes), and that by flags (`--name value` or `--name=value`; a bool is `--name` or `--no-name`). Every
-// program also has `--config FILE`, `--help` and `--version`. Main thread only, at start.
+// program also has `--config FILE`, `--help` and `--version`. Main thread only, at start; options_reload() later.
 #pragma once
 
 #include <stdbool.h>
@@ -35,6 +35,7 @@ struct option {
     double min, max;          // INT and REAL: inclusive limits; both 0: none
     const char *choices;      // CHOICE
     const char *placeholder;  // of the value in --help, such as "DIR"; NULL: N, X or TEXT
+    bool live;                // options_reload() may change the value
     const char *unit;         // unit of the value, shown behind the default; may be NULL
     const char *help;         // what the option sets and its effect; limits and defaults are added by --help
 };
@@ -46,6 +47,12 @@ enum status options_parse(const struct option *table, int argc, char **argv, cha
 
 // True when the --config file or a flag has set the option.
 bool options_given(const struct option *table, const char *name);
+
+// Reads the --config file of options_parse() again, if there was one (options_reload.c). Sets the values of live rows
+// that no flag has set and that differ, and logs each (`option_changed`); other rows that differ are logged with the
+// hint that they need a new start. INVALID with a sentence: the file has an error, and nothing was changed. On the
+// thread that reads the live values.
+enum status options_reload(const struct option *table);
 
 // For main(): parses. Prints and exits with 0 on --help and --version; prints the error and exits with 2 on failure.
 // `usage` is the text at the top of --help. Returns the number of arguments in `rest`.
@@ -71,3 +78,10 @@ bool option_limits_format(const struct option *row, const char *between, char te
 // is shown elsewhere), the allowed range and "repeatable" in parentheses. The caller frees both.
 char *option_name_format(const struct option *row);
 char *option_text_format(const struct option *row, bool unit_shown);
+
+// For options_reload.c. The value as --config would give it, free() it; whether a flag has set the row; the path of the
+// last --config, NULL: none; defaults and the file into `table`, without options_given().
+char *option_value_format(const struct option *row);
+bool options_flag_given(const struct option *row);
+const char *options_config_path(void);
+enum status options_read_again(const struct option *table, const char *path);

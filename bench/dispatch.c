@@ -78,6 +78,10 @@ static void send_cancel(void *link, const uint64_t *numbers, int n)
 {
 }
 
+static void send_drain(void *link)
+{
+}
+
 static void node_lost(void *link, const char *reason)
 {
 }
@@ -118,7 +122,7 @@ static struct request **make_requests(struct simulation *s)
         r->spec.sampling.max_tokens = o->output_tokens;
         r->spec.prefill.mode = PREFILL_OFF;
         r->spec.arrived_us = s->now_us;
-        r->sink = (struct request_sink){sink_tokens, sink_done, s};
+        r->sink = (struct request_sink){.tokens = sink_tokens, .done = sink_done, .user = s};
         request_set_state(r, REQUEST_TOKENISED);
     }
     return requests;
@@ -283,7 +287,8 @@ enum status dispatch_run(const struct dispatch_options *options, struct dispatch
         .tokenizer_fingerprint = FINGERPRINT,
         .vocab_size = VOCABULARY,
     };
-    const struct core_ops ops = {send_score_bin, send_prefill_bin, send_cancel, node_lost, ready_changed, &s};
+    const struct core_ops ops = {send_score_bin, send_prefill_bin, send_cancel, send_drain,
+                                 node_lost,      ready_changed,    &s};
     s.groups = mem_alloc_array((size_t)options->workers, sizeof *s.groups);
     s.core = core_create(&core, &ops);
     int64_t heap_bytes = heap_used_bytes();

@@ -119,6 +119,14 @@ static enum status link_rise(struct http_load *load, struct link *l, uint32_t ev
 
 // --- responses
 
+static enum status response_check(const char *bytes)
+{
+    static const char ok[] = "HTTP/1.1 200 ";
+    if (strncmp(bytes, ok, sizeof ok - 1) == 0) return STATUS_OK;
+    return status_fail(STATUS_UNAVAILABLE, "the benchmark's client: the server answered %.*s",
+                       (int)strcspn(bytes, "\r\n"), bytes);
+}
+
 static int64_t response_size(const char *bytes)
 {
     const char *end = strstr(bytes, "\r\n\r\n"), *length = strstr(bytes, "Content-Length: ");
@@ -133,6 +141,7 @@ static enum status link_receive(struct http_load *load, struct link *l, bool *wh
     while (l->up && (n = link_read(l, load->bytes)) != 0) {
         if (n < 0) return load_fail("the server closed a connection");
         load->bytes[n] = '\0';
+        if (l->got == 0) TRY(response_check(load->bytes));
         if (l->got == 0) l->whole = response_size(load->bytes);
         l->got += n;
         if (l->got < l->whole) continue;

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/http_target.h"
 
-#include <openssl/evp.h>
-#include <openssl/pem.h>
-#include <openssl/x509.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -17,6 +14,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "bench/certificate.h"
 #include "http/http.h"
 
 enum { CHUNK_FRAME_BYTES = 16, EVENT_FRAME_BYTES = 31, TICK_NS = 1000000 };
@@ -64,41 +62,17 @@ static const struct http_route routes[] = {{.method = "POST", .path = "/echo", .
                                            {.method = "GET", .path = "/events", .on_request = open_events},
                                            {0}};
 
-static void write_pem(const char *cert_path, const char *key_path)
-{
-    EVP_PKEY *key = EVP_EC_gen("P-256");
-    X509 *cert = X509_new();
-    X509_set_version(cert, 2);
-    ASN1_INTEGER_set(X509_get_serialNumber(cert), 1);
-    X509_gmtime_adj(X509_getm_notBefore(cert), 0);
-    X509_gmtime_adj(X509_getm_notAfter(cert), 86400);
-    X509_set_pubkey(cert, key);
-    X509_sign(cert, key, EVP_sha256());
-    FILE *file = fopen(cert_path, "w");
-    if (file) PEM_write_X509(file, cert), fclose(file);
-    file = fopen(key_path, "w");
-    if (file) PEM_write_PrivateKey(file, key, NULL, NULL, 0, NULL, NULL), fclose(file);
-    X509_free(cert);
-    EVP_PKEY_free(key);
-}
-
 static enum status open_server(struct http_server **server_p)
 {
-    char folder[] = "/tmp/forepack-bench.XXXXXX";
     struct http_server_options o = {
         .routes = routes, .threads = child.o.threads, .max_connections = child.o.streams + 10000};
     if (!child.o.tls) return http_server_open(&o, server_p);
-    if (!mkdtemp(folder)) return status_fail(STATUS_INTERNAL, "cannot make a folder in /tmp");
-    char *cert = mem_format("%s/cert.pem", folder), *key = mem_format("%s/key.pem", folder);
-    write_pem(cert, key);
-    o.tls = &(struct http_tls_files){.cert = cert, .key = key};
+    struct certificate_files files;
+    TRY(certificate_files_create(&files));
+    o.tls = &(struct http_tls_files){.cert = files.cert, .key = files.key};
     o.tls_check_ms = INT32_MAX; // the files are removed at once
     enum status status = http_server_open(&o, server_p);
-    unlink(cert);
-    unlink(key);
-    rmdir(folder);
-    free(cert);
-    free(key);
+    certificate_files_remove(&files);
     return status;
 }
 

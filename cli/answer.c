@@ -10,7 +10,7 @@
 
 void answer_init(struct answer *a)
 {
-    *a = (struct answer){.token_ids = json_array(), .logprobs = json_array()};
+    *a = (struct answer){.token_ids = json_array(), .logprobs = json_array(), .prompt_logprobs = json_array()};
 }
 
 void answer_free(struct answer *a)
@@ -18,6 +18,7 @@ void answer_free(struct answer *a)
     free(a->text);
     json_decref(a->token_ids);
     json_decref(a->logprobs);
+    json_decref(a->prompt_logprobs);
     json_decref(a->completion);
     *a = (struct answer){0};
 }
@@ -36,12 +37,22 @@ static json_t *milliseconds(double ms)
     return json_real(round(ms * 1000) / 1000);
 }
 
-static json_t *logprob_json(const Forepack__V1__TokenLogprob *m)
+void answer_add_logprob(struct answer *a, const struct answer_logprob *logprob)
+{
+    json_t *list = logprob->rank ? a->prompt_logprobs : a->logprobs;
+    json_t *object =
+        json_pack("{s:i,s:f,s:o}", "token_id", logprob->token, "logprob", logprob->logprob, "top", logprob->top);
+    if (logprob->rank) json_object_set_new(object, "rank", json_integer(logprob->rank));
+    if (logprob->rank && !json_array_size(list)) json_array_append_new(list, json_null()); // of the first token
+    json_array_append_new(list, object);
+}
+
+static void logprob_add(struct answer *a, const Forepack__V1__TokenLogprob *m)
 {
     json_t *top = json_array();
     for (size_t i = 0; i < m->n_top; i++)
         json_array_append_new(top, json_pack("[I,f]", (json_int_t)m->top[i]->token_id, (double)m->top[i]->logprob));
-    return json_pack("{s:I,s:f,s:o}", "token_id", (json_int_t)m->token_id, "logprob", (double)m->logprob, "top", top);
+    answer_add_logprob(a, &(struct answer_logprob){(int32_t)m->token_id, (int)m->rank, (double)m->logprob, top});
 }
 
 static json_t *completion_json(const Forepack__V1__Completion *m)
@@ -87,7 +98,9 @@ bool answer_add_response(struct answer *a, const Forepack__V1__GenerateResponse 
         for (size_t i = 0; i < chunk->n_token_ids; i++)
             json_array_append_new(a->token_ids, json_integer(chunk->token_ids[i]));
         for (size_t i = 0; i < chunk->n_logprobs; i++)
-            json_array_append_new(a->logprobs, logprob_json(chunk->logprobs[i]));
+            logprob_add(a, chunk->logprobs[i]);
+        for (size_t i = 0; i < chunk->n_prompt_logprobs; i++)
+            logprob_add(a, chunk->prompt_logprobs[i]);
         return false;
     }
     if (response->kind_case != FOREPACK__V1__GENERATE_RESPONSE__KIND_COMPLETION) return false;
@@ -105,6 +118,7 @@ json_t *answer_json(const struct answer *a, const char *id)
     json_object_set(object, "token_ids", a->token_ids);
     if (a->completion) json_object_update(object, a->completion);
     if (json_array_size(a->logprobs)) json_object_set(object, "logprobs", a->logprobs);
+    if (json_array_size(a->prompt_logprobs)) json_object_set(object, "prompt_logprobs", a->prompt_logprobs);
     return object;
 }
 

@@ -8,6 +8,8 @@ int command_batch(int argc, char **argv);
 int command_score(int argc, char **argv);
 int command_keys(int argc, char **argv);
 int command_status(int argc, char **argv);
+int command_top(int argc, char **argv);
+int command_drain(int argc, char **argv);
 int command_tokenize(int argc, char **argv);
 int command_detokenize(int argc, char **argv);
 int command_render(int argc, char **argv);

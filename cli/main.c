@@ -27,6 +27,8 @@ static const struct program_command commands[] = {
     {"batch", command_batch, "send the requests of a JSON Lines file; resumable"},
     {"score", command_score, "show which prompt tokens the speculator would keep"},
     {"status", command_status, "show the nodes, queue, bins and totals of a cluster"},
+    {"top", command_top, "watch nodes, queue and bins in a terminal"},
+    {"drain", command_drain, "tell a node to finish its requests and leave"},
     {"keys", command_keys, "add, list and revoke API keys"},
     {"tokenize", command_tokenize, "print the token ids of a text"},
     {"detokenize", command_detokenize, "print the text of token ids"},

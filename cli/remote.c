@@ -45,11 +45,10 @@ enum status remote_open(const struct remote *remote, struct rpc_channel **channe
     return status;
 }
 
-enum status remote_call(const struct remote *remote, const char *method, const ProtobufCMessage *request,
-                        const ProtobufCMessageDescriptor *descriptor, ProtobufCMessage **answer_p)
+enum status remote_call_on(struct rpc_channel *channel, const struct remote *remote, const char *method,
+                           const ProtobufCMessage *request, const ProtobufCMessageDescriptor *descriptor,
+                           ProtobufCMessage **answer_p)
 {
-    struct rpc_channel *channel;
-    TRY(remote_open(remote, &channel));
     size_t size = protobuf_c_message_get_packed_size(request);
     uint8_t *bytes = mem_alloc(size);
     protobuf_c_message_pack(request, bytes);
@@ -61,6 +60,15 @@ enum status remote_call(const struct remote *remote, const char *method, const P
         rpc_bytes_free(&answer);
         if (!*answer_p) status = status_fail(STATUS_DATA, "%s sent a message that cannot be unpacked", remote->server);
     }
+    return status;
+}
+
+enum status remote_call(const struct remote *remote, const char *method, const ProtobufCMessage *request,
+                        const ProtobufCMessageDescriptor *descriptor, ProtobufCMessage **answer_p)
+{
+    struct rpc_channel *channel;
+    TRY(remote_open(remote, &channel));
+    enum status status = remote_call_on(channel, remote, method, request, descriptor, answer_p);
     rpc_channel_close(channel);
     return status;
 }

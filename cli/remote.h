@@ -41,3 +41,7 @@ enum status remote_generate(const struct remote *remote, int64_t timeout_ms, con
 // protobuf_c_message_free_unpacked().
 enum status remote_call(const struct remote *remote, const char *method, const ProtobufCMessage *request,
                         const ProtobufCMessageDescriptor *descriptor, ProtobufCMessage **answer_p);
+// The same over a channel of remote_open(), for several calls.
+enum status remote_call_on(struct rpc_channel *channel, const struct remote *remote, const char *method,
+                           const ProtobufCMessage *request, const ProtobufCMessageDescriptor *descriptor,
+                           ProtobufCMessage **answer_p);

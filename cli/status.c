@@ -40,6 +40,27 @@ static json_t *node_json(const Forepack__V1__NodeInfo *m)
                      (json_int_t)m->pass_pairs, "pass_s", m->pass_s);
 }
 
+// Null: not known.
+static json_t *seconds_json(bool known, double seconds)
+{
+    return known ? json_real(seconds) : json_null();
+}
+
+static json_t *pools_json(const Forepack__V1__ClusterInfo *m)
+{
+    json_t *pools = json_object();
+    for (size_t i = 0; i < m->n_pools; i++) {
+        const Forepack__V1__PoolInfo *p = m->pools[i];
+        json_object_set_new(
+            pools, p->role,
+            json_pack("{s:I,s:I,s:I,s:I,s:o,s:o,s:f,s:f}", "nodes", (json_int_t)p->nodes, "waiting",
+                      (json_int_t)p->waiting, "running", (json_int_t)p->running, "queue_tokens",
+                      (json_int_t)p->queue_tokens, "queue_s", seconds_json(p->queue_s_known_case, p->queue_s), "work_s",
+                      seconds_json(p->work_s_known_case, p->work_s), "busy_s", p->busy_s, "attached_s", p->attached_s));
+    }
+    return pools;
+}
+
 static json_t *classes_json(const Forepack__V1__QueueInfo *m)
 {
     json_t *classes = json_object();
@@ -81,10 +102,10 @@ static void status_print_json(const Forepack__V1__ClusterInfo *m)
         (json_int_t)t->prompt_tokens, "kept_tokens", (json_int_t)t->kept_tokens, "completion_tokens",
         (json_int_t)t->completion_tokens, "node_ejections", (json_int_t)t->node_ejections, "node_hangs",
         (json_int_t)t->node_hangs, "prefill_skipped", skipped_json(t));
-    json_t *object =
-        json_pack("{s:b,s:b,s:s,s:f,s:o,s:o,s:o,s:o,s:o}", "ready", (int)m->ready, "draining", (int)m->draining,
-                  "version", m->version, "uptime_s", m->uptime_s, "nodes", nodes, "queue", queue, "score_bins",
-                  bins_json(m->score_bins), "prefill_bins", bins_json(m->prefill_bins), "totals", totals);
+    json_t *object = json_pack("{s:b,s:b,s:s,s:f,s:o,s:o,s:o,s:o,s:o,s:o}", "ready", (int)m->ready, "draining",
+                               (int)m->draining, "version", m->version, "uptime_s", m->uptime_s, "nodes", nodes,
+                               "pools", pools_json(m), "queue", queue, "score_bins", bins_json(m->score_bins),
+                               "prefill_bins", bins_json(m->prefill_bins), "totals", totals);
     json_dumpf(object, stdout, JSON_COMPACT | JSON_REAL_PRECISION(9));
     putchar('\n');
     json_decref(object);
@@ -165,6 +186,27 @@ static void print_nodes(const Forepack__V1__ClusterInfo *m)
         print_cost(m->nodes[i], name_width);
 }
 
+static void print_seconds(bool known, double seconds)
+{
+    char text[32] = "?";
+    if (known) snprintf(text, sizeof text, "%.1f s", seconds);
+    printf(" %14s", text);
+}
+
+static void print_pools(const Forepack__V1__ClusterInfo *m)
+{
+    printf("\npools\n  %-*s %5s %7s %7s %13s %14s %14s %9s\n", LABEL_WIDTH, "role", "nodes", "running", "waiting",
+           "queue tokens", "time of queue", "and on nodes", "busy");
+    for (size_t i = 0; i < m->n_pools; i++) {
+        const Forepack__V1__PoolInfo *p = m->pools[i];
+        printf("  %-*s %5u %7u %7u %13llu", LABEL_WIDTH, p->role, p->nodes, p->running, p->waiting,
+               (unsigned long long)p->queue_tokens);
+        print_seconds(p->queue_s_known_case, p->queue_s);
+        print_seconds(p->work_s_known_case, p->work_s);
+        printf(" %7.1f %%\n", p->attached_s > 0 ? 100 * p->busy_s / p->attached_s : 0.0);
+    }
+}
+
 static void print_queue(const Forepack__V1__QueueInfo *q)
 {
     printf("\nqueue\n");
@@ -218,6 +260,7 @@ static void status_print_text(const Forepack__V1__ClusterInfo *m)
 {
     print_state(m);
     print_nodes(m);
+    print_pools(m);
     print_queue(m->queue);
     printf("\nbins since the router started\n");
     print_bins("score", m->score_bins);

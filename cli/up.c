@@ -19,9 +19,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/address.h"
 #include "base/clock.h"
 #include "base/log_options.h"
 #include "base/mem.h"
+#include "base/secret_file.h"
 #include "base/version.h"
 #include "cli/commands.h"
 #include "cli/companion.h"
@@ -29,14 +31,13 @@
 #include "cli/log_relay.h"
 #include "cli/remote.h"
 #include "model/limits.h"
-#include "proto/grpc_health/v1/health.pb-c.h"
 #include "proto/unpack.h"
 
 enum { NODES_MAX = 64 }; // of each role
 
 static struct {
     char *main, *spec, *shape, *spec_shape, *load, *host, *model_name, *backend, *dtype, *kv_dtype, *packed_cache;
-    char *chat_template, *api_keys, *prefill, *token_file;
+    char *chat_template, *api_keys, *prefill, *token_file, *tls_cert, *tls_key, *tls_client_ca;
     struct option_list router_options, worker_options, speculator_options;
     double keep_rate;
     int64_t node_port, tp, spec_tp, workers, speculators, port, http_port, threads, token_budget, max_seqs, kv_blocks,
@@ -107,11 +108,17 @@ static const struct option options[] = {
      .help = "port on loopback at which the nodes attach to the router; 0: the one after --port"},
     {.name = "api-keys", .type = OPTION_STRING, .value = &o.api_keys, .placeholder = "FILE",
      .help = "file of API keys, made with forepack keys: clients must send one of them; default: every client is allowed"},
+    {.name = "tls-cert", .type = OPTION_STRING, .value = &o.tls_cert, .placeholder = "FILE",
+     .help = "serve clients with TLS; the router's certificate, in PEM"},
+    {.name = "tls-key", .type = OPTION_STRING, .value = &o.tls_key, .placeholder = "FILE",
+     .help = "private key of --tls-cert, in PEM"},
+    {.name = "tls-client-ca", .type = OPTION_STRING, .value = &o.tls_client_ca, .placeholder = "FILE",
+     .help = "serve only clients with a certificate of these authorities, in PEM"},
     {.name = "cluster-token-file", .type = OPTION_STRING, .value = &o.token_file, .placeholder = "FILE",
      .help = "cluster token of router and nodes; default: a random one, in a private folder that is removed at the "
              "end"},
     {.name = "insecure", .type = OPTION_BOOL, .value = &o.insecure,
-     .help = "allow a --host beyond loopback, where the router then listens without TLS"},
+     .help = "allow a --host beyond loopback without TLS"},
     {.name = "-Behaviour"},
     {.name = "prefill", .type = OPTION_CHOICE, .value = &o.prefill, .choices = PREFILL_MODES,
      .help = "default for requests that give neither a prefill mode nor a keep rate; default auto with the demo models, "
@@ -139,22 +146,10 @@ static const struct option options[] = {
 // clang-format on
 
 // Options that are passed on to the programs under the same name.
-static const char *const of_router[] = {"served-model-name",
-                                        "shape",
-                                        "chat-template",
-                                        "host",
-                                        "port",
-                                        "http-port",
-                                        "api-keys",
-                                        "insecure",
-                                        "prefill",
-                                        "keep-rate",
-                                        "speculate-min-tokens",
-                                        "score-timeout-ms",
-                                        "drain-ms",
-                                        "log-level",
-                                        "log-format",
-                                        NULL};
+static const char *const of_router[] = {
+    "served-model-name", "shape",    "chat-template", "host",       "port",    "http-port", "api-keys",
+    "tls-cert",          "tls-key",  "tls-client-ca", "insecure",   "prefill", "keep-rate", "speculate-min-tokens",
+    "score-timeout-ms",  "drain-ms", "log-level",     "log-format", NULL};
 static const char *const of_nodes[] = {
     "load",         "packed-cache",          "backend",   "dtype",      "max-num-batched-tokens",
     "max-num-seqs", "enable-prefix-caching", "log-level", "log-format", NULL};
@@ -285,13 +280,6 @@ static int64_t threads_per_rank(void)
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     int64_t ranks = o.workers * o.tp > o.speculators * o.spec_tp ? o.workers * o.tp : o.speculators * o.spec_tp;
     return cores / ranks > 1 ? cores / ranks : 1;
-}
-
-// Address at which processes of this machine reach the router; free() it.
-static char *router_address(void)
-{
-    bool any = strcmp(o.host, "0.0.0.0") == 0 || strcmp(o.host, "[::]") == 0;
-    return mem_format("%s:%lld", any ? "127.0.0.1" : o.host, (long long)o.port);
 }
 
 // Address at which the nodes attach; free() it.
@@ -476,32 +464,29 @@ static int64_t children_start_due(void)
     return next;
 }
 
-// With API keys the router only reports whether it would serve a request.
-static bool router_is_ready(struct rpc_channel *channel)
+// A channel to the port of nodes, which needs neither an API key nor a client's certificate.
+static enum status node_channel_open(struct rpc_channel **channel_p)
 {
-    struct rpc_bytes answer;
-    if (rpc_unary(channel, "/grpc.health.v1.Health/Check", NULL, 0, 1000, &answer) != STATUS_OK) return false;
-    Grpc__Health__V1__HealthCheckResponse *health = proto_unpack(
-        &grpc__health__v1__health_check_response__descriptor, answer.data, answer.size, PROTO_ANSWER_MEMORY_MAX, NULL);
-    bool ready = health && health->status == GRPC__HEALTH__V1__HEALTH_CHECK_RESPONSE__SERVING_STATUS__SERVING;
-    if (health) grpc__health__v1__health_check_response__free_unpacked(health, NULL);
-    rpc_bytes_free(&answer);
-    return ready;
+    char *secret, *target;
+    TRY(secret_file_read(token_path(), &secret));
+    target = node_address();
+    enum status status = rpc_channel_open(target, channel_p);
+    if (status == STATUS_OK && (status = rpc_channel_set_token(*channel_p, secret)) != STATUS_OK)
+        rpc_channel_close(*channel_p);
+    explicit_bzero(secret, strlen(secret));
+    free(secret);
+    free(target);
+    return status;
 }
 
 // Whether the router would serve a request and every node is attached, so that the first request has the whole cluster.
 static bool cluster_is_ready(void)
 {
     struct rpc_channel *channel;
-    char *target = router_address();
-    enum status status = rpc_channel_open(target, &channel);
-    free(target);
-    if (status != STATUS_OK) return false;
     struct rpc_bytes answer;
     bool ready = false;
-    status = rpc_unary(channel, "/forepack.v1.Inference/GetClusterInfo", NULL, 0, 1000, &answer);
-    if (status == STATUS_UNAUTHENTICATED) ready = router_is_ready(channel);
-    if (status == STATUS_OK) {
+    if (node_channel_open(&channel) != STATUS_OK) return false;
+    if (rpc_unary(channel, "/forepack.v1.Inference/GetClusterInfo", NULL, 0, 1000, &answer) == STATUS_OK) {
         Forepack__V1__ClusterInfo *info = proto_unpack(&forepack__v1__cluster_info__descriptor, answer.data,
                                                        answer.size, PROTO_ANSWER_MEMORY_MAX, NULL);
         ready = info && info->ready && info->n_nodes >= (size_t)n_children - 1;
@@ -514,14 +499,16 @@ static bool cluster_is_ready(void)
 
 static void print_ready(void)
 {
+    const char *trust = o.tls_cert ? " --tls-ca FILE" : "";
     printf("ready: %lld worker group%s of %lld rank%s, %lld speculator%s, gRPC on %s:%lld\n"
-           "try:   forepack generate --server %s:%lld --prompt \"Hello\"\n"
-           "       forepack status --server %s:%lld\n",
+           "try:   forepack generate --server %s:%lld%s --prompt \"Hello\"\n"
+           "       forepack status --server %s:%lld%s\n",
            (long long)o.workers, o.workers == 1 ? "" : "s", (long long)o.tp, o.tp == 1 ? "" : "s",
            (long long)o.speculators, o.speculators == 1 ? "" : "s", o.host, (long long)o.port, o.host,
-           (long long)o.port, o.host, (long long)o.port);
+           (long long)o.port, trust, o.host, (long long)o.port, trust);
     if (o.http_port > 0)
-        printf("       http://%s:%lld/v1 for clients of OpenAI's API\n", o.host, (long long)o.http_port);
+        printf("       http%s://%s:%lld/v1 for clients of OpenAI's API\n", o.tls_cert ? "s" : "", o.host,
+               (long long)o.http_port);
     fflush(stdout);
 }
 
@@ -598,7 +585,7 @@ static char *demo_model(const char *name)
 // Takes `address`, which is on the heap.
 static enum status port_check(const char *option, char *address)
 {
-    enum status status = rpc_address_check(address);
+    enum status status = address_check(address);
     free(address);
     return status == STATUS_OK ? status : status_context(status, "%s", option);
 }
@@ -607,13 +594,14 @@ static enum status exposure_check(void)
 {
     bool loopback;
     char *clients = mem_format("%s:%lld", o.host, (long long)o.port);
-    enum status status = rpc_address_is_loopback(clients, &loopback);
+    enum status status = address_is_loopback(clients, &loopback);
     free(clients);
-    if (status != STATUS_OK || loopback || o.insecure) return status;
-    return status_fail(STATUS_INVALID,
-                       "--host %s: other machines could connect without TLS: give --insecure on a network that you "
-                       "trust, or start the programs one by one, with certificates",
-                       o.host);
+    if (status != STATUS_OK || loopback || o.tls_cert || o.insecure) return status;
+    return status_fail(
+        STATUS_INVALID,
+        "--host %s: other machines could connect without TLS: give --tls-cert and --tls-key, or --insecure "
+        "on a network that you trust",
+        o.host);
 }
 
 // Before any start, so that one sentence says what is wrong.

@@ -58,7 +58,8 @@ struct node {
     int64_t welcomed_us; // by the reader alone: when the last Welcome came; 0: not on this stream
     bool refused;        // by the reader alone: the last attempt to attach
     char *trouble;       // by the reader alone: why the router is unreachable, as logged last; NULL: not since Welcome
-    int signals, wake;   // a signalfd; an eventfd that wakes the heartbeat thread
+    struct file_stamp stamps[4]; // by the heartbeat thread alone: of its files, see files_look()
+    int signals, wake;           // a signalfd; an eventfd that wakes the heartbeat thread
 
     pthread_mutex_t mutex; // guards what follows
     pthread_cond_t changed;
@@ -70,8 +71,8 @@ struct node {
     int64_t heartbeat_due_us;
     Forepack__Cluster__V1__Heartbeat load;
     uint64_t last_bin; // of the stream `working_number`, that the working thread has received
-    bool draining, stopping, reader_over;
-    bool check_due;     // the reader waits until the working thread has run the check
+    bool draining, signalled, stopping, reader_over; // signalled: by a signal to drain
+    bool check_due;                                  // the reader waits until the working thread has run the check
     struct mail *mails; // [capacity]; those from first_mail to first_mail + n_mails are waiting, the oldest first
     int first_mail, n_mails, capacity;
 };
@@ -225,6 +226,16 @@ void node_set_load(struct node *node, const struct node_load *load)
     pthread_mutex_unlock(&node->mutex);
 }
 
+// With the mutex held. A second request changes nothing.
+static void drain_start(struct node *node, const char *source)
+{
+    if (node->draining) return;
+    log_event(LOG_INFO, "drain_started", LOG_FIELD("by", source));
+    node->draining = true;
+    if (node->welcomed) send_draining(node);
+    mail_post(node, (struct node_event){.kind = NODE_DRAIN});
+}
+
 static void heartbeat_wake(struct node *node)
 {
     uint64_t one = 1;
@@ -317,6 +328,12 @@ static bool message_handle(struct node *node, router_message *message)
         mail_post(node, (struct node_event){.kind = NODE_MESSAGE, .message = message});
         pthread_mutex_unlock(&node->mutex);
         return true;
+    case FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_DRAIN:
+        pthread_mutex_lock(&node->mutex);
+        drain_start(node, "router");
+        pthread_mutex_unlock(&node->mutex);
+        expected = true;
+        break;
     default: // of a newer router, which may not rely on it
         expected = true;
         break;
@@ -461,23 +478,56 @@ static void *reader_thread(void *argument)
 
 // --- heartbeats and signals
 
+// Whether the next attempt to attach will find everything that it needs.
+static enum status files_check(const struct node *node)
+{
+    struct rpc_channel *channel;
+    TRY(channel_open(node, &channel));
+    rpc_channel_close(channel);
+    return STATUS_OK;
+}
+
+// Notes the versions of the link's files; `changed`: logs those that differ from the versions noted before.
+static void files_look(struct node *node, bool changed)
+{
+    const char *const files[] = {node->token_file, node->tls_cert, node->tls_key, node->tls_ca};
+    for (int i = 0; i < 4; i++) {
+        if (files[i] && file_stamp_update(&node->stamps[i], files[i]) && changed)
+            log_event(LOG_INFO, "file_changed", LOG_FIELD("file", files[i]),
+                      LOG_FIELD("effect", "it is used when the node attaches again"));
+    }
+}
+
+static void reload(struct node *node)
+{
+    log_event(LOG_INFO, "reload_started", LOG_FIELD("signal", "SIGHUP"));
+    if (node->callbacks.reload) node->callbacks.reload(node->callbacks.arg);
+    files_look(node, true);
+    if (files_check(node) != STATUS_OK)
+        log_event(LOG_ERROR, "file_refused", LOG_REASON,
+                  LOG_FIELD("effect", "the node stays attached, and could not attach again"));
+    log_event(LOG_INFO, "reload_done", LOG_FIELD("signal", "SIGHUP"));
+}
+
 static void signal_handle(struct node *node)
 {
     struct signalfd_siginfo info;
     if (read(node->signals, &info, sizeof info) != sizeof info) return;
+    if (info.ssi_signo == SIGHUP) {
+        reload(node);
+        return;
+    }
     char signal_name[16];
     snprintf(signal_name, sizeof signal_name, "SIG%s", sigabbrev_np((int)info.ssi_signo));
     pthread_mutex_lock(&node->mutex);
-    if (node->draining) {
+    if (node->signalled) {
         log_event(LOG_WARN, "drain_aborted", LOG_FIELD("signal", signal_name),
                   LOG_FIELD("reason", "second signal, running work is lost"));
         log_flush();
         _exit(1);
     }
-    log_event(LOG_INFO, "drain_started", LOG_FIELD("signal", signal_name));
-    node->draining = true;
-    if (node->welcomed) send_draining(node);
-    mail_post(node, (struct node_event){.kind = NODE_DRAIN});
+    node->signalled = true;
+    drain_start(node, signal_name);
     pthread_mutex_unlock(&node->mutex);
 }
 
@@ -510,18 +560,19 @@ static void *heartbeat_thread(void *argument)
 
 // --- start and stop
 
-static void drain_signal_set(sigset_t *set)
+static void signals_set(sigset_t *set)
 {
     sigemptyset(set);
     sigaddset(set, SIGTERM);
     sigaddset(set, SIGINT);
     sigaddset(set, SIGUSR1);
+    sigaddset(set, SIGHUP);
 }
 
 void node_block_signals(void)
 {
     sigset_t set;
-    drain_signal_set(&set);
+    signals_set(&set);
     pthread_sigmask(SIG_BLOCK, &set, NULL);
 }
 
@@ -588,15 +639,6 @@ static char *text_copy(const char *text)
     return text ? mem_string(text) : NULL;
 }
 
-// Whether the first attempt to attach will find everything that it needs.
-static enum status router_check(const struct node *node)
-{
-    struct rpc_channel *channel;
-    TRY(channel_open(node, &channel));
-    rpc_channel_close(channel);
-    return STATUS_OK;
-}
-
 enum status node_start(const struct node_router *router, const Forepack__Cluster__V1__Hello *hello,
                        const struct node_callbacks *callbacks, struct node **node_p)
 {
@@ -614,7 +656,7 @@ enum status node_start(const struct node_router *router, const Forepack__Cluster
     pthread_mutex_init(&node->mutex, NULL);
     monotonic_cond_init(&node->changed);
     sigset_t set;
-    drain_signal_set(&set);
+    signals_set(&set);
     node->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     node->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     enum status status = STATUS_OK;
@@ -622,7 +664,8 @@ enum status node_start(const struct node_router *router, const Forepack__Cluster
         status = status_fail(STATUS_INTERNAL, "signalfd, eventfd: %s", strerror(errno));
         goto free_node;
     }
-    status = router_check(node);
+    files_look(node, false);
+    status = files_check(node);
     if (status != STATUS_OK) goto free_node;
     int error = pthread_create(&node->heartbeat, NULL, heartbeat_thread, node);
     if (error) {

@@ -15,8 +15,10 @@
 //
 // Threads: the link has a reader thread and a heartbeat thread. They put events into a mailbox, which the node's one
 // working thread empties with node_next(); any thread may call node_send(). SIGTERM, SIGINT and SIGUSR1 (which mpirun
-// forwards) request a drain and arrive as an event of the mailbox too, so the working thread waits in one place. A
-// second signal ends the process at once with exit code 1. After a drain request the link does not attach again.
+// forwards) request a drain, as the router's Drain does, and arrive as an event of the mailbox too, so the working
+// thread waits in one place. A second signal ends the process at once with exit code 1. After a drain request the link
+// does not attach again. After SIGHUP the link looks at its files, which it reads at each attempt to attach, and logs
+// those that have changed or cannot be used.
 #pragma once
 
 #include <stdint.h>
@@ -47,19 +49,21 @@ struct node_event {
     Forepack__Cluster__V1__RouterMessage *message; // NODE_MESSAGE: owned by the event
 };
 
-// The node's part of the link. Both functions may be NULL.
+// The node's part of the link. Each function may be NULL.
 struct node_callbacks {
     // Proves that the node can compute, or ends the process. Called on the working thread, in node_next(), before each
     // attempt to attach, which waits for it.
     void (*check)(void *arg);
     // Any thread: a number that grows with every part of a pass that the node has computed, for heartbeats.
     uint64_t (*progress)(void *arg);
+    // The heartbeat thread, after SIGHUP.
+    void (*reload)(void *arg);
     void *arg;
 };
 
 // Copies `hello`, completed by the protocol version, the instance number of this process and, if node_id is empty, an
-// id. `router` is copied. INVALID or NOT_FOUND if its address or files cannot be used. SIGTERM, SIGINT and SIGUSR1 must
-// be blocked in every thread before (node_block_signals() at the top of main() does that).
+// id. `router` is copied. INVALID or NOT_FOUND if its address or files cannot be used. SIGTERM, SIGINT, SIGUSR1 and
+// SIGHUP must be blocked in every thread before (node_block_signals() at the top of main() does that).
 void node_block_signals(void);
 enum status node_start(const struct node_router *router, const Forepack__Cluster__V1__Hello *hello,
                        const struct node_callbacks *callbacks, struct node **node_p);

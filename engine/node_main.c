@@ -153,6 +153,7 @@ static void log_ready(const struct node_program *program, const struct model *mo
 
 // What the link asks of the group (struct node_callbacks).
 struct group_of_node {
+    const struct node_program *program;
     struct engine *engine;
     struct comm *comm;
 };
@@ -171,6 +172,14 @@ static uint64_t group_progress(void *arg)
     return engine_progress(group->engine);
 }
 
+static void group_reload(void *arg)
+{
+    const struct group_of_node *group = arg;
+    if (options_reload(group->program->options) != STATUS_OK)
+        log_event(LOG_ERROR, "config_refused", LOG_REASON, LOG_FIELD("effect", "all options stay as they are"));
+    log_options_apply_level(&group->program->common->log);
+}
+
 static int run_leader(const struct node_program *program, struct engine *engine, struct comm *comm)
 {
     Forepack__Cluster__V1__Hello hello;
@@ -185,8 +194,9 @@ static int run_leader(const struct node_program *program, struct engine *engine,
         group_abort(comm, 1);
     }
     status = node_hello_fill(&hello, program->common, model, comm, program->role);
-    struct group_of_node group = {engine, comm};
-    const struct node_callbacks callbacks = {.check = group_check, .progress = group_progress, .arg = &group};
+    struct group_of_node group = {program, engine, comm};
+    const struct node_callbacks callbacks = {
+        .check = group_check, .progress = group_progress, .reload = group_reload, .arg = &group};
     const struct node_router router = {
         .address = program->common->router,
         .tls = {program->common->tls_cert, program->common->tls_key, program->common->tls_ca},

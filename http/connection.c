@@ -19,7 +19,13 @@
 #include "http/internal.h"
 #include "http/route.h"
 
-enum { BODY_FIRST_BYTES = 4096, BODY_PROGRESS_BYTES = 1024, ERROR_BODY_BYTES = 1024, OWN_HEADERS_BYTES = 512 };
+enum {
+    BODY_FIRST_BYTES = 4096,
+    BODY_PROGRESS_BYTES = 1024,
+    ERROR_BODY_BYTES = 1024,
+    OWN_HEADERS_BYTES = 512,
+    TARGET_BYTES = 128
+};
 
 // --- state
 
@@ -83,7 +89,7 @@ static void close_with(struct connection *c, bool reset)
     http_buffer_free(&c->tls_in);
     http_buffer_free(&c->out);
     atomic_fetch_sub(&server->body_bytes, c->in_charge);
-    http_addresses_remove(server->addresses, &c->address);
+    address_counts_remove(server->addresses, &c->address);
     atomic_fetch_sub(&server->connections, 1);
     http_loop_bury(c->loop, c);
 }
@@ -123,9 +129,28 @@ static void await_request(struct connection *c)
 
 // --- responses by the server itself
 
-static size_t write_error_body(struct http_server *server, int status, const char *sentence, char *body)
+// The start of the target in a head that is not whole or cannot be parsed, as far as `target` [TARGET_BYTES] has room.
+static void read_target(const struct connection *c, char *target)
 {
-    if (server->o.error_body) return server->o.error_body(status, sentence, body, ERROR_BODY_BYTES);
+    const char *bytes = c->head ? c->head : http_buffer_start(&c->in);
+    size_t size = c->head ? c->head_size : http_buffer_size(&c->in), from = 0, n = 0;
+    while (from < size && (bytes[from] == '\r' || bytes[from] == '\n')) // the parser ignores an empty line
+        from++;
+    while (from < size && bytes[from] > ' ')
+        from++;
+    if (from < size && bytes[from] == ' ')
+        for (from++; from + n < size && n < TARGET_BYTES - 1 && bytes[from + n] > ' ' && bytes[from + n] != '?'; n++)
+            target[n] = bytes[from + n];
+    target[n] = '\0';
+}
+
+static size_t write_error_body(const struct connection *c, int status, const char *sentence, char *body)
+{
+    const struct http_server *server = c->loop->server;
+    char target[TARGET_BYTES];
+    if (!c->exchange) read_target(c, target);
+    const char *path = c->exchange ? http_path(c->exchange) : target;
+    if (server->o.error_body) return server->o.error_body(path, status, sentence, body, ERROR_BODY_BYTES);
     return (size_t)snprintf(body, ERROR_BODY_BYTES, "%s\n", sentence);
 }
 
@@ -169,7 +194,7 @@ static void refuse_with(struct connection *c, int status, const char *sentence, 
     struct http_server *server = c->loop->server;
     log_event(LOG_DEBUG, "http_request_refused", LOG_FIELD("status", status), LOG_FIELD("reason", sentence));
     char body[ERROR_BODY_BYTES];
-    size_t size = write_error_body(server, status, sentence, body);
+    size_t size = write_error_body(c, status, sentence, body);
     struct response_head head = {.status = status,
                                  .content_type = server->o.error_body ? server->o.error_type : "text/plain",
                                  .length = (int64_t)size};
@@ -282,8 +307,8 @@ static bool is_head_request(const char *bytes, size_t size)
     return size - line >= sizeof method && memcmp(bytes + line, method, sizeof method) == 0;
 }
 
-// Returns the bytes that were used. The head may have ended within them.
-static size_t feed_head(struct connection *c, const char *bytes, size_t size)
+// Returns the bytes that were used: 0, or the whole head.
+static size_t parse_head(struct connection *c, const char *bytes, size_t size)
 {
     struct http_server *server = c->loop->server;
     if (!c->head_started) {
@@ -311,6 +336,15 @@ static size_t feed_head(struct connection *c, const char *bytes, size_t size)
         return used;
     }
     return 0;
+}
+
+static size_t feed_head(struct connection *c, const char *bytes, size_t size)
+{
+    c->head = bytes;
+    c->head_size = size;
+    size_t used = parse_head(c, bytes, size);
+    c->head = NULL;
+    return used;
 }
 
 // False: the request was refused.

@@ -169,6 +169,11 @@ const char *http_header(const struct http_exchange *x, const char *name)
     return http_pair(text_at(x, x->head.fields), name, true);
 }
 
+const char *http_header_after(const struct http_exchange *x, const char *name, const char *value)
+{
+    return http_pair(value + strlen(value) + 1, name, true);
+}
+
 const char *http_peer(const struct http_exchange *x)
 {
     return x->peer;

@@ -47,7 +47,7 @@ struct http_tls_files {
 
 // Zeros take the default in brackets.
 struct http_server_options {
-    const char *host;                 // "127.0.0.1", "0.0.0.0", "::"
+    const char *host;                 // "127.0.0.1", "[::1]", a name: see base/address.h
     int port;                         // 0: a free port
     const struct http_route *routes;  // borrowed until the server is closed
     void *context;                    // http_context() of every exchange
@@ -68,8 +68,9 @@ struct http_server_options {
     int64_t idle_ms;      // [120000] between two requests
     int64_t tls_check_ms; // [1000] at least, between two checks of the TLS files
     // The body of error responses that the server makes itself (400, 404, 405, 408, 413, 417, 431, 501, 503, 505):
-    // writes JSON or text to `body` [room] and returns its size, at most `room`. NULL: a line of text.
-    size_t (*error_body)(int status, const char *sentence, char *body, size_t room);
+    // writes JSON or text to `body` [room] and returns its size, at most `room`. `path` is that of the request, or the
+    // start of its target if the head could not be parsed; "": not known. NULL: a line of text.
+    size_t (*error_body)(const char *path, int status, const char *sentence, char *body, size_t room);
     const char *error_type; // its content type
     // Headers of a response that the server itself sends to a request whose on_head was not called: writes lines such
     // as "x-request-id: 1\r\n" to `lines` [room] and returns their size, at most `room`. `x` is NULL when the request
@@ -85,6 +86,8 @@ void http_server_stop_accepting(struct http_server *server);
 // Waits up to grace_ms for open exchanges, then disconnects. When it returns every on_close has run; exchanges that are
 // still referenced stay valid. Not from a handler. NULL is allowed.
 void http_server_close(struct http_server *server, int grace_ms);
+// Looks at the files of TLS now and logs what has changed, which happens at new connections otherwise. Any thread.
+void http_server_reload(struct http_server *server);
 enum { HTTP_STATUS_CLASSES = 6 };
 struct http_server_status {
     int64_t connections, exchanges;          // open ones
@@ -106,8 +109,10 @@ const char *http_method(const struct http_exchange *x);
 const char *http_path(const struct http_exchange *x);                     // decoded, without the query
 const char *http_query(const struct http_exchange *x, const char *name);  // a decoded query parameter; NULL: not given
 const char *http_header(const struct http_exchange *x, const char *name); // any case; the first of several; NULL: none
-const char *http_peer(const struct http_exchange *x);                     // "127.0.0.1:4711"
-const char *http_body(const struct http_exchange *x, size_t *size_p);     // NUL-terminated; valid from on_request on
+// The next header of this name after the one whose value http_header() or this function returned; NULL: none.
+const char *http_header_after(const struct http_exchange *x, const char *name, const char *value);
+const char *http_peer(const struct http_exchange *x);                 // "127.0.0.1:4711"
+const char *http_body(const struct http_exchange *x, size_t *size_p); // NUL-terminated; valid from on_request on
 void http_body_free(struct http_exchange *x); // once it is parsed: the body counts in max_bodies_bytes until then
 void http_ref(struct http_exchange *x);
 void http_unref(struct http_exchange *x);

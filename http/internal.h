@@ -11,7 +11,8 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "base/hash.h"
+#include "base/address.h"
+#include "base/address_counts.h"
 #include "http/buffer.h"
 #include "http/http.h"
 #include "http/parse.h"
@@ -43,6 +44,8 @@ struct connection {
     size_t in_charge;          // of both, counted in server->body_bytes
     struct http_buffer out;    // bytes of the response that go to the socket next
     struct http_scan scan;
+    const char *head; // while it is parsed: the bytes of the request so far; else NULL, and `in` has them
+    size_t head_size;
     struct http_chunks chunks;
     uint64_t body_left; // of a body with a length
     uint32_t progress;  // bytes of the body since its time limit was put off
@@ -111,9 +114,9 @@ struct http_loop {
 
 struct http_server {
     struct http_server_options o;
-    int listen_fd, port;
+    int listeners[ADDRESS_SOCKETS_MAX], n_listeners, port;
     struct http_tls *tls;             // NULL: plain
-    struct http_addresses *addresses; // NULL: no bound
+    struct address_counts *addresses; // NULL: no bound
     atomic_bool stopping, closing;
     atomic_int connections, exchanges;
     atomic_size_t unread_bytes, body_bytes;
@@ -151,18 +154,14 @@ void socket_close(struct connection *c, bool reset);
 // --- tls.c
 enum status http_tls_open(const struct http_tls_files *files, int64_t check_ms, struct http_tls **tls_p);
 SSL *http_tls_accept(struct http_tls *tls, struct connection *c); // reads changed files first; NULL: no memory
+void http_tls_reload(struct http_tls *tls);                       // now, if they have changed
 void http_tls_close(struct http_tls *tls);                        // NULL is allowed
 
 // --- tls_bio.c
 BIO_METHOD *tls_bio_method_create(void); // BIO_meth_free(); NULL: no memory
 bool tls_bio_attach(SSL *ssl, const BIO_METHOD *method, struct connection *c);
-void tls_bio_end_turn(struct connection *c); // before another connection has its turn
-
-// --- addresses.c: connections of each address (IPv6: of each /64). Any thread.
-struct http_addresses *http_addresses_open(int max);
-bool http_addresses_add(struct http_addresses *addresses, const struct in6_addr *address); // false: it has max
-void http_addresses_remove(struct http_addresses *addresses, const struct in6_addr *address);
-void http_addresses_close(struct http_addresses *addresses); // NULL is allowed
+bool tls_bio_empty(const struct connection *c); // no bytes until the socket's next event
+void tls_bio_end_turn(struct connection *c);    // before another connection has its turn
 
 // --- exchange.c, for the loop
 struct http_exchange *exchange_create(struct connection *c, const struct http_head *head, const char *texts);

@@ -113,16 +113,22 @@ static void free_dead(struct http_loop *loop)
 static bool watch_listener(struct http_loop *loop)
 {
     // Without EXCLUSIVE a new connection would wake every loop.
-    struct epoll_event event = {.events = EPOLLIN | EPOLLEXCLUSIVE, .data.ptr = loop->server};
+    struct epoll_event event = {.events = EPOLLIN | EPOLLEXCLUSIVE};
+    struct http_server *server = loop->server;
     loop->listen_again_us = INT64_MAX;
-    loop->listening = epoll_ctl(loop->epoll_fd, EPOLL_CTL_ADD, loop->server->listen_fd, &event) == 0;
+    loop->listening = true;
+    for (int i = 0; i < server->n_listeners; i++) {
+        event.data.ptr = &server->listeners[i];
+        loop->listening &= epoll_ctl(loop->epoll_fd, EPOLL_CTL_ADD, server->listeners[i], &event) == 0;
+    }
     return loop->listening;
 }
 
 static void unwatch_listener(struct http_loop *loop)
 {
     if (!loop->listening) return;
-    epoll_ctl(loop->epoll_fd, EPOLL_CTL_DEL, loop->server->listen_fd, NULL);
+    for (int i = 0; i < loop->server->n_listeners; i++)
+        epoll_ctl(loop->epoll_fd, EPOLL_CTL_DEL, loop->server->listeners[i], NULL);
     loop->listening = false;
 }
 
@@ -140,11 +146,11 @@ static void count_refused(struct http_server *server, const char *reason)
 
 // The process has no descriptor left. The listener would stay readable and keep the loop busy, so the connection is
 // taken with a descriptor kept for this, and closed.
-static void refuse_without_descriptor(struct http_loop *loop)
+static void refuse_without_descriptor(struct http_loop *loop, int listener)
 {
     if (loop->spare_fd >= 0) {
         close(loop->spare_fd);
-        int fd = accept4(loop->server->listen_fd, NULL, NULL, SOCK_CLOEXEC);
+        int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
         if (fd >= 0) {
             count_refused(loop->server, "no file descriptor is left");
             close(fd);
@@ -172,25 +178,15 @@ static const char *admit(struct http_loop *loop, const struct in6_addr *address)
         atomic_fetch_sub(&server->connections, 1);
         return "the server has its maximum of connections";
     }
-    if (http_addresses_add(server->addresses, address)) return NULL;
+    if (address_counts_add(server->addresses, address)) return NULL;
     atomic_fetch_sub(&server->connections, 1);
     return "the client's address has its maximum of connections";
-}
-
-static struct sockaddr_in6 to_ipv6(const struct sockaddr_storage *address)
-{
-    if (address->ss_family == AF_INET6) return *(const struct sockaddr_in6 *)address;
-    const struct sockaddr_in *v4 = (const struct sockaddr_in *)address;
-    struct sockaddr_in6 mapped = {.sin6_family = AF_INET6, .sin6_port = v4->sin_port};
-    mapped.sin6_addr.s6_addr[10] = mapped.sin6_addr.s6_addr[11] = 0xff;
-    memcpy(mapped.sin6_addr.s6_addr + 12, &v4->sin_addr, 4);
-    return mapped;
 }
 
 static void accept_one(struct http_loop *loop, int fd, const struct sockaddr_storage *from)
 {
     struct http_server *server = loop->server;
-    struct sockaddr_in6 address = to_ipv6(from);
+    struct sockaddr_in6 address = address_to_ipv6(from);
     const char *refusal = admit(loop, &address.sin6_addr);
     if (refusal) {
         count_refused(server, refusal); // before the client can see it
@@ -201,18 +197,18 @@ static void accept_one(struct http_loop *loop, int fd, const struct sockaddr_sto
     connection_open(loop, fd, &address);
 }
 
-static void accept_some(struct http_loop *loop)
+static void accept_some(struct http_loop *loop, int listener)
 {
     for (int i = 0; i < ACCEPTS_PER_TURN && loop->listening; i++) {
         struct sockaddr_storage from;
         socklen_t size = sizeof from;
-        int fd = accept4(loop->server->listen_fd, (struct sockaddr *)&from, &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        int fd = accept4(listener, (struct sockaddr *)&from, &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd >= 0)
             accept_one(loop, fd, &from);
         else if (errno == EAGAIN || errno == EINVAL)
             return; // EINVAL: the listener was shut down
         else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
-            refuse_without_descriptor(loop);
+            refuse_without_descriptor(loop, listener);
     }
 }
 
@@ -248,8 +244,9 @@ static void run_once(struct http_loop *loop, struct epoll_event events[EVENTS])
     int n = epoll_wait(loop->epoll_fd, events, EVENTS, wait_ms(loop));
     loop->now_us = clock_now_us();
     for (int i = 0; i < n; i++) {
-        if (events[i].data.ptr == server)
-            accept_some(loop);
+        const int *listener = events[i].data.ptr;
+        if (listener >= server->listeners && listener < server->listeners + server->n_listeners)
+            accept_some(loop, *listener);
         else if (events[i].data.ptr != loop)
             connection_event(events[i].data.ptr, events[i].events);
     }

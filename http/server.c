@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Opening and closing of a server: its options, its listening socket and its threads.
 #include <errno.h>
-#include <netdb.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +15,7 @@
 #include "base/monotonic_cond.h"
 #include "http/internal.h"
 
-enum { BACKLOG = 4096, KEEPALIVE_S = 30, NOTSENT_BYTES = 16384, OTHER_DESCRIPTORS = 256 };
+enum { KEEPALIVE_S = 30, NOTSENT_BYTES = 16384, OTHER_DESCRIPTORS = 256 };
 
 static void set_defaults(struct http_server_options *o)
 {
@@ -42,8 +41,6 @@ static void set_option(int fd, int level, int name, int value)
 // Accepted sockets inherit all of these.
 static void set_socket_options(int fd, int64_t stall_ms)
 {
-    set_option(fd, SOL_SOCKET, SO_REUSEADDR, 1); // connections of a former process may still be in TIME_WAIT
-    set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
     // A response that the client does not read waits in our queue, whose size is known, instead of the kernel's.
     set_option(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, NOTSENT_BYTES);
     // A host that vanished sends no FIN: bytes without acknowledgement and silent connections have a time limit.
@@ -53,37 +50,14 @@ static void set_socket_options(int fd, int64_t stall_ms)
     set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, KEEPALIVE_S / 3);
 }
 
-static int port_of(int fd)
+static enum status open_listeners(struct http_server *s)
 {
-    struct sockaddr_storage address;
-    socklen_t size = sizeof address;
-    getsockname(fd, (struct sockaddr *)&address, &size);
-    return ntohs(address.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&address)->sin6_port
-                                               : ((struct sockaddr_in *)&address)->sin_port);
-}
-
-static enum status fail_to_listen(const struct http_server_options *o, const char *reason)
-{
-    return status_fail(STATUS_INVALID, "cannot listen for HTTP on %s port %d: %s", o->host, o->port, reason);
-}
-
-static enum status open_listener(const struct http_server_options *o, int *fd_p)
-{
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV}, *address;
-    char port[16];
-    snprintf(port, sizeof port, "%d", o->port);
-    int error = getaddrinfo(o->host, port, &hints, &address);
-    if (error) return fail_to_listen(o, gai_strerror(error));
-    int fd = socket(address->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (fd >= 0) set_socket_options(fd, o->stall_ms);
-    bool listening = fd >= 0 && bind(fd, address->ai_addr, address->ai_addrlen) == 0 && listen(fd, BACKLOG) == 0;
-    enum status status = listening ? STATUS_OK : fail_to_listen(o, strerror(errno));
-    freeaddrinfo(address);
-    if (listening)
-        *fd_p = fd;
-    else if (fd >= 0)
-        close(fd);
-    return status;
+    char *address = mem_format("%s:%d", s->o.host, s->o.port);
+    enum status status = address_listen(address, s->listeners, &s->n_listeners, &s->port);
+    free(address);
+    for (int i = 0; i < s->n_listeners; i++)
+        set_socket_options(s->listeners[i], s->o.stall_ms);
+    return status == STATUS_OK ? status : status_context(status, "HTTP");
 }
 
 // Raises the soft limit of descriptors towards what max_connections needs.
@@ -101,9 +75,10 @@ static void raise_descriptors(int max_connections)
 
 static void free_server(struct http_server *s)
 {
-    if (s->listen_fd >= 0) close(s->listen_fd);
+    for (int i = 0; i < s->n_listeners; i++)
+        close(s->listeners[i]);
     http_tls_close(s->tls);
-    http_addresses_close(s->addresses);
+    address_counts_close(s->addresses);
     pthread_mutex_destroy(&s->lock);
     pthread_cond_destroy(&s->idle);
     free(s->loops);
@@ -120,8 +95,7 @@ static void close_loops(struct http_server *s)
 static enum status start(struct http_server *s)
 {
     if (s->o.tls) TRY(http_tls_open(s->o.tls, s->o.tls_check_ms, &s->tls));
-    TRY(open_listener(&s->o, &s->listen_fd));
-    s->port = port_of(s->listen_fd);
+    TRY(open_listeners(s));
     raise_descriptors(s->o.max_connections);
     while (s->n_loops < s->o.threads) {
         TRY(http_loop_open(&s->loops[s->n_loops], s));
@@ -130,13 +104,17 @@ static enum status start(struct http_server *s)
     return STATUS_OK;
 }
 
+void http_server_reload(struct http_server *server)
+{
+    if (server->tls) http_tls_reload(server->tls);
+}
+
 enum status http_server_open(const struct http_server_options *options, struct http_server **server_p)
 {
     struct http_server *s = mem_alloc(sizeof *s);
     s->o = *options;
     set_defaults(&s->o);
-    s->listen_fd = -1;
-    s->addresses = http_addresses_open(s->o.max_connections_per_address);
+    s->addresses = address_counts_open(s->o.max_connections_per_address);
     s->loops = mem_alloc_array((size_t)s->o.threads, sizeof *s->loops);
     pthread_mutex_init(&s->lock, NULL);
     monotonic_cond_init(&s->idle);
@@ -158,8 +136,9 @@ int http_server_port(const struct http_server *s)
 void http_server_stop_accepting(struct http_server *s)
 {
     if (atomic_exchange(&s->stopping, true)) return;
-    // The loops may be using the descriptor: it stays open, but the port is released now.
-    shutdown(s->listen_fd, SHUT_RDWR);
+    // The loops may be using the descriptors: they stay open, but the port is released now.
+    for (int i = 0; i < s->n_listeners; i++)
+        shutdown(s->listeners[i], SHUT_RDWR);
     for (int i = 0; i < s->n_loops; i++)
         http_loop_wake(&s->loops[i]);
 }

@@ -54,7 +54,9 @@ ssize_t socket_read(struct connection *c, char *bytes, size_t size)
     if (!c->ssl || c->state == HTTP_LINGER) return read_plain(c, bytes, size);
     ERR_clear_error();
     int n = SSL_read(c->ssl, bytes, (int)size);
-    return n > 0 ? n : tls_result(c, n);
+    if (n <= 0) return tls_result(c, n);
+    c->readable = !tls_bio_empty(c) || SSL_has_pending(c->ssl);
+    return n;
 }
 
 ssize_t socket_write(struct connection *c, const char *bytes, size_t size)

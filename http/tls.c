@@ -5,28 +5,21 @@
 #include <openssl/err.h>
 #include <pthread.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/secret_file.h"
 
 enum { N_FILES = 3 };
-
-// Tells versions of a file apart.
-struct version {
-    int64_t seconds, nanoseconds, size;
-    uint64_t inode;
-};
 
 struct http_tls {
     char *file[N_FILES]; // certificate, key, client CA; owned, the last may be NULL
     BIO_METHOD *bio_method;
     pthread_mutex_t lock; // guards the members below
     SSL_CTX *context;
-    struct version version[N_FILES]; // of the files that were read last, usable or not
-    int64_t check_us;                // when to look at the files again
+    struct file_stamp stamps[N_FILES]; // of the files that were read last, usable or not
+    int64_t check_us;                  // when to look at the files again
     int64_t interval_us;
 };
 
@@ -105,26 +98,19 @@ static enum status make_context(char *const file[N_FILES], SSL_CTX **context_p)
 
 // --- reading changed files
 
-static void read_versions(char *const file[N_FILES], struct version version[N_FILES])
+static bool files_changed(struct http_tls *tls)
 {
-    memset(version, 0, N_FILES * sizeof *version);
-    for (int i = 0; i < N_FILES; i++) {
-        struct stat s;
-        if (!file[i] || stat(file[i], &s) != 0) continue;
-        version[i] = (struct version){s.st_mtim.tv_sec, s.st_mtim.tv_nsec, s.st_size, s.st_ino};
-    }
+    bool changed = false;
+    for (int i = 0; i < N_FILES; i++)
+        changed |= tls->file[i] && file_stamp_update(&tls->stamps[i], tls->file[i]);
+    return changed;
 }
 
 // Under the lock.
 static void reload_changed(struct http_tls *tls)
 {
-    int64_t now_us = clock_now_us();
-    if (now_us < tls->check_us) return;
-    tls->check_us = now_us + tls->interval_us;
-    struct version version[N_FILES];
-    read_versions(tls->file, version);
-    if (memcmp(version, tls->version, sizeof version) == 0) return;
-    memcpy(tls->version, version, sizeof version);
+    tls->check_us = clock_now_us() + tls->interval_us;
+    if (!files_changed(tls)) return;
     SSL_CTX *context;
     if (make_context(tls->file, &context) != STATUS_OK) {
         log_event(LOG_ERROR, "certificate_refused", LOG_REASON,
@@ -139,7 +125,7 @@ static void reload_changed(struct http_tls *tls)
 SSL *http_tls_accept(struct http_tls *tls, struct connection *c)
 {
     pthread_mutex_lock(&tls->lock);
-    reload_changed(tls);
+    if (clock_now_us() >= tls->check_us) reload_changed(tls);
     SSL *ssl = SSL_new(tls->context);
     pthread_mutex_unlock(&tls->lock);
     if (!ssl) return NULL;
@@ -147,6 +133,13 @@ SSL *http_tls_accept(struct http_tls *tls, struct connection *c)
     if (tls_bio_attach(ssl, tls->bio_method, c)) return ssl;
     SSL_free(ssl);
     return NULL;
+}
+
+void http_tls_reload(struct http_tls *tls)
+{
+    pthread_mutex_lock(&tls->lock);
+    reload_changed(tls);
+    pthread_mutex_unlock(&tls->lock);
 }
 
 enum status http_tls_open(const struct http_tls_files *files, int64_t check_ms, struct http_tls **tls_p)
@@ -157,7 +150,7 @@ enum status http_tls_open(const struct http_tls_files *files, int64_t check_ms, 
     tls->file[0] = mem_string(files->cert);
     tls->file[1] = mem_string(files->key);
     tls->file[2] = mem_string(files->client_ca);
-    read_versions(tls->file, tls->version);
+    files_changed(tls);
     tls->check_us = clock_now_us() + tls->interval_us;
     tls->bio_method = tls_bio_method_create();
     enum status status = tls->bio_method ? make_context(tls->file, &tls->context)

@@ -98,6 +98,11 @@ bool tls_bio_attach(SSL *ssl, const BIO_METHOD *method, struct connection *c)
     return true;
 }
 
+bool tls_bio_empty(const struct connection *c)
+{
+    return c->drained && c->loop->tls_from == c->loop->tls_to && !http_buffer_size(&c->tls_in);
+}
+
 void tls_bio_end_turn(struct connection *c)
 {
     struct http_loop *loop = c->loop;

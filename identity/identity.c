@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/secret_file.h"
+#include "identity/key_changes.h"
 #include "identity/key_file.h"
 #include "identity/limits.h"
 
@@ -269,12 +270,27 @@ static void ring_replace(struct identity *identity, const struct key_file *file)
     ring_fini(&before);
 }
 
+// The ring changes on the thread that looks alone, which so may read it without the mutex.
+static void log_changes(const struct identity *identity, const struct key_file *file)
+{
+    size_t n = 0;
+    const struct api_key **before = mem_alloc_array(identity->ring.n_slots + 1, sizeof *before);
+    const struct api_key **after = mem_alloc_array((size_t)file->n + 1, sizeof *after);
+    for (size_t i = 0; i < identity->ring.n_slots; i++)
+        if (identity->ring.slots[i]) before[n++] = &identity->ring.slots[i]->key;
+    for (int i = 0; i < file->n; i++)
+        after[i] = &file->keys[i];
+    key_changes_log(identity->path, before, n, after, (size_t)file->n);
+    free(after);
+    free(before);
+}
+
 // Whether it is time to look at the file. Only one thread does, without the mutex: the others go on with the old keys.
-static bool look_begin(struct identity *identity, struct file_stamp *stamp_p)
+static bool look_begin(struct identity *identity, int64_t interval_us, struct file_stamp *stamp_p)
 {
     pthread_mutex_lock(&identity->mutex);
     int64_t now_us = clock_now_us();
-    bool due = !identity->reading && now_us - identity->looked_us >= RELOAD_US;
+    bool due = !identity->reading && now_us - identity->looked_us >= interval_us;
     if (due) {
         identity->reading = true;
         identity->looked_us = now_us;
@@ -293,17 +309,23 @@ static void look_end(struct identity *identity, const struct file_stamp *stamp, 
     pthread_mutex_unlock(&identity->mutex);
 }
 
-static void reload_if_changed(struct identity *identity)
+static void reload_if_changed(struct identity *identity, int64_t interval_us)
 {
     struct file_stamp stamp;
     struct key_file file = {0};
-    if (!look_begin(identity, &stamp)) return;
+    if (!look_begin(identity, interval_us, &stamp)) return;
     bool changed = file_stamp_update(&stamp, identity->path); // before reading: a later change is seen the next time
     bool usable = changed && file_read(identity->path, &file) == STATUS_OK;
     if (changed && !usable)
         log_event(LOG_ERROR, "api_keys_unusable", LOG_REASON, LOG_FIELD("effect", "the keys read before stay in use"));
+    if (usable) log_changes(identity, &file);
     look_end(identity, &stamp, usable ? &file : NULL);
     key_file_fini(&file);
+}
+
+void identity_reload(struct identity *identity)
+{
+    if (identity) reload_if_changed(identity, 0);
 }
 
 enum status identity_open(const char *path, struct identity **identity_p)
@@ -352,7 +374,7 @@ enum status identity_authenticate_key(struct identity *identity, const char *key
     size_t size = key ? strlen(key) : 0;
     if (!size)
         return status_fail(STATUS_UNAUTHENTICATED, "an API key is required: send it as 'authorization: Bearer KEY'");
-    reload_if_changed(identity);
+    reload_if_changed(identity, RELOAD_US);
     struct principal *p = size <= KEY_BYTES_MAX ? find(identity, key, size) : NULL;
     if (!p) return status_fail(STATUS_UNAUTHENTICATED, "the API key is unknown: check that it was copied whole");
     const struct api_key now = principal_key(p);

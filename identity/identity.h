@@ -19,6 +19,9 @@ struct principal; // a key and the use of its limits; reference-counted, also af
 enum status identity_open(const char *path, struct identity **identity_p);
 void identity_close(struct identity *identity); // principals may live on; NULL is allowed
 
+// Reads the file now if it has changed; NULL is allowed.
+void identity_reload(struct identity *identity);
+
 // The principal of "Bearer KEY", the value of an authorization header, or of the key alone, with a reference for the
 // caller. NULL: not sent. UNAUTHENTICATED. When the file has changed (checked at most once a second) it is read first;
 // a file with an error is logged once, and the keys read before stay in use.

@@ -120,7 +120,8 @@ enum status prefill_check(const struct prefill *p)
     return status_fail(STATUS_INVALID, "pool_window %d: must be odd, 1 is no smoothing", p->pool_window);
 }
 
-enum status sampling_resolve(struct sampling *s, int prompt_tokens, int context_tokens, int default_tokens)
+enum status sampling_resolve(struct sampling *s, int prompt_tokens, int context_tokens, int default_tokens,
+                             const char *name)
 {
     int room = context_tokens - prompt_tokens;
     if (room < 1) {
@@ -131,9 +132,8 @@ enum status sampling_resolve(struct sampling *s, int prompt_tokens, int context_
     if (s->max_tokens > room) {
         return status_fail(
             STATUS_OUT_OF_RANGE,
-            "max_tokens %d: with the prompt of %d tokens over the context of %d: lower max_tokens to %d or shorten "
-            "the prompt",
-            s->max_tokens, prompt_tokens, context_tokens, room);
+            "%s %d: with the prompt of %d tokens over the context of %d: lower %s to %d or shorten the prompt", name,
+            s->max_tokens, prompt_tokens, context_tokens, name, room);
     }
     if (!s->max_tokens) s->max_tokens = room < default_tokens ? room : default_tokens;
     return min_tokens_check(s);

@@ -85,9 +85,10 @@ enum status prefill_check(const struct prefill *p);
 
 // Settles max_tokens for a prompt of `prompt_tokens`: if not given, `default_tokens` or the rest of the context,
 // whichever is less. STATUS_OUT_OF_RANGE when the context has no room for one token after the prompt, or not for
-// max_tokens.
+// max_tokens, which the sentence calls `name`.
 enum { MAX_TOKENS_DEFAULT = 256 };
-enum status sampling_resolve(struct sampling *s, int prompt_tokens, int context_tokens, int default_tokens);
+enum status sampling_resolve(struct sampling *s, int prompt_tokens, int context_tokens, int default_tokens,
+                             const char *name);
 
 #define PREFILL_MODES "auto|on|off|required" // choices of a command line
 const char *prefill_mode_name(enum prefill_mode mode);

@@ -40,7 +40,9 @@
           "penalize tokens by their number of occurrences in the output; below 0 encourages them")                     \
     FIELD(BOOL, ignore_eos, "ignore-eos", false, FROM, 0, 1, NULL, "continue generating after EOS")                    \
     FIELD(OPTIONAL, logprobs, "logprobs", -1, FROM, 0, LOGPROBS_MAX, "tokens",                                         \
-          "return the log probability of each token and of this many most likely tokens")
+          "return the log probability of each token and of this many most likely tokens")                              \
+    FIELD(OPTIONAL, prompt_logprobs, "prompt-logprobs", -1, FROM, 0, LOGPROBS_MAX, "tokens",                           \
+          "return the log probability of each prompt token but the first and of this many most likely tokens")
 
 #define PREFILL_FIELDS(FIELD)                                                                                          \
     FIELD(ROUTER_REAL, keep_rate, "keep-rate", 0.3, OVER, 0, 1, NULL,                                                  \

@@ -587,6 +587,11 @@ size_t model_row_bytes(const struct model *m)
     return m->row_bytes;
 }
 
+int model_max_logit_rows(const struct model *m)
+{
+    return m->max_logit_rows;
+}
+
 size_t model_logit_bytes(const struct model *m)
 {
     return m->logit_bytes;

@@ -77,6 +77,7 @@ size_t model_kv_bytes(const struct model *m);     // this rank's KV cache
 // and, on rank 0, their host copies, for each of max_logit_rows).
 size_t model_row_bytes(const struct model *m);
 size_t model_logit_bytes(const struct model *m);
+int model_max_logit_rows(const struct model *m); // of one pass
 
 // Whether the backend samples tokens: batches may then have `sampling`.
 bool model_samples(const struct model *m);

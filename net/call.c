@@ -214,7 +214,7 @@ static int64_t deadline_us(gpr_timespec deadline)
 static void call_authorise(struct rpc_call *call)
 {
     static const struct rpc_method none = {0};
-    if (call->builtin || !call->server->authorise) return;
+    if (call->builtin || call->method->open || !call->server->authorise) return;
     enum status status = call->server->authorise(call);
     if (status == STATUS_OK) return;
     call->method = &none;

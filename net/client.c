@@ -24,8 +24,14 @@ struct rpc_channel {
     char *target;
     grpc_channel *core;
     struct net_queue queue;
+    struct header *headers; // constant once a stream was opened
+    int n_headers;
     pthread_mutex_t mutex; // guards what follows
     char *authorization;   // "Bearer TOKEN"; NULL: none
+};
+
+struct header {
+    char *name, *value;
 };
 
 struct received {
@@ -37,7 +43,8 @@ struct rpc_stream {
     struct rpc_channel *channel; // borrowed
     int64_t timeout_ms;
     uint32_t metadata_flags;
-    grpc_metadata authorization; // its value is empty when the channel has no token
+    grpc_metadata *metadata; // [n_metadata] to the server; owned
+    size_t n_metadata;
     struct net_tag on_received, on_sent, on_ended;
     grpc_byte_buffer *received; // this and the next three: written by C-core, read by the queue's thread
     grpc_metadata_array initial, trailing;
@@ -79,6 +86,17 @@ static void stream_clear_inbox(struct rpc_stream *stream)
     stream->inbox_bytes = 0;
 }
 
+static void stream_clear_metadata(struct rpc_stream *stream)
+{
+    for (size_t i = 0; i < stream->n_metadata; i++) {
+        grpc_slice_unref(stream->metadata[i].key);
+        grpc_slice_unref(stream->metadata[i].value);
+    }
+    free(stream->metadata);
+    stream->metadata = NULL;
+    stream->n_metadata = 0;
+}
+
 static void stream_free(struct rpc_stream *stream)
 {
     stream_clear_inbox(stream);
@@ -101,7 +119,7 @@ static void stream_release_and_unlock(struct rpc_stream *stream)
         net_metadata_free(&stream->initial);
         net_metadata_free(&stream->trailing);
         grpc_slice_unref(stream->details);
-        grpc_slice_unref(stream->authorization.value);
+        stream_clear_metadata(stream);
         net_outbox_clear(&stream->outbox);
     }
     bool gone = stream->closed && !stream->core;
@@ -138,8 +156,8 @@ static void stream_send_next(struct rpc_stream *stream)
     if (stream->greeted && !message && !half_close) return;
     if (!stream->greeted) {
         ops[n] = (grpc_op){.op = GRPC_OP_SEND_INITIAL_METADATA, .flags = stream->metadata_flags};
-        ops[n].data.send_initial_metadata.count = !GRPC_SLICE_IS_EMPTY(stream->authorization.value);
-        ops[n++].data.send_initial_metadata.metadata = &stream->authorization;
+        ops[n].data.send_initial_metadata.count = stream->n_metadata;
+        ops[n++].data.send_initial_metadata.metadata = stream->metadata;
     }
     if (message) net_outbox_start_send(&stream->outbox, &ops[n++]);
     if (half_close) ops[n++] = (grpc_op){.op = GRPC_OP_SEND_CLOSE_FROM_CLIENT};
@@ -285,6 +303,24 @@ enum status rpc_channel_set_token(struct rpc_channel *channel, const char *token
     return STATUS_OK;
 }
 
+// Whether C-core may send the header as text; a name of its own ("grpc-...", "te") would break the call.
+static bool header_valid(const char *name, const char *value)
+{
+    grpc_slice key = grpc_slice_from_static_string(name), text = grpc_slice_from_static_string(value);
+    return *name && *name != ':' && strncmp(name, "grpc-", 5) != 0 && grpc_header_key_is_legal(key) &&
+           !grpc_is_binary_header(key) && grpc_header_nonbin_value_is_legal(text);
+}
+
+enum status rpc_channel_add_header(struct rpc_channel *channel, const char *name, const char *value)
+{
+    if (!header_valid(name, value))
+        return status_fail(STATUS_INVALID, "header '%s': must be a name in lower case and a value in printable ASCII",
+                           name);
+    channel->headers = mem_resize(channel->headers, (size_t)channel->n_headers + 1, sizeof *channel->headers);
+    channel->headers[channel->n_headers++] = (struct header){mem_string(name), mem_string(value)};
+    return STATUS_OK;
+}
+
 void rpc_channel_close(struct rpc_channel *channel)
 {
     if (!channel) return;
@@ -292,6 +328,11 @@ void rpc_channel_close(struct rpc_channel *channel)
     net_queue_close(&channel->queue);
     grpc_channel_destroy(channel->core);
     pthread_mutex_destroy(&channel->mutex);
+    for (int i = 0; i < channel->n_headers; i++) {
+        free(channel->headers[i].name);
+        free(channel->headers[i].value);
+    }
+    free(channel->headers);
     free(channel->authorization);
     free(channel->target);
     free(channel);
@@ -299,6 +340,23 @@ void rpc_channel_close(struct rpc_channel *channel)
 }
 
 // --- streams
+
+static void stream_add_metadata(struct rpc_stream *stream, const char *name, const char *value)
+{
+    grpc_metadata *m = &stream->metadata[stream->n_metadata++];
+    m->key = grpc_slice_from_copied_string(name);
+    m->value = grpc_slice_from_copied_string(value);
+}
+
+static void stream_set_metadata(struct rpc_stream *stream, struct rpc_channel *channel)
+{
+    stream->metadata = mem_alloc_array((size_t)channel->n_headers + 1, sizeof *stream->metadata);
+    for (int i = 0; i < channel->n_headers; i++)
+        stream_add_metadata(stream, channel->headers[i].name, channel->headers[i].value);
+    pthread_mutex_lock(&channel->mutex);
+    if (channel->authorization) stream_add_metadata(stream, "authorization", channel->authorization);
+    pthread_mutex_unlock(&channel->mutex);
+}
 
 // Opens a call. A unary call sends its message, `bytes`, in the first batch.
 static struct rpc_stream *stream_start(struct rpc_channel *channel, const char *method, int64_t timeout_ms,
@@ -317,11 +375,7 @@ static struct rpc_stream *stream_start(struct rpc_channel *channel, const char *
     grpc_metadata_array_init(&stream->initial);
     grpc_metadata_array_init(&stream->trailing);
     stream->details = grpc_empty_slice();
-    pthread_mutex_lock(&channel->mutex);
-    stream->authorization.key = grpc_slice_from_static_string("authorization");
-    stream->authorization.value =
-        channel->authorization ? grpc_slice_from_copied_string(channel->authorization) : grpc_empty_slice();
-    pthread_mutex_unlock(&channel->mutex);
+    stream_set_metadata(stream, channel);
     pthread_mutex_init(&stream->mutex, NULL);
     pthread_cond_init(&stream->changed, NULL);
     gpr_timespec deadline = gpr_inf_future(GPR_CLOCK_MONOTONIC);

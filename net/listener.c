@@ -15,6 +15,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/address.h"
+#include "base/address_counts.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -34,6 +36,7 @@ enum {
 struct silent {
     struct silent *older, *newer;
     int fd;
+    struct in6_addr address;
     int64_t until_us;
 };
 
@@ -42,13 +45,15 @@ struct silent {
 struct handed {
     int fd;
     ino_t inode;
+    struct in6_addr address;
 };
 
 struct net_listener {
-    int sockets[NET_LISTEN_MAX], n_sockets, port;
+    int sockets[ADDRESS_SOCKETS_MAX], n_sockets, port;
     int epoll_fd, wake_fd;
     int spare_fd; // closed to take and close a connection when the process has no descriptor left; -1: none
     int max;      // connections
+    struct address_counts *addresses; // NULL: no bound
     void (*take)(void *owner, int fd);
     void *owner;
     pthread_t thread;
@@ -74,10 +79,10 @@ static void refused_log(struct net_listener *l, const char *reason)
 
 // --- silent connections
 
-static void silent_add(struct net_listener *l, int fd)
+static void silent_add(struct net_listener *l, int fd, const struct in6_addr *address)
 {
     struct silent *s = mem_alloc(sizeof *s);
-    *s = (struct silent){.older = l->newest, .fd = fd, .until_us = l->now_us + SILENT_US};
+    *s = (struct silent){.older = l->newest, .fd = fd, .address = *address, .until_us = l->now_us + SILENT_US};
     if (s->older)
         s->older->newer = s;
     else
@@ -99,10 +104,22 @@ static int silent_remove(struct net_listener *l, struct silent *s)
     return fd;
 }
 
+static void connection_close(struct net_listener *l, int fd, const struct in6_addr *address)
+{
+    close(fd);
+    address_counts_remove(l->addresses, address);
+}
+
+static void oldest_close(struct net_listener *l)
+{
+    struct in6_addr address = l->oldest->address;
+    connection_close(l, silent_remove(l, l->oldest), &address);
+}
+
 static void silent_expire(struct net_listener *l)
 {
     while (l->oldest && l->oldest->until_us <= l->now_us)
-        close(silent_remove(l, l->oldest));
+        oldest_close(l);
 }
 
 // --- connections of C-core
@@ -113,24 +130,32 @@ static ino_t inode_of(int fd)
     return fstat(fd, &file) == 0 ? file.st_ino : 0;
 }
 
+// Counts at most every COUNT_US, because it needs a system call for each connection.
 static void handed_count(struct net_listener *l)
 {
     int open = 0;
+    if (l->now_us < l->count_due_us) return;
+    l->count_due_us = l->now_us + COUNT_US;
     for (int i = 0; i < l->n_handed; i++) {
-        if (inode_of(l->handed[i].fd) == l->handed[i].inode) l->handed[open++] = l->handed[i];
+        const struct handed *h = &l->handed[i];
+        if (inode_of(h->fd) == h->inode)
+            l->handed[open++] = *h;
+        else
+            address_counts_remove(l->addresses, &h->address);
     }
     l->n_handed = open;
 }
 
 static void hand_over(struct net_listener *l, struct silent *s)
 {
+    struct in6_addr address = s->address;
     int fd = silent_remove(l, s);
     char first;
     if (recv(fd, &first, 1, MSG_PEEK) != 1) {
-        close(fd);
+        connection_close(l, fd, &address);
         return;
     }
-    l->handed[l->n_handed++] = (struct handed){fd, inode_of(fd)};
+    l->handed[l->n_handed++] = (struct handed){fd, inode_of(fd), address};
     l->take(l->owner, fd);
 }
 
@@ -140,15 +165,33 @@ static void hand_over(struct net_listener *l, struct silent *s)
 static bool place_make(struct net_listener *l)
 {
     if (l->n_silent + l->n_handed < l->max) return true;
-    if (l->now_us >= l->count_due_us) {
-        handed_count(l);
-        l->count_due_us = l->now_us + COUNT_US;
-        if (l->n_silent + l->n_handed < l->max) return true;
-    }
+    handed_count(l);
+    if (l->n_silent + l->n_handed < l->max) return true;
     refused_log(l, "the port has its maximum of connections");
     if (!l->oldest) return false;
-    close(silent_remove(l, l->oldest));
+    oldest_close(l);
     return true;
+}
+
+// Whether the address may have one more connection.
+static bool address_admit(struct net_listener *l, const struct in6_addr *address)
+{
+    if (address_counts_add(l->addresses, address)) return true;
+    handed_count(l);
+    if (address_counts_add(l->addresses, address)) return true;
+    refused_log(l, "the client's address has its maximum of connections");
+    return false;
+}
+
+static void accept_one(struct net_listener *l, int fd, const struct sockaddr_storage *from)
+{
+    struct in6_addr address = address_to_ipv6(from).sin6_addr;
+    if (!address_admit(l, &address))
+        close(fd);
+    else if (place_make(l))
+        silent_add(l, fd, &address);
+    else
+        connection_close(l, fd, &address);
 }
 
 // Without a free descriptor the socket would stay readable and keep the thread busy: the spare descriptor is used to
@@ -167,11 +210,11 @@ static void refuse_without_descriptor(struct net_listener *l, int socket)
 static void accept_some(struct net_listener *l, int socket)
 {
     for (int i = 0; i < ACCEPTS_PER_TURN; i++) {
-        int fd = accept4(socket, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-        if (fd >= 0 && place_make(l))
-            silent_add(l, fd);
-        else if (fd >= 0)
-            close(fd);
+        struct sockaddr_storage from;
+        socklen_t size = sizeof from;
+        int fd = accept4(socket, (struct sockaddr *)&from, &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (fd >= 0)
+            accept_one(l, fd, &from);
         else if (errno == EAGAIN)
             return;
         else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
@@ -210,7 +253,7 @@ static void *listener_run(void *argument)
     while (!atomic_load(&l->closing))
         run_once(l);
     while (l->oldest)
-        close(silent_remove(l, l->oldest));
+        oldest_close(l);
     return NULL;
 }
 
@@ -228,15 +271,17 @@ static bool watch(struct net_listener *l)
     return watching;
 }
 
-enum status net_listener_open(const char *address, int max_connections, struct net_listener **listener_p)
+enum status net_listener_open(const char *address, int max_connections, int max_per_address,
+                              struct net_listener **listener_p)
 {
     struct net_listener *l = mem_alloc(sizeof *l);
-    enum status status = net_address_listen(address, l->sockets, &l->n_sockets, &l->port);
+    enum status status = address_listen(address, l->sockets, &l->n_sockets, &l->port);
     if (status != STATUS_OK) {
         free(l);
         return status;
     }
     l->max = max_connections;
+    l->addresses = address_counts_open(max_per_address);
     l->handed = mem_alloc_array((size_t)l->max, sizeof *l->handed);
     l->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     l->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
@@ -281,6 +326,7 @@ void net_listener_close(struct net_listener *l)
     close_open(l->epoll_fd);
     close_open(l->wake_fd);
     close_open(l->spare_fd);
+    address_counts_close(l->addresses);
     free(l->handed);
     free(l);
 }

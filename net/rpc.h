@@ -51,6 +51,7 @@ struct rpc_method {
     // The last event of every call: the client is gone or its deadline has passed (`cancelled`), or the server has
     // finished the call. May be NULL.
     void (*on_close)(struct rpc_call *call, bool cancelled);
+    bool open;                // to every caller: `authorise` of the server is not asked
     size_t max_message_bytes; // a larger message is not copied; 0: as the server
     // Such a message of `size` bytes, with its first bytes. NULL: the call ends with EXHAUSTED.
     void (*on_oversized)(struct rpc_call *call, size_t size, const uint8_t *head, size_t head_size);
@@ -68,17 +69,17 @@ struct rpc_server_options {
     int64_t max_connection_age_ms; // older connections take no new calls, so that a client shows its certificate again
     size_t max_message_bytes;      // larger messages are refused with RESOURCE_EXHAUSTED; 0: 64 MiB
     int max_connections;           // 0: a quarter of the limit of descriptors, at most 20,000
-    int threads;                   // completion-queue threads; 0: 2
+    int max_connections_per_address; // 0: no bound
+    int idle_ms;                     // without calls a connection is closed after this time; 0: 2 minutes
+    int threads;                     // completion-queue threads; 0: 2
 };
 
 // Serves `methods`, health and reflection. Every service is NOT_SERVING until rpc_server_set_serving(). INVALID when
 // the port is in use or a file of TLS cannot be used; the sentence names it. With TLS, files that change are used for
 // new connections; those that cannot be used are logged, and the last certificate stays.
 enum status rpc_server_open(const struct rpc_server_options *options, struct rpc_server **server_p);
-// Tries to listen on HOST:PORT; INVALID with the reason. Needs no rpc_init().
-enum status rpc_address_check(const char *address);
-// Whether no other machine can connect to HOST:PORT; INVALID when it is not an address of this form.
-enum status rpc_address_is_loopback(const char *address, bool *loopback_p);
+// Looks at the files of TLS now and logs what has changed, which happens at each new connection otherwise. Any thread.
+void rpc_server_reload(struct rpc_server *server);
 int rpc_server_port(const struct rpc_server *server); // the actual port, also with port 0
 // grpc.health.v1: sets the state of one service ("": of the server) and notifies its watchers.
 void rpc_server_set_serving(struct rpc_server *server, const char *service, bool serving);
@@ -128,6 +129,9 @@ enum status rpc_channel_open_tls(const char *target, const struct rpc_tls *tls, 
 // Later calls carry "authorization: Bearer TOKEN" (copied); NULL: none. INVALID unless the token is printable ASCII
 // without spaces. Any thread.
 enum status rpc_channel_set_token(struct rpc_channel *channel, const char *token);
+// Later calls carry this header, too (copied). Before the first stream is opened. INVALID unless `name` is lower case,
+// not one of gRPC's own and not binary ("-bin"), and `value` printable ASCII.
+enum status rpc_channel_add_header(struct rpc_channel *channel, const char *name, const char *value);
 void rpc_channel_close(struct rpc_channel *channel); // after its streams are closed; NULL is allowed
 
 // timeout_ms 0: no timeout. `wait_for_ready`: while the server is down, connecting is retried until the timeout.

@@ -18,7 +18,7 @@
 // Calls that a queue can accept before its thread runs again.
 #define ACCEPTS 16
 
-enum { CONNECTIONS_MAX = 20000 };
+enum { CONNECTIONS_MAX = 20000, IDLE_MS = 120000 };
 
 // --- accepting
 
@@ -115,7 +115,7 @@ enum { INCOMPLETE_MESSAGES_MAX = 4 };
 
 // Bounds on what a connection may hold without doing anything.
 #define CONNECTION_ARGS                                                                                                \
-    net_arg("grpc.server_handshake_timeout_ms", 10000), net_arg("grpc.max_connection_idle_ms", 600000),                \
+    net_arg("grpc.server_handshake_timeout_ms", 10000),                                                                \
         net_arg("grpc.max_concurrent_streams", 16384) /* further calls wait at the client */
 
 // C-core's acceptor for connections that another part of the process has accepted. Only its C++ interface declares it
@@ -168,6 +168,7 @@ static grpc_server *server_core_create(const struct rpc_server_options *options,
         net_arg("grpc.max_receive_message_length", limit > INT_MAX ? INT_MAX : (int)limit),
         // Without a time of grace, so that running calls end by themselves.
         net_arg("grpc.max_connection_age_ms", age_ms > 0 && age_ms < INT_MAX ? (int)age_ms : INT_MAX),
+        net_arg("grpc.max_connection_idle_ms", options->idle_ms ? options->idle_ms : IDLE_MS),
         CONNECTION_ARGS,
         NET_NO_COMPRESSION_ARGS,
         net_arg("grpc.http2.min_ping_interval_without_data_ms", 1000),
@@ -254,7 +255,8 @@ enum status rpc_server_open(const struct rpc_server_options *options, struct rpc
     struct net_listener *listener;
     struct net_tls *tls = NULL;
     if (options->tls) TRY(net_tls_open_server(options->tls, &tls));
-    enum status status = net_listener_open(options->address, max_connections, &listener);
+    enum status status =
+        net_listener_open(options->address, max_connections, options->max_connections_per_address, &listener);
     if (status != STATUS_OK) {
         net_tls_free(tls);
         return status;
@@ -290,6 +292,11 @@ enum status rpc_server_open(const struct rpc_server_options *options, struct rpc
     net_listener_start(listener, server_take_connection, server);
     *server_p = server;
     return STATUS_OK;
+}
+
+void rpc_server_reload(struct rpc_server *server)
+{
+    if (server->tls) net_tls_refresh(server->tls);
 }
 
 int rpc_server_port(const struct rpc_server *server)

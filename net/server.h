@@ -81,14 +81,6 @@ const struct rpc_method *net_server_method(const struct rpc_server *server, cons
 void net_server_add_call(struct rpc_server *server, struct rpc_call *call);
 void net_server_drop_call(struct rpc_server *server, struct rpc_call *call);
 
-// address.c: the colon between host and port, or NULL with the reason recorded. C-core would read a missing port as
-// 443.
-const char *net_address_colon(const char *address);
-
-// address.c: sockets that listen on HOST:PORT, one for each address of HOST, and their port; close() them. INVALID.
-enum { NET_LISTEN_MAX = 8 };
-enum status net_address_listen(const char *address, int sockets[NET_LISTEN_MAX], int *n_p, int *port_p);
-
 // Length of the service's name at the start of a path: "/pkg.Service/Method" -> "pkg.Service" (from path + 1).
 size_t net_path_service(const char *path);
 

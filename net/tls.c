@@ -2,12 +2,14 @@
 // Certificates: reading, checking and reloading.
 //
 // C-core calls tls_fetch() when a port is added and at the start of each handshake, one call at a time. Changed files
-// are checked here, because C-core would only log, at each handshake, that it cannot use them.
+// are read then, or when net_tls_refresh() is called, and checked here, because C-core would only log, at each
+// handshake, that it cannot use them.
 #include "net/tls.h"
 
 #include <openssl/err.h>
 #include <openssl/pem.h>
 #include <openssl/x509.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -18,13 +20,21 @@
 
 enum { N_FILES = 3 };
 
-struct net_tls {
-    char *cert, *key, *ca; // paths; ca: NULL: clients need no certificate
-    struct file_stamp stamps[N_FILES];
-};
-
 struct pem { // contents of the files; NULL: no such file
     char *cert, *key, *ca;
+};
+
+struct label {            // of a certificate, for logs
+    char expires[16];     // its last day, such as 2027-02-20; empty: there is no certificate
+    uint64_t fingerprint; // the first bytes of its SHA-256
+};
+
+struct net_tls {
+    char *cert, *key, *ca; // paths; ca: NULL: clients need no certificate
+    pthread_mutex_t mutex; // guards what follows
+    struct file_stamp stamps[N_FILES];
+    struct pem fresh; // read, and not fetched by C-core yet; cert NULL: none
+    struct label label;
 };
 
 // --- checking
@@ -69,14 +79,20 @@ static enum status pair_check(const struct rpc_tls *files, const struct pem *pem
     return status;
 }
 
-// The last day of a checked certificate, such as 2027-02-20.
-static void expiry_format(const char *pem, char text[16])
+// Of a checked certificate.
+static struct label label_of(const char *pem)
 {
     X509 *certificate = certificate_parse(pem);
+    struct label label = {.fingerprint = 0};
     struct tm time = {0};
+    unsigned char digest[EVP_MAX_MD_SIZE];
     ASN1_TIME_to_tm(X509_get0_notAfter(certificate), &time);
-    strftime(text, 16, "%Y-%m-%d", &time);
+    strftime(label.expires, sizeof label.expires, "%Y-%m-%d", &time);
+    if (X509_digest(certificate, EVP_sha256(), digest, NULL))
+        for (int i = 0; i < 8; i++)
+            label.fingerprint = label.fingerprint << 8 | digest[i];
     X509_free(certificate);
+    return label;
 }
 
 static enum status authorities_check(const char *path, const char *pem)
@@ -102,6 +118,7 @@ static void pem_free(struct pem *pem)
     free(pem->cert);
     free(pem->key);
     free(pem->ca);
+    *pem = (struct pem){0};
 }
 
 static enum status pem_read(const struct rpc_tls *files, struct pem *pem)
@@ -132,26 +149,54 @@ static bool tls_files_changed(struct net_tls *tls)
     return changed;
 }
 
-// Files that cannot be used are read again once they have changed: each version of them is logged once.
-static grpc_ssl_certificate_config_reload_status tls_fetch(void *user, grpc_ssl_server_certificate_config **config_p)
+static void log_loaded(const struct net_tls *tls, const struct label *old)
 {
-    struct net_tls *tls = user;
-    if (!tls_files_changed(tls)) return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_UNCHANGED;
+    log_event(LOG_INFO, "certificate_loaded", LOG_FIELD("cert", tls->cert),
+              LOG_FIELD("expires", (const char *)tls->label.expires),
+              LOG_FINGERPRINT("fingerprint", tls->label.fingerprint), LOG_FIELD("client_ca", tls->ca ? tls->ca : ""),
+              LOG_FIELD("old_expires", (const char *)old->expires),
+              LOG_FINGERPRINT("old_fingerprint", old->fingerprint));
+}
+
+// With the mutex held. Files that cannot be used are read again once they have changed: each version of them is logged
+// once.
+static void tls_read_changed(struct net_tls *tls)
+{
+    if (!tls_files_changed(tls)) return;
     const struct rpc_tls files = {tls->cert, tls->key, tls->ca};
     struct pem pem;
     if (pem_read(&files, &pem) != STATUS_OK) {
         log_event(LOG_ERROR, "certificate_refused", LOG_REASON,
                   LOG_FIELD("effect", "the last certificate stays in use"));
-        return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_UNCHANGED;
+        return;
     }
+    const struct label old = tls->label;
+    pem_free(&tls->fresh);
+    tls->fresh = pem;
+    tls->label = label_of(pem.cert);
+    log_loaded(tls, &old);
+}
+
+void net_tls_refresh(struct net_tls *tls)
+{
+    pthread_mutex_lock(&tls->mutex);
+    tls_read_changed(tls);
+    pthread_mutex_unlock(&tls->mutex);
+}
+
+static grpc_ssl_certificate_config_reload_status tls_fetch(void *user, grpc_ssl_server_certificate_config **config_p)
+{
+    struct net_tls *tls = user;
+    pthread_mutex_lock(&tls->mutex);
+    tls_read_changed(tls);
+    struct pem pem = tls->fresh;
+    tls->fresh = (struct pem){0};
+    pthread_mutex_unlock(&tls->mutex);
+    if (!pem.cert) return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_UNCHANGED;
     grpc_ssl_pem_key_cert_pair pair = pem_pair(&pem);
     // C-core insists on authorities even if it asks clients for no certificate.
     *config_p = grpc_ssl_server_certificate_config_create(pem.ca ? pem.ca : pem.cert, &pair, 1);
-    char expiry[16];
-    expiry_format(pem.cert, expiry);
     pem_free(&pem);
-    log_event(LOG_INFO, "certificate_loaded", LOG_FIELD("cert", tls->cert), LOG_FIELD("expires", (const char *)expiry),
-              LOG_FIELD("client_ca", tls->ca ? tls->ca : ""));
     return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_NEW;
 }
 
@@ -165,6 +210,7 @@ enum status net_tls_open_server(const struct rpc_tls *files, struct net_tls **tl
     tls->cert = mem_string(files->cert);
     tls->key = mem_string(files->key);
     tls->ca = files->ca ? mem_string(files->ca) : NULL;
+    pthread_mutex_init(&tls->mutex, NULL);
     *tls_p = tls;
     return STATUS_OK;
 }
@@ -181,6 +227,8 @@ grpc_server_credentials *net_tls_server_credentials(struct net_tls *tls)
 void net_tls_free(struct net_tls *tls)
 {
     if (!tls) return;
+    pem_free(&tls->fresh);
+    pthread_mutex_destroy(&tls->mutex);
     free(tls->cert);
     free(tls->key);
     free(tls->ca);

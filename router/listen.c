@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/address.h"
 #include "base/descriptors.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -57,7 +58,7 @@ static enum status rule_check(char *address, const struct listen_options *o,
                               enum status (*rule)(const char *address, const struct listen_options *o))
 {
     bool loopback;
-    enum status status = rpc_address_is_loopback(address, &loopback);
+    enum status status = address_is_loopback(address, &loopback);
     if (status == STATUS_OK && !loopback) status = rule(address, o);
     if (status != STATUS_OK && o->insecure && !loopback) {
         log_event(LOG_WARN, "listening_insecurely", LOG_FIELD("address", address), LOG_REASON);
@@ -98,6 +99,7 @@ static enum status clients_open(const struct listen_options *o, struct front *fr
                                                      .authorise = front_authorise,
                                                      .tls = tls.cert ? &tls : NULL,
                                                      .max_connection_age_ms = tls.ca ? CONNECTION_AGE_MS : 0,
+                                                     .max_connections_per_address = (int)o->connections_per_address,
                                                      .max_message_bytes = (size_t)o->max_message_mb << 20},
                         server_p);
     free(address);
@@ -109,6 +111,7 @@ static enum status nodes_open(const struct listen_options *o, struct front *fron
     const struct rpc_tls tls = {o->node_tls_cert, o->node_tls_key, o->node_tls_ca};
     char *address = node_address(o);
     l->node_methods[0] = front_attach;
+    l->node_methods[1] = front_cluster_info; // a node may know what it serves: forepack up waits for its nodes
     enum status status =
         rpc_server_open(&(struct rpc_server_options){.address = address,
                                                      .methods = l->node_methods,
@@ -131,8 +134,8 @@ static enum status http_open(const struct listen_options *o, struct front *front
     const struct http_service_options options = {.host = o->host,
                                                  .port = (int)o->http_port,
                                                  .tls = tls.cert ? &tls : NULL,
-                                                 .max_body_bytes = (size_t)o->max_message_mb << 20,
-                                                 .max_answers_bytes = (size_t)o->max_answers_mb << 20};
+                                                 .max_connections_per_address = (int)o->connections_per_address,
+                                                 .max_body_bytes = (size_t)o->max_message_mb << 20};
     return o->http_port < 0 ? STATUS_OK : http_service_open(front, &options, &l->http);
 }
 
@@ -140,12 +143,21 @@ enum status listeners_open(const struct listen_options *options, struct front *f
                            struct listeners *listeners)
 {
     *listeners = (struct listeners){0};
+    front->whole.max_bytes = (size_t)options->max_answers_mb << 20;
     if (options->cluster_token_file) TRY(cluster_token_open(options->cluster_token_file, &front->cluster_token));
     TRY(nodes_open(options, front, listeners));
     enum status status = clients_open(options, front, methods, &listeners->clients);
     if (status == STATUS_OK) status = http_open(options, front, listeners);
     if (status != STATUS_OK) listeners_close(listeners, 0);
     return status;
+}
+
+void listeners_reload(const struct listeners *listeners, const struct front *front)
+{
+    rpc_server_reload(listeners->clients);
+    rpc_server_reload(listeners->nodes);
+    http_service_reload(listeners->http);
+    cluster_token_reload(front->cluster_token);
 }
 
 void listeners_close(struct listeners *listeners, int grace_ms)

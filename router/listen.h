@@ -14,7 +14,7 @@ struct listen_options {
     char *host, *node_listen;
     char *tls_cert, *tls_key, *tls_client_ca;
     char *node_tls_cert, *node_tls_key, *node_tls_ca, *cluster_token_file;
-    int64_t port, http_port, max_message_mb, max_answers_mb;
+    int64_t port, http_port, max_message_mb, max_answers_mb, connections_per_address;
     bool insecure;
 };
 
@@ -24,18 +24,21 @@ struct listen_options {
     {.name = "host", .type = OPTION_STRING, .value = &(l).host, .default_text = "127.0.0.1", .placeholder = "ADDRESS", \
      .help = "address to listen on for clients; 0.0.0.0: all interfaces, IPv4; [::]: all interfaces, IPv4 and IPv6"},  \
     {.name = "port", .type = OPTION_INT, .value = &(l).port, .default_text = "50051", .max = 65535,                    \
-     .help = "gRPC port for clients; 0 takes a free port, which the log names"},                                       \
+     .help = "gRPC port for clients, KServe's among them; 0 takes a free port, which the log names"},                                       \
     {.name = "http-port", .type = OPTION_INT, .value = &(l).http_port, .default_text = "8000", .min = -1, .max = 65535, \
      .help = "port of the HTTP API; 0 takes a free port, which the log names; -1: no HTTP API"},                         \
     {.name = "node-listen", .type = OPTION_STRING, .value = &(l).node_listen, .placeholder = "HOST:PORT",              \
      .help = "address to listen on for nodes; default: port 50052 of --host; port 0 takes a free port, which the log " \
              "names"},                                                                                                 \
+    {.name = "max-connections-per-address", .type = OPTION_INT, .value = &(l).connections_per_address, .max = 1000000,  \
+     .default_text = "0", .help = "connections that the port of gRPC clients, and that of HTTP, take from one address " \
+                                  "(IPv6: from one /64); 0: no bound, as behind a proxy"},                                  \
     {.name = "max-message-mb", .type = OPTION_INT, .value = &(l).max_message_mb, .default_text = "64", .min = 1,       \
      .max = 1024, .unit = "MiB", .help = "largest message of a client; messages that are still being received "          \
                                          "take at most four times this together (at least 256 MiB)"},                  \
     {.name = "max-answers-mb", .type = OPTION_INT, .value = &(l).max_answers_mb, .default_text = "256", .min = 1,      \
-     .max = 65536, .unit = "MiB", .help = "memory of all whole (not streamed) HTTP answers; beyond it, an answer of "   \
-                                          "over 1 MiB ends with status 429"},                                           \
+     .max = 65536, .unit = "MiB", .help = "memory of all whole (not streamed) answers, over HTTP and KServe; beyond "   \
+                                          "it, one of over 1 MiB ends with status 429 or RESOURCE_EXHAUSTED"},                                           \
     {.name = "-Security"},                                                                                             \
     {.name = "tls-cert", .type = OPTION_STRING, .value = &(l).tls_cert, .placeholder = "FILE",                         \
      .help = "serve clients with TLS; the router's certificate, followed by intermediate ones, in PEM. All TLS "       \
@@ -62,10 +65,12 @@ enum status listen_check(const struct listen_options *options);
 struct listeners { // must not move while they are open
     struct rpc_server *clients, *nodes;
     struct http_service *http; // NULL: no HTTP API. http_service_free() it after loop_stop()
-    struct rpc_method node_methods[2];
+    struct rpc_method node_methods[3];
 };
 
 // `methods` of clients are borrowed until listeners_close(). Sets front->cluster_token.
 enum status listeners_open(const struct listen_options *options, struct front *front, const struct rpc_method *methods,
                            struct listeners *listeners);
+// Reads the files of TLS and the cluster token that have changed.
+void listeners_reload(const struct listeners *listeners, const struct front *front);
 void listeners_close(struct listeners *listeners, int grace_ms); // first the clients' listeners, then the nodes'

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// forepack-router: options, start, drain and stop. front/ has the services, core/ the requests and nodes.
+// forepack-router: options, start, reload, drain and stop. front/ has the services, core/ the requests and nodes.
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,6 +17,7 @@
 #include "router/front/intake_pool.h"
 #include "router/front/reading.h"
 #include "router/listen.h"
+#include "router/trace_options.h"
 
 static struct {
     struct option_list model_names;
@@ -24,6 +25,7 @@ static struct {
     char *model_fingerprint, *speculator_fingerprint;
     uint64_t fingerprints[NODE_ROLES]; // of both
     struct listen_options listen;
+    struct trace_options trace;
     double keep_rate;
     int64_t max_queue_requests, max_queue_tokens, max_wait_ms, score_timeout_ms, worker_grace_ms, heartbeat_ms;
     int64_t stall_timeout_ms, eject_ms;
@@ -67,17 +69,21 @@ static const struct option options[] = {
     {.name = "-Queue and packing"},
     {.name = "max-queue-requests", .type = OPTION_INT, .value = &o.max_queue_requests, .default_text = "10000",
      .min = 1, .max = 10000000, .unit = "requests",
+     .live = true,
      .help = "requests that may wait; further requests are refused with RESOURCE_EXHAUSTED"},
     {.name = "max-queue-tokens", .type = OPTION_INT, .value = &o.max_queue_tokens, .default_text = "100000000",
      .min = 1, .max = 1e15, .unit = "tokens",
+     .live = true,
      .help = "prompt tokens of all waiting requests; further requests are refused with RESOURCE_EXHAUSTED"},
     {.name = "queue-reserve", .type = OPTION_INT, .value = &o.queue_reserve, .default_text = "10", .max = 49,
+     .live = true,
      .unit = "%", .help = "part of both limits that each priority class leaves to every class above it: with 10, normal "
                           "requests (priority 0) fill at most 90 % of the queue and low ones (below 0) 80 %"},
     {.name = "tenant-queue-share", .type = OPTION_INT, .value = &o.tenant_queue_share, .default_text = "80", .min = 1,
-     .max = 100, .unit = "%", .help = "part of these limits that the requests of one tenant may fill; each further tenant "
-                                      "may fill the same part of the rest; 100: no bound. With --tenant-weights all "
-                                      "tenants that it does not name count as one"},
+     .max = 100, .live = true,
+     .unit = "%", .help = "part of these limits that the requests of one tenant may fill; each further tenant may fill "
+                          "the same part of the rest; 100: no bound. With --tenant-weights all tenants that it does "
+                          "not name count as one"},
     {.name = "tenant-weights", .type = OPTION_STRING, .value = &o.tenant_weights, .placeholder = "NAME=W,...",
      .help = "tokens that a tenant gets for each token of a tenant that is not named, while requests of both wait "
              "(W 0.001..1000)"},
@@ -133,15 +139,20 @@ static const struct option options[] = {
      .help = "accept nodes of one role that differ in backend or types; a request that moves between them may change "
              "its tokens"},
     {.name = "drain-ms", .type = OPTION_INT, .value = &o.drain_ms, .default_text = "30000", .max = 3600000,
+     .live = true,
      .unit = "ms", .help = "time that running requests get to finish after SIGTERM; a second signal stops at once"},
+    TRACE_OPTION_ROWS(o.trace),
     {.name = "-Logging"},
     LOG_OPTION_ROWS(o.log),
     {0},
 };
 // clang-format on
 
-static const char usage[] = "Usage: forepack-router --model DIR [options]\n"
-                            "The router of a Forepack cluster: clients and nodes connect to it. SIGTERM drains it.";
+static const char usage[] =
+    "Usage: forepack-router --model DIR [options]\n"
+    "The router of a Forepack cluster: clients and nodes connect to it. SIGTERM drains it.\n"
+    "SIGHUP reads changed files: API keys, cluster token, certificates, and the log level, the\n"
+    "bounds of the queue and drain-ms in the --config file.";
 
 // The last component of a path, free() it.
 static char *path_base_name(const char *path)
@@ -226,8 +237,7 @@ static enum status front_open(struct front *front)
     prefill_defaults(&front->prefill);
     prefill_mode_parse(o.prefill, &front->prefill.mode);
     front->prefill.keep_rate = o.keep_rate;
-    front->max_queue_requests = o.max_queue_requests;
-    front->max_queue_tokens = o.max_queue_tokens;
+    atomic_init(&front->max_queue_requests, (int)o.max_queue_requests);
     front->started_us = clock_now_us();
     return STATUS_OK;
 }
@@ -267,15 +277,19 @@ static enum status fingerprints_parse(void)
     return fingerprint_parse("speculator-fingerprint", o.speculator_fingerprint, &o.fingerprints[NODE_SPECULATOR]);
 }
 
+static void queue_bounds_fill(struct core_options *bounds)
+{
+    bounds->max_queue_requests = (int)o.max_queue_requests;
+    bounds->max_queue_tokens = o.max_queue_tokens;
+    bounds->queue_reserve_percent = (int)o.queue_reserve;
+    bounds->tenant_queue_percent = tenant_queue_percent();
+}
+
 static struct core *router_core_create(struct front *front, const struct tenant_weight *weights, int n_weights)
 {
     struct core_ops ops;
     front_core_ops_init(front, &ops);
     struct core_options core_options = {
-        .max_queue_requests = (int)o.max_queue_requests,
-        .max_queue_tokens = o.max_queue_tokens,
-        .queue_reserve_percent = (int)o.queue_reserve,
-        .tenant_queue_percent = tenant_queue_percent(),
         .tenant_weights = weights,
         .n_tenant_weights = n_weights,
         .max_wait_us = o.max_wait_ms * 1000,
@@ -294,6 +308,7 @@ static struct core *router_core_create(struct front *front, const struct tenant_
         .vocab_size = front->config.vocab_size,
         .clock_us = clock_now_us,
     };
+    queue_bounds_fill(&core_options);
     memcpy(core_options.model_fingerprints, o.fingerprints, sizeof o.fingerprints);
     return core_create(&core_options, &ops);
 }
@@ -324,7 +339,8 @@ static void event_query_idle(struct core *c, void *arg, int64_t now_us)
 static bool drain_wait(const sigset_t *signals)
 {
     const struct timespec interval = {.tv_nsec = 20000000};
-    return sigtimedwait(signals, NULL, &interval) > 0;
+    int signal = sigtimedwait(signals, NULL, &interval);
+    return signal > 0 && signal != SIGHUP;
 }
 
 static void event_release_nodes(struct core *c, void *arg, int64_t now_us)
@@ -354,6 +370,45 @@ static bool router_drain(struct front *front, sigset_t *signals)
     return false;
 }
 
+// --- files that have changed
+
+static void event_set_queue_bounds(struct core *c, void *arg, int64_t now_us)
+{
+    core_set_queue_bounds(c, arg);
+    free(arg);
+}
+
+static void live_options_apply(struct front *front)
+{
+    struct core_options *bounds = mem_alloc(sizeof *bounds);
+    log_options_apply_level(&o.log); // --drain-ms is read when the router drains
+    queue_bounds_fill(bounds);
+    atomic_store(&front->max_queue_requests, bounds->max_queue_requests);
+    intake_pool_set_bounds(front->pool, bounds->max_queue_requests, bounds->tenant_queue_percent);
+    loop_post(front->loop, event_set_queue_bounds, bounds);
+}
+
+// Each reader logs what changed; a file with an error is logged too, and what it had before stays in use. Each also
+// looks at its file by itself when it is needed; the --config file is read here alone.
+static void router_reload(struct front *front, const struct listeners *listeners)
+{
+    log_event(LOG_INFO, "reload_started", LOG_FIELD("signal", "SIGHUP"));
+    if (options_reload(options) != STATUS_OK)
+        log_event(LOG_ERROR, "config_refused", LOG_REASON, LOG_FIELD("effect", "all options stay as they are"));
+    live_options_apply(front);
+    identity_reload(front->identity);
+    listeners_reload(listeners, front);
+    log_event(LOG_INFO, "reload_done", LOG_FIELD("signal", "SIGHUP"));
+}
+
+// Until a signal ends the router.
+static void signals_await(struct front *front, const struct listeners *listeners, const sigset_t *signals)
+{
+    int signal;
+    while (sigwait(signals, &signal) == 0 && signal == SIGHUP)
+        router_reload(front, listeners);
+}
+
 // --- serving
 
 static struct intake_pool *router_open_pool(void)
@@ -368,15 +423,32 @@ static struct intake_pool *router_open_pool(void)
     return intake_pool_open(&pool_options);
 }
 
+enum { METHODS_MAX = 32 };
+
+// What clients may call; the methods of a service are next to each other.
+static void methods_fill(const struct front *front, struct rpc_method methods[METHODS_MAX + 1])
+{
+    const struct rpc_method of_inference[] = {front_generate,   front_generate_many, front_score,
+                                              front_abort,      front_tokenize,      front_detokenize,
+                                              front_model_info, front_cluster_info,  front_drain_node};
+    const struct rpc_method of_kserve[] = {front_model_infer, front_model_stream_infer};
+    const size_t n_inference = sizeof of_inference / sizeof *of_inference;
+    size_t n = n_inference, limit = intake_message_limit(front, front->config.max_context);
+    memcpy(methods, of_inference, sizeof of_inference);
+    memcpy(methods + n, of_kserve, sizeof of_kserve);
+    n += sizeof of_kserve / sizeof *of_kserve;
+    for (size_t i = 0; i < n; i++)
+        if (i < 3 || i >= n_inference) methods[i].max_message_bytes = limit; // those with a prompt
+    for (const struct rpc_method *info = front_kserve_info; info->path && n < METHODS_MAX; info++)
+        methods[n++] = *info;
+    methods[n] = (struct rpc_method){0};
+}
+
 // Serves until a signal has come and the core is drained.
 static enum status router_serve(struct front *front, struct listeners *listeners, sigset_t *signals)
 {
-    struct rpc_method methods[] = {
-        front_generate,   front_generate_many, front_score,        front_abort, front_tokenize,
-        front_detokenize, front_model_info,    front_cluster_info, {0},
-    };
-    for (int i = 0; i < 3; i++) // those with a prompt
-        methods[i].max_message_bytes = intake_message_limit(front, front->config.max_context);
+    struct rpc_method methods[METHODS_MAX + 1];
+    methods_fill(front, methods);
     TRY(listeners_open(&o.listen, front, methods, listeners));
     __atomic_store_n(&front->server, listeners->clients, __ATOMIC_RELEASE);
     loop_post(front->loop, event_publish_ready, front);
@@ -386,12 +458,13 @@ static enum status router_serve(struct front *front, struct listeners *listeners
               LOG_FIELD("node_port", rpc_server_port(listeners->nodes)), LOG_FIELD("model", front->model_names[0]),
               LOG_FIELD("context_tokens", front->config.max_context), LOG_FIELD("vocab_size", front->config.vocab_size),
               LOG_FIELD("chat_template", front->chat ? chat_template_name(front->chat) : "none"));
-    int signal;
-    sigwait(signals, &signal);
+    signals_await(front, listeners, signals);
     if (router_drain(front, signals)) loop_post(front->loop, event_release_nodes, NULL);
     listeners_close(listeners, 1000);
     return STATUS_OK;
 }
+
+enum { TRACE_FLUSH_MS = 3000 }; // at the end
 
 // Starts the core's thread, serves, and stops everything in reverse order.
 static enum status router_run(struct front *front, const struct tenant_weight *weights, int n_weights,
@@ -404,11 +477,13 @@ static enum status router_run(struct front *front, const struct tenant_weight *w
     front->readings = reading_table_create();
     rpc_init();
     struct listeners listeners = {0};
-    enum status status = router_serve(front, &listeners, signals);
+    enum status status = trace_open(&o.trace, o.listen.host, &front->tracer);
+    if (status == STATUS_OK) status = router_serve(front, &listeners, signals);
     intake_pool_close(front->pool);
     loop_stop(front->loop);
     http_service_free(listeners.http);
     core_free(core);
+    tracer_close(front->tracer, TRACE_FLUSH_MS);
     rpc_shutdown();
     intake_pool_free(front->pool);
     reading_table_free(front->readings);
@@ -421,6 +496,7 @@ static void signals_block(sigset_t *signals)
     sigemptyset(signals);
     sigaddset(signals, SIGTERM);
     sigaddset(signals, SIGINT);
+    sigaddset(signals, SIGHUP);
     pthread_sigmask(SIG_BLOCK, signals, NULL);
 }
 
@@ -440,6 +516,7 @@ int main(int argc, char **argv)
     enum status status = tenant_weights_parse(weights_text, &weights, &n_weights);
     if (status == STATUS_OK) status = fingerprints_parse();
     if (status == STATUS_OK) status = listen_check(&o.listen);
+    if (status == STATUS_OK) status = trace_check(&o.trace, o.listen.insecure);
     if (status == STATUS_OK) status = front_open(&front);
     if (status == STATUS_OK) status = router_run(&front, weights, n_weights, &signals);
     if (status == STATUS_OK) {

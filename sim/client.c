@@ -39,6 +39,10 @@ static struct request *request_make(struct client *client)
         spec->n_pinned = 1;
     }
     spec->score_only = plan->score_only;
+    if (plan->reading == 3 && !plan->score_only) {
+        spec->sampling.prompt_logprobs = 1;
+        spec->prefill.mode = PREFILL_OFF;
+    }
     spec->want_importance = plan->importance;
     spec->priority = (int32_t)plan->priority;
     if (plan->tenant) spec->tenant = mem_format("t%" PRId64, plan->tenant);
@@ -99,7 +103,7 @@ static bool client_retries(struct client *client, bool lost, enum status status)
     if (client->left || client->tries > client->plan->request.retries) return false;
     if (!lost && status != STATUS_UNAVAILABLE && status != STATUS_EXHAUSTED) return false;
     struct world *w = client->w;
-    client->received = 0; // the answer begins again
+    client->received = client->n_prompt_logprobs = 0; // the answer begins again
     world_at(w, w->now_us + (INT64_C(500000) << client->tries), submit_later, client, 0, NULL, 0);
     return true;
 }
@@ -154,7 +158,7 @@ static void client_begin(struct client *client)
 {
     client->submitted_us = client->w->now_us;
     client->r = request_make(client);
-    client->r->sink = (struct request_sink){on_tokens, on_done, client};
+    client->r->sink = (struct request_sink){on_tokens, client_check_prompt_logprobs, on_done, client};
     world_digest(client->w, (uint64_t)client->plan->id);
 }
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "router/sched/estimate.h"
+#include "sim/answers.h"
 #include "sim/client_state.h"
 #include "sim/router.h"
 
@@ -85,8 +86,35 @@ void client_check_intake(struct client *client)
 
 // --- tokens
 
+// The model is certain of one token after each entry.
+void client_check_prompt_logprobs(void *user, const struct token_logprob *logprobs, int n)
+{
+    struct client *client = user;
+    if (client->ended || !client->r || client->received) client_fail(client, "prompt log-probabilities after a token");
+    const struct request_spec *spec = &client->r->spec;
+    if (!client->n_prompt_logprobs) client->prompt_entry = ANSWER_START;
+    for (int i = 0; i < n && !client->w->failed; i++) {
+        int at = client->n_prompt_logprobs++;
+        client->prompt_entry = answer_entry(client->prompt_entry, spec->tokens[at], at);
+        if (client->tainted) continue;
+        int32_t likeliest = answer_token(client->prompt_entry, -1, (int)client_options(client)->vocab);
+        bool expected = spec->tokens[at + 1] == likeliest;
+        const struct token_logprob *l = &logprobs[i];
+        if (l->token != spec->tokens[at + 1] || l->n_top != 1 || l->top_token[0] != likeliest ||
+            (l->rank == 1) != expected || (l->logprob == 0) != expected)
+            client_fail(client, "a log-probability of its prompt is wrong");
+    }
+}
+
+static void prompt_logprobs_check(struct client *client, const struct request *r)
+{
+    int wanted = r->spec.sampling.prompt_logprobs >= 0 ? r->spec.n_tokens - 1 : 0;
+    if (client->n_prompt_logprobs != wanted) client_fail(client, "not all log-probabilities of its prompt came");
+}
+
 void client_check_token(struct client *client, const struct request *r, int32_t token)
 {
+    if (client->received == 0) prompt_logprobs_check(client, r);
     if (client->received == 0) expect_begin(&client->expect, client->plan, r, client_options(client));
     bool stops;
     int32_t expected = expect_next(&client->expect, &stops);
@@ -126,6 +154,7 @@ static void timing_check(struct client *client, const struct request *r)
 static void usage_check(struct client *client, const struct request *r)
 {
     timing_check(client, r);
+    if (!r->spec.score_only) prompt_logprobs_check(client, r);
     if (r->skip == SKIP_TIMEOUT &&
         r->timing.queue_us + r->timing.score_us < client_options(client)->score_timeout_ms * 1000)
         client_fail(client, "no speculator answered in time, it says, before that time was over");

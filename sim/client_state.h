@@ -21,6 +21,8 @@ struct client {
     struct request *r;         // in the router; NULL: not there
     struct expectation expect; // of its answer
     int received;
+    int n_prompt_logprobs; // received
+    uint64_t prompt_entry; // the content of the KV entry before the next one
     int tries;
     bool arrived, ended, left, tainted;
     int64_t read_until_us; // when it will have read what was sent to it
@@ -51,6 +53,7 @@ struct client *client_of_number(const struct world *w, uint64_t number); // NULL
 
 void client_check_intake(struct client *client); // right after core_submit()
 void client_check_token(struct client *client, const struct request *r, int32_t token);
+void client_check_prompt_logprobs(void *user, const struct token_logprob *logprobs, int n); // of struct request_sink
 void client_check_state(struct client *client, const struct request *r, enum finish_reason reason); // at its end
 void client_check_end(struct client *client, const struct request *r, enum finish_reason reason, enum status status,
                       const char *message);

@@ -18,7 +18,7 @@ struct entry {
 
 struct model {
     struct model_config config;
-    int kv_blocks;
+    int kv_blocks, max_logit_rows;
     int64_t sample_us; // of a row on the host
     bool samples;
 };
@@ -55,6 +55,7 @@ struct engine *sim_engine_create(const struct scenario *scenario, const struct s
     struct engine *e = mem_alloc(sizeof *e);
     e->model.config = config_of(scenario, node);
     e->model.kv_blocks = (int)node->kv_blocks;
+    e->model.max_logit_rows = (int)node->max_seqs;
     e->model.samples = options->samples;
     e->model.sample_us = node->sample_us;
     e->fixed_us = (double)node->fixed_us;
@@ -231,6 +232,11 @@ struct model *engine_model(const struct engine *e)
 const struct model_config *model_get_config(const struct model *m)
 {
     return &m->config;
+}
+
+int model_max_logit_rows(const struct model *m)
+{
+    return m->max_logit_rows;
 }
 
 int model_kv_blocks(const struct model *m)

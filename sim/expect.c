@@ -137,6 +137,7 @@ static double alone_us(const struct scenario_node *node, const struct scenario_r
 {
     double passes = (double)(plan->tokens / node->budget + 1),
            steps = node->role ? (double)plan->max_tokens : (double)plan->look_ahead + 8;
+    if (plan->reading == 3) passes = (double)plan->tokens; // a row a pass, beside others that use its logits
     return pass_us(node, (double)plan->tokens, 0) + passes * (double)node->fixed_us +
            steps * pass_us(node, 1, (double)plan->tokens + steps);
 }

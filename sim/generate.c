@@ -156,7 +156,7 @@ static void draw_sampling(struct swarm *g, struct scenario_request *r)
     if (g->sampling && one_in(g, 2)) {
         r->temperature = scaled(g, 100, 2000);
     } else if (g->reading && one_in(g, 3)) {
-        r->reading = between(g, 1, 2);
+        r->reading = between(g, 1, 3);
     }
     r->ignore_eos = one_in(g, 3);
     if (!r->ignore_eos && !r->temperature && r->reading != 2 && one_in(g, 4))

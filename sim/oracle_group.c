@@ -33,6 +33,7 @@ static int blocks_cached(const struct scheduler *s, const struct sequence *q)
 {
     struct kv_key key = {.salt = q->salt};
     int n = 0, most = (q->n_tokens - 1) / KV_BLOCK_TOKENS;
+    if (sequence_wants_prompt_logprobs(q)) return 0;
     for (kv_chain chain = 0; n < most; n++) {
         key.before = chain;
         memcpy(key.token, q->tokens + (ptrdiff_t)n * KV_BLOCK_TOKENS, sizeof key.token);
@@ -46,6 +47,7 @@ static int blocks_cached(const struct scheduler *s, const struct sequence *q)
 static bool waits_for_prefix(const struct scheduler *s, const struct sequence *q)
 {
     int cached = blocks_cached(s, q);
+    if (sequence_wants_prompt_logprobs(q)) return false;
     for (int i = 0; s->limits.prefix_cache && i < s->n_running; i++) {
         int common = blocks_common(q, s->running[i]);
         if (common >= cached + 2 && common > s->running[i]->n_published) return true;

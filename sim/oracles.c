@@ -166,7 +166,7 @@ static void check_status(struct world *w, const struct core *c)
     HOLDS(status.running == running && status.waiting + running == (int)in_router);
     HOLDS(t->kept_tokens <= t->prompt_tokens);
     for (int role = 0; role < 2; role++) {
-        HOLDS(estimate_pool_us(&c->view, (enum node_role)role) >= 0);
+        HOLDS(estimate_pool(&c->view, (enum node_role)role).work_us >= 0);
         const struct bin_totals *bins = role ? &status.prefill_bins : &status.score_bins;
         HOLDS(bins->items >= bins->bins && bins->capacity_tokens >= bins->tokens && bins->scan_cost >= bins->items);
     }

@@ -43,6 +43,7 @@ static int64_t request_sent(struct world *w, struct sim_node *node, struct prefi
     uint64_t *blocks;
     int n = prefix_contents(r->spec.prefix_salt, r->spec.tokens, worker ? r->kept : &whole,
                             worker ? r->n_kept_ranges : 1, &blocks);
+    if (r->spec.sampling.prompt_logprobs >= 0) n = 0; // it shares nothing
     rows_check(client, prefixes, blocks, n);
     if (worker) oracle_fair_served(w->fair, r, sched_request_rows(&r->sched));
     struct prefix_set *computed = sim_node_computed(node);

@@ -70,9 +70,9 @@
 
 // head: id of a shared prefix of head_tokens tokens, 0: none. tail: id of tokens that are shared from tail_from on,
 // behind different beginnings. mode: enum prefill_mode. keep, temperature: in thousandths. reading: 1 wants
-// log-probabilities, 2 has penalties. stop_after: a stop string ends the answer then. retries: how often the client
-// tries again after UNAVAILABLE, EXHAUSTED or a lost router. read_us: the client reads a token in this time; with more
-// than unread_max tokens unread the front abandons its call.
+// log-probabilities, 2 has penalties, 3 wants log-probabilities of the prompt. stop_after: a stop string ends the
+// answer then. retries: how often the client tries again after UNAVAILABLE, EXHAUSTED or a lost router. read_us: the
+// client reads a token in this time; with more than unread_max tokens unread the front abandons its call.
 #define SCENARIO_REQUEST(FIELD)                                                                                        \
     FIELD(tokens)                                                                                                      \
     FIELD(head)                                                                                                        \

@@ -101,7 +101,7 @@ static const struct node_program program = {
     .usage =
         "usage: forepack-speculator --model DIR --router HOST:PORT [options]\n" GROUP_USAGE
         "\nA speculator of a Forepack cluster: scores prompts with a small model and selects the tokens to prefill.\n"
-        "SIGTERM, SIGINT or SIGUSR1 drains it; a second signal ends it at once.",
+        "SIGTERM, SIGINT or SIGUSR1 drains it; a second signal ends it at once. SIGHUP looks at changed files.",
     .options = options,
     .common = &common,
     .serve = serve,

@@ -23,6 +23,7 @@ void score_item_from_message(const Forepack__Cluster__V1__ScoreItem *message, st
         .tail_tokens = (int)message->tail_tokens,
         .want_importance = message->want_importance,
         .salt = message->salt,
+        .trace = message->trace,
     };
     prefill_from_message(&message->base,
                          &item->prefill); // cannot fail: no OPTIONAL field; the scorer checks the ranges

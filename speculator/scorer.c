@@ -183,7 +183,7 @@ void scorer_add(struct scorer *s, const struct score_item *item)
     MEM_GROW(s->prompts, s->n, s->capacity);
     s->prompts[s->n++] = p;
     log_event(LOG_DEBUG, "score_received", LOG_REQUEST(p->request), LOG_FIELD("tokens", p->n),
-              LOG_FIELD("look_ahead", p->look_ahead));
+              LOG_FIELD("look_ahead", p->look_ahead), LOG_FIELD("trace", item->trace));
 }
 
 // --- admission

@@ -50,7 +50,8 @@ struct score_item {
     int n_pinned;
     int tail_tokens;
     bool want_importance;
-    uint64_t salt; // of the prefix cache: blocks are shared among equal salts
+    uint64_t salt;     // of the prefix cache: blocks are shared among equal salts
+    const char *trace; // trace id for the log; NULL or "": none
 };
 
 struct score_result {

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// net/: which addresses other machines can reach.
+// base/address.h: which addresses other machines can reach, and where a server listens.
+#include <arpa/inet.h>
 #include <check.h>
 #include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
-#include "net/rpc.h"
+#include "base/address.h"
 
 static const struct {
     const char *address;
@@ -30,9 +33,50 @@ static const struct {
 START_TEST(loopback_addresses_are_those_that_no_other_machine_reaches)
 {
     bool loopback = false;
-    ck_assert_msg(rpc_address_is_loopback(addresses[_i].address, &loopback) == addresses[_i].status, "%s: %s",
+    ck_assert_msg(address_is_loopback(addresses[_i].address, &loopback) == addresses[_i].status, "%s: %s",
                   addresses[_i].address, status_message());
     ck_assert_msg(loopback == addresses[_i].loopback, "%s", addresses[_i].address);
+}
+END_TEST
+
+static bool reaches(int family, int port)
+{
+    struct sockaddr_in v4 = {
+        .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = v4.sin_port, .sin6_addr = IN6ADDR_LOOPBACK_INIT};
+    int fd = socket(family, SOCK_STREAM, 0);
+    bool reached = fd >= 0 && (family == AF_INET ? connect(fd, (struct sockaddr *)&v4, sizeof v4)
+                                                 : connect(fd, (struct sockaddr *)&v6, sizeof v6)) == 0;
+    if (fd >= 0) close(fd);
+    return reached;
+}
+
+static bool has_ipv6(void)
+{
+    const struct sockaddr_in6 any = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT};
+    int fd = socket(AF_INET6, SOCK_STREAM, 0);
+    bool has = fd >= 0 && bind(fd, (const struct sockaddr *)&any, sizeof any) == 0;
+    if (fd >= 0) close(fd);
+    return has;
+}
+
+static const struct {
+    const char *address;
+    bool v4, v6; // reached by
+} listeners[] = {
+    {"127.0.0.1:0", true, false}, {"0.0.0.0:0", true, false}, {"[::1]:0", false, true},
+    {"[::]:0", true, true},       {":0", true, true},
+};
+
+START_TEST(a_server_listens_on_every_address_of_its_host)
+{
+    int sockets[ADDRESS_SOCKETS_MAX], n, port;
+    if (listeners[_i].v6 && !has_ipv6()) return;
+    ck_assert_msg(address_listen(listeners[_i].address, sockets, &n, &port) == STATUS_OK, "%s", status_message());
+    ck_assert_msg(reaches(AF_INET, port) == listeners[_i].v4, "%s by IPv4", listeners[_i].address);
+    ck_assert_msg(reaches(AF_INET6, port) == listeners[_i].v6, "%s by IPv6", listeners[_i].address);
+    while (n)
+        close(sockets[--n]);
 }
 END_TEST
 
@@ -42,6 +86,8 @@ int main(void)
     TCase *tcase = tcase_create("address");
     tcase_add_loop_test(tcase, loopback_addresses_are_those_that_no_other_machine_reaches, 0,
                         sizeof addresses / sizeof addresses[0]);
+    tcase_add_loop_test(tcase, a_server_listens_on_every_address_of_its_host, 0,
+                        sizeof listeners / sizeof listeners[0]);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

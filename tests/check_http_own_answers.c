@@ -21,6 +21,11 @@ static size_t own_headers(const struct http_exchange *x, char *lines, size_t roo
     return (size_t)snprintf(lines, room, "x-request-id: %s\r\n", given ? given : "made");
 }
 
+static size_t error_body(const char *path, int status, const char *sentence, char *body, size_t room)
+{
+    return (size_t)snprintf(body, room, "<%s %d>", path, status);
+}
+
 static const struct http_route named_routes[] = {
     {.method = "GET", .path = "/hello", .on_head = name_request, .on_request = say_hello},
     {.method = "POST", .path = "/echo", .on_head = name_request, .on_request = echo, .max_body_bytes = 16},
@@ -31,6 +36,8 @@ static void open_named_server(void)
 {
     const struct http_server_options o = {.routes = named_routes,
                                           .own_headers = own_headers,
+                                          .error_body = error_body,
+                                          .error_type = "text/plain",
                                           .max_head_bytes = 1000,
                                           .max_bodies_bytes = 4000,
                                           .head_ms = 100,
@@ -113,6 +120,34 @@ START_TEST(head_gets_no_body_whatever_the_answer)
 }
 END_TEST
 
+START_TEST(the_products_error_body_knows_the_path)
+{
+    static const struct {
+        const char *request, *body;
+    } cases[] = {
+        {"GET /nowhere?a=/b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "</nowhere 404>"},
+        {"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 17\r\n\r\n", "</echo 413>"},
+        {"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\na", "</echo 408>"},
+        // Heads that cannot be parsed, and one that is not whole.
+        {"POST /echo?a HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n", "</echo 400>"},
+        {"\r\nPOST /echo HTTP/9.1\r\nHost: x\r\n\r\n", "</echo 505>"},
+        {"POST /echo HTTP/1.1\r\nHost : x\r\n\r\n", "</echo 400>"},
+        {"POST /echo HTTP/1.1\nHost: x\n\n", "</echo 400>"},
+        {"POST /echo HTTP/1.1\r\nHo", "</echo 408>"},
+        {"POST /ec", "</ec 408>"},
+        {"POST", "< 408>"},
+        {"x\n", "< 400>"},
+    };
+    open_named_server();
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char *text = client_ask_raw(port(), cases[i].request);
+        ck_assert_msg(text && strstr(text, cases[i].body), "%s: %s", cases[i].request, text);
+        free(text);
+    }
+    close_server();
+}
+END_TEST
+
 START_TEST(responses_and_bytes_are_counted)
 {
     static const char hello[] = "GET /hello HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
@@ -145,6 +180,7 @@ int main(void)
     TCase *all = tcase_create("all");
     tcase_add_test(all, every_own_answer_has_the_products_headers);
     tcase_add_test(all, head_gets_no_body_whatever_the_answer);
+    tcase_add_test(all, the_products_error_body_knows_the_path);
     tcase_add_test(all, responses_and_bytes_are_counted);
     suite_add_tcase(suite, all);
     SRunner *runner = srunner_create(suite);

@@ -331,9 +331,9 @@ START_TEST(nothing_behind_a_refused_request_is_served)
 }
 END_TEST
 
-static size_t json_error(int status, const char *sentence, char *body, size_t room)
+static size_t json_error(const char *path, int status, const char *sentence, char *body, size_t room)
 {
-    return (size_t)snprintf(body, room, "{\"status\":%d,\"message\":\"%s\"}", status, sentence);
+    return (size_t)snprintf(body, room, "{\"path\":\"%s\",\"status\":%d,\"message\":\"%s\"}", path, status, sentence);
 }
 
 START_TEST(error_bodies_may_be_the_products_own)
@@ -341,7 +341,7 @@ START_TEST(error_bodies_may_be_the_products_own)
     open_server((struct http_server_options){.error_body = json_error, .error_type = "application/json"});
     char *text = client_ask_raw(port(), "GET /nowhere HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
     ck_assert_ptr_nonnull(strstr(text, "Content-Type: application/json\r\n"));
-    ck_assert_ptr_nonnull(strstr(text, "{\"status\":404,"));
+    ck_assert_ptr_nonnull(strstr(text, "{\"path\":\"/nowhere\",\"status\":404,"));
     free(text);
     http_server_close(server, 1000);
 }

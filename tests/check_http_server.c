@@ -714,11 +714,22 @@ START_TEST(a_used_address_and_a_bad_host_are_refused)
     struct http_server *second = NULL;
     struct http_server_options o = {.routes = routes, .port = port()};
     ck_assert_int_eq(http_server_open(&o, &second), STATUS_INVALID);
-    expect_part(status_message(), "Address already in use");
+    expect_part(status_message(), "is in use");
     o = (struct http_server_options){.routes = routes, .host = "no such host"};
     ck_assert_int_eq(http_server_open(&o, &second), STATUS_INVALID);
     ck_assert_ptr_null(second);
     close_server();
+}
+END_TEST
+
+START_TEST(a_server_listens_on_every_address_of_its_host)
+{
+    static const char *const hosts[] = {"localhost", "0.0.0.0"};
+    open_server((struct http_server_options){.host = hosts[_i]});
+    char *text = client_ask_raw(port(), "GET /hello HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"); // by IPv4
+    ck_assert_msg(text && strncmp(text, "HTTP/1.1 200 ", 13) == 0, "%s: %s", hosts[_i], text);
+    free(text);
+    http_server_close(server, 1000);
 }
 END_TEST
 
@@ -767,6 +778,7 @@ int main(void)
     tcase_add_test(closing, closing_waits_for_open_requests_and_refuses_new_connections);
     tcase_add_test(closing, closing_disconnects_after_the_grace_and_late_answers_do_nothing);
     tcase_add_test(closing, a_used_address_and_a_bad_host_are_refused);
+    tcase_add_loop_test(closing, a_server_listens_on_every_address_of_its_host, 0, 2);
     suite_add_tcase(suite, closing);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);

@@ -9,6 +9,7 @@
 #include "router/front/json_anthropic_answer.h"
 #include "router/front/json_body.h"
 #include "router/front/json_responses.h"
+#include "router/front/json_responses_answer.h"
 
 typedef enum status translate_fn(const json_t *body, json_t **chat_p);
 
@@ -133,11 +134,42 @@ START_TEST(a_response_is_asked_for_as_a_chat)
                "\"previous_response_id\":null,\"truncation\":\"disabled\",\"text\":{\"format\":{\"type\":\"text\"}},"
                "\"reasoning\":null,\"include\":[],\"metadata\":{\"a\":\"b\"},\"parallel_tool_calls\":false,"
                "\"service_tier\":\"flex\",\"instructions\":\"\",\"max_tokens\":3,\"n\":4,\"messages\":[]}",
-               "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}],\"response_format\":{\"type\":\"text\"}}");
+               "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}],\"response_format\":{\"type\":\"text\"},"
+               "\"tools\":[],\"tool_choice\":\"auto\",\"parallel_tool_calls\":false}");
     check_chat(responses_to_chat,
                "{\"input\":\"Hi\",\"text\":{\"format\":{\"type\":\"json_schema\",\"name\":\"a\",\"schema\":{}}}}",
                "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}],\"response_format\":{\"type\":\"json_schema\","
                "\"json_schema\":{\"schema\":{}}}}");
+}
+END_TEST
+
+START_TEST(a_response_with_tools_is_asked_for_as_a_chat)
+{
+    check_chat(
+        responses_to_chat,
+        "{\"input\":\"Hi\",\"tools\":[{\"type\":\"function\",\"name\":\"f\",\"description\":\"d\",\"strict\":true,"
+        "\"parameters\":{\"type\":\"object\"}}],\"tool_choice\":{\"type\":\"function\",\"name\":\"f\"}}",
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}],\"tools\":[{\"type\":\"function\",\"function\":"
+        "{\"name\":\"f\",\"description\":\"d\",\"strict\":true,\"parameters\":{\"type\":\"object\"}}}],"
+        "\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"f\"}}}");
+    // The text and the calls of an answer are one turn; its reasoning is not shown again.
+    check_chat(
+        responses_to_chat,
+        "{\"input\":[{\"role\":\"user\",\"content\":\"a\"},{\"type\":\"reasoning\",\"summary\":[]},"
+        "{\"type\":\"message\",\"role\":\"assistant\",\"content\":\"b\"},"
+        "{\"type\":\"function_call\",\"id\":\"fc_1\",\"call_id\":\"c1\",\"name\":\"f\",\"arguments\":\"{}\"},"
+        "{\"type\":\"function_call\",\"call_id\":\"c2\",\"name\":\"g\",\"arguments\":\"{}\"},"
+        "{\"type\":\"function_call_output\",\"call_id\":\"c1\",\"output\":\"4\"},"
+        "{\"type\":\"function_call_output\",\"call_id\":\"c2\",\"output\":[{\"type\":\"input_text\",\"text\":\"5\"}]},"
+        "{\"type\":\"function_call\",\"call_id\":\"c3\",\"name\":\"h\",\"arguments\":\"{}\"}]}",
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"b\",\"tool_calls\":"
+        "["
+        "{\"id\":\"c1\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}},"
+        "{\"id\":\"c2\",\"type\":\"function\",\"function\":{\"name\":\"g\",\"arguments\":\"{}\"}}]},"
+        "{\"role\":\"tool\",\"tool_call_id\":\"c1\",\"content\":\"4\"},"
+        "{\"role\":\"tool\",\"tool_call_id\":\"c2\",\"content\":[{\"type\":\"text\",\"text\":\"5\"}]},"
+        "{\"role\":\"assistant\",\"content\":null,\"tool_calls\":["
+        "{\"id\":\"c3\",\"type\":\"function\",\"function\":{\"name\":\"h\",\"arguments\":\"{}\"}}]}]}");
 }
 END_TEST
 
@@ -154,7 +186,11 @@ START_TEST(a_response_that_needs_more_is_refused)
         {"{\"input\":[{\"role\":\"user\"}]}", "input[0].content: must be a string or a list of blocks"},
         {"{\"input\":[{\"role\":\"user\",\"content\":[5]}]}", "input[0].content[0]: must be an object with a type"},
         {"{\"input\":[{\"role\":\"user\",\"content\":\"a\"},{\"type\":\"function_call_output\"}]}",
-         "input[1]: type function_call_output is not supported"},
+         "input[1].call_id: must be a string"},
+        {"{\"input\":[{\"type\":\"function_call_output\",\"call_id\":\"c\",\"output\":5}]}",
+         "input[0].output: must be a"},
+        {"{\"input\":[{\"type\":\"function_call\",\"call_id\":\"c\",\"name\":\"f\"}]}", "input[0]: must have call_id"},
+        {"{\"input\":[{\"type\":\"item_reference\",\"id\":\"c\"}]}", "input[0]: type item_reference is not supported"},
         {"{\"input\":[{\"role\":\"user\",\"content\":[{\"type\":\"input_image\"}]}]}",
          "input[0].content[0]: type input_image is not supported"},
         {"{\"input\":[{\"role\":\"user\",\"content\":[{\"type\":\"input_text\",\"text\":1}]}]}",
@@ -163,8 +199,10 @@ START_TEST(a_response_that_needs_more_is_refused)
          "previous_response_id: not supported: responses are not stored: send the whole conversation as input"},
         {"{\"input\":\"a\",\"conversation\":\"conv_1\"}", "conversation: not supported: responses are not stored"},
         {"{\"input\":\"a\",\"background\":true}", "background: not supported, except false"},
-        {"{\"input\":\"a\",\"tools\":[{\"type\":\"web_search\"}]}", "tools: not supported"},
-        {"{\"input\":\"a\",\"tool_choice\":\"required\"}", "tool_choice: not supported"},
+        {"{\"input\":\"a\",\"tools\":[{\"type\":\"web_search\"}]}", "tools[0]: type web_search is not supported"},
+        {"{\"input\":\"a\",\"tools\":[5]}", "tools[0]: must be an object with a type"},
+        {"{\"input\":\"a\",\"tools\":5}", "tools: must be a list"},
+        {"{\"input\":\"a\",\"tool_choice\":{\"type\":\"function\"}}", "tool_choice: must be none, auto, required"},
         {"{\"input\":\"a\",\"truncation\":\"auto\"}", "truncation: not supported, except \"disabled\""},
         {"{\"input\":\"a\",\"reasoning\":{\"effort\":\"low\"}}", "reasoning: not supported"},
         {"{\"input\":\"a\",\"include\":[\"reasoning.encrypted_content\"]}", "include: not supported, except message"},
@@ -196,15 +234,13 @@ static struct responses_answer answer_start(void)
         parse("{\"input\":\"Hi\",\"metadata\":{\"a\":\"\\u00e9\"},\"temperature\":0.5,\"max_output_tokens\":9}");
     char *echo = responses_echo(body);
     json_decref(body);
-    return (struct responses_answer){
-        .id = "resp-12ab", .item_id = "msg-12ab", .model = "demo", .echo = echo, .created_s = 1700000000};
+    return (struct responses_answer){.id = "resp-12ab", .model = "demo", .echo = echo, .created_s = 1700000000};
 }
 
 static void answer_end(struct responses_answer *a)
 {
     free((char *)a->echo);
-    bytes_free(&a->text);
-    bytes_free(&a->logprobs);
+    responses_answer_fini(a);
 }
 
 START_TEST(a_response_is_an_object_with_a_message)
@@ -215,7 +251,8 @@ START_TEST(a_response_is_an_object_with_a_message)
     for (int i = 0; i < 4; i++) {
         struct responses_answer a = answer_start();
         struct bytes out = {0};
-        bytes_add(&a.text, "a\"\n", 3);
+        const struct bytes text = {"a\"\n", 3, 0};
+        responses_set_items(&a, &text, &(struct bytes){0}, NULL);
         responses_add_object(&out, &a, &(struct responses_end){reasons[i], &usage, "the node was lost"});
         bytes_add(&out, "", 1);
         json_t *response = parse(out.data);
@@ -228,7 +265,7 @@ START_TEST(a_response_is_an_object_with_a_message)
         check_at(response, "temperature", "0.5");
         check_at(response, "top_p", "1.0");
         check_at(response, "max_output_tokens", "9");
-        check_at(response, "output.0.id", "\"msg-12ab\"");
+        check_at(response, "output.0.id", "\"msg-12ab-0\"");
         check_at(response, "output.0.content.0",
                  "{\"type\":\"output_text\",\"text\":\"a\\\"\\n\",\"annotations\":[],\"logprobs\":[]}");
         check_at(response, "usage",
@@ -256,8 +293,8 @@ START_TEST(a_streamed_response_has_openais_events_in_order)
     responses_add_begin(&out, &a);
     const char *const pieces[] = {"Hel", "", "lo"}, *const lists[] = {"{\"a\":1}", "", "{\"b\":2},{\"c\":3}"};
     for (int i = 0; i < 3; i++)
-        responses_add_delta(&out, &a, pieces[i], strlen(pieces[i]),
-                            &(struct bytes){(char *)lists[i], strlen(lists[i]), 0});
+        responses_add_text(&out, &a, pieces[i], strlen(pieces[i]),
+                           &(struct bytes){(char *)lists[i], strlen(lists[i]), 0});
     responses_add_end(&out, &a, &(struct responses_end){FINISH_REASON_STOP, &usage, NULL});
     bytes_add(&out, "", 1);
     const char *at = out.data;
@@ -280,10 +317,92 @@ START_TEST(a_streamed_response_has_openais_events_in_order)
         if (n == 7) check_at(event.data, "part.text", "\"Hello\"");
         if (n == 8) check_at(event.data, "item.content.0.text", "\"Hello\"");
         if (n == 9) check_at(event.data, "response.output.0.content.0.text", "\"Hello\"");
-        if (n >= 3 && n <= 7) check_at(event.data, "item_id", "\"msg-12ab\"");
+        if (n >= 3 && n <= 7) check_at(event.data, "item_id", "\"msg-12ab-0\"");
         json_decref(event.data);
     }
     ck_assert_int_eq(n, 10);
+    answer_end(&a);
+    bytes_free(&out);
+}
+END_TEST
+
+// Adds the events of an answer with reasoning, text and two calls.
+static void parts_stream(struct responses_answer *a, struct bytes *out)
+{
+    const struct chat_call calls[] = {{.id = "c1"}, {.id = "c2"}};
+    responses_add_begin(out, a);
+    responses_add_part(out, a, OUTPUT_REASONING, NULL, "Hm", 2);
+    responses_add_part(out, a, OUTPUT_REASONING, NULL, ".", 1);
+    responses_add_part(out, a, OUTPUT_CONTENT, NULL, "Wait", 4);
+    for (int i = 0; i < 2; i++) {
+        responses_add_part(out, a, OUTPUT_CALL, &calls[i], "f", 1);
+        responses_add_part(out, a, OUTPUT_ARGUMENTS, &calls[i], "{\"a\":", 5);
+        responses_add_part(out, a, OUTPUT_ARGUMENTS, &calls[i], "1}", 2);
+    }
+    responses_add_end(out, a, &(struct responses_end){FINISH_REASON_LENGTH, &usage, NULL});
+    bytes_add(out, "", 1);
+}
+
+START_TEST(reasoning_and_calls_are_items_of_their_own)
+{
+    static const char *const names[] = {"response.created",
+                                        "response.in_progress",
+                                        "response.output_item.added",
+                                        "response.content_part.added",
+                                        "response.reasoning_text.delta",
+                                        "response.reasoning_text.delta",
+                                        "response.reasoning_text.done",
+                                        "response.content_part.done",
+                                        "response.output_item.done",
+                                        "response.output_item.added",
+                                        "response.content_part.added",
+                                        "response.output_text.delta",
+                                        "response.output_text.done",
+                                        "response.content_part.done",
+                                        "response.output_item.done",
+                                        "response.output_item.added",
+                                        "response.function_call_arguments.delta",
+                                        "response.function_call_arguments.delta",
+                                        "response.function_call_arguments.done",
+                                        "response.output_item.done",
+                                        "response.output_item.added",
+                                        "response.function_call_arguments.delta",
+                                        "response.function_call_arguments.delta",
+                                        "response.function_call_arguments.done",
+                                        "response.output_item.done",
+                                        "response.incomplete"};
+    static const char reasoning[] =
+        "{\"type\":\"reasoning\",\"id\":\"rs-12ab-0\",\"status\":\"completed\",\"summary\":[],"
+        "\"content\":[{\"type\":\"reasoning_text\",\"text\":\"Hm.\"}]}";
+    enum { N = sizeof names / sizeof *names };
+    struct responses_answer a = answer_start();
+    struct bytes out = {0};
+    parts_stream(&a, &out);
+    const char *at = out.data;
+    struct event event;
+    int n = 0;
+    for (; event_next(&at, &event); n++) {
+        ck_assert_int_lt(n, N);
+        ck_assert_str_eq(event.name, names[n]);
+        if (n == 4) check_at(event.data, "delta", "\"Hm\"");
+        if (n == 4) ck_assert_ptr_null(get(event.data, "logprobs"));
+        if (n == 8) check_at(event.data, "item", reasoning);
+        if (n == 11) check_at(event.data, "output_index", "1");
+        if (n == 15)
+            check_at(event.data, "item",
+                     "{\"type\":\"function_call\",\"id\":\"fc-12ab-2\",\"status\":\"in_progress\","
+                     "\"call_id\":\"c1\",\"name\":\"f\",\"arguments\":\"\"}");
+        if (n == 16) check_at(event.data, "item_id", "\"fc-12ab-2\"");
+        if (n == 18) check_at(event.data, "arguments", "\"{\\\"a\\\":1}\"");
+        if (n == 25) check_at(event.data, "response.output.0", reasoning);
+        if (n == 25) check_at(event.data, "response.output.2.status", "\"completed\"");
+        if (n == 25)
+            check_at(event.data, "response.output.3",
+                     "{\"type\":\"function_call\",\"id\":\"fc-12ab-3\",\"status\":\"incomplete\",\"call_id\":\"c2\","
+                     "\"name\":\"f\",\"arguments\":\"{\\\"a\\\":1}\"}");
+        json_decref(event.data);
+    }
+    ck_assert_int_eq(n, N);
     answer_end(&a);
     bytes_free(&out);
 }
@@ -474,14 +593,28 @@ START_TEST(an_error_has_anthropics_shape)
 }
 END_TEST
 
+START_TEST(an_error_of_the_server_has_anthropics_shape)
+{
+    struct bytes out = {0};
+    anthropic_add_http_error(&out, 413, "too large");
+    bytes_add(&out, "", 1);
+    json_t *error = parse(out.data);
+    check_equal(error, "{\"type\":\"error\",\"error\":{\"type\":\"request_too_large\",\"message\":\"too large\"}}");
+    json_decref(error);
+    bytes_free(&out);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("json apis");
     TCase *tcase = tcase_create("responses");
     tcase_add_test(tcase, a_response_is_asked_for_as_a_chat);
+    tcase_add_test(tcase, a_response_with_tools_is_asked_for_as_a_chat);
     tcase_add_test(tcase, a_response_that_needs_more_is_refused);
     tcase_add_test(tcase, a_response_is_an_object_with_a_message);
     tcase_add_test(tcase, a_streamed_response_has_openais_events_in_order);
+    tcase_add_test(tcase, reasoning_and_calls_are_items_of_their_own);
     suite_add_tcase(suite, tcase);
     tcase = tcase_create("messages");
     tcase_add_test(tcase, a_message_is_asked_for_as_a_chat);
@@ -490,6 +623,7 @@ int main(void)
     tcase_add_test(tcase, a_message_says_why_it_stopped);
     tcase_add_test(tcase, a_streamed_message_has_anthropics_events_in_order);
     tcase_add_test(tcase, an_error_has_anthropics_shape);
+    tcase_add_test(tcase, an_error_of_the_server_has_anthropics_shape);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -257,7 +257,7 @@ START_TEST(unsupported_parameters_are_refused_unless_they_are_harmless)
         "{\"quality\":0.5}",
         "{\"drafts\":\"auto\"}",
         "{\"n\":2,\"best_of\":3}",
-        "{\"prompt_logprobs\":0}",
+        "{\"truncate_prompt_tokens\":10}",
     };
     static const char *const harmless[] = {
         "{\"use_beam_search\":false}", "{\"skip_special_tokens\":true}", "{\"quality\":null}",

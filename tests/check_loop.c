@@ -29,6 +29,10 @@ static void take_cancel(void *link, const uint64_t *numbers, int n)
 {
 }
 
+static void take_drain(void *link)
+{
+}
+
 static void lose_node(void *link, const char *reason)
 {
     node = NULL;
@@ -61,7 +65,7 @@ static void setup(void)
                                    .bins_ahead = 2,
                                    .tokenizer_fingerprint = 1,
                                    .vocab_size = VOCAB};
-    struct core_ops ops = {take_bin, take_bin, take_cancel, lose_node, take_ready, NULL};
+    struct core_ops ops = {take_bin, take_bin, take_cancel, take_drain, lose_node, take_ready, NULL};
     core = core_create(&options, &ops);
     loop = loop_start(core);
 }

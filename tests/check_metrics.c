@@ -19,7 +19,7 @@ static void write_text(enum metrics_format format)
 {
     struct metrics_snapshot snapshot = {.model_name = "a \"quoted\\ model\nin two lines"};
     size_t size;
-    core_get_metrics(f.c, &snapshot.core);
+    core_get_metrics(f.c, f.now_us, &snapshot.core);
     process_metrics_read(&snapshot.process);
     snapshot.refused[STATUS_NOT_FOUND] = 3;
     free(text);

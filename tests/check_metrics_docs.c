@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// docs/metrics.md lists the metrics as the table in router/metrics/table.c does, and the dashboard and alert rules in
-// deploy/monitoring name no others.
+// docs/metrics.md lists the metrics as the table in router/metrics/table.c does, and the dashboard and the alert and
+// scaling rules in deploy/monitoring name no others.
 //
 // METRICS_RECORD=1 writes the list into docs/metrics.md instead of comparing it.
 #include <stdio.h>
@@ -100,11 +100,13 @@ static void check_names(const char *file, const char *prefix)
     free(text);
 }
 
-START_TEST(the_dashboard_and_the_alerts_name_metrics_that_exist)
+START_TEST(dashboard_and_rules_name_metrics_that_exist)
 {
     check_names("deploy/monitoring/grafana-dashboard.json", "forepack:");
     check_names("deploy/monitoring/grafana-dashboard.json", "process_");
     check_names("deploy/monitoring/alerts.yaml", "forepack:");
+    check_names("deploy/monitoring/autoscaling.yaml", "forepack:");
+    check_names("docs/metrics.md", "forepack:pool_");
 }
 END_TEST
 
@@ -113,7 +115,7 @@ int main(void)
     Suite *suite = suite_create("metrics_docs");
     TCase *all = tcase_create("all");
     tcase_add_test(all, the_list_in_the_docs_is_the_table);
-    tcase_add_test(all, the_dashboard_and_the_alerts_name_metrics_that_exist);
+    tcase_add_test(all, dashboard_and_rules_name_metrics_that_exist);
     suite_add_tcase(suite, all);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -29,6 +29,7 @@ static const struct field_case {
     {"frequency_penalty", "--frequency-penalty", 0.5},
     {"ignore_eos", "--ignore-eos", 1},
     {"logprobs", "--logprobs", 0},
+    {"prompt_logprobs", "--prompt-logprobs", 5},
     {"keep_rate", "--keep-rate", 0.4},
     {"look_ahead", "--look-ahead", 4},
     {"chunk_tokens", "--chunk-tokens", 16},
@@ -117,7 +118,8 @@ static struct fields through_public(const struct request_spec *spec)
 static struct fields through_cluster(const struct fields *from)
 {
     struct fields to;
-    memset(&to, 0, sizeof to); // the cluster protocol carries every field
+    memset(&to, 0, sizeof to); // the cluster protocol carries every field, but this one only if it is given
+    to.sampling.prompt_logprobs = -1;
     Forepack__Cluster__V1__Sampling sampling = FOREPACK__CLUSTER__V1__SAMPLING__INIT;
     sampling_to_message(&from->sampling, GENERATION_ALL_GIVEN, &sampling.base);
     ProtobufCMessage *m = repack(&sampling.base);

@@ -247,7 +247,7 @@ START_TEST(prompts_are_scored_and_a_drain_ends_the_process)
     ck_assert_int_eq(wait_exit(child), 0);
     test_router_await(&router, &router.half_closes, 1);
     ck_assert_int_eq(router.drainings, 1);
-    ck_assert(stderr_has("drain_started signal="));
+    ck_assert(stderr_has("drain_started by="));
 }
 END_TEST
 

@@ -55,6 +55,13 @@ static void send_cancel(void *link, const uint64_t *numbers, int n)
     node->cancels += n;
 }
 
+static void send_drain(void *link)
+{
+    struct fake_node *node = link;
+    ck_cheap(!node->lost);
+    node->drains++;
+}
+
 static void node_lost(void *link, const char *reason)
 {
     struct fake_node *node = link;
@@ -142,7 +149,7 @@ void fixture_init(struct fixture *f)
 
 void fixture_start(struct fixture *f)
 {
-    struct core_ops ops = {send_score_bin, send_prefill_bin, send_cancel, node_lost, ready_changed, f};
+    struct core_ops ops = {send_score_bin, send_prefill_bin, send_cancel, send_drain, node_lost, ready_changed, f};
     f->c = core_create(&f->options, &ops);
 }
 

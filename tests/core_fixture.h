@@ -42,7 +42,7 @@ struct fake_node {
     uint64_t requests[NODE_REQUESTS_MAX];
     int n_requests;
     int bins, last_bin_items, last_bin_rows; // received in all; of the last bin
-    int cancels;
+    int cancels, drains;
 };
 
 struct fixture {

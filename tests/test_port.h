@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "net/rpc.h"
+#include "base/address.h"
 
 // A free port of 127.0.0.1 below the range for outgoing connections: no other process gets it while no server listens
 // there, not even a client that dials it.
@@ -16,6 +16,6 @@ static inline int test_port(void)
         int port = 20000 + (int)(((unsigned)getpid() * 131 + tries++ * 7919) % 12000);
         char address[32];
         snprintf(address, sizeof address, "127.0.0.1:%d", port);
-        if (rpc_address_check(address) == STATUS_OK) return port;
+        if (address_check(address) == STATUS_OK) return port;
     }
 }

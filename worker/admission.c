@@ -95,6 +95,7 @@ void admission_grow(struct scheduler *s)
 
 static int sequence_cached_blocks(const struct scheduler *s, struct sequence *q)
 {
+    if (sequence_wants_prompt_logprobs(q)) return 0;
     struct prefix_rows rows = sequence_rows(q);
     return prefix_cache_lookup(s->blocks, &rows, &q->match);
 }
@@ -106,7 +107,7 @@ int admission_cached_entries(const struct scheduler *s, struct sequence *q)
 
 bool admission_waits_for_prefix(const struct scheduler *s, struct sequence *q)
 {
-    if (!s->limits.prefix_cache) return false;
+    if (!s->limits.prefix_cache || sequence_wants_prompt_logprobs(q)) return false;
     struct prefix_rows rows = sequence_rows(q);
     int n_cached = sequence_cached_blocks(s, q);
     for (int i = 0; i < s->n_running; i++) {
@@ -119,7 +120,7 @@ bool admission_waits_for_prefix(const struct scheduler *s, struct sequence *q)
 static void sequence_acquire_prefix(struct scheduler *s, struct sequence *q)
 {
     struct prefix_rows rows = sequence_rows(q);
-    if (s->limits.prefix_cache)
+    if (s->limits.prefix_cache && !sequence_wants_prompt_logprobs(q))
         q->n_blocks = q->n_published = prefix_cache_acquire(s->blocks, &rows, q->blocks, &q->chain);
     q->n_cached = q->n_blocks * KV_BLOCK_TOKENS;
 }

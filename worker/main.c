@@ -133,9 +133,10 @@ int main(int argc, char **argv)
     static const struct node_program program = {
         .name = "worker",
         .role = FOREPACK__CLUSTER__V1__ROLE__ROLE_WORKER,
-        .usage = "usage: forepack-worker --model DIR --router HOST:PORT [options]\n" GROUP_USAGE
-                 "\nA worker group of a Forepack cluster: prefills kept prompt tokens and decodes.\n"
-                 "SIGTERM, SIGINT or SIGUSR1 drains it; a second signal ends it at once.",
+        .usage =
+            "usage: forepack-worker --model DIR --router HOST:PORT [options]\n" GROUP_USAGE
+            "\nA worker group of a Forepack cluster: prefills kept prompt tokens and decodes.\n"
+            "SIGTERM, SIGINT or SIGUSR1 drains it; a second signal ends it at once. SIGHUP looks at changed files.",
         .options = options,
         .common = &common,
         .check = check_options,

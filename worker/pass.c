@@ -36,6 +36,14 @@ static bool pass_host_samples(const struct scheduler *s, const struct sequence *
     return !pass_is_sampled_by_backend(s, &context);
 }
 
+static void pass_want_logits(struct scheduler *s, struct sequence *q, int row, int prompt_token)
+{
+    batch_builder_want_logits(&s->builder, row);
+    s->host_rows[s->n_host_rows++] = (struct host_row){q, prompt_token, STATUS_OK};
+    if (s->host_rows_left) s->host_rows_left--;
+    if (s->backend_samples) pace_add_sampled(&s->pace);
+}
+
 // The last row added yields the sequence's next token.
 static void pass_want_next_token(struct scheduler *s, struct sequence *q)
 {
@@ -45,11 +53,17 @@ static void pass_want_next_token(struct scheduler *s, struct sequence *q)
         struct row_sampling sampling = sampler_row_sampling(&context);
         batch_builder_want_token(&s->builder, row, &sampling);
     } else {
-        batch_builder_want_logits(&s->builder, row);
+        pass_want_logits(s, q, row, 0);
         q->host_pass = s->n_passes;
-        s->host_rows_left--;
-        if (s->backend_samples) pace_add_sampled(&s->pace);
     }
+}
+
+// The row of entry `i` gives the log-probability of the prompt token behind it, unless that has been reported.
+static void pass_want_prompt_logprob(struct scheduler *s, struct sequence *q, int i)
+{
+    if (i + 1 < q->next_logprob || i + 1 >= q->n_kept) return;
+    pass_want_logits(s, q, s->builder.batch.n_rows - 1, i + 1);
+    q->pass_logprobs++;
 }
 
 // Adds the sequence's next n rows. The last pending row waits if the host may sample no more rows.
@@ -57,20 +71,40 @@ static void pass_add_rows(struct scheduler *s, struct sequence *q, int n)
 {
     if (n == sequence_pending(q) && s->host_rows_left == 0 && pass_host_samples(s, q)) n--;
     q->pass_rows = n;
+    q->pass_logprobs = 0;
     if (n == 0) return;
     int of_prompt = q->n_kept - q->n_cached;
     if (of_prompt > 0) s->prompt_rows += (uint64_t)(n < of_prompt ? n : of_prompt);
     s->batched[s->builder.batch.n_seqs] = q;
     batch_builder_add_sequence(&s->builder, q->blocks, q->n_blocks, q->n_cached);
-    for (int i = q->n_cached; i < q->n_cached + n; i++)
+    for (int i = q->n_cached; i < q->n_cached + n; i++) {
         batch_builder_add_row(&s->builder, q->tokens[i], q->positions[i]);
+        pass_want_prompt_logprob(s, q, i);
+    }
     if (n == sequence_pending(q)) pass_want_next_token(s, q);
+    if (q->pass_logprobs) s->logit_rows_left -= q->pass_logprobs - (n < sequence_pending(q));
+}
+
+static int min_int(int a, int b)
+{
+    return a < b ? a : b;
+}
+
+// The pending rows of a prompt behind `entries` cached entries, as far as the pass has room for them and for their
+// logits. There is room for one row at least: the logits of one are kept for each sequence.
+static int pass_prompt_rows(const struct scheduler *s, const struct sequence *q, int entries)
+{
+    int rows = min_int(q->n_tokens - entries, pass_rows_left(s));
+    if (!sequence_wants_prompt_logprobs(q)) return rows;
+    int without_logits = q->next_logprob - 1 > entries ? q->next_logprob - 1 - entries : 0;
+    return min_int(rows,
+                   without_logits + 1 + min_int(s->logit_rows_left, s->host_rows_left ? s->host_rows_left - 1 : 0));
 }
 
 // Adds as many rows of a prompt as the pass has room for and the pace allows.
 static void pass_add_prompt_rows(struct scheduler *s, struct sequence *q)
 {
-    int pending = sequence_pending(q), rows = pending < pass_rows_left(s) ? pending : pass_rows_left(s);
+    int pending = sequence_pending(q), rows = pass_prompt_rows(s, q, q->n_cached);
     int n = pace_grant_rows(&s->pace, q->n_cached, rows, rows == pending && !q->is_chunked);
     if (n > 0 && n < pending) q->is_chunked = true;
     pass_add_rows(s, q, n);
@@ -90,7 +124,7 @@ static struct sequence *oldest_prompt(const struct scheduler *s)
 static bool pass_fits_prompt(const struct scheduler *s, const struct sequence *q, int entries)
 {
     int pending = q->n_tokens - entries;
-    return pending <= pass_rows_left(s) && pace_would_grant(&s->pace, entries, pending, !q->is_chunked);
+    return pending == pass_prompt_rows(s, q, entries) && pace_would_grant(&s->pace, entries, pending, !q->is_chunked);
 }
 
 // The prompt with the fewest pending rows, fewer than those of `longest`, among prompts without rows in this pass.
@@ -201,7 +235,9 @@ const struct ragged_batch *pass_compose(struct scheduler *s)
 {
     batch_builder_reset(&s->builder);
     s->n_passes++;
+    s->n_host_rows = 0;
     admission_grow(s);
+    s->logit_rows_left = s->builder.limits.logit_rows - min_int(s->limits.max_seqs, s->n_running + s->queue.n);
     s->rows_max = s->limits.token_budget;
     for (int i = 0; i < s->n_running; i++)
         s->running[i]->pass_rows = 0;

@@ -166,6 +166,21 @@ static void logprobs_list(const struct sampler *s, int n, float log_sum, struct 
         token->top_logprob[i] = logprob(logit[i], log_sum);
 }
 
+static void logits_read(struct sampler *s, const float *logits)
+{
+    for (int i = 0; i < s->vocab_size; i++)
+        s->logits[i] = logit_clamp(logits[i]);
+}
+
+static int rank_of(const struct sampler *s, int32_t token)
+{
+    int ahead = 0;
+    float x = s->logits[token];
+    for (int id = 0; id < s->vocab_size; id++)
+        ahead += s->logits[id] > x || (s->logits[id] == x && id < token);
+    return ahead + 1;
+}
+
 static void exclude_tokens(struct sampler *s, const uint32_t *allowed)
 {
     for (int i = 0; i < s->vocab_size; i++)
@@ -321,11 +336,10 @@ enum status sampler_sample_token(struct sampler *s, const float *logits, const s
                                  struct sampled_token *token_p)
 {
     const struct sampling *p = context->sampling;
-    for (int i = 0; i < s->vocab_size; i++)
-        s->logits[i] = logit_clamp(logits[i]);
+    logits_read(s, logits);
     float log_sum = 0;
     if (p->logprobs >= 0) log_sum = log_sum_exp(s);
-    token_p->n_top = 0;
+    token_p->n_top = token_p->rank = 0;
     if (p->logprobs > 0) logprobs_list(s, p->logprobs, log_sum, token_p);
 
     if (context->allowed) exclude_tokens(s, context->allowed);
@@ -346,6 +360,17 @@ enum status sampler_sample_token(struct sampler *s, const float *logits, const s
     token_p->token = token;
     token_p->logprob = p->logprobs >= 0 ? logprob(logit_clamp(logits[token]), log_sum) : 0;
     return STATUS_OK;
+}
+
+void sampler_rate_token(struct sampler *s, const float *logits, int32_t token, int n, struct sampled_token *token_p)
+{
+    logits_read(s, logits);
+    float log_sum = log_sum_exp(s);
+    token_p->n_top = 0;
+    if (n > 0) logprobs_list(s, n, log_sum, token_p);
+    token_p->token = token;
+    token_p->logprob = logprob(s->logits[token], log_sum);
+    token_p->rank = rank_of(s, token);
 }
 
 bool sampler_backend_can_sample(const struct sampler_context *context)

@@ -41,6 +41,7 @@ struct sampler_context {
 struct sampled_token {
     int32_t token;
     float logprob;
+    int rank;  // of a prompt token, from 1 for the likeliest; 0: not wanted
     int n_top; // sampling->logprobs, or the vocabulary if that is smaller; likeliest first
     int32_t top_id[LOGPROBS_MAX];
     float top_logprob[LOGPROBS_MAX];
@@ -49,6 +50,9 @@ struct sampled_token {
 // logits [vocab_size]. STATUS_INTERNAL when no token can be sampled: all logits are NaN, -inf or masked.
 enum status sampler_sample_token(struct sampler *s, const float *logits, const struct sampler_context *context,
                                  struct sampled_token *token_p);
+
+// The log-probabilities of a token that is given, and of the n likeliest: the same bits as if the token was sampled.
+void sampler_rate_token(struct sampler *s, const float *logits, int32_t token, int n, struct sampled_token *token_p);
 
 // Whether a backend can sample the token where the logits are (kernels/ragged.h): without a grammar, penalties,
 // logit bias, log-probabilities and masked tokens, which need more than the logits. Its token may differ from that of

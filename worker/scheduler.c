@@ -38,34 +38,39 @@ static enum status sequence_mask(struct sequence *q)
     return status == STATUS_OK ? STATUS_OK : STATUS_EXHAUSTED;
 }
 
-// Samples one row; `thread` has a sampler to itself.
-static void host_row_sample(void *arg, int row, int thread)
+static enum status host_row_sample(const struct scheduler *s, struct sequence *q, struct sampler *sampler,
+                                   const float *logits, struct sampled_token *token_p)
+{
+    struct sampler_context context = pass_sampler_context(s, q);
+    if (q->matcher) TRY(sequence_mask(q));
+    return sampler_sample_token(sampler, logits, &context, token_p);
+}
+
+// Samples one row, or rates the prompt token that it predicts; `thread` has a sampler to itself.
+static void host_row_read(void *arg, int row, int thread)
 {
     const struct host_sampling *sampling = arg;
     const struct scheduler *s = sampling->scheduler;
     struct host_row *r = &s->host_rows[row];
-    struct sampler_context context = pass_sampler_context(s, r->sequence);
-    r->status = r->sequence->matcher ? sequence_mask(r->sequence) : STATUS_OK;
-    if (r->status != STATUS_OK) return;
+    struct sequence *q = r->sequence;
     const float *logits = sampling->logits + (size_t)row * (size_t)s->config->vocab_size;
-    r->status = sampler_sample_token(s->samplers[thread], logits, &context, &r->token);
+    if (r->prompt_token) {
+        sampler_rate_token(s->samplers[thread], logits, q->tokens[r->prompt_token], q->sampling.prompt_logprobs,
+                           &s->host_tokens[row]);
+    } else {
+        r->status = host_row_sample(s, q, s->samplers[thread], logits, &s->host_tokens[row]);
+    }
 }
 
-// Samples all rows whose logits were returned, before the sequences advance. Returns the time of the rows that pacing
+// Reads all rows whose logits were returned, before the sequences advance. Returns the time of the rows that pacing
 // counts.
 static int64_t sample_on_host(struct scheduler *s, const struct forward_result *result)
 {
-    int n = 0;
-    for (int i = 0; i < s->builder.batch.n_seqs; i++) {
-        struct sequence *q = s->batched[i];
-        struct sampler_context context = pass_sampler_context(s, q);
-        if (q->pass_rows < sequence_pending(q) || pass_is_sampled_by_backend(s, &context)) continue;
-        s->host_rows[n++].sequence = q;
-    }
+    int n = s->n_host_rows;
     if (n == 0) return 0;
     int64_t begun_us = clock_now_us();
     struct host_sampling sampling = {s, result->logits};
-    model_run_on_host(engine_model(s->engine), host_row_sample, &sampling, n);
+    model_run_on_host(engine_model(s->engine), host_row_read, &sampling, n);
     s->host_sampled += (uint64_t)n;
     return s->backend_samples ? clock_now_us() - begun_us : 0;
 }
@@ -75,7 +80,7 @@ static enum status sequence_next_token(struct scheduler *s, const struct sampler
                                        const struct forward_result *result, int row, struct sampled_token *token_p)
 {
     if (!pass_is_sampled_by_backend(s, context)) {
-        *token_p = s->host_rows[row].token;
+        *token_p = s->host_tokens[row];
         if (s->host_rows[row].status == STATUS_EXHAUSTED)
             return status_fail(STATUS_INTERNAL, "structured output: llguidance exceeded a limit at token %d",
                                context->n_output);
@@ -141,7 +146,7 @@ static int running_find(const struct scheduler *s, uint64_t id)
 static void sequence_finish_step(struct scheduler *s, struct sequence *q, const struct forward_result *result, int row,
                                  struct sequence_output *out)
 {
-    *out = (struct sequence_output){.id = q->id, .cached_tokens = q->reported_reused ? 0 : q->n_reused};
+    out->cached_tokens = q->reported_reused ? 0 : q->n_reused;
     out->finish = sequence_advance(s, q, result, row, out);
     if (!q->reported_reused) log_first_token(q);
     q->reported_reused = true;
@@ -149,6 +154,15 @@ static void sequence_finish_step(struct scheduler *s, struct sequence *q, const 
     log_finish(q, out->finish);
     admission_remove_running(s, running_find(s, q->id));
     admission_free_sequence(s, q);
+}
+
+// Reports the log-probabilities of prompt tokens in the sequence's rows of the pass, from logit row `row` on.
+static void sequence_report_prompt(const struct scheduler *s, struct sequence *q, int row, struct sequence_output *out)
+{
+    out->prompt_logprobs = s->host_tokens + row;
+    out->n_prompt_logprobs = q->pass_logprobs;
+    out->prompt_logprobs_from = q->next_logprob;
+    q->next_logprob += q->pass_logprobs;
 }
 
 // Advances the sequences of the pass and frees those that have ended. The outputs are in the order of the sequences; of
@@ -161,10 +175,16 @@ static int apply_results(struct scheduler *s, const struct forward_result *resul
         struct sequence *q = s->batched[i];
         q->n_cached += q->pass_rows;
         admission_publish(s, q);
-        if (sequence_pending(q) > 0) continue; // its prompt is not complete
+        struct sequence_output *out = &s->outputs[n_outputs];
+        *out = (struct sequence_output){.id = q->id};
+        if (q->pass_logprobs) sequence_report_prompt(s, q, next_read, out);
+        next_read += q->pass_logprobs;
+        bool is_complete = sequence_pending(q) == 0; // its prompt
+        n_outputs += is_complete || q->pass_logprobs;
+        if (!is_complete) continue;
         struct sampler_context context = pass_sampler_context(s, q);
         int row = pass_is_sampled_by_backend(s, &context) ? next_sampled++ : next_read++;
-        sequence_finish_step(s, q, result, row, &s->outputs[n_outputs++]);
+        sequence_finish_step(s, q, result, row, out);
     }
     return n_outputs;
 }
@@ -272,19 +292,23 @@ static enum status check_limits(const struct scheduler_limits *limits, const str
         return status_fail(STATUS_INVALID, "kv-blocks %d: must be 1 to the model's %d", limits->kv_blocks,
                            model_kv_blocks(model));
     }
+    if (limits->max_seqs > model_max_logit_rows(model)) {
+        return status_fail(STATUS_INVALID, "max-num-seqs %d: must be at most the model's logit rows (%d)",
+                           limits->max_seqs, model_max_logit_rows(model));
+    }
     if (limits->context_tokens < 2) {
         return status_fail(STATUS_INVALID, "context of %d tokens: must be 2 or more", limits->context_tokens);
     }
     return STATUS_OK;
 }
 
-static struct batch_limits batch_limits_of(const struct scheduler_limits *limits)
+static struct batch_limits batch_limits_of(const struct scheduler_limits *limits, int logit_rows)
 {
     int blocks = kv_blocks_for(limits->context_tokens);
     return (struct batch_limits){.rows = limits->token_budget,
                                  .seqs = limits->max_seqs,
                                  .seq_blocks = blocks < limits->kv_blocks ? blocks : limits->kv_blocks,
-                                 .logit_rows = limits->max_seqs};
+                                 .logit_rows = logit_rows};
 }
 
 enum status scheduler_create(struct engine *engine, const struct scheduler_limits *limits, scheduler_report_fn *report,
@@ -305,13 +329,15 @@ enum status scheduler_create(struct engine *engine, const struct scheduler_limit
         s->samplers[i] = sampler_create(s->config->vocab_size);
     s->backend_samples = model_samples(model);
     pace_init(&s->pace, s->config, limits->pace_us);
-    struct batch_limits batch_limits = batch_limits_of(limits);
+    size_t logit_rows = (size_t)model_max_logit_rows(model);
+    struct batch_limits batch_limits = batch_limits_of(limits, (int)logit_rows);
     batch_builder_init(&s->builder, &batch_limits);
     size_t seqs = (size_t)limits->max_seqs;
     s->running = mem_alloc_array(seqs, sizeof *s->running);
     s->batched = mem_alloc_array(seqs, sizeof *s->batched);
     s->outputs = mem_alloc_array(seqs, sizeof *s->outputs);
-    s->host_rows = mem_alloc_array(seqs, sizeof *s->host_rows);
+    s->host_rows = mem_alloc_array(logit_rows, sizeof *s->host_rows);
+    s->host_tokens = mem_alloc_array(logit_rows, sizeof *s->host_tokens);
     *scheduler_p = s;
     return STATUS_OK;
 }
@@ -328,5 +354,6 @@ void scheduler_free(struct scheduler *s)
     free(s->batched);
     free(s->outputs);
     free(s->host_rows);
+    free(s->host_tokens);
     free(s);
 }

@@ -23,6 +23,11 @@
 // backend. While other sequences run, pacing limits these rows: sequences with such rows then take turns, the one whose
 // last token is oldest first, and the others of them skip the pass.
 //
+// Log-probabilities of the prompt: every row of such a prompt but the last has logits, of which the model has room for
+// max_logit_rows in a pass. One of these rows is kept for each sequence that the pass may contain, so that every prompt
+// advances; such prompts share the others. The host reads each row's logits after the pass, which pacing limits like
+// sampling. Such a prompt uses no cached entries, because they come without logits; its blocks are published.
+//
 // Structured output: the mask of the grammar is applied before sampling. A sequence ends with the token that completes
 // its grammar, without a pass for EOS.
 //
@@ -52,13 +57,16 @@ struct sequence_output {
     struct sampled_token token;
     int cached_tokens; // in the first output: prompt tokens found in the prefix cache
     enum sequence_finish finish;
+    // Log-probabilities of consecutive prompt tokens from index prompt_logprobs_from on: they continue the ones before.
+    const struct sampled_token *prompt_logprobs; // [n_prompt_logprobs]
+    int n_prompt_logprobs, prompt_logprobs_from;
     char error[160]; // with SEQUENCE_ERROR
 };
 
 // The results of one step; valid during the callback.
 struct step_report {
     const struct sequence_output *outputs;
-    int n_outputs; // 0 when the pass contained only chunks that do not complete their prompts
+    int n_outputs; // 0 when the pass completed no prompt and gave no log-probabilities
     int rows;
     int64_t pairs; // attention pairs
     int64_t step_us;
@@ -100,6 +108,6 @@ struct scheduler_load {
     uint64_t preemptions;
     uint64_t prompt_rows;  // prompt rows computed; those of preempted sequences count again
     uint64_t reused_rows;  // rows found in the prefix cache instead
-    uint64_t host_sampled; // tokens sampled on the host
+    uint64_t host_sampled; // tokens sampled on the host, and prompt tokens whose log-probabilities it computed
 };
 struct scheduler_load scheduler_get_load(const struct scheduler *s);

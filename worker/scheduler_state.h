@@ -11,11 +11,11 @@
 #include "worker/scheduler.h"
 #include "worker/sequence_queue.h"
 
-// A logit row whose token the host samples.
+// A logit row that the host reads.
 struct host_row {
     struct sequence *sequence;
+    int prompt_token;   // the index of the prompt token that the row predicts; 0: the row gives the next token
     enum status status; // of the sampler; the token is valid if it is STATUS_OK
-    struct sampled_token token;
 };
 
 struct scheduler {
@@ -37,11 +37,14 @@ struct scheduler {
 
     // The pass being composed.
     struct batch_builder builder;
-    int rows_max;                    // its limit for now
-    int host_rows_left;              // logit rows that the host may still sample
-    struct host_row *host_rows;      // [max_seqs] by logit row
-    struct sequence **batched;       // [max_seqs] its sequences, in the order of the batch
-    struct sequence_output *outputs; // [max_seqs]
+    int rows_max;                      // its limit for now
+    int host_rows_left;                // logit rows that the host may still read
+    int logit_rows_left;               // logit rows beyond one for each sequence that the pass may contain
+    int n_host_rows;                   // logit rows that the host reads
+    struct host_row *host_rows;        // [logit_rows] by logit row
+    struct sampled_token *host_tokens; // [logit_rows] their tokens
+    struct sequence **batched;         // [max_seqs] its sequences, in the order of the batch
+    struct sequence_output *outputs;   // [max_seqs]
 };
 
 // ---- admission.c

@@ -57,6 +57,18 @@ static enum status check_kept(const struct sequence_request *r)
     return STATUS_OK;
 }
 
+static enum status check_prompt_logprobs(const struct sequence_request *r)
+{
+    int n_kept = r->n_tokens - r->n_generated;
+    if (r->sampling.prompt_logprobs < 0) return STATUS_OK;
+    if (n_kept < r->prompt_tokens)
+        return status_fail(STATUS_INVALID, "prompt_logprobs: %d of %d prompt tokens are pruned, all must be kept",
+                           r->prompt_tokens - n_kept, r->prompt_tokens);
+    if (r->logprobs_from >= 1 && r->logprobs_from <= n_kept) return STATUS_OK;
+    return status_fail(STATUS_INVALID, "prompt_logprobs: from token %d of a prompt of %d tokens: must be from 1 to %d",
+                       r->logprobs_from, n_kept, n_kept);
+}
+
 // The last generated token is never computed, so it needs no entry.
 static int64_t entries_needed(const struct sequence_request *r)
 {
@@ -81,6 +93,7 @@ static enum status check_request(const struct sequence_request *r, const struct 
     TRY(sampling_check(&r->sampling, limits->vocab_size));
     TRY(check_counts(r));
     TRY(check_kept(r));
+    TRY(check_prompt_logprobs(r));
     TRY(check_room(r, limits));
     TRY(check_ids("token_ids", r->tokens, r->n_tokens, limits->vocab_size));
     return check_ids("penalty_ids", r->penalty_ids, r->n_penalty_ids, limits->vocab_size);
@@ -101,6 +114,7 @@ enum status sequence_create(const struct sequence_request *r, const struct seque
     s->n_kept = r->n_tokens - r->n_generated;
     s->n_tokens = r->n_tokens;
     s->prompt_tokens = r->prompt_tokens;
+    s->next_logprob = r->sampling.prompt_logprobs >= 0 ? r->logprobs_from : s->n_kept;
     s->added_us = clock_now_us();
     s->tokens = mem_alloc_array((size_t)s->n_kept + (size_t)r->sampling.max_tokens, sizeof *s->tokens);
     memcpy(s->tokens, r->tokens, (size_t)r->n_tokens * sizeof *s->tokens);

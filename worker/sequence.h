@@ -23,7 +23,8 @@ struct sequence_request {
     struct sampling sampling;   // max_tokens and min_tokens count from the first generated token, also in a replay
     const int32_t *penalty_ids; // [n_penalty_ids] the whole prompt, for the repetition penalty; none: the kept tokens
     int n_penalty_ids;
-    uint64_t salt; // of the prefix cache: blocks are shared among equal salts
+    int logprobs_from; // with sampling.prompt_logprobs: index of the first prompt token whose log-probability is wanted
+    uint64_t salt;     // of the prefix cache: blocks are shared among equal salts
     // Matcher of sampling.grammar after the generated tokens; NULL: no grammar. A created sequence owns the matcher.
     struct grammar_matcher *matcher;
 };
@@ -44,6 +45,7 @@ struct sequence {
     struct grammar_matcher *matcher; // owned; NULL: any token may come next
     uint32_t *mask;                  // of the matcher, for the token that is being sampled
     int n_kept, n_tokens, prompt_tokens;
+    int next_logprob;          // the prompt token whose log-probability is reported next; n_kept: none
     int n_cached;              // entries in the KV cache
     int32_t *blocks;           // [sequence_blocks_max()]
     int n_blocks;              // referenced now
@@ -55,6 +57,7 @@ struct sequence {
     bool reported_reused;      // n_reused has been reported
     bool is_chunked;           // a pass contained part of its prompt
     int pass_rows;             // rows in the pass being composed
+    int pass_logprobs;         // of them, rows that give the log-probability of a prompt token
     uint64_t host_pass;        // number of the last pass after which the host sampled its token
     int64_t added_us;
     struct sequence *previous, *next; // in the scheduler's queue
@@ -69,6 +72,12 @@ void sequence_free(struct sequence *s); // its blocks must have been released
 static inline int sequence_pending(const struct sequence *s)
 {
     return s->n_tokens - s->n_cached;
+}
+
+// Such a sequence computes its prompt whole: cached entries come without logits.
+static inline bool sequence_wants_prompt_logprobs(const struct sequence *s)
+{
+    return s->next_logprob < s->n_kept;
 }
 
 static inline int sequence_generated(const struct sequence *s)

@@ -27,8 +27,10 @@ struct service {
     const struct grammar_library *grammars; // borrowed; NULL: no structured output
     service_send_fn *send;
     void *arg;
-    struct answer *answers;   // [max_seqs]
-    result_message **results; // [max_seqs] pointers to them
+    struct answer *answers;    // [max_seqs]
+    result_message **results;  // [max_seqs] pointers to them
+    logprob_message *logprobs; // [logit rows] of prompt tokens
+    logprob_message **logprobs_list;
     struct token_range *kept; // kept ranges of the sequence being added; grows
     size_t kept_capacity;
 };
@@ -73,6 +75,28 @@ static Forepack__Cluster__V1__Finish finish_message(enum sequence_finish finish)
     return FOREPACK__CLUSTER__V1__FINISH__FINISH_ERROR;
 }
 
+static void logprob_fill(logprob_message *m, const struct sampled_token *token)
+{
+    *m = (logprob_message)FOREPACK__CLUSTER__V1__TOKEN_LOGPROB__INIT;
+    m->token_id = (uint32_t)token->token; // never negative
+    m->logprob = token->logprob;
+    m->rank = (uint32_t)token->rank;
+    m->n_top_ids = m->n_top_logprobs = (size_t)token->n_top;
+    m->top_ids = (uint32_t *)token->top_id;
+    m->top_logprobs = (float *)token->top_logprob;
+}
+
+// `first`: the messages of the service that are not used yet.
+static void prompt_logprobs_fill(struct service *service, size_t first, result_message *r,
+                                 const struct sequence_output *out)
+{
+    r->n_prompt_logprobs = (size_t)out->n_prompt_logprobs;
+    r->prompt_logprobs = service->logprobs_list + first;
+    r->prompt_logprobs_from = (uint32_t)out->prompt_logprobs_from;
+    for (int i = 0; i < out->n_prompt_logprobs; i++)
+        logprob_fill(r->prompt_logprobs[i], &out->prompt_logprobs[i]);
+}
+
 static void answer_fill(struct answer *a, const struct sequence_output *out)
 {
     result_message *r = &a->result;
@@ -86,12 +110,7 @@ static void answer_fill(struct answer *a, const struct sequence_output *out)
     r->n_token_ids = 1;
     r->token_ids = &a->token;
     if (!out->has_logprob) return;
-    a->logprob = (logprob_message)FOREPACK__CLUSTER__V1__TOKEN_LOGPROB__INIT;
-    a->logprob.token_id = a->token;
-    a->logprob.logprob = out->token.logprob;
-    a->logprob.n_top_ids = a->logprob.n_top_logprobs = (size_t)out->token.n_top;
-    a->logprob.top_ids = (uint32_t *)out->token.top_id; // never negative
-    a->logprob.top_logprobs = (float *)out->token.top_logprob;
+    logprob_fill(&a->logprob, &out->token);
     a->logprobs = &a->logprob;
     r->n_logprobs = 1;
     r->logprobs = &a->logprobs;
@@ -100,8 +119,13 @@ static void answer_fill(struct answer *a, const struct sequence_output *out)
 static void send_report(void *arg, const struct step_report *report)
 {
     struct service *service = arg;
-    for (int i = 0; i < report->n_outputs; i++)
-        answer_fill(&service->answers[i], &report->outputs[i]);
+    size_t n_logprobs = 0;
+    for (int i = 0; i < report->n_outputs; i++) {
+        const struct sequence_output *out = &report->outputs[i];
+        answer_fill(&service->answers[i], out);
+        prompt_logprobs_fill(service, n_logprobs, &service->answers[i].result, out);
+        n_logprobs += (size_t)out->n_prompt_logprobs;
+    }
     send_results(service, (size_t)report->n_outputs, report);
 }
 
@@ -170,6 +194,7 @@ static enum status sequence_add(struct service *service, const sequence_message 
         .prompt_tokens = int_from_number(m->prompt_tokens),
         .penalty_ids = (const int32_t *)m->penalty_ids,
         .n_penalty_ids = int_from_number(m->n_penalty_ids),
+        .logprobs_from = int_from_number(m->prompt_logprobs_from),
         .salt = m->salt,
     };
     TRY(sampling_read(m->sampling, &request.sampling));
@@ -182,7 +207,8 @@ static enum status sequence_add(struct service *service, const sequence_message 
         return status;
     }
     log_event(LOG_DEBUG, "sequence_received", LOG_REQUEST(m->request), LOG_FIELD("tokens", request.n_tokens),
-              LOG_FIELD("prompt_tokens", request.prompt_tokens), LOG_FIELD("generated", request.n_generated));
+              LOG_FIELD("prompt_tokens", request.prompt_tokens), LOG_FIELD("generated", request.n_generated),
+              LOG_FIELD("trace", (const char *)m->trace));
     return STATUS_OK;
 }
 
@@ -217,6 +243,11 @@ enum status service_create(struct engine *engine, const struct scheduler_limits 
     service->results = mem_alloc_array((size_t)limits->max_seqs, sizeof *service->results);
     for (int i = 0; i < limits->max_seqs; i++)
         service->results[i] = &service->answers[i].result;
+    size_t logit_rows = (size_t)model_max_logit_rows(engine_model(engine));
+    service->logprobs = mem_alloc_array(logit_rows, sizeof *service->logprobs);
+    service->logprobs_list = mem_alloc_array(logit_rows, sizeof *service->logprobs_list);
+    for (size_t i = 0; i < logit_rows; i++)
+        service->logprobs_list[i] = &service->logprobs[i];
     *service_p = service;
     return STATUS_OK;
 }
@@ -226,6 +257,8 @@ void service_free(struct service *service)
     scheduler_free(service->scheduler);
     free(service->answers);
     free(service->results);
+    free(service->logprobs);
+    free(service->logprobs_list);
     free(service->kept);
     free(service);
 }

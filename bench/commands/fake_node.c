@@ -36,6 +36,7 @@ struct fake_node {
     int64_t n_messages;
     int64_t tick;    // slots sent
     int64_t tick_us; // when the next one is due
+    bool closing;    // atomic
     pthread_t thread;
 };
 
@@ -179,15 +180,15 @@ static void *node_run(void *argument)
         kind = event.kind;
         if (kind == NODE_MESSAGE) handle_message(node, event.message);
         node_event_free(&event);
-    } while (kind != NODE_DRAIN);
+    } while (kind != NODE_DRAIN && !__atomic_load_n(&node->closing, __ATOMIC_RELAXED));
     return NULL;
 }
 
-static enum status read_model_info(const char *server, Forepack__V1__ModelInfo **info_p)
+static enum status read_model_info(const struct router_process *router, Forepack__V1__ModelInfo **info_p)
 {
     struct rpc_channel *channel;
     struct rpc_bytes answer;
-    TRY(rpc_channel_open(server, &channel));
+    TRY(router_process_channel(router, &channel));
     enum status status =
         rpc_unary(channel, "/forepack.v1.Inference/GetModelInfo", (const uint8_t *)"", 0, 10000, &answer);
     if (status == STATUS_OK) {
@@ -199,10 +200,10 @@ static enum status read_model_info(const char *server, Forepack__V1__ModelInfo *
     return status;
 }
 
-enum status fake_node_open(const char *server, const char *nodes, struct fake_pace *pace, struct fake_node **node_p)
+enum status fake_node_open(const struct router_process *router, struct fake_pace *pace, struct fake_node **node_p)
 {
     Forepack__V1__ModelInfo *info;
-    TRY(read_model_info(server, &info));
+    TRY(read_model_info(router, &info));
     Forepack__Cluster__V1__Hello hello = FOREPACK__CLUSTER__V1__HELLO__INIT;
     hello.role = FOREPACK__CLUSTER__V1__ROLE__ROLE_WORKER;
     hello.version = hello.host = hello.backend = hello.dtype = hello.kv_dtype = "fake";
@@ -214,11 +215,11 @@ enum status fake_node_open(const char *server, const char *nodes, struct fake_pa
     hello.token_budget = pace ? PACED_BUDGET : TOKEN_BUDGET;
     hello.block_tokens = BLOCK_TOKENS;
     hello.kv_blocks = KV_BLOCKS;
-    hello.max_seqs = pace ? PACED_SEQS : SEQS;
+    hello.max_seqs = !pace ? SEQS : pace->max_seqs ? pace->max_seqs : PACED_SEQS;
     struct fake_node *node = mem_alloc(sizeof *node);
     node->pace = pace;
-    const struct node_router router = {.address = nodes};
-    enum status status = node_start(&router, &hello, &(struct node_callbacks){0}, &node->node);
+    const struct node_router at = {.address = router->nodes};
+    enum status status = node_start(&at, &hello, &(struct node_callbacks){0}, &node->node);
     forepack__v1__model_info__free_unpacked(info, NULL);
     if (status != STATUS_OK) {
         free(node);
@@ -232,7 +233,10 @@ enum status fake_node_open(const char *server, const char *nodes, struct fake_pa
 void fake_node_close(struct fake_node *node)
 {
     if (!node) return;
-    kill(getpid(), SIGTERM); // requests a drain, see engine/node.h
+    // A paced node wakes for each slot. Another one needs a signal, which reaches one node of the process: it drains,
+    // see engine/node.h.
+    __atomic_store_n(&node->closing, true, __ATOMIC_RELAXED);
+    if (!node->pace) kill(getpid(), SIGTERM);
     pthread_join(node->thread, NULL);
     node_stop(node->node);
     for (int s = 0; s < SLOTS; s++)

@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-#include "base/status.h"
+#include "bench/commands/router_process.h"
 
 struct fake_node;
 
@@ -14,11 +14,12 @@ struct fake_node;
 enum { FAKE_FIRST_TOKEN = 300, FAKE_TOKENS = 1000 };
 struct fake_pace {
     int interval_ms;
+    int max_seqs;                 // 0: as many as streams are ever measured
     int64_t sent_us[FAKE_TOKENS]; // atomic
 };
 
-// Attaches at `nodes`, the router's address for nodes, with the tokenizer and vocabulary that it reports to clients at
-// `server`; returns before the router has it. `pace` is borrowed; NULL: every sequence gets all its tokens at once.
+// Attaches to the router with the tokenizer and vocabulary that the router reports to clients; returns before the
+// router has it. `pace` is borrowed; NULL: every sequence gets all its tokens at once. One at a time.
 // node_block_signals() must have been called before the first thread started: closing the node uses SIGTERM.
-enum status fake_node_open(const char *server, const char *nodes, struct fake_pace *pace, struct fake_node **node_p);
+enum status fake_node_open(const struct router_process *router, struct fake_pace *pace, struct fake_node **node_p);
 void fake_node_close(struct fake_node *node); // NULL is allowed

@@ -16,6 +16,8 @@
 #include "model/tokenizer.h"
 #include "worker/scheduler.h"
 
+enum { LOGIT_ROWS = 64 }; // of a pass, for log-probabilities of the prompt
+
 struct generation {
     const struct generate_model_flags *flags;
     const struct request_spec *spec;
@@ -37,17 +39,19 @@ static void generation_add_text(struct generation *g, const struct text_piece *p
     if (g->on_text) g->on_text(g->user, piece->text, piece->size_bytes);
 }
 
+static void generation_add_logprob(struct generation *g, const struct sampled_token *token)
+{
+    json_t *top = json_array();
+    for (int i = 0; i < token->n_top; i++)
+        json_array_append_new(top, json_pack("[i,f]", token->top_id[i], (double)token->top_logprob[i]));
+    answer_add_logprob(g->answer, &(struct answer_logprob){token->token, token->rank, (double)token->logprob, top});
+}
+
 static void generation_add_token(struct generation *g, const struct sampled_token *token)
 {
     if (!g->n_tokens++) g->first_us = clock_now_us();
     json_array_append_new(g->answer->token_ids, json_integer(token->token));
-    if (g->spec->sampling.logprobs >= 0) {
-        json_t *top = json_array();
-        for (int i = 0; i < token->n_top; i++)
-            json_array_append_new(top, json_pack("[i,f]", token->top_id[i], (double)token->top_logprob[i]));
-        json_array_append_new(g->answer->logprobs, json_pack("{s:i,s:f,s:o}", "token_id", token->token, "logprob",
-                                                             (double)token->logprob, "top", top));
-    }
+    if (g->spec->sampling.logprobs >= 0) generation_add_logprob(g, token);
     struct text_piece piece;
     text_stream_push(g->text, token->token, g->n_tokens >= g->spec->sampling.min_tokens, &piece);
     generation_add_text(g, &piece);
@@ -59,6 +63,8 @@ static void generation_on_report(void *arg, const struct step_report *report)
     struct generation *g = arg;
     for (int i = 0; i < report->n_outputs && !g->stopped; i++) {
         const struct sequence_output *output = &report->outputs[i];
+        for (int k = 0; k < output->n_prompt_logprobs; k++)
+            generation_add_logprob(g, &output->prompt_logprobs[k]);
         if (output->has_token) generation_add_token(g, &output->token);
         g->finish = output->finish;
         if (output->finish == SEQUENCE_ERROR) memcpy(g->error, output->error, sizeof g->error);
@@ -135,7 +141,7 @@ static enum status generation_resolve_sampling(const struct generation *g, const
         }
     }
     enum status status = sampling_check(&sampling, config->vocab_size);
-    if (status == STATUS_OK) status = sampling_resolve(&sampling, n, config->max_context, MAX_TOKENS_DEFAULT);
+    if (status == STATUS_OK) status = sampling_resolve(&sampling, n, config->max_context, MAX_TOKENS_DEFAULT, "max_tokens");
     if (status == STATUS_OK) *sampling_p = sampling;
     return status;
 }
@@ -163,6 +169,7 @@ static enum status generation_run(struct generation *g, const int32_t *ids, int 
         .threads = (int)g->flags->threads,
         .max_rows = rows,
         .max_seqs = 1,
+        .max_logit_rows = rows < LOGIT_ROWS ? rows : LOGIT_ROWS,
         .max_context = context,
         .n_kv_blocks = (context + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS + 1,
     };
@@ -171,7 +178,7 @@ static enum status generation_run(struct generation *g, const int32_t *ids, int 
         const struct scheduler_limits limits = {
             .token_budget = rows, .max_seqs = 1, .context_tokens = context, .kv_blocks = options.n_kv_blocks};
         const struct sequence_request sequence = {
-            .id = 1, .tokens = ids, .n_tokens = n, .prompt_tokens = n, .sampling = sampling};
+            .id = 1, .tokens = ids, .n_tokens = n, .prompt_tokens = n, .logprobs_from = 1, .sampling = sampling};
         status = generation_drive(engine, &limits, g, &sequence);
         engine_close(engine);
     }

@@ -17,6 +17,8 @@ static const struct program_command commands[] = {
     {"router-grpc", bench_router_grpc,
      "latency, throughput and CPU time of a whole router, with a node that answers at once"},
     {"router-http", bench_router_http, "the same over HTTP, and many server-sent streams at once"},
+    {"router-page", bench_router_page,
+     "CPU time of a router for each open live page, with many nodes and a long queue"},
     {"sampling", bench_sampling, "CPU time to sample a token on the host, and what it is charged as"},
     {"template", bench_template, "CPU time to parse and render a chat template"},
     {"grammar", bench_grammar, "CPU time to compute the token masks of structured output"},

@@ -11,12 +11,13 @@
 #include "bench/commands/bench.h"
 #include "bench/commands/fake_node.h"
 #include "bench/commands/paced_calls.h"
+#include "bench/commands/router_large.h"
 #include "cli/request.h"
 #include "engine/node.h"
 
 static struct {
-    char *model, *shape, *rate, *prompt, *log;
-    int64_t prompt_tokens, output_tokens, connections, concurrency, core, tokenise_threads;
+    char *model, *shape, *config, *rate, *prompt, *log;
+    int64_t prompt_tokens, output_tokens, connections, concurrency, core, tokenise_threads, large_mb;
     double seconds;
     bool json;
 } o;
@@ -30,6 +31,8 @@ static const struct option options[] = {
      .help = "the only core that the router may use; -1: any"},
     {.name = "tokenise-threads", .type = OPTION_INT, .value = &o.tokenise_threads, .default_text = "0", .max = 1024,
      .help = "of the router; 0: its default"},
+    {.name = "router-config", .type = OPTION_STRING, .value = &o.config, .placeholder = "FILE",
+     .help = "configuration file of the router, for its other options"},
     {.name = "log", .type = OPTION_STRING, .value = &o.log, .default_text = "/dev/null", .help = "file for the router's log"},
     {.name = "-Requests"},
     {.name = "rate", .type = OPTION_STRING, .value = &o.rate, .default_text = "2500,5000", .unit = "requests/s",
@@ -46,6 +49,9 @@ static const struct option options[] = {
      .help = "connections of the clients"},
     {.name = "concurrency", .type = OPTION_INT, .value = &o.concurrency, .default_text = "64", .min = 1, .max = 4096,
      .help = "calls at once at most; requests that are due later wait at the client, which counts"},
+    {.name = "-Large messages"},
+    {.name = "large-mb", .type = OPTION_INT, .value = &o.large_mb, .default_text = "0", .max = 1024, .unit = "MiB",
+     .help = "instead of requests at a rate: three chat messages of this size, far over the context, beside a running stream"},
     {.name = "-Output"},
     {.name = "json", .type = OPTION_BOOL, .value = &o.json, .help = "print a JSON list"},
     {0},
@@ -53,6 +59,8 @@ static const struct option options[] = {
 // clang-format on
 
 #define GENERATE "/forepack.v1.Inference/Generate"
+
+enum { PACE_MS = 10, LARGE_CALLS = 3 };
 
 // ---- requests -------------------------------------------------------------------------------------------------------
 
@@ -129,50 +137,65 @@ static enum status call_run(void *user, int thread, int i)
     return status;
 }
 
-static enum status measure(const struct router_process *router, json_t *rows)
+static enum status measure_rates(const struct router_process *router, json_t *rows)
 {
     struct clients clients = {.channels = mem_alloc_array((size_t)o.connections, sizeof(struct rpc_channel *))};
-    struct fake_node *node = NULL;
-    enum status status = router_process_wait(router, false);
+    enum status status = STATUS_OK;
     for (int i = 0; i < o.connections && status == STATUS_OK; i++)
-        status = rpc_channel_open(router->server, &clients.channels[i]);
-    if (status == STATUS_OK) status = fake_node_open(router->server, router->nodes, NULL, &node);
-    if (status == STATUS_OK) status = router_process_wait(router, true);
+        status = router_process_channel(router, &clients.channels[i]);
     if (status == STATUS_OK) {
         clients.message = make_message(clients.channels[0]);
         const struct paced_calls calls = {o.rate, o.seconds, (int)o.concurrency, o.json, call_run, &clients};
         status = paced_calls_run(&calls, router, rows);
         rpc_bytes_free(&clients.message);
     }
-    fake_node_close(node);
     for (int i = 0; i < o.connections; i++)
         rpc_channel_close(clients.channels[i]);
     free(clients.channels);
     return status;
 }
 
+static enum status measure(const struct router_process *router, const struct router_large *large,
+                           const struct large_sender *sender, json_t *rows)
+{
+    static struct fake_pace pace = {.interval_ms = PACE_MS};
+    struct fake_node *node = NULL;
+    enum status status = router_process_wait(router, false);
+    if (status == STATUS_OK) status = fake_node_open(router, o.large_mb ? &pace : NULL, &node);
+    if (status == STATUS_OK) status = router_process_wait(router, true);
+    if (status == STATUS_OK)
+        status = o.large_mb ? router_large_measure(large, router, sender, rows) : measure_rates(router, rows);
+    fake_node_close(node);
+    return status;
+}
+
 int bench_router_grpc(int argc, char **argv)
 {
     options_main(options,
-                 "Usage: forepack bench router-grpc --model DIR [--rate 2500,5000] [options]\n"
+                 "Usage: forepack bench router-grpc --model DIR [--rate 2500,5000 | --large-mb 60] [options]\n"
                  "Latency, throughput and CPU time that a router adds, with a node that answers at once.",
                  argc, argv, NULL);
     json_t *rows = json_array();
     struct router_process router = {0};
     const struct router_process_options router_options = {.model = o.model,
                                                           .shape = o.shape,
+                                                          .config = o.config,
                                                           .log = o.log,
                                                           .core = (int)o.core,
                                                           .n_cores = 1,
                                                           .tokenise_threads = o.tokenise_threads};
     enum status status = o.model ? router_process_start(&router_options, &router)
                                  : status_fail(STATUS_INVALID, "--model DIR is required");
+    const struct router_large large = {o.large_mb, LARGE_CALLS, o.json};
+    struct large_sender sender = {0};
+    if (status == STATUS_OK && o.large_mb) status = large_sender_start(&large, &router, &sender);
     if (status == STATUS_OK) {
         node_block_signals();
         rpc_init();
-        status = measure(&router, rows);
+        status = measure(&router, &large, &sender, rows);
         rpc_shutdown();
     }
+    large_sender_stop(&sender);
     router_process_stop(&router);
     if (status == STATUS_OK && o.json) bench_print_json(rows);
     int code = status == STATUS_OK ? 0 : report_failure(status);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // forepack bench router-http: what a whole router process adds to requests over HTTP, with a node that has no model
 // (fake_node.h). Without --streams it sends completions at fixed times over kept-alive connections. With --streams it
-// opens many server-sent streams that get one token per interval (router_streams.c).
+// opens many server-sent streams that get one token per interval (router_streams.c). With --tls it compares a router
+// with TLS and a plain one at their limits (router_tls.c).
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,19 +10,21 @@
 
 #include "base/mem.h"
 #include "base/options.h"
+#include "bench/certificate.h"
 #include "bench/commands/bench.h"
 #include "bench/commands/fake_node.h"
 #include "bench/commands/http_client.h"
 #include "bench/commands/paced_calls.h"
 #include "bench/commands/router_streams.h"
+#include "bench/commands/router_tls.h"
 #include "cli/request.h"
 #include "engine/node.h"
 
 static struct {
-    char *model, *shape, *rate, *log;
+    char *model, *shape, *config, *rate, *log;
     int64_t prompt_tokens, output_tokens, concurrency, streams, interval_ms, core, cores;
     double seconds;
-    bool json;
+    bool tls, json;
 } o;
 
 // clang-format off
@@ -33,6 +36,8 @@ static const struct option options[] = {
      .help = "the first core that the router may use; -1: any"},
     {.name = "cores", .type = OPTION_INT, .value = &o.cores, .default_text = "1", .min = 1, .max = CPU_SETSIZE / 2,
      .help = "number of cores that the router may use"},
+    {.name = "router-config", .type = OPTION_STRING, .value = &o.config, .placeholder = "FILE",
+     .help = "configuration file of the router, for its other options"},
     {.name = "log", .type = OPTION_STRING, .value = &o.log, .default_text = "/dev/null", .help = "file for the router's log"},
     {.name = "-Requests"},
     {.name = "rate", .type = OPTION_STRING, .value = &o.rate, .default_text = "1500,3000", .unit = "requests/s",
@@ -51,6 +56,10 @@ static const struct option options[] = {
      .help = "number of server-sent streams, instead of requests at a rate"},
     {.name = "interval-ms", .type = OPTION_INT, .value = &o.interval_ms, .default_text = "1000", .min = 100, .max = 60000,
      .unit = "ms", .help = "time between two tokens of a stream"},
+    {.name = "-TLS"},
+    {.name = "tls", .type = OPTION_BOOL, .value = &o.tls,
+     .help = "requests and new connections as fast as --concurrency connections make them, instead of at a rate: with TLS "
+             "and, for comparison, plain"},
     {.name = "-Output"},
     {.name = "json", .type = OPTION_BOOL, .value = &o.json, .help = "print a JSON list"},
     {0},
@@ -121,38 +130,80 @@ static enum status measure_streams(const struct router_process *router, struct f
     return status;
 }
 
+static enum status measure_limits(const struct router_process *router, json_t *rows)
+{
+    char *request = make_request(o.output_tokens, "");
+    const struct router_limits limits = {(int)o.concurrency, o.seconds, request, o.json};
+    enum status status = router_limits_measure(&limits, router, rows);
+    free(request);
+    return status;
+}
+
+static enum status measure_attached(const struct router_process *router, struct fake_pace *pace, json_t *rows)
+{
+    if (o.tls) return measure_limits(router, rows);
+    return o.streams ? measure_streams(router, pace, rows) : measure_rates(router, rows);
+}
+
 static enum status measure(const struct router_process *router, json_t *rows)
 {
     static struct fake_pace pace;
     struct fake_node *node = NULL;
     pace.interval_ms = (int)o.interval_ms;
     enum status status = router_process_wait(router, false);
-    if (status == STATUS_OK) status = fake_node_open(router->server, router->nodes, o.streams ? &pace : NULL, &node);
+    if (status == STATUS_OK) status = fake_node_open(router, o.streams ? &pace : NULL, &node);
     if (status == STATUS_OK) status = router_process_wait(router, true);
-    if (status == STATUS_OK) status = o.streams ? measure_streams(router, &pace, rows) : measure_rates(router, rows);
+    if (status == STATUS_OK) status = measure_attached(router, &pace, rows);
     fake_node_close(node);
     return status;
 }
 
+// Plain, and with --tls also with TLS. All start before the first thread.
+enum { ROUTERS = 2 };
+
+static enum status routers_start(struct router_process routers[ROUTERS], struct certificate_files *files,
+                                 struct rpc_tls *tls)
+{
+    if (!o.model) return status_fail(STATUS_INVALID, "--model DIR is required");
+    if (o.tls && o.streams) return status_fail(STATUS_INVALID, "--tls: not together with --streams");
+    const struct router_process_options plain = {.model = o.model,
+                                                 .shape = o.shape,
+                                                 .config = o.config,
+                                                 .log = o.log,
+                                                 .core = (int)o.core,
+                                                 .n_cores = (int)o.cores,
+                                                 .http = true};
+    TRY(router_process_start(&plain, &routers[0]));
+    if (!o.tls) return STATUS_OK;
+    TRY(certificate_files_create(files));
+    *tls = (struct rpc_tls){.cert = files->cert, .key = files->key};
+    struct router_process_options secure = plain;
+    secure.tls = tls;
+    return router_process_start(&secure, &routers[1]);
+}
+
 int bench_router_http(int argc, char **argv)
 {
-    options_main(options,
-                 "Usage: forepack bench router-http --model DIR [--rate 1500,3000 | --streams 10000] [options]\n"
-                 "Latency, throughput, CPU time and memory that a router adds over HTTP, with a node without a model.",
-                 argc, argv, NULL);
+    options_main(
+        options,
+        "Usage: forepack bench router-http --model DIR [--rate 1500,3000 | --streams 10000 | --tls] [options]\n"
+        "Latency, throughput, CPU time and memory that a router adds over HTTP, with a node without a model.",
+        argc, argv, NULL);
     json_t *rows = json_array();
-    struct router_process router = {0};
-    const struct router_process_options router_options = {
-        .model = o.model, .shape = o.shape, .log = o.log, .core = (int)o.core, .n_cores = (int)o.cores, .http = true};
-    enum status status = o.model ? router_process_start(&router_options, &router)
-                                 : status_fail(STATUS_INVALID, "--model DIR is required");
+    struct router_process routers[ROUTERS] = {0};
+    struct certificate_files files = {0};
+    struct rpc_tls tls;
+    enum status status = routers_start(routers, &files, &tls);
     if (status == STATUS_OK) {
         node_block_signals();
         rpc_init();
-        status = measure(&router, rows);
+        for (int i = 0; i < (o.tls ? ROUTERS : 1) && status == STATUS_OK; i++)
+            status = measure(&routers[i], rows);
         rpc_shutdown();
     }
-    router_process_stop(&router);
+    for (int i = 0; i < ROUTERS; i++)
+        router_process_stop(&routers[i]);
+    certificate_files_remove(&files);
     if (status == STATUS_OK && o.json) bench_print_json(rows);
     int code = status == STATUS_OK ? 0 : report_failure(status);
     json_decref(rows);

@@ -13,9 +13,9 @@
 #include <unistd.h>
 
 #include "base/mem.h"
-#include "net/rpc.h"
 
 enum { PORTS = 3 }; // of clients, of nodes, of HTTP
+enum { ARGUMENTS = 24 };
 
 // Binds a socket to a free port of loopback; close() it.
 static enum status port_reserve(int *fd_p, int *port_p)
@@ -60,6 +60,13 @@ static void use_cores(const struct router_process_options *o)
     if (o->core >= 0 && sched_setaffinity(0, sizeof cores, &cores)) _exit(3);
 }
 
+static void arguments_add(const char **arguments, int *n, const char *name, const char *value)
+{
+    if (!value) return;
+    arguments[(*n)++] = name;
+    arguments[(*n)++] = value;
+}
+
 // Becomes the router. The strings are those of the parent, whose memory this is a copy of.
 static _Noreturn void router_exec(const struct router_process_options *o, const struct router_process *router,
                                   const char *path)
@@ -69,9 +76,18 @@ static _Noreturn void router_exec(const struct router_process_options *o, const 
     if (!freopen(o->log, "a", stderr)) _exit(3);
     char *http_port = mem_format("%d", router->http_port);
     char *threads = mem_format("%lld", (long long)o->tokenise_threads);
-    execl(path, path, "--model", o->model, "--port", strrchr(router->server, ':') + 1, "--http-port", http_port,
-          "--node-listen", router->nodes, "--tokenise-threads", threads, o->shape ? "--shape" : NULL, o->shape,
-          (char *)NULL);
+    const char *arguments[ARGUMENTS] = {
+        path,          "--model", o->model,        "--port",      strrchr(router->server, ':') + 1,
+        "--http-port", http_port, "--node-listen", router->nodes, "--tokenise-threads",
+        threads};
+    int n = 11;
+    char *queue = o->queue_requests ? mem_format("%lld", (long long)o->queue_requests) : NULL;
+    arguments_add(arguments, &n, "--max-queue-requests", queue);
+    arguments_add(arguments, &n, "--shape", o->shape);
+    arguments_add(arguments, &n, "--config", o->config);
+    arguments_add(arguments, &n, "--tls-cert", o->tls ? o->tls->cert : NULL);
+    arguments_add(arguments, &n, "--tls-key", o->tls ? o->tls->key : NULL);
+    execv(path, (char *const *)arguments);
     _exit(3);
 }
 
@@ -87,7 +103,7 @@ static enum status ports_choose(bool http, struct router_process *router)
 
 enum status router_process_start(const struct router_process_options *options, struct router_process *router)
 {
-    *router = (struct router_process){0};
+    *router = (struct router_process){.tls = options->tls};
     TRY(ports_choose(options->http, router));
     char *path = router_path();
     router->pid = fork();
@@ -124,10 +140,16 @@ static enum status wait_for_health(struct rpc_channel *channel, bool serving)
     return reached ? STATUS_OK : status_fail(STATUS_UNAVAILABLE, "the router did not become ready, see --log");
 }
 
+enum status router_process_channel(const struct router_process *router, struct rpc_channel **channel_p)
+{
+    const struct rpc_tls trusted = {.ca = router->tls ? router->tls->cert : NULL};
+    return rpc_channel_open_tls(router->server, router->tls ? &trusted : NULL, channel_p);
+}
+
 enum status router_process_wait(const struct router_process *router, bool serving)
 {
     struct rpc_channel *channel;
-    TRY(rpc_channel_open(router->server, &channel));
+    TRY(router_process_channel(router, &channel));
     enum status status = wait_for_health(channel, serving);
     rpc_channel_close(channel);
     return status;

@@ -7,23 +7,30 @@
 #include <sys/types.h>
 
 #include "base/status.h"
+#include "net/rpc.h"
 
 struct router_process_options {
     const char *model, *shape; // shape NULL: the model's
+    const char *config;        // its configuration file, for options that a benchmark does not set; NULL: none
     const char *log;           // file for its log
     int core, n_cores;         // it may use n_cores cores from `core` on; core -1: any
     int64_t tokenise_threads;  // 0: its default
+    int64_t queue_requests;    // 0: its default
     bool http;                 // with the HTTP API
+    const struct rpc_tls *tls; // certificate and key of its ports for clients, which clients trust; NULL: plain
 };
 
 struct router_process {
     pid_t pid;
-    char *server, *nodes; // HOST:PORT for clients and for nodes; owned
-    int http_port;        // -1 without the HTTP API
+    char *server, *nodes;      // HOST:PORT for clients and for nodes; owned
+    int http_port;             // -1 without the HTTP API
+    const struct rpc_tls *tls; // borrowed
 };
 
 // On free ports. Before rpc_init(), because a fork must not copy gRPC's threads.
 enum status router_process_start(const struct router_process_options *options, struct router_process *router);
+// A channel to its gRPC port for clients.
+enum status router_process_channel(const struct router_process *router, struct rpc_channel **channel_p);
 // Until it answers; with `serving`, until it would serve a request.
 enum status router_process_wait(const struct router_process *router, bool serving);
 double router_process_cpu_s(const struct router_process *router);

@@ -18,7 +18,7 @@ struct gemm_blocking {
 };
 
 // Row-major words: a block of x (384 KiB) and of a panel (128 KiB) fit a core's L2 cache of 1 MiB. Tiled words: a block
-// of x (1 MiB) fits an L2 cache of 2 MiB, beside the panel in use and the next one; the panels of an item share it.
+// of x (1 MiB) fits an L2 cache of 2 MiB, beside the panel in use; the panels of an item share it.
 static const struct gemm_blocking row_major_blocking = {192, 512, 1}, tiled_blocking = {256, 1024, 8};
 
 // Queries (rows * heads of a KV group) in one item of attention: enough to read K and V from cache, few enough that

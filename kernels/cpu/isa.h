@@ -24,8 +24,12 @@
 // Tiled words (AMX, all types but f32). Panels and rows of x are cut into tiles of TILE_SIDE by TILE_SIDE words, each
 // contiguous, because a tile load is twice as fast from 16 neighbouring cache lines as from 16 distant ones:
 //
-//      a panel          [words / 16][4 tiles of 16 outputs][16 words][16 outputs]
+//      a panel          [words / 128][2 halves of 32 outputs][8 steps][2 tiles of 16 outputs][16 words][16 outputs]
 //      x                [rows / 16][words / 16][16 rows][16 words]
+//      sums of a panel  [rows / 16][4 tiles of 16 outputs][16 rows][16 outputs]
+//
+// Half a panel over TILED_BLOCK_WORDS words of K is 16 KiB: all rows use it from L1 before the next half. It is
+// contiguous because lines that lie 4 KiB apart share a set of L1. The last block of K may have fewer steps.
 //
 // A gate_up weight alternates gate and up columns, one vector (vector_floats) of each, so that one register tile holds
 // both operands of SwiGLU; a panel then has 32 outputs.
@@ -52,7 +56,7 @@ enum cpu_isa_level {
     CPU_ISA_COUNT
 };
 
-enum { TILE_SIDE = 16, TILE_SIZE = TILE_SIDE * TILE_SIDE };
+enum { TILE_SIDE = 16, TILE_SIZE = TILE_SIDE * TILE_SIDE, TILED_BLOCK_WORDS = 128 };
 
 enum {
     PANEL_COLUMNS = 64,     // outputs in one panel of a packed weight
@@ -80,9 +84,26 @@ static inline int gemm_word_count(int k, enum gemm_type type)
     return type == GEMM_F32 ? k : type == GEMM_BF16 ? (k + 1) / 2 : (k + 3) / 4;
 }
 
-// One gemm over a block of K: c [rows][PANEL_COLUMNS] = (or +=) x [rows][words] times panel [words][PANEL_COLUMNS]. In
-// row-major panels the next block of the panel follows in memory. GEMM_INT8 leaves integers in c; panel_finish scales
-// them.
+// Where a tile of a tiled panel of `words` words starts: words of K from k on, a multiple of TILE_SIDE, by the outputs
+// from `column` on.
+static inline size_t tiled_panel_at(int words, int k, int column)
+{
+    int block = k / TILED_BLOCK_WORDS * TILED_BLOCK_WORDS, half = PANEL_COLUMNS / 2;
+    int block_words = words - block < TILED_BLOCK_WORDS ? words - block : TILED_BLOCK_WORDS;
+    return (size_t)block * PANEL_COLUMNS + (size_t)(column / half * block_words + k - block) * (size_t)half +
+           (size_t)(column % half / TILE_SIDE) * TILE_SIZE;
+}
+
+// Where one sum is in the tiled sums of a panel. The TILE_SIDE sums of a row in one tile are contiguous.
+static inline size_t tiled_sums_at(int row, int column)
+{
+    return (size_t)(row / TILE_SIDE) * TILE_SIDE * PANEL_COLUMNS + (size_t)(column / TILE_SIDE) * TILE_SIZE +
+           (size_t)(row % TILE_SIDE * TILE_SIDE + column % TILE_SIDE);
+}
+
+// One gemm over a block of K: c [rows][PANEL_COLUMNS] = (or +=) x [rows][words] times panel [words][PANEL_COLUMNS]; all
+// three are tiled, or none. The next block of a panel follows in memory; tiled blocks but the last are a multiple of
+// TILED_BLOCK_WORDS. GEMM_INT8 leaves integers in c; panel_finish scales them.
 struct panel_gemm {
     enum gemm_type type;
     bool accumulate; // not the first block of K: add to c
@@ -91,7 +112,6 @@ struct panel_gemm {
     const uint32_t *x;
     size_t x_stride; // in words, from row to row; tiled: from row tile to row tile
     const uint32_t *panel;
-    const uint32_t *next_panel; // tiled: the panel of the same shape that is used next, or NULL
     const uint32_t
         *start; // INT8: [groups of the block][PANEL_COLUMNS], start values of the sums: -128 * (sum of the weights)
     const float *w_scale; // INT8_GROUPS: [groups of the block][PANEL_COLUMNS]
@@ -102,6 +122,7 @@ struct panel_gemm {
 // Destination of a gemm over one panel, and the operations applied to it on the way.
 struct panel_out {
     enum linear_mode mode;
+    bool tiled;                     // layout of the sums
     const float *bias;              // of this panel [PANEL_COLUMNS], or NULL
     const float *x_scale, *w_scale; // GEMM_INT8: [rows], [PANEL_COLUMNS]; else NULL
     bool bf16;                      // type of out
@@ -199,7 +220,7 @@ struct cpu_isa {
     void (*panel_gemm)(const struct panel_gemm *p);
     // Quantises n values (bf16 or f32) to out [n] = bytes q + 128; returns the scale.
     float (*quantise)(uint8_t *out, const void *x, bool bf16, int n);
-    // Scales, adds the bias, applies the mode and stores c [rows][PANEL_COLUMNS]; destroys c.
+    // Scales, adds the bias, applies the mode and stores c [rows][PANEL_COLUMNS]; may destroy c.
     void (*panel_finish)(float *c, int rows, const struct panel_out *out);
 
     void (*rmsnorm_row)(void *out, bool bf16, const float *x, const float *gain, int n, float epsilon);

@@ -89,17 +89,19 @@ INLINE void tile_dot_words(vec acc[TILE_ROWS][4], const uint32_t *x, size_t x_st
 
 // GEMM_INT8_GROUPS: c += the scaled sums of one group. Not inlined: with sums of both kinds in one function the
 // compiler keeps neither in registers.
-static __attribute__((noinline)) void group_add(const struct panel_gemm *p, const float *sums, int row, int column,
-                                                int rows, int columns, int group)
+static __attribute__((noinline)) void group_add(const struct panel_gemm *p, const float *sums, bool tiled, int row,
+                                                int column, int rows, int columns, int group)
 {
     const float *w_scale = p->w_scale + group * PANEL_COLUMNS + column;
     bool first = !p->accumulate && group == 0;
     for (int r = 0; r < rows; r++) {
-        float *c = p->c + (row + r) * PANEL_COLUMNS + column;
         float x_scale = p->x_scale[(row + r) * p->x_scale_stride + group];
         for (int i = 0; i < columns; i += VEC) {
-            vec scaled = vec_from_int((vec_mask)vec_load(sums + r * PANEL_COLUMNS + i)) * x_scale;
-            vec_store(c + i, vec_fma(scaled, vec_load(w_scale + i), first ? vec_set(0) : vec_load(c + i)));
+            const float *from = sums + (tiled ? tiled_sums_at(r, i) : (size_t)(r * PANEL_COLUMNS + i));
+            float *c =
+                p->c + (tiled ? tiled_sums_at(row + r, column + i) : (size_t)((row + r) * PANEL_COLUMNS + column + i));
+            vec scaled = vec_from_int((vec_mask)vec_load(from)) * x_scale;
+            vec_store(c, vec_fma(scaled, vec_load(w_scale + i), first ? vec_set(0) : vec_load(c)));
         }
     }
 }
@@ -133,7 +135,7 @@ INLINE void tile_gemm(const struct panel_gemm *p, int row, int column, struct l2
 #pragma GCC unroll 4
             for (int v = 0; v < vecs; v++)
                 vec_store(c + r * PANEL_COLUMNS + v * VEC, acc[r][v]);
-        if (grouped) group_add(p, sums, row, column, rows, vecs * VEC, group);
+        if (grouped) group_add(p, sums, false, row, column, rows, vecs * VEC, group);
     }
 }
 
@@ -263,11 +265,15 @@ INLINE void swiglu(float *c)
         vec_store(c + v * VEC, vec_silu(vec_load(c + 2 * v * VEC)) * vec_load(c + (2 * v + 1) * VEC));
 }
 
-static void panel_finish(float *c, int rows, const struct panel_out *out)
+static void panel_finish(float *sums, int rows, const struct panel_out *out)
 {
     size_t row_bytes = (size_t)out->stride * (out->bf16 ? 2 : 4);
     char *to = out->out;
-    for (int r = 0; r < rows; r++, c += PANEL_COLUMNS, to += row_bytes) {
+    float copy[PANEL_COLUMNS];
+    for (int r = 0; r < rows; r++, to += row_bytes) {
+        float *c = out->tiled ? copy : sums + r * PANEL_COLUMNS;
+        for (int i = 0; out->tiled && i < PANEL_COLUMNS; i += TILE_SIDE)
+            memcpy(copy + i, sums + tiled_sums_at(r, i), TILE_SIDE * sizeof *copy);
         if (out->x_scale)
             for (int v = 0; v < PANEL_COLUMNS; v += VEC) {
                 vec scaled = vec_from_int((vec_mask)vec_load(c + v)) * out->x_scale[r];

@@ -12,37 +12,48 @@
 #include "kernels/cpu/tiles.h"
 
 enum {
-    TILE_BYTES = 4 * TILE_WORDS,     // of a row of a tile in memory
-    PANEL_BYTES = PANEL_COLUMNS * 4, // of a row of sums
-    PANEL_TILES = PANEL_COLUMNS / TILE_WORDS,
-    STEP_WORDS = TILE_SIZE * PANEL_TILES // of a panel, for TILE_WORDS words of K
+    TILE_BYTES = 4 * TILE_WORDS, // of a row of a tile in memory
+    HALF_COLUMNS = PANEL_COLUMNS / 2,
+    STEP_WORDS = TILE_SIZE * (HALF_COLUMNS / TILE_WORDS), // of half a panel, for TILE_WORDS words of K
+    ROW_TILE_FLOATS = TILE_SIDE * PANEL_COLUMNS           // of sums
 };
 
-// Steps of K for which a part of the panel is used by all rows before the next part: 32 columns of it take 16 KiB and
-// stay in L1 while the rows of x come from L2.
-enum { L1_STEPS = 8 };
+// How far ahead of its use a panel is prefetched: into L1 where one row tile uses it, into L2 where it is used from L1
+// by several. Measured on Granite Rapids: further ahead, or into L1 in both cases, is up to a fifth slower.
+enum { STREAM_AHEAD_BYTES = 8192, PAIRS_AHEAD_BYTES = 32768 };
 
-// How far ahead a panel is prefetched that is used by one row block only.
-enum { STREAM_AHEAD_BYTES = 8192 };
-
-// Two row tiles by 32 columns: sums in tiles 0 to 3, x in 4 and 5, the panel in 6 and 7. One row tile (second_rows 0)
-// by 64 columns: sums in 0 to 3, x in 4, the panel in 5 to 7.
+// Two row tiles by half a panel: sums in tiles 0 to 3, x in 4 and 5, the panel in 6 and 7. One row tile (second_rows 0)
+// by a whole panel: sums in 0 to 3, x in 4, the panel in 6 and 7.
 INLINE void amx_configure(int first_rows, int second_rows)
 {
     struct tile_config config = {.palette = 1};
     for (int t = 0; t < TILE_COUNT; t++) {
-        bool second = second_rows && (t == 2 || t == 3 || t == 5), panel = t > (second_rows ? 5 : 4);
-        config.rows[t] = (uint8_t)(panel ? TILE_MAX_ROWS : second ? second_rows : first_rows);
+        bool second = second_rows && (t == 2 || t == 3 || t == 5);
+        config.rows[t] = (uint8_t)(t > 5 ? TILE_MAX_ROWS : second ? second_rows : first_rows);
         config.row_bytes[t] = TILE_BYTES;
     }
     tile_configure(&config);
 }
 
-// Start values of sums: zeros (`at` NULL), or rows `stride` bytes apart.
+// Start values of sums: zeros (`at` NULL), or tiles whose rows are `stride` bytes apart. `row_tile` and `column_tile`
+// are the floats from tile to tile.
 struct amx_start {
-    const void *at;
+    const float *at;
     size_t stride;
+    int row_tile, column_tile;
 };
+
+// How the sums of words [k, ..) at c start.
+INLINE struct amx_start amx_start_at(const struct panel_gemm *p, const float *c, int k, int column,
+                                     const enum gemm_type type)
+{
+    if ((p->accumulate || k > 0) && type != GEMM_INT8_GROUPS)
+        return (struct amx_start){c, TILE_BYTES, ROW_TILE_FLOATS, TILE_SIZE};
+    if (type == GEMM_BF16) return (struct amx_start){0};
+    int group = type == GEMM_INT8_GROUPS ? k / GROUP_WORDS : 0;
+    const void *same = p->start + group * PANEL_COLUMNS + column; // for every row: stride 0
+    return (struct amx_start){same, 0, 0, TILE_WORDS};
+}
 
 #define TILE_DOT(c, a, b)                                                                                              \
     do {                                                                                                               \
@@ -52,22 +63,22 @@ struct amx_start {
             tile_dot_bytes(c, a, b);                                                                                   \
     } while (0)
 
-// c [17 to 32 rows][PANEL_COLUMNS], 32 columns of it. Prefetches `fetch->lines` cache lines into L2 for each step.
+#define TILE_START(t, start, row, column)                                                                              \
+    do {                                                                                                               \
+        if ((start).at)                                                                                                \
+            tile_load(t, (start).at + (row) * (start).row_tile + (column) * (start).column_tile, (start).stride);      \
+        else                                                                                                           \
+            tile_zero(t);                                                                                              \
+    } while (0)
+
+// Sums of 17 to 32 rows by half a panel, four tiles at c. Prefetches `fetch->lines` cache lines into L2 for each step.
 INLINE void amx_two_by_two(float *c, struct amx_start start, const uint32_t *x, size_t x_stride, const uint32_t *panel,
                            int steps, struct l2_prefetch *fetch, const enum gemm_type type)
 {
-    if (start.at) {
-        const char *first = start.at, *second = first + TILE_MAX_ROWS * start.stride;
-        tile_load(0, first, start.stride);
-        tile_load(1, first + TILE_BYTES, start.stride);
-        tile_load(2, second, start.stride);
-        tile_load(3, second + TILE_BYTES, start.stride);
-    } else {
-        tile_zero(0);
-        tile_zero(1);
-        tile_zero(2);
-        tile_zero(3);
-    }
+    TILE_START(0, start, 0, 0);
+    TILE_START(1, start, 0, 1);
+    TILE_START(2, start, 1, 0);
+    TILE_START(3, start, 1, 1);
     const uint32_t *x_second = x + x_stride;
     uintptr_t ahead = fetch->at; // in registers: the tile instructions clobber memory
     const uintptr_t ahead_bytes = 64 * (uintptr_t)fetch->lines;
@@ -84,72 +95,72 @@ INLINE void amx_two_by_two(float *c, struct amx_start start, const uint32_t *x, 
             __builtin_prefetch((const void *)ahead, 0, 2);
     }
     fetch->at = ahead;
-    float *second = c + TILE_MAX_ROWS * PANEL_COLUMNS;
-    tile_store(0, c, PANEL_BYTES);
-    tile_store(1, c + TILE_WORDS, PANEL_BYTES);
-    tile_store(2, second, PANEL_BYTES);
-    tile_store(3, second + TILE_WORDS, PANEL_BYTES);
+    tile_store(0, c, TILE_BYTES);
+    tile_store(1, c + TILE_SIZE, TILE_BYTES);
+    tile_store(2, c + ROW_TILE_FLOATS, TILE_BYTES);
+    tile_store(3, c + ROW_TILE_FLOATS + TILE_SIZE, TILE_BYTES);
 }
 
-// c [1 to 16 rows][PANEL_COLUMNS], all columns: reads the panel once from end to end.
-INLINE void amx_one_by_four(float *c, struct amx_start start, const uint32_t *x, const uint32_t *panel, int steps,
-                            const enum gemm_type type)
+// One row tile by half a panel: adds to the sums in tiles 0 and 1, or 2 and 3.
+INLINE void amx_one_by_two(const uint32_t *x, const uint32_t *panel, int steps, const bool second_half,
+                           const enum gemm_type type)
 {
-    if (start.at) {
-        const char *from = start.at;
-        tile_load(0, from, start.stride);
-        tile_load(1, from + TILE_BYTES, start.stride);
-        tile_load(2, from + 2 * TILE_BYTES, start.stride);
-        tile_load(3, from + 3 * TILE_BYTES, start.stride);
-    } else {
-        tile_zero(0);
-        tile_zero(1);
-        tile_zero(2);
-        tile_zero(3);
-    }
     for (int k = 0; k < steps; k++, x += TILE_SIZE, panel += STEP_WORDS) {
         const char *ahead = (const char *)panel + STREAM_AHEAD_BYTES;
         for (int line = 0; line < STEP_WORDS * 4; line += 64)
             __builtin_prefetch(ahead + line, 0, 3);
         tile_load(4, x, TILE_BYTES);
-        tile_load(5, panel, TILE_BYTES);
-        TILE_DOT(0, 4, 5);
-        tile_load(6, panel + TILE_SIZE, TILE_BYTES);
-        TILE_DOT(1, 4, 6);
-        tile_load(7, panel + 2 * TILE_SIZE, TILE_BYTES);
-        TILE_DOT(2, 4, 7);
-        tile_load(5, panel + 3 * TILE_SIZE, TILE_BYTES);
-        TILE_DOT(3, 4, 5);
+        tile_load(6, panel, TILE_BYTES);
+        tile_load(7, panel + TILE_SIZE, TILE_BYTES);
+        if (second_half) {
+            TILE_DOT(2, 4, 6);
+            TILE_DOT(3, 4, 7);
+        } else {
+            TILE_DOT(0, 4, 6);
+            TILE_DOT(1, 4, 7);
+        }
     }
-    tile_store(0, c, PANEL_BYTES);
-    tile_store(1, c + TILE_WORDS, PANEL_BYTES);
-    tile_store(2, c + 2 * TILE_WORDS, PANEL_BYTES);
-    tile_store(3, c + 3 * TILE_WORDS, PANEL_BYTES);
 }
 
-// Rows [row, row + rows), at most two tiles, by `columns` columns, over words [word, word + words); compare tile_gemm.
+// Sums of 1 to 16 rows over words [k, k + words), four tiles at c: reads the panel once from end to end.
+INLINE void amx_one_by_four(const struct panel_gemm *p, float *c, struct amx_start start, const uint32_t *x, int k,
+                            int words, const enum gemm_type type)
+{
+    TILE_START(0, start, 0, 0);
+    TILE_START(1, start, 0, 1);
+    TILE_START(2, start, 0, 2);
+    TILE_START(3, start, 0, 3);
+    for (int end = k + words; k < end;) {
+        int left = TILED_BLOCK_WORDS - k % TILED_BLOCK_WORDS, block = end - k < left ? end - k : left;
+        const uint32_t *x_block = x + (size_t)k * TILE_SIDE;
+        amx_one_by_two(x_block, p->panel + tiled_panel_at(p->words, k, 0), block / TILE_WORDS, false, type);
+        amx_one_by_two(x_block, p->panel + tiled_panel_at(p->words, k, HALF_COLUMNS), block / TILE_WORDS, true, type);
+        k += block;
+    }
+    tile_store(0, c, TILE_BYTES);
+    tile_store(1, c + TILE_SIZE, TILE_BYTES);
+    tile_store(2, c + 2 * TILE_SIZE, TILE_BYTES);
+    tile_store(3, c + 3 * TILE_SIZE, TILE_BYTES);
+}
+
+// Rows [row, row + rows), at most two tiles, by `columns` columns, over words [word, word + words) of one block of
+// TILED_BLOCK_WORDS, or of all of K with all columns; compare tile_gemm.
 INLINE void rows_gemm_amx(const struct panel_gemm *p, int row, int rows, int column, int word, int words,
                           struct l2_prefetch *fetch, const int columns, const enum gemm_type type)
 {
     const bool grouped = type == GEMM_INT8_GROUPS;
-    float sums[2 * TILE_MAX_ROWS * PANEL_COLUMNS], *c = grouped ? sums : p->c + row * PANEL_COLUMNS + column;
+    float sums[2 * ROW_TILE_FLOATS], *c = grouped ? sums : p->c + tiled_sums_at(row, column);
     const uint32_t *x = p->x + (size_t)(row / TILE_MAX_ROWS) * p->x_stride;
-    int step = grouped ? GROUP_WORDS : words, end = word + words;
-    for (int k = word; k < end; k += step) {
-        int group = grouped ? k / GROUP_WORDS : 0;
-        struct amx_start start = {NULL, 0};
-        if ((p->accumulate || k > 0) && !grouped)
-            start = (struct amx_start){c, PANEL_BYTES};
-        else if (type != GEMM_BF16)
-            start.at = p->start + group * PANEL_COLUMNS + column; // stride 0: the same for every row
-        const uint32_t *panel = p->panel + (size_t)k * PANEL_COLUMNS + column / TILE_WORDS * TILE_SIZE;
-        const uint32_t *x_tile = x + (size_t)k * TILE_MAX_ROWS;
-        int steps = (end - k < step ? end - k : step) / TILE_WORDS;
+    int step = grouped ? GROUP_WORDS : words;
+    for (int k = word, end = word + words; k < end; k += step) {
+        int part = end - k < step ? end - k : step;
+        struct amx_start start = amx_start_at(p, c, k, column, type);
         if (columns == PANEL_COLUMNS)
-            amx_one_by_four(c, start, x_tile, panel, steps, type);
+            amx_one_by_four(p, c, start, x, k, part, type);
         else
-            amx_two_by_two(c, start, x_tile, p->x_stride, panel, steps, fetch, type);
-        if (grouped) group_add(p, sums, row, column, rows, columns, group);
+            amx_two_by_two(c, start, x + (size_t)k * TILE_MAX_ROWS, p->x_stride,
+                           p->panel + tiled_panel_at(p->words, k, column), part / TILE_WORDS, fetch, type);
+        if (grouped) group_add(p, sums, true, row, column, rows, columns, k / GROUP_WORDS);
     }
 }
 
@@ -160,21 +171,22 @@ INLINE void one_tile_gemm(const struct panel_gemm *p, int row, int rows, const e
     rows_gemm_amx(p, row, rows, 0, 0, p->words, NULL, PANEL_COLUMNS, type);
 }
 
-// Pairs of row tiles, all but the last one full. While they use this panel, the next one is prefetched into L2.
+// Pairs of row tiles, all but the last one full. While they use half a panel from L1, the words that follow in memory
+// are prefetched.
 INLINE void tile_pairs_gemm(const struct panel_gemm *p, int pairs, int last_rows, const enum gemm_type type)
 {
-    const int pair_rows = 2 * TILE_MAX_ROWS, half = PANEL_COLUMNS / 2;
-    struct l2_prefetch fetch = {(uintptr_t)p->next_panel, 0};
-    if (p->next_panel) fetch.lines = (STEP_WORDS * 4 / 64 + 2 * pairs - 1) / (2 * pairs);
+    const int pair_rows = 2 * TILE_MAX_ROWS;
+    struct l2_prefetch fetch = {.lines = (STEP_WORDS * 4 / 64 + pairs - 1) / pairs};
     int configured = 0;
-    for (int word = 0; word < p->words; word += L1_STEPS * TILE_WORDS) {
-        int left = p->words - word, words = left < L1_STEPS * TILE_WORDS ? left : L1_STEPS * TILE_WORDS;
-        for (int column = 0; column < PANEL_COLUMNS; column += half) {
+    for (int word = 0; word < p->words; word += TILED_BLOCK_WORDS) {
+        int left = p->words - word, words = left < TILED_BLOCK_WORDS ? left : TILED_BLOCK_WORDS;
+        for (int column = 0; column < PANEL_COLUMNS; column += HALF_COLUMNS) {
+            fetch.at = (uintptr_t)(p->panel + tiled_panel_at(p->words, word, column)) + PAIRS_AHEAD_BYTES;
             for (int i = 0; i < pairs; i++) {
                 int rows = i == pairs - 1 ? last_rows : pair_rows;
                 if (rows != configured) amx_configure(TILE_MAX_ROWS, rows - TILE_MAX_ROWS);
                 configured = rows;
-                rows_gemm_amx(p, i * pair_rows, rows, column, word, words, &fetch, half, type);
+                rows_gemm_amx(p, i * pair_rows, rows, column, word, words, &fetch, HALF_COLUMNS, type);
             }
         }
     }

@@ -111,7 +111,6 @@ static void gemm_block_sum(const struct gemm *p, const struct gemm_block *b, int
         .x_stride = row_words * unit,
         .panel = w->panels + (size_t)panel * panel_words + (size_t)k * PANEL_COLUMNS,
     };
-    if (panel + 1 < w->n_panels) gemm.next_panel = gemm.panel + panel_words;
     if (cpu_int8(cpu)) {
         int group = w->groups > 1 ? k / GROUP_WORDS : 0;
         size_t scales = ((size_t)panel * (size_t)w->groups + (size_t)group) * PANEL_COLUMNS;
@@ -130,6 +129,7 @@ static void gemm_block_store(const struct gemm *p, const struct gemm_block *b, i
     bool integers = p->cpu->gemm_type == GEMM_INT8;
     struct panel_out out = {
         .mode = p->mode,
+        .tiled = cpu_tiled(p->cpu),
         .bias = p->bias ? p->bias->vector + (size_t)panel * PANEL_COLUMNS : NULL,
         .x_scale = integers ? p->cpu->row_scale + b->row : NULL,
         .w_scale = integers ? w->scale + (size_t)panel * (size_t)w->groups * PANEL_COLUMNS : NULL,
@@ -146,7 +146,8 @@ static void gemm_item(void *arg, int item, int thread)
     const struct gemm *p = arg;
     struct gemm_block block = gemm_block_at(p, item);
     float *c = cpu_thread_scratch(p->cpu, thread);
-    size_t panel_floats = (size_t)block.rows * PANEL_COLUMNS;
+    // Whole row tiles: sums are stored by tiles.
+    size_t panel_floats = (size_t)((block.rows + TILE_SIDE - 1) / TILE_SIDE * TILE_SIDE) * PANEL_COLUMNS;
     for (int k = 0; k < p->w->words; k += p->block_words) {
         bool last = k + p->block_words >= p->w->words;
         for (int panel = block.first_panel; panel < block.end_panel; panel++) {

@@ -76,7 +76,7 @@ static quad quad_load(const void *from)
     return value;
 }
 
-// Where a step of PACK_WORDS words of K of one column is: word k at `at` + k * stride.
+// Where a step of PACK_WORDS words of K of one column is in a chunk of all columns: word k at `at` + k * stride.
 struct packed_column {
     size_t at, stride;
 };
@@ -115,6 +115,19 @@ static void store_nontemporal(uint32_t *to, const uint32_t *from, size_t words)
 #else
     memcpy(to, from, words * sizeof *to);
 #endif
+}
+
+// Stores words [k, k + PACK_WORDS) of all columns of a panel.
+static void chunk_store(const struct weight *w, int panel, int k, const uint32_t *chunk)
+{
+    uint32_t *to = w->panels + (size_t)panel * (size_t)w->words * PANEL_COLUMNS;
+    int words = w->words - k < PACK_WORDS ? w->words - k : PACK_WORDS, half = PANEL_COLUMNS / 2;
+    if (!w->tiled) {
+        store_nontemporal(to + (size_t)k * PANEL_COLUMNS, chunk, (size_t)words * PANEL_COLUMNS);
+        return;
+    }
+    for (int column = 0; column < PANEL_COLUMNS; column += half, chunk += PACK_WORDS * half)
+        store_nontemporal(to + tiled_panel_at(w->words, k, column), chunk, (size_t)PACK_WORDS * (size_t)half);
 }
 
 static void store_fence(void) // before another thread reads the panel
@@ -191,14 +204,13 @@ static void pack_panel(void *arg, int panel, int thread)
     struct panel_source columns;
     panel_source_init(&columns, p->source, panel, bf16);
     panel_source_prefetch(&columns, 0, PREFETCH_WORDS);
-    uint32_t *to = w->panels + (size_t)panel * (size_t)w->words * PANEL_COLUMNS;
     _Alignas(64) uint32_t chunk[PACK_WORDS * PANEL_COLUMNS];
     for (int k = 0; k < w->words; k += PACK_WORDS) {
         int words = w->words - k < PACK_WORDS ? w->words - k : PACK_WORDS;
         panel_source_prefetch(&columns, k + PREFETCH_WORDS, 1);
         for (int c = 0; c < PANEL_COLUMNS; c += 4)
             transpose_columns(chunk, cpu_tiled(p->cpu), &columns, c, k, words, k + PACK_WORDS <= plain_words, bf16);
-        store_nontemporal(to + (size_t)k * PANEL_COLUMNS, chunk, (size_t)words * PANEL_COLUMNS);
+        chunk_store(w, panel, k, chunk);
     }
     store_fence();
 }
@@ -249,7 +261,6 @@ static void pack_panel_int8(void *arg, int panel, int thread)
             quantise_output(p, view, row, p->floats + (size_t)thread * (size_t)w->columns, bytes + c * row_bytes,
                             w->scale + scales + c, w->start + scales + c);
     }
-    uint32_t *to = w->panels + (size_t)panel * (size_t)w->words * PANEL_COLUMNS;
     _Alignas(64) uint32_t chunk[PACK_WORDS * PANEL_COLUMNS];
     for (int k = 0; k < w->words; k += PACK_WORDS) {
         for (size_t c = 0; c < PANEL_COLUMNS; c += 4) {
@@ -260,8 +271,7 @@ static void pack_panel_int8(void *arg, int panel, int thread)
         }
         for (int i = 0; i < PACK_WORDS * PANEL_COLUMNS; i++)
             chunk[i] ^= 0x80808080u; // subtracts 128 from each byte
-        int words = w->words - k < PACK_WORDS ? w->words - k : PACK_WORDS;
-        store_nontemporal(to + (size_t)k * PANEL_COLUMNS, chunk, (size_t)words * PANEL_COLUMNS);
+        chunk_store(w, panel, k, chunk);
     }
     store_fence();
 }
@@ -317,7 +327,7 @@ bool cpu_packed_cache_open(struct backend *b, const char *path, uint64_t key)
     struct cpu *cpu = cpu_of(b);
     char layout[48];
     snprintf(layout, sizeof layout, "cpu type %d panel %d vector %d step %d tiled %d", (int)cpu->gemm_type,
-             PANEL_COLUMNS, cpu->isa->vector_floats, cpu->isa->step_words, cpu_tiled(cpu));
+             PANEL_COLUMNS, cpu->isa->vector_floats, cpu->isa->step_words, cpu_tiled(cpu) ? TILED_BLOCK_WORDS : 0);
     char *full = mem_format("%s-cpu%d-%d.weights", path, cpu->isa->vector_floats, cpu->isa->step_words);
     cpu->packed_cache = packed_cache_open(full, layout, key);
     free(full);
@@ -476,9 +486,10 @@ static inline uint32_t table_word(const struct weight *table, int64_t row, int64
     const struct weight *head = table->head;
     if (!head) return table->table[row * table->words + k];
     const uint32_t *panel = head->panels + (size_t)(row / PANEL_COLUMNS) * (size_t)head->words * PANEL_COLUMNS;
-    struct packed_column column = packed_column_of(head->tiled, (int)(row % PANEL_COLUMNS));
-    return panel[k / PACK_WORDS * PACK_WORDS * PANEL_COLUMNS + k % PACK_WORDS * (int64_t)column.stride +
-                 (int64_t)column.at];
+    int column = (int)(row % PANEL_COLUMNS);
+    if (!head->tiled) return panel[k * PANEL_COLUMNS + column];
+    return panel[tiled_panel_at(head->words, (int)(k - k % TILE_SIDE), column - column % TILE_SIDE) +
+                 (size_t)(k % TILE_SIDE * TILE_SIDE + column % TILE_SIDE)];
 }
 
 void cpu_embedding_row(const struct weight *table, bool bf16, int32_t token, float *out)

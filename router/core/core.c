@@ -47,6 +47,14 @@ struct core *core_create(const struct core_options *options, const struct core_o
     return c;
 }
 
+void core_set_queue_bounds(struct core *c, const struct core_options *options)
+{
+    c->options.max_queue_requests = options->max_queue_requests;
+    c->options.max_queue_tokens = options->max_queue_tokens;
+    c->options.queue_reserve_percent = options->queue_reserve_percent;
+    c->options.tenant_queue_percent = options->tenant_queue_percent;
+}
+
 static void cancel_all(struct core *c, const struct request_list *list)
 {
     while (list->first) {
@@ -224,9 +232,10 @@ static void request_refuse(struct core *c, struct request *r, enum status status
     ledger_refused(&c->ledger, r, status, now_us);
     request_set_state(r, REQUEST_FAILED);
     // The sentence of an INVALID may quote the client, whose text is not logged.
-    log_event(LOG_INFO, "request_refused", LOG_REQUEST(r->number), LOG_FIELD("client_id", r->id),
-              LOG_FIELD("status", status_name(status)), LOG_FIELD("tokens", r->spec.n_tokens),
-              LOG_FIELD("reason", status == STATUS_INVALID ? "invalid" : (const char *)message));
+    log_event_limited(LOG_INFO, "request_refused", LOG_REQUEST(r->number), LOG_FIELD("client_id", r->id),
+                      LOG_FIELD("status", status_name(status)), LOG_FIELD("tokens", r->spec.n_tokens),
+                      LOG_FIELD("reason", status == STATUS_INVALID ? "invalid" : (const char *)message),
+                      LOG_FIELD("trace", r->trace ? r->trace->trace_text : "none"));
     r->sink.done(r->sink.user, r, FINISH_REASON_ERROR, status, message);
     free(message);
     request_free(r);
@@ -297,6 +306,14 @@ static void expire_requests(struct core *c, int64_t now_us)
     }
 }
 
+static void update_speeds(struct core *c, int64_t now_us)
+{
+    if (core_dispatch_is_pending(c)) return; // what the round will leave is not known yet
+    for (enum node_role role = NODE_SPECULATOR; role <= NODE_WORKER; role++)
+        pool_speed_update(&c->speeds[role], c->ledger.pools[role].dispatched_rows,
+                          waiting_set_count(&c->waiting[role]) > 0, now_us);
+}
+
 void core_tick(struct core *c, int64_t now_us)
 {
     core_nodes_check_silence(c, now_us);
@@ -304,6 +321,7 @@ void core_tick(struct core *c, int64_t now_us)
     expire_requests(c, now_us);
     core_health_check(c, now_us);
     core_dispatch(c, now_us);
+    update_speeds(c, now_us);
 }
 
 int64_t core_next_deadline_us(const struct core *c)

@@ -39,6 +39,7 @@ struct core_ops { // called on the core's thread; must not block; never call bac
     void (*send_score_bin)(void *link, uint64_t bin, struct request *const *requests, int n);
     void (*send_prefill_bin)(void *link, uint64_t bin, struct request *const *requests, int n);
     void (*send_cancel)(void *link, const uint64_t *numbers, int n);
+    void (*send_drain)(void *link); // the node is to finish its requests and leave; may come before core_attach returns
     void (*node_lost)(void *link, const char *reason); // end its stream; `link` is not used after. reason
                                                        // NULL: core_release_nodes, nothing is wrong
     void (*ready_changed)(void *user, bool ready);     // whether a new request would be served
@@ -80,6 +81,9 @@ struct core_options {
     int64_t (*clock_us)(void); // by which planning is timed, for metrics alone; NULL: it is not timed
 };
 
+// The bounds of the queue from now on, from the options that have `queue` in their name. Waiting requests stay.
+void core_set_queue_bounds(struct core *c, const struct core_options *options);
+
 struct core *core_create(const struct core_options *options, const struct core_ops *ops);
 void core_free(struct core *c); // every request left ends as CANCELLED first
 
@@ -111,6 +115,18 @@ struct node_heartbeat {
 void core_heartbeat(struct core *c, struct core_node *node, const struct node_heartbeat *heartbeat, int64_t now_us);
 void core_draining(struct core *c, struct core_node *node, int64_t now_us); // no new work for it
 
+// An operator drains a node: it gets no new work, is told to finish what it has, and leaves. Draining it again changes
+// nothing. `instance`: of its process; 0: any. A process that loses its stream before it has read the message is told
+// again when it attaches. NOT_FOUND.
+struct node_drain {
+    uint64_t instance;
+    enum node_role role;
+    int running, others; // requests on the node; further nodes of its role that take work
+    bool was_draining;
+};
+enum status core_drain_node(struct core *c, const char *node_id, uint64_t instance, int64_t now_us,
+                            struct node_drain *drain_p);
+
 // A pass as the node reports it: the time of `rows` rows with `pairs` attention pairs.
 struct pass_cost {
     int64_t rows, pairs, us;
@@ -133,6 +149,8 @@ struct sequence_result {
     const int32_t *tokens;
     const struct token_logprob *logprobs; // or NULL
     int n_tokens;
+    const struct token_logprob *prompt_logprobs; // [n_prompt_logprobs] of prompt tokens from prompt_logprobs_from on
+    int n_prompt_logprobs, prompt_logprobs_from;
     bool finished;
     enum finish_reason reason; // when finished
     const char *error;         // with FINISH_REASON_ERROR

@@ -1,24 +1,48 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "router/core/core_metrics.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #include "base/mem.h"
 #include "router/core/core_state.h"
 #include "router/sched/estimate.h"
 
-static struct pool_metrics pool_of(const struct core *c, enum node_role role)
+// The estimate is of prefill alone, and so the shortest time; the speed includes all that made requests wait.
+static double queue_us_of(const struct core *c, enum node_role role, double estimate_us)
 {
+    int64_t rows = c->waiting[role].rows;
+    if (!waiting_set_count(&c->waiting[role])) return 0;
+    if (!c->open_nodes[role]) return INFINITY;
+    double measured_us = pool_speed_queue_us(&c->speeds[role], rows);
+    if (!isfinite(measured_us)) return estimate_us;
+    return isfinite(estimate_us) ? fmax(estimate_us, measured_us) : measured_us;
+}
+
+static struct pool_metrics pool_of(const struct core *c, enum node_role role, int64_t now_us)
+{
+    struct pool_estimate estimate = estimate_pool(&c->view, role);
     struct pool_metrics pool = {
+        .nodes = c->open_nodes[role],
         .waiting = waiting_set_count(&c->waiting[role]),
         .waiting_rows = c->waiting[role].rows,
-        .work_us = estimate_pool_us(&c->view, role),
+        .queue_us = queue_us_of(c, role, estimate.queue_us),
+        .work_us = estimate.work_us,
+        .busy_us = c->ledger.pools[role].busy_us,
+        .attached_us = c->ledger.pools[role].gone_us,
     };
     for (const struct core_node *node = core_first_node(c); node; node = core_node_next(node)) {
         if (node->sched.role != role) continue;
         pool.running += node->sched.account.requests.count;
+        pool.attached_us += (uint64_t)(now_us - node->attached_us);
     }
     return pool;
+}
+
+void core_get_pools(const struct core *c, int64_t now_us, struct pool_metrics pools[NODE_ROLES])
+{
+    for (enum node_role role = NODE_SPECULATOR; role <= NODE_WORKER; role++)
+        pools[role] = pool_of(c, role, now_us);
 }
 
 static void copy_nodes(const struct node_measures_list *list, struct core_metrics *metrics)
@@ -32,13 +56,17 @@ static void copy_nodes(const struct node_measures_list *list, struct core_metric
         metrics->nodes[--i] = *node;
 }
 
-void core_get_metrics(const struct core *c, struct core_metrics *metrics)
+void core_get_metrics(const struct core *c, int64_t now_us, struct core_metrics *metrics)
 {
     *metrics = (struct core_metrics){.measures = c->ledger.measures};
     core_get_status(c, &metrics->status);
-    for (enum node_role role = NODE_SPECULATOR; role <= NODE_WORKER; role++)
-        metrics->pools[role] = pool_of(c, role);
+    core_get_pools(c, now_us, metrics->pools);
     copy_nodes(&c->ledger.nodes, metrics);
+}
+
+const struct recent_bins *core_get_recent_bins(const struct core *c)
+{
+    return c->recent;
 }
 
 void core_metrics_fini(struct core_metrics *metrics)

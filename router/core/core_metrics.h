@@ -5,12 +5,18 @@
 
 #include "router/core/core.h"
 #include "router/core/measures.h"
+#include "router/core/recent_bins.h"
 
 struct pool_metrics {
+    int nodes;            // that take work
     int waiting, running; // requests
     int64_t waiting_rows; // that the waiting ones take in bins
-    double work_us;       // see estimate_pool_us()
+    // Until the waiting requests are dispatched, by the larger of the estimate and the measured speed (pool_speed.h);
+    // 0: none waits. work_us: see estimate_pool(). Infinite: not known.
+    double queue_us, work_us;
+    uint64_t busy_us, attached_us; // counters: time of the passes of its nodes; time for which its nodes were attached
 };
+void core_get_pools(const struct core *c, int64_t now_us, struct pool_metrics pools[NODE_ROLES]);
 
 struct core_metrics {
     struct core_status status; // with all attached nodes
@@ -20,5 +26,8 @@ struct core_metrics {
     int n_nodes;
 };
 
-void core_get_metrics(const struct core *c, struct core_metrics *metrics);
+// The bins dispatched last, of all roles [NODE_ROLES]. The core's thread only.
+const struct recent_bins *core_get_recent_bins(const struct core *c);
+
+void core_get_metrics(const struct core *c, int64_t now_us, struct core_metrics *metrics);
 void core_metrics_fini(struct core_metrics *metrics);

@@ -5,6 +5,8 @@
 
 #include "router/core/ledger.h"
 #include "router/core/node.h"
+#include "router/core/pool_speed.h"
+#include "router/core/recent_bins.h"
 #include "router/core/request_table.h"
 #include "router/sched/node_index.h"
 #include "router/sched/waiting_set.h"
@@ -16,6 +18,13 @@ struct suspect {
     int ejections;
 };
 enum { SUSPECTS_MAX = 16 };
+
+// A process that an operator has drained, in case it attaches again.
+struct drained_process {
+    char node_id[128];
+    uint64_t instance;
+};
+enum { DRAINED_MAX = 64 };
 
 // Work of a tick (dispatch.c: work_done()), about a millisecond. A thousand idle nodes would otherwise hold up other
 // events for a tenth of a second.
@@ -41,18 +50,22 @@ struct core {
     // What sched/ reads: nodes by nodes.c, now_us by core.c, computed_share by ledger.c, reservation by dispatch.c (and
     // cleared by nodes.c and requests.c when its node or request goes).
     struct sched_view view;
-    struct node_index nodes[NODE_ROLES]; // nodes.c adds and removes; the order in which dispatch.c asks them
+    struct node_index nodes[NODE_ROLES];   // nodes.c adds and removes; the order in which dispatch.c asks them
+    struct recent_bins recent[NODE_ROLES]; // dispatch.c
 
-    struct core_health health;    // health.c
-    int open_nodes[NODE_ROLES];   // nodes.c; attached, neither draining nor ejected
-    int64_t silence_us;           // nodes.c; no node has been silent for too long before that
-    int64_t workers_gone_us;      // nodes.c; when a worker group was lost or began to drain; 0: none ever
-    int workers_gone_context;     // nodes.c; the longest of those that went within the time of grace
-    bool ready;                   // nodes.c
-    bool draining;                // core.c
-    uint64_t last_bin;            // dispatch.c
-    bool in_round[NODE_ROLES];    // dispatch.c; there is work of the round left for the next tick
-    uint64_t settled[NODE_ROLES]; // dispatch.c; changes of the pool up to the end of its last round
+    struct core_health health;  // health.c
+    int open_nodes[NODE_ROLES]; // nodes.c; attached, neither draining nor ejected
+    int64_t silence_us;         // nodes.c; no node has been silent for too long before that
+    int64_t workers_gone_us;    // nodes.c; when a worker group was lost or began to drain; 0: none ever
+    int workers_gone_context;   // nodes.c; the longest of those that went within the time of grace
+    struct drained_process drained[DRAINED_MAX]; // nodes.c; the latest replaces the oldest
+    unsigned n_drained;                          // nodes.c; in all
+    bool ready;                                  // nodes.c
+    bool draining;                               // core.c
+    uint64_t last_bin;                           // dispatch.c
+    struct pool_speed speeds[NODE_ROLES];        // core.c
+    bool in_round[NODE_ROLES];                   // dispatch.c; there is work of the round left for the next tick
+    uint64_t settled[NODE_ROLES];                // dispatch.c; changes of the pool up to the end of its last round
 };
 
 // The first node of the list, the one attached last.

@@ -33,6 +33,7 @@ static void plan_apply(struct core *c, struct waiting_set *set, struct core_node
         core_request_place(c, requests[i], node, bin, now_us);
     }
     ledger_bin_sent(&c->ledger, &c->view, node, bin, plan->rows, plan->uncached_rows);
+    recent_bins_add(&c->recent[set->role], node, number, plan->rows, requests, plan->n, now_us);
     ledger_scanned(&c->ledger, set->role, scan_cost);
     log_event(LOG_DEBUG, "bin_dispatched", LOG_FIELD("bin", number), LOG_FIELD("node", node->hello.node_id),
               LOG_FIELD("requests", plan->n), LOG_FIELD("rows", plan->rows),

@@ -67,18 +67,38 @@ void ledger_admitted(struct ledger *ledger, struct request *r, const char *tenan
 
 // --- time
 
+static enum trace_phase phase_of(const struct request *r)
+{
+    switch (r->state) {
+    case REQUEST_SCORING: return r->account.node ? TRACE_SCORE : TRACE_QUEUE;
+    case REQUEST_READY:
+    case REQUEST_PACKED: return TRACE_PACK_WAIT;
+    case REQUEST_PREFILL: return TRACE_PREFILL;
+    case REQUEST_DECODE: return TRACE_DECODE;
+    default: return TRACE_QUEUE;
+    }
+}
+
+static void trace_time(struct request *r, enum trace_phase phase, int64_t now_us)
+{
+    if (phase == TRACE_PACK_WAIT && r->spec.score_only) return; // it ends as it becomes READY
+    bool on_node = phase == TRACE_SCORE || phase == TRACE_PREFILL || phase == TRACE_DECODE;
+    trace_phase_end(r->trace, phase, on_node ? r->account.node->hello.node_id : NULL, now_us);
+}
+
 void ledger_charge_time(struct request *r, int64_t now_us)
 {
     struct request_timing *t = &r->timing;
+    enum trace_phase phase = phase_of(r);
     int64_t us = now_us - r->account.charged_us;
     bool answering = r->usage.completion_tokens > 0;
     r->account.charged_us = now_us;
-    switch (r->state) {
-    case REQUEST_TOKENISED: t->queue_us += us; break;
-    case REQUEST_SCORING: *(r->account.node ? &t->score_us : &t->queue_us) += us; break;
-    case REQUEST_READY:
-    case REQUEST_PACKED: *(answering ? &t->queue_us : &t->pack_wait_us) += us; break;
-    case REQUEST_PREFILL: *(answering ? &t->queue_us : &t->prefill_us) += us; break;
+    if (r->trace) trace_time(r, phase, now_us);
+    switch (phase) {
+    case TRACE_QUEUE: t->queue_us += us; break;
+    case TRACE_SCORE: t->score_us += us; break;
+    case TRACE_PACK_WAIT: *(answering ? &t->queue_us : &t->pack_wait_us) += us; break;
+    case TRACE_PREFILL: *(answering ? &t->queue_us : &t->prefill_us) += us; break;
     default: break; // the rest of total_us is decoding
     }
 }
@@ -184,6 +204,7 @@ void ledger_bin_sent(struct ledger *ledger, struct sched_view *view, struct core
     bins->tokens += (uint64_t)rows;
     int64_t capacity = budget > rows ? budget : rows;
     bins->capacity_tokens += (uint64_t)capacity;
+    ledger->pools[role].dispatched_rows += (uint64_t)uncached_rows;
     node->measures->counts.bins++;
     histogram_add(&node->measures->fill, histogram_share(rows, capacity));
 }
@@ -240,8 +261,22 @@ static void learn_share(struct sched_node *node, const struct pass_cost *pass, i
     cost_share_learn(&node->share, (double)pass->us - decode_us, (double)pass->us);
 }
 
-void ledger_pass_reported(struct core_node *node, const struct pass_cost *pass, int64_t now_us)
+// A node that reports more than its time would show a pool as busier than it can be.
+static uint64_t busy_us_of(const struct core_node *node, const struct pass_cost *pass, int64_t now_us)
 {
+    int64_t before_us = (int64_t)(node->measures->counts.pass_us - node->at_attach.pass_us);
+    int64_t left_us = now_us - node->attached_us - before_us;
+    return (uint64_t)(pass->us < left_us ? pass->us : left_us > 0 ? left_us : 0);
+}
+
+void ledger_node_gone(struct ledger *ledger, const struct core_node *node, int64_t now_us)
+{
+    ledger->pools[node->sched.role].gone_us += (uint64_t)(now_us - node->attached_us);
+}
+
+void ledger_pass_reported(struct ledger *ledger, struct core_node *node, const struct pass_cost *pass, int64_t now_us)
+{
+    ledger->pools[node->sched.role].busy_us += busy_us_of(node, pass, now_us);
     learn_share(&node->sched, pass, now_us);
     cost_learn(&node->sched.cost, pass->rows, pass->pairs, pass->us, now_us);
     histogram_add(&node->measures->pass, pass->us);
@@ -331,6 +366,17 @@ static double output_tokens(const struct ledger *ledger, const struct request *r
     return ledger_output_tokens(n, on_host, ledger->vocab_size);
 }
 
+static void output_charge(struct request *r, double tokens)
+{
+    tenant_queue_charge(r->sched.tenant_queue, OUTPUT_WEIGHT * tokens);
+    r->account.output_tokens += tokens;
+}
+
+void ledger_prompt_logprobs_received(struct ledger *ledger, struct request *r, int n)
+{
+    output_charge(r, ledger_output_tokens(0, n, ledger->vocab_size));
+}
+
 static void tokens_measure(struct request *r, int n_used)
 {
     struct histogram *gaps = &r->account.node->measures->inter_token;
@@ -346,9 +392,7 @@ void ledger_tokens_used(struct ledger *ledger, struct request *r, int n, int n_u
     r->usage.completion_tokens -= n - n_used;
     tokens_measure(r, n_used);
     ledger->totals.completion_tokens += (uint64_t)n_used;
-    double tokens = output_tokens(ledger, r, n_used);
-    tenant_queue_charge(r->sched.tenant_queue, OUTPUT_WEIGHT * tokens);
-    r->account.output_tokens += tokens;
+    output_charge(r, output_tokens(ledger, r, n_used));
     r->account.node->measures->counts.tokens_out += (uint64_t)n;
 }
 

@@ -21,12 +21,20 @@ struct class_count {
     int64_t tokens; // of their prompts
 };
 
+// Of all nodes of a pool that have ever been attached. Counters only grow.
+struct pool_counts {
+    uint64_t dispatched_rows; // as if no cache held any
+    uint64_t busy_us;         // passes; of a node no more than it has been attached
+    uint64_t gone_us;         // for which nodes that are gone were attached
+};
+
 struct ledger {
     int vocab_size;
     int running;                               // requests on worker groups
     struct class_count waiting[QUEUE_CLASSES]; // all others
     struct core_totals totals;
     struct bin_totals bins[NODE_ROLES];
+    struct pool_counts pools[NODE_ROLES];
     struct tenant_accounts tenants;
     struct core_measures measures;
     struct node_measures_list nodes; // nodes.c acquires and releases
@@ -63,10 +71,11 @@ void ledger_scanned(struct ledger *ledger, enum node_role role, uint64_t scan_co
 // The bin does not wait for the request any more. Frees the bin when it waits for none.
 void ledger_bin_settled(struct request *r);
 void ledger_left_node(struct ledger *ledger, struct request *r); // includes ledger_bin_settled
+void ledger_node_gone(struct ledger *ledger, const struct core_node *node, int64_t now_us);
 
 // --- results
 
-void ledger_pass_reported(struct core_node *node, const struct pass_cost *pass, int64_t now_us);
+void ledger_pass_reported(struct ledger *ledger, struct core_node *node, const struct pass_cost *pass, int64_t now_us);
 void ledger_scored(struct request *r, int cached_tokens, int64_t now_us);
 void ledger_ready(struct request *r);                                            // its kept ranges are known
 void ledger_speculation_decided(struct ledger *ledger, const struct request *r); // by its skip reason
@@ -77,6 +86,8 @@ void ledger_tokens_received(struct ledger *ledger, struct request *r, int n,
 // The charge for n generated tokens: 1 for each, and vocabulary / 32,768 more for each of the `on_host` tokens among
 // them that the host samples (sampling_needs_host).
 double ledger_output_tokens(int n, int on_host, int vocab_size);
+// The tenant is charged as for sampling n tokens on the host, beyond the rows.
+void ledger_prompt_logprobs_received(struct ledger *ledger, struct request *r, int n);
 // The client used the first n_used of the n tokens that were received last. Of tokens that came together the first one
 // has the time since the previous token, the others none. The tenant is charged two
 // rows for each token of ledger_output_tokens().

@@ -23,7 +23,7 @@ struct core_node {
     struct node_hello hello;
     void *link; // the caller's, passed back in core_ops
     int64_t attached_us, heard_us;
-    bool leaving;       // it said that it drains; sched.draining is also true while the node is ejected
+    bool leaving;       // it drains; sched.draining is also true while the node is ejected
     int kv_blocks_free; // by its last heartbeat
     struct node_health health;
     struct node_measures *measures; // of its id; the ledger's list owns them

@@ -3,6 +3,7 @@
 
 #include <ctype.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -129,6 +130,7 @@ static void node_remove(struct core *c, struct core_node *node, enum node_loss l
     node_unlink(c, node);
     release_reservation(c, node);
     node_index_remove(&node->sched);
+    ledger_node_gone(&c->ledger, node, now_us);
     // From the last on, since each goes to the head of the waiting set.
     while (requests->last) {
         if (role == NODE_WORKER) {
@@ -188,7 +190,7 @@ void core_nodes_free(struct core *c)
     }
 }
 
-// --- attaching
+// --- draining
 
 static struct core_node *node_by_id(const struct core *c, const char *node_id)
 {
@@ -197,6 +199,82 @@ static struct core_node *node_by_id(const struct core *c, const char *node_id)
         node = core_node_next(node);
     return node;
 }
+
+static void node_leaves(struct core *c, struct core_node *node, int64_t now_us)
+{
+    if (node->leaving) return;
+    node->leaving = true;
+    log_event(LOG_INFO, "node_draining", LOG_FIELD("node", node->hello.node_id),
+              LOG_FIELD("role", role_name(node->hello.role)),
+              LOG_FIELD("requests", node->sched.account.requests.count));
+    if (!node->sched.draining) core_node_close(c, node, now_us);
+}
+
+void core_draining(struct core *c, struct core_node *node, int64_t now_us)
+{
+    node->heard_us = now_us;
+    node_leaves(c, node, now_us);
+}
+
+static bool was_drained(const struct core *c, const struct node_hello *h)
+{
+    for (int i = 0; i < DRAINED_MAX; i++) {
+        const struct drained_process *process = &c->drained[i];
+        if (process->instance == h->instance && strcmp(process->node_id, h->node_id) == 0) return true;
+    }
+    return false;
+}
+
+static void node_drain(struct core *c, struct core_node *node, int64_t now_us)
+{
+    node_leaves(c, node, now_us);
+    c->ops.send_drain(node->link);
+}
+
+// The ids of attached nodes, as far as a sentence can hold them; free() it.
+static char *node_names(const struct core *c)
+{
+    enum { NAMES_MAX = 8 };
+    char *names = mem_string("");
+    int n = 0;
+    for (const struct core_node *node = core_first_node(c); node; node = core_node_next(node), n++) {
+        if (n >= NAMES_MAX) continue;
+        char *longer = mem_format("%s%s%s", names, n ? ", " : "", node->hello.node_id);
+        free(names);
+        names = longer;
+    }
+    char *list = n > NAMES_MAX ? mem_format("%s and %d more", names, n - NAMES_MAX) : mem_string(n ? names : "none");
+    free(names);
+    return list;
+}
+
+static enum status fail_unknown_node(const struct core *c, const char *node_id)
+{
+    char *names = node_names(c);
+    enum status status = status_fail(STATUS_NOT_FOUND, "no node %s is attached: attached are: %s", node_id, names);
+    free(names);
+    return status;
+}
+
+enum status core_drain_node(struct core *c, const char *node_id, uint64_t instance, int64_t now_us,
+                            struct node_drain *drain_p)
+{
+    struct core_node *node = node_by_id(c, node_id);
+    if (!node || (instance && node->hello.instance != instance)) return fail_unknown_node(c, node_id);
+    bool was_draining = node->leaving;
+    if (!was_drained(c, &node->hello)) {
+        struct drained_process *process = &c->drained[c->n_drained++ % DRAINED_MAX];
+        snprintf(process->node_id, sizeof process->node_id, "%s", node->hello.node_id);
+        process->instance = node->hello.instance;
+        node_drain(c, node, now_us);
+    }
+    enum node_role role = node->hello.role;
+    *drain_p = (struct node_drain){node->hello.instance, role, node->sched.account.requests.count, c->open_nodes[role],
+                                   was_draining};
+    return STATUS_OK;
+}
+
+// --- attaching
 
 static enum status check_counts(const struct node_hello *h)
 {
@@ -347,6 +425,7 @@ enum status core_attach(struct core *c, const struct node_hello *hello, void *li
               LOG_FIELD("kv_blocks", hello->kv_blocks), LOG_FIELD("max_seqs", hello->max_seqs));
     if (old) core_node_lose(c, old, LOSS_REPLACED, "the same process attached again", now_us);
     c->health.pending = true;
+    if (was_drained(c, hello)) node_drain(c, node, now_us);
     core_update_ready(c);
     *node_p = node;
     return STATUS_OK;
@@ -380,17 +459,6 @@ void core_heartbeat(struct core *c, struct core_node *node, const struct node_he
     c->health.pending |= node->health.lost > 0;
 }
 
-void core_draining(struct core *c, struct core_node *node, int64_t now_us)
-{
-    node->heard_us = now_us;
-    if (node->leaving) return;
-    node->leaving = true;
-    log_event(LOG_INFO, "node_draining", LOG_FIELD("node", node->hello.node_id),
-              LOG_FIELD("role", role_name(node->hello.role)),
-              LOG_FIELD("requests", node->sched.account.requests.count));
-    if (!node->sched.draining) core_node_close(c, node, now_us);
-}
-
 // Whether the node can have computed this: no model of costs may rest on a pass with more rows than the node's passes
 // have, more pairs than its context allows, or a thousand rows in a microsecond.
 static bool pass_is_possible(const struct node_limits *limits, const struct pass_cost *pass)
@@ -403,7 +471,7 @@ void core_passed(struct core *c, struct core_node *node, const struct pass_cost 
 {
     node->heard_us = now_us;
     node_progressed(node, now_us);
-    if (pass_is_possible(&node->sched.limits, pass)) ledger_pass_reported(node, pass, now_us);
+    if (pass_is_possible(&node->sched.limits, pass)) ledger_pass_reported(&c->ledger, node, pass, now_us);
 }
 
 // The request of a result, if it is still on that node: results cross with cancels, timeouts and losses.

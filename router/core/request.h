@@ -16,6 +16,7 @@
 
 #include "base/status.h"
 #include "router/sched/sched_request.h"
+#include "tracing/record.h"
 
 enum request_state {
     REQUEST_RECEIVED,  // being checked and tokenised by an I/O thread or the intake pool
@@ -50,6 +51,7 @@ const char *skip_reason_name(enum skip_reason reason);
 struct token_logprob {
     int32_t token;
     float logprob;
+    int rank; // of a prompt token, 1: the likeliest
     int n_top;
     int32_t top_token[LOGPROBS_MAX];
     float top_logprob[LOGPROBS_MAX];
@@ -65,6 +67,9 @@ struct request_sink {
     // New tokens. Returns true when a stop string completes the text: the request then ends with "stop", and counts the
     // first *n_used_p of these tokens.
     bool (*tokens)(void *user, const int32_t *tokens, const struct token_logprob *logprobs, int n, int *n_used_p);
+    // Log-probabilities of the next n prompt tokens, from the second one on, before the first new token. NULL: the
+    // receiver asks for none.
+    void (*prompt_logprobs)(void *user, const struct token_logprob *logprobs, int n);
     // The end, exactly once. `status` and `message` give the cause of ERROR and CANCELLED. A score-only request has its
     // answer in `kept` and `importance`. The request is freed afterwards: copy what is needed.
     void (*done)(void *user, const struct request *r, enum finish_reason reason, enum status status,
@@ -101,7 +106,8 @@ struct request {
     char *id;        // the client's, or made by the service; owned
     enum request_state state; // written by request_set_state() only
     struct request_sink sink;
-    struct request_spec spec; // what the client asked for
+    struct request_spec spec;   // what the client asked for
+    struct trace_record *trace; // of its sink, which lends it until `done`; NULL: it is not traced
 
     // What it has used so far. Written by ledger.c only.
     struct request_usage usage;
@@ -112,8 +118,9 @@ struct request {
     enum skip_reason skip;
     struct token_range *kept; // [n_kept_ranges] ascending, not touching; owned. NULL until READY
     int n_kept_ranges;
-    float *importance; // [spec.n_tokens] or NULL; owned
-    int32_t *output;   // [usage.completion_tokens] owned
+    float *importance;     // [spec.n_tokens] or NULL; owned
+    int n_prompt_logprobs; // of prompt tokens that were received and passed on
+    int32_t *output;       // [usage.completion_tokens] owned
     int output_capacity;
     int64_t score_deadline_us;
 

@@ -22,6 +22,7 @@ enum { LOSSES_ALONE = 2, LOSSES_MAX };
 
 void core_request_set_prefix(const struct core *c, struct request *r, const struct token_range *kept, int n_kept)
 {
+    if (r->spec.sampling.prompt_logprobs >= 0) return; // its worker group computes every row: there is nothing to share
     free(r->sched.prefix);
     r->sched.n_prefix = prefix_chain_make(&c->view.options.hash_key, r->spec.prefix_salt, r->spec.tokens, kept, n_kept,
                                           &r->sched.prefix);
@@ -126,14 +127,27 @@ static void log_end(const struct request *r, enum finish_reason reason, enum sta
 {
     const struct request_usage *u = &r->usage;
     const struct request_timing *t = &r->timing;
-    log_event(LOG_INFO, "request_done", LOG_REQUEST(r->number), LOG_FIELD("client_id", r->id),
-              LOG_FIELD("finish", finish_reason_name(reason)), LOG_FIELD("status", status_name(status)),
-              LOG_FIELD("tokens", u->prompt_tokens), LOG_FIELD("scored", u->scored_tokens),
-              LOG_FIELD("kept", u->kept_tokens), LOG_FIELD("cached", u->cached_tokens),
-              LOG_FIELD("skip", skip_reason_name(r->skip)), LOG_FIELD("completion", u->completion_tokens),
-              LOG_FIELD("replays", u->replays), LOG_MS("queue_ms", t->queue_us), LOG_MS("score_ms", t->score_us),
-              LOG_MS("pack_wait_ms", t->pack_wait_us), LOG_MS("prefill_ms", t->prefill_us),
-              LOG_MS("ttft_ms", t->ttft_us), LOG_MS("total_ms", t->total_us));
+    const struct log_field fields[] = {
+        LOG_REQUEST(r->number),
+        LOG_FIELD("client_id", r->id),
+        LOG_FIELD("finish", finish_reason_name(reason)),
+        LOG_FIELD("status", status_name(status)),
+        LOG_FIELD("tokens", u->prompt_tokens),
+        LOG_FIELD("scored", u->scored_tokens),
+        LOG_FIELD("kept", u->kept_tokens),
+        LOG_FIELD("cached", u->cached_tokens),
+        LOG_FIELD("skip", skip_reason_name(r->skip)),
+        LOG_FIELD("completion", u->completion_tokens),
+        LOG_FIELD("replays", u->replays),
+        LOG_MS("queue_ms", t->queue_us),
+        LOG_MS("score_ms", t->score_us),
+        LOG_MS("pack_wait_ms", t->pack_wait_us),
+        LOG_MS("prefill_ms", t->prefill_us),
+        LOG_MS("ttft_ms", t->ttft_us),
+        LOG_MS("total_ms", t->total_us),
+        LOG_FIELD("trace", r->trace ? r->trace->trace_text : NULL), // left out of untraced requests
+    };
+    log_write(LOG_INFO, "request_done", fields, sizeof fields / sizeof *fields - !r->trace);
 }
 
 static enum request_state end_state(enum finish_reason reason)
@@ -342,6 +356,29 @@ static const char *step_error(const struct core *c, const struct request *r, con
     return NULL;
 }
 
+// Likewise. They come in order and are complete before the first new token.
+static const char *prompt_logprobs_error(const struct request *r, const struct sequence_result *result)
+{
+    bool asked = r->spec.sampling.prompt_logprobs >= 0;
+    int n = result->n_prompt_logprobs, next = 1 + r->n_prompt_logprobs, left = asked ? r->spec.n_tokens - next : 0;
+    bool goes_on = !result->n_tokens && (!result->finished || result->reason == FINISH_REASON_ERROR);
+    if (n < 0 || n > left || (n && result->prompt_logprobs_from != next))
+        return "the worker group sent log-probabilities of prompt tokens that are not the next ones";
+    if (n < left && !goes_on) return "the worker group sent a token before all log-probabilities of the prompt";
+    for (int i = 0; i < n; i++)
+        if (result->prompt_logprobs[i].token != r->spec.tokens[next + i])
+            return "the worker group sent log-probabilities of another prompt";
+    return NULL;
+}
+
+static void stream_prompt_logprobs(struct core *c, struct request *r, const struct sequence_result *result)
+{
+    int n = result->n_prompt_logprobs;
+    r->n_prompt_logprobs += n;
+    ledger_prompt_logprobs_received(&c->ledger, r, n);
+    if (r->sink.prompt_logprobs) r->sink.prompt_logprobs(r->sink.user, result->prompt_logprobs, n);
+}
+
 static void append_output(struct request *r, const int32_t *tokens, int n)
 {
     while (r->output_capacity < r->usage.completion_tokens + n) {
@@ -378,12 +415,14 @@ static void sequence_finished(struct core *c, struct request *r, const struct se
 void core_request_step(struct core *c, struct request *r, const struct sequence_result *result, int64_t now_us)
 {
     const char *error = step_error(c, r, result);
+    if (!error) error = prompt_logprobs_error(r, result);
     if (error) {
         log_event(LOG_WARN, "step_refused", LOG_REQUEST(r->number), LOG_FIELD("client_id", r->id),
                   LOG_FIELD("node", r->account.node->hello.node_id), LOG_FIELD("reason", error));
         core_request_finish(c, r, FINISH_REASON_ERROR, STATUS_INTERNAL, error, !result->finished, now_us);
         return;
     }
+    if (result->n_prompt_logprobs) stream_prompt_logprobs(c, r, result);
     ledger_prefill_cached(r, result->cached_tokens);
     if (r->account.bin && result->n_tokens) ledger_prompt_computed(r, result->cached_tokens, now_us);
     if (result->n_tokens && stream_tokens(c, r, result, now_us)) {

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "router/core/ledger.h"
+#include "router/front/request_trace.h"
 
 // --- core's thread: the output of one request
 
@@ -46,12 +47,31 @@ static bool answer_add_tokens(void *user, const int32_t *tokens, const struct to
     return stopped;
 }
 
+static void answer_add_prompt_logprobs(void *user, const struct token_logprob *logprobs, int n)
+{
+    struct answer *a = user;
+    a->client->ops->chunk(a, &(struct answer_chunk){.prompt_logprobs = logprobs, .n_prompt_logprobs = n});
+}
+
 struct answer_chunk answer_rest(struct answer *a)
 {
     struct text_piece rest;
     if (!a->text) return (struct answer_chunk){0}; // aborted before its message was read
     text_stream_finish(a->text, &rest);
     return (struct answer_chunk){.text = rest.text, .text_bytes = rest.size_bytes};
+}
+
+bool whole_answer_grow(struct whole_answers *whole, size_t *bytes_p, size_t more)
+{
+    enum { SMALL_MB = 1 };
+    *bytes_p += more;
+    whole->bytes += more;
+    if (whole->bytes <= whole->max_bytes || *bytes_p <= (size_t)SMALL_MB << 20) return true;
+    status_fail(STATUS_EXHAUSTED,
+                "whole answers take over %zu MiB of the router's memory, this one over %d MiB: set stream, or ask for "
+                "fewer choices and log-probabilities",
+                whole->max_bytes >> 20, SMALL_MB);
+    return false;
 }
 
 static void answer_unlink(struct answer *a)
@@ -68,7 +88,16 @@ void client_check_idle(struct client *client)
 {
     if (client->answers || reading_any(client->front->readings, &client->reading)) return;
     if (client->ops->idle) client->ops->idle(client);
-    if (client->closed) client->ops->free(client);
+    if (!client->closed) return;
+    free(client->trace);
+    client->ops->free(client);
+}
+
+static void answer_release(struct answer *a)
+{
+    if (a->data) a->client->ops->release(a);
+    text_stream_free(a->text);
+    free(a);
 }
 
 // The tokens that a request took and its place among those that run. One that no node has seen costs nothing.
@@ -86,17 +115,17 @@ static void answer_done(void *user, const struct request *r, enum finish_reason 
     struct client *client = a->client;
     client->ops->done(a, r, reason, status, message);
     answer_charge(a, r);
+    answer_trace_end(a, r, reason, status);
     answer_unlink(a);
-    text_stream_free(a->text);
-    free(a);
+    answer_release(a);
     client_check_idle(client);
 }
 
 static void answer_free(struct answer *a)
 {
     request_free(a->request);
-    text_stream_free(a->text);
-    free(a);
+    trace_record_free(a->trace);
+    answer_release(a);
 }
 
 void answers_free(struct answer *first)
@@ -134,8 +163,10 @@ static void event_submit(struct core *c, void *arg, int64_t now_us)
     void (*submit)(struct core *, struct request *, int64_t) =
         atomic_load(&reading->aborted) ? core_submit_aborted : core_submit;
     if (client->closed) { // while the message was read
-        for (struct answer *a = first; a; a = a->next)
+        for (struct answer *a = first; a; a = a->next) {
             answer_charge(a, a->request);
+            answer_trace_end(a, a->request, FINISH_REASON_CANCELLED, STATUS_CANCELLED);
+        }
         answers_free(first);
     } else {
         int n = 0;
@@ -188,6 +219,7 @@ static double output_tokens_max(const struct client *client, const struct reques
     const struct sampling *s = &spec->sampling;
     if (spec->score_only) return 0;
     int on_host = sampling_needs_host(s, s->max_tokens - 1) ? s->max_tokens : s->min_tokens;
+    if (s->prompt_logprobs >= 0) on_host += spec->n_tokens - 1;
     return ledger_output_tokens(s->max_tokens, on_host, client->front->config.vocab_size);
 }
 
@@ -241,7 +273,8 @@ struct answer *answer_create(struct reading *reading, int64_t arrived_us)
     a->stop = -1;
     a->request = request_create();
     a->request->spec.arrived_us = arrived_us;
-    a->request->sink = (struct request_sink){answer_add_tokens, answer_done, a};
+    a->request->sink = (struct request_sink){answer_add_tokens, answer_add_prompt_logprobs, answer_done, a};
+    answer_trace_begin(a);
     return a;
 }
 

@@ -26,6 +26,9 @@ struct answer_chunk {
     const int32_t *tokens;
     const struct token_logprob *logprobs;
     int n;
+    const struct token_logprob
+        *prompt_logprobs; // [n_prompt_logprobs] of the next prompt tokens, from the second one on
+    int n_prompt_logprobs;
 };
 
 struct client_ops {                           // core's thread
@@ -35,6 +38,7 @@ struct client_ops {                           // core's thread
     void (*done)(struct answer *a, const struct request *r, enum finish_reason reason, enum status status,
                  const char *message);
     void (*idle)(struct client *client); // no answer runs, and no message is being read; may be NULL
+    void (*release)(struct answer *a);   // frees `data` of an answer that ends; any thread; may be NULL
     void (*free)(struct client *client); // closed and idle; nothing refers to it
 };
 
@@ -42,6 +46,7 @@ struct client {
     const struct client_ops *ops;
     const struct front *front;
     struct principal *principal; // valid until `free` returns; NULL: no API keys are used
+    struct trace_context *trace; // owned; NULL: requests are not traced. Constant once a message is read
     struct reading *reading;     // list of messages not yet submitted or refused; guarded by front->readings
     // Core's thread only:
     struct answer *answers; // running requests
@@ -50,10 +55,12 @@ struct client {
 
 struct answer {
     struct client *client;
-    struct reading *reading; // its message, until it is submitted
-    struct request *request; // owned until it is submitted, then the core's and valid until done
+    struct reading *reading;    // its message, until it is submitted
+    struct request *request;    // owned until it is submitted, then the core's and valid until done
+    struct trace_record *trace; // owned; NULL: it is not traced
     struct text_stream *text;
-    int index; // among the answers of an HTTP exchange
+    int index;  // among the answers of an HTTP exchange
+    void *data; // of the protocol, see client_ops.release; NULL: none
     bool return_kept;
     double reserved; // tokens, in the limits of the API key
     int min_tokens, n_tokens;
@@ -88,5 +95,8 @@ void client_close(struct client *client);
 // read. False: there are none.
 bool client_abort(const struct front *front, struct core *c, const char *id, uint64_t owner, int64_t now_us);
 void client_check_idle(struct client *client); // after a change that lets an idle client end
+// Counts memory of a whole answer in addition to its *bytes_p so far. False, with the reason (EXHAUSTED): it is too
+// large while all together are over their limit.
+bool whole_answer_grow(struct whole_answers *whole, size_t *bytes_p, size_t more);
 // Within client_ops.done: the text that was held back, valid until it returns.
 struct answer_chunk answer_rest(struct answer *a);

@@ -56,6 +56,7 @@ struct chat_answer *chat_answer_create(const struct chat_syntax *syntax, const s
     struct chat_answer *answer = mem_alloc(sizeof *answer);
     answer->parser = output_parser_create(&output, reasoning);
     answer->single = single;
+    answer->last_kind = -1;
     return answer;
 }
 
@@ -72,14 +73,14 @@ void chat_answer_free(struct chat_answer *answer)
     free(answer);
 }
 
-static void id_create(char id[10])
+static void id_create(char id[CHAT_CALL_ID_ROOM])
 {
     static const char digits[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
     uint64_t random = 0;
     if (getrandom(&random, sizeof random, GRND_NONBLOCK) != sizeof random) random = (uintptr_t)id;
-    for (int i = 0; i < 9; i++, random /= 62)
+    for (int i = 0; i < CHAT_CALL_ID_ROOM - 1; i++, random /= 62)
         id[i] = digits[random % 62];
-    id[9] = 0;
+    id[CHAT_CALL_ID_ROOM - 1] = 0;
 }
 
 struct chat_call *chat_answer_add_call(struct chat_answer *answer)

@@ -18,8 +18,10 @@ struct chat_syntax {
 };
 struct chat_syntax chat_syntax_open(const struct chat_template *chat, const struct tokenizer *tokenizer);
 
+enum { CHAT_CALL_ID_ROOM = 10 }; // nine letters and digits, as Mistral's templates require
+
 struct chat_call {
-    char id[10]; // nine letters and digits, as Mistral's templates require
+    char id[CHAT_CALL_ID_ROOM];
     struct bytes name, arguments;
 };
 
@@ -31,6 +33,7 @@ struct chat_answer {
     size_t collected; // bytes of `reasoning` and `calls`
     bool single;      // further calls are dropped
     bool dropped;     // the last call was dropped
+    int last_kind;    // enum output_kind of the last part; -1: there was none
 };
 
 // State to split the answer to a prompt [n]; n 0: the answer does not continue what the prompt ends with. tools: look

@@ -42,8 +42,11 @@ static enum status token_read(struct cluster_token *token)
 static void token_refresh(struct cluster_token *token)
 {
     if (!file_stamp_update(&token->stamp, token->path)) return;
+    unsigned char before[SHA256_DIGEST_LENGTH];
+    memcpy(before, token->digest, sizeof before);
     if (token_read(token) == STATUS_OK)
-        log_event(LOG_INFO, "cluster_token_loaded", LOG_FIELD("file", token->path));
+        log_event(LOG_INFO, "cluster_token_loaded", LOG_FIELD("file", token->path),
+                  LOG_FIELD("changed", (bool)(CRYPTO_memcmp(before, token->digest, sizeof before) != 0)));
     else
         log_event(LOG_ERROR, "cluster_token_refused", LOG_REASON, LOG_FIELD("effect", "the last token stays in use"));
 }
@@ -68,6 +71,14 @@ void cluster_token_free(struct cluster_token *token)
     pthread_mutex_destroy(&token->mutex);
     free(token->path);
     free(token);
+}
+
+void cluster_token_reload(struct cluster_token *token)
+{
+    if (!token) return;
+    pthread_mutex_lock(&token->mutex);
+    token_refresh(token);
+    pthread_mutex_unlock(&token->mutex);
 }
 
 enum status cluster_token_check(struct cluster_token *token, const char *authorization)

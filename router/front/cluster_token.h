@@ -9,6 +9,9 @@ struct cluster_token;
 
 enum status cluster_token_open(const char *path, struct cluster_token **token_p);
 void cluster_token_free(struct cluster_token *token); // NULL is allowed
+// Looks at the file now and logs whether it has changed, which happens at each check otherwise. Any thread; NULL is
+// allowed.
+void cluster_token_reload(struct cluster_token *token);
 // `authorization` is the value of that header, NULL: not sent. UNAUTHENTICATED unless it is "Bearer SECRET". Any
 // thread.
 enum status cluster_token_check(struct cluster_token *token, const char *authorization);

@@ -6,6 +6,7 @@
 //   intake.c          checks of fields, prompts to tokens
 //   intake_pool.c     the threads that read and tokenise long prompts, and the prompts that wait for them
 //   grpc_access.c     callers by their API keys
+//   request_trace.c   traces of requests
 //   reading.c         the messages of clients that are being read
 //   grpc_intake.c     messages of clients to their readers, at once or through the pool
 //   chat_answer.c     answers of chats in sections: reasoning, content, tool calls
@@ -15,6 +16,12 @@
 //   reply.c           sending on a client's call: bounds on unread bytes, errors
 //   grpc_inference.c  Generate, GenerateMany, Abort, Score
 //   grpc_info.c       Tokenize, Detokenize, GetModelInfo, GetClusterInfo
+//   grpc_drain.c      DrainNode
+//   kserve_tensors.c  input tensors of KServe's protocol
+//   kserve_request.c  ModelInferRequest to GenerateRequest
+//   kserve_response.c  answers with output tensors
+//   grpc_kserve.c     ModelInfer, ModelStreamInfer
+//   grpc_kserve_info.c  ServerReady, ModelMetadata and the like
 //   grpc_attach.c     Attach: the stream of a node
 //   cluster_token.c   the secret of nodes that attach
 //   node_link.c       what nodes send, as events of the core
@@ -37,10 +44,16 @@
 #include "router/core/loop.h"
 #include "router/front/chat_answer.h"
 #include "router/front/cluster_token.h"
+#include "tracing/tracer.h"
 
 // Requests that were refused before the core saw them, by status.
 struct refusals {
     atomic_ullong counts[STATUS_COUNT];
+};
+
+// Whole answers, which are collected until their end, of all clients.
+struct whole_answers {
+    size_t bytes, max_bytes; // beyond the limit, answers of over 1 MiB are refused
 };
 
 struct front {
@@ -55,7 +68,7 @@ struct front {
     struct identity *identity;        // NULL: no API keys are used, every caller may do everything
     bool share_prefix_cache;          // among tenants
     int64_t heartbeat_ms;
-    int64_t max_queue_requests, max_queue_tokens;
+    atomic_int max_queue_requests;
     int tail_tokens;
     int pinned_turn_tokens; // see chat_render()
     struct prefill prefill; // for clients that give no prefill options
@@ -64,14 +77,14 @@ struct front {
     struct intake_pool *pool;
     struct reading_table *readings;      // messages of clients that are being read
     struct cluster_token *cluster_token; // NULL: nodes need none
-    int64_t refusal_due_us;              // this and the next: the nodes' I/O thread only
-    int refusals_unlogged;
-    atomic_bool draining;      // no new prompts are taken
-    struct rpc_server *server; // of clients; atomic; NULL until it is open, while the core's thread already runs
-    bool ready;                // core's thread only
-    atomic_bool serving;       // a new request would be served
-    bool metrics_open;         // GET /metrics needs no API key
-    struct refusals *refusals; // any thread; NULL: they are not counted
+    atomic_bool draining;                // no new prompts are taken
+    struct rpc_server *server;  // of clients; atomic; NULL until it is open, while the core's thread already runs
+    bool ready;                 // core's thread only
+    struct whole_answers whole; // core's thread only
+    atomic_bool serving;        // a new request would be served
+    bool metrics_open;          // GET /metrics needs no API key
+    struct tracer *tracer;      // NULL: requests are not traced
+    struct refusals *refusals;  // any thread; NULL: they are not counted
 };
 
 static inline void front_refused(const struct front *front, enum status status)
@@ -81,7 +94,10 @@ static inline void front_refused(const struct front *front, enum status status)
 
 extern const struct rpc_method front_generate, front_generate_many, front_abort, front_score;          // grpc_inference
 extern const struct rpc_method front_tokenize, front_detokenize, front_model_info, front_cluster_info; // grpc_info
-extern const struct rpc_method front_attach;                                                           // grpc_attach
+extern const struct rpc_method front_drain_node;                                                       // grpc_drain
+extern const struct rpc_method front_model_infer, front_model_stream_infer;                            // grpc_kserve
+extern const struct rpc_method front_kserve_info[]; // grpc_kserve_info; `path` NULL ends it
+extern const struct rpc_method front_attach;        // grpc_attach
 
 // rpc_server_options.authorise of the nodes' server: before a byte of a node is read, it must present the cluster
 // token.

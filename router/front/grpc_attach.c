@@ -134,25 +134,14 @@ const struct rpc_method front_attach = {.path = "/forepack.cluster.v1.Cluster/At
                                         .on_half_close = attach_on_half_close,
                                         .on_close = attach_on_close};
 
-// At most one line a second: unknown callers decide how often they call.
-static void refusal_log(struct front *front, struct rpc_call *call)
-{
-    int64_t now_us = clock_now_us();
-    front->refusals_unlogged++;
-    if (now_us < front->refusal_due_us) return;
-    log_event(LOG_WARN, "node_refused", LOG_FIELD("peer", rpc_call_peer(call)),
-              LOG_FIELD("certificate", rpc_call_peer_name(call)), LOG_REASON,
-              LOG_FIELD("refusals", front->refusals_unlogged));
-    front->refusals_unlogged = 0;
-    front->refusal_due_us = now_us + 1000000;
-}
-
 enum status front_authorise_node(struct rpc_call *call)
 {
-    struct front *front = rpc_call_context(call);
+    const struct front *front = rpc_call_context(call);
     if (!front->cluster_token) return STATUS_OK;
     enum status status = cluster_token_check(front->cluster_token, rpc_call_metadata(call, "authorization"));
-    if (status != STATUS_OK) refusal_log(front, call);
+    if (status != STATUS_OK)
+        log_event_limited(LOG_WARN, "node_refused", LOG_FIELD("peer", rpc_call_peer(call)),
+                          LOG_FIELD("certificate", rpc_call_peer_name(call)), LOG_REASON);
     return status;
 }
 
@@ -166,6 +155,7 @@ void front_publish_ready(struct front *front)
     if (!server) return; // main() calls again once the server is open
     rpc_server_set_serving(server, "", serving);
     rpc_server_set_serving(server, "forepack.v1.Inference", serving);
+    rpc_server_set_serving(server, "inference.GRPCInferenceService", serving);
 }
 
 static void ready_changed(void *user, bool ready)

@@ -13,6 +13,7 @@
 #include "router/front/grpc_access.h"
 #include "router/front/grpc_intake.h"
 #include "router/front/reply.h"
+#include "router/front/request_trace.h"
 #include "router/front/wire_request.h"
 #include "router/front/wire_response.h"
 
@@ -85,13 +86,10 @@ static void event_half_close(struct core *c, void *arg, int64_t now_us)
 
 // --- I/O threads and threads of the intake pool
 
-// Hands a checked request to the core's thread. The call's deadline bounds the whole answer and so its first token.
+// Hands a checked request to the core's thread.
 static void call_submit(struct client_call *c, struct answer *a)
 {
-    struct request *r = a->request;
-    int64_t call_us = rpc_call_deadline_us(c->call);
-    r->spec.deadline_of_call = call_us < r->spec.ttft_deadline_us;
-    if (r->spec.deadline_of_call) r->spec.ttft_deadline_us = call_us;
+    grpc_bound_deadline(c->call, a->request);
     answers_submit(a, c->score ? "score" : "generate");
 }
 
@@ -99,8 +97,8 @@ static void call_submit(struct client_call *c, struct answer *a)
 // other requests of a GenerateMany call go on.
 static void call_answer_refused(struct client_call *c, const char *client_id, enum status status, int64_t retry_us)
 {
-    log_event(LOG_INFO, "request_refused", LOG_FIELD("client_id", client_id), LOG_FIELD("status", status_name(status)),
-              LOG_REASON);
+    log_event_limited(LOG_INFO, "request_refused", LOG_FIELD("client_id", client_id),
+                      LOG_FIELD("status", status_name(status)), LOG_REASON);
     front_refused(c->client.front, status);
     if (c->many)
         wire_refusal_send(c->call, client_id, status, status_message());
@@ -108,9 +106,12 @@ static void call_answer_refused(struct client_call *c, const char *client_id, en
         reply_refuse_until(c->call, status, retry_us);
 }
 
-// A message that was admitted.
-static void call_refuse(struct reading *reading, const char *client_id, enum status status, int64_t retry_us)
+// A message that was admitted. `a`: its answer, or NULL.
+static void call_refuse(struct reading *reading, struct answer *a, const char *client_id, enum status status,
+                        int64_t retry_us)
 {
+    client_trace_refused(reading->client, a, status, clock_now_us());
+    answers_free(a);
     call_answer_refused(call_of(reading->client), client_id, status, retry_us);
     client_not_submitted(reading);
 }
@@ -135,8 +136,7 @@ static void call_answer(struct answer *a, const char *client_id, enum status sta
     if (status == STATUS_OK) {
         call_submit(call_of(a->client), a);
     } else {
-        call_refuse(a->reading, client_id, status, retry_us);
-        answers_free(a);
+        call_refuse(a->reading, a, client_id, status, retry_us);
     }
 }
 
@@ -150,6 +150,7 @@ static void *message_unpack(const struct grpc_message *message, const ProtobufCM
     }
     void *m = grpc_message_unpack(type, message->bytes, message->size);
     if (m) return m;
+    client_trace_refused(reading->client, NULL, STATUS_INVALID, message->arrived_us);
     front_refused(reading->client->front, STATUS_INVALID);
     reply_refuse(message->call, STATUS_INVALID);
     client_not_submitted(reading);
@@ -192,6 +193,7 @@ static void call_on_open(struct rpc_call *call)
     c->client.ops = &call_ops;
     c->client.front = rpc_call_context(call);
     c->client.principal = grpc_principal(call);
+    client_trace_open_call(&c->client, call);
     c->many = strcmp(rpc_call_path(call), front_generate_many.path) == 0;
     c->score = strcmp(rpc_call_path(call), front_score.path) == 0;
     rpc_call_set_user(call, c);
@@ -214,7 +216,7 @@ static void message_read(struct client_call *c, const uint8_t *bytes, size_t siz
     struct reading *reading = call_admit(c, id);
     if (!reading) return;
     enum status status = grpc_message_read(c->call, bytes, size, tenant_field, &reading->waiting, read, reading);
-    if (status != STATUS_OK) call_refuse(reading, id, status, 0);
+    if (status != STATUS_OK) call_refuse(reading, NULL, id, status, 0);
 }
 
 static void generate_on_message(struct rpc_call *call, const uint8_t *bytes, size_t size)
@@ -231,7 +233,7 @@ static void generate_on_oversized(struct rpc_call *call, size_t size, const uint
     char id[ID_ROOM];
     proto_field_text(head, head_size, FIELD_REQUEST_ID, id, sizeof id);
     struct reading *reading = call_admit(c, id);
-    if (reading) call_refuse(reading, id, intake_refuse_size(c->client.front, size), 0);
+    if (reading) call_refuse(reading, NULL, id, intake_refuse_size(c->client.front, size), 0);
 }
 
 static void score_on_message(struct rpc_call *call, const uint8_t *bytes, size_t size)
@@ -243,7 +245,7 @@ static void score_on_oversized(struct rpc_call *call, size_t size, const uint8_t
 {
     struct client_call *c = rpc_call_user(call);
     struct reading *reading = call_admit(c, "");
-    if (reading) call_refuse(reading, "", intake_refuse_size(c->client.front, size), 0);
+    if (reading) call_refuse(reading, NULL, "", intake_refuse_size(c->client.front, size), 0);
 }
 
 // --- Abort

@@ -2,6 +2,7 @@
 // Inference.Tokenize, Detokenize, GetModelInfo and GetClusterInfo. The first two are answered where their message is
 // read (grpc_intake.h); the other two read the core's state on the core's thread.
 #include <limits.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,6 +10,8 @@
 #include "base/mem.h"
 #include "base/version.h"
 #include "proto/forepack/v1/inference.pb-c.h"
+#include "router/core/core_metrics.h"
+#include "router/core/node.h"
 #include "router/front/grpc_access.h"
 #include "router/front/grpc_intake.h"
 #include "router/front/reply.h"
@@ -221,14 +224,14 @@ struct queue_message {
     Forepack__V1__QueueClass classes[QUEUE_CLASSES], *list[QUEUE_CLASSES];
 };
 
-static void queue_fill(const struct core_status *status, const struct front *front, struct queue_message *m)
+static void queue_fill(const struct core_status *status, struct queue_message *m)
 {
     forepack__v1__queue_info__init(&m->queue);
     m->queue.waiting = (uint32_t)status->waiting;
     m->queue.waiting_tokens = (uint64_t)status->waiting_tokens;
     m->queue.running = (uint32_t)status->running;
-    m->queue.capacity_requests = (uint32_t)front->max_queue_requests;
-    m->queue.capacity_tokens = (uint64_t)front->max_queue_tokens;
+    m->queue.capacity_requests = (uint32_t)status->classes[QUEUE_HIGH].max_requests; // leaves nothing to others
+    m->queue.capacity_tokens = (uint64_t)status->classes[QUEUE_HIGH].max_tokens;
     for (int k = 0; k < QUEUE_CLASSES; k++) {
         m->list[k] = &m->classes[k];
         class_fill(&status->classes[k], (enum queue_class)k, &m->classes[k]);
@@ -248,7 +251,43 @@ static void send_limited_info(struct rpc_call *call, const struct core_status *s
     reply_unary(call, &info.base);
 }
 
-static void send_cluster_info(struct rpc_call *call, const struct core_status *status, int64_t now_us)
+static void pool_fill(const struct pool_metrics *pool, enum node_role role, Forepack__V1__PoolInfo *m)
+{
+    forepack__v1__pool_info__init(m);
+    m->role = (char *)role_name(role);
+    m->nodes = (uint32_t)pool->nodes;
+    m->waiting = (uint32_t)pool->waiting;
+    m->running = (uint32_t)pool->running;
+    m->queue_tokens = (uint64_t)pool->waiting_rows;
+    if (isfinite(pool->queue_us)) {
+        m->queue_s_known_case = FOREPACK__V1__POOL_INFO__QUEUE_S_KNOWN_QUEUE_S;
+        m->queue_s = pool->queue_us / 1e6;
+    }
+    if (isfinite(pool->work_us)) {
+        m->work_s_known_case = FOREPACK__V1__POOL_INFO__WORK_S_KNOWN_WORK_S;
+        m->work_s = pool->work_us / 1e6;
+    }
+    m->busy_s = (double)pool->busy_us / 1e6;
+    m->attached_s = (double)pool->attached_us / 1e6;
+}
+
+// The messages of both pools, and the list that points to them.
+struct pools_message {
+    Forepack__V1__PoolInfo pools[NODE_ROLES], *list[NODE_ROLES];
+};
+
+static void pools_fill(const struct core *c, int64_t now_us, struct pools_message *m)
+{
+    struct pool_metrics pools[NODE_ROLES];
+    core_get_pools(c, now_us, pools);
+    for (enum node_role role = NODE_SPECULATOR; role <= NODE_WORKER; role++) {
+        m->list[role] = &m->pools[role];
+        pool_fill(&pools[role], role, &m->pools[role]);
+    }
+}
+
+static void send_cluster_info(struct rpc_call *call, const struct core *c, const struct core_status *status,
+                              int64_t now_us)
 {
     const struct front *front = rpc_call_context(call);
     Forepack__V1__NodeInfo *nodes = mem_alloc_array((size_t)status->n_nodes, sizeof *nodes);
@@ -258,7 +297,9 @@ static void send_cluster_info(struct rpc_call *call, const struct core_status *s
         list[i] = &nodes[i];
     }
     struct queue_message queue;
-    queue_fill(status, front, &queue);
+    queue_fill(status, &queue);
+    struct pools_message pools;
+    pools_fill(c, now_us, &pools);
     Forepack__V1__PackInfo score_bins, prefill_bins;
     bins_fill(&status->score_bins, &score_bins);
     bins_fill(&status->prefill_bins, &prefill_bins);
@@ -275,6 +316,8 @@ static void send_cluster_info(struct rpc_call *call, const struct core_status *s
     info.nodes = list;
     info.n_nodes = (size_t)status->n_nodes;
     info.queue = &queue.queue;
+    info.pools = pools.list;
+    info.n_pools = NODE_ROLES;
     info.score_bins = &score_bins;
     info.prefill_bins = &prefill_bins;
     info.totals = &totals;
@@ -290,7 +333,7 @@ static void event_cluster_info(struct core *c, void *arg, int64_t now_us)
     struct core_status status;
     core_get_status(c, &status);
     if (grpc_is_operator(call))
-        send_cluster_info(call, &status, now_us);
+        send_cluster_info(call, c, &status, now_us);
     else
         send_limited_info(call, &status);
     core_status_fini(&status);

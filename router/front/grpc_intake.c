@@ -70,3 +70,10 @@ void *grpc_message_unpack(const ProtobufCMessageDescriptor *type, const uint8_t 
     enum { MEMORY_MAX = 16 << 20, TOKEN_BYTES = sizeof(uint32_t) }; // a packed token may have one byte in `bytes`
     return proto_unpack(type, bytes, size, MEMORY_MAX + TOKEN_BYTES * size, NULL);
 }
+
+void grpc_bound_deadline(const struct rpc_call *call, struct request *r)
+{
+    int64_t call_us = rpc_call_deadline_us(call);
+    r->spec.deadline_of_call = call_us < r->spec.ttft_deadline_us;
+    if (r->spec.deadline_of_call) r->spec.ttft_deadline_us = call_us;
+}

@@ -28,3 +28,6 @@ enum status grpc_message_read(struct rpc_call *call, const uint8_t *bytes, size_
 // A client's message; NULL and the reason (INVALID) when it is malformed or takes more memory than any honest message.
 // Free it with the free_unpacked function of its type.
 void *grpc_message_unpack(const ProtobufCMessageDescriptor *type, const uint8_t *bytes, size_t size);
+
+// The call's deadline bounds a whole answer, and so the first token of `r`.
+void grpc_bound_deadline(const struct rpc_call *call, struct request *r);

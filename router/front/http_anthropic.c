@@ -42,6 +42,7 @@ static enum status anthropic_read(const json_t *body, struct http_input *in)
 {
     TRY(anthropic_to_chat(body, false, &in->translated));
     TRY(http_chat.read(in->translated, in)); // bounds the number of strings
+    in->max_tokens_name = "max_tokens";
     in->data = (struct http_data){message_create(json_object_get(body, "stop_sequences")), message_free};
     return STATUS_OK;
 }

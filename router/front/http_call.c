@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "router/front/http_service.h"
 #include "router/front/json_anthropic_answer.h"
+#include "router/front/request_trace.h"
 
 #define RETRY_US 1000000
 
@@ -77,10 +78,10 @@ void http_error_add(struct bytes *out, enum status status, const char *message)
 }
 
 // Clients of Anthropic's API expect its errors and the header request-id.
-static bool is_anthropic(const struct http_exchange *x)
+static bool is_anthropic(const char *path)
 {
-    static const char path[] = "/v1/messages";
-    return strncmp(http_path(x), path, strlen(path)) == 0;
+    static const char messages[] = "/v1/messages";
+    return strncmp(path, messages, strlen(messages)) == 0;
 }
 
 static void add_retry(struct http_exchange *x, int64_t retry_us)
@@ -95,7 +96,7 @@ static void add_retry(struct http_exchange *x, int64_t retry_us)
 static void fail_until(struct http_exchange *x, enum status status, const char *message, int64_t retry_us)
 {
     struct bytes body = {0};
-    if (is_anthropic(x)) {
+    if (is_anthropic(http_path(x))) {
         anthropic_add_error(&body, status, message);
     } else {
         http_error_add(&body, status, message);
@@ -121,11 +122,15 @@ void http_refuse(struct http_exchange *x, enum status status)
     http_refuse_until(x, status, 0);
 }
 
-size_t http_error_body(int http_status, const char *sentence, char *body, size_t room)
+size_t http_error_body(const char *path, int http_status, const char *sentence, char *body, size_t room)
 {
     const struct error_kind kind = {http_status, http_status < 500 ? "invalid_request_error" : "server_error", NULL};
     struct bytes out = {0};
-    error_add(&out, &kind, sentence);
+    if (is_anthropic(path)) {
+        anthropic_add_http_error(&out, http_status, sentence);
+    } else {
+        error_add(&out, &kind, sentence);
+    }
     size_t n = out.n <= room ? out.n : 0;
     if (n) memcpy(body, out.data, n);
     bytes_free(&out);
@@ -174,7 +179,7 @@ size_t http_own_headers(const struct http_exchange *x, char *lines, size_t room)
 {
     char id[HTTP_ID_ROOM];
     request_id_write(x, random_number(), id);
-    bool twice = x && is_anthropic(x);
+    bool twice = x && is_anthropic(http_path(x));
     int n = snprintf(lines, room, twice ? "x-request-id: %s\r\nrequest-id: %s\r\n" : "x-request-id: %s\r\n", id, id);
     return n > 0 && (size_t)n < room ? (size_t)n : 0;
 }
@@ -186,11 +191,20 @@ static const struct front *front_of(const struct http_exchange *x)
     return ((const struct http_service *)http_context(x))->front;
 }
 
-// For load balancers, as the health service of gRPC, and for Prometheus if the operator says so.
+// For load balancers, as the health service of gRPC, for Prometheus if the operator says so, and the live page, which
+// says nothing of the cluster without its events.
 static bool open_to_all(const struct front *front, const char *path)
 {
+    static const char *const open[] = {"/health", "/ready", "/version", "/", "/live/style.css", "/live/page.js"};
     if (strcmp(path, "/metrics") == 0) return front->metrics_open;
-    return strcmp(path, "/health") == 0 || strcmp(path, "/ready") == 0 || strcmp(path, "/version") == 0;
+    for (size_t i = 0; i < sizeof open / sizeof *open; i++)
+        if (strcmp(path, open[i]) == 0) return true;
+    return false;
+}
+
+static bool for_operators(const char *path)
+{
+    return strcmp(path, "/metrics") == 0 || strcmp(path, "/live/events") == 0;
 }
 
 // The caller by its API key: OpenAI's clients send `authorization`, those of Anthropic `x-api-key`, which is taken
@@ -203,8 +217,8 @@ static enum status http_authorise(struct http_exchange *x, struct principal **pr
     if (!identity || open_to_all(front, http_path(x))) return STATUS_OK;
     TRY(key ? identity_authenticate_key(identity, key, principal_p)
             : identity_authenticate(identity, http_header(x, "authorization"), principal_p));
-    if (strcmp(http_path(x), "/metrics") != 0 || principal_is_operator(*principal_p)) return STATUS_OK;
-    return status_fail(STATUS_DENIED, "the metrics are shown to an operator's API key only");
+    if (!for_operators(http_path(x)) || principal_is_operator(*principal_p)) return STATUS_OK;
+    return status_fail(STATUS_DENIED, "%s is shown to an operator's API key only", http_path(x));
 }
 
 typedef enum status admit_fn(struct principal *p, int64_t *retry_us_p);
@@ -237,11 +251,35 @@ void http_call_on_head(struct http_exchange *x)
     request_id_write(x, call->number, call->request_id);
     http_set_user(x, call);
     http_add_header(x, "x-request-id", call->request_id);
-    if (is_anthropic(x)) http_add_header(x, "request-id", call->request_id);
+    if (is_anthropic(http_path(x))) http_add_header(x, "request-id", call->request_id);
     enum status status = http_authorise(x, &call->principal);
     if (status == STATUS_OK) return;
     front_refused(front_of(x), status);
     http_refuse(x, status);
+}
+
+// Several headers `tracestate` are one list; several `traceparent` are none.
+static char *trace_state(const struct http_exchange *x)
+{
+    const char *more = http_header(x, "tracestate");
+    char *state = mem_string(more);
+    while (more && strlen(state) <= TRACE_STATE_BYTES_MAX && (more = http_header_after(x, "tracestate", more))) {
+        char *both = mem_format("%s,%s", state, more);
+        free(state);
+        state = both;
+    }
+    return state;
+}
+
+void http_trace_open(struct http_exchange *x, struct client *client)
+{
+    if (!client->front->tracer) return;
+    const char *parent = http_header(x, "traceparent");
+    if (parent && http_header_after(x, "traceparent", parent)) parent = NULL;
+    char *state = parent ? trace_state(x) : NULL;
+    client_trace_open(client, parent, state, http_server_port(http_server_of(x)));
+    client_trace_join(client);
+    free(state);
 }
 
 void http_call_on_close(struct http_exchange *x, bool disconnected)

@@ -27,6 +27,9 @@ void http_call_on_close(struct http_exchange *x, bool disconnected);
 bool http_admit(struct http_exchange *x);
 bool http_admit_call(struct http_exchange *x);
 
+// Begins the trace of the exchange, to which all its requests belong (request_trace.h).
+void http_trace_open(struct http_exchange *x, struct client *client);
+
 // Answers with a JSON body.
 void http_answer(struct http_exchange *x, const struct bytes *json);
 
@@ -42,5 +45,5 @@ int http_status_of(enum status status);
 void http_error_add(struct bytes *out, enum status status, const char *message);
 
 // For http_server_options: error_body and own_headers.
-size_t http_error_body(int http_status, const char *sentence, char *body, size_t room);
+size_t http_error_body(const char *path, int http_status, const char *sentence, char *body, size_t room);
 size_t http_own_headers(const struct http_exchange *x, char *lines, size_t room);

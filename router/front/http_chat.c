@@ -99,6 +99,8 @@ static enum status chat_read(const json_t *body, struct http_input *in)
     in->prompts = http_input_alloc(in, 1, sizeof *in->prompts);
     in->n_prompts = 1;
     in->default_tokens = DEFAULT_TOKENS;
+    const json_t *newer = json_object_get(body, "max_completion_tokens");
+    if (newer && !json_is_null(newer)) in->max_tokens_name = "max_completion_tokens";
     TRY(read_tools(&v, in));
     TRY(http_messages_read(body, in, in->prompts));
     in->prompts->conversation->tools = in->tools;
@@ -280,6 +282,10 @@ static void chat_whole(struct http_generation *g, struct bytes *out)
         openai_choice_end(g, choice, out);
     }
     openai_end(g, out);
+    if (!g->prompt_logprobs) return;
+    out->n--; // the brace that ends the answer
+    openai_prompt_logprobs_member(g, g->choices, out);
+    JSON_ADD(out, "}");
 }
 
 const struct http_api http_chat = {
@@ -289,6 +295,7 @@ const struct http_api http_chat = {
     .chunk_object = "chat.completion.chunk",
     .read = chat_read,
     .add_logprobs = chat_add_logprobs,
+    .add_prompt_logprobs = openai_add_prompt_logprobs,
     .begin = chat_begin,
     .chunk = chat_chunk,
     .part = chat_part,

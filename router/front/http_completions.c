@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // POST /v1/completions.
+#include <stdlib.h>
 #include <string.h>
 
 #include "model/generation_json.h"
@@ -46,9 +47,15 @@ static enum status read_logprobs(const struct values *v, struct http_input *in)
 {
     int n;
     if (!v->logprobs) return STATUS_OK;
-    if (v->echo) return status_fail(STATUS_UNSUPPORTED, "echo: not supported with logprobs: leave out one of them");
     TRY(json_read_int("logprobs", v->logprobs, &n));
-    return json_generation_set_logprobs(&in->fields, "logprobs", n);
+    TRY(json_generation_set_logprobs(&in->fields, "logprobs", n));
+    if (!v->echo) return STATUS_OK;
+    if (in->fields.sampling.prompt_logprobs >= 0)
+        return status_fail(STATUS_INVALID,
+                           "prompt_logprobs: echo with logprobs has them already: leave out one of them");
+    in->echo_logprobs = true;
+    json_generation_set_prompt_logprobs(&in->fields, n);
+    return STATUS_OK;
 }
 
 static enum status completions_read(const json_t *body, struct http_input *in)
@@ -58,7 +65,7 @@ static enum status completions_read(const json_t *body, struct http_input *in)
     TRY(json_generation_read(body, &in->fields));
     TRY(json_fields_read(body, fields, &v));
     TRY(read_logprobs(&v, in));
-    in->echo = v.echo;
+    in->echo = in->fields.allows_no_tokens = v.echo;
     in->default_tokens = DEFAULT_TOKENS;
     return read_prompts(v.prompt, in);
 }
@@ -96,23 +103,54 @@ static void add_top(const struct http_generation *g, const struct token_logprob 
         bytes_free(&names[t]);
 }
 
+// Special tokens are not in the text, and the text of an echo begins without the blank of its first token.
+static int64_t token_characters(const struct http_generation *g, const struct http_choice *choice, int32_t token)
+{
+    const struct tokenizer *tokenizer = g->client.front->tokenizer;
+    const char *bytes;
+    char *text;
+    size_t n;
+    if (tokenizer_is_special(tokenizer, token)) return 0;
+    tokenizer_piece(tokenizer, token, &bytes, &n);
+    if (!g->echo_logprobs || choice->n_characters) return count_characters(bytes, n);
+    if (tokenizer_decode(tokenizer, &token, 1, 0, &text, &n) != STATUS_OK) return 0;
+    int64_t characters = count_characters(text, n);
+    free(text);
+    return characters;
+}
+
+static void add_token(struct http_generation *g, struct http_choice *choice, int32_t token,
+                      struct bytes lists[HTTP_LOGPROB_LISTS])
+{
+    for (int k = 0; k < HTTP_LOGPROB_LISTS && lists[TOKENS].n; k++)
+        JSON_ADD(&lists[k], ",");
+    openai_add_token(g, token, &lists[TOKENS]);
+    json_add_integer(&lists[TEXT_OFFSET], choice->n_characters);
+    choice->n_characters += token_characters(g, choice, token);
+}
+
+static void add_token_logprobs(struct http_generation *g, struct http_choice *choice, const struct token_logprob *l,
+                               int n, struct bytes lists[HTTP_LOGPROB_LISTS])
+{
+    for (int i = 0; i < n; i++) {
+        add_token(g, choice, l[i].token, lists);
+        json_add_real(&lists[TOKEN_LOGPROBS], l[i].logprob);
+        add_top(g, &l[i], &lists[TOP_LOGPROBS]);
+    }
+}
+
 static void completions_add_logprobs(struct http_generation *g, struct http_choice *choice,
                                      const struct answer_chunk *chunk, struct bytes lists[HTTP_LOGPROB_LISTS])
 {
-    for (int i = 0; i < chunk->n; i++) {
-        const struct token_logprob *l = &chunk->logprobs[i];
-        const char *bytes;
-        size_t n;
-        for (int k = 0; k < HTTP_LOGPROB_LISTS && lists[TOKENS].n; k++)
-            JSON_ADD(&lists[k], ",");
-        tokenizer_piece(g->client.front->tokenizer, l->token, &bytes, &n);
-        openai_add_token(g, l->token, &lists[TOKENS]);
-        json_add_real(&lists[TOKEN_LOGPROBS], l->logprob);
-        add_top(g, l, &lists[TOP_LOGPROBS]);
-        json_add_integer(&lists[TEXT_OFFSET], choice->n_characters);
-        if (!tokenizer_is_special(g->client.front->tokenizer, l->token)) // else it is not in the text
-            choice->n_characters += count_characters(bytes, n);
-    }
+    if (g->echo_logprobs) add_token_logprobs(g, choice, chunk->prompt_logprobs, chunk->n_prompt_logprobs, lists);
+    if (chunk->logprobs) add_token_logprobs(g, choice, chunk->logprobs, chunk->n, lists);
+}
+
+static void completions_echo_begin(struct http_generation *g, struct http_choice *choice, int32_t token)
+{
+    add_token(g, choice, token, choice->logprobs);
+    JSON_ADD(&choice->logprobs[TOKEN_LOGPROBS], "null");
+    JSON_ADD(&choice->logprobs[TOP_LOGPROBS], "null");
 }
 
 static void add_logprobs_member(const struct bytes lists[HTTP_LOGPROB_LISTS], struct bytes *out)
@@ -144,12 +182,11 @@ static void completions_chunk(struct http_generation *g, struct http_choice *cho
 {
     openai_event_begin(g, out);
     choice_begin(choice, chunk->text, chunk->text_bytes, out);
-    if (chunk->logprobs) {
-        struct bytes lists[HTTP_LOGPROB_LISTS] = {{0}};
-        completions_add_logprobs(g, choice, chunk, lists);
-        add_logprobs_member(lists, out);
+    completions_add_logprobs(g, choice, chunk, choice->logprobs);
+    if (choice->logprobs[TOKENS].n) {
+        add_logprobs_member(choice->logprobs, out);
         for (int k = 0; k < HTTP_LOGPROB_LISTS; k++)
-            bytes_free(&lists[k]);
+            choice->logprobs[k].n = 0;
     } else {
         JSON_ADD(out, ",\"logprobs\":null");
     }
@@ -180,6 +217,10 @@ static void completions_whole(struct http_generation *g, struct bytes *out)
             JSON_ADD(out, ",\"logprobs\":null");
         }
         openai_choice_end(g, choice, out);
+        if (!g->prompt_logprobs) continue;
+        out->n--; // the brace that ends the choice
+        openai_prompt_logprobs_member(g, choice, out);
+        JSON_ADD(out, "}");
     }
     openai_end(g, out);
 }
@@ -191,6 +232,8 @@ const struct http_api http_completions = {
     .chunk_object = "text_completion",
     .read = completions_read,
     .add_logprobs = completions_add_logprobs,
+    .echo_begin = completions_echo_begin,
+    .add_prompt_logprobs = openai_add_prompt_logprobs,
     .chunk = completions_chunk,
     .finish = completions_finish,
     .end = openai_stream_end,

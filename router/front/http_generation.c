@@ -12,12 +12,12 @@
 #include "model/grammar_message.h"
 #include "model/tool_grammar.h"
 #include "router/front/intake.h"
+#include "router/front/request_trace.h"
 #include "router/front/wire_request.h"
 #include "router/front/wire_response.h"
 
-enum { ANSWERS_MAX = 1024 };              // of one exchange
-enum { PROMPT_TOKENS_MAX = 16 << 20 };    // of all its answers: each has a copy of its prompt
-enum { COLLECTED_SMALL_BYTES = 1 << 20 }; // of a whole answer
+enum { ANSWERS_MAX = 1024 };           // of one exchange
+enum { PROMPT_TOKENS_MAX = 16 << 20 }; // of all its answers: each has a copy of its prompt
 
 // --- memory of an input
 
@@ -145,6 +145,7 @@ static void part_collect(struct http_choice *choice, enum output_kind kind, stru
 static void part_add(void *user, enum output_kind kind, const char *text, size_t n)
 {
     const struct parts *p = user;
+    p->choice->chat->last_kind = (int)kind;
     struct chat_call *call = kind == OUTPUT_CALL        ? chat_answer_add_call(p->choice->chat)
                              : kind == OUTPUT_ARGUMENTS ? chat_answer_last_call(p->choice->chat)
                                                         : NULL;
@@ -158,14 +159,15 @@ static void part_add(void *user, enum output_kind kind, const char *text, size_t
 
 static size_t collected_bytes(const struct http_choice *choice)
 {
-    size_t n = choice->text.n + choice->token_ids.n;
+    size_t n = choice->text.n + choice->token_ids.n + choice->prompt_logprobs.n;
     if (choice->chat) n += choice->chat->collected + output_parser_held(choice->chat->parser);
     for (int i = 0; i < HTTP_LOGPROB_LISTS; i++)
         n += choice->logprobs[i].n;
     return n;
 }
 
-static void collect_chunk(struct http_generation *g, struct http_choice *choice, const struct answer_chunk *chunk)
+// False: there is too much, with the reason.
+static bool collect_chunk(struct http_generation *g, struct http_choice *choice, const struct answer_chunk *chunk)
 {
     const size_t before = collected_bytes(choice);
     struct parts parts = {g, choice, NULL};
@@ -174,24 +176,18 @@ static void collect_chunk(struct http_generation *g, struct http_choice *choice,
     } else {
         bytes_add(&choice->text, chunk->text, chunk->text_bytes);
     }
-    if (chunk->logprobs) g->api->add_logprobs(g, choice, chunk, choice->logprobs);
+    if (chunk->logprobs || g->echo_logprobs) g->api->add_logprobs(g, choice, chunk, choice->logprobs);
+    if (chunk->n_prompt_logprobs && g->prompt_logprobs) g->api->add_prompt_logprobs(g, choice, chunk);
     if (g->return_token_ids) http_token_ids_add(&choice->token_ids, chunk);
-    const size_t added = collected_bytes(choice) - before;
-    g->collected_bytes += added;
-    g->streams->collected_bytes += added;
-}
-
-// Small answers go on when all together are over the bound.
-static bool collects_too_much(const struct http_generation *g)
-{
-    return g->streams->collected_bytes > g->streams->collected_max_bytes && g->collected_bytes > COLLECTED_SMALL_BYTES;
+    return whole_answer_grow(g->streams->whole, &g->collected_bytes, collected_bytes(choice) - before);
 }
 
 // A choice's event needs text, or something that each token has.
 static bool has_content(const struct http_generation *g, const struct http_choice *choice,
                         const struct answer_chunk *chunk)
 {
-    return chunk->text_bytes || choice->echo.n || (chunk->n && (chunk->logprobs || g->return_token_ids));
+    return chunk->text_bytes || choice->echo.n || chunk->n_prompt_logprobs ||
+           (chunk->n && (chunk->logprobs || g->return_token_ids));
 }
 
 // Streams the parts that a chunk makes certain, and the log-probabilities and ids of its tokens.
@@ -256,27 +252,26 @@ static void generation_fail(struct http_generation *g, enum status status, const
     generation_end(g);
 }
 
-static void refuse_collected(struct http_generation *g)
+// Without its new tokens if the answer is the echo of the prompt alone.
+static struct answer_chunk chunk_shown(const struct http_generation *g, const struct answer_chunk *chunk)
 {
-    status_fail(STATUS_EXHAUSTED,
-                "whole answers take over %zu MiB of the router's memory, this one over 1 MiB: set stream, or ask for "
-                "fewer choices and log-probabilities",
-                g->streams->collected_max_bytes >> 20);
-    generation_fail(g, STATUS_EXHAUSTED, status_message());
+    if (!g->no_tokens) return *chunk;
+    return (struct answer_chunk){.prompt_logprobs = chunk->prompt_logprobs,
+                                 .n_prompt_logprobs = chunk->n_prompt_logprobs};
 }
 
-static void generation_chunk(struct answer *a, const struct answer_chunk *chunk)
+static void generation_chunk(struct answer *a, const struct answer_chunk *received)
 {
     struct http_generation *g = (struct http_generation *)a->client;
     struct http_choice *choice = &g->choices[a->index];
+    const struct answer_chunk shown = chunk_shown(g, received), *chunk = &shown;
     if (g->ended) return;
     if (!g->stream) {
-        collect_chunk(g, choice, chunk);
-        if (collects_too_much(g)) refuse_collected(g);
+        if (!collect_chunk(g, choice, chunk)) generation_fail(g, STATUS_EXHAUSTED, status_message());
         return;
     }
     struct bytes *out = scratch_of(g);
-    usage_update(g, choice, a->request, a->n_tokens);
+    usage_update(g, choice, a->request, g->no_tokens ? 0 : a->n_tokens);
     stream_begin(g);
     stream_chunk(g, choice, chunk, out);
     stream_send(g, out);
@@ -307,9 +302,10 @@ static void generation_done(struct answer *a, const struct request *r, enum fini
     }
     struct http_choice *choice = &g->choices[a->index];
     struct answer_chunk rest = answer_rest(a);
+    rest = chunk_shown(g, &rest);
     struct bytes *out = scratch_of(g);
-    usage_update(g, choice, r, r->usage.completion_tokens);
-    choice->reason = reason;
+    usage_update(g, choice, r, g->no_tokens ? 0 : r->usage.completion_tokens);
+    choice->reason = g->no_tokens ? FINISH_REASON_LENGTH : reason;
     choice->stop = a->stop;
     if (g->return_kept && r->kept) http_ranges_add(&choice->kept, r->kept, r->n_kept_ranges);
     if (g->stream) {
@@ -336,6 +332,7 @@ static void choice_fini(struct http_choice *choice)
     bytes_free(&choice->text);
     for (int i = 0; i < HTTP_LOGPROB_LISTS; i++)
         bytes_free(&choice->logprobs[i]);
+    bytes_free(&choice->prompt_logprobs);
     bytes_free(&choice->token_ids);
     bytes_free(&choice->kept);
 }
@@ -344,7 +341,7 @@ static void generation_free(struct client *client)
 {
     struct http_generation *g = (struct http_generation *)client;
     if (g->stream && !g->ended) streams_remove(g);
-    g->streams->collected_bytes -= g->collected_bytes;
+    g->streams->whole->bytes -= g->collected_bytes;
     for (int i = 0; i < g->n_choices; i++)
         choice_fini(&g->choices[i]);
     free(g->choices);
@@ -371,13 +368,17 @@ static enum status read_answer(struct http_generation *g, struct http_input *in,
 {
     Forepack__V1__GenerateRequest *m = &in->fields.message;
     a->index = index;
-    if (first) return wire_request_read_choice(g->client.front, m, first, index % g->n, a->request, &a->text);
+    if (first) {
+        TRY(wire_request_read_choice(g->client.front, m, first, index % g->n, a->request, &a->text));
+        if (!in->echo_logprobs) a->request->spec.sampling.prompt_logprobs = -1; // those of the first choice are shown
+        return STATUS_OK;
+    }
     char id[HTTP_ID_ROOM + 16];
     snprintf(id, sizeof id, index ? "%s-p%d" : "%s", g->id, index / g->n);
     m->request_id = id;
     const struct http_prompt *prompt = &in->prompts[index / g->n];
     set_prompt(m, prompt);
-    const struct wire_options options = {in->default_tokens, prompt->conversation, "prompt"};
+    const struct wire_options options = {in->default_tokens, prompt->conversation, "prompt", in->max_tokens_name};
     return wire_request_read(g->client.front, m, &options, a->request, &a->text);
 }
 
@@ -407,6 +408,7 @@ static enum status read_answers(struct http_generation *g, struct http_input *in
         if (i % g->n == 0) of_prompt = NULL;
         TRY(read_answer(g, in, of_prompt ? of_prompt->request : NULL, i, a));
         answer_split(g, in, a);
+        if (in->echo_logprobs) g->api->echo_begin(g, &g->choices[i], a->request->spec.tokens[0]);
         if (!of_prompt) of_prompt = a;
         prompt_tokens += a->request->spec.n_tokens;
         if (prompt_tokens > PROMPT_TOKENS_MAX)
@@ -458,6 +460,9 @@ static void set_fields(struct http_generation *g, struct http_input *in)
     g->continuous_usage = fields->continuous_usage;
     g->return_token_ids = fields->return_token_ids;
     g->return_kept = fields->prefill_options.return_kept;
+    g->echo_logprobs = in->echo_logprobs;
+    g->prompt_logprobs = fields->sampling.prompt_logprobs >= 0 && !in->echo_logprobs;
+    g->no_tokens = fields->no_tokens;
     g->n = fields->n;
     g->data = in->data;
     in->data = (struct http_data){0};
@@ -488,6 +493,9 @@ static enum status read_body(struct http_generation *g, const struct http_messag
                            "tools: the model's chat template has no form of tool calls that is supported (Llama 3's, "
                            "Hermes', Mistral's): leave them out");
     set_fields(g, in);
+    if (g->prompt_logprobs && (g->stream || !g->api->add_prompt_logprobs))
+        return status_fail(STATUS_UNSUPPORTED, "prompt_logprobs: not supported %s: leave it out",
+                           g->stream ? "with stream" : "by this API");
     TRY(client_check(&g->client, in->fields.message.tenant, in->fields.message.priority));
     TRY(intake_check_model(g->client.front, in->fields.message.model));
     TRY(choices_create(g, in));
@@ -495,14 +503,25 @@ static enum status read_body(struct http_generation *g, const struct http_messag
     return answers_reserve(*first_p, &in->retry_us);
 }
 
-static void generation_refuse(struct reading *reading, enum status status, int64_t retry_us)
+// `first`: the answers that were created for the message, or NULL.
+static void generation_refuse(struct reading *reading, struct answer *first, enum status status, int64_t retry_us,
+                              int64_t arrived_us)
 {
     struct http_generation *g = (struct http_generation *)reading->client;
-    log_event(LOG_INFO, "request_refused", LOG_FIELD("client_id", g->id), LOG_FIELD("status", status_name(status)),
-              LOG_REASON);
+    client_trace_refused(&g->client, first, status, arrived_us);
+    answers_free(first);
+    log_event_limited(LOG_INFO, "request_refused", LOG_FIELD("client_id", g->id),
+                      LOG_FIELD("status", status_name(status)), LOG_REASON);
     front_refused(g->client.front, status);
     http_refuse_until(g->x, status, retry_us);
     client_not_submitted(reading);
+}
+
+// Not before the request is taken: clients choose how many they send, and each line takes space.
+static void log_name(const struct http_generation *g)
+{
+    const char *name = http_header(g->x, "x-request-id");
+    if (name) log_event(LOG_INFO, "request_named", LOG_FIELD("client_id", g->id), LOG_FIELD("x_request_id", name));
 }
 
 static void generation_read(const struct http_message *message)
@@ -520,10 +539,10 @@ static void generation_read(const struct http_message *message)
     http_input_fini(&in); // keeps the sentence
     json_decref(body);
     if (status == STATUS_OK) {
+        log_name(g);
         answers_submit(first, g->api->method);
     } else {
-        answers_free(first);
-        generation_refuse(reading, status, in.retry_us);
+        generation_refuse(reading, first, status, in.retry_us, message->arrived_us);
     }
 }
 
@@ -542,13 +561,11 @@ void http_generation_start(struct http_exchange *x, const struct front *front, s
     g->client.front = front;
     g->client.principal = principal_ref(call->principal);
     snprintf(g->id, sizeof g->id, "%s-%016llx", api->id_prefix, (unsigned long long)call->number);
-    if (http_header(x, "x-request-id"))
-        log_event(LOG_INFO, "request_named", LOG_FIELD("client_id", g->id),
-                  LOG_FIELD("x_request_id", call->request_id));
+    http_trace_open(x, &g->client);
     call->client = &g->client;
     struct reading *reading = client_reading(&g->client, g->id);
     enum status status = http_message_read(front, x, &reading->waiting, generation_read, reading);
-    if (status != STATUS_OK) generation_refuse(reading, status, 0);
+    if (status != STATUS_OK) generation_refuse(reading, NULL, status, 0, clock_now_us());
 }
 
 // --- for the APIs

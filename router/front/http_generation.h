@@ -32,12 +32,14 @@ struct http_input {
     struct json_generation fields;
     struct http_prompt *prompts; // [n_prompts]
     int n_prompts;
-    int default_tokens;  // max_tokens if the body has none
-    bool echo;           // the answer starts with the prompt
-    bool sections;       // the answer is split by the syntax of the model's chats
-    const json_t *tools; // that the model may call; NULL: none
-    bool single_call;    // at most one
-    bool required_call;  // at least one: of `required_tool`, or of any if that is NULL
+    int default_tokens;          // max_tokens if the body has none
+    const char *max_tokens_name; // in the body; NULL: max_tokens
+    bool echo;                   // the answer starts with the prompt
+    bool echo_logprobs;          // and its log-probabilities with those of the prompt
+    bool sections;               // the answer is split by the syntax of the model's chats
+    const json_t *tools;         // that the model may call; NULL: none
+    bool single_call;            // at most one
+    bool required_call;          // at least one: of `required_tool`, or of any if that is NULL
     const char *required_tool;
     json_t *translated; // a body of /v1/chat/completions that an API made of its own and reads; owned
     struct http_data data;
@@ -56,7 +58,9 @@ struct http_choice {
     struct chat_answer *chat; // NULL: the text is not split
     // Of a whole answer:
     struct bytes text;                         // the content, if the text is split
-    struct bytes logprobs[HTTP_LOGPROB_LISTS]; // JSON lists without brackets, of which the API knows the meaning
+    struct bytes logprobs[HTTP_LOGPROB_LISTS]; // JSON lists without brackets, of which the API knows the meaning; of a
+                                               // stream: what is not sent yet
+    struct bytes prompt_logprobs;              // likewise
     struct bytes token_ids;                    // likewise
     struct bytes kept;                         // likewise; "" unless asked for
     enum finish_reason reason;
@@ -71,9 +75,15 @@ struct http_api {
     const char *object;       // "chat.completion"
     const char *chunk_object; // of an event; NULL: as `object`
     enum status (*read)(const json_t *body, struct http_input *in);
-    // Appends to the choice's lists, [chunk->n] log-probabilities. NULL: the API has none.
+    // Appends to the choice's lists [chunk->n] log-probabilities, after those of the prompt if the prompt is echoed
+    // with them. NULL: the API has none.
     void (*add_logprobs)(struct http_generation *g, struct http_choice *choice, const struct answer_chunk *chunk,
                          struct bytes lists[HTTP_LOGPROB_LISTS]);
+    // The echo of a prompt begins with this token, which has no log-probability. NULL: the API has no echo.
+    void (*echo_begin)(struct http_generation *g, struct http_choice *choice, int32_t token);
+    // Appends to choice->prompt_logprobs, for the field "prompt_logprobs". NULL: the API does not have it.
+    void (*add_prompt_logprobs)(struct http_generation *g, struct http_choice *choice,
+                                const struct answer_chunk *chunk);
     // Streams: appends events to `out`. `begin` may be NULL.
     void (*begin)(struct http_generation *g, struct http_choice *choice, struct bytes *out);
     void (*chunk)(struct http_generation *g, struct http_choice *choice, const struct answer_chunk *chunk,
@@ -100,6 +110,9 @@ struct http_generation {
     char id[HTTP_ID_ROOM];
     int64_t created_s; // Unix time
     bool stream, include_usage, continuous_usage, return_token_ids, return_kept;
+    bool echo_logprobs;          // as in the input
+    bool prompt_logprobs;        // the field "prompt_logprobs" was given
+    bool no_tokens;              // the answer is the echo of the prompt alone
     int n;                       // choices of each prompt
     struct http_choice *choices; // [n_choices] all choices of the first prompt, then of the next
     int n_choices;
@@ -120,8 +133,7 @@ struct http_streams {
     struct http_generation *first; // the streams, which may need a ping
     int64_t ping_after_us;         // constant
     struct bytes scratch;          // the events of one call
-    size_t collected_bytes;        // of the whole answers that have not ended
-    size_t collected_max_bytes;    // beyond it, answers of over 1 MiB are refused; constant
+    struct whole_answers *whole;   // of the front
 };
 void http_streams_ping(struct http_streams *streams, int64_t now_us);
 

@@ -98,6 +98,51 @@ void openai_chunk_end(const struct http_generation *g, const struct answer_chunk
     openai_event_end(g, out);
 }
 
+// "ID":{"logprob":...,"rank":...,"decoded_token":...}
+static void add_ranked(const struct http_generation *g, int32_t token, double logprob, int rank, struct bytes *out)
+{
+    JSON_ADD(out, "\"");
+    json_add_integer(out, token);
+    JSON_ADD(out, "\":{\"logprob\":");
+    json_add_real(out, logprob);
+    JSON_ADD(out, ",\"rank\":");
+    json_add_integer(out, rank);
+    JSON_ADD(out, ",\"decoded_token\":");
+    openai_add_token(g, token, out);
+    JSON_ADD(out, "}");
+}
+
+void openai_add_prompt_logprobs(struct http_generation *g, struct http_choice *choice, const struct answer_chunk *chunk)
+{
+    struct bytes *out = &choice->prompt_logprobs;
+    if (!out->n) JSON_ADD(out, "null");
+    for (int i = 0; i < chunk->n_prompt_logprobs; i++) {
+        const struct token_logprob *l = &chunk->prompt_logprobs[i];
+        JSON_ADD(out, ",{");
+        add_ranked(g, l->token, l->logprob, l->rank, out);
+        for (int t = 0; t < l->n_top; t++) {
+            if (l->top_token[t] == l->token) continue;
+            JSON_ADD(out, ",");
+            add_ranked(g, l->top_token[t], l->top_logprob[t], t + 1, out);
+        }
+        JSON_ADD(out, "}");
+    }
+}
+
+// The choices of a prompt share those of the first one.
+void openai_prompt_logprobs_member(const struct http_generation *g, const struct http_choice *choice, struct bytes *out)
+{
+    if (!g->prompt_logprobs) return;
+    const struct bytes *list = &g->choices[choice->index - choice->index % g->n].prompt_logprobs;
+    JSON_ADD(out, ",\"prompt_logprobs\":[");
+    if (list->n) {
+        bytes_add(out, list->data, list->n);
+    } else {
+        JSON_ADD(out, "null"); // a prompt of one token
+    }
+    JSON_ADD(out, "]");
+}
+
 void openai_add_token(const struct http_generation *g, int32_t token, struct bytes *out)
 {
     const char *bytes;

@@ -24,4 +24,11 @@ void openai_chunk_end(const struct http_generation *g, const struct answer_chunk
 // The text of a token as JSON: part of a character becomes U+FFFD.
 void openai_add_token(const struct http_generation *g, int32_t token, struct bytes *out);
 
+// http_api.add_prompt_logprobs and the member that shows them, in vLLM's form: null for the first token, then an object
+// for each with the token and the likeliest ones by id.
+void openai_add_prompt_logprobs(struct http_generation *g, struct http_choice *choice,
+                                const struct answer_chunk *chunk);
+void openai_prompt_logprobs_member(const struct http_generation *g, const struct http_choice *choice,
+                                   struct bytes *out);
+
 extern const struct http_api http_chat, http_completions, http_responses;

@@ -1,24 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // POST /v1/responses.
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/mem.h"
 #include "router/front/http_openai.h"
 #include "router/front/json_responses.h"
+#include "router/front/json_responses_answer.h"
 
 // The data of a generation.
 struct response {
     struct responses_answer answer;
-    char item_id[HTTP_ID_ROOM];
     char *echo; // owned
 };
 
 static void response_free(void *data)
 {
     struct response *r = data;
-    bytes_free(&r->answer.text);
-    bytes_free(&r->answer.logprobs);
+    responses_answer_fini(&r->answer);
     free(r->echo);
     free(r);
 }
@@ -30,27 +28,24 @@ static enum status responses_read(const json_t *body, struct http_input *in)
     r->answer.echo = r->echo = responses_echo(body);
     in->data = (struct http_data){r, response_free};
     TRY(http_chat.read(in->translated, in));
-    in->sections = false;
+    in->max_tokens_name = "max_output_tokens";
     return STATUS_OK;
 }
 
 static struct responses_answer *answer_of(struct http_generation *g)
 {
     struct response *r = g->data.value;
-    const char *number = strrchr(g->id, '-') + 1;
-    snprintf(r->item_id, sizeof r->item_id, "msg-%s", number);
     r->answer.id = g->id;
-    r->answer.item_id = r->item_id;
     r->answer.model = g->client.front->model_names[0];
     r->answer.created_s = g->created_s;
     return &r->answer;
 }
 
-// The list of objects is that of a chat.
+// Those of a message's tokens, in the form of a chat; reasoning and calls have none.
 static void responses_add_logprobs(struct http_generation *g, struct http_choice *choice,
                                    const struct answer_chunk *chunk, struct bytes lists[HTTP_LOGPROB_LISTS])
 {
-    http_chat.add_logprobs(g, choice, chunk, lists);
+    if (!choice->chat || choice->chat->last_kind == OUTPUT_CONTENT) http_chat.add_logprobs(g, choice, chunk, lists);
 }
 
 static void responses_begin(struct http_generation *g, struct http_choice *choice, struct bytes *out)
@@ -63,8 +58,14 @@ static void responses_chunk(struct http_generation *g, struct http_choice *choic
 {
     struct bytes lists[HTTP_LOGPROB_LISTS] = {{0}};
     if (chunk->logprobs) responses_add_logprobs(g, choice, chunk, lists);
-    responses_add_delta(out, answer_of(g), chunk->text, chunk->text_bytes, lists);
+    responses_add_text(out, answer_of(g), chunk->text, chunk->text_bytes, lists);
     bytes_free(lists);
+}
+
+static void responses_part(struct http_generation *g, struct http_choice *choice, enum output_kind kind,
+                           const struct chat_call *call, const char *text, size_t n, struct bytes *out)
+{
+    responses_add_part(out, answer_of(g), kind, call, text, n);
 }
 
 static void responses_finish(struct http_generation *g, struct http_choice *choice, struct bytes *out)
@@ -80,9 +81,9 @@ static void responses_fail(struct http_generation *g, enum status status, const 
 static void responses_whole(struct http_generation *g, struct bytes *out)
 {
     struct responses_answer *a = answer_of(g);
-    if (g->choices->text.n) bytes_add(&a->text, g->choices->text.data, g->choices->text.n);
-    if (g->choices->logprobs->n) bytes_add(&a->logprobs, g->choices->logprobs->data, g->choices->logprobs->n);
-    responses_add_object(out, a, &(struct responses_end){g->choices->reason, &g->usage, NULL});
+    const struct http_choice *choice = g->choices;
+    responses_set_items(a, &choice->text, choice->logprobs, choice->chat);
+    responses_add_object(out, a, &(struct responses_end){choice->reason, &g->usage, NULL});
 }
 
 const struct http_api http_responses = {
@@ -92,6 +93,7 @@ const struct http_api http_responses = {
     .add_logprobs = responses_add_logprobs,
     .begin = responses_begin,
     .chunk = responses_chunk,
+    .part = responses_part,
     .finish = responses_finish,
     .fail = responses_fail,
     .whole = responses_whole,

@@ -2,12 +2,14 @@
 // POST /v1/score: the tokens of a prompt that would be kept, and the importance of each.
 #include <stdlib.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
 #include "router/front/http_info.h"
 #include "router/front/http_messages.h"
 #include "router/front/http_prompt.h"
 #include "router/front/http_service.h"
 #include "router/front/json_body.h"
+#include "router/front/request_trace.h"
 #include "router/front/wire_request.h"
 
 struct score {
@@ -96,9 +98,12 @@ static enum status read_request(const struct front *front, const json_t *body, s
     return wire_score_request_read(front, &m, &options, r);
 }
 
-static void score_refuse(struct reading *reading, enum status status, int64_t retry_us)
+// `a`: its answer, or NULL.
+static void score_refuse(struct reading *reading, struct answer *a, enum status status, int64_t retry_us)
 {
     struct score *s = (struct score *)reading->client;
+    client_trace_refused(&s->client, a, status, clock_now_us());
+    answers_free(a);
     front_refused(s->client.front, status);
     http_refuse_until(s->x, status, retry_us);
     client_not_submitted(reading);
@@ -122,8 +127,7 @@ static void score_read(const struct http_message *message)
     if (status == STATUS_OK) {
         answers_submit(a, "score");
     } else {
-        answers_free(a);
-        score_refuse(reading, status, in.retry_us);
+        score_refuse(reading, a, status, in.retry_us);
     }
 }
 
@@ -138,8 +142,9 @@ void http_score_post(struct http_exchange *x)
     s->client.ops = &score_ops;
     s->client.front = service->front;
     s->client.principal = principal_ref(call->principal);
+    http_trace_open(x, &s->client);
     call->client = &s->client;
     struct reading *reading = client_reading(&s->client, "");
     enum status status = http_message_read(service->front, x, &reading->waiting, score_read, reading);
-    if (status != STATUS_OK) score_refuse(reading, status, 0);
+    if (status != STATUS_OK) score_refuse(reading, NULL, status, 0);
 }

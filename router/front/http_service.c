@@ -15,6 +15,7 @@
 #include "router/front/http_metrics.h"
 #include "router/front/http_openai.h"
 #include "router/front/intake.h"
+#include "router/front/live_pages.h"
 #include "router/front/metrics_reporter.h"
 
 enum { CONNECTIONS_MAX = 20000 };
@@ -69,6 +70,10 @@ static const struct http_route routes[] = {
     ROUTE("GET", "/ready", http_ready_get),
     ROUTE("GET", "/version", http_version_get),
     ROUTE("GET", "/metrics", http_metrics_get),
+    ROUTE("GET", "/", live_page_get),
+    ROUTE("GET", "/live/style.css", live_style_get),
+    ROUTE("GET", "/live/page.js", live_script_get),
+    {.method = "GET", .path = "/live/events", .on_request = live_events_get, .on_close = live_events_on_close},
 };
 enum { N_ROUTES = sizeof routes / sizeof *routes };
 
@@ -88,7 +93,7 @@ static struct http_route *routes_create(const struct front *front, size_t server
     for (int i = 0; i < N_ROUTES; i++) {
         list[i] = routes[i];
         list[i].on_head = http_call_on_head;
-        list[i].on_close = http_call_on_close;
+        if (!list[i].on_close) list[i].on_close = http_call_on_close;
         list[i].max_body_bytes = body_limit(front, &list[i], server_limit);
     }
     return list;
@@ -118,24 +123,16 @@ static void *pinger_run(void *arg)
 
 // --- open and close
 
-// "::" of "[::]"; free it.
-static char *address_create(const char *host)
-{
-    size_t n = strlen(host);
-    bool brackets = n > 2 && host[0] == '[' && host[n - 1] == ']';
-    return brackets ? mem_format("%.*s", (int)n - 2, host + 1) : mem_string(host);
-}
-
 static enum status server_open(struct http_service *service, const struct http_service_options *options)
 {
-    char *address = address_create(options->host);
     const struct http_server_options server_options = {
-        .host = address,
+        .host = options->host,
         .port = options->port,
         .tls = options->tls,
         .routes = service->routes,
         .context = service,
         .max_connections = descriptors_share(9, CONNECTIONS_MAX),
+        .max_connections_per_address = options->max_connections_per_address,
         .max_body_bytes = options->max_body_bytes,
         .max_unread_bytes = options->max_unread_bytes,
         .stall_ms = options->stall_ms,
@@ -143,9 +140,7 @@ static enum status server_open(struct http_service *service, const struct http_s
         .error_type = "application/json",
         .own_headers = http_own_headers,
     };
-    enum status status = http_server_open(&server_options, &service->server);
-    free(address);
-    return status;
+    return http_server_open(&server_options, &service->server);
 }
 
 enum status http_service_open(struct front *front, const struct http_service_options *options,
@@ -153,14 +148,17 @@ enum status http_service_open(struct front *front, const struct http_service_opt
 {
     struct http_service *service = mem_alloc(sizeof *service);
     service->front = front;
-    service->streams.collected_max_bytes = options->max_answers_bytes;
+    service->streams.whole = &front->whole;
     service->streams.ping_after_us = 1000 * (options->ping_ms ? options->ping_ms : PING_MS);
     service->ping_every_us = service->streams.ping_after_us / PING_CHECKS;
     service->started_s = (int64_t)time(NULL);
     service->routes = routes_create(front, options->max_body_bytes);
     service->reporter = metrics_reporter_open(front);
+    service->live = live_pages_open(front);
     enum status status = server_open(service, options);
     if (status != STATUS_OK) {
+        live_pages_close(service->live);
+        live_pages_free(service->live);
         metrics_reporter_close(service->reporter);
         free(service->routes);
         free(service);
@@ -171,6 +169,11 @@ enum status http_service_open(struct front *front, const struct http_service_opt
     thread_start(&service->pinger, "ping", pinger_run, service);
     *service_p = service;
     return STATUS_OK;
+}
+
+void http_service_reload(struct http_service *service)
+{
+    if (service) http_server_reload(service->server);
 }
 
 int http_service_port(const struct http_service *service)
@@ -186,6 +189,7 @@ void http_service_close(struct http_service *service, int grace_ms)
     pthread_cond_signal(&service->wake);
     pthread_mutex_unlock(&service->lock);
     pthread_join(service->pinger, NULL);
+    live_pages_close(service->live);
     http_server_close(service->server, grace_ms);
     metrics_reporter_close(service->reporter);
 }
@@ -193,6 +197,7 @@ void http_service_close(struct http_service *service, int grace_ms)
 void http_service_free(struct http_service *service)
 {
     if (!service) return;
+    live_pages_free(service->live);
     bytes_free(&service->streams.scratch);
     pthread_cond_destroy(&service->wake);
     pthread_mutex_destroy(&service->lock);

@@ -14,12 +14,14 @@
 //   http_openai.c       what the next two have in common
 //   http_chat.c         /v1/chat/completions
 //   http_completions.c  /v1/completions
-//   http_responses.c    /v1/responses, by json_responses.c
-//   http_anthropic.c    /v1/messages, by json_anthropic.c
+//   http_responses.c    /v1/responses, by json_responses.c and json_responses_answer.c
+//   http_anthropic.c    /v1/messages, by json_anthropic.c and json_anthropic_answer.c
 //   json_translate.c    what these two have in common
 //   http_info.c         models, tokenize, detokenize, health, ready, version
 //   http_score.c        /v1/score
 //   http_metrics.c      /metrics
+//   live_pages.c        the live page at / and its events
+//   live_snapshot.c     what these events say
 #pragma once
 
 #include <pthread.h>
@@ -31,6 +33,7 @@ struct http_service {
     struct http_server *server;
     struct http_streams streams; // core's thread only
     struct metrics_reporter *reporter;
+    struct live_pages *live;
     int64_t started_s;         // Unix time
     struct http_route *routes; // owned
     pthread_t pinger;
@@ -41,19 +44,20 @@ struct http_service {
 };
 
 struct http_service_options {
-    const char *host;                 // an IPv6 address may be in brackets
+    const char *host;
     int port;                         // 0: a free port
     const struct http_tls_files *tls; // NULL: plain
+    int max_connections_per_address;  // 0: no bound
     size_t max_body_bytes;
-    size_t max_answers_bytes; // of whole answers, see struct http_streams
-    int64_t ping_ms;          // [15000] a stream is pinged when nothing was sent for this long, and a third of it more
-    int64_t stall_ms;         // see http_server_options; 0: its default
-    size_t max_unread_bytes;  // see http_server_options; 0: its default
+    int64_t ping_ms;         // [15000] a stream is pinged when nothing was sent for this long, and a third of it more
+    int64_t stall_ms;        // see http_server_options; 0: its default
+    size_t max_unread_bytes; // see http_server_options; 0: its default
 };
 
 // Serves until it is closed. INVALID when it cannot listen; the sentence names the port.
 enum status http_service_open(struct front *front, const struct http_service_options *options,
                               struct http_service **service_p);
+void http_service_reload(struct http_service *service);    // see http_server_reload(); NULL is allowed
 int http_service_port(const struct http_service *service); // -1 for NULL
 // Waits up to grace_ms for running exchanges, then disconnects. Their last events are posted to the core's thread:
 // close before loop_stop(), free afterwards. NULL is allowed.

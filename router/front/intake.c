@@ -21,7 +21,8 @@ enum status intake_check_backlog(const struct front *front)
 {
     enum { BACKLOG_MIN = 1000 }; // room for the messages of nodes
     int backlog = loop_backlog(front->loop);
-    if (backlog <= front->max_queue_requests + BACKLOG_MIN) return STATUS_OK;
+    if (backlog <= atomic_load_explicit(&front->max_queue_requests, memory_order_relaxed) + BACKLOG_MIN)
+        return STATUS_OK;
     return status_fail(STATUS_EXHAUSTED, "the router is %d events behind: try again later", backlog);
 }
 
@@ -35,12 +36,18 @@ enum status intake_check_name(const char *field, const char *value)
     return STATUS_OK;
 }
 
+const char *intake_model_name(const struct front *front, const char *name)
+{
+    if (!*name) return front->model_names[0];
+    for (int i = 0; i < front->n_model_names; i++)
+        if (strcmp(name, front->model_names[i]) == 0) return front->model_names[i];
+    return NULL;
+}
+
 enum status intake_check_model(const struct front *front, const char *name)
 {
     TRY(intake_check_name("model", name));
-    if (!*name) return STATUS_OK;
-    for (int i = 0; i < front->n_model_names; i++)
-        if (strcmp(name, front->model_names[i]) == 0) return STATUS_OK;
+    if (intake_model_name(front, name)) return STATUS_OK;
     return status_fail(STATUS_NOT_FOUND, "model '%s' is not served here: leave it out or ask for '%s'", name,
                        front->model_names[0]);
 }

@@ -13,6 +13,8 @@ enum status intake_check_backlog(const struct front *front);
 // Whether new prompts are taken: UNAVAILABLE while the router shuts down, EXHAUSTED as above.
 enum status intake_check_open(const struct front *front);
 
+// The served model name that `name` stands for; NULL: it is not served.
+const char *intake_model_name(const struct front *front, const char *name);
 // NOT_FOUND unless `name` is empty or a served model name.
 enum status intake_check_model(const struct front *front, const char *name);
 

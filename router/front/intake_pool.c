@@ -89,7 +89,7 @@ struct pool_thread {
 };
 
 struct intake_pool {
-    struct intake_pool_options options;
+    struct intake_pool_options options; // the mutex guards max_jobs and tenant_share_percent
     struct hash_key hash_key;
     struct pool_thread *threads; // [options.threads]
 
@@ -285,6 +285,14 @@ struct intake_pool *intake_pool_open(const struct intake_pool_options *options)
         thread_start(&pool->threads[i].thread, "tokenise", pool_thread_run, &pool->threads[i]);
     }
     return pool;
+}
+
+void intake_pool_set_bounds(struct intake_pool *pool, int max_jobs, int tenant_share_percent)
+{
+    pthread_mutex_lock(&pool->mutex);
+    pool->options.max_jobs = max_jobs;
+    pool->options.tenant_share_percent = tenant_share_percent;
+    pthread_mutex_unlock(&pool->mutex);
 }
 
 static enum status check_bounds(struct intake_pool *pool, const struct intake_job *job,

@@ -57,6 +57,8 @@ struct intake_pool_options {
 };
 
 struct intake_pool *intake_pool_open(const struct intake_pool_options *options);
+// Sets these options anew. Any thread.
+void intake_pool_set_bounds(struct intake_pool *pool, int max_jobs, int tenant_share_percent);
 // EXHAUSTED, with a sentence for the client, when a bound is reached: the job is then still the caller's.
 enum status intake_pool_add(struct intake_pool *pool, struct intake_job *job, struct intake_owner *owner);
 // Drops the owner's waiting jobs on the calling thread. Running ones go on.

@@ -196,10 +196,21 @@ static const char *error_type(enum status status)
     }
 }
 
-static void error_members_add(struct bytes *out, enum status status, const char *message)
+static const char *http_error_type(int http_status)
+{
+    switch (http_status) {
+    case 404: return "not_found_error";
+    case 408: return "timeout_error";
+    case 413: return "request_too_large";
+    case 503: return "overloaded_error";
+    default: return http_status < 500 ? "invalid_request_error" : "api_error";
+    }
+}
+
+static void error_members_add(struct bytes *out, const char *type, const char *message)
 {
     JSON_ADD(out, ",\"error\":{\"type\":");
-    json_add_string(out, error_type(status));
+    json_add_string(out, type);
     JSON_ADD(out, ",\"message\":");
     json_add_string(out, message);
     JSON_ADD(out, "}");
@@ -208,13 +219,20 @@ static void error_members_add(struct bytes *out, enum status status, const char 
 void anthropic_add_error_event(struct bytes *out, enum status status, const char *message)
 {
     json_event_begin(out, "error");
-    error_members_add(out, status, message);
+    error_members_add(out, error_type(status), message);
     json_event_end(out);
 }
 
 void anthropic_add_error(struct bytes *out, enum status status, const char *message)
 {
     JSON_ADD(out, "{\"type\":\"error\"");
-    error_members_add(out, status, message);
+    error_members_add(out, error_type(status), message);
+    JSON_ADD(out, "}");
+}
+
+void anthropic_add_http_error(struct bytes *out, int http_status, const char *message)
+{
+    JSON_ADD(out, "{\"type\":\"error\"");
+    error_members_add(out, http_error_type(http_status), message);
     JSON_ADD(out, "}");
 }

@@ -42,3 +42,5 @@ void anthropic_add_error_event(struct bytes *out, enum status status, const char
 
 // {"type":"error","error":{"type","message"}}
 void anthropic_add_error(struct bytes *out, enum status status, const char *message);
+// Of an error that has an HTTP status only.
+void anthropic_add_http_error(struct bytes *out, int http_status, const char *message);

@@ -52,7 +52,6 @@ static const struct json_unsupported unsupported[] = {
     {"cache_salt", NULL, "tenants have salts of their own"},
     {"quality", NULL, "give keep_rate"},
     {"drafts", "\"off\"", NULL},
-    {"prompt_logprobs", NULL, NULL},
     {"truncate_prompt_tokens", NULL, "shorten the prompt"},
     {"add_special_tokens", "true", "give the prompt as token ids"},
     {"skip_special_tokens", "true", "ask for return_token_ids"},
@@ -97,6 +96,22 @@ enum status json_generation_set_logprobs(struct json_generation *g, const char *
     return generation_field_check(&named, n);
 }
 
+void json_generation_set_prompt_logprobs(struct json_generation *g, int n)
+{
+    g->sampling.prompt_logprobs = n;
+    g->sampling_given |= generation_field_bit(sampling_fields, "prompt_logprobs");
+}
+
+// max_tokens 0 is read as 1: json_generation_finish() refuses it unless the API allows it.
+static enum status read_max_tokens(const json_t *value, struct json_generation *g)
+{
+    g->no_tokens = json_is_integer(value) && json_integer_value(value) == 0;
+    if (!g->no_tokens) return read_as(sampling_field("max_tokens"), "max_tokens", value, g);
+    g->sampling.max_tokens = 1;
+    g->sampling_given |= generation_field_bit(sampling_fields, "max_tokens");
+    return STATUS_OK;
+}
+
 static enum status read_sampling(const json_t *body, struct json_generation *g)
 {
     sampling_defaults(&g->sampling);
@@ -104,7 +119,8 @@ static enum status read_sampling(const json_t *body, struct json_generation *g)
     g->sampling_given = generation_field_bit(sampling_fields, "temperature");
     for (const struct generation_field *f = sampling_fields; f->name; f++) {
         const json_t *value = json_object_get(body, f->name);
-        if (given(value) && strcmp(f->name, "logprobs") != 0) TRY(read_as(f, f->name, value, g));
+        if (!given(value) || strcmp(f->name, "logprobs") == 0) continue;
+        TRY(strcmp(f->name, "max_tokens") ? read_as(f, f->name, value, g) : read_max_tokens(value, g));
     }
     if (g->sampling.top_k == -1) g->sampling.top_k = 0; // "all", as in vLLM
     const json_t *newer = json_object_get(body, "max_completion_tokens");
@@ -243,6 +259,7 @@ enum status json_generation_read(const json_t *body, struct json_generation *g)
 
 enum status json_generation_finish(struct json_generation *g)
 {
+    if (g->no_tokens && !g->allows_no_tokens) return generation_field_check(sampling_field("max_tokens"), 0);
     TRY(sampling_check(&g->sampling, INT_MAX)); // wire_request_read() knows the vocabulary
     sampling_to_message(&g->sampling, g->sampling_given, &g->sampling_options.base);
     return STATUS_OK;

@@ -14,7 +14,9 @@ struct json_generation {
     Forepack__V1__GenerateRequest message; // checked for types; wire_request_read() checks the rest
     bool stream, include_usage, continuous_usage;
     bool return_token_ids;
-    int n; // choices of each prompt
+    int n;                 // choices of each prompt
+    bool no_tokens;        // the body has max_tokens 0; the message asks for one token
+    bool allows_no_tokens; // set by the API
 
     // What the message points to. Owned.
     Forepack__V1__SamplingOptions sampling_options;
@@ -32,6 +34,8 @@ enum { JSON_CHOICES_MAX = 128 };
 enum status json_generation_read(const json_t *body, struct json_generation *g);
 // Asks for log-probabilities, and those of the `n` likeliest tokens, as the API's field `name` does.
 enum status json_generation_set_logprobs(struct json_generation *g, const char *name, int n);
+// Asks for those of the prompt, which json_generation_set_logprobs() has checked for the answer.
+void json_generation_set_prompt_logprobs(struct json_generation *g, int n);
 // Checks the ranges, and completes the message.
 enum status json_generation_finish(struct json_generation *g);
 void json_generation_fini(struct json_generation *g);

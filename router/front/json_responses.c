@@ -20,8 +20,6 @@ static const struct json_unsupported unsupported[] = {
     {"conversation", NULL, NOT_STORED},
     {"background", "false", NULL},
     {"prompt", NULL, "send the text as instructions and input"},
-    {"tools", "[]", NULL},
-    {"tool_choice", "\"auto\"", NULL},
     {"max_tool_calls", NULL, NULL},
     {"reasoning", "{}", NULL},
     {"truncation", "\"disabled\"", "shorten the input"},
@@ -48,7 +46,6 @@ static const char *const own_fields[] = {"input",
                                          "tools",
                                          "tool_choice",
                                          "max_tool_calls",
-                                         "parallel_tool_calls",
                                          "top_logprobs",
                                          "stream_options",
                                          "service_tier",
@@ -64,7 +61,7 @@ struct values {
     const char *instructions, *safety_identifier, *prompt_cache_key;
     bool store, parallel_tool_calls;
     int64_t max_output_tokens, top_logprobs;
-    const json_t *metadata, *text, *stream_options, *include;
+    const json_t *metadata, *text, *stream_options, *include, *tools, *tool_choice;
 };
 
 #define FIELD(name_, type_, ...)                                                                                       \
@@ -83,6 +80,8 @@ static const struct json_field fields[] = {
     FIELD(metadata, OBJECT),
     FIELD(text, OBJECT),
     FIELD(stream_options, OBJECT),
+    FIELD(tools, LIST),
+    FIELD(tool_choice, ANY),
     {0},
 };
 
@@ -139,26 +138,106 @@ static enum status logprobs_read(const struct values *v, json_t *chat)
     return STATUS_OK;
 }
 
+// --- tools
+
+// {"type": "function", "name", ...}: in a chat the members are those of "function".
+static enum status tool_add(json_t *tools, const json_t *tool, size_t index)
+{
+    static const char *const type_member[] = {"type", NULL};
+    const char *type = json_string_value(json_object_get(tool, "type"));
+    if (!type) return status_fail(STATUS_INVALID, "tools[%zu]: must be an object with a type", index);
+    if (strcmp(type, "function") != 0)
+        return status_fail(STATUS_UNSUPPORTED, "tools[%zu]: type %.64s is not supported: send functions", index, type);
+    json_array_append_new(tools,
+                          json_pack("{s:s,s:o}", "type", type, "function", json_copy_without(tool, type_member)));
+    return STATUS_OK;
+}
+
+static enum status tools_fill(const struct values *v, json_t *chat)
+{
+    json_t *tools = json_array(), *tool, *name = json_object_get(v->tool_choice, "name");
+    const char *type = json_string_value(json_object_get(v->tool_choice, "type"));
+    size_t i;
+    json_object_set_new(chat, "tools", tools);
+    json_array_foreach(v->tools, i, tool) TRY(tool_add(tools, tool, i));
+    if (!v->tool_choice) return STATUS_OK;
+    if (type && strcmp(type, "function") == 0 && json_is_string(name)) {
+        json_object_set_new(chat, "tool_choice",
+                            json_pack("{s:s,s:{s:O}}", "type", "function", "function", "name", name));
+    } else if (json_is_string(v->tool_choice)) {
+        json_object_set(chat, "tool_choice", (json_t *)v->tool_choice);
+    } else {
+        return json_refuse_type("tool_choice", "none, auto, required, or a function with its name");
+    }
+    return STATUS_OK;
+}
+
+// --- items of the input
+
 static bool role_is_known(const char *role)
 {
     return strcmp(role, "user") == 0 || strcmp(role, "assistant") == 0 || strcmp(role, "system") == 0 ||
            strcmp(role, "developer") == 0;
 }
 
-static enum status item_add(json_t *messages, const json_t *item, size_t index)
+static enum status message_add(json_t *messages, const json_t *item, size_t index)
 {
     static const char *const blocks[] = {"input_text", "output_text", NULL};
-    const char *type = json_string_value(json_object_get(item, "type"));
     const char *role = json_string_value(json_object_get(item, "role"));
     char where[64];
-    if (type && strcmp(type, "message") != 0) {
-        return status_fail(STATUS_UNSUPPORTED, "input[%zu]: type %.64s is not supported: send messages", index, type);
-    }
     if (!role || !role_is_known(role))
         return status_fail(STATUS_INVALID, "input[%zu].role: must be user, assistant, system or developer", index);
     snprintf(where, sizeof where, "input[%zu].content", index);
     if (strcmp(role, "developer") == 0) role = "system";
     return json_turn_add(messages, role, json_object_get(item, "content"), blocks, where);
+}
+
+// The assistant's turn that a call belongs to: the model's text and its calls are one turn of a chat.
+static json_t *calling_turn(json_t *messages)
+{
+    json_t *last = json_array_get(messages, json_array_size(messages) - 1);
+    const char *role = json_string_value(json_object_get(last, "role"));
+    if (role && strcmp(role, "assistant") == 0) return last;
+    last = json_pack("{s:s,s:n}", "role", "assistant", "content");
+    json_array_append_new(messages, last);
+    return last;
+}
+
+// A call that the model made in an earlier turn.
+static enum status call_add(json_t *messages, const json_t *item, size_t index)
+{
+    json_t *id = json_object_get(item, "call_id"), *name = json_object_get(item, "name");
+    json_t *arguments = json_object_get(item, "arguments");
+    if (!json_is_string(id) || !json_is_string(name) || !json_is_string(arguments))
+        return status_fail(STATUS_INVALID, "input[%zu]: must have call_id, name and arguments, strings", index);
+    json_t *turn = calling_turn(messages), *calls = json_object_get(turn, "tool_calls");
+    if (!calls) json_object_set_new(turn, "tool_calls", calls = json_array());
+    json_array_append_new(calls, json_pack("{s:O,s:s,s:{s:O,s:O}}", "id", id, "type", "function", "function", "name",
+                                           name, "arguments", arguments));
+    return STATUS_OK;
+}
+
+static enum status call_output_add(json_t *messages, const json_t *item, size_t index)
+{
+    static const char *const blocks[] = {"input_text", NULL};
+    json_t *id = json_object_get(item, "call_id");
+    char where[64];
+    if (!json_is_string(id)) return status_fail(STATUS_INVALID, "input[%zu].call_id: must be a string", index);
+    snprintf(where, sizeof where, "input[%zu].output", index);
+    TRY(json_turn_add(messages, "tool", json_object_get(item, "output"), blocks, where));
+    json_object_set(json_array_get(messages, json_array_size(messages) - 1), "tool_call_id", id);
+    return STATUS_OK;
+}
+
+static enum status item_add(json_t *messages, const json_t *item, size_t index)
+{
+    const char *type = json_string_value(json_object_get(item, "type"));
+    if (!type || strcmp(type, "message") == 0) return message_add(messages, item, index);
+    if (strcmp(type, "function_call") == 0) return call_add(messages, item, index);
+    if (strcmp(type, "function_call_output") == 0) return call_output_add(messages, item, index);
+    if (strcmp(type, "reasoning") == 0) return STATUS_OK; // of earlier turns: not shown again
+    return status_fail(STATUS_UNSUPPORTED, "input[%zu]: type %.64s is not supported: send messages and function calls",
+                       index, type);
 }
 
 static enum status input_add(json_t *messages, const json_t *input)
@@ -181,6 +260,7 @@ static enum status chat_fill(const json_t *body, const struct values *v, json_t 
     if (v->max_output_tokens) json_object_set_new(chat, "max_completion_tokens", json_integer(v->max_output_tokens));
     TRY(logprobs_read(v, chat));
     json_set_response_format(chat, json_object_get(v->text, "format"));
+    if (json_array_size(v->tools) || v->tool_choice) TRY(tools_fill(v, chat));
     return input_add(messages, json_object_get(body, "input"));
 }
 
@@ -201,231 +281,4 @@ enum status responses_to_chat(const json_t *body, json_t **chat_p)
         json_decref(chat);
     }
     return status;
-}
-
-// --- the response object
-
-// ,"NAME":VALUE as the body has it, or `otherwise`.
-static void echo_add(struct bytes *out, const json_t *body, const char *name, const char *otherwise)
-{
-    const json_t *value = json_object_get(body, name);
-    char *text = value && !json_is_null(value) ? json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
-    JSON_ADD(out, ",\"");
-    json_add(out, name);
-    JSON_ADD(out, "\":");
-    json_add(out, text ? text : otherwise);
-    free(text);
-}
-
-char *responses_echo(const json_t *body)
-{
-    struct bytes out = {0};
-    echo_add(&out, body, "instructions", "null");
-    echo_add(&out, body, "max_output_tokens", "null");
-    echo_add(&out, body, "metadata", "{}");
-    echo_add(&out, body, "parallel_tool_calls", "true");
-    echo_add(&out, body, "temperature", "1.0");
-    echo_add(&out, body, "top_p", "1.0");
-    echo_add(&out, body, "top_logprobs", "0");
-    echo_add(&out, body, "text", "{\"format\":{\"type\":\"text\"},\"verbosity\":\"medium\"}");
-    echo_add(&out, body, "user", "null");
-    echo_add(&out, body, "safety_identifier", "null");
-    echo_add(&out, body, "prompt_cache_key", "null");
-    bytes_add(&out, "", 1);
-    return out.data;
-}
-
-static void head_add(struct bytes *out, const struct responses_answer *a)
-{
-    JSON_ADD(out, "{\"id\":");
-    json_add_string(out, a->id);
-    JSON_ADD(out, ",\"object\":\"response\",\"created_at\":");
-    json_add_integer(out, a->created_s);
-    JSON_ADD(out, ",\"model\":");
-    json_add_string(out, a->model);
-    json_add(out, a->echo);
-    JSON_ADD(out, ",\"background\":false,\"max_tool_calls\":null,\"previous_response_id\":null,"
-                  "\"reasoning\":{\"effort\":null,\"summary\":null},\"service_tier\":\"default\",\"store\":false,"
-                  "\"tool_choice\":\"auto\","
-                  "\"tools\":[],\"truncation\":\"disabled\"");
-}
-
-static void logprobs_add(struct bytes *out, const struct bytes *logprobs)
-{
-    JSON_ADD(out, ",\"logprobs\":[");
-    if (logprobs->n) bytes_add(out, logprobs->data, logprobs->n);
-    JSON_ADD(out, "]");
-}
-
-// The part of the message that has the text.
-static void part_add(struct bytes *out, const struct responses_answer *a)
-{
-    JSON_ADD(out, "{\"type\":\"output_text\",\"annotations\":[],\"text\":");
-    json_add_text(out, a->text.n ? a->text.data : "", a->text.n);
-    logprobs_add(out, &a->logprobs);
-    JSON_ADD(out, "}");
-}
-
-// The message, with or without its part.
-static void item_object_add(struct bytes *out, const struct responses_answer *a, const char *status, bool part)
-{
-    JSON_ADD(out, "{\"type\":\"message\",\"role\":\"assistant\",\"id\":");
-    json_add_string(out, a->item_id);
-    JSON_ADD(out, ",\"status\":");
-    json_add_string(out, status);
-    JSON_ADD(out, ",\"content\":[");
-    if (part) part_add(out, a);
-    JSON_ADD(out, "]}");
-}
-
-static void usage_add(struct bytes *out, const struct request_usage *usage)
-{
-    JSON_ADD(out, "{\"input_tokens\":");
-    json_add_integer(out, usage->prompt_tokens);
-    JSON_ADD(out, ",\"input_tokens_details\":{\"cached_tokens\":");
-    json_add_integer(out, usage->cached_tokens);
-    JSON_ADD(out, ",\"cache_write_tokens\":0},\"output_tokens\":");
-    json_add_integer(out, usage->completion_tokens);
-    JSON_ADD(out, ",\"output_tokens_details\":{\"reasoning_tokens\":0},\"total_tokens\":");
-    json_add_integer(out, (int64_t)usage->prompt_tokens + usage->completion_tokens);
-    JSON_ADD(out, "}");
-}
-
-// The response while it is being generated.
-static void running_object_add(struct bytes *out, const struct responses_answer *a)
-{
-    head_add(out, a);
-    JSON_ADD(out,
-             ",\"status\":\"in_progress\",\"error\":null,\"incomplete_details\":null,\"output\":[],\"usage\":null}");
-}
-
-static const char *response_status_name(enum finish_reason reason)
-{
-    switch (reason) {
-    case FINISH_REASON_STOP: return "completed";
-    case FINISH_REASON_LENGTH: return "incomplete";
-    case FINISH_REASON_CANCELLED: return "cancelled";
-    case FINISH_REASON_ERROR: break;
-    }
-    return "failed";
-}
-
-static const char *item_status_name(enum finish_reason reason)
-{
-    return reason == FINISH_REASON_STOP ? "completed" : "incomplete";
-}
-
-void responses_add_object(struct bytes *out, const struct responses_answer *a, const struct responses_end *end)
-{
-    head_add(out, a);
-    JSON_ADD(out, ",\"status\":");
-    json_add_string(out, response_status_name(end->reason));
-    JSON_ADD(out, ",\"error\":");
-    if (end->reason == FINISH_REASON_ERROR) {
-        JSON_ADD(out, "{\"code\":\"server_error\",\"message\":");
-        json_add_string(out, end->error);
-        JSON_ADD(out, "}");
-    } else {
-        JSON_ADD(out, "null");
-    }
-    JSON_ADD(out, ",\"incomplete_details\":");
-    json_add(out, end->reason == FINISH_REASON_LENGTH ? "{\"reason\":\"max_output_tokens\"}" : "null");
-    JSON_ADD(out, ",\"output\":[");
-    item_object_add(out, a, item_status_name(end->reason), true);
-    JSON_ADD(out, "],\"usage\":");
-    usage_add(out, end->usage);
-    JSON_ADD(out, "}");
-}
-
-// --- events
-
-static void event_begin(struct bytes *out, struct responses_answer *a, const char *name)
-{
-    json_event_begin(out, name);
-    JSON_ADD(out, ",\"sequence_number\":");
-    json_add_integer(out, a->n_events++);
-}
-
-// Of an event within the only item of the output and its only part.
-static void part_event_begin(struct bytes *out, struct responses_answer *a, const char *name)
-{
-    event_begin(out, a, name);
-    JSON_ADD(out, ",\"item_id\":");
-    json_add_string(out, a->item_id);
-    JSON_ADD(out, ",\"output_index\":0,\"content_index\":0");
-}
-
-static void running_event_add(struct bytes *out, struct responses_answer *a, const char *name)
-{
-    event_begin(out, a, name);
-    JSON_ADD(out, ",\"response\":");
-    running_object_add(out, a);
-    json_event_end(out);
-}
-
-static void item_event_add(struct bytes *out, struct responses_answer *a, const char *name, const char *status,
-                           bool part)
-{
-    event_begin(out, a, name);
-    JSON_ADD(out, ",\"output_index\":0,\"item\":");
-    item_object_add(out, a, status, part);
-    json_event_end(out);
-}
-
-static void part_event_add(struct bytes *out, struct responses_answer *a, const char *name)
-{
-    part_event_begin(out, a, name);
-    JSON_ADD(out, ",\"part\":");
-    part_add(out, a);
-    json_event_end(out);
-}
-
-// `member` is the JSON of the text's name: ",\"delta\":".
-static void text_event_add(struct bytes *out, struct responses_answer *a, const char *name, const char *member,
-                           const char *text, size_t n, const struct bytes *logprobs)
-{
-    part_event_begin(out, a, name);
-    json_add(out, member);
-    json_add_text(out, text, n);
-    logprobs_add(out, logprobs);
-    json_event_end(out);
-}
-
-void responses_add_begin(struct bytes *out, struct responses_answer *a)
-{
-    running_event_add(out, a, "response.created");
-    running_event_add(out, a, "response.in_progress");
-    item_event_add(out, a, "response.output_item.added", "in_progress", false);
-    part_event_add(out, a, "response.content_part.added");
-}
-
-void responses_add_delta(struct bytes *out, struct responses_answer *a, const char *text, size_t n,
-                         const struct bytes *logprobs)
-{
-    if (!n && !logprobs->n) return;
-    if (n) bytes_add(&a->text, text, n);
-    if (a->logprobs.n && logprobs->n) JSON_ADD(&a->logprobs, ",");
-    if (logprobs->n) bytes_add(&a->logprobs, logprobs->data, logprobs->n);
-    text_event_add(out, a, "response.output_text.delta", ",\"delta\":", n ? text : "", n, logprobs);
-}
-
-static const char *last_event_name(enum finish_reason reason)
-{
-    switch (reason) {
-    case FINISH_REASON_STOP: return "response.completed";
-    case FINISH_REASON_LENGTH: return "response.incomplete";
-    default: return "response.failed";
-    }
-}
-
-void responses_add_end(struct bytes *out, struct responses_answer *a, const struct responses_end *end)
-{
-    text_event_add(out, a, "response.output_text.done", ",\"text\":", a->text.n ? a->text.data : "", a->text.n,
-                   &a->logprobs);
-    part_event_add(out, a, "response.content_part.done");
-    item_event_add(out, a, "response.output_item.done", item_status_name(end->reason), true);
-    event_begin(out, a, last_event_name(end->reason));
-    JSON_ADD(out, ",\"response\":");
-    responses_add_object(out, a, end);
-    json_event_end(out);
 }

@@ -32,7 +32,7 @@ static void event_copy(struct core *c, void *arg, int64_t now_us)
 {
     struct metrics_reporter *reporter = arg;
     pthread_mutex_lock(&reporter->lock);
-    core_get_metrics(c, &reporter->core);
+    core_get_metrics(c, now_us, &reporter->core);
     reporter->is_copied = true;
     pthread_cond_signal(&reporter->changed);
     pthread_mutex_unlock(&reporter->lock);
@@ -48,6 +48,7 @@ static void snapshot_take(struct metrics_reporter *reporter, struct metrics_snap
         .log_lines_dropped = log_lines_dropped(),
     };
     process_metrics_read(&snapshot->process);
+    if (front->tracer) tracer_get_counts(front->tracer, &snapshot->trace);
     for (int status = 0; status < STATUS_COUNT && front->refusals; status++)
         snapshot->refused[status] = atomic_load(&front->refusals->counts[status]);
     loop_post(front->loop, event_copy, reporter);

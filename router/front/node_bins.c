@@ -34,6 +34,7 @@ static void score_item_fill(int tail_tokens, const struct request *r, Forepack__
     prefill_to_message(&r->spec.prefill, GENERATION_ALL_GIVEN, &m->base);
     m->want_importance = r->spec.want_importance;
     m->salt = r->spec.prefix_salt;
+    if (r->trace) m->trace = r->trace->trace_text;
     m->tail_tokens = (uint32_t)prefill_tail_tokens(tail_tokens, r->spec.n_tokens);
     m->pinned = range_messages(r->spec.pinned, r->spec.n_pinned);
     m->n_pinned = (size_t)r->spec.n_pinned;
@@ -100,7 +101,9 @@ static void sequence_fill(const struct request *r, Forepack__Cluster__V1__Sampli
     sampling->grammar_kind = (Forepack__Cluster__V1__GrammarKind)grammar->kind;
     if (grammar->text) sampling->grammar = grammar->text;
     m->sampling = sampling;
+    m->prompt_logprobs_from = 1 + (uint32_t)r->n_prompt_logprobs;
     m->salt = r->spec.prefix_salt;
+    if (r->trace) m->trace = r->trace->trace_text;
     if (r->spec.sampling.repetition_penalty != 1 && r->usage.kept_tokens < r->spec.n_tokens) {
         m->penalty_ids = (uint32_t *)r->spec.tokens; // the penalty counts pruned tokens too
         m->n_penalty_ids = (size_t)r->spec.n_tokens;
@@ -148,6 +151,16 @@ static void send_cancel(void *link, const uint64_t *numbers, int n)
     node->ops->send(node, &message);
 }
 
+static void send_drain(void *link)
+{
+    Forepack__Cluster__V1__Drain drain = FOREPACK__CLUSTER__V1__DRAIN__INIT;
+    router_message message = FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__INIT;
+    message.kind_case = FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_DRAIN;
+    message.drain = &drain;
+    struct node_link *node = link;
+    node->ops->send(node, &message);
+}
+
 static void node_lost(void *link, const char *reason)
 {
     struct node_link *node = link;
@@ -160,5 +173,6 @@ void node_link_core_ops(struct core_ops *ops)
     ops->send_score_bin = send_score_bin;
     ops->send_prefill_bin = send_prefill_bin;
     ops->send_cancel = send_cancel;
+    ops->send_drain = send_drain;
     ops->node_lost = node_lost;
 }

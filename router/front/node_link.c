@@ -30,8 +30,8 @@ static const char *hello_role_name(const Forepack__Cluster__V1__Hello *m)
 // Refuses the node with the sentence in status_message(). The node logs it and tries again later.
 static void hello_refuse(struct node_link *link, const Forepack__Cluster__V1__Hello *m, enum status status)
 {
-    log_event(LOG_WARN, "node_refused", LOG_FIELD("node", m->node_id), LOG_FIELD("role", hello_role_name(m)),
-              LOG_FIELD("peer", link->ops->peer(link)), LOG_REASON);
+    log_event_limited(LOG_WARN, "node_refused", LOG_FIELD("node", m->node_id), LOG_FIELD("role", hello_role_name(m)),
+                      LOG_FIELD("peer", link->ops->peer(link)), LOG_REASON);
     Forepack__Cluster__V1__Refused refused = FOREPACK__CLUSTER__V1__REFUSED__INIT;
     refused.reason = (char *)status_message();
     refused.retry = status == STATUS_EXISTS;
@@ -189,6 +189,7 @@ static void logprob_read(const Forepack__Cluster__V1__TokenLogprob *from, struct
 {
     to->token = intake_int(from->token_id);
     to->logprob = from->logprob;
+    to->rank = intake_int(from->rank);
     size_t n = from->n_top_ids < from->n_top_logprobs ? from->n_top_ids : from->n_top_logprobs;
     to->n_top = n > LOGPROBS_MAX ? LOGPROBS_MAX : (int)n;
     for (int i = 0; i < to->n_top; i++) {
@@ -197,6 +198,15 @@ static void logprob_read(const Forepack__Cluster__V1__TokenLogprob *from, struct
     }
 }
 
+static const struct token_logprob *logprobs_read(Forepack__Cluster__V1__TokenLogprob *const *from, size_t n,
+                                                 struct token_logprob *to)
+{
+    for (size_t i = 0; i < n; i++)
+        logprob_read(from[i], &to[i]);
+    return to;
+}
+
+// `logprobs`: room for those of the tokens and of the prompt.
 static void sequence_result_read(const Forepack__Cluster__V1__SequenceResult *from, struct token_logprob *logprobs,
                                  struct sequence_result *to)
 {
@@ -210,12 +220,12 @@ static void sequence_result_read(const Forepack__Cluster__V1__SequenceResult *fr
                                                                                  : FINISH_REASON_ERROR,
         .error = node_error_text(from->error),
         .cached_tokens = intake_int(from->cached_tokens),
+        .prompt_logprobs = logprobs_read(from->prompt_logprobs, from->n_prompt_logprobs, logprobs + from->n_logprobs),
+        .n_prompt_logprobs = intake_int((uint32_t)from->n_prompt_logprobs),
+        .prompt_logprobs_from = intake_int(from->prompt_logprobs_from),
     };
-    if (from->n_logprobs && from->n_logprobs == from->n_token_ids) {
-        for (size_t i = 0; i < from->n_logprobs; i++)
-            logprob_read(from->logprobs[i], &logprobs[i]);
-        to->logprobs = logprobs;
-    }
+    if (from->n_logprobs && from->n_logprobs == from->n_token_ids)
+        to->logprobs = logprobs_read(from->logprobs, from->n_logprobs, logprobs);
 }
 
 static void handle_step(struct core *c, struct node_link *link, const Forepack__Cluster__V1__StepResults *m,
@@ -223,13 +233,13 @@ static void handle_step(struct core *c, struct node_link *link, const Forepack__
 {
     size_t n_logprobs = 0;
     for (size_t i = 0; i < m->n_results; i++)
-        n_logprobs += m->results[i]->n_logprobs;
+        n_logprobs += m->results[i]->n_logprobs + m->results[i]->n_prompt_logprobs;
     struct sequence_result *results = mem_alloc_array(m->n_results, sizeof *results);
     struct token_logprob *logprobs = mem_alloc_array(n_logprobs, sizeof *logprobs);
     size_t used = 0;
     for (size_t i = 0; i < m->n_results; i++) {
         sequence_result_read(m->results[i], logprobs + used, &results[i]);
-        used += m->results[i]->n_logprobs;
+        used += m->results[i]->n_logprobs + m->results[i]->n_prompt_logprobs;
     }
     core_step(c, link->node, results, (int)m->n_results, now_us);
     handle_pass(c, link, m->rows, m->pairs, m->step_us, now_us);

@@ -101,6 +101,21 @@ static enum status prefill_read(const struct front *front, const Forepack__V1__P
     return prefill_check(p);
 }
 
+// Pruned tokens have no log-probabilities. A request that does not ask for pruning keeps its prompt whole.
+static enum status prompt_logprobs_read(const Forepack__V1__PrefillOptions *m, struct request_spec *spec)
+{
+    if (spec->sampling.prompt_logprobs < 0) return STATUS_OK;
+    bool prunes = m && (m->mode == FOREPACK__V1__PREFILL_MODE__PREFILL_MODE_ON ||
+                        m->mode == FOREPACK__V1__PREFILL_MODE__PREFILL_MODE_REQUIRED ||
+                        (m->keep_rate_given_case && m->keep_rate < 1));
+    if (prunes)
+        return status_fail(STATUS_INVALID,
+                           "log-probabilities of the prompt need all of its tokens: leave out keep_rate, "
+                           "and the prefill modes on and required");
+    spec->prefill.mode = PREFILL_OFF;
+    return STATUS_OK;
+}
+
 // The client's pinned ranges are added to those of the chat template.
 static enum status pinned_read(const Forepack__V1__PrefillOptions *m, struct request *r)
 {
@@ -170,11 +185,41 @@ enum status wire_prompt_read(const struct front *front, const struct wire_prompt
     return status;
 }
 
-static enum status prompt_read(const struct front *front, const struct wire_prompt *prompt,
-                               const Forepack__V1__PrefillOptions *prefill, struct request *r)
+// --- traces
+
+static void trace_admitted(struct request *r)
+{
+    if (r->trace) trace_phase_end(r->trace, TRACE_ADMIT, NULL, clock_now_us());
+}
+
+static void trace_tokenised(struct request *r, const char *operation, const char *model)
+{
+    if (!r->trace) return;
+    r->trace->operation = operation;
+    r->trace->request_model = model;
+    trace_phase_end(r->trace, TRACE_TOKENISE, NULL, clock_now_us());
+}
+
+// The request has the prompt of another one of its message, which was tokenised.
+static void trace_copied(struct request *r, const struct request *first)
+{
+    if (!r->trace || !first->trace) return;
+    r->trace->operation = first->trace->operation;
+    r->trace->request_model = first->trace->request_model;
+    trace_admitted(r);
+}
+
+// --- requests
+
+// `model` is the name that the client gave, which is served; `operation` as in a trace.
+static enum status prompt_read(const struct front *front, const struct wire_prompt *prompt, const char *model,
+                               const char *operation, const Forepack__V1__PrefillOptions *prefill, struct request *r)
 {
     struct intake_tokens tokens;
-    TRY(wire_prompt_read(front, prompt, &tokens));
+    trace_admitted(r);
+    enum status status = wire_prompt_read(front, prompt, &tokens);
+    trace_tokenised(r, operation, intake_model_name(front, model));
+    TRY(status);
     r->spec.tokens = tokens.tokens;
     r->spec.n_tokens = tokens.n_tokens;
     r->spec.pinned = tokens.pinned;
@@ -220,8 +265,11 @@ enum status wire_request_read(const struct front *front, const Forepack__V1__Gen
     TRY(sampling_check(&r->spec.sampling, front->config.vocab_size));
     TRY(grammar_compile(front, &r->spec.sampling.grammar));
     TRY(prefill_read(front, m->prefill, &r->spec.prefill));
-    TRY(prompt_read(front, &prompt, m->prefill, r));
-    TRY(sampling_resolve(&r->spec.sampling, r->spec.n_tokens, front->config.max_context, options->default_tokens));
+    TRY(prompt_logprobs_read(m->prefill, &r->spec));
+    const char *operation = m->n_messages || options->conversation ? "chat" : "text_completion";
+    TRY(prompt_read(front, &prompt, m->model, operation, m->prefill, r));
+    TRY(sampling_resolve(&r->spec.sampling, r->spec.n_tokens, front->config.max_context, options->default_tokens,
+                         options->max_tokens_name ? options->max_tokens_name : "max_tokens"));
     TRY(text_stream_read(front, m->sampling, text_p));
     r->id = *m->request_id ? mem_string(m->request_id) : request_id_create();
     r->spec.tenant = *m->tenant ? mem_string(m->tenant) : NULL;
@@ -235,6 +283,7 @@ enum status wire_request_read_choice(const struct front *front, const Forepack__
                                      struct text_stream **text_p)
 {
     TRY(text_stream_read(front, m->sampling, text_p));
+    trace_copied(r, first);
     request_copy_spec(first, r);
     r->spec.sampling.seed += (uint64_t)index;
     r->id = mem_format("%s-%d", first->id, index);
@@ -248,7 +297,7 @@ enum status wire_score_request_read(const struct front *front, const Forepack__V
                                        m->messages, m->n_messages, options->conversation};
     TRY(intake_check_model(front, m->model));
     TRY(prefill_read(front, m->prefill, &r->spec.prefill));
-    TRY(prompt_read(front, &prompt, m->prefill, r));
+    TRY(prompt_read(front, &prompt, m->model, "score", m->prefill, r));
     sampling_defaults(&r->spec.sampling);
     r->spec.sampling.max_tokens = 1;
     r->id = request_id_create();

@@ -32,6 +32,7 @@ struct wire_options {
     int default_tokens;                           // max_tokens where the message has none
     const struct chat_conversation *conversation; // its prompt; NULL: that of the message
     const char *ids_field;                        // as in struct intake_prompt
+    const char *max_tokens_name;                  // of the client's API; NULL: max_tokens
 };
 
 // Fills in `r`, which was just created and whose arrival time is set. `text_p` receives the stream that turns its

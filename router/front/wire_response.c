@@ -36,6 +36,7 @@ static Forepack__V1__TokenLogprob **logprob_messages(const struct token_logprob 
         forepack__v1__token_logprob__init(list[i]);
         list[i]->token_id = (uint32_t)logprobs[i].token;
         list[i]->logprob = logprobs[i].logprob;
+        list[i]->rank = (uint32_t)logprobs[i].rank;
         list[i]->top = top_list;
         list[i]->n_top = (size_t)logprobs[i].n_top;
         for (int t = 0; t < logprobs[i].n_top; t++) {
@@ -51,7 +52,7 @@ static Forepack__V1__TokenLogprob **logprob_messages(const struct token_logprob 
 
 void wire_chunk_send(struct rpc_call *call, const char *request_id, const struct answer_chunk *chunk)
 {
-    if (!chunk->text_bytes && !chunk->n) return;
+    if (!chunk->text_bytes && !chunk->n && !chunk->n_prompt_logprobs) return;
     Forepack__V1__Chunk m = FOREPACK__V1__CHUNK__INIT;
     m.text = (ProtobufCBinaryData){chunk->text_bytes, (uint8_t *)chunk->text};
     m.token_ids = (uint32_t *)chunk->tokens; // ids are never negative
@@ -60,11 +61,16 @@ void wire_chunk_send(struct rpc_call *call, const char *request_id, const struct
         m.logprobs = logprob_messages(chunk->logprobs, chunk->n);
         m.n_logprobs = (size_t)chunk->n;
     }
+    if (chunk->n_prompt_logprobs) {
+        m.prompt_logprobs = logprob_messages(chunk->prompt_logprobs, chunk->n_prompt_logprobs);
+        m.n_prompt_logprobs = (size_t)chunk->n_prompt_logprobs;
+    }
     Forepack__V1__GenerateResponse response = FOREPACK__V1__GENERATE_RESPONSE__INIT;
     response.kind_case = FOREPACK__V1__GENERATE_RESPONSE__KIND_CHUNK;
     response.chunk = &m;
     response_send(call, request_id, &response);
     free(m.logprobs);
+    free(m.prompt_logprobs);
 }
 
 // --- completions

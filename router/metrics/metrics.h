@@ -5,6 +5,7 @@
 
 #include "http/http.h"
 #include "router/core/core_metrics.h"
+#include "tracing/record.h"
 
 struct process_metrics {   // of this process; zeros where the system does not tell
     double cpu_s, start_s; // start_s: since 1970
@@ -21,6 +22,7 @@ struct metrics_snapshot {
     int64_t tokenise_waiting;       // messages that wait to be tokenised
     uint64_t log_lines_dropped;     // of this process
     struct http_server_status http;
+    struct trace_counts trace; // zeros: requests are not traced
 };
 
 enum metrics_format {

@@ -160,6 +160,24 @@ static void write_work(struct exposition *e, const struct metric *metric, const 
     }
 }
 
+// Without a value while it is not known.
+static void write_queue_seconds(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    for (enum node_role role = NODE_SPECULATOR; role <= NODE_WORKER; role++) {
+        struct labels labels = label("pool", pool_name(role));
+        if (isfinite(s->core.pools[role].queue_us)) exposition_number(e, &labels, s->core.pools[role].queue_us / 1e6);
+    }
+}
+
+// Microseconds at `offset` of the pool.
+static void write_pool_seconds(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    for (enum node_role role = NODE_SPECULATOR; role <= NODE_WORKER; role++) {
+        struct labels labels = label("pool", pool_name(role));
+        exposition_number(e, &labels, (double)*(const uint64_t *)value_at(&s->core.pools[role], metric) / 1e6);
+    }
+}
+
 static void write_plan(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
 {
     for (enum node_role role = NODE_SPECULATOR; role <= NODE_WORKER; role++) {
@@ -261,6 +279,14 @@ static void write_replays(struct exposition *e, const struct metric *metric, con
     }
 }
 
+static void write_spans_dropped(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    for (int drop = 0; drop < TRACE_DROPS; drop++) {
+        struct labels labels = label("reason", trace_drop_name((enum trace_drop)drop));
+        exposition_count(e, &labels, s->trace.dropped[drop]);
+    }
+}
+
 // --- the HTTP server
 
 static void write_responses(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
@@ -290,6 +316,7 @@ static void write_model(struct exposition *e, const struct metric *metric, const
 
 #define IN_SNAPSHOT(field) offsetof(struct metrics_snapshot, field)
 #define IN_NODE(field)     offsetof(struct node_measures, field)
+#define IN_POOL(field)     offsetof(struct pool_metrics, field)
 
 // clang-format off
 const struct metric metrics_table[] = {
@@ -327,6 +354,15 @@ const struct metric metrics_table[] = {
     {"forepack:pool_work_seconds", METRIC_GAUGE, "pool",
      "Predicted time until the pool has done the prompts that it holds and that wait for it. Absent while unknown.",
      write_work, 0, 0},
+    {"forepack:pool_queue_seconds", METRIC_GAUGE, "pool",
+     "Expected time until the requests that wait for the pool now are dispatched to its nodes. Absent while unknown.",
+     write_queue_seconds, 0, 0},
+    {"forepack:pool_busy_seconds_total", METRIC_COUNTER, "pool",
+     "Time that nodes of the pool spent in forward passes, those of nodes that are gone included.",
+     write_pool_seconds, IN_POOL(busy_us), 0},
+    {"forepack:pool_attached_seconds_total", METRIC_COUNTER, "pool",
+     "Time for which nodes of the pool were attached: by its rate, the rate of busy seconds is the utilisation.",
+     write_pool_seconds, IN_POOL(attached_us), 0},
     {"forepack:queue_requests", METRIC_GAUGE, "class",
      "Requests of the priority class that are on no worker group.", write_queue_requests, 0, 0},
     {"forepack:queue_tokens", METRIC_GAUGE, "class",
@@ -393,6 +429,11 @@ const struct metric metrics_table[] = {
     {"forepack:log_lines_dropped_total", METRIC_COUNTER, "",
      "Lines of the router's log that were dropped because standard error did not take them.",
      write_count, IN_SNAPSHOT(log_lines_dropped), 0},
+    {"forepack:trace_spans_total", METRIC_COUNTER, "",
+     "Spans that the collector of --otlp-endpoint took.", write_count, IN_SNAPSHOT(trace.sent), 0},
+    {"forepack:trace_spans_dropped_total", METRIC_COUNTER, "reason",
+     "Spans that were dropped: the queue was full, or the collector was unreachable or refused them.",
+     write_spans_dropped, 0, 0},
     {"forepack:http_connections", METRIC_GAUGE, "",
      "Open connections of HTTP clients.", write_int64, IN_SNAPSHOT(http.connections), 0},
     {"forepack:http_connections_accepted_total", METRIC_COUNTER, "",

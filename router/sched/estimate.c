@@ -302,10 +302,10 @@ static struct cost_work waiting_work(const struct sched_view *view, enum node_ro
 }
 
 // The work is estimated from nodes with known costs, and divided among all nodes.
-double estimate_pool_us(const struct sched_view *view, enum node_role role)
+struct pool_estimate estimate_pool(const struct sched_view *view, enum node_role role)
 {
     struct cost_work waiting = waiting_work(view, role);
-    double rows = fmax(1, waiting.rows), work = waiting.rows > 0 ? 1 : 0, rate = 0;
+    double rows = fmax(1, waiting.rows), queue = waiting.rows > 0 ? 1 : 0, held = 0, rate = 0;
     int nodes = 0, known = 0;
     for (int i = view->pools[role].n_nodes; i--;) {
         const struct sched_node *node = view->pools[role].nodes[i];
@@ -313,11 +313,13 @@ double estimate_pool_us(const struct sched_view *view, enum node_role role)
         if (node->draining || !estimate_node_known(view, node, 1)) continue;
         const struct node_account *account = &node->account;
         double all_us = work_us(node, &node->cost, rows, waiting.pairs);
-        work += work_us(node, &node->cost, (double)account->bin_tokens, account->bin_attention_pairs) / all_us;
+        held += work_us(node, &node->cost, (double)account->bin_tokens, account->bin_attention_pairs) / all_us;
         rate += 1 / all_us;
         known++;
     }
-    return known ? work / rate * known / nodes : INFINITY;
+    if (!known) return (struct pool_estimate){INFINITY, INFINITY};
+    double unit_us = known / rate / nodes;
+    return (struct pool_estimate){queue * unit_us, (queue + held) * unit_us};
 }
 
 // When the last of the work ahead will have been dispatched: the time up to which all nodes are filled. Nodes that are

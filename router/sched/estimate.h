@@ -43,9 +43,13 @@ int64_t estimate_due_us(const struct sched_view *view, enum node_role role, cons
 // entries.
 double estimate_node_finish_us(const struct sched_node *node, int64_t rows, int64_t cached);
 
-// Until the nodes of the pool that take work have done what they hold and all that waits in front of them, if the work
-// were divided evenly. Infinite: there is no such node, or the costs of none are known.
-double estimate_pool_us(const struct sched_view *view, enum node_role role);
+// Until the nodes of the pool that take work have computed all prompts that wait in front of them, if the work were
+// divided evenly; work_us: with those that the nodes hold. Infinite: there is no such node, or the costs of none are
+// known.
+struct pool_estimate {
+    double queue_us, work_us;
+};
+struct pool_estimate estimate_pool(const struct sched_view *view, enum node_role role);
 
 // The smallest bin that costs this node little more per row than a full bin.
 int64_t estimate_min_bin_rows(const struct sched_view *view, const struct sched_node *node);

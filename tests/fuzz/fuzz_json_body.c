@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // JSON bodies of the HTTP API: parsing, the fields of a generation, and the bodies of the Responses API and of the
 // Messages API on their way to /v1/chat/completions. What is refused has a sentence; what is taken has turns.
+#include <stdlib.h>
 #include <string.h>
 
 #include "router/front/json_anthropic.h"
 #include "router/front/json_body.h"
 #include "router/front/json_generation.h"
 #include "router/front/json_responses.h"
+#include "router/front/json_responses_answer.h"
+#include "router/front/json_writer.h"
 #include "tests/fuzz/fuzz.h"
 
 static void check_refusal(enum status status)

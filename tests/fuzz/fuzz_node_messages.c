@@ -11,6 +11,7 @@
 #include "tests/fuzz/fuzz.h"
 
 enum { LINKS = 4, REQUESTS_MAX = 40, RESULTS_MAX = 6, TOKENS_MAX = 40, RANGES_MAX = 4, VOCAB = 100, TICKS_MAX = 1000 };
+enum { PROMPT_MAX = 200 };
 enum { UNPACKED_MAX = 1 << 20 };
 enum { SECOND_US = 1000000 };
 
@@ -24,6 +25,7 @@ struct end {
 struct client {
     uint64_t number;
     int tokens, max_tokens, prompt_tokens, ends;
+    int logprobs_left; // of prompt tokens
 };
 
 static struct world {
@@ -63,13 +65,20 @@ static void ready_changed(void *user, bool ready)
 static bool client_tokens(void *user, const int32_t *tokens, const struct token_logprob *logprobs, int n, int *n_used_p)
 {
     struct client *client = user;
-    FUZZ_CHECK(n >= 1 && !client->ends);
+    FUZZ_CHECK(n >= 1 && !client->ends && !client->logprobs_left);
     for (int i = 0; i < n; i++)
         FUZZ_CHECK(tokens[i] >= 0 && tokens[i] < VOCAB);
     client->tokens += n;
     FUZZ_CHECK(client->tokens <= client->max_tokens);
     *n_used_p = n;
     return tokens[n - 1] == 7; // completes a stop string
+}
+
+static void client_prompt_logprobs(void *user, const struct token_logprob *logprobs, int n)
+{
+    struct client *client = user;
+    client->logprobs_left -= n;
+    FUZZ_CHECK(n >= 1 && !client->ends && !client->tokens && client->logprobs_left >= 0);
 }
 
 static void client_done(void *user, const struct request *r, enum finish_reason reason, enum status status,
@@ -96,7 +105,7 @@ static void request_submit(struct fuzz_script *script)
     struct request *r = request_create();
     uint64_t number = (uint64_t)++w.n_clients;
     *client = (struct client){.number = number, .max_tokens = 1 + fuzz_below(script, 30)};
-    client->prompt_tokens = 1 + fuzz_below(script, 200);
+    client->prompt_tokens = 1 + fuzz_below(script, PROMPT_MAX);
     r->number = r->sched.number = number; // not the process's next one: the same for the same input
     r->id = mem_format("r%d", fuzz_below(script, 50));
     r->spec.n_tokens = client->prompt_tokens;
@@ -109,12 +118,17 @@ static void request_submit(struct fuzz_script *script)
     r->spec.sampling.max_tokens = client->max_tokens;
     r->spec.prefill.mode = (enum prefill_mode)fuzz_below(script, 4);
     int flags = fuzz_byte(script);
+    if (flags % 16 == 5) {
+        r->spec.sampling.prompt_logprobs = 1;
+        r->spec.prefill.mode = PREFILL_OFF;
+        client->logprobs_left = r->spec.n_tokens - 1;
+    }
     r->spec.score_only = r->spec.want_importance = flags % 8 == 7;
     r->spec.priority = flags / 8 % 3 - 1;
     r->spec.tenant = flags & 32 ? mem_string("t") : NULL;
     r->spec.arrived_us = w.now_us;
     r->spec.ttft_deadline_us = flags & 64 ? w.now_us + SECOND_US : INT64_MAX;
-    r->sink = (struct request_sink){client_tokens, client_done, client};
+    r->sink = (struct request_sink){client_tokens, client_prompt_logprobs, client_done, client};
     request_set_state(r, REQUEST_TOKENISED);
     core_submit(w.core, r, w.now_us);
 }
@@ -199,6 +213,23 @@ static void logprobs_fill(struct fuzz_script *script, Forepack__Cluster__V1__Seq
     m->logprobs = parts.logprobs;
 }
 
+// Of the tokens that request_submit() gives the prompt of the request, from `from` on.
+static void prompt_logprobs_fill(struct fuzz_script *script, Forepack__Cluster__V1__SequenceResult *m)
+{
+    static Forepack__Cluster__V1__TokenLogprob logprobs[PROMPT_MAX], *list[PROMPT_MAX];
+    int head = fuzz_byte(script), flags = fuzz_byte(script);
+    m->prompt_logprobs = list;
+    m->n_prompt_logprobs = (size_t)(1 + fuzz_below(script, PROMPT_MAX));
+    m->prompt_logprobs_from = flags & 1 ? (uint32_t)fuzz_number(script) : 1;
+    if (flags & 2) m->n_token_ids = 0;
+    for (uint32_t i = 0; i < m->n_prompt_logprobs; i++) {
+        uint32_t at = m->prompt_logprobs_from + i;
+        list[i] = &logprobs[i];
+        forepack__cluster__v1__token_logprob__init(list[i]);
+        list[i]->token_id = (at < (uint32_t)head ? at : at + (uint32_t)m->request) % VOCAB;
+    }
+}
+
 static void sequence_fill(struct fuzz_script *script, int i)
 {
     Forepack__Cluster__V1__SequenceResult *m = parts.sequence_list[i] = &parts.sequences[i];
@@ -213,6 +244,7 @@ static void sequence_fill(struct fuzz_script *script, int i)
     if (flags & 8) m->error = any_text(script);
     if (flags & 16) m->cached_tokens = (uint32_t)fuzz_number(script);
     if (flags & 32) logprobs_fill(script, m);
+    if (flags & 64) prompt_logprobs_fill(script, m);
 }
 
 static void step_fill(struct fuzz_script *script, Forepack__Cluster__V1__StepResults *m)

@@ -175,6 +175,15 @@ check_json "$work/perplexity.json" '[.[].dtype] == ["f32", "bf16", "int8", "int8
 check_json "$work/http.json" '.[0].failed == 0 and .[0].p50_ms > 0 and .[0].router_cpu_us >= 0'
 "$bin/forepack" bench router-http --model "$main_model" --core -1 --streams 20 --interval-ms 100 --seconds 0.5 --json >"$work/streams.json"
 check_json "$work/streams.json" '.[0].lost == 0 and .[0].tokens_per_s > 20 and .[0].p50_ms > 0'
+# Its live page, with a queue that does not move.
+"$bin/forepack" bench router-page --model "$main_model" --core -1 --nodes 2 --queue 20 --pages 0,2 --seconds 1 --json >"$work/page.json"
+check_json "$work/page.json" '[.[].pages] == [0, 2] and .[1].waiting == 20 and .[1].page_kb_per_s > 1 and .[1].router_cpu_percent < 100'
+
+"$bin/forepack" bench router-grpc --model "$main_model" --core -1 --large-mb 8 --json >"$work/large.json"
+check_json "$work/large.json" '.[0].calls == 3 and .[0].refused_max_ms > 0 and .[0].gap_p50_ms > 0'
+"$bin/forepack" bench router-http --model "$main_model" --core -1 --tls --seconds 0.2 --concurrency 4 --json >"$work/tls.json"
+check_json "$work/tls.json" '[.[] | .transport + " " + .measurement] == ["plain requests", "plain connections", "tls requests",
+    "tls connections", "tls connections, resumed"] and all(.[]; .per_s > 0 and .p50_ms > 0)'
 
 # Packing, and the router's core with simulated groups.
 "$bin/forepack" bench router --lengths "$work/lengths" --queue 400,50 --capacity 128 --rounds 2 --json \

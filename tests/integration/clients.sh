@@ -12,6 +12,7 @@ http=http://127.0.0.1:$http_port
 
 "$python" "$tests/reflection_client.py" "$server"
 "$python" "$tests/openai_client.py" "$http" "$server" "$prompts" "$bin/forepack"
+"$python" "$tests/prompt_logprobs.py" "$http" "$server" "$bin/forepack" "$main_model"
 "$python" "$tests/anthropic_client.py" "$http" "$server" "$prompts"
 
 # curl, as in the documentation of both APIs.

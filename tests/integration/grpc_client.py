@@ -178,7 +178,7 @@ def answers_to(name, *messages):
         return error.code()
 
 
-for name in ("Generate", "Score", "Abort", "Tokenize", "Detokenize", "GetModelInfo", "GetClusterInfo"):
+for name in ("Generate", "Score", "Abort", "Tokenize", "Detokenize", "GetModelInfo", "GetClusterInfo", "DrainNode"):
     assert answers_to(name) == code.INVALID_ARGUMENT, name
 long_sampling = {"max_tokens": info.context_tokens - 100, "ignore_eos": True}  # longer than this client may be delayed
 hello = {"text": "x", "sampling": long_sampling}

@@ -41,12 +41,21 @@ def get(path, wanted=200):
     return json.loads(data)
 
 
+def server_refuses(path, fields, wanted):
+    """The HTTP server itself refuses the head; the error has the shape of the path's API."""
+    with socket.create_connection((address.hostname, address.port), timeout=WAIT) as raw:
+        raw.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\n{fields}\r\n".encode())
+        answer = raw.makefile("rb").read()
+    head, body = answer.split(b"\r\n\r\n", 1)
+    error = json.loads(body)
+    assert head.startswith(b"HTTP/1.1 %d " % wanted), (path, head)
+    assert (error.get("type") == "error") == path.startswith("/v1/messages") and error["error"]["type"], (path, error)
+
+
 # No prompt within the context needs so many bytes: the answer comes before any of them is sent.
 def oversized(path):
-    with socket.create_connection((address.hostname, address.port), timeout=WAIT) as raw:
-        raw.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {60 << 20}\r\n\r\n".encode())
-        head = raw.recv(4096)
-    assert head.startswith(b"HTTP/1.1 413 "), (path, head)
+    server_refuses(path, f"Content-Length: {60 << 20}\r\n", 413)
+    server_refuses(path, "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n", 400)
 
 
 def refused(path, body, status, param, code, words):
@@ -283,7 +292,6 @@ def check_errors(model):
     refused(completions, {"prompt": [[]]}, 400, "prompt", None, "empty")
     refused(completions, {"prompt": [1, "a"]}, 400, "prompt", None, "a list of token ids")
     refused(completions, {"prompt": [10 ** 9]}, 400, "prompt", None, "outside the vocabulary")
-    refused(completions, {"prompt": "x", "echo": True, "logprobs": 1}, 400, "echo", unsupported, "not supported with logprobs")
     refused(completions, {"prompt": "x", "n": 2, "best_of": 3}, 400, "best_of", unsupported, "not supported")
     refused(completions, {"prompt": long_prompt, "ttft_deadline_ms": 1}, 504, None, "deadline_exceeded", "ttft_deadline_ms")
     refused(completions, {"prompt": "x" * 300000}, 400, None, length, "shorten it")

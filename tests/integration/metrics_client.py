@@ -69,6 +69,11 @@ def check_nodes(m):
     for name in "num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "queue_requests":
         check(name, 0, total(m, f"forepack:{name}"))
     assert total(m, "forepack:forward_pass_seconds_count", pool="worker") > 0
+    for pool in "worker", "speculator":
+        check("queue seconds", 0, total(m, "forepack:pool_queue_seconds", pool=pool))
+        passes = total(m, "forepack:forward_pass_seconds_sum", pool=pool)
+        check("busy seconds", passes, total(m, "forepack:pool_busy_seconds_total", pool=pool), 1e-3)
+        assert total(m, "forepack:pool_attached_seconds_total", pool=pool) > passes
     assert total(m, "forepack:pack_bins_total", pool="speculator") > 0
     check("bins", total(m, "forepack:pack_bins_total"), total(m, "forepack:pack_seconds_count"))
     assert total(m, "process_resident_memory_bytes") > 1e6 and total(m, "process_cpu_seconds_total") > 0

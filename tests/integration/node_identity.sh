@@ -45,7 +45,7 @@ wait "$last_pid" || fail "the insecure router did not end well"
 code=0
 "$bin/forepack" up --host 0.0.0.0 --port "$(free_port)" 2>"$work/up-refused" || code=$?
 equal 2 "$code" "exit code of forepack up beyond loopback"
-grep -q "without TLS: give --insecure" "$work/up-refused" || fail "forepack up beyond loopback: $(cat "$work/up-refused")"
+grep -q "without TLS: give --tls-cert" "$work/up-refused" || fail "forepack up beyond loopback: $(cat "$work/up-refused")"
 
 # --- nodes: mutual TLS and a token
 

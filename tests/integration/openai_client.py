@@ -152,6 +152,7 @@ def test_responses():
     refused(openai.BadRequestError, "background", respond, background=True)
     refused(openai.BadRequestError, "tools", respond, tools=[{"type": "web_search"}])
     refused(openai.BadRequestError, "max_output_tokens", respond, max_output_tokens=0)
+    refused(openai.BadRequestError, "max_output_tokens", respond, max_output_tokens=10 ** 6)
     refused(openai.NotFoundError, None, respond, model="no-such-model")
 
 
@@ -182,6 +183,8 @@ def test_errors():
     error = refused(openai.BadRequestError, None, complete, prompt="word " * 100000)
     assert error.code == "context_length_exceeded", error
     refused(openai.BadRequestError, "max_tokens", complete, max_tokens=0)
+    refused(openai.BadRequestError, "max_completion_tokens", chat, max_completion_tokens=10 ** 6)
+    refused(openai.BadRequestError, "max_tokens", complete, max_tokens=10 ** 6)
     refused(openai.BadRequestError, None, chat, stream=True, max_tokens=10 ** 8)  # before the stream begins
 
 

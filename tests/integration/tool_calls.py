@@ -118,6 +118,63 @@ assert anthropic_client.messages.create(**{**asking, "max_tokens": 4, "extra_bod
 required = anthropic_client.messages.create(**{**asking, "tool_choice": {"type": "tool", "name": "weather"}, "extra_body": {"seed": 2}})
 assert required.content[0].type == "tool_use", required
 
+# The same over OpenAI's Responses API.
+functions = [{"type": "function", **tool["function"]} for tool in tools]
+
+
+def respond(regex=None, **more):
+    body = {"seed": 1, **({"guided_regex": regex} if regex else {})}
+    return client.responses.create(
+        **{"model": model, "input": turns, "max_output_tokens": 300, "tools": functions, "extra_body": body, **more}
+    )
+
+
+def items(response):
+    """The types of the items of a response with their text, or with the name and arguments of a call."""
+    return [(item.type, item.name, item.arguments) if item.type == "function_call" else (item.type, item.content[0].text)
+            for item in response.output]
+
+
+answer = respond(two_calls)
+assert answer.status == "completed" and answer.tools[0].name == "weather", answer
+assert items(answer) == [("reasoning", message["reasoning"]), ("message", message["content"])] + [
+    ("function_call", name, arguments) for name, arguments in message["calls"]], answer
+assert len({item.id for item in answer.output}) == 4 and len({item.call_id for item in answer.output[2:]}) == 2, answer
+events = list(respond(two_calls, stream=True))
+assert [e.sequence_number for e in events] == list(range(len(events)))
+assert items(events[-1].response) == items(answer) and events[-1].type == "response.completed", events[-1]
+for index, (name, text) in enumerate([("reasoning_text", 1), ("output_text", 1)] + 2 * [("function_call_arguments", 2)]):
+    deltas = [e.delta for e in events if e.type == "response.%s.delta" % name and e.output_index == index]
+    assert "".join(deltas) == items(answer)[index][text], (index, deltas)
+with client.responses.stream(model=model, input=turns, max_output_tokens=300, tools=functions,
+                             extra_body={"seed": 1, "guided_regex": two_calls}) as stream:
+    for _ in stream:
+        pass
+    assert items(stream.get_final_response()) == items(answer)
+assert [item.type for item in respond(two_calls, parallel_tool_calls=False).output][2:] == ["function_call"]
+assert [item.type for item in respond(CALL, tool_choice="none").output] == ["message"]
+assert [item.type for item in respond(tool_choice={"type": "function", "name": "weather"}).output] == ["function_call"]
+results = [{"type": "function_call_output", "call_id": item.call_id, "output": "4 degrees"} for item in answer.output[2:]]
+again = respond(input=turns + [item.to_dict() for item in answer.output] + results, max_output_tokens=4)
+chat_turns = [chat(two_calls, tools=tools).choices[0].message.to_dict()]
+chat_turns += [{"role": "tool", "tool_call_id": call["id"], "content": "4 degrees"} for call in chat_turns[0]["tool_calls"]]
+same = chat(tools=tools, max_tokens=4, messages=turns + chat_turns)
+assert again.usage.input_tokens == same.usage.prompt_tokens, (again, same)
+likely = respond(two_calls, include=["message.output_text.logprobs"]).output[1].content[0].logprobs
+assert likely and "".join(l.token for l in likely).strip().startswith(message["content"]), likely
+for more, sentence in (
+    ({"tools": [{"type": "web_search"}]}, "tools[0]: type web_search"),
+    ({"tools": [{"type": "function"}]}, "tools[0].function.name"),
+    ({"tools": [], "tool_choice": "required"}, "tool_choice: there are no tools"),
+    ({"input": [{"type": "function_call_output", "output": "4"}]}, "input[0].call_id"),
+):
+    try:
+        respond(**more)
+    except openai.BadRequestError as error:
+        assert sentence in str(error), error
+    else:
+        raise AssertionError("%s: not refused" % more)
+
 # The results go back to the model.
 calls = chat(CALL, tools=tools).choices[0].message
 assert calls.content is None and len(calls.tool_calls) == 1, calls

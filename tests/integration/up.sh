@@ -1,24 +1,28 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # forepack up: options of the router, of workers and of speculators reach their programs, for any number of
-# options, and a cluster with API keys becomes ready.
+# options, and a cluster with API keys and TLS becomes ready once all its nodes are attached.
 . "$(dirname "$0")/lib.sh"
 
 (umask 077 && "$bin/forepack" keys add --file "$work/keys" --id boss --tenant ops --operator >"$work/boss.key" 2>/dev/null)
 printf '{%% for m in messages %%}<{{ m.content }}>{%% endfor %%}' >"$work/angles.jinja"
 many=()
 for i in $(seq 1 60); do many+=(--router-option "max-wait-ms=$((i + 100))"); done
-start_up --threads 1 --api-keys "$work/keys" --chat-template "$work/angles.jinja" "${many[@]}" \
+"$source_dir/deploy/certificates.sh" "$work/certs" router=127.0.0.1 >/dev/null
+start_up --threads 1 --tls-cert "$work/certs/router.pem" --tls-key "$work/certs/router.key" --api-keys "$work/keys" --chat-template "$work/angles.jinja" "${many[@]}" \
     --router-option served-model-name=last --router-option metrics-open --worker-option max-model-len=128 \
     --speculator-option node-id=reader
 
-as_boss() { "$bin/forepack" "$1" --server "$server" --api-key-file "$work/boss.key" "${@:2}"; }
-equal 401 "$(curl -s -o /dev/null -w '%{http_code}' "http://127.0.0.1:$http_port/v1/models")" "models without a key"
-equal 200 "$(curl -s -o /dev/null -w '%{http_code}' "http://127.0.0.1:$http_port/metrics")" "metrics, open"
-ask() { curl -s -H @<(printf 'x-api-key: '; cat "$work/boss.key") "http://127.0.0.1:$http_port$1" "${@:2}"; }
+grep -q "https://127.0.0.1:$http_port/v1" "$work/up.log" || fail "no address of HTTPS: $(cat "$work/up.log")"
+export CURL_CA_BUNDLE=$work/certs/ca.pem
+as_boss() { "$bin/forepack" "$1" --server "$server" --tls-ca "$work/certs/ca.pem" --api-key-file "$work/boss.key" "${@:2}"; }
+equal 401 "$(curl -s -o /dev/null -w '%{http_code}' "https://127.0.0.1:$http_port/v1/models")" "models without a key"
+equal 200 "$(curl -s -o /dev/null -w '%{http_code}' "https://127.0.0.1:$http_port/metrics")" "metrics, open"
+ask() { curl -s -H @<(printf 'x-api-key: '; cat "$work/boss.key") "https://127.0.0.1:$http_port$1" "${@:2}"; }
 equal last "$(ask /v1/models | jq -r '.data[0].id')" "the model's name"
 equal "$(ask /tokenize -d '{"prompt": "<Hi>", "add_special_tokens": false}' | jq -c .tokens)" \
     "$(ask /tokenize -d '{"messages": [{"role": "user", "content": "Hi"}]}' | jq -c .tokens)" "tokens of the chat template"
+equal 2 "$(as_boss status --json | jq '.nodes | length')" "the nodes of a cluster that is ready"
 equal reader "$(as_boss status --json | jq -r '.nodes[] | select(.role == "speculator") | .node_id')" "the speculator's id"
 if as_boss generate --prompt Hello --max-tokens 500 >/dev/null 2>"$work/error"; then fail "over the workers' context"; fi
 grep -q "128" "$work/error" || fail "wrong reason: $(cat "$work/error")"

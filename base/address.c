@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Addresses to listen on: their syntax, sockets that listen there, and whether other machines can reach them.
+#include "base/address.h"
+
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netdb.h>
@@ -10,9 +12,9 @@
 #include <unistd.h>
 
 #include "base/mem.h"
-#include "net/server.h"
 
-const char *net_address_colon(const char *address)
+// The colon between host and port, or NULL with the reason recorded.
+static const char *address_colon(const char *address)
 {
     const char *colon = strrchr(address, ':');
     char *end = NULL;
@@ -25,7 +27,7 @@ const char *net_address_colon(const char *address)
 // *found_p: freeaddrinfo() it.
 static enum status address_resolve(const char *address, struct addrinfo **found_p)
 {
-    const char *colon = net_address_colon(address);
+    const char *colon = address_colon(address);
     if (!colon) return STATUS_INVALID;
     char *host = mem_string(address), *bare = host;
     host[colon - address] = 0;
@@ -39,12 +41,13 @@ static enum status address_resolve(const char *address, struct addrinfo **found_
     return error ? status_fail(STATUS_INVALID, "address %s: %s", address, gai_strerror(error)) : STATUS_OK;
 }
 
-// Sets the options that C-core sets on its own listeners; accepted sockets inherit them.
-static void listen_options_set(int fd)
+// both: a socket for IPv6 serves IPv4, too. Accepted sockets inherit these options. They are those that gRPC sets on
+// its own listeners.
+static void listen_options_set(int fd, bool both)
 {
-    int on = 1, off = 0, lost_peer_ms = 20000;
+    int on = 1, v6_only = !both, lost_peer_ms = 20000;
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off); // [::] is for IPv4, too
+    setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &v6_only, sizeof v6_only);
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &lost_peer_ms, sizeof lost_peer_ms);
 }
@@ -65,7 +68,7 @@ static in_port_t *port_of(struct sockaddr *address)
 }
 
 // A listening socket, or -1 with errno. *port_p [network order] replaces port 0; it becomes the port in use.
-static int listen_at(const struct addrinfo *one, in_port_t *port_p)
+static int listen_at(const struct addrinfo *one, bool both, in_port_t *port_p)
 {
     enum { BACKLOG = 4096 };
     struct sockaddr_storage bound;
@@ -74,7 +77,7 @@ static int listen_at(const struct addrinfo *one, in_port_t *port_p)
     if (!*port_of((struct sockaddr *)&bound)) *port_of((struct sockaddr *)&bound) = *port_p;
     int fd = socket(one->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0) return -1;
-    listen_options_set(fd);
+    listen_options_set(fd, both);
     if (bind(fd, (struct sockaddr *)&bound, size) || listen(fd, BACKLOG) ||
         getsockname(fd, (struct sockaddr *)&bound, &size)) {
         int reason = errno;
@@ -86,15 +89,15 @@ static int listen_at(const struct addrinfo *one, in_port_t *port_p)
     return fd;
 }
 
-enum status net_address_listen(const char *address, int sockets[NET_LISTEN_MAX], int *n_p, int *port_p)
+enum status address_listen(const char *address, int sockets[ADDRESS_SOCKETS_MAX], int *n_p, int *port_p)
 {
     struct addrinfo *found;
     TRY(address_resolve(address, &found));
     in_port_t port = 0;
     int n = 0, reason = EADDRNOTAVAIL;
-    bool failed = false;
-    for (const struct addrinfo *one = found; one && n < NET_LISTEN_MAX && !failed; one = one->ai_next) {
-        int fd = listen_at(one, &port);
+    bool failed = false, both = !found->ai_next; // [::] is for IPv4, too; an empty host has a socket for each
+    for (const struct addrinfo *one = found; one && n < ADDRESS_SOCKETS_MAX && !failed; one = one->ai_next) {
+        int fd = listen_at(one, both, &port);
         if (fd >= 0)
             sockets[n++] = fd;
         else
@@ -112,10 +115,10 @@ enum status net_address_listen(const char *address, int sockets[NET_LISTEN_MAX],
     return listen_fail(address, reason);
 }
 
-enum status rpc_address_check(const char *address)
+enum status address_check(const char *address)
 {
-    int sockets[NET_LISTEN_MAX], n, port;
-    TRY(net_address_listen(address, sockets, &n, &port));
+    int sockets[ADDRESS_SOCKETS_MAX], n, port;
+    TRY(address_listen(address, sockets, &n, &port));
     while (n)
         close(sockets[--n]);
     return STATUS_OK;
@@ -130,7 +133,7 @@ static bool socket_address_is_loopback(const struct sockaddr *address)
     return IN6_IS_ADDR_LOOPBACK(six) || (IN6_IS_ADDR_V4MAPPED(six) && six->s6_addr[12] == IN_LOOPBACKNET);
 }
 
-enum status rpc_address_is_loopback(const char *address, bool *loopback_p)
+enum status address_is_loopback(const char *address, bool *loopback_p)
 {
     struct addrinfo *found;
     TRY(address_resolve(address, &found));

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Connections of each client address: a hash table with chains.
+// A hash table with chains.
+#include "base/address_counts.h"
+
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "base/mem.h"
-#include "http/internal.h"
 
 enum { BUCKETS = 4096 };
 
@@ -15,24 +17,24 @@ struct entry {
     struct entry *next;
 };
 
-struct http_addresses {
+struct address_counts {
     pthread_mutex_t lock; // guards everything
     struct hash_key key;
     int max;
     struct entry *bucket[BUCKETS];
 };
 
-struct http_addresses *http_addresses_open(int max)
+struct address_counts *address_counts_open(int max)
 {
     if (max <= 0) return NULL;
-    struct http_addresses *a = mem_alloc(sizeof *a);
+    struct address_counts *a = mem_alloc(sizeof *a);
     pthread_mutex_init(&a->lock, NULL);
     a->key = hash_key_random();
     a->max = max;
     return a;
 }
 
-void http_addresses_close(struct http_addresses *a)
+void address_counts_close(struct address_counts *a)
 {
     if (!a) return;
     for (int i = 0; i < BUCKETS; i++)
@@ -53,7 +55,7 @@ static struct in6_addr network_of(const struct in6_addr *address)
 }
 
 // Under the lock: where the entry's pointer is, or would be.
-static struct entry **find(struct http_addresses *a, const struct in6_addr *network)
+static struct entry **find(struct address_counts *a, const struct in6_addr *network)
 {
     struct entry **e = &a->bucket[hash_bytes(&a->key, network, sizeof *network) % BUCKETS];
     while (*e && memcmp(&(*e)->address, network, sizeof *network) != 0)
@@ -61,7 +63,7 @@ static struct entry **find(struct http_addresses *a, const struct in6_addr *netw
     return e;
 }
 
-bool http_addresses_add(struct http_addresses *a, const struct in6_addr *address)
+bool address_counts_add(struct address_counts *a, const struct in6_addr *address)
 {
     if (!a) return true;
     struct in6_addr network = network_of(address);
@@ -77,7 +79,7 @@ bool http_addresses_add(struct http_addresses *a, const struct in6_addr *address
     return admitted;
 }
 
-void http_addresses_remove(struct http_addresses *a, const struct in6_addr *address)
+void address_counts_remove(struct address_counts *a, const struct in6_addr *address)
 {
     if (!a) return;
     struct in6_addr network = network_of(address);
@@ -89,4 +91,14 @@ void http_addresses_remove(struct http_addresses *a, const struct in6_addr *addr
         free(gone);
     }
     pthread_mutex_unlock(&a->lock);
+}
+
+struct sockaddr_in6 address_to_ipv6(const struct sockaddr_storage *address)
+{
+    if (address->ss_family == AF_INET6) return *(const struct sockaddr_in6 *)address;
+    const struct sockaddr_in *v4 = (const struct sockaddr_in *)address;
+    struct sockaddr_in6 mapped = {.sin6_family = AF_INET6, .sin6_port = v4->sin_port};
+    mapped.sin6_addr.s6_addr[10] = mapped.sin6_addr.s6_addr[11] = 0xff;
+    memcpy(mapped.sin6_addr.s6_addr + 12, &v4->sin_addr, 4);
+    return mapped;
 }

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+// A thread reads the stream and notes the time between two of its messages.
+#include "bench/commands/router_large.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "base/thread.h"
+#include "bench/commands/bench.h"
+#include "bench/memory.h"
+#include "bench/quantiles.h"
+#include "net/rpc.h"
+#include "proto/forepack/v1/inference.pb-c.h"
+
+#define GENERATE "/forepack.v1.Inference/Generate"
+
+enum { STREAM_TOKENS = 3000, SETTLED = 20 }; // messages of the stream before the first large one
+
+struct stream {
+    struct rpc_stream *call;
+    pthread_t thread;
+    atomic_int messages;
+    struct samples gap_ms; // of the thread until it has ended
+};
+
+static struct rpc_bytes request_pack(char *text, uint32_t tokens)
+{
+    Forepack__V1__SamplingOptions sampling = FOREPACK__V1__SAMPLING_OPTIONS__INIT;
+    Forepack__V1__Message turn = FOREPACK__V1__MESSAGE__INIT, *turns[] = {&turn};
+    Forepack__V1__GenerateRequest request = FOREPACK__V1__GENERATE_REQUEST__INIT;
+    sampling.max_tokens_given_case = FOREPACK__V1__SAMPLING_OPTIONS__MAX_TOKENS_GIVEN_MAX_TOKENS;
+    sampling.max_tokens = tokens;
+    sampling.ignore_eos = true;
+    turn.role = "user";
+    turn.content = (ProtobufCBinaryData){strlen(text), (uint8_t *)text};
+    request.sampling = &sampling;
+    request.messages = turns;
+    request.n_messages = 1;
+    struct rpc_bytes bytes = {.size = forepack__v1__generate_request__get_packed_size(&request)};
+    bytes.data = mem_alloc(bytes.size);
+    forepack__v1__generate_request__pack(&request, bytes.data);
+    return bytes;
+}
+
+static enum status request_send(struct rpc_channel *channel, const struct rpc_bytes *request,
+                                struct rpc_stream **stream_p)
+{
+    TRY(rpc_stream_open(channel, GENERATE, 0, false, stream_p));
+    rpc_stream_send(*stream_p, request->data, request->size);
+    rpc_stream_half_close(*stream_p);
+    return STATUS_OK;
+}
+
+static void *stream_read(void *argument)
+{
+    struct stream *s = argument;
+    struct rpc_bytes bytes;
+    int64_t before_us = 0;
+    while (rpc_stream_read(s->call, &bytes) == STATUS_OK && bytes.data) {
+        int64_t now_us = clock_now_us();
+        rpc_bytes_free(&bytes);
+        if (atomic_fetch_add(&s->messages, 1) >= SETTLED) samples_add(&s->gap_ms, (double)(now_us - before_us) / 1e3);
+        before_us = now_us;
+    }
+    return NULL;
+}
+
+// --- the process of the sender
+
+// One large message until its refusal: milliseconds, or -1.
+static double large_send(const struct router_process *router, const struct rpc_bytes *request)
+{
+    struct rpc_channel *channel;
+    struct rpc_stream *call;
+    struct rpc_bytes bytes = {0};
+    if (router_process_channel(router, &channel) != STATUS_OK) return -1;
+    int64_t start_us = clock_now_us();
+    double ms = -1;
+    if (request_send(channel, request, &call) == STATUS_OK) {
+        if (rpc_stream_read(call, &bytes) == STATUS_OUT_OF_RANGE) ms = (double)(clock_now_us() - start_us) / 1e3;
+        rpc_bytes_free(&bytes);
+        rpc_stream_close(call);
+    }
+    rpc_channel_close(channel);
+    return ms;
+}
+
+static _Noreturn void sender_run(const struct router_large *large, const struct router_process *router, int go,
+                                 int results)
+{
+    size_t size = (size_t)large->mb << 20;
+    char *text = mem_alloc(size + 1), byte;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    memset(text, 'a', size);
+    struct rpc_bytes request = request_pack(text, 1);
+    if (read(go, &byte, 1) != 1) _exit(1);
+    rpc_init();
+    for (int i = 0; i < large->calls; i++) {
+        double ms = large_send(router, &request);
+        if (write(results, &ms, sizeof ms) != sizeof ms) _exit(1);
+    }
+    _exit(0);
+}
+
+enum status large_sender_start(const struct router_large *large, const struct router_process *router,
+                               struct large_sender *sender)
+{
+    int go[2], results[2];
+    if (pipe2(go, O_CLOEXEC) || pipe2(results, O_CLOEXEC)) return status_fail(STATUS_INTERNAL, "no pipe is left");
+    *sender = (struct large_sender){fork(), go[1], results[0]};
+    if (sender->pid == 0) sender_run(large, router, go[0], results[1]);
+    close(go[0]);
+    close(results[1]);
+    return sender->pid > 0 ? STATUS_OK : status_fail(STATUS_INTERNAL, "cannot start the process of the sender");
+}
+
+void large_sender_stop(struct large_sender *sender)
+{
+    if (sender->pid <= 0) return;
+    kill(sender->pid, SIGKILL);
+    waitpid(sender->pid, NULL, 0);
+    close(sender->go);
+    close(sender->results);
+}
+
+// --- this process
+
+static void print_row(const json_t *row)
+{
+    printf("%.0f messages of %.0f MiB: refused in ms p50 %.1f max %.1f   router's peak memory %+.0f MB   stream's gap "
+           "in ms "
+           "p50 %.1f max %.1f\n",
+           bench_row_number(row, "calls"), bench_row_number(row, "mib"), bench_row_number(row, "refused_p50_ms"),
+           bench_row_number(row, "refused_max_ms"), bench_row_number(row, "growth_mb"),
+           bench_row_number(row, "gap_p50_ms"), bench_row_number(row, "gap_max_ms"));
+}
+
+static enum status calls_await(const struct router_large *large, const struct large_sender *sender, struct samples *ms)
+{
+    double one;
+    if (write(sender->go, "", 1) != 1) return status_fail(STATUS_INTERNAL, "the process of the sender has ended");
+    for (int i = 0; i < large->calls; i++) {
+        if (read(sender->results, &one, sizeof one) != sizeof one || one < 0)
+            return status_fail(STATUS_INTERNAL, "a message far over the context was not refused: see --log");
+        samples_add(ms, one);
+    }
+    return STATUS_OK;
+}
+
+static enum status stream_start(struct stream *s, struct rpc_channel *channel)
+{
+    static char text[] = "Hello";
+    struct rpc_bytes request = request_pack(text, STREAM_TOKENS);
+    enum status status = request_send(channel, &request, &s->call);
+    rpc_bytes_free(&request);
+    if (status == STATUS_OK) thread_start(&s->thread, "stream", stream_read, s);
+    return status;
+}
+
+enum status router_large_measure(const struct router_large *large, const struct router_process *router,
+                                 const struct large_sender *sender, json_t *rows)
+{
+    struct stream stream = {0};
+    struct samples ms = {0};
+    struct rpc_channel *channel;
+    TRY(router_process_channel(router, &channel));
+    enum status status = stream_start(&stream, channel);
+    if (status == STATUS_OK) {
+        while (atomic_load(&stream.messages) <= SETTLED)
+            nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+        double before_mb = memory_peak_mb(router->pid);
+        status = calls_await(large, sender, &ms);
+        double growth_mb = memory_peak_mb(router->pid) - before_mb;
+        rpc_stream_cancel(stream.call);
+        pthread_join(stream.thread, NULL);
+        rpc_stream_close(stream.call);
+        struct quantiles refused = samples_quantiles(&ms), gap = samples_quantiles(&stream.gap_ms);
+        json_t *row = json_pack("{s:i,s:f,s:f,s:f,s:f,s:f,s:f}", "calls", large->calls, "mib", (double)large->mb,
+                                "refused_p50_ms", refused.p50, "refused_max_ms", refused.max, "growth_mb", growth_mb,
+                                "gap_p50_ms", gap.p50, "gap_max_ms", gap.max);
+        json_array_append_new(rows, row);
+        if (!large->json && status == STATUS_OK) print_row(row);
+    }
+    samples_free(&ms);
+    samples_free(&stream.gap_ms);
+    rpc_channel_close(channel);
+    return status;
+}

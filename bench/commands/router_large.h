@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// Chat messages far over the context, sent to a router beside a running stream: how soon they are refused, how much
+// memory they take, and how long the stream waits meanwhile.
+#pragma once
+
+#include <jansson.h>
+
+#include "bench/commands/router_process.h"
+
+struct router_large {
+    int64_t mb; // of each message, in MiB
+    int calls;  // one after the other
+    bool json;
+};
+
+// The process that sends the large messages, so that the stream's client has threads of its own.
+struct large_sender {
+    pid_t pid; // 0: none
+    int go, results;
+};
+enum status large_sender_start(const struct router_large *large, const struct router_process *router,
+                               struct large_sender *sender); // before rpc_init()
+void large_sender_stop(struct large_sender *sender);
+
+// The node gives a stream one token per interval (fake_node.h). Appends one row, and prints it.
+enum status router_large_measure(const struct router_large *large, const struct router_process *router,
+                                 const struct large_sender *sender, json_t *rows);

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// The most that a router serves over HTTP: requests on kept-alive connections and, with TLS, new connections.
+#pragma once
+
+#include <jansson.h>
+
+#include "bench/commands/router_process.h"
+
+struct router_limits {
+    int connections; // at once, each with one request
+    double seconds;  // of each measurement
+    const char *request;
+    bool json;
+};
+
+// Appends a row for each measurement, and prints it. A new connection has one request.
+enum status router_limits_measure(const struct router_limits *limits, const struct router_process *router,
+                                  json_t *rows);

@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
+// The pages that Forepack writes, embedded at build time: the live page of the router, and the style sheet that it
+// shares with `forepack score --html` and the reports of benchmarks. Constant; any thread.
+#pragma once
+
+#include <stddef.h>
+
+extern const unsigned char page_style[], page_live[], page_script[]; // UTF-8: CSS, HTML, JavaScript
+extern const size_t page_style_size, page_live_size, page_script_size;

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+// GRPCInferenceService.ModelInfer and ModelStreamInfer: requests of KServe's and Triton's clients. They become requests
+// of the core as those of Generate do (grpc_inference.c).
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "proto/fields.h"
+#include "router/front/answer.h"
+#include "router/front/grpc_access.h"
+#include "router/front/grpc_intake.h"
+#include "router/front/intake.h"
+#include "router/front/kserve_request.h"
+#include "router/front/kserve_response.h"
+#include "router/front/reply.h"
+#include "router/front/wire_request.h"
+
+enum { FIELD_ID = 3, ID_ROOM = 257 }; // of ModelInferRequest
+enum { STREAM_REQUESTS_MAX = 1024 };  // of one call that have not ended
+
+// A call of ModelInfer (one request) or of ModelStreamInfer.
+struct kserve_call {
+    struct client client;  // first: the client's pointer is ours
+    struct rpc_call *call; // our reference
+    bool stream;
+    atomic_int requests; // that have not ended
+    bool half_closed;    // core's thread only
+};
+
+static struct kserve_call *call_of(struct client *client)
+{
+    return (struct kserve_call *)client;
+}
+
+// --- core's thread
+
+static void answer_fail(struct kserve_call *c, struct kserve_answer *k, enum status status, const char *message)
+{
+    if (k->ended) return;
+    k->ended = true;
+    if (c->stream)
+        kserve_error_send(c->call, k->id, message);
+    else
+        reply_finish(c->call, status, message);
+}
+
+static void event_cancel(struct core *c, void *arg, int64_t now_us)
+{
+    core_cancel(c, *(uint64_t *)arg, now_us);
+    free(arg);
+}
+
+static void call_chunk(struct answer *a, const struct answer_chunk *chunk)
+{
+    struct kserve_call *c = call_of(a->client);
+    struct kserve_answer *k = a->data;
+    if (k->ended || kserve_chunk(c->call, k, chunk, a->request)) return;
+    answer_fail(c, k, STATUS_EXHAUSTED, status_message());
+    loop_post(c->client.front->loop, event_cancel, mem_copy(&a->request->number, sizeof a->request->number));
+}
+
+static void call_done(struct answer *a, const struct request *r, enum finish_reason reason, enum status status,
+                      const char *message)
+{
+    struct kserve_call *c = call_of(a->client);
+    struct kserve_answer *k = a->data;
+    struct answer_chunk rest = answer_rest(a);
+    atomic_fetch_sub(&c->requests, 1);
+    if (reason == FINISH_REASON_ERROR || reason == FINISH_REASON_CANCELLED)
+        answer_fail(c, k, reason == FINISH_REASON_CANCELLED ? STATUS_CANCELLED : status, message);
+    else if (!k->ended)
+        kserve_end(c->call, k, r, &rest, reason);
+}
+
+// A ModelStreamInfer call ends with its last request.
+static void call_idle(struct client *client)
+{
+    if (call_of(client)->half_closed) reply_finish(call_of(client)->call, STATUS_OK, "");
+}
+
+static void call_release(struct answer *a)
+{
+    kserve_answer_free(a->data);
+}
+
+static void call_free(struct client *client)
+{
+    rpc_call_unref(call_of(client)->call);
+    free(client);
+}
+
+static const struct client_ops call_ops = {
+    .chunk = call_chunk, .done = call_done, .idle = call_idle, .release = call_release, .free = call_free};
+
+static void event_half_close(struct core *c, void *arg, int64_t now_us)
+{
+    struct kserve_call *call = arg;
+    call->half_closed = true;
+    client_check_idle(&call->client);
+}
+
+// --- I/O threads and threads of the intake pool
+
+// Answers a message that is refused, with the reason in status_message(). The other requests of a stream go on.
+static void call_answer_refused(struct kserve_call *c, const char *id, enum status status, int64_t retry_us)
+{
+    log_event(LOG_INFO, "request_refused", LOG_FIELD("client_id", id), LOG_FIELD("status", status_name(status)),
+              LOG_REASON);
+    front_refused(c->client.front, status);
+    atomic_fetch_sub(&c->requests, 1);
+    if (c->stream)
+        kserve_error_send(c->call, id, status_message());
+    else
+        reply_refuse_until(c->call, status, retry_us);
+}
+
+static void call_refuse(struct reading *reading, const char *id, enum status status, int64_t retry_us)
+{
+    call_answer_refused(call_of(reading->client), id, status, retry_us);
+    client_not_submitted(reading);
+}
+
+static enum status request_check(const struct kserve_call *c, const struct kserve_request *q)
+{
+    if (q->stream && !c->stream) return status_fail(STATUS_INVALID, "stream: true needs a call of ModelStreamInfer");
+    return client_check(&c->client, q->fields.message.tenant, q->fields.message.priority);
+}
+
+static enum status request_read(struct kserve_call *c, const Inference__ModelInferRequest *m, struct answer *a)
+{
+    static const struct wire_options options = {.default_tokens = MAX_TOKENS_DEFAULT, .ids_field = "input_ids"};
+    const struct front *front = c->client.front;
+    struct kserve_request q;
+    enum status status = kserve_request_read(m, &q);
+    if (status == STATUS_OK) status = request_check(c, &q);
+    if (status == STATUS_OK) status = wire_request_read(front, &q.fields.message, &options, a->request, &a->text);
+    if (status == STATUS_OK) a->data = kserve_answer_create(rpc_call_context(c->call), m, &q, c->stream);
+    kserve_request_fini(&q);
+    return status;
+}
+
+// The client's ids need not be unique among all clients: the request has an id of its own.
+static void request_submit(struct kserve_call *c, const char *id, struct answer *a)
+{
+    if (*id) log_event(LOG_INFO, "request_named", LOG_FIELD("client_id", a->request->id), LOG_FIELD("kserve_id", id));
+    grpc_bound_deadline(c->call, a->request);
+    answers_submit(a, c->stream ? "kserve_stream" : "kserve");
+}
+
+static void infer_read(const struct grpc_message *message)
+{
+    struct reading *reading = message->user;
+    struct kserve_call *c = call_of(reading->client);
+    if (message->dropped) { // the client is gone
+        client_dropped(reading, message->arrived_us);
+        return;
+    }
+    Inference__ModelInferRequest *m =
+        grpc_message_unpack(&inference__model_infer_request__descriptor, message->bytes, message->size);
+    if (!m) {
+        call_refuse(reading, "", STATUS_INVALID, 0);
+        return;
+    }
+    int64_t retry_us = 0;
+    struct answer *a = answer_create(reading, message->arrived_us);
+    enum status status = request_read(c, m, a);
+    if (status == STATUS_OK) status = answers_reserve(a, &retry_us);
+    if (status == STATUS_OK) {
+        request_submit(c, m->id, a);
+    } else {
+        call_refuse(reading, m->id, status, retry_us);
+        answers_free(a);
+    }
+    inference__model_infer_request__free_unpacked(m, NULL);
+}
+
+// --- I/O threads
+
+static void call_on_open(struct rpc_call *call)
+{
+    struct kserve_call *c = mem_alloc(sizeof *c);
+    rpc_call_ref(call);
+    c->call = call;
+    c->client.ops = &call_ops;
+    c->client.front = rpc_call_context(call);
+    c->client.principal = grpc_principal(call);
+    c->stream = strcmp(rpc_call_path(call), front_model_stream_infer.path) == 0;
+    rpc_call_set_user(call, c);
+}
+
+static void call_on_half_close(struct rpc_call *call)
+{
+    struct kserve_call *c = rpc_call_user(call);
+    loop_post(c->client.front->loop, event_half_close, c);
+}
+
+static void call_on_close(struct rpc_call *call, bool cancelled)
+{
+    client_close(rpc_call_user(call));
+}
+
+// NULL: a message that has just come is refused.
+static struct reading *call_admit(struct kserve_call *c, const char *id)
+{
+    struct principal *p = c->client.principal;
+    int64_t retry_us = 0;
+    enum status status = STATUS_OK;
+    if (atomic_fetch_add(&c->requests, 1) >= STREAM_REQUESTS_MAX)
+        status = status_fail(STATUS_EXHAUSTED,
+                             "%d requests of this stream have not ended: wait for answers, or open "
+                             "another stream",
+                             STREAM_REQUESTS_MAX);
+    if (status == STATUS_OK && p) status = identity_admit(p, &retry_us);
+    if (status == STATUS_OK) return client_reading(&c->client, "");
+    call_answer_refused(c, id, status, retry_us);
+    return NULL;
+}
+
+static void infer_on_message(struct rpc_call *call, const uint8_t *bytes, size_t size)
+{
+    struct kserve_call *c = rpc_call_user(call);
+    char id[ID_ROOM];
+    proto_field_text(bytes, size, FIELD_ID, id, sizeof id); // now, while the bytes are valid
+    struct reading *reading = call_admit(c, id);
+    if (!reading) return;
+    enum status status = grpc_message_read(call, bytes, size, 0, &reading->waiting, infer_read, reading);
+    if (status != STATUS_OK) call_refuse(reading, id, status, 0);
+}
+
+static void infer_on_oversized(struct rpc_call *call, size_t size, const uint8_t *head, size_t head_size)
+{
+    struct kserve_call *c = rpc_call_user(call);
+    char id[ID_ROOM];
+    proto_field_text(head, head_size, FIELD_ID, id, sizeof id);
+    struct reading *reading = call_admit(c, id);
+    if (reading) call_refuse(reading, id, intake_refuse_size(c->client.front, size), 0);
+}
+
+const struct rpc_method front_model_infer = {.path = "/inference.GRPCInferenceService/ModelInfer",
+                                             .on_open = call_on_open,
+                                             .on_message = infer_on_message,
+                                             .on_oversized = infer_on_oversized,
+                                             .on_close = call_on_close};
+const struct rpc_method front_model_stream_infer = {.path = "/inference.GRPCInferenceService/ModelStreamInfer",
+                                                    .on_open = call_on_open,
+                                                    .on_message = infer_on_message,
+                                                    .on_oversized = infer_on_oversized,
+                                                    .on_half_close = call_on_half_close,
+                                                    .on_close = call_on_close};

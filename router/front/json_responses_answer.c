@@ -1,0 +1,397 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "router/front/json_responses_answer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "router/front/json_translate.h"
+
+// --- items
+
+struct item_form {
+    const char *type, *prefix;         // of its id
+    const char *delta, *done, *member; // events of its text, and the member of the last one that has the text
+    const char *part;                  // type of the part that has the text; NULL: the item has it
+};
+
+static const struct item_form forms[] = {
+    [OUTPUT_REASONING] = {"reasoning", "rs", "response.reasoning_text.delta", "response.reasoning_text.done", "text",
+                          "reasoning_text"},
+    [OUTPUT_CONTENT] = {"message", "msg", "response.output_text.delta", "response.output_text.done", "text",
+                        "output_text"},
+    [OUTPUT_CALL] = {"function_call", "fc", "response.function_call_arguments.delta",
+                     "response.function_call_arguments.done", "arguments", NULL},
+};
+
+static struct responses_item *item_append(struct responses_answer *a, enum output_kind kind)
+{
+    MEM_GROW(a->items, a->n, a->capacity);
+    struct responses_item *item = &a->items[a->n++];
+    *item = (struct responses_item){.kind = kind};
+    return item;
+}
+
+static void bytes_copy(struct bytes *to, const struct bytes *from)
+{
+    if (from->n) bytes_add(to, from->data, from->n);
+}
+
+void responses_set_items(struct responses_answer *a, const struct bytes *text, const struct bytes *logprobs,
+                         const struct chat_answer *chat)
+{
+    int n_calls = chat ? chat->n_calls : 0;
+    if (chat && chat->reasoning.n) bytes_copy(&item_append(a, OUTPUT_REASONING)->text, &chat->reasoning);
+    if (text->n || !(a->n + n_calls)) {
+        struct responses_item *message = item_append(a, OUTPUT_CONTENT);
+        bytes_copy(&message->text, text);
+        bytes_copy(&message->logprobs, logprobs);
+    }
+    for (int i = 0; i < n_calls; i++) {
+        struct responses_item *item = item_append(a, OUTPUT_CALL);
+        bytes_copy(&item->name, &chat->calls[i].name);
+        bytes_copy(&item->text, &chat->calls[i].arguments);
+        memcpy(item->call_id, chat->calls[i].id, sizeof item->call_id);
+    }
+}
+
+void responses_answer_fini(struct responses_answer *a)
+{
+    for (int i = 0; i < a->n; i++) {
+        bytes_free(&a->items[i].text);
+        bytes_free(&a->items[i].logprobs);
+        bytes_free(&a->items[i].name);
+    }
+    free(a->items);
+}
+
+// --- the response object
+
+// ,"NAME":VALUE as the body has it, or `otherwise`.
+static void echo_add(struct bytes *out, const json_t *body, const char *name, const char *otherwise)
+{
+    const json_t *value = json_object_get(body, name);
+    char *text = value && !json_is_null(value) ? json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
+    JSON_ADD(out, ",\"");
+    json_add(out, name);
+    JSON_ADD(out, "\":");
+    json_add(out, text ? text : otherwise);
+    free(text);
+}
+
+char *responses_echo(const json_t *body)
+{
+    struct bytes out = {0};
+    echo_add(&out, body, "instructions", "null");
+    echo_add(&out, body, "max_output_tokens", "null");
+    echo_add(&out, body, "metadata", "{}");
+    echo_add(&out, body, "parallel_tool_calls", "true");
+    echo_add(&out, body, "temperature", "1.0");
+    echo_add(&out, body, "tools", "[]");
+    echo_add(&out, body, "tool_choice", "\"auto\"");
+    echo_add(&out, body, "top_p", "1.0");
+    echo_add(&out, body, "top_logprobs", "0");
+    echo_add(&out, body, "text", "{\"format\":{\"type\":\"text\"},\"verbosity\":\"medium\"}");
+    echo_add(&out, body, "user", "null");
+    echo_add(&out, body, "safety_identifier", "null");
+    echo_add(&out, body, "prompt_cache_key", "null");
+    bytes_add(&out, "", 1);
+    return out.data;
+}
+
+static void head_add(struct bytes *out, const struct responses_answer *a)
+{
+    JSON_ADD(out, "{\"id\":");
+    json_add_string(out, a->id);
+    JSON_ADD(out, ",\"object\":\"response\",\"created_at\":");
+    json_add_integer(out, a->created_s);
+    JSON_ADD(out, ",\"model\":");
+    json_add_string(out, a->model);
+    json_add(out, a->echo);
+    JSON_ADD(out, ",\"background\":false,\"max_tool_calls\":null,\"previous_response_id\":null,"
+                  "\"reasoning\":{\"effort\":null,\"summary\":null},\"service_tier\":\"default\",\"store\":false,"
+                  "\"truncation\":\"disabled\"");
+}
+
+static void item_id_add(struct bytes *out, const struct responses_answer *a, int index)
+{
+    char id[64];
+    snprintf(id, sizeof id, "%s%s-%d", forms[a->items[index].kind].prefix, strrchr(a->id, '-'), index);
+    json_add_string(out, id);
+}
+
+static void logprobs_add(struct bytes *out, const struct bytes *logprobs)
+{
+    JSON_ADD(out, ",\"logprobs\":[");
+    bytes_copy(out, logprobs);
+    JSON_ADD(out, "]");
+}
+
+static void text_add(struct bytes *out, const struct bytes *text)
+{
+    json_add_text(out, text->n ? text->data : "", text->n);
+}
+
+// The part that has the text of a message or of reasoning.
+static void part_add(struct bytes *out, const struct responses_item *item)
+{
+    JSON_ADD(out, "{\"type\":");
+    json_add_string(out, forms[item->kind].part);
+    JSON_ADD(out, ",\"text\":");
+    text_add(out, &item->text);
+    if (item->kind == OUTPUT_CONTENT) {
+        JSON_ADD(out, ",\"annotations\":[]");
+        logprobs_add(out, &item->logprobs);
+    }
+    JSON_ADD(out, "}");
+}
+
+static void content_add(struct bytes *out, const struct responses_item *item, bool begun)
+{
+    json_add(out, item->kind == OUTPUT_CONTENT ? ",\"role\":\"assistant\"" : ",\"summary\":[]");
+    JSON_ADD(out, ",\"content\":[");
+    if (begun) part_add(out, item);
+    JSON_ADD(out, "]");
+}
+
+static void call_add(struct bytes *out, const struct responses_item *item)
+{
+    JSON_ADD(out, ",\"call_id\":");
+    json_add_string(out, item->call_id);
+    JSON_ADD(out, ",\"name\":");
+    text_add(out, &item->name);
+    JSON_ADD(out, ",\"arguments\":");
+    text_add(out, &item->text);
+}
+
+// begun: with its text.
+static void item_add(struct bytes *out, const struct responses_answer *a, int index, const char *status, bool begun)
+{
+    const struct responses_item *item = &a->items[index];
+    JSON_ADD(out, "{\"type\":");
+    json_add_string(out, forms[item->kind].type);
+    JSON_ADD(out, ",\"id\":");
+    item_id_add(out, a, index);
+    JSON_ADD(out, ",\"status\":");
+    json_add_string(out, status);
+    if (item->kind == OUTPUT_CALL) {
+        call_add(out, item);
+    } else {
+        content_add(out, item, begun);
+    }
+    JSON_ADD(out, "}");
+}
+
+static void usage_add(struct bytes *out, const struct request_usage *usage)
+{
+    JSON_ADD(out, "{\"input_tokens\":");
+    json_add_integer(out, usage->prompt_tokens);
+    JSON_ADD(out, ",\"input_tokens_details\":{\"cached_tokens\":");
+    json_add_integer(out, usage->cached_tokens);
+    JSON_ADD(out, ",\"cache_write_tokens\":0},\"output_tokens\":");
+    json_add_integer(out, usage->completion_tokens);
+    JSON_ADD(out, ",\"output_tokens_details\":{\"reasoning_tokens\":0},\"total_tokens\":");
+    json_add_integer(out, (int64_t)usage->prompt_tokens + usage->completion_tokens);
+    JSON_ADD(out, "}");
+}
+
+// The response while it is being generated.
+static void running_object_add(struct bytes *out, const struct responses_answer *a)
+{
+    head_add(out, a);
+    JSON_ADD(out, ",\"status\":\"in_progress\",\"error\":null,\"incomplete_details\":null,\"output\":[],"
+                  "\"usage\":null}");
+}
+
+static const char *response_status_name(enum finish_reason reason)
+{
+    switch (reason) {
+    case FINISH_REASON_STOP: return "completed";
+    case FINISH_REASON_LENGTH: return "incomplete";
+    case FINISH_REASON_CANCELLED: return "cancelled";
+    case FINISH_REASON_ERROR: break;
+    }
+    return "failed";
+}
+
+// Of the last item; the others are complete.
+static const char *last_item_status(enum finish_reason reason)
+{
+    return reason == FINISH_REASON_STOP ? "completed" : "incomplete";
+}
+
+void responses_add_object(struct bytes *out, const struct responses_answer *a, const struct responses_end *end)
+{
+    head_add(out, a);
+    JSON_ADD(out, ",\"status\":");
+    json_add_string(out, response_status_name(end->reason));
+    JSON_ADD(out, ",\"error\":");
+    if (end->reason == FINISH_REASON_ERROR) {
+        JSON_ADD(out, "{\"code\":\"server_error\",\"message\":");
+        json_add_string(out, end->error);
+        JSON_ADD(out, "}");
+    } else {
+        JSON_ADD(out, "null");
+    }
+    JSON_ADD(out, ",\"incomplete_details\":");
+    json_add(out, end->reason == FINISH_REASON_LENGTH ? "{\"reason\":\"max_output_tokens\"}" : "null");
+    JSON_ADD(out, ",\"output\":[");
+    for (int i = 0; i < a->n; i++) {
+        if (i) JSON_ADD(out, ",");
+        item_add(out, a, i, i < a->n - 1 ? "completed" : last_item_status(end->reason), true);
+    }
+    JSON_ADD(out, "],\"usage\":");
+    usage_add(out, end->usage);
+    JSON_ADD(out, "}");
+}
+
+// --- events
+
+static void event_begin(struct bytes *out, struct responses_answer *a, const char *name)
+{
+    json_event_begin(out, name);
+    JSON_ADD(out, ",\"sequence_number\":");
+    json_add_integer(out, a->n_events++);
+}
+
+static void running_event_add(struct bytes *out, struct responses_answer *a, const char *name)
+{
+    event_begin(out, a, name);
+    JSON_ADD(out, ",\"response\":");
+    running_object_add(out, a);
+    json_event_end(out);
+}
+
+static void output_index_add(struct bytes *out, const struct responses_answer *a)
+{
+    JSON_ADD(out, ",\"output_index\":");
+    json_add_integer(out, a->n - 1);
+}
+
+static void item_event_add(struct bytes *out, struct responses_answer *a, const char *name, const char *status,
+                           bool begun)
+{
+    event_begin(out, a, name);
+    output_index_add(out, a);
+    JSON_ADD(out, ",\"item\":");
+    item_add(out, a, a->n - 1, status, begun);
+    json_event_end(out);
+}
+
+// Of an event within the last item.
+static void inner_event_begin(struct bytes *out, struct responses_answer *a, const char *name)
+{
+    event_begin(out, a, name);
+    JSON_ADD(out, ",\"item_id\":");
+    item_id_add(out, a, a->n - 1);
+    output_index_add(out, a);
+    if (forms[a->items[a->n - 1].kind].part) JSON_ADD(out, ",\"content_index\":0");
+}
+
+static void part_event_add(struct bytes *out, struct responses_answer *a, const char *name)
+{
+    const struct responses_item *item = &a->items[a->n - 1];
+    if (!forms[item->kind].part) return;
+    inner_event_begin(out, a, name);
+    JSON_ADD(out, ",\"part\":");
+    part_add(out, item);
+    json_event_end(out);
+}
+
+static void text_event_add(struct bytes *out, struct responses_answer *a, const char *name, const char *member,
+                           const struct bytes *text, const struct bytes *logprobs)
+{
+    const struct responses_item *item = &a->items[a->n - 1];
+    inner_event_begin(out, a, name);
+    JSON_ADD(out, ",\"");
+    json_add(out, member);
+    JSON_ADD(out, "\":");
+    text_add(out, text);
+    if (item->kind == OUTPUT_CONTENT) logprobs_add(out, logprobs);
+    json_event_end(out);
+}
+
+static void last_item_end(struct bytes *out, struct responses_answer *a, const char *status)
+{
+    if (!a->open) return;
+    const struct responses_item *item = &a->items[a->n - 1];
+    text_event_add(out, a, forms[item->kind].done, forms[item->kind].member, &item->text, &item->logprobs);
+    part_event_add(out, a, "response.content_part.done");
+    item_event_add(out, a, "response.output_item.done", status, true);
+    a->open = false;
+}
+
+// `call` and `name` are those of a call.
+static void item_begin(struct bytes *out, struct responses_answer *a, enum output_kind kind,
+                       const struct chat_call *call, const char *name, size_t n)
+{
+    last_item_end(out, a, "completed");
+    struct responses_item *item = item_append(a, kind);
+    if (call) {
+        bytes_add(&item->name, name, n);
+        memcpy(item->call_id, call->id, sizeof item->call_id);
+    }
+    a->open = true;
+    item_event_add(out, a, "response.output_item.added", "in_progress", false);
+    part_event_add(out, a, "response.content_part.added");
+}
+
+static void delta_add(struct bytes *out, struct responses_answer *a, const char *text, size_t n,
+                      const struct bytes *logprobs)
+{
+    struct responses_item *item = &a->items[a->n - 1];
+    const struct bytes piece = {(char *)text, n, n};
+    if (item->logprobs.n && logprobs->n) JSON_ADD(&item->logprobs, ",");
+    bytes_copy(&item->logprobs, logprobs);
+    bytes_copy(&item->text, &piece);
+    text_event_add(out, a, forms[item->kind].delta, "delta", &piece, logprobs);
+}
+
+void responses_add_begin(struct bytes *out, struct responses_answer *a)
+{
+    running_event_add(out, a, "response.created");
+    running_event_add(out, a, "response.in_progress");
+}
+
+static void item_continue(struct bytes *out, struct responses_answer *a, enum output_kind kind)
+{
+    if (!a->open || a->items[a->n - 1].kind != kind) item_begin(out, a, kind, NULL, NULL, 0);
+}
+
+void responses_add_part(struct bytes *out, struct responses_answer *a, enum output_kind kind,
+                        const struct chat_call *call, const char *text, size_t n)
+{
+    static const struct bytes none;
+    if (kind == OUTPUT_CALL) item_begin(out, a, kind, call, text, n);
+    if (kind == OUTPUT_CALL || !n) return;
+    if (kind != OUTPUT_ARGUMENTS) item_continue(out, a, kind);
+    delta_add(out, a, text, n, &none);
+}
+
+void responses_add_text(struct bytes *out, struct responses_answer *a, const char *text, size_t n,
+                        const struct bytes *logprobs)
+{
+    if (!n && !logprobs->n) return;
+    item_continue(out, a, OUTPUT_CONTENT);
+    delta_add(out, a, text, n, logprobs);
+}
+
+static const char *last_event_name(enum finish_reason reason)
+{
+    switch (reason) {
+    case FINISH_REASON_STOP: return "response.completed";
+    case FINISH_REASON_LENGTH: return "response.incomplete";
+    default: return "response.failed";
+    }
+}
+
+void responses_add_end(struct bytes *out, struct responses_answer *a, const struct responses_end *end)
+{
+    if (!a->n && end->reason != FINISH_REASON_ERROR) item_continue(out, a, OUTPUT_CONTENT);
+    last_item_end(out, a, last_item_status(end->reason));
+    event_begin(out, a, last_event_name(end->reason));
+    JSON_ADD(out, ",\"response\":");
+    responses_add_object(out, a, end);
+    json_event_end(out);
+}

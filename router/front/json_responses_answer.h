@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// Answers in the shape of OpenAI's Responses API: items of the types reasoning, message and function_call. One answer
+// is used by one thread at a time.
+#pragma once
+
+#include <jansson.h>
+
+#include "router/core/request.h"
+#include "router/front/chat_answer.h"
+#include "router/front/json_writer.h"
+
+// What a response repeats of its request: members of a JSON object, without braces. Free it.
+char *responses_echo(const json_t *body);
+
+struct responses_item {
+    enum output_kind kind; // OUTPUT_REASONING, OUTPUT_CONTENT (a message) or OUTPUT_CALL
+    struct bytes text;     // of a call: its arguments
+    struct bytes logprobs; // of a message: JSON objects of a list, without the brackets
+    struct bytes name;     // of a call
+    char call_id[CHAT_CALL_ID_ROOM];
+};
+
+// The answer to one request. Starts as zero but for the first four members.
+struct responses_answer {
+    const char *id;               // resp-NUMBER; ids of items have the same number. Borrowed, like the next two
+    const char *model, *echo;     // responses_echo()
+    int64_t created_s;            // Unix time
+    struct responses_item *items; // [n] owned
+    int n, capacity;
+    bool open;        // of a stream: the last item has not ended
+    int64_t n_events; // sent so far
+};
+void responses_answer_fini(struct responses_answer *a);
+
+// How an answer ended.
+struct responses_end {
+    enum finish_reason reason;
+    const struct request_usage *usage;
+    const char *error; // with FINISH_REASON_ERROR
+};
+
+// The items of a complete answer. chat: its reasoning and calls; NULL: the answer has text only.
+void responses_set_items(struct responses_answer *a, const struct bytes *text, const struct bytes *logprobs,
+                         const struct chat_answer *chat);
+// The response object of an answer that is complete.
+void responses_add_object(struct bytes *out, const struct responses_answer *a, const struct responses_end *end);
+
+// The events of a stream: first responses_add_begin(), then one call for each part, last responses_add_end(). Parts
+// become the items of the answer.
+void responses_add_begin(struct bytes *out, struct responses_answer *a);
+// `call` is that of OUTPUT_CALL.
+void responses_add_part(struct bytes *out, struct responses_answer *a, enum output_kind kind,
+                        const struct chat_call *call, const char *text, size_t n);
+// Text of the message with the log-probabilities of its tokens, either of which may be empty.
+void responses_add_text(struct bytes *out, struct responses_answer *a, const char *text, size_t n,
+                        const struct bytes *logprobs);
+void responses_add_end(struct bytes *out, struct responses_answer *a, const struct responses_end *end);

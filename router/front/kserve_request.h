@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a ModelInferRequest to a GenerateRequest. The request's parameters, the JSON of the tensor `sampling_parameters`
+// and tensors with the name of a parameter become one JSON object with the fields of the HTTP API, which is read as its
+// bodies are (json_generation.h). Inputs, outputs and their meaning are those of Triton's vLLM backend, with the names
+// of its TensorRT-LLM backend for tensors of one parameter; docs/kserve.md lists them.
+//
+// Any thread. Failures are INVALID, NOT_FOUND or UNSUPPORTED.
+#pragma once
+
+#include "proto/inference/kserve.pb-c.h"
+#include "router/front/json_generation.h"
+
+#define KSERVE_VERSION "1" // of every model
+
+enum kserve_output {
+    KSERVE_TEXT,
+    KSERVE_IDS,
+    KSERVE_FINISH_REASON,
+    KSERVE_INPUT_TOKENS,
+    KSERVE_OUTPUT_TOKENS,
+    KSERVE_CUMULATIVE_LOGPROB,
+    KSERVE_LOGPROBS,
+    KSERVE_OUTPUT_COUNT
+};
+
+// Inputs and outputs for the metadata of a model; `dim` -1: any length.
+struct kserve_tensor_info {
+    const char *name, *datatype;
+    Inference__DataType type;
+    int dim;
+};
+extern const struct kserve_tensor_info kserve_inputs[],
+    kserve_outputs[KSERVE_OUTPUT_COUNT]; // kserve_inputs: name NULL ends
+
+struct kserve_request {
+    struct json_generation fields; // `message` is complete, but not checked against the model
+    bool stream;
+    bool echo;          // the text starts with the prompt
+    bool empty_final;   // an empty response follows the last one
+    unsigned outputs;   // bit of each kserve_output
+    json_t *parameters; // owned, as the next
+    uint32_t *ids;
+};
+
+// Borrows from the message. Call kserve_request_fini() whatever the status.
+enum status kserve_request_read(const Inference__ModelInferRequest *m, struct kserve_request *q);
+void kserve_request_fini(struct kserve_request *q);
+
+// NOT_FOUND unless `version` is empty or KSERVE_VERSION.
+enum status kserve_check_version(const char *model, const char *version);

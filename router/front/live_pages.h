@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// The live page: GET /, its files, and GET /live/events, the stream of server-sent events that it shows.
+//
+// One thread takes a snapshot of the core each second, adds it to a history of five minutes and, while pages are open,
+// writes it once for all of them. Each page costs the sending of the same bytes. A page that leaves an event unread
+// gets no further event until it has read it; nothing waits for a page.
+//
+// Events: "history" once, then a "snapshot" each second (live_snapshot.h). With API keys, the events need an
+// operator's key; the page and its files have nothing of the cluster in them and need none.
+#pragma once
+
+#include "http/http.h"
+
+enum { LIVE_PAGES_MAX = 32 }; // open at once; further ones are refused with 503
+
+struct front;
+struct live_pages;
+
+// Borrows the front, whose loop must run until live_pages_close().
+struct live_pages *live_pages_open(const struct front *front);
+// Ends the streams of all pages; later ones are refused. NULL is allowed, as for the next one.
+void live_pages_close(struct live_pages *pages);
+// After the last exchange has closed.
+void live_pages_free(struct live_pages *pages);
+
+// Handlers of routes.
+void live_page_get(struct http_exchange *x);   // "/"
+void live_style_get(struct http_exchange *x);  // "/live/style.css"
+void live_script_get(struct http_exchange *x); // "/live/page.js"
+void live_events_get(struct http_exchange *x); // "/live/events"
+void live_events_on_close(struct http_exchange *x, bool disconnected);

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// base/log.h: an event that clients can cause has a bounded number of lines, and those left out are counted.
+#include <check.h>
+#include <stdlib.h>
+
+#include "base/log.h"
+
+enum { SECOND_US = 1000000, EVENTS = 1000 };
+
+static int lines(struct log_limit *limit, int64_t now_us, unsigned long long *left_out)
+{
+    unsigned long long n;
+    int written = 0;
+    for (int i = 0; i < EVENTS; i++) {
+        if (!log_limit_take(limit, now_us, &n)) continue;
+        *left_out += n;
+        written++;
+    }
+    return written;
+}
+
+START_TEST(a_second_has_a_bounded_number_of_lines)
+{
+    struct log_limit limit = {0};
+    unsigned long long left_out = 0;
+    for (int64_t second = 0; second < 3; second++)
+        ck_assert_int_eq(lines(&limit, second * SECOND_US + 5, &left_out), LOG_LIMIT_LINES);
+    ck_assert_uint_eq(left_out, 2 * (EVENTS - LOG_LIMIT_LINES)); // those of the last second are told by the next line
+    ck_assert(log_limit_take(&limit, 9 * SECOND_US, &left_out));
+    ck_assert_uint_eq(left_out, EVENTS - LOG_LIMIT_LINES);
+    ck_assert(log_limit_take(&limit, 9 * SECOND_US, &left_out));
+    ck_assert_uint_eq(left_out, 0);
+}
+END_TEST
+
+START_TEST(few_lines_are_not_limited)
+{
+    struct log_limit limit = {0};
+    unsigned long long left_out;
+    for (int64_t i = 0; i < EVENTS; i++) {
+        ck_assert(log_limit_take(&limit, i * SECOND_US / LOG_LIMIT_LINES, &left_out));
+        ck_assert_uint_eq(left_out, 0);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("log_limit");
+    TCase *all = tcase_create("all");
+    tcase_add_test(all, a_second_has_a_bounded_number_of_lines);
+    tcase_add_test(all, few_lines_are_not_limited);
+    suite_add_tcase(suite, all);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

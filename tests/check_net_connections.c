@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// net/: connections of one address are bounded, and those without calls do not keep their places.
+#include <arpa/inet.h>
+#include <check.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "net/rpc.h"
+
+enum { PER_ADDRESS = 3, TIMEOUT_MS = 60000 };
+
+static const char greeting[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"; // with empty SETTINGS
+
+static struct rpc_server *server;
+
+static void server_open(int per_address, int idle_ms)
+{
+    rpc_init();
+    const struct rpc_server_options o = {
+        .address = "127.0.0.1:0", .max_connections_per_address = per_address, .idle_ms = idle_ms, .threads = 1};
+    ck_assert_msg(rpc_server_open(&o, &server) == STATUS_OK, "%s", status_message());
+}
+
+static void server_close(void)
+{
+    rpc_server_close(server, 0);
+    rpc_shutdown();
+}
+
+// A connection from 127.0.0.`host` that has sent the greeting of HTTP/2.
+static int connect_from(int host)
+{
+    struct sockaddr_in from = {.sin_family = AF_INET}, to = from;
+    from.sin_addr.s_addr = htonl(INADDR_LOOPBACK - 1 + (unsigned)host);
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    to.sin_port = htons((uint16_t)rpc_server_port(server));
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ck_assert_int_eq(bind(fd, (struct sockaddr *)&from, sizeof from), 0);
+    ck_assert_int_eq(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
+    send(fd, greeting, sizeof greeting - 1, MSG_NOSIGNAL); // fails where the server has closed it
+    return fd;
+}
+
+// Whether the server answers on the connection, or closes it.
+static bool is_served(int fd)
+{
+    char byte;
+    struct pollfd waiting = {.fd = fd, .events = POLLIN};
+    ck_assert_int_eq(poll(&waiting, 1, TIMEOUT_MS), 1);
+    return recv(fd, &byte, 1, MSG_PEEK) == 1;
+}
+
+// Reads until the server closes the connection.
+static bool ends(int fd)
+{
+    char bytes[4096];
+    struct pollfd waiting = {.fd = fd, .events = POLLIN};
+    while (poll(&waiting, 1, TIMEOUT_MS) == 1)
+        if (recv(fd, bytes, sizeof bytes, 0) <= 0) return true;
+    return false;
+}
+
+START_TEST(an_address_has_a_bounded_number_of_connections)
+{
+    int fds[PER_ADDRESS];
+    server_open(PER_ADDRESS, 0);
+    for (int i = 0; i < PER_ADDRESS; i++) {
+        fds[i] = connect_from(1);
+        ck_assert(is_served(fds[i]));
+    }
+    int refused = connect_from(1), other = connect_from(2);
+    ck_assert(!is_served(refused));
+    ck_assert(is_served(other));
+    close(refused);
+    close(other);
+    close(fds[0]); // its place is free once C-core has noticed and the listener has counted
+    bool served = false;
+    for (int i = 0; i < TIMEOUT_MS / 20 && !served; i++) {
+        int again = connect_from(1);
+        served = is_served(again);
+        close(again);
+        nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+    }
+    ck_assert(served);
+    for (int i = 1; i < PER_ADDRESS; i++)
+        close(fds[i]);
+    server_close();
+}
+END_TEST
+
+START_TEST(a_connection_without_calls_is_closed)
+{
+    server_open(0, 100);
+    int fd = connect_from(1);
+    ck_assert(is_served(fd));
+    ck_assert(ends(fd));
+    close(fd);
+    server_close();
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("net_connections");
+    TCase *all = tcase_create("all");
+    tcase_set_timeout(all, 0);
+    tcase_add_test(all, an_address_has_a_bounded_number_of_connections);
+    tcase_add_test(all, a_connection_without_calls_is_closed);
+    suite_add_tcase(suite, all);
+    SRunner *runner = srunner_create(suite);
+    srunner_set_fork_status(runner, CK_NOFORK); // gRPC has threads
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
