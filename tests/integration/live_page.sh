@@ -8,6 +8,7 @@ keys=$work/keys
 key() { (umask 077 && "$bin/forepack" keys add --file "$keys" --id "$1" "${@:2}" >"$work/$1.key" 2>/dev/null); }
 key tenant --tenant acme
 key operator --tenant ops --operator
+key former --tenant ops --operator
 choose_ports
 start router "$bin/forepack-router" --model "$main_model" "${listen[@]}" --api-keys "$keys"
 router=$last_pid
