@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // forepack score: the tokens of a prompt that the speculator would keep. On a terminal, kept text is bold and pruned
-// text dim; elsewhere kept text is between [ and ]. --html writes a page, with a darker background for higher
-// importance.
+// text dim; elsewhere kept text is between [ and ]. --html writes a page in which each token is shaded
+// by its importance.
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -12,6 +12,8 @@
 #include "base/mem.h"
 #include "cli/commands.h"
 #include "cli/remote.h"
+#include "page/page.h"
+#include "proto/unpack.h"
 
 static struct {
     struct remote remote;
@@ -119,39 +121,112 @@ static void html_write_escaped(FILE *file, const char *text, size_t size_bytes)
     }
 }
 
-static double segment_importance(const Forepack__V1__ScoreResponse *m, const struct segment *s)
+// The text of tokens [first, first + n) over an open channel; free() it.
+static enum status tokens_text(struct rpc_channel *channel, const Forepack__V1__ScoreResponse *m, size_t first,
+                               size_t n, char **text_p, size_t *bytes_p)
 {
-    double sum = 0;
-    for (size_t t = s->first; t <= s->last; t++)
-        sum += t < m->n_importance ? m->importance[t] : 0;
-    return sum / (double)(s->last - s->first + 1);
+    uint8_t bytes[64];
+    struct rpc_bytes answer;
+    Forepack__V1__DetokenizeRequest request = FOREPACK__V1__DETOKENIZE_REQUEST__INIT;
+    request.token_ids = m->token_ids + first;
+    request.n_token_ids = n;
+    request.keep_special = true;
+    request.continuation = first > 0;
+    size_t size = forepack__v1__detokenize_request__pack(&request, bytes);
+    TRY(rpc_unary(channel, "/forepack.v1.Inference/Detokenize", bytes, size, 60000, &answer));
+    Forepack__V1__DetokenizeResponse *text = (void *)proto_unpack(
+        &forepack__v1__detokenize_response__descriptor, answer.data, answer.size, PROTO_ANSWER_MEMORY_MAX, NULL);
+    rpc_bytes_free(&answer);
+    if (!text) return status_fail(STATUS_DATA, "%s sent a message that cannot be unpacked", o.remote.server);
+    *bytes_p = text->text.len;
+    *text_p = mem_copy(text->text.data, text->text.len);
+    forepack__v1__detokenize_response__free_unpacked(text, NULL);
+    return STATUS_OK;
 }
 
-static enum status html_write(const Forepack__V1__ScoreResponse *m, const struct segment *segments, int n)
+enum { SHADES = 10, SPAN_TOKENS_MAX = 4 };
+
+// A step of the colour ramp. Importances are small and far apart: their square roots are shown.
+static int shade_of(double importance, double most)
 {
+    int shade = (int)(sqrt(fmax(0, importance) / most) * SHADES);
+    return shade < SHADES ? shade : SHADES - 1;
+}
+
+// A character may be cut between tokens: then a span has the tokens that share it. Returns the tokens of the span.
+static enum status span_write(FILE *file, struct rpc_channel *channel, const Forepack__V1__ScoreResponse *m,
+                              const struct segment *s, size_t at, double most, size_t *n_p)
+{
+    char *text = NULL;
+    size_t bytes = 0, n = 0;
+    do {
+        free(text);
+        text = NULL;
+        TRY(tokens_text(channel, m, at, ++n, &text, &bytes));
+    } while (n < SPAN_TOKENS_MAX && at + n <= s->last && memmem(text, bytes, "\xEF\xBF\xBD", 3));
+    double importance = 0;
+    for (size_t t = at; t < at + n; t++)
+        importance += t < m->n_importance ? m->importance[t] / (double)n : 0;
+    fprintf(file, "<span class=\"tok %s i%d\" title=\"token %zu, importance %.3g\">", s->kept ? "kept" : "drop",
+            shade_of(importance, most), at, importance);
+    html_write_escaped(file, text, bytes);
+    fputs("</span>", file);
+    free(text);
+    *n_p = n;
+    return STATUS_OK;
+}
+
+static void html_write_head(FILE *file, const Forepack__V1__ScoreResponse *m)
+{
+    fputs(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
+        "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>Kept tokens</title>\n<style>",
+        file);
+    fwrite(page_style, 1, page_style_size, file);
+    fprintf(
+        file,
+        "</style></head><body>\n<h1>Kept tokens</h1>\n<p class=\"dim\">%zu of %zu tokens kept, scored in %.1f ms.</p>\n"
+        "<p class=\"key\"><span><span class=\"ramp\">",
+        kept_count(m), m->n_token_ids, m->score_ms);
+    for (int i = 0; i < SHADES; i++)
+        fprintf(file, "<i class=\"i%d\"></i>", i);
+    fputs("</span>importance</span><span class=\"prompt\"><span class=\"kept\">kept</span></span>"
+          "<span class=\"prompt\"><span class=\"drop\">dropped</span></span><span>| border of a chunk</span></p>\n"
+          "<div class=\"card prompt\">",
+          file);
+}
+
+static enum status html_write_tokens(FILE *file, struct rpc_channel *channel, const Forepack__V1__ScoreResponse *m,
+                                     const struct segment *segments, int n, size_t chunk_tokens)
+{
+    double most = 1e-30;
+    for (size_t t = 0; t < m->n_importance; t++)
+        most = fmax(most, m->importance[t]);
+    for (int i = 0; i < n; i++) {
+        for (size_t at = segments[i].first, used; at <= segments[i].last; at += used) {
+            if (at && chunk_tokens && at % chunk_tokens == 0) fputs("<span class=\"edge\">|</span>", file);
+            TRY(span_write(file, channel, m, &segments[i], at, most, &used));
+        }
+    }
+    return STATUS_OK;
+}
+
+static enum status html_write(const Forepack__V1__ScoreResponse *m, const struct segment *segments, int n,
+                              size_t chunk_tokens)
+{
+    struct rpc_channel *channel;
     FILE *file = fopen(o.html, "w");
     if (!file) return status_fail(STATUS_INVALID, "--html %s: %s", o.html, strerror(errno));
-    double max_importance = 1e-30;
-    for (int i = 0; i < n; i++)
-        max_importance = fmax(max_importance, segment_importance(m, &segments[i]));
-    fprintf(file,
-            "<!doctype html>\n<meta charset=\"utf-8\">\n<title>Kept tokens</title>\n"
-            "<style>body{font:16px/1.5 sans-serif;max-width:50em;margin:2em auto;white-space:pre-wrap}"
-            ".d{color:#aaa}</style>\n<p>Kept %zu of %zu tokens.</p>\n",
-            kept_count(m), m->n_token_ids);
-    for (int i = 0; i < n; i++) {
-        double importance = segment_importance(m, &segments[i]);
-        if (segments[i].kept) {
-            fprintf(file, "<span title=\"importance %.3g\" style=\"background:rgba(255,190,0,%.2f)\">", importance,
-                    0.15 + 0.6 * importance / max_importance);
-        } else {
-            fprintf(file, "<span class=\"d\" title=\"importance %.3g\">", importance);
-        }
-        html_write_escaped(file, segments[i].text, segments[i].text_bytes);
-        fputs("</span>", file);
+    html_write_head(file, m);
+    enum status status = remote_open(&o.remote, &channel);
+    if (status == STATUS_OK) {
+        status = html_write_tokens(file, channel, m, segments, n, chunk_tokens);
+        rpc_channel_close(channel);
     }
-    fputc('\n', file);
-    return fclose(file) == 0 ? STATUS_OK : status_fail(STATUS_INVALID, "--html %s: %s", o.html, strerror(errno));
+    fputs("</div>\n</body></html>\n", file);
+    if (fclose(file) != 0 && status == STATUS_OK)
+        status = status_fail(STATUS_INVALID, "--html %s: %s", o.html, strerror(errno));
+    return status;
 }
 
 static void score_print_json(const Forepack__V1__ScoreResponse *m)
@@ -170,7 +245,7 @@ static void score_print_json(const Forepack__V1__ScoreResponse *m)
     json_decref(object);
 }
 
-static enum status score_print(const Forepack__V1__ScoreResponse *m)
+static enum status score_print(const Forepack__V1__ScoreResponse *m, size_t chunk_tokens)
 {
     if (o.json) {
         score_print_json(m);
@@ -180,7 +255,7 @@ static enum status score_print(const Forepack__V1__ScoreResponse *m)
     int n = 0;
     enum status status = segments_create(m, &segments, &n);
     if (status == STATUS_OK && o.html) {
-        status = html_write(m, segments, n);
+        status = html_write(m, segments, n, chunk_tokens);
     } else if (status == STATUS_OK) {
         score_print_text(m, segments, n);
     }
@@ -212,7 +287,7 @@ int command_score(int argc, char **argv)
                              &forepack__v1__score_response__descriptor, &answer);
         free(request.prefill);
         if (status == STATUS_OK) {
-            status = score_print((const void *)answer);
+            status = score_print((const void *)answer, (size_t)spec.prefill.chunk_tokens);
             protobuf_c_message_free_unpacked(answer, NULL);
         }
     }
