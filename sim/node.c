@@ -48,7 +48,8 @@ struct sim_node {
     void *service;
     struct mail *mails;
     int n_mails, mails_capacity;
-    bool in_pass; // until its results have left
+    bool in_pass;           // until its results have left
+    int64_t rests_until_us; // after a pass
     bool pass_failed;
     struct packed *outbox; // of the pass
     int n_outbox, outbox_capacity;
@@ -74,6 +75,7 @@ struct sim_node {
 
 static void node_work(struct sim_node *node);
 static void node_connect(struct sim_node *node);
+static void node_wake(struct world *w, const struct event *event);
 
 static void node_at(struct sim_node *node, int64_t at_us, event_fn *fn)
 {
@@ -319,7 +321,7 @@ void sim_node_start(struct sim_node *node)
     }
     node->load = node->role->load(node->service);
     node->backoff_us = BACKOFF_MIN_US;
-    node->frozen_until_us = node->hung_until_us = 0;
+    node->frozen_until_us = node->hung_until_us = node->rests_until_us = 0;
     node->working_number = 0;
     node_connect(node);
 }
@@ -343,7 +345,12 @@ static void pass_over(struct world *w, const struct event *event)
     for (int i = 0; i < node->n_outbox; i++)
         send_work(node, node->outbox[i]);
     node->n_outbox = 0;
-    node_work(node);
+    node->rests_until_us = w->now_us + node->plan->gap_us;
+    if (node->plan->gap_us) {
+        node_at(node, node->rests_until_us, node_wake);
+    } else {
+        node_work(node);
+    }
 }
 
 static void pass_run(struct sim_node *node)
@@ -365,7 +372,7 @@ static void pass_run(struct sim_node *node)
 // The working thread: handles what has arrived, then runs a pass if there is work.
 static void node_work(struct sim_node *node)
 {
-    if (node->in_pass) return;
+    if (node->in_pass || node->w->now_us < node->rests_until_us) return;
     mails_handle(node);
     if (node->role->busy(node->service)) {
         pass_run(node);
