@@ -171,6 +171,8 @@ static void node_fill(const struct node_status *node, int64_t now_us, Forepack__
     m->pass_rows = node->pass_rows;
     m->pass_pairs = node->pass_pairs;
     m->pass_s = (double)node->pass_us / 1e6;
+    m->pass_gap_count = node->pass_gaps;
+    m->pass_gap_s = (double)node->pass_gap_us / 1e6;
 }
 
 static void bins_fill(const struct bin_totals *bins, Forepack__V1__PackInfo *m)
