@@ -372,8 +372,13 @@
   GROUPS.forEach(groupCreate);
   $("key-form").addEventListener("submit", (event) => {
     event.preventDefault();
-    sessionStorage.setItem(KEY, $("key-input").value.trim());
+    const key = $("key-input").value.trim();
     $("key-input").value = "";
+    if (!/^[!-~]+$/.test(key)) { // fetch() would refuse the header
+      askKey("A key is printable ASCII without blanks.");
+      return;
+    }
+    sessionStorage.setItem(KEY, key);
     $("key").hidden = true;
     say("connecting", "");
     connect();

@@ -46,7 +46,10 @@ def look(browser, name):
 
 def enter(browser, name):
     with open("%s/%s.key" % (keys, name), encoding="ascii") as file:
-        key = file.read().strip()
+        enter_text(browser, file.read().strip())
+
+
+def enter_text(browser, key):
     browser.wait("a key is asked for", "document.getElementById('key')?.hidden === false")
     browser.evaluate("document.getElementById('key-input').value = '%s'; document.querySelector('#key button').click()" % key)
 
@@ -64,6 +67,8 @@ browser = Browser()
 try:
     browser.view(1200, 900)
     browser.open(url)
+    enter_text(browser, "Schl\u00fcssel \u2026")
+    browser.wait("what cannot be a key is refused", "document.body.innerText.includes('printable ASCII')")
     enter(browser, "tenant")
     browser.wait("the tenant's key is refused", "document.body.innerText.includes('not an operator')")
     look(browser, "key")
