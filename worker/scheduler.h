@@ -20,13 +20,15 @@
 // to its end. A sequence that cannot fit the whole cache is refused by scheduler_add().
 //
 // Sampling: the backend samples tokens where it can. The host samples the others, in parallel on the threads of the CPU
-// backend. While other sequences run, pacing limits these rows: sequences with such rows then take turns, the one whose
-// last token is oldest first, and the others of them skip the pass.
+// backend. While other sequences run, pacing limits these rows: sequences with such rows then take turns, and the
+// others of them skip the pass. The first is the one that has waited longest, since its last token or since it started,
+// so new sequences cannot hold up those that decode, nor decodes a first token.
 //
 // Log-probabilities of the prompt: every row of such a prompt but the last has logits, of which the model has room for
 // max_logit_rows in a pass. One of these rows is kept for each sequence that the pass may contain, so that every prompt
 // advances; such prompts share the others. The host reads each row's logits after the pass, which pacing limits like
-// sampling. Such a prompt uses no cached entries, because they come without logits; its blocks are published.
+// sampling; such prompts may use half of these rows beside decodes. Such a prompt uses no cached entries, because they
+// come without logits; its blocks are published.
 //
 // Structured output: the mask of the grammar is applied before sampling. A sequence ends with the token that completes
 // its grammar, without a pass for EOS.

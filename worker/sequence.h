@@ -58,7 +58,7 @@ struct sequence {
     bool is_chunked;           // a pass contained part of its prompt
     int pass_rows;             // rows in the pass being composed
     int pass_logprobs;         // of them, rows that give the log-probability of a prompt token
-    uint64_t host_pass;        // number of the last pass after which the host sampled its token
+    uint64_t host_pass;        // of the last token that the host sampled, before it the pass that started the sequence
     int64_t added_us;
     struct sequence *previous, *next; // in the scheduler's queue
 };

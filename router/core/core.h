@@ -52,7 +52,7 @@ const char *queue_class_name(enum queue_class queue_class);
 
 struct core_options {
     int max_queue_requests;                     // requests that are on no worker group; more: EXHAUSTED
-    int64_t max_queue_tokens;                   // their prompt tokens
+    int64_t max_queue_tokens;                   // their prompt tokens, see request_queue_tokens()
     int queue_reserve_percent;                  // of both, kept free by each class for each above; under 50
     int tenant_queue_percent;                   // of both, for one tenant (tenant_share.h); 0: no bound
     const struct tenant_weight *tenant_weights; // borrowed; if there are any, tenants not in it are bounded as one
@@ -179,6 +179,8 @@ struct node_status {
     int kv_blocks_free, running;
     uint64_t tokens_in, tokens_out, cached_tokens;
     uint64_t passes, pass_rows, pass_pairs, pass_us; // sums over its passes
+    uint64_t pass_gaps;                              // between two passes of a node that had work
+    int64_t pass_gap_us;                             // their time
     double pass_fixed_us, pass_row_us, pass_pair_us; // its cost model (sched/cost.h); all 0: not known yet
     int64_t attached_us;                             // when it attached
 };
