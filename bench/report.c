@@ -9,23 +9,12 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "page/page.h"
 
 struct report {
     FILE *out;
     char *path;
 };
-
-static const char style[] =
-    ":root{color-scheme:light dark;--ink:#1c2430;--dim:#667085;--line:#d5dae2;--paper:#fff;--c0:#2563eb;--c1:#dc2626;"
-    "--c2:#059669;--c3:#d97706;--c4:#7c3aed;--c5:#0891b2;--c6:#be185d;--c7:#4d7c0f}"
-    "@media(prefers-color-scheme:dark){:root{--ink:#e6e9ef;--dim:#98a2b3;--line:#344054;--paper:#11151c;--c0:#6ea8fe;"
-    "--c1:#f87171;--c2:#34d399;--c3:#fbbf24;--c4:#a78bfa;--c5:#22d3ee;--c6:#f472b6;--c7:#a3e635}}"
-    "body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper);max-width:1000px;margin:2em auto;"
-    "padding:0 1em}h1{font-size:1.6em}h2{font-size:1.2em;margin-top:2em}table{border-collapse:collapse;margin:1em 0;"
-    "font-variant-numeric:tabular-nums}th,td{padding:.25em .8em;border-bottom:1px solid var(--line);text-align:right}"
-    "th:first-child,td:first-child{text-align:left}th{color:var(--dim);font-weight:600}.wide{overflow-x:auto}"
-    "svg{display:block;width:100%;height:auto;margin:1em 0}svg text{fill:var(--ink);font:12px system-ui,sans-serif}"
-    "svg .dim{fill:var(--dim)}svg .grid{stroke:var(--line)}";
 
 enum { COLOURS = 8 };
 
@@ -63,9 +52,11 @@ enum status report_open(const char *path, const char *title, struct report **rep
     struct report *r = mem_alloc(sizeof *r);
     *r = (struct report){.out = out, .path = mem_string(path)};
     fputs("<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n", r->out);
-    fputs("<meta name=\"viewport\" content=\"width=device-width\">\n", r->out);
+    fputs("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n", r->out);
     report_put_element(r, "title", title);
-    fprintf(r->out, "<style>%s</style></head><body>\n", style);
+    fputs("<style>", r->out);
+    fwrite(page_style, 1, page_style_size, r->out);
+    fputs("</style></head><body>\n", r->out);
     report_put_element(r, "h1", title);
     *report_p = r;
     return STATUS_OK;
@@ -120,12 +111,14 @@ static void report_put_value(struct report *r, const json_t *value)
 
 void report_table(struct report *r, const json_t *rows, const char *const *columns, int n_columns)
 {
-    fputs("<div class=\"wide\"><table><tr>", r->out);
+    fputs("<div class=\"wide card\"><table><thead><tr>", r->out);
     for (int c = 0; c < n_columns; c++) {
         const char *heading = strchr(columns[c], '=');
-        report_put_element(r, "th", heading ? heading + 1 : columns[c]);
+        fputs("<th scope=\"col\">", r->out);
+        report_put_text(r, heading ? heading + 1 : columns[c]);
+        fputs("</th>", r->out);
     }
-    fputs("</tr>\n", r->out);
+    fputs("</tr></thead>\n", r->out);
     size_t i;
     const json_t *row;
     json_array_foreach(rows, i, row)
@@ -224,9 +217,10 @@ static void report_put_axis(struct report *r, const struct axis *axis, bool vert
 
 static void report_put_frame(struct report *r, const char *title, const char *x_title, const char *y_title)
 {
-    fprintf(r->out, "<svg viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"", WIDTH, HEIGHT);
+    fprintf(r->out, "<div class=\"wide\"><svg class=\"chart\" viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"", WIDTH,
+            HEIGHT);
     report_put_text(r, title);
-    fprintf(r->out, "\">\n<text x=\"%d\" y=\"18\" font-weight=\"600\">", LEFT);
+    fprintf(r->out, "\">\n<text x=\"%d\" y=\"18\" class=\"name\">", LEFT);
     report_put_text(r, title);
     fprintf(r->out, "</text><text class=\"dim\" x=\"%d\" y=\"%d\" text-anchor=\"end\">", WIDTH - RIGHT, HEIGHT - 26);
     report_put_text(r, x_title);
@@ -257,8 +251,8 @@ static void report_put_series(struct report *r, const struct report_series *s, i
     fputs("\"/>\n", r->out);
     for (int p = 0; p < s->n; p++) {
         if (!axis_shows(x->log, s->x[p]) || !axis_shows(y->log, s->y[p])) continue;
-        fprintf(r->out, "<circle r=\"3.5\" fill=\"var(--c%d)\" cx=\"%.1f\" cy=\"%.1f\"><title>", i % COLOURS,
-                axis_x(x, s->x[p]), axis_y(y, s->y[p]));
+        fprintf(r->out, "<circle r=\"%.1f\" fill=\"var(--c%d)\" cx=\"%.1f\" cy=\"%.1f\"><title>", s->n > 40 ? 1.5 : 3.5,
+                i % COLOURS, axis_x(x, s->x[p]), axis_y(y, s->y[p]));
         report_put_text(r, s->name);
         fprintf(r->out, ": %.6g, %.6g</title></circle>\n", s->x[p], s->y[p]);
     }
@@ -284,7 +278,7 @@ void report_lines(struct report *r, const struct report_chart *chart)
         report_put_series(r, &chart->series[i], i, &x, &y);
         report_put_legend(r, i, chart->n_series, chart->series[i].name);
     }
-    fputs("</svg>\n", r->out);
+    fputs("</svg></div>\n", r->out);
 }
 
 void report_bars(struct report *r, const struct report_bars *bars)
@@ -315,5 +309,5 @@ void report_bars(struct report *r, const struct report_bars *bars)
     }
     for (int s = 0; s < bars->n_series; s++)
         report_put_legend(r, s, bars->n_series, bars->series[s]);
-    fputs("</svg>\n", r->out);
+    fputs("</svg></div>\n", r->out);
 }

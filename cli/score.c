@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // forepack score: the tokens of a prompt that the speculator would keep. On a terminal, kept text is bold and pruned
-// text dim; elsewhere kept text is between [ and ]. --html writes a page, with a darker background for higher
+// text dim; elsewhere kept text is between [ and ]. --html writes a page in which each token is shaded by its
 // importance.
 #include <errno.h>
 #include <math.h>
@@ -12,6 +12,7 @@
 #include "base/mem.h"
 #include "cli/commands.h"
 #include "cli/remote.h"
+#include "page/page.h"
 
 static struct {
     struct remote remote;
@@ -38,26 +39,40 @@ static const struct option options[] = {
 struct segment {
     size_t first, last; // inclusive
     bool kept;
-    char *text;
-    size_t text_bytes;
 };
 
-static enum status segment_fetch_text(const Forepack__V1__ScoreResponse *m, struct segment *s)
+// The text of the prompt, with the end of each token. The caller frees *text_p.
+static enum status text_fetch(const Forepack__V1__ScoreResponse *m, Forepack__V1__DetokenizeResponse **text_p)
 {
     Forepack__V1__DetokenizeRequest request = FOREPACK__V1__DETOKENIZE_REQUEST__INIT;
-    request.token_ids = m->token_ids + s->first;
-    request.n_token_ids = s->last - s->first + 1;
-    request.keep_special = true;
-    request.continuation = s->first > 0;
+    request.token_ids = m->token_ids;
+    request.n_token_ids = m->n_token_ids;
+    request.keep_special = request.return_ends = true;
     ProtobufCMessage *answer;
-    enum status status = remote_call(&o.remote, "/forepack.v1.Inference/Detokenize", &request.base,
-                                     &forepack__v1__detokenize_response__descriptor, &answer);
-    if (status != STATUS_OK) return status;
-    const Forepack__V1__DetokenizeResponse *text = (const void *)answer;
-    s->text_bytes = text->text.len;
-    s->text = mem_copy(text->text.data, text->text.len);
+    TRY(remote_call(&o.remote, "/forepack.v1.Inference/Detokenize", &request.base,
+                    &forepack__v1__detokenize_response__descriptor, &answer));
+    Forepack__V1__DetokenizeResponse *text = (void *)answer;
+    bool fits = text->n_ends == m->n_token_ids;
+    for (size_t t = 0; t < text->n_ends && fits; t++)
+        fits = text->ends[t] >= (t ? text->ends[t - 1] : 0) && text->ends[t] <= text->text.len;
+    if (fits) {
+        *text_p = text;
+        return STATUS_OK;
+    }
     protobuf_c_message_free_unpacked(answer, NULL);
-    return STATUS_OK;
+    return status_fail(STATUS_DATA, "%s sent a text without the ends of its tokens", o.remote.server);
+}
+
+struct slice {
+    const char *bytes;
+    size_t n;
+};
+
+// The text of tokens [first, last].
+static struct slice tokens_text(const Forepack__V1__DetokenizeResponse *text, size_t first, size_t last)
+{
+    size_t begin = first ? text->ends[first - 1] : 0;
+    return (struct slice){(const char *)text->text.data + begin, text->ends[last] - begin};
 }
 
 // Divides the prompt into segments. The router sends ascending ranges inside the prompt; anything else is an error.
@@ -79,8 +94,6 @@ static enum status segments_create(const Forepack__V1__ScoreResponse *m, struct 
         at = last + 1;
     }
     if (at < m->n_token_ids) segments[n++] = (struct segment){.first = at, .last = m->n_token_ids - 1};
-    for (int i = 0; i < n && status == STATUS_OK; i++)
-        status = segment_fetch_text(m, &segments[i]);
     *segments_p = segments;
     *n_p = n;
     return status;
@@ -94,63 +107,104 @@ static size_t kept_count(const Forepack__V1__ScoreResponse *m)
     return kept;
 }
 
-static void score_print_text(const Forepack__V1__ScoreResponse *m, const struct segment *segments, int n)
+static void score_print_text(const Forepack__V1__ScoreResponse *m, const Forepack__V1__DetokenizeResponse *text,
+                             const struct segment *segments, int n)
 {
     bool color = isatty(STDOUT_FILENO);
     for (int i = 0; i < n; i++) {
         const struct segment *s = &segments[i];
         fputs(color ? (s->kept ? "\033[1m" : "\033[2m") : (s->kept ? "[" : ""), stdout);
-        fwrite(s->text, 1, s->text_bytes, stdout);
+        const struct slice slice = tokens_text(text, s->first, s->last);
+        fwrite(slice.bytes, 1, slice.n, stdout);
         fputs(color ? "\033[0m" : (s->kept ? "]" : ""), stdout);
     }
     printf("\n");
     fprintf(stderr, "kept %zu of %zu tokens; scored in %.1f ms\n", kept_count(m), m->n_token_ids, m->score_ms);
 }
 
-static void html_write_escaped(FILE *file, const char *text, size_t size_bytes)
+static void html_write_escaped(FILE *file, struct slice text)
 {
-    for (size_t i = 0; i < size_bytes; i++) {
-        switch (text[i]) {
+    for (size_t i = 0; i < text.n; i++) {
+        switch (text.bytes[i]) {
         case '&': fputs("&amp;", file); break;
         case '<': fputs("&lt;", file); break;
         case '>': fputs("&gt;", file); break;
-        default: fputc(text[i], file);
+        default: fputc(text.bytes[i], file);
         }
     }
 }
 
-static double segment_importance(const Forepack__V1__ScoreResponse *m, const struct segment *s)
+enum { SHADES = 10 };
+
+// A step of the colour ramp. Importances are small and far apart: their square roots are shown.
+static int shade_of(double importance, double most)
 {
-    double sum = 0;
-    for (size_t t = s->first; t <= s->last; t++)
-        sum += t < m->n_importance ? m->importance[t] : 0;
-    return sum / (double)(s->last - s->first + 1);
+    int shade = (int)(sqrt(fmax(0, importance) / most) * SHADES);
+    return shade < SHADES ? shade : SHADES - 1;
 }
 
-static enum status html_write(const Forepack__V1__ScoreResponse *m, const struct segment *segments, int n)
+// Writes a token, with the tokens behind it that share a character with it. Returns their number.
+static size_t span_write(FILE *file, const Forepack__V1__ScoreResponse *m, const Forepack__V1__DetokenizeResponse *text,
+                         const struct segment *s, size_t at, double most)
+{
+    size_t n = 1;
+    while (at + n <= s->last && !tokens_text(text, at, at + n - 1).n)
+        n++;
+    double importance = 0;
+    for (size_t t = at; t < at + n; t++)
+        importance += t < m->n_importance ? m->importance[t] / (double)n : 0;
+    fprintf(file, "<span class=\"tok %s i%d\" title=\"token %zu, importance %.3g\">", s->kept ? "kept" : "drop",
+            shade_of(importance, most), at, importance);
+    html_write_escaped(file, tokens_text(text, at, at + n - 1));
+    fputs("</span>", file);
+    return n;
+}
+
+static void html_write_head(FILE *file, const Forepack__V1__ScoreResponse *m)
+{
+    fputs(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
+        "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>Kept tokens</title>\n<style>",
+        file);
+    fwrite(page_style, 1, page_style_size, file);
+    fprintf(
+        file,
+        "</style></head><body>\n<h1>Kept tokens</h1>\n<p class=\"dim\">%zu of %zu tokens kept, scored in %.1f ms.</p>\n"
+        "<p class=\"key\"><span><span class=\"ramp\">",
+        kept_count(m), m->n_token_ids, m->score_ms);
+    for (int i = 0; i < SHADES; i++)
+        fprintf(file, "<i class=\"i%d\"></i>", i);
+    fputs("</span>importance</span><span class=\"prompt\"><span class=\"kept\">kept</span></span>"
+          "<span class=\"prompt\"><span class=\"drop\">dropped</span></span><span>| border of a chunk</span></p>\n"
+          "<div class=\"card prompt\">",
+          file);
+}
+
+static void html_write_tokens(FILE *file, const Forepack__V1__ScoreResponse *m,
+                              const Forepack__V1__DetokenizeResponse *text, const struct segment *segments, int n,
+                              size_t chunk_tokens)
+{
+    double most = 1e-30;
+    size_t chunk = 0;
+    for (size_t t = 0; t < m->n_importance; t++)
+        most = fmax(most, m->importance[t]);
+    for (int i = 0; i < n; i++) {
+        for (size_t at = segments[i].first; at <= segments[i].last;) {
+            if (chunk_tokens && at / chunk_tokens != chunk) fputs("<span class=\"edge\">|</span>", file);
+            if (chunk_tokens) chunk = at / chunk_tokens; // a character may reach over a border
+            at += span_write(file, m, text, &segments[i], at, most);
+        }
+    }
+}
+
+static enum status html_write(const Forepack__V1__ScoreResponse *m, const Forepack__V1__DetokenizeResponse *text,
+                              const struct segment *segments, int n, size_t chunk_tokens)
 {
     FILE *file = fopen(o.html, "w");
     if (!file) return status_fail(STATUS_INVALID, "--html %s: %s", o.html, strerror(errno));
-    double max_importance = 1e-30;
-    for (int i = 0; i < n; i++)
-        max_importance = fmax(max_importance, segment_importance(m, &segments[i]));
-    fprintf(file,
-            "<!doctype html>\n<meta charset=\"utf-8\">\n<title>Kept tokens</title>\n"
-            "<style>body{font:16px/1.5 sans-serif;max-width:50em;margin:2em auto;white-space:pre-wrap}"
-            ".d{color:#aaa}</style>\n<p>Kept %zu of %zu tokens.</p>\n",
-            kept_count(m), m->n_token_ids);
-    for (int i = 0; i < n; i++) {
-        double importance = segment_importance(m, &segments[i]);
-        if (segments[i].kept) {
-            fprintf(file, "<span title=\"importance %.3g\" style=\"background:rgba(255,190,0,%.2f)\">", importance,
-                    0.15 + 0.6 * importance / max_importance);
-        } else {
-            fprintf(file, "<span class=\"d\" title=\"importance %.3g\">", importance);
-        }
-        html_write_escaped(file, segments[i].text, segments[i].text_bytes);
-        fputs("</span>", file);
-    }
-    fputc('\n', file);
+    html_write_head(file, m);
+    html_write_tokens(file, m, text, segments, n, chunk_tokens);
+    fputs("</div>\n</body></html>\n", file);
     return fclose(file) == 0 ? STATUS_OK : status_fail(STATUS_INVALID, "--html %s: %s", o.html, strerror(errno));
 }
 
@@ -170,22 +224,23 @@ static void score_print_json(const Forepack__V1__ScoreResponse *m)
     json_decref(object);
 }
 
-static enum status score_print(const Forepack__V1__ScoreResponse *m)
+static enum status score_print(const Forepack__V1__ScoreResponse *m, size_t chunk_tokens)
 {
     if (o.json) {
         score_print_json(m);
         return STATUS_OK;
     }
     struct segment *segments = NULL;
+    Forepack__V1__DetokenizeResponse *text = NULL;
     int n = 0;
     enum status status = segments_create(m, &segments, &n);
+    if (status == STATUS_OK) status = text_fetch(m, &text);
     if (status == STATUS_OK && o.html) {
-        status = html_write(m, segments, n);
+        status = html_write(m, text, segments, n, chunk_tokens);
     } else if (status == STATUS_OK) {
-        score_print_text(m, segments, n);
+        score_print_text(m, text, segments, n);
     }
-    for (int i = 0; i < n; i++)
-        free(segments[i].text);
+    if (text) forepack__v1__detokenize_response__free_unpacked(text, NULL);
     free(segments);
     return status;
 }
@@ -212,7 +267,7 @@ int command_score(int argc, char **argv)
                              &forepack__v1__score_response__descriptor, &answer);
         free(request.prefill);
         if (status == STATUS_OK) {
-            status = score_print((const void *)answer);
+            status = score_print((const void *)answer, (size_t)spec.prefill.chunk_tokens);
             protobuf_c_message_free_unpacked(answer, NULL);
         }
     }

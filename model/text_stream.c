@@ -182,5 +182,5 @@ void text_stream_finish(struct text_stream *stream, struct text_piece *piece_p)
     if (stream->stopped >= 0 || !stream->unfinished.n)
         set_piece(stream, stream->text.n, piece_p);
     else
-        stream_advance(stream, false, true, piece_p);
+        stream_advance(stream, true, true, piece_p);
 }

@@ -36,7 +36,8 @@ void text_stream_show(struct text_stream *stream, const int32_t *ids, int n);
 // later.
 void text_stream_push(struct text_stream *stream, int32_t id, bool may_stop, struct text_piece *piece_p);
 
-// Ends the sequence without a stop string: returns the text held back, an incomplete character as U+FFFD.
+// Ends the sequence: returns the text held back, an incomplete character as U+FFFD. A stop string that ends in U+FFFD
+// may complete here.
 void text_stream_finish(struct text_stream *stream, struct text_piece *piece_p);
 
 void text_stream_free(struct text_stream *stream); // NULL is fine

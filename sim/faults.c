@@ -49,6 +49,10 @@ void action_apply(struct world *w, int index)
     case ACTION_HOLD: sim_node_hold(node, action->for_us); break;
     case ACTION_RESTART: sim_router_restart(w->router, action->for_us, action->value); break;
     case ACTION_STALL: sim_router_stall(w->router, action->for_us); break;
+    case ACTION_DISMISS:
+        sim_node_restart_after(node, action->for_us);
+        sim_router_drain_node(w->router, node, action->value != 0);
+        break;
     case ACTION_KINDS: break;
     }
 }

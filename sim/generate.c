@@ -285,6 +285,18 @@ static enum action_kind draw_kind(struct swarm *g)
     return (enum action_kind)kind;
 }
 
+// The operator asks twice, and the router's message is lost with the stream.
+static void draw_after_dismissal(struct swarm *g, struct action action)
+{
+    struct action cut = action;
+    action.at_us += scaled(g, 1, 1000000);
+    if (one_in(g, 3)) scenario_add_action(g->s, action);
+    if (!one_in(g, 3)) return;
+    cut.kind = ACTION_CUT;
+    cut.at_us += scaled(g, 1, 2 * g->s->options.delay_us);
+    scenario_add_action(g->s, cut);
+}
+
 static void draw_fault(struct swarm *g)
 {
     struct action action = {.kind = draw_kind(g), .node = below(g, g->s->n_nodes)};
@@ -293,9 +305,11 @@ static void draw_fault(struct swarm *g)
     if (action.kind == ACTION_CRASH) action.value = one_in(g, 2);
     if (action.kind == ACTION_SLOW) action.value = scaled(g, 2, 20);
     if (action.kind == ACTION_RESTART) action.value = one_in(g, 2);
+    if (action.kind == ACTION_DISMISS) action.value = one_in(g, 2);
     if (action.kind == ACTION_LIE) action.value = below(g, LIES);
     if (action.kind == ACTION_STALL || action.kind == ACTION_HOLD) action.for_us = scaled(g, 1000, 3000000);
     scenario_add_action(g->s, action);
+    if (action.kind == ACTION_DISMISS) draw_after_dismissal(g, action);
 }
 
 static void draw_faults(struct swarm *g)

@@ -20,7 +20,7 @@ typedef Forepack__Cluster__V1__RouterMessage router_message;
 // As in engine/node.c.
 enum { BACKOFF_MIN_US = 200000, BACKOFF_MAX_US = 5000000, STREAM_STABLE_US = 10000000 };
 
-enum mail_kind { MAIL_MESSAGE, MAIL_ATTACHED, MAIL_DETACHED, MAIL_DRAIN };
+enum mail_kind { MAIL_MESSAGE, MAIL_ATTACHED, MAIL_DETACHED };
 
 struct mail {
     enum mail_kind kind;
@@ -37,6 +37,7 @@ struct sim_node {
     struct world *w;
     const struct scenario_node *plan;
     int index;
+    char id[32];
     const struct role_ops *role;
     struct random_source random; // of backoff and lies
 
@@ -47,7 +48,8 @@ struct sim_node {
     void *service;
     struct mail *mails;
     int n_mails, mails_capacity;
-    bool in_pass; // until its results have left
+    bool in_pass;           // until its results have left
+    int64_t rests_until_us; // after a pass
     bool pass_failed;
     struct packed *outbox; // of the pass
     int n_outbox, outbox_capacity;
@@ -73,6 +75,7 @@ struct sim_node {
 
 static void node_work(struct sim_node *node);
 static void node_connect(struct sim_node *node);
+static void node_wake(struct world *w, const struct event *event);
 
 static void node_at(struct sim_node *node, int64_t at_us, event_fn *fn)
 {
@@ -142,10 +145,8 @@ static void service_sends(void *arg, const node_message *message)
 static void send_hello(struct sim_node *node)
 {
     const struct scenario_node *plan = node->plan;
-    char id[32];
-    snprintf(id, sizeof id, "%s-%lld", plan->role ? "worker" : "speculator", (long long)plan->id);
     Forepack__Cluster__V1__Hello hello = FOREPACK__CLUSTER__V1__HELLO__INIT;
-    hello.node_id = id;
+    hello.node_id = node->id;
     hello.role = plan->role ? FOREPACK__CLUSTER__V1__ROLE__ROLE_WORKER : FOREPACK__CLUSTER__V1__ROLE__ROLE_SPECULATOR;
     hello.version = "sim";
     hello.host = "sim";
@@ -153,7 +154,7 @@ static void send_hello(struct sim_node *node)
     hello.backend = "sim";
     hello.dtype = hello.kv_dtype = plan->role ? "bf16" : "f32"; // compared within a role
     hello.protocol = CLUSTER_PROTOCOL_VERSION;
-    hello.instance = (uint64_t)node->index << 32 | node->life;
+    hello.instance = sim_node_instance(node);
     hello.model_fingerprint = plan->role ? 1 : 2;
     hello.tokenizer_fingerprint = SIM_TOKENIZER_FINGERPRINT;
     hello.vocab_size = (uint32_t)node->w->scenario->options.vocab;
@@ -177,6 +178,14 @@ static void send_draining(struct sim_node *node)
     message.kind_case = FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_DRAINING;
     message.draining = &draining;
     send_on_stream(node, pack(&message));
+}
+
+// A second request changes nothing.
+static void drain_start(struct sim_node *node)
+{
+    if (node->draining) return;
+    node->draining = true;
+    if (node->welcomed) send_draining(node);
 }
 
 // Layers computed so far. While a pass hangs it stands still.
@@ -250,7 +259,6 @@ static void mail_handle(struct sim_node *node, const struct mail *mail)
         break;
     case MAIL_ATTACHED: node->working_number = mail->stream; node->last_bin = 0; // fall through
     case MAIL_DETACHED: node->role->drop_all(node->service); break;
-    case MAIL_DRAIN: node->draining = true; break;
     }
 }
 
@@ -313,7 +321,7 @@ void sim_node_start(struct sim_node *node)
     }
     node->load = node->role->load(node->service);
     node->backoff_us = BACKOFF_MIN_US;
-    node->frozen_until_us = node->hung_until_us = 0;
+    node->frozen_until_us = node->hung_until_us = node->rests_until_us = 0;
     node->working_number = 0;
     node_connect(node);
 }
@@ -337,7 +345,12 @@ static void pass_over(struct world *w, const struct event *event)
     for (int i = 0; i < node->n_outbox; i++)
         send_work(node, node->outbox[i]);
     node->n_outbox = 0;
-    node_work(node);
+    node->rests_until_us = w->now_us + node->plan->gap_us;
+    if (node->plan->gap_us) {
+        node_at(node, node->rests_until_us, node_wake);
+    } else {
+        node_work(node);
+    }
 }
 
 static void pass_run(struct sim_node *node)
@@ -359,7 +372,7 @@ static void pass_run(struct sim_node *node)
 // The working thread: handles what has arrived, then runs a pass if there is work.
 static void node_work(struct sim_node *node)
 {
-    if (node->in_pass) return;
+    if (node->in_pass || node->w->now_us < node->rests_until_us) return;
     mails_handle(node);
     if (node->role->busy(node->service)) {
         pass_run(node);
@@ -435,6 +448,9 @@ static void node_received(struct world *w, struct stream *s, const uint8_t *byte
     } else if (message->kind_case == FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_REFUSED) {
         refused_handle(node, message->refused);
         message_free(message);
+    } else if (message->kind_case == FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_DRAIN) {
+        drain_start(node);
+        message_free(message);
     } else {
         if (!node->welcomed) world_fail(w, "the router sent node %d work before Welcome", node->index);
         mail_post(node, MAIL_MESSAGE, message);
@@ -478,9 +494,13 @@ void sim_node_drain(struct sim_node *node, int64_t for_us)
 {
     if (!node->runs || node->draining) return;
     node->restart_after_us = for_us;
-    if (node->welcomed) send_draining(node);
-    mail_post(node, MAIL_DRAIN, NULL);
+    drain_start(node);
     node_at(node, node->w->now_us, node_wake);
+}
+
+void sim_node_restart_after(struct sim_node *node, int64_t for_us)
+{
+    node->restart_after_us = for_us;
 }
 
 void sim_node_freeze(struct sim_node *node, int64_t for_us)
@@ -531,6 +551,16 @@ bool sim_node_lies(const struct sim_node *node)
     return node->w->now_us < node->lies_until_us;
 }
 
+const char *sim_node_id(const struct sim_node *node)
+{
+    return node->id;
+}
+
+uint64_t sim_node_instance(const struct sim_node *node)
+{
+    return (uint64_t)node->index << 32 | node->life;
+}
+
 bool sim_node_runs(const struct sim_node *node)
 {
     return node->runs;
@@ -574,6 +604,8 @@ struct sim_node *sim_node_create(struct world *w, int index)
     node->w = w;
     node->index = index;
     node->plan = &w->scenario->nodes[index];
+    snprintf(node->id, sizeof node->id, "%s-%lld", node->plan->role ? "worker" : "speculator",
+             (long long)node->plan->id);
     node->role = node->plan->role ? &worker_role : &speculator_role;
     node->random = random_stream((uint64_t)w->scenario->options.noise_seed, UINT64_C(2) << 32 | (uint64_t)index);
     return node;

@@ -23,10 +23,13 @@ void sim_node_freeze(struct sim_node *node, int64_t for_us);
 void sim_node_hang(struct sim_node *node, int64_t for_us);
 void sim_node_slow(struct sim_node *node, int64_t for_us, double factor);
 void sim_node_lie(struct sim_node *node, int64_t for_us, int lie);
+void sim_node_restart_after(struct sim_node *node, int64_t for_us); // when it drains
 void sim_node_cut(struct sim_node *node);
 void sim_node_hold(struct sim_node *node, int64_t for_us);
 
 bool sim_node_lies(const struct sim_node *node); // now
+const char *sim_node_id(const struct sim_node *node);
+uint64_t sim_node_instance(const struct sim_node *node); // of its present or last process
 bool sim_node_runs(const struct sim_node *node);
 const char *sim_node_check(const struct sim_node *node); // NULL, or which of its accounts do not agree
 bool sim_node_idle(const struct sim_node *node);         // no work; attached, or refused since another node has its id

@@ -3,9 +3,9 @@
 
 #include <math.h>
 
-#define OVER_TARGET_MAX 1.25 // times; 1.04 was the most in 600 scenarios
+#define OVER_TARGET_MAX 1.5  // times; in 190 groups with so many passes 1.04 was the most, later one had over 1.25
 #define DECODES_MORE    1.05 // prompts get this in any case (pace.h)
-enum { PASSES_MIN = 50 };
+enum { PASSES_MIN = 100 };
 
 // The time of the first sequences of the pass, of which the decoding ones come first.
 static double time_of(const struct engine *engine, const struct ragged_batch *batch, int n_seqs)

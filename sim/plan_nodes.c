@@ -15,6 +15,7 @@ static const char *const role_names[NODE_ROLES] = {"speculator", "worker"};
 struct known {
     struct plan_costs costs;
     int64_t token_budget, kv_blocks; // 0: not known
+    double gap_us;                   // between two passes
 };
 
 static bool costs_known(const struct plan_costs *costs)
@@ -39,6 +40,14 @@ static void costs_scale(const json_t *node, struct plan_costs *costs)
     costs->pair_us *= taken_us / us;
 }
 
+// The node's mean time between two passes while it has work.
+static double gap_read(const json_t *node)
+{
+    double gaps = json_number_value(json_object_get(node, "pass_gap_count"));
+    double gap_s = json_number_value(json_object_get(node, "pass_gap_s"));
+    return gaps > 0 && gap_s > 0 ? gap_s * 1e6 / gaps : 0;
+}
+
 static void known_read(const json_t *nodes, const char *role, struct known *known)
 {
     size_t i;
@@ -51,7 +60,8 @@ static void known_read(const json_t *nodes, const char *role, struct known *know
                                  json_number_value(json_object_get(node, "pass_row_us")),
                                  json_number_value(json_object_get(node, "pass_pair_us"))},
                                 json_integer_value(json_object_get(node, "token_budget")),
-                                json_integer_value(json_object_get(node, "kv_blocks"))};
+                                json_integer_value(json_object_get(node, "kv_blocks")),
+                                gap_read(node)};
         costs_scale(node, &known->costs);
         if (costs_known(&known->costs)) return;
     }
@@ -130,6 +140,7 @@ static enum status node_make(struct plan *plan, int role, struct known *known)
                                               .fixed_us = llround(known->costs.fixed_us),
                                               .row_ns = llround(known->costs.row_us * 1e3),
                                               .pair_ps = llround(known->costs.pair_us * 1e6),
+                                              .gap_us = llround(known->gap_us),
                                               .itl_target_ms = o->itl_target_ms,
                                               .noise_percent = o->noise_percent};
     if (o->max_seqs > plan->node[role].budget)

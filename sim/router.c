@@ -50,6 +50,8 @@ struct sim_router {
     bool ready;              // as the core has said
     int open_workers;        // when they were counted last
     int64_t workers_gone_us; // when there were fewer than before
+    uint64_t *drained;       // [n_drained]; processes that an operator drained since the core started
+    int n_drained, drained_capacity;
     struct dispatch_work work[NODE_ROLES];
     struct dispatch_rounds rounds[NODE_ROLES];
 };
@@ -106,14 +108,23 @@ static void passed_over_check(struct world *w)
     }
 }
 
+static bool was_drained(const struct sim_router *router, uint64_t instance)
+{
+    for (int i = 0; i < router->n_drained; i++)
+        if (router->drained[i] == instance) return true;
+    return false;
+}
+
 void sim_router_check(struct world *w)
 {
     struct sim_router *router = w->router;
     const struct core *c = router->core;
     int open = 0;
     if (!c) return;
-    for (const struct core_node *node = core_first_node(c); node; node = core_node_next(node))
+    for (const struct core_node *node = core_first_node(c); node; node = core_node_next(node)) {
         open += node->hello.role == NODE_WORKER && !node->sched.draining;
+        HOLDS(node->leaving || !was_drained(router, node->hello.instance)); // also when it has attached again
+    }
     if (open < router->open_workers) router->workers_gone_us = w->now_us;
     router->open_workers = open;
     HOLDS(router->ready == (open > 0 && !router->drains));
@@ -170,12 +181,14 @@ void sim_router_post(struct sim_router *router, event_fn *fn, void *object, uint
 
 static void bin_check(const struct node_end *end, const Forepack__Cluster__V1__RouterMessage *message)
 {
+    struct world *w = end->w;
     bool prefill = message->kind_case == FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_PREFILL_BIN;
+    HOLDS(!end->link.node->sched.draining);
     size_t n = prefill ? message->prefill_bin->n_sequences : message->score_bin->n_items;
     uint64_t *numbers = mem_alloc_array(n, sizeof *numbers);
     for (size_t i = 0; i < n; i++)
         numbers[i] = prefill ? message->prefill_bin->sequences[i]->request : message->score_bin->items[i]->request;
-    oracle_bin(end->w, end->w->router->core, end->link.node, numbers, (int)n);
+    oracle_bin(w, w->router->core, end->link.node, numbers, (int)n);
     free(numbers);
 }
 
@@ -327,6 +340,7 @@ static void core_start(struct sim_router *router)
     router->ready = router->drains = false;
     router->open_workers = 0;
     router->workers_gone_us = 0;
+    router->n_drained = 0;
     router->core = core_create(&options, &ops);
     memset(router->rounds, 0, sizeof router->rounds);
     router->tick_us = INT64_MAX;
@@ -373,6 +387,30 @@ void sim_router_restart(struct sim_router *router, int64_t for_us, bool drains)
     world_at(w, w->now_us + (drains ? SIM_DRAIN_US : 0), router_ends, router, (uint64_t)for_us, NULL, 0);
 }
 
+static void drain_handle(struct world *w, const struct event *event)
+{
+    struct core *c = w->router->core;
+    if (!c) return;
+    const char *id = sim_node_id(event->object);
+    const struct core_node *node = core_first_node(c);
+    while (node && (strcmp(node->hello.node_id, id) != 0 || (event->tag && node->hello.instance != event->tag)))
+        node = core_node_next(node);
+    bool leaves = node && node->leaving;
+    struct node_drain drain;
+    enum status status = core_drain_node(c, id, event->tag, w->now_us, &drain);
+    HOLDS(status == (node ? STATUS_OK : STATUS_NOT_FOUND));
+    if (!node) return;
+    MEM_GROW(w->router->drained, w->router->n_drained, w->router->drained_capacity);
+    w->router->drained[w->router->n_drained++] = drain.instance;
+    HOLDS(node->leaving && node->sched.draining && drain.was_draining == leaves);
+    HOLDS(drain.instance == node->hello.instance && drain.running == node->sched.account.requests.count);
+}
+
+void sim_router_drain_node(struct sim_router *router, struct sim_node *node, bool this_process)
+{
+    sim_router_post(router, drain_handle, node, this_process ? sim_node_instance(node) : 0);
+}
+
 void sim_router_stall(struct sim_router *router, int64_t for_us)
 {
     int64_t until_us = router->w->now_us + for_us;
@@ -387,6 +425,13 @@ bool sim_router_listens(const struct sim_router *router)
 struct core *sim_router_core(const struct sim_router *router)
 {
     return router->core;
+}
+
+bool sim_router_node_leaves(const struct sim_router *router)
+{
+    for (const struct core_node *node = core_first_node(router->core); node; node = core_node_next(node))
+        if (node->leaving) return true;
+    return false;
 }
 
 bool sim_router_drains(const struct sim_router *router)
@@ -415,5 +460,6 @@ struct sim_router *sim_router_create(struct world *w)
 void sim_router_free(struct sim_router *router)
 {
     router_end(router);
+    free(router->drained);
     free(router);
 }

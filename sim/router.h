@@ -10,6 +10,7 @@
 
 struct core;
 struct request;
+struct sim_node;
 
 struct sim_router *sim_router_create(struct world *w); // listens
 void sim_router_free(struct sim_router *router);
@@ -23,10 +24,13 @@ void sim_router_post(struct sim_router *router, event_fn *fn, void *object, uint
 // Faults.
 #define SIM_DRAIN_US 2000000
 void sim_router_restart(struct sim_router *router, int64_t for_us, bool drains);
+// An operator drains the node: whatever has its id, or only its process of now.
+void sim_router_drain_node(struct sim_router *router, struct sim_node *node, bool this_process);
 void sim_router_stall(struct sim_router *router, int64_t for_us);
 
 struct core *sim_router_core(const struct sim_router *router); // NULL while it is down
 bool sim_router_ended(const struct sim_router *router);        // it is being ended: requests end with it
+bool sim_router_node_leaves(const struct sim_router *router);  // an attached node drains
 bool sim_router_drains(const struct sim_router *router);
 int64_t sim_router_workers_gone_us(const struct sim_router *router); // when a worker group last closed; 0: never
 void sim_router_check(struct world *w);                              // after every event

@@ -55,6 +55,7 @@ static void apply_event(struct world *w, const struct event *event)
 static bool is_idle(const struct world *w)
 {
     if (!clients_all_ended(w) || !sim_router_listens(w->router) || clients_in_router(w)) return false;
+    if (sim_router_node_leaves(w->router)) return false;
     for (int i = 0; i < w->scenario->n_nodes; i++)
         if (sim_node_runs(w->nodes[i]) && !sim_node_idle(w->nodes[i])) return false;
     return true;

@@ -223,6 +223,7 @@ static enum status node_check(const struct scenario_node *node)
                                    {"max_seqs", node->max_seqs, 1, node->budget},
                                    {"noise_percent", node->noise_percent, 0, 99},
                                    {"sample_us", node->sample_us, 0, 1000000},
+                                   {"gap_us", node->gap_us, 0, 1000000},
                                    {NULL, 0, 0, 0}};
     return bounds_check("node", bounds);
 }

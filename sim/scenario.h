@@ -51,7 +51,8 @@
 
 // role: 0 speculator, 1 worker group. id: names the node; two nodes may have the same. up: runs from the start. Times
 // of a pass: fixed_us + rows * row_ns + attention pairs * pair_ps, plus or minus noise_percent, and sample_us for each
-// row that the host samples. itl_target_ms: as the worker's option; -1: unlimited.
+// row that the host samples. gap_us: from the end of a pass to the beginning of the next one. itl_target_ms: as the
+// worker's option; -1: unlimited.
 #define SCENARIO_NODE(FIELD)                                                                                           \
     FIELD(role)                                                                                                        \
     FIELD(id)                                                                                                          \
@@ -66,6 +67,7 @@
     FIELD(pair_ps)                                                                                                     \
     FIELD(noise_percent)                                                                                               \
     FIELD(sample_us)                                                                                                   \
+    FIELD(gap_us)                                                                                                      \
     FIELD(itl_target_ms)
 
 // head: id of a shared prefix of head_tokens tokens, 0: none. tail: id of tokens that are shared from tail_from on,
@@ -118,7 +120,9 @@
     KIND(CUT, "cut")         /* node: its stream breaks, both ends see it */                                           \
     KIND(HOLD, "hold")       /* node, for_us: the network delivers nothing of its stream until then */                 \
     KIND(RESTART, "restart") /* for_us from its end until it starts again, value 1: it drains before, two seconds */   \
-    KIND(STALL, "stall")     /* for_us: the router's process does not run */
+    KIND(STALL, "stall")     /* for_us: the router's process does not run */                                           \
+    KIND(DISMISS, "dismiss") /* node, for_us from its end until it starts again: an operator drains it by its id; */   \
+                             /* value 1: only its process of this moment */
 
 enum action_kind {
 #define SCENARIO_ENUM(kind, name) ACTION_##kind,

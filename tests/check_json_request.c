@@ -60,6 +60,18 @@ START_TEST(bodies_that_are_not_json_objects_are_refused)
 }
 END_TEST
 
+// Sentences of refused requests are logged, prompts are not.
+START_TEST(the_sentence_of_a_malformed_body_quotes_none_of_it)
+{
+    static const char *const bodies[] = {"{\"prompt\":secret}", "{\"prompt\":\"my secret",
+                                         "{\"secret\":1,\"secret\":2}", "{\"a\":1 secret}", "[\"secret\""};
+    for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++) {
+        ck_body_refused(bodies[i], strlen(bodies[i]), "the body is not valid JSON: line 1, column ");
+        ck_assert_msg(!strstr(status_message(), "secret"), "%s", status_message());
+    }
+}
+END_TEST
+
 // `text` n times between `head` and "}".
 static char *repeat(const char *head, const char *text, size_t n)
 {
@@ -306,6 +318,19 @@ START_TEST(fields_arrive_in_the_message)
 }
 END_TEST
 
+START_TEST(max_completion_tokens_wins_over_max_tokens_zero)
+{
+    struct json_generation g;
+    json_t *body = parse("{\"max_tokens\":0,\"max_completion_tokens\":6}");
+    ck_assert_int_eq(json_generation_read(body, &g), STATUS_OK);
+    ck_assert(!g.no_tokens);
+    ck_assert_int_eq(json_generation_finish(&g), STATUS_OK);
+    ck_assert_uint_eq(g.message.sampling->max_tokens, 6);
+    json_generation_fini(&g);
+    json_decref(body);
+}
+END_TEST
+
 // --- writing
 
 static void ck_written(const char *text, size_t n, const char *json)
@@ -358,6 +383,7 @@ int main(void)
     TCase *tc = tcase_create("bodies");
     suite_add_tcase(suite, tc);
     tcase_add_test(tc, bodies_that_are_not_json_objects_are_refused);
+    tcase_add_test(tc, the_sentence_of_a_malformed_body_quotes_none_of_it);
     tcase_add_test(tc, bodies_that_would_take_much_memory_are_refused);
     tcase_add_test(tc, brackets_within_strings_do_not_count);
     tc = tcase_create("fields");
@@ -368,6 +394,7 @@ int main(void)
     tcase_add_test(tc, numbers_out_of_range_are_refused_by_name);
     tcase_add_test(tc, unsupported_parameters_are_refused_unless_they_are_harmless);
     tcase_add_test(tc, fields_arrive_in_the_message);
+    tcase_add_test(tc, max_completion_tokens_wins_over_max_tokens_zero);
     tc = tcase_create("writing");
     suite_add_tcase(suite, tc);
     tcase_add_test(tc, written_text_is_valid_json);

@@ -193,6 +193,14 @@ START_TEST(half_a_character_is_held_back)
     text_stream_finish(stream, &piece);
     check_piece(piece, "", -1);
     text_stream_free(stream);
+
+    stream = open_stream(t, "a\uFFFD");
+    check_piece(push_byte(stream, 'x', true), "x", -1);
+    check_piece(push_byte(stream, 'a', true), "", -1);
+    check_piece(push_byte(stream, 0xE2, true), "", -1);
+    text_stream_finish(stream, &piece);
+    check_piece(piece, "", 0);
+    text_stream_free(stream);
     tokenizer_free(t);
 }
 END_TEST

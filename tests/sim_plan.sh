@@ -40,6 +40,12 @@ printf '{"nodes": [{"role": "worker", "pass_fixed_us": 8000, "pass_row_us": 1000
 printf '{"nodes": [{"role": "worker", "pass_fixed_us": 4000, "pass_row_us": 500.0, "pass_pair_us": 0.1, "kv_blocks": 131072,
     "token_budget": 2048, "passes": 10, "pass_rows": 700, "pass_pairs": 5000, "pass_s": 0.781}]}' >"$work/sums.json"
 [ "$(number ttft_ms_p50 "${load[@]}" --status "$work/sums.json")" = "$one" ] || fail "the sums of passes do not count"
+# Three milliseconds between two passes.
+sed 's/"pass_s": 0.781/&, "pass_gap_count": 100, "pass_gap_s": 0.3/' "$work/sums.json" >"$work/gaps.json"
+slow=(--prompt-tokens 200 --max-tokens 5 --qps 0.1 --requests 10) # no two requests at once
+without=$(number itl_ms_p50 "${slow[@]}" "${costs[@]}") with=$(number itl_ms_p50 "${slow[@]}" --status "$work/gaps.json")
+awk -v a="$without" -v b="$with" 'BEGIN { exit !(b - a > 2.99 && b - a < 3.01) }' ||
+    fail "3 ms between passes make the time between tokens $with instead of $without ms"
 [ "$(number ttft_ms_p50 "${load[@]}" "${costs[@]}" --pass-noise-percent 40)" != "$one" ] || fail "passes do not vary"
 less "$(number ttft_ms_p50 "${load[@]}" --tflops 1 --gbytes-per-s 50)" "$one" "a faster machine is not faster"
 [ "$(number failed --prompt-tokens 5000 --max-tokens 9 --qps 9 "${costs[@]}" --max-queue-tokens 20000)" -gt 0 ] ||

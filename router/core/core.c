@@ -366,6 +366,8 @@ static struct node_status node_status_of(const struct core_node *node)
         .pass_rows = counts->pass_rows - before->pass_rows,
         .pass_pairs = counts->pass_pairs - before->pass_pairs,
         .pass_us = counts->pass_us - before->pass_us,
+        .pass_gaps = counts->pass_gaps - before->pass_gaps,
+        .pass_gap_us = counts->pass_gap_us - before->pass_gap_us,
         .pass_fixed_us = cost->fixed_us,
         .pass_row_us = cost->row_us,
         .pass_pair_us = cost->pair_us,

@@ -179,6 +179,8 @@ struct node_status {
     int kv_blocks_free, running;
     uint64_t tokens_in, tokens_out, cached_tokens;
     uint64_t passes, pass_rows, pass_pairs, pass_us; // sums over its passes
+    uint64_t pass_gaps;                              // between two passes of a node that had work
+    int64_t pass_gap_us;                             // their time
     double pass_fixed_us, pass_row_us, pass_pair_us; // its cost model (sched/cost.h); all 0: not known yet
     int64_t attached_us;                             // when it attached
 };

@@ -244,8 +244,9 @@ void ledger_left_node(struct ledger *ledger, struct request *r)
         ledger->running--;
         waiting_add(ledger, r, 1);
     }
-    a->node = NULL;
     request_list_remove(&r->sched);
+    if (!a->node->sched.account.requests.count) a->node->passed_us = 0; // it waits for work
+    a->node = NULL;
 }
 
 // --- results
@@ -275,10 +276,23 @@ void ledger_node_gone(struct ledger *ledger, const struct core_node *node, int64
     ledger->pools[node->sched.role].gone_us += (uint64_t)(now_us - node->attached_us);
 }
 
+// A node that still has requests when it reports a pass begins the next one at once: the time between the two reports,
+// less the second pass, was spent on messages. It may be negative, since latencies vary; in the sum they cancel.
+static void gap_measure(struct core_node *node, const struct pass_cost *pass, int64_t now_us)
+{
+    struct node_counts *counts = &node->measures->counts;
+    if (node->passed_us) {
+        counts->pass_gaps++;
+        counts->pass_gap_us += now_us - node->passed_us - pass->us;
+    }
+    node->passed_us = node->sched.account.requests.count ? now_us : 0;
+}
+
 void ledger_pass_reported(struct ledger *ledger, struct core_node *node, const struct pass_cost *pass, int64_t now_us)
 {
     ledger->pools[node->sched.role].busy_us += busy_us_of(node, pass, now_us);
     learn_share(&node->sched, pass, now_us);
+    gap_measure(node, pass, now_us);
     cost_learn(&node->sched.cost, pass->rows, pass->pairs, pass->us, now_us);
     histogram_add(&node->measures->pass, pass->us);
     struct node_counts *counts = &node->measures->counts;

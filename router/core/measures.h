@@ -33,6 +33,8 @@ struct node_counts {
     uint64_t tokens_in, tokens_out, cached_tokens, bins;
     uint64_t preemptions; // as the node counts them, since its process started; nodes.c
     uint64_t passes, pass_rows, pass_pairs, pass_us;
+    uint64_t pass_gaps; // between two passes of a node that had work, as the router sees their reports
+    int64_t pass_gap_us;
 };
 
 // Of all nodes that have attached with this id and role. Dashboards know a node by its id: counters go on when it comes

@@ -25,6 +25,7 @@ struct core_node {
     int64_t attached_us, heard_us;
     bool leaving;       // it drains; sched.draining is also true while the node is ejected
     int kv_blocks_free; // by its last heartbeat
+    int64_t passed_us;  // when it reported a pass while it had work left; 0: it had none
     struct node_health health;
     struct node_measures *measures; // of its id; the ledger's list owns them
     struct node_counts at_attach;   // when it attached

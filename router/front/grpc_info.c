@@ -87,7 +87,13 @@ static void detokenize_read_message(const struct grpc_message *message)
     if (status == STATUS_OK) {
         Forepack__V1__DetokenizeResponse response = FOREPACK__V1__DETOKENIZE_RESPONSE__INIT;
         response.text = (ProtobufCBinaryData){text_bytes, (uint8_t *)text};
+        if (m->return_ends) {
+            response.n_ends = m->n_token_ids;
+            response.ends = mem_alloc_array(m->n_token_ids, sizeof *response.ends);
+            wire_token_ends(front, m, text, text_bytes, response.ends);
+        }
         reply_unary(call, &response.base);
+        free(response.ends);
     } else {
         reply_refuse(call, status);
     }
@@ -165,6 +171,8 @@ static void node_fill(const struct node_status *node, int64_t now_us, Forepack__
     m->pass_rows = node->pass_rows;
     m->pass_pairs = node->pass_pairs;
     m->pass_s = (double)node->pass_us / 1e6;
+    m->pass_gap_count = node->pass_gaps;
+    m->pass_gap_s = (double)node->pass_gap_us / 1e6;
 }
 
 static void bins_fill(const struct bin_totals *bins, Forepack__V1__PackInfo *m)

@@ -33,6 +33,7 @@ struct wire_options {
     const struct chat_conversation *conversation; // its prompt; NULL: that of the message
     const char *ids_field;                        // as in struct intake_prompt
     const char *max_tokens_name;                  // of the client's API; NULL: max_tokens
+    bool grammar_valid;                           // it was compiled for another prompt with the same message
 };
 
 // Fills in `r`, which was just created and whose arrival time is set. `text_p` receives the stream that turns its
@@ -55,3 +56,6 @@ enum status wire_tokenize(const struct front *front, const struct Forepack__V1__
                           const struct chat_conversation *conversation, int32_t **tokens_p, int *n_p);
 enum status wire_detokenize(const struct front *front, const struct Forepack__V1__DetokenizeRequest *m, char **text_p,
                             size_t *text_bytes_p);
+// DetokenizeResponse.ends [m->n_token_ids] of that text.
+void wire_token_ends(const struct front *front, const struct Forepack__V1__DetokenizeRequest *m, const char *text,
+                     size_t text_bytes, uint32_t *ends);

@@ -56,7 +56,7 @@ equal "$(jq -cS '{id, text, token_ids}' "$work/out.jsonl" | sort)" "$(jq -cS '{i
 "$bin/forepack" score --server "$server" --prompt-file "$work/prompt" --keep-rate 0.2 --json >"$work/score.json"
 equal true "$(jq '(.token_ids | length) == (.importance | length) and (.kept | length) > 0' "$work/score.json")" "score"
 "$bin/forepack" score --server "$server" --prompt-file "$work/prompt" --html "$work/score.html"
-grep -q "<span" "$work/score.html" || fail "score --html wrote no page"
+grep -q 'class="tok kept i[0-9]"' "$work/score.html" && grep -q 'class="edge"' "$work/score.html" || fail "score --html wrote no page"
 equal "Hello there" "$("$bin/forepack" tokenize --model "$main_model" --no-special "Hello there" |
     "$bin/forepack" detokenize --model "$main_model" -)" "tokenize and back"
 echo "What is this?" | "$bin/forepack" chat --server "$server" --max-tokens 8 >/dev/null
