@@ -68,8 +68,9 @@ struct log_field {
               sizeof((const struct log_field[]){__VA_ARGS__}) / sizeof(struct log_field))
 void log_write(enum log_level level, const char *event, const struct log_field *fields, size_t n_fields);
 
-// For events that others can cause at will: LOG_LIMIT_LINES lines a second at most from each place in the code, so that
-// they cannot fill the disk. The next line that is written has the number of those left out in the field left_out.
+// For events that clients or nodes can cause at will: at most LOG_LIMIT_LINES lines a second from each place in the
+// code, so that the log does not fill the disk. The next line that is written has the number of those left out in the
+// field left_out.
 enum { LOG_LIMIT_LINES = 20 };
 struct log_limit { // static, zero
     atomic_llong second;

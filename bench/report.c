@@ -52,7 +52,7 @@ enum status report_open(const char *path, const char *title, struct report **rep
     struct report *r = mem_alloc(sizeof *r);
     *r = (struct report){.out = out, .path = mem_string(path)};
     fputs("<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n", r->out);
-    fputs("<meta name=\"viewport\" content=\"width=device-width\">\n", r->out);
+    fputs("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n", r->out);
     report_put_element(r, "title", title);
     fputs("<style>", r->out);
     fwrite(page_style, 1, page_style_size, r->out);
@@ -114,7 +114,9 @@ void report_table(struct report *r, const json_t *rows, const char *const *colum
     fputs("<div class=\"wide card\"><table><thead><tr>", r->out);
     for (int c = 0; c < n_columns; c++) {
         const char *heading = strchr(columns[c], '=');
-        report_put_element(r, "th", heading ? heading + 1 : columns[c]);
+        fputs("<th scope=\"col\">", r->out);
+        report_put_text(r, heading ? heading + 1 : columns[c]);
+        fputs("</th>", r->out);
     }
     fputs("</tr></thead>\n", r->out);
     size_t i;
@@ -215,9 +217,10 @@ static void report_put_axis(struct report *r, const struct axis *axis, bool vert
 
 static void report_put_frame(struct report *r, const char *title, const char *x_title, const char *y_title)
 {
-    fprintf(r->out, "<svg class=\"chart\" viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"", WIDTH, HEIGHT);
+    fprintf(r->out, "<div class=\"wide\"><svg class=\"chart\" viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"", WIDTH,
+            HEIGHT);
     report_put_text(r, title);
-    fprintf(r->out, "\">\n<text x=\"%d\" y=\"18\" font-weight=\"600\">", LEFT);
+    fprintf(r->out, "\">\n<text x=\"%d\" y=\"18\" class=\"name\">", LEFT);
     report_put_text(r, title);
     fprintf(r->out, "</text><text class=\"dim\" x=\"%d\" y=\"%d\" text-anchor=\"end\">", WIDTH - RIGHT, HEIGHT - 26);
     report_put_text(r, x_title);
@@ -248,8 +251,8 @@ static void report_put_series(struct report *r, const struct report_series *s, i
     fputs("\"/>\n", r->out);
     for (int p = 0; p < s->n; p++) {
         if (!axis_shows(x->log, s->x[p]) || !axis_shows(y->log, s->y[p])) continue;
-        fprintf(r->out, "<circle r=\"3.5\" fill=\"var(--c%d)\" cx=\"%.1f\" cy=\"%.1f\"><title>", i % COLOURS,
-                axis_x(x, s->x[p]), axis_y(y, s->y[p]));
+        fprintf(r->out, "<circle r=\"%.1f\" fill=\"var(--c%d)\" cx=\"%.1f\" cy=\"%.1f\"><title>", s->n > 40 ? 1.5 : 3.5,
+                i % COLOURS, axis_x(x, s->x[p]), axis_y(y, s->y[p]));
         report_put_text(r, s->name);
         fprintf(r->out, ": %.6g, %.6g</title></circle>\n", s->x[p], s->y[p]);
     }
@@ -275,7 +278,7 @@ void report_lines(struct report *r, const struct report_chart *chart)
         report_put_series(r, &chart->series[i], i, &x, &y);
         report_put_legend(r, i, chart->n_series, chart->series[i].name);
     }
-    fputs("</svg>\n", r->out);
+    fputs("</svg></div>\n", r->out);
 }
 
 void report_bars(struct report *r, const struct report_bars *bars)
@@ -306,5 +309,5 @@ void report_bars(struct report *r, const struct report_bars *bars)
     }
     for (int s = 0; s < bars->n_series; s++)
         report_put_legend(r, s, bars->n_series, bars->series[s]);
-    fputs("</svg>\n", r->out);
+    fputs("</svg></div>\n", r->out);
 }

@@ -5,7 +5,7 @@
 # Usage: bench/soak.sh [--minutes N] [--warm-up-s N] [--out DIR] [--bin DIR] [--concurrency N] [--sample-s N] [--fault-s N]
 #   --minutes N      length of the run (default 60)
 #   --warm-up-s N    seconds at the start that the fitted lines leave out (default: a sixth of the run)
-#   --out DIR        folder for samples.csv, report.md, report.svg and the logs (default bench-out/soak)
+#   --out DIR        folder for samples.csv, report.md, report.html and the logs (default bench-out/soak)
 #   --bin DIR        folder of the programs (default build/release/bin)
 #   --concurrency N  gRPC requests at once, half of them pruned, beside the clients of soak_clients.py (default 24)
 #   --sample-s N     seconds between two samples (default 10)
@@ -160,7 +160,7 @@ for name in router worker-a speculator-a; do # list of open descriptors
 done
 cat "$out/clients.log"
 
-"$here/soak_report.py" "$samples" --warm-up-s "${warm_up_s:-$((lasted / 6))}" --faults "$n_faults" --status "$out/status.json" --svg "$out/report.svg" \
+"$here/soak_report.py" "$samples" --warm-up-s "${warm_up_s:-$((lasted / 6))}" --faults "$n_faults" --status "$out/status.json" --html "$out/report.html" \
     >"$out/report.md" || code=1
 cat "$out/report.md"
 exit $code

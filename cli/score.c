@@ -153,17 +153,28 @@ static int shade_of(double importance, double most)
     return shade < SHADES ? shade : SHADES - 1;
 }
 
-// A character may be cut between tokens: then a span has the tokens that share it. Returns the tokens of the span.
+// A character may be cut between tokens: then a span has the tokens that share it. A token that no token after it in
+// the segment completes has a span of its own.
+static enum status span_text(struct rpc_channel *channel, const Forepack__V1__ScoreResponse *m, const struct segment *s,
+                             size_t at, size_t *n_p, char **text_p, size_t *bytes_p)
+{
+    for (size_t n = 1; n <= SPAN_TOKENS_MAX && at + n - 1 <= s->last; n++) {
+        TRY(tokens_text(channel, m, at, n, text_p, bytes_p));
+        *n_p = n;
+        if (!memmem(*text_p, *bytes_p, "\xEF\xBF\xBD", 3)) return STATUS_OK;
+        free(*text_p);
+    }
+    *n_p = 1;
+    return tokens_text(channel, m, at, 1, text_p, bytes_p);
+}
+
+// Returns the tokens of the span that starts at token `at`.
 static enum status span_write(FILE *file, struct rpc_channel *channel, const Forepack__V1__ScoreResponse *m,
                               const struct segment *s, size_t at, double most, size_t *n_p)
 {
-    char *text = NULL;
-    size_t bytes = 0, n = 0;
-    do {
-        free(text);
-        text = NULL;
-        TRY(tokens_text(channel, m, at, ++n, &text, &bytes));
-    } while (n < SPAN_TOKENS_MAX && at + n <= s->last && memmem(text, bytes, "\xEF\xBF\xBD", 3));
+    char *text;
+    size_t bytes, n;
+    TRY(span_text(channel, m, s, at, &n, &text, &bytes));
     double importance = 0;
     for (size_t t = at; t < at + n; t++)
         importance += t < m->n_importance ? m->importance[t] / (double)n : 0;
@@ -200,11 +211,13 @@ static enum status html_write_tokens(FILE *file, struct rpc_channel *channel, co
                                      const struct segment *segments, int n, size_t chunk_tokens)
 {
     double most = 1e-30;
+    size_t chunk = 0;
     for (size_t t = 0; t < m->n_importance; t++)
         most = fmax(most, m->importance[t]);
     for (int i = 0; i < n; i++) {
         for (size_t at = segments[i].first, used; at <= segments[i].last; at += used) {
-            if (at && chunk_tokens && at % chunk_tokens == 0) fputs("<span class=\"edge\">|</span>", file);
+            if (chunk_tokens && at / chunk_tokens != chunk) fputs("<span class=\"edge\">|</span>", file);
+            if (chunk_tokens) chunk = at / chunk_tokens;
             TRY(span_write(file, channel, m, &segments[i], at, most, &used));
         }
     }

@@ -326,6 +326,41 @@ START_TEST(a_streamed_response_has_openais_events_in_order)
 }
 END_TEST
 
+// Repeating them four times would take hundreds of MiB, of which a client may leave 16 MiB unread.
+START_TEST(the_last_events_of_a_stream_leave_out_many_log_probabilities)
+{
+    enum { PIECES = 2000, LIST_BYTES = 1000 };
+    struct responses_answer a = answer_start();
+    struct bytes out = {0}, list = {0};
+    while (list.n < LIST_BYTES)
+        bytes_add(&list, list.n ? ",{}" : "{}", list.n ? 3 : 2);
+    responses_add_begin(&out, &a);
+    for (int i = 0; i < PIECES; i++) {
+        out.n = 0;
+        responses_add_text(&out, &a, "a", 1, &list);
+        ck_assert_uint_gt(out.n, LIST_BYTES); // each piece has its own
+    }
+    ck_assert_uint_lt(a.items[0].logprobs.n, 1 << 20);
+    out.n = 0;
+    responses_add_end(&out, &a, &(struct responses_end){FINISH_REASON_STOP, &usage, NULL});
+    ck_assert_uint_lt(out.n, 8 * PIECES);
+    bytes_add(&out, "", 1);
+    const char *at = out.data;
+    struct event event;
+    int n = 0;
+    for (; event_next(&at, &event); n++) {
+        if (n == 0) check_at(event.data, "logprobs", "[]");
+        if (n == 3) check_at(event.data, "response.output.0.content.0.logprobs", "[]");
+        if (n == 3) ck_assert_uint_eq(json_string_length(get(event.data, "response.output.0.content.0.text")), PIECES);
+        json_decref(event.data);
+    }
+    ck_assert_int_eq(n, 4);
+    answer_end(&a);
+    bytes_free(&list);
+    bytes_free(&out);
+}
+END_TEST
+
 // Adds the events of an answer with reasoning, text and two calls.
 static void parts_stream(struct responses_answer *a, struct bytes *out)
 {
@@ -614,6 +649,7 @@ int main(void)
     tcase_add_test(tcase, a_response_that_needs_more_is_refused);
     tcase_add_test(tcase, a_response_is_an_object_with_a_message);
     tcase_add_test(tcase, a_streamed_response_has_openais_events_in_order);
+    tcase_add_test(tcase, the_last_events_of_a_stream_leave_out_many_log_probabilities);
     tcase_add_test(tcase, reasoning_and_calls_are_items_of_their_own);
     suite_add_tcase(suite, tcase);
     tcase = tcase_create("messages");

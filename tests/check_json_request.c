@@ -60,6 +60,18 @@ START_TEST(bodies_that_are_not_json_objects_are_refused)
 }
 END_TEST
 
+// Sentences of refused requests are logged, prompts are not.
+START_TEST(the_sentence_of_a_malformed_body_quotes_none_of_it)
+{
+    static const char *const bodies[] = {"{\"prompt\":secret}", "{\"prompt\":\"my secret",
+                                         "{\"secret\":1,\"secret\":2}", "{\"a\":1 secret}", "[\"secret\""};
+    for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++) {
+        ck_body_refused(bodies[i], strlen(bodies[i]), "the body is not valid JSON: line 1, column ");
+        ck_assert_msg(!strstr(status_message(), "secret"), "%s", status_message());
+    }
+}
+END_TEST
+
 // `text` n times between `head` and "}".
 static char *repeat(const char *head, const char *text, size_t n)
 {
@@ -358,6 +370,7 @@ int main(void)
     TCase *tc = tcase_create("bodies");
     suite_add_tcase(suite, tc);
     tcase_add_test(tc, bodies_that_are_not_json_objects_are_refused);
+    tcase_add_test(tc, the_sentence_of_a_malformed_body_quotes_none_of_it);
     tcase_add_test(tc, bodies_that_would_take_much_memory_are_refused);
     tcase_add_test(tc, brackets_within_strings_do_not_count);
     tc = tcase_create("fields");

@@ -18,8 +18,8 @@ struct otlp_source {
     int64_t wall_offset_us;     // from clock_now_us() to the time since 1970
 };
 
-// Appends a request with the spans of the records, linked by `next`. Ends early after the record with which it has more
-// than `max_bytes`. Returns the first record that is not in it, NULL: none is left. *n_spans_p: the number of spans.
+// Appends a request with the spans of the records, linked by `next`, up to and including the record that takes it over
+// `max_bytes`. Returns the first record that is not in it, NULL: none is left. *n_spans_p: the number of spans.
 struct trace_record *otlp_encode(struct otlp_buffer *out, const struct otlp_source *source,
                                  struct trace_record *records, size_t max_bytes, int *n_spans_p);
 

@@ -32,7 +32,7 @@ struct trace_part {
     char *node;     // id of the node; owned, NULL: none
 };
 
-// Parts beyond this number are one part with the last one: a request has some five for each replay.
+// At this number the last part is extended: a request has some five for each replay.
 enum { TRACE_PARTS_MAX = 64, TRACE_ID_ROOM = 2 * TRACE_ID_BYTES + 1 };
 
 struct trace_usage {

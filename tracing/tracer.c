@@ -155,7 +155,7 @@ static struct trace_record *queue_take(struct tracer *tracer)
     tracer->first = rest;
     if (!rest) tracer->end = &tracer->first;
     tracer->n_queued -= n;
-    tracer->queued_us = clock_now_us(); // of the rest: at the latest
+    tracer->queued_us = clock_now_us(); // the rest came earlier
     return first;
 }
 
@@ -177,7 +177,7 @@ static void set_stream(struct tracer *tracer, struct rpc_stream *stream)
     pthread_mutex_unlock(&tracer->lock);
 }
 
-// A message at most once a minute for each kind.
+// Each kind is logged at most once a minute.
 static bool may_log(struct tracer *tracer, enum trace_drop drop)
 {
     int64_t now_us = clock_now_us();

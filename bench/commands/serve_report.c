@@ -256,7 +256,7 @@ void serve_write_report(struct report *report, const struct serve *s)
                                           "requests_per_s=Answers/s",
                                           "prompt_tokens_per_s=Prompt tokens/s",
                                           "output_tokens_per_s=Output tokens/s",
-                                          "good_share=Good answers, share"};
+                                          "good_share=Good share"};
     const char *source = s->flags->prompts ? s->flags->prompts
                          : s->flags->trace ? s->flags->trace
                                            : s->flags->prompt_tokens;

@@ -15,7 +15,7 @@
 
 enum { INFO_BYTES_MAX = 4096 };
 
-// Unpacks the message, checks what all share, answers. NULL where a method has no such step.
+// A method: the type of its message, and what answers the message.
 struct info {
     const ProtobufCMessageDescriptor *type;
     void (*answer)(struct rpc_call *call, const void *m);

@@ -18,6 +18,7 @@
 
 enum { ANSWERS_MAX = 1024 };           // of one exchange
 enum { PROMPT_TOKENS_MAX = 16 << 20 }; // of all its answers: each has a copy of its prompt
+enum { ECHO_MB_MAX = 32 };             // of all its answers, likewise
 
 // --- memory of an input
 
@@ -378,7 +379,8 @@ static enum status read_answer(struct http_generation *g, struct http_input *in,
     m->request_id = id;
     const struct http_prompt *prompt = &in->prompts[index / g->n];
     set_prompt(m, prompt);
-    const struct wire_options options = {in->default_tokens, prompt->conversation, "prompt", in->max_tokens_name};
+    const struct wire_options options = {in->default_tokens, prompt->conversation, "prompt", in->max_tokens_name,
+                                         index > 0};
     return wire_request_read(g->client.front, m, &options, a->request, &a->text);
 }
 
@@ -395,12 +397,35 @@ static void answer_split(struct http_generation *g, const struct http_input *in,
     text_stream_show(a->text, syntax->shown, syntax->n_shown);
 }
 
+// The answer starts with its prompt, whose length was checked. *total_p: bytes of the echoes so far.
+static enum status echo_prompt(struct http_generation *g, const struct http_input *in, struct http_choice *choice,
+                               size_t *total_p)
+{
+    const struct http_prompt *prompt = &in->prompts[choice->index / g->n];
+    const char *text = prompt->text;
+    char *decoded = NULL;
+    size_t n = prompt->text_bytes;
+    if (prompt->n_ids) {
+        TRY(tokenizer_decode(g->client.front->tokenizer, (const int32_t *)prompt->ids, (int)prompt->n_ids,
+                             TOKENIZER_SKIP_SPECIAL, &decoded, &n));
+        text = decoded;
+    }
+    *total_p += n;
+    bool fits = *total_p <= (size_t)ECHO_MB_MAX << 20;
+    if (fits) bytes_add(g->stream ? &choice->echo : &choice->text, text, n);
+    free(decoded);
+    if (fits) return STATUS_OK;
+    return status_fail(STATUS_INVALID, "echo: the prompts of all choices have over %d MiB: send fewer per request",
+                       ECHO_MB_MAX);
+}
+
 // The requests of all choices, linked by `next`.
 static enum status read_answers(struct http_generation *g, struct http_input *in, const struct http_message *message,
                                 struct answer **first_p)
 {
     struct answer **end = first_p, *of_prompt = NULL;
     int64_t prompt_tokens = 0;
+    size_t echo_bytes = 0;
     for (int i = 0; i < g->n_choices; i++) {
         struct answer *a = answer_create(message->user, message->arrived_us);
         *end = a;
@@ -408,27 +433,13 @@ static enum status read_answers(struct http_generation *g, struct http_input *in
         if (i % g->n == 0) of_prompt = NULL;
         TRY(read_answer(g, in, of_prompt ? of_prompt->request : NULL, i, a));
         answer_split(g, in, a);
+        if (in->echo) TRY(echo_prompt(g, in, &g->choices[i], &echo_bytes));
         if (in->echo_logprobs) g->api->echo_begin(g, &g->choices[i], a->request->spec.tokens[0]);
         if (!of_prompt) of_prompt = a;
         prompt_tokens += a->request->spec.n_tokens;
         if (prompt_tokens > PROMPT_TOKENS_MAX)
             return status_fail(STATUS_INVALID, "n: the prompts of all choices have over %d tokens", PROMPT_TOKENS_MAX);
     }
-    return STATUS_OK;
-}
-
-static enum status echo_prompt(const struct front *front, const struct http_prompt *prompt, struct bytes *echo)
-{
-    if (!prompt->n_ids) {
-        bytes_add(echo, prompt->text, prompt->text_bytes);
-        return STATUS_OK;
-    }
-    char *text;
-    size_t n;
-    TRY(tokenizer_decode(front->tokenizer, (const int32_t *)prompt->ids, (int)prompt->n_ids, TOKENIZER_SKIP_SPECIAL,
-                         &text, &n));
-    bytes_add(echo, text, n);
-    free(text);
     return STATUS_OK;
 }
 
@@ -441,14 +452,8 @@ static enum status choices_create(struct http_generation *g, const struct http_i
     }
     g->n_choices = g->n_left = (int)n;
     g->choices = mem_alloc_array((size_t)n, sizeof *g->choices);
-    for (int i = 0; i < g->n_choices; i++) {
-        struct http_choice *choice = &g->choices[i];
-        choice->index = i;
-        if (in->echo) {
-            struct bytes *echo = in->fields.stream ? &choice->echo : &choice->text;
-            TRY(echo_prompt(g->client.front, &in->prompts[i / g->n], echo));
-        }
-    }
+    for (int i = 0; i < g->n_choices; i++)
+        g->choices[i].index = i;
     return STATUS_OK;
 }
 

@@ -60,16 +60,24 @@ static bool is_field_name(const char *name, size_t n)
     return n > 0 && n <= NAME_MAX_BYTES;
 }
 
+// The reason without the bytes of the body that jansson quotes, since it is logged: "invalid token near 'abc'".
+static int reason_length(const char *text)
+{
+    const char *quote = strstr(text, " near ");
+    return (int)(quote ? (size_t)(quote - text) : strlen(text));
+}
+
 static enum status refuse_json(const char *bytes, const json_error_t *error)
 {
     const char *name = NULL;
+    int length = reason_length(error->text);
     bool overflow = json_error_code(error) == json_error_numeric_overflow;
     size_t n = overflow ? member_name(bytes, (size_t)error->position, &name) : 0;
     if (is_field_name(name, n))
-        return status_fail(STATUS_INVALID, "%.*s: the number is out of range: line %d, column %d: %s", (int)n, name,
-                           error->line, error->column, error->text);
-    return status_fail(STATUS_INVALID, "the body is not valid JSON: line %d, column %d: %s", error->line, error->column,
-                       error->text);
+        return status_fail(STATUS_INVALID, "%.*s: the number is out of range: line %d, column %d: %.*s", (int)n, name,
+                           error->line, error->column, length, error->text);
+    return status_fail(STATUS_INVALID, "the body is not valid JSON: line %d, column %d: %.*s", error->line,
+                       error->column, length, error->text);
 }
 
 enum status json_body_parse(const char *bytes, size_t size, json_t **body_p)

@@ -29,7 +29,7 @@ static const struct json_unsupported unsupported[] = {
 };
 // clang-format on
 
-// Not passed on: what the API defines otherwise than /v1/chat/completions, or not at all.
+// Fields that are not passed on: /v1/chat/completions defines them differently, or this API does not have them.
 static const char *const own_fields[] = {"input",
                                          "instructions",
                                          "max_output_tokens",

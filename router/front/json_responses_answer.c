@@ -337,13 +337,29 @@ static void item_begin(struct bytes *out, struct responses_answer *a, enum outpu
     part_event_add(out, a, "response.content_part.added");
 }
 
+// Keeps log-probabilities of the last item for the events at the end: all of the answer, or none.
+static void logprobs_keep(struct responses_answer *a, const struct bytes *logprobs)
+{
+    enum { KEPT_BYTES_MAX = 1 << 20 };
+    struct bytes *kept = &a->items[a->n - 1].logprobs;
+    a->logprobs_bytes += logprobs->n;
+    if (a->logprobs_bytes <= KEPT_BYTES_MAX) {
+        if (kept->n && logprobs->n) JSON_ADD(kept, ",");
+        bytes_copy(kept, logprobs);
+        return;
+    }
+    for (int i = 0; i < a->n; i++) {
+        bytes_free(&a->items[i].logprobs);
+        a->items[i].logprobs = (struct bytes){0};
+    }
+}
+
 static void delta_add(struct bytes *out, struct responses_answer *a, const char *text, size_t n,
                       const struct bytes *logprobs)
 {
     struct responses_item *item = &a->items[a->n - 1];
     const struct bytes piece = {(char *)text, n, n};
-    if (item->logprobs.n && logprobs->n) JSON_ADD(&item->logprobs, ",");
-    bytes_copy(&item->logprobs, logprobs);
+    logprobs_keep(a, logprobs);
     bytes_copy(&item->text, &piece);
     text_event_add(out, a, forms[item->kind].delta, "delta", &piece, logprobs);
 }

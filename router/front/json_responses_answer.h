@@ -27,8 +27,10 @@ struct responses_answer {
     int64_t created_s;            // Unix time
     struct responses_item *items; // [n] owned
     int n, capacity;
-    bool open;        // of a stream: the last item has not ended
-    int64_t n_events; // sent so far
+    // Of a stream:
+    bool open;             // the last item has not ended
+    int64_t n_events;      // sent so far
+    size_t logprobs_bytes; // of all items, kept or not
 };
 void responses_answer_fini(struct responses_answer *a);
 
@@ -46,7 +48,8 @@ void responses_set_items(struct responses_answer *a, const struct bytes *text, c
 void responses_add_object(struct bytes *out, const struct responses_answer *a, const struct responses_end *end);
 
 // The events of a stream: first responses_add_begin(), then one call for each part, last responses_add_end(). Parts
-// become the items of the answer.
+// become the items of the answer. The events at its end repeat them; log-probabilities only up to 1 MiB in all, because
+// they are sent at once and the router keeps them until then.
 void responses_add_begin(struct bytes *out, struct responses_answer *a);
 // `call` is that of OUTPUT_CALL.
 void responses_add_part(struct bytes *out, struct responses_answer *a, enum output_kind kind,

@@ -263,7 +263,7 @@ enum status wire_request_read(const struct front *front, const Forepack__V1__Gen
     TRY(intake_check_name("tenant", m->tenant));
     TRY(sampling_read(m->sampling, &r->spec.sampling));
     TRY(sampling_check(&r->spec.sampling, front->config.vocab_size));
-    TRY(grammar_compile(front, &r->spec.sampling.grammar));
+    if (!options->grammar_valid) TRY(grammar_compile(front, &r->spec.sampling.grammar));
     TRY(prefill_read(front, m->prefill, &r->spec.prefill));
     TRY(prompt_logprobs_read(m->prefill, &r->spec));
     const char *operation = m->n_messages || options->conversation ? "chat" : "text_completion";

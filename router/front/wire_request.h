@@ -33,6 +33,7 @@ struct wire_options {
     const struct chat_conversation *conversation; // its prompt; NULL: that of the message
     const char *ids_field;                        // as in struct intake_prompt
     const char *max_tokens_name;                  // of the client's API; NULL: max_tokens
+    bool grammar_valid;                           // it was compiled for another prompt with the same message
 };
 
 // Fills in `r`, which was just created and whose arrival time is set. `text_p` receives the stream that turns its

@@ -1,16 +1,18 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Hostile input for a router: a compressed bomb, messages of a node that grow when they are unpacked, idle sockets.
+"""Hostile input for a router: a compressed bomb, a long echo, messages of a node that grow when they are unpacked, idle sockets.
 
 Usage: hostile_client.py PROTO_FOLDER ROUTER_PID GRPC_PORT NODE_PORT HTTP_PORT PROTOCOL_VERSION     (exit 77: skipped)
 """
 import importlib
+import json
 import resource
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
 import urllib.request
 
 try:
@@ -123,6 +125,20 @@ def attach(messages, wanted):
     assert received == wanted, received
 
 
+# --- an echo
+
+def ask_for_echoes():
+    """128 choices that start with a prompt of 5 MB, which no context holds."""
+    body = json.dumps({"prompt": "a " * 2500000, "n": 128, "echo": True, "max_tokens": 1}).encode()
+    request = urllib.request.Request(f"http://127.0.0.1:{http_port}/v1/completions", body)
+    try:
+        urllib.request.urlopen(request, timeout=WAIT)
+    except urllib.error.HTTPError as error:
+        assert error.code == 400, error
+    else:
+        raise AssertionError("the prompt was accepted")
+
+
 # --- sockets
 
 def flood(port):
@@ -150,6 +166,7 @@ def measure_flood(name, port, ask):
 
 
 growths = {"a gzip message of 400 MiB": growth(send_bomb)}
+growths["128 echoes of a prompt of 5 MB"] = growth(ask_for_echoes)
 first = hello()
 for name, message in MESSAGES.items():
     growths[f"{name} before Hello"] = growth(lambda: attach([message], []))

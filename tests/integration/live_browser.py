@@ -21,6 +21,7 @@ FAULTS = r"""(() => {
   }
   for (const e of document.querySelectorAll("svg[role=img]")) if (e.checkVisibility() && !e.getAttribute("aria-label")) faults.push("an image without a name");
   for (const e of document.querySelectorAll("table")) if (!e.querySelector("thead th[scope=col]") || !e.getAttribute("aria-labelledby")) faults.push("a table without headings");
+  for (const e of document.querySelectorAll(".card, .wide")) if (e.checkVisibility() && e.scrollWidth > e.clientWidth) faults.push(e.textContent.trim().slice(0, 40) + ": wider than its card");
   if (document.documentElement.scrollWidth > innerWidth) faults.push("the page is wider than the window");
   return faults;
 })()"""
