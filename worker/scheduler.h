@@ -90,21 +90,28 @@ enum status scheduler_create(struct engine *engine, const struct scheduler_limit
                              void *arg, struct scheduler **scheduler_p);
 void scheduler_free(struct scheduler *s); // drops the remaining sequences
 
-// Queues a sequence. INVALID, OUT_OF_RANGE (it can never fit) or EXHAUSTED (65,536 sequences wait), with a sentence.
+// Queues a sequence; holds one with a grammar until scheduler_set_matcher(). INVALID, OUT_OF_RANGE (it can never fit)
+// or EXHAUSTED (65,536 sequences wait), with a sentence.
 enum status scheduler_add(struct scheduler *s, const struct sequence_request *request);
+
+// Queues the held sequence `id`, which must exist. Takes the matcher, which has accepted what was generated before a
+// replay.
+void scheduler_set_matcher(struct scheduler *s, uint64_t id, struct grammar_matcher *matcher);
 
 // Drops the sequence in any state and frees its blocks at once; nothing more is reported for it. False when the
 // scheduler has no such sequence. Neither cancel nor clear may be called from the callback.
 bool scheduler_cancel(struct scheduler *s, uint64_t id);
 void scheduler_clear(struct scheduler *s); // drops all sequences
 
-bool scheduler_busy(const struct scheduler *s); // whether there are sequences
+bool scheduler_busy(const struct scheduler *s);  // whether there are sequences to compute
+bool scheduler_holds(const struct scheduler *s); // whether sequences wait for their matchers
 
-// One pass and its report; nothing without sequences. After a failure, which is the engine's, the group cannot go on.
+// One pass and its report; nothing without sequences to compute. After a failure, which is the engine's, the group
+// cannot go on.
 enum status scheduler_step(struct scheduler *s);
 
 struct scheduler_load {
-    int running, waiting, kv_blocks_free;
+    int running, waiting, kv_blocks_free; // waiting: with held ones
     // Since the start:
     int most_running;
     uint64_t preemptions;
