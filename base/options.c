@@ -18,7 +18,8 @@ struct row_set {
     int n;
 };
 static struct row_set given, given_by_flag;
-static const char *config_path; // of the last --config; points into argv
+static const char **config_files; // [n_config_files] of --config, in this order; they point into argv
+static int n_config_files;
 
 static bool rows_have(const struct row_set *set, const struct option *row)
 {
@@ -202,19 +203,33 @@ static enum status options_set_defaults(const struct option *table)
     return STATUS_OK;
 }
 
+static enum status config_files_list(int argc, char **argv)
+{
+    static int capacity;
+    n_config_files = 0;
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
+        bool follows = strcmp(argv[i], "--config") == 0;
+        if (!follows && strncmp(argv[i], "--config=", 9) != 0) continue;
+        if (follows && i + 1 == argc) return status_fail(STATUS_INVALID, "--config: a file name must follow");
+        MEM_GROW(config_files, n_config_files, capacity);
+        config_files[n_config_files++] = follows ? argv[++i] : argv[i] + 9;
+    }
+    return STATUS_OK;
+}
+
+static enum status config_files_read(const struct option *table, set_fn *set)
+{
+    for (int i = 0; i < n_config_files; i++)
+        TRY(options_read_file(table, config_files[i], set));
+    return STATUS_OK;
+}
+
 enum status options_parse(const struct option *table, int argc, char **argv, char **rest, int *n_rest_p)
 {
-    enum status status = options_set_defaults(table);
-    for (int i = 1; i < argc && status == STATUS_OK; i++) { // the file first, because flags override it
-        if (strcmp(argv[i], "--") == 0) break;
-        if (strcmp(argv[i], "--config") == 0) {
-            if (i + 1 >= argc) return status_fail(STATUS_INVALID, "--config: a file name must follow");
-            status = options_read_file(table, config_path = argv[i + 1], option_set_given);
-        } else if (strncmp(argv[i], "--config=", 9) == 0) {
-            status = options_read_file(table, config_path = argv[i] + 9, option_set_given);
-        }
-    }
-    if (status != STATUS_OK) return status;
+    enum status status = STATUS_OK;
+    TRY(options_set_defaults(table));
+    TRY(config_files_list(argc, argv));
+    TRY(config_files_read(table, option_set_given)); // before the flags, which override it
     int n_rest = 0;
     bool flags = true;
     for (int i = 1; i < argc; i++) {
@@ -252,15 +267,15 @@ bool options_flag_given(const struct option *row)
     return rows_have(&given_by_flag, row);
 }
 
-const char *options_config_path(void)
+bool options_have_config(void)
 {
-    return config_path;
+    return n_config_files > 0;
 }
 
-enum status options_read_again(const struct option *table, const char *path)
+enum status options_read_again(const struct option *table)
 {
     TRY(options_set_defaults(table));
-    return options_read_file(table, path, option_set);
+    return config_files_read(table, option_set);
 }
 
 // --- the settings line of the log

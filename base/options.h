@@ -48,7 +48,7 @@ enum status options_parse(const struct option *table, int argc, char **argv, cha
 // True when the --config file or a flag has set the option.
 bool options_given(const struct option *table, const char *name);
 
-// Reads the --config file of options_parse() again, if there was one (options_reload.c). Sets the values of live rows
+// Reads the --config files of options_parse() again, if there were any (options_reload.c). Sets the values of live rows
 // that no flag has set and that differ, and logs each (`option_changed`); other rows that differ are logged with the
 // hint that they need a new start. INVALID with a sentence: the file has an error, and nothing was changed. On the
 // thread that reads the live values.
@@ -79,9 +79,9 @@ bool option_limits_format(const struct option *row, const char *between, char te
 char *option_name_format(const struct option *row);
 char *option_text_format(const struct option *row, bool unit_shown);
 
-// For options_reload.c. The value as --config would give it, free() it; whether a flag has set the row; the path of the
-// last --config, NULL: none; defaults and the file into `table`, without options_given().
+// For options_reload.c. The value as --config would give it, free() it; whether a flag has set the row; whether there
+// is a --config file; defaults and all such files into `table`, without options_given().
 char *option_value_format(const struct option *row);
 bool options_flag_given(const struct option *row);
-const char *options_config_path(void);
-enum status options_read_again(const struct option *table, const char *path);
+bool options_have_config(void);
+enum status options_read_again(const struct option *table);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading the --config file again. The file is read into a copy of the table with storage of its own: one that has an
-// error changes nothing.
+// Reading the --config files again, into a copy of the table with storage of its own: a file that has an error changes
+// nothing.
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -80,11 +80,10 @@ static void row_compare(const struct option *row, const struct option *now)
 
 enum status options_reload(const struct option *table)
 {
-    const char *path = options_config_path();
-    if (!path) return STATUS_OK;
+    if (!options_have_config()) return STATUS_OK;
     struct copy copy = {0};
     copy_init(&copy, table);
-    enum status status = options_read_again(copy.rows, path);
+    enum status status = options_read_again(copy.rows);
     for (size_t i = 0; status == STATUS_OK && i < copy.n; i++) {
         if (table[i].name[0] != '-' && !options_flag_given(&table[i])) row_compare(&table[i], &copy.rows[i]);
     }

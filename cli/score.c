@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // forepack score: the tokens of a prompt that the speculator would keep. On a terminal, kept text is bold and pruned
-// text dim; elsewhere kept text is between [ and ]. --html writes a page in which each token is shaded
-// by its importance.
+// text dim; elsewhere kept text is between [ and ]. --html writes a page in which each token is shaded by its
+// importance.
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -13,7 +13,6 @@
 #include "cli/commands.h"
 #include "cli/remote.h"
 #include "page/page.h"
-#include "proto/unpack.h"
 
 static struct {
     struct remote remote;
@@ -40,26 +39,40 @@ static const struct option options[] = {
 struct segment {
     size_t first, last; // inclusive
     bool kept;
-    char *text;
-    size_t text_bytes;
 };
 
-static enum status segment_fetch_text(const Forepack__V1__ScoreResponse *m, struct segment *s)
+// The text of the prompt, with the end of each token. The caller frees *text_p.
+static enum status text_fetch(const Forepack__V1__ScoreResponse *m, Forepack__V1__DetokenizeResponse **text_p)
 {
     Forepack__V1__DetokenizeRequest request = FOREPACK__V1__DETOKENIZE_REQUEST__INIT;
-    request.token_ids = m->token_ids + s->first;
-    request.n_token_ids = s->last - s->first + 1;
-    request.keep_special = true;
-    request.continuation = s->first > 0;
+    request.token_ids = m->token_ids;
+    request.n_token_ids = m->n_token_ids;
+    request.keep_special = request.return_ends = true;
     ProtobufCMessage *answer;
-    enum status status = remote_call(&o.remote, "/forepack.v1.Inference/Detokenize", &request.base,
-                                     &forepack__v1__detokenize_response__descriptor, &answer);
-    if (status != STATUS_OK) return status;
-    const Forepack__V1__DetokenizeResponse *text = (const void *)answer;
-    s->text_bytes = text->text.len;
-    s->text = mem_copy(text->text.data, text->text.len);
+    TRY(remote_call(&o.remote, "/forepack.v1.Inference/Detokenize", &request.base,
+                    &forepack__v1__detokenize_response__descriptor, &answer));
+    Forepack__V1__DetokenizeResponse *text = (void *)answer;
+    bool fits = text->n_ends == m->n_token_ids;
+    for (size_t t = 0; t < text->n_ends && fits; t++)
+        fits = text->ends[t] >= (t ? text->ends[t - 1] : 0) && text->ends[t] <= text->text.len;
+    if (fits) {
+        *text_p = text;
+        return STATUS_OK;
+    }
     protobuf_c_message_free_unpacked(answer, NULL);
-    return STATUS_OK;
+    return status_fail(STATUS_DATA, "%s sent a text without the ends of its tokens", o.remote.server);
+}
+
+struct slice {
+    const char *bytes;
+    size_t n;
+};
+
+// The text of tokens [first, last].
+static struct slice tokens_text(const Forepack__V1__DetokenizeResponse *text, size_t first, size_t last)
+{
+    size_t begin = first ? text->ends[first - 1] : 0;
+    return (struct slice){(const char *)text->text.data + begin, text->ends[last] - begin};
 }
 
 // Divides the prompt into segments. The router sends ascending ranges inside the prompt; anything else is an error.
@@ -81,8 +94,6 @@ static enum status segments_create(const Forepack__V1__ScoreResponse *m, struct 
         at = last + 1;
     }
     if (at < m->n_token_ids) segments[n++] = (struct segment){.first = at, .last = m->n_token_ids - 1};
-    for (int i = 0; i < n && status == STATUS_OK; i++)
-        status = segment_fetch_text(m, &segments[i]);
     *segments_p = segments;
     *n_p = n;
     return status;
@@ -96,55 +107,34 @@ static size_t kept_count(const Forepack__V1__ScoreResponse *m)
     return kept;
 }
 
-static void score_print_text(const Forepack__V1__ScoreResponse *m, const struct segment *segments, int n)
+static void score_print_text(const Forepack__V1__ScoreResponse *m, const Forepack__V1__DetokenizeResponse *text,
+                             const struct segment *segments, int n)
 {
     bool color = isatty(STDOUT_FILENO);
     for (int i = 0; i < n; i++) {
         const struct segment *s = &segments[i];
         fputs(color ? (s->kept ? "\033[1m" : "\033[2m") : (s->kept ? "[" : ""), stdout);
-        fwrite(s->text, 1, s->text_bytes, stdout);
+        const struct slice slice = tokens_text(text, s->first, s->last);
+        fwrite(slice.bytes, 1, slice.n, stdout);
         fputs(color ? "\033[0m" : (s->kept ? "]" : ""), stdout);
     }
     printf("\n");
     fprintf(stderr, "kept %zu of %zu tokens; scored in %.1f ms\n", kept_count(m), m->n_token_ids, m->score_ms);
 }
 
-static void html_write_escaped(FILE *file, const char *text, size_t size_bytes)
+static void html_write_escaped(FILE *file, struct slice text)
 {
-    for (size_t i = 0; i < size_bytes; i++) {
-        switch (text[i]) {
+    for (size_t i = 0; i < text.n; i++) {
+        switch (text.bytes[i]) {
         case '&': fputs("&amp;", file); break;
         case '<': fputs("&lt;", file); break;
         case '>': fputs("&gt;", file); break;
-        default: fputc(text[i], file);
+        default: fputc(text.bytes[i], file);
         }
     }
 }
 
-// The text of tokens [first, first + n) over an open channel; free() it.
-static enum status tokens_text(struct rpc_channel *channel, const Forepack__V1__ScoreResponse *m, size_t first,
-                               size_t n, char **text_p, size_t *bytes_p)
-{
-    uint8_t bytes[64];
-    struct rpc_bytes answer;
-    Forepack__V1__DetokenizeRequest request = FOREPACK__V1__DETOKENIZE_REQUEST__INIT;
-    request.token_ids = m->token_ids + first;
-    request.n_token_ids = n;
-    request.keep_special = true;
-    request.continuation = first > 0;
-    size_t size = forepack__v1__detokenize_request__pack(&request, bytes);
-    TRY(rpc_unary(channel, "/forepack.v1.Inference/Detokenize", bytes, size, 60000, &answer));
-    Forepack__V1__DetokenizeResponse *text = (void *)proto_unpack(
-        &forepack__v1__detokenize_response__descriptor, answer.data, answer.size, PROTO_ANSWER_MEMORY_MAX, NULL);
-    rpc_bytes_free(&answer);
-    if (!text) return status_fail(STATUS_DATA, "%s sent a message that cannot be unpacked", o.remote.server);
-    *bytes_p = text->text.len;
-    *text_p = mem_copy(text->text.data, text->text.len);
-    forepack__v1__detokenize_response__free_unpacked(text, NULL);
-    return STATUS_OK;
-}
-
-enum { SHADES = 10, SPAN_TOKENS_MAX = 4 };
+enum { SHADES = 10 };
 
 // A step of the colour ramp. Importances are small and far apart: their square roots are shown.
 static int shade_of(double importance, double most)
@@ -153,38 +143,21 @@ static int shade_of(double importance, double most)
     return shade < SHADES ? shade : SHADES - 1;
 }
 
-// A character may be cut between tokens: then a span has the tokens that share it. A token that no token after it in
-// the segment completes has a span of its own.
-static enum status span_text(struct rpc_channel *channel, const Forepack__V1__ScoreResponse *m, const struct segment *s,
-                             size_t at, size_t *n_p, char **text_p, size_t *bytes_p)
+// Writes a token, with the tokens behind it that share a character with it. Returns their number.
+static size_t span_write(FILE *file, const Forepack__V1__ScoreResponse *m, const Forepack__V1__DetokenizeResponse *text,
+                         const struct segment *s, size_t at, double most)
 {
-    for (size_t n = 1; n <= SPAN_TOKENS_MAX && at + n - 1 <= s->last; n++) {
-        TRY(tokens_text(channel, m, at, n, text_p, bytes_p));
-        *n_p = n;
-        if (!memmem(*text_p, *bytes_p, "\xEF\xBF\xBD", 3)) return STATUS_OK;
-        free(*text_p);
-    }
-    *n_p = 1;
-    return tokens_text(channel, m, at, 1, text_p, bytes_p);
-}
-
-// Returns the tokens of the span that starts at token `at`.
-static enum status span_write(FILE *file, struct rpc_channel *channel, const Forepack__V1__ScoreResponse *m,
-                              const struct segment *s, size_t at, double most, size_t *n_p)
-{
-    char *text;
-    size_t bytes, n;
-    TRY(span_text(channel, m, s, at, &n, &text, &bytes));
+    size_t n = 1;
+    while (at + n <= s->last && !tokens_text(text, at, at + n - 1).n)
+        n++;
     double importance = 0;
     for (size_t t = at; t < at + n; t++)
         importance += t < m->n_importance ? m->importance[t] / (double)n : 0;
     fprintf(file, "<span class=\"tok %s i%d\" title=\"token %zu, importance %.3g\">", s->kept ? "kept" : "drop",
             shade_of(importance, most), at, importance);
-    html_write_escaped(file, text, bytes);
+    html_write_escaped(file, tokens_text(text, at, at + n - 1));
     fputs("</span>", file);
-    free(text);
-    *n_p = n;
-    return STATUS_OK;
+    return n;
 }
 
 static void html_write_head(FILE *file, const Forepack__V1__ScoreResponse *m)
@@ -207,39 +180,32 @@ static void html_write_head(FILE *file, const Forepack__V1__ScoreResponse *m)
           file);
 }
 
-static enum status html_write_tokens(FILE *file, struct rpc_channel *channel, const Forepack__V1__ScoreResponse *m,
-                                     const struct segment *segments, int n, size_t chunk_tokens)
+static void html_write_tokens(FILE *file, const Forepack__V1__ScoreResponse *m,
+                              const Forepack__V1__DetokenizeResponse *text, const struct segment *segments, int n,
+                              size_t chunk_tokens)
 {
     double most = 1e-30;
     size_t chunk = 0;
     for (size_t t = 0; t < m->n_importance; t++)
         most = fmax(most, m->importance[t]);
     for (int i = 0; i < n; i++) {
-        for (size_t at = segments[i].first, used; at <= segments[i].last; at += used) {
+        for (size_t at = segments[i].first; at <= segments[i].last;) {
             if (chunk_tokens && at / chunk_tokens != chunk) fputs("<span class=\"edge\">|</span>", file);
-            if (chunk_tokens) chunk = at / chunk_tokens;
-            TRY(span_write(file, channel, m, &segments[i], at, most, &used));
+            if (chunk_tokens) chunk = at / chunk_tokens; // a character may reach over a border
+            at += span_write(file, m, text, &segments[i], at, most);
         }
     }
-    return STATUS_OK;
 }
 
-static enum status html_write(const Forepack__V1__ScoreResponse *m, const struct segment *segments, int n,
-                              size_t chunk_tokens)
+static enum status html_write(const Forepack__V1__ScoreResponse *m, const Forepack__V1__DetokenizeResponse *text,
+                              const struct segment *segments, int n, size_t chunk_tokens)
 {
-    struct rpc_channel *channel;
     FILE *file = fopen(o.html, "w");
     if (!file) return status_fail(STATUS_INVALID, "--html %s: %s", o.html, strerror(errno));
     html_write_head(file, m);
-    enum status status = remote_open(&o.remote, &channel);
-    if (status == STATUS_OK) {
-        status = html_write_tokens(file, channel, m, segments, n, chunk_tokens);
-        rpc_channel_close(channel);
-    }
+    html_write_tokens(file, m, text, segments, n, chunk_tokens);
     fputs("</div>\n</body></html>\n", file);
-    if (fclose(file) != 0 && status == STATUS_OK)
-        status = status_fail(STATUS_INVALID, "--html %s: %s", o.html, strerror(errno));
-    return status;
+    return fclose(file) == 0 ? STATUS_OK : status_fail(STATUS_INVALID, "--html %s: %s", o.html, strerror(errno));
 }
 
 static void score_print_json(const Forepack__V1__ScoreResponse *m)
@@ -265,15 +231,16 @@ static enum status score_print(const Forepack__V1__ScoreResponse *m, size_t chun
         return STATUS_OK;
     }
     struct segment *segments = NULL;
+    Forepack__V1__DetokenizeResponse *text = NULL;
     int n = 0;
     enum status status = segments_create(m, &segments, &n);
+    if (status == STATUS_OK) status = text_fetch(m, &text);
     if (status == STATUS_OK && o.html) {
-        status = html_write(m, segments, n, chunk_tokens);
+        status = html_write(m, text, segments, n, chunk_tokens);
     } else if (status == STATUS_OK) {
-        score_print_text(m, segments, n);
+        score_print_text(m, text, segments, n);
     }
-    for (int i = 0; i < n; i++)
-        free(segments[i].text);
+    if (text) forepack__v1__detokenize_response__free_unpacked(text, NULL);
     free(segments);
     return status;
 }

@@ -214,8 +214,10 @@ static void put_nodes(struct frame *f, const Forepack__V1__ClusterInfo *m, const
 
 static void frame_put(struct frame *f, const struct reading *now, const struct reading *before)
 {
-    const Forepack__V1__ClusterInfo *m = now->info, *old = before->info ? before->info : m;
-    double seconds = before->info ? (double)(now->at_us - before->at_us) / 1e6 : 0;
+    const Forepack__V1__ClusterInfo *m = now->info;
+    bool same_router = before->info && before->info->uptime_s <= m->uptime_s; // else its counters began again
+    const Forepack__V1__ClusterInfo *old = same_router ? before->info : m;
+    double seconds = same_router ? (double)(now->at_us - before->at_us) / 1e6 : 0;
     put_head(f, m);
     put_rates(f, m, old, seconds);
     put_queue(f, m->queue);

@@ -72,6 +72,7 @@ struct node {
     Forepack__Cluster__V1__Heartbeat load;
     uint64_t last_bin; // of the stream `working_number`, that the working thread has received
     bool draining, signalled, stopping, reader_over; // signalled: by a signal to drain
+    bool woken;                                      // by node_wake()
     bool check_due;                                  // the reader waits until the working thread has run the check
     struct mail *mails; // [capacity]; those from first_mail to first_mail + n_mails are waiting, the oldest first
     int first_mail, n_mails, capacity;
@@ -150,13 +151,23 @@ void node_next(struct node *node, int timeout_ms, struct node_event *event)
     pthread_mutex_lock(&node->mutex);
     do {
         if (node->check_due) run_check(node);
-    } while (!node->n_mails && timeout_ms && wait_until(node, until_us));
+    } while (!node->n_mails && !node->woken && timeout_ms && wait_until(node, until_us));
     if (node->n_mails) {
         struct mail *mail = &node->mails[node->first_mail];
         *event = mail->event;
         mail_note(node, mail);
         node->first_mail = --node->n_mails ? node->first_mail + 1 : 0;
+    } else {
+        node->woken = false;
     }
+    pthread_mutex_unlock(&node->mutex);
+}
+
+void node_wake(struct node *node)
+{
+    pthread_mutex_lock(&node->mutex);
+    node->woken = true;
+    pthread_cond_broadcast(&node->changed);
     pthread_mutex_unlock(&node->mutex);
 }
 

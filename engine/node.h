@@ -37,7 +37,7 @@ struct node_router {
 };
 
 enum node_event_kind {
-    NODE_NOTHING,  // the wait timed out
+    NODE_NOTHING,  // the wait timed out, or node_wake() was called
     NODE_ATTACHED, // Welcome received: work of earlier streams is void
     NODE_MESSAGE,  // score_bin, prefill_bin or cancel
     NODE_DETACHED, // the stream ended: drop all work, the router has reassigned it
@@ -71,6 +71,8 @@ enum status node_start(const struct node_router *router, const Forepack__Cluster
 // Waits up to timeout_ms (0: does not wait, -1: no limit) for the next event. Release it with node_event_free(). Runs
 // the check that the link waits for.
 void node_next(struct node *node, int timeout_ms, struct node_event *event);
+// Any thread: node_next() does not wait, once, when it has no other event.
+void node_wake(struct node *node);
 void node_event_free(struct node_event *event);
 
 // Packs and queues a message. Drops it without a stream, when the router has reassigned the work, and while node_next()

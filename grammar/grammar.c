@@ -232,6 +232,14 @@ enum status grammar_matcher_create(const struct grammar_library *library, const 
     return STATUS_OK;
 }
 
+struct grammar_matcher *grammar_matcher_copy(const struct grammar_matcher *matcher)
+{
+    struct grammar_matcher *copy = mem_alloc(sizeof *copy);
+    copy->library = matcher->library;
+    copy->llg = matcher->library->llg.llg_clone_matcher(matcher->llg);
+    return copy;
+}
+
 void grammar_matcher_free(struct grammar_matcher *matcher)
 {
     if (!matcher) return;

@@ -43,6 +43,8 @@ const char *grammar_library_version(const struct grammar_library *library);
 // wrong, or exceeds the limits (limits.h); the sentence says where.
 enum status grammar_matcher_create(const struct grammar_library *library, const struct grammar_spec *spec,
                                    struct grammar_matcher **matcher_p);
+// A matcher of its own that stands where this one stands.
+struct grammar_matcher *grammar_matcher_copy(const struct grammar_matcher *matcher);
 void grammar_matcher_free(struct grammar_matcher *matcher); // NULL is fine
 
 // 32-bit words of a mask: bit t % 32 of word t / 32 is set if token t may come next.

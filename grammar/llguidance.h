@@ -47,6 +47,7 @@ struct llg_tokenizer_init {
     FUNCTION(void, llg_constraint_init_set_defaults, (struct llg_init *, const struct llg_tokenizer *))                \
     FUNCTION(struct llg_matcher *, llg_new_matcher, (const struct llg_init *, const char *, const char *))             \
     FUNCTION(const char *, llg_matcher_get_error, (struct llg_matcher *))                                              \
+    FUNCTION(struct llg_matcher *, llg_clone_matcher, (const struct llg_matcher *))                                    \
     FUNCTION(void, llg_free_matcher, (struct llg_matcher *))                                                           \
     FUNCTION(size_t, llg_matcher_get_mask_byte_size, (const struct llg_matcher *))                                     \
     FUNCTION(int32_t, llg_matcher_compute_mask_into, (struct llg_matcher *, uint32_t *, size_t))                       \

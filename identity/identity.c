@@ -112,6 +112,13 @@ static enum status check_valid(const struct api_key *key)
     return status_fail(STATUS_UNAUTHENTICATED, "the API key %s expired at %s: ask for a new one", key->id, when);
 }
 
+enum status principal_check_operator(struct principal *p)
+{
+    const struct api_key key = principal_key(p);
+    TRY(check_valid(&key));
+    return key.is_operator ? STATUS_OK : status_fail(STATUS_DENIED, "the API key %s is not an operator's", key.id);
+}
+
 enum status principal_check(struct principal *p, const char *tenant, int32_t priority)
 {
     const struct api_key key = principal_key(p);

@@ -34,6 +34,10 @@ const char *principal_key_id(const struct principal *p); // valid while the prin
 const char *principal_tenant(const struct principal *p);
 bool principal_is_operator(struct principal *p);
 
+// For an operator's call that lasts: UNAUTHENTICATED if the key has expired or was revoked meanwhile, DENIED if it is
+// no operator's any more.
+enum status principal_check_operator(struct principal *p);
+
 // DENIED if a request names another tenant than the key's (empty: it names none) or a higher priority than the key may.
 enum status principal_check(struct principal *p, const char *tenant, int32_t priority);
 

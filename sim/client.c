@@ -234,7 +234,7 @@ static void abort_handle(struct world *w, const struct event *event)
     char *id = mem_string(client->r->id); // the request ends with its own
     if (!core_abort(sim_router_core(w->router), id, 0, w->now_us)) client_fail(client, "cannot be aborted");
     free(id);
-    if (client->r) client_fail(client, "goes on after it was aborted before its start");
+    if (client->r) client_fail(client, "goes on after it was aborted");
 }
 
 void client_abort(struct world *w, int64_t id)

@@ -135,7 +135,7 @@ static void check_ledger(struct world *w, const struct core *c)
             struct class_count *class_count = &waiting[ledger_class_of(r->spec.priority)];
             running += on_worker;
             class_count->requests += !on_worker;
-            class_count->tokens += on_worker ? 0 : r->spec.n_tokens;
+            class_count->tokens += on_worker ? 0 : request_queue_tokens(r);
             check_timer(w, c, r);
         }
     }

@@ -54,6 +54,20 @@ static int32_t draw(const uint32_t *mask, int n_tokens, uint64_t *random)
     return chosen;
 }
 
+// A copy allows the same tokens, and what it accepts changes nothing in the original.
+static void check_copy(const struct grammar_matcher *m, const uint32_t *mask, uint64_t random)
+{
+    size_t n_words = (size_t)grammar_matcher_mask_words(m);
+    uint32_t *again = mem_alloc_array(n_words, 4);
+    struct grammar_matcher *copy = grammar_matcher_copy(m);
+    ck_assert_int_eq(grammar_matcher_mask(copy, again), STATUS_OK);
+    ck_assert_mem_eq(mask, again, n_words * 4);
+    int32_t token = draw(mask, tokenizer_vocab_size(tokenizer), &random);
+    if (token != eos) ck_assert_int_eq(grammar_matcher_accept(copy, &token, 1), STATUS_OK);
+    grammar_matcher_free(copy);
+    free(again);
+}
+
 // Draws an answer; every mask equals that of a new matcher that was given the tokens so far. Returns whether it ended.
 static bool answer(enum grammar_kind kind, const char *text, uint64_t random, bool replay, struct bytes *out)
 {
@@ -70,6 +84,7 @@ static bool answer(enum grammar_kind kind, const char *text, uint64_t random, bo
             ck_assert_int_eq(grammar_matcher_mask(second, again), STATUS_OK);
             ck_assert_mem_eq(mask, again, (size_t)n_words * 4);
             grammar_matcher_free(second);
+            check_copy(m, mask, random + 1);
         }
         tokens[n] = draw(mask, tokenizer_vocab_size(tokenizer), &random);
         ck_assert_int_ge(tokens[n], 0);

@@ -27,7 +27,8 @@ static void take_report(void *arg, const struct step_report *report)
     memset(run->now, 0, sizeof run->now);
     for (int i = 0; i < report->n_outputs; i++) {
         const struct sequence_output *out = &report->outputs[i];
-        ck_assert(out->finish != SEQUENCE_ERROR && out->has_token);
+        ck_assert(out->finish != SEQUENCE_ERROR && (out->has_token || out->n_prompt_logprobs));
+        if (!out->has_token) continue;
         run->now[out->id] = 1;
         run->tokens[out->id][run->n[out->id]++] = out->token;
     }
@@ -39,24 +40,40 @@ static bool needs_host(int id)
     return id % 3 != 0;
 }
 
-static void add_request(struct run *run, int id)
+static void add_sampled(struct run *run, int id, const struct sampling *sampling)
 {
     int32_t tokens[PROMPT];
     for (int i = 0; i < PROMPT; i++)
         tokens[i] = (7 * id + 3 * i) % 200;
-    struct sequence_request request = {
-        .id = (uint64_t)id, .tokens = tokens, .n_tokens = PROMPT, .prompt_tokens = PROMPT};
-    sampling_defaults(&request.sampling);
-    request.sampling.max_tokens = OUTPUT;
-    request.sampling.ignore_eos = true;
-    request.sampling.seed = (uint64_t)id;
-    if (id % 2) request.sampling.temperature = 0.9;
-    if (id % 3 == 1) request.sampling.logprobs = 20;
-    if (id % 3 == 2) request.sampling.repetition_penalty = 1.2;
+    struct sequence_request request = {.id = (uint64_t)id,
+                                       .tokens = tokens,
+                                       .n_tokens = PROMPT,
+                                       .prompt_tokens = PROMPT,
+                                       .sampling = *sampling,
+                                       .logprobs_from = 1};
     ck_assert_int_eq(scheduler_add(run->scheduler, &request), STATUS_OK);
 }
 
-static void open_run(struct run *run, const char *backend, int threads, int64_t pace_us)
+static struct sampling sampling_of(int id)
+{
+    struct sampling sampling;
+    sampling_defaults(&sampling);
+    sampling.max_tokens = OUTPUT;
+    sampling.ignore_eos = true;
+    sampling.seed = (uint64_t)id;
+    if (id % 2) sampling.temperature = 0.9;
+    if (id % 3 == 1) sampling.logprobs = 20;
+    if (id % 3 == 2) sampling.repetition_penalty = 1.2;
+    return sampling;
+}
+
+static void add_request(struct run *run, int id)
+{
+    struct sampling sampling = sampling_of(id);
+    add_sampled(run, id, &sampling);
+}
+
+static void open_empty_run(struct run *run, const char *backend, int threads, int64_t pace_us)
 {
     log_setup("test", LOG_ERROR);
     memset(run, 0, sizeof *run);
@@ -74,6 +91,7 @@ static void open_run(struct run *run, const char *backend, int threads, int64_t 
                                     .threads = threads,
                                     .max_rows = 64,
                                     .max_seqs = REQUESTS,
+                                    .max_logit_rows = 64,
                                     .n_kv_blocks = BLOCKS};
     enum status status = engine_open(&options, run->comm, &run->engine);
     ck_assert_msg(status == STATUS_OK, "%s", status_message());
@@ -84,6 +102,11 @@ static void open_run(struct run *run, const char *backend, int threads, int64_t 
                                       .pace_us = pace_us};
     status = scheduler_create(run->engine, &limits, take_report, run, &run->scheduler);
     ck_assert_msg(status == STATUS_OK, "%s", status_message());
+}
+
+static void open_run(struct run *run, const char *backend, int threads, int64_t pace_us)
+{
+    open_empty_run(run, backend, threads, pace_us);
     for (int id = 0; id < REQUESTS; id++)
         add_request(run, id);
 }
@@ -185,6 +208,93 @@ START_TEST(slow_sampling_does_not_delay_other_sequences)
 }
 END_TEST
 
+// Sampling one row takes sample_us of a target of a second.
+static void step_sampling_in(struct run *run, double sample_us)
+{
+    run->scheduler->pace.decode_us = 1;
+    run->scheduler->pace.sample_us = sample_us;
+    step(run);
+}
+
+// Beside sequence 0, which the backend samples, one row of a pass is sampled on the host. Sequence 1 decodes, and three
+// others ask for a single token again and again: the four take turns.
+START_TEST(first_tokens_do_not_stop_sequences_that_decode)
+{
+    enum { OTHERS = 3, FIRST_OTHER = 2 };
+    static struct run run;
+    open_empty_run(&run, "reference", 1, 1000 * 1000);
+    add_request(&run, 0);
+    add_request(&run, 1);
+    step(&run);
+    struct sampling one_token = sampling_of(2);
+    one_token.max_tokens = 1;
+    bool asks[OTHERS] = {false};
+    int last = 0, first_tokens = 0;
+    for (int pass = 1; run.n[0] < OUTPUT; pass++) {
+        for (int k = 0; k < OTHERS; k++) {
+            int id = FIRST_OTHER + k;
+            first_tokens += run.n[id];
+            if (run.n[id]) asks[k] = false;
+            run.n[id] = 0;
+            if (!asks[k]) add_sampled(&run, id, &one_token);
+            asks[k] = true;
+        }
+        step_sampling_in(&run, 1e9);
+        if (run.now[1]) last = pass;
+        ck_assert_msg(pass - last <= OTHERS + 1, "no token for %d passes", pass - last);
+    }
+    ck_assert_int_ge(first_tokens, OUTPUT / 2);
+    close_run(&run);
+}
+END_TEST
+
+// No sequence waits for the fourth of them, which the first pass cannot complete.
+START_TEST(prompts_with_logprobs_alone_fill_their_passes)
+{
+    static struct run run;
+    open_empty_run(&run, "reference", 1, 1000 * 1000);
+    struct sampling sampling = sampling_of(0);
+    sampling.prompt_logprobs = 1;
+    sampling.max_tokens = 1;
+    for (int id = 0; id < 4; id++)
+        add_sampled(&run, id, &sampling);
+    step_sampling_in(&run, 1e9);
+    ck_assert_int_eq(run.n[0] + run.n[1] + run.n[2], 3);
+    ck_assert_int_eq(run.n[3], 0);
+    step_sampling_in(&run, 1e9);
+    ck_assert_int_eq(run.n[3], 1);
+    close_run(&run);
+}
+END_TEST
+
+// The host reads eight rows of a pass. Eight sequences decode on the host and one on the backend beside the prompt.
+START_TEST(prompt_logprobs_and_tokens_share_the_rows_of_the_host)
+{
+    enum { DECODES = 8, ROWS = 8, ASKS = 11 };
+    static struct run run;
+    open_empty_run(&run, "reference", 1, 1000 * 1000);
+    add_request(&run, 0);
+    struct sampling sampling = sampling_of(1);
+    for (int id = 1; id <= DECODES; id++)
+        add_sampled(&run, id, &sampling);
+    while (!run.n[DECODES])
+        step(&run);
+    sampling = sampling_of(0);
+    sampling.prompt_logprobs = 1;
+    add_sampled(&run, ASKS, &sampling);
+    int passes = 0;
+    for (; !run.n[ASKS]; passes++) {
+        step_sampling_in(&run, 0.44e6 / (ROWS + 0.5));
+        int tokens = 0;
+        for (int id = 1; id <= DECODES; id++)
+            tokens += run.now[id];
+        ck_assert_int_ge(tokens, ROWS / 2);
+    }
+    ck_assert_int_le(passes, 2 + PROMPT / (ROWS / 2));
+    close_run(&run);
+}
+END_TEST
+
 static const struct model_config config = {.n_layers = 16,
                                            .hidden = 2048,
                                            .intermediate = 8192,
@@ -228,6 +338,9 @@ int main(void)
     tcase_add_test(tcase, any_number_of_threads_gives_the_same_bits);
     tcase_add_test(tcase, the_host_samples_only_for_requests_that_need_it);
     tcase_add_test(tcase, slow_sampling_does_not_delay_other_sequences);
+    tcase_add_test(tcase, first_tokens_do_not_stop_sequences_that_decode);
+    tcase_add_test(tcase, prompts_with_logprobs_alone_fill_their_passes);
+    tcase_add_test(tcase, prompt_logprobs_and_tokens_share_the_rows_of_the_host);
     tcase_add_test(tcase, a_pass_with_sampling_and_prompts_keeps_its_target);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/mem.h"
 #include "router/front/json_anthropic.h"
 #include "router/front/json_anthropic_answer.h"
 #include "router/front/json_body.h"
@@ -225,6 +226,28 @@ START_TEST(a_response_that_needs_more_is_refused)
         {"{\"input\":\"a\",\"max_output_tokens\":1.5}", "max_output_tokens: must be a whole number"},
     };
     check_refusals(responses_to_chat, cases, sizeof cases / sizeof *cases);
+}
+END_TEST
+
+// Waiting requests keep what their response repeats.
+START_TEST(a_response_repeats_a_bounded_part_of_its_request)
+{
+    static const struct {
+        const char *head, *sentence;
+    } cases[] = {
+        {"{\"input\":\"a\",\"user\":\"", "user: 300000 bytes long, at most 512 are allowed"},
+        {"{\"input\":\"a\",\"tool_choice\":\"", "tool_choice: 300002 bytes of JSON, at most 262144 are allowed"},
+        {"{\"input\":\"a\",\"text\":{\"other\":\"", "text: 300012 bytes of JSON, at most 262144 are allowed"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        json_t *body, *chat;
+        char *text = mem_format("%s%0300000d\"%s", cases[i].head, 0, i == 2 ? "}}" : "}");
+        body = parse(text);
+        ck_assert_int_eq(responses_to_chat(body, &chat), STATUS_INVALID);
+        ck_assert_str_eq(status_message(), cases[i].sentence);
+        json_decref(body);
+        free(text);
+    }
 }
 END_TEST
 
@@ -647,6 +670,7 @@ int main(void)
     tcase_add_test(tcase, a_response_is_asked_for_as_a_chat);
     tcase_add_test(tcase, a_response_with_tools_is_asked_for_as_a_chat);
     tcase_add_test(tcase, a_response_that_needs_more_is_refused);
+    tcase_add_test(tcase, a_response_repeats_a_bounded_part_of_its_request);
     tcase_add_test(tcase, a_response_is_an_object_with_a_message);
     tcase_add_test(tcase, a_streamed_response_has_openais_events_in_order);
     tcase_add_test(tcase, the_last_events_of_a_stream_leave_out_many_log_probabilities);

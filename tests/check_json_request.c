@@ -318,6 +318,19 @@ START_TEST(fields_arrive_in_the_message)
 }
 END_TEST
 
+START_TEST(max_completion_tokens_wins_over_max_tokens_zero)
+{
+    struct json_generation g;
+    json_t *body = parse("{\"max_tokens\":0,\"max_completion_tokens\":6}");
+    ck_assert_int_eq(json_generation_read(body, &g), STATUS_OK);
+    ck_assert(!g.no_tokens);
+    ck_assert_int_eq(json_generation_finish(&g), STATUS_OK);
+    ck_assert_uint_eq(g.message.sampling->max_tokens, 6);
+    json_generation_fini(&g);
+    json_decref(body);
+}
+END_TEST
+
 // --- writing
 
 static void ck_written(const char *text, size_t n, const char *json)
@@ -381,6 +394,7 @@ int main(void)
     tcase_add_test(tc, numbers_out_of_range_are_refused_by_name);
     tcase_add_test(tc, unsupported_parameters_are_refused_unless_they_are_harmless);
     tcase_add_test(tc, fields_arrive_in_the_message);
+    tcase_add_test(tc, max_completion_tokens_wins_over_max_tokens_zero);
     tc = tcase_create("writing");
     suite_add_tcase(suite, tc);
     tcase_add_test(tc, written_text_is_valid_json);

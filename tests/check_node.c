@@ -154,6 +154,28 @@ START_TEST(a_node_attaches_to_a_restarted_router)
 }
 END_TEST
 
+START_TEST(a_wake_ends_one_wait_behind_all_events)
+{
+    struct test_router router;
+    test_router_open(&router, 0);
+    struct node *node = open_node(router.port, "sleeper");
+    expect_event(node, NODE_ATTACHED);
+    struct node_event event;
+    node_wake(node);
+    node_next(node, -1, &event); // or it waits for ever
+    ck_assert_int_eq(event.kind, NODE_NOTHING);
+    node_wake(node);
+    kill(getpid(), SIGTERM);
+    while (node_next(node, 0, &event), event.kind == NODE_NOTHING)
+        node_wake(node);
+    ck_assert_int_eq(event.kind, NODE_DRAIN);
+    node_next(node, -1, &event);
+    ck_assert_int_eq(event.kind, NODE_NOTHING);
+    node_stop(node);
+    test_router_close(&router);
+}
+END_TEST
+
 START_TEST(a_node_may_start_before_its_router)
 {
     struct test_router router;
@@ -386,6 +408,7 @@ int main(void)
     tcase_add_checked_fixture(link, setup, teardown);
     tcase_add_test(link, hello_work_results_and_heartbeats);
     tcase_add_test(link, a_node_attaches_to_a_restarted_router);
+    tcase_add_test(link, a_wake_ends_one_wait_behind_all_events);
     tcase_add_test(link, a_node_may_start_before_its_router);
     tcase_add_test(link, default_ids_are_unique_and_stay_the_same);
     tcase_add_test(link, a_refused_node_attaches_once_it_is_welcome);

@@ -113,6 +113,26 @@ START_TEST(flags_win)
 }
 END_TEST
 
+START_TEST(all_files_are_read_again_the_last_one_wins)
+{
+    char more[] = "/tmp/forepack-options-XXXXXX";
+    char *argv[] = {"prog", "--config", more, "--config", path};
+    int fd = mkstemp(more);
+    ck_assert(dprintf(fd, "room = 5\nrest = 5\n") > 0 && close(fd) == 0);
+    close(mkstemp(path));
+    write_config("name = a\n");
+    ck_assert_int_eq(options_parse(table, 5, argv, NULL, NULL), STATUS_OK);
+    ck_assert(v.room == 5 && v.rest == 5);
+    char *text = reload("name = b\n", STATUS_OK);
+    ck_assert_ptr_null(strstr(text, "option=room"));
+    ck_assert_ptr_null(strstr(text, "option=rest"));
+    ck_assert(v.room == 5 && strcmp(v.name, "b") == 0);
+    free(text);
+    unlink(more);
+    finish();
+}
+END_TEST
+
 START_TEST(a_file_with_an_error_changes_nothing)
 {
     static const struct {
@@ -163,6 +183,7 @@ int main(void)
     TCase *tcase = tcase_create("all");
     tcase_add_test(tcase, live_options_change_and_others_are_named);
     tcase_add_test(tcase, flags_win);
+    tcase_add_test(tcase, all_files_are_read_again_the_last_one_wins);
     tcase_add_test(tcase, a_file_with_an_error_changes_nothing);
     tcase_add_test(tcase, the_log_level_changes);
     tcase_add_test(tcase, without_a_file_there_is_nothing_to_read);

@@ -3,6 +3,7 @@
 #include <check.h>
 #include <string.h>
 
+#include "base/mem.h"
 #include "tests/core_fixture.h"
 
 static struct fixture f;
@@ -54,6 +55,43 @@ START_TEST(tokens_are_bounded_too)
 }
 END_TEST
 
+static struct client *put_with_grammar(int n_tokens, size_t text_bytes)
+{
+    struct client *client = fixture_request(&f, n_tokens, 4);
+    char *text = mem_alloc(text_bytes + 1);
+    memset(text, 'a', text_bytes);
+    client->r->spec.sampling.grammar = grammar_spec_of(GRAMMAR_REGEX, text);
+    client->r->spec.prefill.mode = PREFILL_OFF;
+    fixture_submit(&f, client);
+    return client;
+}
+
+static void check_waiting_tokens(int64_t expected)
+{
+    struct core_status status = fixture_status(&f);
+    ck_assert_int_eq(status.waiting_tokens, expected);
+    core_status_fini(&status);
+}
+
+START_TEST(four_bytes_of_a_grammar_count_as_a_token)
+{
+    start(0, 0);
+    ck_assert_int_eq(put_with_grammar(10, 4 * 4990 - 3)->ends, 0);
+    ck_assert_int_eq(put_with_grammar(10, 4 * 4980)->ends, 0);
+    check_waiting_tokens(9990);
+    struct client *third = put_with_grammar(10, 1);
+    ck_assert_int_eq(third->status, STATUS_EXHAUSTED);
+    ck_assert_str_eq(third->message,
+                     "the queue is full: prompts of 9990 tokens wait, 10000 are allowed for one of normal priority and "
+                     "this has 11 (4 bytes of its grammar count as one); try again later");
+    ck_assert_int_eq(put_with_grammar(1, 40000)->status, STATUS_OUT_OF_RANGE);
+    ck_assert_int_eq(put_with_grammar(9, 4)->ends, 0);
+    fixture_advance(&f, SECOND); // the node takes what waits
+    check_waiting_tokens(0);
+    fixture_stop(&f);
+}
+END_TEST
+
 START_TEST(tenants_without_a_weight_count_as_one)
 {
     start(50, 2);
@@ -79,6 +117,7 @@ int main(void)
     TCase *tcase = tcase_create("share");
     tcase_add_test(tcase, a_tenant_alone_fills_its_part_and_others_fill_the_rest);
     tcase_add_test(tcase, tokens_are_bounded_too);
+    tcase_add_test(tcase, four_bytes_of_a_grammar_count_as_a_token);
     tcase_add_test(tcase, tenants_without_a_weight_count_as_one);
     tcase_add_test(tcase, without_a_bound_one_tenant_fills_the_queue);
     suite_add_tcase(suite, tcase);

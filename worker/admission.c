@@ -165,7 +165,10 @@ bool admission_start(struct scheduler *s, struct sequence *q)
     }
     bool allocated = sequence_allocate_blocks(s, q, q->n_tokens);
     INVARIANT(allocated, "%d blocks are free, %d tokens need more", block_manager_n_free(s->blocks), q->n_tokens);
-    if (!q->started) q->n_reused = q->n_cached < q->n_kept ? q->n_cached : q->n_kept;
+    if (!q->started) {
+        q->n_reused = q->n_cached < q->n_kept ? q->n_cached : q->n_kept;
+        q->host_pass = s->n_passes;
+    }
     q->started = true;
     s->reused_rows += (uint64_t)q->n_cached;
     sequence_queue_remove(&s->queue, q);

@@ -56,6 +56,11 @@ static void send_to_router(void *node, const Forepack__Cluster__V1__NodeMessage 
     node_send(node, message);
 }
 
+static void wake_node(void *node)
+{
+    node_wake(node);
+}
+
 static void report_load(struct node *node, const struct service *service)
 {
     struct scheduler_load load = service_get_load(service);
@@ -69,7 +74,7 @@ static enum node_end serve_events(struct service *service, struct node *node)
     bool draining = false;
     while (!draining || service_busy(service)) {
         struct node_event event;
-        node_next(node, service_busy(service) ? 0 : -1, &event);
+        node_next(node, service_ready(service) ? 0 : -1, &event);
         enum node_event_kind kind = event.kind;
         switch (kind) {
         case NODE_NOTHING: break;
@@ -116,7 +121,7 @@ static enum node_end serve(struct engine *engine, struct node *node, const struc
         return NODE_END_BROKEN;
     }
     struct grammar_library *grammars = grammars_open(engine);
-    service_set_grammars(service, grammars);
+    service_set_grammars(service, grammars, wake_node);
     report_load(node, service);
     enum node_end end = serve_events(service, node);
     struct scheduler_load load = service_get_load(service);

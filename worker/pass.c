@@ -174,27 +174,40 @@ static void add_short_prompts(struct scheduler *s, const struct sequence *longes
 
 // ---- the pass ----
 
-// Sets how many rows the host may sample: any number if it samples the tokens of all running sequences. Returns whether
-// that is enough for all decode rows.
-static bool limit_host_rows(struct scheduler *s)
+static bool is_decode(const struct sequence *q)
 {
-    int decodes = 0, n = 0;
-    for (int i = 0; i < s->n_running; i++) {
-        if (!pass_host_samples(s, s->running[i])) continue;
-        n++;
-        decodes += sequence_pending(s->running[i]) == 1;
-    }
-    s->host_rows_left = n < s->n_running ? pace_sampled_max(&s->pace) : INT_MAX;
-    return decodes <= s->host_rows_left;
+    return sequence_pending(q) == 1;
 }
 
-// Of the decoding sequences without a row in this pass, the one whose last token is oldest; NULL: none.
-static struct sequence *decode_with_oldest_token(const struct scheduler *s)
+// Sets how many logit rows the host may read: any number if the host reads rows of all running sequences. Returns how
+// many of them are for decode rows: half, if prompts want log-probabilities.
+static int limit_host_rows(struct scheduler *s)
+{
+    bool others = false, rates_prompts = false;
+    for (int i = 0; i < s->n_running; i++) {
+        bool rates = sequence_wants_prompt_logprobs(s->running[i]);
+        rates_prompts |= rates;
+        others |= !rates && !pass_host_samples(s, s->running[i]);
+    }
+    s->host_rows_left = others ? pace_sampled_max(&s->pace) : INT_MAX;
+    return rates_prompts ? s->host_rows_left - s->host_rows_left / 2 : s->host_rows_left;
+}
+
+static int decodes_on_host(const struct scheduler *s)
+{
+    int n = 0;
+    for (int i = 0; i < s->n_running; i++)
+        n += is_decode(s->running[i]) && pass_host_samples(s, s->running[i]);
+    return n;
+}
+
+// Of the decoding sequences without a row in this pass, the one that has waited longest; NULL: none.
+static struct sequence *decode_to_take_turn(const struct scheduler *s)
 {
     struct sequence *oldest = NULL;
     for (int i = 0; i < s->n_running; i++) {
         struct sequence *q = s->running[i];
-        if (sequence_pending(q) > 1 || q->pass_rows > 0) continue;
+        if (!is_decode(q) || q->pass_rows > 0) continue;
         if (!oldest || q->host_pass < oldest->host_pass) oldest = q;
     }
     return oldest;
@@ -203,13 +216,14 @@ static struct sequence *decode_with_oldest_token(const struct scheduler *s)
 // First, so that a long prompt does not delay the next token of the running sequences.
 static void add_decode_rows(struct scheduler *s)
 {
-    bool all = limit_host_rows(s);
+    int turns = limit_host_rows(s);
+    bool all = decodes_on_host(s) <= turns;
     for (int i = 0; i < s->n_running; i++) {
         struct sequence *q = s->running[i];
-        if (sequence_pending(q) == 1 && (all || !pass_host_samples(s, q))) pass_add_rows(s, q, 1);
+        if (is_decode(q) && (all || !pass_host_samples(s, q))) pass_add_rows(s, q, 1);
     }
-    while (!all && s->host_rows_left > 0)
-        pass_add_rows(s, decode_with_oldest_token(s), 1);
+    for (; !all && turns > 0; turns--)
+        pass_add_rows(s, decode_to_take_turn(s), 1);
 }
 
 static void add_running_prompts(struct scheduler *s)

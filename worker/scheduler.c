@@ -4,6 +4,8 @@
 //     scheduler_add ──▶ queue ──start──▶ running ──finish──▶ reported, freed
 //                         ▲                 │
 //                         └─────preempt─────┘        cancel frees from either
+//
+// A sequence with a grammar is held before the queue until it has its matcher.
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -225,45 +227,69 @@ enum status scheduler_step(struct scheduler *s)
 
 // ---- sequences ----
 
+// Where the sequence waits; NULL: it does not.
+static struct sequence_queue *waiting_find(struct scheduler *s, uint64_t id)
+{
+    if (sequence_queue_find(&s->queue, id)) return &s->queue;
+    return sequence_queue_find(&s->held, id) ? &s->held : NULL;
+}
+
 enum status scheduler_add(struct scheduler *s, const struct sequence_request *request)
 {
-    if (s->queue.n >= WAITING_MAX) {
-        return status_fail(STATUS_EXHAUSTED, "%d sequences wait at this group: the limit is reached", s->queue.n);
+    int waiting = s->queue.n + s->held.n;
+    if (waiting >= WAITING_MAX) {
+        return status_fail(STATUS_EXHAUSTED, "%d sequences wait at this group: the limit is reached", waiting);
     }
-    if (sequence_queue_find(&s->queue, request->id) || running_find(s, request->id) >= 0) {
+    if (running_find(s, request->id) >= 0 || waiting_find(s, request->id)) {
         return status_fail(STATUS_INVALID, "request %016llx is already at this group", (unsigned long long)request->id);
     }
     struct sequence_limits limits = {s->config->vocab_size, s->limits.context_tokens, s->limits.kv_blocks};
     struct sequence *q;
     TRY(sequence_create(request, &limits, &q));
-    sequence_queue_push_back(&s->queue, q);
+    sequence_queue_push_back(q->sampling.grammar.kind == GRAMMAR_NONE ? &s->queue : &s->held, q);
     return STATUS_OK;
+}
+
+void scheduler_set_matcher(struct scheduler *s, uint64_t id, struct grammar_matcher *matcher)
+{
+    struct sequence *q = sequence_queue_find(&s->held, id);
+    INVARIANT(q, "no sequence %016llx waits for its matcher", (unsigned long long)id);
+    sequence_set_matcher(q, matcher);
+    sequence_queue_remove(&s->held, q);
+    sequence_queue_push_back(&s->queue, q);
 }
 
 bool scheduler_cancel(struct scheduler *s, uint64_t id)
 {
     int index = running_find(s, id);
-    struct sequence *q = index >= 0 ? s->running[index] : sequence_queue_find(&s->queue, id);
-    if (!q) return false;
+    struct sequence_queue *queue = index >= 0 ? NULL : waiting_find(s, id);
+    if (index < 0 && !queue) return false;
+    struct sequence *q = index >= 0 ? s->running[index] : sequence_queue_find(queue, id);
     log_event(LOG_DEBUG, "sequence_cancelled", LOG_REQUEST(id), LOG_FIELD("tokens", sequence_generated(q)));
     if (index >= 0) {
         admission_remove_running(s, index);
     } else {
-        sequence_queue_remove(&s->queue, q);
+        sequence_queue_remove(queue, q);
     }
     admission_free_sequence(s, q);
     return true;
+}
+
+static void clear_queue(struct scheduler *s, struct sequence_queue *queue)
+{
+    while (queue->head) {
+        struct sequence *q = queue->head;
+        sequence_queue_remove(queue, q);
+        admission_free_sequence(s, q);
+    }
 }
 
 void scheduler_clear(struct scheduler *s)
 {
     while (s->n_running)
         admission_free_sequence(s, s->running[--s->n_running]);
-    while (s->queue.head) {
-        struct sequence *q = s->queue.head;
-        sequence_queue_remove(&s->queue, q);
-        admission_free_sequence(s, q);
-    }
+    clear_queue(s, &s->queue);
+    clear_queue(s, &s->held);
 }
 
 bool scheduler_busy(const struct scheduler *s)
@@ -271,10 +297,15 @@ bool scheduler_busy(const struct scheduler *s)
     return s->n_running > 0 || s->queue.n > 0;
 }
 
+bool scheduler_holds(const struct scheduler *s)
+{
+    return s->held.n > 0;
+}
+
 struct scheduler_load scheduler_get_load(const struct scheduler *s)
 {
-    return (struct scheduler_load){s->n_running,    s->queue.n,     block_manager_n_free(s->blocks),
-                                   s->most_running, s->preemptions, s->prompt_rows,
+    return (struct scheduler_load){s->n_running,    s->queue.n + s->held.n, block_manager_n_free(s->blocks),
+                                   s->most_running, s->preemptions,         s->prompt_rows,
                                    s->reused_rows,  s->host_sampled};
 }
 

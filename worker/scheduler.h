@@ -20,13 +20,15 @@
 // to its end. A sequence that cannot fit the whole cache is refused by scheduler_add().
 //
 // Sampling: the backend samples tokens where it can. The host samples the others, in parallel on the threads of the CPU
-// backend. While other sequences run, pacing limits these rows: sequences with such rows then take turns, the one whose
-// last token is oldest first, and the others of them skip the pass.
+// backend. While other sequences run, pacing limits these rows: sequences with such rows then take turns, and the
+// others of them skip the pass. The first is the one that has waited longest, since its last token or since it started,
+// so new sequences cannot hold up those that decode, nor decodes a first token.
 //
 // Log-probabilities of the prompt: every row of such a prompt but the last has logits, of which the model has room for
 // max_logit_rows in a pass. One of these rows is kept for each sequence that the pass may contain, so that every prompt
 // advances; such prompts share the others. The host reads each row's logits after the pass, which pacing limits like
-// sampling. Such a prompt uses no cached entries, because they come without logits; its blocks are published.
+// sampling; such prompts may use half of these rows beside decodes. Such a prompt uses no cached entries, because they
+// come without logits; its blocks are published.
 //
 // Structured output: the mask of the grammar is applied before sampling. A sequence ends with the token that completes
 // its grammar, without a pass for EOS.
@@ -88,21 +90,28 @@ enum status scheduler_create(struct engine *engine, const struct scheduler_limit
                              void *arg, struct scheduler **scheduler_p);
 void scheduler_free(struct scheduler *s); // drops the remaining sequences
 
-// Queues a sequence. INVALID, OUT_OF_RANGE (it can never fit) or EXHAUSTED (65,536 sequences wait), with a sentence.
+// Queues a sequence; holds one with a grammar until scheduler_set_matcher(). INVALID, OUT_OF_RANGE (it can never fit)
+// or EXHAUSTED (65,536 sequences wait), with a sentence.
 enum status scheduler_add(struct scheduler *s, const struct sequence_request *request);
+
+// Queues the held sequence `id`, which must exist. Takes the matcher, which has accepted what was generated before a
+// replay.
+void scheduler_set_matcher(struct scheduler *s, uint64_t id, struct grammar_matcher *matcher);
 
 // Drops the sequence in any state and frees its blocks at once; nothing more is reported for it. False when the
 // scheduler has no such sequence. Neither cancel nor clear may be called from the callback.
 bool scheduler_cancel(struct scheduler *s, uint64_t id);
 void scheduler_clear(struct scheduler *s); // drops all sequences
 
-bool scheduler_busy(const struct scheduler *s); // whether there are sequences
+bool scheduler_busy(const struct scheduler *s);  // whether there are sequences to compute
+bool scheduler_holds(const struct scheduler *s); // whether sequences wait for their matchers
 
-// One pass and its report; nothing without sequences. After a failure, which is the engine's, the group cannot go on.
+// One pass and its report; nothing without sequences to compute. After a failure, which is the engine's, the group
+// cannot go on.
 enum status scheduler_step(struct scheduler *s);
 
 struct scheduler_load {
-    int running, waiting, kv_blocks_free;
+    int running, waiting, kv_blocks_free; // waiting: with held ones
     // Since the start:
     int most_running;
     uint64_t preemptions;

@@ -30,7 +30,8 @@ struct scheduler {
     bool backend_samples; // the backend can sample tokens, see model_samples()
 
     struct sequence_queue queue;
-    struct sequence **running; // [max_seqs] in the order in which they were started
+    struct sequence_queue held; // until they have their matchers
+    struct sequence **running;  // [max_seqs] in the order in which they were started
     int n_running, most_running;
     uint64_t preemptions, prompt_rows, reused_rows, host_sampled, n_passes;
     struct pace pace;

@@ -108,9 +108,7 @@ enum status sequence_create(const struct sequence_request *r, const struct seque
     s->salt = r->salt;
     s->sampling = r->sampling;
     s->sampling.logit_bias = logit_bias_copy(&r->sampling.logit_bias);
-    s->sampling.grammar.text = NULL; // the matcher has it
-    s->matcher = r->matcher;
-    if (s->matcher) s->mask = mem_alloc_array((size_t)grammar_matcher_mask_words(s->matcher), sizeof *s->mask);
+    s->sampling.grammar.text = NULL; // the matcher will have it
     s->n_kept = r->n_tokens - r->n_generated;
     s->n_tokens = r->n_tokens;
     s->prompt_tokens = r->prompt_tokens;
@@ -135,6 +133,12 @@ enum status sequence_create(const struct sequence_request *r, const struct seque
     s->blocks = mem_alloc_array((size_t)kv_blocks_for((int)entries_needed(r)), sizeof *s->blocks);
     *sequence_p = s;
     return STATUS_OK;
+}
+
+void sequence_set_matcher(struct sequence *s, struct grammar_matcher *matcher)
+{
+    s->matcher = matcher;
+    s->mask = mem_alloc_array((size_t)grammar_matcher_mask_words(matcher), sizeof *s->mask);
 }
 
 void sequence_free(struct sequence *s)

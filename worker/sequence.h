@@ -25,8 +25,6 @@ struct sequence_request {
     int n_penalty_ids;
     int logprobs_from; // with sampling.prompt_logprobs: index of the first prompt token whose log-probability is wanted
     uint64_t salt;     // of the prefix cache: blocks are shared among equal salts
-    // Matcher of sampling.grammar after the generated tokens; NULL: no grammar. A created sequence owns the matcher.
-    struct grammar_matcher *matcher;
 };
 
 struct sequence_limits {
@@ -42,7 +40,7 @@ struct sequence {
     int32_t *positions; // [n_kept + max_tokens]
     int32_t *penalty_ids;
     int n_penalty_ids;
-    struct grammar_matcher *matcher; // owned; NULL: any token may come next
+    struct grammar_matcher *matcher; // of sampling.grammar, after the tokens so far; owned; NULL: none
     uint32_t *mask;                  // of the matcher, for the token that is being sampled
     int n_kept, n_tokens, prompt_tokens;
     int next_logprob;          // the prompt token whose log-probability is reported next; n_kept: none
@@ -58,7 +56,7 @@ struct sequence {
     bool is_chunked;           // a pass contained part of its prompt
     int pass_rows;             // rows in the pass being composed
     int pass_logprobs;         // of them, rows that give the log-probability of a prompt token
-    uint64_t host_pass;        // number of the last pass after which the host sampled its token
+    uint64_t host_pass;        // of the last token that the host sampled, before it the pass that started the sequence
     int64_t added_us;
     struct sequence *previous, *next; // in the scheduler's queue
 };
@@ -66,7 +64,8 @@ struct sequence {
 // Checks and copies the request. STATUS_INVALID or STATUS_OUT_OF_RANGE with a sentence.
 enum status sequence_create(const struct sequence_request *request, const struct sequence_limits *limits,
                             struct sequence **sequence_p);
-void sequence_free(struct sequence *s); // its blocks must have been released
+void sequence_set_matcher(struct sequence *s, struct grammar_matcher *matcher); // owns it from now on
+void sequence_free(struct sequence *s);                                         // its blocks must have been released
 
 // Rows that the next pass or passes have to compute.
 static inline int sequence_pending(const struct sequence *s)

@@ -24,7 +24,7 @@ struct answer {
 
 struct service {
     struct scheduler *scheduler;
-    const struct grammar_library *grammars; // borrowed; NULL: no structured output
+    struct grammar_compiler *compiler; // NULL: no structured output
     service_send_fn *send;
     void *arg;
     struct answer *answers;    // [max_seqs]
@@ -155,22 +155,42 @@ static enum status sampling_read(const sampling_message *m, struct sampling *s)
     return sampling_from_message(&m->base, s);
 }
 
-// A matcher that has read what was generated before a replay.
-static enum status matcher_create(const struct service *service, const struct sequence_request *request,
-                                  struct grammar_matcher **matcher_p)
+static enum status grammar_check(const struct service *service, const struct grammar_spec *spec)
+{
+    if (spec->kind == GRAMMAR_NONE) return STATUS_OK;
+    if (!service->compiler)
+        return status_fail(STATUS_UNSUPPORTED, "structured output: llguidance is not installed on this worker");
+    return grammar_spec_check(spec);
+}
+
+// The matcher reads what was generated before a replay.
+static void grammar_compile(struct service *service, const struct sequence_request *request)
 {
     const struct grammar_spec *spec = &request->sampling.grammar;
-    if (spec->kind == GRAMMAR_NONE) return STATUS_OK;
-    if (!service->grammars)
-        return status_fail(STATUS_UNSUPPORTED, "structured output: llguidance is not installed on this worker");
-    if (request->n_generated < 0 || request->n_generated > request->n_tokens)
-        return status_fail(STATUS_INVALID, "%d tokens, %d of them generated", request->n_tokens, request->n_generated);
-    TRY(grammar_spec_check(spec));
-    TRY(grammar_matcher_create(service->grammars, spec, matcher_p));
-    const int32_t *generated = request->tokens + request->n_tokens - request->n_generated;
-    enum status status = grammar_matcher_accept(*matcher_p, generated, request->n_generated);
-    if (status != STATUS_OK) grammar_matcher_free(*matcher_p);
-    return status;
+    if (spec->kind == GRAMMAR_NONE) return;
+    int n = request->n_generated;
+    grammar_compiler_add(service->compiler, request->id, spec, request->tokens + request->n_tokens - n, n);
+}
+
+// Queues the sequences whose matchers are ready.
+static void take_matchers(struct service *service)
+{
+    struct grammar_compiled compiled;
+    while (service->compiler && grammar_compiler_take(service->compiler, &compiled)) {
+        if (compiled.matcher) {
+            scheduler_set_matcher(service->scheduler, compiled.id, compiled.matcher);
+        } else {
+            scheduler_cancel(service->scheduler, compiled.id);
+            send_refusal(service, compiled.id, compiled.reason);
+        }
+        free(compiled.reason);
+    }
+}
+
+static void cancel(struct service *service, uint64_t id)
+{
+    if (service->compiler) grammar_compiler_drop(service->compiler, id);
+    scheduler_cancel(service->scheduler, id); // a request may have ended already
 }
 
 static void kept_read(struct service *service, const sequence_message *m)
@@ -200,12 +220,9 @@ static enum status sequence_add(struct service *service, const sequence_message 
     TRY(sampling_read(m->sampling, &request.sampling));
     kept_read(service, m);
     request.kept = service->kept;
-    TRY(matcher_create(service, &request, &request.matcher));
-    enum status status = scheduler_add(service->scheduler, &request);
-    if (status != STATUS_OK) {
-        grammar_matcher_free(request.matcher);
-        return status;
-    }
+    TRY(grammar_check(service, &request.sampling.grammar));
+    TRY(scheduler_add(service->scheduler, &request));
+    grammar_compile(service, &request);
     log_event(LOG_DEBUG, "sequence_received", LOG_REQUEST(m->request), LOG_FIELD("tokens", request.n_tokens),
               LOG_FIELD("prompt_tokens", request.prompt_tokens), LOG_FIELD("generated", request.n_generated),
               LOG_FIELD("trace", (const char *)m->trace));
@@ -221,8 +238,8 @@ void service_handle(struct service *service, const Forepack__Cluster__V1__Router
                 send_refusal(service, bin->sequences[i]->request, status_message());
         }
     } else if (message->kind_case == FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_CANCEL) {
-        for (size_t i = 0; i < message->cancel->n_requests; i++) // a request may have ended already
-            scheduler_cancel(service->scheduler, message->cancel->requests[i]);
+        for (size_t i = 0; i < message->cancel->n_requests; i++)
+            cancel(service, message->cancel->requests[i]);
     }
 }
 
@@ -254,6 +271,7 @@ enum status service_create(struct engine *engine, const struct scheduler_limits 
 
 void service_free(struct service *service)
 {
+    grammar_compiler_free(service->compiler);
     scheduler_free(service->scheduler);
     free(service->answers);
     free(service->results);
@@ -263,23 +281,31 @@ void service_free(struct service *service)
     free(service);
 }
 
-void service_set_grammars(struct service *service, const struct grammar_library *grammars)
+void service_set_grammars(struct service *service, const struct grammar_library *grammars, grammar_wake_fn *wake)
 {
-    service->grammars = grammars;
+    grammar_compiler_free(service->compiler);
+    service->compiler = grammars ? grammar_compiler_create(grammars, wake, service->arg) : NULL;
 }
 
 void service_drop_all(struct service *service)
 {
+    if (service->compiler) grammar_compiler_drop_all(service->compiler);
     scheduler_clear(service->scheduler);
 }
 
 bool service_busy(const struct service *service)
+{
+    return scheduler_busy(service->scheduler) || scheduler_holds(service->scheduler);
+}
+
+bool service_ready(const struct service *service)
 {
     return scheduler_busy(service->scheduler);
 }
 
 enum status service_step(struct service *service)
 {
+    take_matchers(service);
     return scheduler_step(service->scheduler);
 }
 

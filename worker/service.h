@@ -6,6 +6,7 @@
 // Owned by the leader's working thread. Has no sockets: messages leave through a callback.
 #pragma once
 
+#include "grammar/compiler.h"
 #include "proto/forepack/cluster/v1/cluster.pb-c.h"
 #include "worker/scheduler.h"
 
@@ -19,14 +20,17 @@ enum status service_create(struct engine *engine, const struct scheduler_limits 
                            void *arg, struct service **service_p);
 void service_free(struct service *service);
 
-// For structured output. Borrowed; NULL, as at the start: sequences with a grammar are refused.
-void service_set_grammars(struct service *service, const struct grammar_library *grammars);
+// For structured output. Borrowed; NULL, as at the start: sequences with a grammar are refused. Grammars are compiled
+// on another thread, which calls `wake` with service_create()'s arg when service_step() has sequences to begin.
+void service_set_grammars(struct service *service, const struct grammar_library *grammars, grammar_wake_fn *wake);
 
 // Handles a prefill_bin or cancel message; ignores others.
 void service_handle(struct service *service, const Forepack__Cluster__V1__RouterMessage *message);
 void service_drop_all(struct service *service); // after the stream ended: the router has reassigned all sequences
 
-bool service_busy(const struct service *service);
+bool service_busy(const struct service *service); // whether there are sequences
+// Whether service_step() has work. Without any it need not be called until a message or `wake` comes.
+bool service_ready(const struct service *service);
 enum status service_step(struct service *service); // after a failure the group is lost
 struct scheduler_load service_get_load(const struct service *service);
 const struct scheduler *service_scheduler(const struct service *service); // for checks

@@ -126,7 +126,7 @@ static enum status check_tenant(const struct core *c, const struct request *r, i
     int64_t waiting_tokens = ledger_waiting_tokens(&c->ledger);
     if (!tenant) return STATUS_OK;
     if (tenant_share_allows(percent, tenant->waiting, 1, requests, waiting_requests(c)) &&
-        tenant_share_allows(percent, tenant->waiting_tokens, r->spec.n_tokens, tokens, waiting_tokens))
+        tenant_share_allows(percent, tenant->waiting_tokens, request_queue_tokens(r), tokens, waiting_tokens))
         return STATUS_OK;
     return status_fail(STATUS_EXHAUSTED,
                        "the queue is full for this tenant: %d of its requests with %lld prompt tokens wait, and places "
@@ -139,15 +139,17 @@ static enum status check_queue(const struct core *c, const struct request *r)
 {
     enum queue_class queue_class = ledger_class_of(r->spec.priority);
     const char *name = queue_class_name(queue_class);
-    int n_tokens = r->spec.n_tokens;
+    int64_t n_tokens = request_queue_tokens(r);
+    const char *grammar = n_tokens > r->spec.n_tokens ? " (4 bytes of its grammar count as one)" : "";
     int64_t requests = class_bound(c, c->options.max_queue_requests, queue_class);
     int64_t tokens = class_bound(c, c->options.max_queue_tokens, queue_class);
     int64_t waiting_tokens = ledger_waiting_tokens(&c->ledger);
     if (n_tokens > tokens) {
-        return status_fail(STATUS_OUT_OF_RANGE,
-                           "the prompt of %d tokens is longer than the router's whole queue may be (%lld tokens for %s "
-                           "priority)",
-                           n_tokens, (long long)tokens, name);
+        return status_fail(
+            STATUS_OUT_OF_RANGE,
+            "the prompt of %lld tokens%s is longer than the router's whole queue may be (%lld tokens for %s "
+            "priority)",
+            (long long)n_tokens, grammar, (long long)tokens, name);
     }
     if (waiting_requests(c) >= requests) {
         return status_fail(
@@ -159,8 +161,8 @@ static enum status check_queue(const struct core *c, const struct request *r)
         return status_fail(
             STATUS_EXHAUSTED,
             "the queue is full: prompts of %lld tokens wait, %lld are allowed for one of %s priority and "
-            "this has %d; try again later",
-            (long long)waiting_tokens, (long long)tokens, name, n_tokens);
+            "this has %lld%s; try again later",
+            (long long)waiting_tokens, (long long)tokens, name, (long long)n_tokens, grammar);
     }
     return check_tenant(c, r, requests, tokens);
 }

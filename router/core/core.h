@@ -52,7 +52,7 @@ const char *queue_class_name(enum queue_class queue_class);
 
 struct core_options {
     int max_queue_requests;                     // requests that are on no worker group; more: EXHAUSTED
-    int64_t max_queue_tokens;                   // their prompt tokens
+    int64_t max_queue_tokens;                   // their prompt tokens, see request_queue_tokens()
     int queue_reserve_percent;                  // of both, kept free by each class for each above; under 50
     int tenant_queue_percent;                   // of both, for one tenant (tenant_share.h); 0: no bound
     const struct tenant_weight *tenant_weights; // borrowed; if there are any, tenants not in it are bounded as one

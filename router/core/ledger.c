@@ -31,10 +31,11 @@ int64_t ledger_waiting_tokens(const struct ledger *ledger)
 static void waiting_add(struct ledger *ledger, const struct request *r, int sign)
 {
     struct class_count *count = &ledger->waiting[ledger_class_of(r->spec.priority)];
+    int64_t tokens = sign * request_queue_tokens(r);
     count->requests += sign;
-    count->tokens += sign * (int64_t)r->spec.n_tokens;
+    count->tokens += tokens;
     r->account.tenant->waiting += sign;
-    r->account.tenant->waiting_tokens += sign * (int64_t)r->spec.n_tokens;
+    r->account.tenant->waiting_tokens += tokens;
 }
 
 static bool on_worker(const struct request *r)

@@ -18,7 +18,7 @@
 
 struct class_count {
     int requests;
-    int64_t tokens; // of their prompts
+    int64_t tokens; // request_queue_tokens()
 };
 
 // Of all nodes of a pool that have ever been attached. Counters only grow.

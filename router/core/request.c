@@ -87,6 +87,12 @@ void request_copy_spec(const struct request *from, struct request *to)
     to->spec.tenant = mem_string(spec->tenant);
 }
 
+int64_t request_queue_tokens(const struct request *r)
+{
+    size_t token_bytes = sizeof *r->spec.tokens;
+    return r->spec.n_tokens + (int64_t)((r->spec.sampling.grammar.text_bytes + token_bytes - 1) / token_bytes);
+}
+
 const char *request_deadline_name(const struct request *r)
 {
     return r->spec.deadline_of_call ? "the call's deadline" : "ttft_deadline_ms";

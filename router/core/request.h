@@ -138,6 +138,9 @@ struct request *request_create(void); // any thread
 void request_free(struct request *r);
 // A deep copy of the spec, into a request that was just created.
 void request_copy_spec(const struct request *from, struct request *to);
+// What the request takes of the queue's prompt tokens: its prompt, and a token for every 4 bytes of its grammar, which
+// take as much memory.
+int64_t request_queue_tokens(const struct request *r);
 const char *request_deadline_name(const struct request *r); // of its ttft_deadline_us, in sentences for the client
 
 bool request_may_follow(enum request_state from, enum request_state to);

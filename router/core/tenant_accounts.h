@@ -14,7 +14,7 @@ struct tenant_account {
     char *name;
     int refs; // requests that have not ended
     int waiting;
-    int64_t waiting_tokens; // of their prompts
+    int64_t waiting_tokens; // request_queue_tokens()
 };
 
 struct tenant_accounts {

@@ -87,7 +87,13 @@ static void detokenize_read_message(const struct grpc_message *message)
     if (status == STATUS_OK) {
         Forepack__V1__DetokenizeResponse response = FOREPACK__V1__DETOKENIZE_RESPONSE__INIT;
         response.text = (ProtobufCBinaryData){text_bytes, (uint8_t *)text};
+        if (m->return_ends) {
+            response.n_ends = m->n_token_ids;
+            response.ends = mem_alloc_array(m->n_token_ids, sizeof *response.ends);
+            wire_token_ends(front, m, text, text_bytes, response.ends);
+        }
         reply_unary(call, &response.base);
+        free(response.ends);
     } else {
         reply_refuse(call, status);
     }

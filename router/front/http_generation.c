@@ -158,9 +158,10 @@ static void part_add(void *user, enum output_kind kind, const char *text, size_t
     }
 }
 
-static size_t collected_bytes(const struct http_choice *choice)
+static size_t collected_bytes(const struct http_generation *g, const struct http_choice *choice)
 {
-    size_t n = choice->text.n + choice->token_ids.n + choice->prompt_logprobs.n;
+    // All choices of a prompt repeat the log-probabilities that the first one collects.
+    size_t n = choice->text.n + choice->token_ids.n + choice->prompt_logprobs.n * (size_t)g->n;
     if (choice->chat) n += choice->chat->collected + output_parser_held(choice->chat->parser);
     for (int i = 0; i < HTTP_LOGPROB_LISTS; i++)
         n += choice->logprobs[i].n;
@@ -170,7 +171,7 @@ static size_t collected_bytes(const struct http_choice *choice)
 // False: there is too much, with the reason.
 static bool collect_chunk(struct http_generation *g, struct http_choice *choice, const struct answer_chunk *chunk)
 {
-    const size_t before = collected_bytes(choice);
+    const size_t before = collected_bytes(g, choice);
     struct parts parts = {g, choice, NULL};
     if (choice->chat) {
         output_parser_push(choice->chat->parser, chunk->text, chunk->text_bytes, part_add, &parts);
@@ -180,7 +181,7 @@ static bool collect_chunk(struct http_generation *g, struct http_choice *choice,
     if (chunk->logprobs || g->echo_logprobs) g->api->add_logprobs(g, choice, chunk, choice->logprobs);
     if (chunk->n_prompt_logprobs && g->prompt_logprobs) g->api->add_prompt_logprobs(g, choice, chunk);
     if (g->return_token_ids) http_token_ids_add(&choice->token_ids, chunk);
-    return whole_answer_grow(g->streams->whole, &g->collected_bytes, collected_bytes(choice) - before);
+    return whole_answer_grow(g->streams->whole, &g->collected_bytes, collected_bytes(g, choice) - before);
 }
 
 // A choice's event needs text, or something that each token has.

@@ -124,7 +124,9 @@ static enum status read_sampling(const json_t *body, struct json_generation *g)
     }
     if (g->sampling.top_k == -1) g->sampling.top_k = 0; // "all", as in vLLM
     const json_t *newer = json_object_get(body, "max_completion_tokens");
-    return given(newer) ? read_as(sampling_field("max_tokens"), "max_completion_tokens", newer, g) : STATUS_OK;
+    if (!given(newer)) return STATUS_OK;
+    g->no_tokens = false;
+    return read_as(sampling_field("max_tokens"), "max_completion_tokens", newer, g);
 }
 
 static enum status read_stop(const json_t *value, struct json_generation *g)

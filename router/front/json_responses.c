@@ -58,7 +58,7 @@ static const char *const own_fields[] = {"input",
                                          NULL};
 
 struct values {
-    const char *instructions, *safety_identifier, *prompt_cache_key;
+    const char *instructions, *user, *safety_identifier, *prompt_cache_key;
     bool store, parallel_tool_calls;
     int64_t max_output_tokens, top_logprobs;
     const json_t *metadata, *text, *stream_options, *include, *tools, *tool_choice;
@@ -72,6 +72,7 @@ static const struct json_field fields[] = {
     FIELD(instructions, NAME),
     FIELD(store, BOOL),
     FIELD(max_output_tokens, INT, .min = 1, .max = INT_MAX), // a response of no token has no end
+    FIELD(user, NAME),
     FIELD(safety_identifier, NAME),
     FIELD(prompt_cache_key, NAME),
     FIELD(parallel_tool_calls, BOOL),
@@ -85,8 +86,17 @@ static const struct json_field fields[] = {
     {0},
 };
 
-// A response repeats these fields, a stream several times: OpenAI's bounds, in bytes.
+// A response repeats these fields, a stream several times, and a waiting request keeps them. Bounds in bytes; those of
+// metadata and identifiers are OpenAI's.
 enum { METADATA_MAX = 16, METADATA_KEY_MAX = 64, METADATA_VALUE_MAX = 512, IDENTIFIER_MAX = 512 };
+enum { REPEATED_JSON_MAX = 256 << 10 };
+
+static enum status check_repeated(const char *name, const json_t *value)
+{
+    size_t n = value ? json_dumpb(value, NULL, 0, JSON_COMPACT | JSON_ENCODE_ANY) : 0;
+    if (n <= REPEATED_JSON_MAX) return STATUS_OK;
+    return status_fail(STATUS_INVALID, "%s: %zu bytes of JSON, at most %d are allowed", name, n, REPEATED_JSON_MAX);
+}
 
 static enum status check_identifier(const char *name, const char *value)
 {
@@ -269,8 +279,12 @@ enum status responses_to_chat(const json_t *body, json_t **chat_p)
     struct values v = {0};
     TRY(json_unsupported_check(body, unsupported));
     TRY(json_fields_read(body, fields, &v));
+    TRY(check_identifier("user", v.user));
     TRY(check_identifier("safety_identifier", v.safety_identifier));
     TRY(check_identifier("prompt_cache_key", v.prompt_cache_key));
+    TRY(check_repeated("text", v.text));
+    TRY(check_repeated("tools", v.tools));
+    TRY(check_repeated("tool_choice", v.tool_choice));
     if (v.metadata) TRY(check_metadata(v.metadata));
     if (v.text) TRY(check_text(v.text));
     json_t *chat = json_copy_without(body, own_fields);

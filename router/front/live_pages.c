@@ -20,8 +20,9 @@
 enum { SECOND_US = 1000000, FIRST_EVENT_US = 200000 };
 
 struct live_page {
-    struct http_exchange *x; // with a reference
-    bool begun;              // its stream was, or is about to be
+    struct http_exchange *x;     // with a reference
+    struct principal *principal; // with a reference; NULL: no API keys are used
+    bool begun;                  // its stream was, or is about to be
 };
 
 struct live_pages {
@@ -83,6 +84,11 @@ static void events_write(struct live_pages *pages)
     JSON_ADD(snapshot, "\n\n");
 }
 
+static bool page_is_allowed(const struct live_page *page)
+{
+    return !page->principal || principal_check_operator(page->principal) == STATUS_OK;
+}
+
 static void page_send(const struct live_pages *pages, const struct live_page *page)
 {
     if (!page->begun) {
@@ -90,13 +96,29 @@ static void page_send(const struct live_pages *pages, const struct live_page *pa
         http_add_header(page->x, "X-Accel-Buffering", "no"); // a proxy must pass events on at once
         http_stream_begin(page->x, 200, "text/event-stream");
         http_stream_send(page->x, pages->history_event.data, pages->history_event.n);
+    } else if (!page_is_allowed(page)) {
+        http_stream_end(page->x);
+        return;
     } else if (http_stream_send(page->x, NULL, 0) > 0) {
         return; // it has not read the last event
     }
     http_stream_send(page->x, pages->snapshot_event.data, pages->snapshot_event.n);
 }
 
-// All pages, or those that have not begun; http_unref() each.
+static struct live_page page_ref(const struct live_page *page)
+{
+    http_ref(page->x);
+    principal_ref(page->principal);
+    return *page;
+}
+
+static void page_unref(const struct live_page *page)
+{
+    http_unref(page->x);
+    principal_unref(page->principal);
+}
+
+// All pages, or those that have not begun; page_unref() each.
 static int pages_copy(struct live_pages *pages, bool all, struct live_page list[LIVE_PAGES_MAX])
 {
     int n = 0;
@@ -104,8 +126,7 @@ static int pages_copy(struct live_pages *pages, bool all, struct live_page list[
     for (int i = 0; i < pages->n; i++) {
         struct live_page *page = &pages->pages[i];
         if (!all && page->begun) continue;
-        list[n++] = *page;
-        http_ref(page->x);
+        list[n++] = page_ref(page);
         page->begun = true;
     }
     pages->has_new = false;
@@ -121,11 +142,14 @@ static void pages_update(struct live_pages *pages, bool is_second)
     snapshot_take(pages);
     if (is_second) live_history_add(&pages->history, &pages->snapshot);
     int n = pages_copy(pages, is_second, list);
-    if (n) events_write(pages);
+    if (n) {
+        identity_reload(pages->front->identity); // pages may be the only clients
+        events_write(pages);
+    }
     core_metrics_fini(&pages->snapshot.core);
     for (int i = 0; i < n; i++) {
         page_send(pages, &list[i]);
-        http_unref(list[i].x);
+        page_unref(&list[i]);
     }
 }
 
@@ -175,7 +199,7 @@ void live_pages_close(struct live_pages *pages)
     for (int i = 0; i < n; i++) {
         if (!list[i].begun) http_stream_begin(list[i].x, 200, "text/event-stream");
         http_stream_end(list[i].x);
-        http_unref(list[i].x);
+        page_unref(&list[i]);
     }
 }
 
@@ -230,8 +254,8 @@ static bool page_add(struct live_pages *pages, struct http_exchange *x)
     pthread_mutex_lock(&pages->lock);
     bool fits = !pages->stopping && pages->n < LIVE_PAGES_MAX;
     if (fits) {
-        http_ref(x);
-        pages->pages[pages->n++] = (struct live_page){.x = x};
+        const struct live_page page = {.x = x, .principal = ((struct http_call *)http_user(x))->principal};
+        pages->pages[pages->n++] = page_ref(&page);
         pages->has_new = true;
         pthread_cond_signal(&pages->changed);
     }
@@ -254,13 +278,14 @@ void live_events_get(struct http_exchange *x)
 void live_events_on_close(struct http_exchange *x, bool disconnected)
 {
     struct live_pages *pages = pages_of(x);
-    bool found = false;
+    struct live_page page = {.x = NULL};
     pthread_mutex_lock(&pages->lock);
-    for (int i = 0; i < pages->n && !found; i++) {
-        found = pages->pages[i].x == x;
-        if (found) pages->pages[i] = pages->pages[--pages->n];
+    for (int i = 0; i < pages->n && !page.x; i++) {
+        if (pages->pages[i].x != x) continue;
+        page = pages->pages[i];
+        pages->pages[i] = pages->pages[--pages->n];
     }
     pthread_mutex_unlock(&pages->lock);
-    if (found) http_unref(x);
+    if (page.x) page_unref(&page);
     http_call_on_close(x, disconnected);
 }

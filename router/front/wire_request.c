@@ -344,3 +344,24 @@ enum status wire_detokenize(const struct front *front, const Forepack__V1__Detok
     return tokenizer_decode(front->tokenizer, (const int32_t *)m->token_ids, (int)m->n_token_ids, flags, text_p,
                             text_bytes_p);
 }
+
+void wire_token_ends(const struct front *front, const Forepack__V1__DetokenizeRequest *m, const char *text,
+                     size_t text_bytes, uint32_t *ends)
+{
+    size_t sum = 0;
+    for (size_t i = 0; i < m->n_token_ids; i++) {
+        const char *piece;
+        size_t size;
+        tokenizer_piece(front->tokenizer, (int32_t)m->token_ids[i], &piece, &size);
+        if (m->keep_special || !tokenizer_is_special(front->tokenizer, (int32_t)m->token_ids[i])) sum += size;
+        ends[i] = (uint32_t)(sum < UINT32_MAX ? sum : UINT32_MAX);
+    }
+    size_t lost = sum > text_bytes ? sum - text_bytes : 0; // the blank before the first word is not in the text
+    for (size_t i = 0; i < m->n_token_ids; i++) {
+        size_t end = ends[i] > lost ? ends[i] - lost : 0;
+        if (end > text_bytes || i + 1 == m->n_token_ids) end = text_bytes;
+        while (end > 0 && end < text_bytes && ((unsigned char)text[end] & 0xc0) == 0x80)
+            end--;
+        ends[i] = (uint32_t)end;
+    }
+}

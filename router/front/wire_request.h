@@ -56,3 +56,6 @@ enum status wire_tokenize(const struct front *front, const struct Forepack__V1__
                           const struct chat_conversation *conversation, int32_t **tokens_p, int *n_p);
 enum status wire_detokenize(const struct front *front, const struct Forepack__V1__DetokenizeRequest *m, char **text_p,
                             size_t *text_bytes_p);
+// DetokenizeResponse.ends [m->n_token_ids] of that text.
+void wire_token_ends(const struct front *front, const struct Forepack__V1__DetokenizeRequest *m, const char *text,
+                     size_t text_bytes, uint32_t *ends);

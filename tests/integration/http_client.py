@@ -248,6 +248,10 @@ def check_collected():
     response, _ = send("POST", chat, body)
     assert response.status == 429 and response.getheader("Retry-After"), response.status
     assert len(post(chat, {**body, "n": 2})[0]["choices"]) == 2
+    # Each choice repeats the log-probabilities of the prompt, of which one copy is small.
+    rated = {"prompt": [5] * 300, "max_tokens": 1, "prompt_logprobs": 20}
+    assert len(post("/v1/completions", rated)[0]["choices"][0]["prompt_logprobs"]) == 300
+    assert send("POST", "/v1/completions", {**rated, "n": 20})[0].status == 429
     stream, data = send("POST", chat, {**body, "stream": True})
     assert stream.status == 200 and data.endswith(b"data: [DONE]\n\n") and len(data) > 1 << 20, len(data)
 

@@ -121,6 +121,16 @@ def numbers_are_those_of_status():
     events.close()
 
 
+def a_revoked_key_ends_its_pages():
+    events = Events(key("former"))
+    check(events.next()[0] == "history", "a page before its key is revoked")
+    subprocess.check_call([status_command[0], "keys", "revoke", "--file", sys.argv[2] + "/keys", "former"], stderr=subprocess.DEVNULL)
+    end = time.monotonic() + 30
+    while events.next():
+        check(time.monotonic() < end, "a page whose key was revoked goes on")
+    events.close()
+
+
 def pages_are_bounded_and_slow_ones_delay_nothing():
     host, port = address.rsplit(":", 1)
     request = "GET /live/events HTTP/1.1\r\nHost: x\r\nAuthorization: %s\r\n\r\n" % key("operator")["Authorization"]
@@ -151,6 +161,7 @@ def pages_are_bounded_and_slow_ones_delay_nothing():
 page_is_closed_to_others()
 events_are_for_operators()
 numbers_are_those_of_status()
+a_revoked_key_ends_its_pages()
 last = pages_are_bounded_and_slow_ones_delay_nothing()
 print("open", flush=True)
 while last.next():  # until the router stops

@@ -8,6 +8,8 @@ keys=$work/keys
 key() { (umask 077 && "$bin/forepack" keys add --file "$keys" --id "$1" "${@:2}" >"$work/$1.key" 2>/dev/null); }
 key tenant --tenant acme
 key operator --tenant ops --operator
+key former --tenant ops --operator
+key few --tenant acme --requests-per-minute 4
 choose_ports
 start router "$bin/forepack-router" --model "$main_model" "${listen[@]}" --api-keys "$keys"
 router=$last_pid
@@ -19,6 +21,16 @@ wait_until 30 "the speculator is ready" nodes speculator 1
 "$bin/forepack" batch --server "$server" --api-key-file "$work/operator.key" --prefill on --max-tokens 3 \
     --input "$prompts" --output "$work/out.jsonl" 2>"$work/batch.log"
 wait_until 20 "every KV block is free" all_returned
+
+# A score as a page takes two calls, however many tokens the prompt has.
+jq -rs ".[0].prompt[:600]" "$prompts" >"$work/prompt"
+"$bin/forepack" score --server "$server" --api-key-file "$work/few.key" --prompt-file "$work/prompt" --html "$work/score.html" || fail "score --html"
+/usr/bin/python3 - "$work/prompt" "$work/score.html" <<'END' || fail "the text of the page"
+import html, re, sys
+page = open(sys.argv[2], encoding="utf-8").read()
+tokens = re.findall(r'<span class="tok (?:kept|drop) i\d" title="token \d+, importance [^"]*">(.*?)</span>', page, re.S)
+assert len(tokens) > 50 and open(sys.argv[1], encoding="utf-8").read().strip() in html.unescape("".join(tokens)), page[-2000:]
+END
 
 # The same in a terminal.
 "$bin/forepack" top --server "$server" --api-key-file "$work/operator.key" --once --interval 0.1 >"$work/top"

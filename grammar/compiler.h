@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// Compiles grammars on a thread of its own, so that the owner's thread, which computes passes, never waits for one.
+// First come, first served; equal grammars that wait together are compiled once, and each job gets a copy.
+//
+// Owned by one thread, which calls all functions.
+#pragma once
+
+#include "grammar/grammar.h"
+
+struct grammar_compiler;
+
+// Called on the compiler's thread when matchers, or reasons why there are none, can be taken.
+typedef void grammar_wake_fn(void *arg);
+
+// Borrows the library.
+struct grammar_compiler *grammar_compiler_create(const struct grammar_library *library, grammar_wake_fn *wake,
+                                                 void *arg);
+// Drops all jobs; waits for the grammar that is being compiled. NULL is fine.
+void grammar_compiler_free(struct grammar_compiler *compiler);
+
+// Asks for a matcher that has accepted tokens [n]. Copies the spec, which must have been checked, and the tokens. `id`:
+// of no other job.
+void grammar_compiler_add(struct grammar_compiler *compiler, uint64_t id, const struct grammar_spec *spec,
+                          const int32_t *tokens, int n);
+// Forgets the job, if there is one; nothing is returned for it.
+void grammar_compiler_drop(struct grammar_compiler *compiler, uint64_t id);
+void grammar_compiler_drop_all(struct grammar_compiler *compiler);
+
+struct grammar_compiled {
+    uint64_t id;
+    struct grammar_matcher *matcher; // the caller's; NULL: the grammar was refused
+    char *reason;                    // a sentence if it was refused; the caller frees it
+};
+
+// The next result. False: there is none now.
+bool grammar_compiler_take(struct grammar_compiler *compiler, struct grammar_compiled *result);

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/fake_llguidance.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "grammar/llguidance.h"
+
+struct llg_tokenizer {
+    uint32_t vocab_size;
+};
+
+struct llg_matcher {
+    bool refused;
+};
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static bool hold;
+static int begun, awaited, compiled, matchers;
+
+void fake_llguidance_hold(bool value)
+{
+    pthread_mutex_lock(&mutex);
+    hold = value;
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&mutex);
+}
+
+void fake_llguidance_await_compile(void)
+{
+    pthread_mutex_lock(&mutex);
+    while (begun == awaited)
+        pthread_cond_wait(&changed, &mutex);
+    awaited = begun;
+    pthread_mutex_unlock(&mutex);
+}
+
+static int read_count(const int *count)
+{
+    pthread_mutex_lock(&mutex);
+    int n = *count;
+    pthread_mutex_unlock(&mutex);
+    return n;
+}
+
+int fake_llguidance_compiled(void)
+{
+    return read_count(&compiled);
+}
+
+int fake_llguidance_matchers(void)
+{
+    return read_count(&matchers);
+}
+
+// --- llguidance
+
+static struct llg_matcher *matcher_new(bool refused)
+{
+    struct llg_matcher *matcher = malloc(sizeof *matcher);
+    matcher->refused = refused;
+    pthread_mutex_lock(&mutex);
+    matchers++;
+    pthread_mutex_unlock(&mutex);
+    return matcher;
+}
+
+#define DECLARE(result, name, parameters) result name parameters;
+LLG_FUNCTIONS(DECLARE)
+#undef DECLARE
+
+const char *llg_get_version(void)
+{
+    return "fake";
+}
+
+struct llg_tokenizer *llg_new_tokenizer_v2(const struct llg_tokenizer_init *init, char *error, size_t error_bytes)
+{
+    (void)error;
+    (void)error_bytes;
+    struct llg_tokenizer *tokenizer = malloc(sizeof *tokenizer);
+    tokenizer->vocab_size = init->vocab_size;
+    return tokenizer;
+}
+
+void llg_free_tokenizer(struct llg_tokenizer *tokenizer)
+{
+    free(tokenizer);
+}
+
+void llg_constraint_init_set_defaults(struct llg_init *init, const struct llg_tokenizer *tokenizer)
+{
+    *init = (struct llg_init){.tokenizer = tokenizer};
+}
+
+struct llg_matcher *llg_new_matcher(const struct llg_init *init, const char *kind, const char *text)
+{
+    (void)init;
+    (void)kind;
+    pthread_mutex_lock(&mutex);
+    begun++;
+    pthread_cond_broadcast(&changed);
+    while (hold)
+        pthread_cond_wait(&changed, &mutex);
+    compiled++;
+    pthread_mutex_unlock(&mutex);
+    return matcher_new(strcmp(text, "bad") == 0);
+}
+
+struct llg_matcher *llg_clone_matcher(const struct llg_matcher *matcher)
+{
+    return matcher_new(matcher->refused);
+}
+
+void llg_free_matcher(struct llg_matcher *matcher)
+{
+    free(matcher);
+    pthread_mutex_lock(&mutex);
+    matchers--;
+    pthread_mutex_unlock(&mutex);
+}
+
+const char *llg_matcher_get_error(struct llg_matcher *matcher)
+{
+    return matcher->refused ? "the grammar is bad" : NULL;
+}
+
+size_t llg_matcher_get_mask_byte_size(const struct llg_matcher *matcher)
+{
+    (void)matcher;
+    return 0;
+}
+
+int32_t llg_matcher_compute_mask_into(struct llg_matcher *matcher, uint32_t *mask, size_t bytes)
+{
+    (void)matcher;
+    memset(mask, 0xff, bytes);
+    return 0;
+}
+
+int32_t llg_matcher_consume_tokens(struct llg_matcher *matcher, const uint32_t *tokens, size_t n)
+{
+    (void)matcher;
+    (void)tokens;
+    (void)n;
+    return 0;
+}
+
+bool llg_matcher_is_stopped(const struct llg_matcher *matcher)
+{
+    (void)matcher;
+    return false;
+}

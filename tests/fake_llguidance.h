@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+// A shared library with the functions of llguidance that Forepack uses: every grammar allows every token, the text
+// "bad" is refused, and compiling waits while the test says so. Any thread.
+#pragma once
+
+#include <stdbool.h>
+
+void fake_llguidance_hold(bool hold);     // grammars are compiled when it is false again
+void fake_llguidance_await_compile(void); // until a grammar has begun to be compiled since the last call
+int fake_llguidance_compiled(void);       // grammars so far
+int fake_llguidance_matchers(void);       // that exist
