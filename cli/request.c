@@ -101,8 +101,9 @@ static enum status logit_bias_from_flags(struct logit_bias *bias)
 static enum status grammar_from_flags(struct grammar_spec *spec)
 {
     const struct request_flags *f = &request_flags;
-    const struct grammar_spec given[] = {
-        {GRAMMAR_JSON_SCHEMA, f->guided_json}, {GRAMMAR_REGEX, f->guided_regex}, {GRAMMAR_LARK, f->guided_grammar}};
+    const struct grammar_spec given[] = {grammar_spec_of(GRAMMAR_JSON_SCHEMA, f->guided_json),
+                                         grammar_spec_of(GRAMMAR_REGEX, f->guided_regex),
+                                         grammar_spec_of(GRAMMAR_LARK, f->guided_grammar)};
     int n = 0;
     if (f->guided_choice.count) {
         n++;

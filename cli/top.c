@@ -69,7 +69,7 @@ static void line_end(struct frame *f)
 static void put_text(struct frame *f, const char *text, int width)
 {
     int n = 0;
-    for (; text[n] && n < width; n++)
+    for (; n < width && text[n]; n++)
         fputc(text[n] >= ' ' && text[n] <= '~' ? text[n] : '?', f->out);
     fprintf(f->out, "%*s", width - n, "");
 }

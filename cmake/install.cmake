@@ -9,7 +9,7 @@ configure_file(${CMAKE_SOURCE_DIR}/base/version.h.in ${CMAKE_BINARY_DIR}/generat
 install(DIRECTORY deploy/demo-model DESTINATION ${CMAKE_INSTALL_DATADIR}/forepack COMPONENT forepack
         PATTERN train.py EXCLUDE)
 install(DIRECTORY bench/shapes DESTINATION ${CMAKE_INSTALL_DATADIR}/forepack COMPONENT forepack)
-install(DIRECTORY proto/forepack DESTINATION ${CMAKE_INSTALL_DATADIR}/forepack/proto COMPONENT forepack)
+install(DIRECTORY proto/forepack proto/inference DESTINATION ${CMAKE_INSTALL_DATADIR}/forepack/proto COMPONENT forepack)
 install(PROGRAMS deploy/certificates.sh DESTINATION ${CMAKE_INSTALL_DATADIR}/forepack COMPONENT forepack)
 install(DIRECTORY deploy/systemd deploy/monitoring DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples COMPONENT forepack)
 install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT forepack)

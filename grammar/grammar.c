@@ -10,7 +10,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/thread.h"
-#include "grammar/llguidance.h"
+#include "grammar/limits.h"
 #include "model/unicode.h"
 
 struct grammar_library {
@@ -215,6 +215,7 @@ enum status grammar_matcher_create(const struct grammar_library *library, const 
     } u = {0};
     library->llg.llg_constraint_init_set_defaults(&u.init, library->tokenizer);
     u.init.log_buffer_level = u.init.log_stderr_level = 0;
+    grammar_limits_set(spec, &u.init.limits);
     u.init.limits.verbose_errors = false; // error messages must not contain text of an answer
     struct grammar_matcher *matcher = mem_alloc(sizeof *matcher);
     matcher->library = library;

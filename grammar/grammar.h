@@ -40,7 +40,7 @@ const char *grammar_library_version(const struct grammar_library *library);
 
 // Without the member "x-guidance" in a JSON schema, one blank, or a new line with its indentation, is allowed between
 // two tokens of JSON: with any number of blanks allowed, a model may write blanks for ever. INVALID: the grammar is
-// wrong, or exceeds llguidance's limits; the sentence says where.
+// wrong, or exceeds the limits (limits.h); the sentence says where.
 enum status grammar_matcher_create(const struct grammar_library *library, const struct grammar_spec *spec,
                                    struct grammar_matcher **matcher_p);
 void grammar_matcher_free(struct grammar_matcher *matcher); // NULL is fine

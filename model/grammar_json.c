@@ -11,7 +11,7 @@ static enum status set_text(const char *name, enum grammar_kind kind, const json
 {
     if (!json_is_string(value) || strlen(json_string_value(value)) != json_string_length(value))
         return json_refuse_type(name, "a string without U+0000");
-    *spec = (struct grammar_spec){kind, mem_string(json_string_value(value))};
+    *spec = grammar_spec_of(kind, mem_string(json_string_value(value)));
     return STATUS_OK;
 }
 
@@ -20,7 +20,7 @@ static enum status set_schema(const char *name, const json_t *value, struct gram
 {
     if (json_is_string(value)) return set_text(name, GRAMMAR_JSON_SCHEMA, value, spec);
     if (!json_is_object(value) && !json_is_boolean(value)) return json_refuse_type(name, "a JSON schema");
-    *spec = (struct grammar_spec){GRAMMAR_JSON_SCHEMA, json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY)};
+    *spec = grammar_spec_of(GRAMMAR_JSON_SCHEMA, json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY));
     return STATUS_OK;
 }
 
@@ -55,7 +55,7 @@ static enum status read_response_format(const json_t *format, struct grammar_spe
     if (!type) return json_refuse_type("response_format", "an object with a type");
     if (strcmp(type, "text") == 0) return STATUS_OK;
     if (strcmp(type, "json_object") == 0) {
-        *spec = (struct grammar_spec){GRAMMAR_JSON_SCHEMA, mem_string("{\"type\":\"object\"}")};
+        *spec = grammar_spec_of(GRAMMAR_JSON_SCHEMA, mem_string("{\"type\":\"object\"}"));
         return STATUS_OK;
     }
     if (strcmp(type, "json_schema") != 0)

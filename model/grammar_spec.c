@@ -7,6 +7,11 @@
 #include "base/mem.h"
 #include "base/utf8.h"
 
+struct grammar_spec grammar_spec_of(enum grammar_kind kind, char *text)
+{
+    return (struct grammar_spec){kind, text, text ? strlen(text) : 0};
+}
+
 // Writes a regular expression that matches the text alone. Returns its end.
 static char *write_escaped(char *regex, const char *text)
 {
@@ -27,12 +32,12 @@ struct grammar_spec grammar_spec_choice(const char *const *texts, size_t n)
         if (i) *end++ = '|';
         end = write_escaped(end, texts[i]);
     }
-    return (struct grammar_spec){GRAMMAR_REGEX, regex};
+    return grammar_spec_of(GRAMMAR_REGEX, regex);
 }
 
 struct grammar_spec grammar_spec_copy(const struct grammar_spec *from)
 {
-    return (struct grammar_spec){from->kind, mem_string(from->text)};
+    return (struct grammar_spec){from->kind, mem_string(from->text), from->text_bytes};
 }
 
 void grammar_spec_free(struct grammar_spec *spec)
@@ -47,7 +52,7 @@ enum status grammar_spec_check(const struct grammar_spec *spec)
                                                      [GRAMMAR_REGEX] = "the regular expression",
                                                      [GRAMMAR_LARK] = "the grammar"};
     if (spec->kind == GRAMMAR_NONE) return STATUS_OK;
-    size_t n = spec->text ? strlen(spec->text) : 0;
+    size_t n = spec->text_bytes;
     if (n == 0) return status_fail(STATUS_INVALID, "%s is empty", names[spec->kind]);
     if (n > GRAMMAR_TEXT_BYTES_MAX)
         return status_fail(STATUS_INVALID, "%s has %zu bytes: at most %d", names[spec->kind], n,

@@ -19,8 +19,10 @@ enum grammar_kind {
 // {0}: any text.
 struct grammar_spec {
     enum grammar_kind kind;
-    char *text; // NULL with GRAMMAR_NONE; owned by whatever owns the struct
+    char *text;        // NULL with GRAMMAR_NONE; owned by whatever owns the struct
+    size_t text_bytes; // without its NUL
 };
+struct grammar_spec grammar_spec_of(enum grammar_kind kind, char *text); // NUL-terminated, not copied
 
 // One of the texts [n].
 struct grammar_spec grammar_spec_choice(const char *const *texts, size_t n);

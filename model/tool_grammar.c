@@ -2,42 +2,81 @@
 // A call is a JSON object that matches one of the tools, between the text that marks calls in the model's form.
 #include "model/tool_grammar.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
 
-// Definitions that a tool's schema refers to ("#/$defs/NAME") move to the root of the grammar's schema.
-static enum status hoist(json_t *parameters, const char *group, json_t *root)
+static bool is_one_of(const char *name, const char *const *names)
 {
-    json_t *own = json_object_get(parameters, group), *all = json_object_get(root, group), *schema;
-    const char *name;
-    if (!json_is_object(own)) return STATUS_OK;
-    if (!all) json_object_set_new(root, group, all = json_object());
-    json_object_foreach(own, name, schema)
-    {
-        const json_t *other = json_object_get(all, name);
-        if (other && !json_equal(other, schema))
-            return status_fail(STATUS_UNSUPPORTED, "tools: two functions define '%.64s' differently in %s", name,
-                               group);
-        json_object_set(all, name, schema);
-    }
-    json_object_del(parameters, group);
+    while (*names && strcmp(name, *names) != 0)
+        names++;
+    return *names != NULL;
+}
+
+static enum status refs_move(json_t *schema, const char *place);
+
+static enum status ref_move(json_t *schema, const char *place)
+{
+    const char *ref = json_string_value(json_object_get(schema, "$ref"));
+    if (!ref) return STATUS_OK;
+    if (ref[0] != '#' || (ref[1] && ref[1] != '/'))
+        return status_fail(STATUS_UNSUPPORTED,
+                           "tools: $ref '%.64s' of a function's schema: only # and #/... are supported", ref);
+    char *moved = mem_format("%s%s", place, ref + 1);
+    json_object_set_new(schema, "$ref", json_string(moved));
+    free(moved);
     return STATUS_OK;
 }
 
-// {"name": NAME, MEMBER: arguments}
+// The schemas that a member of a schema contains: one, a list, or with `named` an object of them.
+static enum status member_refs_move(json_t *value, bool named, const char *place)
+{
+    const char *name;
+    json_t *item;
+    size_t i;
+    if (!named) TRY(refs_move(value, place));
+    if (named) {
+        json_object_foreach(value, name, item) TRY(refs_move(item, place));
+    }
+    json_array_foreach(value, i, item) TRY(refs_move(item, place));
+    return STATUS_OK;
+}
+
+// A schema moves from the root of its document to `place`: references to its parts follow.
+static enum status refs_move(json_t *schema, const char *place)
+{
+    static const char *const literals[] = {"const", "enum", "default", "examples", NULL};
+    static const char *const named[] = {"properties",  "patternProperties", "$defs",
+                                        "definitions", "dependentSchemas",  NULL};
+    const char *name;
+    json_t *value;
+    json_object_foreach(schema, name, value) if (!is_one_of(name, literals))
+        TRY(member_refs_move(value, is_one_of(name, named), place));
+    if (json_object_get(schema, "$id") || json_object_get(schema, "$dynamicRef") ||
+        json_object_get(schema, "$recursiveRef"))
+        return status_fail(STATUS_UNSUPPORTED,
+                           "tools: $id, $dynamicRef and $recursiveRef of a function's schema are not "
+                           "supported: leave them out");
+    return ref_move(schema, place);
+}
+
+// {"name": NAME, MEMBER: arguments}. The schema of the arguments is a definition of the root, so that its references
+// to itself stay within it.
 static enum status add_call(const json_t *function, const char *member, json_t *root, json_t *calls)
 {
-    json_t *given = json_object_get(function, "parameters");
+    json_t *given = json_object_get(function, "parameters"), *all = json_object_get(root, "$defs");
     json_t *parameters = json_is_object(given) ? json_deep_copy(given) : json_pack("{s:s}", "type", "object");
-    enum status status = hoist(parameters, "$defs", root);
-    if (status == STATUS_OK) status = hoist(parameters, "definitions", root);
+    char place[32];
+    snprintf(place, sizeof place, "#/$defs/%zu", json_object_size(all));
+    json_object_del(parameters, "$id"); // names the document
+    json_object_set_new(all, place + strlen("#/$defs/"), parameters);
     json_t *name = json_pack("{s:O}", "const", json_object_get(function, "name"));
-    json_array_append_new(calls,
-                          json_pack("{s:s, s:{s:o, s:o}, s:[s,s], s:b}", "type", "object", "properties", "name", name,
-                                    member, parameters, "required", "name", member, "additionalProperties", 0));
-    return status;
+    json_array_append_new(calls, json_pack("{s:s, s:{s:o, s:{s:s}}, s:[s,s], s:b}", "type", "object", "properties",
+                                           "name", name, member, "$ref", place, "required", "name", member,
+                                           "additionalProperties", 0));
+    return refs_move(parameters, place);
 }
 
 static enum status add_calls(const struct tool_choice *choice, const char *member, json_t *root, json_t *calls)
@@ -56,7 +95,8 @@ static enum status add_calls(const struct tool_choice *choice, const char *membe
 
 static enum status schema_create(const struct tool_choice *choice, const char *member, bool list, json_t **root_p)
 {
-    json_t *root = json_pack("{s:{s:s}}", "x-guidance", "whitespace_pattern", "[ ]"), *calls = json_array();
+    json_t *root = json_pack("{s:{s:s}, s:{}}", "x-guidance", "whitespace_pattern", "[ ]", "$defs");
+    json_t *calls = json_array();
     enum status status = add_calls(choice, member, root, calls);
     if (list) {
         json_object_set_new(root, "type", json_string("array"));
@@ -96,7 +136,7 @@ enum status tool_grammar_create(enum output_calls form, int32_t marker, const st
     TRY(schema_create(choice, form == OUTPUT_CALLS_LLAMA3 ? "parameters" : "arguments", form == OUTPUT_CALLS_MISTRAL,
                       &schema));
     char *text = json_dumps(schema, JSON_COMPACT);
-    *spec_p = (struct grammar_spec){GRAMMAR_LARK, lark_create(form, marker, choice->single, text)};
+    *spec_p = grammar_spec_of(GRAMMAR_LARK, lark_create(form, marker, choice->single, text));
     free(text);
     json_decref(schema);
     return STATUS_OK;

@@ -14,7 +14,7 @@ struct tool_choice {
 };
 
 // marker: the special token that starts calls in Mistral's form; -1: the marker is text. The caller frees the spec.
-// INVALID: no tool has the name. UNSUPPORTED: the form of calls is not known, or two tools define different schemas by
-// one name.
+// INVALID: no tool has the name. UNSUPPORTED: the form of calls is not known, or a tool's schema has a reference that is
+// not to a part of itself.
 enum status tool_grammar_create(enum output_calls form, int32_t marker, const struct tool_choice *choice,
                                 struct grammar_spec *spec_p);

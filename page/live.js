@@ -230,7 +230,7 @@
     const rows = Object.entries(snapshot.pools).map(([role, p]) => {
       const all = snapshot.nodes.filter((n) => n.role === role).length, used = utilisation(p, before[role]);
       const queue = p.queue_s === null ? "–" : duration(p.queue_s);
-      return element("tr", {}, head(names[role] || role), cell(p.nodes + " of " + all), cell(number(p.running), "extra"), cell(number(p.waiting)), cell(queue), cell(used === null ? "–" : meter(used, percent(used))));
+      return element("tr", {}, head(names[role] || role), cell(p.nodes + " of " + all), cell(number(p.waiting)), cell(queue), cell(used === null ? "–" : meter(used, percent(used))));
     });
     $("pools").replaceChildren(...rows);
   }

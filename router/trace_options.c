@@ -7,7 +7,6 @@
 
 #include "base/address.h"
 #include "base/secret_file.h"
-#include "net/rpc.h"
 
 static enum status needs(const char *value, const char *name, const char *other_value, const char *other)
 {

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "base/mem.h"
 #include "grammar/grammar.h"
@@ -31,7 +32,7 @@ static const char schema[] =
 static struct grammar_matcher *matcher_for(enum grammar_kind kind, const char *text)
 {
     struct grammar_matcher *m;
-    struct grammar_spec spec = {kind, (char *)text};
+    struct grammar_spec spec = grammar_spec_of(kind, (char *)text);
     ck_assert_msg(grammar_matcher_create(library, &spec, &m) == STATUS_OK, "%s", status_message());
     return m;
 }
@@ -140,10 +141,10 @@ END_TEST
 START_TEST(wrong_grammars_are_refused)
 {
     static const struct grammar_spec wrong[] = {
-        {GRAMMAR_JSON_SCHEMA, "{\"type\":"},
-        {GRAMMAR_JSON_SCHEMA, "{\"type\":\"nothing\"}"},
-        {GRAMMAR_REGEX, "(a"},
-        {GRAMMAR_LARK, "start: missing"},
+        {GRAMMAR_JSON_SCHEMA, "{\"type\":", 0},
+        {GRAMMAR_JSON_SCHEMA, "{\"type\":\"nothing\"}", 0},
+        {GRAMMAR_REGEX, "(a", 0},
+        {GRAMMAR_LARK, "start: missing", 0},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         struct grammar_matcher *m;
@@ -199,6 +200,159 @@ START_TEST(a_required_call_is_parsed_as_a_call)
     grammar_matcher_free(m);
     grammar_spec_free(&spec);
     json_decref(tools);
+}
+END_TEST
+
+// A tree of {"v": true, "child": TREE}.
+static void check_tree(const json_t *tree)
+{
+    ck_assert(json_is_object(tree) && json_is_boolean(json_object_get(tree, "v")));
+    const json_t *child = json_object_get(tree, "child");
+    ck_assert_uint_eq(json_object_size(tree), child ? 2 : 1);
+    if (child) check_tree(child);
+}
+
+// References of a tool's schema stay within that schema, though the grammar's schema contains those of all tools.
+START_TEST(a_recursive_tool_schema_stays_itself)
+{
+    static const char *const schemas[] = {
+        "{'type':'object','properties':{'v':{'type':'boolean'},'child':{'$ref':'#'}},'required':['v'],"
+        "'additionalProperties':false}",
+        "{'$id':'https://example.com/tree','$ref':'#/$defs/tree','$defs':{'tree':{'type':'object','properties':{'v':"
+        "{'type':'boolean'},'child':{'$ref':'#/$defs/tree'}},'required':['v'],'additionalProperties':false}}}",
+        "{'type':'object','properties':{'v':{'type':'boolean','default':{'$ref':'#/"
+        "nowhere'}},'child':{'anyOf':[{'$ref':"
+        "'#'}]}},'required':['v'],'additionalProperties':false}",
+    };
+    for (size_t s = 0; s < sizeof schemas / sizeof *schemas; s++) {
+        char *text =
+            mem_format("[{'type':'function','function':{'name':'f','parameters':{'type':'object','$defs':{'tree':"
+                       "{'type':'null'}}}}},{'type':'function','function':{'name':'g','parameters':%s}}]",
+                       schemas[s]);
+        for (char *c = text; *c; c++)
+            if (*c == '\'') *c = '"';
+        json_t *tools = json_loads(text, 0, NULL);
+        const struct tool_choice choice = {.tools = tools, .name = "g"};
+        struct grammar_spec spec;
+        ck_assert_int_eq(tool_grammar_create(OUTPUT_CALLS_LLAMA3, -1, &choice, &spec), STATUS_OK);
+        int deep = 0;
+        for (uint64_t i = 0; i < 40; i++) {
+            struct bytes out = {0};
+            if (answer(spec.kind, spec.text, i, false, &out)) {
+                json_t *call = json_loadb(out.data, out.n, 0, NULL), *tree = json_object_get(call, "parameters");
+                ck_assert_msg(json_is_object(call), "%.*s", (int)out.n, out.data);
+                check_tree(tree);
+                deep += json_object_get(tree, "child") != NULL;
+                json_decref(call);
+            }
+            bytes_free(&out);
+        }
+        ck_assert_int_gt(deep, 0);
+        grammar_spec_free(&spec);
+        json_decref(tools);
+        free(text);
+    }
+}
+END_TEST
+
+START_TEST(references_to_other_documents_are_refused)
+{
+    static const char *const schemas[] = {"{\"$ref\":\"https://example.com/x\"}", "{\"items\":[{\"$ref\":\"#name\"}]}",
+                                          "{\"properties\":{\"a\":{\"$id\":\"b\"}}}"};
+    for (size_t i = 0; i < sizeof schemas / sizeof *schemas; i++) {
+        json_t *parameters = json_loads(schemas[i], 0, NULL);
+        json_t *tools = json_pack("[{s:{s:s, s:o}}]", "function", "name", "f", "parameters", parameters);
+        const struct tool_choice choice = {.tools = tools};
+        struct grammar_spec spec;
+        ck_assert_int_eq(tool_grammar_create(OUTPUT_CALLS_LLAMA3, -1, &choice, &spec), STATUS_UNSUPPORTED);
+        json_decref(tools);
+    }
+}
+END_TEST
+
+// `n` copies of `part` between `before` and `after`.
+static struct bytes repeated(const char *before, const char *part, int n, const char *after)
+{
+    struct bytes text = {0};
+    bytes_add(&text, before, strlen(before));
+    for (int i = 0; i < n; i++)
+        bytes_add(&text, part, strlen(part));
+    bytes_add(&text, after, strlen(after) + 1);
+    return text;
+}
+
+// Megabytes that compiling the grammar and some of its masks add to the largest size of this process so far.
+static long memory_added_mb(enum grammar_kind kind, const char *text)
+{
+    struct rusage before, after;
+    struct grammar_matcher *m;
+    struct grammar_spec spec = grammar_spec_of(kind, (char *)text);
+    getrusage(RUSAGE_SELF, &before);
+    if (grammar_matcher_create(library, &spec, &m) == STATUS_OK) {
+        uint32_t *mask = mem_alloc_array((size_t)grammar_matcher_mask_words(m), sizeof *mask);
+        uint64_t random = 1;
+        for (int i = 0; i < 20 && grammar_matcher_mask(m, mask) == STATUS_OK; i++) {
+            int32_t token = draw(mask, tokenizer_vocab_size(tokenizer), &random);
+            if (token < 0 || token == eos || grammar_matcher_accept(m, &token, 1) != STATUS_OK) break;
+        }
+        free(mask);
+        grammar_matcher_free(m);
+    }
+    getrusage(RUSAGE_SELF, &after);
+    return (after.ru_maxrss - before.ru_maxrss) >> 10;
+}
+
+START_TEST(hostile_grammars_take_little_memory)
+{
+    static const struct {
+        enum grammar_kind kind;
+        const char *before, *part;
+        int n;
+        const char *after;
+    } hostile[] = {
+        {GRAMMAR_REGEX, "", "a?", 16000, ""},
+        {GRAMMAR_REGEX, "", "(|a)", 8000, ""},
+        {GRAMMAR_REGEX, "", "\\p{L}?", 9000, ""},
+        {GRAMMAR_REGEX, "", "a?", 1000, ""},
+        {GRAMMAR_REGEX, "(", ".*a", 10000, "){1,100}"},
+        {GRAMMAR_JSON_SCHEMA, "{\"type\":\"string\",\"pattern\":\"", "a?", 16000, "\"}"},
+        {GRAMMAR_JSON_SCHEMA, "{\"patternProperties\":{\"", "b*", 16000, "\":{}}}"},
+        {GRAMMAR_JSON_SCHEMA, "{\"x-guidance\":{\"whitespace_pattern\":\"", "b*", 16000, "\"}}"},
+        {GRAMMAR_LARK, "start: /", "a?", 16000, "/\n"},
+        {GRAMMAR_LARK, "start: a b\na: %json {\"type\":\"null\"}\nb: /", "a?", 16000, "/\n"},
+        {GRAMMAR_LARK, "start: %json {\"type\":\"string\",\"pattern\":\"", "a?", 16000, "\"}\n"},
+    };
+    struct bytes text = repeated(hostile[_i].before, hostile[_i].part, hostile[_i].n, hostile[_i].after);
+    long mb = memory_added_mb(hostile[_i].kind, text.data);
+    ck_assert_msg(mb <= 64, "%ld MiB", mb);
+    bytes_free(&text);
+}
+END_TEST
+
+// Names, enumerated texts and choices are no expressions.
+START_TEST(large_ordinary_grammars_are_accepted)
+{
+    struct bytes members = {0}, choice = {0};
+    for (int i = 0; i < 500; i++) {
+        char *part = mem_format("%s\"member%d\":{\"enum\":[\"red %d\",\"green\"]}",
+                                i ? "," : "{\"type\":\"object\",\"properties\":{", i, i);
+        bytes_add(&members, part, strlen(part));
+        free(part);
+    }
+    bytes_add(&members, "}}", 3);
+    for (int i = 0; i < 3000; i++) {
+        char *part = mem_format("%stext %d\\.", i ? "|" : "", i * 7919);
+        bytes_add(&choice, part, strlen(part));
+        free(part);
+    }
+    bytes_add(&choice, "", 1);
+    char *lark = mem_format("start: body\nbody: %%json %s\n", members.data);
+    grammar_matcher_free(matcher_for(GRAMMAR_JSON_SCHEMA, members.data));
+    grammar_matcher_free(matcher_for(GRAMMAR_REGEX, choice.data));
+    grammar_matcher_free(matcher_for(GRAMMAR_LARK, lark));
+    free(lark);
+    bytes_free(&members);
+    bytes_free(&choice);
 }
 END_TEST
 
@@ -269,6 +423,10 @@ int main(int argc, char **argv)
     tcase_add_test(all, answers_match_a_grammar);
     tcase_add_test(all, wrong_grammars_are_refused);
     tcase_add_test(all, a_required_call_is_parsed_as_a_call);
+    tcase_add_test(all, a_recursive_tool_schema_stays_itself);
+    tcase_add_test(all, references_to_other_documents_are_refused);
+    tcase_add_loop_test(all, hostile_grammars_take_little_memory, 0, 11);
+    tcase_add_test(all, large_ordinary_grammars_are_accepted);
     tcase_add_test(all, a_token_outside_the_grammar_is_refused);
     tcase_add_test(all, long_chains_do_not_overflow_the_stack);
     tcase_add_test(all, other_files_are_refused);

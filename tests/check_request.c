@@ -273,7 +273,7 @@ START_TEST(every_member_of_the_messages_is_mapped)
                   " stop_token_ids logit_bias_ids logit_bias grammar_kind grammar ");
     check_members(&forepack__v1__prefill_options__descriptor, prefill_fields, " mode return_kept pinned ");
     check_members(&forepack__cluster__v1__score_item__descriptor, prefill_fields,
-                  " request token_ids pinned tail_tokens want_importance salt ");
+                  " request token_ids pinned tail_tokens want_importance salt trace ");
 }
 END_TEST
 

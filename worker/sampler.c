@@ -177,7 +177,7 @@ static int rank_of(const struct sampler *s, int32_t token)
     int ahead = 0;
     float x = s->logits[token];
     for (int id = 0; id < s->vocab_size; id++)
-        ahead += s->logits[id] > x || (s->logits[id] == x && id < token);
+        ahead += id < token ? s->logits[id] >= x : s->logits[id] > x;
     return ahead + 1;
 }
 

@@ -73,7 +73,7 @@ static enum status answer_draw(struct grammar_matcher *matcher, uint32_t *mask, 
 
 static enum status measure(const struct grammar_library *library, int32_t eos, struct result *result)
 {
-    struct grammar_spec spec = {GRAMMAR_JSON_SCHEMA, o.schema};
+    struct grammar_spec spec = grammar_spec_of(GRAMMAR_JSON_SCHEMA, o.schema);
     for (int64_t i = 0; i < o.answers; i++) {
         struct grammar_matcher *matcher;
         double start = thread_cpu_us();

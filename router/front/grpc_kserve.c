@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "proto/fields.h"
@@ -15,6 +16,7 @@
 #include "router/front/kserve_request.h"
 #include "router/front/kserve_response.h"
 #include "router/front/reply.h"
+#include "router/front/request_trace.h"
 #include "router/front/wire_request.h"
 
 enum { FIELD_ID = 3, ID_ROOM = 257 }; // of ModelInferRequest
@@ -106,8 +108,8 @@ static void event_half_close(struct core *c, void *arg, int64_t now_us)
 // Answers a message that is refused, with the reason in status_message(). The other requests of a stream go on.
 static void call_answer_refused(struct kserve_call *c, const char *id, enum status status, int64_t retry_us)
 {
-    log_event(LOG_INFO, "request_refused", LOG_FIELD("client_id", id), LOG_FIELD("status", status_name(status)),
-              LOG_REASON);
+    log_event_limited(LOG_INFO, "request_refused", LOG_FIELD("client_id", id), LOG_FIELD("status", status_name(status)),
+                      LOG_REASON);
     front_refused(c->client.front, status);
     atomic_fetch_sub(&c->requests, 1);
     if (c->stream)
@@ -116,8 +118,11 @@ static void call_answer_refused(struct kserve_call *c, const char *id, enum stat
         reply_refuse_until(c->call, status, retry_us);
 }
 
-static void call_refuse(struct reading *reading, const char *id, enum status status, int64_t retry_us)
+// A message that was admitted. `a`: its answer, or NULL.
+static void call_refuse(struct reading *reading, struct answer *a, const char *id, enum status status, int64_t retry_us)
 {
+    client_trace_refused(reading->client, a, status, clock_now_us());
+    answers_free(a);
     call_answer_refused(call_of(reading->client), id, status, retry_us);
     client_not_submitted(reading);
 }
@@ -160,7 +165,7 @@ static void infer_read(const struct grpc_message *message)
     Inference__ModelInferRequest *m =
         grpc_message_unpack(&inference__model_infer_request__descriptor, message->bytes, message->size);
     if (!m) {
-        call_refuse(reading, "", STATUS_INVALID, 0);
+        call_refuse(reading, NULL, "", STATUS_INVALID, 0);
         return;
     }
     int64_t retry_us = 0;
@@ -170,8 +175,7 @@ static void infer_read(const struct grpc_message *message)
     if (status == STATUS_OK) {
         request_submit(c, m->id, a);
     } else {
-        call_refuse(reading, m->id, status, retry_us);
-        answers_free(a);
+        call_refuse(reading, a, m->id, status, retry_us);
     }
     inference__model_infer_request__free_unpacked(m, NULL);
 }
@@ -186,6 +190,7 @@ static void call_on_open(struct rpc_call *call)
     c->client.ops = &call_ops;
     c->client.front = rpc_call_context(call);
     c->client.principal = grpc_principal(call);
+    client_trace_open_call(&c->client, call);
     c->stream = strcmp(rpc_call_path(call), front_model_stream_infer.path) == 0;
     rpc_call_set_user(call, c);
 }
@@ -226,7 +231,7 @@ static void infer_on_message(struct rpc_call *call, const uint8_t *bytes, size_t
     struct reading *reading = call_admit(c, id);
     if (!reading) return;
     enum status status = grpc_message_read(call, bytes, size, 0, &reading->waiting, infer_read, reading);
-    if (status != STATUS_OK) call_refuse(reading, id, status, 0);
+    if (status != STATUS_OK) call_refuse(reading, NULL, id, status, 0);
 }
 
 static void infer_on_oversized(struct rpc_call *call, size_t size, const uint8_t *head, size_t head_size)
@@ -235,7 +240,7 @@ static void infer_on_oversized(struct rpc_call *call, size_t size, const uint8_t
     char id[ID_ROOM];
     proto_field_text(head, head_size, FIELD_ID, id, sizeof id);
     struct reading *reading = call_admit(c, id);
-    if (reading) call_refuse(reading, id, intake_refuse_size(c->client.front, size), 0);
+    if (reading) call_refuse(reading, NULL, id, intake_refuse_size(c->client.front, size), 0);
 }
 
 const struct rpc_method front_model_infer = {.path = "/inference.GRPCInferenceService/ModelInfer",

@@ -68,6 +68,8 @@ static const struct json_field flags[] = {
 };
 
 static const struct json_unsupported unsupported[] = {
+    {"prompt_logprobs", NULL, "ask for them over HTTP"},
+    {"echo", "false", "give exclude_input_in_output"},
     {"lora_name", NULL, "ask for the model's own name"},
     {"n", "1", "send a request for each answer"},
     {"beam_width", "1", NULL},

@@ -217,9 +217,8 @@ static void pools_write(const struct core_metrics *core, struct bytes *out)
     JSON_ADD(out, "}");
 }
 
-static void queue_write(const struct live_snapshot *snapshot, struct bytes *out)
+static void queue_write(const struct core_status *status, struct bytes *out)
 {
-    const struct core_status *status = &snapshot->core.status;
     add_name(out, "queue");
     JSON_ADD(out, "{");
     add_integer(out, "waiting", status->waiting);
@@ -315,7 +314,7 @@ void live_snapshot_write(const struct live_snapshot *snapshot, const struct live
     point_write(point, out);
     nodes_write(status, out);
     pools_write(&snapshot->core, out);
-    queue_write(snapshot, out);
+    queue_write(status, out);
     bins_write("score_bins", &status->score_bins, &snapshot->bins[NODE_SPECULATOR], snapshot->now_us, out);
     bins_write("prefill_bins", &status->prefill_bins, &snapshot->bins[NODE_WORKER], snapshot->now_us, out);
     totals_write(&status->totals, out);

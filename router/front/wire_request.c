@@ -47,13 +47,13 @@ static enum status grammar_read(const Forepack__V1__SamplingOptions *m, struct g
 {
     switch (m->guided_case) {
     case FOREPACK__V1__SAMPLING_OPTIONS__GUIDED_GUIDED_JSON:
-        *spec = (struct grammar_spec){GRAMMAR_JSON_SCHEMA, mem_string(m->guided_json)};
+        *spec = grammar_spec_of(GRAMMAR_JSON_SCHEMA, mem_string(m->guided_json));
         return STATUS_OK;
     case FOREPACK__V1__SAMPLING_OPTIONS__GUIDED_GUIDED_REGEX:
-        *spec = (struct grammar_spec){GRAMMAR_REGEX, mem_string(m->guided_regex)};
+        *spec = grammar_spec_of(GRAMMAR_REGEX, mem_string(m->guided_regex));
         return STATUS_OK;
     case FOREPACK__V1__SAMPLING_OPTIONS__GUIDED_GUIDED_GRAMMAR:
-        *spec = (struct grammar_spec){GRAMMAR_LARK, mem_string(m->guided_grammar)};
+        *spec = grammar_spec_of(GRAMMAR_LARK, mem_string(m->guided_grammar));
         return STATUS_OK;
     case FOREPACK__V1__SAMPLING_OPTIONS__GUIDED_GUIDED_CHOICE: return choice_read(m->guided_choice, spec);
     default: return STATUS_OK;

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "router/sched/sched_request.h"
 
-#include <string.h>
-
 #include "router/sched/prefix_chain.h"
 
 int sched_priority_level(int32_t priority)
@@ -49,12 +47,12 @@ int sched_request_kv_blocks(const struct sched_request *r, int block_tokens)
 int64_t sched_request_message_bytes(const struct sched_request *r)
 {
     const struct request_spec *spec = r->spec;
-    int64_t numbers = sched_request_rows(r), ranges = spec->n_pinned, text = 0;
+    int64_t numbers = sched_request_rows(r), ranges = spec->n_pinned;
+    int64_t text = (int64_t)spec->sampling.grammar.text_bytes;
     if (r->usage->kept_tokens) {
         ranges = r->usage->kept_tokens < spec->n_tokens ? r->usage->kept_tokens : 1;
         numbers += spec->sampling.repetition_penalty != 1 ? spec->n_tokens : 0;
         numbers += 2 * (int64_t)spec->sampling.logit_bias.n;
-        if (spec->sampling.grammar.text) text = (int64_t)strlen(spec->sampling.grammar.text);
     }
     return 5 * numbers + 14 * ranges + text + 1024;
 }

@@ -19,7 +19,8 @@ from tritonclient.utils import InferenceServerException
 mode, server = sys.argv[1:3]
 WAIT = 600  # seconds, an upper bound
 client = triton.InferenceServerClient(server)
-stub = service_pb2_grpc.GRPCInferenceServiceStub(grpc.insecure_channel(server))
+channel = grpc.insecure_channel(server)
+stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
 
 
 def tensor(name, array, datatype):
@@ -84,7 +85,15 @@ def text_of(results):
     return b"".join(result.as_numpy("text_output")[0] for result in results).decode()
 
 
+def health():
+    """What a gRPC probe of the service sees: 1 serving, 2 not serving."""
+    name = b"inference.GRPCInferenceService"
+    check = channel.unary_unary("/grpc.health.v1.Health/Check")
+    return check(b"\x0a" + bytes([len(name)]) + name, timeout=WAIT)[1]
+
+
 def check_server():
+    assert health() == 1
     assert client.is_server_live() and client.is_server_ready()
     assert client.is_model_ready("main") and client.is_model_ready("main", "1") and client.is_model_ready("")
     fails("NOT_FOUND", "model 'absent' is not served here", client.is_model_ready, "absent")
@@ -296,7 +305,7 @@ def run_keys():
     key, few = sys.argv[3:5]
     ask = [text("text_input", "Hello")]
     bearer = lambda secret: {"authorization": "Bearer " + secret}
-    assert client.is_server_live() and not client.is_server_ready()  # open to every caller
+    assert client.is_server_live() and not client.is_server_ready() and health() == 2  # open to every caller
     fails("UNAUTHENTICATED", "", client.is_model_ready, "main")
     fails("UNAUTHENTICATED", "", client.infer, "main", ask)
     fails("UNAUTHENTICATED", "", client.infer, "main", ask, headers=bearer("wrong"))

@@ -20,6 +20,7 @@ url, server, spans_file, log_file, mode = sys.argv[1:6]
 SECRET = "marzipan-obelisk"  # in every prompt, and in no span
 LONG = (SECRET + " The quick brown fox jumps over the lazy dog. ") * 40
 PHASES = ["admit", "tokenise", "queue", "score", "pack_wait", "prefill", "decode"]
+MODEL = "main"
 WAIT = 600  # seconds, an upper bound
 last = 0
 
@@ -241,18 +242,16 @@ def check_score():
     assert row["name"].startswith("score ") and "gen_ai.request.max_tokens" not in row["attributes"], row
 
 
-def grpc_types():
+def grpc_types(service, name):
     channel = grpc.insecure_channel(server, options=[("grpc.enable_http_proxy", 0)])
     pool = descriptor_pool.DescriptorPool(ProtoReflectionDescriptorDatabase(channel))
-    service = pool.FindServiceByName("forepack.v1.Inference")
-    assert "opentelemetry" not in str(ProtoReflectionDescriptorDatabase(channel).get_services())
-    method = service.FindMethodByName("Generate")
+    method = pool.FindServiceByName(service).FindMethodByName(name)
     return (channel, message_factory.GetMessageClass(method.input_type),
             message_factory.GetMessageClass(method.output_type))
 
 
 def check_grpc():
-    channel, request, response = grpc_types()
+    channel, request, response = grpc_types("forepack.v1.Inference", "Generate")
     trace, parent = new_parent()
     generate = channel.unary_stream("/forepack.v1.Inference/Generate", request.SerializeToString, response.FromString)
     fields = {"text": LONG.encode() if request.DESCRIPTOR.fields_by_name["text"].type == 12 else LONG, "tenant": "acme",
@@ -284,6 +283,25 @@ def check_grpc():
     assert row["attributes"]["error.type"] == "not_found" and row["status"] == {"code": "STATUS_CODE_ERROR"}, row
 
 
+def check_kserve():
+    channel, request, response = grpc_types("inference.GRPCInferenceService", "ModelInfer")
+    infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer", request.SerializeToString, response.FromString)
+    asked = request(model_name=MODEL)
+    asked.inputs.add(name="text_input", datatype="BYTES", shape=[1]).contents.bytes_contents.append(SECRET.encode())
+    asked.parameters["max_tokens"].int64_param = 2
+    trace, parent = new_parent()
+    infer(asked, timeout=WAIT, metadata=[("traceparent", parent)])
+    check_phases(of_trace(trace)[0], [p for p in PHASES if p != "score"])
+    trace, parent = new_parent()
+    asked.inputs[0].datatype = "FP32"
+    try:
+        infer(asked, timeout=WAIT, metadata=[("traceparent", parent)])
+        raise AssertionError("was not refused")
+    except grpc.RpcError as error:
+        assert error.code() == grpc.StatusCode.INVALID_ARGUMENT, error
+    assert of_trace(trace)[0]["attributes"]["error.type"] == "invalid"
+
+
 def metric(name):
     with urllib.request.urlopen(url + "/metrics", timeout=WAIT) as answer:
         text = answer.read().decode()
@@ -307,6 +325,6 @@ if mode == "replay":
     check_replay()
 else:
     for check in (check_http, check_parents, check_choices, check_failures, check_cancelled, check_score, check_grpc,
-                  check_metrics):
+                  check_kserve, check_metrics):
         check()
 print("tracing:", mode, "ok")

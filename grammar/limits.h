@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// How much work llguidance may spend on a grammar. A regular expression of n parts that may be empty costs n * n to
+// compile, so what a client may write as expressions is bounded more tightly than names and other literal text.
+#pragma once
+
+#include "grammar/llguidance.h"
+#include "model/grammar_spec.h"
+
+// Bytes of the grammar that are regular expressions, or may be: patterns of a JSON schema, a whole regular expression
+// that is more than a choice of texts, a Lark grammar without its JSON schemas.
+size_t grammar_regex_bytes(const struct grammar_spec *spec);
+
+// Keeps every grammar within about 100 ms and 64 MiB to compile, and a matcher within about 64 MiB.
+void grammar_limits_set(const struct grammar_spec *spec, struct llg_limits *limits);
