@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compiles grammars on a thread of its own, so that the owner's thread, which computes passes, never waits for one.
+// Compiles grammars on a separate thread, so that passes do not wait for a compilation.
 // First come, first served; equal grammars that wait together are compiled once, and each job gets a copy.
 //
 // Owned by one thread, which calls all functions.

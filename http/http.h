@@ -72,9 +72,9 @@ struct http_server_options {
     // start of its target if the head could not be parsed; "": not known. NULL: a line of text.
     size_t (*error_body)(const char *path, int status, const char *sentence, char *body, size_t room);
     const char *error_type; // its content type
-    // Headers of a response that the server itself sends to a request whose on_head was not called: writes lines such
-    // as "x-request-id: 1\r\n" to `lines` [room] and returns their size, at most `room`. `x` is NULL when the request
-    // has no head that could be parsed. NULL: none.
+    // More headers of the responses that the server sends without calling on_head, such as 400 and 413. Writes lines
+    // like "x-request-id: 1\r\n" to `lines` [room] and returns their size. `x` is NULL when the head of the request
+    // could not be parsed. NULL: no such headers.
     size_t (*own_headers)(const struct http_exchange *x, char *lines, size_t room);
 };
 
@@ -109,7 +109,7 @@ const char *http_method(const struct http_exchange *x);
 const char *http_path(const struct http_exchange *x);                     // decoded, without the query
 const char *http_query(const struct http_exchange *x, const char *name);  // a decoded query parameter; NULL: not given
 const char *http_header(const struct http_exchange *x, const char *name); // any case; the first of several; NULL: none
-// The next header of this name after the one whose value http_header() or this function returned; NULL: none.
+// The next header of this name. `value` is what http_header() or the previous call returned. NULL: no further one.
 const char *http_header_after(const struct http_exchange *x, const char *name, const char *value);
 const char *http_peer(const struct http_exchange *x);                 // "127.0.0.1:4711"
 const char *http_body(const struct http_exchange *x, size_t *size_p); // NUL-terminated; valid from on_request on

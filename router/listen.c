@@ -111,7 +111,7 @@ static enum status nodes_open(const struct listen_options *o, struct front *fron
     const struct rpc_tls tls = {o->node_tls_cert, o->node_tls_key, o->node_tls_ca};
     char *address = node_address(o);
     l->node_methods[0] = front_attach;
-    l->node_methods[1] = front_cluster_info; // a node may know what it serves: forepack up waits for its nodes
+    l->node_methods[1] = front_cluster_info; // forepack up asks whether its nodes are attached
     enum status status =
         rpc_server_open(&(struct rpc_server_options){.address = address,
                                                      .methods = l->node_methods,

@@ -389,8 +389,8 @@ static void live_options_apply(struct front *front)
     loop_post(front->loop, event_set_queue_bounds, bounds);
 }
 
-// Each reader logs what changed; a file with an error is logged too, and what it had before stays in use. Each also
-// looks at its file by itself when it is needed; the --config file is read here alone.
+// Each reader logs what changed. When a file has an error, the reader logs it and keeps the last contents. Only the
+// --config file is read nowhere else; the others are also read when they are needed.
 static void router_reload(struct front *front, const struct listeners *listeners)
 {
     log_event(LOG_INFO, "reload_started", LOG_FIELD("signal", "SIGHUP"));

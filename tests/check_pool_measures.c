@@ -85,7 +85,7 @@ START_TEST(a_queue_that_waits_for_prefill)
 }
 END_TEST
 
-// One request every half second leaves a node whose passes are short: only the measured speed tells the time.
+// A request every half second on a node with short passes: only the measured speed shows how long a queue takes.
 static void serve(struct fake_node *node, int n)
 {
     for (int i = 0; i < n; i++) {

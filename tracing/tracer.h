@@ -33,7 +33,7 @@ enum status tracer_open(const struct tracer_options *options, struct tracer **tr
 // Sends what is queued for at most flush_ms, and drops the rest. NULL is allowed.
 void tracer_close(struct tracer *tracer, int64_t flush_ms);
 
-// Begins a trace in a context that has none, for calls whose requests belong together.
+// Starts a trace if the context has none, so that all requests of a call are in one trace.
 void tracer_begin(struct tracer *tracer, struct trace_context *context);
 
 // The record of a request that arrived at `start_us`: in the trace of the context, or in one that begins here. NULL:

@@ -24,11 +24,11 @@
 // others of them skip the pass. The first is the one that has waited longest, since its last token or since it started,
 // so new sequences cannot hold up those that decode, nor decodes a first token.
 //
-// Log-probabilities of the prompt: every row of such a prompt but the last has logits, of which the model has room for
-// max_logit_rows in a pass. One of these rows is kept for each sequence that the pass may contain, so that every prompt
-// advances; such prompts share the others. The host reads each row's logits after the pass, which pacing limits like
-// sampling; such prompts may use half of these rows beside decodes. Such a prompt uses no cached entries, because they
-// come without logits; its blocks are published.
+// Log-probabilities of a prompt need logits of every row but the last. A pass has at most max_logit_rows rows with
+// logits. One is kept for each sequence of the pass, so that every prompt advances; prompts with log-probabilities
+// share the others. The host reads these logits after the pass: pacing limits them like sampling on the host, and
+// beside decodes such prompts may use half of the limit. They use no cached entries, which have no logits, but publish
+// blocks.
 //
 // Structured output: the mask of the grammar is applied before sampling. A sequence ends with the token that completes
 // its grammar, without a pass for EOS.

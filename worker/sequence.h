@@ -43,7 +43,7 @@ struct sequence {
     struct grammar_matcher *matcher; // of sampling.grammar, after the tokens so far; owned; NULL: none
     uint32_t *mask;                  // of the matcher, for the token that is being sampled
     int n_kept, n_tokens, prompt_tokens;
-    int next_logprob;          // the prompt token whose log-probability is reported next; n_kept: none
+    int next_logprob;          // index of the next prompt token to report a log-probability of; n_kept: none
     int n_cached;              // entries in the KV cache
     int32_t *blocks;           // [sequence_blocks_max()]
     int n_blocks;              // referenced now
@@ -73,7 +73,7 @@ static inline int sequence_pending(const struct sequence *s)
     return s->n_tokens - s->n_cached;
 }
 
-// Such a sequence computes its prompt whole: cached entries come without logits.
+// True: the whole prompt is computed, because cached entries have no logits.
 static inline bool sequence_wants_prompt_logprobs(const struct sequence *s)
 {
     return s->next_logprob < s->n_kept;

@@ -13,7 +13,7 @@ struct router_large {
     bool json;
 };
 
-// The process that sends the large messages, so that the stream's client has threads of its own.
+// A separate process sends the large messages, so that they do not delay the threads of the stream's client.
 struct large_sender {
     pid_t pid; // 0: none
     int go, results;

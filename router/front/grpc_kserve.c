@@ -146,7 +146,7 @@ static enum status request_read(struct kserve_call *c, const Inference__ModelInf
     return status;
 }
 
-// The client's ids need not be unique among all clients: the request has an id of its own.
+// Clients may send the same id, so the request has an id of its own.
 static void request_submit(struct kserve_call *c, const char *id, struct answer *a)
 {
     if (*id) log_event(LOG_INFO, "request_named", LOG_FIELD("client_id", a->request->id), LOG_FIELD("kserve_id", id));
