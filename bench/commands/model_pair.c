@@ -33,7 +33,8 @@ static void pair_on_step(void *arg, const struct step_report *report)
         const struct sequence_output *output = &report->outputs[i];
         struct model_pair_request *r = &p->requests[output->id];
         if (!r->prefill_us) r->prefill_us = clock_now_us() - p->started_us;
-        if (output->has_token) r->answer[r->n_answer++] = output->token.token;
+        for (int k = 0; k < output->n_tokens; k++)
+            r->answer[r->n_answer++] = output->tokens[k].token;
         r->stopped = output->finish == SEQUENCE_STOP;
         p->pending -= output->finish != SEQUENCE_GOES_ON;
         if (output->finish == SEQUENCE_ERROR) memcpy(p->error, output->error, sizeof p->error);
