@@ -137,6 +137,7 @@ static void log_end(const struct request *r, enum finish_reason reason, enum sta
         LOG_FIELD("kept", u->kept_tokens),
         LOG_FIELD("cached", u->cached_tokens),
         LOG_FIELD("skip", skip_reason_name(r->skip)),
+        LOG_FIELD("keep_rate", r->keep_rate),
         LOG_FIELD("completion", u->completion_tokens),
         LOG_FIELD("replays", u->replays),
         LOG_MS("queue_ms", t->queue_us),
@@ -221,6 +222,7 @@ static void request_ready(struct core *c, struct request *r, int64_t now_us)
 static void request_keep_all(struct core *c, struct request *r, enum skip_reason reason, int64_t now_us)
 {
     r->skip = reason;
+    r->keep_rate = 1;
     r->kept = mem_alloc(sizeof *r->kept);
     r->kept[0] = (struct token_range){0, r->spec.n_tokens - 1};
     r->n_kept_ranges = 1;
@@ -250,7 +252,7 @@ static bool score_is_required(const struct request *r)
 void core_request_unscorable(struct core *c, struct request *r, enum skip_reason reason, int64_t now_us)
 {
     request_leave(c, r, now_us); // first, so that a speculator which gave it up is not sent a cancel
-    bool whole_was_asked_for = reason == SKIP_OFF || reason == SKIP_KEEP_ALL;
+    bool whole_was_asked_for = reason == SKIP_OFF || reason == SKIP_KEEP_ALL || reason == SKIP_UNCALIBRATED;
     if (score_is_required(r) && !whole_was_asked_for) {
         enum status status = unscorable_status(c, r, reason);
         request_fail(c, r, status, status_message(), now_us);
@@ -282,12 +284,25 @@ static const char *score_error(const struct request *r, const struct score_resul
         if (range->last >= r->spec.n_tokens) return "a kept range is outside the prompt";
         next = range->last + 1;
     }
+    if (r->spec.prefill.quality > 0 && !(result->keep_rate > 0 && result->keep_rate <= 1))
+        return "the chosen keep rate is not over 0 and at most 1";
     if (!r->spec.want_importance) return NULL;
     if (!result->importance || result->n_importance != r->spec.n_tokens) return "not one importance per token";
     for (int i = 0; i < r->spec.n_tokens; i++) {
         if (!isfinite(result->importance[i])) return "an importance is not finite";
     }
     return NULL;
+}
+
+// Of a request with a quality, the speculator chose the keep rate.
+static void set_rate(struct core *c, struct request *r, const struct score_result *result, int64_t now_us)
+{
+    const struct prefill *prefill = &r->spec.prefill;
+    r->keep_rate = prefill->quality > 0 ? result->keep_rate : prefill->keep_rate;
+    r->rate_reason = prefill->quality > 0 ? result->reason : RATE_FIXED;
+    if (r->rate_reason == RATE_UNSURE) r->skip = SKIP_UNSURE;
+    if (r->rate_reason == RATE_UNCALIBRATED) r->skip = SKIP_UNCALIBRATED;
+    if (prefill->quality > 0) ledger_rate_chosen(&c->ledger, &c->view, r, now_us);
 }
 
 static void copy_kept(struct request *r, const struct token_range *kept, int n) // ranges that touch become one
@@ -313,6 +328,7 @@ void core_request_scored(struct core *c, struct request *r, const struct score_r
         return;
     }
     ledger_scored(r, result->cached_tokens, now_us);
+    set_rate(c, r, result, now_us);
     copy_kept(r, result->kept, result->n_kept);
     core_request_set_prefix(c, r, r->kept, r->n_kept_ranges);
     if (r->spec.want_importance)
