@@ -293,6 +293,7 @@ bool core_request_find_selection(struct core *c, struct request *r)
     if (!selection_cache_find(c->selections, &r->selection, c->scorer, &found)) return false;
     r->kept = mem_copy(found.kept, (size_t)found.n_kept * sizeof *found.kept);
     r->n_kept_ranges = found.n_kept;
+    r->usage.kept_tokens = request_kept_tokens(r);
     set_rate(r, found.keep_rate, found.reason);
     core_request_set_prefix(c, r, r->kept, r->n_kept_ranges);
     return true;
