@@ -183,6 +183,7 @@ struct node_status {
     uint64_t pass_gaps;                              // between two passes of a node that had work
     int64_t pass_gap_us;                             // their time
     double pass_fixed_us, pass_row_us, pass_pair_us; // its cost model (sched/cost.h); all 0: not known yet
+    double pass_noise;                               // see cost_noise()
     int64_t attached_us;                             // when it attached
 };
 struct bin_totals {
