@@ -24,8 +24,8 @@ struct estimate {
 bool estimate_node_known(const struct sched_view *view, const struct sched_node *node, int64_t rows);
 
 // Until the first token of a request that does not wait yet. One that is not speculated and whose kept tokens are not
-// known keeps all. False: no cost model of a pool it needs is fitted, no node
-// has room for the tokens that it keeps, or it would wait too long for a speculator.
+// known keeps all. False: no cost model of a pool it needs is fitted, no node has room for the tokens that it keeps, or
+// it would wait too long for a speculator.
 bool estimate_first_token(const struct sched_view *view, const struct sched_request *r, bool speculated, int64_t now_us,
                           struct estimate *estimate_p);
 
