@@ -36,7 +36,7 @@ void prefill_defaults(struct prefill *p)
 
 // --- checks
 
-static double field_number(const struct generation_field *field, const void *object)
+double generation_field_number(const struct generation_field *field, const void *object)
 {
     const void *at = (const char *)object + field->offset;
     switch (field->type) {
@@ -67,7 +67,7 @@ enum status generation_field_check(const struct generation_field *field, double 
 static enum status fields_check(const struct generation_field *fields, const void *object)
 {
     for (const struct generation_field *f = fields; f->name; f++) {
-        double value = field_number(f, object);
+        double value = generation_field_number(f, object);
         bool optional = f->type == GENERATION_FIELD_OPTIONAL || f->type == GENERATION_FIELD_OPTIONAL_REAL;
         bool absent = optional && value == f->default_value;
         enum status status = absent ? STATUS_OK : generation_field_check(f, value);

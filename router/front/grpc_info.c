@@ -224,6 +224,7 @@ static void totals_fill(const struct core_status *status, Forepack__V1__Totals *
     m->refused = totals->refused;
     m->replays = totals->replays;
     m->degraded = totals->degraded;
+    m->scores_reused = totals->scores_reused;
     m->prompt_tokens = totals->prompt_tokens;
     m->kept_tokens = totals->kept_tokens;
     m->completion_tokens = totals->completion_tokens;
