@@ -41,15 +41,15 @@ static void calibration_add(const Forepack__V1__NodeInfo *m, json_t *node)
 static json_t *node_json(const Forepack__V1__NodeInfo *m)
 {
     json_t *node = json_pack(
-        "{s:s,s:s,s:s,s:s,s:I,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:f,s:f,s:f,s:f,s:I,s:I,s:I,s:f,s:I,s:f}", "node_id",
+        "{s:s,s:s,s:s,s:s,s:I,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:f,s:f,s:f,s:f,s:f,s:I,s:I,s:I,s:f,s:I,s:f}", "node_id",
         m->node_id, "role", m->role, "state", m->state, "host", m->host, "ranks", (json_int_t)m->ranks, "dtype",
         m->dtype, "token_budget", (json_int_t)m->token_budget, "kv_blocks", (json_int_t)m->kv_blocks, "kv_blocks_free",
         (json_int_t)m->kv_blocks_free, "running", (json_int_t)m->running, "tokens_in", (json_int_t)m->tokens_in,
         "cached_tokens", (json_int_t)m->cached_tokens, "tokens_out", (json_int_t)m->tokens_out, "attached_s",
         m->attached_s, "pass_fixed_us", m->pass_fixed_us, "pass_row_us", m->pass_row_us, "pass_pair_us",
-        m->pass_pair_us, "passes", (json_int_t)m->passes, "pass_rows", (json_int_t)m->pass_rows, "pass_pairs",
-        (json_int_t)m->pass_pairs, "pass_s", m->pass_s, "pass_gap_count", (json_int_t)m->pass_gap_count, "pass_gap_s",
-        m->pass_gap_s);
+        m->pass_pair_us, "pass_noise", m->pass_noise, "passes", (json_int_t)m->passes, "pass_rows",
+        (json_int_t)m->pass_rows, "pass_pairs", (json_int_t)m->pass_pairs, "pass_s", m->pass_s, "pass_gap_count",
+        (json_int_t)m->pass_gap_count, "pass_gap_s", m->pass_gap_s);
     if (strcmp(m->role, "speculator") == 0) calibration_add(m, node);
     return node;
 }
@@ -112,10 +112,10 @@ static void status_print_json(const Forepack__V1__ClusterInfo *m)
     json_t *totals = json_pack(
         "{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:o}", "requests", (json_int_t)t->requests, "done",
         (json_int_t)t->done, "failed", (json_int_t)t->failed, "cancelled", (json_int_t)t->cancelled, "refused",
-        (json_int_t)t->refused, "replays", (json_int_t)t->replays, "degraded", (json_int_t)t->degraded, "scores_reused", (json_int_t)t->scores_reused, "prompt_tokens",
-        (json_int_t)t->prompt_tokens, "kept_tokens", (json_int_t)t->kept_tokens, "completion_tokens",
-        (json_int_t)t->completion_tokens, "node_ejections", (json_int_t)t->node_ejections, "node_hangs",
-        (json_int_t)t->node_hangs, "prefill_skipped", skipped_json(t));
+        (json_int_t)t->refused, "replays", (json_int_t)t->replays, "degraded", (json_int_t)t->degraded, "scores_reused",
+        (json_int_t)t->scores_reused, "prompt_tokens", (json_int_t)t->prompt_tokens, "kept_tokens",
+        (json_int_t)t->kept_tokens, "completion_tokens", (json_int_t)t->completion_tokens, "node_ejections",
+        (json_int_t)t->node_ejections, "node_hangs", (json_int_t)t->node_hangs, "prefill_skipped", skipped_json(t));
     json_t *object = json_pack("{s:b,s:b,s:s,s:f,s:o,s:o,s:o,s:o,s:o,s:o}", "ready", (int)m->ready, "draining",
                                (int)m->draining, "version", m->version, "uptime_s", m->uptime_s, "nodes", nodes,
                                "pools", pools_json(m), "queue", queue, "score_bins", bins_json(m->score_bins),

@@ -416,6 +416,7 @@ static struct node_status node_status_of(const struct core_node *node)
         .pass_fixed_us = cost->fixed_us,
         .pass_row_us = cost->row_us,
         .pass_pair_us = cost->pair_us,
+        .pass_noise = cost_noise(cost),
         .attached_us = node->attached_us,
     };
 }

@@ -194,6 +194,7 @@ struct node_status {
     uint64_t quality_scores;                         // prompts whose keep rate it chose
     double quality_keep_rate;                        // mean of these rates; 0: none
     double pass_fixed_us, pass_row_us, pass_pair_us; // its cost model (sched/cost.h); all 0: not known yet
+    double pass_noise;                               // see cost_noise()
     int64_t attached_us;                             // when it attached
 };
 struct bin_totals {

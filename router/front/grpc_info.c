@@ -167,6 +167,7 @@ static void node_fill(const struct node_status *node, int64_t now_us, Forepack__
     m->pass_fixed_us = node->pass_fixed_us;
     m->pass_row_us = node->pass_row_us;
     m->pass_pair_us = node->pass_pair_us;
+    m->pass_noise = node->pass_noise;
     m->passes = node->passes;
     m->pass_rows = node->pass_rows;
     m->pass_pairs = node->pass_pairs;
