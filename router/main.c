@@ -21,7 +21,7 @@
 
 static struct {
     struct option_list model_names;
-    char *model, *shape, *chat_template, *grammar_library, *policy, *tenant_weights, *prefill, *api_keys;
+    char *model, *shape, *chat_template, *grammar_library, *policy, *tenant_weights, *prefill, *drafts, *api_keys;
     char *model_fingerprint, *speculator_fingerprint;
     uint64_t fingerprints[NODE_ROLES]; // of both
     struct listen_options listen;
@@ -104,6 +104,9 @@ static const struct option options[] = {
     {.name = "prefill", .type = OPTION_CHOICE, .value = &o.prefill, .default_text = "off", .choices = PREFILL_MODES,
      .help = "default for requests that give neither a prefill mode nor a keep rate; auto and on prune prompts, which can "
              "change answers; required refuses prompts that no speculator scores"},
+    {.name = "drafts", .type = OPTION_CHOICE, .value = &o.drafts, .default_text = "auto", .choices = DRAFT_MODES,
+     .help = "default for requests that do not say whether the speculator's look-ahead tokens are a draft of the answer; "
+             "drafts change no token"},
     {.name = "keep-rate", .type = OPTION_REAL, .value = &o.keep_rate, .default_text = "0.3", .min = 1e-6, .max = 1,
      .help = "share of the prompt's chunks to keep when a request does not give it; a request that gives it and no "
              "prefill mode is prefilled with auto"},
@@ -241,6 +244,7 @@ static enum status front_open(struct front *front)
     front->pinned_turn_tokens = (int)o.pinned_turn_tokens;
     prefill_defaults(&front->prefill);
     prefill_mode_parse(o.prefill, &front->prefill.mode);
+    draft_mode_parse(o.drafts, &front->prefill.drafts);
     front->prefill.keep_rate = o.keep_rate;
     atomic_init(&front->max_queue_requests, (int)o.max_queue_requests);
     front->started_us = clock_now_us();

@@ -61,7 +61,9 @@ struct score_result {
     int n_kept;
     const float *importance; // [n]; NULL unless wanted
     int n;
-    int steps;         // look-ahead steps that were computed
+    int steps;                 // look-ahead steps that were computed
+    const int32_t *look_ahead; // [n_look_ahead] the tokens of the look-ahead, without one that ends the text
+    int n_look_ahead;
     int cached_tokens; // prompt tokens found in the prefix cache
     int64_t score_us;  // since scorer_add
 };
