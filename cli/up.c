@@ -37,7 +37,7 @@ enum { NODES_MAX = 64 }; // of each role
 
 static struct {
     char *main, *spec, *shape, *spec_shape, *load, *host, *model_name, *backend, *dtype, *kv_dtype, *packed_cache;
-    char *chat_template, *api_keys, *prefill, *token_file, *tls_cert, *tls_key, *tls_client_ca;
+    char *chat_template, *api_keys, *prefill, *drafts, *token_file, *tls_cert, *tls_key, *tls_client_ca;
     struct option_list router_options, worker_options, speculator_options;
     double keep_rate, quality;
     int64_t node_port, tp, spec_tp, workers, speculators, port, http_port, threads, token_budget, max_seqs, kv_blocks,
@@ -128,6 +128,8 @@ static const struct option options[] = {
              "calibration of the speculator (forepack calibrate) every token is kept"},
     {.name = "keep-rate", .type = OPTION_REAL, .value = &o.keep_rate, .min = 1e-6, .max = 1,
      .help = "fixed share of the prompt's chunks to keep when a request gives neither, instead of --quality"},
+    {.name = "drafts", .type = OPTION_CHOICE, .value = &o.drafts, .default_text = "auto", .choices = DRAFT_MODES,
+     .help = "whether the speculator's look-ahead tokens are a draft of the answer, when a request does not say it"},
     {.name = "speculate-min-tokens", .type = OPTION_INT, .value = &o.speculate_min_tokens, .default_text = "512", .max = 1e9,
      .unit = "tokens", .help = "minimum prompt length for speculation with --prefill auto"},
     {.name = "score-timeout-ms", .type = OPTION_INT, .value = &o.score_timeout_ms, .default_text = "10000", .min = 1,
@@ -149,11 +151,27 @@ static const struct option options[] = {
 // clang-format on
 
 // Options that are passed on to the programs under the same name.
-static const char *const of_router[] = {
-    "served-model-name", "shape",    "chat-template", "host",       "port",
-    "http-port",         "api-keys", "tls-cert",      "tls-key",    "tls-client-ca",
-    "insecure",          "prefill",  "quality",       "keep-rate",  "speculate-min-tokens",
-    "score-timeout-ms",  "drain-ms", "log-level",     "log-format", NULL};
+static const char *const of_router[] = {"served-model-name",
+                                        "shape",
+                                        "chat-template",
+                                        "host",
+                                        "port",
+                                        "http-port",
+                                        "api-keys",
+                                        "tls-cert",
+                                        "tls-key",
+                                        "tls-client-ca",
+                                        "insecure",
+                                        "prefill",
+                                        "drafts",
+                                        "quality",
+                                        "keep-rate",
+                                        "speculate-min-tokens",
+                                        "score-timeout-ms",
+                                        "drain-ms",
+                                        "log-level",
+                                        "log-format",
+                                        NULL};
 static const char *const of_nodes[] = {
     "load",         "packed-cache",          "backend",   "dtype",      "max-num-batched-tokens",
     "max-num-seqs", "enable-prefix-caching", "log-level", "log-format", NULL};

@@ -71,8 +71,8 @@ int admission_cached_entries(const struct scheduler *s, struct sequence *q);
 // Publishes the blocks that the sequence has filled. When two sequences computed the same block, one copy stays.
 void admission_publish(struct scheduler *s, struct sequence *q);
 
-// How many draft rows, at most `rows`, the sequence has KV blocks for. Allocates free blocks that no running sequence
-// is expected to need.
+// How many draft rows, at most `rows`, the sequence has KV blocks for. While no sequence waits, allocates free blocks
+// that the running sequences are not expected to need.
 int admission_grow_for_draft(struct scheduler *s, struct sequence *q, int rows);
 
 // Releases the blocks behind that of the sequence's next row, which draft rows needed.
