@@ -24,6 +24,7 @@ enum { LOGPROBS_MAX = 20, STOP_STRINGS_MAX = 16, STOP_STRING_BYTES_MAX = 1024, S
 #define GENERATION_UINT64                    uint64_t
 #define GENERATION_REAL                      double
 #define GENERATION_ROUTER_REAL               double
+#define GENERATION_OPTIONAL_REAL             double
 #define GENERATION_BOOL                      bool
 #define GENERATION_MEMBER(type, member, ...) GENERATION_##type member;
 
@@ -63,6 +64,7 @@ struct generation_field {
         GENERATION_FIELD_UINT64,
         GENERATION_FIELD_REAL,
         GENERATION_FIELD_ROUTER_REAL = GENERATION_FIELD_REAL,
+        GENERATION_FIELD_OPTIONAL_REAL,
         GENERATION_FIELD_BOOL
     } type;
     size_t offset; // in struct sampling or struct prefill
@@ -71,8 +73,8 @@ struct generation_field {
 };
 extern const struct generation_field sampling_fields[], prefill_fields[]; // a row with name NULL ends each
 
-// Checks a value that was given explicitly, so also one of an OPTIONAL field: STATUS_INVALID with the name and the
-// range.
+// Checks a value that was given explicitly, so also one of an OPTIONAL or OPTIONAL_REAL field: STATUS_INVALID with the
+// name and the range.
 enum status generation_field_check(const struct generation_field *field, double value);
 
 // The member of `object`, a struct sampling or struct prefill.
@@ -96,6 +98,15 @@ enum status prefill_check(const struct prefill *p);
 enum { MAX_TOKENS_DEFAULT = 256 };
 enum status sampling_resolve(struct sampling *s, int prompt_tokens, int context_tokens, int default_tokens,
                              const char *name);
+
+// What decided the keep rate of a scored prompt.
+enum rate_reason {
+    RATE_FIXED,        // the request's keep_rate
+    RATE_QUALITY,      // the speculator's calibration, for the request's quality
+    RATE_UNSURE,       // no lower rate is likely enough to reach the quality: all tokens are kept
+    RATE_UNCALIBRATED, // the calibration does not cover the request: all tokens are kept
+    RATE_REASON_COUNT
+};
 
 #define PREFILL_MODES "auto|on|off|required" // choices of a command line
 const char *prefill_mode_name(enum prefill_mode mode);

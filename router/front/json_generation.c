@@ -51,7 +51,6 @@ static const struct json_field stream_fields[] = {
 
 static const struct json_unsupported unsupported[] = {
     {"cache_salt", NULL, "tenants have salts of their own"},
-    {"quality", NULL, "give keep_rate"},
     {"truncate_prompt_tokens", NULL, "shorten the prompt"},
     {"add_special_tokens", "true", "give the prompt as token ids"},
     {"skip_special_tokens", "true", "ask for return_token_ids"},
