@@ -42,7 +42,7 @@ struct sequence {
     int n_penalty_ids;
     struct grammar_matcher *matcher; // of sampling.grammar, after the tokens so far; owned; NULL: none
     uint32_t *mask;                  // of the matcher, for the token that is being sampled
-    int n_kept, n_tokens, prompt_tokens;
+    int n_kept, n_tokens;
     int next_logprob;          // index of the next prompt token to report a log-probability of; n_kept: none
     int n_cached;              // entries in the KV cache
     int32_t *blocks;           // [sequence_blocks_max()]
