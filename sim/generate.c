@@ -94,7 +94,7 @@ static void draw_node(struct swarm *g, int role, int id, const struct scenario_n
         node.row_ns = scaled(g, 500, role ? 100000 : 20000);
         node.pair_ps = scaled(g, 1, 20000);
         node.noise_percent = one_in(g, 2) ? 0 : scaled(g, 1, 40);
-        if (role && one_in(g, 4)) node.sample_us = scaled(g, 10, 2000);
+        if (role && one_in(g, 4)) node.sample_us = scaled(g, 10, 20000);
         if (one_in(g, 3)) node.itl_target_ms = one_in(g, 2) ? -1 : scaled(g, 1, 1000);
     }
     scenario_add_node(g->s, node);
@@ -102,7 +102,7 @@ static void draw_node(struct swarm *g, int role, int id, const struct scenario_n
 
 static void draw_nodes(struct swarm *g)
 {
-    int n_workers = (int)scaled(g, 1, 6), n_speculators = one_in(g, 3) ? 0 : (int)scaled(g, 1, 4);
+    int n_workers = one_in(g, 60) ? 70 : (int)scaled(g, 1, 6), n_speculators = one_in(g, 3) ? 0 : (int)scaled(g, 1, 4);
     for (int i = 0; i < n_workers; i++)
         draw_node(g, 1, i, i ? &g->s->nodes[0] : NULL);
     for (int i = 0; i < n_speculators; i++)
@@ -324,7 +324,7 @@ static void draw_faults(struct swarm *g)
         draw_fault(g);
 }
 
-// Requests that ask for what another one asked for: their scores may be reused.
+// Requests that ask for what another one asked for, so that its score may be reused, or for nearly that.
 static void draw_repeats(struct swarm *g)
 {
     if (!g->speculated || one_in(g, 2)) return;
@@ -339,7 +339,8 @@ static void draw_repeats(struct swarm *g)
         }
         struct scenario_request *r = &action->request, own = *r;
         *r = of->request;
-        r->same_as = of->id;
+        if (!one_in(g, 3)) r->same_as = of->id;
+        if (one_in(g, 6)) r->keep = scaled(g, 20, 900);
         r->max_tokens = own.max_tokens;
         r->min_tokens = 0;
         r->stop_after = own.stop_after;

@@ -169,25 +169,13 @@ static enum status check_queue(const struct core *c, const struct request *r)
     return check_tenant(c, r, requests, tokens);
 }
 
-// A prompt that is not scored now has the kept tokens of its earlier score, or is kept whole: only a node that holds
-// all of them counts.
-static bool estimate_intake(const struct core *c, const struct request *r, bool speculated, int64_t now_us,
-                            struct estimate *estimate_p)
-{
-    struct request_usage usage = r->usage;
-    struct sched_request sched = r->sched;
-    if (!speculated) usage.kept_tokens = r->kept ? request_kept_tokens(r) : r->spec.n_tokens;
-    sched.usage = &usage;
-    return estimate_first_token(&c->view, &sched, speculated, now_us, estimate_p);
-}
-
 // A request that is estimated to miss its deadline is refused before it takes capacity from requests that will not.
 static enum status check_deadline(const struct core *c, const struct request *r, bool speculated, int64_t now_us)
 {
     int64_t left_us = r->spec.ttft_deadline_us - now_us;
     struct estimate estimate;
     if (r->spec.ttft_deadline_us == INT64_MAX || r->spec.score_only) return STATUS_OK;
-    if (!estimate_intake(c, r, speculated, now_us, &estimate)) return STATUS_OK;
+    if (!estimate_first_token(&c->view, &r->sched, speculated, now_us, &estimate)) return STATUS_OK;
     if (estimate.wait_us + estimate.own_us <= (double)left_us) return STATUS_OK;
     return status_fail(STATUS_DEADLINE,
                        "the first token would come in about %.0f ms (%.0f ms for requests ahead, %.0f ms for this "
@@ -227,6 +215,11 @@ static enum status check_request(const struct core *c, const struct request *r, 
     return check_queue(c, r);
 }
 
+static bool may_keep_all(const struct request *r) // where that is faster
+{
+    return !r->spec.score_only && r->spec.prefill.mode == PREFILL_AUTO;
+}
+
 // Whether nothing would be pruned.
 static bool keeps_all(const struct prefill *prefill)
 {
@@ -237,11 +230,6 @@ static bool keeps_all(const struct prefill *prefill)
 static void settle_quality(const struct core *c, struct prefill *prefill)
 {
     if (prefill->keep_rate < 1 && !core_quality_applies(c, prefill)) prefill->quality = 0;
-}
-
-static bool may_keep_all(const struct request *r) // where that is faster
-{
-    return !r->spec.score_only && r->spec.prefill.mode == PREFILL_AUTO;
 }
 
 // SKIP_NONE: a speculator can score it.

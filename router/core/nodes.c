@@ -100,6 +100,20 @@ void core_node_open(struct core *c, struct core_node *node)
     core_update_ready(c);
 }
 
+// The scorer that all attached speculators are, by which selections may be reused.
+static void update_scorer(struct core *c)
+{
+    c->scorer = 0;
+    for (const struct core_node *node = core_first_node(c); node; node = core_node_next(node)) {
+        if (!node->scorer) continue;
+        if (c->scorer && c->scorer != node->scorer) {
+            c->scorer = 0;
+            return;
+        }
+        c->scorer = node->scorer;
+    }
+}
+
 static bool calibrations_equal(const struct node_calibration *a, const struct node_calibration *b)
 {
     return a->fingerprint == b->fingerprint && a->main_fingerprint == b->main_fingerprint &&
@@ -118,20 +132,6 @@ static void update_calibration(struct core *c)
         if (!calibrations_equal(&first->hello.calibration, &node->hello.calibration)) return;
     }
     if (first) c->calibration = first->hello.calibration;
-}
-
-// The scorer that all attached speculators are, by which selections may be reused.
-static void update_scorer(struct core *c)
-{
-    c->scorer = 0;
-    for (const struct core_node *node = core_first_node(c); node; node = core_node_next(node)) {
-        if (!node->scorer) continue;
-        if (c->scorer && c->scorer != node->scorer) {
-            c->scorer = 0;
-            return;
-        }
-        c->scorer = node->scorer;
-    }
 }
 
 static void node_unlink(struct core *c, const struct core_node *node)
@@ -162,8 +162,8 @@ static void node_remove(struct core *c, struct core_node *node, enum node_loss l
     struct request_list *requests = &node->sched.account.requests;
     int n = requests->count;
     node_unlink(c, node);
-    update_calibration(c);
     update_scorer(c);
+    update_calibration(c);
     release_reservation(c, node);
     node_index_remove(&node->sched);
     ledger_node_gone(&c->ledger, node, now_us);
@@ -421,8 +421,8 @@ static enum status check_hello(const struct core *c, const struct node_hello *h,
 static uint64_t scorer_of(const struct core *c, const struct node_hello *h)
 {
     if (h->role != NODE_SPECULATOR) return 0;
-    char *text = mem_format("%016" PRIx64 " %016" PRIx64 " %d %s %s %s %s", h->model_fingerprint,
-                            h->calibration.fingerprint, h->ranks, h->backend, h->dtype, h->kv_dtype, h->version);
+    char *text = mem_format("%016" PRIx64 " %d %s %s %s %s %016" PRIx64, h->model_fingerprint, h->ranks, h->backend,
+                            h->dtype, h->kv_dtype, h->version, h->calibration.fingerprint);
     uint64_t scorer = hash_text(&c->view.options.hash_key, text);
     free(text);
     return scorer | 1;

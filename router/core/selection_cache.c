@@ -13,9 +13,9 @@ struct entry {
     struct selection_key key;
     uint64_t scorer;
     struct entry *slot_next, *older, *newer;
-    int n_kept;
     double keep_rate;
     enum rate_reason reason;
+    int n_kept;
     struct token_range kept[];
 };
 
@@ -142,9 +142,9 @@ void selection_cache_add(struct selection_cache *cache, const struct selection_k
     struct entry *entry = mem_alloc((size_t)bytes);
     entry->key = *key;
     entry->scorer = scorer;
-    entry->n_kept = selection->n_kept;
     entry->keep_rate = selection->keep_rate;
     entry->reason = selection->reason;
+    entry->n_kept = selection->n_kept;
     memcpy(entry->kept, selection->kept, (size_t)selection->n_kept * sizeof *selection->kept);
     slot = slot_of(cache, key); // evictions may have changed the list
     *slot = entry;
