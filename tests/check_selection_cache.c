@@ -84,6 +84,34 @@ START_TEST(a_prompt_that_comes_again_is_not_scored_again)
 }
 END_TEST
 
+// Unless the request wants none.
+START_TEST(a_reused_score_brings_its_draft)
+{
+    struct fake_node *w = worker("w"), *s = speculator("s");
+    struct client *first = question();
+    first->r->spec.prefill.drafts = _i ? DRAFTS_OFF : DRAFTS_AUTO;
+    submit(first);
+    fake_node_forget(s, first->number);
+    struct token_range kept = {KEEP_FIRST, KEEP_LAST};
+    const int32_t draft[3] = {5, 6, 7};
+    const struct score_result result = {
+        .request = first->number, .kept = &kept, .n_kept = 1, .draft = draft, .n_draft = 3};
+    core_scored(f.c, s->node, &result, f.now_us);
+    fixture_advance(&f, 0);
+    ck_assert_int_eq(first->r->n_draft, _i ? 0 : 3);
+    finish(w, first);
+    for (enum draft_mode mode = DRAFTS_AUTO; mode <= DRAFTS_OFF; mode++) {
+        struct client *again = question();
+        again->r->spec.prefill.drafts = mode;
+        submit(again);
+        ck_assert_int_eq(again->r->usage.score_cached_tokens, PROMPT);
+        ck_assert_int_eq(again->r->n_draft, mode == DRAFTS_OFF ? 0 : 3);
+        if (mode == DRAFTS_AUTO) ck_assert_mem_eq(again->r->draft, draft, sizeof draft);
+        finish(w, again);
+    }
+}
+END_TEST
+
 // Under auto, where the time of scoring decides, a score that is known takes none.
 START_TEST(a_known_selection_is_used_under_auto_and_under_required)
 {
@@ -289,7 +317,7 @@ static void add(struct selection_cache *cache, int32_t token)
 {
     struct selection_key k = key_of(cache, token);
     struct token_range kept = {token, token};
-    selection_cache_add(cache, &k, 1, &(struct selection){&kept, 1, 0.3, RATE_FIXED});
+    selection_cache_add(cache, &k, 1, &(struct selection){.kept = &kept, .n_kept = 1});
 }
 
 START_TEST(the_selection_used_longest_ago_is_evicted_first)
@@ -317,7 +345,7 @@ START_TEST(a_selection_larger_than_the_cache_is_not_held)
     struct selection_cache *cache = selection_cache_create(128, &key);
     struct selection_key k = key_of(cache, 3);
     struct selection found;
-    selection_cache_add(cache, &k, 1, &(struct selection){kept, 32, 0.3, RATE_FIXED});
+    selection_cache_add(cache, &k, 1, &(struct selection){.kept = kept, .n_kept = 32});
     ck_assert(!selection_cache_find(cache, &k, 1, &found) && selection_cache_bytes(cache) == 0);
     selection_cache_free(cache);
 }
@@ -329,6 +357,7 @@ int main(void)
     TCase *tcase = tcase_create("selection_cache");
     tcase_add_checked_fixture(tcase, setup_cache, teardown);
     tcase_add_test(tcase, a_prompt_that_comes_again_is_not_scored_again);
+    tcase_add_loop_test(tcase, a_reused_score_brings_its_draft, 0, 2);
     tcase_add_test(tcase, a_known_selection_is_used_under_auto_and_under_required);
     tcase_add_loop_test(tcase, another_prompt_policy_or_tenant_is_scored, 0, sizeof changes / sizeof *changes);
     tcase_add_test(tcase, a_selection_belongs_to_the_model_of_its_speculator);

@@ -285,6 +285,13 @@ static void set_rate(struct request *r, double keep_rate, enum rate_reason reaso
 
 // --- selections that are reused
 
+static void keep_draft(struct request *r, const int32_t *draft, int n)
+{
+    if (r->spec.prefill.drafts == DRAFTS_OFF || r->spec.score_only || n <= 0) return;
+    r->n_draft = n;
+    r->draft = mem_copy(draft, (size_t)n * sizeof *draft);
+}
+
 bool core_request_find_selection(struct core *c, struct request *r)
 {
     struct selection found;
@@ -297,6 +304,7 @@ bool core_request_find_selection(struct core *c, struct request *r)
     r->n_kept_ranges = found.n_kept;
     r->usage.kept_tokens = request_kept_tokens(r);
     set_rate(r, found.keep_rate, found.reason);
+    keep_draft(r, found.draft, found.n_draft);
     core_request_set_prefix(c, r, r->kept, r->n_kept_ranges);
     return true;
 }
@@ -355,18 +363,14 @@ static const char *draft_error(const struct core *c, const struct score_result *
     return NULL;
 }
 
-// A wrong draft is left out: the score is of use without it.
-static void keep_draft(const struct core *c, struct request *r, const struct score_result *result)
+// Tokens of the draft. A wrong draft is left out: the score is of use without it.
+static int usable_draft(const struct core *c, const struct request *r, const struct score_result *result)
 {
-    if (r->spec.prefill.drafts == DRAFTS_OFF || r->spec.score_only || result->n_draft <= 0) return;
     const char *error = draft_error(c, result);
-    if (error) {
-        log_event(LOG_WARN, "draft_refused", LOG_REQUEST(r->number), LOG_FIELD("node", r->account.node->hello.node_id),
-                  LOG_FIELD("reason", error));
-        return;
-    }
-    r->n_draft = result->n_draft;
-    r->draft = mem_copy(result->draft, (size_t)r->n_draft * sizeof *r->draft);
+    if (!error) return result->n_draft > 0 ? result->n_draft : 0;
+    log_event(LOG_WARN, "draft_refused", LOG_REQUEST(r->number), LOG_FIELD("node", r->account.node->hello.node_id),
+              LOG_FIELD("reason", error));
+    return 0;
 }
 
 void core_request_scored(struct core *c, struct request *r, const struct score_result *result, int64_t now_us)
@@ -386,9 +390,11 @@ void core_request_scored(struct core *c, struct request *r, const struct score_r
         set_rate(r, r->spec.prefill.keep_rate, RATE_FIXED);
     }
     copy_kept(r, result->kept, result->n_kept);
-    keep_draft(c, r, result);
-    selection_cache_add(c->selections, &r->selection, r->account.node->scorer,
-                        &(struct selection){r->kept, r->n_kept_ranges, r->keep_rate, r->rate_reason});
+    int n_draft = usable_draft(c, r, result);
+    keep_draft(r, result->draft, n_draft);
+    selection_cache_add(
+        c->selections, &r->selection, r->account.node->scorer,
+        &(struct selection){r->kept, r->n_kept_ranges, r->keep_rate, r->rate_reason, result->draft, n_draft});
     core_request_set_prefix(c, r, r->kept, r->n_kept_ranges);
     if (r->spec.want_importance)
         r->importance = mem_copy(result->importance, (size_t)r->spec.n_tokens * sizeof *r->importance);

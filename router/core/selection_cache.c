@@ -15,8 +15,8 @@ struct entry {
     struct entry *slot_next, *older, *newer;
     double keep_rate;
     enum rate_reason reason;
-    int n_kept;
-    struct token_range kept[];
+    int n_kept, n_draft;
+    struct token_range kept[]; // then the draft
 };
 
 struct selection_cache {
@@ -84,9 +84,15 @@ struct selection_key selection_key_make(const struct selection_cache *cache, con
 
 // --- entries
 
-static int64_t entry_bytes(int n_kept)
+static int64_t entry_bytes(int n_kept, int n_draft)
 {
-    return (int64_t)sizeof(struct entry) + (int64_t)n_kept * (int64_t)sizeof(struct token_range);
+    return (int64_t)sizeof(struct entry) + (int64_t)n_kept * (int64_t)sizeof(struct token_range) +
+           (int64_t)n_draft * (int64_t)sizeof(int32_t);
+}
+
+static int32_t *entry_draft(struct entry *entry)
+{
+    return (int32_t *)(entry->kept + entry->n_kept);
 }
 
 static struct entry **slot_of(const struct selection_cache *cache, const struct selection_key *key)
@@ -115,7 +121,7 @@ static void entry_remove(struct selection_cache *cache, struct entry **slot)
     struct entry *entry = *slot;
     *slot = entry->slot_next;
     ring_remove(entry);
-    cache->bytes -= entry_bytes(entry->n_kept);
+    cache->bytes -= entry_bytes(entry->n_kept, entry->n_draft);
     free(entry);
 }
 
@@ -126,14 +132,15 @@ bool selection_cache_find(struct selection_cache *cache, const struct selection_
     if (!entry || entry->scorer != scorer) return false;
     ring_remove(entry);
     ring_add_latest(cache, entry);
-    *selection_p = (struct selection){entry->kept, entry->n_kept, entry->keep_rate, entry->reason};
+    *selection_p = (struct selection){entry->kept,   entry->n_kept,      entry->keep_rate,
+                                      entry->reason, entry_draft(entry), entry->n_draft};
     return true;
 }
 
 void selection_cache_add(struct selection_cache *cache, const struct selection_key *key, uint64_t scorer,
                          const struct selection *selection)
 {
-    int64_t bytes = entry_bytes(selection->n_kept);
+    int64_t bytes = entry_bytes(selection->n_kept, selection->n_draft);
     struct entry **slot = slot_of(cache, key);
     if (*slot) entry_remove(cache, slot);
     if (bytes > cache->bytes_max) return;
@@ -145,7 +152,10 @@ void selection_cache_add(struct selection_cache *cache, const struct selection_k
     entry->keep_rate = selection->keep_rate;
     entry->reason = selection->reason;
     entry->n_kept = selection->n_kept;
+    entry->n_draft = selection->n_draft;
     memcpy(entry->kept, selection->kept, (size_t)selection->n_kept * sizeof *selection->kept);
+    if (selection->n_draft)
+        memcpy(entry_draft(entry), selection->draft, (size_t)selection->n_draft * sizeof *selection->draft);
     slot = slot_of(cache, key); // evictions may have changed the list
     *slot = entry;
     ring_add_latest(cache, entry);

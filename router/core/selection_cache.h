@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The selections of prompts that were scored: a prompt that comes again with the same options is not scored again.
 //
-// The kept ranges are a property of (prompt, speculator, policy), so a selection found here is the one that a
-// speculator would return. The key covers all of that: the tokens, the prefill options, the pinned ranges, the tail
-// window and the salt of the tenant; and an entry holds for one scorer alone, see core_node.scorer. It lies in the
+// The kept ranges and the draft are a property of (prompt, speculator, policy), so a selection found here is the one
+// that a speculator would return. The key covers all of that: the tokens, the prefill options, the pinned ranges, the
+// tail window and the salt of the tenant; and an entry holds for one scorer alone, see core_node.scorer. It lies in the
 // router rather than in the speculators, since a hit then costs neither a bin nor a place in a speculator's queue, and
 // does not depend on the speculator that a prompt came to before.
 //
@@ -27,6 +27,8 @@ struct selection {
     int n_kept;
     double keep_rate; // that chose them, and what decided it
     enum rate_reason reason;
+    const int32_t *draft; // [n_draft] the look-ahead tokens; borrowed likewise
+    int n_draft;
 };
 
 struct selection_cache;
