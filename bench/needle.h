@@ -8,7 +8,7 @@
 
 #include "model/tokenizer.h"
 
-enum { NEEDLE_TOKENS_MIN = 256 }; // shorter documents may not hold the facts
+enum { NEEDLE_TOKENS_MIN = 128 }; // shorter documents hold few facts
 
 struct needle {
     char *prompt; // text, blank line, "Question: ...\nAnswer:"

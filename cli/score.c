@@ -267,7 +267,8 @@ int command_score(int argc, char **argv)
                              &forepack__v1__score_response__descriptor, &answer);
         free(request.prefill);
         if (status == STATUS_OK) {
-            status = score_print((const void *)answer, (size_t)spec.prefill.chunk_tokens);
+            int chunk_tokens = prefill_chunk_tokens(&spec.prefill);
+            status = score_print((const void *)answer, chunk_tokens > 0 ? (size_t)chunk_tokens : 0);
             protobuf_c_message_free_unpacked(answer, NULL);
         }
     }

@@ -124,7 +124,7 @@ static const struct option options[] = {
      .help = "default for requests that give neither a prefill mode nor a keep rate; default auto with the demo models, "
              "else off"},
     {.name = "keep-rate", .type = OPTION_REAL, .value = &o.keep_rate, .default_text = "0.3", .min = 1e-6, .max = 1,
-     .help = "share of the prompt's chunks to keep when a request does not give it"},
+     .help = "share of the prompt's tokens to keep when a request does not give it"},
     {.name = "speculate-min-tokens", .type = OPTION_INT, .value = &o.speculate_min_tokens, .default_text = "512", .max = 1e9,
      .unit = "tokens", .help = "minimum prompt length for speculation with --prefill auto"},
     {.name = "score-timeout-ms", .type = OPTION_INT, .value = &o.score_timeout_ms, .default_text = "10000", .min = 1,

@@ -104,7 +104,7 @@ static const struct option options[] = {
      .help = "default for requests that give neither a prefill mode nor a keep rate; auto and on prune prompts, which can "
              "change answers; required refuses prompts that no speculator scores"},
     {.name = "keep-rate", .type = OPTION_REAL, .value = &o.keep_rate, .default_text = "0.3", .min = 1e-6, .max = 1,
-     .help = "share of the prompt's chunks to keep when a request does not give it; a request that gives it and no "
+     .help = "share of the prompt's tokens to keep when a request does not give it; a request that gives it and no "
              "prefill mode is prefilled with auto"},
     {.name = "speculate-min-tokens", .type = OPTION_INT, .value = &o.speculate_min_tokens, .default_text = "512",
      .max = 1e9, .unit = "tokens", .help = "shortest prompt that is speculated with --prefill auto; longer prompts are "

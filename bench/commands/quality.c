@@ -40,8 +40,8 @@ static const struct option options[] = {
      .help = "keep rates, comma-separated; compared with everything kept"},
     {.name = "look-aheads", .type = OPTION_STRING, .value = &o.look_aheads, .default_text = "8,1", .unit = "steps",
      .help = "look-ahead tokens from 1 to 64, comma-separated"},
-    {.name = "chunk-tokens", .type = OPTION_STRING, .value = &o.chunk_tokens, .default_text = "32,0", .unit = "tokens",
-     .help = "chunk sizes, comma-separated; 0 is single tokens. Methods without a model use the first one"},
+    {.name = "chunk-tokens", .type = OPTION_STRING, .value = &o.chunk_tokens, .default_text = "auto,32,0", .unit = "tokens",
+     .help = "chunk sizes, comma-separated; auto is spans, 0 is single tokens. Methods without a model use the first one"},
     {.name = "pool-window", .type = OPTION_INT, .value = &o.pool_window, .default_text = "13", .min = 1, .max = 1023,
      .unit = "tokens", .help = "smoothing window: odd width of the average along the prompt"},
     {.name = "tail-tokens", .type = OPTION_INT, .value = &o.tail_tokens, .default_text = "128", .max = 1e9, .unit = "tokens",
@@ -79,12 +79,17 @@ enum status quality_score(struct quality *q, int look_ahead, int64_t *score_us_p
 int quality_select(const struct quality *q, int chunk_tokens, double keep_rate, bool keep_first,
                    struct token_range **kept_p)
 {
-    const struct select_policy policy = {.keep_rate = keep_rate,
-                                         .chunk_tokens = chunk_tokens,
-                                         .paper_exact = q->flags->paper_exact,
-                                         .keep_first = keep_first,
-                                         .tail_tokens = quality_tail_tokens(q, q->n)};
-    return select_kept(q->importance, q->n, &policy, kept_p);
+    const struct prefill prefill = {
+        .keep_rate = keep_rate, .chunk_tokens = chunk_tokens, .paper_exact = q->flags->paper_exact};
+    struct select_policy policy = select_policy_of(&prefill);
+    uint8_t *ends = mem_alloc((size_t)q->n);
+    sentence_ends(&q->sentences, q->tokens, q->n, ends);
+    policy.keep_first = keep_first;
+    policy.tail_tokens = quality_tail_tokens(q, q->n);
+    policy.ends = q->sentences.n ? ends : NULL;
+    int n_kept = select_kept(q->importance, q->n, &policy, kept_p);
+    free(ends);
+    return n_kept;
 }
 
 int quality_kept_tokens(const struct token_range *kept, int n_kept)
@@ -121,7 +126,8 @@ static enum status quality_configure(struct quality *q, bool needle)
     enum status status = bench_counts_parse("prompt-tokens", o.prompt_tokens, 1, 10000000, &q->lengths);
     if (status == STATUS_OK)
         status = bench_counts_parse("look-aheads", o.look_aheads, 1, LOOK_AHEAD_MAX, &q->look_aheads);
-    if (status == STATUS_OK) status = bench_counts_parse("chunk-tokens", o.chunk_tokens, 0, 1000000, &q->chunks);
+    if (status == STATUS_OK)
+        status = bench_counts_or_auto_parse("chunk-tokens", o.chunk_tokens, 0, 1000000, &q->chunks);
     if (status == STATUS_OK)
         status = bench_reals_parse("keep-rates", o.keep_rates, 1e-6, 1, q->keep_rates, &q->n_keep_rates);
     return status == STATUS_OK ? quality_check_flags(q, needle) : status;
@@ -143,6 +149,7 @@ static enum status quality_open_pair(struct quality *q, bool needle)
     };
     enum status status = model_pair_open(&pair, &q->pair);
     if (status == STATUS_OK && needle) status = tokenizer_open(o.main, &q->tokenizer);
+    if (status == STATUS_OK && needle) q->sentences = sentence_table_create(q->tokenizer);
     q->importance = mem_alloc_array((size_t)pair.max_prompt, sizeof *q->importance);
     return status;
 }
@@ -168,6 +175,7 @@ int bench_quality(int argc, char **argv)
     }
     int code = status == STATUS_OK ? 0 : report_failure(status);
     model_pair_close(q.pair);
+    sentence_table_free(&q.sentences);
     tokenizer_free(q.tokenizer);
     free(q.tokens);
     free(q.importance);

@@ -12,6 +12,7 @@
 #include "cli/progress.h"
 #include "model/tokenizer.h"
 #include "speculator/select.h"
+#include "speculator/sentences.h"
 
 enum { QUALITY_ANSWER_TOKENS = 8 };
 
@@ -29,7 +30,8 @@ struct quality {
     int n_keep_rates;
     struct model_pair *pair;
     struct tokenizer *tokenizer; // needle only
-    int32_t *tokens;             // [n] the current prompt
+    struct sentence_table sentences;
+    int32_t *tokens; // [n] the current prompt
     int n;
     float *importance; // [longest prompt] of the current prompt
     struct progress progress;

@@ -151,7 +151,9 @@ static void table_free(struct needle_table *table)
 static char *line_name(const struct needle_line *line)
 {
     if (line->method == EVERYTHING) return mem_string(method_names[line->method]);
-    char *chunks = line->chunk_tokens ? mem_format("chunks of %d", line->chunk_tokens) : mem_string("single tokens");
+    char *chunks = line->chunk_tokens == CHUNK_TOKENS_AUTO ? mem_string("spans")
+                   : line->chunk_tokens                    ? mem_format("chunks of %d", line->chunk_tokens)
+                                                           : mem_string("single tokens");
     char *name = line->method == IMPORTANCE ? mem_format("importance, look-ahead %d, %s", line->look_ahead, chunks)
                                             : mem_format("%s, %s", method_names[line->method], chunks);
     free(chunks);
@@ -174,7 +176,9 @@ static void needle_add_rows(struct quality *q, struct needle_table *table, int l
                                     samples_percentile(&cell->prefill_ms, 50));
             json_object_set_new(row, "look_ahead", line->look_ahead ? json_integer(line->look_ahead) : json_null());
             json_object_set_new(row, "chunk_tokens",
-                                line->method == EVERYTHING ? json_null() : json_integer(line->chunk_tokens));
+                                line->method == EVERYTHING                ? json_null()
+                                : line->chunk_tokens == CHUNK_TOKENS_AUTO ? json_string("auto")
+                                                                          : json_integer(line->chunk_tokens));
             json_object_set_new(row, "paper_exact", json_boolean(q->flags->paper_exact));
             json_array_append_new(q->rows, row);
         }

@@ -252,7 +252,7 @@ static int64_t latest_us(const struct subject *s, double own_us, int64_t now_us)
 static int kept_tokens_expected(const struct sched_view *view, const struct request_spec *spec)
 {
     const struct prefill *p = &spec->prefill;
-    int chunk = p->chunk_tokens ? p->chunk_tokens : 1;
+    int tokens = prefill_chunk_tokens(p), chunk = tokens > 0 ? tokens : 1; // spans use the budget to the last token
     int64_t kept = (int64_t)chunk * prefill_keep_budget((spec->n_tokens - 1) / chunk + 1, p->keep_rate);
     if (!p->paper_exact) {
         kept += prefill_tail_tokens(view->options.tail_tokens, spec->n_tokens);
