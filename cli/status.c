@@ -29,16 +29,16 @@ static json_t *bins_json(const Forepack__V1__PackInfo *m)
 
 static json_t *node_json(const Forepack__V1__NodeInfo *m)
 {
-    return json_pack("{s:s,s:s,s:s,s:s,s:I,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:f,s:f,s:f,s:f,s:I,s:I,s:I,s:f,s:I,s:f}",
-                     "node_id", m->node_id, "role", m->role, "state", m->state, "host", m->host, "ranks",
-                     (json_int_t)m->ranks, "dtype", m->dtype, "token_budget", (json_int_t)m->token_budget, "kv_blocks",
-                     (json_int_t)m->kv_blocks, "kv_blocks_free", (json_int_t)m->kv_blocks_free, "running",
-                     (json_int_t)m->running, "tokens_in", (json_int_t)m->tokens_in, "cached_tokens",
-                     (json_int_t)m->cached_tokens, "tokens_out", (json_int_t)m->tokens_out, "attached_s", m->attached_s,
-                     "pass_fixed_us", m->pass_fixed_us, "pass_row_us", m->pass_row_us, "pass_pair_us", m->pass_pair_us,
-                     "passes", (json_int_t)m->passes, "pass_rows", (json_int_t)m->pass_rows, "pass_pairs",
-                     (json_int_t)m->pass_pairs, "pass_s", m->pass_s, "pass_gap_count", (json_int_t)m->pass_gap_count,
-                     "pass_gap_s", m->pass_gap_s);
+    return json_pack(
+        "{s:s,s:s,s:s,s:s,s:I,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:f,s:f,s:f,s:f,s:f,s:I,s:I,s:I,s:f,s:I,s:f}", "node_id",
+        m->node_id, "role", m->role, "state", m->state, "host", m->host, "ranks", (json_int_t)m->ranks, "dtype",
+        m->dtype, "token_budget", (json_int_t)m->token_budget, "kv_blocks", (json_int_t)m->kv_blocks, "kv_blocks_free",
+        (json_int_t)m->kv_blocks_free, "running", (json_int_t)m->running, "tokens_in", (json_int_t)m->tokens_in,
+        "cached_tokens", (json_int_t)m->cached_tokens, "tokens_out", (json_int_t)m->tokens_out, "attached_s",
+        m->attached_s, "pass_fixed_us", m->pass_fixed_us, "pass_row_us", m->pass_row_us, "pass_pair_us",
+        m->pass_pair_us, "pass_noise", m->pass_noise, "passes", (json_int_t)m->passes, "pass_rows",
+        (json_int_t)m->pass_rows, "pass_pairs", (json_int_t)m->pass_pairs, "pass_s", m->pass_s, "pass_gap_count",
+        (json_int_t)m->pass_gap_count, "pass_gap_s", m->pass_gap_s);
 }
 
 // Null: not known.
@@ -97,9 +97,9 @@ static void status_print_json(const Forepack__V1__ClusterInfo *m)
                               (json_int_t)q->capacity_requests, "capacity_tokens", (json_int_t)q->capacity_tokens,
                               "classes", classes_json(q));
     json_t *totals = json_pack(
-        "{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:o}", "requests", (json_int_t)t->requests, "done",
+        "{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:o}", "requests", (json_int_t)t->requests, "done",
         (json_int_t)t->done, "failed", (json_int_t)t->failed, "cancelled", (json_int_t)t->cancelled, "refused",
-        (json_int_t)t->refused, "replays", (json_int_t)t->replays, "degraded", (json_int_t)t->degraded, "prompt_tokens",
+        (json_int_t)t->refused, "replays", (json_int_t)t->replays, "degraded", (json_int_t)t->degraded, "scores_reused", (json_int_t)t->scores_reused, "prompt_tokens",
         (json_int_t)t->prompt_tokens, "kept_tokens", (json_int_t)t->kept_tokens, "completion_tokens",
         (json_int_t)t->completion_tokens, "node_ejections", (json_int_t)t->node_ejections, "node_hangs",
         (json_int_t)t->node_hangs, "prefill_skipped", skipped_json(t));
@@ -242,6 +242,7 @@ static void print_totals(const Forepack__V1__Totals *t)
     print_number("refused", t->refused, "");
     print_number("replays", t->replays, "moved to another worker group");
     print_number("degraded", t->degraded, "prefilled whole because no speculator could score them");
+    if (t->scores_reused) print_number("scores reused", t->scores_reused, "prompts that had been scored before");
     if (t->node_hangs) print_number("node hangs", t->node_hangs, "a node with work made no progress");
     if (t->node_ejections)
         print_number("node ejections", t->node_ejections, "nodes that hung or were slow got no work");

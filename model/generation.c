@@ -36,7 +36,7 @@ void prefill_defaults(struct prefill *p)
 
 // --- checks
 
-static double field_number(const struct generation_field *field, const void *object)
+double generation_field_number(const struct generation_field *field, const void *object)
 {
     const void *at = (const char *)object + field->offset;
     switch (field->type) {
@@ -67,7 +67,7 @@ enum status generation_field_check(const struct generation_field *field, double 
 static enum status fields_check(const struct generation_field *fields, const void *object)
 {
     for (const struct generation_field *f = fields; f->name; f++) {
-        double value = field_number(f, object);
+        double value = generation_field_number(f, object);
         bool absent = f->type == GENERATION_FIELD_OPTIONAL && value == f->default_value;
         bool word = f->type == GENERATION_FIELD_INT_OR_AUTO && value == CHUNK_TOKENS_AUTO;
         enum status status = absent || word ? STATUS_OK : generation_field_check(f, value);

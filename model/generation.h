@@ -76,6 +76,9 @@ extern const struct generation_field sampling_fields[], prefill_fields[]; // a r
 // name and the range.
 enum status generation_field_check(const struct generation_field *field, double value);
 
+// The member of `object`, a struct sampling or struct prefill.
+double generation_field_number(const struct generation_field *field, const void *object);
+
 // Whether output token `index` is sampled from more than its row's logits: log-probabilities, penalties, a logit bias,
 // a grammar, or end tokens masked by min_tokens. The host samples such a token, which takes a few passes over the
 // vocabulary.

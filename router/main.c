@@ -30,7 +30,8 @@ static struct {
     int64_t max_queue_requests, max_queue_tokens, max_wait_ms, score_timeout_ms, worker_grace_ms, heartbeat_ms;
     int64_t stall_timeout_ms, eject_ms;
     int64_t tokenise_threads, tokenise_queue_mb, tenant_queue_share;
-    int64_t speculate_min_tokens, tail_tokens, pinned_turn_tokens, bins_ahead, batch_requests, queue_reserve, drain_ms;
+    int64_t speculate_min_tokens, selection_cache_mib, tail_tokens, pinned_turn_tokens, bins_ahead, batch_requests,
+        queue_reserve, drain_ms;
     bool mixed_numerics, share_prefix_cache;
     bool metrics_open;
     struct log_options log;
@@ -114,6 +115,9 @@ static const struct option options[] = {
     {.name = "pinned-turn-tokens", .type = OPTION_INT, .value = &o.pinned_turn_tokens, .default_text = "256",
      .max = 1e9, .unit = "tokens", .help = "tokens of a chat's last user turn that are always kept: all of a turn that "
                                            "is no longer, else the first and the last half as many"},
+    {.name = "selection-cache-mib", .type = OPTION_INT, .value = &o.selection_cache_mib, .default_text = "16",
+     .max = 65536, .unit = "MiB", .help = "memory for the selections of scored prompts: a prompt that comes again with "
+                                          "the same options is not scored again; 0: every prompt is scored"},
     {.name = "score-timeout-ms", .type = OPTION_INT, .value = &o.score_timeout_ms, .default_text = "10000", .min = 1,
      .max = 3600000, .unit = "ms",
      .help = "time a prompt waits for a speculator, and time the speculator has beyond four times the expected time of the "
@@ -301,6 +305,7 @@ static struct core *router_core_create(struct front *front, const struct tenant_
         .heartbeat_us = o.heartbeat_ms * 1000,
         .min_tokens = (int)o.speculate_min_tokens,
         .tail_tokens = (int)o.tail_tokens,
+        .selection_bytes = o.selection_cache_mib << 20,
         .bins_ahead = (int)o.bins_ahead,
         .mixed_numerics = o.mixed_numerics,
         .policy = bin_policy_parse(o.policy),

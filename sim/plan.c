@@ -72,6 +72,7 @@ static void scenario_set_options(const struct plan *plan, struct scenario *s)
 {
     const struct plan_options *o = plan->o;
     s->load = &plan->load;
+    s->options.noise_seed = o->load_seed; // runs with other prompts have other pass times
     s->options.delay_us = o->network_us;
     s->options.max_queue_requests = o->max_queue_requests;
     s->options.max_queue_tokens = o->max_queue_tokens;

@@ -8,7 +8,7 @@
 #include "model/json_file.h"
 #include "sim/plan.h"
 
-enum { TOKEN_BUDGET_DEFAULT = 2048, STATUS_BYTES_MAX = 64 << 20 };
+enum { TOKEN_BUDGET_DEFAULT = 2048, STATUS_BYTES_MAX = 64 << 20, NOISE_PERCENT_MAX = 90 };
 static const char *const role_names[NODE_ROLES] = {"speculator", "worker"};
 
 // What is known of a node of a role.
@@ -16,6 +16,7 @@ struct known {
     struct plan_costs costs;
     int64_t token_budget, kv_blocks; // 0: not known
     double gap_us;                   // between two passes
+    int64_t noise_percent;           // of the time of a pass
 };
 
 static bool costs_known(const struct plan_costs *costs)
@@ -48,6 +49,13 @@ static double gap_read(const json_t *node)
     return gaps > 0 && gap_s > 0 ? gap_s * 1e6 / gaps : 0;
 }
 
+// Simulated times are spread evenly around the mean.
+static int64_t noise_read(const json_t *node)
+{
+    double percent = 100 * sqrt(3) * json_number_value(json_object_get(node, "pass_noise"));
+    return llround(fmin(fmax(percent, 0), NOISE_PERCENT_MAX));
+}
+
 static void known_read(const json_t *nodes, const char *role, struct known *known)
 {
     size_t i;
@@ -61,7 +69,8 @@ static void known_read(const json_t *nodes, const char *role, struct known *know
                                  json_number_value(json_object_get(node, "pass_pair_us"))},
                                 json_integer_value(json_object_get(node, "token_budget")),
                                 json_integer_value(json_object_get(node, "kv_blocks")),
-                                gap_read(node)};
+                                gap_read(node),
+                                noise_read(node)};
         costs_scale(node, &known->costs);
         if (costs_known(&known->costs)) return;
     }
@@ -130,19 +139,20 @@ static enum status node_make(struct plan *plan, int role, struct known *known)
     if (role == NODE_WORKER && o->kv_blocks) kv_blocks = o->kv_blocks;
     if (!kv_blocks) kv_blocks = kv_blocks_for((int)context) * o->max_seqs;
     if (kv_blocks * KV_BLOCK_TOKENS < context) context = kv_blocks * KV_BLOCK_TOKENS;
-    plan->node[role] = (struct scenario_node){.role = role,
-                                              .up = 1,
-                                              .context = context,
-                                              .budget = budget ? budget : TOKEN_BUDGET_DEFAULT,
-                                              .kv_blocks = kv_blocks,
-                                              .max_seqs = o->max_seqs,
-                                              .prefix_cache = o->prefix_cache,
-                                              .fixed_us = llround(known->costs.fixed_us),
-                                              .row_ns = llround(known->costs.row_us * 1e3),
-                                              .pair_ps = llround(known->costs.pair_us * 1e6),
-                                              .gap_us = llround(known->gap_us),
-                                              .itl_target_ms = o->itl_target_ms,
-                                              .noise_percent = o->noise_percent};
+    plan->node[role] =
+        (struct scenario_node){.role = role,
+                               .up = 1,
+                               .context = context,
+                               .budget = budget ? budget : TOKEN_BUDGET_DEFAULT,
+                               .kv_blocks = kv_blocks,
+                               .max_seqs = o->max_seqs,
+                               .prefix_cache = o->prefix_cache,
+                               .fixed_us = llround(known->costs.fixed_us),
+                               .row_ns = llround(known->costs.row_us * 1e3),
+                               .pair_ps = llround(known->costs.pair_us * 1e6),
+                               .gap_us = llround(known->gap_us),
+                               .itl_target_ms = o->itl_target_ms,
+                               .noise_percent = o->noise_percent < 0 ? known->noise_percent : o->noise_percent};
     if (o->max_seqs > plan->node[role].budget)
         return status_fail(STATUS_INVALID, "--max-num-seqs %lld: must be at most --max-num-batched-tokens (%lld)",
                            (long long)o->max_seqs, (long long)plan->node[role].budget);

@@ -125,8 +125,9 @@ struct plan_options {
      .unit = "us", .help = "of a speculator"},                                                                         \
     {.name = "spec-pass-pair-us", .type = OPTION_REAL, .value = &(p).costs[0].pair_us, .default_text = "0",            \
      .max = 1e3, .unit = "us", .help = "of a speculator"},                                                             \
-    {.name = "pass-noise-percent", .type = OPTION_INT, .value = &(p).noise_percent, .default_text = "0", .max = 99,    \
-     .unit = "%", .help = "largest deviation of the time of a pass from its costs, up or down"},                       \
+    {.name = "pass-noise-percent", .type = OPTION_INT, .value = &(p).noise_percent, .default_text = "-1", .min = -1,  \
+     .max = 99, .unit = "%",                                                                                           \
+     .help = "largest deviation of the time of a pass from its costs, up or down; -1: as measured by --status"},       \
     {.name = "tflops", .type = OPTION_REAL, .value = &(p).tflops, .default_text = "0", .max = 1e6, .unit = "TFLOP/s",  \
      .help = "rate that a rank achieves: costs are computed from the shape"},                                          \
     {.name = "gbytes-per-s", .type = OPTION_REAL, .value = &(p).gbytes_per_s, .default_text = "0", .max = 1e6,         \

@@ -207,6 +207,43 @@ START_TEST(unknown_sizes_are_reported_as_unknown)
 }
 END_TEST
 
+// Prompts compete with other work for memory, decodes hardly do: their times vary.
+static void passes_with_varying_prompts(const struct truth *t)
+{
+    for (int i = 0; i < 1000; i++) {
+        report(t, 2, 1000, 0);
+        double rows = floor(random_from(100, 500));
+        report(t, (int64_t)rows, cost_pairs(rows, 0), 0.6);
+    }
+}
+
+START_TEST(varying_times_are_predicted_by_their_mean)
+{
+    const struct truth t = {16000, 250, 0};
+    double predicted_us = 0;
+    for (int k = 0; k < 20; k++) {
+        passes_with_varying_prompts(&t);
+        predicted_us += cost_pass_us(&m, 1, 300, cost_pairs(300, 0)) / 20;
+    }
+    ck_near(predicted_us, true_us(&t, 300, 0), 0.05);
+    ck_predicts(&t, 2, 500, 0.02);
+}
+END_TEST
+
+START_TEST(the_noise_of_passes_is_measured)
+{
+    const struct truth t = {16000, 250, 0};
+    ck_assert(cost_noise(&m) == 0);
+    mixed_passes(&t, 1000, 0);
+    ck_assert_double_lt(cost_noise(&m), 0.01);
+    passes_with_varying_prompts(
+        &t); // half of the passes vary by up to 60 %: uniform times have a deviation of 0.6 / sqrt(3)
+    ck_near(cost_noise(&m), 0.6 / sqrt(3) / sqrt(2), 0.15);
+    cost_learn(&m, 300, 300 * 301 / 2, 600000000, now_us); // one pass counts as twice its time at most
+    ck_assert_double_lt(cost_noise(&m), 0.35);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("cost");
@@ -221,6 +258,8 @@ int main(void)
     tcase_add_test(tcase, a_first_prompt_after_short_passes_is_known_at_once);
     tcase_add_test(tcase, a_computed_prompt_makes_its_length_known);
     tcase_add_test(tcase, unknown_sizes_are_reported_as_unknown);
+    tcase_add_test(tcase, varying_times_are_predicted_by_their_mean);
+    tcase_add_test(tcase, the_noise_of_passes_is_measured);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -10,6 +10,7 @@ static const struct program_command commands[] = {
     {"kernels", bench_kernels, "the gemms of one layer alone, compared with oneDNN, or its attention"},
     {"perplexity", bench_perplexity, "the quality that a dtype costs, on your own texts"},
     {"prefill-quality", bench_quality, "right answers and time to first token, by keep rate"},
+    {"documents", bench_documents, "documents with questions whose answers can be checked exactly"},
     {"http", bench_http, "the HTTP server alone: requests, new connections and streams, plain and by TLS"},
     {"serve", bench_serve, "latencies and throughput of a running cluster under load"},
     {"prepack", bench_prepack, "prefill time, time to first token and memory of packing policies"},

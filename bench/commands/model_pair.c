@@ -34,7 +34,8 @@ static void pair_on_step(void *arg, const struct step_report *report)
     for (int i = 0; i < report->n_outputs; i++) {
         const struct sequence_output *output = &report->outputs[i];
         if (!p->answer->prefill_us) p->answer->prefill_us = clock_now_us() - p->started_us;
-        if (output->has_token) p->answer->tokens[p->answer->n++] = output->token.token;
+        for (int k = 0; k < output->n_tokens; k++)
+            p->answer->tokens[p->answer->n++] = output->tokens[k].token;
         p->answer->stopped = output->finish == SEQUENCE_STOP;
         p->ended = output->finish != SEQUENCE_GOES_ON;
         if (output->finish == SEQUENCE_ERROR) memcpy(p->error, output->error, sizeof p->error);

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "bench/needle.h"
+#include "bench/tasks.h"
 #include "cli/request.h"
 
 static struct quality_flags o;
@@ -105,9 +105,9 @@ int quality_kept_tokens(const struct token_range *kept, int n_kept)
 static enum status quality_check_flags(const struct quality *q, bool needle)
 {
     for (int i = 0; i < q->lengths.n; i++)
-        if (needle && q->lengths.count[i] < NEEDLE_TOKENS_MIN)
+        if (needle && q->lengths.count[i] < TASK_TOKENS_MIN)
             return status_fail(STATUS_INVALID, "--prompt-tokens %d: must be %d or more", q->lengths.count[i],
-                               NEEDLE_TOKENS_MIN);
+                               TASK_TOKENS_MIN);
     if (o.pool_window % 2 == 0)
         return status_fail(STATUS_INVALID, "--pool-window %lld: must be odd", (long long)o.pool_window);
     return STATUS_OK;

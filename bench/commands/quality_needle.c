@@ -9,9 +9,9 @@
 
 #include "base/mem.h"
 #include "bench/commands/quality.h"
-#include "bench/needle.h"
 #include "bench/quantiles.h"
 #include "bench/random.h"
+#include "bench/tasks.h"
 
 enum needle_method { EVERYTHING, IMPORTANCE, RANDOM, LAST, FIRST_AND_LAST };
 static const char *const method_names[] = {"everything", "importance", "random", "last", "first+last"};
@@ -47,44 +47,41 @@ static void needle_rank(const struct quality *q, enum needle_method method, stru
     }
 }
 
-static enum status needle_make_document(struct quality *q, int length, int number, struct needle *needle)
+static enum status needle_make_document(struct quality *q, int length, int number, struct task_document *document)
 {
-    enum status status =
-        needle_make(q->tokenizer, (uint64_t)q->flags->seed, (uint64_t)length << 32 | (uint64_t)number, length, needle);
-    if (status != STATUS_OK) return status;
-    free(q->tokens);
-    q->tokens = NULL;
-    status = tokenizer_encode(q->tokenizer, needle->prompt, strlen(needle->prompt), TOKENIZER_ADD_SPECIAL, &q->tokens,
-                              &q->n);
-    if (status == STATUS_OK && q->n > length)
-        status = status_fail(STATUS_INTERNAL, "the document has %d tokens, more than %d", q->n, length);
+    const struct task_request request = {.task = TASK_NEEDLE,
+                                         .tokens = length,
+                                         .seed = (uint64_t)q->flags->seed,
+                                         .number = (uint64_t)number,
+                                         .questions = 1};
+    enum status status = task_make(q->tokenizer, &request, document);
+    q->tokens = document->ids;
+    q->n = document->n;
     return status;
 }
 
 // Generates the answer from the kept ranges (n_kept 0: the whole prompt) and adds the result to the cell.
-static enum status needle_ask(struct quality *q, const struct needle *needle, const struct token_range *kept,
+static enum status needle_ask(struct quality *q, const struct task_document *document, const struct token_range *kept,
                               int n_kept, int64_t score_us, struct needle_cell *cell)
 {
-    int32_t tokens[QUALITY_ANSWER_TOKENS], *expected;
-    int n_expected, n_tokens = n_kept ? quality_kept_tokens(kept, n_kept) : q->n;
+    const struct task_question *asked = &document->questions[0];
+    int32_t tokens[QUALITY_ANSWER_TOKENS];
+    int n_tokens = n_kept ? quality_kept_tokens(kept, n_kept) : q->n;
     struct model_pair_answer answer = {.tokens = tokens};
     enum status status = model_pair_generate(q->pair, q->tokens, q->n, kept, n_kept, QUALITY_ANSWER_TOKENS, &answer);
-    if (status == STATUS_OK)
-        status = tokenizer_encode(q->tokenizer, needle->answer, strlen(needle->answer), 0, &expected, &n_expected);
     if (status != STATUS_OK) return status;
-    cell->right +=
-        answer.stopped && answer.n == n_expected && memcmp(tokens, expected, (size_t)n_expected * sizeof *tokens) == 0;
+    cell->right += answer.stopped && answer.n == asked->n_answer - 1 &&
+                   memcmp(tokens, asked->answer_ids, (size_t)answer.n * sizeof *tokens) == 0;
     cell->kept_share += (double)n_tokens / q->n;
     samples_add(&cell->score_ms, (double)score_us / 1000);
     samples_add(&cell->prefill_ms, (double)answer.prefill_us / 1000);
     samples_add(&cell->ttft_ms, (double)(score_us + answer.prefill_us) / 1000);
-    free(expected);
     return STATUS_OK;
 }
 
 // Lines with the same look-ahead are adjacent: the prompt is scored once for all of them, and the TTFT of each includes
 // the whole scoring time.
-static enum status needle_ask_all(struct quality *q, struct needle_table *table, const struct needle *needle,
+static enum status needle_ask_all(struct quality *q, struct needle_table *table, const struct task_document *document,
                                   int number)
 {
     struct random_source random = random_stream((uint64_t)q->flags->seed + 1, (uint64_t)number);
@@ -93,7 +90,7 @@ static enum status needle_ask_all(struct quality *q, struct needle_table *table,
     for (int l = 0; l < table->n && status == STATUS_OK; l++) {
         struct needle_line *line = &table->lines[l];
         if (line->method == EVERYTHING) {
-            status = needle_ask(q, needle, NULL, 0, 0, &line->cells[0]);
+            status = needle_ask(q, document, NULL, 0, 0, &line->cells[0]);
             continue;
         }
         bool scored =
@@ -108,7 +105,7 @@ static enum status needle_ask_all(struct quality *q, struct needle_table *table,
             struct token_range *kept;
             bool keep_first = line->method != LAST && q->tokens[0] == model_pair_spec(q->pair)->bos_id;
             int n_kept = quality_select(q, line->chunk_tokens, q->keep_rates[k], keep_first, &kept);
-            status = needle_ask(q, needle, kept, n_kept, score_us, &line->cells[k]);
+            status = needle_ask(q, document, kept, n_kept, score_us, &line->cells[k]);
             free(kept);
         }
     }
@@ -213,11 +210,12 @@ static enum status needle_run_length(struct quality *q, int length)
     enum status status = STATUS_OK;
     struct needle_table table = table_create(q);
     for (int d = 0; d < q->flags->documents && status == STATUS_OK; d++) {
-        struct needle needle;
-        status = needle_make_document(q, length, d, &needle);
+        struct task_document document;
+        status = needle_make_document(q, length, d, &document);
         if (status != STATUS_OK) break;
-        status = needle_ask_all(q, &table, &needle, d);
-        needle_free(&needle);
+        status = needle_ask_all(q, &table, &document, d);
+        task_document_free(&document);
+        q->tokens = NULL;
         progress_draw(&q->progress, d + 1, q->flags->documents, d + 1 == q->flags->documents,
                       "%d tokens: %d of %lld documents", length, d + 1, (long long)q->flags->documents);
     }

@@ -66,10 +66,11 @@ struct core_options {
     // After the loss or drain of a worker group, requests that no other one can hold wait this long for it to come
     // back, new ones as well as queued ones; then they end as UNAVAILABLE.
     int64_t worker_grace_us;
-    int64_t heartbeat_us; // a node silent for three of these, while the router itself ran, is lost
-    int min_tokens;       // under auto, shorter prompts are not speculated
-    int tail_tokens;      // the tail window, at most a quarter of the prompt
-    int bins_ahead;       // outstanding bins of a node at most; 2 keeps it busy
+    int64_t heartbeat_us;    // a node silent for three of these, while the router itself ran, is lost
+    int min_tokens;          // under auto, shorter prompts are not speculated
+    int tail_tokens;         // the tail window, at most a quarter of the prompt
+    int64_t selection_bytes; // of the selections that are held for reuse; 0: none are
+    int bins_ahead;          // outstanding bins of a node at most; 2 keeps it busy
     enum bin_policy policy;
     int batch_requests;  // of BIN_BATCH
     int tick_work;       // a tick dispatches to a pool until it has done this much work (dispatch.c); 0: the default
@@ -182,6 +183,7 @@ struct node_status {
     uint64_t pass_gaps;                              // between two passes of a node that had work
     int64_t pass_gap_us;                             // their time
     double pass_fixed_us, pass_row_us, pass_pair_us; // its cost model (sched/cost.h); all 0: not known yet
+    double pass_noise;                               // see cost_noise()
     int64_t attached_us;                             // when it attached
 };
 struct bin_totals {
@@ -193,6 +195,7 @@ struct core_totals {
     uint64_t requests, done, failed, cancelled, refused, replays, degraded;
     uint64_t prompt_tokens, kept_tokens, completion_tokens;
     uint64_t skipped[SKIP_COUNT];
+    uint64_t scores_reused; // requests whose prompt had been scored before with the same options
 };
 struct class_status {
     int waiting;

@@ -8,6 +8,7 @@
 #include "router/core/pool_speed.h"
 #include "router/core/recent_bins.h"
 #include "router/core/request_table.h"
+#include "router/core/selection_cache.h"
 #include "router/sched/node_index.h"
 #include "router/sched/waiting_set.h"
 
@@ -52,6 +53,8 @@ struct core {
     struct sched_view view;
     struct node_index nodes[NODE_ROLES];   // nodes.c adds and removes; the order in which dispatch.c asks them
     struct recent_bins recent[NODE_ROLES]; // dispatch.c
+    struct selection_cache *selections;    // core.c looks up, requests.c adds
+    uint64_t scorer;                       // nodes.c; of all attached speculators; 0: they differ, or there is none
 
     struct core_health health;  // health.c
     int open_nodes[NODE_ROLES]; // nodes.c; attached, neither draining nor ejected

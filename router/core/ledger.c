@@ -311,15 +311,20 @@ void ledger_scored(struct request *r, int cached_tokens, int64_t now_us)
     cost_prompt_done(&node->sched.cost, n_tokens - cached_tokens, now_us);
     histogram_add(&node->measures->score, now_us - r->account.charged_us); // since it was dispatched
     if (cached_tokens <= 0) return;
-    node->measures->counts.cached_tokens += (uint64_t)(cached_tokens < n_tokens ? cached_tokens : n_tokens);
+    r->usage.score_cached_tokens = cached_tokens < n_tokens ? cached_tokens : n_tokens;
+    node->measures->counts.cached_tokens += (uint64_t)r->usage.score_cached_tokens;
+}
+
+void ledger_score_reused(struct ledger *ledger, struct request *r)
+{
+    r->usage.scored_tokens = r->usage.score_cached_tokens = r->spec.n_tokens;
+    ledger->totals.scores_reused++;
 }
 
 void ledger_ready(struct request *r)
 {
     r->account.losses = 0;
-    r->usage.kept_tokens = 0;
-    for (int k = 0; k < r->n_kept_ranges; k++)
-        r->usage.kept_tokens += r->kept[k].last - r->kept[k].first + 1;
+    r->usage.kept_tokens = request_kept_tokens(r);
 }
 
 void ledger_speculation_decided(struct ledger *ledger, const struct request *r)

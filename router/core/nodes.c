@@ -100,6 +100,20 @@ void core_node_open(struct core *c, struct core_node *node)
     core_update_ready(c);
 }
 
+// The scorer that all attached speculators are, by which selections may be reused.
+static void update_scorer(struct core *c)
+{
+    c->scorer = 0;
+    for (const struct core_node *node = core_first_node(c); node; node = core_node_next(node)) {
+        if (!node->scorer) continue;
+        if (c->scorer && c->scorer != node->scorer) {
+            c->scorer = 0;
+            return;
+        }
+        c->scorer = node->scorer;
+    }
+}
+
 static void node_unlink(struct core *c, const struct core_node *node)
 {
     if (core_first_node(c) == node) {
@@ -128,6 +142,7 @@ static void node_remove(struct core *c, struct core_node *node, enum node_loss l
     struct request_list *requests = &node->sched.account.requests;
     int n = requests->count;
     node_unlink(c, node);
+    update_scorer(c);
     release_reservation(c, node);
     node_index_remove(&node->sched);
     ledger_node_gone(&c->ledger, node, now_us);
@@ -381,11 +396,23 @@ static enum status check_hello(const struct core *c, const struct node_hello *h,
     return h->role == NODE_WORKER ? check_same_model(c, h, old) : STATUS_OK;
 }
 
+// 0: it is no speculator. The version stands for the rules of selection.
+static uint64_t scorer_of(const struct core *c, const struct node_hello *h)
+{
+    if (h->role != NODE_SPECULATOR) return 0;
+    char *text = mem_format("%016" PRIx64 " %d %s %s %s %s", h->model_fingerprint, h->ranks, h->backend, h->dtype,
+                            h->kv_dtype, h->version);
+    uint64_t scorer = hash_text(&c->view.options.hash_key, text);
+    free(text);
+    return scorer | 1;
+}
+
 static struct core_node *node_create(struct core *c, const struct node_hello *hello, void *link, int64_t now_us)
 {
     struct core_node *node = mem_alloc(sizeof *node);
     *node = (struct core_node){.hello = *hello,
                                .link = link,
+                               .scorer = scorer_of(c, hello),
                                .attached_us = now_us,
                                .heard_us = now_us,
                                .kv_blocks_free = hello->kv_blocks,
@@ -415,6 +442,7 @@ enum status core_attach(struct core *c, const struct node_hello *hello, void *li
     struct core_node *node = node_create(c, hello, link, now_us);
     node->sched.next = c->view.nodes;
     c->view.nodes = &node->sched;
+    update_scorer(c);
     node_index_add(&c->nodes[hello->role], &node->sched);
     c->open_nodes[hello->role]++;
     if (now_us + 3 * c->options.heartbeat_us < c->silence_us) c->silence_us = now_us + 3 * c->options.heartbeat_us;

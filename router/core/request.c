@@ -93,6 +93,14 @@ int64_t request_queue_tokens(const struct request *r)
     return r->spec.n_tokens + (int64_t)((r->spec.sampling.grammar.text_bytes + token_bytes - 1) / token_bytes);
 }
 
+int request_kept_tokens(const struct request *r)
+{
+    int n = 0;
+    for (int k = 0; k < r->n_kept_ranges; k++)
+        n += r->kept[k].last - r->kept[k].first + 1;
+    return n;
+}
+
 const char *request_deadline_name(const struct request *r)
 {
     return r->spec.deadline_of_call ? "the call's deadline" : "ttft_deadline_ms";

@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "router/core/selection_cache.h"
 #include "router/sched/sched_request.h"
 #include "tracing/record.h"
 
@@ -116,13 +117,15 @@ struct request {
 
     // Its results. Written by requests.c only.
     enum skip_reason skip;
-    struct token_range *kept; // [n_kept_ranges] ascending, not touching; owned. NULL until READY
+    struct token_range *kept; // [n_kept_ranges] ascending, not touching; owned. NULL until READY, or until it is
+                              // known that its score is reused
     int n_kept_ranges;
     float *importance;     // [spec.n_tokens] or NULL; owned
     int n_prompt_logprobs; // of prompt tokens that were received and passed on
     int32_t *output;       // [usage.completion_tokens] owned
     int output_capacity;
     int64_t score_deadline_us;
+    struct selection_key selection; // of its selection, while it waits for a score
 
     struct sched_request sched; // its keys and links in the waiting set and in lists, see sched/view.h
     struct request_links links;
@@ -141,6 +144,7 @@ void request_copy_spec(const struct request *from, struct request *to);
 // What the request takes of the queue's prompt tokens: its prompt, and a token for every 4 bytes of its grammar, which
 // take as much memory.
 int64_t request_queue_tokens(const struct request *r);
+int request_kept_tokens(const struct request *r);           // in its kept ranges
 const char *request_deadline_name(const struct request *r); // of its ttft_deadline_us, in sentences for the client
 
 bool request_may_follow(enum request_state from, enum request_state to);

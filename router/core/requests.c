@@ -134,6 +134,7 @@ static void log_end(const struct request *r, enum finish_reason reason, enum sta
         LOG_FIELD("status", status_name(status)),
         LOG_FIELD("tokens", u->prompt_tokens),
         LOG_FIELD("scored", u->scored_tokens),
+        LOG_FIELD("score_cached", u->score_cached_tokens),
         LOG_FIELD("kept", u->kept_tokens),
         LOG_FIELD("cached", u->cached_tokens),
         LOG_FIELD("skip", skip_reason_name(r->skip)),
@@ -270,6 +271,30 @@ void core_request_lost_at_speculator(struct core *c, struct request *r, int64_t 
     }
 }
 
+// --- selections that are reused
+
+bool core_request_find_selection(struct core *c, struct request *r)
+{
+    struct selection found;
+    if (!c->options.selection_bytes) return false;
+    r->selection =
+        selection_key_make(c->selections, &r->spec, prefill_tail_tokens(c->options.tail_tokens, r->spec.n_tokens));
+    if (r->spec.want_importance || !c->scorer) return false; // importance is not held
+    if (!selection_cache_find(c->selections, &r->selection, c->scorer, &found)) return false;
+    r->kept = mem_copy(found.kept, (size_t)found.n_kept * sizeof *found.kept);
+    r->n_kept_ranges = found.n_kept;
+    core_request_set_prefix(c, r, r->kept, r->n_kept_ranges);
+    return true;
+}
+
+void core_request_reuse_score(struct core *c, struct request *r, int64_t now_us)
+{
+    ledger_score_reused(&c->ledger, r);
+    request_ready(c, r, now_us);
+}
+
+// --- the answer of a speculator
+
 // NULL when the speculator's answer can be used, else what is wrong with it.
 static const char *score_error(const struct request *r, const struct score_result *result)
 {
@@ -314,6 +339,8 @@ void core_request_scored(struct core *c, struct request *r, const struct score_r
     }
     ledger_scored(r, result->cached_tokens, now_us);
     copy_kept(r, result->kept, result->n_kept);
+    selection_cache_add(c->selections, &r->selection, r->account.node->scorer,
+                        &(struct selection){r->kept, r->n_kept_ranges});
     core_request_set_prefix(c, r, r->kept, r->n_kept_ranges);
     if (r->spec.want_importance)
         r->importance = mem_copy(result->importance, (size_t)r->spec.n_tokens * sizeof *r->importance);

@@ -167,6 +167,7 @@ static void node_fill(const struct node_status *node, int64_t now_us, Forepack__
     m->pass_fixed_us = node->pass_fixed_us;
     m->pass_row_us = node->pass_row_us;
     m->pass_pair_us = node->pass_pair_us;
+    m->pass_noise = node->pass_noise;
     m->passes = node->passes;
     m->pass_rows = node->pass_rows;
     m->pass_pairs = node->pass_pairs;
@@ -221,6 +222,7 @@ static void totals_fill(const struct core_status *status, Forepack__V1__Totals *
     m->refused = totals->refused;
     m->replays = totals->replays;
     m->degraded = totals->degraded;
+    m->scores_reused = totals->scores_reused;
     m->prompt_tokens = totals->prompt_tokens;
     m->kept_tokens = totals->kept_tokens;
     m->completion_tokens = totals->completion_tokens;

@@ -235,6 +235,7 @@ static void usage_update(struct http_generation *g, struct http_choice *choice, 
     if (choice->index % g->n == 0) {
         sum->prompt_tokens += now.prompt_tokens - before->prompt_tokens;
         sum->scored_tokens += now.scored_tokens - before->scored_tokens;
+        sum->score_cached_tokens += now.score_cached_tokens - before->score_cached_tokens;
         sum->kept_tokens += now.kept_tokens - before->kept_tokens;
         sum->cached_tokens += now.cached_tokens - before->cached_tokens;
     }
@@ -583,9 +584,9 @@ void http_usage_add(const struct http_generation *g, struct bytes *out)
     snprintf(text, sizeof text,
              "{\"prompt_tokens\":%d,\"completion_tokens\":%d,\"total_tokens\":%d,"
              "\"prompt_tokens_details\":{\"cached_tokens\":%d},"
-             "\"scored_tokens\":%d,\"kept_tokens\":%d,\"replays\":%d,\"prefill\":\"%s\"}",
+             "\"scored_tokens\":%d,\"score_cached_tokens\":%d,\"kept_tokens\":%d,\"replays\":%d,\"prefill\":\"%s\"}",
              u->prompt_tokens, u->completion_tokens, u->prompt_tokens + u->completion_tokens, u->cached_tokens,
-             u->scored_tokens, u->kept_tokens, u->replays, g->prefill);
+             u->scored_tokens, u->score_cached_tokens, u->kept_tokens, u->replays, g->prefill);
     json_add(out, text);
 }
 

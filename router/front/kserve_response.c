@@ -74,6 +74,7 @@ static void add_usage(struct message *m, const struct request *r, const char *pr
     add_integer(m, "prompt_tokens", r->usage.prompt_tokens);
     add_integer(m, "completion_tokens", r->usage.completion_tokens);
     add_integer(m, "scored_tokens", r->usage.scored_tokens);
+    add_integer(m, "score_cached_tokens", r->usage.score_cached_tokens);
     add_integer(m, "kept_tokens", r->usage.kept_tokens);
     add_integer(m, "cached_tokens", r->usage.cached_tokens);
     add_integer(m, "replays", r->usage.replays);

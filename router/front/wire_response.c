@@ -110,6 +110,7 @@ static void usage_fill(const struct request_usage *usage, Forepack__V1__Usage *m
     forepack__v1__usage__init(m);
     m->prompt_tokens = (uint32_t)usage->prompt_tokens;
     m->scored_tokens = (uint32_t)usage->scored_tokens;
+    m->score_cached_tokens = (uint32_t)usage->score_cached_tokens;
     m->kept_tokens = (uint32_t)usage->kept_tokens;
     m->cached_tokens = (uint32_t)usage->cached_tokens;
     m->completion_tokens = (uint32_t)usage->completion_tokens;

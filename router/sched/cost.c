@@ -11,6 +11,8 @@
 #define MEMORY_US    600000000 // ten minutes
 #define SHARE_DECAY  0.95      // of the sums of a share with each further pass
 #define SHARE_MIN    0.02      // prompts get some time in any case
+#define OUTLIER      2.0       // times the prediction: longer passes weigh less
+#define NOISE_DECAY  0.995     // of the squared errors with each further pass
 enum { PASSES_MIN = 4 };
 
 // Where the passes seen cannot separate the terms (all of one size, say), the time is attributed to the rows: small
@@ -54,6 +56,18 @@ static void equations_solve(double a[3][3], double b[3], int n)
             b[k] -= a[k][j] * b[j];
         b[k] /= a[k][k];
     }
+}
+
+static void noise_learn(struct cost_model *m, double us, double predicted_us)
+{
+    double error = fmin(us / predicted_us - 1, 1);
+    m->predicted = NOISE_DECAY * m->predicted + 1;
+    m->errors = NOISE_DECAY * m->errors + error * error;
+}
+
+double cost_noise(const struct cost_model *m)
+{
+    return m->predicted > 0 ? sqrt(m->errors / m->predicted) : 0;
 }
 
 static bool moments_known(const struct cost_moments *moments, int64_t now_us)
@@ -126,10 +140,13 @@ void cost_learn(struct cost_model *m, int64_t rows, int64_t pairs, int64_t pass_
     if (!moments_forget(m, now_us)) m->passes = 0;
     double us = (double)pass_us, scale = us;
     if (m->passes >= PASSES_MIN) {
-        // The relative error is at most one to either side, so an outlier moves little. Its time is not cut: where the
-        // expectation is what is wrong (the first short passes after those of a prompt), a cut time would be wrong too,
-        // and as short passes weigh most, it would outweigh the right ones until its size has forgotten it.
-        scale = fmax(us, cost_pass_us(m, 1, (double)rows, (double)pairs));
+        // Relative to the prediction, slow and fast passes weigh the same, so the fit is the mean of times that vary.
+        // An outlier weighs less. Its time is not cut: where the expectation is what is wrong (the first short passes
+        // after those of a prompt), a cut time would be wrong too, and as short passes weigh most, it would outweigh
+        // the right ones until its size has forgotten it.
+        double predicted_us = cost_pass_us(m, 1, (double)rows, (double)pairs);
+        scale = fmax(us / OUTLIER, predicted_us);
+        noise_learn(m, us, predicted_us);
     }
     const double term[3] = {1 / scale, (double)rows / scale, (double)pairs / scale};
     struct cost_moments *moments = &m->moments[size_index(rows)];

@@ -6,7 +6,8 @@
 // rows: tokens fed, including one for each decoding sequence. pairs: attention pairs, a row and a KV entry it attends
 // to. All three coefficients are at least zero. A plain value: no allocation, no clock. One thread.
 //
-// The fit is least squares of the relative error, so short passes count as much as long ones. Passes are kept apart by
+// The fit is least squares of the relative error, so short passes count as much as long ones. Where times vary, it is
+// their mean. Passes are kept apart by
 // size (powers of two of their rows) and forgotten apart: a thousand decodes do not wash out one long prefill, and a
 // node that becomes faster or slower is followed within some dozens of passes of a size. A size that did not occur for
 // ten minutes is forgotten: the node may have changed, and no decision by its old costs (not to use it, say) may last
@@ -28,6 +29,7 @@ struct cost_model {
     } moments[COST_SIZES];
     double fixed_us, row_us, pair_us;
     int passes;                 // learned from, at most INT_MAX
+    double predicted, errors;   // decayed numbers: passes that were predicted; squares of their relative errors
     int64_t done_rows, done_us; // of the longest prompt computed lately, and when
 };
 
@@ -53,6 +55,10 @@ void cost_prompt_done(struct cost_model *m, int64_t rows, int64_t now_us);
 // Whether the model holds for a pass or prompt of `rows` rows: a few passes have been seen, and lately one pass or
 // prompt of at least a quarter of `rows`.
 bool cost_knows(const struct cost_model *m, int64_t rows, int64_t now_us);
+
+// The relative deviation of pass times from what the model predicted for them: the root of the mean square. 0: not
+// known.
+double cost_noise(const struct cost_model *m);
 
 double cost_pass_us(const struct cost_model *m, double passes, double rows, double pairs);
 

@@ -237,7 +237,7 @@ refused "give --qps or --concurrency" serve --prompt-tokens 5
 refused "one of --qps and --concurrency" serve --prompt-tokens 5 --qps 1 --concurrency 1
 refused "--qps '1,0': must be numbers from" serve --prompt-tokens 5 --qps 1,0
 refused "--search: give --qps" serve --prompt-tokens 5 --concurrency 1 --search
-refused "--prompt-tokens 100: must be 128 or more" prefill-quality --prompt-tokens 100
+refused "--prompt-tokens 100: must be 192 or more" prefill-quality --prompt-tokens 100
 refused "--pool-window 4: must be odd" prefill-quality --pool-window 4
 refused "the model's context is 512 tokens, but 608 are needed" prefill-quality --task ttft --shape "$shape" --prompt-tokens 600
 refused "--model DIR and --prompts FILE are required" perplexity --model "$source_dir/deploy/demo-model/speculator"
