@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The lines of a named block, exactly:
 //   def gate_7():
-//       turn(41)
-//       rest(5)
-//       light(13)
+//    turn(41)
+//    rest(5)
+//    light(13)
 // Other blocks have the same word or the same number in their name.
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@ enum { OTHER_FACTS = 16 }; // first item of facts; block i is item i
 
 struct block {
     char name[NAME_BYTES];             // "gate_7"
-    char body[LINES_MAX * LINE_BYTES]; // "\n    turn(41)\n    rest(5)"
+    char body[LINES_MAX * LINE_BYTES]; // "\n turn(41)\n rest(5)"
 };
 
 static void make_name(struct random_source *r, const struct block *first, struct block *block)
@@ -40,7 +40,7 @@ static void make_body(struct random_source *r, struct block *block)
     for (int i = 0; i < n; i++) {
         const char *verb = verbs[random_below(r, 8)];
         int number = random_below(r, 100);
-        size += snprintf(block->body + size, sizeof block->body - (size_t)size, "\n    %s(%d)", verb, number);
+        size += snprintf(block->body + size, sizeof block->body - (size_t)size, "\n %s(%d)", verb, number);
     }
 }
 

@@ -36,16 +36,17 @@ static void make_keepers(struct random_source *r, struct keeper *keepers, int n)
     }
 }
 
-// One fact for each person. Person 1, a keeper, and person `stranger`, who keeps nothing, share the attribute of
-// person 0.
+// One fact for each person, about one of two attributes, so that no question is answered by its attribute alone. Person
+// 1, a keeper, and person `stranger`, who keeps nothing, share the attribute of person 0.
 static void make_people(struct random_source *r, struct fact *people, int n, int stranger)
 {
+    const char *attributes[2] = {town_attribute(r)};
+    attributes[1] = town_attribute(r);
     for (int made = 0; made < n;) {
         struct fact *person = &people[made];
         bool taken = false;
         town_name(r, person->name);
-        person->attribute = town_attribute(r);
-        if (made == 1 || made == stranger) person->attribute = people[0].attribute;
+        person->attribute = attributes[made > 1 && made != stranger ? random_below(r, 2) : 0];
         person->value = random_below(r, 10000);
         for (int i = 0; i < made; i++)
             taken |= strcmp(people[i].name, person->name) == 0;

@@ -7,7 +7,7 @@
 //   facts        two to four facts, in the order in which the question names them      " 4821, 0093, 7712"
 //   two_hop      "Mira Tolen keeps the grey boat." and the fact about her               " 4821"
 //   count        how many parcels arrived for somebody, 1 to 9                         " 4"
-//   copy         the lines of a named block of code-like lines                         "\n    turn(41)\n    rest(5)"
+//   copy         the lines of a named block of code-like lines                         "\n turn(41)\n rest(5)"
 //   instruction  a fact, written as the first sentence of the prompt demands           " 1284"
 //
 // Every class has distractors of its own kind, and facts that no question is about. In the plain form the prompt is the
@@ -33,7 +33,7 @@ enum task { TASK_NEEDLE, TASK_FACTS, TASK_TWO_HOP, TASK_COUNT, TASK_COPY, TASK_I
 #define TASK_NAMES "needle|facts|two_hop|count|copy|instruction"
 
 enum {
-    TASK_TOKENS_MIN = 192, // shorter documents may not hold what their question needs
+    TASK_TOKENS_MIN = 128, // from 256 every class has room for what its question needs
     TASK_TOKENS_MAX = 1 << 20,
     TASK_QUESTIONS_MAX = 64,
     TASK_ANSWER_TOKENS = 64, // no answer is longer with one token for each digit and word

@@ -59,6 +59,10 @@ static json_t *completion_json(const Forepack__V1__Completion *m)
 {
     json_t *object = json_pack("{s:s}", "finish_reason", m->finish_reason);
     if (*m->prefill) json_object_set_new(object, "prefill", json_string(m->prefill));
+    if (*m->prefill_reason) {
+        json_object_set_new(object, "keep_rate", json_real(m->keep_rate));
+        json_object_set_new(object, "prefill_reason", json_string(m->prefill_reason));
+    }
     if (m->usage) {
         const Forepack__V1__Usage *u = m->usage;
         json_object_set_new(object, "usage",

@@ -57,13 +57,14 @@ static enum status spec_check(const struct request_spec *spec)
 
 // --- flags
 
-#define FLAG_VALUE_INT(value)         clamp_int(value)
-#define FLAG_VALUE_OPTIONAL(value)    clamp_int(value)
-#define FLAG_VALUE_INT_OR_AUTO(value) clamp_int(value)
-#define FLAG_VALUE_UINT64(value)      (uint64_t)(value)
-#define FLAG_VALUE_REAL(value)        (value)
-#define FLAG_VALUE_ROUTER_REAL(value) (value)
-#define FLAG_VALUE_BOOL(value)        (value)
+#define FLAG_VALUE_INT(value)           clamp_int(value)
+#define FLAG_VALUE_OPTIONAL(value)      clamp_int(value)
+#define FLAG_VALUE_INT_OR_AUTO(value)   clamp_int(value)
+#define FLAG_VALUE_UINT64(value)        (uint64_t)(value)
+#define FLAG_VALUE_REAL(value)          (value)
+#define FLAG_VALUE_ROUTER_REAL(value)   (value)
+#define FLAG_VALUE_OPTIONAL_REAL(value) (value)
+#define FLAG_VALUE_BOOL(value)          (value)
 #define COPY_GIVEN(object, type, field, flag)                                                                          \
     if (options_given(table, flag)) {                                                                                  \
         spec->object.field = FLAG_VALUE_##type(request_flags.field);                                                   \
@@ -141,6 +142,8 @@ enum status request_spec_from_flags(const struct option *table, struct request_s
     PREFILL_FIELDS(COPY_TO_PREFILL)
     if (options_given(table, "max-tokens") && f->max_tokens < 1) // 0 in the struct means "not given"
         return status_fail(STATUS_INVALID, "--max-tokens %lld: must be 1 or more", (long long)f->max_tokens);
+    if (options_given(table, "quality") && f->quality <= 0) // likewise
+        return status_fail(STATUS_INVALID, "--quality %.10g: must be over 0 and at most 1", f->quality);
     spec->prefill_mode_given = f->prefill && prefill_mode_parse(f->prefill, &spec->prefill.mode);
     spec->return_kept = f->return_kept;
     spec->priority = (int32_t)f->priority;

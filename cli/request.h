@@ -42,6 +42,7 @@ struct request_spec {
 #define REQUEST_FLAG_UINT64                   int64_t
 #define REQUEST_FLAG_REAL                     double
 #define REQUEST_FLAG_ROUTER_REAL              double
+#define REQUEST_FLAG_OPTIONAL_REAL            double
 #define REQUEST_FLAG_BOOL                     bool
 #define REQUEST_FLAG_MEMBER(type, field, ...) REQUEST_FLAG_##type field;
 
@@ -64,6 +65,7 @@ extern struct request_flags request_flags;
 #define REQUEST_OPTION_UINT64(default_value)      OPTION_INT
 #define REQUEST_OPTION_REAL(default_value)        OPTION_REAL, .default_text = #default_value
 #define REQUEST_OPTION_ROUTER_REAL(default_value) OPTION_REAL
+#define REQUEST_OPTION_OPTIONAL_REAL(default_value) OPTION_REAL
 #define REQUEST_OPTION_BOOL(default_value)        OPTION_BOOL
 #define REQUEST_LIMIT(limit, max)              ((max) == INT_MAX ? 0 : (limit)) // no limits in --help
 #define REQUEST_OPTION_ROW(type_, field, flag, default_value, end, min_, max_, unit_, help_)                           \
@@ -91,7 +93,7 @@ extern struct request_flags request_flags;
     {.name = "prefill", .type = OPTION_CHOICE, .value = &request_flags.prefill, .choices = PREFILL_MODES,              \
      .help = "prune prompt tokens before prefill; auto: where that is predicted to reduce the TTFT; on: while a "      \
              "speculator is attached; required: always, or the request is refused; default the router's, or auto "     \
-             "with --keep-rate"},                                                                                      \
+             "with --keep-rate or --quality"},                                                                                      \
     PREFILL_FIELDS(REQUEST_OPTION_ROW)                                                                                 \
     {.name = "return-kept", .type = OPTION_BOOL, .value = &request_flags.return_kept,                                  \
      .help = "return the ranges of kept tokens"},                                                                      \

@@ -40,7 +40,8 @@ double generation_field_number(const struct generation_field *field, const void 
 {
     const void *at = (const char *)object + field->offset;
     switch (field->type) {
-    case GENERATION_FIELD_REAL: return *(const double *)at;
+    case GENERATION_FIELD_REAL:
+    case GENERATION_FIELD_OPTIONAL_REAL: return *(const double *)at;
     case GENERATION_FIELD_UINT64: return (double)*(const uint64_t *)at;
     case GENERATION_FIELD_BOOL: return *(const bool *)at;
     default: return *(const int *)at;
@@ -68,7 +69,8 @@ static enum status fields_check(const struct generation_field *fields, const voi
 {
     for (const struct generation_field *f = fields; f->name; f++) {
         double value = generation_field_number(f, object);
-        bool absent = f->type == GENERATION_FIELD_OPTIONAL && value == f->default_value;
+        bool optional = f->type == GENERATION_FIELD_OPTIONAL || f->type == GENERATION_FIELD_OPTIONAL_REAL;
+        bool absent = optional && value == f->default_value;
         bool word = f->type == GENERATION_FIELD_INT_OR_AUTO && value == CHUNK_TOKENS_AUTO;
         enum status status = absent || word ? STATUS_OK : generation_field_check(f, value);
         if (status != STATUS_OK) return status;

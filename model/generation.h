@@ -28,6 +28,7 @@ enum { CHUNK_TOKENS_AUTO = -1, CHUNK_TOKENS_PAPER = 32 };
 #define GENERATION_UINT64                    uint64_t
 #define GENERATION_REAL                      double
 #define GENERATION_ROUTER_REAL               double
+#define GENERATION_OPTIONAL_REAL             double
 #define GENERATION_BOOL                      bool
 #define GENERATION_MEMBER(type, member, ...) GENERATION_##type member;
 
@@ -64,6 +65,7 @@ struct generation_field {
         GENERATION_FIELD_UINT64,
         GENERATION_FIELD_REAL,
         GENERATION_FIELD_ROUTER_REAL = GENERATION_FIELD_REAL,
+        GENERATION_FIELD_OPTIONAL_REAL,
         GENERATION_FIELD_BOOL
     } type;
     size_t offset; // in struct sampling or struct prefill
@@ -72,7 +74,7 @@ struct generation_field {
 };
 extern const struct generation_field sampling_fields[], prefill_fields[]; // a row with name NULL ends each
 
-// Checks a number that was given explicitly, so also one of an OPTIONAL or INT_OR_AUTO field: STATUS_INVALID with the
+// Checks a number that was given explicitly, so also one of a field that may be absent or auto: STATUS_INVALID with the
 // name and the range.
 enum status generation_field_check(const struct generation_field *field, double value);
 
@@ -97,6 +99,15 @@ enum status prefill_check(const struct prefill *p);
 enum { MAX_TOKENS_DEFAULT = 256 };
 enum status sampling_resolve(struct sampling *s, int prompt_tokens, int context_tokens, int default_tokens,
                              const char *name);
+
+// What decided the keep rate of a scored prompt.
+enum rate_reason {
+    RATE_FIXED,        // the request's keep_rate
+    RATE_QUALITY,      // the speculator's calibration, for the request's quality
+    RATE_UNSURE,       // no lower rate is likely enough to reach the quality: all tokens are kept
+    RATE_UNCALIBRATED, // the calibration does not cover the request: all tokens are kept
+    RATE_REASON_COUNT
+};
 
 #define PREFILL_MODES "auto|on|off|required" // choices of a command line
 const char *prefill_mode_name(enum prefill_mode mode);

@@ -26,7 +26,7 @@ static struct {
     uint64_t fingerprints[NODE_ROLES]; // of both
     struct listen_options listen;
     struct trace_options trace;
-    double keep_rate;
+    double keep_rate, quality;
     int64_t max_queue_requests, max_queue_tokens, max_wait_ms, score_timeout_ms, worker_grace_ms, heartbeat_ms;
     int64_t stall_timeout_ms, eject_ms;
     int64_t tokenise_threads, tokenise_queue_mb, tenant_queue_share;
@@ -102,11 +102,15 @@ static const struct option options[] = {
      .max = 1000000, .unit = "requests", .help = "size of an arrival batch with --bin-policy batch"},
     {.name = "-Speculative prefill"},
     {.name = "prefill", .type = OPTION_CHOICE, .value = &o.prefill, .default_text = "off", .choices = PREFILL_MODES,
-     .help = "default for requests that give neither a prefill mode nor a keep rate; auto and on prune prompts, which can "
+     .help = "default for requests that give neither a prefill mode, a quality nor a keep rate; auto and on prune prompts, which can "
              "change answers; required refuses prompts that no speculator scores"},
-    {.name = "keep-rate", .type = OPTION_REAL, .value = &o.keep_rate, .default_text = "0.3", .min = 1e-6, .max = 1,
-     .help = "share of the prompt's tokens to keep when a request does not give it; a request that gives it and no "
-             "prefill mode is prefilled with auto"},
+    {.name = "quality", .type = OPTION_REAL, .value = &o.quality, .default_text = "0.99", .min = 1e-6, .max = 1,
+     .help = "share of the full-prompt score to reach when a request gives neither a quality nor a keep rate: the "
+             "speculator chooses the keep rate by its calibration (forepack calibrate); without one every token is "
+             "kept"},
+    {.name = "keep-rate", .type = OPTION_REAL, .value = &o.keep_rate, .min = 1e-6, .max = 1,
+     .help = "fixed share of the prompt's tokens to keep when a request gives neither, instead of --quality; a request "
+             "that gives one of them and no prefill mode is prefilled with auto"},
     {.name = "speculate-min-tokens", .type = OPTION_INT, .value = &o.speculate_min_tokens, .default_text = "512",
      .max = 1e9, .unit = "tokens", .help = "shortest prompt that is speculated with --prefill auto; longer prompts are "
                                            "speculated when it is predicted to cut TTFT"},
@@ -241,7 +245,9 @@ static enum status front_open(struct front *front)
     front->pinned_turn_tokens = (int)o.pinned_turn_tokens;
     prefill_defaults(&front->prefill);
     prefill_mode_parse(o.prefill, &front->prefill.mode);
-    front->prefill.keep_rate = o.keep_rate;
+    bool fixed = options_given(options, "keep-rate");
+    front->prefill.keep_rate = fixed ? o.keep_rate : 1; // without a calibration, every token is kept
+    front->prefill.quality = fixed ? 0 : o.quality;
     atomic_init(&front->max_queue_requests, (int)o.max_queue_requests);
     front->started_us = clock_now_us();
     return STATUS_OK;

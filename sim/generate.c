@@ -324,7 +324,7 @@ static void draw_faults(struct swarm *g)
         draw_fault(g);
 }
 
-// Requests that ask for what another one asked for: their scores may be reused.
+// Requests that ask for what another one asked for, so that its score may be reused, or for nearly that.
 static void draw_repeats(struct swarm *g)
 {
     if (!g->speculated || one_in(g, 2)) return;
@@ -339,7 +339,8 @@ static void draw_repeats(struct swarm *g)
         }
         struct scenario_request *r = &action->request, own = *r;
         *r = of->request;
-        r->same_as = of->id;
+        if (!one_in(g, 3)) r->same_as = of->id;
+        if (one_in(g, 6)) r->keep = scaled(g, 20, 900);
         r->max_tokens = own.max_tokens;
         r->min_tokens = 0;
         r->stop_after = own.stop_after;

@@ -79,3 +79,11 @@ void sentence_ends(const struct sentence_table *table, const int32_t *tokens, in
     }
     ends[n - 1] = 1;
 }
+
+uint8_t *sentence_ends_create(const struct sentence_table *table, const int32_t *tokens, int n)
+{
+    if (!table) return NULL;
+    uint8_t *ends = mem_alloc((size_t)n);
+    sentence_ends(table, tokens, n, ends);
+    return ends;
+}

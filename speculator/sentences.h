@@ -28,3 +28,5 @@ void sentence_table_free(struct sentence_table *table);
 // Sets ends[j] of the tokens [n] to 1 where a sentence or a line ends with token j, else to 0. The stops of 3.14 and
 // example.org end none. The last token ends one.
 void sentence_ends(const struct sentence_table *table, const int32_t *tokens, int n, uint8_t *ends);
+// The same as new memory that the caller frees; NULL without a table.
+uint8_t *sentence_ends_create(const struct sentence_table *table, const int32_t *tokens, int n);

@@ -148,6 +148,20 @@ START_TEST(waiting_for_a_speculator_counts_and_so_does_waiting_for_a_worker_grou
 }
 END_TEST
 
+START_TEST(a_group_without_blocks_for_the_whole_prompt_does_not_keep_it_whole)
+{
+    struct node_hello small = fixture_hello(NODE_WORKER, "small");
+    small.kv_blocks = 16; // of 16 tokens: for 256 tokens
+    teach(fixture_attach(&f, &small), &(struct truth){10, 1, 0});
+    node_of(NODE_SPECULATOR, "s", &small_model);
+    ck_assert(is_speculated(512, 0.3)); // or it could not be served at all
+    ck_assert(!is_speculated(200, 0.3));
+    node_of(NODE_WORKER, "w", &main_model);
+    ck_assert(is_speculated(512, 0.3)); // 10 ms before 52 ms: the fast group does not hold it whole
+    ck_assert(!is_speculated(200, 0.3));
+}
+END_TEST
+
 START_TEST(forgotten_costs_are_measured_again)
 {
     struct fake_node *w = node_of(NODE_WORKER, "w", &main_model), *s = node_of(NODE_SPECULATOR, "s", &main_model);
@@ -493,6 +507,7 @@ int main(void)
     tcase_add_loop_test(tcase, a_prompt_is_speculated_if_its_first_token_comes_sooner, 0,
                         sizeof pairs_of_nodes / sizeof *pairs_of_nodes);
     tcase_add_test(tcase, waiting_for_a_speculator_counts_and_so_does_waiting_for_a_worker_group);
+    tcase_add_test(tcase, a_group_without_blocks_for_the_whole_prompt_does_not_keep_it_whole);
     tcase_add_test(tcase, forgotten_costs_are_measured_again);
     tcase_add_test(tcase, while_speculator_costs_are_unknown_one_prompt_at_a_time_is_scored);
     tcase_add_test(tcase, worker_costs_are_learned_from_whole_prompts);

@@ -289,7 +289,7 @@ static void add(struct selection_cache *cache, int32_t token)
 {
     struct selection_key k = key_of(cache, token);
     struct token_range kept = {token, token};
-    selection_cache_add(cache, &k, 1, &(struct selection){&kept, 1});
+    selection_cache_add(cache, &k, 1, &(struct selection){&kept, 1, 0.3, RATE_FIXED});
 }
 
 START_TEST(the_selection_used_longest_ago_is_evicted_first)
@@ -317,7 +317,7 @@ START_TEST(a_selection_larger_than_the_cache_is_not_held)
     struct selection_cache *cache = selection_cache_create(128, &key);
     struct selection_key k = key_of(cache, 3);
     struct selection found;
-    selection_cache_add(cache, &k, 1, &(struct selection){kept, 32});
+    selection_cache_add(cache, &k, 1, &(struct selection){kept, 32, 0.3, RATE_FIXED});
     ck_assert(!selection_cache_find(cache, &k, 1, &found) && selection_cache_bytes(cache) == 0);
     selection_cache_free(cache);
 }

@@ -169,25 +169,13 @@ static enum status check_queue(const struct core *c, const struct request *r)
     return check_tenant(c, r, requests, tokens);
 }
 
-// A prompt that is not scored now has the kept tokens of its earlier score, or is kept whole: only a node that holds
-// all of them counts.
-static bool estimate_intake(const struct core *c, const struct request *r, bool speculated, int64_t now_us,
-                            struct estimate *estimate_p)
-{
-    struct request_usage usage = r->usage;
-    struct sched_request sched = r->sched;
-    if (!speculated) usage.kept_tokens = r->kept ? request_kept_tokens(r) : r->spec.n_tokens;
-    sched.usage = &usage;
-    return estimate_first_token(&c->view, &sched, speculated, now_us, estimate_p);
-}
-
 // A request that is estimated to miss its deadline is refused before it takes capacity from requests that will not.
 static enum status check_deadline(const struct core *c, const struct request *r, bool speculated, int64_t now_us)
 {
     int64_t left_us = r->spec.ttft_deadline_us - now_us;
     struct estimate estimate;
     if (r->spec.ttft_deadline_us == INT64_MAX || r->spec.score_only) return STATUS_OK;
-    if (!estimate_intake(c, r, speculated, now_us, &estimate)) return STATUS_OK;
+    if (!estimate_first_token(&c->view, &r->sched, speculated, now_us, &estimate)) return STATUS_OK;
     if (estimate.wait_us + estimate.own_us <= (double)left_us) return STATUS_OK;
     return status_fail(STATUS_DEADLINE,
                        "the first token would come in about %.0f ms (%.0f ms for requests ahead, %.0f ms for this "
@@ -232,17 +220,30 @@ static bool may_keep_all(const struct request *r) // where that is faster
     return !r->spec.score_only && r->spec.prefill.mode == PREFILL_AUTO;
 }
 
+// Whether nothing would be pruned.
+static bool keeps_all(const struct prefill *prefill)
+{
+    return prefill->quality > 0 ? prefill->quality >= 1 : prefill->keep_rate >= 1;
+}
+
+// Without a calibration, the keep rate that a request has beside its quality applies.
+static void settle_quality(const struct core *c, struct prefill *prefill)
+{
+    if (prefill->keep_rate < 1 && !core_quality_applies(c, prefill)) prefill->quality = 0;
+}
+
 // SKIP_NONE: a speculator can score it.
 static enum skip_reason skip_reason_of(const struct core *c, const struct request *r)
 {
     const struct prefill *prefill = &r->spec.prefill;
     if (!r->spec.score_only) {
         if (prefill->mode == PREFILL_OFF) return SKIP_OFF;
-        if (prefill->keep_rate >= 1) return SKIP_KEEP_ALL; // under required, too: nothing would be pruned
+        if (keeps_all(prefill)) return SKIP_KEEP_ALL; // under required, too: nothing would be pruned
         if (may_keep_all(r) && r->spec.n_tokens < c->options.min_tokens) return SKIP_SHORT;
     }
     if (!c->open_nodes[NODE_SPECULATOR]) return SKIP_NO_NODE;
     if (!sched_pool_can_hold(&c->view, NODE_SPECULATOR, &r->sched)) return SKIP_TOO_LONG;
+    if (!r->spec.score_only && prefill->quality > 0 && !core_quality_applies(c, prefill)) return SKIP_UNCALIBRATED;
     return SKIP_NONE;
 }
 
@@ -275,6 +276,7 @@ void core_submit(struct core *c, struct request *r, int64_t now_us)
     ledger_arrived(&c->ledger, r);
     enum skip_reason skip = SKIP_NONE;
     enum status status = check_request(c, r, now_us);
+    settle_quality(c, &r->spec.prefill);
     if (status == STATUS_OK) {
         core_request_set_prefix(c, r, &(struct token_range){0, r->spec.n_tokens - 1}, 1);
         skip = decide_speculation(c, r, now_us);
@@ -382,6 +384,7 @@ static struct node_status node_status_of(const struct core_node *node)
 {
     const struct cost_model *cost = &node->sched.cost;
     const struct node_counts *counts = &node->measures->counts, *before = &node->at_attach;
+    uint64_t chosen = counts->quality_scores - before->quality_scores;
     return (struct node_status){
         .hello = node->hello,
         .state = core_health_state(node),
@@ -396,6 +399,8 @@ static struct node_status node_status_of(const struct core_node *node)
         .pass_us = counts->pass_us - before->pass_us,
         .pass_gaps = counts->pass_gaps - before->pass_gaps,
         .pass_gap_us = counts->pass_gap_us - before->pass_gap_us,
+        .quality_scores = chosen,
+        .quality_keep_rate = chosen ? (counts->quality_rates - before->quality_rates) / (double)chosen : 0,
         .pass_fixed_us = cost->fixed_us,
         .pass_row_us = cost->row_us,
         .pass_pair_us = cost->pair_us,

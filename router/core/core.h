@@ -23,6 +23,12 @@
 struct core;
 struct core_node; // an attached node
 
+// What the calibration of a speculator is for (cluster.proto); fingerprint 0: it has none.
+struct node_calibration {
+    uint64_t fingerprint, main_fingerprint;
+    int look_ahead, chunk_tokens, pool_window, tail_tokens;
+};
+
 // What a node said in its Hello, checked for sanity by the caller.
 struct node_hello {
     char node_id[128], host[128], version[32];
@@ -33,6 +39,7 @@ struct node_hello {
     uint64_t model_fingerprint, tokenizer_fingerprint;
     int vocab_size, context_tokens, token_budget, block_tokens, kv_blocks, max_seqs;
     bool prefix_cache;
+    struct node_calibration calibration; // of a speculator
 };
 
 struct core_ops { // called on the core's thread; must not block; never call back into the core
@@ -138,6 +145,8 @@ struct score_result {
     uint64_t request;
     const struct token_range *kept; // borrowed, like all below
     int n_kept;
+    double keep_rate; // of a request with a quality: the rate that the speculator chose
+    enum rate_reason reason;
     const float *importance; // or NULL
     int n_importance;
     const char *error; // or NULL
@@ -182,6 +191,8 @@ struct node_status {
     uint64_t passes, pass_rows, pass_pairs, pass_us; // sums over its passes
     uint64_t pass_gaps;                              // between two passes of a node that had work
     int64_t pass_gap_us;                             // their time
+    uint64_t quality_scores;                         // prompts whose keep rate it chose
+    double quality_keep_rate;                        // mean of these rates; 0: none
     double pass_fixed_us, pass_row_us, pass_pair_us; // its cost model (sched/cost.h); all 0: not known yet
     double pass_noise;                               // see cost_noise()
     int64_t attached_us;                             // when it attached

@@ -59,6 +59,9 @@ struct core {
     struct core_health health;  // health.c
     int open_nodes[NODE_ROLES]; // nodes.c; attached, neither draining nor ejected
     int64_t silence_us;         // nodes.c; no node has been silent for too long before that
+    // nodes.c; the calibration that all attached speculators have; fingerprint 0: they have none, or not the same.
+    struct node_calibration calibration;
+    uint64_t model_fingerprint; // nodes.c; of the worker group attached last; 0: none yet
     int64_t workers_gone_us;    // nodes.c; when a worker group was lost or began to drain; 0: none ever
     int workers_gone_context;   // nodes.c; the longest of those that went within the time of grace
     struct drained_process drained[DRAINED_MAX]; // nodes.c; the latest replaces the oldest

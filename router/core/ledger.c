@@ -321,6 +321,15 @@ void ledger_score_reused(struct ledger *ledger, struct request *r)
     ledger->totals.scores_reused++;
 }
 
+void ledger_rate_chosen(struct ledger *ledger, struct sched_view *view, const struct request *r, int64_t now_us)
+{
+    struct node_counts *counts = &r->account.node->measures->counts;
+    counts->quality_scores++;
+    counts->quality_rates += r->keep_rate;
+    histogram_add(&ledger->measures.keep_rate, (int64_t)(1e6 * r->keep_rate));
+    rate_mean_add(&view->quality_rate, r->keep_rate, now_us);
+}
+
 void ledger_ready(struct request *r)
 {
     r->account.losses = 0;

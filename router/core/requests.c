@@ -138,6 +138,7 @@ static void log_end(const struct request *r, enum finish_reason reason, enum sta
         LOG_FIELD("kept", u->kept_tokens),
         LOG_FIELD("cached", u->cached_tokens),
         LOG_FIELD("skip", skip_reason_name(r->skip)),
+        LOG_FIELD("keep_rate", r->keep_rate),
         LOG_FIELD("completion", u->completion_tokens),
         LOG_FIELD("replays", u->replays),
         LOG_MS("queue_ms", t->queue_us),
@@ -222,6 +223,7 @@ static void request_ready(struct core *c, struct request *r, int64_t now_us)
 static void request_keep_all(struct core *c, struct request *r, enum skip_reason reason, int64_t now_us)
 {
     r->skip = reason;
+    r->keep_rate = 1;
     r->kept = mem_alloc(sizeof *r->kept);
     r->kept[0] = (struct token_range){0, r->spec.n_tokens - 1};
     r->n_kept_ranges = 1;
@@ -251,7 +253,7 @@ static bool score_is_required(const struct request *r)
 void core_request_unscorable(struct core *c, struct request *r, enum skip_reason reason, int64_t now_us)
 {
     request_leave(c, r, now_us); // first, so that a speculator which gave it up is not sent a cancel
-    bool whole_was_asked_for = reason == SKIP_OFF || reason == SKIP_KEEP_ALL;
+    bool whole_was_asked_for = reason == SKIP_OFF || reason == SKIP_KEEP_ALL || reason == SKIP_UNCALIBRATED;
     if (score_is_required(r) && !whole_was_asked_for) {
         enum status status = unscorable_status(c, r, reason);
         request_fail(c, r, status, status_message(), now_us);
@@ -271,6 +273,14 @@ void core_request_lost_at_speculator(struct core *c, struct request *r, int64_t 
     }
 }
 
+static void set_rate(struct request *r, double keep_rate, enum rate_reason reason)
+{
+    r->keep_rate = keep_rate;
+    r->rate_reason = reason;
+    if (reason == RATE_UNSURE) r->skip = SKIP_UNSURE;
+    if (reason == RATE_UNCALIBRATED) r->skip = SKIP_UNCALIBRATED;
+}
+
 // --- selections that are reused
 
 bool core_request_find_selection(struct core *c, struct request *r)
@@ -283,6 +293,8 @@ bool core_request_find_selection(struct core *c, struct request *r)
     if (!selection_cache_find(c->selections, &r->selection, c->scorer, &found)) return false;
     r->kept = mem_copy(found.kept, (size_t)found.n_kept * sizeof *found.kept);
     r->n_kept_ranges = found.n_kept;
+    r->usage.kept_tokens = request_kept_tokens(r);
+    set_rate(r, found.keep_rate, found.reason);
     core_request_set_prefix(c, r, r->kept, r->n_kept_ranges);
     return true;
 }
@@ -307,6 +319,8 @@ static const char *score_error(const struct request *r, const struct score_resul
         if (range->last >= r->spec.n_tokens) return "a kept range is outside the prompt";
         next = range->last + 1;
     }
+    if (r->spec.prefill.quality > 0 && !(result->keep_rate > 0 && result->keep_rate <= 1))
+        return "the chosen keep rate is not over 0 and at most 1";
     if (!r->spec.want_importance) return NULL;
     if (!result->importance || result->n_importance != r->spec.n_tokens) return "not one importance per token";
     for (int i = 0; i < r->spec.n_tokens; i++) {
@@ -338,9 +352,15 @@ void core_request_scored(struct core *c, struct request *r, const struct score_r
         return;
     }
     ledger_scored(r, result->cached_tokens, now_us);
+    if (r->spec.prefill.quality > 0) {
+        set_rate(r, result->keep_rate, result->reason);
+        ledger_rate_chosen(&c->ledger, &c->view, r, now_us);
+    } else {
+        set_rate(r, r->spec.prefill.keep_rate, RATE_FIXED);
+    }
     copy_kept(r, result->kept, result->n_kept);
     selection_cache_add(c->selections, &r->selection, r->account.node->scorer,
-                        &(struct selection){r->kept, r->n_kept_ranges});
+                        &(struct selection){r->kept, r->n_kept_ranges, r->keep_rate, r->rate_reason});
     core_request_set_prefix(c, r, r->kept, r->n_kept_ranges);
     if (r->spec.want_importance)
         r->importance = mem_copy(result->importance, (size_t)r->spec.n_tokens * sizeof *r->importance);

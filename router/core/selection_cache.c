@@ -13,6 +13,8 @@ struct entry {
     struct selection_key key;
     uint64_t scorer;
     struct entry *slot_next, *older, *newer;
+    double keep_rate;
+    enum rate_reason reason;
     int n_kept;
     struct token_range kept[];
 };
@@ -124,7 +126,7 @@ bool selection_cache_find(struct selection_cache *cache, const struct selection_
     if (!entry || entry->scorer != scorer) return false;
     ring_remove(entry);
     ring_add_latest(cache, entry);
-    *selection_p = (struct selection){entry->kept, entry->n_kept};
+    *selection_p = (struct selection){entry->kept, entry->n_kept, entry->keep_rate, entry->reason};
     return true;
 }
 
@@ -140,6 +142,8 @@ void selection_cache_add(struct selection_cache *cache, const struct selection_k
     struct entry *entry = mem_alloc((size_t)bytes);
     entry->key = *key;
     entry->scorer = scorer;
+    entry->keep_rate = selection->keep_rate;
+    entry->reason = selection->reason;
     entry->n_kept = selection->n_kept;
     memcpy(entry->kept, selection->kept, (size_t)selection->n_kept * sizeof *selection->kept);
     slot = slot_of(cache, key); // evictions may have changed the list

@@ -25,6 +25,8 @@ struct selection_key {
 struct selection {
     const struct token_range *kept; // [n_kept] ascending, not touching; borrowed until the next call
     int n_kept;
+    double keep_rate; // that chose them, and what decided it
+    enum rate_reason reason;
 };
 
 struct selection_cache;

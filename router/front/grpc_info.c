@@ -174,6 +174,9 @@ static void node_fill(const struct node_status *node, int64_t now_us, Forepack__
     m->pass_s = (double)node->pass_us / 1e6;
     m->pass_gap_count = node->pass_gaps;
     m->pass_gap_s = (double)node->pass_gap_us / 1e6;
+    m->calibrated_for = node->hello.calibration.main_fingerprint;
+    m->quality_scores = node->quality_scores;
+    m->quality_keep_rate = node->quality_keep_rate;
 }
 
 static void bins_fill(const struct bin_totals *bins, Forepack__V1__PackInfo *m)

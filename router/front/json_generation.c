@@ -50,7 +50,6 @@ static const struct json_field stream_fields[] = {
 
 static const struct json_unsupported unsupported[] = {
     {"cache_salt", NULL, "tenants have salts of their own"},
-    {"quality", NULL, "give keep_rate"},
     {"drafts", "\"off\"", NULL},
     {"truncate_prompt_tokens", NULL, "shorten the prompt"},
     {"add_special_tokens", "true", "give the prompt as token ids"},

@@ -151,6 +151,8 @@ void wire_completion_send(struct rpc_call *call, const struct request *r, bool r
     char prefill[WIRE_PREFILL_ROOM];
     wire_prefill_format(r, prefill);
     completion.prefill = prefill;
+    completion.keep_rate = r->keep_rate;
+    completion.prefill_reason = (char *)request_rate_reason(r);
     completion_send(call, r->id, reason, &completion, status, message);
     free(completion.kept);
 }
@@ -174,6 +176,8 @@ void wire_score_send(struct rpc_call *call, const struct request *r)
     response.importance = r->importance;
     response.n_importance = r->importance ? (size_t)r->spec.n_tokens : 0;
     response.score_ms = (double)r->timing.score_us / 1e3;
+    response.keep_rate = r->keep_rate;
+    response.prefill_reason = (char *)request_rate_reason(r);
     reply_unary(call, &response.base);
     free(response.kept);
 }

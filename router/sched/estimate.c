@@ -186,6 +186,20 @@ static double own_us(const struct subject *s, const struct sched_node *node, con
     return us + look_ahead_us(node, cost, s->r, waiting + (double)node->account.bin_tokens);
 }
 
+// A request whose kept tokens are not known yet, as if they were. Only nodes with KV blocks for them count.
+struct kept_request {
+    struct request_usage usage;
+    struct sched_request sched;
+};
+
+static const struct sched_request *request_keep(struct kept_request *kept, const struct sched_request *r, int tokens)
+{
+    *kept = (struct kept_request){*r->usage, *r};
+    kept->usage.kept_tokens = tokens;
+    kept->sched.usage = &kept->usage;
+    return &kept->sched;
+}
+
 static struct subject subject_make(const struct sched_view *view, enum node_role role, const struct sched_request *r,
                                    int kept_tokens)
 {
@@ -252,8 +266,9 @@ static int64_t latest_us(const struct subject *s, double own_us, int64_t now_us)
 static int kept_tokens_expected(const struct sched_view *view, const struct request_spec *spec)
 {
     const struct prefill *p = &spec->prefill;
+    double rate = p->quality > 0 ? rate_mean_get(&view->quality_rate, view->now_us) : p->keep_rate;
     int tokens = prefill_chunk_tokens(p), chunk = tokens > 0 ? tokens : 1; // spans use the budget to the last token
-    int64_t kept = (int64_t)chunk * prefill_keep_budget((spec->n_tokens - 1) / chunk + 1, p->keep_rate);
+    int64_t kept = (int64_t)chunk * prefill_keep_budget((spec->n_tokens - 1) / chunk + 1, rate);
     if (!p->paper_exact) {
         kept += prefill_tail_tokens(view->options.tail_tokens, spec->n_tokens);
         for (int k = 0; k < spec->n_pinned; k++)
@@ -360,11 +375,19 @@ static struct estimate pool_estimate(const struct subject *s, double after_us, i
     return best;
 }
 
+// The worker group's part of a request that a speculator scores before.
+static struct subject subject_scored(const struct sched_view *view, const struct sched_request *r,
+                                     struct kept_request *kept)
+{
+    int tokens = kept_tokens_expected(view, r->spec);
+    return subject_make(view, NODE_WORKER, request_keep(kept, r, tokens), tokens);
+}
+
 // Up to the first token by way of a speculator. The work that waits for worker groups now is dispatched meanwhile.
 static struct estimate speculated_estimate(const struct sched_view *view, const struct sched_request *r, int64_t now_us)
 {
-    struct subject worker = subject_make(view, NODE_WORKER, r, kept_tokens_expected(view, r->spec));
-    struct subject speculator = subject_make(view, NODE_SPECULATOR, r, 0);
+    struct kept_request kept;
+    struct subject worker = subject_scored(view, r, &kept), speculator = subject_make(view, NODE_SPECULATOR, r, 0);
     struct estimate prefill = pool_estimate(&worker, 0, now_us);
     struct estimate score = pool_estimate(&speculator, prefill.own_us, now_us);
     bool in_time = score.wait_us <= (double)view->options.score_timeout_us;
@@ -379,8 +402,10 @@ bool estimate_first_token(const struct sched_view *view, const struct sched_requ
     if (speculated) {
         *estimate_p = speculated_estimate(view, r, now_us);
     } else {
-        struct subject whole = subject_make(view, NODE_WORKER, r, 0);
-        *estimate_p = pool_estimate(&whole, 0, now_us);
+        struct kept_request kept;
+        int tokens = r->usage->kept_tokens ? r->usage->kept_tokens : r->spec->n_tokens;
+        struct subject worker = subject_make(view, NODE_WORKER, request_keep(&kept, r, tokens), 0);
+        *estimate_p = pool_estimate(&worker, 0, now_us);
     }
     return isfinite(estimate_p->own_us);
 }
@@ -403,6 +428,12 @@ static bool nothing_is_scored(const struct sched_view *view)
     return n == 0;
 }
 
+static bool can_be_kept_whole(const struct sched_view *view, const struct sched_request *r)
+{
+    struct kept_request kept;
+    return sched_pool_can_hold(view, NODE_WORKER, request_keep(&kept, r, r->spec->n_tokens));
+}
+
 // Costs become known either way: a scored prompt teaches those of speculators, at the price of one prompt at a time,
 // and a prompt kept whole teaches those of worker groups.
 bool estimate_speculation_pays(const struct sched_view *view, const struct sched_request *r, int64_t now_us)
@@ -410,6 +441,7 @@ bool estimate_speculation_pays(const struct sched_view *view, const struct sched
     struct estimate whole, pruned;
     struct subject speculator = subject_make(view, NODE_SPECULATOR, r, 0);
     if (!speculator.likely) return nothing_is_scored(view);
+    if (!can_be_kept_whole(view, r)) return true;
     if (!estimate_first_token(view, r, false, now_us, &whole)) return false;
     if (!estimate_first_token(view, r, true, now_us, &pruned)) return false;
     return pruned.wait_us + pruned.own_us + SPECULATION_MARGIN * whole.own_us <= whole.wait_us + whole.own_us;
@@ -422,7 +454,8 @@ int64_t estimate_due_us(const struct sched_view *view, enum node_role role, cons
     struct subject s = subject_make(view, role, r, 0);
     double us = least_own_us(&s);
     if (role == NODE_SPECULATOR && !r->spec->score_only) {
-        struct subject worker = subject_make(view, NODE_WORKER, r, kept_tokens_expected(view, r->spec));
+        struct kept_request kept;
+        struct subject worker = subject_scored(view, r, &kept);
         us += least_own_us(&worker);
     }
     return latest_us(&s, us, now_us);
