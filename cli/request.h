@@ -30,7 +30,7 @@ struct request_spec {
     int n_stop;
     struct prefill prefill;
     generation_given prefill_given;
-    bool prefill_mode_given, return_kept;
+    bool prefill_mode_given, draft_mode_given, return_kept;
     int32_t priority;
     char *tenant;
     int64_t ttft_deadline_ms;
@@ -53,7 +53,7 @@ struct request_flags {
     struct option_list stop, stop_token_ids, logit_bias, guided_choice;
     char *guided_json, *guided_regex, *guided_grammar;
     bool return_kept;
-    char *prefill, *model_name, *tenant;
+    char *prefill, *drafts, *model_name, *tenant;
     int64_t priority, ttft_deadline_ms;
 };
 extern struct request_flags request_flags;
@@ -94,6 +94,9 @@ extern struct request_flags request_flags;
      .help = "prune prompt tokens before prefill; auto: where that is predicted to reduce the TTFT; on: while a "      \
              "speculator is attached; required: always, or the request is refused; default the router's, or auto "     \
              "with --keep-rate or --quality"},                                                                                      \
+    {.name = "drafts", .type = OPTION_CHOICE, .value = &request_flags.drafts, .choices = DRAFT_MODES,                 \
+     .help = "auto: the speculator's look-ahead tokens are a draft of the answer, which is verified and changes no "   \
+             "token; default the router's"},                                                                           \
     PREFILL_FIELDS(REQUEST_OPTION_ROW)                                                                                 \
     {.name = "return-kept", .type = OPTION_BOOL, .value = &request_flags.return_kept,                                  \
      .help = "return the ranges of kept tokens"},                                                                      \

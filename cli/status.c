@@ -109,13 +109,15 @@ static void status_print_json(const Forepack__V1__ClusterInfo *m)
                               (json_int_t)q->waiting_tokens, "running", (json_int_t)q->running, "capacity_requests",
                               (json_int_t)q->capacity_requests, "capacity_tokens", (json_int_t)q->capacity_tokens,
                               "classes", classes_json(q));
-    json_t *totals = json_pack(
-        "{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:o}", "requests", (json_int_t)t->requests, "done",
-        (json_int_t)t->done, "failed", (json_int_t)t->failed, "cancelled", (json_int_t)t->cancelled, "refused",
-        (json_int_t)t->refused, "replays", (json_int_t)t->replays, "degraded", (json_int_t)t->degraded, "scores_reused",
-        (json_int_t)t->scores_reused, "prompt_tokens", (json_int_t)t->prompt_tokens, "kept_tokens",
-        (json_int_t)t->kept_tokens, "completion_tokens", (json_int_t)t->completion_tokens, "node_ejections",
-        (json_int_t)t->node_ejections, "node_hangs", (json_int_t)t->node_hangs, "prefill_skipped", skipped_json(t));
+    json_t *totals =
+        json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:o}", "requests",
+                  (json_int_t)t->requests, "done", (json_int_t)t->done, "failed", (json_int_t)t->failed, "cancelled",
+                  (json_int_t)t->cancelled, "refused", (json_int_t)t->refused, "replays", (json_int_t)t->replays,
+                  "degraded", (json_int_t)t->degraded, "scores_reused", (json_int_t)t->scores_reused, "prompt_tokens",
+                  (json_int_t)t->prompt_tokens, "kept_tokens", (json_int_t)t->kept_tokens, "completion_tokens",
+                  (json_int_t)t->completion_tokens, "node_ejections", (json_int_t)t->node_ejections, "node_hangs",
+                  (json_int_t)t->node_hangs, "draft_tokens", (json_int_t)t->draft_tokens, "draft_accepted_tokens",
+                  (json_int_t)t->draft_accepted_tokens, "prefill_skipped", skipped_json(t));
     json_t *object = json_pack("{s:b,s:b,s:s,s:f,s:o,s:o,s:o,s:o,s:o,s:o}", "ready", (int)m->ready, "draining",
                                (int)m->draining, "version", m->version, "uptime_s", m->uptime_s, "nodes", nodes,
                                "pools", pools_json(m), "queue", queue, "score_bins", bins_json(m->score_bins),
@@ -280,6 +282,10 @@ static void print_totals(const Forepack__V1__Totals *t)
     print_number("replays", t->replays, "moved to another worker group");
     print_number("degraded", t->degraded, "prefilled whole because no speculator could score them");
     if (t->scores_reused) print_number("scores reused", t->scores_reused, "prompts that had been scored before");
+    if (t->draft_tokens) {
+        print_number("drafted", t->draft_tokens, "tokens that worker groups verified");
+        print_number("accepted", t->draft_accepted_tokens, "of these, tokens of an answer");
+    }
     if (t->node_hangs) print_number("node hangs", t->node_hangs, "a node with work made no progress");
     if (t->node_ejections)
         print_number("node ejections", t->node_ejections, "nodes that hung or were slow got no work");

@@ -37,7 +37,7 @@ enum { NODES_MAX = 64 }; // of each role
 
 static struct {
     char *main, *spec, *shape, *spec_shape, *load, *host, *model_name, *backend, *dtype, *kv_dtype, *packed_cache;
-    char *chat_template, *api_keys, *prefill, *token_file, *tls_cert, *tls_key, *tls_client_ca;
+    char *chat_template, *api_keys, *prefill, *drafts, *token_file, *tls_cert, *tls_key, *tls_client_ca;
     struct option_list router_options, worker_options, speculator_options;
     double keep_rate, quality;
     int64_t node_port, tp, spec_tp, workers, speculators, port, http_port, threads, token_budget, max_seqs, kv_blocks,
@@ -123,6 +123,8 @@ static const struct option options[] = {
     {.name = "prefill", .type = OPTION_CHOICE, .value = &o.prefill, .choices = PREFILL_MODES,
      .help = "default for requests that give neither a prefill mode, a quality nor a keep rate; default auto with the "
              "demo models, else off"},
+    {.name = "drafts", .type = OPTION_CHOICE, .value = &o.drafts, .default_text = "auto", .choices = DRAFT_MODES,
+     .help = "whether the speculator's look-ahead tokens are a draft of the answer, when a request does not say it"},
     {.name = "quality", .type = OPTION_REAL, .value = &o.quality, .default_text = "0.99", .min = 1e-6, .max = 1,
      .help = "share of the full-prompt score to reach when a request gives neither a quality nor a keep rate; without a "
              "calibration of the speculator (forepack calibrate) every token is kept"},
@@ -149,11 +151,27 @@ static const struct option options[] = {
 // clang-format on
 
 // Options that are passed on to the programs under the same name.
-static const char *const of_router[] = {
-    "served-model-name", "shape",    "chat-template", "host",       "port",
-    "http-port",         "api-keys", "tls-cert",      "tls-key",    "tls-client-ca",
-    "insecure",          "prefill",  "quality",       "keep-rate",  "speculate-min-tokens",
-    "score-timeout-ms",  "drain-ms", "log-level",     "log-format", NULL};
+static const char *const of_router[] = {"served-model-name",
+                                        "shape",
+                                        "chat-template",
+                                        "host",
+                                        "port",
+                                        "http-port",
+                                        "api-keys",
+                                        "tls-cert",
+                                        "tls-key",
+                                        "tls-client-ca",
+                                        "insecure",
+                                        "prefill",
+                                        "drafts",
+                                        "quality",
+                                        "keep-rate",
+                                        "speculate-min-tokens",
+                                        "score-timeout-ms",
+                                        "drain-ms",
+                                        "log-level",
+                                        "log-format",
+                                        NULL};
 static const char *const of_nodes[] = {
     "load",         "packed-cache",          "backend",   "dtype",      "max-num-batched-tokens",
     "max-num-seqs", "enable-prefix-caching", "log-level", "log-format", NULL};

@@ -162,6 +162,14 @@ bool prefill_mode_parse(const char *name, enum prefill_mode *mode_p)
     return false;
 }
 
+bool draft_mode_parse(const char *name, enum draft_mode *mode_p)
+{
+    bool is_off = strcmp(name, "off") == 0;
+    if (!is_off && strcmp(name, "auto") != 0) return false;
+    *mode_p = is_off ? DRAFTS_OFF : DRAFTS_AUTO;
+    return true;
+}
+
 int64_t output_blocks_expected(int64_t max_blocks)
 {
     return (max_blocks + 3) / 4;

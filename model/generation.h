@@ -50,8 +50,12 @@ enum prefill_mode {
     PREFILL_REQUIRED, // always; a prompt that no speculator scores is refused
 };
 
+// Whether the look-ahead tokens of the speculator are a draft of the answer, which the worker group verifies.
+enum draft_mode { DRAFTS_AUTO, DRAFTS_OFF };
+
 struct prefill {
     enum prefill_mode mode;
+    enum draft_mode drafts;
     PREFILL_FIELDS(GENERATION_MEMBER)
 };
 
@@ -112,6 +116,8 @@ enum rate_reason {
 #define PREFILL_MODES "auto|on|off|required" // choices of a command line
 const char *prefill_mode_name(enum prefill_mode mode);
 bool prefill_mode_parse(const char *name, enum prefill_mode *mode_p); // false: not the name of a mode
+#define DRAFT_MODES "auto|off"
+bool draft_mode_parse(const char *name, enum draft_mode *mode_p);
 
 // The output estimate: KV blocks expected to be used of those that the output may still take. A quarter, since most
 // answers end long before max_tokens. An estimate that is too low costs preemptions, not correctness.

@@ -21,7 +21,7 @@
 
 static struct {
     struct option_list model_names;
-    char *model, *shape, *chat_template, *grammar_library, *policy, *tenant_weights, *prefill, *api_keys;
+    char *model, *shape, *chat_template, *grammar_library, *policy, *tenant_weights, *prefill, *drafts, *api_keys;
     char *model_fingerprint, *speculator_fingerprint;
     uint64_t fingerprints[NODE_ROLES]; // of both
     struct listen_options listen;
@@ -104,6 +104,9 @@ static const struct option options[] = {
     {.name = "prefill", .type = OPTION_CHOICE, .value = &o.prefill, .default_text = "off", .choices = PREFILL_MODES,
      .help = "default for requests that give neither a prefill mode, a quality nor a keep rate; auto and on prune prompts, which can "
              "change answers; required refuses prompts that no speculator scores"},
+    {.name = "drafts", .type = OPTION_CHOICE, .value = &o.drafts, .default_text = "auto", .choices = DRAFT_MODES,
+     .help = "default for requests that do not say whether the speculator's look-ahead tokens are a draft of the answer; "
+             "drafts change no token"},
     {.name = "quality", .type = OPTION_REAL, .value = &o.quality, .default_text = "0.99", .min = 1e-6, .max = 1,
      .help = "share of the full-prompt score to reach when a request gives neither a quality nor a keep rate: the "
              "speculator chooses the keep rate by its calibration (forepack calibrate); without one every token is "
@@ -248,6 +251,7 @@ static enum status front_open(struct front *front)
     bool fixed = options_given(options, "keep-rate");
     front->prefill.keep_rate = fixed ? o.keep_rate : 1; // without a calibration, every token is kept
     front->prefill.quality = fixed ? 0 : o.quality;
+    draft_mode_parse(o.drafts, &front->prefill.drafts);
     atomic_init(&front->max_queue_requests, (int)o.max_queue_requests);
     front->started_us = clock_now_us();
     return STATUS_OK;

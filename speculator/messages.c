@@ -61,6 +61,8 @@ void score_outbox_add(struct score_outbox *outbox, const struct score_result *re
             range->first = (uint32_t)result->kept[i].first;
             range->last = (uint32_t)result->kept[i].last;
         }
+        message->n_draft_ids = (size_t)result->n_look_ahead;
+        message->draft_ids = mem_copy(result->look_ahead, message->n_draft_ids * sizeof *message->draft_ids);
         if (result->importance) {
             message->n_importance = (size_t)result->n;
             message->importance = mem_copy(result->importance, message->n_importance * sizeof(float));

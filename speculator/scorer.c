@@ -31,13 +31,14 @@ struct prompt {
 
     int32_t *blocks; // [n_blocks] owned; NULL while the prompt waits
     int n_blocks;
-    int n_published;               // the first of them: in the prefix cache
-    kv_chain chain;                // up to the last published one
-    struct prefix_match match;     // of the last lookup in the prefix cache
-    int n_reused;                  // tokens found there
-    int n_cached;                  // KV entries
-    int steps;                     // importance rows computed
-    int32_t next_token;            // token of the next look-ahead row, with steps > 0
+    int n_published;           // the first of them: in the prefix cache
+    kv_chain chain;            // up to the last published one
+    struct prefix_match match; // of the last lookup in the prefix cache
+    int n_reused;              // tokens found there
+    int n_cached;              // KV entries
+    int steps;                 // importance rows computed
+    int32_t *drafted;          // [n_drafted] owned; tokens of the look-ahead rows, the last one is of the next row
+    int n_drafted;
     float *importance;             // [n] owned; sum over the steps
     struct evidence_sums evidence; // of the steps
     bool ended;                    // the look-ahead reached an EOS
@@ -70,6 +71,7 @@ static void prompt_free(struct scorer *s, struct prompt *p)
     if (p->blocks) block_manager_release(s->blocks, p->blocks, p->n_blocks);
     free(p->blocks);
     free(p->importance);
+    free(p->drafted);
     free((void *)p->policy.pinned);
     free(p->tokens);
     free(p);
@@ -188,6 +190,7 @@ void scorer_add(struct scorer *s, const struct score_item *item)
     // Entries are needed for the prompt and for all look-ahead tokens but the last, which is never computed.
     int room = longest_sequence(s) - p->n + 1;
     if (p->look_ahead > room) p->look_ahead = room;
+    p->drafted = mem_alloc_array((size_t)p->look_ahead, sizeof *p->drafted);
     MEM_GROW(s->prompts, s->n, s->capacity);
     s->prompts[s->n++] = p;
     log_event(LOG_DEBUG, "score_received", LOG_REQUEST(p->request), LOG_FIELD("tokens", p->n),
@@ -377,7 +380,7 @@ static void prompt_add_rows(struct scorer *s, struct prompt *p)
     struct batch_builder *b = &s->builder;
     batch_builder_add_sequence(b, p->blocks, p->n_blocks, p->n_cached);
     for (int entry = p->n_cached; entry < p->n_cached + p->rows; entry++)
-        batch_builder_add_row(b, p->steps ? p->next_token : p->tokens[entry], entry);
+        batch_builder_add_row(b, p->steps ? p->drafted[p->n_drafted - 1] : p->tokens[entry], entry);
     if (!p->has_importance) return;
     batch_builder_want_importance(b, p->n);
     if (!p->has_next_token) return;
@@ -472,6 +475,8 @@ static void prompt_report(struct scorer *s, struct prompt *p)
         result.n_kept = prompt_select(s, p, &kept);
         result.kept = kept;
         if (p->want_importance) result.importance = p->importance;
+        result.look_ahead = p->drafted;
+        result.n_look_ahead = p->n_drafted;
     }
     result.score_us = clock_now_us() - p->added_us;
     log_event(LOG_DEBUG, "score_done", LOG_REQUEST(p->request), LOG_FIELD("tokens", p->n),
@@ -522,10 +527,13 @@ static void apply_results(struct scorer *s, const struct forward_result *out)
         prompt_add_step(p, importance);
         importance += p->n;
         if (!p->has_next_token) continue;
-        p->next_token = prompt_next_token(s, p, out, logit_row++);
-        p->ended = model_config_is_eos(s->model.config, p->next_token);
+        int32_t token = prompt_next_token(s, p, out, logit_row++);
+        p->ended = model_config_is_eos(s->model.config, token);
         // A token that ends the text is never computed, so this step was the last one.
-        if (p->ended) p->look_ahead = p->steps;
+        if (p->ended)
+            p->look_ahead = p->steps;
+        else
+            p->drafted[p->n_drafted++] = token;
     }
 }
 

@@ -69,8 +69,10 @@ struct score_result {
     int n;
     const struct evidence *evidence; // NULL unless wanted
     int steps;                       // look-ahead steps that were computed
-    int cached_tokens;               // prompt tokens found in the prefix cache
-    int64_t score_us;                // since scorer_add
+    const int32_t *look_ahead;       // [n_look_ahead] the tokens of the look-ahead, without one that ends the text
+    int n_look_ahead;
+    int cached_tokens; // prompt tokens found in the prefix cache
+    int64_t score_us;  // since scorer_add
 };
 
 typedef void (*scorer_result_fn)(void *context, const struct score_result *result);

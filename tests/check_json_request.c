@@ -162,6 +162,7 @@ static const struct {
     {"chunk_tokens", "16", "rbslo", "chunk_tokens: must be \"auto\" or a whole number"},
     {"pool_window", "3", "rbslo", "pool_window: must be a whole number"},
     {"paper_exact", "true", "nrslo", "paper_exact: must be true or false"},
+    {"drafts", "\"off\"", "nrblo", "drafts: must be a string"},
 };
 
 static const char *const values[] = {"7", "1.5", "true", "\"text\"", "[true]", "{}"};
@@ -268,18 +269,12 @@ START_TEST(unsupported_parameters_are_refused_unless_they_are_harmless)
         "{\"logprob_start\":1,\"bad_words\":[\"a\"]}",
         "{\"use_beam_search\":true}",
         "{\"skip_special_tokens\":false}",
-        "{\"drafts\":\"auto\"}",
         "{\"n\":2,\"best_of\":3}",
         "{\"truncate_prompt_tokens\":10}",
     };
     static const char *const harmless[] = {
-        "{\"use_beam_search\":false}",
-        "{\"skip_special_tokens\":true}",
-        "{\"quality\":null}",
-        "{\"quality\":0.5}",
-        "{\"drafts\":\"off\"}",
-        "{\"n\":2,\"best_of\":2}",
-        "{\"store\":true,\"metadata\":{}}",
+        "{\"use_beam_search\":false}", "{\"skip_special_tokens\":true}",   "{\"quality\":null}",
+        "{\"n\":2,\"best_of\":2}",     "{\"store\":true,\"metadata\":{}}",
     };
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         ck_generation_refused(refused[i], STATUS_UNSUPPORTED, "");

@@ -275,7 +275,7 @@ START_TEST(every_member_of_the_messages_is_mapped)
                   " stop stop_token_ids logit_bias guided_json guided_regex guided_grammar guided_choice ");
     check_members(&forepack__cluster__v1__sampling__descriptor, sampling_fields,
                   " stop_token_ids logit_bias_ids logit_bias grammar_kind grammar ");
-    check_members(&forepack__v1__prefill_options__descriptor, prefill_fields, " mode return_kept pinned chunk_auto ");
+    check_members(&forepack__v1__prefill_options__descriptor, prefill_fields, " mode return_kept pinned drafts chunk_auto ");
     check_members(&forepack__cluster__v1__score_item__descriptor, prefill_fields,
                   " request token_ids pinned tail_tokens want_importance salt trace ");
 }
@@ -361,10 +361,10 @@ START_TEST(fields_of_their_own_arrive)
     struct request_spec spec = {0};
     sampling_defaults(&spec.sampling);
     prefill_defaults(&spec.prefill);
-    json_t *row = json_pack("{s:i,s:[{s:s,s:s}],s:[s,s],s:[i,i],s:s,s:b,s:i,s:s,s:s,s:i,s:i,s:i}", "id", 7, "messages",
-                            "role", "user", "content", "Hello", "stop", "a", "b", "stop_token_ids", 3, 99, "prefill",
-                            "off", "return_kept", 1, "priority", -4, "tenant", "t", "model", "m", "ttft_deadline_ms",
-                            250, "logprobs", -1, "colour", 3);
+    json_t *row = json_pack("{s:i,s:[{s:s,s:s}],s:[s,s],s:[i,i],s:s,s:s,s:b,s:i,s:s,s:s,s:i,s:i,s:i}", "id", 7,
+                            "messages", "role", "user", "content", "Hello", "stop", "a", "b", "stop_token_ids", 3, 99,
+                            "prefill", "off", "drafts", "off", "return_kept", 1, "priority", -4, "tenant", "t", "model",
+                            "m", "ttft_deadline_ms", 250, "logprobs", -1, "colour", 3);
     const char *unknown = NULL;
     ck_assert_msg(request_spec_from_json(&spec, row, &unknown) == STATUS_OK, "%s", status_message());
     ck_assert_str_eq(unknown, "colour");
@@ -383,6 +383,7 @@ START_TEST(fields_of_their_own_arrive)
     ck_assert_mem_eq(m->sampling->stop[1].data, "b", 1);
     ck_assert_int_eq(m->sampling->logprobs_given_case, 0);
     ck_assert_int_eq(m->prefill->mode, FOREPACK__V1__PREFILL_MODE__PREFILL_MODE_OFF);
+    ck_assert_int_eq(m->prefill->drafts, FOREPACK__V1__DRAFT_MODE__DRAFT_MODE_OFF);
     ck_assert(m->prefill->return_kept);
     struct fields fields = default_fields();
     ck_assert_int_eq(sampling_from_message(&m->sampling->base, &fields.sampling), STATUS_OK);

@@ -158,7 +158,7 @@ static int running_blocks_reserved(const struct scheduler *s)
 int admission_grow_for_draft(struct scheduler *s, struct sequence *q, int rows)
 {
     int more = kv_blocks_for(q->n_tokens + rows) - q->n_blocks;
-    if (more > 0 && more + running_blocks_reserved(s) <= block_manager_n_free(s->blocks))
+    if (more > 0 && !s->queue.n && more + running_blocks_reserved(s) <= block_manager_n_free(s->blocks))
         sequence_allocate_blocks(s, q, q->n_tokens + rows);
     int room = q->n_blocks * KV_BLOCK_TOKENS - q->n_tokens;
     return rows < room ? rows : room;

@@ -86,14 +86,16 @@ static int prompt_rows_wanted(const struct scheduler *s, const struct sequence *
     return rows < limit ? (int)rows : limit;
 }
 
-// Draft rows that the pass has room for, behind the sequence's `n` pending rows. A sequence that the host samples has
-// none while pacing limits the rows of the host, and a prompt whose log-probabilities are wanted has none yet.
-static int pass_draft_rows(struct scheduler *s, struct sequence *q, int n)
+// Draft rows, at most `most`, that the pass has room for, behind the sequence's `n` pending rows. A sequence that the
+// host samples has none while pacing limits the rows of the host, and a prompt whose log-probabilities are wanted has
+// none yet.
+static int pass_draft_rows(struct scheduler *s, struct sequence *q, int n, int most)
 {
     int room = min_int(pass_rows_left(s) - n - s->decodes_left, s->logit_rows_left);
-    if (q->n_draft == 0 || room <= 0 || n < sequence_pending(q)) return 0;
+    int wanted = min_int(q->n_draft, most);
+    if (wanted == 0 || room <= 0 || n < sequence_pending(q)) return 0;
     if ((s->host_is_paced && pass_host_samples(s, q)) || sequence_wants_prompt_logprobs(q)) return 0;
-    int rows = min_int(q->n_draft, room - prompt_rows_wanted(s, q, room));
+    int rows = min_int(wanted, room - prompt_rows_wanted(s, q, room));
     return rows > 0 ? admission_grow_for_draft(s, q, rows) : 0;
 }
 
@@ -150,7 +152,7 @@ static void pass_add_prompt_rows(struct scheduler *s, struct sequence *q)
     int pending = sequence_pending(q), rows = pass_prompt_rows(s, q, q->n_cached);
     int n = pace_grant_rows(&s->pace, q->n_cached, rows, rows == pending && !q->is_chunked);
     if (n > 0 && n < pending) q->is_chunked = true;
-    pass_add_rows(s, q, n, pace_grant_draft_rows(&s->pace, q->n_tokens, pass_draft_rows(s, q, n)));
+    pass_add_rows(s, q, n, pace_grant_draft_rows(&s->pace, q->n_tokens, pass_draft_rows(s, q, n, INT_MAX)));
 }
 
 // ---- prompts ahead of a long one ----
@@ -260,7 +262,23 @@ static struct sequence *decode_to_take_turn(const struct scheduler *s)
 static void add_decode_row(struct scheduler *s, struct sequence *q)
 {
     s->decodes_left--;
-    pass_add_rows(s, q, 1, pass_draft_rows(s, q, 1));
+    pass_add_rows(s, q, 1, pass_draft_rows(s, q, 1, s->drafts_max));
+}
+
+// The longest draft of a decoding sequence.
+static int longest_draft(const struct scheduler *s)
+{
+    int longest = 0;
+    for (int i = 0; i < s->n_running; i++)
+        if (is_decode(s->running[i]) && s->running[i]->n_draft > longest) longest = s->running[i]->n_draft;
+    return longest;
+}
+
+static int choose_drafts_max(struct scheduler *s)
+{
+    int longest = longest_draft(s);
+    bool is_paced = s->limits.pace_us != PACE_UNLIMITED;
+    return is_paced && longest ? draft_pace_rows(&s->draft_pace, s->decodes_left, longest) : longest;
 }
 
 // First, so that a long prompt does not delay the next token of the running sequences.
@@ -269,6 +287,7 @@ static void add_decode_rows(struct scheduler *s)
     int turns = limit_host_rows(s);
     for (int i = 0; i < s->n_running; i++)
         s->decodes_left += is_decode(s->running[i]);
+    s->drafts_max = choose_drafts_max(s);
     bool all = decodes_on_host(s) <= turns;
     for (int i = 0; i < s->n_running; i++) {
         struct sequence *q = s->running[i];

@@ -223,6 +223,7 @@ static void sequence_finish_step(struct scheduler *s, struct sequence *q, const 
     out->drafted = q->pass_drafts;
     out->finish = sequence_advance_all(s, q, result, rows, out);
     s->draft_accepted += (uint64_t)out->draft_accepted;
+    draft_pace_verified(&s->draft_pace, q->pass_drafts, out->draft_accepted);
     admission_shrink(s, q);
     admission_publish(s, q);
     if (!q->reported_reused) log_first_token(q);
@@ -297,6 +298,8 @@ enum status scheduler_step(struct scheduler *s)
                                  .rows = batch->n_rows,
                                  .pairs = ragged_attention_pairs(batch),
                                  .step_us = clock_now_us() - begun_us};
+    if (s->pace.work == 0)
+        draft_pace_pass_end(&s->draft_pace, batch->n_seqs, batch->n_rows - batch->n_seqs, report.step_us);
     pace_sampling_end(&s->pace, sampling_us);
     pace_pass_end(&s->pace, report.step_us - sampling_us);
     s->report(s->arg, &report);
@@ -459,6 +462,7 @@ enum status scheduler_create(struct engine *engine, const struct scheduler_limit
         s->samplers[i] = sampler_create(s->config->vocab_size);
     s->backend_samples = model_samples(model);
     pace_init(&s->pace, s->config, limits->pace_us);
+    draft_pace_init(&s->draft_pace);
     size_t logit_rows = (size_t)model_max_logit_rows(model);
     struct batch_limits batch_limits = batch_limits_of(limits, (int)logit_rows);
     batch_builder_init(&s->builder, &batch_limits);

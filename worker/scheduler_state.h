@@ -7,6 +7,7 @@
 #pragma once
 
 #include "engine/batch_builder.h"
+#include "worker/draft_pace.h"
 #include "worker/pace.h"
 #include "worker/scheduler.h"
 #include "worker/sequence_queue.h"
@@ -36,6 +37,7 @@ struct scheduler {
     int n_running, most_running;
     uint64_t preemptions, prompt_rows, reused_rows, host_sampled, n_passes, drafted, draft_accepted;
     struct pace pace;
+    struct draft_pace draft_pace;
 
     // The pass being composed.
     struct batch_builder builder;
@@ -43,6 +45,7 @@ struct scheduler {
     bool host_is_paced;                // pacing limits the logit rows that the host reads
     int host_rows_left;                // logit rows that the host may still read
     int decodes_left;                  // decode rows still to come
+    int drafts_max;                    // draft rows of a decoding sequence
     int logit_rows_left;               // logit rows beyond one for each sequence that the pass may contain
     int n_host_rows;                   // logit rows that the host reads
     struct host_row *host_rows;        // [logit_rows] by logit row
@@ -71,8 +74,8 @@ int admission_cached_entries(const struct scheduler *s, struct sequence *q);
 // Publishes the blocks that the sequence has filled. When two sequences computed the same block, one copy stays.
 void admission_publish(struct scheduler *s, struct sequence *q);
 
-// How many draft rows, at most `rows`, the sequence has KV blocks for. Allocates free blocks that no running sequence
-// is expected to need.
+// How many draft rows, at most `rows`, the sequence has KV blocks for. While no sequence waits, allocates free blocks
+// that the running sequences are not expected to need.
 int admission_grow_for_draft(struct scheduler *s, struct sequence *q, int rows);
 
 // Releases the blocks behind that of the sequence's next row, which draft rows needed.

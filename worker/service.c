@@ -110,6 +110,8 @@ static void result_fill(struct service *service, result_message *r, const struct
     r->cached_tokens = (uint32_t)out->cached_tokens;
     r->finish = finish_message(out->finish);
     if (out->finish == SEQUENCE_ERROR) r->error = (char *)out->error;
+    r->draft_tokens = (uint32_t)out->drafted;
+    r->draft_accepted_tokens = (uint32_t)out->draft_accepted;
     tokens_fill(service, r, out);
     r->n_prompt_logprobs = (size_t)out->n_prompt_logprobs;
     r->prompt_logprobs = logprobs_fill(service, out->prompt_logprobs, out->n_prompt_logprobs);
@@ -212,6 +214,8 @@ static enum status sequence_add(struct service *service, const sequence_message 
         .n_penalty_ids = int_from_number(m->n_penalty_ids),
         .logprobs_from = int_from_number(m->prompt_logprobs_from),
         .salt = m->salt,
+        .draft = (const int32_t *)m->draft_ids, // likewise
+        .n_draft = int_from_number(m->n_draft_ids),
     };
     TRY(sampling_read(m->sampling, &request.sampling));
     kept_read(service, m);

@@ -43,6 +43,10 @@ static const struct option options[] = {
      .max = 1048576, .unit = "tokens", .help = "rows of one pass; a longer prompt is cut into chunks"},
     {.name = "score", .type = OPTION_BOOL, .value = &o.score,
      .help = "also score each prompt as a speculator does (look-ahead 8), compared with its prefill and 7 decode steps"},
+    {.name = "draft-tokens", .type = OPTION_INT, .value = &o.draft_tokens, .default_text = "0", .max = LOOK_AHEAD_MAX,
+     .unit = "tokens", .help = "also decode with drafts of so many tokens, compared with decoding without; 0 is no drafts"},
+    {.name = "draft-acceptance", .type = OPTION_REAL, .value = &o.draft_acceptance, .default_text = "0.7", .max = 1,
+     .help = "share of the drafted tokens that are right"},
     {.name = "-Timing and output"},
     {.name = "rounds", .type = OPTION_INT, .value = &o.rounds, .default_text = "3", .min = 1, .max = ROUNDS_MAX,
      .help = "number of rounds; the median is reported"},
@@ -77,6 +81,13 @@ static enum status engine_raise_limits(struct engine_bench *b, int64_t batch, in
     return STATUS_OK;
 }
 
+// Draft rows need rows and, with the first token of the prefill, an entry more.
+static enum status engine_raise_draft_limits(struct engine_bench *b, int64_t batch)
+{
+    limit_raise(&b->limits.rows, batch * (1 + o.draft_tokens));
+    return engine_raise_limits(b, batch, o.context + o.decode_tokens + 1, "context and --decode-tokens");
+}
+
 static enum status engine_plan(struct engine_bench *b)
 {
     enum status status = STATUS_OK;
@@ -87,6 +98,7 @@ static enum status engine_plan(struct engine_bench *b)
         if (o.decode_tokens && status == STATUS_OK)
             status =
                 engine_raise_limits(b, b->batches.count[i], o.context + o.decode_tokens, "context and --decode-tokens");
+        if (o.draft_tokens && status == STATUS_OK) status = engine_raise_draft_limits(b, b->batches.count[i]);
     }
     for (int t = 0; o.score && t < b->prompts.n && status == STATUS_OK; t++)
         status = engine_raise_limits(b, 1, engine_score_entries(b, b->prompts.count[t]), "score");
@@ -98,6 +110,8 @@ static enum status engine_plan(struct engine_bench *b)
 static enum status engine_configure(struct engine_bench *b)
 {
     if (!o.model == !o.shape) return status_fail(STATUS_INVALID, "give exactly one of --model DIR and --shape FILE");
+    if (o.draft_tokens && !o.decode_tokens)
+        return status_fail(STATUS_INVALID, "--draft-tokens %d: give --decode-tokens, too", (int)o.draft_tokens);
     b->path = o.model ? o.model : o.shape;
     b->dummy = o.shape || strcmp(o.load, "dummy") == 0;
     enum status status = STATUS_OK;
@@ -176,6 +190,7 @@ static enum status engine_run_rank(struct engine_bench *b, struct comm *comm)
         .threads = (int)o.threads,
         .max_rows = b->limits.rows,
         .max_seqs = b->limits.seqs,
+        .max_logit_rows = b->limits.seqs * (1 + (int)o.draft_tokens),
         .max_context = b->limits.context,
         .n_kv_blocks = b->limits.kv_blocks,
         .fp8_fast_accum = o.fp8_fast_accum,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Shared by the files of `forepack bench engine`: engine.c has the options and opens the model, engine_phases.c runs
-// prefill, decode and scoring, engine_report.c prints the rows. One thread, on the leader's rank.
+// prefill, decode and scoring, engine_drafts.c decoding with drafts, engine_report.c prints the rows. One thread, on
+// the leader's rank.
 #pragma once
 
 #include <jansson.h>
@@ -12,7 +13,8 @@
 
 struct engine_flags {
     char *model, *shape, *load, *backend, *dtype, *kv_dtype, *prompt_tokens, *batch;
-    int64_t tp, threads, decode_tokens, context, token_budget, rounds, probe_ms, min_ms;
+    int64_t tp, threads, decode_tokens, context, token_budget, rounds, probe_ms, min_ms, draft_tokens;
+    double draft_acceptance;
     bool fp8_fast_accum, score, json;
 };
 
@@ -52,6 +54,11 @@ int64_t engine_score_entries(const struct engine_bench *b, int tokens);
 
 // Runs every measurement and adds its row.
 enum status engine_measure_all(struct engine_bench *b);
+
+// Decodes with drafts of --draft-tokens, engine_drafts.c.
+enum status engine_measure_drafts(struct engine_bench *b, int batch);
+
+struct rounds engine_rounds(const struct engine_bench *b);
 
 // ---- report
 

@@ -14,7 +14,7 @@ static void engine_set_work(struct contender *self, struct engine_run *run, cons
     self->gbytes = work->gbytes;
 }
 
-static struct rounds engine_rounds(const struct engine_bench *b)
+struct rounds engine_rounds(const struct engine_bench *b)
 {
     const struct engine_flags *f = b->flags;
     return (struct rounds){b->probe, bench_probe_type(b->dtype), (int)f->rounds, (int)f->min_ms};
@@ -211,6 +211,8 @@ enum status engine_measure_all(struct engine_bench *b)
     engine_print_heading(b);
     enum status status = engine_measure_prefill(b);
     if (status == STATUS_OK) status = engine_measure_decode(b);
+    for (int i = 0; b->flags->draft_tokens && i < b->batches.n && status == STATUS_OK; i++)
+        status = engine_measure_drafts(b, b->batches.count[i]);
     for (int t = 0; b->flags->score && t < b->prompts.n && status == STATUS_OK; t++)
         status = engine_measure_score(b, b->prompts.count[t]);
     return status;

@@ -151,6 +151,8 @@ struct score_result {
     int n_importance;
     const char *error; // or NULL
     int cached_tokens;
+    const int32_t *draft; // [n_draft]
+    int n_draft;
 };
 void core_scored(struct core *c, struct core_node *node, const struct score_result *result, int64_t now_us);
 
@@ -165,6 +167,7 @@ struct sequence_result {
     enum finish_reason reason; // when finished
     const char *error;         // with FINISH_REASON_ERROR
     int cached_tokens;
+    int draft_tokens, draft_accepted_tokens; // verified in the pass; of these, among `tokens`
 };
 void core_step(struct core *c, struct core_node *node, const struct sequence_result *results, int n, int64_t now_us);
 
@@ -207,6 +210,7 @@ struct core_totals {
     uint64_t prompt_tokens, kept_tokens, completion_tokens;
     uint64_t skipped[SKIP_COUNT];
     uint64_t scores_reused; // requests whose prompt had been scored before with the same options
+    uint64_t draft_tokens, draft_accepted_tokens;
 };
 struct class_status {
     int waiting;

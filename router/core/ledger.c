@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "router/core/ledger.h"
 
+#include <limits.h>
 #include <stdlib.h>
 
 #include "router/sched/node_index.h"
@@ -351,6 +352,22 @@ void ledger_prefill_cached(struct request *r, int cached_tokens)
     int kept = r->usage.kept_tokens;
     r->usage.cached_tokens = cached_tokens < kept ? cached_tokens : kept;
     r->account.node->measures->counts.cached_tokens += (uint64_t)r->usage.cached_tokens;
+}
+
+static int clamp_count(int count, int max)
+{
+    return count < 0 ? 0 : count < max ? count : max;
+}
+
+void ledger_draft_verified(struct ledger *ledger, struct request *r, const struct sequence_result *result)
+{
+    int verified = clamp_count(result->draft_tokens, r->spec.sampling.max_tokens - r->usage.completion_tokens);
+    int accepted =
+        clamp_count(result->draft_accepted_tokens, verified < result->n_tokens ? verified : result->n_tokens);
+    r->usage.draft_tokens = clamp_count(r->usage.draft_tokens + verified, INT_MAX / 2);
+    r->usage.draft_accepted_tokens += accepted;
+    ledger->totals.draft_tokens += (uint64_t)verified;
+    ledger->totals.draft_accepted_tokens += (uint64_t)accepted;
 }
 
 void ledger_prompt_computed(struct request *r, int cached_tokens, int64_t now_us)

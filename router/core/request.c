@@ -86,6 +86,7 @@ void request_free(struct request *r)
     free(r->spec.tenant);
     free(r->kept);
     free(r->importance);
+    free(r->draft);
     free(r->sched.prefix);
     free(r->output);
     free(r);

@@ -124,7 +124,9 @@ struct request {
     struct token_range *kept;     // [n_kept_ranges] ascending, not touching; owned. NULL until READY, or until it is
                                   // known that its score is reused
     int n_kept_ranges;
-    float *importance;     // [spec.n_tokens] or NULL; owned
+    float *importance; // [spec.n_tokens] or NULL; owned
+    int32_t *draft;    // [n_draft] a guess at the answer, of the speculator; owned
+    int n_draft;
     int n_prompt_logprobs; // of prompt tokens that were received and passed on
     int32_t *output;       // [usage.completion_tokens] owned
     int output_capacity;

@@ -140,6 +140,8 @@ static void log_end(const struct request *r, enum finish_reason reason, enum sta
         LOG_FIELD("skip", skip_reason_name(r->skip)),
         LOG_FIELD("keep_rate", r->keep_rate),
         LOG_FIELD("completion", u->completion_tokens),
+        LOG_FIELD("drafted", u->draft_tokens),
+        LOG_FIELD("accepted", u->draft_accepted_tokens),
         LOG_FIELD("replays", u->replays),
         LOG_MS("queue_ms", t->queue_us),
         LOG_MS("score_ms", t->score_us),
@@ -342,6 +344,31 @@ static void copy_kept(struct request *r, const struct token_range *kept, int n) 
     }
 }
 
+// NULL when the draft can be used, else what is wrong with it.
+static const char *draft_error(const struct core *c, const struct score_result *result)
+{
+    if (result->n_draft > LOOK_AHEAD_MAX) return "the speculator sent a draft of more tokens than a look-ahead has";
+    for (int i = 0; i < result->n_draft; i++) {
+        if (result->draft[i] < 0 || result->draft[i] >= c->options.vocab_size)
+            return "the speculator sent a draft with a token outside the vocabulary";
+    }
+    return NULL;
+}
+
+// A wrong draft is left out: the score is of use without it.
+static void keep_draft(const struct core *c, struct request *r, const struct score_result *result)
+{
+    if (r->spec.prefill.drafts == DRAFTS_OFF || r->spec.score_only || result->n_draft <= 0) return;
+    const char *error = draft_error(c, result);
+    if (error) {
+        log_event(LOG_WARN, "draft_refused", LOG_REQUEST(r->number), LOG_FIELD("node", r->account.node->hello.node_id),
+                  LOG_FIELD("reason", error));
+        return;
+    }
+    r->n_draft = result->n_draft;
+    r->draft = mem_copy(result->draft, (size_t)r->n_draft * sizeof *r->draft);
+}
+
 void core_request_scored(struct core *c, struct request *r, const struct score_result *result, int64_t now_us)
 {
     const char *error = score_error(r, result);
@@ -359,6 +386,7 @@ void core_request_scored(struct core *c, struct request *r, const struct score_r
         set_rate(r, r->spec.prefill.keep_rate, RATE_FIXED);
     }
     copy_kept(r, result->kept, result->n_kept);
+    keep_draft(c, r, result);
     selection_cache_add(c->selections, &r->selection, r->account.node->scorer,
                         &(struct selection){r->kept, r->n_kept_ranges, r->keep_rate, r->rate_reason});
     core_request_set_prefix(c, r, r->kept, r->n_kept_ranges);
@@ -471,6 +499,7 @@ void core_request_step(struct core *c, struct request *r, const struct sequence_
     }
     if (result->n_prompt_logprobs) stream_prompt_logprobs(c, r, result);
     ledger_prefill_cached(r, result->cached_tokens);
+    ledger_draft_verified(&c->ledger, r, result);
     if (r->account.bin && result->n_tokens) ledger_prompt_computed(r, result->cached_tokens, now_us);
     if (result->n_tokens && stream_tokens(c, r, result, now_us)) {
         core_request_finish(c, r, FINISH_REASON_STOP, STATUS_OK, "", !result->finished, now_us);

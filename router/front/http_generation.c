@@ -239,6 +239,8 @@ static void usage_update(struct http_generation *g, struct http_choice *choice, 
     }
     sum->completion_tokens += now.completion_tokens - before->completion_tokens;
     sum->replays += now.replays - before->replays;
+    sum->draft_tokens += now.draft_tokens - before->draft_tokens;
+    sum->draft_accepted_tokens += now.draft_accepted_tokens - before->draft_accepted_tokens;
     if (choice->index % g->n == 0) {
         sum->prompt_tokens += now.prompt_tokens - before->prompt_tokens;
         sum->scored_tokens += now.scored_tokens - before->scored_tokens;
@@ -592,11 +594,12 @@ void http_usage_add(const struct http_generation *g, struct bytes *out)
     snprintf(text, sizeof text,
              "{\"prompt_tokens\":%d,\"completion_tokens\":%d,\"total_tokens\":%d,"
              "\"prompt_tokens_details\":{\"cached_tokens\":%d},"
+             "\"completion_tokens_details\":{\"accepted_prediction_tokens\":%d,\"rejected_prediction_tokens\":%d},"
              "\"scored_tokens\":%d,\"score_cached_tokens\":%d,\"kept_tokens\":%d,\"replays\":%d,\"prefill\":\"%s\","
              "\"keep_rate\":%.4g,\"prefill_reason\":\"%s\"}",
              u->prompt_tokens, u->completion_tokens, u->prompt_tokens + u->completion_tokens, u->cached_tokens,
-             u->scored_tokens, u->score_cached_tokens, u->kept_tokens, u->replays, g->prefill, g->keep_rate,
-             g->prefill_reason);
+             u->draft_accepted_tokens, u->draft_tokens - u->draft_accepted_tokens, u->scored_tokens,
+             u->score_cached_tokens, u->kept_tokens, u->replays, g->prefill, g->keep_rate, g->prefill_reason);
     json_add(out, text);
 }
 

@@ -83,6 +83,8 @@ static void add_usage(struct message *m, const struct request *r, const char *pr
     add_integer(m, "kept_tokens", r->usage.kept_tokens);
     add_integer(m, "cached_tokens", r->usage.cached_tokens);
     add_integer(m, "replays", r->usage.replays);
+    add_integer(m, "draft_tokens", r->usage.draft_tokens);
+    add_integer(m, "draft_accepted_tokens", r->usage.draft_accepted_tokens);
     add_text(m, "prefill", prefill);
     add_real(m, "keep_rate", r->keep_rate);
     add_text(m, "prefill_reason", request_rate_reason(r));

@@ -204,6 +204,8 @@ static void handle_scores(struct core *c, struct node_link *link, const Forepack
             .cached_tokens = intake_int(from->cached_tokens),
             .keep_rate = from->keep_rate,
             .reason = rate_reason_read(from->rate_reason),
+            .draft = (const int32_t *)from->draft_ids, // over INT_MAX: negative, which the core refuses
+            .n_draft = intake_int((uint32_t)from->n_draft_ids),
         };
         core_scored(c, link->node, &result, now_us);
         free(kept);
@@ -246,6 +248,8 @@ static void sequence_result_read(const Forepack__Cluster__V1__SequenceResult *fr
                                                                                  : FINISH_REASON_ERROR,
         .error = node_error_text(from->error),
         .cached_tokens = intake_int(from->cached_tokens),
+        .draft_tokens = intake_int(from->draft_tokens),
+        .draft_accepted_tokens = intake_int(from->draft_accepted_tokens),
         .prompt_logprobs = logprobs_read(from->prompt_logprobs, from->n_prompt_logprobs, logprobs + from->n_logprobs),
         .n_prompt_logprobs = intake_int((uint32_t)from->n_prompt_logprobs),
         .prompt_logprobs_from = intake_int(from->prompt_logprobs_from),

@@ -114,6 +114,12 @@ static enum status prefill_read(const struct front *front, const Forepack__V1__P
     case FOREPACK__V1__PREFILL_MODE__PREFILL_MODE_REQUIRED: p->mode = PREFILL_REQUIRED; break;
     default: return status_fail(STATUS_INVALID, "prefill.mode %d: must be AUTO, ON, OFF or REQUIRED", (int)m->mode);
     }
+    switch (m->drafts) {
+    case FOREPACK__V1__DRAFT_MODE__DRAFT_MODE_UNSPECIFIED: break;
+    case FOREPACK__V1__DRAFT_MODE__DRAFT_MODE_AUTO: p->drafts = DRAFTS_AUTO; break;
+    case FOREPACK__V1__DRAFT_MODE__DRAFT_MODE_OFF: p->drafts = DRAFTS_OFF; break;
+    default: return status_fail(STATUS_INVALID, "prefill.drafts %d: must be AUTO or OFF", (int)m->drafts);
+    }
     TRY(prefill_from_message(&m->base, p));
     TRY(prefill_check(p));
     prefill_settle_rate(m, p);

@@ -115,6 +115,8 @@ static void usage_fill(const struct request_usage *usage, Forepack__V1__Usage *m
     m->cached_tokens = (uint32_t)usage->cached_tokens;
     m->completion_tokens = (uint32_t)usage->completion_tokens;
     m->replays = (uint32_t)usage->replays;
+    m->draft_tokens = (uint32_t)usage->draft_tokens;
+    m->draft_accepted_tokens = (uint32_t)usage->draft_accepted_tokens;
 }
 
 static void timing_fill(const struct request_timing *timing, Forepack__V1__Timing *m)

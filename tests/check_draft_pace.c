@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// The number of draft rows follows goodput: many where they cost little and are accepted, none where they cost as much
+// as they bring, and it neither follows noise nor stays with an old batch size. The machine is a pair of costs.
+#include <check.h>
+#include <math.h>
+
+#include "bench/random.h"
+#include "worker/draft_pace.h"
+
+enum { MOST = 8 };
+
+struct machine {
+    double pass_us, row_us, chance, noise;
+    struct random_source random;
+};
+
+struct result {
+    double tokens_per_us;
+    int changes, last, draft_rows;
+};
+
+// Passes of `sequences` sequences, each with drafts that are accepted with the machine's chance.
+static struct result run(struct draft_pace *pace, struct machine *m, int sequences, int passes)
+{
+    struct result result = {.last = -1};
+    double tokens = 0, us = 0;
+    for (int i = 0; i < passes; i++) {
+        int rows = draft_pace_rows(pace, sequences, MOST);
+        double pass_us = m->pass_us + m->row_us * rows * sequences;
+        pass_us *= 1 + m->noise * (2 * random_unit(&m->random) - 1);
+        for (int s = 0; s < sequences; s++) {
+            int accepted = 0;
+            while (accepted < rows && random_unit(&m->random) < m->chance)
+                accepted++;
+            draft_pace_verified(pace, rows, accepted);
+            tokens += 1 + accepted;
+        }
+        draft_pace_pass_end(pace, sequences, rows * sequences, (int64_t)pass_us);
+        us += pass_us;
+        int length = pace->costs[(int)log2(sequences)].length;
+        result.changes += result.last >= 0 && length != result.last;
+        result.last = length;
+        result.draft_rows += rows;
+    }
+    result.tokens_per_us = tokens / us;
+    return result;
+}
+
+static struct machine machine(double pass_us, double row_us, double chance)
+{
+    return (struct machine){pass_us, row_us, chance, 0.03, {1}};
+}
+
+START_TEST(cheap_rows_that_are_accepted_get_a_long_draft)
+{
+    struct draft_pace pace;
+    struct machine m = machine(20000, 500, 0.7);
+    draft_pace_init(&pace);
+    run(&pace, &m, 1, 300);
+    struct result result = run(&pace, &m, 1, 2000);
+    ck_assert_int_ge(result.last, 4);
+    ck_assert(result.tokens_per_us > 2 / m.pass_us);
+}
+END_TEST
+
+START_TEST(rows_that_cost_what_a_pass_costs_get_none)
+{
+    static const double chances[] = {0, 0.3, 0.7};
+    for (size_t i = 0; i < sizeof chances / sizeof *chances; i++) {
+        struct draft_pace pace;
+        struct machine m = machine(64000, 1000, chances[i]);
+        draft_pace_init(&pace);
+        run(&pace, &m, 64, 300);
+        struct result result = run(&pace, &m, 64, 5000);
+        ck_assert_int_eq(result.last, 0);
+        ck_assert_int_le(result.draft_rows, 50);
+        ck_assert(result.tokens_per_us > 0.98 * 64 / m.pass_us);
+    }
+}
+END_TEST
+
+START_TEST(wrong_drafts_end_and_right_ones_come_back)
+{
+    struct draft_pace pace;
+    struct machine m = machine(20000, 2000, 0.8);
+    draft_pace_init(&pace);
+    run(&pace, &m, 1, 300);
+    m.chance = 0;
+    run(&pace, &m, 1, 300);
+    struct result wrong = run(&pace, &m, 1, 5000);
+    ck_assert_int_eq(wrong.last, 0);
+    ck_assert(wrong.tokens_per_us > 0.98 / m.pass_us);
+    m.chance = 0.95;
+    run(&pace, &m, 1, 20000); // probes are rare by now
+    ck_assert_int_ge(run(&pace, &m, 1, 300).last, 3);
+}
+END_TEST
+
+START_TEST(noise_does_not_change_the_length)
+{
+    struct draft_pace pace;
+    struct machine m = machine(20000, 1500, 0.6);
+    m.noise = 0.1;
+    draft_pace_init(&pace);
+    run(&pace, &m, 2, 500);
+    struct result result = run(&pace, &m, 2, 5000);
+    ck_assert_int_gt(result.last, 0);
+    ck_assert_int_le(result.changes, 60);
+}
+END_TEST
+
+START_TEST(each_batch_size_has_its_length)
+{
+    struct draft_pace pace;
+    struct machine few = machine(20000, 500, 0.7), many = machine(64000, 1000, 0.7);
+    draft_pace_init(&pace);
+    for (int round = 0; round < 3; round++) {
+        run(&pace, &few, 1, 300);
+        run(&pace, &many, 64, 300);
+        ck_assert_int_ge(pace.costs[0].length, 4);
+        ck_assert_int_eq(pace.costs[6].length, 0);
+    }
+    ck_assert_int_eq(draft_pace_rows(&pace, 0, MOST), 0);
+    ck_assert_int_eq(draft_pace_rows(&pace, 1, 0), 0);
+    ck_assert_int_le(draft_pace_rows(&pace, 1, 2), 2);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("draft pace");
+    TCase *tcase = tcase_create("pace");
+    tcase_add_test(tcase, cheap_rows_that_are_accepted_get_a_long_draft);
+    tcase_add_test(tcase, rows_that_cost_what_a_pass_costs_get_none);
+    tcase_add_test(tcase, wrong_drafts_end_and_right_ones_come_back);
+    tcase_add_test(tcase, noise_does_not_change_the_length);
+    tcase_add_test(tcase, each_batch_size_has_its_length);
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? 1 : 0;
+}

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// How many draft rows a decoding sequence gets in a pass: the number that yields the most tokens in a second.
+//
+// A drafted token is accepted with a probability p, measured lately, if those before it are. So a pass with d draft
+// rows for each of its sequences yields (1 - p^(d+1)) / (1 - p) tokens for each (arXiv 2211.17192), and takes the time
+// of a pass without them and that of the draft rows. Both times are measured for each size of the batch, in powers of
+// two: few rows are bound by reading weights, so that draft rows cost little, and many are bound by arithmetic. No
+// table of lengths by batch size is needed, and a loaded group has the length 0.
+//
+// A length is changed only for one that is predicted to be better by a twentieth, so that it does not follow noise. The
+// time of the other kind of pass is measured again from time to time: without draft rows while there are some, and with
+// one for each sequence, more and more rarely, while there are none.
+//
+// Decides when drafts are verified, never a token. Plain data without a clock; one thread.
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { DRAFT_BATCHES = 12 }; // 1, 2 to 3, 4 to 7 ... sequences
+
+struct draft_cost {
+    double pass_us, row_us; // of a pass without draft rows, of one draft row; 0: not known
+    int length;
+    int probe_in, probe_every; // passes until the other kind is measured
+};
+
+struct draft_pace {
+    double accepted, refused; // lately
+    struct draft_cost costs[DRAFT_BATCHES];
+};
+
+void draft_pace_init(struct draft_pace *p);
+
+// Draft rows for each of `sequences` decoding sequences in the next pass, at most `most`.
+int draft_pace_rows(struct draft_pace *p, int sequences, int most);
+
+// Of `verified` drafted tokens of a sequence `accepted` were accepted.
+void draft_pace_verified(struct draft_pace *p, int verified, int accepted);
+
+// A pass without prompt rows took `us`.
+void draft_pace_pass_end(struct draft_pace *p, int sequences, int draft_rows, int64_t us);
