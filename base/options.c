@@ -65,11 +65,12 @@ static enum status option_refuse(const struct option *row, const char *text)
         return status_fail(STATUS_INVALID, "--%s '%s': must be one of %s", row->name, text, row->choices);
     default: break;
     }
+    const char *word = row->minus_one ? row->minus_one : "", * or = row->minus_one ? " or " : "";
     const char *kind = row->type == OPTION_INT ? "a whole number" : "a number";
     char limits[OPTION_LIMITS_BYTES];
     bool limited = option_limits_format(row, " to ", limits);
-    return status_fail(STATUS_INVALID, "--%s '%s': must be %s%s%s%s%s", row->name, text, kind, limited ? " from " : "",
-                       limited ? limits : "", space, unit);
+    return status_fail(STATUS_INVALID, "--%s '%s': must be %s%s%s%s%s%s%s", row->name, text, word, or, kind,
+                       limited ? " from " : "", limited ? limits : "", space, unit);
 }
 
 static bool choice_listed(const char *choices, const char *text)
@@ -91,6 +92,10 @@ static enum status option_set(const struct option *row, const char *text)
         *(bool *)row->value = choice_listed("true|yes|on|1", text);
         break;
     case OPTION_INT: {
+        if (row->minus_one && strcmp(text, row->minus_one) == 0) {
+            *(int64_t *)row->value = -1;
+            break;
+        }
         int64_t value = strtoll(text, &end, 10);
         if (end == text || *end || errno) return option_refuse(row, text);
         if (has_limits(row) && ((double)value < row->min || (double)value > row->max)) return option_refuse(row, text);
@@ -292,12 +297,17 @@ static char *list_join(const struct option_list *list)
     return joined;
 }
 
+static bool is_word(const struct option *row)
+{
+    return row->minus_one && *(const int64_t *)row->value == -1;
+}
+
 char *option_value_format(const struct option *row)
 {
     const void *value = row->value;
     switch (row->type) {
     case OPTION_BOOL: return mem_string(*(const bool *)value ? "true" : "false");
-    case OPTION_INT: return mem_format("%" PRId64, *(const int64_t *)value);
+    case OPTION_INT: return is_word(row) ? mem_string(row->minus_one) : mem_format("%" PRId64, *(const int64_t *)value);
     case OPTION_REAL: return mem_format("%.9g", *(const double *)value);
     case OPTION_LIST: return list_join(value);
     default: return mem_string(*(char *const *)value ? *(char *const *)value : "");
@@ -309,7 +319,9 @@ static struct log_field option_field(const struct option *row, char **joined_p)
 {
     switch (row->type) {
     case OPTION_BOOL: return LOG_FIELD(row->name, *(bool *)row->value);
-    case OPTION_INT: return LOG_FIELD(row->name, *(int64_t *)row->value);
+    case OPTION_INT:
+        if (is_word(row)) return LOG_FIELD(row->name, row->minus_one);
+        return LOG_FIELD(row->name, *(int64_t *)row->value);
     case OPTION_REAL: return LOG_FIELD(row->name, *(double *)row->value);
     case OPTION_LIST: return LOG_FIELD(row->name, (const char *)(*joined_p = list_join(row->value)));
     default: return LOG_FIELD(row->name, (const char *)*(char **)row->value);

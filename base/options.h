@@ -34,6 +34,7 @@ struct option {
     const char *default_text; // NULL: unset (strings), 0, false
     double min, max;          // INT and REAL: inclusive limits; both 0: none
     const char *choices;      // CHOICE
+    const char *minus_one;    // INT: a word that stands for -1, such as "auto", outside the limits; may be NULL
     const char *placeholder;  // of the value in --help, such as "DIR"; NULL: N, X or TEXT
     bool live;                // options_reload() may change the value
     const char *unit;         // unit of the value, shown behind the default; may be NULL

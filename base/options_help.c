@@ -50,6 +50,7 @@ char *option_name_format(const struct option *row)
 {
     static const char *const placeholders[] = {"", "N", "X", "TEXT", "", "TEXT"};
     const char *value = row->type == OPTION_CHOICE ? row->choices : placeholders[row->type];
+    if (row->minus_one) return mem_format("--%s N|%s", row->name, row->minus_one);
     if (row->placeholder) value = row->placeholder;
     return mem_format("--%s%s%s", row->name, *value ? " " : "", value);
 }
@@ -71,7 +72,7 @@ char *option_text_format(const struct option *row, bool unit_shown)
 static void help_write_option(FILE *out, const struct option *row)
 {
     const char *initial = row->default_text ? row->default_text : "";
-    bool unit = row->unit && *initial;
+    bool unit = row->unit && *initial && !row->minus_one;
     char *default_text = mem_format("%s%s%s", initial, unit ? " " : "", unit ? row->unit : "");
     char *name = option_name_format(row), *text = option_text_format(row, unit);
     help_write_row(out, name, default_text, text);

@@ -59,6 +59,7 @@ static enum status spec_check(const struct request_spec *spec)
 
 #define FLAG_VALUE_INT(value)           clamp_int(value)
 #define FLAG_VALUE_OPTIONAL(value)      clamp_int(value)
+#define FLAG_VALUE_INT_OR_AUTO(value)   clamp_int(value)
 #define FLAG_VALUE_UINT64(value)        (uint64_t)(value)
 #define FLAG_VALUE_REAL(value)          (value)
 #define FLAG_VALUE_ROUTER_REAL(value)   (value)

@@ -38,6 +38,7 @@ struct request_spec {
 
 #define REQUEST_FLAG_INT                      int64_t
 #define REQUEST_FLAG_OPTIONAL                 int64_t
+#define REQUEST_FLAG_INT_OR_AUTO              int64_t
 #define REQUEST_FLAG_UINT64                   int64_t
 #define REQUEST_FLAG_REAL                     double
 #define REQUEST_FLAG_ROUTER_REAL              double
@@ -60,6 +61,7 @@ extern struct request_flags request_flags;
 // clang-format off
 #define REQUEST_OPTION_INT(default_value)         OPTION_INT, .default_text = #default_value
 #define REQUEST_OPTION_OPTIONAL(default_value)    OPTION_INT
+#define REQUEST_OPTION_INT_OR_AUTO(default_value) OPTION_INT, .minus_one = "auto", .default_text = "auto"
 #define REQUEST_OPTION_UINT64(default_value)      OPTION_INT
 #define REQUEST_OPTION_REAL(default_value)        OPTION_REAL, .default_text = #default_value
 #define REQUEST_OPTION_ROUTER_REAL(default_value) OPTION_REAL

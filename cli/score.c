@@ -160,7 +160,7 @@ static size_t span_write(FILE *file, const Forepack__V1__ScoreResponse *m, const
     return n;
 }
 
-static void html_write_head(FILE *file, const Forepack__V1__ScoreResponse *m)
+static void html_write_head(FILE *file, const Forepack__V1__ScoreResponse *m, bool chunks)
 {
     fputs(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
@@ -174,10 +174,10 @@ static void html_write_head(FILE *file, const Forepack__V1__ScoreResponse *m)
         kept_count(m), m->n_token_ids, m->score_ms);
     for (int i = 0; i < SHADES; i++)
         fprintf(file, "<i class=\"i%d\"></i>", i);
-    fputs("</span>importance</span><span class=\"prompt\"><span class=\"kept\">kept</span></span>"
-          "<span class=\"prompt\"><span class=\"drop\">dropped</span></span><span>| border of a chunk</span></p>\n"
-          "<div class=\"card prompt\">",
-          file);
+    fprintf(file,
+            "</span>importance</span><span class=\"prompt\"><span class=\"kept\">kept</span></span>"
+            "<span class=\"prompt\"><span class=\"drop\">dropped</span></span>%s</p>\n<div class=\"card prompt\">",
+            chunks ? "<span>| border of a chunk</span>" : "");
 }
 
 static void html_write_tokens(FILE *file, const Forepack__V1__ScoreResponse *m,
@@ -202,7 +202,7 @@ static enum status html_write(const Forepack__V1__ScoreResponse *m, const Forepa
 {
     FILE *file = fopen(o.html, "w");
     if (!file) return status_fail(STATUS_INVALID, "--html %s: %s", o.html, strerror(errno));
-    html_write_head(file, m);
+    html_write_head(file, m, chunk_tokens > 0);
     html_write_tokens(file, m, text, segments, n, chunk_tokens);
     fputs("</div>\n</body></html>\n", file);
     return fclose(file) == 0 ? STATUS_OK : status_fail(STATUS_INVALID, "--html %s: %s", o.html, strerror(errno));
@@ -267,7 +267,8 @@ int command_score(int argc, char **argv)
                              &forepack__v1__score_response__descriptor, &answer);
         free(request.prefill);
         if (status == STATUS_OK) {
-            status = score_print((const void *)answer, (size_t)spec.prefill.chunk_tokens);
+            int chunk_tokens = prefill_chunk_tokens(&spec.prefill);
+            status = score_print((const void *)answer, chunk_tokens > 0 ? (size_t)chunk_tokens : 0);
             protobuf_c_message_free_unpacked(answer, NULL);
         }
     }

@@ -129,7 +129,7 @@ static const struct option options[] = {
      .help = "share of the full-prompt score to reach when a request gives neither a quality nor a keep rate; without a "
              "calibration of the speculator (forepack calibrate) every token is kept"},
     {.name = "keep-rate", .type = OPTION_REAL, .value = &o.keep_rate, .min = 1e-6, .max = 1,
-     .help = "fixed share of the prompt's chunks to keep when a request gives neither, instead of --quality"},
+     .help = "fixed share of the prompt's tokens to keep when a request gives neither, instead of --quality"},
     {.name = "speculate-min-tokens", .type = OPTION_INT, .value = &o.speculate_min_tokens, .default_text = "512", .max = 1e9,
      .unit = "tokens", .help = "minimum prompt length for speculation with --prefill auto"},
     {.name = "score-timeout-ms", .type = OPTION_INT, .value = &o.score_timeout_ms, .default_text = "10000", .min = 1,

@@ -54,13 +54,14 @@ enum status generation_field_check(const struct generation_field *field, double 
     if (field->type == GENERATION_FIELD_UINT64) return STATUS_OK;
     bool above_min = field->over_min ? value > field->min : value >= field->min;
     if (above_min && value <= field->max) return STATUS_OK;
+    const char *word = field->type == GENERATION_FIELD_INT_OR_AUTO ? "auto or " : "";
     if (field->over_min) {
         return status_fail(STATUS_INVALID, "%s %.10g: must be over %.10g and at most %.10g", field->name, value,
                            field->min, field->max);
     }
     if (value < field->min && field->max == INT_MAX)
         return status_fail(STATUS_INVALID, "%s %.10g: must be %.10g or more", field->name, value, field->min);
-    return status_fail(STATUS_INVALID, "%s %.10g: must be from %.10g to %.10g", field->name, value, field->min,
+    return status_fail(STATUS_INVALID, "%s %.10g: must be %sfrom %.10g to %.10g", field->name, value, word, field->min,
                        field->max);
 }
 
@@ -70,7 +71,8 @@ static enum status fields_check(const struct generation_field *fields, const voi
         double value = generation_field_number(f, object);
         bool optional = f->type == GENERATION_FIELD_OPTIONAL || f->type == GENERATION_FIELD_OPTIONAL_REAL;
         bool absent = optional && value == f->default_value;
-        enum status status = absent ? STATUS_OK : generation_field_check(f, value);
+        bool word = f->type == GENERATION_FIELD_INT_OR_AUTO && value == CHUNK_TOKENS_AUTO;
+        enum status status = absent || word ? STATUS_OK : generation_field_check(f, value);
         if (status != STATUS_OK) return status;
     }
     return STATUS_OK;
@@ -171,6 +173,11 @@ bool draft_mode_parse(const char *name, enum draft_mode *mode_p)
 int64_t output_blocks_expected(int64_t max_blocks)
 {
     return (max_blocks + 3) / 4;
+}
+
+int prefill_chunk_tokens(const struct prefill *p)
+{
+    return p->paper_exact && p->chunk_tokens == CHUNK_TOKENS_AUTO ? CHUNK_TOKENS_PAPER : p->chunk_tokens;
 }
 
 int prefill_keep_budget(int n_chunks, double keep_rate)

@@ -19,8 +19,12 @@ struct token_range {
 
 enum { LOGPROBS_MAX = 20, STOP_STRINGS_MAX = 16, STOP_STRING_BYTES_MAX = 1024, STOP_IDS_MAX = 64, LOOK_AHEAD_MAX = 64 };
 
+// chunk_tokens of a selection by spans, and the paper's chunks.
+enum { CHUNK_TOKENS_AUTO = -1, CHUNK_TOKENS_PAPER = 32 };
+
 #define GENERATION_INT                       int
 #define GENERATION_OPTIONAL                  int
+#define GENERATION_INT_OR_AUTO               int
 #define GENERATION_UINT64                    uint64_t
 #define GENERATION_REAL                      double
 #define GENERATION_ROUTER_REAL               double
@@ -61,6 +65,7 @@ struct generation_field {
     enum {
         GENERATION_FIELD_INT,
         GENERATION_FIELD_OPTIONAL,
+        GENERATION_FIELD_INT_OR_AUTO,
         GENERATION_FIELD_UINT64,
         GENERATION_FIELD_REAL,
         GENERATION_FIELD_ROUTER_REAL = GENERATION_FIELD_REAL,
@@ -73,7 +78,7 @@ struct generation_field {
 };
 extern const struct generation_field sampling_fields[], prefill_fields[]; // a row with name NULL ends each
 
-// Checks a value that was given explicitly, so also one of an OPTIONAL or OPTIONAL_REAL field: STATUS_INVALID with the
+// Checks a number that was given explicitly, so also one of a field that may be absent or auto: STATUS_INVALID with the
 // name and the range.
 enum status generation_field_check(const struct generation_field *field, double value);
 
@@ -123,6 +128,9 @@ int64_t output_blocks_expected(int64_t max_blocks);
 #define LOOK_AHEAD_SHARE 0.125
 // Their unused share of this many passes is saved: prompts that were read in a row finish their look-ahead at once.
 #define LOOK_AHEAD_SAVED_PASSES 2.0
+
+// The chunks that the selection of a request has: `auto` with the paper's selection alone means the paper's chunks.
+int prefill_chunk_tokens(const struct prefill *p);
 
 // The keep budget: chunks to keep of a prompt's n_chunks, at least one.
 int prefill_keep_budget(int n_chunks, double keep_rate);

@@ -8,6 +8,8 @@
 //
 // type  INT       int; uint32 or int32 in the protocols
 //       OPTIONAL  INT that may be absent: its default lies outside its range and means "not given"
+//       INT_OR_AUTO  INT or the word "auto", which is -1 in the struct and in the cluster protocol; clients send it
+//                 as a bool of the same oneof
 //       UINT64    uint64_t, every value is valid: no range
 //       REAL      double
 //       ROUTER_REAL  REAL whose default is an option of the router
@@ -47,14 +49,15 @@
 
 #define PREFILL_FIELDS(FIELD)                                                                                          \
     FIELD(ROUTER_REAL, keep_rate, "keep-rate", 0.3, OVER, 0, 1, NULL,                                                  \
-          "share of the prompt's chunks to keep; over 0; default the router's")                                        \
+          "share of the prompt's tokens to keep; over 0; default the router's")                                        \
     FIELD(OPTIONAL_REAL, quality, "quality", 0, OVER, 0, 1, NULL,                                                      \
           "share of the full-prompt score to reach: the speculator chooses the keep rate; over 0; default the "        \
           "router's, unused with --keep-rate")                                                                         \
     FIELD(INT, look_ahead, "look-ahead", 8, FROM, 1, LOOK_AHEAD_MAX, "tokens",                                         \
           "look-ahead tokens that the speculator decodes to score the prompt")                                         \
-    FIELD(INT, chunk_tokens, "chunk-tokens", 32, FROM, 0, 4096, "tokens",                                              \
-          "consecutive prompt tokens that are kept or pruned together; 0 is single tokens")                            \
+    FIELD(INT_OR_AUTO, chunk_tokens, "chunk-tokens", CHUNK_TOKENS_AUTO, FROM, 0, 4096, "tokens",                       \
+          "prompt tokens that are kept or pruned together: auto is sentences and lines, or 32 with --paper-exact; a "  \
+          "number is chunks of that many tokens; 0 is single tokens")                                                  \
     FIELD(INT, pool_window, "pool-window", 13, FROM, 1, 1023, "tokens",                                                \
           "odd width of the smoothing window along the prompt; 1 is no smoothing")                                     \
     FIELD(BOOL, paper_exact, "paper-exact", false, FROM, 0, 1, NULL,                                                   \

@@ -3,6 +3,7 @@
 
 #include <limits.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum status json_refuse_type(const char *key, const char *expected)
 {
@@ -39,12 +40,24 @@ static enum status optional_from_json(const struct generation_field *f, const js
     return none ? STATUS_OK : generation_field_check(f, *number_p);
 }
 
+static enum status int_or_auto_from_json(const struct generation_field *f, const json_t *value, int *number_p)
+{
+    if (json_is_string(value) && strcmp(json_string_value(value), "auto") == 0) {
+        *number_p = CHUNK_TOKENS_AUTO;
+        return STATUS_OK;
+    }
+    if (!json_is_integer(value)) return json_refuse_type(f->name, "\"auto\" or a whole number");
+    TRY(int_from_json(f, value, number_p));
+    return generation_field_check(f, *number_p);
+}
+
 enum status generation_field_from_json(const struct generation_field *field, const json_t *value, void *object)
 {
     void *to = (char *)object + field->offset;
     switch (field->type) {
     case GENERATION_FIELD_INT: return int_from_json(field, value, to);
     case GENERATION_FIELD_OPTIONAL: return optional_from_json(field, value, to);
+    case GENERATION_FIELD_INT_OR_AUTO: return int_or_auto_from_json(field, value, to);
     case GENERATION_FIELD_BOOL: return json_read_bool(field->name, value, to);
     case GENERATION_FIELD_UINT64:
         if (!json_is_integer(value)) return json_refuse_type(field->name, "a whole number");

@@ -13,7 +13,8 @@ enum status json_refuse_type(const char *key, const char *expected); // INVALID:
 enum status json_read_int(const char *key, const json_t *value, int *number_p);
 enum status json_read_bool(const char *key, const json_t *value, bool *on_p);
 
-// Into the field's member of a struct sampling or struct prefill. An OPTIONAL field may spell out its default, -1.
+// Into the field's member of a struct sampling or struct prefill. An OPTIONAL field may spell out its default, -1; an
+// INT_OR_AUTO field is a number or "auto".
 enum status generation_field_from_json(const struct generation_field *field, const json_t *value, void *object);
 enum status sampling_stop_ids_from_json(const json_t *value, struct sampling *s);
 // {"ID": BIAS}, as in OpenAI's API.

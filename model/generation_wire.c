@@ -29,6 +29,19 @@ generation_given generation_field_bit(const struct generation_field *fields, con
 
 // --- to a message
 
+// Clients say auto with a bool of the same oneof, the cluster protocol with the number -1.
+static void int_or_auto_to_message(int number, struct member to, ProtobufCMessage *m)
+{
+    if (to.case_p && number == CHUNK_TOKENS_AUTO) {
+        struct member word = member_of(m, "chunk_auto");
+        *(protobuf_c_boolean *)word.value = true;
+        *to.case_p = word.descriptor->id;
+        return;
+    }
+    *(int32_t *)to.value = number;
+    if (to.case_p) *to.case_p = to.descriptor->id;
+}
+
 static void field_to_message(const struct generation_field *f, const void *object, ProtobufCMessage *m)
 {
     const void *from = (const char *)object + f->offset;
@@ -39,6 +52,7 @@ static void field_to_message(const struct generation_field *f, const void *objec
     case GENERATION_FIELD_REAL: *(double *)to.value = *(const double *)from; break;
     case GENERATION_FIELD_UINT64: *(uint64_t *)to.value = *(const uint64_t *)from; break;
     case GENERATION_FIELD_BOOL: given = (*(protobuf_c_boolean *)to.value = *(const bool *)from); break;
+    case GENERATION_FIELD_INT_OR_AUTO: int_or_auto_to_message(*(const int *)from, to, m); return;
     case GENERATION_FIELD_OPTIONAL: given = *(const int *)from != f->default_value; // fall through
     case GENERATION_FIELD_INT: *(int32_t *)to.value = *(const int *)from; break;    // int32 or uint32
     }
@@ -73,10 +87,16 @@ static int int_from_uint32(uint32_t number)
     return number < INT_MAX ? (int)number : INT_MAX;
 }
 
+static bool auto_is_given(const ProtobufCMessage *m, struct member from)
+{
+    return from.case_p && *from.case_p == member_of(m, "chunk_auto").descriptor->id;
+}
+
 static enum status field_from_message(const struct generation_field *f, const ProtobufCMessage *m, void *object)
 {
     void *to = (char *)object + f->offset;
     struct member from = member_of(m, f->name);
+    if (f->type == GENERATION_FIELD_INT_OR_AUTO && auto_is_given(m, from)) *(int *)to = CHUNK_TOKENS_AUTO;
     if (from.case_p && *from.case_p != from.descriptor->id) return STATUS_OK;
     switch (f->type) {
     case GENERATION_FIELD_REAL: *(double *)to = *(const double *)from.value; break;
@@ -86,6 +106,7 @@ static enum status field_from_message(const struct generation_field *f, const Pr
     case GENERATION_FIELD_UINT64: *(uint64_t *)to = *(const uint64_t *)from.value; break;
     case GENERATION_FIELD_BOOL: *(bool *)to = *(const protobuf_c_boolean *)from.value; break;
     case GENERATION_FIELD_OPTIONAL: // fall through
+    case GENERATION_FIELD_INT_OR_AUTO:
     case GENERATION_FIELD_INT:
         *(int *)to = from.descriptor->type == PROTOBUF_C_TYPE_UINT32 ? int_from_uint32(*(const uint32_t *)from.value)
                                                                      : *(const int32_t *)from.value;

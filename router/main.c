@@ -112,7 +112,7 @@ static const struct option options[] = {
              "speculator chooses the keep rate by its calibration (forepack calibrate); without one every token is "
              "kept"},
     {.name = "keep-rate", .type = OPTION_REAL, .value = &o.keep_rate, .min = 1e-6, .max = 1,
-     .help = "fixed share of the prompt's chunks to keep when a request gives neither, instead of --quality; a request "
+     .help = "fixed share of the prompt's tokens to keep when a request gives neither, instead of --quality; a request "
              "that gives one of them and no prefill mode is prefilled with auto"},
     {.name = "speculate-min-tokens", .type = OPTION_INT, .value = &o.speculate_min_tokens, .default_text = "512",
      .max = 1e9, .unit = "tokens", .help = "shortest prompt that is speculated with --prefill auto; longer prompts are "

@@ -57,6 +57,12 @@ static inline float answer_importance(uint64_t query, int32_t token, int key)
     return (float)((x ^ x >> 32) & 0xffffff) * 0x1p-24f;
 }
 
+// Whether a sentence ends with the token.
+static inline int answer_ends_sentence(int32_t token)
+{
+    return token % 12 == 0;
+}
+
 // Token i of a prompt: of a shared prefix, or of one request alone.
 static inline int32_t answer_prompt_token(int64_t source, int i, int vocab)
 {

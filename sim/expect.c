@@ -9,6 +9,7 @@
 #include "sim/answers.h"
 #include "sim/load.h"
 #include "speculator/select.h"
+#include "tests/slow_spans.h"
 #include "worker/sampler.h"
 
 int32_t *expect_prompt(const struct scenario *scenario, const struct action *action)
@@ -103,24 +104,59 @@ static bool ranges_equal(const struct token_range *a, int n_a, const struct toke
     return true;
 }
 
+static bool chunks_equal(const struct request *r, const float *importance, const struct select_policy *policy)
+{
+    struct token_range *kept;
+    int n_kept = select_kept(importance, r->spec.n_tokens, policy, &kept);
+    bool equal = ranges_equal(kept, n_kept, r->kept, r->n_kept_ranges);
+    free(kept);
+    return equal;
+}
+
+// Whether the request keeps the tokens of `kept` [n_tokens] and no others.
+static bool map_equals(const struct request *r, const bool *kept)
+{
+    int next = 0;
+    for (int k = 0; k < r->n_kept_ranges; k++) {
+        for (; next < r->kept[k].first; next++)
+            if (kept[next]) return false;
+        for (; next <= r->kept[k].last; next++)
+            if (!kept[next]) return false;
+    }
+    for (; next < r->spec.n_tokens; next++)
+        if (kept[next]) return false;
+    return true;
+}
+
+static bool spans_equal(const struct request *r, const float *importance, struct select_policy *policy)
+{
+    int n = r->spec.n_tokens;
+    uint8_t *ends = mem_alloc((size_t)n);
+    bool *kept = mem_alloc_array((size_t)n, sizeof *kept);
+    for (int i = 0; i < n; i++)
+        ends[i] = answer_ends_sentence(r->spec.tokens[i]) || i == n - 1;
+    policy->ends = ends;
+    slow_select_spans(importance, n, policy, kept);
+    bool equal = map_equals(r, kept);
+    free(kept);
+    free(ends);
+    return equal;
+}
+
 bool expect_kept(const struct scenario *scenario, const struct action *action, const struct request *r)
 {
     int n = r->spec.n_tokens;
     if (action->id % 4 || n + r->spec.prefill.look_ahead - 1 > speculators_hold(scenario)) return true;
-    const struct select_policy policy = {.keep_rate = r->spec.prefill.keep_rate,
-                                         .chunk_tokens = r->spec.prefill.chunk_tokens,
-                                         .paper_exact = r->spec.prefill.paper_exact,
-                                         .keep_first = r->spec.tokens[0] == TOKEN_BOS,
-                                         .tail_tokens = prefill_tail_tokens((int)scenario->options.tail_tokens, n),
-                                         .pinned = r->spec.pinned,
-                                         .n_pinned = r->spec.n_pinned};
+    struct select_policy policy = select_policy_of(&r->spec.prefill);
+    policy.keep_first = r->spec.tokens[0] == TOKEN_BOS;
+    policy.tail_tokens = prefill_tail_tokens((int)scenario->options.tail_tokens, n);
+    policy.pinned = r->spec.pinned;
+    policy.n_pinned = r->spec.n_pinned;
     float *importance = mem_alloc_array((size_t)n, sizeof *importance);
-    struct token_range *kept;
     importance_of(r, (int)scenario->options.vocab, importance);
-    int n_kept = select_kept(importance, n, &policy, &kept);
-    bool equal = ranges_equal(kept, n_kept, r->kept, r->n_kept_ranges);
+    bool equal = policy.chunk_tokens == CHUNK_TOKENS_AUTO ? spans_equal(r, importance, &policy)
+                                                          : chunks_equal(r, importance, &policy);
     free(importance);
-    free(kept);
     return equal;
 }
 

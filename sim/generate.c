@@ -129,7 +129,7 @@ static void draw_speculation(struct swarm *g, struct scenario_request *r)
     r->mode = below(g, 4);
     r->keep = one_in(g, 8) ? 1000 : scaled(g, 20, 900);
     r->look_ahead = one_in(g, 2) ? 0 : scaled(g, 1, 12);
-    r->chunk = one_in(g, 4) ? 0 : scaled(g, 1, 64);
+    r->chunk = one_in(g, 4) ? 0 : one_in(g, 2) ? CHUNK_TOKENS_AUTO : scaled(g, 1, 64);
     r->window = one_in(g, 4) ? 1 + 2 * below(g, 20) : 0;
     r->paper = one_in(g, 6);
     if (one_in(g, 4)) {

@@ -103,7 +103,7 @@ struct plan_options {
     {.name = "prefill", .type = OPTION_CHOICE, .value = &(p).prefill, .choices = PREFILL_MODES,                        \
      .help = "prefill mode of the requests; default auto with speculators, else off"},                                 \
     {.name = "keep-rate", .type = OPTION_REAL, .value = &(p).keep_rate, .default_text = "0.3", .min = 0.001, .max = 1, \
-     .help = "share of the prompt's chunks to keep"},                                                                  \
+     .help = "share of the prompt's tokens to keep"},                                                                  \
     {.name = "speculate-min-tokens", .type = OPTION_INT, .value = &(p).speculate_min_tokens, .default_text = "512",    \
      .max = 1e9, .unit = "tokens", .help = "minimum prompt length for speculation with --prefill auto"},               \
     {.name = "tail-tokens", .type = OPTION_INT, .value = &(p).tail_tokens, .default_text = "128", .max = 1e9,          \

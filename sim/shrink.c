@@ -99,6 +99,7 @@ static void shrink_request(struct shrink *shrink, struct scenario_request *r)
                                  &r->importance, &r->deadline_us, &r->retries,     &r->score_only, &r->seed};
     for (size_t i = 0; i < sizeof optional / sizeof *optional; i++)
         shrink_to(shrink, optional[i], 0);
+    shrink_to(shrink, &r->chunk, 0);
     const int64_t lengths[] = {1, 2, 8, 16, 64, 256};
     shrink_value(shrink, &r->max_tokens, lengths, 6);
     shrink_value(shrink, &r->tokens, lengths, 6);

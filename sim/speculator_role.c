@@ -2,11 +2,21 @@
 // See role.h: a speculator.
 #include "sim/role.h"
 
+#include "sim/answers.h"
 #include "speculator/service.h"
 
 static enum status run_forward(void *engine, const struct ragged_batch *batch, struct forward_result *result)
 {
     return engine_forward(engine, batch, result);
+}
+
+static const struct sentence_table *answer_sentences(void)
+{
+    static uint8_t marks[SCENARIO_VOCAB_MAX];
+    static const struct sentence_table table = {marks, SCENARIO_VOCAB_MAX};
+    for (int token = 0; token < SCENARIO_VOCAB_MAX; token++)
+        marks[token] = answer_ends_sentence(token) ? SENTENCE_ENDS_LINE : 0;
+    return &table;
 }
 
 static void *speculator_create(struct engine *engine, const struct scenario_node *plan, role_send_fn *send, void *node)
@@ -17,6 +27,7 @@ static void *speculator_create(struct engine *engine, const struct scenario_node
                                  .context_tokens = (int)plan->context,
                                  .kv_blocks = (int)plan->kv_blocks,
                                  .samples = model_samples(engine_model(engine)),
+                                 .sentences = answer_sentences(),
                                  .prefix_cache = plan->prefix_cache,
                                  .forward = run_forward,
                                  .context = engine};

@@ -81,14 +81,30 @@ static enum node_end serve_events(struct speculator *s)
     }
 }
 
+// The ends of sentences for spans. The node has opened the tokenizer once already, for its fingerprint, so a failure is
+// a file that has changed since.
+static struct sentence_table sentences_open(void)
+{
+    struct sentence_table table = {0};
+    struct tokenizer *tokenizer = NULL;
+    if (tokenizer_open(common.model, &tokenizer) == STATUS_OK)
+        table = sentence_table_create(tokenizer);
+    else
+        log_event(LOG_WARN, "sentences_unknown", LOG_REASON);
+    tokenizer_free(tokenizer);
+    return table;
+}
+
 static enum node_end serve(struct engine *engine, struct node *node, const struct node_limits *limits)
 {
+    struct sentence_table sentences = sentences_open();
     struct scorer_model model = {.config = model_get_config(engine_model(engine)),
                                  .token_budget = limits->token_budget,
                                  .max_seqs = limits->max_seqs,
                                  .context_tokens = limits->context_tokens,
                                  .kv_blocks = limits->kv_blocks,
                                  .samples = model_samples(engine_model(engine)),
+                                 .sentences = sentences.n ? &sentences : NULL,
                                  .prefix_cache = limits->prefix_cache,
                                  .calibration = is_calibrated ? &calibration : NULL,
                                  .forward = run_forward,
@@ -96,6 +112,7 @@ static enum node_end serve(struct engine *engine, struct node *node, const struc
     struct speculator s = {.node = node, .service = score_service_create(&model, send_to_router, node)};
     enum node_end end = serve_events(&s);
     score_service_free(s.service);
+    sentence_table_free(&sentences);
     return end;
 }
 

@@ -175,19 +175,17 @@ void scorer_add(struct scorer *s, const struct score_item *item)
         .n = item->n,
         .look_ahead = item->prefill.look_ahead,
         .smoothing_window = item->prefill.pool_window,
-        .policy = {.keep_rate = item->prefill.keep_rate,
-                   .chunk_tokens = item->prefill.chunk_tokens,
-                   .paper_exact = item->prefill.paper_exact,
-                   .keep_first = item->tokens[0] == s->model.config->bos_id,
-                   .tail_tokens = item->tail_tokens,
-                   .pinned = mem_copy(item->pinned, (size_t)item->n_pinned * sizeof *item->pinned),
-                   .n_pinned = item->n_pinned},
+        .policy = select_policy_of(&item->prefill),
         .quality = item->prefill.quality,
         .is_covered = calibration && calibration_covers(calibration, &item->prefill, item->n, item->tail_tokens),
         .want_evidence = item->want_evidence,
         .want_importance = item->want_importance,
         .added_us = clock_now_us(),
     };
+    p->policy.keep_first = item->tokens[0] == s->model.config->bos_id;
+    p->policy.tail_tokens = item->tail_tokens;
+    p->policy.pinned = mem_copy(item->pinned, (size_t)item->n_pinned * sizeof *item->pinned);
+    p->policy.n_pinned = item->n_pinned;
     evidence_begin(&p->evidence, p->n, p->policy.keep_first ? p->smoothing_window : 0, item->tail_tokens);
     // Entries are needed for the prompt and for all look-ahead tokens but the last, which is never computed.
     int room = longest_sequence(s) - p->n + 1;
@@ -452,6 +450,16 @@ static struct rate_choice prompt_choose_rate(const struct scorer *s, const struc
     return calibration_choose(s->model.calibration, evidence, p->quality);
 }
 
+static int prompt_select(const struct scorer *s, const struct prompt *p, struct token_range **kept_p)
+{
+    struct select_policy policy = p->policy;
+    uint8_t *ends = sentence_ends_create(s->model.sentences, p->tokens, p->n);
+    policy.ends = ends;
+    int n_kept = select_kept(p->importance, p->n, &policy, kept_p);
+    free(ends);
+    return n_kept;
+}
+
 static void prompt_report(struct scorer *s, struct prompt *p)
 {
     struct score_result result = {.request = p->request, .n = p->n, .steps = p->steps, .cached_tokens = p->n_reused};
@@ -464,7 +472,7 @@ static void prompt_report(struct scorer *s, struct prompt *p)
         p->policy.keep_rate = result.keep_rate = choice.rate;
         result.reason = choice.reason;
         if (p->want_evidence) result.evidence = &evidence;
-        result.n_kept = select_kept(p->importance, p->n, &p->policy, &kept);
+        result.n_kept = prompt_select(s, p, &kept);
         result.kept = kept;
         if (p->want_importance) result.importance = p->importance;
         result.look_ahead = p->drafted;

@@ -27,6 +27,7 @@
 #include "model/model.h"
 #include "speculator/calibration.h"
 #include "speculator/select.h"
+#include "speculator/sentences.h"
 
 // The model and the function that runs it: model_forward() for one rank, engine_forward() for a group.
 struct scorer_model {
@@ -35,7 +36,8 @@ struct scorer_model {
     int max_seqs;                      // largest number of prompts in one pass
     int context_tokens;                // largest number of KV entries of one sequence
     int kv_blocks;
-    bool samples;      // the backend samples tokens, see model_samples()
+    bool samples;                           // the backend samples tokens, see model_samples()
+    const struct sentence_table *sentences; // borrowed until scorer_free(); NULL: the ends of sentences are not known
     bool prefix_cache; // reuse full KV blocks of prompts with the same first tokens; changes no score
     const struct calibration *calibration; // NULL: none, and a quality keeps every token; borrowed until scorer_free()
     enum status (*forward)(void *context, const struct ragged_batch *batch, struct forward_result *result);

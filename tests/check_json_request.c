@@ -159,7 +159,7 @@ static const struct {
     {"ignore_eos", "true", "nrslo", "ignore_eos: must be true or false"},
     {"keep_rate", "0.5", "bslo", "keep_rate: must be a number"},
     {"look_ahead", "3", "rbslo", "look_ahead: must be a whole number"},
-    {"chunk_tokens", "16", "rbslo", "chunk_tokens: must be a whole number"},
+    {"chunk_tokens", "16", "rbslo", "chunk_tokens: must be \"auto\" or a whole number"},
     {"pool_window", "3", "rbslo", "pool_window: must be a whole number"},
     {"paper_exact", "true", "nrslo", "paper_exact: must be true or false"},
     {"drafts", "\"off\"", "nrblo", "drafts: must be a string"},

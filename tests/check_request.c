@@ -275,9 +275,34 @@ START_TEST(every_member_of_the_messages_is_mapped)
                   " stop stop_token_ids logit_bias guided_json guided_regex guided_grammar guided_choice ");
     check_members(&forepack__cluster__v1__sampling__descriptor, sampling_fields,
                   " stop_token_ids logit_bias_ids logit_bias grammar_kind grammar ");
-    check_members(&forepack__v1__prefill_options__descriptor, prefill_fields, " mode return_kept pinned drafts ");
+    check_members(&forepack__v1__prefill_options__descriptor, prefill_fields, " mode return_kept pinned drafts chunk_auto ");
     check_members(&forepack__cluster__v1__score_item__descriptor, prefill_fields,
                   " request token_ids pinned tail_tokens want_importance salt trace ");
+}
+END_TEST
+
+// Auto is the default, so a request that says it is told from one that does not by what is sent.
+START_TEST(auto_chunks_arrive_as_a_word)
+{
+    struct request_spec spec;
+    for (int row = 0; row < 2; row++) {
+        enum status status =
+            row ? parse_row("chunk_tokens", json_string("auto"), &spec) : parse_flag("--chunk-tokens", "auto", &spec);
+        ck_assert_msg(status == STATUS_OK, "%s", status_message());
+        Forepack__V1__PrefillOptions *m = request_prefill_message(&spec);
+        ck_assert_int_eq(m->chunk_tokens_given_case, FOREPACK__V1__PREFILL_OPTIONS__CHUNK_TOKENS_GIVEN_CHUNK_AUTO);
+        ck_assert(m->chunk_auto);
+        struct fields fields = default_fields();
+        fields.prefill.chunk_tokens = 7;
+        ck_assert_int_eq(prefill_from_message(&m->base, &fields.prefill), STATUS_OK);
+        ck_assert_int_eq(fields.prefill.chunk_tokens, CHUNK_TOKENS_AUTO);
+        fields = through_cluster(&fields);
+        ck_assert_int_eq(fields.prefill.chunk_tokens, CHUNK_TOKENS_AUTO);
+        free(m);
+        request_spec_free(&spec);
+    }
+    ck_assert_int_eq(parse_flag("--chunk-tokens", "many", &spec), STATUS_INVALID);
+    ck_assert_str_eq(status_message(), "--chunk-tokens 'many': must be auto or a whole number from 0 to 4096 tokens");
 }
 END_TEST
 
@@ -292,6 +317,7 @@ START_TEST(what_is_not_given_is_not_sent)
     ck_assert_int_eq(m->sampling->seed_given_case, 0);
     ck_assert_int_eq(m->sampling->logprobs_given_case, 0);
     ck_assert_int_eq(m->prefill->paper_exact_given_case, 0);
+    ck_assert_int_eq(m->prefill->chunk_tokens_given_case, 0);
     ck_assert_int_eq(m->sampling->top_p_given_case, 0);
     ck_assert_int_eq(m->prefill->keep_rate_given_case, 0);
     ck_assert_int_eq(m->prefill->mode, FOREPACK__V1__PREFILL_MODE__PREFILL_MODE_UNSPECIFIED);
@@ -452,6 +478,7 @@ int main(void)
     tcase_add_loop_test(tests, values_outside_the_range_are_refused_by_name, 0, N_CASES);
     tcase_add_test(tests, every_member_of_the_messages_is_mapped);
     tcase_add_test(tests, what_is_not_given_is_not_sent);
+    tcase_add_test(tests, auto_chunks_arrive_as_a_word);
     tcase_add_test(tests, numbers_of_a_client_outside_the_range_are_refused);
     tcase_add_test(tests, fields_of_their_own_arrive);
     tcase_add_test(tests, a_logit_bias_flag_arrives);

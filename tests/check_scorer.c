@@ -15,9 +15,10 @@
 #include "speculator/scorer.h"
 #include "tests/slow_importance.h"
 #include "tests/slow_select.h"
+#include "tests/slow_spans.h"
 #include "tests/test_data.h"
 
-enum { MAX_PROMPTS = 16, MAX_TOKENS = 256, MAX_RANKS = 4 };
+enum { MAX_PROMPTS = 16, MAX_TOKENS = 256, MAX_RANKS = 4, MAX_VOCAB = 1 << 17 };
 
 static uint64_t random_state;
 
@@ -172,11 +173,22 @@ static void take_result(void *context, const struct score_result *result)
     s->reused += result->cached_tokens;
 }
 
+static bool ends_sentence(int32_t token)
+{
+    return token % 7 == 0;
+}
+
 // `budget`, `seqs` and `blocks` 0: those of the model. With a prefix cache every prompt is scored twice.
 static void score_cached(struct group *g, const struct model_config *config, const struct prompt_case *cases,
                          int n_cases, int budget, int seqs, int blocks, bool prefix_cache, struct scores *scores)
 {
+    static uint8_t marks[MAX_VOCAB];
+    const struct sentence_table sentences = {marks, config->vocab_size};
+    ck_assert_int_le(config->vocab_size, MAX_VOCAB);
+    for (int32_t token = 0; token < config->vocab_size; token++)
+        marks[token] = ends_sentence(token) ? SENTENCE_ENDS_LINE : 0;
     struct scorer_model model = {.config = config,
+                                 .sentences = &sentences,
                                  .token_budget = budget ? budget : g->options.max_rows,
                                  .max_seqs = seqs ? seqs : g->options.max_seqs,
                                  .context_tokens = config->max_context,
@@ -229,6 +241,7 @@ static void make_cases(struct prompt_case *cases, int n_cases, int longest, cons
                                       .chunk_tokens = chunks[i / 3 % 3],
                                       .pool_window = windows[i / 9 % 2],
                                       .paper_exact = random_below(2)};
+        if (i % 4 == 3) c->prefill.chunk_tokens = CHUNK_TOKENS_AUTO;
         c->tail_tokens = (int)random_below((uint32_t)c->n / 4 + 1);
         c->n_pinned = (int)random_below(2);
         c->pinned.first = (int32_t)random_below((uint32_t)c->n);
@@ -250,13 +263,19 @@ static bool compare(const struct slow_llama *slow, const struct tiny_model *spec
     for (int j = 0; j < c->n; j++)
         ck_assert_double_eq_tol(got->importance[j], importance[j], near);
     bool kept[MAX_TOKENS];
-    struct select_policy policy = {.chunk_tokens = c->prefill.chunk_tokens,
-                                   .paper_exact = c->prefill.paper_exact,
-                                   .keep_first = c->tokens[0] == config->bos_id,
-                                   .tail_tokens = c->tail_tokens,
-                                   .pinned = &c->pinned,
-                                   .n_pinned = c->n_pinned};
-    if (slow_select(importance, c->n, &policy, c->rate, kept) < 2 * near) return false;
+    uint8_t ends[MAX_TOKENS];
+    for (int j = 0; j < c->n; j++)
+        ends[j] = ends_sentence(c->tokens[j]);
+    struct select_policy policy = select_policy_of(&c->prefill);
+    policy.keep_first = c->tokens[0] == config->bos_id;
+    policy.tail_tokens = c->tail_tokens;
+    policy.pinned = &c->pinned;
+    policy.n_pinned = c->n_pinned;
+    policy.ends = ends;
+    if (policy.chunk_tokens == CHUNK_TOKENS_AUTO)
+        slow_select_spans(got->importance, c->n, &policy, kept);
+    else if (slow_select(importance, c->n, &policy, c->rate, kept) < 2 * near)
+        return false;
     ck_assert_mem_eq(got->kept, kept, (size_t)c->n * sizeof *kept);
     return true;
 }

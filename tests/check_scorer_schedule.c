@@ -361,7 +361,7 @@ START_TEST(bad_items_answer_with_a_sentence)
     items[7].error = "pinned range 3-10: must lie within 0-9";
     items[8].error = "pinned range 4-3";
     items[9].error = "tail_tokens 11";
-    items[10].error = "chunk_tokens -1";
+    items[10].error = "chunk_tokens -2: must be auto or from 0 to 4096";
     expect_scores(&items[11], CONTEXT); // a valid item
     for (int i = 11; i >= 0; i--) {
         struct score_item item = make_item(&items[i], (uint64_t)i);
@@ -370,7 +370,7 @@ START_TEST(bad_items_answer_with_a_sentence)
         if (i == 8) item.pinned = &backwards;
         item.n_pinned = i == 7 || i == 8;
         if (i == 9) item.tail_tokens = 11;
-        if (i == 10) item.prefill.chunk_tokens = -1;
+        if (i == 10) item.prefill.chunk_tokens = -2;
         scorer_add(s, &item);
         if (i < 11) ck_assert_int_eq(items[i].answers, 1);
     }

@@ -8,6 +8,7 @@
 
 #include "speculator/select.h"
 #include "tests/slow_select.h"
+#include "tests/slow_spans.h"
 
 static uint64_t random_state;
 
@@ -21,7 +22,10 @@ static void check_against_slow(const double *exact, const float *importance, int
                                int rate)
 {
     bool *expected = calloc((size_t)n, sizeof *expected), *kept = calloc((size_t)n, sizeof *kept);
-    slow_select(exact, n, policy, rate, expected);
+    if (policy->chunk_tokens == CHUNK_TOKENS_AUTO)
+        slow_select_spans(importance, n, policy, expected);
+    else
+        slow_select(exact, n, policy, rate, expected);
     struct token_range *ranges;
     int n_ranges = select_kept(importance, n, policy, &ranges);
     ck_assert_int_ge(n_ranges, 1);
@@ -47,6 +51,11 @@ START_TEST(selection_equals_the_slow_implementation)
     static double exact[400];
     for (int round = 0; round < 6000; round++) {
         int n = 1 + (int)random_below(round % 10 ? 120 : 400);
+        bool spans = random_below(3) == 0;
+        uint8_t ends[400];
+        int sentence = 1 + (int)random_below(60); // mean length
+        for (int j = 0; j < n; j++)
+            ends[j] = random_below((uint32_t)sentence) == 0;
         int levels = random_below(2) ? 4 : 1 << 20; // few levels give many ties
         for (int j = 0; j < n; j++)
             exact[j] = importance[j] = (float)random_below((uint32_t)levels) / 4096;
@@ -56,12 +65,13 @@ START_TEST(selection_equals_the_slow_implementation)
         static const int sizes[] = {0, 1, 2, 7, 32, 1000};
         struct token_range pinned[3];
         struct select_policy policy = {.keep_rate = rate / 1000.0,
-                                       .chunk_tokens = sizes[random_below(6)],
-                                       .paper_exact = random_below(3) == 0,
+                                       .chunk_tokens = spans ? CHUNK_TOKENS_AUTO : sizes[random_below(6)],
+                                       .paper_exact = !spans && random_below(3) == 0,
                                        .keep_first = random_below(2),
                                        .tail_tokens = random_below(2) ? (int)random_below((uint32_t)n + 1) : 0,
                                        .pinned = pinned,
-                                       .n_pinned = (int)random_below(4)};
+                                       .n_pinned = (int)random_below(4),
+                                       .ends = random_below(4) ? ends : NULL};
         for (int i = 0; i < policy.n_pinned; i++) {
             pinned[i].first = (int32_t)random_below((uint32_t)n);
             pinned[i].last = pinned[i].first + (int32_t)random_below((uint32_t)(n - pinned[i].first));
@@ -126,6 +136,82 @@ START_TEST(hand_worked_cases)
 }
 END_TEST
 
+// The ranges that a budget of tokens keeps of a text whose sentences end with a full stop.
+static const char *spans_text(const float *importance, int budget, const char *text)
+{
+    uint8_t ends[128] = {0};
+    int n = (int)strlen(text);
+    for (int j = 0; j < n; j++)
+        ends[j] = text[j] == '.';
+    const struct select_policy policy = {
+        .keep_rate = budget / (double)n, .chunk_tokens = CHUNK_TOKENS_AUTO, .ends = ends};
+    return ranges_text(importance, n, &policy);
+}
+
+START_TEST(a_peak_keeps_its_sentence)
+{
+    // Sentences 0-9, 10-24, 25-34, three short ones in 35-43, 44-48, 49-98.
+    static const char text[] = "aaaaaaaaa.bbbbbbbbbbbbbb.ccccccccc.dd.ee.ff.gggg.hhhhhhhhhhhhhhhhhhhhhhhhhhhhhh"
+                               "hhhhhhhhhhhhhhhhhhh.";
+    static float importance[128];
+    importance[17] = 1; // the last token is kept at the cost of one
+    ck_assert_str_eq(spans_text(importance, 16, text), "10-24 98-98");
+    ck_assert_str_eq(spans_text(importance, 8, text), "14-20 98-98"); // cut around the peak
+    ck_assert_str_eq(spans_text(importance, 2, text), "17-17 98-98");
+    ck_assert_str_eq(spans_text(importance, 18, text), "0-1 10-24 98-98"); // the rest: the earliest of equals
+    importance[17] = 0;
+    importance[36] = 1; // sentences of three tokens are kept together
+    ck_assert_str_eq(spans_text(importance, 10, text), "35-43 98-98");
+    importance[36] = 0;
+    importance[70] = 1; // a long sentence is divided where importance is lowest: here at the first chance
+    ck_assert_str_eq(spans_text(importance, 17, text), "60-75 98-98");
+    ck_assert_str_eq(spans_text(importance, 99, text), "0-98");
+}
+END_TEST
+
+static int kept_tokens(const float *importance, int n, const struct select_policy *policy, int *n_ranges_p)
+{
+    struct token_range *ranges;
+    int kept = 0;
+    *n_ranges_p = select_kept(importance, n, policy, &ranges);
+    for (int i = 0; i < *n_ranges_p; i++)
+        kept += ranges[i].last - ranges[i].first + 1;
+    free(ranges);
+    return kept;
+}
+
+START_TEST(spans_use_the_whole_budget_in_few_ranges)
+{
+    random_state = 5;
+    static float importance[1000];
+    static uint8_t ends[1000];
+    for (int round = 0; round < 200; round++) {
+        for (int j = 0; j < 1000; j++) {
+            importance[j] = (float)random_below(1 << 20);
+            ends[j] = random_below(3) == 0; // lines of a few tokens
+        }
+        int rate = 1 + round * 5, n_ranges;
+        const struct select_policy policy = {
+            .keep_rate = rate / 1000.0, .chunk_tokens = CHUNK_TOKENS_AUTO, .keep_first = true, .ends = ends};
+        ck_assert_int_eq(kept_tokens(importance, 1000, &policy, &n_ranges), rate < 2 ? 2 : rate);
+        ck_assert_int_le(n_ranges, rate / SPAN_TOKENS_MIN + 3); // and BOS, the span that is cut, the last token
+    }
+}
+END_TEST
+
+START_TEST(auto_with_the_paper_alone_is_chunks_of_32)
+{
+    struct prefill prefill;
+    prefill_defaults(&prefill);
+    ck_assert_int_eq(select_policy_of(&prefill).chunk_tokens, CHUNK_TOKENS_AUTO);
+    prefill.paper_exact = true;
+    ck_assert_int_eq(select_policy_of(&prefill).chunk_tokens, 32);
+    ck_assert(select_policy_of(&prefill).paper_exact);
+    prefill.chunk_tokens = 0;
+    ck_assert_int_eq(select_policy_of(&prefill).chunk_tokens, 0);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("select");
@@ -133,6 +219,9 @@ int main(void)
     tcase_add_test(all, selection_equals_the_slow_implementation);
     tcase_add_test(all, budget_rounds_up_but_not_for_a_rounding_error);
     tcase_add_test(all, hand_worked_cases);
+    tcase_add_test(all, a_peak_keeps_its_sentence);
+    tcase_add_test(all, spans_use_the_whole_budget_in_few_ranges);
+    tcase_add_test(all, auto_with_the_paper_alone_is_chunks_of_32);
     tcase_set_timeout(all, 60);
     suite_add_tcase(suite, all);
     SRunner *runner = srunner_create(suite);

@@ -59,6 +59,10 @@ struct bench_counts {
 // Parses "1,8,32": whole numbers from `min` to `max`. STATUS_INVALID with a sentence that names `flag`.
 enum status bench_counts_parse(const char *flag, const char *text, int min, int max, struct bench_counts *counts);
 
+// The same for "auto,32,0", in which "auto" stands for -1.
+enum status bench_counts_or_auto_parse(const char *flag, const char *text, int min, int max,
+                                       struct bench_counts *counts);
+
 // The same for real numbers, into value [BENCH_COUNTS_MAX].
 enum status bench_reals_parse(const char *flag, const char *text, double min, double max, double *value, int *n_p);
 

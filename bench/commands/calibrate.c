@@ -40,8 +40,9 @@ static const struct option options[] = {
     {.name = "-Options that the calibration is for"},
     {.name = "look-ahead", .type = OPTION_INT, .value = &o.look_ahead, .default_text = "8", .min = 1,
      .max = LOOK_AHEAD_MAX, .unit = "tokens", .help = "look-ahead tokens"},
-    {.name = "chunk-tokens", .type = OPTION_INT, .value = &o.chunk_tokens, .default_text = "32", .max = 4096,
-     .unit = "tokens", .help = "prompt tokens that are kept or pruned together; 0 is single tokens"},
+    {.name = "chunk-tokens", .type = OPTION_INT, .value = &o.chunk_tokens, .minus_one = "auto",
+     .default_text = "auto", .max = 4096, .unit = "tokens",
+     .help = "prompt tokens that are kept or pruned together: auto is sentences and lines, 0 is single tokens"},
     {.name = "pool-window", .type = OPTION_INT, .value = &o.pool_window, .default_text = "13", .min = 1, .max = 1023,
      .unit = "tokens", .help = "smoothing window: odd width of the average along the prompt"},
     {.name = "tail-tokens", .type = OPTION_INT, .value = &o.tail_tokens, .default_text = "128", .max = 1e9,
@@ -175,11 +176,7 @@ struct answers {
 static int select_at(const struct run *run, const struct model_pair_prompt *prompt, double rate,
                      struct token_range **kept_p)
 {
-    const struct select_policy policy = {.keep_rate = rate,
-                                         .chunk_tokens = run->prefill.chunk_tokens,
-                                         .keep_first = prompt->tokens[0] == model_pair_spec(run->pair)->bos_id,
-                                         .tail_tokens = prompt->tail_tokens};
-    return select_kept(prompt->importance, prompt->n, &policy, kept_p);
+    return model_pair_select(run->pair, prompt, &run->prefill, rate, kept_p);
 }
 
 static void requests_make(const struct run *run, struct answers *a)

@@ -17,7 +17,8 @@ struct model_pair {
     struct engine *main, *spec;
     struct scheduler *scheduler;
     struct scorer *scorers[2];
-    int32_t *kept_tokens; // [max_prompt]
+    struct sentence_table sentences; // of the speculator's tokenizer; empty with random weights
+    int32_t *kept_tokens;            // [max_prompt]
     // Of the current call; the id of a prompt or request is its place in the array:
     struct model_pair_prompt *prompts;
     struct model_pair_request *requests;
@@ -106,6 +107,16 @@ static struct scorer *pair_create_scorer(struct model_pair *p, const struct mode
     return scorer_create(&model, pair_on_scored, p);
 }
 
+static enum status pair_read_sentences(struct model_pair *p, const struct model_pair_options *o)
+{
+    struct tokenizer *tokenizer;
+    if (o->dummy) return STATUS_OK;
+    TRY(tokenizer_open(o->spec, &tokenizer));
+    p->sentences = sentence_table_create(tokenizer);
+    tokenizer_free(tokenizer);
+    return STATUS_OK;
+}
+
 // The scheduler and the scorer of the main model use the same KV blocks, never in the same call.
 enum status model_pair_open(const struct model_pair_options *o, struct model_pair **pair_p)
 {
@@ -115,6 +126,7 @@ enum status model_pair_open(const struct model_pair_options *o, struct model_pai
     enum status status = comm_open_self(&p->comm);
     if (status == STATUS_OK) status = pair_open_engine(o, o->main, context, p->comm, &p->main);
     if (status == STATUS_OK) status = pair_open_engine(o, o->spec, scored, p->comm, &p->spec);
+    if (status == STATUS_OK) status = pair_read_sentences(p, o);
     const struct scheduler_limits limits = {.token_budget = o->token_budget,
                                             .max_seqs = o->max_seqs,
                                             .context_tokens = context,
@@ -139,6 +151,7 @@ void model_pair_close(struct model_pair *p)
     if (p->spec) engine_close(p->spec);
     if (p->main) engine_close(p->main);
     if (p->comm) p->comm->ops->close(p->comm);
+    sentence_table_free(&p->sentences);
     free(p->kept_tokens);
     free(p);
 }
@@ -218,4 +231,18 @@ enum status model_pair_generate(struct model_pair *p, struct model_pair_request 
     while (status == STATUS_OK && p->pending)
         status = scheduler_step(p->scheduler);
     return pair_end_call(p, status);
+}
+
+int model_pair_select(const struct model_pair *p, const struct model_pair_prompt *prompt, const struct prefill *prefill,
+                      double keep_rate, struct token_range **kept_p)
+{
+    struct select_policy policy = select_policy_of(prefill);
+    uint8_t *ends = sentence_ends_create(p->sentences.n ? &p->sentences : NULL, prompt->tokens, prompt->n);
+    policy.keep_rate = keep_rate;
+    policy.keep_first = prompt->tokens[0] == model_pair_spec(p)->bos_id;
+    policy.tail_tokens = prompt->tail_tokens;
+    policy.ends = ends;
+    int n_kept = select_kept(prompt->importance, prompt->n, &policy, kept_p);
+    free(ends);
+    return n_kept;
 }

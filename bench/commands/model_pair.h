@@ -38,6 +38,11 @@ struct model_pair_prompt {
 enum status model_pair_score(struct model_pair *p, bool by_main, const struct prefill *prefill,
                              struct model_pair_prompt *prompts, int n_prompts);
 
+// Selects the kept tokens of a scored prompt at a keep rate, with the chunks of `prefill`. Returns the number of
+// ranges; the caller frees *kept_p.
+int model_pair_select(const struct model_pair *p, const struct model_pair_prompt *prompt, const struct prefill *prefill,
+                      double keep_rate, struct token_range **kept_p);
+
 struct model_pair_request {
     const int32_t *tokens; // [n] the whole prompt
     int n;

@@ -47,8 +47,8 @@ static const struct option options[] = {
              "shares of the full-prompt score, comma-separated"},
     {.name = "look-aheads", .type = OPTION_STRING, .value = &o.look_aheads, .default_text = "8", .unit = "steps",
      .help = "look-ahead tokens from 1 to 64, comma-separated"},
-    {.name = "chunk-tokens", .type = OPTION_STRING, .value = &o.chunk_tokens, .default_text = "32,0", .unit = "tokens",
-     .help = "chunk sizes, comma-separated; 0 is single tokens. Policies without a model use the first one"},
+    {.name = "chunk-tokens", .type = OPTION_STRING, .value = &o.chunk_tokens, .default_text = "auto,32,0", .unit = "tokens",
+     .help = "chunk sizes, comma-separated; auto is spans, 0 is single tokens. Policies without a model use the first one"},
     {.name = "pool-window", .type = OPTION_INT, .value = &o.pool_window, .default_text = "13", .min = 1, .max = 1023,
      .unit = "tokens", .help = "smoothing window: odd width of the average along the prompt"},
     {.name = "tail-tokens", .type = OPTION_INT, .value = &o.tail_tokens, .default_text = "128", .max = 1e9, .unit = "tokens",
@@ -104,12 +104,8 @@ double quality_choose_rate(const struct quality *q, const struct model_pair_prom
 int quality_select(const struct quality *q, const struct model_pair_prompt *prompt, int chunk_tokens, double keep_rate,
                    struct token_range **kept_p)
 {
-    const struct select_policy policy = {.keep_rate = keep_rate,
-                                         .chunk_tokens = chunk_tokens,
-                                         .paper_exact = q->flags->paper_exact,
-                                         .keep_first = prompt->tokens[0] == model_pair_spec(q->pair)->bos_id,
-                                         .tail_tokens = prompt->tail_tokens};
-    return select_kept(prompt->importance, prompt->n, &policy, kept_p);
+    const struct prefill prefill = quality_prefill(q, q->look_aheads.count[0], chunk_tokens);
+    return model_pair_select(q->pair, prompt, &prefill, keep_rate, kept_p);
 }
 
 int quality_kept_tokens(const struct token_range *kept, int n_kept)
@@ -169,7 +165,8 @@ static enum status quality_configure(struct quality *q)
     enum status status = bench_counts_parse("prompt-tokens", o.prompt_tokens, 1, 10000000, &q->lengths);
     if (status == STATUS_OK)
         status = bench_counts_parse("look-aheads", o.look_aheads, 1, LOOK_AHEAD_MAX, &q->look_aheads);
-    if (status == STATUS_OK) status = bench_counts_parse("chunk-tokens", o.chunk_tokens, 0, 1000000, &q->chunks);
+    if (status == STATUS_OK)
+        status = bench_counts_or_auto_parse("chunk-tokens", o.chunk_tokens, 0, 1000000, &q->chunks);
     if (status == STATUS_OK)
         status = bench_reals_parse("keep-rates", o.keep_rates, 1e-6, 1, q->keep_rates, &q->n_keep_rates);
     if (status == STATUS_OK && o.qualities)

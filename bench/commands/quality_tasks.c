@@ -252,7 +252,9 @@ static char *line_name(const struct task_line *line)
 {
     if (line->policy == EVERYTHING) return mem_string(line_policy(line));
     char *steps = line_is_importance(line) ? mem_format(", look-ahead %d", line->look_ahead) : mem_string("");
-    char *chunks = line->chunk_tokens ? mem_format("chunks of %d", line->chunk_tokens) : mem_string("single tokens");
+    char *chunks = line->chunk_tokens == CHUNK_TOKENS_AUTO ? mem_string("spans")
+                   : line->chunk_tokens                    ? mem_format("chunks of %d", line->chunk_tokens)
+                                                           : mem_string("single tokens");
     char *name = mem_format("%s%s, %s", line_policy(line), steps, chunks);
     free(steps);
     free(chunks);
@@ -264,13 +266,16 @@ static json_t *cell_row(const struct quality *q, const struct task_table *t, con
     const struct task_cell *cell = &line->cells[k];
     const double n = t->documents;
     char *name = line_name(line);
-    json_t *row = json_pack(
-        "{s:s,s:o,s:s,s:s,s:o,s:o,s:b,s:o,s:f,s:f,s:f,s:i}", "task", task_name(t->task), "tokens",
-        t->tokens ? json_integer(t->tokens) : json_null(), "policy", line_policy(line), "name", name, "look_ahead",
-        line_is_importance(line) ? json_integer(line->look_ahead) : json_null(), "chunk_tokens",
-        line->policy == EVERYTHING ? json_null() : json_integer(line->chunk_tokens), "paper_exact",
-        q->flags->paper_exact, "quality", line->policy == CONTRACT ? json_real(q->qualities[k]) : json_null(),
-        "keep_rate", cell->rate / n, "kept_ratio", cell->kept / n, "score", cell->right / n, "documents", t->documents);
+    json_t *row =
+        json_pack("{s:s,s:o,s:s,s:s,s:o,s:o,s:b,s:o,s:f,s:f,s:f,s:i}", "task", task_name(t->task), "tokens",
+                  t->tokens ? json_integer(t->tokens) : json_null(), "policy", line_policy(line), "name", name,
+                  "look_ahead", line_is_importance(line) ? json_integer(line->look_ahead) : json_null(), "chunk_tokens",
+                  line->policy == EVERYTHING                ? json_null()
+                  : line->chunk_tokens == CHUNK_TOKENS_AUTO ? json_string("auto")
+                                                            : json_integer(line->chunk_tokens),
+                  "paper_exact", q->flags->paper_exact, "quality",
+                  line->policy == CONTRACT ? json_real(q->qualities[k]) : json_null(), "keep_rate", cell->rate / n,
+                  "kept_ratio", cell->kept / n, "score", cell->right / n, "documents", t->documents);
     free(name);
     return row;
 }

@@ -267,7 +267,7 @@ static int kept_tokens_expected(const struct sched_view *view, const struct requ
 {
     const struct prefill *p = &spec->prefill;
     double rate = p->quality > 0 ? rate_mean_get(&view->quality_rate, view->now_us) : p->keep_rate;
-    int chunk = p->chunk_tokens ? p->chunk_tokens : 1;
+    int tokens = prefill_chunk_tokens(p), chunk = tokens > 0 ? tokens : 1; // spans use the budget to the last token
     int64_t kept = (int64_t)chunk * prefill_keep_budget((spec->n_tokens - 1) / chunk + 1, rate);
     if (!p->paper_exact) {
         kept += prefill_tail_tokens(view->options.tail_tokens, spec->n_tokens);

@@ -33,7 +33,7 @@ static void item_fill(struct fuzz_script *script, struct item *item)
     m->n_token_ids = fuzz_tokens(script, item->tokens);
     m->keep_rate = flags & 1 ? fuzz_real(script) : 0.3;
     m->look_ahead = flags & 2 ? (uint32_t)fuzz_number(script) : 4;
-    m->chunk_tokens = flags & 4 ? (uint32_t)fuzz_number(script) : 8;
+    m->chunk_tokens = flags & 4 ? (int32_t)fuzz_number(script) : CHUNK_TOKENS_AUTO;
     m->pool_window = flags & 8 ? (uint32_t)fuzz_number(script) : 13;
     if (flags & 16) pinned_fill(script, item);
     m->tail_tokens = flags & 32 ? (uint32_t)fuzz_number(script) : 4;

@@ -60,7 +60,7 @@ equal "$(jq -cS '{id, text, token_ids}' "$work/out.jsonl" | sort)" "$(jq -cS '{i
 # Score, tokenize, detokenize, chat.
 "$bin/forepack" score --server "$server" --prompt-file "$work/prompt" --keep-rate 0.2 --json >"$work/score.json"
 equal true "$(jq '(.token_ids | length) == (.importance | length) and (.kept | length) > 0' "$work/score.json")" "score"
-"$bin/forepack" score --server "$server" --prompt-file "$work/prompt" --html "$work/score.html"
+"$bin/forepack" score --server "$server" --prompt-file "$work/prompt" --chunk-tokens 32 --html "$work/score.html"
 grep -q 'class="tok kept i[0-9]"' "$work/score.html" && grep -q 'class="edge"' "$work/score.html" || fail "score --html wrote no page"
 equal "Hello there" "$("$bin/forepack" tokenize --model "$main_model" --no-special "Hello there" |
     "$bin/forepack" detokenize --model "$main_model" -)" "tokenize and back"

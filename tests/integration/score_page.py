@@ -61,10 +61,10 @@ def write(path, data):
         file.write(data)
 
 
-def check_prompt(name, prompt):
+def check_prompt(name, prompt, size):
     path, output = folder + "/score.txt", folder + "/score.html"
     write(path, prompt)
-    run = [*command, "--prompt-file", path, "--keep-rate", "0.4"]
+    run = [*command, "--prompt-file", path, "--keep-rate", "0.4", "--chunk-tokens", size]
     score = json.loads(subprocess.run([*run, "--json"], check=True, stdout=subprocess.PIPE).stdout)
     subprocess.run([*run, "--html", output], check=True)
     with open(output, encoding="utf-8") as file:  # which refuses bytes that are no UTF-8
@@ -73,7 +73,8 @@ def check_prompt(name, prompt):
     check(not page.open, name, "elements are left open:", page.open)
     shown = "".join(s[2] for s in page.spans).removeprefix("<|begin_of_text|>")
     check(shown == prompt.decode(), name, "another text:", page.spans)
-    check(page.edges == (len(score["token_ids"]) - 1) // 32, name, "borders of chunks:", page.edges)
+    borders = 0 if size == "auto" else (len(score["token_ids"]) - 1) // int(size)
+    check(page.edges == borders, name, "borders of chunks:", page.edges)
     ends = [s[0] for s in page.spans[1:]] + [len(score["token_ids"])]
     check(page.spans[0][0] == 0 and all(s[0] < end for s, end in zip(page.spans, ends)), name, "tokens are left out")
     alone = [s for s, end in zip(page.spans, ends) if len(s[2]) < 2 or end == s[0] + 1]
@@ -85,7 +86,8 @@ def check_prompt(name, prompt):
 
 
 for item in PROMPTS.items():
-    check_prompt(*item)
+    check_prompt(*item, "auto")
+    check_prompt(*item, "32")
 write(folder + "/broken.txt", b"cut \xe6\x9d off")
 refused = subprocess.run([*command, "--prompt-file", folder + "/broken.txt", "--html", folder + "/broken.html"], stderr=subprocess.PIPE)
 check(refused.returncode == 2 and b"text is not UTF-8: byte 4 is wrong" in refused.stderr, refused)
