@@ -248,10 +248,10 @@ static enum status front_open(struct front *front)
     front->pinned_turn_tokens = (int)o.pinned_turn_tokens;
     prefill_defaults(&front->prefill);
     prefill_mode_parse(o.prefill, &front->prefill.mode);
-    draft_mode_parse(o.drafts, &front->prefill.drafts);
     bool fixed = options_given(options, "keep-rate");
     front->prefill.keep_rate = fixed ? o.keep_rate : 1; // without a calibration, every token is kept
     front->prefill.quality = fixed ? 0 : o.quality;
+    draft_mode_parse(o.drafts, &front->prefill.drafts);
     atomic_init(&front->max_queue_requests, (int)o.max_queue_requests);
     front->started_us = clock_now_us();
     return STATUS_OK;

@@ -273,8 +273,8 @@ START_TEST(unsupported_parameters_are_refused_unless_they_are_harmless)
         "{\"truncate_prompt_tokens\":10}",
     };
     static const char *const harmless[] = {
-        "{\"use_beam_search\":false}", "{\"skip_special_tokens\":true}", "{\"quality\":null}",
-        "{\"quality\":0.5}",           "{\"n\":2,\"best_of\":2}",        "{\"store\":true,\"metadata\":{}}",
+        "{\"use_beam_search\":false}", "{\"skip_special_tokens\":true}",   "{\"quality\":null}",
+        "{\"n\":2,\"best_of\":2}",     "{\"store\":true,\"metadata\":{}}",
     };
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         ck_generation_refused(refused[i], STATUS_UNSUPPORTED, "");

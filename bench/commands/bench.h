@@ -14,6 +14,7 @@ int bench_perplexity(int argc, char **argv);
 int bench_serve(int argc, char **argv);
 int bench_quality(int argc, char **argv);
 int bench_documents(int argc, char **argv);
+int bench_calibrate(int argc, char **argv);
 int bench_prepack(int argc, char **argv);
 int bench_router(int argc, char **argv);
 int bench_router_grpc(int argc, char **argv);

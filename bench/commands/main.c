@@ -24,6 +24,7 @@ static const struct program_command commands[] = {
     {"template", bench_template, "CPU time to parse and render a chat template"},
     {"grammar", bench_grammar, "CPU time to compute the token masks of structured output"},
     {"plan", bench_plan, "'forepack plan': memory and cost of a model on GPUs"},
+    {"calibrate", bench_calibrate, "'forepack calibrate': the keep rates of a speculator for a quality"},
     {"generate", bench_generate, "'forepack generate --model': one request without a cluster"},
 };
 

@@ -47,6 +47,7 @@ static void pair_on_scored(void *arg, const struct score_result *result)
     struct model_pair_prompt *prompt = &p->prompts[result->request];
     p->pending--;
     prompt->score_us = result->score_us;
+    if (result->evidence) prompt->evidence = *result->evidence;
     if (result->error)
         snprintf(p->error, sizeof p->error, "%s", result->error);
     else
@@ -175,7 +176,9 @@ enum status model_pair_score(struct model_pair *p, bool by_main, const struct pr
                                         .tokens = prompts[i].tokens,
                                         .n = prompts[i].n,
                                         .prefill = *prefill,
-                                        .want_importance = true};
+                                        .tail_tokens = prompts[i].tail_tokens,
+                                        .want_importance = true,
+                                        .want_evidence = true};
         scorer_add(scorer, &item);
     }
     enum status status = STATUS_OK;

@@ -6,6 +6,7 @@
 
 #include "model/generation.h"
 #include "model/model.h"
+#include "speculator/evidence.h"
 
 struct model_pair;
 
@@ -27,8 +28,10 @@ const struct model_config *model_pair_spec(const struct model_pair *p);
 struct model_pair_prompt {
     const int32_t *tokens; // [n]
     int n;
+    int tail_tokens;   // the tail window, which the evidence leaves out
     float *importance; // the caller's, [n]
-    int64_t score_us;  // until the result, since the call
+    struct evidence evidence;
+    int64_t score_us; // until the result, since the call
 };
 
 // Scores the prompts with the speculator, or with the main model.

@@ -42,6 +42,9 @@ static const struct option options[] = {
              "while it answers the whole prompt), random, positional (first and last tokens)"},
     {.name = "keep-rates", .type = OPTION_STRING, .value = &o.keep_rates, .default_text = "0.7,0.5,0.3,0.1,0.05",
      .help = "keep rates, comma-separated; compared with everything kept"},
+    {.name = "quality", .type = OPTION_STRING, .value = &o.qualities,
+     .help = "answers: also the quality contract, with the keep rate that the speculator's calibration chooses for these "
+             "shares of the full-prompt score, comma-separated"},
     {.name = "look-aheads", .type = OPTION_STRING, .value = &o.look_aheads, .default_text = "8", .unit = "steps",
      .help = "look-ahead tokens from 1 to 64, comma-separated"},
     {.name = "chunk-tokens", .type = OPTION_STRING, .value = &o.chunk_tokens, .default_text = "32,0", .unit = "tokens",
@@ -80,13 +83,22 @@ const char *quality_policy_name(enum quality_policy policy)
     return names[policy];
 }
 
-struct prefill quality_prefill(const struct quality *q, int look_ahead)
+struct prefill quality_prefill(const struct quality *q, int look_ahead, int chunk_tokens)
 {
     struct prefill prefill;
     prefill_defaults(&prefill);
     prefill.look_ahead = look_ahead;
+    prefill.chunk_tokens = chunk_tokens;
     prefill.pool_window = (int)q->flags->pool_window;
+    prefill.paper_exact = q->flags->paper_exact;
     return prefill;
+}
+
+double quality_choose_rate(const struct quality *q, const struct model_pair_prompt *prompt,
+                           const struct prefill *prefill, double quality)
+{
+    if (!q->calibration || !calibration_covers(q->calibration, prefill, prompt->n, prompt->tail_tokens)) return 1;
+    return calibration_choose(q->calibration, &prompt->evidence, quality).rate;
 }
 
 int quality_select(const struct quality *q, const struct model_pair_prompt *prompt, int chunk_tokens, double keep_rate,
@@ -96,7 +108,7 @@ int quality_select(const struct quality *q, const struct model_pair_prompt *prom
                                          .chunk_tokens = chunk_tokens,
                                          .paper_exact = q->flags->paper_exact,
                                          .keep_first = prompt->tokens[0] == model_pair_spec(q->pair)->bos_id,
-                                         .tail_tokens = quality_tail_tokens(q, prompt->n)};
+                                         .tail_tokens = prompt->tail_tokens};
     return select_kept(prompt->importance, prompt->n, &policy, kept_p);
 }
 
@@ -160,8 +172,20 @@ static enum status quality_configure(struct quality *q)
     if (status == STATUS_OK) status = bench_counts_parse("chunk-tokens", o.chunk_tokens, 0, 1000000, &q->chunks);
     if (status == STATUS_OK)
         status = bench_reals_parse("keep-rates", o.keep_rates, 1e-6, 1, q->keep_rates, &q->n_keep_rates);
+    if (status == STATUS_OK && o.qualities)
+        status = bench_reals_parse("quality", o.qualities, 1e-6, 1, q->qualities, &q->n_qualities);
     if (status == STATUS_OK) status = policies_parse(o.policies, q->policy);
     return status == STATUS_OK ? quality_check_flags(q) : status;
+}
+
+// Without a calibration the contract keeps every token.
+static enum status quality_read_calibration(struct quality *q)
+{
+    struct calibration calibration;
+    enum status status = calibration_read(o.spec, &calibration);
+    if (status == STATUS_NOT_FOUND) return STATUS_OK;
+    if (status == STATUS_OK) q->calibration = mem_copy(&calibration, sizeof calibration);
+    return status;
 }
 
 static enum status quality_open_pair(struct quality *q)
@@ -180,8 +204,10 @@ static enum status quality_open_pair(struct quality *q)
         .max_output = ttft ? 1 : TASK_ANSWER_TOKENS,
         .look_ahead = counts_max(&q->look_aheads),
     };
-    enum status status = model_pair_open(&pair, &q->pair);
-    return status == STATUS_OK && !ttft ? tokenizer_open(o.main, &q->tokenizer) : status;
+    TRY(model_pair_open(&pair, &q->pair));
+    if (ttft) return STATUS_OK;
+    if (q->n_qualities) TRY(quality_read_calibration(q));
+    return tokenizer_open(o.main, &q->tokenizer);
 }
 
 int bench_quality(int argc, char **argv)
@@ -205,6 +231,7 @@ int bench_quality(int argc, char **argv)
     }
     int code = status == STATUS_OK ? 0 : report_failure(status);
     model_pair_close(q.pair);
+    free(q.calibration);
     tokenizer_free(q.tokenizer);
     json_decref(q.rows);
     options_free(options);

@@ -12,10 +12,11 @@
 #include "bench/tasks.h"
 #include "cli/progress.h"
 #include "model/tokenizer.h"
+#include "speculator/calibration.h"
 #include "speculator/select.h"
 
 struct quality_flags {
-    char *task, *main, *spec, *shape, *spec_shape, *backend, *dtype, *prompt_tokens, *policies, *keep_rates,
+    char *task, *main, *spec, *shape, *spec_shape, *backend, *dtype, *prompt_tokens, *policies, *keep_rates, *qualities,
         *look_aheads, *chunk_tokens, *report;
     int64_t threads, token_budget, max_seqs, documents, first, seed, pool_window, tail_tokens, rounds;
     bool paper_exact, json;
@@ -36,6 +37,9 @@ struct quality {
     struct bench_counts lengths, look_aheads, chunks;
     double keep_rates[BENCH_COUNTS_MAX];
     int n_keep_rates;
+    double qualities[BENCH_COUNTS_MAX]; // targets of the quality contract
+    int n_qualities;
+    struct calibration *calibration; // of the speculator; NULL: none
     bool policy[QUALITY_POLICIES];
     struct model_pair *pair;
     struct tokenizer *tokenizer; // not for ttft
@@ -48,7 +52,10 @@ const char *quality_policy_name(enum quality_policy policy);
 // The tail window of a prompt of n tokens.
 int quality_tail_tokens(const struct quality *q, int n);
 // The options of a scoring.
-struct prefill quality_prefill(const struct quality *q, int look_ahead);
+struct prefill quality_prefill(const struct quality *q, int look_ahead, int chunk_tokens);
+// The keep rate that the quality contract chooses for a scored prompt.
+double quality_choose_rate(const struct quality *q, const struct model_pair_prompt *prompt,
+                           const struct prefill *prefill, double quality);
 // Selects the kept tokens of a scored prompt. Returns the number of ranges; the caller frees *kept_p.
 int quality_select(const struct quality *q, const struct model_pair_prompt *prompt, int chunk_tokens, double keep_rate,
                    struct token_range **kept_p);

@@ -12,7 +12,7 @@
 #include "bench/quantiles.h"
 #include "bench/random.h"
 
-enum { EVERYTHING = QUALITY_POLICIES };                    // as the policy of a line
+enum { EVERYTHING = QUALITY_POLICIES, CONTRACT };          // further policies of a line
 enum { GROUP_TOKENS = 1 << 14, GROUP_DOCUMENTS_MAX = 64 }; // of a group, about
 
 // A line of the table of a class and a prompt length.
@@ -20,8 +20,8 @@ struct task_line {
     int policy, look_ahead, chunk_tokens;
     struct task_cell {
         int right;
-        double kept;           // share, summed over the documents
-    } cells[BENCH_COUNTS_MAX]; // [n_keep_rates]; 1 with everything kept
+        double rate, kept;     // keep rates and kept shares, summed over the documents
+    } cells[BENCH_COUNTS_MAX]; // by keep rate, by quality, or one with everything kept
 };
 
 struct task_table {
@@ -34,17 +34,28 @@ struct task_table {
 
 static const char *line_policy(const struct task_line *line)
 {
-    return line->policy == EVERYTHING ? "everything" : quality_policy_name(line->policy);
+    return line->policy == EVERYTHING ? "everything"
+           : line->policy == CONTRACT ? "quality"
+                                      : quality_policy_name(line->policy);
 }
 
-static int line_rates(const struct quality *q, const struct task_line *line)
+static bool line_is_importance(const struct task_line *line)
 {
-    return line->policy == EVERYTHING ? 1 : q->n_keep_rates;
+    return line->policy == QUALITY_IMPORTANCE || line->policy == CONTRACT;
 }
 
-static double line_rate(const struct quality *q, const struct task_line *line, int k)
+static int line_cells(const struct quality *q, const struct task_line *line)
 {
-    return line->policy == EVERYTHING ? 1 : q->keep_rates[k];
+    return line->policy == EVERYTHING ? 1 : line->policy == CONTRACT ? q->n_qualities : q->n_keep_rates;
+}
+
+static double line_rate(const struct quality *q, const struct task_line *line, int k,
+                        const struct model_pair_prompt *prompt)
+{
+    if (line->policy == EVERYTHING) return 1;
+    if (line->policy != CONTRACT) return q->keep_rates[k];
+    const struct prefill prefill = quality_prefill(q, line->look_ahead, line->chunk_tokens);
+    return quality_choose_rate(q, prompt, &prefill, q->qualities[k]);
 }
 
 // ---- a group of documents -------------------------------------------------------------------------------------------
@@ -75,6 +86,7 @@ static enum status group_make_documents(struct group *g)
         g->prompts[i] = (struct model_pair_prompt){
             .tokens = g->documents[i].ids,
             .n = g->documents[i].n,
+            .tail_tokens = quality_tail_tokens(g->q, g->documents[i].n),
             .importance = mem_alloc_array((size_t)g->documents[i].n, sizeof(float)),
         };
     }
@@ -89,7 +101,7 @@ static void group_rank(struct group *g, enum quality_policy policy)
     for (int i = 0; i < g->n; i++) {
         struct model_pair_prompt *p = &g->prompts[i];
         struct random_source random = random_stream(~(uint64_t)flags->seed, (uint64_t)(g->first + i));
-        const int ranked = flags->paper_exact ? p->n : p->n - quality_tail_tokens(g->q, p->n);
+        const int ranked = flags->paper_exact ? p->n : p->n - p->tail_tokens;
         for (int t = 0; t < p->n; t++) {
             float rank = policy == QUALITY_RANDOM ? (float)random_unit(&random) : (float)abs(2 * t - (ranked - 1));
             p->importance[t] = t < ranked ? rank : -1;
@@ -101,11 +113,11 @@ static void group_rank(struct group *g, enum quality_policy policy)
 static enum status group_score(struct group *g, const struct task_line *line)
 {
     const bool by_main = line->policy == QUALITY_ORACLE;
-    if (line->policy != QUALITY_IMPORTANCE && !by_main) {
+    if (!line_is_importance(line) && !by_main) {
         group_rank(g, line->policy);
         return STATUS_OK;
     }
-    const struct prefill prefill = quality_prefill(g->q, line->look_ahead);
+    const struct prefill prefill = quality_prefill(g->q, line->look_ahead, line->chunk_tokens);
     return model_pair_score(g->q->pair, by_main, &prefill, g->prompts, g->n);
 }
 
@@ -133,11 +145,11 @@ static void group_add_request(struct group *g, int i, const struct token_range *
 static void group_add_line(struct group *g, struct task_line *line)
 {
     for (int i = 0; i < g->n; i++)
-        for (int k = 0; k < line_rates(g->q, line); k++) {
+        for (int k = 0; k < line_cells(g->q, line); k++) {
             struct token_range *kept = NULL;
-            int n_kept = line->policy == EVERYTHING ? 0
-                                                    : quality_select(g->q, &g->prompts[i], line->chunk_tokens,
-                                                                     line_rate(g->q, line, k), &kept);
+            const double rate = line_rate(g->q, line, k, &g->prompts[i]);
+            int n_kept = rate == 1 ? 0 : quality_select(g->q, &g->prompts[i], line->chunk_tokens, rate, &kept);
+            line->cells[k].rate += rate;
             group_add_request(g, i, kept, n_kept, &line->cells[k]);
         }
 }
@@ -147,7 +159,9 @@ static enum status group_add_lines(struct group *g)
 {
     for (int l = 0; l < g->table->n_lines; l++) {
         struct task_line *line = &g->table->lines[l];
-        bool scored = l && line[-1].policy == line->policy && line[-1].look_ahead == line->look_ahead;
+        bool scored = l && line_is_importance(line) == line_is_importance(&line[-1]) &&
+                      (line_is_importance(line) || line->policy == line[-1].policy) &&
+                      line[-1].look_ahead == line->look_ahead;
         if (line->policy != EVERYTHING && !scored) TRY(group_score(g, line));
         group_add_line(g, line);
     }
@@ -201,9 +215,9 @@ static void table_add_line(struct task_table *t, int policy, int look_ahead, int
         (struct task_line){.policy = policy, .look_ahead = look_ahead, .chunk_tokens = chunk_tokens};
 }
 
-static void table_add_policy(struct task_table *t, const struct quality *q, enum quality_policy policy, int look_ahead)
+static void table_add_policy(struct task_table *t, const struct quality *q, int policy, int look_ahead)
 {
-    const bool by_model = policy == QUALITY_IMPORTANCE || policy == QUALITY_ORACLE;
+    const bool by_model = policy != QUALITY_RANDOM && policy != QUALITY_POSITIONAL;
     for (int c = 0; c < (by_model ? q->chunks.n : 1); c++)
         table_add_line(t, policy, look_ahead, q->chunks.count[c]);
 }
@@ -211,10 +225,12 @@ static void table_add_policy(struct task_table *t, const struct quality *q, enum
 static struct task_table table_create(const struct quality *q, enum task task, int tokens)
 {
     struct task_table t = {.task = task, .tokens = tokens};
-    t.lines = mem_alloc_array((size_t)(1 + (q->look_aheads.n + 3) * q->chunks.n), sizeof *t.lines);
+    t.lines = mem_alloc_array((size_t)(3 + (2 * q->look_aheads.n + 1) * q->chunks.n), sizeof *t.lines);
     table_add_line(&t, EVERYTHING, 0, 0);
-    for (int a = 0; a < q->look_aheads.n && q->policy[QUALITY_IMPORTANCE]; a++)
-        table_add_policy(&t, q, QUALITY_IMPORTANCE, q->look_aheads.count[a]);
+    for (int a = 0; a < q->look_aheads.n; a++) {
+        if (q->policy[QUALITY_IMPORTANCE]) table_add_policy(&t, q, QUALITY_IMPORTANCE, q->look_aheads.count[a]);
+        if (q->n_qualities) table_add_policy(&t, q, CONTRACT, q->look_aheads.count[a]);
+    }
     if (q->policy[QUALITY_ORACLE]) table_add_policy(&t, q, QUALITY_ORACLE, TASK_ANSWER_TOKENS);
     for (enum quality_policy p = QUALITY_RANDOM; p <= QUALITY_POSITIONAL; p++)
         if (q->policy[p]) table_add_policy(&t, q, p, 0);
@@ -227,6 +243,7 @@ static void table_add(struct task_table *sum, const struct task_table *t)
     for (int l = 0; l < t->n_lines; l++)
         for (int k = 0; k < BENCH_COUNTS_MAX; k++) {
             sum->lines[l].cells[k].right += t->lines[l].cells[k].right;
+            sum->lines[l].cells[k].rate += t->lines[l].cells[k].rate;
             sum->lines[l].cells[k].kept += t->lines[l].cells[k].kept;
         }
 }
@@ -234,7 +251,7 @@ static void table_add(struct task_table *sum, const struct task_table *t)
 static char *line_name(const struct task_line *line)
 {
     if (line->policy == EVERYTHING) return mem_string(line_policy(line));
-    char *steps = line->policy == QUALITY_IMPORTANCE ? mem_format(", look-ahead %d", line->look_ahead) : mem_string("");
+    char *steps = line_is_importance(line) ? mem_format(", look-ahead %d", line->look_ahead) : mem_string("");
     char *chunks = line->chunk_tokens ? mem_format("chunks of %d", line->chunk_tokens) : mem_string("single tokens");
     char *name = mem_format("%s%s, %s", line_policy(line), steps, chunks);
     free(steps);
@@ -245,45 +262,51 @@ static char *line_name(const struct task_line *line)
 static json_t *cell_row(const struct quality *q, const struct task_table *t, const struct task_line *line, int k)
 {
     const struct task_cell *cell = &line->cells[k];
+    const double n = t->documents;
     char *name = line_name(line);
-    json_t *row =
-        json_pack("{s:s,s:o,s:s,s:s,s:o,s:o,s:b,s:f,s:f,s:f,s:i}", "task", task_name(t->task), "tokens",
-                  t->tokens ? json_integer(t->tokens) : json_null(), "policy", line_policy(line), "name", name,
-                  "look_ahead", line->policy == QUALITY_IMPORTANCE ? json_integer(line->look_ahead) : json_null(),
-                  "chunk_tokens", line->policy == EVERYTHING ? json_null() : json_integer(line->chunk_tokens),
-                  "paper_exact", q->flags->paper_exact, "keep_rate", line_rate(q, line, k), "kept_ratio",
-                  cell->kept / t->documents, "score", (double)cell->right / t->documents, "documents", t->documents);
+    json_t *row = json_pack(
+        "{s:s,s:o,s:s,s:s,s:o,s:o,s:b,s:o,s:f,s:f,s:f,s:i}", "task", task_name(t->task), "tokens",
+        t->tokens ? json_integer(t->tokens) : json_null(), "policy", line_policy(line), "name", name, "look_ahead",
+        line_is_importance(line) ? json_integer(line->look_ahead) : json_null(), "chunk_tokens",
+        line->policy == EVERYTHING ? json_null() : json_integer(line->chunk_tokens), "paper_exact",
+        q->flags->paper_exact, "quality", line->policy == CONTRACT ? json_real(q->qualities[k]) : json_null(),
+        "keep_rate", cell->rate / n, "kept_ratio", cell->kept / n, "score", cell->right / n, "documents", t->documents);
     free(name);
     return row;
+}
+
+static void line_print(const struct quality *q, const struct task_table *t, const struct task_line *line)
+{
+    const double n = t->documents;
+    char *name = line_name(line);
+    printf("%-42s", name);
+    for (int k = 0; k < line_cells(q, line); k++) {
+        const struct task_cell *cell = &line->cells[k];
+        printf(" | %5.1f %5.1f", 100 * cell->right / n, 100 * cell->kept / n);
+        if (line->policy == CONTRACT) printf(", for %g at mean rate %.2f", q->qualities[k], cell->rate / n);
+    }
+    printf("\n");
+    free(name);
 }
 
 static void table_print(const struct quality *q, const struct task_table *t)
 {
     char *tokens = t->tokens ? mem_format("%d tokens", t->tokens) : mem_string("all lengths");
-    printf("\n%s, %s, %d documents: right answers and kept tokens in %%, by keep rate\n", task_name(t->task), tokens,
-           t->documents);
+    printf("\n%s, %s, %d documents: right answers and kept tokens in %%, by keep rate\n%-42s", task_name(t->task),
+           tokens, t->documents, "");
     free(tokens);
-    printf("%-42s", "");
     for (int k = 0; k < q->n_keep_rates; k++)
         printf(" | %11g", q->keep_rates[k]);
     printf("\n");
-    for (int l = 0; l < t->n_lines; l++) {
-        const struct task_line *line = &t->lines[l];
-        char *name = line_name(line);
-        printf("%-42s", name);
-        for (int k = 0; k < line_rates(q, line); k++)
-            printf(" | %5.1f %5.1f", 100.0 * line->cells[k].right / t->documents,
-                   100.0 * line->cells[k].kept / t->documents);
-        printf("\n");
-        free(name);
-    }
+    for (int l = 0; l < t->n_lines; l++)
+        line_print(q, t, &t->lines[l]);
     fflush(stdout);
 }
 
 static void table_show(struct quality *q, const struct task_table *t)
 {
     for (int l = 0; l < t->n_lines; l++)
-        for (int k = 0; k < line_rates(q, &t->lines[l]); k++)
+        for (int k = 0; k < line_cells(q, &t->lines[l]); k++)
             json_array_append_new(q->rows, cell_row(q, t, &t->lines[l], k));
     if (!q->flags->json) table_print(q, t);
 }

@@ -34,7 +34,7 @@ static enum status ttft_run(struct quality *q, struct model_pair_prompt *p, int 
         status = model_pair_generate(q->pair, &request, 1);
         if (status == STATUS_OK) samples_add(&t->plain_ms, (double)request.prefill_us / 1000);
     }
-    const struct prefill prefill = quality_prefill(q, look_ahead);
+    const struct prefill prefill = quality_prefill(q, look_ahead, chunk_tokens);
     if (status == STATUS_OK) status = model_pair_score(q->pair, false, &prefill, p, 1);
     if (status != STATUS_OK) return status;
     struct token_range *kept;
@@ -75,8 +75,10 @@ static struct model_pair_prompt ttft_prompt(const struct quality *q, int n)
     int n_main = model_pair_main(q->pair)->vocab_size, n_spec = model_pair_spec(q->pair)->vocab_size;
     int32_t *tokens = mem_alloc_array((size_t)n, sizeof *tokens);
     passes_tokens(tokens, n, n_main < n_spec ? n_main : n_spec);
-    return (struct model_pair_prompt){
-        .tokens = tokens, .n = n, .importance = mem_alloc_array((size_t)n, sizeof(float))};
+    return (struct model_pair_prompt){.tokens = tokens,
+                                      .n = n,
+                                      .tail_tokens = quality_tail_tokens(q, n),
+                                      .importance = mem_alloc_array((size_t)n, sizeof(float))};
 }
 
 static void ttft_prompt_free(struct model_pair_prompt *p)

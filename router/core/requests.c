@@ -275,8 +275,6 @@ void core_request_lost_at_speculator(struct core *c, struct request *r, int64_t 
     }
 }
 
-// --- selections that are reused
-
 static void set_rate(struct request *r, double keep_rate, enum rate_reason reason)
 {
     r->keep_rate = keep_rate;
@@ -284,6 +282,8 @@ static void set_rate(struct request *r, double keep_rate, enum rate_reason reaso
     if (reason == RATE_UNSURE) r->skip = SKIP_UNSURE;
     if (reason == RATE_UNCALIBRATED) r->skip = SKIP_UNCALIBRATED;
 }
+
+// --- selections that are reused
 
 bool core_request_find_selection(struct core *c, struct request *r)
 {

@@ -590,7 +590,7 @@ void http_generation_start(struct http_exchange *x, const struct front *front, s
 void http_usage_add(const struct http_generation *g, struct bytes *out)
 {
     const struct request_usage *u = &g->usage;
-    char text[448];
+    char text[512];
     snprintf(text, sizeof text,
              "{\"prompt_tokens\":%d,\"completion_tokens\":%d,\"total_tokens\":%d,"
              "\"prompt_tokens_details\":{\"cached_tokens\":%d},"

@@ -202,10 +202,10 @@ static void handle_scores(struct core *c, struct node_link *link, const Forepack
             .n_importance = intake_int((uint32_t)from->n_importance),
             .error = node_error_text(from->error),
             .cached_tokens = intake_int(from->cached_tokens),
-            .draft = (const int32_t *)from->draft_ids, // over INT_MAX: negative, which the core refuses
-            .n_draft = intake_int((uint32_t)from->n_draft_ids),
             .keep_rate = from->keep_rate,
             .reason = rate_reason_read(from->rate_reason),
+            .draft = (const int32_t *)from->draft_ids, // over INT_MAX: negative, which the core refuses
+            .n_draft = intake_int((uint32_t)from->n_draft_ids),
         };
         core_scored(c, link->node, &result, now_us);
         free(kept);

@@ -149,8 +149,9 @@ prefill_quality --documents 2 --first 2 --max-num-batched-tokens 100 >"$work/par
 jq -s 'map(map(.score * .documents | round)) | transpose | map(.[0] + .[1] == .[2])' \
     "$work/part1.json" "$work/part2.json" "$work/quality.json" >"$work/parts.json"
 check_json "$work/parts.json" 'length == 15 and all'
-prefill_quality --task all --documents 1 --policies importance >"$work/all.json"
-check_json "$work/all.json" '[.[] | select(.policy == "importance" and .tokens == 512) | .task]
+prefill_quality --task all --documents 1 --policies importance --quality 0.9,1 >"$work/all.json"
+check_json "$work/all.json" '([.[] | select(.policy == "quality") | .quality] | length == 36 and (unique == [0.9, 1]))
+    and all(.[]; .keep_rate > 0 and .keep_rate <= 1 and (.quality != 1 or .keep_rate == 1)) and [.[] | select(.policy == "importance" and .tokens == 512) | .task]
     == ["needle", "facts", "two_hop", "count", "copy", "instruction"]'
 "$bin/forepack" bench prefill-quality --task ttft --shape "$work/shape.json" --spec-shape "$shape" --prompt-tokens 300,200 \
     --keep-rates 0.3 --look-aheads 2 --rounds 2 --json >"$work/ttft.json" 2>"$work/ttft.log"
@@ -250,9 +251,10 @@ refused "give --qps or --concurrency" serve --prompt-tokens 5
 refused "one of --qps and --concurrency" serve --prompt-tokens 5 --qps 1 --concurrency 1
 refused "--qps '1,0': must be numbers from" serve --prompt-tokens 5 --qps 1,0
 refused "--search: give --qps" serve --prompt-tokens 5 --concurrency 1 --search
-refused "--prompt-tokens 200: must be 256 or more" prefill-quality --prompt-tokens 200
+refused "--prompt-tokens 100: must be 128 or more" prefill-quality --prompt-tokens 100
 refused "--policies 'oracle,last': must be importance, oracle, random and positional, comma-separated" prefill-quality --policies oracle,last
-refused "--tokens '200-300': must be a range A-B with 256 <= A <= B <= 1048576" documents --tokens 200-300
+refused "--tokens '100-300': must be a range A-B with 128 <= A <= B <= 1048576" documents --tokens 100-300
+refused "a count document of 150 tokens has no room for what its question needs" documents --tokens 150 --task count --count 20
 refused "--pool-window 4: must be odd" prefill-quality --pool-window 4
 refused "the model's context is 512 tokens, but 601 are needed" prefill-quality --task ttft --shape "$shape" --prompt-tokens 600
 refused "--model DIR and --prompts FILE are required" perplexity --model "$source_dir/deploy/demo-model/speculator"
