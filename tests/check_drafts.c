@@ -59,7 +59,7 @@ static void take_report(void *arg, const struct step_report *report)
         ck_assert_int_le(out->n_tokens, out->draft_accepted + 1);
         ck_assert_int_le(o->n + out->n_tokens, OUTPUT_MAX);
         ck_assert_msg(out->finish != SEQUENCE_ERROR, "%s", out->error);
-        memcpy(o->tokens + o->n, out->tokens, (size_t)out->n_tokens * sizeof *o->tokens);
+        if (out->n_tokens) memcpy(o->tokens + o->n, out->tokens, (size_t)out->n_tokens * sizeof *o->tokens);
         o->n += out->n_tokens;
         o->passes++;
         o->finish = out->finish;
