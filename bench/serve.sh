@@ -51,7 +51,8 @@ start_cluster() {
     local n router_flags worker_flags
     read -ra router_flags <<<"$2"
     read -ra worker_flags <<<"$3"
-    "$bin/forepack-router" --model "$pair/main" --port "$port" --http-port -1 \
+    # Levels of load send the same prompts: every one of them is scored.
+    "$bin/forepack-router" --model "$pair/main" --port "$port" --http-port -1 --selection-cache-mib 0 \
         --node-listen "127.0.0.1:$node_port" --log-level warn "${router_flags[@]}" 2>>"$out/serve.log" &
     pids+=($!)
     "$bin/forepack-worker" --model "$pair/main" --router "127.0.0.1:$node_port" --threads "$threads" --log-level warn \

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Other programs of Forepack, which are installed in the same folder as this one. `forepack` is a client; commands that
-// run a model (bench, plan, generate --model) belong to forepack-bench, so that the client needs no MPI and no kernels.
+// run a model (bench, plan, calibrate, generate --model) belong to forepack-bench, so that the client needs no MPI and
+// no kernels.
 #pragma once
 
 // Path of the program NAME beside this one; free() it.

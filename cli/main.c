@@ -15,6 +15,11 @@ static int command_plan(int argc, char **argv)
     return companion_exec("forepack-bench", argv);
 }
 
+static int command_calibrate(int argc, char **argv)
+{
+    return companion_exec("forepack-bench", argv);
+}
+
 static int command_bench(int argc, char **argv)
 {
     return companion_exec("forepack-bench", argv + 1);
@@ -34,6 +39,7 @@ static const struct program_command commands[] = {
     {"detokenize", command_detokenize, "print the text of token ids"},
     {"render", command_render, "print the prompt that a chat template makes of a conversation"},
     {"plan", command_plan, "print memory and cost of a model on given GPUs"},
+    {"calibrate", command_calibrate, "measure which keep rates of a speculator reach a quality"},
     {"bench", command_bench, "measure the engine, kernels, packing, the router, or a cluster under load"},
 };
 

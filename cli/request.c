@@ -57,12 +57,13 @@ static enum status spec_check(const struct request_spec *spec)
 
 // --- flags
 
-#define FLAG_VALUE_INT(value)         clamp_int(value)
-#define FLAG_VALUE_OPTIONAL(value)    clamp_int(value)
-#define FLAG_VALUE_UINT64(value)      (uint64_t)(value)
-#define FLAG_VALUE_REAL(value)        (value)
-#define FLAG_VALUE_ROUTER_REAL(value) (value)
-#define FLAG_VALUE_BOOL(value)        (value)
+#define FLAG_VALUE_INT(value)           clamp_int(value)
+#define FLAG_VALUE_OPTIONAL(value)      clamp_int(value)
+#define FLAG_VALUE_UINT64(value)        (uint64_t)(value)
+#define FLAG_VALUE_REAL(value)          (value)
+#define FLAG_VALUE_ROUTER_REAL(value)   (value)
+#define FLAG_VALUE_OPTIONAL_REAL(value) (value)
+#define FLAG_VALUE_BOOL(value)          (value)
 #define COPY_GIVEN(object, type, field, flag)                                                                          \
     if (options_given(table, flag)) {                                                                                  \
         spec->object.field = FLAG_VALUE_##type(request_flags.field);                                                   \
@@ -140,7 +141,10 @@ enum status request_spec_from_flags(const struct option *table, struct request_s
     PREFILL_FIELDS(COPY_TO_PREFILL)
     if (options_given(table, "max-tokens") && f->max_tokens < 1) // 0 in the struct means "not given"
         return status_fail(STATUS_INVALID, "--max-tokens %lld: must be 1 or more", (long long)f->max_tokens);
+    if (options_given(table, "quality") && f->quality <= 0) // likewise
+        return status_fail(STATUS_INVALID, "--quality %.10g: must be over 0 and at most 1", f->quality);
     spec->prefill_mode_given = f->prefill && prefill_mode_parse(f->prefill, &spec->prefill.mode);
+    spec->draft_mode_given = f->drafts && draft_mode_parse(f->drafts, &spec->prefill.drafts);
     spec->return_kept = f->return_kept;
     spec->priority = (int32_t)f->priority;
     spec->tenant = mem_string(f->tenant);
@@ -255,6 +259,14 @@ static enum status mode_from_json(const json_t *value, struct request_spec *spec
     return STATUS_OK;
 }
 
+static enum status drafts_from_json(const json_t *value, struct request_spec *spec)
+{
+    const char *name = json_string_value(value);
+    if (!name || !draft_mode_parse(name, &spec->prefill.drafts)) return json_refuse_type("drafts", "auto or off");
+    spec->draft_mode_given = true;
+    return STATUS_OK;
+}
+
 static enum status id_from_json(const json_t *value, struct request_spec *spec)
 {
     if (!json_is_integer(value)) return string_from_json("id", value, &spec->id);
@@ -301,6 +313,7 @@ static enum status key_from_json(struct request_spec *spec, const char *key, con
         strcmp(key, "structured_outputs") == 0)
         return STATUS_OK; // grammar_from_json() reads these fields together
     if (strcmp(key, "prefill") == 0) return mode_from_json(value, spec);
+    if (strcmp(key, "drafts") == 0) return drafts_from_json(value, spec);
     if (strcmp(key, "return_kept") == 0) return json_read_bool(key, value, &spec->return_kept);
     if (strcmp(key, "priority") == 0) return json_read_int(key, value, &spec->priority);
     if (strcmp(key, "tenant") == 0) return string_from_json(key, value, &spec->tenant);
@@ -382,6 +395,9 @@ Forepack__V1__PrefillOptions *request_prefill_message(const struct request_spec 
     forepack__v1__prefill_options__init(m);
     prefill_to_message(&spec->prefill, spec->prefill_given, &m->base);
     if (spec->prefill_mode_given) m->mode = modes[spec->prefill.mode];
+    if (spec->draft_mode_given)
+        m->drafts = spec->prefill.drafts == DRAFTS_OFF ? FOREPACK__V1__DRAFT_MODE__DRAFT_MODE_OFF
+                                                       : FOREPACK__V1__DRAFT_MODE__DRAFT_MODE_AUTO;
     m->return_kept = spec->return_kept;
     return m;
 }

@@ -30,7 +30,7 @@ struct request_spec {
     int n_stop;
     struct prefill prefill;
     generation_given prefill_given;
-    bool prefill_mode_given, return_kept;
+    bool prefill_mode_given, draft_mode_given, return_kept;
     int32_t priority;
     char *tenant;
     int64_t ttft_deadline_ms;
@@ -41,6 +41,7 @@ struct request_spec {
 #define REQUEST_FLAG_UINT64                   int64_t
 #define REQUEST_FLAG_REAL                     double
 #define REQUEST_FLAG_ROUTER_REAL              double
+#define REQUEST_FLAG_OPTIONAL_REAL            double
 #define REQUEST_FLAG_BOOL                     bool
 #define REQUEST_FLAG_MEMBER(type, field, ...) REQUEST_FLAG_##type field;
 
@@ -51,7 +52,7 @@ struct request_flags {
     struct option_list stop, stop_token_ids, logit_bias, guided_choice;
     char *guided_json, *guided_regex, *guided_grammar;
     bool return_kept;
-    char *prefill, *model_name, *tenant;
+    char *prefill, *drafts, *model_name, *tenant;
     int64_t priority, ttft_deadline_ms;
 };
 extern struct request_flags request_flags;
@@ -62,6 +63,7 @@ extern struct request_flags request_flags;
 #define REQUEST_OPTION_UINT64(default_value)      OPTION_INT
 #define REQUEST_OPTION_REAL(default_value)        OPTION_REAL, .default_text = #default_value
 #define REQUEST_OPTION_ROUTER_REAL(default_value) OPTION_REAL
+#define REQUEST_OPTION_OPTIONAL_REAL(default_value) OPTION_REAL
 #define REQUEST_OPTION_BOOL(default_value)        OPTION_BOOL
 #define REQUEST_LIMIT(limit, max)              ((max) == INT_MAX ? 0 : (limit)) // no limits in --help
 #define REQUEST_OPTION_ROW(type_, field, flag, default_value, end, min_, max_, unit_, help_)                           \
@@ -89,7 +91,10 @@ extern struct request_flags request_flags;
     {.name = "prefill", .type = OPTION_CHOICE, .value = &request_flags.prefill, .choices = PREFILL_MODES,              \
      .help = "prune prompt tokens before prefill; auto: where that is predicted to reduce the TTFT; on: while a "      \
              "speculator is attached; required: always, or the request is refused; default the router's, or auto "     \
-             "with --keep-rate"},                                                                                      \
+             "with --keep-rate or --quality"},                                                                                      \
+    {.name = "drafts", .type = OPTION_CHOICE, .value = &request_flags.drafts, .choices = DRAFT_MODES,                 \
+     .help = "auto: the speculator's look-ahead tokens are a draft of the answer, which is verified and changes no "   \
+             "token; default the router's"},                                                                           \
     PREFILL_FIELDS(REQUEST_OPTION_ROW)                                                                                 \
     {.name = "return-kept", .type = OPTION_BOOL, .value = &request_flags.return_kept,                                  \
      .help = "return the ranges of kept tokens"},                                                                      \

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // forepack status: the state of a cluster, as text or as one JSON object.
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,9 +28,19 @@ static json_t *bins_json(const Forepack__V1__PackInfo *m)
                      m->capacity_tokens ? (double)m->tokens / (double)m->capacity_tokens : 0.0);
 }
 
+// Of a speculator. The fingerprint is text: JSON numbers do not hold all of its 64 bits everywhere.
+static void calibration_add(const Forepack__V1__NodeInfo *m, json_t *node)
+{
+    char fingerprint[24];
+    snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64, m->calibrated_for);
+    json_object_set_new(node, "calibrated_for", m->calibrated_for ? json_string(fingerprint) : json_null());
+    json_object_set_new(node, "quality_scores", json_integer((json_int_t)m->quality_scores));
+    json_object_set_new(node, "quality_keep_rate", m->quality_scores ? json_real(m->quality_keep_rate) : json_null());
+}
+
 static json_t *node_json(const Forepack__V1__NodeInfo *m)
 {
-    return json_pack(
+    json_t *node = json_pack(
         "{s:s,s:s,s:s,s:s,s:I,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:f,s:f,s:f,s:f,s:f,s:I,s:I,s:I,s:f,s:I,s:f}", "node_id",
         m->node_id, "role", m->role, "state", m->state, "host", m->host, "ranks", (json_int_t)m->ranks, "dtype",
         m->dtype, "token_budget", (json_int_t)m->token_budget, "kv_blocks", (json_int_t)m->kv_blocks, "kv_blocks_free",
@@ -39,6 +50,8 @@ static json_t *node_json(const Forepack__V1__NodeInfo *m)
         m->pass_pair_us, "pass_noise", m->pass_noise, "passes", (json_int_t)m->passes, "pass_rows",
         (json_int_t)m->pass_rows, "pass_pairs", (json_int_t)m->pass_pairs, "pass_s", m->pass_s, "pass_gap_count",
         (json_int_t)m->pass_gap_count, "pass_gap_s", m->pass_gap_s);
+    if (strcmp(m->role, "speculator") == 0) calibration_add(m, node);
+    return node;
 }
 
 // Null: not known.
@@ -96,13 +109,15 @@ static void status_print_json(const Forepack__V1__ClusterInfo *m)
                               (json_int_t)q->waiting_tokens, "running", (json_int_t)q->running, "capacity_requests",
                               (json_int_t)q->capacity_requests, "capacity_tokens", (json_int_t)q->capacity_tokens,
                               "classes", classes_json(q));
-    json_t *totals = json_pack(
-        "{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:o}", "requests", (json_int_t)t->requests, "done",
-        (json_int_t)t->done, "failed", (json_int_t)t->failed, "cancelled", (json_int_t)t->cancelled, "refused",
-        (json_int_t)t->refused, "replays", (json_int_t)t->replays, "degraded", (json_int_t)t->degraded, "prompt_tokens",
-        (json_int_t)t->prompt_tokens, "kept_tokens", (json_int_t)t->kept_tokens, "completion_tokens",
-        (json_int_t)t->completion_tokens, "node_ejections", (json_int_t)t->node_ejections, "node_hangs",
-        (json_int_t)t->node_hangs, "prefill_skipped", skipped_json(t));
+    json_t *totals =
+        json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:o}", "requests",
+                  (json_int_t)t->requests, "done", (json_int_t)t->done, "failed", (json_int_t)t->failed, "cancelled",
+                  (json_int_t)t->cancelled, "refused", (json_int_t)t->refused, "replays", (json_int_t)t->replays,
+                  "degraded", (json_int_t)t->degraded, "scores_reused", (json_int_t)t->scores_reused, "prompt_tokens",
+                  (json_int_t)t->prompt_tokens, "kept_tokens", (json_int_t)t->kept_tokens, "completion_tokens",
+                  (json_int_t)t->completion_tokens, "node_ejections", (json_int_t)t->node_ejections, "node_hangs",
+                  (json_int_t)t->node_hangs, "draft_tokens", (json_int_t)t->draft_tokens, "draft_accepted_tokens",
+                  (json_int_t)t->draft_accepted_tokens, "prefill_skipped", skipped_json(t));
     json_t *object = json_pack("{s:b,s:b,s:s,s:f,s:o,s:o,s:o,s:o,s:o,s:o}", "ready", (int)m->ready, "draining",
                                (int)m->draining, "version", m->version, "uptime_s", m->uptime_s, "nodes", nodes,
                                "pools", pools_json(m), "queue", queue, "score_bins", bins_json(m->score_bins),
@@ -170,6 +185,29 @@ static void print_cost(const Forepack__V1__NodeInfo *n, int name_width)
     }
 }
 
+static void print_calibration(const Forepack__V1__NodeInfo *n, int name_width)
+{
+    printf("  %-*s ", name_width, n->node_id);
+    if (!n->calibrated_for)
+        printf("none: a quality keeps every token (forepack calibrate)\n");
+    else if (!n->quality_scores)
+        printf("for the main model %016" PRIx64 "; no keep rate chosen yet\n", n->calibrated_for);
+    else
+        printf("for the main model %016" PRIx64 "; mean keep rate %.2f of %llu prompts\n", n->calibrated_for,
+               n->quality_keep_rate, (unsigned long long)n->quality_scores);
+}
+
+static void print_calibrations(const Forepack__V1__ClusterInfo *m, int name_width)
+{
+    bool any = false;
+    for (size_t i = 0; i < m->n_nodes; i++) {
+        if (strcmp(m->nodes[i]->role, "speculator") != 0) continue;
+        if (!any) printf("\ncalibration of the speculators\n");
+        any = true;
+        print_calibration(m->nodes[i], name_width);
+    }
+}
+
 static void print_nodes(const Forepack__V1__ClusterInfo *m)
 {
     int name_width = node_name_width(m);
@@ -185,6 +223,7 @@ static void print_nodes(const Forepack__V1__ClusterInfo *m)
     printf("\nmeasured time of a forward pass\n");
     for (size_t i = 0; i < m->n_nodes; i++)
         print_cost(m->nodes[i], name_width);
+    print_calibrations(m, name_width);
 }
 
 static void print_seconds(bool known, double seconds)
@@ -242,6 +281,11 @@ static void print_totals(const Forepack__V1__Totals *t)
     print_number("refused", t->refused, "");
     print_number("replays", t->replays, "moved to another worker group");
     print_number("degraded", t->degraded, "prefilled whole because no speculator could score them");
+    if (t->scores_reused) print_number("scores reused", t->scores_reused, "prompts that had been scored before");
+    if (t->draft_tokens) {
+        print_number("drafted", t->draft_tokens, "tokens that worker groups verified");
+        print_number("accepted", t->draft_accepted_tokens, "of these, tokens of an answer");
+    }
     if (t->node_hangs) print_number("node hangs", t->node_hangs, "a node with work made no progress");
     if (t->node_ejections)
         print_number("node ejections", t->node_ejections, "nodes that hung or were slow got no work");

@@ -37,9 +37,9 @@ enum { NODES_MAX = 64 }; // of each role
 
 static struct {
     char *main, *spec, *shape, *spec_shape, *load, *host, *model_name, *backend, *dtype, *kv_dtype, *packed_cache;
-    char *chat_template, *api_keys, *prefill, *token_file, *tls_cert, *tls_key, *tls_client_ca;
+    char *chat_template, *api_keys, *prefill, *drafts, *token_file, *tls_cert, *tls_key, *tls_client_ca;
     struct option_list router_options, worker_options, speculator_options;
-    double keep_rate;
+    double keep_rate, quality;
     int64_t node_port, tp, spec_tp, workers, speculators, port, http_port, threads, token_budget, max_seqs, kv_blocks,
         itl_target_ms;
     int64_t speculate_min_tokens, score_timeout_ms, drain_ms;
@@ -121,10 +121,15 @@ static const struct option options[] = {
      .help = "allow a --host beyond loopback without TLS"},
     {.name = "-Behaviour"},
     {.name = "prefill", .type = OPTION_CHOICE, .value = &o.prefill, .choices = PREFILL_MODES,
-     .help = "default for requests that give neither a prefill mode nor a keep rate; default auto with the demo models, "
-             "else off"},
-    {.name = "keep-rate", .type = OPTION_REAL, .value = &o.keep_rate, .default_text = "0.3", .min = 1e-6, .max = 1,
-     .help = "share of the prompt's chunks to keep when a request does not give it"},
+     .help = "default for requests that give neither a prefill mode, a quality nor a keep rate; default auto with the "
+             "demo models, else off"},
+    {.name = "quality", .type = OPTION_REAL, .value = &o.quality, .default_text = "0.99", .min = 1e-6, .max = 1,
+     .help = "share of the full-prompt score to reach when a request gives neither a quality nor a keep rate; without a "
+             "calibration of the speculator (forepack calibrate) every token is kept"},
+    {.name = "keep-rate", .type = OPTION_REAL, .value = &o.keep_rate, .min = 1e-6, .max = 1,
+     .help = "fixed share of the prompt's chunks to keep when a request gives neither, instead of --quality"},
+    {.name = "drafts", .type = OPTION_CHOICE, .value = &o.drafts, .default_text = "auto", .choices = DRAFT_MODES,
+     .help = "whether the speculator's look-ahead tokens are a draft of the answer, when a request does not say it"},
     {.name = "speculate-min-tokens", .type = OPTION_INT, .value = &o.speculate_min_tokens, .default_text = "512", .max = 1e9,
      .unit = "tokens", .help = "minimum prompt length for speculation with --prefill auto"},
     {.name = "score-timeout-ms", .type = OPTION_INT, .value = &o.score_timeout_ms, .default_text = "10000", .min = 1,
@@ -146,10 +151,27 @@ static const struct option options[] = {
 // clang-format on
 
 // Options that are passed on to the programs under the same name.
-static const char *const of_router[] = {
-    "served-model-name", "shape",    "chat-template", "host",       "port",    "http-port", "api-keys",
-    "tls-cert",          "tls-key",  "tls-client-ca", "insecure",   "prefill", "keep-rate", "speculate-min-tokens",
-    "score-timeout-ms",  "drain-ms", "log-level",     "log-format", NULL};
+static const char *const of_router[] = {"served-model-name",
+                                        "shape",
+                                        "chat-template",
+                                        "host",
+                                        "port",
+                                        "http-port",
+                                        "api-keys",
+                                        "tls-cert",
+                                        "tls-key",
+                                        "tls-client-ca",
+                                        "insecure",
+                                        "prefill",
+                                        "drafts",
+                                        "quality",
+                                        "keep-rate",
+                                        "speculate-min-tokens",
+                                        "score-timeout-ms",
+                                        "drain-ms",
+                                        "log-level",
+                                        "log-format",
+                                        NULL};
 static const char *const of_nodes[] = {
     "load",         "packed-cache",          "backend",   "dtype",      "max-num-batched-tokens",
     "max-num-seqs", "enable-prefix-caching", "log-level", "log-format", NULL};
@@ -246,7 +268,10 @@ static void argument_add_option(struct arguments *a, const struct option *row)
     switch (row->type) {
     case OPTION_BOOL: argument_take(a, mem_format("--%s%s", *(bool *)row->value ? "" : "no-", row->name)); break;
     case OPTION_INT: argument_take(a, mem_format("--%s=%" PRId64, row->name, *(int64_t *)row->value)); break;
-    case OPTION_REAL: argument_take(a, mem_format("--%s=%.17g", row->name, *(double *)row->value)); break;
+    case OPTION_REAL:
+        if (row->default_text || options_given(options, row->name))
+            argument_take(a, mem_format("--%s=%.17g", row->name, *(double *)row->value));
+        break;
     default:
         if (*(char **)row->value) argument_take(a, mem_format("--%s=%s", row->name, *(char **)row->value));
     }

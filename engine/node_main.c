@@ -16,7 +16,7 @@
 #include "base/version.h"
 #include "model/tokenizer.h"
 
-static bool has_random_weights(const struct node_options *options)
+bool node_has_random_weights(const struct node_options *options)
 {
     return options->shape || strcmp(options->load, "dummy") == 0;
 }
@@ -24,7 +24,7 @@ static bool has_random_weights(const struct node_options *options)
 struct model_options node_model_options(const struct node_options *options)
 {
     return (struct model_options){.dir = options->shape ? options->shape : options->model,
-                                  .dummy = has_random_weights(options),
+                                  .dummy = node_has_random_weights(options),
                                   .backend = options->backend,
                                   .dtype = options->dtype,
                                   .kv_dtype = options->kv_dtype,
@@ -60,7 +60,7 @@ enum status node_hello_fill(Forepack__Cluster__V1__Hello *hello, const struct no
     static uint32_t eos[MODEL_MAX_EOS];
     struct tokenizer *tokenizer;
     uint64_t model_print;
-    enum status status = has_random_weights(options)
+    enum status status = node_has_random_weights(options)
                              ? model_dummy_fingerprint(node_model_options(options).dir, &model_print)
                              : model_fingerprint(options->model, &model_print);
     if (status == STATUS_OK) status = tokenizer_open(options->model, &tokenizer);
@@ -194,6 +194,7 @@ static int run_leader(const struct node_program *program, struct engine *engine,
         group_abort(comm, 1);
     }
     status = node_hello_fill(&hello, program->common, model, comm, program->role);
+    if (status == STATUS_OK && program->describe) status = program->describe(&hello);
     struct group_of_node group = {program, engine, comm};
     const struct node_callbacks callbacks = {
         .check = group_check, .progress = group_progress, .reload = group_reload, .arg = &group};

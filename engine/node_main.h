@@ -117,6 +117,7 @@ struct node_limits {
 struct node_limits node_limits_get(const struct node_options *options, const struct model *model);
 
 struct model_options node_model_options(const struct node_options *options);
+bool node_has_random_weights(const struct node_options *options);
 
 // Fills a Hello from the options, the open model and the fingerprints of its weights and tokenizer. Strings and arrays
 // are borrowed from options, model and static memory.
@@ -137,6 +138,8 @@ struct node_program {
     const struct node_options *common; // the values of NODE_OPTION_ROWS in `options`
     // Checks the options against each other before anything is opened: STATUS_INVALID and a sentence. May be NULL.
     enum status (*check)(void);
+    // Adds to the leader's Hello, which is otherwise complete, what only this program knows. May be NULL.
+    enum status (*describe)(Forepack__Cluster__V1__Hello *hello);
     // The leader's serving loop: handles events from node_next() until the node has to end. The model is open and has
     // run its warm-up batch, and the node attaches in the background. Followers are in engine_follow() meanwhile.
     enum node_end (*serve)(struct engine *engine, struct node *node, const struct node_limits *limits);

@@ -110,6 +110,21 @@ static void free_dead(struct http_loop *loop)
 
 // --- accepting
 
+static void unwatch_listener(struct http_loop *loop)
+{
+    if (!loop->listening) return;
+    for (int i = 0; i < loop->server->n_listeners; i++)
+        epoll_ctl(loop->epoll_fd, EPOLL_CTL_DEL, loop->server->listeners[i], NULL);
+    loop->listening = false;
+}
+
+static void pause_listening(struct http_loop *loop)
+{
+    unwatch_listener(loop);
+    loop->listen_again_us = loop->now_us + LISTEN_PAUSE_US;
+}
+
+// All listeners or, after an error, none until the next attempt.
 static bool watch_listener(struct http_loop *loop)
 {
     // Without EXCLUSIVE a new connection would wake every loop.
@@ -119,17 +134,11 @@ static bool watch_listener(struct http_loop *loop)
     loop->listening = true;
     for (int i = 0; i < server->n_listeners; i++) {
         event.data.ptr = &server->listeners[i];
-        loop->listening &= epoll_ctl(loop->epoll_fd, EPOLL_CTL_ADD, server->listeners[i], &event) == 0;
+        if (epoll_ctl(loop->epoll_fd, EPOLL_CTL_ADD, server->listeners[i], &event) == 0) continue;
+        pause_listening(loop);
+        return false;
     }
-    return loop->listening;
-}
-
-static void unwatch_listener(struct http_loop *loop)
-{
-    if (!loop->listening) return;
-    for (int i = 0; i < loop->server->n_listeners; i++)
-        epoll_ctl(loop->epoll_fd, EPOLL_CTL_DEL, loop->server->listeners[i], NULL);
-    loop->listening = false;
+    return true;
 }
 
 static void count_refused(struct http_server *server, const char *reason)
@@ -158,8 +167,7 @@ static void refuse_without_descriptor(struct http_loop *loop, int listener)
     }
     loop->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
     if (loop->spare_fd >= 0) return;
-    unwatch_listener(loop);
-    loop->listen_again_us = loop->now_us + LISTEN_PAUSE_US;
+    pause_listening(loop);
 }
 
 // Closes an idle connection to make room: its client can connect again, and a client that only opens connections must

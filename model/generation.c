@@ -36,11 +36,12 @@ void prefill_defaults(struct prefill *p)
 
 // --- checks
 
-static double field_number(const struct generation_field *field, const void *object)
+double generation_field_number(const struct generation_field *field, const void *object)
 {
     const void *at = (const char *)object + field->offset;
     switch (field->type) {
-    case GENERATION_FIELD_REAL: return *(const double *)at;
+    case GENERATION_FIELD_REAL:
+    case GENERATION_FIELD_OPTIONAL_REAL: return *(const double *)at;
     case GENERATION_FIELD_UINT64: return (double)*(const uint64_t *)at;
     case GENERATION_FIELD_BOOL: return *(const bool *)at;
     default: return *(const int *)at;
@@ -66,8 +67,9 @@ enum status generation_field_check(const struct generation_field *field, double 
 static enum status fields_check(const struct generation_field *fields, const void *object)
 {
     for (const struct generation_field *f = fields; f->name; f++) {
-        double value = field_number(f, object);
-        bool absent = f->type == GENERATION_FIELD_OPTIONAL && value == f->default_value;
+        double value = generation_field_number(f, object);
+        bool optional = f->type == GENERATION_FIELD_OPTIONAL || f->type == GENERATION_FIELD_OPTIONAL_REAL;
+        bool absent = optional && value == f->default_value;
         enum status status = absent ? STATUS_OK : generation_field_check(f, value);
         if (status != STATUS_OK) return status;
     }
@@ -156,6 +158,14 @@ bool prefill_mode_parse(const char *name, enum prefill_mode *mode_p)
         return true;
     }
     return false;
+}
+
+bool draft_mode_parse(const char *name, enum draft_mode *mode_p)
+{
+    bool is_off = strcmp(name, "off") == 0;
+    if (!is_off && strcmp(name, "auto") != 0) return false;
+    *mode_p = is_off ? DRAFTS_OFF : DRAFTS_AUTO;
+    return true;
 }
 
 int64_t output_blocks_expected(int64_t max_blocks)

@@ -24,6 +24,7 @@ enum { LOGPROBS_MAX = 20, STOP_STRINGS_MAX = 16, STOP_STRING_BYTES_MAX = 1024, S
 #define GENERATION_UINT64                    uint64_t
 #define GENERATION_REAL                      double
 #define GENERATION_ROUTER_REAL               double
+#define GENERATION_OPTIONAL_REAL             double
 #define GENERATION_BOOL                      bool
 #define GENERATION_MEMBER(type, member, ...) GENERATION_##type member;
 
@@ -45,8 +46,12 @@ enum prefill_mode {
     PREFILL_REQUIRED, // always; a prompt that no speculator scores is refused
 };
 
+// Whether the look-ahead tokens of the speculator are a draft of the answer, which the worker group verifies.
+enum draft_mode { DRAFTS_AUTO, DRAFTS_OFF };
+
 struct prefill {
     enum prefill_mode mode;
+    enum draft_mode drafts;
     PREFILL_FIELDS(GENERATION_MEMBER)
 };
 
@@ -59,6 +64,7 @@ struct generation_field {
         GENERATION_FIELD_UINT64,
         GENERATION_FIELD_REAL,
         GENERATION_FIELD_ROUTER_REAL = GENERATION_FIELD_REAL,
+        GENERATION_FIELD_OPTIONAL_REAL,
         GENERATION_FIELD_BOOL
     } type;
     size_t offset; // in struct sampling or struct prefill
@@ -67,9 +73,12 @@ struct generation_field {
 };
 extern const struct generation_field sampling_fields[], prefill_fields[]; // a row with name NULL ends each
 
-// Checks a value that was given explicitly, so also one of an OPTIONAL field: STATUS_INVALID with the name and the
-// range.
+// Checks a value that was given explicitly, so also one of an OPTIONAL or OPTIONAL_REAL field: STATUS_INVALID with the
+// name and the range.
 enum status generation_field_check(const struct generation_field *field, double value);
+
+// The member of `object`, a struct sampling or struct prefill.
+double generation_field_number(const struct generation_field *field, const void *object);
 
 // Whether output token `index` is sampled from more than its row's logits: log-probabilities, penalties, a logit bias,
 // a grammar, or end tokens masked by min_tokens. The host samples such a token, which takes a few passes over the
@@ -90,9 +99,20 @@ enum { MAX_TOKENS_DEFAULT = 256 };
 enum status sampling_resolve(struct sampling *s, int prompt_tokens, int context_tokens, int default_tokens,
                              const char *name);
 
+// What decided the keep rate of a scored prompt.
+enum rate_reason {
+    RATE_FIXED,        // the request's keep_rate
+    RATE_QUALITY,      // the speculator's calibration, for the request's quality
+    RATE_UNSURE,       // no lower rate is likely enough to reach the quality: all tokens are kept
+    RATE_UNCALIBRATED, // the calibration does not cover the request: all tokens are kept
+    RATE_REASON_COUNT
+};
+
 #define PREFILL_MODES "auto|on|off|required" // choices of a command line
 const char *prefill_mode_name(enum prefill_mode mode);
 bool prefill_mode_parse(const char *name, enum prefill_mode *mode_p); // false: not the name of a mode
+#define DRAFT_MODES "auto|off"
+bool draft_mode_parse(const char *name, enum draft_mode *mode_p);
 
 // The output estimate: KV blocks expected to be used of those that the output may still take. A quarter, since most
 // answers end long before max_tokens. An estimate that is too low costs preemptions, not correctness.

@@ -11,6 +11,7 @@
 //       UINT64    uint64_t, every value is valid: no range
 //       REAL      double
 //       ROUTER_REAL  REAL whose default is an option of the router
+//       OPTIONAL_REAL  REAL that may be absent, as OPTIONAL
 //       BOOL      bool: no range
 // FROM  the range includes its minimum; OVER: it does not. The maximum is always included.
 // unit  shown in --help, or NULL
@@ -47,6 +48,9 @@
 #define PREFILL_FIELDS(FIELD)                                                                                          \
     FIELD(ROUTER_REAL, keep_rate, "keep-rate", 0.3, OVER, 0, 1, NULL,                                                  \
           "share of the prompt's chunks to keep; over 0; default the router's")                                        \
+    FIELD(OPTIONAL_REAL, quality, "quality", 0, OVER, 0, 1, NULL,                                                      \
+          "share of the full-prompt score to reach: the speculator chooses the keep rate; over 0; default the "        \
+          "router's, unused with --keep-rate")                                                                         \
     FIELD(INT, look_ahead, "look-ahead", 8, FROM, 1, LOOK_AHEAD_MAX, "tokens",                                         \
           "look-ahead tokens that the speculator decodes to score the prompt")                                         \
     FIELD(INT, chunk_tokens, "chunk-tokens", 32, FROM, 0, 4096, "tokens",                                              \

@@ -51,9 +51,10 @@ enum status generation_field_from_json(const struct generation_field *field, con
         *(uint64_t *)to = (uint64_t)json_integer_value(value);
         return STATUS_OK;
     case GENERATION_FIELD_REAL:
+    case GENERATION_FIELD_OPTIONAL_REAL:
         if (!json_is_number(value)) return json_refuse_type(field->name, "a number");
         *(double *)to = json_number_value(value);
-        return STATUS_OK;
+        return field->type == GENERATION_FIELD_REAL ? STATUS_OK : generation_field_check(field, *(double *)to);
     }
     return STATUS_INTERNAL;
 }

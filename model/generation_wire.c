@@ -35,6 +35,7 @@ static void field_to_message(const struct generation_field *f, const void *objec
     struct member to = member_of(m, f->name);
     bool given = true;
     switch (f->type) {
+    case GENERATION_FIELD_OPTIONAL_REAL: given = *(const double *)from != f->default_value; // fall through
     case GENERATION_FIELD_REAL: *(double *)to.value = *(const double *)from; break;
     case GENERATION_FIELD_UINT64: *(uint64_t *)to.value = *(const uint64_t *)from; break;
     case GENERATION_FIELD_BOOL: given = (*(protobuf_c_boolean *)to.value = *(const bool *)from); break;
@@ -79,6 +80,9 @@ static enum status field_from_message(const struct generation_field *f, const Pr
     if (from.case_p && *from.case_p != from.descriptor->id) return STATUS_OK;
     switch (f->type) {
     case GENERATION_FIELD_REAL: *(double *)to = *(const double *)from.value; break;
+    case GENERATION_FIELD_OPTIONAL_REAL:
+        *(double *)to = *(const double *)from.value;
+        return generation_field_check(f, *(double *)to);
     case GENERATION_FIELD_UINT64: *(uint64_t *)to = *(const uint64_t *)from.value; break;
     case GENERATION_FIELD_BOOL: *(bool *)to = *(const protobuf_c_boolean *)from.value; break;
     case GENERATION_FIELD_OPTIONAL: // fall through

@@ -21,16 +21,17 @@
 
 static struct {
     struct option_list model_names;
-    char *model, *shape, *chat_template, *grammar_library, *policy, *tenant_weights, *prefill, *api_keys;
+    char *model, *shape, *chat_template, *grammar_library, *policy, *tenant_weights, *prefill, *drafts, *api_keys;
     char *model_fingerprint, *speculator_fingerprint;
     uint64_t fingerprints[NODE_ROLES]; // of both
     struct listen_options listen;
     struct trace_options trace;
-    double keep_rate;
+    double keep_rate, quality;
     int64_t max_queue_requests, max_queue_tokens, max_wait_ms, score_timeout_ms, worker_grace_ms, heartbeat_ms;
     int64_t stall_timeout_ms, eject_ms;
     int64_t tokenise_threads, tokenise_queue_mb, tenant_queue_share;
-    int64_t speculate_min_tokens, tail_tokens, pinned_turn_tokens, bins_ahead, batch_requests, queue_reserve, drain_ms;
+    int64_t speculate_min_tokens, selection_cache_mib, tail_tokens, pinned_turn_tokens, bins_ahead, batch_requests,
+        queue_reserve, drain_ms;
     bool mixed_numerics, share_prefix_cache;
     bool metrics_open;
     struct log_options log;
@@ -101,11 +102,18 @@ static const struct option options[] = {
      .max = 1000000, .unit = "requests", .help = "size of an arrival batch with --bin-policy batch"},
     {.name = "-Speculative prefill"},
     {.name = "prefill", .type = OPTION_CHOICE, .value = &o.prefill, .default_text = "off", .choices = PREFILL_MODES,
-     .help = "default for requests that give neither a prefill mode nor a keep rate; auto and on prune prompts, which can "
+     .help = "default for requests that give neither a prefill mode, a quality nor a keep rate; auto and on prune prompts, which can "
              "change answers; required refuses prompts that no speculator scores"},
-    {.name = "keep-rate", .type = OPTION_REAL, .value = &o.keep_rate, .default_text = "0.3", .min = 1e-6, .max = 1,
-     .help = "share of the prompt's chunks to keep when a request does not give it; a request that gives it and no "
-             "prefill mode is prefilled with auto"},
+    {.name = "drafts", .type = OPTION_CHOICE, .value = &o.drafts, .default_text = "auto", .choices = DRAFT_MODES,
+     .help = "default for requests that do not say whether the speculator's look-ahead tokens are a draft of the answer; "
+             "drafts change no token"},
+    {.name = "quality", .type = OPTION_REAL, .value = &o.quality, .default_text = "0.99", .min = 1e-6, .max = 1,
+     .help = "share of the full-prompt score to reach when a request gives neither a quality nor a keep rate: the "
+             "speculator chooses the keep rate by its calibration (forepack calibrate); without one every token is "
+             "kept"},
+    {.name = "keep-rate", .type = OPTION_REAL, .value = &o.keep_rate, .min = 1e-6, .max = 1,
+     .help = "fixed share of the prompt's chunks to keep when a request gives neither, instead of --quality; a request "
+             "that gives one of them and no prefill mode is prefilled with auto"},
     {.name = "speculate-min-tokens", .type = OPTION_INT, .value = &o.speculate_min_tokens, .default_text = "512",
      .max = 1e9, .unit = "tokens", .help = "shortest prompt that is speculated with --prefill auto; longer prompts are "
                                            "speculated when it is predicted to cut TTFT"},
@@ -114,6 +122,9 @@ static const struct option options[] = {
     {.name = "pinned-turn-tokens", .type = OPTION_INT, .value = &o.pinned_turn_tokens, .default_text = "256",
      .max = 1e9, .unit = "tokens", .help = "tokens of a chat's last user turn that are always kept: all of a turn that "
                                            "is no longer, else the first and the last half as many"},
+    {.name = "selection-cache-mib", .type = OPTION_INT, .value = &o.selection_cache_mib, .default_text = "16",
+     .max = 65536, .unit = "MiB", .help = "memory for the selections of scored prompts: a prompt that comes again with "
+                                          "the same options is not scored again; 0: every prompt is scored"},
     {.name = "score-timeout-ms", .type = OPTION_INT, .value = &o.score_timeout_ms, .default_text = "10000", .min = 1,
      .max = 3600000, .unit = "ms",
      .help = "time a prompt waits for a speculator, and time the speculator has beyond four times the expected time of the "
@@ -237,7 +248,10 @@ static enum status front_open(struct front *front)
     front->pinned_turn_tokens = (int)o.pinned_turn_tokens;
     prefill_defaults(&front->prefill);
     prefill_mode_parse(o.prefill, &front->prefill.mode);
-    front->prefill.keep_rate = o.keep_rate;
+    bool fixed = options_given(options, "keep-rate");
+    front->prefill.keep_rate = fixed ? o.keep_rate : 1; // without a calibration, every token is kept
+    front->prefill.quality = fixed ? 0 : o.quality;
+    draft_mode_parse(o.drafts, &front->prefill.drafts);
     atomic_init(&front->max_queue_requests, (int)o.max_queue_requests);
     front->started_us = clock_now_us();
     return STATUS_OK;
@@ -301,6 +315,7 @@ static struct core *router_core_create(struct front *front, const struct tenant_
         .heartbeat_us = o.heartbeat_ms * 1000,
         .min_tokens = (int)o.speculate_min_tokens,
         .tail_tokens = (int)o.tail_tokens,
+        .selection_bytes = o.selection_cache_mib << 20,
         .bins_ahead = (int)o.bins_ahead,
         .mixed_numerics = o.mixed_numerics,
         .policy = bin_policy_parse(o.policy),

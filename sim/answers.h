@@ -18,17 +18,22 @@ static inline uint64_t answer_mix(uint64_t x) // the finaliser of splitmix64: co
     return x ^ (x >> 31);
 }
 
-// The content of a KV entry: its token, its position, and all entries before it.
-#define ANSWER_START UINT64_C(0x243f6a8885a308d3)
+// The content of a KV entry: its token, its position, and all entries before it. The lowest bits depend on the position
+// alone: after entries with an odd content every model answers the same token, whatever it has read, so that a
+// speculator that reads the whole prompt drafts tokens of a main model that reads the kept tokens.
+#define ANSWER_START  UINT64_C(0x243f6a8885a308d3)
+#define ANSWER_SHARED UINT64_C(0xff)
 static inline uint64_t answer_entry(uint64_t before, int32_t token, int32_t position)
 {
-    return answer_mix(before * 3 + ((uint64_t)(uint32_t)token << 32 | (uint32_t)position) + ANSWER_STEP);
+    uint64_t content = answer_mix(before * 3 + ((uint64_t)(uint32_t)token << 32 | (uint32_t)position) + ANSWER_STEP);
+    return (content & ~ANSWER_SHARED) | (answer_mix((uint64_t)(uint32_t)position) & ANSWER_SHARED);
 }
 
 // The greedy token after an entry, or the token that `uniform` samples (uniform < 0: greedy).
 static inline int32_t answer_token(uint64_t entry, double uniform, int vocab)
 {
-    uint64_t bits = 0;
+    uint64_t bits = 0, shared = entry & ANSWER_SHARED;
+    if (shared & 1) return TOKEN_FIRST + (int32_t)(answer_mix(shared) % (uint64_t)(vocab - TOKEN_FIRST));
     if (uniform >= 0) memcpy(&bits, &uniform, sizeof bits);
     return (int32_t)(answer_mix(entry ^ (bits | (uniform >= 0)) * ANSWER_STEP) % (uint64_t)vocab);
 }

@@ -17,7 +17,7 @@ int32_t *expect_prompt(const struct scenario *scenario, const struct action *act
     int vocab = (int)scenario->options.vocab;
     if (scenario->load) return load_prompt(scenario->load, action, vocab);
     int32_t *tokens = mem_alloc_array((size_t)plan->tokens, sizeof *tokens);
-    int64_t own = action->id * 4 + 2 + action->id % 2, head = plan->head * 4;
+    int64_t id = plan->same_as ? plan->same_as : action->id, own = id * 4 + 2 + id % 2, head = plan->head * 4;
     for (int i = 0; i < plan->tokens; i++) {
         bool in_tail = plan->tail && i >= plan->tail_from, in_head = plan->head && i < plan->head_tokens;
         tokens[i] = answer_prompt_token(in_tail ? plan->tail * 4 + 1 : in_head ? head : own, i, vocab);

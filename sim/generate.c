@@ -324,6 +324,31 @@ static void draw_faults(struct swarm *g)
         draw_fault(g);
 }
 
+// Requests that ask for what another one asked for, so that its score may be reused, or for nearly that.
+static void draw_repeats(struct swarm *g)
+{
+    if (!g->speculated || one_in(g, 2)) return;
+    g->s->options.selection_kib = one_in(g, 3) ? 1 : 64;
+    const struct action *of = NULL;
+    for (int i = 0; i < g->s->n_actions; i++) {
+        struct action *action = &g->s->actions[i];
+        if (action->kind != ACTION_REQUEST) continue;
+        if (!of || !one_in(g, 3)) {
+            if (!of || one_in(g, 4)) of = action;
+            continue;
+        }
+        struct scenario_request *r = &action->request, own = *r;
+        *r = of->request;
+        if (!one_in(g, 3)) r->same_as = of->id;
+        if (one_in(g, 6)) r->keep = scaled(g, 20, 900);
+        r->max_tokens = own.max_tokens;
+        r->min_tokens = 0;
+        r->stop_after = own.stop_after;
+        r->seed = own.seed;
+        r->priority = own.priority;
+    }
+}
+
 void scenario_generate(uint64_t seed, int64_t events, struct scenario *s)
 {
     struct swarm g = {.random = random_stream(seed, 0), .s = s};
@@ -334,5 +359,6 @@ void scenario_generate(uint64_t seed, int64_t events, struct scenario *s)
     draw_requests(&g);
     draw_faults(&g);
     s->options.salted = one_in(&g, 2);
+    draw_repeats(&g);
     scenario_sort(s);
 }

@@ -52,7 +52,11 @@ static void lie_load(struct random_source *random, node_message *m)
 static void lie_result(enum lie lie, struct random_source *random, Forepack__Cluster__V1__SequenceResult *r)
 {
     static char error[] = "broken \xff\xfe";
-    if (lie == LIE_CACHED) r->cached_tokens = (uint32_t)any_number(random);
+    if (lie == LIE_CACHED) {
+        r->cached_tokens = (uint32_t)any_number(random);
+        r->draft_tokens = (uint32_t)any_number(random);
+        r->draft_accepted_tokens = (uint32_t)any_number(random);
+    }
     if (lie == LIE_IDS) r->request = one_in(random, 2) ? any_number(random) : r->request + 1;
     if (lie == LIE_TOKENS) {
         for (size_t i = 0; i < r->n_token_ids; i++)
@@ -69,6 +73,10 @@ static void lie_score(enum lie lie, struct random_source *random, Forepack__Clus
 {
     if (lie == LIE_CACHED) r->cached_tokens = (uint32_t)any_number(random);
     if (lie == LIE_IDS) r->request = one_in(random, 2) ? any_number(random) : r->request + 1;
+    if (lie == LIE_TOKENS) {
+        for (size_t i = 0; i < r->n_draft_ids; i++)
+            r->draft_ids[i] = one_in(random, 8) ? (uint32_t)any_number(random) : r->draft_ids[i] ^ 1;
+    }
     if (lie != LIE_KEPT) return;
     if (r->n_kept && one_in(random, 2)) {
         Forepack__Cluster__V1__Range *range = r->kept[random_below(random, (int)r->n_kept)];

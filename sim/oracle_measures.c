@@ -48,11 +48,12 @@ void oracle_measures(struct world *w, const struct core *c)
     HOLDS(m->finished[FINISH_REASON_CANCELLED] == t->cancelled && m->finished[FINISH_REASON_ERROR] == t->failed);
     HOLDS(sum_of(m->errors, STATUS_COUNT) == t->failed && sum_of(m->refused, STATUS_COUNT) == t->refused);
     HOLDS(sum_of(m->replays, LOSS_COUNT) == t->replays);
+    HOLDS(t->draft_accepted_tokens <= t->draft_tokens);
     HOLDS(histogram_count(&m->pack_wait) == first_tokens && histogram_count(&m->prefill) == first_tokens);
     HOLDS(has_scores_only(w->scenario) ? answers <= t->done : answers == t->done);
     HOLDS(histogram_count(&m->token) <= answers && histogram_count(&m->kept) == t->skipped[SKIP_NONE]);
     if (c->ledger.nodes.n_gone > NODES_GONE_MAX) return;
     HOLDS(sums.first_tokens == first_tokens && sums.first_tokens + sums.later_tokens == t->completion_tokens);
     HOLDS(sums.bins[NODE_WORKER] == bins[NODE_WORKER].bins && sums.bins[NODE_SPECULATOR] == bins[NODE_SPECULATOR].bins);
-    HOLDS(sums.scores >= t->skipped[SKIP_NONE]);
+    HOLDS(sums.scores + t->scores_reused >= t->skipped[SKIP_NONE]);
 }

@@ -344,6 +344,7 @@ static void core_start(struct sim_router *router)
         .heartbeat_us = o->heartbeat_ms * 1000,
         .min_tokens = (int)o->min_tokens,
         .tail_tokens = (int)o->tail_tokens,
+        .selection_bytes = o->selection_kib << 10,
         .bins_ahead = (int)o->bins_ahead,
         .policy = (enum bin_policy)o->policy,
         .batch_requests = (int)o->batch_requests,

@@ -15,6 +15,9 @@ static const struct option options[] = {
     {0},
 };
 
+static struct calibration calibration;
+static bool is_calibrated;
+
 struct speculator {
     struct node *node;
     struct score_service *service;
@@ -87,12 +90,35 @@ static enum node_end serve(struct engine *engine, struct node *node, const struc
                                  .kv_blocks = limits->kv_blocks,
                                  .samples = model_samples(engine_model(engine)),
                                  .prefix_cache = limits->prefix_cache,
+                                 .calibration = is_calibrated ? &calibration : NULL,
                                  .forward = run_forward,
                                  .context = engine};
     struct speculator s = {.node = node, .service = score_service_create(&model, send_to_router, node)};
     enum node_end end = serve_events(&s);
     score_service_free(s.service);
     return end;
+}
+
+// The calibration beside the weights, if there is one. Random weights have none.
+static enum status describe(Forepack__Cluster__V1__Hello *hello)
+{
+    static Forepack__Cluster__V1__Calibration message;
+    if (node_has_random_weights(&common)) return STATUS_OK;
+    enum status status = calibration_read(common.model, &calibration);
+    if (status == STATUS_NOT_FOUND) return STATUS_OK;
+    const struct calibration_model self = {hello->model_fingerprint, hello->tokenizer_fingerprint};
+    if (status == STATUS_OK) status = calibration_check(&calibration, common.model, &self);
+    if (status != STATUS_OK) return status;
+    is_calibrated = true;
+    forepack__cluster__v1__calibration__init(&message);
+    message.fingerprint = calibration_fingerprint(&calibration);
+    message.main_fingerprint = calibration.main.model;
+    message.look_ahead = (uint32_t)calibration.look_ahead;
+    message.chunk_tokens = calibration.chunk_tokens;
+    message.pool_window = (uint32_t)calibration.pool_window;
+    message.tail_tokens = (uint32_t)calibration.tail_tokens;
+    hello->calibration = &message;
+    return STATUS_OK;
 }
 
 static const struct node_program program = {
@@ -104,6 +130,7 @@ static const struct node_program program = {
         "SIGTERM, SIGINT or SIGUSR1 drains it; a second signal ends it at once. SIGHUP looks at changed files.",
     .options = options,
     .common = &common,
+    .describe = describe,
     .serve = serve,
 };
 

@@ -25,9 +25,19 @@ void score_item_from_message(const Forepack__Cluster__V1__ScoreItem *message, st
         .salt = message->salt,
         .trace = message->trace,
     };
-    prefill_from_message(&message->base,
-                         &item->prefill); // cannot fail: no OPTIONAL field; the scorer checks the ranges
+    prefill_from_message(&message->base, &item->prefill); // what it refuses, the scorer refuses too
     *pinned_p = pinned;
+}
+
+static Forepack__Cluster__V1__RateReason rate_reason_message(enum rate_reason reason)
+{
+    static const Forepack__Cluster__V1__RateReason reasons[RATE_REASON_COUNT] = {
+        [RATE_FIXED] = FOREPACK__CLUSTER__V1__RATE_REASON__RATE_FIXED,
+        [RATE_QUALITY] = FOREPACK__CLUSTER__V1__RATE_REASON__RATE_QUALITY,
+        [RATE_UNSURE] = FOREPACK__CLUSTER__V1__RATE_REASON__RATE_UNSURE,
+        [RATE_UNCALIBRATED] = FOREPACK__CLUSTER__V1__RATE_REASON__RATE_UNCALIBRATED,
+    };
+    return reasons[reason];
 }
 
 void score_outbox_add(struct score_outbox *outbox, const struct score_result *result)
@@ -40,6 +50,8 @@ void score_outbox_add(struct score_outbox *outbox, const struct score_result *re
     } else {
         message->steps = (uint32_t)result->steps;
         message->cached_tokens = (uint32_t)result->cached_tokens;
+        message->keep_rate = result->keep_rate;
+        message->rate_reason = rate_reason_message(result->reason);
         message->score_us = (uint32_t)(result->score_us < UINT32_MAX ? result->score_us : UINT32_MAX);
         message->n_kept = (size_t)result->n_kept;
         message->kept = mem_alloc_array(message->n_kept, sizeof *message->kept);
@@ -49,6 +61,8 @@ void score_outbox_add(struct score_outbox *outbox, const struct score_result *re
             range->first = (uint32_t)result->kept[i].first;
             range->last = (uint32_t)result->kept[i].last;
         }
+        message->n_draft_ids = (size_t)result->n_look_ahead;
+        message->draft_ids = mem_copy(result->look_ahead, message->n_draft_ids * sizeof *message->draft_ids);
         if (result->importance) {
             message->n_importance = (size_t)result->n;
             message->importance = mem_copy(result->importance, message->n_importance * sizeof(float));

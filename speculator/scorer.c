@@ -23,6 +23,9 @@ struct prompt {
     int look_ahead; // steps at most
     int smoothing_window;
     struct select_policy policy; // `pinned` owned
+    double quality;              // to choose policy.keep_rate for; 0: it is given
+    bool is_covered;             // the calibration covers its options
+    bool want_evidence;          // for the result
     bool want_importance;
     int64_t added_us;
 
@@ -34,9 +37,12 @@ struct prompt {
     int n_reused;              // tokens found there
     int n_cached;              // KV entries
     int steps;                 // importance rows computed
-    int32_t next_token;        // token of the next look-ahead row, with steps > 0
-    float *importance;         // [n] owned; sum over the steps
-    uint64_t last_pass;        // the last pass in which the prompt had rows
+    int32_t *drafted;          // [n_drafted] owned; tokens of the look-ahead rows, the last one is of the next row
+    int n_drafted;
+    float *importance;             // [n] owned; sum over the steps
+    struct evidence_sums evidence; // of the steps
+    bool ended;                    // the look-ahead reached an EOS
+    uint64_t last_pass;            // the last pass in which the prompt had rows
 
     // In the pass being composed:
     int rows;
@@ -65,6 +71,7 @@ static void prompt_free(struct scorer *s, struct prompt *p)
     if (p->blocks) block_manager_release(s->blocks, p->blocks, p->n_blocks);
     free(p->blocks);
     free(p->importance);
+    free(p->drafted);
     free((void *)p->policy.pinned);
     free(p->tokens);
     free(p);
@@ -159,6 +166,7 @@ void scorer_add(struct scorer *s, const struct score_item *item)
         s->on_result(s->context, &(struct score_result){.request = item->request, .error = status_message()});
         return;
     }
+    const struct calibration *calibration = s->model.calibration;
     struct prompt *p = mem_alloc(sizeof *p);
     *p = (struct prompt){
         .request = item->request,
@@ -174,12 +182,17 @@ void scorer_add(struct scorer *s, const struct score_item *item)
                    .tail_tokens = item->tail_tokens,
                    .pinned = mem_copy(item->pinned, (size_t)item->n_pinned * sizeof *item->pinned),
                    .n_pinned = item->n_pinned},
+        .quality = item->prefill.quality,
+        .is_covered = calibration && calibration_covers(calibration, &item->prefill, item->n, item->tail_tokens),
+        .want_evidence = item->want_evidence,
         .want_importance = item->want_importance,
         .added_us = clock_now_us(),
     };
+    evidence_begin(&p->evidence, p->n, p->policy.keep_first ? p->smoothing_window : 0, item->tail_tokens);
     // Entries are needed for the prompt and for all look-ahead tokens but the last, which is never computed.
     int room = longest_sequence(s) - p->n + 1;
     if (p->look_ahead > room) p->look_ahead = room;
+    p->drafted = mem_alloc_array((size_t)p->look_ahead, sizeof *p->drafted);
     MEM_GROW(s->prompts, s->n, s->capacity);
     s->prompts[s->n++] = p;
     log_event(LOG_DEBUG, "score_received", LOG_REQUEST(p->request), LOG_FIELD("tokens", p->n),
@@ -369,7 +382,7 @@ static void prompt_add_rows(struct scorer *s, struct prompt *p)
     struct batch_builder *b = &s->builder;
     batch_builder_add_sequence(b, p->blocks, p->n_blocks, p->n_cached);
     for (int entry = p->n_cached; entry < p->n_cached + p->rows; entry++)
-        batch_builder_add_row(b, p->steps ? p->next_token : p->tokens[entry], entry);
+        batch_builder_add_row(b, p->steps ? p->drafted[p->n_drafted - 1] : p->tokens[entry], entry);
     if (!p->has_importance) return;
     batch_builder_want_importance(b, p->n);
     if (!p->has_next_token) return;
@@ -393,13 +406,25 @@ static const struct ragged_batch *compose_pass(struct scorer *s, const struct pa
     return batch_builder_finish(&s->builder);
 }
 
-static int32_t argmax(const float *logits, int n)
+// The largest of the logits, and how far it is above the next one.
+struct likeliest {
+    int32_t token;
+    float margin;
+};
+
+static struct likeliest likeliest_of(const float *logits, int n)
 {
     int best = 0;
+    float next = -INFINITY;
     for (int i = 1; i < n; i++) {
-        if (logits[i] > logits[best]) best = i;
+        if (logits[i] > logits[best]) {
+            next = logits[best];
+            best = i;
+        } else if (logits[i] > next) {
+            next = logits[i];
+        }
     }
-    return best;
+    return (struct likeliest){best, logits[best] - next};
 }
 
 // --- results
@@ -414,34 +439,58 @@ static const char *importance_mean(struct prompt *p)
     return NULL;
 }
 
+static bool prompt_has_evidence(const struct prompt *p)
+{
+    return p->want_evidence || (p->quality > 0 && p->is_covered);
+}
+
+static struct rate_choice prompt_choose_rate(const struct scorer *s, const struct prompt *p,
+                                             const struct evidence *evidence)
+{
+    if (p->quality == 0) return (struct rate_choice){p->policy.keep_rate, RATE_FIXED};
+    if (!p->is_covered) return (struct rate_choice){1, RATE_UNCALIBRATED};
+    return calibration_choose(s->model.calibration, evidence, p->quality);
+}
+
 static void prompt_report(struct scorer *s, struct prompt *p)
 {
     struct score_result result = {.request = p->request, .n = p->n, .steps = p->steps, .cached_tokens = p->n_reused};
     struct token_range *kept = NULL;
+    struct evidence evidence = {0};
     result.error = importance_mean(p);
     if (!result.error) {
+        if (prompt_has_evidence(p)) evidence_finish(&p->evidence, p->importance, p->n, p->ended, &evidence);
+        const struct rate_choice choice = prompt_choose_rate(s, p, &evidence);
+        p->policy.keep_rate = result.keep_rate = choice.rate;
+        result.reason = choice.reason;
+        if (p->want_evidence) result.evidence = &evidence;
         result.n_kept = select_kept(p->importance, p->n, &p->policy, &kept);
         result.kept = kept;
         if (p->want_importance) result.importance = p->importance;
+        result.look_ahead = p->drafted;
+        result.n_look_ahead = p->n_drafted;
     }
     result.score_us = clock_now_us() - p->added_us;
     log_event(LOG_DEBUG, "score_done", LOG_REQUEST(p->request), LOG_FIELD("tokens", p->n),
               LOG_FIELD("cached", p->n_reused), LOG_FIELD("steps", p->steps), LOG_FIELD("ranges", result.n_kept),
-              LOG_MS("ms", result.score_us));
+              LOG_FIELD("keep_rate", result.keep_rate), LOG_MS("ms", result.score_us));
     s->on_result(s->context, &result);
     free(kept);
 }
 
 // The likeliest token of logit row `row`. When all logits are NaN, so is the importance, and any token will do.
-static int32_t prompt_next_token(const struct scorer *s, const struct forward_result *out, int row)
+static int32_t prompt_next_token(const struct scorer *s, struct prompt *p, const struct forward_result *out, int row)
 {
     const int n = s->model.config->vocab_size;
-    if (!out->tokens) return argmax(out->logits + (size_t)row * (size_t)n, n);
-    return out->tokens[row] < 0 ? 0 : out->tokens[row];
+    if (out->tokens) return out->tokens[row] < 0 ? 0 : out->tokens[row];
+    struct likeliest likeliest = likeliest_of(out->logits + (size_t)row * (size_t)n, n);
+    evidence_add_margin(&p->evidence, (double)likeliest.margin);
+    return likeliest.token;
 }
 
 static void prompt_add_step(struct prompt *p, const float *importance)
 {
+    if (prompt_has_evidence(p)) evidence_add_step(&p->evidence, p->importance, importance);
     for (int j = 0; j < p->n; j++)
         p->importance[j] += importance[j];
     p->steps++;
@@ -470,9 +519,13 @@ static void apply_results(struct scorer *s, const struct forward_result *out)
         prompt_add_step(p, importance);
         importance += p->n;
         if (!p->has_next_token) continue;
-        p->next_token = prompt_next_token(s, out, logit_row++);
+        int32_t token = prompt_next_token(s, p, out, logit_row++);
+        p->ended = model_config_is_eos(s->model.config, token);
         // A token that ends the text is never computed, so this step was the last one.
-        if (model_config_is_eos(s->model.config, p->next_token)) p->look_ahead = p->steps;
+        if (p->ended)
+            p->look_ahead = p->steps;
+        else
+            p->drafted[p->n_drafted++] = token;
     }
 }
 

@@ -3,8 +3,8 @@
 // tokens that the model generates (SpecPrefill, arXiv 2502.02789), and which tokens to keep.
 //
 // It may decide which prompt tokens the main model does not prefill. The kept set must not depend on other prompts: it
-// is a property of (prompt, model, policy). Other prompts in its passes, chunks and the token budget change no bit of
-// it, as far as the backend promises (kernels/backend.h).
+// is a property of (prompt, model, policy), also where the keep rate is chosen for a quality. Other prompts in its
+// passes, chunks and the token budget change no bit of it, as far as the backend promises (kernels/backend.h).
 //
 // Passes are composed by iteration, as in continuous batching: a new prompt joins at the next pass. A pass has the next
 // look-ahead row of every prompt whose own rows are computed, or rows of prompts that are read, or both (score_pace.h).
@@ -25,6 +25,7 @@
 #include "base/status.h"
 #include "model/generation.h"
 #include "model/model.h"
+#include "speculator/calibration.h"
 #include "speculator/select.h"
 
 // The model and the function that runs it: model_forward() for one rank, engine_forward() for a group.
@@ -36,6 +37,7 @@ struct scorer_model {
     int kv_blocks;
     bool samples;      // the backend samples tokens, see model_samples()
     bool prefix_cache; // reuse full KV blocks of prompts with the same first tokens; changes no score
+    const struct calibration *calibration; // NULL: none, and a quality keeps every token; borrowed until scorer_free()
     enum status (*forward)(void *context, const struct ragged_batch *batch, struct forward_result *result);
     void *context;
 };
@@ -45,11 +47,11 @@ struct score_item {
     uint64_t request;
     const int32_t *tokens; // [n]
     int n;
-    struct prefill prefill;           // keep_rate, look_ahead, chunk_tokens, pool_window, paper_exact
+    struct prefill prefill;           // keep_rate or quality, look_ahead, chunk_tokens, pool_window, paper_exact
     const struct token_range *pinned; // [n_pinned]
     int n_pinned;
     int tail_tokens;
-    bool want_importance;
+    bool want_importance, want_evidence;
     uint64_t salt;     // of the prefix cache: blocks are shared among equal salts
     const char *trace; // trace id for the log; NULL or "": none
 };
@@ -59,9 +61,14 @@ struct score_result {
     const char *error; // NULL, or why the prompt was not scored: keep all its tokens. Nothing below is set then
     const struct token_range *kept; // [n_kept] ascending, with gaps between them
     int n_kept;
+    double keep_rate; // that chose them
+    enum rate_reason reason;
     const float *importance; // [n]; NULL unless wanted
     int n;
-    int steps;         // look-ahead steps that were computed
+    const struct evidence *evidence; // NULL unless wanted
+    int steps;                       // look-ahead steps that were computed
+    const int32_t *look_ahead;       // [n_look_ahead] the tokens of the look-ahead, without one that ends the text
+    int n_look_ahead;
     int cached_tokens; // prompt tokens found in the prefix cache
     int64_t score_us;  // since scorer_add
 };

@@ -27,10 +27,10 @@ static void take_report(void *arg, const struct step_report *report)
     memset(run->now, 0, sizeof run->now);
     for (int i = 0; i < report->n_outputs; i++) {
         const struct sequence_output *out = &report->outputs[i];
-        ck_assert(out->finish != SEQUENCE_ERROR && (out->has_token || out->n_prompt_logprobs));
-        if (!out->has_token) continue;
+        ck_assert(out->finish != SEQUENCE_ERROR && (out->n_tokens == 1 || out->n_prompt_logprobs));
+        if (!out->n_tokens) continue;
         run->now[out->id] = 1;
-        run->tokens[out->id][run->n[out->id]++] = out->token;
+        run->tokens[out->id][run->n[out->id]++] = out->tokens[0];
     }
 }
 

@@ -162,6 +162,7 @@ static const struct {
     {"chunk_tokens", "16", "rbslo", "chunk_tokens: must be a whole number"},
     {"pool_window", "3", "rbslo", "pool_window: must be a whole number"},
     {"paper_exact", "true", "nrslo", "paper_exact: must be true or false"},
+    {"drafts", "\"off\"", "nrblo", "drafts: must be a string"},
 };
 
 static const char *const values[] = {"7", "1.5", "true", "\"text\"", "[true]", "{}"};
@@ -234,6 +235,8 @@ START_TEST(numbers_out_of_range_are_refused_by_name)
         {"{\"repetition_penalty\":0}", "repetition_penalty 0: must be over 0 and at most 100"},
         {"{\"presence_penalty\":3}", "presence_penalty 3: must be from -2 to 2"},
         {"{\"keep_rate\":0}", "keep_rate 0: must be over 0 and at most 1"},
+        {"{\"quality\":0}", "quality 0: must be over 0 and at most 1"},
+        {"{\"quality\":1.5}", "quality 1.5: must be over 0 and at most 1"},
         {"{\"pool_window\":4}", "pool_window 4: must be odd"},
         {"{\"look_ahead\":0}", "look_ahead 0: must be from 1 to 64"},
         {"{\"stop_token_ids\":[-1]}", "stop_token_ids: must be at most 64 token ids of 0 or more"},
@@ -266,14 +269,12 @@ START_TEST(unsupported_parameters_are_refused_unless_they_are_harmless)
         "{\"logprob_start\":1,\"bad_words\":[\"a\"]}",
         "{\"use_beam_search\":true}",
         "{\"skip_special_tokens\":false}",
-        "{\"quality\":0.5}",
-        "{\"drafts\":\"auto\"}",
         "{\"n\":2,\"best_of\":3}",
         "{\"truncate_prompt_tokens\":10}",
     };
     static const char *const harmless[] = {
-        "{\"use_beam_search\":false}", "{\"skip_special_tokens\":true}", "{\"quality\":null}",
-        "{\"drafts\":\"off\"}",        "{\"n\":2,\"best_of\":2}",        "{\"store\":true,\"metadata\":{}}",
+        "{\"use_beam_search\":false}", "{\"skip_special_tokens\":true}",   "{\"quality\":null}",
+        "{\"n\":2,\"best_of\":2}",     "{\"store\":true,\"metadata\":{}}",
     };
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         ck_generation_refused(refused[i], STATUS_UNSUPPORTED, "");

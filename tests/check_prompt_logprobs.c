@@ -50,15 +50,15 @@ static void take_report(void *arg, const struct step_report *report)
     for (int i = 0; i < report->n_outputs; i++) {
         const struct sequence_output *out = &report->outputs[i];
         struct outcome *o = &w->now[out->id];
-        ck_assert(out->has_token || out->n_prompt_logprobs);
+        ck_assert(out->n_tokens == 1 || out->n_prompt_logprobs);
         ck_assert(!out->n_prompt_logprobs || o->n == 0);
         for (int k = 0; k < out->n_prompt_logprobs; k++) {
             ck_assert_int_eq(out->prompt_logprobs_from + k, w->from[out->id] + o->n_prompt);
             o->prompt[w->from[out->id] + o->n_prompt++] = out->prompt_logprobs[k];
         }
-        if (!out->has_token) continue;
+        if (!out->n_tokens) continue;
         if (o->n == 0) o->cached = out->cached_tokens;
-        o->tokens[o->n++] = out->token.token;
+        o->tokens[o->n++] = out->tokens[0].token;
     }
 }
 

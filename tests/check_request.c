@@ -31,6 +31,7 @@ static const struct field_case {
     {"logprobs", "--logprobs", 0},
     {"prompt_logprobs", "--prompt-logprobs", 5},
     {"keep_rate", "--keep-rate", 0.4},
+    {"quality", "--quality", 0.95},
     {"look_ahead", "--look-ahead", 4},
     {"chunk_tokens", "--chunk-tokens", 16},
     {"pool_window", "--pool-window", 7},
@@ -72,7 +73,8 @@ static double table_value(const struct generation_field *f, const void *object)
 {
     const char *at = (const char *)object + f->offset;
     switch (f->type) {
-    case GENERATION_FIELD_REAL: return *(const double *)at;
+    case GENERATION_FIELD_REAL:
+    case GENERATION_FIELD_OPTIONAL_REAL: return *(const double *)at;
     case GENERATION_FIELD_UINT64: return (double)*(const uint64_t *)at;
     case GENERATION_FIELD_BOOL: return *(const bool *)at;
     default: return *(const int *)at;
@@ -159,7 +161,8 @@ static enum status parse_row(const char *name, json_t *value, struct request_spe
 static json_t *json_value(const struct generation_field *f, double value)
 {
     if (f->type == GENERATION_FIELD_BOOL) return json_boolean(value != 0);
-    return f->type == GENERATION_FIELD_REAL ? json_real(value) : json_integer((json_int_t)value);
+    bool real = f->type == GENERATION_FIELD_REAL || f->type == GENERATION_FIELD_OPTIONAL_REAL;
+    return real ? json_real(value) : json_integer((json_int_t)value);
 }
 
 START_TEST(every_field_has_a_case)
@@ -232,7 +235,8 @@ START_TEST(values_outside_the_range_are_refused_by_name)
     const struct field_case *c = &cases[_i];
     const struct generation_field *f = field_find(c->name);
     if (f->type == GENERATION_FIELD_BOOL || f->type == GENERATION_FIELD_UINT64) return; // every value is valid
-    double step = f->type == GENERATION_FIELD_REAL ? 0.01 : 1;
+    bool real = f->type == GENERATION_FIELD_REAL || f->type == GENERATION_FIELD_OPTIONAL_REAL;
+    double step = real ? 0.01 : 1;
     bool none = f->type == GENERATION_FIELD_OPTIONAL && f->default_value < 0; // in a row -1 is "none"
     check_refused(c, f->over_min ? f->min : f->min - (none ? 2 : step));
     check_refused(c, -1000);
@@ -241,7 +245,7 @@ START_TEST(values_outside_the_range_are_refused_by_name)
     ck_assert_int_eq(generation_field_check(f, f->over_min ? f->min + step : f->min), STATUS_OK);
     ck_assert_int_eq(generation_field_check(f, NAN), STATUS_INVALID);
     struct fields fields = default_fields();
-    if (f->type != GENERATION_FIELD_REAL) return;
+    if (!real) return;
     bool prefill = table_find(prefill_fields, c->name);
     *(double *)((char *)(prefill ? (void *)&fields.prefill : &fields.sampling) + f->offset) = NAN;
     ck_assert_int_eq(prefill ? prefill_check(&fields.prefill) : sampling_check(&fields.sampling, 100), STATUS_INVALID);
@@ -271,7 +275,7 @@ START_TEST(every_member_of_the_messages_is_mapped)
                   " stop stop_token_ids logit_bias guided_json guided_regex guided_grammar guided_choice ");
     check_members(&forepack__cluster__v1__sampling__descriptor, sampling_fields,
                   " stop_token_ids logit_bias_ids logit_bias grammar_kind grammar ");
-    check_members(&forepack__v1__prefill_options__descriptor, prefill_fields, " mode return_kept pinned ");
+    check_members(&forepack__v1__prefill_options__descriptor, prefill_fields, " mode return_kept pinned drafts ");
     check_members(&forepack__cluster__v1__score_item__descriptor, prefill_fields,
                   " request token_ids pinned tail_tokens want_importance salt trace ");
 }
@@ -331,10 +335,10 @@ START_TEST(fields_of_their_own_arrive)
     struct request_spec spec = {0};
     sampling_defaults(&spec.sampling);
     prefill_defaults(&spec.prefill);
-    json_t *row = json_pack("{s:i,s:[{s:s,s:s}],s:[s,s],s:[i,i],s:s,s:b,s:i,s:s,s:s,s:i,s:i,s:i}", "id", 7, "messages",
-                            "role", "user", "content", "Hello", "stop", "a", "b", "stop_token_ids", 3, 99, "prefill",
-                            "off", "return_kept", 1, "priority", -4, "tenant", "t", "model", "m", "ttft_deadline_ms",
-                            250, "logprobs", -1, "colour", 3);
+    json_t *row = json_pack("{s:i,s:[{s:s,s:s}],s:[s,s],s:[i,i],s:s,s:s,s:b,s:i,s:s,s:s,s:i,s:i,s:i}", "id", 7,
+                            "messages", "role", "user", "content", "Hello", "stop", "a", "b", "stop_token_ids", 3, 99,
+                            "prefill", "off", "drafts", "off", "return_kept", 1, "priority", -4, "tenant", "t", "model",
+                            "m", "ttft_deadline_ms", 250, "logprobs", -1, "colour", 3);
     const char *unknown = NULL;
     ck_assert_msg(request_spec_from_json(&spec, row, &unknown) == STATUS_OK, "%s", status_message());
     ck_assert_str_eq(unknown, "colour");
@@ -353,6 +357,7 @@ START_TEST(fields_of_their_own_arrive)
     ck_assert_mem_eq(m->sampling->stop[1].data, "b", 1);
     ck_assert_int_eq(m->sampling->logprobs_given_case, 0);
     ck_assert_int_eq(m->prefill->mode, FOREPACK__V1__PREFILL_MODE__PREFILL_MODE_OFF);
+    ck_assert_int_eq(m->prefill->drafts, FOREPACK__V1__DRAFT_MODE__DRAFT_MODE_OFF);
     ck_assert(m->prefill->return_kept);
     struct fields fields = default_fields();
     ck_assert_int_eq(sampling_from_message(&m->sampling->base, &fields.sampling), STATUS_OK);

@@ -77,10 +77,11 @@ static void take_report(void *arg, const struct step_report *report)
             w->cached[out->id] = out->cached_tokens;
         else
             ck_assert_int_eq(out->cached_tokens, 0);
-        if (out->has_token) {
+        ck_assert_int_le(out->n_tokens, 1);
+        if (out->n_tokens) {
             ck_assert_int_lt(o->n, OUTPUT_MAX);
-            o->tokens[o->n] = out->token.token;
-            o->logprobs[o->n++] = out->token.logprob;
+            o->tokens[o->n] = out->tokens[0].token;
+            o->logprobs[o->n++] = out->tokens[0].logprob;
         }
         o->finish = out->finish;
     }

@@ -275,6 +275,38 @@ START_TEST(a_shared_prefix_is_computed_once)
 }
 END_TEST
 
+// Another question on a document that was scored costs its own rows, rounded up to blocks, and the look-ahead.
+START_TEST(a_second_question_computes_its_own_rows_and_the_look_ahead)
+{
+    enum { DOCUMENT = 10 * KV_BLOCK_TOKENS, QUESTION = 5, LOOK_AHEAD = 8 };
+    static struct expected items[2];
+    struct fake *f = fake_open(64, 4, MAX_BLOCKS);
+    f->prefix_cache = true;
+    struct scorer_model model = fake_model(f);
+    struct scorer *s = scorer_create(&model, take_result, items);
+    for (int i = 0; i < 2; i++) {
+        struct expected *e = &items[i];
+        *e = (struct expected){.n = DOCUMENT + QUESTION, .look_ahead = LOOK_AHEAD, .window = 13};
+        do { // a question whose look-ahead does not meet an EOS
+            for (int j = 0; j < e->n; j++)
+                e->tokens[j] = (int32_t)(j < DOCUMENT ? j % 40 : 10 + (int)random_below(40));
+            expect_scores(e, CONTEXT);
+        } while (e->steps < LOOK_AHEAD);
+        struct score_item item = make_item(e, (uint64_t)i);
+        scorer_add(s, &item);
+        int rows = 0;
+        while (scorer_get_load(s).running + scorer_get_load(s).waiting) {
+            ck_assert_int_eq(scorer_step(s), STATUS_OK);
+            rows += scorer_last_pass(s).rows;
+        }
+        ck_assert_int_eq(e->answers, 1);
+        ck_assert_int_eq(rows, (i ? 0 : DOCUMENT) + QUESTION + LOOK_AHEAD - 1);
+    }
+    scorer_free(s);
+    free(f);
+}
+END_TEST
+
 START_TEST(passes_fill_up_across_prompts)
 {
     // 10 prompts of 50 tokens with a budget of 100.
@@ -406,6 +438,7 @@ int main(void)
     TCase *all = tcase_create("all");
     tcase_add_loop_test(all, random_loads_score_as_if_alone, 0, 6);
     tcase_add_test(all, a_shared_prefix_is_computed_once);
+    tcase_add_test(all, a_second_question_computes_its_own_rows_and_the_look_ahead);
     tcase_add_test(all, passes_fill_up_across_prompts);
     tcase_add_test(all, bad_items_answer_with_a_sentence);
     tcase_add_test(all, cancel_and_clear_free_blocks_at_once);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Workloads of bench/: arrivals, traces, needle documents, and percentiles of latencies.
+// Workloads of bench/: arrivals, traces, and percentiles of latencies.
 #include <check.h>
 #include <math.h>
 #include <stdio.h>
@@ -9,7 +9,6 @@
 
 #include "base/mem.h"
 #include "bench/arrivals.h"
-#include "bench/needle.h"
 #include "bench/quantiles.h"
 #include "bench/random.h"
 #include "bench/trace.h"
@@ -190,98 +189,6 @@ START_TEST(prompts_with_equal_block_ids_share_their_tokens)
 }
 END_TEST
 
-// ---- needle ---------------------------------------------------------------------------------------------------------
-
-static int occurrences(const char *text, const char *part)
-{
-    int n = 0;
-    for (const char *at = text; (at = strstr(at, part)); at++)
-        n++;
-    return n;
-}
-
-// The number of four-digit numbers in a text; *found_p is whether `value` is one of them.
-static int count_values(const char *text, const char *value, bool *found_p)
-{
-    int n = 0;
-    *found_p = false;
-    for (const char *at = text; (at = strpbrk(at, "0123456789")); at += 4, n++) {
-        ck_assert_uint_eq(strspn(at, "0123456789"), 4);
-        *found_p |= strncmp(at, value, 4) == 0;
-    }
-    return n;
-}
-
-// The text between two marks; the caller frees it.
-static char *between(const char *text, const char *from, const char *to)
-{
-    const char *start = strstr(text, from);
-    ck_assert_msg(start != NULL, "no '%s' in %s", from, text);
-    start += strlen(from);
-    const char *end = strstr(start, to);
-    ck_assert_msg(end != NULL, "no '%s' in %s", to, text);
-    return mem_format("%.*s", (int)(end - start), start);
-}
-
-START_TEST(a_needle_asks_for_a_fact_of_its_text)
-{
-    const char *source = getenv("FOREPACK_SOURCE");
-    char *dir = mem_format("%s/deploy/demo-model/main", source ? source : ".");
-    struct tokenizer *tokenizer;
-    ck_assert_msg(tokenizer_open(dir, &tokenizer) == STATUS_OK, "%s", status_message());
-    free(dir);
-    static const int lengths[] = {256, 300, 1000, 4080};
-    for (int i = 0; i < 40; i++) {
-        int length = lengths[i % 4], n;
-        struct needle a, b;
-        int32_t *ids;
-        ck_assert_msg(needle_make(tokenizer, 7, (uint64_t)i, length, &a) == STATUS_OK, "%s", status_message());
-        ck_assert_int_eq(tokenizer_encode(tokenizer, a.prompt, strlen(a.prompt), TOKENIZER_ADD_SPECIAL, &ids, &n),
-                         STATUS_OK);
-        ck_assert_msg(n <= length && n > length - 64, "%d tokens for %d", n, length);
-        free(ids);
-        // The answer is a blank and four digits, found in the text among 6 to 16 facts (fewer in the shortest).
-        char *asked = strstr(a.prompt, "\n\nQuestion: ");
-        ck_assert(asked && occurrences(a.prompt, "Question: ") == 1);
-        ck_assert(strcmp(a.prompt + strlen(a.prompt) - strlen("?\nAnswer:"), "?\nAnswer:") == 0);
-        ck_assert(strlen(a.answer) == 5 && a.answer[0] == ' ');
-        bool found;
-        int facts = count_values(a.prompt, a.answer + 1, &found);
-        ck_assert(found && facts >= (length < 400 ? 3 : 6) && facts <= 16);
-        // The name and the attribute in the question belong to the fact of the answer, and to no other.
-        bool which = strstr(asked, "Which "), of = strstr(asked, "What is the ");
-        char *attribute = which ? between(asked, "Which ", " does ")
-                          : of  ? between(asked, "What is the ", " of ")
-                                : between(asked, "'s ", "?");
-        char *name = which ? between(asked, " does ", " have?")
-                     : of  ? between(asked, " of ", "?")
-                           : between(asked, "is ", "'s ");
-        char *forms[] = {mem_format("The %s of %s is%s.", attribute, name, a.answer),
-                         mem_format("%s's %s is%s.", name, attribute, a.answer),
-                         mem_format("%s has the %s%s.", name, attribute, a.answer)};
-        int stated = 0;
-        for (int f = 0; f < 3; f++) {
-            stated += occurrences(a.prompt, forms[f]);
-            free(forms[f]);
-        }
-        ck_assert_int_eq(stated, 1);
-        free(name);
-        free(attribute);
-        // Equal seeds give equal documents, others do not.
-        needle_make(tokenizer, 7, (uint64_t)i, length, &b);
-        ck_assert_str_eq(a.prompt, b.prompt);
-        needle_free(&b);
-        needle_make(tokenizer, 8, (uint64_t)i, length, &b);
-        ck_assert_str_ne(a.prompt, b.prompt);
-        needle_free(&b);
-        needle_free(&a);
-    }
-    struct needle none;
-    ck_assert_int_eq(needle_make(tokenizer, 7, 1, 255, &none), STATUS_INVALID);
-    tokenizer_free(tokenizer);
-}
-END_TEST
-
 int main(void)
 {
     Suite *suite = suite_create("workload");
@@ -293,7 +200,6 @@ int main(void)
     tcase_add_test(tcase, trace_columns_are_found_by_name);
     tcase_add_test(tcase, trace_errors_name_the_line);
     tcase_add_test(tcase, prompts_with_equal_block_ids_share_their_tokens);
-    tcase_add_test(tcase, a_needle_asks_for_a_fact_of_its_text);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);

@@ -12,7 +12,8 @@ struct llg_tokenizer {
 };
 
 struct llg_matcher {
-    bool refused;
+    const char *error;
+    uint32_t steps, step; // of a grammar "steps N"; 0: another one
 };
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -57,10 +58,10 @@ int fake_llguidance_matchers(void)
 
 // --- llguidance
 
-static struct llg_matcher *matcher_new(bool refused)
+static struct llg_matcher *matcher_new(struct llg_matcher from)
 {
     struct llg_matcher *matcher = malloc(sizeof *matcher);
-    matcher->refused = refused;
+    *matcher = from;
     pthread_mutex_lock(&mutex);
     matchers++;
     pthread_mutex_unlock(&mutex);
@@ -106,12 +107,14 @@ struct llg_matcher *llg_new_matcher(const struct llg_init *init, const char *kin
         pthread_cond_wait(&changed, &mutex);
     compiled++;
     pthread_mutex_unlock(&mutex);
-    return matcher_new(strcmp(text, "bad") == 0);
+    struct llg_matcher matcher = {.error = strcmp(text, "bad") ? NULL : "the grammar is bad"};
+    if (strncmp(text, "steps ", 6) == 0) matcher.steps = (uint32_t)atoi(text + 6);
+    return matcher_new(matcher);
 }
 
 struct llg_matcher *llg_clone_matcher(const struct llg_matcher *matcher)
 {
-    return matcher_new(matcher->refused);
+    return matcher_new(*matcher);
 }
 
 void llg_free_matcher(struct llg_matcher *matcher)
@@ -124,7 +127,7 @@ void llg_free_matcher(struct llg_matcher *matcher)
 
 const char *llg_matcher_get_error(struct llg_matcher *matcher)
 {
-    return matcher->refused ? "the grammar is bad" : NULL;
+    return matcher->error;
 }
 
 size_t llg_matcher_get_mask_byte_size(const struct llg_matcher *matcher)
@@ -133,23 +136,30 @@ size_t llg_matcher_get_mask_byte_size(const struct llg_matcher *matcher)
     return 0;
 }
 
+static bool matcher_allows(const struct llg_matcher *matcher, uint32_t token)
+{
+    return !matcher->steps || (token + matcher->step) % 5 != 0;
+}
+
 int32_t llg_matcher_compute_mask_into(struct llg_matcher *matcher, uint32_t *mask, size_t bytes)
 {
-    (void)matcher;
     memset(mask, 0xff, bytes);
+    for (uint32_t token = 0; token < 8 * bytes; token++)
+        if (!matcher_allows(matcher, token)) mask[token / 32] &= ~(UINT32_C(1) << token % 32);
     return 0;
 }
 
 int32_t llg_matcher_consume_tokens(struct llg_matcher *matcher, const uint32_t *tokens, size_t n)
 {
-    (void)matcher;
-    (void)tokens;
-    (void)n;
+    for (size_t i = 0; i < n; i++, matcher->step++) {
+        if (matcher_allows(matcher, tokens[i])) continue;
+        matcher->error = "the grammar does not allow the token";
+        return -1;
+    }
     return 0;
 }
 
 bool llg_matcher_is_stopped(const struct llg_matcher *matcher)
 {
-    (void)matcher;
-    return false;
+    return matcher->steps && matcher->step >= matcher->steps;
 }

@@ -247,6 +247,7 @@ static void add_result(const struct attributes *to, const struct trace_record *r
     add_text(to, "forepack.prefill", record->prefill);
     add_text(to, "forepack.prefill.skip_reason", record->skip);
     add_int(to, "forepack.scored_tokens", usage->scored_tokens);
+    add_int(to, "forepack.score_cached_tokens", usage->score_cached_tokens);
     add_int(to, "forepack.kept_tokens", usage->kept_tokens);
     add_int(to, "forepack.replays", usage->replays);
 }

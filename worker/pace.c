@@ -143,6 +143,15 @@ int pace_grant_rows(struct pace *p, int entries, int rows_max, bool whole)
     return (int)rows;
 }
 
+int pace_grant_draft_rows(struct pace *p, int entries, int rows)
+{
+    if (!pace_is_unlimited(p, true)) rows = (int)fmin(rows, floor(pace_rows_for(p, entries, p->budget)));
+    double work = pace_work(p, entries, rows);
+    p->work += work;
+    p->budget = p->budget > work ? p->budget - work : 0;
+    return rows;
+}
+
 bool pace_would_grant(const struct pace *p, int entries, int rows, bool whole)
 {
     return pace_is_unlimited(p, whole) || pace_rows_left(p, entries) >= rows;

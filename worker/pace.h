@@ -63,6 +63,9 @@ void pace_pass_begin(struct pace *p, int decodes);
 // deducted from the budget. `whole`: rows_max completes the prompt, and no earlier pass contained a part of it.
 int pace_grant_rows(struct pace *p, int entries, int rows_max, bool whole);
 
+// How many draft rows, at most `rows`, the pass gets behind the prompt that it completes with `entries` entries.
+int pace_grant_draft_rows(struct pace *p, int entries, int rows);
+
 // Whether pace_grant_rows() would grant all `rows`.
 bool pace_would_grant(const struct pace *p, int entries, int rows, bool whole);
 

@@ -11,7 +11,7 @@ static int pass_rows_left(const struct scheduler *s)
     return s->rows_max - s->builder.batch.n_rows;
 }
 
-struct sampler_context pass_sampler_context(const struct scheduler *s, const struct sequence *q)
+struct sampler_context pass_sampler_context(const struct scheduler *s, const struct sequence *q, int drafted)
 {
     return (struct sampler_context){
         .sampling = &q->sampling,
@@ -20,7 +20,7 @@ struct sampler_context pass_sampler_context(const struct scheduler *s, const str
         .prompt = q->penalty_ids ? q->penalty_ids : q->tokens,
         .n_prompt = q->penalty_ids ? q->n_penalty_ids : q->n_kept,
         .output = q->tokens + q->n_kept,
-        .n_output = sequence_generated(q),
+        .n_output = sequence_generated(q) + drafted,
         .allowed = q->mask,
     };
 }
@@ -32,28 +32,28 @@ bool pass_is_sampled_by_backend(const struct scheduler *s, const struct sampler_
 
 static bool pass_host_samples(const struct scheduler *s, const struct sequence *q)
 {
-    struct sampler_context context = pass_sampler_context(s, q);
+    struct sampler_context context = pass_sampler_context(s, q, 0);
     return !pass_is_sampled_by_backend(s, &context);
 }
 
-static void pass_want_logits(struct scheduler *s, struct sequence *q, int row, int prompt_token)
+static void pass_want_logits(struct scheduler *s, struct host_row row)
 {
-    batch_builder_want_logits(&s->builder, row);
-    s->host_rows[s->n_host_rows++] = (struct host_row){q, prompt_token, STATUS_OK};
+    batch_builder_want_logits(&s->builder, s->builder.batch.n_rows - 1);
+    s->host_rows[s->n_host_rows++] = row;
     if (s->host_rows_left) s->host_rows_left--;
     if (s->backend_samples) pace_add_sampled(&s->pace);
 }
 
-// The last row added yields the sequence's next token.
-static void pass_want_next_token(struct scheduler *s, struct sequence *q)
+// The last row added yields the token behind the sequence's next `drafted` drafted tokens.
+static void pass_want_token(struct scheduler *s, struct sequence *q, int drafted)
 {
-    struct sampler_context context = pass_sampler_context(s, q);
-    int row = s->builder.batch.n_rows - 1;
+    struct sampler_context context = pass_sampler_context(s, q, drafted);
     if (pass_is_sampled_by_backend(s, &context)) {
         struct row_sampling sampling = sampler_row_sampling(&context);
-        batch_builder_want_token(&s->builder, row, &sampling);
+        batch_builder_want_token(&s->builder, s->builder.batch.n_rows - 1, &sampling);
     } else {
-        pass_want_logits(s, q, row, 0);
+        pass_want_logits(s, (struct host_row){.sequence = q, .drafted = drafted});
+        q->pass_host_rows++;
         q->host_pass = s->n_passes;
     }
 }
@@ -62,16 +62,63 @@ static void pass_want_next_token(struct scheduler *s, struct sequence *q)
 static void pass_want_prompt_logprob(struct scheduler *s, struct sequence *q, int i)
 {
     if (i + 1 < q->next_logprob || i + 1 >= q->n_kept) return;
-    pass_want_logits(s, q, s->builder.batch.n_rows - 1, i + 1);
+    pass_want_logits(s, (struct host_row){.sequence = q, .prompt_token = i + 1});
     q->pass_logprobs++;
 }
 
-// Adds the sequence's next n rows. The last pending row waits if the host may sample no more rows.
-static void pass_add_rows(struct scheduler *s, struct sequence *q, int n)
+static int min_int(int a, int b)
+{
+    return a < b ? a : b;
+}
+
+// ---- draft rows ----
+
+// The rows that prompts could still use in this pass, at most `limit`. Draft rows get what they leave.
+static int prompt_rows_wanted(const struct scheduler *s, const struct sequence *beside, int limit)
+{
+    int64_t rows = 0;
+    for (int i = 0; i < s->n_running && rows < limit; i++) {
+        const struct sequence *q = s->running[i];
+        if (q != beside && q->pass_rows == 0 && sequence_pending(q) > 1) rows += sequence_pending(q);
+    }
+    for (const struct sequence *q = s->queue.head; q && rows < limit; q = q->next)
+        rows += sequence_pending(q);
+    return rows < limit ? (int)rows : limit;
+}
+
+// Draft rows that the pass has room for, behind the sequence's `n` pending rows. A sequence that the host samples has
+// none while pacing limits the rows of the host, and a prompt whose log-probabilities are wanted has none yet.
+static int pass_draft_rows(struct scheduler *s, struct sequence *q, int n)
+{
+    int room = min_int(pass_rows_left(s) - n - s->decodes_left, s->logit_rows_left);
+    if (q->n_draft == 0 || room <= 0 || n < sequence_pending(q)) return 0;
+    if ((s->host_is_paced && pass_host_samples(s, q)) || sequence_wants_prompt_logprobs(q)) return 0;
+    int rows = min_int(q->n_draft, room - prompt_rows_wanted(s, q, room));
+    return rows > 0 ? admission_grow_for_draft(s, q, rows) : 0;
+}
+
+static void pass_add_draft(struct scheduler *s, struct sequence *q)
+{
+    for (int i = 0; i < q->pass_drafts; i++) {
+        batch_builder_add_row(&s->builder, q->tokens[q->n_tokens + i], q->positions[q->n_tokens + i]);
+        pass_want_token(s, q, i + 1);
+    }
+    s->logit_rows_left -= q->pass_drafts;
+    s->drafted += (uint64_t)q->pass_drafts;
+}
+
+// ---- rows of a sequence ----
+
+// Adds the sequence's next n rows, and behind the last pending one its draft rows. The last pending row waits if the
+// host may sample no more rows.
+static void pass_add_rows(struct scheduler *s, struct sequence *q, int n, int drafts)
 {
     if (n == sequence_pending(q) && s->host_rows_left == 0 && pass_host_samples(s, q)) n--;
+    bool is_complete = n == sequence_pending(q);
     q->pass_rows = n;
     q->pass_logprobs = 0;
+    q->pass_drafts = is_complete ? drafts : 0;
+    q->pass_host_rows = 0;
     if (n == 0) return;
     int of_prompt = q->n_kept - q->n_cached;
     if (of_prompt > 0) s->prompt_rows += (uint64_t)(n < of_prompt ? n : of_prompt);
@@ -81,13 +128,9 @@ static void pass_add_rows(struct scheduler *s, struct sequence *q, int n)
         batch_builder_add_row(&s->builder, q->tokens[i], q->positions[i]);
         pass_want_prompt_logprob(s, q, i);
     }
-    if (n == sequence_pending(q)) pass_want_next_token(s, q);
-    if (q->pass_logprobs) s->logit_rows_left -= q->pass_logprobs - (n < sequence_pending(q));
-}
-
-static int min_int(int a, int b)
-{
-    return a < b ? a : b;
+    if (is_complete) pass_want_token(s, q, 0);
+    if (q->pass_logprobs) s->logit_rows_left -= q->pass_logprobs - !is_complete;
+    pass_add_draft(s, q);
 }
 
 // The pending rows of a prompt behind `entries` cached entries, as far as the pass has room for them and for their
@@ -107,7 +150,7 @@ static void pass_add_prompt_rows(struct scheduler *s, struct sequence *q)
     int pending = sequence_pending(q), rows = pass_prompt_rows(s, q, q->n_cached);
     int n = pace_grant_rows(&s->pace, q->n_cached, rows, rows == pending && !q->is_chunked);
     if (n > 0 && n < pending) q->is_chunked = true;
-    pass_add_rows(s, q, n);
+    pass_add_rows(s, q, n, pace_grant_draft_rows(&s->pace, q->n_tokens, pass_draft_rows(s, q, n)));
 }
 
 // ---- prompts ahead of a long one ----
@@ -190,6 +233,7 @@ static int limit_host_rows(struct scheduler *s)
         others |= !rates && !pass_host_samples(s, s->running[i]);
     }
     s->host_rows_left = others ? pace_sampled_max(&s->pace) : INT_MAX;
+    s->host_is_paced = s->host_rows_left < INT_MAX;
     return rates_prompts ? s->host_rows_left - s->host_rows_left / 2 : s->host_rows_left;
 }
 
@@ -213,17 +257,26 @@ static struct sequence *decode_to_take_turn(const struct scheduler *s)
     return oldest;
 }
 
+static void add_decode_row(struct scheduler *s, struct sequence *q)
+{
+    s->decodes_left--;
+    pass_add_rows(s, q, 1, pass_draft_rows(s, q, 1));
+}
+
 // First, so that a long prompt does not delay the next token of the running sequences.
 static void add_decode_rows(struct scheduler *s)
 {
     int turns = limit_host_rows(s);
+    for (int i = 0; i < s->n_running; i++)
+        s->decodes_left += is_decode(s->running[i]);
     bool all = decodes_on_host(s) <= turns;
     for (int i = 0; i < s->n_running; i++) {
         struct sequence *q = s->running[i];
-        if (is_decode(q) && (all || !pass_host_samples(s, q))) pass_add_rows(s, q, 1);
+        if (is_decode(q) && (all || !pass_host_samples(s, q))) add_decode_row(s, q);
     }
     for (; !all && turns > 0; turns--)
-        pass_add_rows(s, decode_to_take_turn(s), 1);
+        add_decode_row(s, decode_to_take_turn(s));
+    s->decodes_left = 0;
 }
 
 static void add_running_prompts(struct scheduler *s)
@@ -256,7 +309,7 @@ const struct ragged_batch *pass_compose(struct scheduler *s)
     for (int i = 0; i < s->n_running; i++)
         s->running[i]->pass_rows = 0;
     add_decode_rows(s);
-    pace_pass_begin(&s->pace, s->builder.batch.n_rows);
+    pace_pass_begin(&s->pace, s->builder.batch.n_seqs);
     const struct sequence *oldest = oldest_prompt(s);
     if (oldest) add_short_prompts(s, oldest);
     add_running_prompts(s);

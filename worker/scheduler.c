@@ -40,27 +40,72 @@ static enum status sequence_mask(struct sequence *q)
     return status == STATUS_OK ? STATUS_OK : STATUS_EXHAUSTED;
 }
 
-static enum status host_row_sample(const struct scheduler *s, struct sequence *q, struct sampler *sampler,
-                                   const float *logits, struct sampled_token *token_p)
+static const float *host_row_logits(const struct host_sampling *sampling, int row)
 {
-    struct sampler_context context = pass_sampler_context(s, q);
-    if (q->matcher) TRY(sequence_mask(q));
-    return sampler_sample_token(sampler, logits, &context, token_p);
+    return sampling->logits + (size_t)row * (size_t)sampling->scheduler->config->vocab_size;
 }
 
-// Samples one row, or rates the prompt token that it predicts; `thread` has a sampler to itself.
+// Tells the sequence's grammar that output token `index` is `token`, which its mask allowed. False: llguidance failed.
+static bool sequence_match(struct sequence *q, int index, int32_t token)
+{
+    if (!q->matcher || q->n_matched > index) return true;
+    int suspended = no_alloc_suspend();
+    bool ok = grammar_matcher_accept(q->matcher, &token, 1) == STATUS_OK;
+    no_alloc_resume(suspended);
+    q->n_matched += ok;
+    return ok;
+}
+
+// Whether output token `index`, which was matched, completes the grammar.
+static bool sequence_is_matched(const struct sequence *q, int index)
+{
+    return q->matcher && q->n_matched == index + 1 && grammar_matcher_is_complete(q->matcher);
+}
+
+static enum status host_row_sample(const struct host_sampling *sampling, int row, int thread)
+{
+    const struct scheduler *s = sampling->scheduler;
+    const struct host_row *r = &s->host_rows[row];
+    struct sampler_context context = pass_sampler_context(s, r->sequence, r->drafted);
+    if (r->sequence->matcher) TRY(sequence_mask(r->sequence));
+    return sampler_sample_token(s->samplers[thread], host_row_logits(sampling, row), &context, &s->host_tokens[row]);
+}
+
+// Whether the token sampled at logit row `row` is the drafted one that the next row belongs to.
+static bool host_row_is_accepted(const struct scheduler *s, int row)
+{
+    const struct host_row *r = &s->host_rows[row], *next = r + 1;
+    struct sequence *q = r->sequence;
+    int32_t token = s->host_tokens[row].token;
+    if (r->status != STATUS_OK || row + 1 == s->n_host_rows || next->sequence != q) return false;
+    int index = sequence_generated(q) + r->drafted;
+    return q->tokens[q->n_tokens + r->drafted] == token && sequence_match(q, index, token) &&
+           !sequence_is_matched(q, index);
+}
+
+// Samples the rows of a sequence one after the other, until one yields another token than the drafted one: the masks of
+// a grammar depend on the tokens before.
+static void host_rows_sample(const struct host_sampling *sampling, int row, int thread)
+{
+    const struct scheduler *s = sampling->scheduler;
+    do
+        s->host_rows[row].status = host_row_sample(sampling, row, thread);
+    while (host_row_is_accepted(s, row++));
+}
+
+// Samples the rows of one sequence, or rates the prompt token that the row predicts; `thread` has a sampler to itself.
 static void host_row_read(void *arg, int row, int thread)
 {
     const struct host_sampling *sampling = arg;
     const struct scheduler *s = sampling->scheduler;
-    struct host_row *r = &s->host_rows[row];
-    struct sequence *q = r->sequence;
-    const float *logits = sampling->logits + (size_t)row * (size_t)s->config->vocab_size;
+    const struct host_row *r = &s->host_rows[row];
+    if (r->drafted) return; // sampled behind the row before
     if (r->prompt_token) {
-        sampler_rate_token(s->samplers[thread], logits, q->tokens[r->prompt_token], q->sampling.prompt_logprobs,
-                           &s->host_tokens[row]);
+        const struct sequence *q = r->sequence;
+        sampler_rate_token(s->samplers[thread], host_row_logits(sampling, row), q->tokens[r->prompt_token],
+                           q->sampling.prompt_logprobs, &s->host_tokens[row]);
     } else {
-        r->status = host_row_sample(s, q, s->samplers[thread], logits, &s->host_tokens[row]);
+        host_rows_sample(sampling, row, thread);
     }
 }
 
@@ -105,35 +150,38 @@ static void log_finish(const struct sequence *q, enum sequence_finish finish)
               LOG_FIELD("tokens", sequence_generated(q)), LOG_MS("ms", clock_now_us() - q->added_us));
 }
 
-// Tells the grammar of a new token, which its mask allowed. SEQUENCE_STOP: the answer is complete.
-static enum sequence_finish sequence_tell_grammar(struct sequence *q, int32_t token, struct sequence_output *out)
+// Appends a new token. True: it is the next drafted one.
+static bool sequence_append(struct sequence *q, int32_t token)
 {
-    if (!q->matcher) return SEQUENCE_GOES_ON;
-    int suspended = no_alloc_suspend();
-    bool ok = grammar_matcher_accept(q->matcher, &token, 1) == STATUS_OK;
-    no_alloc_resume(suspended);
-    if (ok) return grammar_matcher_is_complete(q->matcher) ? SEQUENCE_STOP : SEQUENCE_GOES_ON;
-    snprintf(out->error, sizeof out->error, "structured output: llguidance exceeded a limit after token %d",
-             sequence_generated(q));
-    return SEQUENCE_ERROR;
+    bool is_drafted = q->n_draft > 0 && q->tokens[q->n_tokens] == token;
+    q->n_draft = is_drafted ? q->n_draft - 1 : 0;
+    q->tokens[q->n_tokens++] = token;
+    return is_drafted;
 }
 
-// Samples the next token of a sequence without pending rows. SEQUENCE_GOES_ON, or how it has ended.
+// Samples the next token of a sequence from logit row `row`. SEQUENCE_GOES_ON, or how it has ended. *is_drafted_p: the
+// token is the next drafted one.
 static enum sequence_finish sequence_advance(struct scheduler *s, struct sequence *q,
-                                             const struct forward_result *result, int row, struct sequence_output *out)
+                                             const struct forward_result *result, int row, struct sequence_output *out,
+                                             bool *is_drafted_p)
 {
-    struct sampler_context context = pass_sampler_context(s, q);
-    if (sequence_next_token(s, &context, result, row, &out->token) != STATUS_OK) {
+    struct sampler_context context = pass_sampler_context(s, q, 0);
+    struct sampled_token token;
+    *is_drafted_p = false;
+    if (sequence_next_token(s, &context, result, row, &token) != STATUS_OK) {
         snprintf(out->error, sizeof out->error, "%s", status_message());
         return SEQUENCE_ERROR;
     }
-    if (sampler_stops(&q->sampling, context.eos, context.n_eos, out->token.token)) return SEQUENCE_STOP;
-    enum sequence_finish finish = sequence_tell_grammar(q, out->token.token, out);
-    if (finish == SEQUENCE_ERROR) return finish;
-    out->has_token = true;
-    out->has_logprob = q->sampling.logprobs >= 0;
-    q->tokens[q->n_tokens++] = out->token.token;
-    if (finish == SEQUENCE_STOP) return finish;
+    if (sampler_stops(&q->sampling, context.eos, context.n_eos, token.token)) return SEQUENCE_STOP;
+    int index = sequence_generated(q);
+    if (!sequence_match(q, index, token.token)) {
+        snprintf(out->error, sizeof out->error, "structured output: llguidance exceeded a limit after token %d", index);
+        return SEQUENCE_ERROR;
+    }
+    *is_drafted_p = sequence_append(q, token.token);
+    s->new_tokens[s->n_new_tokens++] = token;
+    out->n_tokens++;
+    if (sequence_is_matched(q, index)) return SEQUENCE_STOP;
     return sequence_generated(q) < q->sampling.max_tokens ? SEQUENCE_GOES_ON : SEQUENCE_LENGTH;
 }
 
@@ -144,12 +192,39 @@ static int running_find(const struct scheduler *s, uint64_t id)
     return -1;
 }
 
-// `row` is its logit row.
-static void sequence_finish_step(struct scheduler *s, struct sequence *q, const struct forward_result *result, int row,
-                                 struct sequence_output *out)
+// The logit rows of the next sequence of a pass.
+struct logit_rows {
+    int read, sampled; // the first one that the host reads, and the first one that the backend has sampled
+};
+
+// Samples the token behind the last pending row, then those behind draft rows as long as the tokens are the drafted
+// ones, whose KV entries count then.
+static enum sequence_finish sequence_advance_all(struct scheduler *s, struct sequence *q,
+                                                 const struct forward_result *result, const struct logit_rows *rows,
+                                                 struct sequence_output *out)
+{
+    for (int i = 0;; i++) {
+        int row = i < q->pass_host_rows ? rows->read + i : rows->sampled + i - q->pass_host_rows;
+        bool is_drafted;
+        enum sequence_finish finish = sequence_advance(s, q, result, row, out, &is_drafted);
+        if (!is_drafted || i == q->pass_drafts) return finish; // the last token may equal a drafted one without a row
+        out->draft_accepted++;
+        q->n_cached++;
+        if (finish != SEQUENCE_GOES_ON) return finish;
+    }
+}
+
+static void sequence_finish_step(struct scheduler *s, struct sequence *q, const struct forward_result *result,
+                                 const struct logit_rows *rows, struct sequence_output *out)
 {
     out->cached_tokens = q->reported_reused ? 0 : q->n_reused;
-    out->finish = sequence_advance(s, q, result, row, out);
+    out->tokens = s->new_tokens + s->n_new_tokens;
+    out->has_logprobs = q->sampling.logprobs >= 0;
+    out->drafted = q->pass_drafts;
+    out->finish = sequence_advance_all(s, q, result, rows, out);
+    s->draft_accepted += (uint64_t)out->draft_accepted;
+    admission_shrink(s, q);
+    admission_publish(s, q);
     if (!q->reported_reused) log_first_token(q);
     q->reported_reused = true;
     if (out->finish == SEQUENCE_GOES_ON) return;
@@ -172,21 +247,24 @@ static void sequence_report_prompt(const struct scheduler *s, struct sequence *q
 static int apply_results(struct scheduler *s, const struct forward_result *result)
 {
     const struct ragged_batch *batch = &s->builder.batch;
-    int n_outputs = 0, next_read = 0, next_sampled = batch->n_logit_rows - batch->n_unread_rows;
+    struct logit_rows rows = {0, batch->n_logit_rows - batch->n_unread_rows};
+    int n_outputs = 0;
+    s->n_new_tokens = 0;
     for (int i = 0; i < s->builder.batch.n_seqs; i++) {
         struct sequence *q = s->batched[i];
         q->n_cached += q->pass_rows;
         admission_publish(s, q);
         struct sequence_output *out = &s->outputs[n_outputs];
         *out = (struct sequence_output){.id = q->id};
-        if (q->pass_logprobs) sequence_report_prompt(s, q, next_read, out);
-        next_read += q->pass_logprobs;
+        if (q->pass_logprobs) sequence_report_prompt(s, q, rows.read, out);
+        rows.read += q->pass_logprobs;
         bool is_complete = sequence_pending(q) == 0; // its prompt
         n_outputs += is_complete || q->pass_logprobs;
         if (!is_complete) continue;
-        struct sampler_context context = pass_sampler_context(s, q);
-        int row = pass_is_sampled_by_backend(s, &context) ? next_sampled++ : next_read++;
-        sequence_finish_step(s, q, result, row, out);
+        struct logit_rows mine = rows;
+        rows.read += q->pass_host_rows;
+        rows.sampled += 1 + q->pass_drafts - q->pass_host_rows;
+        sequence_finish_step(s, q, result, &mine, out);
     }
     return n_outputs;
 }
@@ -246,8 +324,28 @@ enum status scheduler_add(struct scheduler *s, const struct sequence_request *re
     struct sequence_limits limits = {s->config->vocab_size, s->limits.context_tokens, s->limits.kv_blocks};
     struct sequence *q;
     TRY(sequence_create(request, &limits, &q));
+    if (sequence_set_draft(q, 0, request->draft, request->n_draft, s->config) != STATUS_OK)
+        log_event(LOG_WARN, "draft_refused", LOG_REQUEST(q->id), LOG_REASON);
     sequence_queue_push_back(q->sampling.grammar.kind == GRAMMAR_NONE ? &s->queue : &s->held, q);
     return STATUS_OK;
+}
+
+// The sequence in any state; NULL: there is none.
+static struct sequence *scheduler_find(struct scheduler *s, uint64_t id)
+{
+    int running = running_find(s, id);
+    if (running >= 0) return s->running[running];
+    struct sequence_queue *queue = waiting_find(s, id);
+    return queue ? sequence_queue_find(queue, id) : NULL;
+}
+
+enum status scheduler_set_draft(struct scheduler *s, uint64_t id, int from, const int32_t *tokens, int n)
+{
+    struct sequence *q = scheduler_find(s, id);
+    if (!q)
+        return status_fail(STATUS_NOT_FOUND, "draft for request %016llx: it is not at this group",
+                           (unsigned long long)id);
+    return sequence_set_draft(q, from, tokens, n, s->config);
 }
 
 void scheduler_set_matcher(struct scheduler *s, uint64_t id, struct grammar_matcher *matcher)
@@ -304,9 +402,10 @@ bool scheduler_holds(const struct scheduler *s)
 
 struct scheduler_load scheduler_get_load(const struct scheduler *s)
 {
-    return (struct scheduler_load){s->n_running,    s->queue.n + s->held.n, block_manager_n_free(s->blocks),
-                                   s->most_running, s->preemptions,         s->prompt_rows,
-                                   s->reused_rows,  s->host_sampled};
+    return (struct scheduler_load){s->n_running,     s->queue.n + s->held.n, block_manager_n_free(s->blocks),
+                                   s->most_running,  s->preemptions,         s->prompt_rows,
+                                   s->reused_rows,   s->host_sampled,        s->drafted,
+                                   s->draft_accepted};
 }
 
 // ---- the scheduler ----
@@ -369,6 +468,7 @@ enum status scheduler_create(struct engine *engine, const struct scheduler_limit
     s->outputs = mem_alloc_array(seqs, sizeof *s->outputs);
     s->host_rows = mem_alloc_array(logit_rows, sizeof *s->host_rows);
     s->host_tokens = mem_alloc_array(logit_rows, sizeof *s->host_tokens);
+    s->new_tokens = mem_alloc_array(logit_rows, sizeof *s->new_tokens);
     *scheduler_p = s;
     return STATUS_OK;
 }
@@ -386,5 +486,6 @@ void scheduler_free(struct scheduler *s)
     free(s->outputs);
     free(s->host_rows);
     free(s->host_tokens);
+    free(s->new_tokens);
     free(s);
 }

@@ -30,6 +30,11 @@
 // beside decodes such prompts may use half of the limit. They use no cached entries, which have no logits, but publish
 // blocks.
 //
+// Drafts: the rows of drafted tokens (sequence.h) follow the last pending row of their sequence, in the pass that
+// completes a prompt or in a decode pass. They get the rows and KV blocks that prompts and other sequences leave. A
+// drafted token is accepted if it is the token that sampling yields without a draft, so a draft changes no token; it
+// only lets a pass yield several. Entries of other drafted tokens are overwritten, and never published.
+//
 // Structured output: the mask of the grammar is applied before sampling. A sequence ends with the token that completes
 // its grammar, without a pass for EOS.
 //
@@ -55,9 +60,12 @@ const char *sequence_finish_name(enum sequence_finish finish);
 
 struct sequence_output {
     uint64_t id;
-    bool has_token, has_logprob; // has_logprob: the request wants log-probabilities
-    struct sampled_token token;
-    int cached_tokens; // in the first output: prompt tokens found in the prefix cache
+    const struct sampled_token *tokens; // [n_tokens] new ones
+    int n_tokens;
+    bool has_logprobs;  // the request wants log-probabilities
+    int cached_tokens;  // in the first output: prompt tokens found in the prefix cache
+    int drafted;        // drafted tokens that had rows in the pass
+    int draft_accepted; // of these, tokens that are among the new ones
     enum sequence_finish finish;
     // Log-probabilities of consecutive prompt tokens from index prompt_logprobs_from on: they continue the ones before.
     const struct sampled_token *prompt_logprobs; // [n_prompt_logprobs]
@@ -98,6 +106,10 @@ enum status scheduler_add(struct scheduler *s, const struct sequence_request *re
 // replay.
 void scheduler_set_matcher(struct scheduler *s, uint64_t id, struct grammar_matcher *matcher);
 
+// Gives the sequence a draft from output token `from` on, see sequence_set_draft(). NOT_FOUND: there is no such
+// sequence.
+enum status scheduler_set_draft(struct scheduler *s, uint64_t id, int from, const int32_t *tokens, int n);
+
 // Drops the sequence in any state and frees its blocks at once; nothing more is reported for it. False when the
 // scheduler has no such sequence. Neither cancel nor clear may be called from the callback.
 bool scheduler_cancel(struct scheduler *s, uint64_t id);
@@ -118,5 +130,6 @@ struct scheduler_load {
     uint64_t prompt_rows;  // prompt rows computed; those of preempted sequences count again
     uint64_t reused_rows;  // rows found in the prefix cache instead
     uint64_t host_sampled; // tokens sampled on the host, and prompt tokens whose log-probabilities it computed
+    uint64_t drafted, draft_accepted; // draft rows computed; of these, rows whose token was accepted
 };
 struct scheduler_load scheduler_get_load(const struct scheduler *s);

@@ -14,7 +14,8 @@
 // A logit row that the host reads.
 struct host_row {
     struct sequence *sequence;
-    int prompt_token;   // the index of the prompt token that the row predicts; 0: the row gives the next token
+    int prompt_token;   // the index of the prompt token that the row predicts; 0: the row gives a new token
+    int drafted;        // drafted tokens before the new one
     enum status status; // of the sampler; the token is valid if it is STATUS_OK
 };
 
@@ -33,19 +34,23 @@ struct scheduler {
     struct sequence_queue held; // until they have their matchers
     struct sequence **running;  // [max_seqs] in the order in which they were started
     int n_running, most_running;
-    uint64_t preemptions, prompt_rows, reused_rows, host_sampled, n_passes;
+    uint64_t preemptions, prompt_rows, reused_rows, host_sampled, n_passes, drafted, draft_accepted;
     struct pace pace;
 
     // The pass being composed.
     struct batch_builder builder;
     int rows_max;                      // its limit for now
+    bool host_is_paced;                // pacing limits the logit rows that the host reads
     int host_rows_left;                // logit rows that the host may still read
+    int decodes_left;                  // decode rows still to come
     int logit_rows_left;               // logit rows beyond one for each sequence that the pass may contain
     int n_host_rows;                   // logit rows that the host reads
     struct host_row *host_rows;        // [logit_rows] by logit row
     struct sampled_token *host_tokens; // [logit_rows] their tokens
     struct sequence **batched;         // [max_seqs] its sequences, in the order of the batch
     struct sequence_output *outputs;   // [max_seqs]
+    struct sampled_token *new_tokens;  // [logit_rows] of the outputs, one after the other
+    int n_new_tokens;
 };
 
 // ---- admission.c
@@ -66,6 +71,13 @@ int admission_cached_entries(const struct scheduler *s, struct sequence *q);
 // Publishes the blocks that the sequence has filled. When two sequences computed the same block, one copy stays.
 void admission_publish(struct scheduler *s, struct sequence *q);
 
+// How many draft rows, at most `rows`, the sequence has KV blocks for. While no sequence waits, allocates free blocks
+// that the running sequences are not expected to need.
+int admission_grow_for_draft(struct scheduler *s, struct sequence *q, int rows);
+
+// Releases the blocks behind that of the sequence's next row, which draft rows needed.
+void admission_shrink(struct scheduler *s, struct sequence *q);
+
 void admission_remove_running(struct scheduler *s, int index);
 void admission_free_sequence(struct scheduler *s, struct sequence *q); // with its blocks
 
@@ -74,8 +86,8 @@ void admission_free_sequence(struct scheduler *s, struct sequence *q); // with i
 // Composes the next pass in s->builder and s->batched.
 const struct ragged_batch *pass_compose(struct scheduler *s);
 
-// What sampling the sequence's next token depends on, beside its logits.
-struct sampler_context pass_sampler_context(const struct scheduler *s, const struct sequence *q);
+// What sampling depends on beside the logits, for the token behind the sequence's next `drafted` drafted tokens.
+struct sampler_context pass_sampler_context(const struct scheduler *s, const struct sequence *q, int drafted);
 
 // Whether the backend samples the token. That depends on the request alone, not on other sequences in the pass.
 bool pass_is_sampled_by_backend(const struct scheduler *s, const struct sampler_context *context);

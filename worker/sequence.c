@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "worker/sampler.h"
 
 static enum status check_ids(const char *what, const int32_t *ids, int n, int vocab_size)
 {
@@ -111,6 +112,7 @@ enum status sequence_create(const struct sequence_request *r, const struct seque
     s->sampling.grammar.text = NULL; // the matcher will have it
     s->n_kept = r->n_tokens - r->n_generated;
     s->n_tokens = r->n_tokens;
+    s->n_matched = r->n_generated;
     s->next_logprob = r->sampling.prompt_logprobs >= 0 ? r->logprobs_from : s->n_kept;
     s->added_us = clock_now_us();
     s->tokens = mem_alloc_array((size_t)s->n_kept + (size_t)r->sampling.max_tokens, sizeof *s->tokens);
@@ -131,6 +133,28 @@ enum status sequence_create(const struct sequence_request *r, const struct seque
     }
     s->blocks = mem_alloc_array((size_t)kv_blocks_for((int)entries_needed(r)), sizeof *s->blocks);
     *sequence_p = s;
+    return STATUS_OK;
+}
+
+// Tokens of a draft that can be generated one after the other, each with another token behind it.
+static int draft_length(const struct sequence *s, const struct model_config *config, const int32_t *tokens, int n)
+{
+    int most = s->sampling.max_tokens - sequence_generated(s) - 1, i = 0;
+    while (i < n && i < most && !sampler_stops(&s->sampling, config->eos_id, config->n_eos, tokens[i]))
+        i++;
+    return i;
+}
+
+enum status sequence_set_draft(struct sequence *s, int from, const int32_t *tokens, int n,
+                               const struct model_config *config)
+{
+    s->n_draft = 0;
+    TRY(check_ids("draft", tokens, n, config->vocab_size));
+    int known = sequence_generated(s) - from; // drafted tokens that the sequence has already
+    if (from < 0 || known < 0 || known >= n) return STATUS_OK;
+    if (memcmp(tokens, s->tokens + s->n_kept + from, (size_t)known * sizeof *tokens) != 0) return STATUS_OK;
+    s->n_draft = draft_length(s, config, tokens + known, n - known);
+    memcpy(s->tokens + s->n_tokens, tokens + known, (size_t)s->n_draft * sizeof *tokens);
     return STATUS_OK;
 }
 

@@ -5,11 +5,16 @@
 // Progress has one form: rows n_cached .. n_tokens-1 are pending, and the pass with the last pending row yields the
 // next token. Prefill, chunked prefill, decode, replay and the return from preemption differ only in these counts.
 //
+// A draft is a guess at the next tokens. It lies behind the tokens of the sequence and is verified by draft rows: rows
+// behind the last pending one, each of which yields the token after its own. A drafted token that equals the sampled
+// one becomes a token of the sequence, and its KV entry counts; the first other one ends the draft.
+//
 // Owned by the scheduler and its thread.
 #pragma once
 
 #include "engine/prefix_cache.h"
 #include "grammar/grammar.h"
+#include "model/config.h"
 #include "model/generation.h"
 
 // What the scheduler's caller requests. Borrowed for the call.
@@ -25,6 +30,8 @@ struct sequence_request {
     int n_penalty_ids;
     int logprobs_from; // with sampling.prompt_logprobs: index of the first prompt token whose log-probability is wanted
     uint64_t salt;     // of the prefix cache: blocks are shared among equal salts
+    const int32_t *draft; // [n_draft] drafted tokens, the first one for the first generated token, also in a replay
+    int n_draft;
 };
 
 struct sequence_limits {
@@ -40,9 +47,11 @@ struct sequence {
     int32_t *positions; // [n_kept + max_tokens]
     int32_t *penalty_ids;
     int n_penalty_ids;
-    struct grammar_matcher *matcher; // of sampling.grammar, after the tokens so far; owned; NULL: none
+    struct grammar_matcher *matcher; // of sampling.grammar, after n_matched tokens; owned; NULL: none
+    int n_matched;                   // generated tokens that the matcher has accepted
     uint32_t *mask;                  // of the matcher, for the token that is being sampled
     int n_kept, n_tokens;
+    int n_draft;               // drafted tokens behind the last one of `tokens`
     int next_logprob;          // index of the next prompt token to report a log-probability of; n_kept: none
     int n_cached;              // entries in the KV cache
     int32_t *blocks;           // [sequence_blocks_max()]
@@ -56,6 +65,8 @@ struct sequence {
     bool is_chunked;           // a pass contained part of its prompt
     int pass_rows;             // rows in the pass being composed
     int pass_logprobs;         // of them, rows that give the log-probability of a prompt token
+    int pass_drafts;           // draft rows behind the last pending one
+    int pass_host_rows;        // of the rows that yield tokens, those that the host reads: the first ones
     uint64_t host_pass;        // of the last token that the host sampled, before it the pass that started the sequence
     int64_t added_us;
     struct sequence *previous, *next; // in the scheduler's queue
@@ -66,6 +77,12 @@ enum status sequence_create(const struct sequence_request *request, const struct
                             struct sequence **sequence_p);
 void sequence_set_matcher(struct sequence *s, struct grammar_matcher *matcher); // owns it from now on
 void sequence_free(struct sequence *s);                                         // its blocks must have been released
+
+// Replaces the draft by `n` tokens from output token `from` on, of which the sequence may have some: these must be the
+// same, else the sequence has no draft. Tokens that cannot be generated are left out: beyond max_tokens, or from the
+// first stop token on. STATUS_INVALID, and no draft: a token is outside the vocabulary.
+enum status sequence_set_draft(struct sequence *s, int from, const int32_t *tokens, int n,
+                               const struct model_config *config);
 
 // Rows that the next pass or passes have to compute.
 static inline int sequence_pending(const struct sequence *s)

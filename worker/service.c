@@ -15,23 +15,18 @@ typedef Forepack__Cluster__V1__SequenceResult result_message;
 typedef Forepack__Cluster__V1__TokenLogprob logprob_message;
 typedef Forepack__Cluster__V1__StepResults step_message;
 
-// One sequence's part of a StepResults.
-struct answer {
-    result_message result;
-    uint32_t token;
-    logprob_message logprob, *logprobs; // `logprobs` is the array of one element in `result`
-};
-
 struct service {
     struct scheduler *scheduler;
     struct grammar_compiler *compiler; // NULL: no structured output
     service_send_fn *send;
     void *arg;
-    struct answer *answers;    // [max_seqs]
+    result_message *messages;  // [max_seqs]
     result_message **results;  // [max_seqs] pointers to them
-    logprob_message *logprobs; // [logit rows] of prompt tokens
+    uint32_t *tokens;          // [logit rows] of all answers, one after the other
+    logprob_message *logprobs; // [logit rows] likewise, and of prompt tokens
     logprob_message **logprobs_list;
-    struct token_range *kept; // kept ranges of the sequence being added; grows
+    size_t n_tokens, n_logprobs; // of these, used by the message
+    struct token_range *kept;    // kept ranges of the sequence being added; grows
     size_t kept_capacity;
 };
 
@@ -56,7 +51,7 @@ static void send_results(struct service *service, size_t n, const struct step_re
 static void send_refusal(struct service *service, uint64_t id, const char *sentence)
 {
     log_event(LOG_WARN, "sequence_refused", LOG_REQUEST(id), LOG_FIELD("reason", sentence));
-    result_message *result = &service->answers[0].result;
+    result_message *result = service->results[0];
     *result = (result_message)FOREPACK__CLUSTER__V1__SEQUENCE_RESULT__INIT;
     result->request = id;
     result->finish = FOREPACK__CLUSTER__V1__FINISH__FINISH_ERROR;
@@ -86,46 +81,49 @@ static void logprob_fill(logprob_message *m, const struct sampled_token *token)
     m->top_logprobs = (float *)token->top_logprob;
 }
 
-// `first`: the messages of the service that are not used yet.
-static void prompt_logprobs_fill(struct service *service, size_t first, result_message *r,
-                                 const struct sequence_output *out)
+// The messages of `n` log-probabilities, in the arrays of the service.
+static logprob_message **logprobs_fill(struct service *service, const struct sampled_token *tokens, int n)
 {
-    r->n_prompt_logprobs = (size_t)out->n_prompt_logprobs;
-    r->prompt_logprobs = service->logprobs_list + first;
-    r->prompt_logprobs_from = (uint32_t)out->prompt_logprobs_from;
-    for (int i = 0; i < out->n_prompt_logprobs; i++)
-        logprob_fill(r->prompt_logprobs[i], &out->prompt_logprobs[i]);
+    logprob_message **list = service->logprobs_list + service->n_logprobs;
+    for (int i = 0; i < n; i++)
+        logprob_fill(list[i], &tokens[i]);
+    service->n_logprobs += (size_t)n;
+    return list;
 }
 
-static void answer_fill(struct answer *a, const struct sequence_output *out)
+static void tokens_fill(struct service *service, result_message *r, const struct sequence_output *out)
 {
-    result_message *r = &a->result;
+    r->n_token_ids = (size_t)out->n_tokens;
+    r->token_ids = service->tokens + service->n_tokens;
+    for (int i = 0; i < out->n_tokens; i++)
+        r->token_ids[i] = (uint32_t)out->tokens[i].token;
+    service->n_tokens += r->n_token_ids;
+    if (!out->has_logprobs) return;
+    r->n_logprobs = r->n_token_ids;
+    r->logprobs = logprobs_fill(service, out->tokens, out->n_tokens);
+}
+
+static void result_fill(struct service *service, result_message *r, const struct sequence_output *out)
+{
     *r = (result_message)FOREPACK__CLUSTER__V1__SEQUENCE_RESULT__INIT;
     r->request = out->id;
     r->cached_tokens = (uint32_t)out->cached_tokens;
     r->finish = finish_message(out->finish);
     if (out->finish == SEQUENCE_ERROR) r->error = (char *)out->error;
-    if (!out->has_token) return;
-    a->token = (uint32_t)out->token.token;
-    r->n_token_ids = 1;
-    r->token_ids = &a->token;
-    if (!out->has_logprob) return;
-    logprob_fill(&a->logprob, &out->token);
-    a->logprobs = &a->logprob;
-    r->n_logprobs = 1;
-    r->logprobs = &a->logprobs;
+    r->draft_tokens = (uint32_t)out->drafted;
+    r->draft_accepted_tokens = (uint32_t)out->draft_accepted;
+    tokens_fill(service, r, out);
+    r->n_prompt_logprobs = (size_t)out->n_prompt_logprobs;
+    r->prompt_logprobs = logprobs_fill(service, out->prompt_logprobs, out->n_prompt_logprobs);
+    r->prompt_logprobs_from = (uint32_t)out->prompt_logprobs_from;
 }
 
 static void send_report(void *arg, const struct step_report *report)
 {
     struct service *service = arg;
-    size_t n_logprobs = 0;
-    for (int i = 0; i < report->n_outputs; i++) {
-        const struct sequence_output *out = &report->outputs[i];
-        answer_fill(&service->answers[i], out);
-        prompt_logprobs_fill(service, n_logprobs, &service->answers[i].result, out);
-        n_logprobs += (size_t)out->n_prompt_logprobs;
-    }
+    service->n_tokens = service->n_logprobs = 0;
+    for (int i = 0; i < report->n_outputs; i++)
+        result_fill(service, service->results[i], &report->outputs[i]);
     send_results(service, (size_t)report->n_outputs, report);
 }
 
@@ -216,6 +214,8 @@ static enum status sequence_add(struct service *service, const sequence_message 
         .n_penalty_ids = int_from_number(m->n_penalty_ids),
         .logprobs_from = int_from_number(m->prompt_logprobs_from),
         .salt = m->salt,
+        .draft = (const int32_t *)m->draft_ids, // likewise
+        .n_draft = int_from_number(m->n_draft_ids),
     };
     TRY(sampling_read(m->sampling, &request.sampling));
     kept_read(service, m);
@@ -256,11 +256,12 @@ enum status service_create(struct engine *engine, const struct scheduler_limits 
     }
     service->send = send;
     service->arg = arg;
-    service->answers = mem_alloc_array((size_t)limits->max_seqs, sizeof *service->answers);
+    service->messages = mem_alloc_array((size_t)limits->max_seqs, sizeof *service->messages);
     service->results = mem_alloc_array((size_t)limits->max_seqs, sizeof *service->results);
     for (int i = 0; i < limits->max_seqs; i++)
-        service->results[i] = &service->answers[i].result;
+        service->results[i] = &service->messages[i];
     size_t logit_rows = (size_t)model_max_logit_rows(engine_model(engine));
+    service->tokens = mem_alloc_array(logit_rows, sizeof *service->tokens);
     service->logprobs = mem_alloc_array(logit_rows, sizeof *service->logprobs);
     service->logprobs_list = mem_alloc_array(logit_rows, sizeof *service->logprobs_list);
     for (size_t i = 0; i < logit_rows; i++)
@@ -273,8 +274,9 @@ void service_free(struct service *service)
 {
     grammar_compiler_free(service->compiler);
     scheduler_free(service->scheduler);
-    free(service->answers);
+    free(service->messages);
     free(service->results);
+    free(service->tokens);
     free(service->logprobs);
     free(service->logprobs_list);
     free(service->kept);

@@ -13,6 +13,8 @@ int bench_kernels(int argc, char **argv);
 int bench_perplexity(int argc, char **argv);
 int bench_serve(int argc, char **argv);
 int bench_quality(int argc, char **argv);
+int bench_documents(int argc, char **argv);
+int bench_calibrate(int argc, char **argv);
 int bench_prepack(int argc, char **argv);
 int bench_router(int argc, char **argv);
 int bench_router_grpc(int argc, char **argv);

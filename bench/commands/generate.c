@@ -65,7 +65,8 @@ static void generation_on_report(void *arg, const struct step_report *report)
         const struct sequence_output *output = &report->outputs[i];
         for (int k = 0; k < output->n_prompt_logprobs; k++)
             generation_add_logprob(g, &output->prompt_logprobs[k]);
-        if (output->has_token) generation_add_token(g, &output->token);
+        for (int k = 0; k < output->n_tokens && !g->stopped; k++)
+            generation_add_token(g, &output->tokens[k]);
         g->finish = output->finish;
         if (output->finish == SEQUENCE_ERROR) memcpy(g->error, output->error, sizeof g->error);
     }

@@ -9,7 +9,8 @@ static const struct program_command commands[] = {
     {"engine", bench_engine, "prefill, decode and scoring of one model, on the engine directly"},
     {"kernels", bench_kernels, "the gemms of one layer alone, compared with oneDNN, or its attention"},
     {"perplexity", bench_perplexity, "the quality that a dtype costs, on your own texts"},
-    {"prefill-quality", bench_quality, "right answers and time to first token, by keep rate"},
+    {"prefill-quality", bench_quality, "right answers or time to first token, by keep rate"},
+    {"documents", bench_documents, "documents with questions whose answers can be checked exactly"},
     {"http", bench_http, "the HTTP server alone: requests, new connections and streams, plain and by TLS"},
     {"serve", bench_serve, "latencies and throughput of a running cluster under load"},
     {"prepack", bench_prepack, "prefill time, time to first token and memory of packing policies"},
@@ -23,6 +24,7 @@ static const struct program_command commands[] = {
     {"template", bench_template, "CPU time to parse and render a chat template"},
     {"grammar", bench_grammar, "CPU time to compute the token masks of structured output"},
     {"plan", bench_plan, "'forepack plan': memory and cost of a model on GPUs"},
+    {"calibrate", bench_calibrate, "'forepack calibrate': the keep rates of a speculator for a quality"},
     {"generate", bench_generate, "'forepack generate --model': one request without a cluster"},
 };
 

@@ -16,15 +16,13 @@ struct model_pair {
     struct comm *comm;
     struct engine *main, *spec;
     struct scheduler *scheduler;
-    struct scorer *scorer;
+    struct scorer *scorers[2];
     int32_t *kept_tokens; // [max_prompt]
-    uint64_t last_id;
-    // Of the current call:
-    struct model_pair_answer *answer;
+    // Of the current call; the id of a prompt or request is its place in the array:
+    struct model_pair_prompt *prompts;
+    struct model_pair_request *requests;
     int64_t started_us;
-    bool ended;
-    float *importance;
-    int64_t score_us;
+    int pending;
     char error[160];
 };
 
@@ -33,10 +31,12 @@ static void pair_on_step(void *arg, const struct step_report *report)
     struct model_pair *p = arg;
     for (int i = 0; i < report->n_outputs; i++) {
         const struct sequence_output *output = &report->outputs[i];
-        if (!p->answer->prefill_us) p->answer->prefill_us = clock_now_us() - p->started_us;
-        if (output->has_token) p->answer->tokens[p->answer->n++] = output->token.token;
-        p->answer->stopped = output->finish == SEQUENCE_STOP;
-        p->ended = output->finish != SEQUENCE_GOES_ON;
+        struct model_pair_request *r = &p->requests[output->id];
+        if (!r->prefill_us) r->prefill_us = clock_now_us() - p->started_us;
+        for (int k = 0; k < output->n_tokens; k++)
+            r->answer[r->n_answer++] = output->tokens[k].token;
+        r->stopped = output->finish == SEQUENCE_STOP;
+        p->pending -= output->finish != SEQUENCE_GOES_ON;
         if (output->finish == SEQUENCE_ERROR) memcpy(p->error, output->error, sizeof p->error);
     }
 }
@@ -44,12 +44,14 @@ static void pair_on_step(void *arg, const struct step_report *report)
 static void pair_on_scored(void *arg, const struct score_result *result)
 {
     struct model_pair *p = arg;
-    p->ended = true;
-    p->score_us = result->score_us;
+    struct model_pair_prompt *prompt = &p->prompts[result->request];
+    p->pending--;
+    prompt->score_us = result->score_us;
+    if (result->evidence) prompt->evidence = *result->evidence;
     if (result->error)
         snprintf(p->error, sizeof p->error, "%s", result->error);
     else
-        memcpy(p->importance, result->importance, (size_t)result->n * sizeof *p->importance);
+        memcpy(prompt->importance, result->importance, (size_t)result->n * sizeof *prompt->importance);
 }
 
 static enum status pair_score_forward(void *context, const struct ragged_batch *batch, struct forward_result *result)
@@ -57,14 +59,22 @@ static enum status pair_score_forward(void *context, const struct ragged_batch *
     return engine_forward(context, batch, result);
 }
 
-static enum status pair_open_engine(const struct model_pair_options *o, const char *dir, int entries, struct comm *comm,
+// KV entries of all sequences: one of the longest, or many of average length.
+static int pair_kv_blocks(const struct model_pair_options *o, int context)
+{
+    enum { MEAN_TOKENS = 1024 };
+    int entries = o->max_seqs > 1 && o->max_seqs * MEAN_TOKENS > context ? o->max_seqs * MEAN_TOKENS : context;
+    return kv_blocks_for(entries) + 1;
+}
+
+static enum status pair_open_engine(const struct model_pair_options *o, const char *dir, int context, struct comm *comm,
                                     struct engine **engine_p)
 {
     struct model_config config;
     enum status status = model_config_read(dir, &config);
-    if (status == STATUS_OK && entries > config.max_context)
+    if (status == STATUS_OK && context > config.max_context)
         status = status_fail(STATUS_INVALID, "%s: the model's context is %d tokens, but %d are needed", dir,
-                             config.max_context, entries);
+                             config.max_context, context);
     if (status != STATUS_OK) return status;
     const struct model_options options = {
         .dir = dir,
@@ -73,15 +83,30 @@ static enum status pair_open_engine(const struct model_pair_options *o, const ch
         .dtype = o->dtype,
         .threads = o->threads,
         .max_rows = o->token_budget,
-        .max_seqs = 1,
-        .max_context = entries,
-        .n_kv_blocks = kv_blocks_for(entries) + 1,
+        .max_seqs = o->max_seqs,
+        .max_context = context,
+        .n_kv_blocks = pair_kv_blocks(o, context),
     };
     status = engine_open(&options, comm, engine_p);
     if (status == STATUS_OK) engine_set_step_timeout(*engine_p, 0); // a long chunk of a large model may take minutes
     return status;
 }
 
+static struct scorer *pair_create_scorer(struct model_pair *p, const struct model_pair_options *o,
+                                         struct engine *engine, int context)
+{
+    const struct scorer_model model = {.config = model_get_config(engine_model(engine)),
+                                       .token_budget = o->token_budget,
+                                       .max_seqs = o->max_seqs,
+                                       .context_tokens = context,
+                                       .kv_blocks = pair_kv_blocks(o, context),
+                                       .samples = model_samples(engine_model(engine)),
+                                       .forward = pair_score_forward,
+                                       .context = engine};
+    return scorer_create(&model, pair_on_scored, p);
+}
+
+// The scheduler and the scorer of the main model use the same KV blocks, never in the same call.
 enum status model_pair_open(const struct model_pair_options *o, struct model_pair **pair_p)
 {
     struct model_pair *p = mem_alloc(sizeof *p);
@@ -91,23 +116,16 @@ enum status model_pair_open(const struct model_pair_options *o, struct model_pai
     if (status == STATUS_OK) status = pair_open_engine(o, o->main, context, p->comm, &p->main);
     if (status == STATUS_OK) status = pair_open_engine(o, o->spec, scored, p->comm, &p->spec);
     const struct scheduler_limits limits = {.token_budget = o->token_budget,
-                                            .max_seqs = 1,
+                                            .max_seqs = o->max_seqs,
                                             .context_tokens = context,
-                                            .kv_blocks = kv_blocks_for(context) + 1};
+                                            .kv_blocks = pair_kv_blocks(o, context)};
     if (status == STATUS_OK) status = scheduler_create(p->main, &limits, pair_on_step, p, &p->scheduler);
     if (status != STATUS_OK) {
         model_pair_close(p);
         return status;
     }
-    const struct scorer_model model = {.config = model_pair_spec(p),
-                                       .token_budget = o->token_budget,
-                                       .max_seqs = 1,
-                                       .context_tokens = scored,
-                                       .kv_blocks = kv_blocks_for(scored) + 1,
-                                       .samples = model_samples(engine_model(p->spec)),
-                                       .forward = pair_score_forward,
-                                       .context = p->spec};
-    p->scorer = scorer_create(&model, pair_on_scored, p);
+    p->scorers[false] = pair_create_scorer(p, o, p->spec, scored);
+    p->scorers[true] = pair_create_scorer(p, o, p->main, context);
     *pair_p = p;
     return STATUS_OK;
 }
@@ -115,7 +133,8 @@ enum status model_pair_open(const struct model_pair_options *o, struct model_pai
 void model_pair_close(struct model_pair *p)
 {
     if (!p) return;
-    scorer_free(p->scorer);
+    scorer_free(p->scorers[false]);
+    scorer_free(p->scorers[true]);
     if (p->scheduler) scheduler_free(p->scheduler);
     if (p->spec) engine_close(p->spec);
     if (p->main) engine_close(p->main);
@@ -134,52 +153,69 @@ const struct model_config *model_pair_spec(const struct model_pair *p)
     return model_get_config(engine_model(p->spec));
 }
 
-static void pair_start_call(struct model_pair *p)
+static void pair_start_call(struct model_pair *p, int pending)
 {
-    p->ended = false;
+    p->pending = pending;
     *p->error = 0;
     p->started_us = clock_now_us();
 }
 
-enum status model_pair_score(struct model_pair *p, const int32_t *tokens, int n, const struct prefill *prefill,
-                             float *importance, int64_t *score_us_p)
+static enum status pair_end_call(const struct model_pair *p, enum status status)
 {
-    const struct score_item item = {
-        .request = ++p->last_id, .tokens = tokens, .n = n, .prefill = *prefill, .want_importance = true};
-    p->importance = importance;
-    pair_start_call(p);
-    scorer_add(p->scorer, &item);
-    enum status status = STATUS_OK;
-    while (status == STATUS_OK && !p->ended)
-        status = scorer_step(p->scorer);
-    if (status == STATUS_OK && *p->error) status = status_fail(STATUS_INTERNAL, "scoring: %s", p->error);
-    if (status == STATUS_OK) *score_us_p = p->score_us;
-    return status;
+    return status == STATUS_OK && *p->error ? status_fail(STATUS_INTERNAL, "%s", p->error) : status;
 }
 
-enum status model_pair_generate(struct model_pair *p, const int32_t *tokens, int n, const struct token_range *kept,
-                                int n_kept, int max_tokens, struct model_pair_answer *answer)
+enum status model_pair_score(struct model_pair *p, bool by_main, const struct prefill *prefill,
+                             struct model_pair_prompt *prompts, int n_prompts)
 {
+    struct scorer *scorer = p->scorers[by_main];
+    p->prompts = prompts;
+    pair_start_call(p, n_prompts);
+    for (int i = 0; i < n_prompts; i++) {
+        const struct score_item item = {.request = (uint64_t)i,
+                                        .tokens = prompts[i].tokens,
+                                        .n = prompts[i].n,
+                                        .prefill = *prefill,
+                                        .tail_tokens = prompts[i].tail_tokens,
+                                        .want_importance = true,
+                                        .want_evidence = true};
+        scorer_add(scorer, &item);
+    }
+    enum status status = STATUS_OK;
+    while (status == STATUS_OK && p->pending)
+        status = scorer_step(scorer);
+    return pair_end_call(p, status);
+}
+
+static enum status pair_add_request(struct model_pair *p, int i)
+{
+    struct model_pair_request *r = &p->requests[i];
     int n_tokens = 0;
-    for (int r = 0; r < n_kept; r++)
-        for (int i = kept[r].first; i <= kept[r].last; i++)
-            p->kept_tokens[n_tokens++] = tokens[i];
-    struct sequence_request request = {.id = ++p->last_id,
-                                       .tokens = n_kept ? p->kept_tokens : tokens,
-                                       .n_tokens = n_kept ? n_tokens : n,
-                                       .kept = kept,
-                                       .n_kept_ranges = n_kept,
-                                       .prompt_tokens = n};
-    sampling_defaults(&request.sampling);
-    request.sampling.max_tokens = max_tokens;
-    p->answer = answer;
-    answer->n = 0;
-    answer->stopped = false;
-    answer->prefill_us = 0;
-    pair_start_call(p);
-    enum status status = scheduler_add(p->scheduler, &request);
-    while (status == STATUS_OK && !p->ended)
+    for (int k = 0; k < r->n_kept; k++)
+        for (int at = r->kept[k].first; at <= r->kept[k].last; at++)
+            p->kept_tokens[n_tokens++] = r->tokens[at];
+    struct sequence_request sequence = {.id = (uint64_t)i,
+                                        .tokens = r->n_kept ? p->kept_tokens : r->tokens,
+                                        .n_tokens = r->n_kept ? n_tokens : r->n,
+                                        .kept = r->kept,
+                                        .n_kept_ranges = r->n_kept,
+                                        .prompt_tokens = r->n};
+    sampling_defaults(&sequence.sampling);
+    sequence.sampling.max_tokens = r->max_tokens;
+    r->n_answer = 0;
+    r->stopped = false;
+    r->prefill_us = 0;
+    return scheduler_add(p->scheduler, &sequence);
+}
+
+enum status model_pair_generate(struct model_pair *p, struct model_pair_request *requests, int n_requests)
+{
+    enum status status = STATUS_OK;
+    p->requests = requests;
+    pair_start_call(p, n_requests);
+    for (int i = 0; i < n_requests && status == STATUS_OK; i++)
+        status = pair_add_request(p, i);
+    while (status == STATUS_OK && p->pending)
         status = scheduler_step(p->scheduler);
-    if (status == STATUS_OK && *p->error) status = status_fail(STATUS_INTERNAL, "%s", p->error);
-    return status;
+    return pair_end_call(p, status);
 }

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // A main model and a speculator's model in this process, run with the worker's scheduler and the speculator's scorer on
-// one rank. The caller chooses which prompt tokens to keep. One prompt at a time, one thread.
+// one rank. The caller chooses which prompt tokens to keep. One thread. Prompts of one call are computed together, in
+// passes that are packed as in a cluster; this changes no result.
 #pragma once
 
 #include "model/generation.h"
 #include "model/model.h"
+#include "speculator/evidence.h"
 
 struct model_pair;
 
@@ -14,6 +16,7 @@ struct model_pair_options {
     const char *backend, *dtype;
     int threads;
     int token_budget;                       // rows of one pass
+    int max_seqs;                           // sequences of one pass
     int max_prompt, max_output, look_ahead; // upper limits, in tokens
 };
 
@@ -22,17 +25,30 @@ void model_pair_close(struct model_pair *p); // may be NULL
 const struct model_config *model_pair_main(const struct model_pair *p);
 const struct model_config *model_pair_spec(const struct model_pair *p);
 
-// Scores the prompt [n] into importance [n]; *score_us_p becomes the time it took.
-enum status model_pair_score(struct model_pair *p, const int32_t *tokens, int n, const struct prefill *prefill,
-                             float *importance, int64_t *score_us_p);
-
-struct model_pair_answer {
-    int32_t *tokens; // the caller's, [max_tokens]
+struct model_pair_prompt {
+    const int32_t *tokens; // [n]
     int n;
-    bool stopped; // by an end-of-sequence token, which is not in `tokens`
-    int64_t prefill_us;
+    int tail_tokens;   // the tail window, which the evidence leaves out
+    float *importance; // the caller's, [n]
+    struct evidence evidence;
+    int64_t score_us; // until the result, since the call
 };
 
-// Prefills the kept ranges of the prompt (n_kept 0: the whole prompt), then generates greedily up to max_tokens.
-enum status model_pair_generate(struct model_pair *p, const int32_t *tokens, int n, const struct token_range *kept,
-                                int n_kept, int max_tokens, struct model_pair_answer *answer);
+// Scores the prompts with the speculator, or with the main model.
+enum status model_pair_score(struct model_pair *p, bool by_main, const struct prefill *prefill,
+                             struct model_pair_prompt *prompts, int n_prompts);
+
+struct model_pair_request {
+    const int32_t *tokens; // [n] the whole prompt
+    int n;
+    const struct token_range *kept; // [n_kept] ranges to prefill; none: the whole prompt
+    int n_kept;
+    int max_tokens;
+    int32_t *answer; // the caller's, [max_tokens]
+    int n_answer;
+    bool stopped;       // by an end-of-sequence token, which is not in `answer`
+    int64_t prefill_us; // until the first token, since the call
+};
+
+// Prefills what is kept of each prompt, then generates greedily.
+enum status model_pair_generate(struct model_pair *p, struct model_pair_request *requests, int n_requests);

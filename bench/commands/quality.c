@@ -1,26 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// forepack bench prefill-quality: the answers that pruning prompt tokens costs and the time that it saves. Both tasks
-// run a main model and a speculator in this process, one prompt at a time, with the code of a cluster's nodes.
+// forepack bench prefill-quality: the answers that pruning prompt tokens costs and the time that it saves. A main model
+// and a speculator run in this process, with the code of a cluster's nodes.
 #include "bench/commands/quality.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
-#include "bench/needle.h"
 #include "cli/request.h"
 
 static struct quality_flags o;
 
 // clang-format off
 static const struct option options[] = {
-    {.name = "task", .type = OPTION_CHOICE, .value = &o.task, .default_text = "needle", .choices = "needle|ttft",
-     .help = "needle: right answers of the demo models; ttft: time to first token with random weights"},
+    {.name = "task", .type = OPTION_CHOICE, .value = &o.task, .default_text = "needle", .choices = TASK_NAMES "|all|ttft",
+     .help = "right answers in one class of documents, or in all; ttft: time to first token with random weights"},
     {.name = "-Models"},
     {.name = "main", .type = OPTION_STRING, .value = &o.main, .default_text = "deploy/demo-model/main",
-     .help = "needle: directory of the main model"},
+     .help = "answers: directory of the main model"},
     {.name = "spec", .type = OPTION_STRING, .value = &o.spec, .default_text = "deploy/demo-model/speculator",
-     .help = "needle: directory of the speculator's model"},
+     .help = "answers: directory of the speculator's model"},
     {.name = "shape", .type = OPTION_STRING, .value = &o.shape, .default_text = "bench/shapes/llama-3.2-1b.json",
      .help = "ttft: config.json of the main model"},
     {.name = "spec-shape", .type = OPTION_STRING, .value = &o.spec_shape, .default_text = "bench/shapes/llama-110m.json",
@@ -33,15 +32,23 @@ static const struct option options[] = {
      .help = "compute threads; 0 is every core the process may use"},
     {.name = "max-num-batched-tokens", .type = OPTION_INT, .value = &o.token_budget, .default_text = "2048", .min = 1,
      .max = 1048576, .unit = "tokens", .help = "rows of one pass"},
+    {.name = "max-num-seqs", .type = OPTION_INT, .value = &o.max_seqs, .default_text = "32", .min = 1, .max = 4096,
+     .help = "answers: sequences of one pass; changes no result"},
     {.name = "-Prompts and selection"},
-    {.name = "prompt-tokens", .type = OPTION_STRING, .value = &o.prompt_tokens, .default_text = "256,512,1024,2048,4080",
+    {.name = "prompt-tokens", .type = OPTION_STRING, .value = &o.prompt_tokens, .default_text = "256,512,1024,2048,4000",
      .unit = "tokens", .help = "prompt lengths, comma-separated"},
+    {.name = "policies", .type = OPTION_STRING, .value = &o.policies, .default_text = "importance,oracle,random,positional",
+     .help = "answers: what ranks the tokens, comma-separated: importance by the speculator, an oracle (the main model "
+             "while it answers the whole prompt), random, positional (first and last tokens)"},
     {.name = "keep-rates", .type = OPTION_STRING, .value = &o.keep_rates, .default_text = "0.7,0.5,0.3,0.1,0.05",
      .help = "keep rates, comma-separated; compared with everything kept"},
-    {.name = "look-aheads", .type = OPTION_STRING, .value = &o.look_aheads, .default_text = "8,1", .unit = "steps",
+    {.name = "quality", .type = OPTION_STRING, .value = &o.qualities,
+     .help = "answers: also the quality contract, with the keep rate that the speculator's calibration chooses for these "
+             "shares of the full-prompt score, comma-separated"},
+    {.name = "look-aheads", .type = OPTION_STRING, .value = &o.look_aheads, .default_text = "8", .unit = "steps",
      .help = "look-ahead tokens from 1 to 64, comma-separated"},
     {.name = "chunk-tokens", .type = OPTION_STRING, .value = &o.chunk_tokens, .default_text = "32,0", .unit = "tokens",
-     .help = "chunk sizes, comma-separated; 0 is single tokens. Methods without a model use the first one"},
+     .help = "chunk sizes, comma-separated; 0 is single tokens. Policies without a model use the first one"},
     {.name = "pool-window", .type = OPTION_INT, .value = &o.pool_window, .default_text = "13", .min = 1, .max = 1023,
      .unit = "tokens", .help = "smoothing window: odd width of the average along the prompt"},
     {.name = "tail-tokens", .type = OPTION_INT, .value = &o.tail_tokens, .default_text = "128", .max = 1e9, .unit = "tokens",
@@ -50,8 +57,11 @@ static const struct option options[] = {
      .help = "only the paper's selection: no tail window and no pinned token"},
     {.name = "-Measurement and output"},
     {.name = "documents", .type = OPTION_INT, .value = &o.documents, .default_text = "100", .min = 1, .max = 1000000,
-     .help = "needle: documents of each length"},
-    {.name = "seed", .type = OPTION_INT, .value = &o.seed, .default_text = "1", .help = "seed of documents and of the random method"},
+     .help = "answers: documents of each class and length"},
+    {.name = "first", .type = OPTION_INT, .value = &o.first, .default_text = "0", .max = 1000000000,
+     .help = "answers: number of the first document, to measure a large set in parts"},
+    {.name = "seed", .type = OPTION_INT, .value = &o.seed, .default_text = "1", .max = TASK_EVALUATION_SEED_MAX,
+     .help = "answers: seed of the documents and of the random policy"},
     {.name = "rounds", .type = OPTION_INT, .value = &o.rounds, .default_text = "3", .min = 1, .max = 1000,
      .help = "ttft: number of rounds; the median is reported"},
     {.name = "report", .type = OPTION_STRING, .value = &o.report, .help = "also write an HTML page with plots to this file"},
@@ -67,24 +77,39 @@ int quality_tail_tokens(const struct quality *q, int n)
     return prefill_tail_tokens((int)q->flags->tail_tokens, n);
 }
 
-enum status quality_score(struct quality *q, int look_ahead, int64_t *score_us_p)
+const char *quality_policy_name(enum quality_policy policy)
+{
+    static const char *const names[QUALITY_POLICIES] = {"importance", "oracle", "random", "positional"};
+    return names[policy];
+}
+
+struct prefill quality_prefill(const struct quality *q, int look_ahead, int chunk_tokens)
 {
     struct prefill prefill;
     prefill_defaults(&prefill);
     prefill.look_ahead = look_ahead;
+    prefill.chunk_tokens = chunk_tokens;
     prefill.pool_window = (int)q->flags->pool_window;
-    return model_pair_score(q->pair, q->tokens, q->n, &prefill, q->importance, score_us_p);
+    prefill.paper_exact = q->flags->paper_exact;
+    return prefill;
 }
 
-int quality_select(const struct quality *q, int chunk_tokens, double keep_rate, bool keep_first,
+double quality_choose_rate(const struct quality *q, const struct model_pair_prompt *prompt,
+                           const struct prefill *prefill, double quality)
+{
+    if (!q->calibration || !calibration_covers(q->calibration, prefill, prompt->n, prompt->tail_tokens)) return 1;
+    return calibration_choose(q->calibration, &prompt->evidence, quality).rate;
+}
+
+int quality_select(const struct quality *q, const struct model_pair_prompt *prompt, int chunk_tokens, double keep_rate,
                    struct token_range **kept_p)
 {
     const struct select_policy policy = {.keep_rate = keep_rate,
                                          .chunk_tokens = chunk_tokens,
                                          .paper_exact = q->flags->paper_exact,
-                                         .keep_first = keep_first,
-                                         .tail_tokens = quality_tail_tokens(q, q->n)};
-    return select_kept(q->importance, q->n, &policy, kept_p);
+                                         .keep_first = prompt->tokens[0] == model_pair_spec(q->pair)->bos_id,
+                                         .tail_tokens = prompt->tail_tokens};
+    return select_kept(prompt->importance, prompt->n, &policy, kept_p);
 }
 
 int quality_kept_tokens(const struct token_range *kept, int n_kept)
@@ -97,15 +122,38 @@ int quality_kept_tokens(const struct token_range *kept, int n_kept)
 
 // ---- the command ----------------------------------------------------------------------------------------------------
 
-static enum status quality_check_flags(const struct quality *q, bool needle)
+static bool task_is_ttft(void)
+{
+    return strcmp(o.task, "ttft") == 0;
+}
+
+static enum status quality_check_flags(const struct quality *q)
 {
     for (int i = 0; i < q->lengths.n; i++)
-        if (needle && q->lengths.count[i] < NEEDLE_TOKENS_MIN)
+        if (!task_is_ttft() && q->lengths.count[i] < TASK_TOKENS_MIN)
             return status_fail(STATUS_INVALID, "--prompt-tokens %d: must be %d or more", q->lengths.count[i],
-                               NEEDLE_TOKENS_MIN);
+                               TASK_TOKENS_MIN);
     if (o.pool_window % 2 == 0)
         return status_fail(STATUS_INVALID, "--pool-window %lld: must be odd", (long long)o.pool_window);
     return STATUS_OK;
+}
+
+static enum status policies_parse(const char *text, bool policy[QUALITY_POLICIES])
+{
+    for (const char *at = text;; at++) {
+        size_t size = strcspn(at, ",");
+        int p = 0;
+        while (p < QUALITY_POLICIES &&
+               (strlen(quality_policy_name(p)) != size || strncmp(quality_policy_name(p), at, size)))
+            p++;
+        if (p == QUALITY_POLICIES)
+            return status_fail(STATUS_INVALID,
+                               "--policies '%s': must be importance, oracle, random and positional, comma-separated",
+                               text);
+        policy[p] = true;
+        at += size;
+        if (!*at) return STATUS_OK;
+    }
 }
 
 static int counts_max(const struct bench_counts *counts)
@@ -116,7 +164,7 @@ static int counts_max(const struct bench_counts *counts)
     return max;
 }
 
-static enum status quality_configure(struct quality *q, bool needle)
+static enum status quality_configure(struct quality *q)
 {
     enum status status = bench_counts_parse("prompt-tokens", o.prompt_tokens, 1, 10000000, &q->lengths);
     if (status == STATUS_OK)
@@ -124,53 +172,67 @@ static enum status quality_configure(struct quality *q, bool needle)
     if (status == STATUS_OK) status = bench_counts_parse("chunk-tokens", o.chunk_tokens, 0, 1000000, &q->chunks);
     if (status == STATUS_OK)
         status = bench_reals_parse("keep-rates", o.keep_rates, 1e-6, 1, q->keep_rates, &q->n_keep_rates);
-    return status == STATUS_OK ? quality_check_flags(q, needle) : status;
+    if (status == STATUS_OK && o.qualities)
+        status = bench_reals_parse("quality", o.qualities, 1e-6, 1, q->qualities, &q->n_qualities);
+    if (status == STATUS_OK) status = policies_parse(o.policies, q->policy);
+    return status == STATUS_OK ? quality_check_flags(q) : status;
 }
 
-static enum status quality_open_pair(struct quality *q, bool needle)
+// Without a calibration the contract keeps every token.
+static enum status quality_read_calibration(struct quality *q)
 {
+    struct calibration calibration;
+    enum status status = calibration_read(o.spec, &calibration);
+    if (status == STATUS_NOT_FOUND) return STATUS_OK;
+    if (status == STATUS_OK) q->calibration = mem_copy(&calibration, sizeof calibration);
+    return status;
+}
+
+static enum status quality_open_pair(struct quality *q)
+{
+    const bool ttft = task_is_ttft();
     const struct model_pair_options pair = {
-        .main = needle ? o.main : o.shape,
-        .spec = needle ? o.spec : o.spec_shape,
-        .dummy = !needle,
+        .main = ttft ? o.shape : o.main,
+        .spec = ttft ? o.spec_shape : o.spec,
+        .dummy = ttft,
         .backend = o.backend,
         .dtype = o.dtype,
         .threads = (int)o.threads,
         .token_budget = (int)o.token_budget,
+        .max_seqs = ttft ? 1 : (int)o.max_seqs,
         .max_prompt = counts_max(&q->lengths),
-        .max_output = QUALITY_ANSWER_TOKENS,
+        .max_output = ttft ? 1 : TASK_ANSWER_TOKENS,
         .look_ahead = counts_max(&q->look_aheads),
     };
-    enum status status = model_pair_open(&pair, &q->pair);
-    if (status == STATUS_OK && needle) status = tokenizer_open(o.main, &q->tokenizer);
-    q->importance = mem_alloc_array((size_t)pair.max_prompt, sizeof *q->importance);
-    return status;
+    TRY(model_pair_open(&pair, &q->pair));
+    if (ttft) return STATUS_OK;
+    if (q->n_qualities) TRY(quality_read_calibration(q));
+    return tokenizer_open(o.main, &q->tokenizer);
 }
 
 int bench_quality(int argc, char **argv)
 {
     options_main(options,
-                 "Usage: forepack bench prefill-quality [--task needle|ttft] [options]\n"
-                 "Right answers and time to first token, by keep rate.",
+                 "Usage: forepack bench prefill-quality [--task " TASK_NAMES "|all|ttft] [options]\n"
+                 "Right answers or time to first token, by keep rate.",
                  argc, argv, NULL);
     struct quality q = {.flags = &o, .rows = json_array()};
     struct report *report = NULL;
-    bool needle = strcmp(o.task, "needle") == 0;
-    enum status status = quality_configure(&q, needle);
+    bool ttft = task_is_ttft();
+    enum status status = quality_configure(&q);
     if (status == STATUS_OK && o.report) status = report_open(o.report, "forepack bench prefill-quality", &report);
-    if (status == STATUS_OK) status = quality_open_pair(&q, needle);
-    if (status == STATUS_OK) status = needle ? quality_run_needle(&q) : quality_run_ttft(&q);
+    if (status == STATUS_OK) status = quality_open_pair(&q);
+    if (status == STATUS_OK) status = ttft ? quality_run_ttft(&q) : quality_run_tasks(&q);
     if (status == STATUS_OK && o.json) bench_print_json(q.rows);
-    if (status == STATUS_OK && report) (needle ? quality_report_needle : quality_report_ttft)(report, &q);
+    if (status == STATUS_OK && report) (ttft ? quality_report_ttft : quality_report_tasks)(report, &q);
     if (report) {
         enum status written = report_close(report);
         if (status == STATUS_OK) status = written;
     }
     int code = status == STATUS_OK ? 0 : report_failure(status);
     model_pair_close(q.pair);
+    free(q.calibration);
     tokenizer_free(q.tokenizer);
-    free(q.tokens);
-    free(q.importance);
     json_decref(q.rows);
     options_free(options);
     return code;

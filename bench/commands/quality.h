@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shared by the files of `forepack bench prefill-quality`: quality.c has the options and the command, quality_needle.c
+// Shared by the files of `forepack bench prefill-quality`: quality.c has the options and the command, quality_tasks.c
 // counts right answers, quality_ttft.c times the first token. One thread.
 #pragma once
 
@@ -9,17 +9,27 @@
 #include "bench/commands/bench.h"
 #include "bench/commands/model_pair.h"
 #include "bench/report.h"
+#include "bench/tasks.h"
 #include "cli/progress.h"
 #include "model/tokenizer.h"
+#include "speculator/calibration.h"
 #include "speculator/select.h"
 
-enum { QUALITY_ANSWER_TOKENS = 8 };
-
 struct quality_flags {
-    char *task, *main, *spec, *shape, *spec_shape, *backend, *dtype, *prompt_tokens, *keep_rates, *look_aheads,
-        *chunk_tokens, *report;
-    int64_t threads, token_budget, documents, seed, pool_window, tail_tokens, rounds;
+    char *task, *main, *spec, *shape, *spec_shape, *backend, *dtype, *prompt_tokens, *policies, *keep_rates, *qualities,
+        *look_aheads, *chunk_tokens, *report;
+    int64_t threads, token_budget, max_seqs, documents, first, seed, pool_window, tail_tokens, rounds;
     bool paper_exact, json;
+};
+
+// How the kept tokens are selected. All policies use the same selection with the same budget; they differ in what ranks
+// the tokens.
+enum quality_policy {
+    QUALITY_IMPORTANCE, // the speculator's scores
+    QUALITY_ORACLE,     // the scores of the main model over its whole answer: what a perfect speculator would find
+    QUALITY_RANDOM,
+    QUALITY_POSITIONAL, // the first and the last tokens
+    QUALITY_POLICIES,
 };
 
 struct quality {
@@ -27,27 +37,32 @@ struct quality {
     struct bench_counts lengths, look_aheads, chunks;
     double keep_rates[BENCH_COUNTS_MAX];
     int n_keep_rates;
+    double qualities[BENCH_COUNTS_MAX]; // targets of the quality contract
+    int n_qualities;
+    struct calibration *calibration; // of the speculator; NULL: none
+    bool policy[QUALITY_POLICIES];
     struct model_pair *pair;
-    struct tokenizer *tokenizer; // needle only
-    int32_t *tokens;             // [n] the current prompt
-    int n;
-    float *importance; // [longest prompt] of the current prompt
+    struct tokenizer *tokenizer; // not for ttft
     struct progress progress;
     json_t *rows;
 };
 
+const char *quality_policy_name(enum quality_policy policy);
+
 // The tail window of a prompt of n tokens.
 int quality_tail_tokens(const struct quality *q, int n);
-// Scores the current prompt into q->importance.
-enum status quality_score(struct quality *q, int look_ahead, int64_t *score_us_p);
-// Selects the kept tokens of the current prompt by q->importance. Returns the number of ranges; the caller frees
-// *kept_p.
-int quality_select(const struct quality *q, int chunk_tokens, double keep_rate, bool keep_first,
+// The options of a scoring.
+struct prefill quality_prefill(const struct quality *q, int look_ahead, int chunk_tokens);
+// The keep rate that the quality contract chooses for a scored prompt.
+double quality_choose_rate(const struct quality *q, const struct model_pair_prompt *prompt,
+                           const struct prefill *prefill, double quality);
+// Selects the kept tokens of a scored prompt. Returns the number of ranges; the caller frees *kept_p.
+int quality_select(const struct quality *q, const struct model_pair_prompt *prompt, int chunk_tokens, double keep_rate,
                    struct token_range **kept_p);
 int quality_kept_tokens(const struct token_range *kept, int n_kept);
 
-// The two tasks: each adds rows and prints its table; the report functions write the page.
-enum status quality_run_needle(struct quality *q);
+// The two measurements: each adds rows and prints its table; the report functions write the page.
+enum status quality_run_tasks(struct quality *q);
 enum status quality_run_ttft(struct quality *q);
-void quality_report_needle(struct report *report, const struct quality *q);
+void quality_report_tasks(struct report *report, const struct quality *q);
 void quality_report_ttft(struct report *report, const struct quality *q);

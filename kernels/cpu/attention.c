@@ -204,20 +204,32 @@ static void head_rotate(const struct attention *a, float *head, const float *gai
     if (cpu_kv_int8(cpu)) cpu->isa->hadamard_head(head, cpu->shape.head_size);
 }
 
-static void kv_append_row(void *arg, int row, int thread)
+static void row_rotate(const struct attention *a, int row)
+{
+    const struct cpu *cpu = a->cpu;
+    int d = cpu->shape.head_size, n_heads = cpu->shape.n_heads, n_kv_heads = cpu->shape.n_kv_heads;
+    float *q = cpu_row(a->qkv, row);
+    const float *cos_sin = cpu->cos_sin + (size_t)row * (size_t)d;
+    for (int h = 0; h < n_heads + n_kv_heads; h++)
+        head_rotate(a, q + h * d, h < n_heads ? a->q_gain : a->k_gain, cos_sin);
+}
+
+// The first of the rows whose entries lie in one KV block does the work of all, so that a block is written once.
+static void kv_append_rows(void *arg, int row, int thread)
 {
     const struct attention *a = arg;
-    struct cpu *cpu = a->cpu;
-    int d = cpu->shape.head_size, n_heads = cpu->shape.n_heads, n_kv_heads = cpu->shape.n_kv_heads;
-    float *q = cpu_row(a->qkv, row), *k = q + n_heads * d, *v = k + n_kv_heads * d;
-    const float *cos_sin = cpu->cos_sin + (size_t)row * (size_t)d;
-    for (int h = 0; h < n_heads; h++)
-        head_rotate(a, q + h * d, a->q_gain, cos_sin);
-    int s = cpu->row_sequence[row], entry = cpu->batch.kv_len[s] + row - cpu->batch.row_start[s];
+    const struct cpu *cpu = a->cpu;
+    int s = cpu->row_sequence[row], first = cpu->batch.row_start[s], left = cpu->batch.row_start[s + 1] - row;
+    int entry = cpu->batch.kv_len[s] + row - first, n = KV_BLOCK_TOKENS - entry % KV_BLOCK_TOKENS;
+    if (row > first && n < KV_BLOCK_TOKENS) return;
+    if (n > left) n = left;
+    for (int i = 0; i < n; i++)
+        row_rotate(a, row + i);
+    int d = cpu->shape.head_size, n_kv_heads = cpu->shape.n_kv_heads;
+    const float *k = (const float *)cpu_row(a->qkv, row) + cpu->shape.n_heads * d, *v = k + n_kv_heads * d;
     for (int h = 0; h < n_kv_heads; h++) {
         struct kv_view kv = kv_view_of(cpu, a->layer, s, h);
-        head_rotate(a, k + h * d, a->k_gain, cos_sin);
-        cpu->isa->kv_append(&kv, entry, k + h * d, v + h * d);
+        cpu->isa->kv_append(&kv, entry, n, k + h * d, v + h * d, (size_t)a->qkv->stride);
     }
 }
 
@@ -239,7 +251,9 @@ enum status cpu_rope_append(struct backend *b, int layer, struct tensor *qkv, co
                           .q_gain = q_gain ? q_gain->vector : NULL,
                           .k_gain = k_gain ? k_gain->vector : NULL,
                           .epsilon = epsilon};
-    cpu_run(cpu, THREAD_POOL_STATIC, (int64_t)cpu->batch.n_rows * qkv->columns, kv_append_row, &a, cpu->batch.n_rows);
+    // An element costs several multiply-adds: the rotation, and a store to a line of the KV cache.
+    int64_t work = 4 * (int64_t)cpu->batch.n_rows * qkv->columns;
+    cpu_run(cpu, THREAD_POOL_STATIC, work, kv_append_rows, &a, cpu->batch.n_rows);
     return STATUS_OK;
 }
 

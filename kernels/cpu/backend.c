@@ -167,7 +167,8 @@ static enum status cpu_rmsnorm(struct backend *b, struct tensor *out, const stru
     INVARIANT(x->kind == TENSOR_F32 && out->kind == TENSOR_ACTIVATION, "rmsnorm: from tensor kind %d to %d",
               (int)x->kind, (int)out->kind);
     struct norm n = {cpu_of(b), out, x, gain, epsilon, row_index};
-    cpu_run(n.cpu, THREAD_POOL_STATIC, (int64_t)rows * x->columns, rmsnorm_row, &n, rows);
+    int64_t work = 4 * (int64_t)rows * x->columns; // reads and writes take longer than the multiply-adds
+    cpu_run(n.cpu, THREAD_POOL_STATIC, work, rmsnorm_row, &n, rows);
     return STATUS_OK;
 }
 

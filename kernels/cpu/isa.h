@@ -228,8 +228,8 @@ struct cpu_isa {
     void (*rope_head)(float *head, const float *gain, int head_size, float epsilon, const float *cos_sin);
     // In place on one head: the Hadamard rotation of an int8 cache (backend.h).
     void (*hadamard_head)(float *head, int head_size);
-    // Stores K and V of one entry in its block.
-    void (*kv_append)(const struct kv_view *kv, int entry, const float *k, const float *v);
+    // Stores K and V of n consecutive entries, which lie in one block. Their K and V are `stride` floats apart.
+    void (*kv_append)(const struct kv_view *kv, int entry, int n, const float *k, const float *v, size_t stride);
     void (*attend)(const struct attend_tile *tile);
     // Merges the partial results of a tile's segments, which follow one another at tile->partial. Ignores first and
     // end.

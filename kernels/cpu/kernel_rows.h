@@ -107,33 +107,55 @@ INLINE void kv_append_int8(const struct kv_view *kv, char *block, int slot, cons
     quantise_bytes(values, v, false, d, inverse, 0);
 }
 
-static void kv_append(const struct kv_view *kv, int entry, const float *k, const float *v)
+// bf16 words of n entries in one block. n is a compile-time constant where the block is filled at once.
+INLINE void kv_append_bf16(const struct kv_view *kv, char *block, int slot, int n, const float *k, const float *v,
+                           size_t stride)
+{
+    enum { DIMS = 128 }; // at a time
+    uint16_t rows[KV_BLOCK_TOKENS][DIMS];
+    for (int first = 0, d = kv->head_size; first < d; first += DIMS) {
+        int dims = d - first < DIMS ? d - first : DIMS;
+        uint32_t *keys = (uint32_t *)(void *)block + first / 2 * KV_BLOCK_TOKENS + slot;
+        for (int i = 0; i < n; i++)
+            store_row(rows[i], true, k + (size_t)i * stride + first, dims);
+        for (int word = 0; word < dims / 2; word++)
+            for (int i = 0; i < n; i++)
+                memcpy(keys + word * KV_BLOCK_TOKENS + i, &rows[i][2 * word], sizeof *keys);
+
+        uint32_t *values = (uint32_t *)(void *)(block + kv->v_offset_bytes) + first;
+        for (int i = 0; i < n; i++)
+            store_row(rows[i], true, v + (size_t)i * stride + first, dims);
+        for (int i = 0; i < n; i++) {
+            uint32_t *words = values + (slot + i) / 2 * kv->v_stride;
+            bool odd = (slot + i) % 2, both = !odd && i + 1 < n;
+            for (int c = 0; both && c < dims; c++)
+                words[c] = rows[i][c] | (uint32_t)rows[i + 1][c] << 16;
+            for (int c = 0; !both && c < dims; c++) // the other half belongs to the neighbouring entry
+                memcpy((uint16_t *)(words + c) + odd, &rows[i][c], sizeof rows[i][c]);
+            i += both;
+        }
+    }
+}
+
+static void kv_append(const struct kv_view *kv, int entry, int n, const float *k, const float *v, size_t stride)
 {
     char *block = kv->base + (size_t)kv->blocks[entry / KV_BLOCK_TOKENS] * kv->block_bytes;
-    int slot = entry % KV_BLOCK_TOKENS, d = kv->head_size, words = word_count(d, kv->bf16);
-    if (kv->int8) {
-        kv_append_int8(kv, block, slot, k, v);
+    int slot = entry % KV_BLOCK_TOKENS, d = kv->head_size;
+    if (kv->bf16 && !kv->int8) {
+        if (n == KV_BLOCK_TOKENS)
+            kv_append_bf16(kv, block, 0, KV_BLOCK_TOKENS, k, v, stride);
+        else
+            kv_append_bf16(kv, block, slot, n, k, v, stride);
         return;
     }
-    uint32_t *keys = (uint32_t *)(void *)block + slot;
-    float *values = (float *)(void *)(block + kv->v_offset_bytes);
-    uint32_t row[64];
-    for (int first = 0; first < words; first += 64) {
-        int n = words - first < 64 ? words - first : 64;
-        store_row(row, kv->bf16, k + first * (kv->bf16 ? 2 : 1), kv->bf16 ? 2 * n : n);
-        for (int i = 0; i < n; i++)
-            memcpy(keys + (first + i) * KV_BLOCK_TOKENS, row + i, sizeof *row); // memcpy: row may hold bf16
-    }
-    if (!kv->bf16) {
+    for (int i = 0; i < n; i++, slot++, k += stride, v += stride) {
+        if (kv->int8) {
+            kv_append_int8(kv, block, slot, k, v);
+            continue;
+        }
+        float *keys = (float *)(void *)block + slot, *values = (float *)(void *)(block + kv->v_offset_bytes);
+        for (int c = 0; c < d; c++)
+            keys[c * KV_BLOCK_TOKENS] = k[c];
         store_row(values + slot * kv->v_stride, false, v, d);
-        return;
-    }
-    // The other half of each word belongs to the neighbouring entry.
-    uint16_t *halves = (uint16_t *)(values + slot / 2 * kv->v_stride) + slot % 2;
-    for (int first = 0; first < d; first += 128) {
-        int n = d - first < 128 ? d - first : 128;
-        store_row(row, true, v + first, n);
-        for (int i = 0; i < n; i++)
-            memcpy(halves + 2 * (first + i), (const char *)row + 2 * i, sizeof *halves);
     }
 }

@@ -18,9 +18,9 @@ enum {
     ROW_TILE_FLOATS = TILE_SIDE * PANEL_COLUMNS           // of sums
 };
 
-// How far ahead of its use a panel is prefetched: into L1 where one row tile uses it, into L2 where it is used from L1
-// by several. Measured on a Xeon with 2 MiB of L2: further ahead, or into L1 in both cases, is up to a fifth slower.
-enum { STREAM_AHEAD_BYTES = 8192, PAIRS_AHEAD_BYTES = 32768 };
+// How far ahead of its use a panel is prefetched: into L1 where it is used once, into L2 where it is used from L1 by
+// several row tiles. Measured on a Xeon with 2 MiB of L2: a panel used once streams a fifth faster than 8 KiB ahead.
+enum { STREAM_AHEAD_BYTES = 2048, PAIRS_AHEAD_BYTES = 32768 };
 
 // Two row tiles by half a panel: sums in tiles 0 to 3, x in 4 and 5, the panel in 6 and 7. One row tile (second_rows 0)
 // by a whole panel: sums in 0 to 3, x in 4, the panel in 6 and 7.
@@ -71,9 +71,18 @@ INLINE struct amx_start amx_start_at(const struct panel_gemm *p, const float *c,
             tile_zero(t);                                                                                              \
     } while (0)
 
-// Sums of 17 to 32 rows by half a panel, four tiles at c. Prefetches `fetch->lines` cache lines into L2 for each step.
+// Prefetches the tile that follows a streamed one by STREAM_AHEAD_BYTES. Issued before the load of each tile, since
+// more requests at once wait for each other.
+INLINE void tile_prefetch(const uint32_t *tile)
+{
+    for (int line = 0; line < TILE_SIZE * 4; line += 64)
+        __builtin_prefetch((const char *)tile + STREAM_AHEAD_BYTES + line, 0, 3);
+}
+
+// Sums of 17 to 32 rows by half a panel, four tiles at c. The panel streams (`use`), or `fetch->lines` cache lines are
+// prefetched into L2 for each step.
 INLINE void amx_two_by_two(float *c, struct amx_start start, const uint32_t *x, size_t x_stride, const uint32_t *panel,
-                           int steps, struct l2_prefetch *fetch, const enum gemm_type type)
+                           int steps, struct l2_prefetch *fetch, const enum panel_use use, const enum gemm_type type)
 {
     TILE_START(0, start, 0, 0);
     TILE_START(1, start, 0, 1);
@@ -84,14 +93,16 @@ INLINE void amx_two_by_two(float *c, struct amx_start start, const uint32_t *x, 
     const uintptr_t ahead_bytes = 64 * (uintptr_t)fetch->lines;
     for (int k = 0; k < steps; k++, x += TILE_SIZE, x_second += TILE_SIZE, panel += STEP_WORDS) {
         tile_load(4, x, TILE_BYTES);
+        if (use == PANEL_STREAMED) tile_prefetch(panel);
         tile_load(6, panel, TILE_BYTES);
         TILE_DOT(0, 4, 6);
+        if (use == PANEL_STREAMED) tile_prefetch(panel + TILE_SIZE);
         tile_load(7, panel + TILE_SIZE, TILE_BYTES);
         TILE_DOT(1, 4, 7);
         tile_load(5, x_second, TILE_BYTES);
         TILE_DOT(2, 5, 6);
         TILE_DOT(3, 5, 7);
-        for (uintptr_t end = ahead + ahead_bytes; ahead < end; ahead += 64)
+        for (uintptr_t end = ahead + ahead_bytes; use == PANEL_REUSED && ahead < end; ahead += 64)
             __builtin_prefetch((const void *)ahead, 0, 2);
     }
     fetch->at = ahead;
@@ -106,11 +117,10 @@ INLINE void amx_one_by_two(const uint32_t *x, const uint32_t *panel, int steps, 
                            const enum gemm_type type)
 {
     for (int k = 0; k < steps; k++, x += TILE_SIZE, panel += STEP_WORDS) {
-        const char *ahead = (const char *)panel + STREAM_AHEAD_BYTES;
-        for (int line = 0; line < STEP_WORDS * 4; line += 64)
-            __builtin_prefetch(ahead + line, 0, 3);
         tile_load(4, x, TILE_BYTES);
+        tile_prefetch(panel);
         tile_load(6, panel, TILE_BYTES);
+        tile_prefetch(panel + TILE_SIZE);
         tile_load(7, panel + TILE_SIZE, TILE_BYTES);
         if (second_half) {
             TILE_DOT(2, 4, 6);
@@ -146,7 +156,8 @@ INLINE void amx_one_by_four(const struct panel_gemm *p, float *c, struct amx_sta
 // Rows [row, row + rows), at most two tiles, by `columns` columns, over words [word, word + words) of one block of
 // TILED_BLOCK_WORDS, or of all of K with all columns; compare tile_gemm.
 INLINE void rows_gemm_amx(const struct panel_gemm *p, int row, int rows, int column, int word, int words,
-                          struct l2_prefetch *fetch, const int columns, const enum gemm_type type)
+                          struct l2_prefetch *fetch, const int columns, const enum panel_use use,
+                          const enum gemm_type type)
 {
     const bool grouped = type == GEMM_INT8_GROUPS;
     float sums[2 * ROW_TILE_FLOATS], *c = grouped ? sums : p->c + tiled_sums_at(row, column);
@@ -159,7 +170,7 @@ INLINE void rows_gemm_amx(const struct panel_gemm *p, int row, int rows, int col
             amx_one_by_four(p, c, start, x, k, part, type);
         else
             amx_two_by_two(c, start, x + (size_t)k * TILE_MAX_ROWS, p->x_stride,
-                           p->panel + tiled_panel_at(p->words, k, column), part / TILE_WORDS, fetch, type);
+                           p->panel + tiled_panel_at(p->words, k, column), part / TILE_WORDS, fetch, use, type);
         if (grouped) group_add(p, sums, true, row, column, rows, columns, k / GROUP_WORDS);
     }
 }
@@ -168,12 +179,13 @@ INLINE void rows_gemm_amx(const struct panel_gemm *p, int row, int rows, int col
 INLINE void one_tile_gemm(const struct panel_gemm *p, int row, int rows, const enum gemm_type type)
 {
     amx_configure(rows, 0);
-    rows_gemm_amx(p, row, rows, 0, 0, p->words, NULL, PANEL_COLUMNS, type);
+    rows_gemm_amx(p, row, rows, 0, 0, p->words, NULL, PANEL_COLUMNS, PANEL_STREAMED, type);
 }
 
-// Pairs of row tiles, all but the last one full. While they use half a panel from L1, the words that follow in memory
-// are prefetched.
-INLINE void tile_pairs_gemm(const struct panel_gemm *p, int pairs, int last_rows, const enum gemm_type type)
+// Pairs of row tiles, all but the last one full. While several use half a panel from L1, the words that follow in
+// memory are prefetched.
+INLINE void tile_pairs_gemm(const struct panel_gemm *p, int pairs, int last_rows, const enum panel_use use,
+                            const enum gemm_type type)
 {
     const int pair_rows = 2 * TILE_MAX_ROWS;
     struct l2_prefetch fetch = {.lines = (STEP_WORDS * 4 / 64 + pairs - 1) / pairs};
@@ -186,7 +198,7 @@ INLINE void tile_pairs_gemm(const struct panel_gemm *p, int pairs, int last_rows
                 int rows = i == pairs - 1 ? last_rows : pair_rows;
                 if (rows != configured) amx_configure(TILE_MAX_ROWS, rows - TILE_MAX_ROWS);
                 configured = rows;
-                rows_gemm_amx(p, i * pair_rows, rows, column, word, words, &fetch, HALF_COLUMNS, type);
+                rows_gemm_amx(p, i * pair_rows, rows, column, word, words, &fetch, HALF_COLUMNS, use, type);
             }
         }
     }
@@ -196,7 +208,9 @@ INLINE void typed_panel_gemm_amx(const struct panel_gemm *p, const enum gemm_typ
 {
     const int pair_rows = 2 * TILE_MAX_ROWS;
     int rest = p->rows % pair_rows, pairs = p->rows / pair_rows + (rest > TILE_MAX_ROWS);
-    if (pairs) tile_pairs_gemm(p, pairs, rest > TILE_MAX_ROWS ? rest : pair_rows, type);
+    int last_rows = rest > TILE_MAX_ROWS ? rest : pair_rows;
+    if (pairs == 1) tile_pairs_gemm(p, 1, last_rows, PANEL_STREAMED, type);
+    if (pairs > 1) tile_pairs_gemm(p, pairs, last_rows, PANEL_REUSED, type);
     if (rest && rest <= TILE_MAX_ROWS) one_tile_gemm(p, p->rows - rest, rest, type);
     tile_release();
 }

@@ -158,11 +158,17 @@ static void gemm_item(void *arg, int item, int thread)
     }
 }
 
+// All of K where a tiled panel streams past a pair of row tiles: it is then read in one run.
+static int gemm_block_words(const struct gemm *p, const struct gemm_blocking *blocking)
+{
+    return cpu_tiled(p->cpu) && p->rows <= 2 * TILE_SIDE ? p->w->words : blocking->words;
+}
+
 // Groups of panels as large as an item may be, but several for each thread. One panel where K is a single block: its
 // sums are stored at once, so a group would not save reading x again.
 static int gemm_panel_groups(const struct gemm *p, const struct gemm_blocking *blocking)
 {
-    if (p->w->words <= blocking->words) return p->panels;
+    if (p->w->words <= p->block_words) return p->panels;
     int panels = p->panels / (2 * p->cpu->threads);
     if (panels > blocking->panels) panels = blocking->panels;
     return panels > 1 ? (p->panels + panels - 1) / panels : p->panels;
@@ -189,8 +195,8 @@ enum status cpu_linear(struct backend *b, struct tensor *out, const struct tenso
     p.panels = (out->columns + p.panel_columns - 1) / p.panel_columns;
     const struct gemm_blocking *blocking = cpu_blocking(cpu);
     p.row_blocks = (rows + blocking->rows - 1) / blocking->rows;
+    p.block_words = gemm_block_words(&p, blocking);
     p.panel_groups = gemm_panel_groups(&p, blocking);
-    p.block_words = blocking->words;
     gemm_pack_x(&p);
     cpu_run_groups(cpu, (int64_t)rows * w->rows * w->columns, gemm_item, &p, p.panel_groups, p.row_blocks);
     return STATUS_OK;

@@ -41,6 +41,7 @@ struct core *core_create(const struct core_options *options, const struct core_o
                          options->n_tenant_weights);
     }
     request_table_init(&c->table, key);
+    c->selections = selection_cache_create(options->selection_bytes, key);
     c->ledger.vocab_size = c->options.vocab_size;
     tenant_accounts_init(&c->ledger.tenants, key);
     core_measures_init(&c->ledger.measures);
@@ -79,6 +80,7 @@ void core_free(struct core *c)
         prefix_index_free(c->view.prefixes[role]);
         node_index_fini(&c->nodes[role]);
     }
+    selection_cache_free(c->selections);
     request_timers_fini(&c->timers);
     request_table_fini(&c->table);
     tenant_accounts_fini(&c->ledger.tenants);
@@ -213,19 +215,44 @@ static enum status check_request(const struct core *c, const struct request *r, 
     return check_queue(c, r);
 }
 
-// SKIP_NONE: a speculator scores it.
-static enum skip_reason skip_reason_of(const struct core *c, const struct request *r, int64_t now_us)
+static bool may_keep_all(const struct request *r) // where that is faster
+{
+    return !r->spec.score_only && r->spec.prefill.mode == PREFILL_AUTO;
+}
+
+// Whether nothing would be pruned.
+static bool keeps_all(const struct prefill *prefill)
+{
+    return prefill->quality > 0 ? prefill->quality >= 1 : prefill->keep_rate >= 1;
+}
+
+// Without a calibration, the keep rate that a request has beside its quality applies.
+static void settle_quality(const struct core *c, struct prefill *prefill)
+{
+    if (prefill->keep_rate < 1 && !core_quality_applies(c, prefill)) prefill->quality = 0;
+}
+
+// SKIP_NONE: a speculator can score it.
+static enum skip_reason skip_reason_of(const struct core *c, const struct request *r)
 {
     const struct prefill *prefill = &r->spec.prefill;
-    bool may_choose = !r->spec.score_only && prefill->mode == PREFILL_AUTO;
     if (!r->spec.score_only) {
         if (prefill->mode == PREFILL_OFF) return SKIP_OFF;
-        if (prefill->keep_rate >= 1) return SKIP_KEEP_ALL; // under required, too: nothing would be pruned
-        if (may_choose && r->spec.n_tokens < c->options.min_tokens) return SKIP_SHORT;
+        if (keeps_all(prefill)) return SKIP_KEEP_ALL; // under required, too: nothing would be pruned
+        if (may_keep_all(r) && r->spec.n_tokens < c->options.min_tokens) return SKIP_SHORT;
     }
     if (!c->open_nodes[NODE_SPECULATOR]) return SKIP_NO_NODE;
     if (!sched_pool_can_hold(&c->view, NODE_SPECULATOR, &r->sched)) return SKIP_TOO_LONG;
-    return may_choose && !estimate_speculation_pays(&c->view, &r->sched, now_us) ? SKIP_COST : SKIP_NONE;
+    if (!r->spec.score_only && prefill->quality > 0 && !core_quality_applies(c, prefill)) return SKIP_UNCALIBRATED;
+    return SKIP_NONE;
+}
+
+// Decides whether the prompt is pruned. A score that is reused takes no time, and its kept tokens are the fewer ones.
+static enum skip_reason decide_speculation(struct core *c, struct request *r, int64_t now_us)
+{
+    enum skip_reason skip = skip_reason_of(c, r);
+    if (skip != SKIP_NONE || core_request_find_selection(c, r)) return skip;
+    return may_keep_all(r) && !estimate_speculation_pays(&c->view, &r->sched, now_us) ? SKIP_COST : SKIP_NONE;
 }
 
 static void request_refuse(struct core *c, struct request *r, enum status status, int64_t now_us)
@@ -249,17 +276,20 @@ void core_submit(struct core *c, struct request *r, int64_t now_us)
     ledger_arrived(&c->ledger, r);
     enum skip_reason skip = SKIP_NONE;
     enum status status = check_request(c, r, now_us);
+    settle_quality(c, &r->spec.prefill);
     if (status == STATUS_OK) {
         core_request_set_prefix(c, r, &(struct token_range){0, r->spec.n_tokens - 1}, 1);
-        skip = skip_reason_of(c, r, now_us);
-        status = check_deadline(c, r, skip == SKIP_NONE, now_us);
+        skip = decide_speculation(c, r, now_us);
+        status = check_deadline(c, r, skip == SKIP_NONE && !r->kept, now_us);
     }
     if (status != STATUS_OK) {
         request_refuse(c, r, status, now_us);
         return;
     }
     core_request_admit(c, r, queue_tenant(c, r));
-    if (skip == SKIP_NONE) {
+    if (r->kept) {
+        core_request_reuse_score(c, r, now_us);
+    } else if (skip == SKIP_NONE) {
         core_request_wait_for_score(c, r, now_us);
     } else {
         core_request_unscorable(c, r, skip, now_us);
@@ -354,6 +384,7 @@ static struct node_status node_status_of(const struct core_node *node)
 {
     const struct cost_model *cost = &node->sched.cost;
     const struct node_counts *counts = &node->measures->counts, *before = &node->at_attach;
+    uint64_t chosen = counts->quality_scores - before->quality_scores;
     return (struct node_status){
         .hello = node->hello,
         .state = core_health_state(node),
@@ -368,6 +399,8 @@ static struct node_status node_status_of(const struct core_node *node)
         .pass_us = counts->pass_us - before->pass_us,
         .pass_gaps = counts->pass_gaps - before->pass_gaps,
         .pass_gap_us = counts->pass_gap_us - before->pass_gap_us,
+        .quality_scores = chosen,
+        .quality_keep_rate = chosen ? (counts->quality_rates - before->quality_rates) / (double)chosen : 0,
         .pass_fixed_us = cost->fixed_us,
         .pass_row_us = cost->row_us,
         .pass_pair_us = cost->pair_us,

@@ -23,6 +23,12 @@
 struct core;
 struct core_node; // an attached node
 
+// What the calibration of a speculator is for (cluster.proto); fingerprint 0: it has none.
+struct node_calibration {
+    uint64_t fingerprint, main_fingerprint;
+    int look_ahead, chunk_tokens, pool_window, tail_tokens;
+};
+
 // What a node said in its Hello, checked for sanity by the caller.
 struct node_hello {
     char node_id[128], host[128], version[32];
@@ -33,6 +39,7 @@ struct node_hello {
     uint64_t model_fingerprint, tokenizer_fingerprint;
     int vocab_size, context_tokens, token_budget, block_tokens, kv_blocks, max_seqs;
     bool prefix_cache;
+    struct node_calibration calibration; // of a speculator
 };
 
 struct core_ops { // called on the core's thread; must not block; never call back into the core
@@ -66,10 +73,11 @@ struct core_options {
     // After the loss or drain of a worker group, requests that no other one can hold wait this long for it to come
     // back, new ones as well as queued ones; then they end as UNAVAILABLE.
     int64_t worker_grace_us;
-    int64_t heartbeat_us; // a node silent for three of these, while the router itself ran, is lost
-    int min_tokens;       // under auto, shorter prompts are not speculated
-    int tail_tokens;      // the tail window, at most a quarter of the prompt
-    int bins_ahead;       // outstanding bins of a node at most; 2 keeps it busy
+    int64_t heartbeat_us;    // a node silent for three of these, while the router itself ran, is lost
+    int min_tokens;          // under auto, shorter prompts are not speculated
+    int tail_tokens;         // the tail window, at most a quarter of the prompt
+    int64_t selection_bytes; // of the selections that are held for reuse; 0: none are
+    int bins_ahead;          // outstanding bins of a node at most; 2 keeps it busy
     enum bin_policy policy;
     int batch_requests;  // of BIN_BATCH
     int tick_work;       // a tick dispatches to a pool until it has done this much work (dispatch.c); 0: the default
@@ -137,10 +145,14 @@ struct score_result {
     uint64_t request;
     const struct token_range *kept; // borrowed, like all below
     int n_kept;
+    double keep_rate; // of a request with a quality: the rate that the speculator chose
+    enum rate_reason reason;
     const float *importance; // or NULL
     int n_importance;
     const char *error; // or NULL
     int cached_tokens;
+    const int32_t *draft; // [n_draft]
+    int n_draft;
 };
 void core_scored(struct core *c, struct core_node *node, const struct score_result *result, int64_t now_us);
 
@@ -155,6 +167,7 @@ struct sequence_result {
     enum finish_reason reason; // when finished
     const char *error;         // with FINISH_REASON_ERROR
     int cached_tokens;
+    int draft_tokens, draft_accepted_tokens; // verified in the pass; of these, among `tokens`
 };
 void core_step(struct core *c, struct core_node *node, const struct sequence_result *results, int n, int64_t now_us);
 
@@ -181,6 +194,8 @@ struct node_status {
     uint64_t passes, pass_rows, pass_pairs, pass_us; // sums over its passes
     uint64_t pass_gaps;                              // between two passes of a node that had work
     int64_t pass_gap_us;                             // their time
+    uint64_t quality_scores;                         // prompts whose keep rate it chose
+    double quality_keep_rate;                        // mean of these rates; 0: none
     double pass_fixed_us, pass_row_us, pass_pair_us; // its cost model (sched/cost.h); all 0: not known yet
     double pass_noise;                               // see cost_noise()
     int64_t attached_us;                             // when it attached
@@ -194,6 +209,8 @@ struct core_totals {
     uint64_t requests, done, failed, cancelled, refused, replays, degraded;
     uint64_t prompt_tokens, kept_tokens, completion_tokens;
     uint64_t skipped[SKIP_COUNT];
+    uint64_t scores_reused; // requests whose prompt had been scored before with the same options
+    uint64_t draft_tokens, draft_accepted_tokens;
 };
 struct class_status {
     int waiting;

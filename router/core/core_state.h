@@ -8,6 +8,7 @@
 #include "router/core/pool_speed.h"
 #include "router/core/recent_bins.h"
 #include "router/core/request_table.h"
+#include "router/core/selection_cache.h"
 #include "router/sched/node_index.h"
 #include "router/sched/waiting_set.h"
 
@@ -52,10 +53,15 @@ struct core {
     struct sched_view view;
     struct node_index nodes[NODE_ROLES];   // nodes.c adds and removes; the order in which dispatch.c asks them
     struct recent_bins recent[NODE_ROLES]; // dispatch.c
+    struct selection_cache *selections;    // core.c looks up, requests.c adds
+    uint64_t scorer;                       // nodes.c; of all attached speculators; 0: they differ, or there is none
 
     struct core_health health;  // health.c
     int open_nodes[NODE_ROLES]; // nodes.c; attached, neither draining nor ejected
     int64_t silence_us;         // nodes.c; no node has been silent for too long before that
+    // nodes.c; the calibration that all attached speculators have; fingerprint 0: they have none, or not the same.
+    struct node_calibration calibration;
+    uint64_t model_fingerprint; // nodes.c; of the worker group attached last; 0: none yet
     int64_t workers_gone_us;    // nodes.c; when a worker group was lost or began to drain; 0: none ever
     int workers_gone_context;   // nodes.c; the longest of those that went within the time of grace
     struct drained_process drained[DRAINED_MAX]; // nodes.c; the latest replaces the oldest

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "router/core/ledger.h"
 
+#include <limits.h>
 #include <stdlib.h>
 
 #include "router/sched/node_index.h"
@@ -311,15 +312,29 @@ void ledger_scored(struct request *r, int cached_tokens, int64_t now_us)
     cost_prompt_done(&node->sched.cost, n_tokens - cached_tokens, now_us);
     histogram_add(&node->measures->score, now_us - r->account.charged_us); // since it was dispatched
     if (cached_tokens <= 0) return;
-    node->measures->counts.cached_tokens += (uint64_t)(cached_tokens < n_tokens ? cached_tokens : n_tokens);
+    r->usage.score_cached_tokens = cached_tokens < n_tokens ? cached_tokens : n_tokens;
+    node->measures->counts.cached_tokens += (uint64_t)r->usage.score_cached_tokens;
+}
+
+void ledger_score_reused(struct ledger *ledger, struct request *r)
+{
+    r->usage.scored_tokens = r->usage.score_cached_tokens = r->spec.n_tokens;
+    ledger->totals.scores_reused++;
+}
+
+void ledger_rate_chosen(struct ledger *ledger, struct sched_view *view, const struct request *r, int64_t now_us)
+{
+    struct node_counts *counts = &r->account.node->measures->counts;
+    counts->quality_scores++;
+    counts->quality_rates += r->keep_rate;
+    histogram_add(&ledger->measures.keep_rate, (int64_t)(1e6 * r->keep_rate));
+    rate_mean_add(&view->quality_rate, r->keep_rate, now_us);
 }
 
 void ledger_ready(struct request *r)
 {
     r->account.losses = 0;
-    r->usage.kept_tokens = 0;
-    for (int k = 0; k < r->n_kept_ranges; k++)
-        r->usage.kept_tokens += r->kept[k].last - r->kept[k].first + 1;
+    r->usage.kept_tokens = request_kept_tokens(r);
 }
 
 void ledger_speculation_decided(struct ledger *ledger, const struct request *r)
@@ -337,6 +352,22 @@ void ledger_prefill_cached(struct request *r, int cached_tokens)
     int kept = r->usage.kept_tokens;
     r->usage.cached_tokens = cached_tokens < kept ? cached_tokens : kept;
     r->account.node->measures->counts.cached_tokens += (uint64_t)r->usage.cached_tokens;
+}
+
+static int clamp_count(int count, int max)
+{
+    return count < 0 ? 0 : count < max ? count : max;
+}
+
+void ledger_draft_verified(struct ledger *ledger, struct request *r, const struct sequence_result *result)
+{
+    int verified = clamp_count(result->draft_tokens, r->spec.sampling.max_tokens - r->usage.completion_tokens);
+    int accepted =
+        clamp_count(result->draft_accepted_tokens, verified < result->n_tokens ? verified : result->n_tokens);
+    r->usage.draft_tokens = clamp_count(r->usage.draft_tokens + verified, INT_MAX / 2);
+    r->usage.draft_accepted_tokens += accepted;
+    ledger->totals.draft_tokens += (uint64_t)verified;
+    ledger->totals.draft_accepted_tokens += (uint64_t)accepted;
 }
 
 void ledger_prompt_computed(struct request *r, int cached_tokens, int64_t now_us)

@@ -21,6 +21,7 @@ void core_measures_init(struct core_measures *m)
         histogram_init(of_requests[i], &histogram_request_us);
     histogram_init(&m->token, &histogram_token_us);
     histogram_init(&m->kept, &histogram_share_ppm);
+    histogram_init(&m->keep_rate, &histogram_share_ppm);
     for (int role = 0; role < NODE_ROLES; role++)
         histogram_init(&m->plan[role], &histogram_plan_us);
 }

@@ -26,6 +26,7 @@ struct core_measures {
     struct histogram queue, pack_wait, prefill; // of requests with a first token
     struct histogram end_to_end, token;         // of requests that were answered; token: mean time of later tokens
     struct histogram kept;                      // share of scored prompts
+    struct histogram keep_rate;                 // chosen for a quality
     struct histogram plan[NODE_ROLES];          // time to plan a bin; dispatch.c
 };
 
@@ -35,6 +36,8 @@ struct node_counts {
     uint64_t passes, pass_rows, pass_pairs, pass_us;
     uint64_t pass_gaps; // between two passes of a node that had work, as the router sees their reports
     int64_t pass_gap_us;
+    uint64_t quality_scores; // prompts whose keep rate a speculator chose
+    double quality_rates;    // the sum of these rates
 };
 
 // Of all nodes that have attached with this id and role. Dashboards know a node by its id: counters go on when it comes

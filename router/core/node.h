@@ -22,6 +22,8 @@ struct core_node {
     struct sched_node sched; // first: sched/ knows the node by this
     struct node_hello hello;
     void *link; // the caller's, passed back in core_ops
+    // Of a speculator: a hash of all that its selections depend on, beside prompt and options. Not 0.
+    uint64_t scorer;
     int64_t attached_us, heard_us;
     bool leaving;       // it drains; sched.draining is also true while the node is ejected
     int kv_blocks_free; // by its last heartbeat

@@ -100,6 +100,40 @@ void core_node_open(struct core *c, struct core_node *node)
     core_update_ready(c);
 }
 
+// The scorer that all attached speculators are, by which selections may be reused.
+static void update_scorer(struct core *c)
+{
+    c->scorer = 0;
+    for (const struct core_node *node = core_first_node(c); node; node = core_node_next(node)) {
+        if (!node->scorer) continue;
+        if (c->scorer && c->scorer != node->scorer) {
+            c->scorer = 0;
+            return;
+        }
+        c->scorer = node->scorer;
+    }
+}
+
+static bool calibrations_equal(const struct node_calibration *a, const struct node_calibration *b)
+{
+    return a->fingerprint == b->fingerprint && a->main_fingerprint == b->main_fingerprint &&
+           a->look_ahead == b->look_ahead && a->chunk_tokens == b->chunk_tokens && a->pool_window == b->pool_window &&
+           a->tail_tokens == b->tail_tokens;
+}
+
+// The kept tokens of a request must not depend on the speculator that scores it.
+static void update_calibration(struct core *c)
+{
+    const struct core_node *first = NULL;
+    c->calibration = (struct node_calibration){0};
+    for (const struct core_node *node = core_first_node(c); node; node = core_node_next(node)) {
+        if (node->hello.role != NODE_SPECULATOR) continue;
+        if (!first) first = node;
+        if (!calibrations_equal(&first->hello.calibration, &node->hello.calibration)) return;
+    }
+    if (first) c->calibration = first->hello.calibration;
+}
+
 static void node_unlink(struct core *c, const struct core_node *node)
 {
     if (core_first_node(c) == node) {
@@ -128,6 +162,8 @@ static void node_remove(struct core *c, struct core_node *node, enum node_loss l
     struct request_list *requests = &node->sched.account.requests;
     int n = requests->count;
     node_unlink(c, node);
+    update_scorer(c);
+    update_calibration(c);
     release_reservation(c, node);
     node_index_remove(&node->sched);
     ledger_node_gone(&c->ledger, node, now_us);
@@ -381,11 +417,23 @@ static enum status check_hello(const struct core *c, const struct node_hello *h,
     return h->role == NODE_WORKER ? check_same_model(c, h, old) : STATUS_OK;
 }
 
+// 0: it is no speculator. The version stands for the rules of selection.
+static uint64_t scorer_of(const struct core *c, const struct node_hello *h)
+{
+    if (h->role != NODE_SPECULATOR) return 0;
+    char *text = mem_format("%016" PRIx64 " %d %s %s %s %s %016" PRIx64, h->model_fingerprint, h->ranks, h->backend,
+                            h->dtype, h->kv_dtype, h->version, h->calibration.fingerprint);
+    uint64_t scorer = hash_text(&c->view.options.hash_key, text);
+    free(text);
+    return scorer | 1;
+}
+
 static struct core_node *node_create(struct core *c, const struct node_hello *hello, void *link, int64_t now_us)
 {
     struct core_node *node = mem_alloc(sizeof *node);
     *node = (struct core_node){.hello = *hello,
                                .link = link,
+                               .scorer = scorer_of(c, hello),
                                .attached_us = now_us,
                                .heard_us = now_us,
                                .kv_blocks_free = hello->kv_blocks,
@@ -405,6 +453,25 @@ static struct core_node *node_create(struct core *c, const struct node_hello *he
     return node;
 }
 
+static void log_calibration(const struct core *c, const struct node_hello *hello)
+{
+    const struct node_calibration *calibration = &hello->calibration;
+    uint64_t main = c->model_fingerprint;
+    if (hello->role != NODE_SPECULATOR || !calibration->fingerprint) return;
+    log_event(LOG_INFO, "speculator_calibrated", LOG_FIELD("node", hello->node_id),
+              LOG_FINGERPRINT("model", calibration->main_fingerprint),
+              LOG_FIELD("usable", c->calibration.fingerprint && (!main || main == calibration->main_fingerprint)));
+}
+
+bool core_quality_applies(const struct core *c, const struct prefill *prefill)
+{
+    const struct node_calibration *calibration = &c->calibration;
+    uint64_t main = c->model_fingerprint;
+    return calibration->fingerprint && (!main || main == calibration->main_fingerprint) && !prefill->paper_exact &&
+           prefill->look_ahead == calibration->look_ahead && prefill->chunk_tokens == calibration->chunk_tokens &&
+           prefill->pool_window == calibration->pool_window && c->options.tail_tokens == calibration->tail_tokens;
+}
+
 enum status core_attach(struct core *c, const struct node_hello *hello, void *link, int64_t now_us,
                         struct core_node **node_p)
 {
@@ -415,14 +482,18 @@ enum status core_attach(struct core *c, const struct node_hello *hello, void *li
     struct core_node *node = node_create(c, hello, link, now_us);
     node->sched.next = c->view.nodes;
     c->view.nodes = &node->sched;
+    update_scorer(c);
     node_index_add(&c->nodes[hello->role], &node->sched);
     c->open_nodes[hello->role]++;
+    if (hello->role == NODE_WORKER) c->model_fingerprint = hello->model_fingerprint;
+    update_calibration(c);
     if (now_us + 3 * c->options.heartbeat_us < c->silence_us) c->silence_us = now_us + 3 * c->options.heartbeat_us;
     log_event(LOG_INFO, "node_attached", LOG_FIELD("node", hello->node_id), LOG_FIELD("role", role_name(hello->role)),
               LOG_FIELD("host", hello->host), LOG_FINGERPRINT("model", hello->model_fingerprint),
               LOG_FIELD("ranks", hello->ranks), LOG_FIELD("backend", hello->backend), LOG_FIELD("dtype", hello->dtype),
               LOG_FIELD("budget", hello->token_budget), LOG_FIELD("context", hello->context_tokens),
               LOG_FIELD("kv_blocks", hello->kv_blocks), LOG_FIELD("max_seqs", hello->max_seqs));
+    log_calibration(c, hello);
     if (old) core_node_lose(c, old, LOSS_REPLACED, "the same process attached again", now_us);
     c->health.pending = true;
     if (was_drained(c, hello)) node_drain(c, node, now_us);

@@ -7,6 +7,9 @@
 
 void core_nodes_check_silence(struct core *c, int64_t now_us); // at the start of a tick
 void core_update_ready(struct core *c);
+// Whether the speculators are calibrated for the worker groups' model and these options: they choose the keep rate for
+// a quality.
+bool core_quality_applies(const struct core *c, const struct prefill *prefill);
 enum status core_fail_no_node(
     const struct core *c,
     enum node_role role); // UNAVAILABLE: no node takes work                        // after `draining` has changed

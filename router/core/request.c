@@ -17,14 +17,29 @@ static const char *const state_names[REQUEST_STATE_COUNT] = {
 };
 
 static const char *const skip_names[SKIP_COUNT] = {
-    [SKIP_NONE] = "none",         [SKIP_OFF] = "off",         [SKIP_KEEP_ALL] = "keep_all",
-    [SKIP_SHORT] = "short",       [SKIP_COST] = "cost",       [SKIP_NO_NODE] = "no_node",
-    [SKIP_TOO_LONG] = "too_long", [SKIP_TIMEOUT] = "timeout", [SKIP_LOST] = "lost",
+    [SKIP_NONE] = "none",
+    [SKIP_OFF] = "off",
+    [SKIP_KEEP_ALL] = "keep_all",
+    [SKIP_SHORT] = "short",
+    [SKIP_COST] = "cost",
+    [SKIP_NO_NODE] = "no_node",
+    [SKIP_UNCALIBRATED] = "uncalibrated",
+    [SKIP_UNSURE] = "unsure",
+    [SKIP_TOO_LONG] = "too_long",
+    [SKIP_TIMEOUT] = "timeout",
+    [SKIP_LOST] = "lost",
 };
 
 const char *request_state_name(enum request_state state)
 {
     return (unsigned)state < REQUEST_STATE_COUNT ? state_names[state] : "unknown";
+}
+
+const char *request_rate_reason(const struct request *r)
+{
+    if (!r->kept) return "";
+    if (r->skip) return skip_reason_name(r->skip);
+    return r->rate_reason == RATE_QUALITY ? "quality" : "fixed";
 }
 
 const char *skip_reason_name(enum skip_reason reason)
@@ -71,6 +86,7 @@ void request_free(struct request *r)
     free(r->spec.tenant);
     free(r->kept);
     free(r->importance);
+    free(r->draft);
     free(r->sched.prefix);
     free(r->output);
     free(r);
@@ -91,6 +107,14 @@ int64_t request_queue_tokens(const struct request *r)
 {
     size_t token_bytes = sizeof *r->spec.tokens;
     return r->spec.n_tokens + (int64_t)((r->spec.sampling.grammar.text_bytes + token_bytes - 1) / token_bytes);
+}
+
+int request_kept_tokens(const struct request *r)
+{
+    int n = 0;
+    for (int k = 0; k < r->n_kept_ranges; k++)
+        n += r->kept[k].last - r->kept[k].first + 1;
+    return n;
 }
 
 const char *request_deadline_name(const struct request *r)

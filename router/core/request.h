@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "router/core/selection_cache.h"
 #include "router/sched/sched_request.h"
 #include "tracing/record.h"
 
@@ -33,17 +34,19 @@ enum request_state {
 };
 const char *request_state_name(enum request_state state);
 
-// Why a request was not speculated; each is counted (core_totals.skipped, Totals.prefill_skipped of GetClusterInfo).
+// Why a request kept its whole prompt; each is counted (core_totals.skipped, Totals.prefill_skipped of GetClusterInfo).
 enum skip_reason {
-    SKIP_NONE,     // it was speculated
-    SKIP_OFF,      // mode off, by the request or the router's default
-    SKIP_KEEP_ALL, // keep_rate 1
-    SKIP_SHORT,    // fewer than min_tokens, under auto
-    SKIP_COST,     // by the nodes' costs the first token would not come sooner, under auto
-    SKIP_NO_NODE,  // no speculator is attached, or all are ejected (degraded, as all below)
-    SKIP_TOO_LONG, // over every speculator's context
-    SKIP_TIMEOUT,  // no answer in time
-    SKIP_LOST,     // the speculator was lost or failed
+    SKIP_NONE,         // it was speculated
+    SKIP_OFF,          // mode off, by the request or the router's default
+    SKIP_KEEP_ALL,     // keep_rate or quality 1
+    SKIP_SHORT,        // fewer than min_tokens, under auto
+    SKIP_COST,         // by the nodes' costs the first token would not come sooner, under auto
+    SKIP_UNCALIBRATED, // a quality is asked for, and the speculators have no calibration for it
+    SKIP_UNSURE,       // it was scored, and no keep rate is likely enough to reach the quality
+    SKIP_NO_NODE,      // no speculator is attached, or all are ejected (degraded, as all below)
+    SKIP_TOO_LONG,     // over every speculator's context
+    SKIP_TIMEOUT,      // no answer in time
+    SKIP_LOST,         // the speculator was lost or failed
     SKIP_COUNT
 };
 const char *skip_reason_name(enum skip_reason reason);
@@ -116,13 +119,19 @@ struct request {
 
     // Its results. Written by requests.c only.
     enum skip_reason skip;
-    struct token_range *kept; // [n_kept_ranges] ascending, not touching; owned. NULL until READY
+    double keep_rate;             // that chose the kept tokens; 0 until READY
+    enum rate_reason rate_reason; // of a scored prompt
+    struct token_range *kept;     // [n_kept_ranges] ascending, not touching; owned. NULL until READY, or until it is
+                                  // known that its score is reused
     int n_kept_ranges;
-    float *importance;     // [spec.n_tokens] or NULL; owned
+    float *importance; // [spec.n_tokens] or NULL; owned
+    int32_t *draft;    // [n_draft] a guess at the answer, of the speculator; owned
+    int n_draft;
     int n_prompt_logprobs; // of prompt tokens that were received and passed on
     int32_t *output;       // [usage.completion_tokens] owned
     int output_capacity;
     int64_t score_deadline_us;
+    struct selection_key selection; // of its selection, while it waits for a score
 
     struct sched_request sched; // its keys and links in the waiting set and in lists, see sched/view.h
     struct request_links links;
@@ -141,7 +150,11 @@ void request_copy_spec(const struct request *from, struct request *to);
 // What the request takes of the queue's prompt tokens: its prompt, and a token for every 4 bytes of its grammar, which
 // take as much memory.
 int64_t request_queue_tokens(const struct request *r);
+int request_kept_tokens(const struct request *r);           // in its kept ranges
 const char *request_deadline_name(const struct request *r); // of its ttft_deadline_us, in sentences for the client
+
+// What decided keep_rate: "fixed", "quality" or the name of the skip reason; "": not decided yet.
+const char *request_rate_reason(const struct request *r);
 
 bool request_may_follow(enum request_state from, enum request_state to);
 void request_set_state(struct request *r, enum request_state state); // asserts that the state may follow

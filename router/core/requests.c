@@ -134,10 +134,14 @@ static void log_end(const struct request *r, enum finish_reason reason, enum sta
         LOG_FIELD("status", status_name(status)),
         LOG_FIELD("tokens", u->prompt_tokens),
         LOG_FIELD("scored", u->scored_tokens),
+        LOG_FIELD("score_cached", u->score_cached_tokens),
         LOG_FIELD("kept", u->kept_tokens),
         LOG_FIELD("cached", u->cached_tokens),
         LOG_FIELD("skip", skip_reason_name(r->skip)),
+        LOG_FIELD("keep_rate", r->keep_rate),
         LOG_FIELD("completion", u->completion_tokens),
+        LOG_FIELD("drafted", u->draft_tokens),
+        LOG_FIELD("accepted", u->draft_accepted_tokens),
         LOG_FIELD("replays", u->replays),
         LOG_MS("queue_ms", t->queue_us),
         LOG_MS("score_ms", t->score_us),
@@ -221,6 +225,7 @@ static void request_ready(struct core *c, struct request *r, int64_t now_us)
 static void request_keep_all(struct core *c, struct request *r, enum skip_reason reason, int64_t now_us)
 {
     r->skip = reason;
+    r->keep_rate = 1;
     r->kept = mem_alloc(sizeof *r->kept);
     r->kept[0] = (struct token_range){0, r->spec.n_tokens - 1};
     r->n_kept_ranges = 1;
@@ -250,7 +255,7 @@ static bool score_is_required(const struct request *r)
 void core_request_unscorable(struct core *c, struct request *r, enum skip_reason reason, int64_t now_us)
 {
     request_leave(c, r, now_us); // first, so that a speculator which gave it up is not sent a cancel
-    bool whole_was_asked_for = reason == SKIP_OFF || reason == SKIP_KEEP_ALL;
+    bool whole_was_asked_for = reason == SKIP_OFF || reason == SKIP_KEEP_ALL || reason == SKIP_UNCALIBRATED;
     if (score_is_required(r) && !whole_was_asked_for) {
         enum status status = unscorable_status(c, r, reason);
         request_fail(c, r, status, status_message(), now_us);
@@ -270,6 +275,40 @@ void core_request_lost_at_speculator(struct core *c, struct request *r, int64_t 
     }
 }
 
+static void set_rate(struct request *r, double keep_rate, enum rate_reason reason)
+{
+    r->keep_rate = keep_rate;
+    r->rate_reason = reason;
+    if (reason == RATE_UNSURE) r->skip = SKIP_UNSURE;
+    if (reason == RATE_UNCALIBRATED) r->skip = SKIP_UNCALIBRATED;
+}
+
+// --- selections that are reused
+
+bool core_request_find_selection(struct core *c, struct request *r)
+{
+    struct selection found;
+    if (!c->options.selection_bytes) return false;
+    r->selection =
+        selection_key_make(c->selections, &r->spec, prefill_tail_tokens(c->options.tail_tokens, r->spec.n_tokens));
+    if (r->spec.want_importance || !c->scorer) return false; // importance is not held
+    if (!selection_cache_find(c->selections, &r->selection, c->scorer, &found)) return false;
+    r->kept = mem_copy(found.kept, (size_t)found.n_kept * sizeof *found.kept);
+    r->n_kept_ranges = found.n_kept;
+    r->usage.kept_tokens = request_kept_tokens(r);
+    set_rate(r, found.keep_rate, found.reason);
+    core_request_set_prefix(c, r, r->kept, r->n_kept_ranges);
+    return true;
+}
+
+void core_request_reuse_score(struct core *c, struct request *r, int64_t now_us)
+{
+    ledger_score_reused(&c->ledger, r);
+    request_ready(c, r, now_us);
+}
+
+// --- the answer of a speculator
+
 // NULL when the speculator's answer can be used, else what is wrong with it.
 static const char *score_error(const struct request *r, const struct score_result *result)
 {
@@ -282,6 +321,8 @@ static const char *score_error(const struct request *r, const struct score_resul
         if (range->last >= r->spec.n_tokens) return "a kept range is outside the prompt";
         next = range->last + 1;
     }
+    if (r->spec.prefill.quality > 0 && !(result->keep_rate > 0 && result->keep_rate <= 1))
+        return "the chosen keep rate is not over 0 and at most 1";
     if (!r->spec.want_importance) return NULL;
     if (!result->importance || result->n_importance != r->spec.n_tokens) return "not one importance per token";
     for (int i = 0; i < r->spec.n_tokens; i++) {
@@ -303,6 +344,31 @@ static void copy_kept(struct request *r, const struct token_range *kept, int n) 
     }
 }
 
+// NULL when the draft can be used, else what is wrong with it.
+static const char *draft_error(const struct core *c, const struct score_result *result)
+{
+    if (result->n_draft > LOOK_AHEAD_MAX) return "the speculator sent a draft of more tokens than a look-ahead has";
+    for (int i = 0; i < result->n_draft; i++) {
+        if (result->draft[i] < 0 || result->draft[i] >= c->options.vocab_size)
+            return "the speculator sent a draft with a token outside the vocabulary";
+    }
+    return NULL;
+}
+
+// A wrong draft is left out: the score is of use without it.
+static void keep_draft(const struct core *c, struct request *r, const struct score_result *result)
+{
+    if (r->spec.prefill.drafts == DRAFTS_OFF || r->spec.score_only || result->n_draft <= 0) return;
+    const char *error = draft_error(c, result);
+    if (error) {
+        log_event(LOG_WARN, "draft_refused", LOG_REQUEST(r->number), LOG_FIELD("node", r->account.node->hello.node_id),
+                  LOG_FIELD("reason", error));
+        return;
+    }
+    r->n_draft = result->n_draft;
+    r->draft = mem_copy(result->draft, (size_t)r->n_draft * sizeof *r->draft);
+}
+
 void core_request_scored(struct core *c, struct request *r, const struct score_result *result, int64_t now_us)
 {
     const char *error = score_error(r, result);
@@ -313,7 +379,16 @@ void core_request_scored(struct core *c, struct request *r, const struct score_r
         return;
     }
     ledger_scored(r, result->cached_tokens, now_us);
+    if (r->spec.prefill.quality > 0) {
+        set_rate(r, result->keep_rate, result->reason);
+        ledger_rate_chosen(&c->ledger, &c->view, r, now_us);
+    } else {
+        set_rate(r, r->spec.prefill.keep_rate, RATE_FIXED);
+    }
     copy_kept(r, result->kept, result->n_kept);
+    keep_draft(c, r, result);
+    selection_cache_add(c->selections, &r->selection, r->account.node->scorer,
+                        &(struct selection){r->kept, r->n_kept_ranges, r->keep_rate, r->rate_reason});
     core_request_set_prefix(c, r, r->kept, r->n_kept_ranges);
     if (r->spec.want_importance)
         r->importance = mem_copy(result->importance, (size_t)r->spec.n_tokens * sizeof *r->importance);
@@ -424,6 +499,7 @@ void core_request_step(struct core *c, struct request *r, const struct sequence_
     }
     if (result->n_prompt_logprobs) stream_prompt_logprobs(c, r, result);
     ledger_prefill_cached(r, result->cached_tokens);
+    ledger_draft_verified(&c->ledger, r, result);
     if (r->account.bin && result->n_tokens) ledger_prompt_computed(r, result->cached_tokens, now_us);
     if (result->n_tokens && stream_tokens(c, r, result, now_us)) {
         core_request_finish(c, r, FINISH_REASON_STOP, STATUS_OK, "", !result->finished, now_us);

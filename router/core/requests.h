@@ -9,8 +9,13 @@
 // Of its next pass.
 void core_request_set_prefix(const struct core *c, struct request *r, const struct token_range *kept, int n_kept);
 
-// TOKENISED; then one of the next two. `tenant`: see ledger_admitted().
+// Of a request that is to be scored: looks for a selection of the same prompt and options, by the speculators that are
+// attached. True: `kept` has it, and the request's prefix is that of the kept tokens.
+bool core_request_find_selection(struct core *c, struct request *r);
+
+// TOKENISED; then one of the next three. `tenant`: see ledger_admitted().
 void core_request_admit(struct core *c, struct request *r, const char *tenant);
+void core_request_reuse_score(struct core *c, struct request *r, int64_t now_us); // its selection was found
 void core_request_wait_for_score(struct core *c, struct request *r, int64_t now_us);
 // No speculator can score it (any more): keeps the whole prompt, or ends the request if it requires a score.
 void core_request_unscorable(struct core *c, struct request *r, enum skip_reason reason, int64_t now_us);

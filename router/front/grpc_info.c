@@ -174,6 +174,9 @@ static void node_fill(const struct node_status *node, int64_t now_us, Forepack__
     m->pass_s = (double)node->pass_us / 1e6;
     m->pass_gap_count = node->pass_gaps;
     m->pass_gap_s = (double)node->pass_gap_us / 1e6;
+    m->calibrated_for = node->hello.calibration.main_fingerprint;
+    m->quality_scores = node->quality_scores;
+    m->quality_keep_rate = node->quality_keep_rate;
 }
 
 static void bins_fill(const struct bin_totals *bins, Forepack__V1__PackInfo *m)
@@ -222,6 +225,9 @@ static void totals_fill(const struct core_status *status, Forepack__V1__Totals *
     m->refused = totals->refused;
     m->replays = totals->replays;
     m->degraded = totals->degraded;
+    m->scores_reused = totals->scores_reused;
+    m->draft_tokens = totals->draft_tokens;
+    m->draft_accepted_tokens = totals->draft_accepted_tokens;
     m->prompt_tokens = totals->prompt_tokens;
     m->kept_tokens = totals->kept_tokens;
     m->completion_tokens = totals->completion_tokens;

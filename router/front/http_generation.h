@@ -118,12 +118,14 @@ struct http_generation {
     int n_choices;
 
     // Core's thread only.
-    int n_left;                              // choices that have not ended
-    bool begun;                              // the stream
-    bool ended;                              // nothing more is sent
-    int64_t sent_us;                         // when something was sent last
-    struct request_usage usage;              // prompts once, outputs of all choices
-    char prefill[64];                        // of the first choice
+    int n_left;                 // choices that have not ended
+    bool begun;                 // the stream
+    bool ended;                 // nothing more is sent
+    int64_t sent_us;            // when something was sent last
+    struct request_usage usage; // prompts once, outputs of all choices
+    char prefill[64];           // of the first choice, like the next two
+    double keep_rate;
+    const char *prefill_reason;              // a constant
     size_t collected_bytes;                  // of a whole answer so far
     struct http_generation *previous, *next; // in the list of streams
 };

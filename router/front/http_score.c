@@ -34,6 +34,10 @@ static void score_add(const struct score *s, const struct request *r, struct byt
     }
     JSON_ADD(out, "],\"score_ms\":");
     json_add_real(out, (double)r->timing.score_us / 1e3);
+    JSON_ADD(out, ",\"keep_rate\":");
+    json_add_real(out, r->keep_rate);
+    JSON_ADD(out, ",\"prefill_reason\":");
+    json_add_string(out, request_rate_reason(r));
     JSON_ADD(out, "}");
 }
 

@@ -12,7 +12,7 @@
 #include "router/front/json_body.h"
 
 struct values {
-    const char *model, *tenant, *user, *prefill;
+    const char *model, *tenant, *user, *prefill, *drafts;
     bool stream, include_usage, continuous_usage, return_kept, return_token_ids;
     int64_t n, best_of, priority, ttft_deadline_ms;
     const json_t *stream_options, *stop, *stop_token_ids, *logit_bias, *pinned;
@@ -37,6 +37,7 @@ static const struct json_field fields[] = {
     FIELD(priority, INT, .min = INT32_MIN, .max = INT32_MAX),
     FIELD(ttft_deadline_ms, INT, .min = 0, .max = UINT32_MAX),
     FIELD(prefill, NAME),
+    FIELD(drafts, NAME),
     FIELD(pinned, LIST),
     FIELD(return_kept, BOOL),
     FIELD(return_token_ids, BOOL),
@@ -50,8 +51,6 @@ static const struct json_field stream_fields[] = {
 
 static const struct json_unsupported unsupported[] = {
     {"cache_salt", NULL, "tenants have salts of their own"},
-    {"quality", NULL, "give keep_rate"},
-    {"drafts", "\"off\"", NULL},
     {"truncate_prompt_tokens", NULL, "shorten the prompt"},
     {"add_special_tokens", "true", "give the prompt as token ids"},
     {"skip_special_tokens", "true", "ask for return_token_ids"},
@@ -196,6 +195,14 @@ static enum status read_prefill_mode(const char *name, Forepack__V1__PrefillMode
     return STATUS_OK;
 }
 
+static enum status read_draft_mode(const char *name, Forepack__V1__DraftMode *mode_p)
+{
+    enum draft_mode mode;
+    if (!draft_mode_parse(name, &mode)) return json_refuse_type("drafts", "auto or off");
+    *mode_p = mode == DRAFTS_OFF ? FOREPACK__V1__DRAFT_MODE__DRAFT_MODE_OFF : FOREPACK__V1__DRAFT_MODE__DRAFT_MODE_AUTO;
+    return STATUS_OK;
+}
+
 static enum status read_prefill(const json_t *body, const struct values *v, struct json_generation *g)
 {
     struct prefill prefill;
@@ -211,6 +218,7 @@ static enum status read_prefill(const json_t *body, const struct values *v, stru
     prefill_to_message(&prefill, fields_given, &g->prefill_options.base);
     g->prefill_options.return_kept = v->return_kept;
     if (v->prefill) TRY(read_prefill_mode(v->prefill, &g->prefill_options.mode));
+    if (v->drafts) TRY(read_draft_mode(v->drafts, &g->prefill_options.drafts));
     return v->pinned ? read_pinned(v->pinned, g) : STATUS_OK;
 }
 

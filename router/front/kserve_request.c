@@ -210,6 +210,7 @@ static const struct parameter_tensor parameter_tensors[] = {
     {"min_length", "min_tokens", false},
     {"random_seed", "seed", false},
     {"prefill", "prefill", false},
+    {"drafts", "drafts", false},
     {"beam_width", "beam_width", false},
     {"num_return_sequences", "num_return_sequences", false},
     {"length_penalty", "length_penalty", false},
@@ -287,8 +288,8 @@ static enum status add_parameter_tensor(const struct kserve_tensor *t, json_t *t
 // Values of the parameters of Triton's vLLM backend may be strings: {"temperature": "0.5"}.
 static void values_from_strings(json_t *parameters)
 {
-    static const char *const texts[] = {"stop",        "tenant",       "user",           "prefill", "model",
-                                        "guided_json", "guided_regex", "guided_grammar", NULL};
+    static const char *const texts[] = {"stop",  "tenant",      "user",         "prefill",        "drafts",
+                                        "model", "guided_json", "guided_regex", "guided_grammar", NULL};
     size_t left = PARAMETER_JSON_BYTES_MAX;
     const char *name;
     void *next;

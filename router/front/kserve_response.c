@@ -62,11 +62,16 @@ static void add_text(struct message *m, const char *name, const char *text)
     value->string_param = (char *)text;
 }
 
-static void add_milliseconds(struct message *m, const char *name, int64_t us)
+static void add_real(struct message *m, const char *name, double real)
 {
     Inference__InferParameter *value = add_parameter(m, name);
     value->parameter_choice_case = INFERENCE__INFER_PARAMETER__PARAMETER_CHOICE_DOUBLE_PARAM;
-    value->double_param = (double)us / 1e3;
+    value->double_param = real;
+}
+
+static void add_milliseconds(struct message *m, const char *name, int64_t us)
+{
+    add_real(m, name, (double)us / 1e3);
 }
 
 static void add_usage(struct message *m, const struct request *r, const char *prefill)
@@ -74,10 +79,15 @@ static void add_usage(struct message *m, const struct request *r, const char *pr
     add_integer(m, "prompt_tokens", r->usage.prompt_tokens);
     add_integer(m, "completion_tokens", r->usage.completion_tokens);
     add_integer(m, "scored_tokens", r->usage.scored_tokens);
+    add_integer(m, "score_cached_tokens", r->usage.score_cached_tokens);
     add_integer(m, "kept_tokens", r->usage.kept_tokens);
     add_integer(m, "cached_tokens", r->usage.cached_tokens);
     add_integer(m, "replays", r->usage.replays);
+    add_integer(m, "draft_tokens", r->usage.draft_tokens);
+    add_integer(m, "draft_accepted_tokens", r->usage.draft_accepted_tokens);
     add_text(m, "prefill", prefill);
+    add_real(m, "keep_rate", r->keep_rate);
+    add_text(m, "prefill_reason", request_rate_reason(r));
     add_milliseconds(m, "ttft_ms", r->timing.ttft_us);
     add_milliseconds(m, "total_ms", r->timing.total_us);
 }

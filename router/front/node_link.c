@@ -87,6 +87,19 @@ static enum status hello_check_protocol(const Forepack__Cluster__V1__Hello *m)
     return STATUS_OK;
 }
 
+static void hello_read_calibration(const Forepack__Cluster__V1__Calibration *m, struct node_calibration *calibration)
+{
+    if (!m) return;
+    *calibration = (struct node_calibration){
+        .fingerprint = m->fingerprint,
+        .main_fingerprint = m->main_fingerprint,
+        .look_ahead = intake_int(m->look_ahead),
+        .chunk_tokens = m->chunk_tokens,
+        .pool_window = intake_int(m->pool_window),
+        .tail_tokens = intake_int(m->tail_tokens),
+    };
+}
+
 static enum status hello_read(const Forepack__Cluster__V1__Hello *m, struct node_hello *h)
 {
     *h = (struct node_hello){
@@ -108,6 +121,7 @@ static enum status hello_read(const Forepack__Cluster__V1__Hello *m, struct node
                                            "node_id not empty");
     }
     TRY(hello_check_protocol(m));
+    hello_read_calibration(m->calibration, &h->calibration);
     return hello_read_counts(m, h);
 }
 
@@ -162,6 +176,16 @@ static void handle_pass(struct core *c, struct node_link *link, uint32_t rows, u
     if (us) core_passed(c, link->node, &pass, now_us);
 }
 
+static enum rate_reason rate_reason_read(Forepack__Cluster__V1__RateReason reason)
+{
+    switch (reason) {
+    case FOREPACK__CLUSTER__V1__RATE_REASON__RATE_QUALITY: return RATE_QUALITY;
+    case FOREPACK__CLUSTER__V1__RATE_REASON__RATE_UNSURE: return RATE_UNSURE;
+    case FOREPACK__CLUSTER__V1__RATE_REASON__RATE_UNCALIBRATED: return RATE_UNCALIBRATED;
+    default: return RATE_FIXED;
+    }
+}
+
 static void handle_scores(struct core *c, struct node_link *link, const Forepack__Cluster__V1__ScoreResults *m,
                           int64_t now_us)
 {
@@ -178,6 +202,10 @@ static void handle_scores(struct core *c, struct node_link *link, const Forepack
             .n_importance = intake_int((uint32_t)from->n_importance),
             .error = node_error_text(from->error),
             .cached_tokens = intake_int(from->cached_tokens),
+            .keep_rate = from->keep_rate,
+            .reason = rate_reason_read(from->rate_reason),
+            .draft = (const int32_t *)from->draft_ids, // over INT_MAX: negative, which the core refuses
+            .n_draft = intake_int((uint32_t)from->n_draft_ids),
         };
         core_scored(c, link->node, &result, now_us);
         free(kept);
@@ -220,6 +248,8 @@ static void sequence_result_read(const Forepack__Cluster__V1__SequenceResult *fr
                                                                                  : FINISH_REASON_ERROR,
         .error = node_error_text(from->error),
         .cached_tokens = intake_int(from->cached_tokens),
+        .draft_tokens = intake_int(from->draft_tokens),
+        .draft_accepted_tokens = intake_int(from->draft_accepted_tokens),
         .prompt_logprobs = logprobs_read(from->prompt_logprobs, from->n_prompt_logprobs, logprobs + from->n_logprobs),
         .n_prompt_logprobs = intake_int((uint32_t)from->n_prompt_logprobs),
         .prompt_logprobs_from = intake_int(from->prompt_logprobs_from),

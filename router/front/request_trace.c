@@ -60,6 +60,7 @@ static void set_result(struct trace_record *record, const struct request *r)
                                          .cached_tokens = u->cached_tokens,
                                          .kept_tokens = u->kept_tokens,
                                          .scored_tokens = u->scored_tokens,
+                                         .score_cached_tokens = u->score_cached_tokens,
                                          .replays = u->replays};
     record->first_token_us = r->timing.ttft_us;
     if (!r->kept) return; // not decided

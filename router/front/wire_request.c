@@ -83,13 +83,30 @@ static enum status sampling_read(const Forepack__V1__SamplingOptions *m, struct 
     return sampling_from_message(&m->base, s);
 }
 
+// The keep rate of the request goes before its quality, and both before the router's. The keep rate beside a quality
+// applies where the speculators have no calibration: all tokens, but to a client that asks for pruning and leaves the
+// rate to the router, the default rate.
+static void prefill_settle_rate(const Forepack__V1__PrefillOptions *m, struct prefill *p)
+{
+    bool asked = m->mode == FOREPACK__V1__PREFILL_MODE__PREFILL_MODE_ON ||
+                 m->mode == FOREPACK__V1__PREFILL_MODE__PREFILL_MODE_REQUIRED;
+    struct prefill defaults;
+    prefill_defaults(&defaults);
+    if (m->keep_rate_given_case)
+        p->quality = 0;
+    else if (m->quality_given_case)
+        p->keep_rate = 1;
+    else if (p->quality > 0 && asked)
+        p->keep_rate = defaults.keep_rate;
+}
+
 static enum status prefill_read(const struct front *front, const Forepack__V1__PrefillOptions *m, struct prefill *p)
 {
     *p = front->prefill;
     if (!m) return STATUS_OK;
     switch (m->mode) {
     case FOREPACK__V1__PREFILL_MODE__PREFILL_MODE_UNSPECIFIED:
-        if (m->keep_rate_given_case) p->mode = PREFILL_AUTO;
+        if (m->keep_rate_given_case || m->quality_given_case) p->mode = PREFILL_AUTO;
         break;
     case FOREPACK__V1__PREFILL_MODE__PREFILL_MODE_AUTO: p->mode = PREFILL_AUTO; break;
     case FOREPACK__V1__PREFILL_MODE__PREFILL_MODE_ON: p->mode = PREFILL_ON; break;
@@ -97,8 +114,16 @@ static enum status prefill_read(const struct front *front, const Forepack__V1__P
     case FOREPACK__V1__PREFILL_MODE__PREFILL_MODE_REQUIRED: p->mode = PREFILL_REQUIRED; break;
     default: return status_fail(STATUS_INVALID, "prefill.mode %d: must be AUTO, ON, OFF or REQUIRED", (int)m->mode);
     }
+    switch (m->drafts) {
+    case FOREPACK__V1__DRAFT_MODE__DRAFT_MODE_UNSPECIFIED: break;
+    case FOREPACK__V1__DRAFT_MODE__DRAFT_MODE_AUTO: p->drafts = DRAFTS_AUTO; break;
+    case FOREPACK__V1__DRAFT_MODE__DRAFT_MODE_OFF: p->drafts = DRAFTS_OFF; break;
+    default: return status_fail(STATUS_INVALID, "prefill.drafts %d: must be AUTO or OFF", (int)m->drafts);
+    }
     TRY(prefill_from_message(&m->base, p));
-    return prefill_check(p);
+    TRY(prefill_check(p));
+    prefill_settle_rate(m, p);
+    return STATUS_OK;
 }
 
 // Pruned tokens have no log-probabilities. A request that does not ask for pruning keeps its prompt whole.
@@ -107,11 +132,11 @@ static enum status prompt_logprobs_read(const Forepack__V1__PrefillOptions *m, s
     if (spec->sampling.prompt_logprobs < 0) return STATUS_OK;
     bool prunes = m && (m->mode == FOREPACK__V1__PREFILL_MODE__PREFILL_MODE_ON ||
                         m->mode == FOREPACK__V1__PREFILL_MODE__PREFILL_MODE_REQUIRED ||
-                        (m->keep_rate_given_case && m->keep_rate < 1));
+                        (m->keep_rate_given_case && m->keep_rate < 1) || (m->quality_given_case && m->quality < 1));
     if (prunes)
         return status_fail(STATUS_INVALID,
                            "log-probabilities of the prompt need all of its tokens: leave out keep_rate, "
-                           "and the prefill modes on and required");
+                           "quality, and the prefill modes on and required");
     spec->prefill.mode = PREFILL_OFF;
     return STATUS_OK;
 }
@@ -293,10 +318,13 @@ enum status wire_request_read_choice(const struct front *front, const Forepack__
 enum status wire_score_request_read(const struct front *front, const Forepack__V1__ScoreRequest *m,
                                     const struct wire_options *options, struct request *r)
 {
+    static const Forepack__V1__PrefillOptions no_options = FOREPACK__V1__PREFILL_OPTIONS__INIT;
     const struct wire_prompt prompt = {&m->text,    m->token_ids,  m->n_token_ids,       options->ids_field,
                                        m->messages, m->n_messages, options->conversation};
     TRY(intake_check_model(front, m->model));
-    TRY(prefill_read(front, m->prefill, &r->spec.prefill));
+    Forepack__V1__PrefillOptions asked = *(m->prefill ? m->prefill : &no_options);
+    asked.mode = FOREPACK__V1__PREFILL_MODE__PREFILL_MODE_ON; // a score is asked for
+    TRY(prefill_read(front, &asked, &r->spec.prefill));
     TRY(prompt_read(front, &prompt, m->model, "score", m->prefill, r));
     sampling_defaults(&r->spec.sampling);
     r->spec.sampling.max_tokens = 1;

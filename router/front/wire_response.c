@@ -110,10 +110,13 @@ static void usage_fill(const struct request_usage *usage, Forepack__V1__Usage *m
     forepack__v1__usage__init(m);
     m->prompt_tokens = (uint32_t)usage->prompt_tokens;
     m->scored_tokens = (uint32_t)usage->scored_tokens;
+    m->score_cached_tokens = (uint32_t)usage->score_cached_tokens;
     m->kept_tokens = (uint32_t)usage->kept_tokens;
     m->cached_tokens = (uint32_t)usage->cached_tokens;
     m->completion_tokens = (uint32_t)usage->completion_tokens;
     m->replays = (uint32_t)usage->replays;
+    m->draft_tokens = (uint32_t)usage->draft_tokens;
+    m->draft_accepted_tokens = (uint32_t)usage->draft_accepted_tokens;
 }
 
 static void timing_fill(const struct request_timing *timing, Forepack__V1__Timing *m)
@@ -150,6 +153,8 @@ void wire_completion_send(struct rpc_call *call, const struct request *r, bool r
     char prefill[WIRE_PREFILL_ROOM];
     wire_prefill_format(r, prefill);
     completion.prefill = prefill;
+    completion.keep_rate = r->keep_rate;
+    completion.prefill_reason = (char *)request_rate_reason(r);
     completion_send(call, r->id, reason, &completion, status, message);
     free(completion.kept);
 }
@@ -173,6 +178,8 @@ void wire_score_send(struct rpc_call *call, const struct request *r)
     response.importance = r->importance;
     response.n_importance = r->importance ? (size_t)r->spec.n_tokens : 0;
     response.score_ms = (double)r->timing.score_us / 1e3;
+    response.keep_rate = r->keep_rate;
+    response.prefill_reason = (char *)request_rate_reason(r);
     reply_unary(call, &response.base);
     free(response.kept);
 }

@@ -266,8 +266,9 @@ static int64_t latest_us(const struct subject *s, double own_us, int64_t now_us)
 static int kept_tokens_expected(const struct sched_view *view, const struct request_spec *spec)
 {
     const struct prefill *p = &spec->prefill;
+    double rate = p->quality > 0 ? rate_mean_get(&view->quality_rate, view->now_us) : p->keep_rate;
     int chunk = p->chunk_tokens ? p->chunk_tokens : 1;
-    int64_t kept = (int64_t)chunk * prefill_keep_budget((spec->n_tokens - 1) / chunk + 1, p->keep_rate);
+    int64_t kept = (int64_t)chunk * prefill_keep_budget((spec->n_tokens - 1) / chunk + 1, rate);
     if (!p->paper_exact) {
         kept += prefill_tail_tokens(view->options.tail_tokens, spec->n_tokens);
         for (int k = 0; k < spec->n_pinned; k++)
@@ -402,8 +403,9 @@ bool estimate_first_token(const struct sched_view *view, const struct sched_requ
         *estimate_p = speculated_estimate(view, r, now_us);
     } else {
         struct kept_request kept;
-        struct subject whole = subject_make(view, NODE_WORKER, request_keep(&kept, r, r->spec->n_tokens), 0);
-        *estimate_p = pool_estimate(&whole, 0, now_us);
+        int tokens = r->usage->kept_tokens ? r->usage->kept_tokens : r->spec->n_tokens;
+        struct subject worker = subject_make(view, NODE_WORKER, request_keep(&kept, r, tokens), 0);
+        *estimate_p = pool_estimate(&worker, 0, now_us);
     }
     return isfinite(estimate_p->own_us);
 }

@@ -23,16 +23,17 @@ struct estimate {
 // Whether the node's cost model holds for a prompt of `rows` rows.
 bool estimate_node_known(const struct sched_view *view, const struct sched_node *node, int64_t rows);
 
-// Until the first token of a request that does not wait yet; false: no cost model of a pool it needs is fitted, no node
-// has room for the tokens that it keeps, or it would wait too long for a speculator.
+// Until the first token of a request that does not wait yet. One that is not speculated and whose kept tokens are not
+// known keeps all. False: no cost model of a pool it needs is fitted, no node has room for the tokens that it keeps, or
+// it would wait too long for a speculator.
 bool estimate_first_token(const struct sched_view *view, const struct sched_request *r, bool speculated, int64_t now_us,
                           struct estimate *estimate_p);
 
 // Until the speculator has scored a request that was dispatched to it; infinite: its costs are not known.
 double estimate_score_us(const struct sched_view *view, const struct sched_node *node, const struct sched_request *r);
 
-// Whether speculation brings the first token sooner, or no worker group has room for the whole prompt. While the speculators' costs are not known: true if no other
-// request is being scored.
+// Whether speculation brings the first token sooner, or no worker group has room for the whole prompt. While the
+// speculators' costs are not known: true if no other request is being scored.
 bool estimate_speculation_pays(const struct sched_view *view, const struct sched_request *r, int64_t now_us);
 
 // When a request that joins the waiting set of that role now should be dispatched at the latest.

@@ -52,7 +52,7 @@ int64_t sched_request_message_bytes(const struct sched_request *r)
     if (r->usage->kept_tokens) {
         ranges = r->usage->kept_tokens < spec->n_tokens ? r->usage->kept_tokens : 1;
         numbers += spec->sampling.repetition_penalty != 1 ? spec->n_tokens : 0;
-        numbers += 2 * (int64_t)spec->sampling.logit_bias.n;
+        numbers += 2 * (int64_t)spec->sampling.logit_bias.n + LOOK_AHEAD_MAX; // the draft
     }
     return 5 * numbers + 14 * ranges + text + 1024;
 }

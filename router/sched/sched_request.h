@@ -38,6 +38,8 @@ struct request_spec {
 // What the request has used so far. Accounts. kept_tokens is 0 until the kept tokens are known.
 struct request_usage {
     int prompt_tokens, scored_tokens, kept_tokens, cached_tokens, completion_tokens, replays;
+    int score_cached_tokens;                 // of scored_tokens, not computed for this request
+    int draft_tokens, draft_accepted_tokens; // verified by worker groups; of these, tokens of the answer
 };
 
 struct request_timing { // accounts, in microseconds

@@ -85,6 +85,21 @@ int sched_request_rows_on(const struct sched_request *r, const struct sched_node
     return sched_request_rows_after(r, sched_request_cached_blocks(r, node));
 }
 
+void rate_mean_add(struct rate_mean *mean, double rate, int64_t now_us)
+{
+    enum { PROMPTS = 32 };
+    double before = rate_mean_get(mean, now_us);
+    mean->rate = before + (rate - before) / PROMPTS;
+    mean->added_us = now_us;
+}
+
+double rate_mean_get(const struct rate_mean *mean, int64_t now_us)
+{
+    const double default_rate = 0.3;
+    const int64_t forget_us = 600 * INT64_C(1000000);
+    return mean->added_us && now_us - mean->added_us < forget_us ? mean->rate : default_rate;
+}
+
 bool sched_pool_can_hold(const struct sched_view *view, enum node_role role, const struct sched_request *r)
 {
     if (r->usage->kept_tokens && role != NODE_WORKER) return false;

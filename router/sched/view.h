@@ -124,6 +124,15 @@ struct reservation {
     int64_t lent_blocks; // to others so far
 };
 
+// A running mean of the keep rates that speculators chose for a quality.
+struct rate_mean {
+    double rate;
+    int64_t added_us; // the last one; 0: none
+};
+void rate_mean_add(struct rate_mean *mean, double rate, int64_t now_us);
+// The default rate after ten minutes without one: speculation that was found not to pay is then tried again.
+double rate_mean_get(const struct rate_mean *mean, int64_t now_us);
+
 struct sched_view {
     struct sched_options options;
     int64_t now_us;                            // of the last tick
@@ -132,6 +141,7 @@ struct sched_view {
     const struct waiting_set *waiting;         // [NODE_ROLES] the requests in front of each pool
     struct prefix_index *prefixes[NODE_ROLES]; // what the caches of each pool hold
     double computed_share[NODE_ROLES];         // accounts; share of dispatched rows that lately had to be computed
+    struct rate_mean quality_rate;             // accounts
     struct reservation reservation;
 };
 

@@ -131,14 +131,28 @@ serve search --prompt-tokens 30 --qps 0.5 --search --requests 1 --timeout 0.0000
 check_json "$work/search.json" '.highest_qps == null and (.levels | length) >= 3 and .levels[0].qps == 0.5 and .levels[1].qps == 0.25'
 stop_up
 
-# The needle task with the demo models: every method at one keep rate, compared with everything kept.
-"$bin/forepack" bench prefill-quality --prompt-tokens 512 --documents 4 --keep-rates 0.5 --look-aheads 8 --chunk-tokens 32,0 \
-    --main "$main_model" --spec "$spec_model" --report "$work/quality.html" --json >"$work/quality.json" 2>"$work/quality.log"
-check_json "$work/quality.json" '[.[] | .method] == ["everything", "importance", "importance", "random", "last", "first+last"]
-    and all(.[]; .task == "needle" and .tokens == 512 and .ttft_ms > 0 and .right >= 0 and .right <= 1)
-    and .[0].kept_share == 1 and .[0].right >= 0.5 and (.[1].kept_share as $share | all(.[3:][]; .kept_share >= $share))
-    and all(.[1:][]; .kept_share > 0.5 and .kept_share < 0.85) and .[1].score_ms > 0 and .[3].score_ms == 0'
+# Right answers of the demo models: every policy at one keep rate, compared with everything kept.
+prefill_quality() {
+    "$bin/forepack" bench prefill-quality --prompt-tokens 300,512 --keep-rates 0.5 --chunk-tokens 32 --main "$main_model" --spec "$spec_model" \
+        --json "$@" 2>>"$work/quality.log"
+}
+prefill_quality --documents 4 --report "$work/quality.html" >"$work/quality.json"
+check_json "$work/quality.json" '[.[] | .policy][0:5] == ["everything", "importance", "oracle", "random", "positional"]
+    and [.[] | .tokens] == [300, 300, 300, 300, 300, 512, 512, 512, 512, 512, null, null, null, null, null]
+    and all(.[]; .task == "needle" and .score >= 0 and .score <= 1) and .[0].kept_ratio == 1 and .[10].score >= 0.5
+    and .[10].documents == 8 and (.[11].kept_ratio as $kept | all(.[13:][]; .kept_ratio >= $kept))
+    and all(.[11:][]; .kept_ratio > 0.5 and .kept_ratio < 0.85)'
 grep -q '<svg' "$work/quality.html" || fail "no plot in the page"
+# One prompt at a time and in parts gives the same answers.
+prefill_quality --documents 2 --max-num-seqs 1 >"$work/part1.json"
+prefill_quality --documents 2 --first 2 --max-num-batched-tokens 100 >"$work/part2.json"
+jq -s 'map(map(.score * .documents | round)) | transpose | map(.[0] + .[1] == .[2])' \
+    "$work/part1.json" "$work/part2.json" "$work/quality.json" >"$work/parts.json"
+check_json "$work/parts.json" 'length == 15 and all'
+prefill_quality --task all --documents 1 --policies importance --quality 0.9,1 >"$work/all.json"
+check_json "$work/all.json" '([.[] | select(.policy == "quality") | .quality] | length == 36 and (unique == [0.9, 1]))
+    and all(.[]; .keep_rate > 0 and .keep_rate <= 1 and (.quality != 1 or .keep_rate == 1)) and [.[] | select(.policy == "importance" and .tokens == 512) | .task]
+    == ["needle", "facts", "two_hop", "count", "copy", "instruction"]'
 "$bin/forepack" bench prefill-quality --task ttft --shape "$work/shape.json" --spec-shape "$shape" --prompt-tokens 300,200 \
     --keep-rates 0.3 --look-aheads 2 --rounds 2 --json >"$work/ttft.json" 2>"$work/ttft.log"
 check_json "$work/ttft.json" '[.[] | .task, .tokens] == ["ttft", 300, "ttft", 200] and all(.[]; .plain_ms > 0 and .ttft_ms > .score_ms
@@ -237,9 +251,12 @@ refused "give --qps or --concurrency" serve --prompt-tokens 5
 refused "one of --qps and --concurrency" serve --prompt-tokens 5 --qps 1 --concurrency 1
 refused "--qps '1,0': must be numbers from" serve --prompt-tokens 5 --qps 1,0
 refused "--search: give --qps" serve --prompt-tokens 5 --concurrency 1 --search
-refused "--prompt-tokens 200: must be 256 or more" prefill-quality --prompt-tokens 200
+refused "--prompt-tokens 100: must be 128 or more" prefill-quality --prompt-tokens 100
+refused "--policies 'oracle,last': must be importance, oracle, random and positional, comma-separated" prefill-quality --policies oracle,last
+refused "--tokens '100-300': must be a range A-B with 128 <= A <= B <= 1048576" documents --tokens 100-300
+refused "a count document of 150 tokens has no room for what its question needs" documents --model "$main_model" --tokens 150 --task count --count 20
 refused "--pool-window 4: must be odd" prefill-quality --pool-window 4
-refused "the model's context is 512 tokens, but 608 are needed" prefill-quality --task ttft --shape "$shape" --prompt-tokens 600
+refused "the model's context is 512 tokens, but 601 are needed" prefill-quality --task ttft --shape "$shape" --prompt-tokens 600
 refused "--model DIR and --prompts FILE are required" perplexity --model "$source_dir/deploy/demo-model/speculator"
 printf '{"prompt": "a"}\n{"prompt": 5}\n' >"$work/texts.jsonl"
 refused "texts.jsonl:2: prompt: must be a string" \

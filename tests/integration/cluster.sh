@@ -20,6 +20,11 @@ equal true "$(jq '.usage.kept_tokens == ([.kept[] | .[1] - .[0] + 1] | add)' "$w
 equal '"whole:off" "speculated"' "$(jq .prefill "$work/full.json" "$work/kept.json" | paste -sd ' ')" "what was done"
 
 # What a request gets that gives no mode: the router's default, off; with a keep rate, auto.
+# The same prompt again: its score is reused, and the answer is the same.
+generate --prompt-file "$work/prompt" --max-tokens 16 --prefill on --keep-rate 0.3 --return-kept >"$work/again.json"
+equal true "$(jq -s '.[0].kept == .[1].kept and .[0].token_ids == .[1].token_ids and .[0].usage.score_cached_tokens == 0
+    and .[1].usage.score_cached_tokens == .[1].usage.prompt_tokens' "$work/kept.json" "$work/again.json")" "a reused score"
+
 decision() { generate --prompt-file "$work/prompt" --max-tokens 1 "$@" | jq -r .prefill; }
 equal whole:off "$(decision)" "no mode"
 equal speculated "$(decision --prefill required)" "required"

@@ -130,7 +130,7 @@ def check_http():
         "gen_ai.request.max_tokens": 5, "gen_ai.request.temperature": 0.5, "gen_ai.request.top_p": 0.9,
         "gen_ai.usage.input_tokens": usage["prompt_tokens"], "gen_ai.usage.output_tokens": 5,
         "server.address": "127.0.0.1", "server.port": int(url.rsplit(":", 1)[1]),
-        "forepack.kept_tokens": usage["prompt_tokens"], "forepack.scored_tokens": 0, "forepack.replays": 0,
+        "forepack.kept_tokens": usage["prompt_tokens"], "forepack.scored_tokens": 0, "forepack.score_cached_tokens": 0, "forepack.replays": 0,
         "forepack.prefill": "whole", "forepack.prefill.skip_reason": "off"}
     got = span["attributes"]
     assert expected.items() <= {k: v for k, v in got.items() if k in expected}.items(), got

@@ -1,0 +1,457 @@
+// SPDX-License-Identifier: Apache-2.0
+// forepack calibrate: measures the main model's answers to the prompts of a file at every keep rate, fits a calibration
+// (speculator/calibration_fit.h) and writes it beside the speculator's weights.
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "bench/commands/bench.h"
+#include "bench/commands/model_pair.h"
+#include "cli/progress.h"
+#include "cli/request.h"
+#include "model/tokenizer.h"
+#include "speculator/calibration_fit.h"
+#include "speculator/select.h"
+
+static struct {
+    char *main, *spec, *prompts, *output, *backend, *dtype;
+    int64_t threads, token_budget, max_seqs, max_tokens, look_ahead, chunk_tokens, pool_window, tail_tokens;
+    double quality;
+} o;
+
+// clang-format off
+static const struct option options[] = {
+    {.name = "model", .type = OPTION_STRING, .value = &o.main, .placeholder = "DIR",
+     .help = "directory of the main model (required)"},
+    {.name = "spec", .type = OPTION_STRING, .value = &o.spec, .placeholder = "DIR",
+     .help = "directory of the speculator's model (required)"},
+    {.name = "prompts", .type = OPTION_STRING, .value = &o.prompts, .placeholder = "FILE",
+     .help = "JSON Lines (required): prompt or token_ids; answer, if the right one is known, else the answer from the "
+             "full prompt is the right one; task, a group in which the quality must be reached, too"},
+    {.name = "output", .type = OPTION_STRING, .value = &o.output, .placeholder = "FILE",
+     .help = "default: " CALIBRATION_FILE " in the speculator's directory, where the speculator reads it at its start"},
+    {.name = "max-tokens", .type = OPTION_INT, .value = &o.max_tokens, .default_text = "64", .min = 1, .max = 4096,
+     .unit = "tokens", .help = "longest answer; a longer one is compared up to here"},
+    {.name = "quality", .type = OPTION_REAL, .value = &o.quality, .default_text = "0.99", .min = 0.01, .max = 1,
+     .help = "quality that the printed table is for; the calibration is for every quality"},
+    {.name = "-Options that the calibration is for"},
+    {.name = "look-ahead", .type = OPTION_INT, .value = &o.look_ahead, .default_text = "8", .min = 1,
+     .max = LOOK_AHEAD_MAX, .unit = "tokens", .help = "look-ahead tokens"},
+    {.name = "chunk-tokens", .type = OPTION_INT, .value = &o.chunk_tokens, .default_text = "32", .max = 4096,
+     .unit = "tokens", .help = "prompt tokens that are kept or pruned together; 0 is single tokens"},
+    {.name = "pool-window", .type = OPTION_INT, .value = &o.pool_window, .default_text = "13", .min = 1, .max = 1023,
+     .unit = "tokens", .help = "smoothing window: odd width of the average along the prompt"},
+    {.name = "tail-tokens", .type = OPTION_INT, .value = &o.tail_tokens, .default_text = "128", .max = 1e9,
+     .unit = "tokens", .help = "tail window, as --tail-tokens of the router"},
+    {.name = "-Running the models"},
+    {.name = "backend", .type = OPTION_CHOICE, .value = &o.backend, .default_text = "auto", .choices = MODEL_BACKENDS,
+     .help = "auto is cuda if there is a GPU, else cpu"},
+    {.name = "dtype", .type = OPTION_CHOICE, .value = &o.dtype, .default_text = "auto", .choices = MODEL_DTYPES,
+     .help = "type of both models' weights; auto is the checkpoint's"},
+    {.name = "threads", .type = OPTION_INT, .value = &o.threads, .default_text = "0", .max = 4096,
+     .help = "compute threads; 0 is every core the process may use"},
+    {.name = "max-num-batched-tokens", .type = OPTION_INT, .value = &o.token_budget, .default_text = "2048", .min = 1,
+     .max = 1048576, .unit = "tokens", .help = "rows of one pass"},
+    {.name = "max-num-seqs", .type = OPTION_INT, .value = &o.max_seqs, .default_text = "32", .min = 1, .max = 1024,
+     .help = "prompts computed together"},
+    {0},
+};
+// clang-format on
+
+// A row of the file.
+struct row {
+    int32_t *tokens; // [n] owned
+    int n;
+    char *answer; // NULL: that of the full prompt is right; owned
+};
+
+struct run {
+    struct tokenizer *tokenizer;
+    struct model_pair *pair;
+    struct prefill prefill;
+    struct row *rows; // [n]
+    struct fit_document *documents;
+    int n, capacity;
+    char **groups; // [n_groups] names of the tasks; owned
+    int n_groups;
+    struct progress progress;
+};
+
+// --- the file
+
+static int group_of(struct run *run, const char *name)
+{
+    for (int g = 0; g < run->n_groups; g++)
+        if (strcmp(run->groups[g], name) == 0) return g;
+    run->groups = mem_resize(run->groups, (size_t)run->n_groups + 1, sizeof *run->groups);
+    run->groups[run->n_groups] = mem_string(name);
+    return run->n_groups++;
+}
+
+static enum status tokens_read(const struct run *run, const json_t *object, struct row *row)
+{
+    const json_t *ids = json_object_get(object, "token_ids"), *prompt = json_object_get(object, "prompt");
+    if (!json_is_array(ids)) {
+        if (!json_is_string(prompt)) return status_fail(STATUS_INVALID, "must have a prompt or token_ids");
+        return tokenizer_encode(run->tokenizer, json_string_value(prompt), json_string_length(prompt),
+                                TOKENIZER_ADD_SPECIAL, &row->tokens, &row->n);
+    }
+    row->n = (int)json_array_size(ids);
+    row->tokens = mem_alloc_array((size_t)row->n + 1, sizeof *row->tokens);
+    for (int i = 0; i < row->n; i++) {
+        json_int_t id = json_integer_value(json_array_get(ids, (size_t)i));
+        if (!json_is_integer(json_array_get(ids, (size_t)i)) || id < 0 || id >= tokenizer_vocab_size(run->tokenizer))
+            return status_fail(STATUS_INVALID, "token_ids: must be token ids of the model");
+        row->tokens[i] = (int32_t)id;
+    }
+    return STATUS_OK;
+}
+
+static enum status row_read(struct run *run, const json_t *object)
+{
+    struct row row = {.n = 0};
+    const json_t *answer = json_object_get(object, "answer"), *task = json_object_get(object, "task");
+    if (answer && !json_is_string(answer)) return status_fail(STATUS_INVALID, "answer: must be a string");
+    if (task && !json_is_string(task)) return status_fail(STATUS_INVALID, "task: must be a string");
+    enum status status = tokens_read(run, object, &row);
+    if (status == STATUS_OK && row.n == 0) status = status_fail(STATUS_INVALID, "the prompt is empty");
+    if (status != STATUS_OK) {
+        free(row.tokens);
+        return status;
+    }
+    if (answer) row.answer = mem_string(json_string_value(answer));
+    if (run->n == run->capacity) {
+        run->capacity = run->capacity ? 2 * run->capacity : 64;
+        run->rows = mem_resize(run->rows, (size_t)run->capacity, sizeof *run->rows);
+        run->documents = mem_resize(run->documents, (size_t)run->capacity, sizeof *run->documents);
+    }
+    run->documents[run->n] = (struct fit_document){.group = group_of(run, task ? json_string_value(task) : "all")};
+    run->rows[run->n++] = row;
+    return STATUS_OK;
+}
+
+static enum status line_read(struct run *run, const char *line, int number)
+{
+    json_t *object = json_loads(line, JSON_REJECT_DUPLICATES, NULL);
+    enum status status =
+        json_is_object(object) ? row_read(run, object) : status_fail(STATUS_INVALID, "must be a JSON object");
+    json_decref(object);
+    if (status == STATUS_OK) return status;
+    char *reason = mem_string(status_message());
+    status_fail(STATUS_INVALID, "%s: line %d: %s", o.prompts, number, reason);
+    free(reason);
+    return STATUS_INVALID;
+}
+
+static enum status rows_read(struct run *run)
+{
+    FILE *file = fopen(o.prompts, "r");
+    if (!file) return status_fail(STATUS_INVALID, "%s: %s", o.prompts, strerror(errno));
+    enum status status = STATUS_OK;
+    char *line = NULL;
+    size_t size = 0;
+    for (int number = 1; status == STATUS_OK && getline(&line, &size, file) > 0; number++)
+        if (line[strspn(line, " \t\r\n")]) status = line_read(run, line, number);
+    if (status == STATUS_OK && ferror(file)) status = status_fail(STATUS_INVALID, "%s: %s", o.prompts, strerror(errno));
+    if (status == STATUS_OK && !run->n)
+        status = status_fail(STATUS_INVALID, "%s: must have at least one row", o.prompts);
+    free(line);
+    fclose(file);
+    return status;
+}
+
+// --- measuring
+
+// The answers of one document: from the full prompt, then at each rate.
+struct answers {
+    struct model_pair_prompt prompt;
+    struct token_range *kept[QUALITY_RATES];
+    struct model_pair_request *requests; // [QUALITY_RATES] the last one from the full prompt; borrowed
+};
+
+static int select_at(const struct run *run, const struct model_pair_prompt *prompt, double rate,
+                     struct token_range **kept_p)
+{
+    const struct select_policy policy = {.keep_rate = rate,
+                                         .chunk_tokens = run->prefill.chunk_tokens,
+                                         .keep_first = prompt->tokens[0] == model_pair_spec(run->pair)->bos_id,
+                                         .tail_tokens = prompt->tail_tokens};
+    return select_kept(prompt->importance, prompt->n, &policy, kept_p);
+}
+
+static void requests_make(const struct run *run, struct answers *a)
+{
+    for (int r = 0; r < QUALITY_RATES; r++) {
+        const bool whole = r == QUALITY_RATES - 1;
+        a->requests[r] = (struct model_pair_request){
+            .tokens = a->prompt.tokens,
+            .n = a->prompt.n,
+            .n_kept = whole ? 0 : select_at(run, &a->prompt, quality_rates[r], &a->kept[r]),
+            .max_tokens = (int)o.max_tokens,
+            .answer = mem_alloc_array((size_t)o.max_tokens, sizeof(int32_t)),
+        };
+        a->requests[r].kept = a->kept[r];
+    }
+}
+
+static bool text_is(const char *text, const char *answer) // but for blanks at both ends
+{
+    text += strspn(text, " \t\n");
+    answer += strspn(answer, " \t\n");
+    size_t n = strlen(text), n_answer = strlen(answer);
+    while (n && strchr(" \t\n", text[n - 1]))
+        n--;
+    while (n_answer && strchr(" \t\n", answer[n_answer - 1]))
+        n_answer--;
+    return n == n_answer && memcmp(text, answer, n) == 0;
+}
+
+static enum status answer_is_right(const struct run *run, const struct row *row, const struct model_pair_request *r,
+                                   const struct model_pair_request *whole, bool *right_p)
+{
+    if (!row->answer) {
+        *right_p = r->stopped == whole->stopped && r->n_answer == whole->n_answer &&
+                   memcmp(r->answer, whole->answer, (size_t)r->n_answer * sizeof *r->answer) == 0;
+        return STATUS_OK;
+    }
+    char *text;
+    TRY(tokenizer_decode(run->tokenizer, r->answer, r->n_answer, TOKENIZER_SKIP_SPECIAL | TOKENIZER_CONTINUATION, &text,
+                         NULL));
+    *right_p = r->stopped && text_is(text, row->answer);
+    free(text);
+    return STATUS_OK;
+}
+
+static enum status document_fill(const struct run *run, int i, const struct answers *a)
+{
+    struct fit_document *document = &run->documents[i];
+    const struct model_pair_request *whole = &a->requests[QUALITY_RATES - 1];
+    document->evidence = a->prompt.evidence;
+    TRY(answer_is_right(run, &run->rows[i], whole, whole, &document->counts));
+    for (int r = 0; r < QUALITY_RATES - 1; r++)
+        TRY(answer_is_right(run, &run->rows[i], &a->requests[r], whole, &document->right[r]));
+    return STATUS_OK;
+}
+
+// Scores n documents and asks the main model at every rate, packed as in a cluster.
+static enum status batch_answer(const struct run *run, int first, int n, struct model_pair_prompt *prompts,
+                                struct answers *answers, struct model_pair_request *requests)
+{
+    TRY(model_pair_score(run->pair, false, &run->prefill, prompts, n));
+    for (int i = 0; i < n; i++) {
+        answers[i].prompt = prompts[i];
+        answers[i].requests = &requests[i * QUALITY_RATES];
+        requests_make(run, &answers[i]);
+    }
+    TRY(model_pair_generate(run->pair, requests, n * QUALITY_RATES));
+    for (int i = 0; i < n; i++)
+        TRY(document_fill(run, first + i, &answers[i]));
+    return STATUS_OK;
+}
+
+static enum status batch_run(const struct run *run, int first, int n)
+{
+    struct model_pair_prompt *prompts = mem_alloc_array((size_t)n, sizeof *prompts);
+    struct answers *answers = mem_alloc_array((size_t)n, sizeof *answers);
+    struct model_pair_request *requests = mem_alloc_array((size_t)n * QUALITY_RATES, sizeof *requests);
+    for (int i = 0; i < n; i++) {
+        const struct row *row = &run->rows[first + i];
+        prompts[i] = (struct model_pair_prompt){
+            .tokens = row->tokens,
+            .n = row->n,
+            .tail_tokens = prefill_tail_tokens((int)o.tail_tokens, row->n),
+            .importance = mem_alloc_array((size_t)row->n, sizeof(float)),
+        };
+    }
+    enum status status = batch_answer(run, first, n, prompts, answers, requests);
+    for (int i = 0; i < n; i++) {
+        free(prompts[i].importance);
+        for (int r = 0; r < QUALITY_RATES; r++) {
+            free(answers[i].kept[r]);
+            free(requests[i * QUALITY_RATES + r].answer);
+        }
+    }
+    free(requests);
+    free(answers);
+    free(prompts);
+    return status;
+}
+
+static enum status measure(struct run *run)
+{
+    const int batch = (int)o.max_seqs;
+    enum status status = STATUS_OK;
+    for (int i = 0; i < run->n && status == STATUS_OK; i += batch) {
+        status = batch_run(run, i, run->n - i < batch ? run->n - i : batch);
+        progress_draw(&run->progress, i, run->n, i + batch >= run->n, "documents");
+    }
+    return status;
+}
+
+// --- the result
+
+static double share(const struct run *run, int group, int rate) // of right answers; rate -1: from the full prompt
+{
+    int n = 0, right = 0;
+    for (int i = 0; i < run->n; i++) {
+        const struct fit_document *d = &run->documents[i];
+        if (group >= 0 && d->group != group) continue;
+        n += rate < 0 || d->counts;
+        right += rate < 0 ? d->counts : d->counts && d->right[rate];
+    }
+    return n ? (double)right / n : 0;
+}
+
+static json_t *group_json(const struct run *run, const struct calibration *calibration, int group)
+{
+    struct fit_outcome outcome =
+        calibration_measure(calibration, run->documents, run->n, run->n_groups, group, o.quality);
+    json_t *rates = json_array();
+    for (int r = 0; r < QUALITY_RATES - 1; r++)
+        json_array_append_new(rates, json_real(share(run, group, r)));
+    int n = 0;
+    for (int i = 0; i < run->n; i++)
+        n += group < 0 || run->documents[i].group == group;
+    return json_pack("{s:s,s:i,s:f,s:o,s:f,s:f,s:f}", "task", group < 0 ? "all" : run->groups[group], "documents", n,
+                     "full_right", share(run, group, -1), "kept_right", rates, "keep_rate", outcome.kept, "quality",
+                     1 - outcome.loss, "unsure", outcome.unsure);
+}
+
+static void table_print(const json_t *groups)
+{
+    printf("%-12s | %9s | %10s | right of those at keep rate", "", "documents", "full right");
+    printf("%*s| at quality %g, held out\n%-12s |           |            |", 14, "", o.quality, "task");
+    for (int r = 0; r < QUALITY_RATES - 1; r++)
+        printf(" %5g", quality_rates[r]);
+    printf("      | keep rate | right | kept whole\n");
+    size_t i;
+    json_t *group;
+    json_array_foreach(groups, i, group)
+    {
+        const json_t *rates = json_object_get(group, "kept_right");
+        printf("%-12s | %9lld | %8.1f %% |", json_string_value(json_object_get(group, "task")),
+               (long long)json_integer_value(json_object_get(group, "documents")),
+               100 * bench_row_number(group, "full_right"));
+        for (size_t r = 0; r < json_array_size(rates); r++)
+            printf(" %5.1f", 100 * json_number_value(json_array_get(rates, r)));
+        printf(" %% | %9.3f | %5.1f | %8.1f %%\n", bench_row_number(group, "keep_rate"),
+               100 * bench_row_number(group, "quality"), 100 * bench_row_number(group, "unsure"));
+    }
+}
+
+static json_t *measured_json(const struct run *run, const struct calibration *calibration)
+{
+    json_t *groups = json_array();
+    json_array_append_new(groups, group_json(run, calibration, -1));
+    for (int g = 0; g < run->n_groups && run->n_groups > 1; g++)
+        json_array_append_new(groups, group_json(run, calibration, g));
+    table_print(groups);
+    return json_pack("{s:f,s:o}", "quality", o.quality, "groups", groups);
+}
+
+static enum status file_write(const struct calibration *calibration, json_t *measured)
+{
+    char *path = o.output ? mem_string(o.output) : mem_format("%s/%s", o.spec, CALIBRATION_FILE);
+    json_t *object = calibration_to_json(calibration);
+    json_object_set_new(object, "measured", measured);
+    enum status status = STATUS_OK;
+    if (json_dump_file(object, path, JSON_INDENT(1) | JSON_REAL_PRECISION(17)) != 0)
+        status = status_fail(STATUS_INTERNAL, "%s: could not be written: %s", path, strerror(errno));
+    else
+        printf("written to %s\n", path);
+    json_decref(object);
+    free(path);
+    return status;
+}
+
+static enum status fingerprints_get(const char *dir, struct calibration_model *model)
+{
+    struct tokenizer *tokenizer;
+    TRY(model_fingerprint(dir, &model->model));
+    TRY(tokenizer_open(dir, &tokenizer));
+    model->tokenizer = tokenizer_fingerprint(tokenizer);
+    tokenizer_free(tokenizer);
+    return STATUS_OK;
+}
+
+static enum status fit_and_write(const struct run *run)
+{
+    struct calibration calibration = {.look_ahead = run->prefill.look_ahead,
+                                      .chunk_tokens = run->prefill.chunk_tokens,
+                                      .pool_window = run->prefill.pool_window,
+                                      .tail_tokens = (int)o.tail_tokens};
+    TRY(fingerprints_get(o.main, &calibration.main));
+    TRY(fingerprints_get(o.spec, &calibration.speculator));
+    TRY(calibration_fit(run->documents, run->n, run->n_groups, &calibration));
+    return file_write(&calibration, measured_json(run, &calibration));
+}
+
+// --- the command
+
+static enum status check_flags(struct run *run)
+{
+    if (!o.main) return status_fail(STATUS_INVALID, "--model: the directory of the main model is required");
+    if (!o.spec) return status_fail(STATUS_INVALID, "--spec: the directory of the speculator's model is required");
+    if (!o.prompts) return status_fail(STATUS_INVALID, "--prompts: a file of prompts is required");
+    prefill_defaults(&run->prefill);
+    run->prefill.look_ahead = (int)o.look_ahead;
+    run->prefill.chunk_tokens = (int)o.chunk_tokens;
+    run->prefill.pool_window = (int)o.pool_window;
+    return prefill_check(&run->prefill);
+}
+
+static enum status pair_open(struct run *run)
+{
+    int longest = 0;
+    for (int i = 0; i < run->n; i++)
+        if (run->rows[i].n > longest) longest = run->rows[i].n;
+    const struct model_pair_options pair = {.main = o.main,
+                                            .spec = o.spec,
+                                            .backend = o.backend,
+                                            .dtype = o.dtype,
+                                            .threads = (int)o.threads,
+                                            .token_budget = (int)o.token_budget,
+                                            .max_seqs = (int)o.max_seqs,
+                                            .max_prompt = longest,
+                                            .max_output = (int)o.max_tokens,
+                                            .look_ahead = run->prefill.look_ahead};
+    return model_pair_open(&pair, &run->pair);
+}
+
+static void run_fini(struct run *run)
+{
+    for (int i = 0; i < run->n; i++) {
+        free(run->rows[i].tokens);
+        free(run->rows[i].answer);
+    }
+    for (int g = 0; g < run->n_groups; g++)
+        free(run->groups[g]);
+    free(run->groups);
+    free(run->rows);
+    free(run->documents);
+    model_pair_close(run->pair);
+    tokenizer_free(run->tokenizer);
+}
+
+int bench_calibrate(int argc, char **argv)
+{
+    options_main(options,
+                 "Usage: forepack calibrate --model DIR --spec DIR --prompts FILE [options]\n"
+                 "Measures answers at every keep rate and writes the calibration of a speculator: by it the speculator "
+                 "chooses keep rates for a quality.",
+                 argc, argv, NULL);
+    struct run run = {.n = 0};
+    enum status status = check_flags(&run);
+    if (status == STATUS_OK) status = tokenizer_open(o.main, &run.tokenizer);
+    if (status == STATUS_OK) status = rows_read(&run);
+    if (status == STATUS_OK) status = pair_open(&run);
+    if (status == STATUS_OK) status = measure(&run);
+    if (status == STATUS_OK) status = fit_and_write(&run);
+    int code = status == STATUS_OK ? 0 : report_failure(status);
+    run_fini(&run);
+    options_free(options);
+    return code;
+}

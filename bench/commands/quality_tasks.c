@@ -1,0 +1,442 @@
+// SPDX-License-Identifier: Apache-2.0
+// Right answers in classes of documents (bench/tasks.h) at each keep rate, by what ranks the tokens. Documents are
+// computed in groups: the scores of a document are computed once for all keep rates, and the pruned prompts of a group
+// are packed like requests of a cluster.
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "bench/commands/quality.h"
+#include "bench/quantiles.h"
+#include "bench/random.h"
+
+enum { EVERYTHING = QUALITY_POLICIES, CONTRACT };          // further policies of a line
+enum { GROUP_TOKENS = 1 << 14, GROUP_DOCUMENTS_MAX = 64 }; // of a group, about
+
+// A line of the table of a class and a prompt length.
+struct task_line {
+    int policy, look_ahead, chunk_tokens;
+    struct task_cell {
+        int right;
+        double rate, kept;     // keep rates and kept shares, summed over the documents
+    } cells[BENCH_COUNTS_MAX]; // by keep rate, by quality, or one with everything kept
+};
+
+struct task_table {
+    enum task task;
+    int tokens; // 0: all lengths
+    int documents;
+    struct task_line *lines;
+    int n_lines;
+};
+
+static const char *line_policy(const struct task_line *line)
+{
+    return line->policy == EVERYTHING ? "everything"
+           : line->policy == CONTRACT ? "quality"
+                                      : quality_policy_name(line->policy);
+}
+
+static bool line_is_importance(const struct task_line *line)
+{
+    return line->policy == QUALITY_IMPORTANCE || line->policy == CONTRACT;
+}
+
+static int line_cells(const struct quality *q, const struct task_line *line)
+{
+    return line->policy == EVERYTHING ? 1 : line->policy == CONTRACT ? q->n_qualities : q->n_keep_rates;
+}
+
+static double line_rate(const struct quality *q, const struct task_line *line, int k,
+                        const struct model_pair_prompt *prompt)
+{
+    if (line->policy == EVERYTHING) return 1;
+    if (line->policy != CONTRACT) return q->keep_rates[k];
+    const struct prefill prefill = quality_prefill(q, line->look_ahead, line->chunk_tokens);
+    return quality_choose_rate(q, prompt, &prefill, q->qualities[k]);
+}
+
+// ---- a group of documents -------------------------------------------------------------------------------------------
+
+struct group {
+    struct quality *q;
+    struct task_table *table;
+    int first, n; // documents
+    struct task_document *documents;
+    struct model_pair_prompt *prompts;   // with the importance by the line's policy
+    struct model_pair_request *requests; // [n_requests]
+    struct purpose {
+        int document;
+        struct task_cell *cell;
+    } * purposes; // [n_requests]
+    int n_requests, capacity;
+};
+
+static enum status group_make_documents(struct group *g)
+{
+    for (int i = 0; i < g->n; i++) {
+        const struct task_request request = {.task = g->table->task,
+                                             .tokens = g->table->tokens,
+                                             .seed = (uint64_t)g->q->flags->seed,
+                                             .number = (uint64_t)(g->first + i),
+                                             .questions = 1};
+        TRY(task_make(g->q->tokenizer, &request, &g->documents[i]));
+        g->prompts[i] = (struct model_pair_prompt){
+            .tokens = g->documents[i].ids,
+            .n = g->documents[i].n,
+            .tail_tokens = quality_tail_tokens(g->q, g->documents[i].n),
+            .importance = mem_alloc_array((size_t)g->documents[i].n, sizeof(float)),
+        };
+    }
+    return STATUS_OK;
+}
+
+// Ranks the tokens without a model. The tail window gets the lowest rank: it is kept anyway, so none of the budget goes
+// to it, and these policies keep at least as many tokens as the others.
+static void group_rank(struct group *g, enum quality_policy policy)
+{
+    const struct quality_flags *flags = g->q->flags;
+    for (int i = 0; i < g->n; i++) {
+        struct model_pair_prompt *p = &g->prompts[i];
+        struct random_source random = random_stream(~(uint64_t)flags->seed, (uint64_t)(g->first + i));
+        const int ranked = flags->paper_exact ? p->n : p->n - p->tail_tokens;
+        for (int t = 0; t < p->n; t++) {
+            float rank = policy == QUALITY_RANDOM ? (float)random_unit(&random) : (float)abs(2 * t - (ranked - 1));
+            p->importance[t] = t < ranked ? rank : -1;
+        }
+    }
+}
+
+// The oracle's look-ahead is the answer: it ends with EOS.
+static enum status group_score(struct group *g, const struct task_line *line)
+{
+    const bool by_main = line->policy == QUALITY_ORACLE;
+    if (!line_is_importance(line) && !by_main) {
+        group_rank(g, line->policy);
+        return STATUS_OK;
+    }
+    const struct prefill prefill = quality_prefill(g->q, line->look_ahead, line->chunk_tokens);
+    return model_pair_score(g->q->pair, by_main, &prefill, g->prompts, g->n);
+}
+
+static void group_add_request(struct group *g, int i, const struct token_range *kept, int n_kept,
+                              struct task_cell *cell)
+{
+    const int n = g->documents[i].n, max_tokens = g->documents[i].questions[0].n_answer;
+    if (g->n_requests == g->capacity) {
+        g->capacity = g->capacity ? 2 * g->capacity : 64;
+        g->requests = mem_resize(g->requests, (size_t)g->capacity, sizeof *g->requests);
+        g->purposes = mem_resize(g->purposes, (size_t)g->capacity, sizeof *g->purposes);
+    }
+    g->purposes[g->n_requests] = (struct purpose){i, cell};
+    g->requests[g->n_requests++] = (struct model_pair_request){
+        .tokens = g->documents[i].ids,
+        .n = n,
+        .kept = kept,
+        .n_kept = n_kept,
+        .max_tokens = max_tokens,
+        .answer = mem_alloc_array((size_t)max_tokens, sizeof(int32_t)),
+    };
+    cell->kept += n_kept ? (double)quality_kept_tokens(kept, n_kept) / n : 1;
+}
+
+static void group_add_line(struct group *g, struct task_line *line)
+{
+    for (int i = 0; i < g->n; i++)
+        for (int k = 0; k < line_cells(g->q, line); k++) {
+            struct token_range *kept = NULL;
+            const double rate = line_rate(g->q, line, k, &g->prompts[i]);
+            int n_kept = rate == 1 ? 0 : quality_select(g->q, &g->prompts[i], line->chunk_tokens, rate, &kept);
+            line->cells[k].rate += rate;
+            group_add_request(g, i, kept, n_kept, &line->cells[k]);
+        }
+}
+
+// Lines with the same policy and look-ahead are adjacent and share the scores.
+static enum status group_add_lines(struct group *g)
+{
+    for (int l = 0; l < g->table->n_lines; l++) {
+        struct task_line *line = &g->table->lines[l];
+        bool scored = l && line_is_importance(line) == line_is_importance(&line[-1]) &&
+                      (line_is_importance(line) || line->policy == line[-1].policy) &&
+                      line[-1].look_ahead == line->look_ahead;
+        if (line->policy != EVERYTHING && !scored) TRY(group_score(g, line));
+        group_add_line(g, line);
+    }
+    return STATUS_OK;
+}
+
+static bool answer_is_right(const struct model_pair_request *r, const struct task_question *q)
+{
+    return r->stopped && r->n_answer == q->n_answer - 1 &&
+           memcmp(r->answer, q->answer_ids, (size_t)r->n_answer * sizeof *r->answer) == 0;
+}
+
+static void group_count(struct group *g)
+{
+    g->table->documents += g->n;
+    for (int r = 0; r < g->n_requests; r++) {
+        const struct task_document *document = &g->documents[g->purposes[r].document];
+        g->purposes[r].cell->right += answer_is_right(&g->requests[r], &document->questions[0]);
+    }
+}
+
+static enum status group_run(struct quality *q, struct task_table *table, int first, int n)
+{
+    struct group g = {.q = q, .table = table, .first = first, .n = n};
+    g.documents = mem_alloc_array((size_t)n, sizeof *g.documents);
+    g.prompts = mem_alloc_array((size_t)n, sizeof *g.prompts);
+    enum status status = group_make_documents(&g);
+    if (status == STATUS_OK) status = group_add_lines(&g);
+    if (status == STATUS_OK) status = model_pair_generate(q->pair, g.requests, g.n_requests);
+    if (status == STATUS_OK) group_count(&g);
+    for (int r = 0; r < g.n_requests; r++) {
+        free((void *)g.requests[r].kept);
+        free(g.requests[r].answer);
+    }
+    for (int i = 0; i < n; i++) {
+        free(g.prompts[i].importance);
+        task_document_free(&g.documents[i]);
+    }
+    free(g.requests);
+    free(g.purposes);
+    free(g.prompts);
+    free(g.documents);
+    return status;
+}
+
+// ---- tables ---------------------------------------------------------------------------------------------------------
+
+static void table_add_line(struct task_table *t, int policy, int look_ahead, int chunk_tokens)
+{
+    t->lines[t->n_lines++] =
+        (struct task_line){.policy = policy, .look_ahead = look_ahead, .chunk_tokens = chunk_tokens};
+}
+
+static void table_add_policy(struct task_table *t, const struct quality *q, int policy, int look_ahead)
+{
+    const bool by_model = policy != QUALITY_RANDOM && policy != QUALITY_POSITIONAL;
+    for (int c = 0; c < (by_model ? q->chunks.n : 1); c++)
+        table_add_line(t, policy, look_ahead, q->chunks.count[c]);
+}
+
+static struct task_table table_create(const struct quality *q, enum task task, int tokens)
+{
+    struct task_table t = {.task = task, .tokens = tokens};
+    t.lines = mem_alloc_array((size_t)(3 + (2 * q->look_aheads.n + 1) * q->chunks.n), sizeof *t.lines);
+    table_add_line(&t, EVERYTHING, 0, 0);
+    for (int a = 0; a < q->look_aheads.n; a++) {
+        if (q->policy[QUALITY_IMPORTANCE]) table_add_policy(&t, q, QUALITY_IMPORTANCE, q->look_aheads.count[a]);
+        if (q->n_qualities) table_add_policy(&t, q, CONTRACT, q->look_aheads.count[a]);
+    }
+    if (q->policy[QUALITY_ORACLE]) table_add_policy(&t, q, QUALITY_ORACLE, TASK_ANSWER_TOKENS);
+    for (enum quality_policy p = QUALITY_RANDOM; p <= QUALITY_POSITIONAL; p++)
+        if (q->policy[p]) table_add_policy(&t, q, p, 0);
+    return t;
+}
+
+static void table_add(struct task_table *sum, const struct task_table *t)
+{
+    sum->documents += t->documents;
+    for (int l = 0; l < t->n_lines; l++)
+        for (int k = 0; k < BENCH_COUNTS_MAX; k++) {
+            sum->lines[l].cells[k].right += t->lines[l].cells[k].right;
+            sum->lines[l].cells[k].rate += t->lines[l].cells[k].rate;
+            sum->lines[l].cells[k].kept += t->lines[l].cells[k].kept;
+        }
+}
+
+static char *line_name(const struct task_line *line)
+{
+    if (line->policy == EVERYTHING) return mem_string(line_policy(line));
+    char *steps = line_is_importance(line) ? mem_format(", look-ahead %d", line->look_ahead) : mem_string("");
+    char *chunks = line->chunk_tokens ? mem_format("chunks of %d", line->chunk_tokens) : mem_string("single tokens");
+    char *name = mem_format("%s%s, %s", line_policy(line), steps, chunks);
+    free(steps);
+    free(chunks);
+    return name;
+}
+
+static json_t *cell_row(const struct quality *q, const struct task_table *t, const struct task_line *line, int k)
+{
+    const struct task_cell *cell = &line->cells[k];
+    const double n = t->documents;
+    char *name = line_name(line);
+    json_t *row = json_pack(
+        "{s:s,s:o,s:s,s:s,s:o,s:o,s:b,s:o,s:f,s:f,s:f,s:i}", "task", task_name(t->task), "tokens",
+        t->tokens ? json_integer(t->tokens) : json_null(), "policy", line_policy(line), "name", name, "look_ahead",
+        line_is_importance(line) ? json_integer(line->look_ahead) : json_null(), "chunk_tokens",
+        line->policy == EVERYTHING ? json_null() : json_integer(line->chunk_tokens), "paper_exact",
+        q->flags->paper_exact, "quality", line->policy == CONTRACT ? json_real(q->qualities[k]) : json_null(),
+        "keep_rate", cell->rate / n, "kept_ratio", cell->kept / n, "score", cell->right / n, "documents", t->documents);
+    free(name);
+    return row;
+}
+
+static void line_print(const struct quality *q, const struct task_table *t, const struct task_line *line)
+{
+    const double n = t->documents;
+    char *name = line_name(line);
+    printf("%-42s", name);
+    for (int k = 0; k < line_cells(q, line); k++) {
+        const struct task_cell *cell = &line->cells[k];
+        printf(" | %5.1f %5.1f", 100 * cell->right / n, 100 * cell->kept / n);
+        if (line->policy == CONTRACT) printf(", for %g at mean rate %.2f", q->qualities[k], cell->rate / n);
+    }
+    printf("\n");
+    free(name);
+}
+
+static void table_print(const struct quality *q, const struct task_table *t)
+{
+    char *tokens = t->tokens ? mem_format("%d tokens", t->tokens) : mem_string("all lengths");
+    printf("\n%s, %s, %d documents: right answers and kept tokens in %%, by keep rate\n%-42s", task_name(t->task),
+           tokens, t->documents, "");
+    free(tokens);
+    for (int k = 0; k < q->n_keep_rates; k++)
+        printf(" | %11g", q->keep_rates[k]);
+    printf("\n");
+    for (int l = 0; l < t->n_lines; l++)
+        line_print(q, t, &t->lines[l]);
+    fflush(stdout);
+}
+
+static void table_show(struct quality *q, const struct task_table *t)
+{
+    for (int l = 0; l < t->n_lines; l++)
+        for (int k = 0; k < line_cells(q, &t->lines[l]); k++)
+            json_array_append_new(q->rows, cell_row(q, t, &t->lines[l], k));
+    if (!q->flags->json) table_print(q, t);
+}
+
+static enum status run_length(struct quality *q, struct task_table *table)
+{
+    const int documents = (int)q->flags->documents;
+    int step = GROUP_TOKENS / table->tokens;
+    step = step < 1 ? 1 : step > GROUP_DOCUMENTS_MAX ? GROUP_DOCUMENTS_MAX : step;
+    for (int d = 0; d < documents; d += step) {
+        const int n = documents - d < step ? documents - d : step;
+        TRY(group_run(q, table, (int)q->flags->first + d, n));
+        progress_draw(&q->progress, d + n, documents, d + n == documents, "%s, %d tokens: %d of %d documents",
+                      task_name(table->task), table->tokens, d + n, documents);
+    }
+    return STATUS_OK;
+}
+
+static enum status run_task(struct quality *q, enum task task)
+{
+    enum status status = STATUS_OK;
+    struct task_table sum = table_create(q, task, 0);
+    for (int i = 0; i < q->lengths.n && status == STATUS_OK; i++) {
+        struct task_table table = table_create(q, task, q->lengths.count[i]);
+        status = run_length(q, &table);
+        if (status == STATUS_OK) {
+            table_show(q, &table);
+            table_add(&sum, &table);
+        }
+        free(table.lines);
+    }
+    if (status == STATUS_OK && q->lengths.n > 1) table_show(q, &sum);
+    free(sum.lines);
+    return status;
+}
+
+enum status quality_run_tasks(struct quality *q)
+{
+    enum task task;
+    if (task_parse(q->flags->task, &task)) return run_task(q, task);
+    for (int t = 0; t < TASKS; t++)
+        TRY(run_task(q, (enum task)t));
+    return STATUS_OK;
+}
+
+// ---- the page -------------------------------------------------------------------------------------------------------
+
+enum { PLOT_LINES_MAX = 64 };
+
+struct task_plot {
+    struct report_series series[PLOT_LINES_MAX];
+    double x[PLOT_LINES_MAX][BENCH_COUNTS_MAX + 1], y[PLOT_LINES_MAX][BENCH_COUNTS_MAX + 1];
+    int n;
+    double everything; // the value with everything kept, where all lines end
+};
+
+static void plot_add_rows(struct task_plot *plot, const json_t *rows, enum task task, int length)
+{
+    size_t i;
+    const json_t *row;
+    json_array_foreach(rows, i, row)
+    {
+        const char *row_task = json_string_value(json_object_get(row, "task"));
+        if (strcmp(row_task, task_name(task)) != 0) continue;
+        if (json_integer_value(json_object_get(row, "tokens")) != length) continue;
+        const char *name = json_string_value(json_object_get(row, "name"));
+        if (strcmp(name, "everything") == 0) {
+            plot->everything = bench_row_number(row, "score");
+            continue;
+        }
+        int n = plot->n;
+        if (!n || strcmp(plot->series[n - 1].name, name) != 0) {
+            if (n == PLOT_LINES_MAX) break;
+            plot->series[n] = (struct report_series){name, plot->x[n], plot->y[n], 0};
+            n = ++plot->n;
+        }
+        struct report_series *line = &plot->series[n - 1];
+        plot->x[n - 1][line->n] = bench_row_number(row, "keep_rate");
+        plot->y[n - 1][line->n++] = bench_row_number(row, "score");
+    }
+}
+
+// Sorts the points of line `s` by keep rate: the flag usually lists the rates in descending order.
+static void plot_sort_line(struct task_plot *plot, int s)
+{
+    double *x = plot->x[s], *y = plot->y[s];
+    for (int a = 0; a < plot->series[s].n; a++)
+        for (int b = a + 1; b < plot->series[s].n; b++)
+            if (x[b] < x[a]) {
+                double t = x[a];
+                x[a] = x[b], x[b] = t;
+                t = y[a];
+                y[a] = y[b], y[b] = t;
+            }
+}
+
+// A plot of the score by keep rate for one class and prompt length, one line per policy.
+static void report_table_plot(struct report *report, const struct quality *q, enum task task, int length)
+{
+    struct task_plot *plot = mem_alloc(sizeof *plot);
+    plot->everything = NAN;
+    plot_add_rows(plot, q->rows, task, length);
+    for (int s = 0; s < plot->n; s++) {
+        plot_sort_line(plot, s);
+        struct report_series *line = &plot->series[s];
+        plot->x[s][line->n] = 1;
+        plot->y[s][line->n++] = plot->everything;
+    }
+    char *text = mem_format("%s, prompts of %d tokens", task_name(task), length);
+    report_lines(report, &(struct report_chart){.title = text,
+                                                .x_title = "keep rate",
+                                                .y_title = "right answers",
+                                                .series = plot->series,
+                                                .n_series = plot->n});
+    free(text);
+    free(plot);
+}
+
+void quality_report_tasks(struct report *report, const struct quality *q)
+{
+    static const char *const columns[] = {"task=Task",           "tokens=Tokens",         "name=Selected by",
+                                          "keep_rate=Keep rate", "kept_ratio=Kept ratio", "score=Right answers",
+                                          "documents=Documents"};
+    const struct quality_flags *f = q->flags;
+    enum task only = TASKS;
+    task_parse(f->task, &only);
+    report_paragraph(report, "Main model %s, speculator %s; %lld documents of each class and length, seed %lld.",
+                     f->main, f->spec, (long long)f->documents, (long long)f->seed);
+    for (int t = 0; t < TASKS; t++)
+        for (int i = 0; i < q->lengths.n && (only == TASKS || (int)only == t); i++)
+            report_table_plot(report, q, (enum task)t, q->lengths.count[i]);
+    report_table(report, q->rows, columns, sizeof columns / sizeof columns[0]);
+}

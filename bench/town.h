@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// The harbour town that the documents of bench/tasks.h are about: names of its people, places and sentences in which
+// nothing is asked for. The caller frees the strings that are not const.
+#pragma once
+
+#include "bench/random.h"
+
+enum { TOWN_NAME_BYTES = 24 };
+
+void town_name(struct random_source *r, char name[TOWN_NAME_BYTES]); // "Mira Tolen"
+const char *town_attribute(struct random_source *r);                 // "gate code"
+const char *town_time(struct random_source *r);                      // "Before noon"
+const char *town_place(struct random_source *r);                     // "the stone bridge"
+char *town_person(struct random_source *r);                          // "The baker"
+char *town_sentence(struct random_source *r);
+char *town_capitalised(char *text); // returns `text`

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+// See selection_cache.h. A table of lists, and a ring in order of use.
+#include "router/core/selection_cache.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+enum { BYTES_PER_SLOT = 256 }; // about the size of an entry, so that a slot has about one
+
+struct entry {
+    struct selection_key key;
+    uint64_t scorer;
+    struct entry *slot_next, *older, *newer;
+    double keep_rate;
+    enum rate_reason reason;
+    int n_kept;
+    struct token_range kept[];
+};
+
+struct selection_cache {
+    struct hash_key keys[2];
+    int64_t bytes, bytes_max;
+    struct entry **slots; // [n_slots] a power of two
+    uint64_t n_slots;
+    struct entry ring; // newer: the one used longest ago; older: the latest
+};
+
+struct selection_cache *selection_cache_create(int64_t bytes, const struct hash_key *key)
+{
+    struct selection_cache *cache = mem_alloc(sizeof *cache);
+    cache->keys[0] = *key;
+    cache->keys[1] = (struct hash_key){hash_number(key, 1), hash_number(key, 2)};
+    cache->bytes_max = bytes;
+    cache->n_slots = 1;
+    while (cache->n_slots * BYTES_PER_SLOT < (uint64_t)bytes)
+        cache->n_slots *= 2;
+    cache->slots = mem_alloc_array(cache->n_slots, sizeof *cache->slots);
+    cache->ring.older = cache->ring.newer = &cache->ring;
+    return cache;
+}
+
+// --- the key
+
+struct key_parts {
+    uint64_t tokens, pinned, options, salt;
+    int64_t n_tokens, n_pinned, tail_tokens;
+};
+
+// The mode is no part of it: it decides whether a prompt is scored, not what is selected.
+static uint64_t options_hash(const struct hash_key *key, const struct prefill *prefill)
+{
+    uint64_t hash = 0;
+    for (const struct generation_field *field = prefill_fields; field->name; field++) {
+        double value = generation_field_number(field, prefill);
+        uint64_t link[2] = {hash};
+        memcpy(&link[1], &value, sizeof value);
+        hash = hash_bytes(key, link, sizeof link);
+    }
+    return hash;
+}
+
+static uint64_t key_hash(const struct hash_key *key, const struct request_spec *spec, int tail_tokens)
+{
+    const struct key_parts parts = {
+        .tokens = hash_bytes(key, spec->tokens, (size_t)spec->n_tokens * sizeof *spec->tokens),
+        .pinned = hash_bytes(key, spec->pinned, (size_t)spec->n_pinned * sizeof *spec->pinned),
+        .options = options_hash(key, &spec->prefill),
+        .salt = spec->prefix_salt,
+        .n_tokens = spec->n_tokens,
+        .n_pinned = spec->n_pinned,
+        .tail_tokens = tail_tokens,
+    };
+    return hash_bytes(key, &parts, sizeof parts);
+}
+
+struct selection_key selection_key_make(const struct selection_cache *cache, const struct request_spec *spec,
+                                        int tail_tokens)
+{
+    return (struct selection_key){
+        {key_hash(&cache->keys[0], spec, tail_tokens), key_hash(&cache->keys[1], spec, tail_tokens)}};
+}
+
+// --- entries
+
+static int64_t entry_bytes(int n_kept)
+{
+    return (int64_t)sizeof(struct entry) + (int64_t)n_kept * (int64_t)sizeof(struct token_range);
+}
+
+static struct entry **slot_of(const struct selection_cache *cache, const struct selection_key *key)
+{
+    struct entry **at = &cache->slots[key->part[0] & (cache->n_slots - 1)];
+    while (*at && memcmp(&(*at)->key, key, sizeof *key) != 0)
+        at = &(*at)->slot_next;
+    return at;
+}
+
+static void ring_remove(struct entry *entry)
+{
+    entry->older->newer = entry->newer;
+    entry->newer->older = entry->older;
+}
+
+static void ring_add_latest(struct selection_cache *cache, struct entry *entry)
+{
+    entry->newer = &cache->ring;
+    entry->older = cache->ring.older;
+    entry->older->newer = cache->ring.older = entry;
+}
+
+static void entry_remove(struct selection_cache *cache, struct entry **slot)
+{
+    struct entry *entry = *slot;
+    *slot = entry->slot_next;
+    ring_remove(entry);
+    cache->bytes -= entry_bytes(entry->n_kept);
+    free(entry);
+}
+
+bool selection_cache_find(struct selection_cache *cache, const struct selection_key *key, uint64_t scorer,
+                          struct selection *selection_p)
+{
+    struct entry *entry = *slot_of(cache, key);
+    if (!entry || entry->scorer != scorer) return false;
+    ring_remove(entry);
+    ring_add_latest(cache, entry);
+    *selection_p = (struct selection){entry->kept, entry->n_kept, entry->keep_rate, entry->reason};
+    return true;
+}
+
+void selection_cache_add(struct selection_cache *cache, const struct selection_key *key, uint64_t scorer,
+                         const struct selection *selection)
+{
+    int64_t bytes = entry_bytes(selection->n_kept);
+    struct entry **slot = slot_of(cache, key);
+    if (*slot) entry_remove(cache, slot);
+    if (bytes > cache->bytes_max) return;
+    while (cache->bytes + bytes > cache->bytes_max)
+        entry_remove(cache, slot_of(cache, &cache->ring.newer->key));
+    struct entry *entry = mem_alloc((size_t)bytes);
+    entry->key = *key;
+    entry->scorer = scorer;
+    entry->keep_rate = selection->keep_rate;
+    entry->reason = selection->reason;
+    entry->n_kept = selection->n_kept;
+    memcpy(entry->kept, selection->kept, (size_t)selection->n_kept * sizeof *selection->kept);
+    slot = slot_of(cache, key); // evictions may have changed the list
+    *slot = entry;
+    ring_add_latest(cache, entry);
+    cache->bytes += bytes;
+}
+
+int64_t selection_cache_bytes(const struct selection_cache *cache)
+{
+    return cache->bytes;
+}
+
+void selection_cache_free(struct selection_cache *cache)
+{
+    if (!cache) return;
+    while (cache->ring.newer != &cache->ring)
+        entry_remove(cache, slot_of(cache, &cache->ring.newer->key));
+    free(cache->slots);
+    free(cache);
+}

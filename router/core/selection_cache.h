@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// The selections of prompts that were scored: a prompt that comes again with the same options is not scored again.
+//
+// The kept ranges are a property of (prompt, speculator, policy), so a selection found here is the one that a
+// speculator would return. The key covers all of that: the tokens, the prefill options, the pinned ranges, the tail
+// window and the salt of the tenant; and an entry holds for one scorer alone, see core_node.scorer. It lies in the
+// router rather than in the speculators, since a hit then costs neither a bin nor a place in a speculator's queue, and
+// does not depend on the speculator that a prompt came to before.
+//
+// Keys are two 64-bit SipHashes under different keys of this process: nobody outside it can compute prompts that
+// collide, and among a billion prompts two share a key by chance with a probability of 1e-21.
+//
+// Owner: struct core. Memory: at most the given bytes; the selection used longest ago is evicted first. One thread.
+#pragma once
+
+#include <stdint.h>
+
+#include "base/hash.h"
+#include "router/sched/sched_request.h"
+
+struct selection_key {
+    uint64_t part[2];
+};
+
+struct selection {
+    const struct token_range *kept; // [n_kept] ascending, not touching; borrowed until the next call
+    int n_kept;
+    double keep_rate; // that chose them, and what decided it
+    enum rate_reason reason;
+};
+
+struct selection_cache;
+
+// `key`: of the hashes. bytes 0: nothing is held.
+struct selection_cache *selection_cache_create(int64_t bytes, const struct hash_key *key);
+void selection_cache_free(struct selection_cache *cache); // NULL is fine
+
+// `tail_tokens`: the tail window of this prompt. Costs O(tokens).
+struct selection_key selection_key_make(const struct selection_cache *cache, const struct request_spec *spec,
+                                        int tail_tokens);
+
+// False: not held for this scorer. A selection that is found was used now.
+bool selection_cache_find(struct selection_cache *cache, const struct selection_key *key, uint64_t scorer,
+                          struct selection *selection_p);
+// Copies the selection. Replaces that of another scorer.
+void selection_cache_add(struct selection_cache *cache, const struct selection_key *key, uint64_t scorer,
+                         const struct selection *selection);
+
+int64_t selection_cache_bytes(const struct selection_cache *cache); // in use

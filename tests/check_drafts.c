@@ -1,0 +1,484 @@
+// SPDX-License-Identifier: Apache-2.0
+// Drafts change no token. Requests with every sampling option run alone and without drafts first; then with drafts that
+// are right, wrong from some token on, too long, or not tokens at all: packed, in chunks, preempted, replayed, behind
+// cached prefixes, and with new drafts between passes. Tokens, log-probabilities and finish reasons must be the same
+// bits, in fewer passes, and every block must be released. The argument names a backend.
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "bench/random.h"
+#include "tests/cuda_here.h"
+#include "tests/fake_llguidance.h"
+#include "tests/tiny_model.h"
+#include "worker/pace.h"
+#include "worker/scheduler.h"
+
+enum { REQUESTS = 24, PROMPT_MAX = 60, OUTPUT_MAX = 40, CONTEXT = 128, POOL = 256, BUDGET = 128, DRAFT_MAX = 48 };
+
+static const char *backend;
+static struct random_source source;
+
+static int below(int n)
+{
+    return (int)(random_next(&source) % (uint64_t)n);
+}
+
+struct outcome {
+    struct sampled_token tokens[OUTPUT_MAX];
+    int n, passes;
+    enum sequence_finish finish;
+};
+
+struct world {
+    char *dir;
+    struct comm *comm;
+    struct engine *engine;
+    struct grammar_library *grammars;
+    struct scheduler *scheduler;
+    int n_requests, vocab, eos, pool;
+    bool prefix_cache, exact;
+    int64_t pace_us;
+    int32_t prompts[REQUESTS][PROMPT_MAX + OUTPUT_MAX], drafts[REQUESTS][DRAFT_MAX];
+    struct sequence_request asks[REQUESTS];
+    struct outcome alone[REQUESTS], now[REQUESTS];
+    long accepted;
+};
+
+static void take_report(void *arg, const struct step_report *report)
+{
+    struct world *w = arg;
+    for (int i = 0; i < report->n_outputs; i++) {
+        const struct sequence_output *out = &report->outputs[i];
+        struct outcome *o = &w->now[out->id];
+        ck_assert_int_eq(o->finish, SEQUENCE_GOES_ON);
+        ck_assert(out->draft_accepted >= 0 && out->draft_accepted <= out->drafted);
+        ck_assert_int_ge(out->n_tokens, out->draft_accepted);
+        ck_assert_int_le(out->n_tokens, out->draft_accepted + 1);
+        ck_assert_int_le(o->n + out->n_tokens, OUTPUT_MAX);
+        ck_assert_msg(out->finish != SEQUENCE_ERROR, "%s", out->error);
+        memcpy(o->tokens + o->n, out->tokens, (size_t)out->n_tokens * sizeof *o->tokens);
+        o->n += out->n_tokens;
+        o->passes++;
+        o->finish = out->finish;
+        w->accepted += out->draft_accepted;
+    }
+}
+
+static bool has_grammar(int id)
+{
+    return id % 5 == 4;
+}
+
+static void make_request(struct world *w, int id)
+{
+    int n = 1 + below(PROMPT_MAX);
+    for (int i = 0; i < n; i++)
+        w->prompts[id][i] = below(w->vocab);
+    if (id % 4 == 3) memcpy(w->prompts[id], w->prompts[id - 1], sizeof w->prompts[id] / 2);
+    struct sequence_request *ask = &w->asks[id];
+    *ask = (struct sequence_request){
+        .id = (uint64_t)id, .tokens = w->prompts[id], .n_tokens = n, .prompt_tokens = n, .logprobs_from = 1};
+    struct sampling *p = &ask->sampling;
+    sampling_defaults(p);
+    p->max_tokens = 1 + below(OUTPUT_MAX);
+    p->seed = random_next(&source);
+    if (id % 6 == 0) return; // greedy and nothing else
+    p->logprobs = below(4) - 1;
+    p->ignore_eos = !has_grammar(id) && below(2);
+    p->min_tokens = !has_grammar(id) && below(2) ? below(p->max_tokens) : 0;
+    if (id % 2) p->temperature = 0.5 + below(10) * 0.1;
+    if (below(3) == 0) p->top_k = 1 + below(40);
+    if (below(3) == 0) p->top_p = 0.5 + below(5) * 0.1;
+    if (below(3) == 0) p->repetition_penalty = 1.3;
+    if (below(3) == 0) p->frequency_penalty = 0.7;
+    if (below(3) == 0) p->presence_penalty = -0.4;
+    if (below(4) == 0) p->prompt_logprobs = below(3);
+    p->n_stop_ids = below(12); // some outputs end early
+    for (int i = 0; i < p->n_stop_ids; i++)
+        p->stop_ids[i] = below(w->vocab);
+    for (int k = below(3) ? 0 : below(20); k > 0; k--)
+        (void)!logit_bias_add(&p->logit_bias, below(w->vocab), below(9) - 4);
+}
+
+static void open_grammars(struct world *w)
+{
+    struct tokenizer *tokenizer;
+    ck_assert_int_eq(tokenizer_open(w->dir, &tokenizer), STATUS_OK);
+    int32_t eos = w->eos;
+    enum status status = grammar_library_open(FAKE_LLGUIDANCE, tokenizer, w->vocab, &eos, 1, &w->grammars);
+    ck_assert_msg(status == STATUS_OK, "%s", status_message());
+    tokenizer_free(tokenizer);
+}
+
+static struct world *world_open(uint64_t seed, const char *dtype)
+{
+    log_setup("test", LOG_ERROR);
+    bool is_cuda = strcmp(backend, "cuda") == 0;
+    struct world *w = calloc(1, sizeof *w);
+    struct tiny_model spec = tiny_model_spec("llama3");
+    spec.seed = seed;
+    spec.tokenizer = true;
+    if (spec.vocab_size < TINY_TOKENIZER_SIZE) spec.vocab_size = TINY_TOKENIZER_SIZE;
+    if (!is_cuda) { // its heads must be larger
+        spec.hidden = 32;
+        spec.intermediate = 48;
+        spec.n_heads = 2;
+        spec.n_kv_heads = 1;
+    }
+    w->dir = tiny_model_temp(&spec);
+    ck_assert_int_eq(comm_open_self(&w->comm), STATUS_OK);
+    struct model_options options = {.dir = w->dir,
+                                    .backend = backend,
+                                    .dtype = is_cuda ? "bf16" : dtype,
+                                    .kv_dtype = "auto",
+                                    .threads = 2,
+                                    .max_rows = BUDGET,
+                                    .max_seqs = REQUESTS,
+                                    .max_logit_rows = REQUESTS + 20,
+                                    .n_kv_blocks = POOL};
+    ck_assert_msg(engine_open(&options, w->comm, &w->engine) == STATUS_OK, "%s", status_message());
+#ifdef FOREPACK_TEST_CUDA
+    w->exact = false; // see docs/gpus.md
+#else
+    w->exact = true;
+#endif
+    w->vocab = spec.vocab_size;
+    w->eos = model_get_config(engine_model(w->engine))->eos_id[0];
+    w->n_requests = is_cuda ? 4 : REQUESTS;
+    w->pace_us = PACE_UNLIMITED;
+    source.state = seed;
+    open_grammars(w);
+    for (int id = 0; id < w->n_requests; id++)
+        make_request(w, id);
+    return w;
+}
+
+static void world_close(struct world *w)
+{
+    ck_assert_int_eq(fake_llguidance_matchers(), 0);
+    grammar_library_free(w->grammars);
+    engine_close(w->engine);
+    w->comm->ops->close(w->comm);
+    tiny_model_remove(w->dir);
+    for (int id = 0; id < REQUESTS; id++)
+        logit_bias_free(&w->asks[id].sampling.logit_bias);
+    free(w);
+}
+
+static void begin(struct world *w, int budget, int max_seqs, int pool)
+{
+    struct scheduler_limits limits = {.token_budget = budget,
+                                      .max_seqs = max_seqs,
+                                      .context_tokens = CONTEXT,
+                                      .kv_blocks = pool,
+                                      .prefix_cache = w->prefix_cache,
+                                      .pace_us = w->pace_us};
+    enum status status = scheduler_create(w->engine, &limits, take_report, w, &w->scheduler);
+    ck_assert_msg(status == STATUS_OK, "%s", status_message());
+    w->pool = pool;
+    memset(w->now, 0, sizeof w->now);
+}
+
+static void add(struct world *w, const struct sequence_request *ask)
+{
+    struct sequence_request mine = *ask;
+    if (has_grammar((int)ask->id)) mine.sampling.grammar = grammar_spec_of(GRAMMAR_REGEX, "steps 23");
+    ck_assert_msg(scheduler_add(w->scheduler, &mine) == STATUS_OK, "%s", status_message());
+    if (!has_grammar((int)ask->id)) return;
+    struct grammar_matcher *matcher;
+    ck_assert_int_eq(grammar_matcher_create(w->grammars, &mine.sampling.grammar, &matcher), STATUS_OK);
+    int n = mine.n_generated;
+    ck_assert_int_eq(grammar_matcher_accept(matcher, mine.tokens + mine.n_tokens - n, n), STATUS_OK);
+    scheduler_set_matcher(w->scheduler, ask->id, matcher);
+}
+
+static void step(struct world *w)
+{
+    ck_assert_msg(scheduler_step(w->scheduler) == STATUS_OK, "%s", status_message());
+}
+
+static void finish(struct world *w)
+{
+    while (scheduler_busy(w->scheduler))
+        step(w);
+    struct scheduler_load load = scheduler_get_load(w->scheduler);
+    ck_assert(load.running == 0 && load.waiting == 0);
+    ck_assert_int_eq(load.kv_blocks_free, w->pool);
+    ck_assert_int_le(load.draft_accepted, load.drafted);
+    scheduler_free(w->scheduler);
+}
+
+static void run_alone(struct world *w)
+{
+    begin(w, BUDGET, 1, POOL);
+    for (int id = 0; id < w->n_requests; id++) {
+        add(w, &w->asks[id]);
+        while (scheduler_busy(w->scheduler))
+            step(w);
+    }
+    finish(w);
+    memcpy(w->alone, w->now, sizeof w->alone);
+}
+
+// Output tokens from `from` on: right for `right` tokens, then random, and perhaps a stop token. May exceed max_tokens.
+static int make_draft(const struct world *w, int id, int from, int right, int32_t *draft)
+{
+    const struct outcome *alone = &w->alone[id];
+    int n = 1 + below(DRAFT_MAX);
+    for (int i = 0; i < n; i++) {
+        bool is_known = i < right && from + i < alone->n;
+        draft[i] = is_known ? alone->tokens[from + i].token : below(8) ? below(w->vocab) : w->eos;
+    }
+    return n;
+}
+
+enum draft_kind { RIGHT, WRONG_LATER, WRONG, INVALID, NO_DRAFT, DRAFT_KINDS };
+
+static void draft_for(struct world *w, struct sequence_request *ask, enum draft_kind kind)
+{
+    int id = (int)ask->id;
+    int right = kind == RIGHT || kind == INVALID ? OUTPUT_MAX : kind == WRONG_LATER ? below(12) : 0;
+    ask->draft = w->drafts[id];
+    ask->n_draft = kind == NO_DRAFT ? 0 : make_draft(w, id, 0, right, w->drafts[id]);
+    if (kind == INVALID) w->drafts[id][below(ask->n_draft)] = below(2) ? w->vocab : -1;
+}
+
+static void check_token(const struct sampled_token *a, const struct sampled_token *b)
+{
+    ck_assert_int_eq(a->token, b->token);
+    ck_assert_int_eq(a->n_top, b->n_top);
+    ck_assert_mem_eq(&a->logprob, &b->logprob, sizeof a->logprob);
+    ck_assert_mem_eq(a->top_id, b->top_id, (size_t)a->n_top * sizeof *a->top_id);
+    ck_assert_mem_eq(a->top_logprob, b->top_logprob, (size_t)a->n_top * sizeof *a->top_logprob);
+}
+
+static void check_same(const struct world *w, int id, int from)
+{
+    const struct outcome *a = &w->alone[id], *b = &w->now[id];
+    ck_assert_int_ne(b->finish, SEQUENCE_GOES_ON);
+    if (!w->exact) return;
+    ck_assert_msg(a->n - from == b->n && a->finish == b->finish, "request %d: %d tokens, finish %d; alone %d, %d", id,
+                  b->n, b->finish, a->n - from, a->finish);
+    for (int i = 0; i < b->n; i++)
+        check_token(&a->tokens[from + i], &b->tokens[i]);
+}
+
+// --- tests
+
+START_TEST(a_right_draft_is_a_pass_for_all_its_tokens)
+{
+    struct world *w = world_open(3, "f32");
+    run_alone(w);
+    begin(w, BUDGET, 1, POOL);
+    for (int id = 0; id < w->n_requests; id++) {
+        struct sequence_request ask = w->asks[id];
+        ask.draft = w->drafts[id];
+        ask.n_draft = w->alone[id].n;
+        for (int i = 0; i < ask.n_draft; i++)
+            w->drafts[id][i] = w->alone[id].tokens[i].token;
+        add(w, &ask);
+        while (scheduler_busy(w->scheduler))
+            step(w);
+        check_same(w, id, 0);
+        if (w->exact && ask.sampling.prompt_logprobs < 0) ck_assert_int_le(w->now[id].passes, 2);
+    }
+    ck_assert_int_gt(w->accepted, w->exact ? 100 : 0);
+    finish(w);
+    world_close(w);
+}
+END_TEST
+
+static const struct {
+    int budget, max_seqs, pool;
+    bool prefix_cache;
+    int64_t pace_us;
+} ways[] = {{BUDGET, REQUESTS, POOL, false, PACE_UNLIMITED},
+            {64, 16, 40, true, PACE_TWICE},
+            {17, 7, 12, false, PACE_UNLIMITED},
+            {5, 5, POOL, true, PACE_UNLIMITED},
+            {BUDGET, 16, 10, true, PACE_TWICE}};
+static const char *const dtypes[] = {"f32", "bf16", "int8"};
+
+static void begin_way(struct world *w, size_t way)
+{
+    w->prefix_cache = ways[way].prefix_cache;
+    w->pace_us = ways[way].pace_us;
+    begin(w, ways[way].budget, ways[way].max_seqs, ways[way].pool);
+}
+
+START_TEST(drafts_of_every_kind_change_nothing)
+{
+    struct world *w = world_open((uint64_t)_i, dtypes[_i % 3]);
+    run_alone(w);
+    for (size_t way = 0; way < sizeof ways / sizeof *ways; way++) {
+        begin_way(w, way);
+        for (int id = 0; id < w->n_requests; id++) {
+            struct sequence_request ask = w->asks[id];
+            draft_for(w, &ask, (enum draft_kind)below(DRAFT_KINDS));
+            add(w, &ask);
+            if (below(3) == 0) step(w);
+        }
+        finish(w);
+        for (int id = 0; id < w->n_requests; id++)
+            check_same(w, id, 0);
+    }
+    ck_assert_int_gt(w->accepted, w->exact ? 100 : 0);
+    world_close(w);
+}
+END_TEST
+
+START_TEST(a_replay_goes_on_with_its_draft)
+{
+    struct world *w = world_open(11, "f32");
+    run_alone(w);
+    for (int from = 1; from < 20; from += 1 + from / 2) {
+        bool in[REQUESTS] = {false};
+        begin(w, BUDGET, REQUESTS, POOL);
+        for (int id = 0; id < w->n_requests; id++) {
+            struct sequence_request ask = w->asks[id];
+            in[id] = from <= w->alone[id].n && from < ask.sampling.max_tokens && ask.sampling.prompt_logprobs < 0;
+            if (!in[id]) continue;
+            for (int i = 0; i < from; i++)
+                w->prompts[id][ask.n_tokens + i] = w->alone[id].tokens[i].token;
+            ask.n_tokens += from;
+            ask.n_generated = from;
+            draft_for(w, &ask, id % 2 ? RIGHT : WRONG_LATER);
+            if (id % 3 == 0) ask.n_draft = from < ask.n_draft ? from : ask.n_draft; // ends before the next token
+            add(w, &ask);
+        }
+        finish(w);
+        for (int id = 0; id < w->n_requests; id++)
+            if (in[id]) check_same(w, id, from);
+    }
+    ck_assert_int_gt(w->accepted, w->exact ? 20 : 0);
+    world_close(w);
+}
+END_TEST
+
+// As a drafter sends them: late, for tokens that the sequence has, and for sequences that have ended.
+START_TEST(drafts_may_come_between_any_passes)
+{
+    struct world *w = world_open((uint64_t)_i, dtypes[_i % 3]);
+    run_alone(w);
+    int refused = 0;
+    for (size_t way = 0; way < sizeof ways / sizeof *ways; way++) {
+        begin_way(w, way);
+        for (int id = 0; id < w->n_requests; id++)
+            add(w, &w->asks[id]);
+        while (scheduler_busy(w->scheduler)) {
+            for (int k = below(6); k > 0; k--) {
+                int32_t draft[DRAFT_MAX];
+                int id = below(w->n_requests), has = w->now[id].n, from = has - below(4) + (below(8) == 0);
+                int n = make_draft(w, id, from < 0 ? 0 : from, below(16), draft);
+                bool is_invalid = below(10) == 0;
+                if (is_invalid) draft[0] = w->vocab;
+                enum status status = scheduler_set_draft(w->scheduler, (uint64_t)id, from, draft, n);
+                bool ended = w->now[id].finish != SEQUENCE_GOES_ON;
+                ck_assert_int_eq(status, ended ? STATUS_NOT_FOUND : is_invalid ? STATUS_INVALID : STATUS_OK);
+                refused += status != STATUS_OK;
+            }
+            step(w);
+        }
+        finish(w);
+        for (int id = 0; id < w->n_requests; id++)
+            check_same(w, id, 0);
+    }
+    ck_assert_int_gt(w->accepted, w->exact ? 100 : 0);
+    ck_assert_int_gt(refused, 0);
+    world_close(w);
+}
+END_TEST
+
+// A prompt that continues with the tokens of a refused draft reuses no entries of the draft.
+START_TEST(refused_entries_are_not_in_the_prefix_cache)
+{
+    enum { PROMPT = 30, DRAFT = 40 };
+    struct world *w = world_open(5, "f32");
+    w->prefix_cache = true;
+    int32_t turn[PROMPT + DRAFT];
+    for (int i = 0; i < PROMPT + DRAFT; i++)
+        turn[i] = (7 * i + 1) % w->vocab;
+    struct sequence_request ask = {.id = 0, .tokens = turn, .n_tokens = PROMPT, .prompt_tokens = PROMPT};
+    sampling_defaults(&ask.sampling);
+    ask.sampling.ignore_eos = true;
+    ask.sampling.max_tokens = OUTPUT_MAX;
+    struct sequence_request next = ask;
+    next.id = 1;
+    next.n_tokens = next.prompt_tokens = PROMPT + DRAFT;
+    begin(w, BUDGET, 2, POOL);
+    add(w, &next);
+    step(w);
+    memcpy(w->alone, w->now, sizeof w->alone);
+    finish(w);
+    begin(w, BUDGET, 2, POOL);
+    ask.draft = turn + PROMPT;
+    ask.n_draft = DRAFT;
+    add(w, &ask);
+    step(w);
+    struct scheduler_load load = scheduler_get_load(w->scheduler);
+    ck_assert_int_eq(load.drafted, OUTPUT_MAX - 1);
+    ck_assert_int_eq(load.draft_accepted, 0);
+    ck_assert_int_eq(load.kv_blocks_free, POOL - 2); // of 70 entries that the pass computed 30 are left
+    ck_assert_int_eq(load.prompt_rows, PROMPT);
+    add(w, &next);
+    step(w);
+    load = scheduler_get_load(w->scheduler);
+    ck_assert_int_eq(load.reused_rows, 16);
+    if (w->exact) check_token(&w->alone[1].tokens[0], &w->now[1].tokens[0]);
+    scheduler_clear(w->scheduler);
+    finish(w);
+    world_close(w);
+}
+END_TEST
+
+// Draft rows get what prompts leave: the prompts of a bin that fills the pass are all completed by it.
+START_TEST(prompts_go_before_drafts)
+{
+    enum { N = 4 };
+    struct world *w = world_open(6, "f32");
+    begin(w, N * 16, N + 1, POOL);
+    for (int i = 0; i < N; i++) {
+        struct sequence_request ask = {.id = (uint64_t)i, .tokens = w->prompts[i], .n_tokens = 16, .prompt_tokens = 16};
+        sampling_defaults(&ask.sampling);
+        ask.sampling.max_tokens = 20;
+        ask.sampling.ignore_eos = true;
+        ask.draft = w->drafts[i];
+        ask.n_draft = 8;
+        ck_assert_int_eq(scheduler_add(w->scheduler, &ask), STATUS_OK);
+    }
+    step(w);
+    for (int i = 0; i < N; i++)
+        ck_assert_int_eq(w->now[i].n, 1);
+    ck_assert_int_eq(scheduler_get_load(w->scheduler).drafted, 0);
+    finish(w);
+    world_close(w);
+}
+END_TEST
+
+int main(int argc, char **argv)
+{
+    backend = argc > 1 ? argv[1] : "cpu";
+    bool is_cuda = strcmp(backend, "cuda") == 0;
+    if (is_cuda && !cuda_is_here()) return EXIT_SKIPPED;
+    Suite *suite = suite_create("drafts");
+    TCase *all = tcase_create("all");
+    tcase_set_timeout(all, 120);
+    tcase_add_test(all, a_right_draft_is_a_pass_for_all_its_tokens);
+    suite_add_tcase(suite, all);
+    TCase *tcase = tcase_create("bits");
+    tcase_set_timeout(tcase, 120);
+    tcase_add_loop_test(tcase, drafts_of_every_kind_change_nothing, 0, 3);
+    tcase_add_test(tcase, a_replay_goes_on_with_its_draft);
+    tcase_add_loop_test(tcase, drafts_may_come_between_any_passes, 0, 3);
+    tcase_add_test(tcase, refused_entries_are_not_in_the_prefix_cache);
+    tcase_add_test(tcase, prompts_go_before_drafts);
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run(runner, NULL, is_cuda ? "all" : NULL, CK_NORMAL); // the emulated GPU is slow
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? 1 : 0;
+}
