@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: Apache-2.0
+// The evidence of a scoring, the choice of a keep rate for a quality, the fit of a calibration, and its file.
+#include <check.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "bench/random.h"
+#include "speculator/calibration_fit.h"
+
+// --- evidence
+
+static struct evidence evidence_of(const float *const *steps, int n_steps, int n, bool ended)
+{
+    struct evidence_sums sums;
+    struct evidence evidence;
+    float *sum = mem_alloc_array((size_t)n, sizeof *sum);
+    evidence_begin(&sums, n, 0, 0);
+    for (int k = 0; k < n_steps; k++) {
+        evidence_add_step(&sums, sum, steps[k]);
+        for (int j = 0; j < n; j++)
+            sum[j] += steps[k][j];
+    }
+    evidence_finish(&sums, sum, n, ended, &evidence);
+    free(sum);
+    return evidence;
+}
+
+START_TEST(evidence_tells_peaks_from_even_importance)
+{
+    enum { N = 400 };
+    float even[N], peak[N], other[N];
+    for (int j = 0; j < N; j++) {
+        even[j] = 0.01F;
+        peak[j] = j < 8 ? 1 : 0;
+        other[j] = j >= 200 && j < 208 ? 1 : 0;
+    }
+    struct evidence flat = evidence_of((const float *[]){even, even}, 2, N, false);
+    struct evidence sharp = evidence_of((const float *[]){peak, peak}, 2, N, true);
+    struct evidence split = evidence_of((const float *[]){peak, other}, 2, N, true);
+    ck_assert_double_eq_tol(flat.entropy, 1, 1e-6);
+    for (int r = 0; r < QUALITY_RATES - 1; r++) {
+        ck_assert_double_eq_tol(flat.coverage[r], quality_rates[r], 1e-6);
+        ck_assert_double_eq_tol(sharp.coverage[r], 1, 1e-6);
+    }
+    ck_assert_double_lt(sharp.entropy, 0.4);
+    ck_assert_double_eq_tol(sharp.agreement, 1, 1e-6);
+    ck_assert_double_eq_tol(split.agreement, 0, 1e-6);
+    ck_assert(sharp.ended == 1 && flat.ended == 0 && !flat.has_margins);
+}
+END_TEST
+
+START_TEST(evidence_leaves_out_the_tail_and_bos)
+{
+    enum { N = 100 };
+    struct evidence_sums sums;
+    struct evidence evidence;
+    float importance[N];
+    for (int j = 0; j < N; j++)
+        importance[j] = j < 13 || j >= 75 ? 1000 : 0.5F;
+    evidence_begin(&sums, N, 13, 25);
+    evidence_add_margin(&sums, 3);
+    evidence_add_margin(&sums, (double)INFINITY);
+    evidence_finish(&sums, importance, N, false, &evidence);
+    ck_assert_double_eq_tol(evidence.entropy, 1, 1e-6);
+    ck_assert(evidence.has_margins && evidence.margin == 6.5 && evidence.margin_least == 3);
+    evidence_begin(&sums, 5, 13, 1); // shorter than what does not count
+    evidence_finish(&sums, importance, 5, false, &evidence);
+    ck_assert(evidence.coverage[0] == 0 && evidence.entropy == 0 && evidence.tokens == 5);
+}
+END_TEST
+
+// --- the fit
+
+enum { DOCUMENTS = 2400 };
+
+// Group 0 needs few tokens, group 1 nearly all; the evidence shows it, with noise.
+static struct fit_document document_make(struct random_source *r, int number)
+{
+    struct fit_document d = {.group = number / 2 % 2, .counts = number % 17 != 0};
+    double spread = (d.group ? 0.75 : 0.25) + 0.2 * (random_unit(r) - 0.5);
+    double needed = (d.group ? 0.75 : 0.12) + 0.15 * (random_unit(r) - 0.5);
+    d.evidence = (struct evidence){.tokens = 500 + random_below(r, 1000),
+                                   .entropy = spread,
+                                   .agreement = 1 - spread,
+                                   .ended = 1,
+                                   .has_margins = true,
+                                   .margin = 10 * (1 - spread),
+                                   .margin_least = 5 * (1 - spread)};
+    for (int k = 0; k < QUALITY_RATES - 1; k++) {
+        d.evidence.coverage[k] = 1 - spread * (1 - quality_rates[k]);
+        d.right[k] = quality_rates[k] >= needed;
+    }
+    return d;
+}
+
+static struct fit_document *documents_make(uint64_t seed)
+{
+    struct fit_document *documents = mem_alloc_array(DOCUMENTS, sizeof *documents);
+    struct random_source r = random_stream(seed, 0);
+    for (int i = 0; i < DOCUMENTS; i++)
+        documents[i] = document_make(&r, i);
+    return documents;
+}
+
+static struct calibration calibration_make(void)
+{
+    struct calibration calibration = {.main = {1, 2},
+                                      .speculator = {3, 2},
+                                      .look_ahead = 8,
+                                      .chunk_tokens = 32,
+                                      .pool_window = 13,
+                                      .tail_tokens = 128};
+    struct fit_document *documents = documents_make(1);
+    ck_assert_int_eq(calibration_fit(documents, DOCUMENTS, 2, &calibration), STATUS_OK);
+    free(documents);
+    return calibration;
+}
+
+START_TEST(the_fit_reaches_the_quality_in_every_group_and_prunes_what_can_be)
+{
+    struct calibration calibration = calibration_make();
+    struct fit_document *unseen = documents_make(2);
+    for (int margins = 0; margins < 2; margins++) {
+        for (int i = 0; i < DOCUMENTS; i++)
+            unseen[i].evidence.has_margins = margins;
+        for (int t = 0; t < QUALITY_TARGETS; t++) {
+            const double q = quality_targets[t];
+            struct fit_outcome all = calibration_measure(&calibration, unseen, DOCUMENTS, 2, -1, q);
+            ck_assert_msg(all.loss_worst <= 1.5 * (1 - q) + 0.01, "quality %g: loss %g", q, all.loss_worst);
+        }
+        struct fit_outcome easy = calibration_measure(&calibration, unseen, DOCUMENTS, 2, 0, 0.98);
+        struct fit_outcome hard = calibration_measure(&calibration, unseen, DOCUMENTS, 2, 1, 0.98);
+        ck_assert_double_lt(easy.kept, 0.35);
+        ck_assert_double_gt(hard.kept, 0.9);
+    }
+    free(unseen);
+}
+END_TEST
+
+START_TEST(the_fit_is_the_same_each_time)
+{
+    struct calibration first = calibration_make(), again = calibration_make();
+    ck_assert_uint_eq(calibration_fingerprint(&first), calibration_fingerprint(&again));
+    again.fits[1].weights[3] += 1e-6;
+    ck_assert_uint_ne(calibration_fingerprint(&first), calibration_fingerprint(&again));
+}
+END_TEST
+
+START_TEST(too_few_documents_are_refused_and_keep_everything_at_a_high_quality)
+{
+    struct calibration calibration = {.look_ahead = 8};
+    struct fit_document *documents = documents_make(1);
+    ck_assert_int_eq(calibration_fit(documents, 19, 2, &calibration), STATUS_INVALID);
+    ck_assert(strstr(status_message(), "at least 20 are needed"));
+    ck_assert_int_eq(calibration_fit(documents, 60, 2, &calibration), STATUS_OK);
+    struct rate_choice choice = calibration_choose(&calibration, &documents[0].evidence, 0.99);
+    ck_assert(choice.rate == 1 && choice.reason == RATE_UNSURE);
+    free(documents);
+}
+END_TEST
+
+// --- the choice
+
+START_TEST(a_higher_quality_never_keeps_less)
+{
+    struct calibration calibration = calibration_make();
+    struct fit_document *documents = documents_make(3);
+    for (int i = 0; i < DOCUMENTS; i += 7) {
+        double before = 0;
+        for (double quality = 0.01; quality < 1.005; quality += 0.01) {
+            struct rate_choice choice = calibration_choose(&calibration, &documents[i].evidence, fmin(quality, 1));
+            ck_assert_double_ge(choice.rate, before);
+            before = choice.rate;
+        }
+        ck_assert_double_eq(before, 1);
+    }
+    free(documents);
+}
+END_TEST
+
+START_TEST(evidence_out_of_range_keeps_everything)
+{
+    struct calibration calibration = calibration_make();
+    struct fit_document *documents = documents_make(1);
+    struct evidence known = documents[0].evidence, longer = known, nothing = known;
+    ck_assert_double_lt(calibration_choose(&calibration, &known, 0.5).rate, 1);
+    longer.tokens = 100000;
+    nothing.entropy = (double)NAN;
+    const struct rate_choice far = calibration_choose(&calibration, &longer, 0.5);
+    const struct rate_choice odd = calibration_choose(&calibration, &nothing, 0.5);
+    ck_assert(far.rate == 1 && far.reason == RATE_UNSURE && odd.rate == 1 && odd.reason == RATE_UNSURE);
+    ck_assert(calibration_choose(&calibration, &known, 1).rate == 1);
+    free(documents);
+}
+END_TEST
+
+START_TEST(only_the_options_of_the_calibration_are_covered)
+{
+    struct calibration calibration = calibration_make();
+    struct prefill prefill = {.look_ahead = 8, .chunk_tokens = 32, .pool_window = 13};
+    ck_assert(calibration_covers(&calibration, &prefill, 1000, 128) &&
+              calibration_covers(&calibration, &prefill, 100, 25));
+    ck_assert(!calibration_covers(&calibration, &prefill, 1000, 64));
+    prefill.look_ahead = 4;
+    ck_assert(!calibration_covers(&calibration, &prefill, 1000, 128));
+    prefill = (struct prefill){.look_ahead = 8, .chunk_tokens = 32, .pool_window = 13, .paper_exact = true};
+    ck_assert(!calibration_covers(&calibration, &prefill, 1000, 128));
+}
+END_TEST
+
+// --- the file
+
+START_TEST(the_file_gives_the_same_calibration)
+{
+    struct calibration calibration = calibration_make(), read;
+    json_t *object = calibration_to_json(&calibration);
+    char *text = json_dumps(object, JSON_REAL_PRECISION(17));
+    json_t *again = json_loads(text, 0, NULL);
+    ck_assert_msg(calibration_from_json("file", again, &read) == STATUS_OK, "%s", status_message());
+    ck_assert_uint_eq(calibration_fingerprint(&read), calibration_fingerprint(&calibration));
+    json_decref(object);
+    json_decref(again);
+    free(text);
+}
+END_TEST
+
+static const struct wrong_case {
+    const char *key, *value, *sentence;
+} wrong_cases[] = {
+    {"version", "2", "version 2: this program reads version 1"},
+    {"version", "\"1\"", "version is a string"},
+    {"main", "null", "main is missing"},
+    {"main", "{\"model\":\"12\",\"tokenizer\":\"0000000000000002\"}", "16 hexadecimal digits"},
+    {"speculator", "[]", "speculator is an array"},
+    {"options", "{\"look_ahead\":0}", "look_ahead is 0"},
+    {"rates", "[0.1]", "rates has 1 numbers: must be 7"},
+    {"targets", "[0.5,0.7,0.8,0.9,0.95,0.97,0.98,0.99,0.999]", "targets[8] is 0.999"},
+    {"low", "[0,0,0,0,0,0,1e300]", "low[6]: must be a number of at most"},
+    {"high", "[0,0,0,0,0,0,null]", "high[6]"},
+    {"fits", "[{}]", "must be a list of two"},
+    {"fits", "[{\"weights\":[0,-1,0,0,0,0,0,0,0,0],\"thresholds\":[0,0,0,0,0,0,0,0,0]},{}]", "must not be negative"},
+    {"fits", "[{\"weights\":[0,1,0,0,0,0,0,0,0,0],\"thresholds\":[0,0,null,0,0,0,0,0,0]},{}]",
+     "must not be below the one before"},
+};
+
+START_TEST(wrong_files_are_refused_with_a_sentence)
+{
+    const struct wrong_case *c = &wrong_cases[_i];
+    struct calibration calibration = calibration_make(), read;
+    json_t *object = calibration_to_json(&calibration);
+    json_object_set_new(object, c->key, json_loads(c->value, JSON_DECODE_ANY, NULL));
+    ck_assert_int_eq(calibration_from_json("file", object, &read), STATUS_DATA);
+    ck_assert_msg(strstr(status_message(), c->sentence) && strstr(status_message(), "file"), "%s", status_message());
+    json_decref(object);
+}
+END_TEST
+
+START_TEST(a_calibration_of_another_speculator_is_refused)
+{
+    struct calibration calibration = calibration_make();
+    ck_assert_int_eq(calibration_check(&calibration, "dir", &(struct calibration_model){3, 2}), STATUS_OK);
+    ck_assert_int_eq(calibration_check(&calibration, "dir", &(struct calibration_model){4, 2}), STATUS_DATA);
+    ck_assert_msg(strstr(status_message(), "dir/calibration.json: made for a speculator with fingerprint "
+                                           "0000000000000003, this one has 0000000000000004"),
+                  "%s", status_message());
+    ck_assert_int_eq(calibration_read("/nowhere", &calibration), STATUS_NOT_FOUND);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("calibration");
+    TCase *all = tcase_create("all");
+    tcase_set_timeout(all, 60);
+    tcase_add_test(all, evidence_tells_peaks_from_even_importance);
+    tcase_add_test(all, evidence_leaves_out_the_tail_and_bos);
+    tcase_add_test(all, the_fit_reaches_the_quality_in_every_group_and_prunes_what_can_be);
+    tcase_add_test(all, the_fit_is_the_same_each_time);
+    tcase_add_test(all, too_few_documents_are_refused_and_keep_everything_at_a_high_quality);
+    tcase_add_test(all, a_higher_quality_never_keeps_less);
+    tcase_add_test(all, evidence_out_of_range_keeps_everything);
+    tcase_add_test(all, only_the_options_of_the_calibration_are_covered);
+    tcase_add_test(all, the_file_gives_the_same_calibration);
+    tcase_add_loop_test(all, wrong_files_are_refused_with_a_sentence, 0,
+                        (int)(sizeof wrong_cases / sizeof *wrong_cases));
+    tcase_add_test(all, a_calibration_of_another_speculator_is_refused);
+    suite_add_tcase(suite, all);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
