@@ -80,13 +80,14 @@ static bool ids_are_valid(const int32_t *ids, int n, int vocab)
     return true;
 }
 
-// Each range is in the prompt and behind the one before.
+// Each range is in the prompt and shares no token with one before.
 static bool ranges_are_valid(const struct sequence_request *r)
 {
     for (int i = 0; i < r->n_kept_ranges; i++) {
         if (r->kept[i].first < 0 || r->kept[i].last >= r->prompt_tokens || r->kept[i].first > r->kept[i].last)
             return false;
-        if (i && r->kept[i].first <= r->kept[i - 1].last) return false;
+        for (int k = 0; k < i; k++)
+            if (r->kept[i].first <= r->kept[k].last && r->kept[k].first <= r->kept[i].last) return false;
     }
     return true;
 }

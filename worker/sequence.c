@@ -37,20 +37,38 @@ static enum status check_counts(const struct sequence_request *r)
     return STATUS_OK;
 }
 
-static enum status check_kept(const struct sequence_request *r)
+static int range_compare(const void *left, const void *right)
 {
-    int64_t count = 0, after = 0; // the smallest index at which the next range may start
-    for (int i = 0; i < r->n_kept_ranges; i++) {
-        struct token_range range = r->kept[i];
-        if (range.first < after || range.last < range.first || range.last >= r->prompt_tokens) {
+    const struct token_range *a = left, *b = right;
+    return (a->first > b->first) - (a->first < b->first);
+}
+
+// Ranges in ascending order; adds up their tokens.
+static enum status check_ranges(const struct token_range *ranges, int n, int prompt_tokens, int64_t *count_p)
+{
+    int64_t after = 0; // the smallest index at which the next range may start
+    for (int i = 0; i < n; i++) {
+        struct token_range range = ranges[i];
+        if (range.first < after || range.last < range.first || range.last >= prompt_tokens) {
             return status_fail(STATUS_INVALID,
-                               "kept range %u..%u: ranges must ascend without overlap within a prompt of %d tokens",
-                               (unsigned)range.first, (unsigned)range.last, r->prompt_tokens);
+                               "kept range %u..%u: ranges must not overlap and lie within a prompt of %d tokens",
+                               (unsigned)range.first, (unsigned)range.last, prompt_tokens);
         }
-        count += (int64_t)range.last - range.first + 1;
+        *count_p += (int64_t)range.last - range.first + 1;
         after = (int64_t)range.last + 1;
     }
-    if (r->n_kept_ranges == 0) count = r->prompt_tokens;
+    return STATUS_OK;
+}
+
+// Ranges may come in any order: that of the rows.
+static enum status check_kept(const struct sequence_request *r)
+{
+    int64_t count = r->n_kept_ranges ? 0 : r->prompt_tokens;
+    struct token_range *sorted = mem_copy(r->kept, (size_t)r->n_kept_ranges * sizeof *sorted);
+    qsort(sorted, (size_t)r->n_kept_ranges, sizeof *sorted, range_compare);
+    enum status status = check_ranges(sorted, r->n_kept_ranges, r->prompt_tokens, &count);
+    free(sorted);
+    TRY(status);
     if (count != r->n_tokens - r->n_generated) {
         return status_fail(STATUS_INVALID, "%d prompt tokens were sent for %lld kept tokens",
                            r->n_tokens - r->n_generated, (long long)count);

@@ -22,7 +22,8 @@ struct sequence_request {
     uint64_t id;           // unique among the scheduler's sequences
     const int32_t *tokens; // [n_tokens] kept prompt tokens, then tokens generated before a replay
     int n_tokens, n_generated;
-    const struct token_range *kept; // [n_kept_ranges] the kept tokens' places in the prompt; none: all tokens are kept
+    const struct token_range *kept; // [n_kept_ranges] the kept tokens' places in the prompt, in the order of the
+                                    // rows; none: all tokens are kept
     int n_kept_ranges;
     int prompt_tokens;          // n, the length of the whole prompt: generated token r has position n + r
     struct sampling sampling;   // max_tokens and min_tokens count from the first generated token, also in a replay
