@@ -18,10 +18,12 @@
 #include "base/mem.h"
 #include "bench/probe_loops.h"
 
-// Bytes that all threads stream together: several times any last-level cache of a few cores, and always read in the
-// same direction, so that no byte is still cached when it is read again.
-#define STREAM_BYTES ((size_t)256 << 20)
-#define CHUNK_BYTES  ((size_t)1 << 20) // read between two readings of the clock
+// Bytes that all threads stream together, always in the same direction, so that no byte is still cached when it is read
+// again: twice the last-level cache within these limits. A virtual machine sees the cache of its whole host, of which
+// it has a share; on a host with 480 MiB, 512 MiB stream as slowly as 3 GiB.
+#define STREAM_MIN_BYTES ((size_t)256 << 20)
+#define STREAM_MAX_BYTES ((size_t)512 << 20)
+#define CHUNK_BYTES      ((size_t)1 << 20) // read between two readings of the clock
 
 struct probe {
     int fd;
@@ -31,7 +33,7 @@ struct probe {
 };
 
 struct probe_rates {
-    double gflops, gbytes_per_s;
+    double gflops, gbytes_per_s[2]; // of memory without and with software prefetch
 };
 
 // ---- in the child ---------------------------------------------------------------------------------------------------
@@ -71,21 +73,22 @@ static double member_measure_arithmetic(struct probe_member *me)
     return (double)turns * team->loop->operations / (double)(now - from) * 1e6;
 }
 
-// The same for bytes per second.
-static double member_measure_memory(struct probe_member *me)
+// The same for bytes per second, for half of the duration.
+static double member_measure_memory(struct probe_member *me, bool prefetch)
 {
     const struct probe_team *team = me->team;
     char *mine = team->memory + (size_t)me->index * team->thread_bytes;
-    if (!team->touched) memset(mine, me->index + 1, team->thread_bytes); // by the reading thread, for NUMA placement
+    if (!team->touched && !prefetch) // by the reading thread, for NUMA placement
+        memset(mine, me->index + 1, team->thread_bytes);
     pthread_barrier_wait(&me->team->start);
     size_t at = 0, bytes = 0;
     int64_t from = clock_now_us(), now;
     do {
-        me->result ^= team->stream(mine + at, CHUNK_BYTES);
+        me->result ^= team->stream(mine + at, CHUNK_BYTES, prefetch);
         bytes += CHUNK_BYTES;
         at = at + CHUNK_BYTES < team->thread_bytes ? at + CHUNK_BYTES : 0;
         now = clock_now_us();
-    } while (now - from < team->duration_ms * (int64_t)1000);
+    } while (now - from < team->duration_ms * (int64_t)500);
     return (double)bytes / (double)(now - from) * 1e6;
 }
 
@@ -93,7 +96,8 @@ static void *member_run(void *argument)
 {
     struct probe_member *me = argument;
     me->rates.gflops = member_measure_arithmetic(me) / 1e9;
-    me->rates.gbytes_per_s = member_measure_memory(me) / 1e9;
+    for (int prefetch = 0; prefetch < 2; prefetch++)
+        me->rates.gbytes_per_s[prefetch] = member_measure_memory(me, prefetch) / 1e9;
     return NULL;
 }
 
@@ -112,7 +116,8 @@ static struct probe_rates team_measure(struct probe_team *team, enum probe_type 
     for (int i = 0; i < team->threads; i++) {
         pthread_join(members[i].thread, NULL);
         sum.gflops += members[i].rates.gflops;
-        sum.gbytes_per_s += members[i].rates.gbytes_per_s;
+        for (int prefetch = 0; prefetch < 2; prefetch++)
+            sum.gbytes_per_s[prefetch] += members[i].rates.gbytes_per_s[prefetch];
         result_sink = members[i].result;
     }
     team->touched = true;
@@ -120,10 +125,17 @@ static struct probe_rates team_measure(struct probe_team *team, enum probe_type 
     return sum;
 }
 
+static size_t stream_bytes(void)
+{
+    long cache = sysconf(_SC_LEVEL3_CACHE_SIZE); // 0 or -1: unknown
+    size_t bytes = cache > 0 ? 2 * (size_t)cache : 0;
+    return bytes < STREAM_MIN_BYTES ? STREAM_MIN_BYTES : bytes < STREAM_MAX_BYTES ? bytes : STREAM_MAX_BYTES;
+}
+
 static _Noreturn void child_run(int fd, int threads, int duration_ms)
 {
     struct probe_team team = {.threads = threads, .duration_ms = duration_ms, .stream = probe_stream_best()};
-    team.thread_bytes = (STREAM_BYTES / (size_t)threads / CHUNK_BYTES + 1) * CHUNK_BYTES;
+    team.thread_bytes = (stream_bytes() / (size_t)threads / CHUNK_BYTES + 1) * CHUNK_BYTES;
     pthread_barrier_init(&team.start, NULL, (unsigned)threads);
     team.memory =
         mmap(NULL, team.thread_bytes * (size_t)threads, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -198,6 +210,8 @@ enum status probe_read(struct probe *p, enum probe_type type, struct probe_readi
     if (send(p->fd, &wanted, sizeof wanted, MSG_NOSIGNAL) != (ssize_t)sizeof wanted ||
         recv(p->fd, &rates, sizeof rates, MSG_WAITALL) != (ssize_t)sizeof rates)
         return status_fail(STATUS_INTERNAL, "the machine probe exited: is there too little memory or a thread limit?");
-    *reading_p = (struct probe_reading){rates.gflops, rates.gbytes_per_s, probe_loop_best(type)->instruction};
+    const double *memory = rates.gbytes_per_s;
+    *reading_p = (struct probe_reading){rates.gflops, memory[0] > memory[1] ? memory[0] : memory[1],
+                                        probe_loop_best(type)->instruction};
     return STATUS_OK;
 }

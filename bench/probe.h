@@ -17,7 +17,7 @@ struct probe;
 
 struct probe_reading {
     double gflops;           // 10^9 multiplications and additions per second; of integers for int8
-    double gbytes_per_s;     // 10^9 bytes per second read from memory, not from a cache
+    double gbytes_per_s;     // 10^9 bytes per second read from memory, not from a cache, in the faster of two ways
     const char *instruction; // used for the arithmetic, such as "vdpbf16ps zmm"
 };
 

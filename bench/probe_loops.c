@@ -3,7 +3,6 @@
 // no memory.
 #include "bench/probe_loops.h"
 
-#include <stdbool.h>
 #include <string.h>
 
 #if defined(__x86_64__)
@@ -189,34 +188,42 @@ const struct probe_loop *probe_loop_best(enum probe_type type)
 // One body, compiled for each vector width.
 typedef uint64_t vec_words __attribute__((vector_size(64), aligned(64)));
 
-static inline __attribute__((always_inline)) uint64_t stream_xor(const void *data, size_t bytes)
+enum { STREAM_STEP = 1024, STREAM_AHEAD = 2048 }; // bytes; the distance of the AMX gemm
+
+static inline __attribute__((always_inline)) uint64_t stream_xor(const void *data, size_t bytes, bool prefetch)
 {
-    const vec_words *from = data;
-    vec_words a = from[0], b = from[1], c = from[2], d = from[3];
-    for (size_t i = 4; i + 4 <= bytes / sizeof *from; i += 4) {
-        a ^= from[i];
-        b ^= from[i + 1];
-        c ^= from[i + 2];
-        d ^= from[i + 3];
+    vec_words a = {0}, b = a, c = a, d = a;
+    for (const char *at = data, *end = at + bytes; at < end; at += STREAM_STEP) {
+        for (int i = 0; prefetch && i < STREAM_STEP; i += 64)
+            __builtin_prefetch(at + STREAM_AHEAD + i, 0, 3);
+        const vec_words *from = (const vec_words *)(const void *)at;
+#pragma GCC unroll 4
+        for (size_t i = 0; i < STREAM_STEP / sizeof *from; i += 4) {
+            a ^= from[i];
+            b ^= from[i + 1];
+            c ^= from[i + 2];
+            d ^= from[i + 3];
+        }
     }
     a ^= b ^ c ^ d;
     return a[0] ^ a[1] ^ a[2] ^ a[3] ^ a[4] ^ a[5] ^ a[6] ^ a[7];
 }
 
-static uint64_t plain_stream(const void *data, size_t bytes)
+static uint64_t plain_stream(const void *data, size_t bytes, bool prefetch)
 {
-    return stream_xor(data, bytes);
+    return prefetch ? stream_xor(data, bytes, true) : stream_xor(data, bytes, false);
 }
 
 #if defined(__x86_64__)
-FOR_CPU("avx2") static uint64_t avx2_stream(const void *data, size_t bytes)
+FOR_CPU("avx2") static uint64_t avx2_stream(const void *data, size_t bytes, bool prefetch)
 {
-    return stream_xor(data, bytes);
+    return prefetch ? stream_xor(data, bytes, true) : stream_xor(data, bytes, false);
 }
 
-FOR_CPU("avx512f,prefer-vector-width=512") static uint64_t avx512_stream(const void *data, size_t bytes)
+FOR_CPU("avx512f,prefer-vector-width=512")
+static uint64_t avx512_stream(const void *data, size_t bytes, bool prefetch)
 {
-    return stream_xor(data, bytes);
+    return prefetch ? stream_xor(data, bytes, true) : stream_xor(data, bytes, false);
 }
 #endif
 

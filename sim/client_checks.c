@@ -36,12 +36,30 @@ static void check_estimate(struct client *client)
         client_fail(client, "the time until its first token is estimated as infinite or negative");
 }
 
+// Whether an attached worker group has a context for the request.
+static bool has_context(const struct world *w, const struct request *r)
+{
+    int64_t context = (int64_t)r->spec.n_tokens + r->spec.sampling.max_tokens;
+    for (const struct core_node *node = core_first_node(sim_router_core(w->router)); node; node = core_node_next(node))
+        if (node->hello.role == NODE_WORKER && context <= node->hello.context_tokens) return true;
+    return false;
+}
+
+// Worker groups that left may come back.
+static bool in_grace(const struct client *client)
+{
+    int64_t gone_us = sim_router_core(client->w->router)->workers_gone_us; // 0: none left
+    return gone_us && client->w->now_us <= gone_us + client_options(client)->worker_grace_ms * 1000;
+}
+
 // What the core admits has a place in the queue, and a deadline that a node can meet.
 static void check_admitted(struct client *client)
 {
     const struct request *r = client->r;
     if (queue_is_full(client, r)) client_fail(client, "admitted though the queue is full");
     if (r->spec.ttft_deadline_us <= client->w->now_us) client_fail(client, "admitted though its deadline had passed");
+    if (!r->spec.score_only && !has_context(client->w, r) && !in_grace(client))
+        client_fail(client, "admitted though no worker group has a context for it");
     if (r->skip == SKIP_NONE || r->spec.ttft_deadline_us == INT64_MAX) return;
     double left_us = (double)(r->spec.ttft_deadline_us - client->w->now_us);
     double us = least_us(sim_router_core(client->w->router), r);
@@ -266,6 +284,23 @@ static void places_check(struct client *client, const struct request *r, const c
         world_fail(client->w, "request %" PRId64 ": must have '%s': %s", client->plan->id, expected, message);
 }
 
+// The sentence says rightly whether nodes of the role are attached.
+static void attached_check(struct client *client, const char *message)
+{
+    static const char *const names[NODE_ROLES] = {[NODE_SPECULATOR] = "speculator", [NODE_WORKER] = "worker group"};
+    const struct core *c = sim_router_core(client->w->router);
+    bool attached[NODE_ROLES] = {false};
+    for (const struct core_node *node = core_first_node(c); node; node = core_node_next(node))
+        attached[node->hello.role] = true;
+    for (int role = 0; role < NODE_ROLES; role++) {
+        char none[64], busy[64];
+        snprintf(none, sizeof none, "no %s is attached", names[role]);
+        snprintf(busy, sizeof busy, "every attached %s is", names[role]);
+        if (strstr(message, attached[role] ? none : busy))
+            world_fail(client->w, "request %" PRId64 ": not so: %s", client->plan->id, message);
+    }
+}
+
 // No request is refused that could have been served.
 static void error_check(struct client *client, const struct request *r, enum status status, const char *message)
 {
@@ -281,11 +316,14 @@ static void error_check(struct client *client, const struct request *r, enum sta
         if (!client->plan->request.deadline_us) client_fail(client, "missed a deadline that it does not have");
         break;
     case STATUS_OUT_OF_RANGE:
+        if (strstr(message, "more KV blocks") && !has_context(client->w, r))
+            client_fail(client, "refused for lack of KV blocks, though no worker group has a context for it");
         if (!scored && could_hold(client->w, r) && !queue_is_full(client, r))
             world_fail(client->w, "request %" PRId64 ": refused, though a worker group can hold it: %s",
                        client->plan->id, message);
         break;
     case STATUS_UNAVAILABLE:
+        attached_check(client, message);
         if (sim_router_drains(client->w->router)) break;
         if (!scored && client->submitted_us < client->w->now_us &&
             client->w->now_us <

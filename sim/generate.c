@@ -94,7 +94,7 @@ static void draw_node(struct swarm *g, int role, int id, const struct scenario_n
         node.row_ns = scaled(g, 500, role ? 100000 : 20000);
         node.pair_ps = scaled(g, 1, 20000);
         node.noise_percent = one_in(g, 2) ? 0 : scaled(g, 1, 40);
-        if (role && one_in(g, 4)) node.sample_us = scaled(g, 10, 2000);
+        if (role && one_in(g, 4)) node.sample_us = scaled(g, 10, 20000);
         if (one_in(g, 3)) node.itl_target_ms = one_in(g, 2) ? -1 : scaled(g, 1, 1000);
     }
     scenario_add_node(g->s, node);
@@ -102,7 +102,7 @@ static void draw_node(struct swarm *g, int role, int id, const struct scenario_n
 
 static void draw_nodes(struct swarm *g)
 {
-    int n_workers = (int)scaled(g, 1, 6), n_speculators = one_in(g, 3) ? 0 : (int)scaled(g, 1, 4);
+    int n_workers = one_in(g, 60) ? 70 : (int)scaled(g, 1, 6), n_speculators = one_in(g, 3) ? 0 : (int)scaled(g, 1, 4);
     for (int i = 0; i < n_workers; i++)
         draw_node(g, 1, i, i ? &g->s->nodes[0] : NULL);
     for (int i = 0; i < n_speculators; i++)

@@ -53,6 +53,23 @@ EQUIVALENT = {
         "speculators send no ranges that touch (cluster.proto)",
     ("engine/batch_builder.c", "statement dropped", "b->row_start[0] = 0;"): "it is zero from the start",
     ("worker/sequence_queue.c", "statement dropped", "s->next = NULL;"): "new sequences are all zeros",
+    ("engine/block_manager.c", "< to <=", "while (manager->n_buckets < (uint32_t)n_blocks)"):
+        "it may make a hash table twice as large",
+    ("engine/prefix_cache.c", "&& to ||",
+     "if (match->n_blocks && block_manager_chain(manager, match->last_block) != match->chain)"):
+        "blocks that were found before are looked up again, with the same result",
+    ("router/sched/cost.c", "<= to <", "if (!valid || gain <= best_gain) continue;"):
+        "subsets with equal gains differ by terms that are zero",
+    ("router/sched/prefix_chain.c", "< to <=", "for (int k = 0; k < n_kept && row < n * PREFIX_BLOCK; k++) {"):
+        "the ranges have the rows of all blocks: the second condition ends the loop first",
+    ("router/sched/prefix_chain.c", "&& to ||", "for (int k = 0; k < n_kept && row < n * PREFIX_BLOCK; k++) {"):
+        "behind the last block the body does nothing",
+    ("router/sched/prefix_groups.c", "statement dropped", "if (!*blocks_p) return NULL;"):
+        "no blocks pay for no request, so the next search finds none",
+    ("router/sched/request_list.c", "statement dropped", "r->prev = r->next = NULL;"):
+        "both are set again when it joins a list, and are not read before",
+    ("worker/sequence.c", "statement dropped", "s->sampling.grammar.text = NULL; // the matcher will have it"):
+        "nothing reads the text of a sequence's grammar",
 }
 
 # Comparisons of which the equal case changes nothing: a minimum or maximum of equal values, and equal random weights of

@@ -180,12 +180,19 @@ static const char *rows_check(const struct group_oracle *o, const struct schedul
         if (stands && !before->is_prompt) return "a decoding sequence had no row in a pass";
         if (stands && before->is_prompt && !is_full) return "a prompt had no row in a pass that had room";
         if (!before->is_prompt) continue;
+        for (int k = 0; k < i && !stands && first && first->pending > s->limits.token_budget; k++) {
+            const struct sequence *earlier = find_running(s, o->running[k].id);
+            bool is_same = o->running[k].is_prompt && o->running[k].pending == before->pending;
+            if (is_same && earlier && !earlier->pass_rows) return "of two equal prompts the later one advanced";
+        }
         if (first && before->pending < first->pending) {
             others++;
             advanced += !stands;
         }
         if (!first) first = before;
     }
+    for (int i = 0; first && i < o->n_queue; i++)
+        others += o->queue[i].starts && o->queue[i].pending < first->pending;
     int rows = s->limits.token_budget - o->decodes;
     return others && !advanced && rows >= 4 && first->pending > rows ? "short prompts wait behind a long one" : NULL;
 }

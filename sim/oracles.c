@@ -165,6 +165,7 @@ static void check_status(struct world *w, const struct core *c)
           status.draining == sim_router_drains(w->router));
     HOLDS(status.running == running && status.waiting + running == (int)in_router);
     HOLDS(t->kept_tokens <= t->prompt_tokens);
+    HOLDS(c->speeds[NODE_SPECULATOR].updated_us == c->speeds[NODE_WORKER].updated_us);
     for (int role = 0; role < 2; role++) {
         HOLDS(estimate_pool(&c->view, (enum node_role)role).work_us >= 0);
         const struct bin_totals *bins = role ? &status.prefill_bins : &status.score_bins;

@@ -9,6 +9,8 @@
 #include "sim/node.h"
 #include "sim/oracle_fair.h"
 
+enum { OPTIONS_BYTES = 1024 };
+
 static int blocks_max(const struct request *r, int n_tokens)
 {
     return kv_blocks_for(n_tokens + r->spec.sampling.max_tokens);
@@ -27,6 +29,13 @@ static void rows_check(struct client *client, struct prefix_set *prefixes, const
                    r->account.rows, rows - KV_BLOCK_TOKENS * cached);
     prefixes->blocks_placed += n;
     prefix_set_add(prefixes, blocks, n);
+}
+
+// Five bytes for each number that the message has of the request, 14 for each range, and those of the options.
+static int64_t bytes_most(const Forepack__Cluster__V1__Sequence *sequence)
+{
+    return OPTIONS_BYTES + 5 * (int64_t)(sequence->n_token_ids + sequence->n_penalty_ids) +
+           14 * (int64_t)sequence->n_kept;
 }
 
 // Returns the bytes that the request was expected to take in the message.
@@ -63,8 +72,15 @@ void placement_sent(struct world *w, struct sim_node *node, struct prefix_set *p
     int64_t expected = 64;
     if (w->scenario->load) return; // the router's record of a large cache is shorter than the cache
     if (message->kind_case == FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_PREFILL_BIN) {
-        for (size_t i = 0; i < message->prefill_bin->n_sequences; i++)
-            expected += request_sent(w, node, prefixes, message->prefill_bin->sequences[i]->request);
+        for (size_t i = 0; i < message->prefill_bin->n_sequences; i++) {
+            const Forepack__Cluster__V1__Sequence *sequence = message->prefill_bin->sequences[i];
+            int64_t of_request = request_sent(w, node, prefixes, sequence->request);
+            if (of_request < bytes_most(sequence))
+                world_fail(w, "request %llu was expected to take %lld bytes of a bin, its numbers may take %lld",
+                           (unsigned long long)sequence->request, (long long)of_request,
+                           (long long)bytes_most(sequence));
+            expected += of_request;
+        }
     } else if (message->kind_case == FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_SCORE_BIN) {
         for (size_t i = 0; i < message->score_bin->n_items; i++)
             expected += request_sent(w, node, prefixes, message->score_bin->items[i]->request);

@@ -10,6 +10,7 @@
 #include "sim/cached.h"
 #include "sim/client.h"
 #include "sim/node.h"
+#include "sim/oracle_attach.h"
 #include "sim/oracle_bin.h"
 #include "sim/oracle_costs.h"
 #include "sim/oracle_waiting.h"
@@ -34,7 +35,8 @@ struct node_end {
     struct world *w;
     struct prefix_set prefixes; // sent to the node
     struct cost_watch costs;
-    int passed_over; // rounds in a row
+    int passed_over;  // rounds in a row
+    int64_t heard_us; // the last message
     struct node_end *next;
 };
 
@@ -115,6 +117,16 @@ static bool was_drained(const struct sim_router *router, uint64_t instance)
     return false;
 }
 
+// A node that sends nothing for three heartbeats while the router reads is lost at the next tick.
+static void silence_check(struct world *w, const struct core_node *node)
+{
+    const struct scenario_options *o = &w->scenario->options;
+    const struct node_end *end = node->link;
+    int64_t since_us = end->heard_us, stalled_until_us = w->router->stalled_until_us;
+    if (stalled_until_us > since_us) since_us = stalled_until_us;
+    HOLDS(w->now_us - since_us <= 5 * o->heartbeat_ms * 1000 + 2 * o->loop_us);
+}
+
 void sim_router_check(struct world *w)
 {
     struct sim_router *router = w->router;
@@ -123,6 +135,7 @@ void sim_router_check(struct world *w)
     if (!c) return;
     for (const struct core_node *node = core_first_node(c); node; node = core_node_next(node)) {
         open += node->hello.role == NODE_WORKER && !node->sched.draining;
+        silence_check(w, node);
         HOLDS(node->leaving || !was_drained(router, node->hello.instance)); // also when it has attached again
     }
     if (open < router->open_workers) router->workers_gone_us = w->now_us;
@@ -260,9 +273,12 @@ static void message_handle(struct sim_router *router, struct stream *s, const ui
     struct world *w = router->w;
     struct node_end *end = end_of(router, s);
     Forepack__Cluster__V1__NodeMessage *m = forepack__cluster__v1__node_message__unpack(NULL, n, bytes);
+    end->heard_us = w->now_us;
     if (m) {
+        const struct core_node *before = end->link.node;
         oracle_costs(w, &end->costs, end->link.node, sim_router_node_of(&end->link), m);
         node_link_handle(&end->link, router->core, m, w->now_us);
+        if (end->link.node && !before) oracle_attach(w, router->core, end->link.node);
         forepack__cluster__v1__node_message__free_unpacked(m, NULL);
     } else {
         end_finish(&end->link, STATUS_INVALID, "the message is not a valid NodeMessage");
@@ -342,7 +358,11 @@ static void core_start(struct sim_router *router)
     router->open_workers = 0;
     router->workers_gone_us = 0;
     router->n_drained = 0;
-    router->core = core_create(&options, &ops);
+    struct core_options changed = options; // an operator changes the bounds of the queue
+    changed.max_queue_requests = changed.queue_reserve_percent = changed.tenant_queue_percent = 1;
+    changed.max_queue_tokens = 1;
+    router->core = core_create(o->noise_seed % 2 ? &changed : &options, &ops);
+    core_set_queue_bounds(router->core, &options);
     memset(router->rounds, 0, sizeof router->rounds);
     router->tick_us = INT64_MAX;
     tick_soon(router);

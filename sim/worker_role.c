@@ -4,16 +4,19 @@
 
 #include <stdlib.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
 #include "sim/oracle_group.h"
 #include "sim/oracle_intake.h"
 #include "sim/oracle_pace.h"
+#include "sim/pace_model.h"
 #include "worker/service.h"
 
 struct worker {
     struct service *service;
     struct group_oracle oracle;
     struct pace_watch pace;
+    struct pace_model pace_model;
     const struct engine *engine; // borrowed
     bool is_paced_by_rows;       // its passes take no time for sampling
     const char *problem;         // of the last step
@@ -78,9 +81,13 @@ static enum status worker_step(void *object)
     struct worker *worker = object;
     const struct scheduler *s = service_scheduler(worker->service);
     group_oracle_before(&worker->oracle, s);
+    int64_t begun_us = clock_now_us();
     enum status status = service_step(worker->service);
+    int64_t us = clock_now_us() - begun_us;
     if (status == STATUS_OK && !worker->problem && worker->is_paced_by_rows)
         worker->problem = pace_watch_step(&worker->pace, s, worker->engine);
+    if (status == STATUS_OK && !worker->problem && worker->is_paced_by_rows)
+        worker->problem = pace_model_step(&worker->pace_model, s, us);
     if (status == STATUS_OK && !worker->problem) worker->problem = group_oracle_after(&worker->oracle, s);
     if (!worker->problem) worker->problem = queue_check(&s->queue);
     return status;

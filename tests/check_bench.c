@@ -160,7 +160,7 @@ START_TEST(a_probe_reads_every_type_and_takes_no_memory_here)
         printf("%s: %.3g GFLOP/s, %.3g GB/s\n", reading.instruction, reading.gflops, reading.gbytes_per_s);
     }
     ck_assert(before > 0);
-    ck_assert_double_lt(memory_peak_mb(getpid()) - before, 100); // the probe streams through 256 MiB
+    ck_assert_double_lt(memory_peak_mb(getpid()) - before, 100); // the probe streams through 256 MiB or more
 
     static const double seconds[] = {1, 1, 1, 1};
     int order[32], n_order = 0;

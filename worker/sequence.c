@@ -113,7 +113,6 @@ enum status sequence_create(const struct sequence_request *r, const struct seque
     s->n_kept = r->n_tokens - r->n_generated;
     s->n_tokens = r->n_tokens;
     s->n_matched = r->n_generated;
-    s->prompt_tokens = r->prompt_tokens;
     s->next_logprob = r->sampling.prompt_logprobs >= 0 ? r->logprobs_from : s->n_kept;
     s->added_us = clock_now_us();
     s->tokens = mem_alloc_array((size_t)s->n_kept + (size_t)r->sampling.max_tokens, sizeof *s->tokens);

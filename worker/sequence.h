@@ -50,7 +50,7 @@ struct sequence {
     struct grammar_matcher *matcher; // of sampling.grammar, after n_matched tokens; owned; NULL: none
     int n_matched;                   // generated tokens that the matcher has accepted
     uint32_t *mask;                  // of the matcher, for the token that is being sampled
-    int n_kept, n_tokens, prompt_tokens;
+    int n_kept, n_tokens;
     int n_draft;               // drafted tokens behind the last one of `tokens`
     int next_logprob;          // index of the next prompt token to report a log-probability of; n_kept: none
     int n_cached;              // entries in the KV cache

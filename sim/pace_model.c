@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/pace_model.h"
+
+#include <math.h>
+
+#define NEAR 1e-6
+
+// Costs that follow from the shape: of a row, of a pair, and of reading an entry, in work.
+struct shape_work {
+    double row, pair, entry;
+};
+
+static struct shape_work shape_work_of(const struct model_config *c, double balance)
+{
+    double of_keys = (double)c->n_kv_heads * c->head_size, of_queries = (double)c->n_heads * c->head_size;
+    double layer = (double)c->hidden * (2 * of_queries + 2 * of_keys + 3.0 * c->intermediate);
+    double row = 2 * layer * c->n_layers / 1e6, all = layer * c->n_layers + (double)c->vocab_size * c->hidden;
+    return (struct shape_work){row, row * model_config_pair_rows(c), 2 * of_keys * c->n_layers / all * balance * row};
+}
+
+// The prompt rows of the pass. Decode rows come first, and prompts beside them read their cached entries.
+static double work_of(const struct pace_model *m, const struct scheduler *s)
+{
+    const struct ragged_batch *batch = &s->builder.batch;
+    struct shape_work work = shape_work_of(s->config, m->balance);
+    double sum = 0;
+    for (int i = s->pace.decodes; i < batch->n_seqs; i++) {
+        double rows = batch->row_start[i + 1] - batch->row_start[i], entries = batch->kv_len[i];
+        sum += rows * work.row + rows * (entries + rows / 2) * work.pair + (s->pace.decodes ? entries * work.entry : 0);
+    }
+    return sum;
+}
+
+static bool is_stale(const struct pace_model *m, int decodes)
+{
+    bool more = decodes > 5 * m->decode_rows / 4 + 3, fewer = 2 * (decodes + 3) < m->decode_rows;
+    return m->decode_us == 0 || more || fewer || m->mixed >= 64;
+}
+
+static double budget_of(const struct pace_model *m, const struct scheduler *s)
+{
+    double target_us = s->pace.target_us == PACE_TWICE ? 2 * m->decode_us : (double)s->pace.target_us;
+    double added_us = fmax(0.88 * target_us - m->decode_us, 0.05 * m->decode_us);
+    double us = m->us_per_work[1] > 0 ? m->us_per_work[1] : m->us_per_work[0];
+    double most = fmax(2 * m->most, 16 * shape_work_of(s->config, 0).row);
+    return (us > 0 ? fmin(added_us / us, most) : most) + m->saved;
+}
+
+static bool is_near(double a, double b)
+{
+    return fabs(a - b) <= NEAR * fmax(fabs(a), fabs(b)) || a == b;
+}
+
+// Beside decodes, the prompts get the budget, and what they do not use is left or saved.
+static const char *budget_check(const struct pace_model *m, const struct scheduler *s, double work)
+{
+    if (s->pace.target_us == PACE_UNLIMITED || !s->pace.decodes) return NULL;
+    if (is_stale(m, s->pace.decodes)) return work > 0 ? "prompt rows are in a pass that is to measure decodes" : NULL;
+    double budget = budget_of(m, s), left = s->pace.budget + s->pace.saved_work;
+    return fabs(budget - work - left) <= NEAR * budget ? NULL
+                                                       : "prompts got another budget beside decodes than pacing says";
+}
+
+static double between(double value, double least, double most)
+{
+    return fmin(fmax(value, least), most);
+}
+
+static void learn_decodes(struct pace_model *m, int decodes, double us, double row_work)
+{
+    if (++m->alone < 2) return;
+    if (m->decode_us == 0 || decodes != m->decode_rows) {
+        m->decode_us = us;
+    } else {
+        m->decode_us += 0.2 * (between(us, m->decode_us / 2, m->decode_us * 3 / 2) - m->decode_us);
+    }
+    m->decode_rows = decodes;
+    m->mixed = 0;
+    if (m->us_per_work[0] == 0) return;
+    double rows = m->decode_us / m->us_per_work[0] / row_work;
+    m->balance = m->balance_is_known ? fmin(m->balance, rows) : rows;
+    m->balance_is_known = true;
+}
+
+static void learn_work(struct pace_model *m, int decodes, double us, double work)
+{
+    double added_us = fmax(us - (decodes ? m->decode_us : 0), us / 50), *known = &m->us_per_work[decodes > 0];
+    double measured = added_us / work;
+    if (*known == 0) {
+        *known = measured;
+    } else {
+        measured = between(measured, *known / 8, *known * 8);
+        *known += (measured > *known ? 0.6 : 0.2) * (measured - *known);
+    }
+    m->alone = 0;
+    if (!decodes) return;
+    m->most = fmax(m->most, work);
+    m->mixed++;
+}
+
+static const char *learned_check(const struct pace_model *m, const struct pace *p)
+{
+    bool same = is_near(m->decode_us, p->decode_us) && is_near(m->balance, p->balance_rows) &&
+                is_near(m->us_per_work[0], p->us_per_work[0]) && is_near(m->us_per_work[1], p->us_per_work[1]);
+    return same ? NULL : "pacing learned something else from a pass";
+}
+
+const char *pace_model_step(struct pace_model *m, const struct scheduler *s, int64_t us)
+{
+    if (!m->is_started) *m = (struct pace_model){.balance = 16, .is_started = true};
+    double work = work_of(m, s);
+    const char *problem = budget_check(m, s, work);
+    if (work > 0) {
+        learn_work(m, s->pace.decodes, (double)us, work);
+    } else if (s->pace.decodes) {
+        learn_decodes(m, s->pace.decodes, (double)us, shape_work_of(s->config, 0).row);
+    }
+    m->saved = s->pace.saved_work;
+    return problem ? problem : learned_check(m, &s->pace);
+}
