@@ -7,7 +7,7 @@
 #include "bench/draft.h"
 #include "bench/facts.h"
 
-enum { PEOPLE_MIN = 3, PEOPLE_MAX = 5, PARCELS_MAX = 9 };
+enum { PEOPLE_MIN = 3, PEOPLE_MAX = 5, PARCELS_MAX = 6 };
 enum { OTHER_FACTS = 16 }; // first item of facts; the parcels of person i are item i
 
 struct receiver {

@@ -6,7 +6,7 @@
 //   needle       one fact of 6 to 16: "The gate code of Mira Tolen is 4821."          " 4821"
 //   facts        two to four facts, in the order in which the question names them      " 4821, 0093, 7712"
 //   two_hop      "Mira Tolen keeps the grey boat." and the fact about her               " 4821"
-//   count        how many parcels arrived for somebody, 1 to 9                         " 4"
+//   count        how many parcels arrived for somebody, 1 to 6                         " 4"
 //   copy         the lines of a named block of code-like lines                         "\n turn(41)\n rest(5)"
 //   instruction  a fact, written as the first sentence of the prompt demands           " 1284"
 //

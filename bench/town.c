@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Words, sentence forms and their frequencies are those of deploy/demo-model/train.py.
+// The demo pair (deploy/demo-model) knows these words and sentence forms and no others.
 #include "bench/town.h"
 
 #include <ctype.h>

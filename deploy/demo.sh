@@ -68,7 +68,7 @@ ask() { # ask ROW-FILE OUTPUT-FILE FLAGS...
     local row=$1 output=$2
     shift 2
     jq -rj .prompt "$row" >"$work/prompt"
-    "$bin/forepack" generate --server "$server" --prompt-file "$work/prompt" --max-tokens 32 --json "$@" >"$output"
+    "$bin/forepack" generate --server "$server" --prompt-file "$work/prompt" --max-tokens 64 --json "$@" >"$output"
 }
 
 # A warm-up, so that the first question is not measured with cold caches.
@@ -88,7 +88,7 @@ while read -r line; do
     [ $failed = 0 ] || { echo "a request was not answered; log of the cluster: $log" >&2; exit 1; }
     jq -c -s --slurpfile row "$work/row" \
         'def trim: gsub("^\\s+|\\s+$"; "");
-         {question: ($row[0].prompt | trim | split("\n") | map(select(test("\\?"))) | last),
+         {question: ($row[0].prompt | trim | split("\n") | map(select(startswith("Question: "))) | last | ltrimstr("Question: ")),
           expected: ($row[0].answer | trim),
           runs: map({answer: (.text | trim), kept: .usage.kept_tokens, prompt: .usage.prompt_tokens, ttft: .timing.ttft_ms})}' \
         "$work/full" "$work/r3" "$work/r1" | tee -a "$work/all" |
