@@ -493,8 +493,9 @@ static void append_output(struct request *r, const int32_t *tokens, int n)
     memcpy(r->output + r->usage.completion_tokens, tokens, (size_t)n * sizeof *tokens);
 }
 
-// Streams the tokens to the client; true when a stop string ended the text.
-static bool stream_tokens(struct core *c, struct request *r, const struct sequence_result *result, int64_t now_us)
+// Streams the tokens to the client; true when a stop string ended the text. *n_used_p: the tokens up to its end.
+static bool stream_tokens(struct core *c, struct request *r, const struct sequence_result *result, int *n_used_p,
+                          int64_t now_us)
 {
     int n = result->n_tokens, n_used = n;
     append_output(r, result->tokens, n);
@@ -503,6 +504,7 @@ static bool stream_tokens(struct core *c, struct request *r, const struct sequen
     bool stopped = r->sink.tokens(r->sink.user, result->tokens, result->logprobs, n, &n_used);
     if (!stopped || n_used < 0 || n_used > n) n_used = n;
     ledger_tokens_used(&c->ledger, r, n, n_used);
+    *n_used_p = n_used;
     return stopped;
 }
 
@@ -529,9 +531,11 @@ void core_request_step(struct core *c, struct request *r, const struct sequence_
     }
     if (result->n_prompt_logprobs) stream_prompt_logprobs(c, r, result);
     ledger_prefill_cached(r, result->cached_tokens);
-    ledger_draft_verified(&c->ledger, r, result);
     if (r->account.bin && result->n_tokens) ledger_prompt_computed(r, result->cached_tokens, now_us);
-    if (result->n_tokens && stream_tokens(c, r, result, now_us)) {
+    int n_used = 0;
+    bool stopped = result->n_tokens && stream_tokens(c, r, result, &n_used, now_us);
+    ledger_draft_verified(&c->ledger, r, result, n_used);
+    if (stopped) {
         core_request_finish(c, r, FINISH_REASON_STOP, STATUS_OK, "", !result->finished, now_us);
     } else if (result->finished) {
         sequence_finished(c, r, result, now_us);
