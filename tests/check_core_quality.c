@@ -2,8 +2,12 @@
 // router/core: a keep rate that a speculator chose for a quality is used only while all speculators have one
 // calibration, which is for the worker groups' model and the options of the request. Else every token is kept, or the
 // fixed rate that the request has beside its quality applies.
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
+#include "base/log.h"
 #include "tests/core_case.h"
 
 enum { PROMPT = 100, KEEP_FIRST = 10, KEEP_LAST = 39, MAIN = 0x11, OTHER_MAIN = 0x12 };
@@ -159,6 +163,31 @@ START_TEST(a_selection_by_a_calibration_that_does_not_apply_is_not_reused)
 }
 END_TEST
 
+static void ck_log(FILE *log, const char *sentence)
+{
+    char text[8192];
+    rewind(log);
+    text[fread(text, 1, sizeof text - 1, log)] = 0;
+    ck_assert_msg(strstr(text, "calibration_unused") ? sentence && strstr(text, sentence) : !sentence, "%s", text);
+}
+
+// In whichever order the nodes come.
+START_TEST(a_calibration_that_is_not_used_is_logged_with_the_reason)
+{
+    static const char *const sentences[] = {"made for another main model", "made for another main model",
+                                            "do not all have the same calibration", NULL};
+    FILE *log = tmpfile();
+    log_setup("test", LOG_INFO);
+    dup2(fileno(log), STDERR_FILENO); // of this test's process
+    if (_i == 0) worker("w");
+    speculator("s", 7, _i < 2 ? OTHER_MAIN : MAIN);
+    if (_i) worker("w");
+    if (_i >= 2) speculator("t", _i == 2 ? 0 : 7, MAIN);
+    ck_log(log, sentences[_i]);
+    fclose(log);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("core_quality");
@@ -169,6 +198,7 @@ int main(void)
     tcase_add_loop_test(all, a_rate_by_a_calibration_that_does_not_apply_is_not_used_for_a_score, 0, 2);
     tcase_add_test(all, a_rate_is_not_used_when_a_speculator_with_another_calibration_has_come);
     tcase_add_test(all, a_selection_by_a_calibration_that_does_not_apply_is_not_reused);
+    tcase_add_loop_test(all, a_calibration_that_is_not_used_is_logged_with_the_reason, 0, 4);
     suite_add_tcase(suite, all);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);
