@@ -316,10 +316,16 @@ void ledger_scored(struct request *r, int cached_tokens, int64_t now_us)
     node->measures->counts.cached_tokens += (uint64_t)r->usage.score_cached_tokens;
 }
 
+static void count_keep_rate(struct ledger *ledger, const struct request *r)
+{
+    histogram_add(&ledger->measures.keep_rate, (int64_t)(1e6 * r->keep_rate));
+}
+
 void ledger_score_reused(struct ledger *ledger, struct request *r)
 {
     r->usage.scored_tokens = r->usage.score_cached_tokens = r->spec.n_tokens;
     ledger->totals.scores_reused++;
+    if (r->spec.prefill.quality > 0) count_keep_rate(ledger, r);
 }
 
 void ledger_rate_chosen(struct ledger *ledger, struct sched_view *view, const struct request *r, int64_t now_us)
@@ -327,7 +333,7 @@ void ledger_rate_chosen(struct ledger *ledger, struct sched_view *view, const st
     struct node_counts *counts = &r->account.node->measures->counts;
     counts->quality_scores++;
     counts->quality_rates += r->keep_rate;
-    histogram_add(&ledger->measures.keep_rate, (int64_t)(1e6 * r->keep_rate));
+    count_keep_rate(ledger, r);
     rate_mean_add(&view->quality_rate, r->keep_rate, now_us);
 }
 
