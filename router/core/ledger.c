@@ -365,11 +365,11 @@ static int clamp_count(int count, int max)
     return count < 0 ? 0 : count < max ? count : max;
 }
 
-void ledger_draft_verified(struct ledger *ledger, struct request *r, const struct sequence_result *result)
+void ledger_draft_verified(struct ledger *ledger, struct request *r, const struct sequence_result *result, int n_used)
 {
-    int verified = clamp_count(result->draft_tokens, r->spec.sampling.max_tokens - r->usage.completion_tokens);
-    int accepted =
-        clamp_count(result->draft_accepted_tokens, verified < result->n_tokens ? verified : result->n_tokens);
+    int before = r->usage.completion_tokens - n_used;
+    int verified = clamp_count(result->draft_tokens, r->spec.sampling.max_tokens - before);
+    int accepted = clamp_count(result->draft_accepted_tokens, verified < n_used ? verified : n_used);
     r->usage.draft_tokens = clamp_count(r->usage.draft_tokens + verified, INT_MAX / 2);
     r->usage.draft_accepted_tokens += accepted;
     ledger->totals.draft_tokens += (uint64_t)verified;
