@@ -11,7 +11,7 @@ void calibration_features(const struct evidence *evidence, int rate, double feat
 {
     const double values[QUALITY_FEATURES] = {
         1,
-        log2(quality_rates[rate]),
+        log2(quality_rates[rate] / (1 - quality_rates[rate])), // nothing is lost as the rate nears 1
         evidence->coverage[rate],
         evidence->coverage[0],
         evidence->entropy,

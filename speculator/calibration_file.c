@@ -175,9 +175,13 @@ enum status calibration_read(const char *dir, struct calibration *c)
 
 enum status calibration_check(const struct calibration *c, const char *dir, const struct calibration_model *speculator)
 {
-    if (c->speculator.model == speculator->model && c->speculator.tokenizer == speculator->tokenizer) return STATUS_OK;
+    const struct calibration_model *made_for = &c->speculator;
+    bool same_model = made_for->model == speculator->model;
+    if (same_model && made_for->tokenizer == speculator->tokenizer) return STATUS_OK;
     return status_fail(STATUS_DATA,
-                       "%s/%s: made for a speculator with fingerprint %016" PRIx64 ", this one has %016" PRIx64
+                       "%s/%s: made for a speculator with %s %016" PRIx64 ", this one has %016" PRIx64
                        ": run forepack calibrate for this pair, or remove the file",
-                       dir, CALIBRATION_FILE, c->speculator.model, speculator->model);
+                       dir, CALIBRATION_FILE, same_model ? "tokenizer fingerprint" : "fingerprint",
+                       same_model ? made_for->tokenizer : made_for->model,
+                       same_model ? speculator->tokenizer : speculator->model);
 }

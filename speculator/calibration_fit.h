@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fits a calibration to documents whose answers were measured at every keep rate. Deterministic; one thread.
 //
-// Half of the documents of each group fit the regression, the other half sets the thresholds: the smallest probability
+// A third of the documents of each group fits the regression, the others set the thresholds: the smallest probability
 // from which on the mean loss of the held-out documents, with a correction for their number (conformal risk control,
 // arXiv 2208.02814), is at most 1 - quality, over all of them and in every group.
 #pragma once

@@ -189,7 +189,10 @@ void scorer_add(struct scorer *s, const struct score_item *item)
     evidence_begin(&p->evidence, p->n, p->policy.keep_first ? p->smoothing_window : 0, item->tail_tokens);
     // Entries are needed for the prompt and for all look-ahead tokens but the last, which is never computed.
     int room = longest_sequence(s) - p->n + 1;
-    if (p->look_ahead > room) p->look_ahead = room;
+    if (p->look_ahead > room) {
+        p->look_ahead = room;
+        p->is_covered = false; // the evidence of fewer steps is not that of the calibration's documents
+    }
     p->drafted = mem_alloc_array((size_t)p->look_ahead, sizeof *p->drafted);
     MEM_GROW(s->prompts, s->n, s->capacity);
     s->prompts[s->n++] = p;

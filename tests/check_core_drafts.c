@@ -127,6 +127,20 @@ START_TEST(counts_that_no_group_can_have_are_cut)
 }
 END_TEST
 
+START_TEST(tokens_behind_a_stop_string_are_not_accepted)
+{
+    static const int32_t draft[] = {5, 6, 7, 8};
+    struct fake_node *speculator = attach(NODE_SPECULATOR, "speculator"), *worker = attach(NODE_WORKER, "worker");
+    struct client *client = put(DRAFTS_AUTO);
+    client->stop_after = 4;
+    score(speculator, client, draft, 4);
+    step(worker, client, 2, 2, 1);
+    step(worker, client, 5, 4, 4);
+    ck_assert_int_eq(client->usage.completion_tokens, 4);
+    ck_usage(&client->usage, 6, 3);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("core drafts");
@@ -135,6 +149,7 @@ int main(void)
     tcase_add_test(tcase, a_draft_goes_to_every_group_that_runs_the_request);
     tcase_add_test(tcase, a_wrong_draft_is_left_out);
     tcase_add_test(tcase, counts_that_no_group_can_have_are_cut);
+    tcase_add_test(tcase, tokens_behind_a_stop_string_are_not_accepted);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

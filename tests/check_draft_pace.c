@@ -126,6 +126,17 @@ START_TEST(each_batch_size_has_its_length)
 }
 END_TEST
 
+START_TEST(drafts_that_are_always_accepted_teach_other_batch_sizes)
+{
+    struct draft_pace pace;
+    struct machine few = machine(20000, 500, 1), more = machine(30000, 500, 1);
+    draft_pace_init(&pace);
+    run(&pace, &few, 1, 5000);
+    run(&pace, &more, 8, 100);
+    ck_assert_int_eq(pace.costs[3].length, MOST);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("draft pace");
@@ -135,6 +146,7 @@ int main(void)
     tcase_add_test(tcase, wrong_drafts_end_and_right_ones_come_back);
     tcase_add_test(tcase, noise_does_not_change_the_length);
     tcase_add_test(tcase, each_batch_size_has_its_length);
+    tcase_add_test(tcase, drafts_that_are_always_accepted_teach_other_batch_sizes);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -275,7 +275,8 @@ START_TEST(every_member_of_the_messages_is_mapped)
                   " stop stop_token_ids logit_bias guided_json guided_regex guided_grammar guided_choice ");
     check_members(&forepack__cluster__v1__sampling__descriptor, sampling_fields,
                   " stop_token_ids logit_bias_ids logit_bias grammar_kind grammar ");
-    check_members(&forepack__v1__prefill_options__descriptor, prefill_fields, " mode return_kept pinned drafts chunk_auto ");
+    check_members(&forepack__v1__prefill_options__descriptor, prefill_fields,
+                  " mode return_kept pinned drafts chunk_auto ");
     check_members(&forepack__cluster__v1__score_item__descriptor, prefill_fields,
                   " request token_ids pinned tail_tokens want_importance salt trace ");
 }

@@ -199,6 +199,49 @@ START_TEST(another_prompt_policy_or_tenant_is_scored)
 END_TEST
 
 // A selection holds for any speculator of the same model and arithmetic, and for no other.
+// A speculator whose calibration is for the worker groups' model and the default options.
+static struct fake_node *calibrated_speculator(const char *id)
+{
+    struct node_hello hello = speculator_hello(id);
+    struct prefill prefill;
+    prefill_defaults(&prefill);
+    hello.calibration = (struct node_calibration){.fingerprint = 9,
+                                                  .main_fingerprint = hello.model_fingerprint,
+                                                  .look_ahead = prefill.look_ahead,
+                                                  .chunk_tokens = prefill.chunk_tokens,
+                                                  .pool_window = prefill.pool_window,
+                                                  .tail_tokens = f.options.tail_tokens};
+    return fixture_attach(&f, &hello);
+}
+
+static struct client *question_with_quality(void)
+{
+    struct client *client = question();
+    client->r->spec.prefill.quality = 0.9;
+    submit(client);
+    return client;
+}
+
+START_TEST(keep_rates_are_counted_for_each_request_with_a_quality)
+{
+    struct fake_node *w = worker("w"), *s = calibrated_speculator("s");
+    struct client *first = question_with_quality();
+    ck_assert(fake_node_has(s, first));
+    struct token_range kept = {KEEP_FIRST, KEEP_LAST};
+    fake_node_forget(s, first->number);
+    core_scored(f.c, s->node,
+                &(struct score_result){
+                    .request = first->number, .kept = &kept, .n_kept = 1, .keep_rate = 0.2, .reason = RATE_QUALITY},
+                f.now_us);
+    fixture_advance(&f, 0);
+    finish(w, first);
+    struct client *again = question_with_quality();
+    finish(w, again);
+    ck_assert_uint_eq(scores_reused(), 1);
+    ck_assert_uint_eq(histogram_count(&f.c->ledger.measures.keep_rate), 2);
+}
+END_TEST
+
 START_TEST(a_selection_belongs_to_the_model_of_its_speculator)
 {
     struct fake_node *w = worker("w"), *s = speculator("s");
@@ -360,6 +403,7 @@ int main(void)
     tcase_add_loop_test(tcase, a_reused_score_brings_its_draft, 0, 2);
     tcase_add_test(tcase, a_known_selection_is_used_under_auto_and_under_required);
     tcase_add_loop_test(tcase, another_prompt_policy_or_tenant_is_scored, 0, sizeof changes / sizeof *changes);
+    tcase_add_test(tcase, keep_rates_are_counted_for_each_request_with_a_quality);
     tcase_add_test(tcase, a_selection_belongs_to_the_model_of_its_speculator);
     tcase_add_test(tcase, a_speculator_with_other_arithmetic_scores_anew);
     tcase_add_test(tcase, questions_go_to_the_speculator_that_has_read_their_document);

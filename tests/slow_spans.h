@@ -86,7 +86,7 @@ static inline void slow_select_spans(const float *importance, int n, const struc
     for (int s = 0; s < n_spans; s++) {
         int left = budget, size = spans[s].end - spans[s].first;
         for (int other = 0; other < n_spans; other++) {
-            bool better = spans[other].score > spans[s].score || (spans[other].score == spans[s].score && other < s);
+            bool better = spans[other].score > spans[s].score || (other < s && spans[other].score == spans[s].score);
             if (better) left -= spans[other].end - spans[other].first;
         }
         if (left > size) left = size;

@@ -10,6 +10,7 @@ static const double BETTER = 1.05;   // than the present length
 static const double REMEMBER = 0.98; // of the counts, after each verified draft
 static const double LEARN = 0.2;     // weight of a new time
 static const double JUMP_MAX = 4;    // a time counts as at most so many times the known one
+static const double CHANCE_MAX = 0.99;
 
 void draft_pace_init(struct draft_pace *p)
 {
@@ -31,7 +32,7 @@ static struct draft_cost *cost_of(struct draft_pace *p, int sequences)
 // Tokens of a sequence in a microsecond.
 static double goodput(const struct draft_pace *p, const struct draft_cost *cost, int sequences, int length)
 {
-    double chance = p->accepted / (p->accepted + p->refused);
+    double chance = fmin(p->accepted / (p->accepted + p->refused), CHANCE_MAX);
     double tokens = (1 - pow(chance, length + 1)) / (1 - chance);
     return tokens / (cost->pass_us + (double)sequences * length * cost->row_us);
 }

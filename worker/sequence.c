@@ -168,8 +168,9 @@ enum status sequence_set_draft(struct sequence *s, int from, const int32_t *toke
 {
     s->n_draft = 0;
     TRY(check_ids("draft", tokens, n, config->vocab_size));
+    if (from < 0) return STATUS_OK;
     int known = sequence_generated(s) - from; // drafted tokens that the sequence has already
-    if (from < 0 || known < 0 || known >= n) return STATUS_OK;
+    if (known < 0 || known >= n) return STATUS_OK;
     if (memcmp(tokens, s->tokens + s->n_kept + from, (size_t)known * sizeof *tokens) != 0) return STATUS_OK;
     s->n_draft = draft_length(s, config, tokens + known, n - known);
     memcpy(s->tokens + s->n_tokens, tokens + known, (size_t)s->n_draft * sizeof *tokens);

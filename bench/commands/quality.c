@@ -140,7 +140,7 @@ static enum status policies_parse(const char *text, bool policy[QUALITY_POLICIES
         size_t size = strcspn(at, ",");
         int p = 0;
         while (p < QUALITY_POLICIES &&
-               (strlen(quality_policy_name(p)) != size || strncmp(quality_policy_name(p), at, size)))
+               (strlen(quality_policy_name(p)) != size || strncmp(quality_policy_name(p), at, size) != 0))
             p++;
         if (p == QUALITY_POLICIES)
             return status_fail(STATUS_INVALID,

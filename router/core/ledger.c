@@ -316,10 +316,16 @@ void ledger_scored(struct request *r, int cached_tokens, int64_t now_us)
     node->measures->counts.cached_tokens += (uint64_t)r->usage.score_cached_tokens;
 }
 
+static void count_keep_rate(struct ledger *ledger, const struct request *r)
+{
+    histogram_add(&ledger->measures.keep_rate, (int64_t)(1e6 * r->keep_rate));
+}
+
 void ledger_score_reused(struct ledger *ledger, struct request *r)
 {
     r->usage.scored_tokens = r->usage.score_cached_tokens = r->spec.n_tokens;
     ledger->totals.scores_reused++;
+    if (r->spec.prefill.quality > 0) count_keep_rate(ledger, r);
 }
 
 void ledger_rate_chosen(struct ledger *ledger, struct sched_view *view, const struct request *r, int64_t now_us)
@@ -327,7 +333,7 @@ void ledger_rate_chosen(struct ledger *ledger, struct sched_view *view, const st
     struct node_counts *counts = &r->account.node->measures->counts;
     counts->quality_scores++;
     counts->quality_rates += r->keep_rate;
-    histogram_add(&ledger->measures.keep_rate, (int64_t)(1e6 * r->keep_rate));
+    count_keep_rate(ledger, r);
     rate_mean_add(&view->quality_rate, r->keep_rate, now_us);
 }
 
@@ -359,11 +365,11 @@ static int clamp_count(int count, int max)
     return count < 0 ? 0 : count < max ? count : max;
 }
 
-void ledger_draft_verified(struct ledger *ledger, struct request *r, const struct sequence_result *result)
+void ledger_draft_verified(struct ledger *ledger, struct request *r, const struct sequence_result *result, int n_used)
 {
-    int verified = clamp_count(result->draft_tokens, r->spec.sampling.max_tokens - r->usage.completion_tokens);
-    int accepted =
-        clamp_count(result->draft_accepted_tokens, verified < result->n_tokens ? verified : result->n_tokens);
+    int before = r->usage.completion_tokens - n_used;
+    int verified = clamp_count(result->draft_tokens, r->spec.sampling.max_tokens - before);
+    int accepted = clamp_count(result->draft_accepted_tokens, verified < n_used ? verified : n_used);
     r->usage.draft_tokens = clamp_count(r->usage.draft_tokens + verified, INT_MAX / 2);
     r->usage.draft_accepted_tokens += accepted;
     ledger->totals.draft_tokens += (uint64_t)verified;

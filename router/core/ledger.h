@@ -77,14 +77,15 @@ void ledger_node_gone(struct ledger *ledger, const struct core_node *node, int64
 
 void ledger_pass_reported(struct ledger *ledger, struct core_node *node, const struct pass_cost *pass, int64_t now_us);
 void ledger_scored(struct request *r, int cached_tokens, int64_t now_us);
-void ledger_score_reused(struct ledger *ledger, struct request *r); // of an earlier request
+void ledger_score_reused(struct ledger *ledger, struct request *r); // of an earlier request, with its keep rate
 // The speculator chose the request's keep rate for its quality.
 void ledger_rate_chosen(struct ledger *ledger, struct sched_view *view, const struct request *r, int64_t now_us);
 void ledger_ready(struct request *r);                                            // its kept ranges are known
 void ledger_speculation_decided(struct ledger *ledger, const struct request *r); // by its skip reason
 void ledger_prefill_cached(struct request *r, int cached_tokens);
-// Counts that no group can have are cut: no more tokens than max_tokens, no more accepted ones than came.
-void ledger_draft_verified(struct ledger *ledger, struct request *r, const struct sequence_result *result);
+// Counts that no group can have are cut: no more tokens than max_tokens, no more accepted ones than came. Of the latest
+// tokens `n_used` are in the answer: those behind a stop string do not count as accepted.
+void ledger_draft_verified(struct ledger *ledger, struct request *r, const struct sequence_result *result, int n_used);
 void ledger_prompt_computed(struct request *r, int cached_tokens, int64_t now_us);
 void ledger_tokens_received(struct ledger *ledger, struct request *r, int n,
                             int64_t now_us); // before the client has seen them

@@ -26,7 +26,7 @@ struct core_measures {
     struct histogram queue, pack_wait, prefill; // of requests with a first token
     struct histogram end_to_end, token;         // of requests that were answered; token: mean time of later tokens
     struct histogram kept;                      // share of scored prompts
-    struct histogram keep_rate;                 // chosen for a quality
+    struct histogram keep_rate;                 // of requests with a quality
     struct histogram plan[NODE_ROLES];          // time to plan a bin; dispatch.c
 };
 

@@ -453,14 +453,27 @@ static struct core_node *node_create(struct core *c, const struct node_hello *he
     return node;
 }
 
+// Why no request has a keep rate chosen for its quality though a speculator is calibrated; NULL: none is, or it can be.
+static const char *calibration_problem(const struct core *c)
+{
+    bool any = false;
+    for (const struct core_node *node = core_first_node(c); node; node = core_node_next(node))
+        any |= node->hello.role == NODE_SPECULATOR && node->hello.calibration.fingerprint;
+    if (any && !c->calibration.fingerprint) return "the speculators do not all have the same calibration";
+    bool other_main = c->model_fingerprint && c->calibration.main_fingerprint != c->model_fingerprint;
+    return any && other_main ? "the calibration was made for another main model" : NULL;
+}
+
 static void log_calibration(const struct core *c, const struct node_hello *hello)
 {
     const struct node_calibration *calibration = &hello->calibration;
-    uint64_t main = c->model_fingerprint;
-    if (hello->role != NODE_SPECULATOR || !calibration->fingerprint) return;
-    log_event(LOG_INFO, "speculator_calibrated", LOG_FIELD("node", hello->node_id),
-              LOG_FINGERPRINT("model", calibration->main_fingerprint),
-              LOG_FIELD("usable", c->calibration.fingerprint && (!main || main == calibration->main_fingerprint)));
+    const char *problem = calibration_problem(c);
+    if (calibration->fingerprint)
+        log_event(LOG_INFO, "speculator_calibrated", LOG_FIELD("node", hello->node_id),
+                  LOG_FINGERPRINT("model", calibration->main_fingerprint));
+    if (problem)
+        log_event(LOG_WARN, "calibration_unused", LOG_FIELD("node", hello->node_id), LOG_FIELD("reason", problem),
+                  LOG_FIELD("effect", "a quality keeps every token"));
 }
 
 bool core_quality_applies(const struct core *c, const struct prefill *prefill)
@@ -493,8 +506,8 @@ enum status core_attach(struct core *c, const struct node_hello *hello, void *li
               LOG_FIELD("ranks", hello->ranks), LOG_FIELD("backend", hello->backend), LOG_FIELD("dtype", hello->dtype),
               LOG_FIELD("budget", hello->token_budget), LOG_FIELD("context", hello->context_tokens),
               LOG_FIELD("kv_blocks", hello->kv_blocks), LOG_FIELD("max_seqs", hello->max_seqs));
-    log_calibration(c, hello);
     if (old) core_node_lose(c, old, LOSS_REPLACED, "the same process attached again", now_us);
+    log_calibration(c, hello);
     c->health.pending = true;
     if (was_drained(c, hello)) node_drain(c, node, now_us);
     core_update_ready(c);

@@ -285,6 +285,13 @@ static void set_rate(struct request *r, double keep_rate, enum rate_reason reaso
 
 // --- selections that are reused
 
+// A rate that was chosen for a quality holds while the calibration does: it may be for another main model, or may have
+// come with a speculator that attached since.
+static bool rate_holds(const struct core *c, const struct request *r)
+{
+    return r->spec.prefill.quality == 0 || core_quality_applies(c, &r->spec.prefill);
+}
+
 static void keep_draft(struct request *r, const int32_t *draft, int n)
 {
     if (r->spec.prefill.drafts == DRAFTS_OFF || r->spec.score_only || n <= 0) return;
@@ -299,6 +306,7 @@ bool core_request_find_selection(struct core *c, struct request *r)
     r->selection =
         selection_key_make(c->selections, &r->spec, prefill_tail_tokens(c->options.tail_tokens, r->spec.n_tokens));
     if (r->spec.want_importance || !c->scorer) return false; // importance is not held
+    if (!rate_holds(c, r)) return false;
     if (!selection_cache_find(c->selections, &r->selection, c->scorer, &found)) return false;
     r->kept = mem_copy(found.kept, (size_t)found.n_kept * sizeof *found.kept);
     r->n_kept_ranges = found.n_kept;
@@ -373,6 +381,28 @@ static int usable_draft(const struct core *c, const struct request *r, const str
     return 0;
 }
 
+static void take_selection(struct core *c, struct request *r, const struct score_result *result, int n_draft,
+                           int64_t now_us)
+{
+    bool chosen = r->spec.prefill.quality > 0;
+    if (chosen)
+        set_rate(r, result->keep_rate, result->reason);
+    else
+        set_rate(r, r->spec.prefill.keep_rate, RATE_FIXED);
+    if (chosen) ledger_rate_chosen(&c->ledger, &c->view, r, now_us);
+    copy_kept(r, result->kept, result->n_kept);
+    selection_cache_add(
+        c->selections, &r->selection, r->account.node->scorer,
+        &(struct selection){r->kept, r->n_kept_ranges, r->keep_rate, r->rate_reason, result->draft, n_draft});
+}
+
+static void keep_uncalibrated(struct request *r)
+{
+    const struct token_range all = {0, r->spec.n_tokens - 1};
+    set_rate(r, 1, RATE_UNCALIBRATED);
+    copy_kept(r, &all, 1);
+}
+
 void core_request_scored(struct core *c, struct request *r, const struct score_result *result, int64_t now_us)
 {
     const char *error = score_error(r, result);
@@ -383,18 +413,12 @@ void core_request_scored(struct core *c, struct request *r, const struct score_r
         return;
     }
     ledger_scored(r, result->cached_tokens, now_us);
-    if (r->spec.prefill.quality > 0) {
-        set_rate(r, result->keep_rate, result->reason);
-        ledger_rate_chosen(&c->ledger, &c->view, r, now_us);
-    } else {
-        set_rate(r, r->spec.prefill.keep_rate, RATE_FIXED);
-    }
-    copy_kept(r, result->kept, result->n_kept);
     int n_draft = usable_draft(c, r, result);
     keep_draft(r, result->draft, n_draft);
-    selection_cache_add(
-        c->selections, &r->selection, r->account.node->scorer,
-        &(struct selection){r->kept, r->n_kept_ranges, r->keep_rate, r->rate_reason, result->draft, n_draft});
+    if (rate_holds(c, r))
+        take_selection(c, r, result, n_draft, now_us);
+    else
+        keep_uncalibrated(r);
     core_request_set_prefix(c, r, r->kept, r->n_kept_ranges);
     if (r->spec.want_importance)
         r->importance = mem_copy(result->importance, (size_t)r->spec.n_tokens * sizeof *r->importance);
@@ -469,8 +493,9 @@ static void append_output(struct request *r, const int32_t *tokens, int n)
     memcpy(r->output + r->usage.completion_tokens, tokens, (size_t)n * sizeof *tokens);
 }
 
-// Streams the tokens to the client; true when a stop string ended the text.
-static bool stream_tokens(struct core *c, struct request *r, const struct sequence_result *result, int64_t now_us)
+// Streams the tokens to the client; true when a stop string ended the text. *n_used_p: the tokens up to its end.
+static bool stream_tokens(struct core *c, struct request *r, const struct sequence_result *result, int *n_used_p,
+                          int64_t now_us)
 {
     int n = result->n_tokens, n_used = n;
     append_output(r, result->tokens, n);
@@ -479,6 +504,7 @@ static bool stream_tokens(struct core *c, struct request *r, const struct sequen
     bool stopped = r->sink.tokens(r->sink.user, result->tokens, result->logprobs, n, &n_used);
     if (!stopped || n_used < 0 || n_used > n) n_used = n;
     ledger_tokens_used(&c->ledger, r, n, n_used);
+    *n_used_p = n_used;
     return stopped;
 }
 
@@ -505,9 +531,11 @@ void core_request_step(struct core *c, struct request *r, const struct sequence_
     }
     if (result->n_prompt_logprobs) stream_prompt_logprobs(c, r, result);
     ledger_prefill_cached(r, result->cached_tokens);
-    ledger_draft_verified(&c->ledger, r, result);
     if (r->account.bin && result->n_tokens) ledger_prompt_computed(r, result->cached_tokens, now_us);
-    if (result->n_tokens && stream_tokens(c, r, result, now_us)) {
+    int n_used = 0;
+    bool stopped = result->n_tokens && stream_tokens(c, r, result, &n_used, now_us);
+    ledger_draft_verified(&c->ledger, r, result, n_used);
+    if (stopped) {
         core_request_finish(c, r, FINISH_REASON_STOP, STATUS_OK, "", !result->finished, now_us);
     } else if (result->finished) {
         sequence_finished(c, r, result, now_us);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/invariant.h"
 #include "base/mem.h"
 #include "base/utf8.h"
 #include "router/front/json_writer.h"
@@ -15,7 +16,7 @@ typedef Inference__ModelInferResponse response;
 typedef Inference__ModelInferResponse__InferOutputTensor output_tensor;
 typedef Inference__ModelInferResponse__ParametersEntry parameter;
 
-enum { PARAMETERS_MAX = 12 };
+enum { PARAMETERS_MAX = 16 };
 
 // A response with all that it points to.
 struct message {
@@ -33,6 +34,7 @@ struct message {
 static Inference__InferParameter *add_parameter(struct message *m, const char *name)
 {
     size_t i = m->head.n_parameters++;
+    INVARIANT(i < PARAMETERS_MAX, "parameter %zu", i);
     inference__model_infer_response__parameters_entry__init(&m->parameters[i]);
     inference__infer_parameter__init(&m->values[i]);
     m->parameters[i].key = (char *)name;

@@ -408,7 +408,7 @@ const struct metric metrics_table[] = {
     {"forepack:kept_ratio", METRIC_HISTOGRAM, "",
      "Share of its prompt tokens that a speculated request kept.", write_histogram, IN_SNAPSHOT(core.measures.kept), 0},
     {"forepack:keep_rate", METRIC_HISTOGRAM, "",
-     "Keep rate that a speculator chose for a request with a quality; 1: all tokens.",
+     "Keep rate that a speculator chose for a request with a quality, or for the one whose score it reuses; 1: all tokens.",
      write_histogram, IN_SNAPSHOT(core.measures.keep_rate), 0},
     {"forepack:speculator_score_seconds", METRIC_HISTOGRAM, "pool, node",
      "Time from dispatch to a speculator to its answer.", write_node_histogram, IN_NODE(score), OF_SPECULATORS},

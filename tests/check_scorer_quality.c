@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+// speculator/scorer with a fake model and a calibration: the keep rate of a prompt does not depend on the prompts
+// scored beside it, and a look-ahead that the context cuts short has no calibrated rate.
+#include <check.h>
+#include <stdlib.h>
+
+#include "speculator/scorer.h"
+
+enum { VOCAB = 20, CONTEXT = 300, LOOK_AHEAD = 4, PROMPTS = 24, BUDGETS = 3 };
+
+static const struct model_config config = {.vocab_size = VOCAB, .eos_id = {7}, .n_eos = 1};
+static struct calibration calibration;
+static float logits[PROMPTS * VOCAB], importance[PROMPTS * CONTEXT];
+
+static float number_of(int n, int entries, int j) // of a prompt of n tokens; peaks for some
+{
+    unsigned x = (unsigned)(n * 7919 + entries * 104729 + j * 1299709);
+    x = (x ^ x >> 13) * 2654435761u;
+    float even = (float)(x >> 16) / 65536;
+    return j % 11 == n % 11 ? even * (float)(n % 50) : even;
+}
+
+static enum status fake_forward(void *context, const struct ragged_batch *batch, struct forward_result *result)
+{
+    int logit = 0, probe = 0;
+    float *to = importance;
+    for (int s = 0; s < batch->n_seqs; s++) {
+        int row = batch->row_start[s + 1] - 1, entries = batch->kv_len[s] + row - batch->row_start[s];
+        if (probe == batch->n_importance_rows || batch->importance_row[probe] != row) continue;
+        int n = batch->importance_keys[probe++];
+        for (int j = 0; j < n; j++)
+            *to++ = number_of(n, entries, j);
+        if (logit == batch->n_logit_rows || batch->logit_row[logit] != row) continue;
+        for (int v = 0; v < VOCAB; v++)
+            logits[logit * VOCAB + v] = 5 * number_of(n, entries, CONTEXT + v);
+        logit++;
+    }
+    *result = (struct forward_result){.logits = logits, .importance = importance};
+    return STATUS_OK;
+}
+
+struct answer {
+    double keep_rate;
+    enum rate_reason reason;
+    int kept, answers;
+};
+
+static void take_result(void *context, const struct score_result *result)
+{
+    struct answer *answer = (struct answer *)context + result->request;
+    ck_assert_msg(!result->error, "%s", result->error);
+    *answer = (struct answer){result->keep_rate, result->reason, 0, answer->answers + 1};
+    for (int k = 0; k < result->n_kept; k++)
+        answer->kept += result->kept[k].last - result->kept[k].first + 1;
+}
+
+static void setup(void)
+{
+    calibration =
+        (struct calibration){.look_ahead = LOOK_AHEAD, .chunk_tokens = 0, .pool_window = 13, .tail_tokens = 0};
+    for (int v = 0; v < EVIDENCE_VALUES; v++) {
+        calibration.low[v] = -1e6;
+        calibration.high[v] = 1e6;
+    }
+    for (int m = 0; m < 2; m++) {
+        struct calibration_fit *fit = &calibration.fits[m];
+        *fit = (struct calibration_fit){.weights = {1, 1, 6, 0, -1, 2, 0, 0.01, 0.4, 0.3}};
+        for (int t = 0; t < QUALITY_TARGETS; t++)
+            fit->thresholds[t] = t / 2.0;
+    }
+}
+
+static struct scorer *scorer_open(int budget, struct answer *answers)
+{
+    struct scorer_model model = {.config = &config,
+                                 .token_budget = budget,
+                                 .max_seqs = PROMPTS,
+                                 .context_tokens = CONTEXT,
+                                 .kv_blocks = 800,
+                                 .calibration = &calibration,
+                                 .forward = fake_forward};
+    return scorer_create(&model, take_result, answers);
+}
+
+static void add(struct scorer *s, uint64_t request, int n, double quality)
+{
+    static int32_t tokens[CONTEXT];
+    struct score_item item = {
+        .request = request,
+        .tokens = tokens,
+        .n = n,
+        .prefill = {.keep_rate = 1, .quality = quality, .look_ahead = LOOK_AHEAD, .pool_window = 13}};
+    scorer_add(s, &item);
+}
+
+static void run(struct scorer *s)
+{
+    while (scorer_get_load(s).running + scorer_get_load(s).waiting)
+        ck_assert_int_eq(scorer_step(s), STATUS_OK);
+}
+
+static int length_of(int i)
+{
+    return 20 + 11 * i;
+}
+
+static double quality_of(int i)
+{
+    return 0.6 + 0.05 * (i % 8);
+}
+
+START_TEST(the_rate_of_a_prompt_does_not_depend_on_the_others)
+{
+    static const int budgets[BUDGETS] = {7, 100, 4000};
+    struct answer alone[PROMPTS] = {0}, together[PROMPTS] = {0};
+    int rates = 0;
+    for (int i = 0; i < PROMPTS; i++) {
+        struct scorer *s = scorer_open(512, alone);
+        add(s, (uint64_t)i, length_of(i), quality_of(i));
+        run(s);
+        scorer_free(s);
+        rates += i && alone[i].keep_rate != alone[i - 1].keep_rate;
+    }
+    ck_assert_int_ge(rates, 4); // not all the same
+    struct scorer *s = scorer_open(budgets[_i], together);
+    for (int i = PROMPTS - 1; i >= 0; i--)
+        add(s, (uint64_t)i, length_of(i), quality_of(i));
+    run(s);
+    scorer_free(s);
+    for (int i = 0; i < PROMPTS; i++) {
+        ck_assert(together[i].answers == 1 && together[i].reason == alone[i].reason);
+        ck_assert(together[i].keep_rate == alone[i].keep_rate && together[i].kept == alone[i].kept);
+    }
+}
+END_TEST
+
+// The evidence of fewer steps is not that of the calibration's documents.
+START_TEST(a_look_ahead_cut_short_by_the_context_keeps_all)
+{
+    struct answer answers[2] = {0};
+    struct scorer *s = scorer_open(512, answers);
+    add(s, 0, CONTEXT - LOOK_AHEAD + 1, 0.5);
+    add(s, 1, CONTEXT - LOOK_AHEAD + 2, 0.5);
+    run(s);
+    scorer_free(s);
+    ck_assert(answers[0].reason == RATE_QUALITY && answers[0].keep_rate < 1);
+    ck_assert(answers[1].reason == RATE_UNCALIBRATED && answers[1].keep_rate == 1);
+    ck_assert_int_eq(answers[1].kept, CONTEXT - LOOK_AHEAD + 2);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("scorer_quality");
+    TCase *all = tcase_create("all");
+    tcase_add_checked_fixture(all, setup, NULL);
+    tcase_add_loop_test(all, the_rate_of_a_prompt_does_not_depend_on_the_others, 0, BUDGETS);
+    tcase_add_test(all, a_look_ahead_cut_short_by_the_context_keeps_all);
+    suite_add_tcase(suite, all);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# A calibration from a few documents, the keep rate that it gives a request with a quality, and the refusal of one that
+# was made for another pair.
+. "$(dirname "$0")/lib.sh"
+
+"$bin/forepack" bench documents --model "$main_model" --task needle --form plain --seed 1900 --tokens 300 --count 48 \
+    --token-ids >"$work/documents.jsonl"
+cp -r "$spec_model" "$work/speculator"
+rm -f "$work/speculator/calibration.json"
+spec_model=$work/speculator
+"$bin/forepack" calibrate --model "$main_model" --spec "$spec_model" --prompts "$work/documents.jsonl" --max-tokens 8 \
+    --quality 0.8 --dtype bf16 >"$work/calibrate.log" 2>&1
+equal 0.8 "$(jq .measured.quality "$spec_model/calibration.json")" "quality of the table"
+
+start_up --workers 1 --tp 1 --speculators 1 --no-enable-prefix-caching
+head -n 1 "$work/documents.jsonl" | jq -rj .prompt >"$work/prompt"
+ask() { generate --prompt-file "$work/prompt" --max-tokens 8 --prefill required --return-kept "$@"; }
+ask --quality 0.8 >"$work/pruned.json"
+equal true "$(jq '.prefill == "speculated" and .prefill_reason == "quality" and .keep_rate < 1
+    and .usage.kept_tokens < .usage.prompt_tokens' "$work/pruned.json")" "a quality of 0.8 prunes"
+rate=$(jq .keep_rate "$work/pruned.json")
+ask --keep-rate "$rate" >"$work/fixed.json"
+equal "$(jq -c '[.kept, .token_ids]' "$work/fixed.json")" "$(jq -c '[.kept, .token_ids]' "$work/pruned.json")" \
+    "the same tokens as at that keep rate, given by the client"
+ask --quality 0.995 >"$work/unsure.json" # too few documents for it
+equal '["unsure",1]' "$(jq -c '[.prefill_reason, .keep_rate]' "$work/unsure.json")" "too few documents"
+ask --quality 0.8 --look-ahead 4 --prefill on >"$work/other.json"
+equal uncalibrated "$(jq -r .prefill_reason "$work/other.json")" "other options"
+equal true "$(status_json | jq --argjson rate "$rate" '[.nodes[] | select(.role == "speculator")]
+    | .[0] | .calibrated_for != null and .quality_keep_rate == ($rate + 1) / 2')" "status"
+stop_up
+
+jq '.speculator.model = "0123456789abcdef"' "$spec_model/calibration.json" >"$work/other_pair.json"
+cp "$work/other_pair.json" "$spec_model/calibration.json"
+code=0
+"$bin/forepack-speculator" --model "$spec_model" --router "$node_server" >"$work/refused.log" 2>&1 || code=$?
+equal 1 "$code" "exit code with the calibration of another speculator"
+grep -q 'calibration.json: made for a speculator with fingerprint 0123456789abcdef' "$work/refused.log" || fail "no reason"
+equal 1 "$(grep -c calibration.json "$work/refused.log")" "one sentence"
+echo "calibration: all passed"
