@@ -254,7 +254,7 @@ refused "--search: give --qps" serve --prompt-tokens 5 --concurrency 1 --search
 refused "--prompt-tokens 100: must be 128 or more" prefill-quality --prompt-tokens 100
 refused "--policies 'oracle,last': must be importance, oracle, random and positional, comma-separated" prefill-quality --policies oracle,last
 refused "--tokens '100-300': must be a range A-B with 128 <= A <= B <= 1048576" documents --tokens 100-300
-refused "a count document of 150 tokens has no room for what its question needs" documents --model "$main_model" --tokens 150 --task count --count 20
+refused "a count document of 128 tokens has no room for what its question needs" documents --model "$main_model" --tokens 128 --task count --first 207 --count 1
 refused "--pool-window 4: must be odd" prefill-quality --pool-window 4
 refused "the model's context is 512 tokens, but 601 are needed" prefill-quality --task ttft --shape "$shape" --prompt-tokens 600
 refused "--model DIR and --prompts FILE are required" perplexity --model "$source_dir/deploy/demo-model/speculator"
