@@ -7,7 +7,7 @@ file(RELATIVE_PATH FOREPACK_BIN_TO_DATA ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INS
 configure_file(${CMAKE_SOURCE_DIR}/base/version.h.in ${CMAKE_BINARY_DIR}/generated/base/version.h @ONLY)
 
 install(DIRECTORY deploy/demo-model DESTINATION ${CMAKE_INSTALL_DATADIR}/forepack COMPONENT forepack
-        PATTERN train.py EXCLUDE)
+        PATTERN "*.py" EXCLUDE)
 install(DIRECTORY bench/shapes DESTINATION ${CMAKE_INSTALL_DATADIR}/forepack COMPONENT forepack)
 install(DIRECTORY proto/forepack proto/inference DESTINATION ${CMAKE_INSTALL_DATADIR}/forepack/proto COMPONENT forepack)
 install(PROGRAMS deploy/certificates.sh DESTINATION ${CMAKE_INSTALL_DATADIR}/forepack COMPONENT forepack)

@@ -94,7 +94,7 @@ while read -r line; do
           runs: map({answer: (.text | trim), kept: .usage.kept_tokens, prompt: .usage.prompt_tokens,
                      rate: "\(.keep_rate) \(.prefill_reason)", ttft: .timing.ttft_ms})}' \
         "$work/full" "$work/quality" "$work/r3" | tee -a "$work/all" |
-        jq -r '[(.question | .[0:43]), .expected, .runs[0].answer[0:16], .runs[0].ttft,
+        jq -r '[(.question | .[0:43]), .expected[0:16], .runs[0].answer[0:16], .runs[0].ttft,
                 .runs[1].answer[0:16], .runs[1].rate, "\(.runs[1].kept)/\(.runs[1].prompt)", .runs[1].ttft,
                 .runs[2].answer[0:16], "\(.runs[2].kept)/\(.runs[2].prompt)", .runs[2].ttft] | @tsv' |
         while IFS=$'\t' read -r question expected a0 t0 a1 r1 k1 t1 a2 k2 t2; do
@@ -113,7 +113,7 @@ jq -r -s '
     "$work/all"
 jq -r '"accuracy on \(.documents) unseen documents of \(.tokens) tokens, measured earlier: " +
     "\(.accuracy.full * 1000 | round / 10) % with all tokens kept, " +
-    "\(.accuracy["0.3"] * 1000 | round / 10) % at keep rate 0.3 with chunks of \(.chunk_tokens) tokens"' \
+    "\(.accuracy["0.3"] * 1000 | round / 10) % at keep rate 0.3 (all classes of questions)"' \
     "$pair/accuracy.json"
 
 if [ "$keep_running" = yes ]; then
