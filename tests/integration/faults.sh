@@ -104,6 +104,7 @@ status_is '.totals.degraded > 0' || fail "the degraded request was not counted"
 
 # A speculator with another tokenizer is refused with the reason, each time that it tries.
 cp -r "$spec_model" "$work/other"
+rm -f "$work/other/calibration.json" # made for the right tokenizer
 jq '.model.vocab as $v | .model.merges |= .[0:-1]' "$spec_model/tokenizer.json" >"$work/other/tokenizer.json"
 start other "$bin/forepack-speculator" --model "$work/other" --router "$node_server"
 refused_twice() { [ "$(grep -c "router_refused .*tokenizer" "$work/other.log")" -ge 2 ]; }
