@@ -29,7 +29,7 @@ fi
 
 start_up --workers 1 --tp 1 --speculators 1 --backend auto
 grep -qE "$says" "$work/up.log" || fail "the nodes do not say '$says'"
-generate --prompt "Hello" --max-tokens 3 >"$work/answer.json"
+generate --prompt "Hello" --max-tokens 3 --ignore-eos >"$work/answer.json"
 equal 3 "$(jq '.token_ids | length' "$work/answer.json")" "tokens of a cluster"
 stop_up
 echo "backend: all passed"
