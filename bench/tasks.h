@@ -10,7 +10,7 @@
 //   copy         the lines of a named block of code-like lines                         "\n turn(41)\n rest(5)"
 //   instruction  a fact, written as the first sentence of the prompt demands           " 1284"
 //
-// Every class has distractors of its own kind, and facts that no question is about. In the plain form the prompt is the
+// Every document has distractors of its class, and facts that no question asks for. In the plain form the prompt is the
 // text, an empty line and "Question: ...\nAnswer:". In the chat form it is a ChatML prompt of one user message, some of
 // them after a system message, and the answer has no leading blank or line break. BOS is part of the plain form only.
 //

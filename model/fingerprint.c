@@ -6,20 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/fnv.h"
 #include "base/mem.h"
 #include "model/model.h"
 #include "model/safetensors.h"
 
 enum { SAMPLES = 4, SAMPLE_BYTES = 64 };
-
-#define HASH_START UINT64_C(0xcbf29ce484222325)
-
-static uint64_t fnv1a(uint64_t state, const void *bytes, size_t n) // FNV-1a, 64 bits
-{
-    for (size_t i = 0; i < n; i++)
-        state = (state ^ ((const unsigned char *)bytes)[i]) * 0x100000001b3u;
-    return state;
-}
 
 static uint64_t hash_config(uint64_t state, const struct model_config *c)
 {
@@ -50,7 +42,7 @@ enum status model_dummy_fingerprint(const char *path, uint64_t *fingerprint_p)
 {
     struct model_config config;
     enum status status = model_config_read(path, &config);
-    if (status == STATUS_OK) *fingerprint_p = fnv1a(hash_config(HASH_START, &config), "dummy", 5);
+    if (status == STATUS_OK) *fingerprint_p = fnv1a(hash_config(FNV_START, &config), "dummy", 5);
     return status;
 }
 
@@ -60,7 +52,7 @@ enum status model_fingerprint(const char *dir, uint64_t *fingerprint_p)
     struct safetensors *st;
     TRY(model_config_read(dir, &config));
     TRY(safetensors_open(dir, &st));
-    uint64_t state = hash_config(HASH_START, &config);
+    uint64_t state = hash_config(FNV_START, &config);
     for (int i = 0; i < safetensors_count(st); i++)
         state = hash_tensor(state, safetensors_at(st, i));
     safetensors_close(st);

@@ -51,7 +51,7 @@ static bool is_near(double a, double b)
     return fabs(a - b) <= NEAR * fmax(fabs(a), fabs(b)) || a == b;
 }
 
-// Beside decodes, the prompts get the budget, and what they do not use is left or saved.
+// In a pass with decodes, the work of prompt rows, the budget left and the work saved add up to the budget.
 static const char *budget_check(const struct pace_model *m, const struct scheduler *s, double work)
 {
     if (s->pace.target_us == PACE_UNLIMITED || !s->pace.decodes) return NULL;

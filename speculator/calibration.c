@@ -5,6 +5,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/fnv.h"
+
 const double quality_targets[QUALITY_TARGETS] = {0.5, 0.7, 0.8, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995};
 
 void calibration_features(const struct evidence *evidence, int rate, double features[QUALITY_FEATURES])
@@ -81,21 +83,14 @@ bool calibration_covers(const struct calibration *c, const struct prefill *prefi
 
 // --- the fingerprint
 
-static uint64_t hash_bytes(uint64_t state, const void *bytes, size_t size) // FNV-1a
-{
-    for (size_t i = 0; i < size; i++)
-        state = (state ^ ((const uint8_t *)bytes)[i]) * 0x100000001b3u;
-    return state;
-}
-
 uint64_t calibration_fingerprint(const struct calibration *c)
 {
     const int options[] = {c->look_ahead, c->chunk_tokens, c->pool_window, c->tail_tokens};
-    uint64_t state = hash_bytes(0xcbf29ce484222325u, &c->main, sizeof c->main);
-    state = hash_bytes(state, &c->speculator, sizeof c->speculator);
-    state = hash_bytes(state, options, sizeof options);
-    state = hash_bytes(state, c->low, sizeof c->low);
-    state = hash_bytes(state, c->high, sizeof c->high);
-    state = hash_bytes(state, c->fits, sizeof c->fits);
+    uint64_t state = fnv1a(FNV_START, &c->main, sizeof c->main);
+    state = fnv1a(state, &c->speculator, sizeof c->speculator);
+    state = fnv1a(state, options, sizeof options);
+    state = fnv1a(state, c->low, sizeof c->low);
+    state = fnv1a(state, c->high, sizeof c->high);
+    state = fnv1a(state, c->fits, sizeof c->fits);
     return state ? state : 1;
 }

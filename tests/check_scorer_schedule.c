@@ -287,7 +287,7 @@ START_TEST(a_second_question_computes_its_own_rows_and_the_look_ahead)
     for (int i = 0; i < 2; i++) {
         struct expected *e = &items[i];
         *e = (struct expected){.n = DOCUMENT + QUESTION, .look_ahead = LOOK_AHEAD, .window = 13};
-        do { // a question whose look-ahead does not meet an EOS
+        do { // until the look-ahead of the question has no EOS
             for (int j = 0; j < e->n; j++)
                 e->tokens[j] = (int32_t)(j < DOCUMENT ? j % 40 : 10 + (int)random_below(40));
             expect_scores(e, CONTEXT);

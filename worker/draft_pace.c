@@ -9,7 +9,7 @@ enum { PROBE_FIRST = 32, PROBE_LAST = 1024 };
 static const double BETTER = 1.05;   // than the present length
 static const double REMEMBER = 0.98; // of the counts, after each verified draft
 static const double LEARN = 0.2;     // weight of a new time
-static const double JUMP_MAX = 4;    // a time counts as at most so many times the known one
+static const double JUMP_MAX = 4;    // a measured time above 4 times the average counts as 4 times the average
 static const double CHANCE_MAX = 0.99;
 
 void draft_pace_init(struct draft_pace *p)

@@ -23,7 +23,7 @@ struct service {
     result_message *messages;  // [max_seqs]
     result_message **results;  // [max_seqs] pointers to them
     uint32_t *tokens;          // [logit rows] of all answers, one after the other
-    logprob_message *logprobs; // [logit rows] likewise, and of prompt tokens
+    logprob_message *logprobs; // [logit rows] of the tokens of all answers, and of prompt tokens
     logprob_message **logprobs_list;
     size_t n_tokens, n_logprobs; // of these, used by the message
     struct token_range *kept;    // kept ranges of the sequence being added; grows
@@ -170,7 +170,7 @@ static void grammar_compile(struct service *service, const struct sequence_reque
     grammar_compiler_add(service->compiler, request->id, spec, request->tokens + request->n_tokens - n, n);
 }
 
-// Queues the sequences whose matchers are ready.
+// A sequence that waits for its grammar gets the matcher, or is refused.
 static void take_matchers(struct service *service)
 {
     struct grammar_compiled compiled;

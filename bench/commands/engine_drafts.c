@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decoding with drafts whose acceptance is given: the worker's scheduler on the engine, once without drafts and once
-// with drafts of the tokens that the first run gave, each of them wrong with a given probability. The time of a drafter
-// is not part of it.
+// Decoding with drafts of a given acceptance. The worker's scheduler decodes twice: without drafts, then with drafts
+// made of the tokens of the first run, each replaced by a wrong one with a given probability. No time for making the
+// drafts is included.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

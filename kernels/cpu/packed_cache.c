@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/fnv.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/new_file.h"
@@ -42,14 +43,6 @@ struct packed_cache {
     bool complete; // every weight so far came from the file
 };
 
-static uint64_t fnv1a(const void *bytes, size_t n) // FNV-1a, 64 bits
-{
-    uint64_t state = 0xcbf29ce484222325u;
-    for (size_t i = 0; i < n; i++)
-        state = (state ^ ((const unsigned char *)bytes)[i]) * 0x100000001b3u;
-    return state;
-}
-
 // ---- reading --------------------------------------------------------------------------------------------------------
 
 // NULL if the mapped file matches layout and key and is whole, else the reason.
@@ -59,13 +52,14 @@ static const char *cache_check(const struct packed_cache *s)
     if (s->map_bytes < sizeof *header || memcmp(header->magic, magic, sizeof magic) != 0)
         return "not a packed weight cache";
     if (header->version != FORMAT_VERSION) return "another format version";
-    if (header->header_hash != fnv1a(header, offsetof(struct header, header_hash))) return "its header is damaged";
+    if (header->header_hash != fnv1a(FNV_START, header, offsetof(struct header, header_hash)))
+        return "its header is damaged";
     if (strncmp(header->layout, s->layout, sizeof header->layout) != 0) return "packed in another layout";
     if (header->key != s->key) return "made from another checkpoint";
     if (header->file_bytes != s->map_bytes) return "its length differs from the header";
     if (header->n_entries > MAX_ENTRIES) return "its table is damaged";
     size_t table_bytes = header->n_entries * sizeof(struct entry);
-    if (table_bytes > s->map_bytes - sizeof *header || header->table_hash != fnv1a(header + 1, table_bytes))
+    if (table_bytes > s->map_bytes - sizeof *header || header->table_hash != fnv1a(FNV_START, header + 1, table_bytes))
         return "its table is damaged";
     const struct entry *entries = (const struct entry *)(header + 1);
     for (uint32_t i = 0; i < header->n_entries; i++)
@@ -200,8 +194,8 @@ static struct header *header_create(const struct packed_cache *s, const struct p
     header->n_entries = n_entries;
     header->key = s->key;
     header->file_bytes = at;
-    header->table_hash = fnv1a(header + 1, table_bytes);
-    header->header_hash = fnv1a(header, offsetof(struct header, header_hash));
+    header->table_hash = fnv1a(FNV_START, header + 1, table_bytes);
+    header->header_hash = fnv1a(FNV_START, header, offsetof(struct header, header_hash));
     return header;
 }
 

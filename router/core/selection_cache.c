@@ -48,7 +48,7 @@ struct key_parts {
     int64_t n_tokens, n_pinned, tail_tokens;
 };
 
-// The mode is no part of it: it decides whether a prompt is scored, not what is selected.
+// Without the mode, which decides whether a prompt is scored and not which tokens are selected.
 static uint64_t options_hash(const struct hash_key *key, const struct prefill *prefill)
 {
     uint64_t hash = 0;

@@ -7,7 +7,7 @@
 // router rather than in the speculators, since a hit then costs neither a bin nor a place in a speculator's queue, and
 // does not depend on the speculator that a prompt came to before.
 //
-// Keys are two 64-bit SipHashes under different keys of this process: nobody outside it can compute prompts that
+// A key is a pair of 64-bit SipHashes under two random keys of this process: nobody outside can compute prompts that
 // collide, and among a billion prompts two share a key by chance with a probability of 1e-21.
 //
 // Owner: struct core. Memory: at most the given bytes; the selection used longest ago is evicted first. One thread.

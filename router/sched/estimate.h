@@ -23,9 +23,9 @@ struct estimate {
 // Whether the node's cost model holds for a prompt of `rows` rows.
 bool estimate_node_known(const struct sched_view *view, const struct sched_node *node, int64_t rows);
 
-// Until the first token of a request that does not wait yet. One that is not speculated and whose kept tokens are not
-// known keeps all. False: no cost model of a pool it needs is fitted, no node has room for the tokens that it keeps, or
-// it would wait too long for a speculator.
+// Time until the first token of a request that is not in a queue yet. Without `speculated`, and unless its kept tokens
+// are known, the request keeps all tokens. False: the cost model of a pool that it needs is not fitted, no node has
+// room for the tokens that it keeps, or it would wait too long for a speculator.
 bool estimate_first_token(const struct sched_view *view, const struct sched_request *r, bool speculated, int64_t now_us,
                           struct estimate *estimate_p);
 
