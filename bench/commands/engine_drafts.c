@@ -155,14 +155,14 @@ static enum status drafting_run_drafted(struct contender *self, double *seconds_
 
 static void drafting_print(struct engine_bench *b, const struct drafting *d, double faster, json_t *row)
 {
-    double tokens = (double)d->run.batch * d->run.tokens / (double)d->passes / d->run.batch;
+    double tokens = (double)d->run.tokens / (double)d->passes; // of each sequence
     json_object_set_new(row, "draft_acceptance", json_real(b->flags->draft_acceptance));
     json_object_set_new(row, "over_plain", json_real(faster));
     json_object_set_new(row, "passes", json_integer((json_int_t)d->passes));
     json_object_set_new(row, "drafted", json_integer((json_int_t)d->drafted));
     json_object_set_new(row, "accepted", json_integer((json_int_t)d->accepted));
     if (b->flags->json) return;
-    printf("         %.2f times as fast as without drafts, %.2f tokens of a sequence in a pass, %llu of %llu drafted "
+    printf("         %.2f times as fast as without drafts, %.2f tokens of a sequence a pass, %llu of %llu drafted "
            "tokens accepted\n",
            faster, tokens, (unsigned long long)d->accepted, (unsigned long long)d->drafted);
 }

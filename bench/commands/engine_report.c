@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <stdio.h>
+#include <string.h>
 
 #include "bench/commands/engine.h"
 #include "bench/memory.h"
@@ -27,16 +28,26 @@ void engine_print_heading(const struct engine_bench *b)
     fflush(stdout);
 }
 
+// "-": the work was not counted.
+static const char *rate_text(double work, double seconds, char text[static 16])
+{
+    if (work > 0)
+        snprintf(text, 16, "%.1f", work / seconds);
+    else
+        strcpy(text, "-");
+    return text;
+}
+
 static void engine_print_row(const struct engine_run *run, const struct measurement *m,
                              const struct rounds_readings *readings, const struct contender *c, double rss_mb)
 {
     if (run->bench->flags->json) return;
     double tokens = (double)run->batch * run->tokens;
-    char share[BENCH_SHARE_BYTES];
-    printf("%-8s %5d %7d %8d %10.1f %6.1f%% %10.2f %9.1f %9.1f %7.1f %7.1f %7s %8.0f\n", run->phase, run->batch,
-           run->tokens, run->context, tokens / m->seconds, 100 * m->spread, 1000 * m->seconds, c->gflop / m->seconds,
-           readings->mean.gflops, c->gbytes / m->seconds, readings->mean.gbytes_per_s, bench_share_text(m, share),
-           rss_mb);
+    char share[BENCH_SHARE_BYTES], gflops[16], gbytes[16];
+    printf("%-8s %5d %7d %8d %10.1f %6.1f%% %10.2f %9s %9.1f %7s %7.1f %7s %8.0f\n", run->phase, run->batch,
+           run->tokens, run->context, tokens / m->seconds, 100 * m->spread, 1000 * m->seconds,
+           rate_text(c->gflop, m->seconds, gflops), readings->mean.gflops, rate_text(c->gbytes, m->seconds, gbytes),
+           readings->mean.gbytes_per_s, c->gflop > 0 ? bench_share_text(m, share) : "-", rss_mb);
     fflush(stdout);
 }
 
