@@ -129,6 +129,7 @@ struct panel_out {
     void *out;                      // first row, first column of the panel
     int stride;                     // in elements, from row to row
     int columns;                    // columns of the panel that exist in out
+    bool streamed; // store past the caches; not with LINEAR_ADD, and whole aligned cache lines but in the last panel
 };
 
 // The cached K and V of one layer, one KV head and one sequence, in blocks of KV_BLOCK_TOKENS entries. Both gemms of
