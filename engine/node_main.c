@@ -250,6 +250,7 @@ int node_main(const struct node_program *program, int argc, char **argv)
     int code = 2;
     if (parse_options(program, argc, argv)) {
         log_options_apply(&program->common->log, program->name);
+        log_writer_start();
         if (group_rank_hint() == 0) options_log(program->options);
         struct comm *comm;
         enum status status = group_open(&argc, &argv, (int)program->common->group_limit_s, &comm);
