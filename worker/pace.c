@@ -59,17 +59,26 @@ static bool pace_decode_time_is_stale(const struct pace *p)
     return p->decode_us == 0 || other || p->mixed_passes >= MIXED_PASSES_MAX;
 }
 
-// The time that the target allows beside the decode rows.
-static double pace_added_us(const struct pace *p)
+// The time of the decode rows alone. They may be some more or fewer than the measured ones: each of those takes at most
+// as long as a prompt row, and at most its part of the measured time.
+static double pace_decodes_us(const struct pace *p)
 {
-    double target_us = AIM * (p->target_us == PACE_TWICE ? 2 * p->decode_us : (double)p->target_us);
-    return fmax(target_us - p->decode_us, BUDGET_MIN * p->decode_us);
+    if (p->decodes == 0 || p->decode_us == 0) return 0;
+    double other = p->decodes - p->decode_rows, row_us = p->us_per_work[0] * p->row_work;
+    return p->decode_us + other * fmin(row_us, p->decode_us / p->decode_rows);
+}
+
+// The time that the target allows beside decode rows that take `decodes_us`.
+static double pace_added_us(const struct pace *p, double decodes_us)
+{
+    double target_us = AIM * (p->target_us == PACE_TWICE ? 2 * decodes_us : (double)p->target_us);
+    return fmax(target_us - decodes_us, BUDGET_MIN * decodes_us);
 }
 
 int pace_sampled_max(const struct pace *p)
 {
     if (p->target_us == PACE_UNLIMITED || p->decode_us == 0 || p->sample_us == 0) return INT_MAX;
-    double rows = SAMPLING_MAX * pace_added_us(p) / p->sample_us;
+    double rows = SAMPLING_MAX * pace_added_us(p, p->decode_us) / p->sample_us;
     return rows < 1 ? 1 : rows < INT_MAX ? (int)rows : INT_MAX;
 }
 
@@ -90,7 +99,7 @@ void pace_pass_begin(struct pace *p, int decodes)
         p->is_first = false; // this pass decodes alone
         return;
     }
-    double added_us = pace_added_us(p), us_per_work = p->us_per_work[1];
+    double added_us = pace_added_us(p, pace_decodes_us(p)), us_per_work = p->us_per_work[1];
     added_us -= fmin(p->sampled * p->sample_us, SAMPLING_MAX * added_us);
     if (us_per_work == 0) us_per_work = p->us_per_work[0];
     double work_in_time = us_per_work > 0 ? added_us / us_per_work : INFINITY;
@@ -218,7 +227,7 @@ void pace_pass_end(struct pace *p, int64_t us)
         return;
     }
     p->decode_passes = 0;
-    double added_us = (double)us - (p->decodes ? p->decode_us : 0);
+    double added_us = (double)us - pace_decodes_us(p);
     if (added_us < 0.02 * (double)us) added_us = 0.02 * (double)us;
     double *us_per_work = &p->us_per_work[p->decodes > 0], measured = added_us / p->work, known = *us_per_work;
     if (known > 0) measured = clamp(measured, known / 8, known * 8);

@@ -5,12 +5,13 @@
 // not complete its prompt is limited to half a second, because a request that arrives meanwhile waits for it.
 //
 // The reference is the time of a pass with decode rows only. It is measured again from time to time, by two passes
-// without prompt rows: the first one runs with caches that prompts have filled, the second one counts. The time that
-// prompt rows add to a pass is modelled as proportional to their work: the rows, their attention to the entries before
-// them, and, once per prompt and pass, reading its cached entries at the speed at which weights are read. The factor is
-// learned from every pass. So chunks shrink as a prompt grows, while a short prompt beside a long one keeps large
-// chunks. A prompt whose cached entries take longer to read than a pass may last skips passes and saves their budget
-// until it is enough: few passes are long then, and the mean time stays within the target.
+// without prompt rows: the first one runs with caches that prompts have filled, the second one counts. Until then, some
+// decode rows more or fewer are charged as prompt rows would be. The time that prompt rows add to a pass is modelled as
+// proportional to their work: the rows, their attention to the entries before them, and, once per prompt and pass,
+// reading its cached entries at the speed at which weights are read. The factor is learned from every pass. So chunks
+// shrink as a prompt grows, while a short prompt beside a long one keeps large chunks. A prompt whose cached entries
+// take longer to read than a pass may last skips passes and saves their budget until it is enough: few passes are long
+// then, and the mean time stays within the target.
 //
 // Sampling on the host is part of a pass, too. While other sequences run, the rows sampled on the host take at most
 // half of the time that the target allows beside the decode rows, or one row a pass; prompt rows get the rest. So
