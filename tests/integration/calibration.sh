@@ -52,7 +52,7 @@ equal '["unsure",1]' "$(jq -c '[.prefill_reason, .keep_rate]' "$work/unsure.json
 ask --quality 0.8 --look-ahead 4 --prefill on >"$work/other.json"
 equal uncalibrated "$(jq -r .prefill_reason "$work/other.json")" "other options"
 equal true "$(status_json | jq --argjson rate "$rate" '[.nodes[] | select(.role == "speculator")]
-    | .[0] | .calibrated_for != null and .quality_keep_rate == ($rate + 1) / 2')" "status"
+    | .[0] | .calibrated_for != null and .calibration_unused == null and .quality_keep_rate == ($rate + 1) / 2')" "status"
 stop_up
 
 jq '.speculator.model = "0123456789abcdef"' "$spec_model/calibration.json" >"$work/other_pair.json"
