@@ -78,6 +78,7 @@ static enum status group_make_documents(struct group *g)
 {
     for (int i = 0; i < g->n; i++) {
         const struct task_request request = {.task = g->table->task,
+                                             .chat = strcmp(g->q->flags->form, "chat") == 0,
                                              .tokens = g->table->tokens,
                                              .seed = (uint64_t)g->q->flags->seed,
                                              .number = (uint64_t)(g->first + i),
@@ -266,16 +267,16 @@ static json_t *cell_row(const struct quality *q, const struct task_table *t, con
     const struct task_cell *cell = &line->cells[k];
     const double n = t->documents;
     char *name = line_name(line);
-    json_t *row =
-        json_pack("{s:s,s:o,s:s,s:s,s:o,s:o,s:b,s:o,s:f,s:f,s:f,s:i}", "task", task_name(t->task), "tokens",
-                  t->tokens ? json_integer(t->tokens) : json_null(), "policy", line_policy(line), "name", name,
-                  "look_ahead", line_is_importance(line) ? json_integer(line->look_ahead) : json_null(), "chunk_tokens",
-                  line->policy == EVERYTHING                ? json_null()
-                  : line->chunk_tokens == CHUNK_TOKENS_AUTO ? json_string("auto")
-                                                            : json_integer(line->chunk_tokens),
-                  "paper_exact", q->flags->paper_exact, "quality",
-                  line->policy == CONTRACT ? json_real(q->qualities[k]) : json_null(), "keep_rate", cell->rate / n,
-                  "kept_ratio", cell->kept / n, "score", cell->right / n, "documents", t->documents);
+    json_t *row = json_pack(
+        "{s:s,s:s,s:o,s:s,s:s,s:o,s:o,s:b,s:o,s:f,s:f,s:f,s:i}", "task", task_name(t->task), "form", q->flags->form,
+        "tokens", t->tokens ? json_integer(t->tokens) : json_null(), "policy", line_policy(line), "name", name,
+        "look_ahead", line_is_importance(line) ? json_integer(line->look_ahead) : json_null(), "chunk_tokens",
+        line->policy == EVERYTHING                ? json_null()
+        : line->chunk_tokens == CHUNK_TOKENS_AUTO ? json_string("auto")
+                                                  : json_integer(line->chunk_tokens),
+        "paper_exact", q->flags->paper_exact, "quality",
+        line->policy == CONTRACT ? json_real(q->qualities[k]) : json_null(), "keep_rate", cell->rate / n, "kept_ratio",
+        cell->kept / n, "score", cell->right / n, "documents", t->documents);
     free(name);
     return row;
 }
