@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "router/core/drafting.h"
 #include "router/core/requests.h"
 #include "router/sched/prefix_tails.h"
 
@@ -162,6 +163,7 @@ static void node_remove(struct core *c, struct core_node *node, enum node_loss l
     struct request_list *requests = &node->sched.account.requests;
     int n = requests->count;
     node_unlink(c, node);
+    core_drafting_node_gone(node);
     update_scorer(c);
     update_calibration(c);
     release_reservation(c, node);

@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "router/core/drafting.h"
 #include "router/core/nodes.h"
 #include "router/sched/estimate.h"
 
@@ -171,6 +172,7 @@ void core_request_finish(struct core *c, struct request *r, enum finish_reason r
     snprintf(text, sizeof text, "%s", message);
     struct core_node *node = r->account.node;
     if (node && tell_node) c->ops.send_cancel(node->link, &r->number, 1);
+    core_drafting_ended(c, r);
     request_leave(c, r, now_us);
     request_timers_set(&c->timers, r, INT64_MAX);
     request_table_remove(&c->table, r);
@@ -444,6 +446,7 @@ void core_request_scored(struct core *c, struct request *r, const struct score_r
     ledger_scored(r, result->cached_tokens, now_us);
     int n_draft = usable_draft(c, r, result);
     keep_draft(r, result->draft, n_draft);
+    core_drafting_held(r, r->account.node);
     if (rate_holds(c, r))
         take_selection(c, r, result, n_draft, now_us);
     else
@@ -573,6 +576,7 @@ void core_request_step(struct core *c, struct request *r, const struct sequence_
     } else if (result->n_tokens) {
         ledger_kv_blocks_updated(r);
         core_request_retime(c, r);
+        core_drafting_advanced(c, r);
     }
 }
 
