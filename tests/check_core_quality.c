@@ -12,7 +12,7 @@
 #include "base/log.h"
 #include "tests/core_case.h"
 
-enum { PROMPT = 100, KEEP_FIRST = 10, KEEP_LAST = 39, MAIN = 0x11, OTHER_MAIN = 0x12, RATES = 13 };
+enum { PROMPT = 100, KEEP_FIRST = 10, KEEP_LAST = 39, MAIN = 0x11, OTHER_MAIN = 0x12, RATES = 13, PROBLEMS = 5 };
 
 static struct fake_node *speculator(const char *id, uint64_t fingerprint, uint64_t main)
 {
@@ -187,27 +187,35 @@ START_TEST(a_selection_by_a_calibration_that_does_not_apply_is_not_reused)
 }
 END_TEST
 
-static void ck_log(FILE *log, const char *sentence)
+static void ck_problem(FILE *log, const char *sentence)
 {
     char text[8192];
     rewind(log);
     text[fread(text, 1, sizeof text - 1, log)] = 0;
     ck_assert_msg(strstr(text, "calibration_unused") ? sentence && strstr(text, sentence) : !sentence, "%s", text);
+    struct core_status status = fixture_status(&f);
+    if (sentence)
+        ck_assert(status.calibration_problem && strstr(status.calibration_problem, sentence));
+    else
+        ck_assert_ptr_null(status.calibration_problem);
+    core_status_fini(&status);
 }
 
 // In whichever order the nodes come.
-START_TEST(a_calibration_that_is_not_used_is_logged_with_the_reason)
+START_TEST(a_calibration_that_is_not_used_is_logged_and_in_the_status_with_the_reason)
 {
-    static const char *const sentences[] = {"made for another main model", "made for another main model",
-                                            "do not all have the same calibration", NULL};
+    static const char *const sentences[PROBLEMS] = {"made for another main model", "made for another main model",
+                                                    "do not all have the same calibration", "another tail window",
+                                                    NULL};
     FILE *log = tmpfile();
     log_setup("test", LOG_INFO);
     dup2(fileno(log), STDERR_FILENO); // of this test's process
+    if (_i == 3) f.options.tail_tokens++;
     if (_i == 0) worker("w");
     speculator("s", 7, _i < 2 ? OTHER_MAIN : MAIN);
     if (_i) worker("w");
-    if (_i >= 2) speculator("t", _i == 2 ? 0 : 7, MAIN);
-    ck_log(log, sentences[_i]);
+    if (_i == 2 || _i == 4) speculator("t", _i == 2 ? 0 : 7, MAIN);
+    ck_problem(log, sentences[_i]);
     fclose(log);
 }
 END_TEST
@@ -223,7 +231,7 @@ int main(void)
     tcase_add_test(all, a_rate_is_not_used_when_a_speculator_with_another_calibration_has_come);
     tcase_add_test(all, a_selection_by_a_calibration_that_does_not_apply_is_not_reused);
     tcase_add_loop_test(all, a_rate_that_does_not_fit_the_kept_tokens_is_refused, 0, RATES);
-    tcase_add_loop_test(all, a_calibration_that_is_not_used_is_logged_with_the_reason, 0, 4);
+    tcase_add_loop_test(all, a_calibration_that_is_not_used_is_logged_and_in_the_status_with_the_reason, 0, PROBLEMS);
     suite_add_tcase(suite, all);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);

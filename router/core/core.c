@@ -430,6 +430,7 @@ void core_get_status(const struct core *c, struct core_status *status)
         .totals = c->ledger.totals,
         .ejections = c->health.ejections,
         .hangs = c->health.hangs,
+        .calibration_problem = core_calibration_problem(c),
     };
     for (int k = 0; k < QUEUE_CLASSES; k++) {
         status->classes[k] = (struct class_status){

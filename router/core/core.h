@@ -227,7 +227,8 @@ struct core_status {
     uint64_t model_fingerprint; // 0 while no worker group is attached
     struct bin_totals score_bins, prefill_bins;
     struct core_totals totals;
-    uint64_t ejections, hangs; // of nodes
+    uint64_t ejections, hangs;       // of nodes
+    const char *calibration_problem; // why no quality is served though a speculator is calibrated; NULL: it is not so
     int n_nodes;
     struct node_status *nodes; // owned by the status
 };
