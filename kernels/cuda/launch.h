@@ -56,9 +56,9 @@ cudaError_t launch_embed(cudaStream_t stream, float *out, const void *table, int
 // out bf16 [rows, stride] = x / rms(x) * gain; x f32 [.., n]; row_index NULL: rows 0..rows-1.
 cudaError_t launch_rmsnorm(cudaStream_t stream, void *out, int out_stride, const float *x, const float *gain,
                            float epsilon, const int32_t *row_index, int rows, int n);
-// out bf16 [rows, out_stride] = silu(x[:, 0..n)) * x[:, n..2n); x f32 [rows, x_stride].
-cudaError_t launch_swiglu(cudaStream_t stream, void *out, int out_stride, const float *x, int x_stride, int rows,
-                          int n);
+// out bf16 [rows, out_stride] = silu(x[:, 0..n)) * x[:, n..2n); x f32 or bf16 [rows, x_stride].
+cudaError_t launch_swiglu(cudaStream_t stream, void *out, int out_stride, const void *x, bool x_f32, int x_stride,
+                          int rows, int n);
 // Quantises rows of bf16 or f32 to e4m3 bytes with one scale per row: largest magnitude / 448. A row with a value that
 // is not finite gets the scale NaN.
 cudaError_t launch_quantise_rows(cudaStream_t stream, void *out, int out_stride, float *row_scale, const void *x,
@@ -77,6 +77,26 @@ cudaError_t launch_dequantise(cudaStream_t stream, void *out, const void *bytes,
 cudaError_t launch_epilogue(cudaStream_t stream, void *out, int out_stride, bool out_bf16, bool add, const float *x,
                             int x_stride, const float *row_scale, const float *column_scale, const float *bias,
                             int rows, int n);
+
+// A gemm of up to GEMV_ROWS rows: out [rows, N] = x [rows, K] W[N, K]^T, reading W once (gemv.cu). K is padded with
+// zeros to a multiple of 16. Both operands are bf16 or, with fp8, e4m3 bytes with scales: row_scale [rows] and
+// column_scale [N], or block-scaled as launch_quantise_blocks and launch_dequantise define.
+enum gemv_mode {
+    GEMV_STORE,  // out f32 = result + bias
+    GEMV_ADD,    // out f32 += result + bias
+    GEMV_BF16,   // out bf16 = result + bias
+    GEMV_SWIGLU, // out bf16 [rows, N/2], no bias
+};
+struct gemv {
+    const void *w, *x;
+    const float *row_scale, *column_scale, *bias; // bias may be NULL
+    void *out;
+    int n, k, rows, x_stride, out_stride;
+    int fp8, block_stride, row_scale_stride; // block_stride: scales in a row of blocks of W; 0: one for each output
+    enum gemv_mode mode;
+    int unused; // instead of padding: the emulated GPU inspects all bytes of arguments
+};
+cudaError_t launch_gemv(cudaStream_t stream, const struct gemv *gemv, int multiprocessors);
 
 // backend_ops.rope_append. qkv holds the whole batch, as in attention.
 cudaError_t launch_rope_append(cudaStream_t stream, const struct kv_cache *kv, const struct device_batch *batch,

@@ -25,3 +25,6 @@ enum { SPLIT_ENTRIES = 256, SPLITS_MAX = 128 }; // entries of the shortest split
 // A scale of a block-scaled FP8 matrix covers this many rows and columns; one of a row that the matrix multiplies
 // covers this many columns.
 enum { FP8_BLOCK = 128 };
+
+// Gemms of up to this many rows are computed by gemv.cu, larger ones by cuBLASLt.
+enum { GEMV_ROWS = 8 };

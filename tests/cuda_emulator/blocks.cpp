@@ -26,6 +26,7 @@ struct thread {
     enum state state;
     struct place at;    // where it waits
     const void *awaits; // AT_BARRIER: the barrier
+    bool waited;        // for the kernel before, see kernels/cuda/dependent.h
 };
 
 struct warp {
@@ -177,6 +178,16 @@ void emulated_check_mask(unsigned mask, const char *file, int line)
     fprintf(stderr, "cuda emulator: %s:%d: only whole warps (mask 0xffffffff) are emulated, not 0x%08x\n", file, line,
             mask);
     abort();
+}
+
+void emulated_dependency_wait(void)
+{
+    threads[current].waited = true;
+}
+
+void emulated_check_waited(void)
+{
+    if (!threads[current].waited) stuck("a thread ended without waiting for the kernel before its own");
 }
 
 void *emulated_dynamic_shared(void)
@@ -336,6 +347,7 @@ static void run_block(size_t shared_bytes)
     for (int i = 0; i < n_threads; i++) {
         fiber_prepare(&threads[i].fiber, thread_main);
         threads[i].state = READY;
+        threads[i].waited = false;
     }
     for (int i = 0; i < (n_threads + LANES - 1) / LANES; i++)
         warps[i].arrived = 0;
