@@ -43,6 +43,7 @@ struct device_batch {
     const int32_t *importance_first;                 // [P+1] where the maxima of each importance row start
     const struct attend_tile *tiles;                 // prefill rows, costliest tiles first
     int n_tiles, first_tiles;                        // all; those of the first micro-batch, which come first
+    int n_spans, first_spans;                        // of these, spans of tiles; the same for the first micro-batch
     const int32_t *single_row;                       // [n_single] rows that are alone in their sequence, ascending
     int n_single, first_single;                      // all; those of the first micro-batch
     int max_splits;          // at least the number of splits of any single row; at most SPLITS_MAX
@@ -105,6 +106,10 @@ cudaError_t launch_rope_append(cudaStream_t stream, const struct kv_cache *kv, c
 // partials: memory_partials_bytes() of scratch.
 cudaError_t launch_attention(cudaStream_t stream, const struct kv_cache *kv, const struct device_batch *batch,
                              int layer, void *out, int out_stride, const float *qkv, int n_heads, float *partials);
+// The tiles of launch_attention where geometry_wgmma is true (attention_wgmma.cu).
+cudaError_t launch_attention_wgmma(cudaStream_t stream, const struct kv_cache *kv, const struct device_batch *batch,
+                                   int layer, void *out, int out_stride, const float *qkv, int n_heads,
+                                   float *partials);
 // The single rows of launch_attention, which calls it (decode.cu).
 cudaError_t launch_attention_single(cudaStream_t stream, const struct kv_cache *kv, const struct device_batch *batch,
                                     int layer, void *out, int out_stride, const float *qkv, int n_heads,
