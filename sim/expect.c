@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/expect.h"
 
-#include <limits.h>
 #include <stdlib.h>
 
 #include "base/mem.h"
-#include "engine/block_manager.h"
 #include "sim/answers.h"
+#include "sim/expect_score.h"
 #include "sim/load.h"
 #include "speculator/select.h"
 #include "tests/slow_spans.h"
@@ -66,36 +65,6 @@ void expect_advance(struct expectation *expect, int32_t token)
 
 // --- kept tokens
 
-// The longest sequence that all speculators hold.
-static int64_t speculators_hold(const struct scenario *scenario)
-{
-    int64_t least = INT64_MAX;
-    for (int i = 0; i < scenario->n_nodes; i++) {
-        const struct scenario_node *node = &scenario->nodes[i];
-        int64_t entries = node->kv_blocks * KV_BLOCK_TOKENS;
-        if (node->role) continue;
-        if (node->context < entries) entries = node->context;
-        if (entries < least) least = entries;
-    }
-    return least;
-}
-
-static void importance_of(const struct request *r, int vocab, float *importance)
-{
-    uint64_t query = ANSWER_START;
-    for (int i = 0; i < r->spec.n_tokens; i++)
-        query = answer_entry(query, r->spec.tokens[i], i);
-    int steps = 0;
-    for (int32_t next = 0; steps < r->spec.prefill.look_ahead && next != TOKEN_EOS; steps++) {
-        if (steps) query = answer_entry(query, next, r->spec.n_tokens + steps - 1);
-        for (int i = 0; i < r->spec.n_tokens; i++)
-            importance[i] += answer_importance(query, r->spec.tokens[i], i);
-        next = answer_token(query, -1, vocab);
-    }
-    for (int i = 0; i < r->spec.n_tokens; i++)
-        importance[i] /= (float)steps;
-}
-
 static bool ranges_equal(const struct token_range *a, int n_a, const struct token_range *b, int n_b)
 {
     if (n_a != n_b) return false;
@@ -146,14 +115,16 @@ static bool spans_equal(const struct request *r, const float *importance, struct
 bool expect_kept(const struct scenario *scenario, const struct action *action, const struct request *r)
 {
     int n = r->spec.n_tokens;
-    if (action->id % 4 || n + r->spec.prefill.look_ahead - 1 > speculators_hold(scenario)) return true;
+    if (action->id % 4 || !expect_whole_look_ahead(scenario, r)) return true;
     struct select_policy policy = select_policy_of(&r->spec.prefill);
+    policy.keep_rate = r->keep_rate; // see expect_rate()
     policy.keep_first = r->spec.tokens[0] == TOKEN_BOS;
     policy.tail_tokens = prefill_tail_tokens((int)scenario->options.tail_tokens, n);
     policy.pinned = r->spec.pinned;
     policy.n_pinned = r->spec.n_pinned;
     float *importance = mem_alloc_array((size_t)n, sizeof *importance);
-    importance_of(r, (int)scenario->options.vocab, importance);
+    struct evidence evidence;
+    expect_score(scenario, r, importance, &evidence);
     bool equal = policy.chunk_tokens == CHUNK_TOKENS_AUTO ? spans_equal(r, importance, &policy)
                                                           : chunks_equal(r, importance, &policy);
     free(importance);

@@ -124,7 +124,7 @@ const char *pace_model_step(struct pace_model *m, const struct scheduler *s, int
     const char *problem = budget_check(m, s, work);
     if (work > 0) {
         learn_work(m, s->pace.decodes, fmax((double)us - decodes_us_of(m, s), (double)us / 50), work);
-    } else if (s->pace.decodes) {
+    } else if (s->pace.decodes && s->builder.batch.n_rows == s->builder.batch.n_seqs) {
         learn_decodes(m, s->pace.decodes, (double)us, shape_work_of(s->config, 0).row);
     }
     m->saved = s->pace.saved_work;

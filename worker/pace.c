@@ -52,11 +52,12 @@ static double pace_rows_for(const struct pace *p, double entries, double work)
     return 2 * work / (linear + sqrt(linear * linear + 4 * square * work));
 }
 
-static bool pace_decode_time_is_stale(const struct pace *p)
+bool pace_measures_decodes(const struct pace *p, int decodes)
 {
     // A few decodes more or less make no difference.
-    bool other = p->decodes > p->decode_rows * 5 / 4 + 3 || (p->decodes + 3) * 2 < p->decode_rows;
-    return p->decode_us == 0 || other || p->mixed_passes >= MIXED_PASSES_MAX;
+    bool other = decodes > p->decode_rows * 5 / 4 + 3 || (decodes + 3) * 2 < p->decode_rows;
+    bool is_stale = p->decode_us == 0 || other || p->mixed_passes >= MIXED_PASSES_MAX;
+    return p->target_us != PACE_UNLIMITED && decodes > 0 && is_stale;
 }
 
 // The time of the decode rows alone. They may be some more or fewer than the measured ones: each of those takes at most
@@ -95,7 +96,7 @@ void pace_pass_begin(struct pace *p, int decodes)
         return;
     }
     p->budget = 0;
-    if (pace_decode_time_is_stale(p)) {
+    if (pace_measures_decodes(p, decodes)) {
         p->is_first = false; // this pass decodes alone
         return;
     }

@@ -57,6 +57,9 @@ struct pace {
 
 void pace_init(struct pace *p, const struct model_config *config, int64_t target_us);
 
+// Whether a pass with `decodes` decode rows gets no prompt rows, because its time is to be measured.
+bool pace_measures_decodes(const struct pace *p, int decodes);
+
 // Begins a pass with `decodes` decode rows.
 void pace_pass_begin(struct pace *p, int decodes);
 
@@ -86,5 +89,6 @@ void pace_add_sampled(struct pace *p);
 // The host has sampled the counted rows in `us`. Call it before pace_pass_end().
 void pace_sampling_end(struct pace *p, int64_t us);
 
-// Ends the pass, which took `us` without the counted rows' sampling.
+// Ends the pass, which took `us` without the counted rows' sampling. Not for a pass of decode rows and draft rows
+// alone: its time is neither that of decodes nor that of prompt rows.
 void pace_pass_end(struct pace *p, int64_t us);

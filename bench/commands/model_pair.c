@@ -49,6 +49,9 @@ static void pair_on_scored(void *arg, const struct score_result *result)
     p->pending--;
     prompt->score_us = result->score_us;
     if (result->evidence) prompt->evidence = *result->evidence;
+    prompt->n_look_ahead = result->n_look_ahead;
+    if (prompt->look_ahead && result->n_look_ahead)
+        memcpy(prompt->look_ahead, result->look_ahead, (size_t)result->n_look_ahead * sizeof *prompt->look_ahead);
     if (result->error)
         snprintf(p->error, sizeof p->error, "%s", result->error);
     else
@@ -241,6 +244,8 @@ int model_pair_select(const struct model_pair *p, const struct model_pair_prompt
     policy.keep_rate = keep_rate;
     policy.keep_first = prompt->tokens[0] == model_pair_spec(p)->bos_id;
     policy.tail_tokens = prompt->tail_tokens;
+    policy.pinned = prompt->pinned;
+    policy.n_pinned = prompt->n_pinned;
     policy.ends = ends;
     int n_kept = select_kept(prompt->importance, prompt->n, &policy, kept_p);
     free(ends);
