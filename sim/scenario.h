@@ -70,7 +70,8 @@
     FIELD(sample_us)                                                                                                   \
     FIELD(gap_us)                                                                                                      \
     FIELD(itl_target_ms)                                                                                               \
-    FIELD(calibration)
+    FIELD(calibration)                                                                                                 \
+    FIELD(draft_blocks)
 
 // head: id of a shared prefix of head_tokens tokens, 0: none. tail: id of tokens that are shared from tail_from on,
 // behind different beginnings. same_as: id of the request whose own tokens it has; 0: none. mode: enum prefill_mode.
