@@ -23,7 +23,10 @@ void expect_begin(struct expectation *expect, const struct action *action, const
 int32_t expect_next(const struct expectation *expect, bool *stops_p); // *stops_p: it ends the text and is not sent
 void expect_advance(struct expectation *expect, int32_t token);
 
-// Whether the speculated request keeps the tokens that its prompt and policy say. Costly: checked for some requests.
+bool expect_conversation(const struct scenario *scenario, const struct request *r); // it has rows of earlier turns
+
+// Whether the speculated request keeps the tokens that its prompt and policy say, in the order of their rows. Costly:
+// checked for some requests.
 bool expect_kept(const struct scenario *scenario, const struct action *action, const struct request *r);
 
 // How long any request of the scenario may wait for its first token, without faults:
