@@ -4,8 +4,6 @@
 #include <signal.h>
 #include <string.h>
 
-#include "base/log_writer.h"
-
 void log_options_apply_level(const struct log_options *options)
 {
     enum log_level level = LOG_INFO;
@@ -18,6 +16,5 @@ void log_options_apply(const struct log_options *options, const char *process)
     log_setup(process, LOG_INFO);
     log_options_apply_level(options);
     log_set_format(strcmp(options->format, "json") == 0 ? LOG_FORMAT_JSON : LOG_FORMAT_LOGFMT);
-    signal(SIGPIPE, SIG_IGN); // a program outlives the reader of its log
-    log_writer_start();
+    signal(SIGPIPE, SIG_IGN);
 }

@@ -5,6 +5,7 @@
 //     static const struct option options[] = { ..., LOG_OPTION_ROWS(o.log), {0} };
 //     options_main(options, usage, argc, argv, NULL);
 //     log_options_apply(&o.log, "worker[2]");
+//     log_writer_start();
 //     options_log(options);
 #pragma once
 
@@ -26,9 +27,8 @@ struct log_options {
      .choices = "logfmt|json", .help = "format of log lines: key=value text, or one JSON object per line"}
 // clang-format on
 
-// Sets the process name of log lines (copied), the level and the format. Call it after parsing and before other threads
-// start. From then on the program continues when its standard error is not read: SIGPIPE is ignored, and a separate
-// thread writes the lines (base/log_writer.h).
+// Sets the process name of log lines (copied), the level and the format, and ignores SIGPIPE: a program outlives the
+// reader of its log. Call it after parsing and before other threads start.
 void log_options_apply(const struct log_options *options, const char *process);
 // The level after options_reload(). Any thread.
 void log_options_apply_level(const struct log_options *options);

@@ -26,6 +26,7 @@ static _Atomic uint32_t line_bytes[UNITS]; // length of the line that starts in 
 static _Atomic uint64_t head, tail;        // units reserved and written since the start
 static _Atomic uint64_t dropped, untold;   // lines; untold: not yet reported by log_lines_dropped
 static sem_t queued;                       // posted for each line, and for the first dropped one
+static sem_t started;                      // posted once the thread runs
 static atomic_bool running;
 static _Thread_local bool is_writer;
 
@@ -136,6 +137,7 @@ static void *writer_thread(void *arg)
     size_t n;
     uint64_t place = 0;
     is_writer = true;
+    sem_post(&started);
     for (;;) {
         while (sem_wait(&queued) != 0)
             continue;
@@ -180,9 +182,12 @@ static void after_fork(void)
 void log_writer_start(void)
 {
     pthread_t thread;
-    if (running || sem_init(&queued, 0, 0) != 0) return;
+    if (running || sem_init(&queued, 0, 0) != 0 || sem_init(&started, 0, 0) != 0) return;
     running = thread_create(&thread, writer_thread, NULL) == 0;
     if (!running) return;
+    // A starting thread may hold a lock of the allocator; a child forked in that moment would wait for it for ever.
+    while (sem_wait(&started) != 0)
+        continue;
     pthread_detach(thread);
     pthread_atfork(NULL, NULL, after_fork);
     atexit(log_flush);

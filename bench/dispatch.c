@@ -287,8 +287,13 @@ enum status dispatch_run(const struct dispatch_options *options, struct dispatch
         .tokenizer_fingerprint = FINGERPRINT,
         .vocab_size = VOCABULARY,
     };
-    const struct core_ops ops = {send_score_bin, send_prefill_bin, send_cancel, send_drain,
-                                 node_lost,      ready_changed,    &s};
+    const struct core_ops ops = {.send_score_bin = send_score_bin,
+                                 .send_prefill_bin = send_prefill_bin,
+                                 .send_cancel = send_cancel,
+                                 .send_drain = send_drain,
+                                 .node_lost = node_lost,
+                                 .ready_changed = ready_changed,
+                                 .user = &s};
     s.groups = mem_alloc_array((size_t)options->workers, sizeof *s.groups);
     s.core = core_create(&core, &ops);
     int64_t heap_bytes = heap_used_bytes();

@@ -34,6 +34,8 @@ static void calibration_add(const Forepack__V1__NodeInfo *m, json_t *node)
     char fingerprint[24];
     snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64, m->calibrated_for);
     json_object_set_new(node, "calibrated_for", m->calibrated_for ? json_string(fingerprint) : json_null());
+    json_object_set_new(node, "calibration_unused",
+                        *m->calibration_unused ? json_string(m->calibration_unused) : json_null());
     json_object_set_new(node, "quality_scores", json_integer((json_int_t)m->quality_scores));
     json_object_set_new(node, "quality_keep_rate", m->quality_scores ? json_real(m->quality_keep_rate) : json_null());
 }
@@ -191,6 +193,8 @@ static void print_calibration(const Forepack__V1__NodeInfo *n, int name_width)
     printf("  %-*s ", name_width, n->node_id);
     if (!n->calibrated_for)
         printf("none: a quality keeps every token (forepack calibrate)\n");
+    else if (*n->calibration_unused)
+        printf("not used: %s; a quality keeps every token\n", n->calibration_unused);
     else if (!n->quality_scores)
         printf("for the main model %016" PRIx64 "; no keep rate chosen yet\n", n->calibrated_for);
     else

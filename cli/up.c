@@ -22,6 +22,7 @@
 #include "base/address.h"
 #include "base/clock.h"
 #include "base/log_options.h"
+#include "base/log_writer.h"
 #include "base/mem.h"
 #include "base/secret_file.h"
 #include "base/version.h"
@@ -715,6 +716,7 @@ int command_up(int argc, char **argv)
                  "Runs a whole cluster on this machine. Restarts nodes that fail; Ctrl-C drains the cluster.",
                  argc, argv, NULL);
     log_options_apply(&o.log, "up");
+    log_writer_start();
     enum status status = configure();
     if (status != STATUS_OK) {
         token_remove();

@@ -232,9 +232,16 @@ static void name_process(const struct node_program *program, const struct comm *
     log_options_apply(&program->common->log, name);
 }
 
+static int logit_rows(const struct node_program *program)
+{
+    int64_t rows = program->common->max_seqs + program->spare_logit_rows, budget = program->common->token_budget;
+    return (int)(rows < budget ? rows : budget);
+}
+
 static int run_rank(const struct node_program *program, struct comm *comm)
 {
     struct model_options model = node_model_options(program->common);
+    model.max_logit_rows = logit_rows(program);
     struct engine *engine;
     enum status status = engine_open(&model, comm, &engine);
     if (status != STATUS_OK) return report_failure(program, status);
@@ -250,6 +257,7 @@ int node_main(const struct node_program *program, int argc, char **argv)
     int code = 2;
     if (parse_options(program, argc, argv)) {
         log_options_apply(&program->common->log, program->name);
+        log_writer_start();
         if (group_rank_hint() == 0) options_log(program->options);
         struct comm *comm;
         enum status status = group_open(&argc, &argv, (int)program->common->group_limit_s, &comm);

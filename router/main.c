@@ -10,6 +10,7 @@
 #include "base/cores.h"
 #include "base/descriptors.h"
 #include "base/log_options.h"
+#include "base/log_writer.h"
 #include "base/mem.h"
 #include "router/front/front.h"
 #include "router/front/http_service.h"
@@ -520,6 +521,7 @@ int main(int argc, char **argv)
 {
     options_main(options, usage, argc, argv, NULL);
     log_options_apply(&o.log, "router");
+    log_writer_start();
     sigset_t signals;
     signals_block(&signals);
     descriptors_raise();

@@ -44,6 +44,8 @@ static struct request *request_make(struct client *client)
     if (plan->reading == 1) spec->sampling.logprobs = 2;
     if (plan->reading == 2) spec->sampling.repetition_penalty = 1.1;
     spec->prefill.mode = (enum prefill_mode)plan->mode;
+    spec->prefill.quality = (double)plan->quality / 1e3;
+    if (plan->quality) spec->prefill.keep_rate = 1;
     if (plan->keep) spec->prefill.keep_rate = (double)plan->keep / 1e3;
     if (plan->look_ahead) spec->prefill.look_ahead = (int)plan->look_ahead;
     spec->prefill.chunk_tokens = (int)plan->chunk;

@@ -6,7 +6,9 @@
 
 #include "router/sched/estimate.h"
 #include "sim/answers.h"
+#include "sim/calibrations.h"
 #include "sim/client_state.h"
+#include "sim/expect_score.h"
 #include "sim/router.h"
 
 // --- intake
@@ -69,35 +71,61 @@ static void check_admitted(struct client *client)
                    client->plan->id, left_us, us);
 }
 
-// What the core decided about speculation, from what is attached.
+// Whether all attached speculators have one calibration, which is for the request's options.
+static bool is_calibrated(const struct client *client, const struct prefill *prefill)
+{
+    const struct scenario *scenario = client->w->scenario;
+    const struct calibration *first = NULL;
+    for (const struct core_node *node = core_first_node(sim_router_core(client->w->router)); node;
+         node = core_node_next(node)) {
+        if (node->hello.role != NODE_SPECULATOR) continue;
+        const struct calibration *own = sim_calibration(scenario->nodes[sim_router_node_of(node->link)].calibration);
+        if (!first) first = own;
+        if (!own || own != first) return false;
+    }
+    return first && first->main.model == SIM_MAIN_FINGERPRINT && first->tail_tokens == scenario->options.tail_tokens &&
+           calibration_covers(first, prefill, 1, 0);
+}
+
+// The speculators that take work: whether there is one, and whether one has a context for the request.
+static void count_speculators(const struct client *client, const struct request *r, bool *any_p, bool *fits_p)
+{
+    for (const struct core_node *node = core_first_node(sim_router_core(client->w->router)); node;
+         node = core_node_next(node)) {
+        if (node->hello.role != NODE_SPECULATOR || node->sched.draining) continue;
+        *any_p = true;
+        *fits_p |= r->spec.n_tokens + r->spec.prefill.look_ahead - 1 <= node->hello.context_tokens;
+    }
+}
+
+// Why the prompt is not scored, from what is attached.
+static enum skip_reason decided_skip(const struct client *client, const struct request *r)
+{
+    const struct prefill *prefill = &r->spec.prefill;
+    bool any = false, fits = false, calibrated = is_calibrated(client, prefill);
+    bool has_quality = client->plan->request.quality && (prefill->keep_rate >= 1 || calibrated);
+    count_speculators(client, r, &any, &fits);
+    if (prefill->mode == PREFILL_OFF) return SKIP_OFF;
+    if (has_quality ? client->plan->request.quality == 1000 : prefill->keep_rate >= 1) return SKIP_KEEP_ALL;
+    if (prefill->mode == PREFILL_AUTO && r->spec.n_tokens < client_options(client)->min_tokens) return SKIP_SHORT;
+    if (!any) return SKIP_NO_NODE;
+    if (!fits) return SKIP_TOO_LONG;
+    return has_quality && !calibrated ? SKIP_UNCALIBRATED : SKIP_NONE;
+}
+
+// What the core decided about speculation.
 void client_check_intake(struct client *client)
 {
     const struct request *r = client->r;
+    client->decided = SKIP_NONE;
+    client->talks = r && expect_conversation(client->w->scenario, r) && sim_router_core(client->w->router)->scorer;
     if (r) check_admitted(client);
     if (r) check_estimate(client);
     if (!r || r->spec.score_only) return;
-    const struct core *c = sim_router_core(client->w->router);
-    const struct prefill *prefill = &r->spec.prefill;
-    bool any = false, fits = false;
-    for (const struct core_node *node = core_first_node(c); node; node = core_node_next(node)) {
-        if (node->hello.role != NODE_SPECULATOR || node->sched.draining) continue;
-        any = true;
-        fits |= r->spec.n_tokens + prefill->look_ahead - 1 <= node->hello.context_tokens;
-    }
-    enum skip_reason skip = SKIP_NONE;
-    bool is_auto = prefill->mode == PREFILL_AUTO;
-    if (prefill->mode == PREFILL_OFF) {
-        skip = SKIP_OFF;
-    } else if (prefill->keep_rate >= 1) {
-        skip = SKIP_KEEP_ALL;
-    } else if (is_auto && r->spec.n_tokens < client_options(client)->min_tokens) {
-        skip = SKIP_SHORT;
-    } else if (!any) {
-        skip = SKIP_NO_NODE;
-    } else if (!fits) {
-        skip = SKIP_TOO_LONG;
-    }
-    if (r->skip != skip && !(skip == SKIP_NONE && is_auto && r->skip == SKIP_COST))
+    enum skip_reason skip = client->decided = decided_skip(client, r);
+    bool is_auto = r->spec.prefill.mode == PREFILL_AUTO, is_reused = r->usage.scored_tokens;
+    if (skip == SKIP_NONE && r->skip == (is_reused ? SKIP_UNSURE : SKIP_COST) && (is_auto || is_reused)) return;
+    if (r->skip != skip)
         world_fail(client->w, "request %" PRId64 ": skipped for '%s', must be '%s'", client->plan->id,
                    skip_reason_name(r->skip), skip_reason_name(skip));
 }
@@ -179,14 +207,34 @@ static bool may_reuse_a_lie(const struct client *client, const struct request *r
     return lies && r->usage.score_cached_tokens >= (r->spec.n_turns ? 0 : r->spec.n_tokens);
 }
 
+// Whether a speculator has scored the prompt, also where all tokens were kept then.
+static bool was_scored(const struct client *client, const struct request *r)
+{
+    return r->skip == SKIP_NONE || r->skip == SKIP_UNSURE ||
+           (r->skip == SKIP_UNCALIBRATED && client->decided == SKIP_NONE);
+}
+
 // The prompt once, and before it turns that were not held.
 static bool scored_is_right(const struct client *client, const struct request *r)
 {
-    int64_t least = r->skip == SKIP_NONE ? r->spec.n_tokens : 0, most = least;
-    if (!expect_conversation(client->w->scenario, r)) return r->usage.scored_tokens == least;
+    int64_t least = was_scored(client, r) ? r->spec.n_tokens : 0, most = least;
+    if (!client->talks) return r->usage.scored_tokens == least;
     for (int t = 0; t < r->spec.n_turns; t++)
         most += r->spec.turns[t].end;
     return r->usage.scored_tokens >= least && r->usage.scored_tokens <= most;
+}
+
+static void rate_check(struct client *client, const struct request *r)
+{
+    if (!was_scored(client, r) && r->keep_rate != 1) client_fail(client, "a keep rate without a score");
+    if (r->skip != SKIP_NONE && r->usage.kept_tokens != r->spec.n_tokens)
+        client_fail(client, "tokens are missing though all were to be kept");
+    if (!was_scored(client, r) || !r->kept || may_reuse_a_lie(client, r)) return;
+    if (r->spec.prefill.quality == 0 && (r->keep_rate != r->spec.prefill.keep_rate || r->rate_reason != RATE_FIXED))
+        client_fail(client, "another keep rate than its own");
+    if (r->spec.prefill.quality > 0 && !expect_rate(client->w->scenario, r))
+        world_fail(client->w, "request %" PRId64 ": no calibration chooses keep rate %g (%s) for its quality",
+                   client->plan->id, r->keep_rate, request_rate_reason(r));
 }
 
 static void usage_check(struct client *client, const struct request *r)
@@ -199,15 +247,16 @@ static void usage_check(struct client *client, const struct request *r)
     if (r->usage.completion_tokens != client->received)
         client_fail(client, "completion_tokens is not what was received");
     if (r->usage.prompt_tokens != r->spec.n_tokens) client_fail(client, "prompt_tokens is not the prompt's length");
+    rate_check(client, r);
     if (!scored_is_right(client, r)) client_fail(client, "scored_tokens is not what a speculator scored");
-    bool ascends = !expect_conversation(client->w->scenario, r);
+    bool ascends = !client->talks;
     for (int k = 1; k < r->n_kept_ranges; k++)
         if (ascends ? r->kept[k].first <= r->kept[k - 1].last + 1 : r->kept[k].first == r->kept[k - 1].last + 1)
             client_fail(client, "its kept ranges touch");
     if (r->usage.frozen_tokens + r->usage.recalled_tokens > r->usage.kept_tokens)
         client_fail(client, "it has more tokens of earlier turns than tokens");
     if (r->skip == SKIP_NONE && r->kept && !may_reuse_a_lie(client, r) &&
-        !expect_kept(client->w->scenario, client->plan, r))
+        !expect_kept(client->w->scenario, client->plan, r, client->talks))
         client_fail(client, "the kept tokens are not those of its prompt and policy");
 }
 

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/expect.h"
 
-#include <limits.h>
 #include <stdlib.h>
 
 #include "base/mem.h"
-#include "engine/block_manager.h"
 #include "sim/answers.h"
+#include "sim/expect_score.h"
 #include "sim/load.h"
 #include "speculator/select.h"
 #include "tests/slow_spans.h"
@@ -66,37 +65,6 @@ void expect_advance(struct expectation *expect, int32_t token)
 
 // --- kept tokens
 
-// The longest sequence that all speculators hold.
-static int64_t speculators_hold(const struct scenario *scenario)
-{
-    int64_t least = INT64_MAX;
-    for (int i = 0; i < scenario->n_nodes; i++) {
-        const struct scenario_node *node = &scenario->nodes[i];
-        int64_t entries = node->kv_blocks * KV_BLOCK_TOKENS;
-        if (node->role) continue;
-        if (node->context < entries) entries = node->context;
-        if (entries < least) least = entries;
-    }
-    return least;
-}
-
-// Of the first n tokens of the prompt.
-static void importance_of(const struct request *r, int n, int vocab, float *importance)
-{
-    uint64_t query = ANSWER_START;
-    for (int i = 0; i < n; i++)
-        query = answer_entry(query, r->spec.tokens[i], i);
-    int steps = 0;
-    for (int32_t next = 0; steps < r->spec.prefill.look_ahead && next != TOKEN_EOS; steps++) {
-        if (steps) query = answer_entry(query, next, n + steps - 1);
-        for (int i = 0; i < n; i++)
-            importance[i] += answer_importance(query, r->spec.tokens[i], i);
-        next = answer_token(query, -1, vocab);
-    }
-    for (int i = 0; i < n; i++)
-        importance[i] /= (float)steps;
-}
-
 // kept [n] by a slow selection; by the speculator's own where only spans have a slow one.
 static void select_expected(const struct request *r, const float *importance, int n, struct select_policy *policy,
                             bool *kept)
@@ -139,6 +107,7 @@ static void rows_add_selection(struct rows *rows, int n, int fresh, bool pins_ro
 {
     const struct request_spec *spec = &rows->r->spec;
     struct select_policy policy = select_policy_of(&spec->prefill);
+    policy.keep_rate = rows->r->keep_rate; // see expect_rate()
     policy.keep_first = spec->tokens[0] == TOKEN_BOS;
     policy.tail_tokens = prefill_tail_tokens((int)rows->scenario->options.tail_tokens, n);
     policy.budget_tokens = pins_rows ? n - fresh : 0;
@@ -150,7 +119,10 @@ static void rows_add_selection(struct rows *rows, int n, int fresh, bool pins_ro
     policy.pinned = pinned;
     float *importance = mem_alloc_array((size_t)n, sizeof *importance);
     bool *kept = mem_alloc_array((size_t)n, sizeof *kept);
-    importance_of(rows->r, n, (int)rows->scenario->options.vocab, importance);
+    struct request prompt = *rows->r;
+    struct evidence evidence;
+    prompt.spec.n_tokens = n;
+    expect_score(rows->scenario, &prompt, importance, &evidence);
     select_expected(rows->r, importance, n, &policy, kept);
     for (int i = 0; i < n; i++)
         if (kept[i]) rows_add(rows, i);
@@ -190,13 +162,14 @@ bool expect_conversation(const struct scenario *scenario, const struct request *
            !r->spec.want_importance;
 }
 
-bool expect_kept(const struct scenario *scenario, const struct action *action, const struct request *r)
+bool expect_kept(const struct scenario *scenario, const struct action *action, const struct request *r, bool talks)
 {
     int n = r->spec.n_tokens;
-    if (action->id % 4 || n + r->spec.prefill.look_ahead - 1 > speculators_hold(scenario)) return true;
+    if (action->id % 4 || !expect_whole_look_ahead(scenario, r)) return true;
+    if (talks && r->spec.prefill.quality > 0) return true; // the rates of its turns are not known
     struct rows rows = {scenario, r, mem_alloc_array((size_t)n, sizeof *rows.tokens),
                         mem_alloc_array((size_t)n, sizeof *rows.has_row), 0};
-    if (expect_conversation(scenario, r))
+    if (talks)
         rows_add_turns(&rows);
     else
         rows_add_selection(&rows, n, 0, false);

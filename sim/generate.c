@@ -6,6 +6,7 @@
 
 #include "bench/random.h"
 #include "model/generation.h"
+#include "sim/calibrations.h"
 #include "sim/lies.h"
 
 enum { HEADS_MAX = 6, TENANTS_MAX = 5 };
@@ -324,6 +325,32 @@ static void draw_faults(struct swarm *g)
         draw_fault(g);
 }
 
+static void draw_calibrations(struct swarm *g)
+{
+    int64_t usual = 1 + (one_in(g, 4) ? below(g, SIM_CALIBRATIONS) : 0);
+    for (int i = 0; i < g->s->n_nodes; i++) {
+        struct scenario_node *node = &g->s->nodes[i];
+        if (!node->role) node->calibration = one_in(g, 10) ? below(g, SIM_CALIBRATIONS + 1) : usual;
+    }
+}
+
+// Requests that leave the keep rate to the speculators' calibration, most of them with the options it is for.
+static void draw_qualities(struct swarm *g)
+{
+    if (!g->speculated || one_in(g, 2)) return;
+    if (!one_in(g, 6)) g->s->options.tail_tokens = sim_calibration(1)->tail_tokens;
+    if (!one_in(g, 8)) draw_calibrations(g);
+    for (int i = 0; i < g->s->n_actions; i++) {
+        struct scenario_request *r = &g->s->actions[i].request;
+        if (g->s->actions[i].kind != ACTION_REQUEST || r->mode == PREFILL_OFF || one_in(g, 3)) continue;
+        r->quality = one_in(g, 10) ? 1000 : between(g, 400, 999);
+        if (!one_in(g, 4)) r->keep = 0;
+        if (one_in(g, 6)) continue;
+        r->look_ahead = r->window = r->paper = 0;
+        r->chunk = CHUNK_TOKENS_AUTO;
+    }
+}
+
 static void draw_turns(struct swarm *g, struct scenario_request *r)
 {
     r->turn = scaled(g, 16, 400);
@@ -370,6 +397,7 @@ void scenario_generate(uint64_t seed, int64_t events, struct scenario *s)
     draw_requests(&g);
     draw_faults(&g);
     s->options.salted = one_in(&g, 2);
+    draw_qualities(&g);
     draw_repeats(&g);
     scenario_sort(s);
 }

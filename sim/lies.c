@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "model/generation.h"
 #include "proto/forepack/cluster/v1/cluster.pb-c.h"
 
 typedef Forepack__Cluster__V1__NodeMessage node_message;
@@ -69,9 +70,18 @@ static void lie_result(enum lie lie, struct random_source *random, Forepack__Clu
     if (one_in(random, 2)) r->n_token_ids = 0;
 }
 
+static void lie_rate(struct random_source *random, Forepack__Cluster__V1__ScoreResult *r)
+{
+    static const double rates[] = {-1, 0, 0.01, 0.05, 0.3, 0.99, 1, 1.01, NAN, INFINITY};
+    if (one_in(random, 2)) r->keep_rate = rates[random_below(random, sizeof rates / sizeof *rates)];
+    if (one_in(random, 2)) // one that this version does not know, too
+        r->rate_reason = (Forepack__Cluster__V1__RateReason)random_below(random, RATE_REASON_COUNT + 1);
+}
+
 static void lie_score(enum lie lie, struct random_source *random, Forepack__Cluster__V1__ScoreResult *r)
 {
     if (lie == LIE_CACHED) r->cached_tokens = (uint32_t)any_number(random);
+    if (lie == LIE_RATES) lie_rate(random, r);
     if (lie == LIE_IDS) r->request = one_in(random, 2) ? any_number(random) : r->request + 1;
     if (lie == LIE_TOKENS) {
         for (size_t i = 0; i < r->n_draft_ids; i++)

@@ -17,6 +17,7 @@ enum lie {
     LIE_KEPT,    // kept ranges and importance
     LIE_GARBAGE, // bytes that are no message, or a second Hello
     LIE_LOSE,    // results are left out
+    LIE_RATES,   // keep rates and what decided them
     LIES
 };
 

@@ -170,7 +170,7 @@ static int print_scenario(void)
 int main(int argc, char **argv)
 {
     options_main(options, usage, argc, argv, NULL);
-    log_options_apply(&o.log, "sim");
+    log_options_apply(&o.log, "sim"); // without log_writer_start(): scenarios run in children, which have no threads
     bool plans = o.plan.trace || o.plan.prompt_tokens;
     int code = plans ? plan_main(&o.plan, o.json) : o.print ? print_scenario() : o.replay ? run_replay() : run_seeds();
     options_free(options);

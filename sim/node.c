@@ -9,6 +9,7 @@
 #include "base/version.h"
 #include "proto/forepack/cluster/v1/cluster.pb-c.h"
 #include "sim/cached.h"
+#include "sim/calibrations.h"
 #include "sim/clock.h"
 #include "sim/lies.h"
 #include "sim/role.h"
@@ -142,9 +143,25 @@ static void service_sends(void *arg, const node_message *message)
     node->outbox[node->n_outbox++] = packed;
 }
 
+// What the hello says of a calibration; NULL: it has none.
+static Forepack__Cluster__V1__Calibration *describe_calibration(const struct calibration *calibration,
+                                                                Forepack__Cluster__V1__Calibration *to)
+{
+    if (!calibration) return NULL;
+    forepack__cluster__v1__calibration__init(to);
+    to->fingerprint = calibration_fingerprint(calibration);
+    to->main_fingerprint = calibration->main.model;
+    to->look_ahead = (uint32_t)calibration->look_ahead;
+    to->chunk_tokens = calibration->chunk_tokens;
+    to->pool_window = (uint32_t)calibration->pool_window;
+    to->tail_tokens = (uint32_t)calibration->tail_tokens;
+    return to;
+}
+
 static void send_hello(struct sim_node *node)
 {
     const struct scenario_node *plan = node->plan;
+    Forepack__Cluster__V1__Calibration calibration;
     Forepack__Cluster__V1__Hello hello = FOREPACK__CLUSTER__V1__HELLO__INIT;
     hello.node_id = node->id;
     hello.role = plan->role ? FOREPACK__CLUSTER__V1__ROLE__ROLE_WORKER : FOREPACK__CLUSTER__V1__ROLE__ROLE_SPECULATOR;
@@ -155,7 +172,7 @@ static void send_hello(struct sim_node *node)
     hello.dtype = hello.kv_dtype = plan->role ? "bf16" : "f32"; // compared within a role
     hello.protocol = CLUSTER_PROTOCOL_VERSION;
     hello.instance = sim_node_instance(node);
-    hello.model_fingerprint = plan->role ? 1 : 2;
+    hello.model_fingerprint = plan->role ? SIM_MAIN_FINGERPRINT : SIM_SPECULATOR_FINGERPRINT;
     hello.tokenizer_fingerprint = SIM_TOKENIZER_FINGERPRINT;
     hello.vocab_size = (uint32_t)node->w->scenario->options.vocab;
     hello.context_tokens = (uint32_t)plan->context;
@@ -164,6 +181,7 @@ static void send_hello(struct sim_node *node)
     hello.kv_blocks = (uint32_t)plan->kv_blocks;
     hello.max_seqs = (uint32_t)plan->max_seqs;
     hello.prefix_cache = plan->prefix_cache;
+    hello.calibration = describe_calibration(sim_calibration(plan->calibration), &calibration);
     node_message message = FOREPACK__CLUSTER__V1__NODE_MESSAGE__INIT;
     message.kind_case = FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_HELLO;
     message.hello = &hello;

@@ -37,10 +37,22 @@ static bool is_stale(const struct pace_model *m, int decodes)
     return m->decode_us == 0 || more || fewer || m->mixed >= 64;
 }
 
+// Decode rows beyond the measured ones, and those fewer, count as prompt rows, with their part of the measured time at
+// most.
+static double decodes_us_of(const struct pace_model *m, const struct scheduler *s)
+{
+    if (!s->pace.decodes || m->decode_us == 0) return 0;
+    double in_proportion = m->decode_us * s->pace.decodes / m->decode_rows;
+    double by_rows =
+        m->decode_us + (s->pace.decodes - m->decode_rows) * m->us_per_work[0] * shape_work_of(s->config, 0).row;
+    return s->pace.decodes > m->decode_rows ? fmin(by_rows, in_proportion) : fmax(by_rows, in_proportion);
+}
+
 static double budget_of(const struct pace_model *m, const struct scheduler *s)
 {
-    double target_us = s->pace.target_us == PACE_TWICE ? 2 * m->decode_us : (double)s->pace.target_us;
-    double added_us = fmax(0.88 * target_us - m->decode_us, 0.05 * m->decode_us);
+    double decodes_us = decodes_us_of(m, s);
+    double target_us = s->pace.target_us == PACE_TWICE ? 2 * decodes_us : (double)s->pace.target_us;
+    double added_us = fmax(0.88 * target_us - decodes_us, 0.05 * decodes_us);
     double us = m->us_per_work[1] > 0 ? m->us_per_work[1] : m->us_per_work[0];
     double most = fmax(2 * m->most, 16 * shape_work_of(s->config, 0).row);
     return (us > 0 ? fmin(added_us / us, most) : most) + m->saved;
@@ -82,9 +94,9 @@ static void learn_decodes(struct pace_model *m, int decodes, double us, double r
     m->balance_is_known = true;
 }
 
-static void learn_work(struct pace_model *m, int decodes, double us, double work)
+static void learn_work(struct pace_model *m, int decodes, double added_us, double work)
 {
-    double added_us = fmax(us - (decodes ? m->decode_us : 0), us / 50), *known = &m->us_per_work[decodes > 0];
+    double *known = &m->us_per_work[decodes > 0];
     double measured = added_us / work;
     if (*known == 0) {
         *known = measured;
@@ -111,8 +123,8 @@ const char *pace_model_step(struct pace_model *m, const struct scheduler *s, int
     double work = work_of(m, s);
     const char *problem = budget_check(m, s, work);
     if (work > 0) {
-        learn_work(m, s->pace.decodes, (double)us, work);
-    } else if (s->pace.decodes) {
+        learn_work(m, s->pace.decodes, fmax((double)us - decodes_us_of(m, s), (double)us / 50), work);
+    } else if (s->pace.decodes && s->builder.batch.n_rows == s->builder.batch.n_seqs) {
         learn_decodes(m, s->pace.decodes, (double)us, shape_work_of(s->config, 0).row);
     }
     m->saved = s->pace.saved_work;

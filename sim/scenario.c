@@ -9,6 +9,7 @@
 
 #include "base/mem.h"
 #include "router/core/core_state.h"
+#include "sim/calibrations.h"
 #include "sim/lies.h"
 
 // A member as text.
@@ -224,6 +225,7 @@ static enum status node_check(const struct scenario_node *node)
                                    {"noise_percent", node->noise_percent, 0, 99},
                                    {"sample_us", node->sample_us, 0, 1000000},
                                    {"gap_us", node->gap_us, 0, 1000000},
+                                   {"calibration", node->calibration, 0, node->role ? 0 : SIM_CALIBRATIONS},
                                    {NULL, 0, 0, 0}};
     return bounds_check("node", bounds);
 }
@@ -240,6 +242,7 @@ static enum status action_check(const struct scenario *s, const struct action *a
                                     {"min_tokens", r->min_tokens, 0, r->max_tokens},
                                     {"mode", r->mode, PREFILL_AUTO, PREFILL_REQUIRED},
                                     {"keep", r->keep, 0, 1000},
+                                    {"quality", r->quality, 0, 1000},
                                     {"pin_first", r->pin_first, 0, r->pin_last ? r->pin_last : COUNT_MAX},
                                     {"pin_last", r->pin_last, 0, r->tokens - 1},
                                     {NULL, 0, 0, 0}};

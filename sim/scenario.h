@@ -53,7 +53,7 @@
 // role: 0 speculator, 1 worker group. id: names the node; two nodes may have the same. up: runs from the start. Times
 // of a pass: fixed_us + rows * row_ns + attention pairs * pair_ps, plus or minus noise_percent, and sample_us for each
 // row that the host samples. gap_us: from the end of a pass to the beginning of the next one. itl_target_ms: as the
-// worker's option; -1: unlimited.
+// worker's option; -1: unlimited. calibration: of a speculator, its number (calibrations.h); 0: none.
 #define SCENARIO_NODE(FIELD)                                                                                           \
     FIELD(role)                                                                                                        \
     FIELD(id)                                                                                                          \
@@ -69,12 +69,14 @@
     FIELD(noise_percent)                                                                                               \
     FIELD(sample_us)                                                                                                   \
     FIELD(gap_us)                                                                                                      \
-    FIELD(itl_target_ms)
+    FIELD(itl_target_ms)                                                                                               \
+    FIELD(calibration)
 
 // head: id of a shared prefix of head_tokens tokens, 0: none. tail: id of tokens that are shared from tail_from on,
 // behind different beginnings. turn: a conversation whose turns have so many tokens, of which the last `answer` are the
 // answer. same_as: id of the request whose own tokens it has; 0: none. mode: enum prefill_mode.
-// keep, temperature: in thousandths. reading: 1 wants log-probabilities, 2 has penalties, 3 wants log-probabilities of
+// keep, quality, temperature: in thousandths; with a quality and without a keep rate, all tokens are kept where nothing
+// is calibrated. reading: 1 wants log-probabilities, 2 has penalties, 3 wants log-probabilities of
 // the prompt. stop_after: a stop string ends the answer then. retries: how often the client tries again after
 // UNAVAILABLE, EXHAUSTED or a lost router. read_us: the client reads a token in this time; with more than unread_max
 // tokens unread the front abandons its call.
@@ -98,6 +100,7 @@
     FIELD(priority)                                                                                                    \
     FIELD(mode)                                                                                                        \
     FIELD(keep)                                                                                                        \
+    FIELD(quality)                                                                                                     \
     FIELD(look_ahead)                                                                                                  \
     FIELD(chunk)                                                                                                       \
     FIELD(window)                                                                                                      \

@@ -3,6 +3,7 @@
 #include "sim/role.h"
 
 #include "sim/answers.h"
+#include "sim/calibrations.h"
 #include "speculator/service.h"
 
 static enum status run_forward(void *engine, const struct ragged_batch *batch, struct forward_result *result)
@@ -29,6 +30,7 @@ static void *speculator_create(struct engine *engine, const struct scenario_node
                                  .samples = model_samples(engine_model(engine)),
                                  .sentences = answer_sentences(),
                                  .prefix_cache = plan->prefix_cache,
+                                 .calibration = sim_calibration(plan->calibration),
                                  .forward = run_forward,
                                  .context = engine};
     return score_service_create(&model, send, node);

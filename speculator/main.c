@@ -10,8 +10,17 @@
 
 static struct node_options common;
 
+static double draft_share;
+
 static const struct option options[] = {
     NODE_OPTION_ROWS(common, "2048", "32"),
+    {.name = "-Drafts"},
+    {.name = "draft-kv-share",
+     .type = OPTION_REAL,
+     .value = &draft_share,
+     .default_text = "0.25",
+     .max = 1,
+     .help = "share of the KV cache for prompts that are held after their scores, to draft the answers; 0: none are"},
     {0},
 };
 
@@ -103,6 +112,7 @@ static enum node_end serve(struct engine *engine, struct node *node, const struc
                                  .max_seqs = limits->max_seqs,
                                  .context_tokens = limits->context_tokens,
                                  .kv_blocks = limits->kv_blocks,
+                                 .draft_blocks = (int)(draft_share * limits->kv_blocks),
                                  .samples = model_samples(engine_model(engine)),
                                  .sentences = sentences.n ? &sentences : NULL,
                                  .prefix_cache = limits->prefix_cache,

@@ -2,6 +2,7 @@
 // See messages.h.
 #include "speculator/messages.h"
 
+#include <limits.h>
 #include <stdlib.h>
 
 #include "base/mem.h"
@@ -23,6 +24,7 @@ void score_item_from_message(const Forepack__Cluster__V1__ScoreItem *message, st
         .tail_tokens = (int)message->tail_tokens,
         .budget_tokens = (int)message->budget_tokens,
         .want_importance = message->want_importance,
+        .hold = message->hold,
         .salt = message->salt,
         .trace = message->trace,
     };
@@ -87,4 +89,63 @@ void score_outbox_clear(struct score_outbox *outbox)
         forepack__cluster__v1__score_result__free_unpacked(outbox->results[i], NULL);
     free(outbox->results);
     *outbox = (struct score_outbox){0};
+}
+
+// --- drafts
+
+static int int_of(uint32_t number)
+{
+    return number < INT_MAX ? (int)number : INT_MAX;
+}
+
+struct score_advance score_advance_from_message(const Forepack__Cluster__V1__Advance *message)
+{
+    return (struct score_advance){
+        .request = message->request,
+        .from = int_of(message->from),
+        .tokens = (const int32_t *)message->token_ids, // a number above INT32_MAX becomes negative and is refused
+        .n = (int)message->n_token_ids,
+        .ahead = int_of(message->ahead),
+        .prompt = (const int32_t *)message->prompt_ids, // likewise
+        .n_prompt = (int)message->n_prompt_ids,
+        .salt = message->salt,
+    };
+}
+
+static Forepack__Cluster__V1__Draft *outbox_append(struct draft_outbox *outbox, uint64_t request)
+{
+    Forepack__Cluster__V1__Draft *message = mem_alloc(sizeof *message);
+    forepack__cluster__v1__draft__init(message);
+    message->request = request;
+    MEM_GROW(outbox->drafts, outbox->n, outbox->capacity);
+    outbox->drafts[outbox->n++] = message;
+    return message;
+}
+
+void draft_outbox_add(struct draft_outbox *outbox, const struct score_draft *draft)
+{
+    Forepack__Cluster__V1__Draft *message = outbox_append(outbox, draft->request);
+    message->from = (uint32_t)draft->from;
+    message->n_token_ids = (size_t)draft->n;
+    message->token_ids = mem_copy(draft->tokens, message->n_token_ids * sizeof *message->token_ids);
+}
+
+void draft_outbox_add_released(struct draft_outbox *outbox, uint64_t request)
+{
+    outbox_append(outbox, request)->released = true;
+}
+
+void draft_outbox_message(const struct draft_outbox *outbox, Forepack__Cluster__V1__Drafts *message)
+{
+    forepack__cluster__v1__drafts__init(message);
+    message->drafts = outbox->drafts;
+    message->n_drafts = (size_t)outbox->n;
+}
+
+void draft_outbox_clear(struct draft_outbox *outbox)
+{
+    for (int i = 0; i < outbox->n; i++)
+        forepack__cluster__v1__draft__free_unpacked(outbox->drafts[i], NULL);
+    free(outbox->drafts);
+    *outbox = (struct draft_outbox){0};
 }

@@ -20,3 +20,17 @@ void score_outbox_add(struct score_outbox *outbox, const struct score_result *re
 // Fills a message with all results, borrowed until score_outbox_clear().
 void score_outbox_message(const struct score_outbox *outbox, Forepack__Cluster__V1__ScoreResults *message);
 void score_outbox_clear(struct score_outbox *outbox);
+
+// `advance` borrows the message's tokens.
+struct score_advance score_advance_from_message(const Forepack__Cluster__V1__Advance *message);
+
+// Drafts collected until they are sent together.
+struct draft_outbox {
+    Forepack__Cluster__V1__Draft **drafts; // [n] owned
+    int n, capacity;
+};
+void draft_outbox_add(struct draft_outbox *outbox, const struct score_draft *draft); // copies
+void draft_outbox_add_released(struct draft_outbox *outbox, uint64_t request);       // its prompt is not held any more
+// As score_outbox_message().
+void draft_outbox_message(const struct draft_outbox *outbox, Forepack__Cluster__V1__Drafts *message);
+void draft_outbox_clear(struct draft_outbox *outbox);

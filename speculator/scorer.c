@@ -13,6 +13,8 @@
 #include "base/no_alloc.h"
 #include "engine/batch_builder.h"
 #include "engine/prefix_cache.h"
+#include "speculator/drafter.h"
+#include "speculator/likeliest.h"
 #include "speculator/score_pace.h"
 
 // A prompt being scored: first its own rows are computed, then its look-ahead rows, one per pass.
@@ -27,6 +29,7 @@ struct prompt {
     bool is_covered;             // the calibration covers its options
     bool want_evidence;          // for the result
     bool want_importance;
+    bool hold; // for drafts, after its score
     int64_t added_us;
 
     int32_t *blocks; // [n_blocks] owned; NULL while the prompt waits
@@ -62,6 +65,8 @@ struct scorer {
     struct scorer_pass last;
     struct score_pace pace;
     struct batch_builder builder; // of the pass
+    struct drafter *drafter;      // holds prompts after their scores
+    scorer_draft_fn *on_draft;
 };
 
 // --- prompts
@@ -113,12 +118,14 @@ void scorer_cancel(struct scorer *s, uint64_t request)
 {
     int before = s->n;
     prompts_drop(s, prompt_is_request, request);
+    drafter_release(s->drafter, request);
     if (s->n < before) log_event(LOG_DEBUG, "score_cancelled", LOG_REQUEST(request));
 }
 
 void scorer_clear(struct scorer *s)
 {
     prompts_drop(s, prompt_is_any, 0);
+    drafter_clear(s->drafter);
 }
 
 static int longest_sequence(const struct scorer *s)
@@ -184,6 +191,7 @@ void scorer_add(struct scorer *s, const struct score_item *item)
         .is_covered = calibration && calibration_covers(calibration, &item->prefill, item->n, item->tail_tokens),
         .want_evidence = item->want_evidence,
         .want_importance = item->want_importance,
+        .hold = item->hold,
         .added_us = clock_now_us(),
     };
     p->policy.keep_first = item->tokens[0] == s->model.config->bos_id;
@@ -245,6 +253,15 @@ static bool prompt_allocate_blocks(struct scorer *s, struct prompt *p)
     return false;
 }
 
+// Held prompts give way to one that is to be scored.
+static bool prompt_takes_blocks(struct scorer *s, struct prompt *p)
+{
+    bool taken = prompt_allocate_blocks(s, p);
+    while (!taken && drafter_release_oldest(s->drafter))
+        taken = prompt_allocate_blocks(s, p);
+    return taken;
+}
+
 // First come, first served: a prompt that waits for blocks blocks the prompts behind it. A prompt that waits for a
 // prefix does not.
 static void admit_prompts(struct scorer *s)
@@ -252,7 +269,7 @@ static void admit_prompts(struct scorer *s)
     for (int i = s->n_running; i < s->n && s->n_running < s->model.max_seqs; i++) {
         struct prompt *p = s->prompts[i];
         if (prompt_waits_for_prefix(s, p)) continue;
-        if (!prompt_allocate_blocks(s, p)) return;
+        if (!prompt_takes_blocks(s, p)) return;
         p->importance = mem_alloc_array((size_t)p->n, sizeof *p->importance);
         p->last_pass = s->pass; // its waiting for rows begins now
         memmove(s->prompts + s->n_running + 1, s->prompts + s->n_running, (size_t)(i - s->n_running) * sizeof p);
@@ -412,27 +429,6 @@ static const struct ragged_batch *compose_pass(struct scorer *s, const struct pa
     return batch_builder_finish(&s->builder);
 }
 
-// The largest of the logits, and how far it is above the next one.
-struct likeliest {
-    int32_t token;
-    float margin;
-};
-
-static struct likeliest likeliest_of(const float *logits, int n)
-{
-    int best = 0;
-    float next = -INFINITY;
-    for (int i = 1; i < n; i++) {
-        if (logits[i] > logits[best]) {
-            next = logits[best];
-            best = i;
-        } else if (logits[i] > next) {
-            next = logits[i];
-        }
-    }
-    return (struct likeliest){best, logits[best] - next};
-}
-
 // --- results
 
 // Divides by the steps. NULL, or why the importance cannot be used.
@@ -474,6 +470,7 @@ static void prompt_report(struct scorer *s, struct prompt *p)
     struct token_range *kept = NULL;
     struct evidence evidence = {0};
     result.error = importance_mean(p);
+    if (result.error) p->hold = false;
     if (!result.error) {
         if (prompt_has_evidence(p)) evidence_finish(&p->evidence, p->importance, p->n, p->ended, &evidence);
         const struct rate_choice choice = prompt_choose_rate(s, p, &evidence);
@@ -545,10 +542,32 @@ static void apply_results(struct scorer *s, const struct forward_result *out)
     }
 }
 
+// The last guess gets its row again: the last look-ahead step samples no token.
+static void prompt_hold(struct scorer *s, struct prompt *p)
+{
+    int n_tokens = p->n + p->n_drafted;
+    drafter_hold(s->drafter, &(struct held_prompt){.request = p->request,
+                                                   .salt = p->salt,
+                                                   .tokens = p->tokens,
+                                                   .n = p->n,
+                                                   .guesses = p->drafted,
+                                                   .n_guesses = p->n_drafted,
+                                                   .n_cached = p->n_drafted ? n_tokens - 1 : n_tokens,
+                                                   .blocks = p->blocks,
+                                                   .n_blocks = p->n_blocks,
+                                                   .n_published = p->n_published,
+                                                   .chain = p->chain});
+    p->blocks = NULL;
+}
+
 static void report_finished(struct scorer *s)
 {
-    for (int i = 0; i < s->n_running; i++)
-        if (prompt_is_finished(s->prompts[i], 0)) prompt_report(s, s->prompts[i]);
+    for (int i = 0; i < s->n_running; i++) {
+        struct prompt *p = s->prompts[i];
+        if (!prompt_is_finished(p, 0)) continue;
+        prompt_report(s, p);
+        if (p->hold && s->on_draft) prompt_hold(s, p);
+    }
     prompts_drop(s, prompt_is_finished, 0);
 }
 
@@ -560,11 +579,26 @@ static int count_reading(const struct scorer *s)
     return n;
 }
 
+void scorer_on_draft(struct scorer *s, scorer_draft_fn *on_draft)
+{
+    s->on_draft = on_draft;
+}
+
+bool scorer_advance(struct scorer *s, const struct score_advance *advance)
+{
+    return drafter_advance(s->drafter, advance);
+}
+
+bool scorer_drafts(const struct scorer *s)
+{
+    return drafter_busy(s->drafter);
+}
+
 enum status scorer_step(struct scorer *s)
 {
     s->last = (struct scorer_pass){0};
     admit_prompts(s);
-    if (!s->n_running) return STATUS_OK;
+    if (!s->n_running) return scorer_drafts(s) ? drafter_step(s->drafter, s->on_draft, s->context) : STATUS_OK;
     int64_t begun_us = clock_now_us();
     s->pass++;
     no_alloc_begin("scorer_step");
@@ -595,7 +629,8 @@ struct scorer_pass scorer_last_pass(const struct scorer *s)
 
 struct scorer_load scorer_get_load(const struct scorer *s)
 {
-    return (struct scorer_load){s->n_running, s->n - s->n_running, block_manager_n_free(s->blocks)};
+    return (struct scorer_load){s->n_running, s->n - s->n_running, block_manager_n_free(s->blocks),
+                                drafter_blocks(s->drafter)};
 }
 
 struct scorer *scorer_create(const struct scorer_model *model, scorer_result_fn on_result, void *context)
@@ -614,6 +649,7 @@ struct scorer *scorer_create(const struct scorer_model *model, scorer_result_fn 
                                         .logit_rows = model->max_seqs,
                                         .importance_rows = model->max_seqs};
     batch_builder_init(&s->builder, &limits);
+    s->drafter = drafter_create(&s->model, s->blocks, &s->builder);
     return s;
 }
 
@@ -621,6 +657,7 @@ void scorer_free(struct scorer *s)
 {
     if (!s) return;
     scorer_clear(s);
+    drafter_free(s->drafter);
     block_manager_free(s->blocks);
     batch_builder_fini(&s->builder);
     free(s->prompts);

@@ -15,8 +15,10 @@
 // allocates the KV blocks of all its entries before its first row and releases them with its result, so a prompt that
 // has begun never waits for blocks.
 //
+// A scored prompt can be held on for drafts of its answer (drafter.h), in the time that scoring leaves.
+//
 // One thread owns a scorer. Results arrive through a callback during scorer_add() and scorer_step() and are valid
-// during the callback, which must not call the scorer.
+// during the callback, which must not call the scorer; so do drafts during scorer_step().
 #pragma once
 
 #include <stdbool.h>
@@ -36,6 +38,7 @@ struct scorer_model {
     int max_seqs;                      // largest number of prompts in one pass
     int context_tokens;                // largest number of KV entries of one sequence
     int kv_blocks;
+    int draft_blocks;                       // of them, for prompts that are held for drafts
     bool samples;                           // the backend samples tokens, see model_samples()
     const struct sentence_table *sentences; // borrowed until scorer_free(); NULL: the ends of sentences are not known
     bool prefix_cache; // reuse full KV blocks of prompts with the same first tokens; changes no score
@@ -55,6 +58,7 @@ struct score_item {
     int tail_tokens;
     int budget_tokens; // as in struct select_policy
     bool want_importance, want_evidence;
+    bool hold;         // for drafts, after its score; needs scorer_on_draft()
     uint64_t salt;     // of the prefix cache: blocks are shared among equal salts
     const char *trace; // trace id for the log; NULL or "": none
 };
@@ -78,6 +82,30 @@ struct score_result {
 
 typedef void (*scorer_result_fn)(void *context, const struct score_result *result);
 
+enum { DRAFT_AHEAD_MAX = 64 }; // guesses behind the tokens that are known
+
+// Tokens of an answer, from output token `from` on, and how many tokens are to be guessed behind them. With a prompt:
+// one that was not scored, and is held from now on if it is not yet.
+struct score_advance {
+    uint64_t request;
+    int from;
+    const int32_t *tokens; // [n]
+    int n, ahead;
+    const int32_t *prompt; // [n_prompt]
+    int n_prompt;
+    uint64_t salt; // of the prompt
+};
+
+// Guessed tokens of an answer, the first of them output token `from`.
+struct score_draft {
+    uint64_t request;
+    int from;
+    const int32_t *tokens; // [n]
+    int n;
+};
+
+typedef void scorer_draft_fn(void *context, const struct score_draft *draft);
+
 struct scorer;
 
 struct scorer *scorer_create(const struct scorer_model *model, scorer_result_fn on_result, void *context);
@@ -87,11 +115,20 @@ void scorer_free(struct scorer *s); // NULL is allowed; drops unfinished prompts
 // context: a prompt that fills the context is scored by its last token alone.
 void scorer_add(struct scorer *s, const struct score_item *item);
 
-// Drops the request without a result and releases its KV blocks. Unknown requests are ignored.
+// Prompts may be held from now on; drafts go to `on_draft`, with the context of results.
+void scorer_on_draft(struct scorer *s, scorer_draft_fn *on_draft);
+
+// The answer to a held prompt has advanced. Tokens that are known already may be repeated. False: the prompt is not
+// held, or not any more.
+bool scorer_advance(struct scorer *s, const struct score_advance *advance);
+bool scorer_drafts(const struct scorer *s); // whether a step without prompts to score would guess tokens
+
+// Drops the request without a result and releases its KV blocks, also if it is held. Unknown requests are ignored.
 void scorer_cancel(struct scorer *s, uint64_t request);
 void scorer_clear(struct scorer *s); // drops all requests
 
-// One pass; nothing without work. After a failure the model and the scorer are unusable.
+// One pass: of prompts to score if there are any, else of drafts; nothing without work. After a failure the model and
+// the scorer are unusable.
 enum status scorer_step(struct scorer *s);
 
 // Size and time of the last pass; zeros when the last step had no work.
@@ -105,5 +142,6 @@ struct scorer_pass scorer_last_pass(const struct scorer *s);
 struct scorer_load {
     int running, waiting; // prompts with KV blocks, and without
     int kv_blocks_free;
+    int draft_blocks; // KV blocks of held prompts
 };
 struct scorer_load scorer_get_load(const struct scorer *s);

@@ -14,6 +14,7 @@
 struct score_service {
     struct scorer *scorer;
     struct score_outbox outbox;
+    struct draft_outbox drafts;
     score_service_send_fn *send;
     void *arg;
 };
@@ -43,6 +44,32 @@ static void collect_result(void *context, const struct score_result *result)
     if (service->outbox.size_bytes >= SEND_BYTES) send_results(service, &(struct scorer_pass){0});
 }
 
+static void send_drafts(struct score_service *service)
+{
+    if (!service->drafts.n) return;
+    Forepack__Cluster__V1__Drafts drafts;
+    Forepack__Cluster__V1__NodeMessage message = FOREPACK__CLUSTER__V1__NODE_MESSAGE__INIT;
+    draft_outbox_message(&service->drafts, &drafts);
+    message.kind_case = FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_DRAFTS;
+    message.drafts = &drafts;
+    service->send(service->arg, &message);
+    draft_outbox_clear(&service->drafts);
+}
+
+static void collect_draft(void *context, const struct score_draft *draft)
+{
+    struct score_service *service = context;
+    draft_outbox_add(&service->drafts, draft);
+}
+
+static void handle_advances(struct score_service *service, const Forepack__Cluster__V1__Advances *message)
+{
+    for (size_t i = 0; i < message->n_advances; i++) {
+        struct score_advance advance = score_advance_from_message(message->advances[i]);
+        if (!scorer_advance(service->scorer, &advance)) draft_outbox_add_released(&service->drafts, advance.request);
+    }
+}
+
 static void handle_bin(struct score_service *service, const Forepack__Cluster__V1__ScoreBin *bin)
 {
     log_event(LOG_DEBUG, "bin_received", LOG_FIELD("bin", bin->bin_id), LOG_FIELD("prompts", bin->n_items));
@@ -59,13 +86,14 @@ void score_service_handle(struct score_service *service, const Forepack__Cluster
 {
     switch (message->kind_case) {
     case FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_SCORE_BIN: handle_bin(service, message->score_bin); break;
+    case FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_ADVANCES: handle_advances(service, message->advances); break;
     case FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_CANCEL:
         for (size_t i = 0; i < message->cancel->n_requests; i++)
             scorer_cancel(service->scorer, message->cancel->requests[i]);
         break;
     default:
         log_event(LOG_ERROR, "message_unexpected", LOG_FIELD("kind", (int)message->kind_case),
-                  LOG_FIELD("reason", "a speculator handles score bins and cancels"));
+                  LOG_FIELD("reason", "a speculator handles score bins, advances and cancels"));
     }
 }
 
@@ -73,12 +101,14 @@ void score_service_drop_all(struct score_service *service)
 {
     scorer_clear(service->scorer);
     score_outbox_clear(&service->outbox);
+    draft_outbox_clear(&service->drafts);
 }
 
 bool score_service_busy(const struct score_service *service)
 {
     struct scorer_load load = scorer_get_load(service->scorer);
-    return load.running + load.waiting > 0 || service->outbox.n > 0;
+    return load.running + load.waiting > 0 || service->outbox.n > 0 || service->drafts.n > 0 ||
+           scorer_drafts(service->scorer);
 }
 
 enum status score_service_step(struct score_service *service)
@@ -86,6 +116,7 @@ enum status score_service_step(struct score_service *service)
     TRY(scorer_step(service->scorer));
     struct scorer_pass pass = scorer_last_pass(service->scorer);
     send_results(service, &pass);
+    send_drafts(service);
     return STATUS_OK;
 }
 
@@ -100,6 +131,7 @@ struct score_service *score_service_create(const struct scorer_model *model, sco
 {
     struct score_service *service = mem_alloc(sizeof *service);
     service->scorer = scorer_create(model, collect_result, service);
+    if (model->draft_blocks) scorer_on_draft(service->scorer, collect_draft);
     service->send = send;
     service->arg = arg;
     return service;
@@ -109,5 +141,6 @@ void score_service_free(struct score_service *service)
 {
     scorer_free(service->scorer);
     score_outbox_clear(&service->outbox);
+    draft_outbox_clear(&service->drafts);
     free(service);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The speculator's side of the cluster protocol: receives score bins and cancels, sends one ScoreResults message per
-// pass, or several when results with importance are large.
+// The speculator's side of the cluster protocol: receives score bins, advances and cancels, sends one ScoreResults
+// message per pass, or several when results with importance are large, and one Drafts message per drafting pass.
 //
 // Owned by the leader's working thread. Has no sockets: messages leave through a callback.
 #pragma once
@@ -16,7 +16,7 @@ typedef void score_service_send_fn(void *arg, const Forepack__Cluster__V1__NodeM
 struct score_service *score_service_create(const struct scorer_model *model, score_service_send_fn *send, void *arg);
 void score_service_free(struct score_service *service);
 
-// Handles a score_bin or cancel message. Refusals of a bin's prompts leave with the next step.
+// Handles a score_bin, advances or cancel message. Refusals of a bin's prompts leave with the next step.
 void score_service_handle(struct score_service *service, const Forepack__Cluster__V1__RouterMessage *message);
 void score_service_drop_all(struct score_service *service); // after the stream ended
 

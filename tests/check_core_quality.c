@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // router/core: a keep rate that a speculator chose for a quality is used only while all speculators have one
 // calibration, which is for the worker groups' model and the options of the request. Else every token is kept, or the
-// fixed rate that the request has beside its quality applies.
+// fixed rate that the request has beside its quality applies. A rate that cannot have chosen the kept tokens is
+// refused.
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +12,7 @@
 #include "base/log.h"
 #include "tests/core_case.h"
 
-enum { PROMPT = 100, KEEP_FIRST = 10, KEEP_LAST = 39, MAIN = 0x11, OTHER_MAIN = 0x12 };
+enum { PROMPT = 100, KEEP_FIRST = 10, KEEP_LAST = 39, MAIN = 0x11, OTHER_MAIN = 0x12, RATES = 13, PROBLEMS = 5 };
 
 static struct fake_node *speculator(const char *id, uint64_t fingerprint, uint64_t main)
 {
@@ -80,6 +82,28 @@ static void ck_whole(const struct client *client)
     ck_assert_str_eq(request_rate_reason(client->r), "uncalibrated");
 }
 
+// A prompt of 100 tokens with 30 kept: the tail window has 16, so the rate is over 0.13 and at most 0.3.
+START_TEST(a_rate_that_does_not_fit_the_kept_tokens_is_refused)
+{
+    static const struct {
+        double rate;
+        enum rate_reason reason;
+        bool fits;
+    } cases[RATES] = {{0, RATE_QUALITY, false},     {-1, RATE_QUALITY, false}, {NAN, RATE_QUALITY, false},
+                      {1.5, RATE_QUALITY, false},   {1, RATE_QUALITY, false},  {0.13, RATE_QUALITY, false},
+                      {0.14, RATE_QUALITY, true},   {0.3, RATE_QUALITY, true}, {0.31, RATE_QUALITY, false},
+                      {0.2, RATE_FIXED, false},     {0.2, RATE_UNSURE, false}, {1, RATE_UNSURE, false},
+                      {1, RATE_UNCALIBRATED, false}};
+    struct fake_node *w = worker("w"), *s = speculator("s", 7, MAIN);
+    struct client *client = question(0.99, 1);
+    submit(client);
+    score(s, client, cases[_i].rate, cases[_i].reason);
+    ck_assert_int_eq(client->r->usage.kept_tokens, cases[_i].fits ? KEEP_LAST - KEEP_FIRST + 1 : PROMPT);
+    ck_assert_int_eq(client->r->skip, cases[_i].fits ? SKIP_NONE : SKIP_LOST);
+    finish(w, client);
+}
+END_TEST
+
 static void setup_quality(void)
 {
     fixture_init(&f);
@@ -138,7 +162,7 @@ START_TEST(a_rate_is_not_used_when_a_speculator_with_another_calibration_has_com
     submit(client);
     ck_assert(fake_node_has(s, client));
     speculator("t", 8, OTHER_MAIN);
-    score(s, client, 0.05, RATE_QUALITY);
+    score(s, client, 0.2, RATE_QUALITY);
     ck_whole(client);
     finish(w, client);
 }
@@ -163,27 +187,35 @@ START_TEST(a_selection_by_a_calibration_that_does_not_apply_is_not_reused)
 }
 END_TEST
 
-static void ck_log(FILE *log, const char *sentence)
+static void ck_problem(FILE *log, const char *sentence)
 {
     char text[8192];
     rewind(log);
     text[fread(text, 1, sizeof text - 1, log)] = 0;
     ck_assert_msg(strstr(text, "calibration_unused") ? sentence && strstr(text, sentence) : !sentence, "%s", text);
+    struct core_status status = fixture_status(&f);
+    if (sentence)
+        ck_assert(status.calibration_problem && strstr(status.calibration_problem, sentence));
+    else
+        ck_assert_ptr_null(status.calibration_problem);
+    core_status_fini(&status);
 }
 
 // In whichever order the nodes come.
-START_TEST(a_calibration_that_is_not_used_is_logged_with_the_reason)
+START_TEST(a_calibration_that_is_not_used_is_logged_and_in_the_status_with_the_reason)
 {
-    static const char *const sentences[] = {"made for another main model", "made for another main model",
-                                            "do not all have the same calibration", NULL};
+    static const char *const sentences[PROBLEMS] = {"made for another main model", "made for another main model",
+                                                    "do not all have the same calibration", "another tail window",
+                                                    NULL};
     FILE *log = tmpfile();
     log_setup("test", LOG_INFO);
     dup2(fileno(log), STDERR_FILENO); // of this test's process
+    if (_i == 3) f.options.tail_tokens++;
     if (_i == 0) worker("w");
     speculator("s", 7, _i < 2 ? OTHER_MAIN : MAIN);
     if (_i) worker("w");
-    if (_i >= 2) speculator("t", _i == 2 ? 0 : 7, MAIN);
-    ck_log(log, sentences[_i]);
+    if (_i == 2 || _i == 4) speculator("t", _i == 2 ? 0 : 7, MAIN);
+    ck_problem(log, sentences[_i]);
     fclose(log);
 }
 END_TEST
@@ -198,7 +230,8 @@ int main(void)
     tcase_add_loop_test(all, a_rate_by_a_calibration_that_does_not_apply_is_not_used_for_a_score, 0, 2);
     tcase_add_test(all, a_rate_is_not_used_when_a_speculator_with_another_calibration_has_come);
     tcase_add_test(all, a_selection_by_a_calibration_that_does_not_apply_is_not_reused);
-    tcase_add_loop_test(all, a_calibration_that_is_not_used_is_logged_with_the_reason, 0, 4);
+    tcase_add_loop_test(all, a_rate_that_does_not_fit_the_kept_tokens_is_refused, 0, RATES);
+    tcase_add_loop_test(all, a_calibration_that_is_not_used_is_logged_and_in_the_status_with_the_reason, 0, PROBLEMS);
     suite_add_tcase(suite, all);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);

@@ -17,7 +17,7 @@
 #include "tests/fake_llguidance.h"
 #include "tests/tiny_model.h"
 #include "worker/pace.h"
-#include "worker/scheduler.h"
+#include "worker/scheduler_state.h"
 
 enum {
     REQUESTS = 24,
@@ -509,6 +509,69 @@ START_TEST(prompts_go_before_drafts)
 }
 END_TEST
 
+static void add_greedy(struct world *w, int id, int n)
+{
+    struct sequence_request ask = {.id = (uint64_t)id, .tokens = w->prompts[id], .n_tokens = n, .prompt_tokens = n};
+    for (int i = 0; i < n; i++)
+        w->prompts[id][i] = (7 * i + id) % w->vocab;
+    sampling_defaults(&ask.sampling);
+    ask.sampling.max_tokens = OUTPUT_MAX;
+    ask.sampling.ignore_eos = true;
+    ck_assert_int_eq(scheduler_add(w->scheduler, &ask), STATUS_OK);
+}
+
+static void give_draft(struct world *w, int id, int n)
+{
+    ck_assert_int_eq(scheduler_set_draft(w->scheduler, (uint64_t)id, w->now[id].n, w->drafts[id], n), STATUS_OK);
+}
+
+// The group is full, so the prompt that waits has no use for the rows.
+START_TEST(prompts_that_cannot_start_leave_their_rows_to_drafts)
+{
+    struct world *w = world_open(6, "f32", 1);
+    begin(w, 16, 1, POOL);
+    add_greedy(w, 0, 10);
+    step(w);
+    add_greedy(w, 1, 60);
+    give_draft(w, 0, 8);
+    step(w);
+    ck_assert_int_eq(scheduler_get_load(w->scheduler).drafted, 8);
+    scheduler_clear(w->scheduler);
+    finish(w);
+    world_close(w);
+}
+END_TEST
+
+// Pacing measures decode rows alone. Drafts that come before every pass do not keep it from that, nor a prompt from
+// starting.
+START_TEST(the_time_of_decodes_is_measured_without_drafts)
+{
+    struct world *w = world_open(6, "f32", 1);
+    w->pace_us = PACE_TWICE;
+    begin(w, BUDGET, 2, POOL);
+    add_greedy(w, 0, 10);
+    step(w);
+    struct scheduler *s = w->scheduler;
+    s->draft_pace.costs[0].pass_us = 1; // known, so that drafts are verified
+    bool has_prompt = false;
+    while (w->now[0].n < OUTPUT_MAX - 8) {
+        double decode_us = s->pace.decode_us;
+        uint64_t drafted = s->drafted;
+        give_draft(w, 0, 2);
+        step(w);
+        if (s->drafted > drafted) ck_assert(s->pace.decode_us == decode_us);
+        if (!has_prompt && w->now[0].n > 5) add_greedy(w, 1, 40);
+        has_prompt |= w->now[0].n > 5;
+    }
+    ck_assert_int_gt(s->drafted, 0);
+    ck_assert(s->pace.decode_us > 0);
+    ck_assert_int_gt(s->prompt_rows, 10); // of the second prompt, too
+    scheduler_clear(s);
+    finish(w);
+    world_close(w);
+}
+END_TEST
+
 int main(int argc, char **argv)
 {
     backend = argc > 1 ? argv[1] : "cpu";
@@ -526,6 +589,8 @@ int main(int argc, char **argv)
     tcase_add_loop_test(tcase, drafts_may_come_between_any_passes, 0, is_cpu ? 3 : 1);
     tcase_add_test(tcase, refused_entries_are_not_in_the_prefix_cache);
     tcase_add_test(tcase, prompts_go_before_drafts);
+    tcase_add_test(tcase, prompts_that_cannot_start_leave_their_rows_to_drafts);
+    tcase_add_test(tcase, the_time_of_decodes_is_measured_without_drafts);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run(runner, NULL, is_cuda ? "all" : NULL, CK_NORMAL); // the emulated GPU is slow

@@ -65,7 +65,12 @@ static void setup(void)
                                    .bins_ahead = 2,
                                    .tokenizer_fingerprint = 1,
                                    .vocab_size = VOCAB};
-    struct core_ops ops = {take_bin, take_bin, take_cancel, take_drain, lose_node, take_ready, NULL};
+    struct core_ops ops = {.send_score_bin = take_bin,
+                           .send_prefill_bin = take_bin,
+                           .send_cancel = take_cancel,
+                           .send_drain = take_drain,
+                           .node_lost = lose_node,
+                           .ready_changed = take_ready};
     core = core_create(&options, &ops);
     loop = loop_start(core);
 }

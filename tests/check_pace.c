@@ -175,6 +175,34 @@ START_TEST(the_first_passes_with_decodes_measure_them)
 }
 END_TEST
 
+// The time of other numbers of decode rows follows from the measured one, since decode rows are bound by arithmetic
+// here.
+START_TEST(fewer_or_more_decodes_than_measured_keep_the_target)
+{
+    static const int then[] = {2, 4, 9};
+    const struct machine m = {1000, 2000, 2000, 0.01, 0, 0};
+    int measured = _i < 2 ? 8 : 5, decodes = then[_i];
+    struct pace pace;
+    pace_init(&pace, &config, PACE_TWICE);
+    pace_pass_begin(&pace, 0);
+    pace_pass_end(&pace, (int64_t)pass_us(&m, 0, 0, pace_grant_rows(&pace, 0, 500, true)));
+    for (int pass = 0; pass < 2; pass++) {
+        pace_pass_begin(&pace, measured);
+        pace_pass_end(&pace, (int64_t)pass_us(&m, measured, 0, 0));
+    }
+    double us = 0, alone_us = pass_us(&m, decodes, 0, 0);
+    for (int pass = 0, fed = 0; pass < 60; pass++) {
+        pace_pass_begin(&pace, decodes);
+        int rows = pace_grant_rows(&pace, fed % 1000, 2000, false);
+        double pass_time_us = pass_us(&m, decodes, fed % 1000, rows);
+        pace_pass_end(&pace, (int64_t)pass_time_us);
+        us += pass_time_us / 60;
+        fed += rows;
+    }
+    ck_assert_msg(us > 1.5 * alone_us && us < 2.2 * alone_us, "a pass took %.1f times its decodes", us / alone_us);
+}
+END_TEST
+
 START_TEST(a_target_in_time_is_kept)
 {
     const struct machine *m = &machines[0];
@@ -203,6 +231,7 @@ int main(void)
     tcase_add_test(tcase, without_decodes_a_whole_prompt_fills_the_pass);
     tcase_add_loop_test(tcase, without_decodes_a_chunk_takes_little_time, 0, sizeof machines / sizeof *machines);
     tcase_add_test(tcase, the_first_passes_with_decodes_measure_them);
+    tcase_add_loop_test(tcase, fewer_or_more_decodes_than_measured_keep_the_target, 0, 3);
     tcase_add_test(tcase, a_target_in_time_is_kept);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);

@@ -46,13 +46,56 @@ static void send_prefill_bin(void *link, uint64_t bin, struct request *const *re
     }
 }
 
+static bool node_has(const struct fake_node *node, uint64_t number)
+{
+    for (int i = 0; i < node->n_requests; i++)
+        if (node->requests[i] == number) return true;
+    return false;
+}
+
 static void send_cancel(void *link, const uint64_t *numbers, int n)
 {
     struct fake_node *node = link;
     ck_cheap(node->node && !node->lost);
-    for (int i = 0; i < n; i++)
-        fake_node_forget(node, numbers[i]);
-    node->cancels += n;
+    for (int i = 0; i < n; i++) {
+        if (node_has(node, numbers[i])) {
+            fake_node_forget(node, numbers[i]);
+            node->cancels++;
+        } else {
+            ck_cheap(node->is_speculator); // which may hold the prompt after its score
+            node->releases++;
+        }
+    }
+}
+
+static void send_advances(void *link, const struct draft_advance *advances, int n)
+{
+    struct fake_node *node = link;
+    ck_cheap(node->node && !node->lost && n >= 1);
+    for (int i = 0; i < n; i++) {
+        const struct request *r = advances[i].request;
+        ck_cheap(advances[i].from >= 0 && advances[i].from < r->usage.completion_tokens && advances[i].ahead >= 1);
+        node->last_advance = (struct fake_advance){.request = r->number,
+                                                   .from = advances[i].from,
+                                                   .n = r->usage.completion_tokens - advances[i].from,
+                                                   .ahead = advances[i].ahead,
+                                                   .with_prompt = advances[i].with_prompt};
+    }
+    node->advances += n;
+    node->advance_messages++;
+}
+
+static void send_drafts(void *link, const struct node_draft *drafts, int n)
+{
+    struct fake_node *node = link;
+    ck_cheap(node->node && !node->lost && n >= 1);
+    for (int i = 0; i < n; i++) {
+        ck_cheap(drafts[i].n >= 1 && drafts[i].n <= NODE_DRAFT_MAX);
+        node->last_draft = drafts[i];
+        node->last_draft.tokens = node->draft_tokens;
+        memcpy(node->draft_tokens, drafts[i].tokens, (size_t)drafts[i].n * sizeof *drafts[i].tokens);
+    }
+    node->drafts += n;
 }
 
 static void send_drain(void *link)
@@ -149,7 +192,15 @@ void fixture_init(struct fixture *f)
 
 void fixture_start(struct fixture *f)
 {
-    struct core_ops ops = {send_score_bin, send_prefill_bin, send_cancel, send_drain, node_lost, ready_changed, f};
+    struct core_ops ops = {.send_score_bin = send_score_bin,
+                           .send_prefill_bin = send_prefill_bin,
+                           .send_cancel = send_cancel,
+                           .send_advances = send_advances,
+                           .send_drafts = send_drafts,
+                           .send_drain = send_drain,
+                           .node_lost = node_lost,
+                           .ready_changed = ready_changed,
+                           .user = f};
     f->c = core_create(&f->options, &ops);
 }
 
@@ -216,6 +267,7 @@ struct fake_node *fixture_attach(struct fixture *f, const struct node_hello *hel
     ck_assert_int_lt(f->n_nodes, 64);
     f->nodes[f->n_nodes++] = node;
     snprintf(node->id, sizeof node->id, "%.31s", hello->node_id);
+    node->is_speculator = hello->role == NODE_SPECULATOR;
     enum status status = core_attach(f->c, hello, node, f->now_us, &node->node);
     ck_assert_msg(status == STATUS_OK, "%s", status_message());
     fixture_advance(f, 0);
@@ -299,10 +351,7 @@ struct client *fixture_find(const struct fixture *f, uint64_t number)
 
 bool fake_node_has(const struct fake_node *node, const struct client *client)
 {
-    for (int i = 0; i < node->n_requests; i++) {
-        if (node->requests[i] == client->number) return true;
-    }
-    return false;
+    return node_has(node, client->number);
 }
 
 void fake_node_forget(struct fake_node *node, uint64_t number)

@@ -34,6 +34,12 @@ struct client {
     struct client *next;
 };
 
+struct fake_advance {
+    uint64_t request;
+    int from, n, ahead;
+    bool with_prompt;
+};
+
 struct fake_node {
     struct core_node *node; // NULL when not attached
     char id[32];
@@ -43,6 +49,12 @@ struct fake_node {
     int n_requests;
     int bins, last_bin_items, last_bin_rows; // received in all; of the last bin
     int cancels, drains;
+    bool is_speculator;
+    int releases; // cancels of requests that it has answered
+    int advances, advance_messages, drafts; // received in all
+    struct fake_advance last_advance;
+    struct node_draft last_draft;
+    int32_t draft_tokens[NODE_DRAFT_MAX]; // of the last draft
 };
 
 struct fixture {

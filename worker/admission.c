@@ -158,7 +158,8 @@ static int running_blocks_reserved(const struct scheduler *s)
 int admission_grow_for_draft(struct scheduler *s, struct sequence *q, int rows)
 {
     int more = kv_blocks_for(q->n_tokens + rows) - q->n_blocks;
-    if (more > 0 && !s->queue.n && more + running_blocks_reserved(s) <= block_manager_n_free(s->blocks))
+    bool others_wait = s->queue.n && s->n_running < s->limits.max_seqs;
+    if (more > 0 && !others_wait && more + running_blocks_reserved(s) <= block_manager_n_free(s->blocks))
         sequence_allocate_blocks(s, q, q->n_tokens + rows);
     int room = q->n_blocks * KV_BLOCK_TOKENS - q->n_tokens;
     return rows < room ? rows : room;
@@ -170,6 +171,12 @@ void admission_shrink(struct scheduler *s, struct sequence *q)
     if (q->n_blocks <= needed) return;
     block_manager_release(s->blocks, q->blocks + needed, q->n_blocks - needed);
     q->n_blocks = needed;
+}
+
+bool admission_may_start(const struct scheduler *s, struct sequence *q)
+{
+    int needed = sequence_blocks_expected(q) - admission_cached_entries(s, q) / KV_BLOCK_TOKENS;
+    return s->n_running < s->limits.max_seqs && needed + running_blocks_reserved(s) <= block_manager_n_free(s->blocks);
 }
 
 bool admission_start(struct scheduler *s, struct sequence *q)

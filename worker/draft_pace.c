@@ -19,14 +19,19 @@ void draft_pace_init(struct draft_pace *p)
         p->costs[i].probe_in = p->costs[i].probe_every = PROBE_FIRST;
 }
 
-static struct draft_cost *cost_of(struct draft_pace *p, int sequences)
+static int index_of(int sequences)
 {
     int i = 0;
     while (sequences > 1 && i < DRAFT_BATCHES - 1) {
         sequences /= 2;
         i++;
     }
-    return &p->costs[i];
+    return i;
+}
+
+static struct draft_cost *cost_of(struct draft_pace *p, int sequences)
+{
+    return &p->costs[index_of(sequences)];
 }
 
 // Tokens of a sequence in a microsecond.
@@ -45,10 +50,11 @@ static int best_length(const struct draft_pace *p, const struct draft_cost *cost
     return best;
 }
 
-// Whether this pass is to measure the other kind of pass.
-static bool is_probe(struct draft_cost *cost)
+// Whether this pass is to measure the other kind of pass. One with draft rows waits for a draft.
+static bool is_probe(struct draft_cost *cost, int most)
 {
-    if (--cost->probe_in > 0) return false;
+    if (cost->probe_in > 0) cost->probe_in--;
+    if (cost->probe_in > 0 || (!cost->length && most < 1)) return false;
     if (cost->length) {
         cost->probe_every = PROBE_FIRST;
     } else if (cost->probe_every < PROBE_LAST) {
@@ -58,17 +64,29 @@ static bool is_probe(struct draft_cost *cost)
     return true;
 }
 
-int draft_pace_rows(struct draft_pace *p, int sequences, int most)
+static void choose_length(const struct draft_pace *p, struct draft_cost *cost, int sequences, int most)
 {
-    struct draft_cost *cost = cost_of(p, sequences);
-    if (sequences < 1 || most < 1) return 0;
-    if (!cost->pass_us) return 0; // measures a pass without draft rows first
-    if (!cost->row_us) return 1;
     int best = best_length(p, cost, sequences, most);
     double now = goodput(p, cost, sequences, cost->length);
     if (goodput(p, cost, sequences, best) > BETTER * now) cost->length = best;
-    if (is_probe(cost)) return cost->length == 0;
+}
+
+int draft_pace_rows(struct draft_pace *p, int sequences, int most)
+{
+    struct draft_cost *cost = cost_of(p, sequences);
+    if (sequences < 1 || !cost->pass_us) return 0; // measures a pass without draft rows first
+    if (!cost->row_us) return most < 1 ? 0 : 1;
+    choose_length(p, cost, sequences, most);
+    if (is_probe(cost, most)) return cost->length == 0;
     return cost->length < most ? cost->length : most;
+}
+
+int draft_pace_length(const struct draft_pace *p, int sequences)
+{
+    const struct draft_cost *cost = &p->costs[index_of(sequences)];
+    if (sequences < 1 || !cost->pass_us) return 0;
+    bool wants_one = !cost->row_us || cost->probe_in == 0;
+    return cost->length ? cost->length : wants_one;
 }
 
 void draft_pace_verified(struct draft_pace *p, int verified, int accepted)

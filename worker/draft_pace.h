@@ -32,8 +32,12 @@ struct draft_pace {
 
 void draft_pace_init(struct draft_pace *p);
 
-// Draft rows for each of `sequences` decoding sequences in the next pass, at most `most`.
+// Draft rows for each of `sequences` decoding sequences in the next pass, at most `most`, the length of the longest
+// draft.
 int draft_pace_rows(struct draft_pace *p, int sequences, int most);
+
+// The length of the drafts that `sequences` decoding sequences have use for now; 0: none.
+int draft_pace_length(const struct draft_pace *p, int sequences);
 
 // Of `verified` drafted tokens of a sequence `accepted` were accepted.
 void draft_pace_verified(struct draft_pace *p, int verified, int accepted);

@@ -7,6 +7,9 @@
 #include "worker/pace.h"
 #include "worker/service.h"
 
+// For the draft rows of a full group. Each takes a row of logits, so many more would take memory for little.
+enum { SPARE_LOGIT_ROWS = 64 };
+
 static struct node_options common;
 static int64_t step_timeout_s, itl_target_ms;
 static char *grammar_library;
@@ -144,6 +147,7 @@ int main(int argc, char **argv)
             "SIGTERM, SIGINT or SIGUSR1 drains it; a second signal ends it at once. SIGHUP looks at changed files.",
         .options = options,
         .common = &common,
+        .spare_logit_rows = SPARE_LOGIT_ROWS,
         .check = check_options,
         .serve = serve,
     };

@@ -52,24 +52,34 @@ static double pace_rows_for(const struct pace *p, double entries, double work)
     return 2 * work / (linear + sqrt(linear * linear + 4 * square * work));
 }
 
-static bool pace_decode_time_is_stale(const struct pace *p)
+bool pace_measures_decodes(const struct pace *p, int decodes)
 {
     // A few decodes more or less make no difference.
-    bool other = p->decodes > p->decode_rows * 5 / 4 + 3 || (p->decodes + 3) * 2 < p->decode_rows;
-    return p->decode_us == 0 || other || p->mixed_passes >= MIXED_PASSES_MAX;
+    bool other = decodes > p->decode_rows * 5 / 4 + 3 || (decodes + 3) * 2 < p->decode_rows;
+    bool is_stale = p->decode_us == 0 || other || p->mixed_passes >= MIXED_PASSES_MAX;
+    return p->target_us != PACE_UNLIMITED && decodes > 0 && is_stale;
 }
 
-// The time that the target allows beside the decode rows.
-static double pace_added_us(const struct pace *p)
+// The time of the decode rows alone. They may be some more or fewer than the measured ones: each of those takes at most
+// as long as a prompt row, and at most its part of the measured time.
+static double pace_decodes_us(const struct pace *p)
 {
-    double target_us = AIM * (p->target_us == PACE_TWICE ? 2 * p->decode_us : (double)p->target_us);
-    return fmax(target_us - p->decode_us, BUDGET_MIN * p->decode_us);
+    if (p->decodes == 0 || p->decode_us == 0) return 0;
+    double other = p->decodes - p->decode_rows, row_us = p->us_per_work[0] * p->row_work;
+    return p->decode_us + other * fmin(row_us, p->decode_us / p->decode_rows);
+}
+
+// The time that the target allows beside decode rows that take `decodes_us`.
+static double pace_added_us(const struct pace *p, double decodes_us)
+{
+    double target_us = AIM * (p->target_us == PACE_TWICE ? 2 * decodes_us : (double)p->target_us);
+    return fmax(target_us - decodes_us, BUDGET_MIN * decodes_us);
 }
 
 int pace_sampled_max(const struct pace *p)
 {
     if (p->target_us == PACE_UNLIMITED || p->decode_us == 0 || p->sample_us == 0) return INT_MAX;
-    double rows = SAMPLING_MAX * pace_added_us(p) / p->sample_us;
+    double rows = SAMPLING_MAX * pace_added_us(p, p->decode_us) / p->sample_us;
     return rows < 1 ? 1 : rows < INT_MAX ? (int)rows : INT_MAX;
 }
 
@@ -86,11 +96,11 @@ void pace_pass_begin(struct pace *p, int decodes)
         return;
     }
     p->budget = 0;
-    if (pace_decode_time_is_stale(p)) {
+    if (pace_measures_decodes(p, decodes)) {
         p->is_first = false; // this pass decodes alone
         return;
     }
-    double added_us = pace_added_us(p), us_per_work = p->us_per_work[1];
+    double added_us = pace_added_us(p, pace_decodes_us(p)), us_per_work = p->us_per_work[1];
     added_us -= fmin(p->sampled * p->sample_us, SAMPLING_MAX * added_us);
     if (us_per_work == 0) us_per_work = p->us_per_work[0];
     double work_in_time = us_per_work > 0 ? added_us / us_per_work : INFINITY;
@@ -218,7 +228,7 @@ void pace_pass_end(struct pace *p, int64_t us)
         return;
     }
     p->decode_passes = 0;
-    double added_us = (double)us - (p->decodes ? p->decode_us : 0);
+    double added_us = (double)us - pace_decodes_us(p);
     if (added_us < 0.02 * (double)us) added_us = 0.02 * (double)us;
     double *us_per_work = &p->us_per_work[p->decodes > 0], measured = added_us / p->work, known = *us_per_work;
     if (known > 0) measured = clamp(measured, known / 8, known * 8);

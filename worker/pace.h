@@ -5,12 +5,13 @@
 // not complete its prompt is limited to half a second, because a request that arrives meanwhile waits for it.
 //
 // The reference is the time of a pass with decode rows only. It is measured again from time to time, by two passes
-// without prompt rows: the first one runs with caches that prompts have filled, the second one counts. The time that
-// prompt rows add to a pass is modelled as proportional to their work: the rows, their attention to the entries before
-// them, and, once per prompt and pass, reading its cached entries at the speed at which weights are read. The factor is
-// learned from every pass. So chunks shrink as a prompt grows, while a short prompt beside a long one keeps large
-// chunks. A prompt whose cached entries take longer to read than a pass may last skips passes and saves their budget
-// until it is enough: few passes are long then, and the mean time stays within the target.
+// without prompt rows: the first one runs with caches that prompts have filled, the second one counts. Until then, some
+// decode rows more or fewer are charged as prompt rows would be. The time that prompt rows add to a pass is modelled as
+// proportional to their work: the rows, their attention to the entries before them, and, once per prompt and pass,
+// reading its cached entries at the speed at which weights are read. The factor is learned from every pass. So chunks
+// shrink as a prompt grows, while a short prompt beside a long one keeps large chunks. A prompt whose cached entries
+// take longer to read than a pass may last skips passes and saves their budget until it is enough: few passes are long
+// then, and the mean time stays within the target.
 //
 // Sampling on the host is part of a pass, too. While other sequences run, the rows sampled on the host take at most
 // half of the time that the target allows beside the decode rows, or one row a pass; prompt rows get the rest. So
@@ -56,6 +57,9 @@ struct pace {
 
 void pace_init(struct pace *p, const struct model_config *config, int64_t target_us);
 
+// Whether a pass with `decodes` decode rows gets no prompt rows, because its time is to be measured.
+bool pace_measures_decodes(const struct pace *p, int decodes);
+
 // Begins a pass with `decodes` decode rows.
 void pace_pass_begin(struct pace *p, int decodes);
 
@@ -85,5 +89,6 @@ void pace_add_sampled(struct pace *p);
 // The host has sampled the counted rows in `us`. Call it before pace_pass_end().
 void pace_sampling_end(struct pace *p, int64_t us);
 
-// Ends the pass, which took `us` without the counted rows' sampling.
+// Ends the pass, which took `us` without the counted rows' sampling. Not for a pass of decode rows and draft rows
+// alone: its time is neither that of decodes nor that of prompt rows.
 void pace_pass_end(struct pace *p, int64_t us);

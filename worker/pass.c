@@ -81,8 +81,11 @@ static int prompt_rows_wanted(const struct scheduler *s, const struct sequence *
         const struct sequence *q = s->running[i];
         if (q != beside && q->pass_rows == 0 && sequence_pending(q) > 1) rows += sequence_pending(q);
     }
-    for (const struct sequence *q = s->queue.head; q && rows < limit; q = q->next)
+    for (struct sequence *q = s->queue.head; q && rows < limit; q = q->next) {
+        if (admission_waits_for_prefix(s, q)) continue;
+        if (!admission_may_start(s, q)) break; // nor do those behind it
         rows += sequence_pending(q);
+    }
     return rows < limit ? (int)rows : limit;
 }
 
@@ -274,11 +277,13 @@ static int longest_draft(const struct scheduler *s)
     return longest;
 }
 
+// A pass that is to measure decodes, since prompts wait for it, has no draft rows.
 static int choose_drafts_max(struct scheduler *s)
 {
     int longest = longest_draft(s);
     bool is_paced = s->limits.pace_us != PACE_UNLIMITED;
-    return is_paced && longest ? draft_pace_rows(&s->draft_pace, s->decodes_left, longest) : longest;
+    if (pace_measures_decodes(&s->pace, s->decodes_left) && prompt_rows_wanted(s, NULL, 1)) return 0;
+    return is_paced ? draft_pace_rows(&s->draft_pace, s->decodes_left, longest) : longest;
 }
 
 // First, so that a long prompt does not delay the next token of the running sequences.

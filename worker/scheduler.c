@@ -16,6 +16,7 @@
 #include "base/no_alloc.h"
 #include "worker/scheduler_state.h"
 
+enum { UNPACED_DRAFT = 8 };   // length of drafts while their time does not matter
 enum { WAITING_MAX = 65536 }; // the router holds back its queue, so more than this is a fault
 
 const char *sequence_finish_name(enum sequence_finish finish)
@@ -298,10 +299,11 @@ enum status scheduler_step(struct scheduler *s)
                                  .rows = batch->n_rows,
                                  .pairs = ragged_attention_pairs(batch),
                                  .step_us = clock_now_us() - begun_us};
-    if (s->pace.work == 0)
-        draft_pace_pass_end(&s->draft_pace, batch->n_seqs, batch->n_rows - batch->n_seqs, report.step_us);
+    int draft_rows = batch->n_rows - batch->n_seqs; // without prompt rows
+    if (s->pace.work == 0) draft_pace_pass_end(&s->draft_pace, batch->n_seqs, draft_rows, report.step_us);
     pace_sampling_end(&s->pace, sampling_us);
-    pace_pass_end(&s->pace, report.step_us - sampling_us);
+    if (s->pace.work > 0 || !draft_rows) pace_pass_end(&s->pace, report.step_us - sampling_us);
+    report.draft_length = scheduler_draft_length(s);
     s->report(s->arg, &report);
     return STATUS_OK;
 }
@@ -349,6 +351,15 @@ enum status scheduler_set_draft(struct scheduler *s, uint64_t id, int from, cons
         return status_fail(STATUS_NOT_FOUND, "draft for request %016llx: it is not at this group",
                            (unsigned long long)id);
     return sequence_set_draft(q, from, tokens, n, s->config);
+}
+
+int scheduler_draft_length(const struct scheduler *s)
+{
+    int decodes = 0;
+    for (int i = 0; i < s->n_running; i++)
+        decodes += sequence_pending(s->running[i]) == 1;
+    bool is_paced = s->limits.pace_us != PACE_UNLIMITED;
+    return is_paced ? draft_pace_length(&s->draft_pace, decodes) : UNPACED_DRAFT;
 }
 
 void scheduler_set_matcher(struct scheduler *s, uint64_t id, struct grammar_matcher *matcher)

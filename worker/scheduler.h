@@ -81,6 +81,7 @@ struct step_report {
     int rows;
     int64_t pairs; // attention pairs
     int64_t step_us;
+    int draft_length; // of the drafts that sequences have use for now, see scheduler_draft_length()
 };
 
 typedef void scheduler_report_fn(void *arg, const struct step_report *report);
@@ -110,6 +111,9 @@ void scheduler_set_matcher(struct scheduler *s, uint64_t id, struct grammar_matc
 // Gives the sequence a draft from output token `from` on, see sequence_set_draft(). NOT_FOUND: there is no such
 // sequence.
 enum status scheduler_set_draft(struct scheduler *s, uint64_t id, int from, const int32_t *tokens, int n);
+
+// Drafted tokens of each sequence that the next passes would verify; 0: none.
+int scheduler_draft_length(const struct scheduler *s);
 
 // Drops the sequence in any state and frees its blocks at once; nothing more is reported for it. False when the
 // scheduler has no such sequence. Neither cancel nor clear may be called from the callback.

@@ -58,6 +58,10 @@ struct scheduler {
 
 // ---- admission.c
 
+// Whether admission_start() may find memory for the waiting sequence. The cached entries that it needs may be free
+// ones: true is a guess then.
+bool admission_may_start(const struct scheduler *s, struct sequence *q);
+
 // Moves a waiting sequence to the running ones if there is memory for it, see scheduler.h. False: there is not.
 bool admission_start(struct scheduler *s, struct sequence *q);
 
@@ -74,8 +78,8 @@ int admission_cached_entries(const struct scheduler *s, struct sequence *q);
 // Publishes the blocks that the sequence has filled. When two sequences computed the same block, one copy stays.
 void admission_publish(struct scheduler *s, struct sequence *q);
 
-// How many draft rows, at most `rows`, the sequence has KV blocks for. While no sequence waits, allocates free blocks
-// that the running sequences are not expected to need.
+// How many draft rows, at most `rows`, the sequence has KV blocks for. While no sequence waits for blocks, allocates
+// free ones that the running sequences are not expected to need.
 int admission_grow_for_draft(struct scheduler *s, struct sequence *q, int rows);
 
 // Releases the blocks behind that of the sequence's next row, which draft rows needed.

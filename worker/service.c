@@ -41,6 +41,7 @@ static void send_results(struct service *service, size_t n, const struct step_re
         step.step_us = report->step_us < UINT32_MAX ? (uint32_t)report->step_us : UINT32_MAX;
         step.rows = (uint32_t)report->rows;
         step.pairs = (uint64_t)report->pairs;
+        step.draft_length = (uint32_t)report->draft_length;
     }
     Forepack__Cluster__V1__NodeMessage message = FOREPACK__CLUSTER__V1__NODE_MESSAGE__INIT;
     message.kind_case = FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_STEP;
@@ -229,6 +230,14 @@ static enum status sequence_add(struct service *service, const sequence_message 
     return STATUS_OK;
 }
 
+// A draft crosses with the end of its sequence.
+static void set_draft(struct service *service, const Forepack__Cluster__V1__Draft *m)
+{
+    enum status status = scheduler_set_draft(service->scheduler, m->request, int_from_number(m->from),
+                                             (const int32_t *)m->token_ids, int_from_number(m->n_token_ids));
+    if (status != STATUS_OK) log_event(LOG_DEBUG, "draft_refused", LOG_REQUEST(m->request), LOG_REASON);
+}
+
 void service_handle(struct service *service, const Forepack__Cluster__V1__RouterMessage *message)
 {
     if (message->kind_case == FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_PREFILL_BIN) {
@@ -240,6 +249,9 @@ void service_handle(struct service *service, const Forepack__Cluster__V1__Router
     } else if (message->kind_case == FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_CANCEL) {
         for (size_t i = 0; i < message->cancel->n_requests; i++)
             cancel(service, message->cancel->requests[i]);
+    } else if (message->kind_case == FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_DRAFTS) {
+        for (size_t i = 0; i < message->drafts->n_drafts; i++)
+            set_draft(service, message->drafts->drafts[i]);
     }
 }
 

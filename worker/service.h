@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The worker group's side of the cluster protocol: receives bins and cancels, sends one StepResults message per step.
-// Checks everything that the router sends. A sequence that cannot be served is answered with FINISH_ERROR and a
+// The worker group's side of the cluster protocol: receives bins, drafts and cancels, sends one StepResults message per
+// step. Checks everything that the router sends. A sequence that cannot be served is answered with FINISH_ERROR and a
 // sentence; the other sequences of its bin are served.
 //
 // Owned by the leader's working thread. Has no sockets: messages leave through a callback.
@@ -24,7 +24,7 @@ void service_free(struct service *service);
 // on another thread, which calls `wake` with service_create()'s arg when service_step() has sequences to begin.
 void service_set_grammars(struct service *service, const struct grammar_library *grammars, grammar_wake_fn *wake);
 
-// Handles a prefill_bin or cancel message; ignores others.
+// Handles a prefill_bin, drafts or cancel message; ignores others.
 void service_handle(struct service *service, const Forepack__Cluster__V1__RouterMessage *message);
 void service_drop_all(struct service *service); // after the stream ended: the router has reassigned all sequences
 

@@ -6,9 +6,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/mem.h"
+#include "base/new_file.h"
 #include "bench/commands/bench.h"
+#include "bench/commands/calibrate_rows.h"
 #include "bench/commands/model_pair.h"
 #include "cli/progress.h"
 #include "cli/request.h"
@@ -18,7 +21,8 @@
 
 static struct {
     char *main, *spec, *prompts, *output, *backend, *dtype;
-    int64_t threads, token_budget, max_seqs, max_tokens, look_ahead, chunk_tokens, pool_window, tail_tokens;
+    int64_t threads, token_budget, max_seqs, max_tokens, look_ahead, chunk_tokens, pool_window, tail_tokens,
+        pinned_turn_tokens;
     double quality;
 } o;
 
@@ -29,8 +33,9 @@ static const struct option options[] = {
     {.name = "spec", .type = OPTION_STRING, .value = &o.spec, .placeholder = "DIR",
      .help = "directory of the speculator's model (required)"},
     {.name = "prompts", .type = OPTION_STRING, .value = &o.prompts, .placeholder = "FILE",
-     .help = "JSON Lines (required): prompt or token_ids; answer, if the right one is known, else the answer from the "
-             "full prompt is the right one; task, a group in which the quality must be reached, too"},
+     .help = "JSON Lines (required): prompt, token_ids, or messages of a chat, which the main model's chat template "
+             "renders; answer, if the right one is known, else the answer from the full prompt is the right one; task, "
+             "a group in which the quality must be reached, too"},
     {.name = "output", .type = OPTION_STRING, .value = &o.output, .placeholder = "FILE",
      .help = "default: " CALIBRATION_FILE " in the speculator's directory, where the speculator reads it at its start"},
     {.name = "max-tokens", .type = OPTION_INT, .value = &o.max_tokens, .default_text = "64", .min = 1, .max = 4096,
@@ -47,6 +52,8 @@ static const struct option options[] = {
      .unit = "tokens", .help = "smoothing window: odd width of the average along the prompt"},
     {.name = "tail-tokens", .type = OPTION_INT, .value = &o.tail_tokens, .default_text = "128", .max = 1e9,
      .unit = "tokens", .help = "tail window, as --tail-tokens of the router"},
+    {.name = "pinned-turn-tokens", .type = OPTION_INT, .value = &o.pinned_turn_tokens, .default_text = "256",
+     .max = 1048576, .unit = "tokens", .help = "of chats, as --pinned-turn-tokens of the router"},
     {.name = "-Running the models"},
     {.name = "backend", .type = OPTION_CHOICE, .value = &o.backend, .default_text = "auto", .choices = MODEL_BACKENDS,
      .help = "auto is cuda if there is a GPU, else cpu"},
@@ -62,107 +69,14 @@ static const struct option options[] = {
 };
 // clang-format on
 
-// A row of the file.
-struct row {
-    int32_t *tokens; // [n] owned
-    int n;
-    char *answer; // NULL: that of the full prompt is right; owned
-};
-
 struct run {
     struct tokenizer *tokenizer;
     struct model_pair *pair;
     struct prefill prefill;
-    struct row *rows; // [n]
-    struct fit_document *documents;
-    int n, capacity;
-    char **groups; // [n_groups] names of the tasks; owned
-    int n_groups;
+    struct calibrate_rows rows;
+    struct fit_document *documents; // [rows.n]
     struct progress progress;
 };
-
-// --- the file
-
-static int group_of(struct run *run, const char *name)
-{
-    for (int g = 0; g < run->n_groups; g++)
-        if (strcmp(run->groups[g], name) == 0) return g;
-    run->groups = mem_resize(run->groups, (size_t)run->n_groups + 1, sizeof *run->groups);
-    run->groups[run->n_groups] = mem_string(name);
-    return run->n_groups++;
-}
-
-static enum status tokens_read(const struct run *run, const json_t *object, struct row *row)
-{
-    const json_t *ids = json_object_get(object, "token_ids"), *prompt = json_object_get(object, "prompt");
-    if (!json_is_array(ids)) {
-        if (!json_is_string(prompt)) return status_fail(STATUS_INVALID, "must have a prompt or token_ids");
-        return tokenizer_encode(run->tokenizer, json_string_value(prompt), json_string_length(prompt),
-                                TOKENIZER_ADD_SPECIAL, &row->tokens, &row->n);
-    }
-    row->n = (int)json_array_size(ids);
-    row->tokens = mem_alloc_array((size_t)row->n + 1, sizeof *row->tokens);
-    for (int i = 0; i < row->n; i++) {
-        json_int_t id = json_integer_value(json_array_get(ids, (size_t)i));
-        if (!json_is_integer(json_array_get(ids, (size_t)i)) || id < 0 || id >= tokenizer_vocab_size(run->tokenizer))
-            return status_fail(STATUS_INVALID, "token_ids: must be token ids of the model");
-        row->tokens[i] = (int32_t)id;
-    }
-    return STATUS_OK;
-}
-
-static enum status row_read(struct run *run, const json_t *object)
-{
-    struct row row = {.n = 0};
-    const json_t *answer = json_object_get(object, "answer"), *task = json_object_get(object, "task");
-    if (answer && !json_is_string(answer)) return status_fail(STATUS_INVALID, "answer: must be a string");
-    if (task && !json_is_string(task)) return status_fail(STATUS_INVALID, "task: must be a string");
-    enum status status = tokens_read(run, object, &row);
-    if (status == STATUS_OK && row.n == 0) status = status_fail(STATUS_INVALID, "the prompt is empty");
-    if (status != STATUS_OK) {
-        free(row.tokens);
-        return status;
-    }
-    if (answer) row.answer = mem_string(json_string_value(answer));
-    if (run->n == run->capacity) {
-        run->capacity = run->capacity ? 2 * run->capacity : 64;
-        run->rows = mem_resize(run->rows, (size_t)run->capacity, sizeof *run->rows);
-        run->documents = mem_resize(run->documents, (size_t)run->capacity, sizeof *run->documents);
-    }
-    run->documents[run->n] = (struct fit_document){.group = group_of(run, task ? json_string_value(task) : "all")};
-    run->rows[run->n++] = row;
-    return STATUS_OK;
-}
-
-static enum status line_read(struct run *run, const char *line, int number)
-{
-    json_t *object = json_loads(line, JSON_REJECT_DUPLICATES, NULL);
-    enum status status =
-        json_is_object(object) ? row_read(run, object) : status_fail(STATUS_INVALID, "must be a JSON object");
-    json_decref(object);
-    if (status == STATUS_OK) return status;
-    char *reason = mem_string(status_message());
-    status_fail(STATUS_INVALID, "%s: line %d: %s", o.prompts, number, reason);
-    free(reason);
-    return STATUS_INVALID;
-}
-
-static enum status rows_read(struct run *run)
-{
-    FILE *file = fopen(o.prompts, "r");
-    if (!file) return status_fail(STATUS_INVALID, "%s: %s", o.prompts, strerror(errno));
-    enum status status = STATUS_OK;
-    char *line = NULL;
-    size_t size = 0;
-    for (int number = 1; status == STATUS_OK && getline(&line, &size, file) > 0; number++)
-        if (line[strspn(line, " \t\r\n")]) status = line_read(run, line, number);
-    if (status == STATUS_OK && ferror(file)) status = status_fail(STATUS_INVALID, "%s: %s", o.prompts, strerror(errno));
-    if (status == STATUS_OK && !run->n)
-        status = status_fail(STATUS_INVALID, "%s: must have at least one row", o.prompts);
-    free(line);
-    fclose(file);
-    return status;
-}
 
 // --- measuring
 
@@ -206,8 +120,9 @@ static bool text_is(const char *text, const char *answer) // but for blanks at b
     return n == n_answer && memcmp(text, answer, n) == 0;
 }
 
-static enum status answer_is_right(const struct run *run, const struct row *row, const struct model_pair_request *r,
-                                   const struct model_pair_request *whole, bool *right_p)
+static enum status answer_is_right(const struct run *run, const struct calibrate_row *row,
+                                   const struct model_pair_request *r, const struct model_pair_request *whole,
+                                   bool *right_p)
 {
     if (!row->answer) {
         *right_p = r->stopped == whole->stopped && r->n_answer == whole->n_answer &&
@@ -227,9 +142,10 @@ static enum status document_fill(const struct run *run, int i, const struct answ
     struct fit_document *document = &run->documents[i];
     const struct model_pair_request *whole = &a->requests[QUALITY_RATES - 1];
     document->evidence = a->prompt.evidence;
-    TRY(answer_is_right(run, &run->rows[i], whole, whole, &document->counts));
+    document->group = run->rows.rows[i].group;
+    TRY(answer_is_right(run, &run->rows.rows[i], whole, whole, &document->counts));
     for (int r = 0; r < QUALITY_RATES - 1; r++)
-        TRY(answer_is_right(run, &run->rows[i], &a->requests[r], whole, &document->right[r]));
+        TRY(answer_is_right(run, &run->rows.rows[i], &a->requests[r], whole, &document->right[r]));
     return STATUS_OK;
 }
 
@@ -255,11 +171,13 @@ static enum status batch_run(const struct run *run, int first, int n)
     struct answers *answers = mem_alloc_array((size_t)n, sizeof *answers);
     struct model_pair_request *requests = mem_alloc_array((size_t)n * QUALITY_RATES, sizeof *requests);
     for (int i = 0; i < n; i++) {
-        const struct row *row = &run->rows[first + i];
+        const struct calibrate_row *row = &run->rows.rows[first + i];
         prompts[i] = (struct model_pair_prompt){
             .tokens = row->tokens,
             .n = row->n,
             .tail_tokens = prefill_tail_tokens((int)o.tail_tokens, row->n),
+            .pinned = row->pinned,
+            .n_pinned = row->n_pinned,
             .importance = mem_alloc_array((size_t)row->n, sizeof(float)),
         };
     }
@@ -281,9 +199,10 @@ static enum status measure(struct run *run)
 {
     const int batch = (int)o.max_seqs;
     enum status status = STATUS_OK;
-    for (int i = 0; i < run->n && status == STATUS_OK; i += batch) {
-        status = batch_run(run, i, run->n - i < batch ? run->n - i : batch);
-        progress_draw(&run->progress, i, run->n, i + batch >= run->n, "documents");
+    run->documents = mem_alloc_array((size_t)run->rows.n, sizeof *run->documents);
+    for (int i = 0; i < run->rows.n && status == STATUS_OK; i += batch) {
+        status = batch_run(run, i, run->rows.n - i < batch ? run->rows.n - i : batch);
+        progress_draw(&run->progress, i, run->rows.n, i + batch >= run->rows.n, "documents");
     }
     return status;
 }
@@ -293,7 +212,7 @@ static enum status measure(struct run *run)
 static double share(const struct run *run, int group, int rate) // of right answers; rate -1: from the full prompt
 {
     int n = 0, right = 0;
-    for (int i = 0; i < run->n; i++) {
+    for (int i = 0; i < run->rows.n; i++) {
         const struct fit_document *d = &run->documents[i];
         if (group >= 0 && d->group != group) continue;
         n += rate < 0 || d->counts;
@@ -305,15 +224,15 @@ static double share(const struct run *run, int group, int rate) // of right answ
 static json_t *group_json(const struct run *run, const struct calibration *calibration, int group)
 {
     struct fit_outcome outcome =
-        calibration_measure(calibration, run->documents, run->n, run->n_groups, group, o.quality);
+        calibration_measure(calibration, run->documents, run->rows.n, run->rows.n_groups, group, o.quality);
     json_t *rates = json_array();
     for (int r = 0; r < QUALITY_RATES - 1; r++)
         json_array_append_new(rates, json_real(share(run, group, r)));
     int n = 0;
-    for (int i = 0; i < run->n; i++)
+    for (int i = 0; i < run->rows.n; i++)
         n += group < 0 || run->documents[i].group == group;
-    return json_pack("{s:s,s:i,s:f,s:o,s:f,s:f,s:f}", "task", group < 0 ? "all" : run->groups[group], "documents", n,
-                     "full_right", share(run, group, -1), "kept_right", rates, "keep_rate", outcome.kept, "quality",
+    return json_pack("{s:s,s:i,s:f,s:o,s:f,s:f,s:f}", "task", group < 0 ? "all" : run->rows.groups[group], "documents",
+                     n, "full_right", share(run, group, -1), "kept_right", rates, "keep_rate", outcome.kept, "quality",
                      1 - outcome.loss, "unsure", outcome.unsure);
 }
 
@@ -343,24 +262,42 @@ static json_t *measured_json(const struct run *run, const struct calibration *ca
 {
     json_t *groups = json_array();
     json_array_append_new(groups, group_json(run, calibration, -1));
-    for (int g = 0; g < run->n_groups && run->n_groups > 1; g++)
+    for (int g = 0; g < run->rows.n_groups && run->rows.n_groups > 1; g++)
         json_array_append_new(groups, group_json(run, calibration, g));
     table_print(groups);
     return json_pack("{s:f,s:o}", "quality", o.quality, "groups", groups);
 }
 
-static enum status file_write(const struct calibration *calibration, json_t *measured)
+// Everybody may read it whom the umask lets, as the weights beside it.
+static mode_t file_mode(void)
 {
-    char *path = o.output ? mem_string(o.output) : mem_format("%s/%s", o.spec, CALIBRATION_FILE);
+    mode_t mask = umask(0);
+    umask(mask);
+    return 0666 & ~mask;
+}
+
+// A speculator that starts meanwhile reads the old file or the new one.
+static enum status file_replace(const char *path, const json_t *object)
+{
+    struct new_file file;
+    TRY(new_file_open(&file, path));
+    fchmod(file.fd, file_mode());
+    if (json_dumpfd(object, file.fd, JSON_INDENT(1) | JSON_REAL_PRECISION(17)) == 0) return new_file_commit(&file);
+    enum status status = status_fail(STATUS_INTERNAL, "%s", strerror(errno));
+    new_file_discard(&file);
+    return status;
+}
+
+static enum status file_write(const char *path, const struct calibration *calibration, json_t *measured)
+{
     json_t *object = calibration_to_json(calibration);
     json_object_set_new(object, "measured", measured);
-    enum status status = STATUS_OK;
-    if (json_dump_file(object, path, JSON_INDENT(1) | JSON_REAL_PRECISION(17)) != 0)
-        status = status_fail(STATUS_INTERNAL, "%s: could not be written: %s", path, strerror(errno));
-    else
-        printf("written to %s\n", path);
+    enum status status = file_replace(path, object);
     json_decref(object);
-    free(path);
+    if (status == STATUS_OK)
+        printf("written to %s\n", path);
+    else
+        status_context(status, "%s: could not be written", path);
     return status;
 }
 
@@ -374,7 +311,7 @@ static enum status fingerprints_get(const char *dir, struct calibration_model *m
     return STATUS_OK;
 }
 
-static enum status fit_and_write(const struct run *run)
+static enum status fit_and_write(const struct run *run, const char *path)
 {
     struct calibration calibration = {.look_ahead = run->prefill.look_ahead,
                                       .chunk_tokens = run->prefill.chunk_tokens,
@@ -382,8 +319,8 @@ static enum status fit_and_write(const struct run *run)
                                       .tail_tokens = (int)o.tail_tokens};
     TRY(fingerprints_get(o.main, &calibration.main));
     TRY(fingerprints_get(o.spec, &calibration.speculator));
-    TRY(calibration_fit(run->documents, run->n, run->n_groups, &calibration));
-    return file_write(&calibration, measured_json(run, &calibration));
+    TRY(calibration_fit(run->documents, run->rows.n, run->rows.n_groups, &calibration));
+    return file_write(path, &calibration, measured_json(run, &calibration));
 }
 
 // --- the command
@@ -400,11 +337,25 @@ static enum status check_flags(struct run *run)
     return prefill_check(&run->prefill);
 }
 
+// Finds out before hours of measuring that the result could not be written. The caller frees the path.
+static enum status output_check(char **path_p)
+{
+    char *path = *path_p = o.output ? mem_string(o.output) : mem_format("%s/%s", o.spec, CALIBRATION_FILE);
+    struct stat info;
+    struct new_file file;
+    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode))
+        return status_fail(STATUS_INVALID, "%s: not a regular file, so it is not replaced", path);
+    enum status status = new_file_open(&file, path);
+    if (status != STATUS_OK) return status_context(status, "%s: could not be written", path);
+    new_file_discard(&file);
+    return STATUS_OK;
+}
+
 static enum status pair_open(struct run *run)
 {
     int longest = 0;
-    for (int i = 0; i < run->n; i++)
-        if (run->rows[i].n > longest) longest = run->rows[i].n;
+    for (int i = 0; i < run->rows.n; i++)
+        if (run->rows.rows[i].n > longest) longest = run->rows.rows[i].n;
     const struct model_pair_options pair = {.main = o.main,
                                             .spec = o.spec,
                                             .backend = o.backend,
@@ -420,14 +371,7 @@ static enum status pair_open(struct run *run)
 
 static void run_fini(struct run *run)
 {
-    for (int i = 0; i < run->n; i++) {
-        free(run->rows[i].tokens);
-        free(run->rows[i].answer);
-    }
-    for (int g = 0; g < run->n_groups; g++)
-        free(run->groups[g]);
-    free(run->groups);
-    free(run->rows);
+    calibrate_rows_fini(&run->rows);
     free(run->documents);
     model_pair_close(run->pair);
     tokenizer_free(run->tokenizer);
@@ -440,15 +384,19 @@ int bench_calibrate(int argc, char **argv)
                  "Measures answers at every keep rate and writes the calibration of a speculator: by it the speculator "
                  "chooses keep rates for a quality.",
                  argc, argv, NULL);
-    struct run run = {.n = 0};
+    struct run run = {.pair = NULL};
+    char *path = NULL;
     enum status status = check_flags(&run);
     if (status == STATUS_OK) status = tokenizer_open(o.main, &run.tokenizer);
-    if (status == STATUS_OK) status = rows_read(&run);
+    if (status == STATUS_OK) status = output_check(&path);
+    if (status == STATUS_OK)
+        status = calibrate_rows_read(o.prompts, o.main, run.tokenizer, (int)o.pinned_turn_tokens, &run.rows);
     if (status == STATUS_OK) status = pair_open(&run);
     if (status == STATUS_OK) status = measure(&run);
-    if (status == STATUS_OK) status = fit_and_write(&run);
+    if (status == STATUS_OK) status = fit_and_write(&run, path);
     int code = status == STATUS_OK ? 0 : report_failure(status);
     run_fini(&run);
+    free(path);
     options_free(options);
     return code;
 }

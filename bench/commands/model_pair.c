@@ -241,6 +241,8 @@ int model_pair_select(const struct model_pair *p, const struct model_pair_prompt
     policy.keep_rate = keep_rate;
     policy.keep_first = prompt->tokens[0] == model_pair_spec(p)->bos_id;
     policy.tail_tokens = prompt->tail_tokens;
+    policy.pinned = prompt->pinned;
+    policy.n_pinned = prompt->n_pinned;
     policy.ends = ends;
     int n_kept = select_kept(prompt->importance, prompt->n, &policy, kept_p);
     free(ends);

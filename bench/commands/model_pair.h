@@ -28,7 +28,9 @@ const struct model_config *model_pair_spec(const struct model_pair *p);
 struct model_pair_prompt {
     const int32_t *tokens; // [n]
     int n;
-    int tail_tokens;   // the tail window, which the evidence leaves out
+    int tail_tokens;                  // the tail window, which the evidence leaves out
+    const struct token_range *pinned; // [n_pinned] kept beyond the budget; borrowed
+    int n_pinned;
     float *importance; // the caller's, [n]
     struct evidence evidence;
     int64_t score_us; // until the result, since the call

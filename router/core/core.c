@@ -9,6 +9,7 @@
 #include "base/mem.h"
 #include "router/core/core_state.h"
 #include "router/core/dispatch.h"
+#include "router/core/drafting.h"
 #include "router/core/health.h"
 #include "router/core/nodes.h"
 #include "router/core/requests.h"
@@ -68,6 +69,8 @@ void core_free(struct core *c)
 {
     if (!c) return;
     // Nodes are sent no cancels: their streams end next, and with them their work.
+    for (struct core_node *node = core_first_node(c); node; node = core_node_next(node))
+        core_drafting_node_gone(node);
     for (enum node_role role = NODE_SPECULATOR; role <= NODE_WORKER; role++) {
         cancel_all(c, &c->waiting[role].overdue);
         cancel_all(c, &c->waiting[role].queue);
@@ -352,6 +355,7 @@ void core_tick(struct core *c, int64_t now_us)
     c->view.now_us = now_us;
     expire_requests(c, now_us);
     core_health_check(c, now_us);
+    core_drafting_flush(c);
     core_dispatch(c, now_us);
     update_speeds(c, now_us);
 }
@@ -430,6 +434,7 @@ void core_get_status(const struct core *c, struct core_status *status)
         .totals = c->ledger.totals,
         .ejections = c->health.ejections,
         .hangs = c->health.hangs,
+        .calibration_problem = core_calibration_problem(c),
     };
     for (int k = 0; k < QUEUE_CLASSES; k++) {
         status->classes[k] = (struct class_status){

@@ -42,10 +42,30 @@ struct node_hello {
     struct node_calibration calibration; // of a speculator
 };
 
+// New tokens of a request for the speculator that holds its prompt (drafting.h).
+struct draft_advance {
+    const struct request *request;
+    int from;         // index of the first new token in request->output
+    int ahead;        // tokens to guess behind them
+    bool with_prompt; // the speculator has not read it
+};
+
+// What a speculator guesses to come next, from output token `from` on.
+struct node_draft {
+    uint64_t request;
+    int from;
+    const int32_t *tokens; // [n] borrowed
+    int n;
+    bool released; // it holds the prompt no more, and there is no guess
+};
+enum { NODE_DRAFT_MAX = 64 }; // tokens
+
 struct core_ops { // called on the core's thread; must not block; never call back into the core
     void (*send_score_bin)(void *link, uint64_t bin, struct request *const *requests, int n);
     void (*send_prefill_bin)(void *link, uint64_t bin, struct request *const *requests, int n);
     void (*send_cancel)(void *link, const uint64_t *numbers, int n);
+    void (*send_advances)(void *link, const struct draft_advance *advances, int n); // to a speculator
+    void (*send_drafts)(void *link, const struct node_draft *drafts, int n);        // to a worker group
     void (*send_drain)(void *link); // the node is to finish its requests and leave; may come before core_attach returns
     void (*node_lost)(void *link, const char *reason); // end its stream; `link` is not used after. reason
                                                        // NULL: core_release_nodes, nothing is wrong
@@ -171,6 +191,11 @@ struct sequence_result {
 };
 void core_step(struct core *c, struct core_node *node, const struct sequence_result *results, int n, int64_t now_us);
 
+// A worker group would verify drafts of so many tokens now; 0: none, and its requests send no advances.
+void core_draft_length(struct core_node *node, int length);
+// Drafts of a speculator. Wrong ones are left out, with a limited line in the log.
+void core_drafts(struct core *c, struct core_node *node, const struct node_draft *drafts, int n, int64_t now_us);
+
 // --- time. Handles silent nodes, deadlines and overdue requests, then dispatches bins. Call it after every batch of
 // events and at core_next_deadline_us() at the latest. The work of one tick is bounded: while there is more, the
 // deadline has passed already, and the caller handles the events that have come and ticks again. Requests become
@@ -228,7 +253,8 @@ struct core_status {
     uint64_t model_fingerprint; // 0 while no worker group is attached
     struct bin_totals score_bins, prefill_bins;
     struct core_totals totals;
-    uint64_t ejections, hangs; // of nodes
+    uint64_t ejections, hangs;       // of nodes
+    const char *calibration_problem; // why no quality is served though a speculator is calibrated; NULL: it is not so
     int n_nodes;
     struct node_status *nodes; // owned by the status
 };

@@ -66,6 +66,7 @@ struct core {
     int workers_gone_context;   // nodes.c; the longest of those that went within the time of grace
     struct drained_process drained[DRAINED_MAX]; // nodes.c; the latest replaces the oldest
     unsigned n_drained;                          // nodes.c; in all
+    bool advances_wait;                          // drafting.c; a node has some
     bool ready;                                  // nodes.c
     bool draining;                               // core.c
     uint64_t last_bin;                           // dispatch.c

@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "router/core/drafting.h"
 #include "router/core/requests.h"
 #include "router/sched/prefix_tails.h"
 
@@ -162,6 +163,7 @@ static void node_remove(struct core *c, struct core_node *node, enum node_loss l
     struct request_list *requests = &node->sched.account.requests;
     int n = requests->count;
     node_unlink(c, node);
+    core_drafting_node_gone(node);
     update_scorer(c);
     update_calibration(c);
     release_reservation(c, node);
@@ -453,21 +455,23 @@ static struct core_node *node_create(struct core *c, const struct node_hello *he
     return node;
 }
 
-// Why no request has a keep rate chosen for its quality though a speculator is calibrated; NULL: none is, or it can be.
-static const char *calibration_problem(const struct core *c)
+const char *core_calibration_problem(const struct core *c)
 {
     bool any = false;
     for (const struct core_node *node = core_first_node(c); node; node = core_node_next(node))
         any |= node->hello.role == NODE_SPECULATOR && node->hello.calibration.fingerprint;
-    if (any && !c->calibration.fingerprint) return "the speculators do not all have the same calibration";
-    bool other_main = c->model_fingerprint && c->calibration.main_fingerprint != c->model_fingerprint;
-    return any && other_main ? "the calibration was made for another main model" : NULL;
+    if (!any) return NULL;
+    if (!c->calibration.fingerprint) return "the speculators do not all have the same calibration";
+    if (c->model_fingerprint && c->calibration.main_fingerprint != c->model_fingerprint)
+        return "the calibration was made for another main model";
+    bool other_tail = c->calibration.tail_tokens != c->options.tail_tokens;
+    return other_tail ? "the calibration was made for another tail window than the router's --tail-tokens" : NULL;
 }
 
 static void log_calibration(const struct core *c, const struct node_hello *hello)
 {
     const struct node_calibration *calibration = &hello->calibration;
-    const char *problem = calibration_problem(c);
+    const char *problem = core_calibration_problem(c);
     if (calibration->fingerprint)
         log_event(LOG_INFO, "speculator_calibrated", LOG_FIELD("node", hello->node_id),
                   LOG_FINGERPRINT("model", calibration->main_fingerprint));

@@ -77,7 +77,8 @@ struct request *request_create(void)
 void request_free(struct request *r)
 {
     if (!r) return;
-    assert(!r->sched.list && !r->account.node && !r->account.bin && !r->sched.tenant_queue && r->links.timer_index < 0);
+    assert(!r->drafting.node && !r->sched.list && !r->account.node && !r->account.bin && !r->sched.tenant_queue &&
+           r->links.timer_index < 0);
     free(r->id);
     free(r->spec.tokens);
     free(r->spec.pinned);
@@ -92,6 +93,11 @@ void request_free(struct request *r)
     free(r->sched.prefix);
     free(r->output);
     free(r);
+}
+
+bool request_is_drafted(const struct request *r)
+{
+    return r->spec.prefill.drafts == DRAFTS_AUTO && !r->spec.score_only && r->spec.sampling.max_tokens > 1;
 }
 
 void request_copy_spec(const struct request *from, struct request *to)

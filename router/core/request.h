@@ -98,6 +98,15 @@ struct request_account {
     int64_t token_us;              // when its latest token came
 };
 
+// The speculator that drafts its answer. Written by drafting.c only.
+struct request_drafting {
+    struct core_node *node;      // that holds its prompt; NULL: none
+    struct request *next, *prev; // in the list of the node
+    int n_sent;                  // of its tokens, that the node was sent
+    bool is_unread;              // the node was not sent the prompt yet
+    bool is_over;                // a node held it once, and does no more
+};
+
 // Links of the containers in request_table.h.
 struct request_links {
     struct request *number_next, *id_next;
@@ -128,6 +137,7 @@ struct request {
     float *importance; // [spec.n_tokens] or NULL; owned
     int32_t *draft;    // [n_draft] a guess at the answer, of the speculator; owned
     int n_draft;
+    struct request_drafting drafting;
     int n_prompt_logprobs; // of prompt tokens that were received and passed on
     int32_t *output;       // [usage.completion_tokens] owned
     int output_capacity;
@@ -160,6 +170,7 @@ struct score_prompt request_score_prompt(const struct request *r);
 // Whether the rows of earlier turns are pinned in it, and the keep rate is the share of the tokens since then.
 // Otherwise its selection is that of the prompt alone: under a quality, which needs what that keeps, and by chunks.
 bool request_pins_rows(const struct request *r);
+bool request_is_drafted(const struct request *r);           // speculators may draft its answer
 const char *request_deadline_name(const struct request *r); // of its ttft_deadline_us, in sentences for the client
 
 // What decided keep_rate: "fixed", "quality" or the name of the skip reason; "": not decided yet.

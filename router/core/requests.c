@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "router/core/drafting.h"
 #include "router/core/nodes.h"
 #include "router/sched/estimate.h"
 
@@ -173,6 +174,7 @@ void core_request_finish(struct core *c, struct request *r, enum finish_reason r
     snprintf(text, sizeof text, "%s", message);
     struct core_node *node = r->account.node;
     if (node && tell_node) c->ops.send_cancel(node->link, &r->number, 1);
+    core_drafting_ended(c, r);
     request_leave(c, r, now_us);
     request_timers_set(&c->timers, r, INT64_MAX);
     request_table_remove(&c->table, r);
@@ -403,8 +405,39 @@ void core_request_reuse_score(struct core *c, struct request *r, int64_t now_us)
 
 // --- the answer of a speculator
 
+static int64_t range_tokens(const struct token_range *ranges, int n)
+{
+    int64_t tokens = 0;
+    for (int k = 0; k < n; k++)
+        tokens += ranges[k].last - ranges[k].first + 1;
+    return tokens;
+}
+
+// Whether a selection by the keep rate may keep this many tokens: the budget, and what is kept beyond it.
+static bool rate_keeps(const struct core *c, const struct request *r, double keep_rate, int64_t kept)
+{
+    const struct score_prompt prompt = request_score_prompt(r);
+    int64_t size = r->spec.prefill.chunk_tokens > 0 ? r->spec.prefill.chunk_tokens : 1, n = prompt.n_tokens;
+    int64_t budget = prefill_keep_budget((int)((n - 1) / size + 1), keep_rate);
+    int64_t beyond = prefill_tail_tokens(c->options.tail_tokens, prompt.n_tokens);
+    beyond += range_tokens(prompt.pinned, prompt.n_pinned);
+    return kept > (budget - 1) * size && kept <= (budget < 2 ? 2 : budget) * size + beyond;
+}
+
+// NULL when the keep rate that the speculator chose can be used, else what is wrong with it.
+static const char *rate_error(const struct core *c, const struct request *r, const struct score_result *result)
+{
+    int64_t kept = range_tokens(result->kept, result->n_kept);
+    if (!(result->keep_rate > 0 && result->keep_rate <= 1)) return "the chosen keep rate is not over 0 and at most 1";
+    if (result->reason == RATE_FIXED) return "no reason for the chosen keep rate";
+    if (result->reason != RATE_QUALITY && result->keep_rate < 1) return "a keep rate below 1 with a reason to keep all";
+    if (result->keep_rate < 1 ? !rate_keeps(c, r, result->keep_rate, kept) : kept != request_score_prompt(r).n_tokens)
+        return "the kept ranges do not fit the chosen keep rate";
+    return NULL;
+}
+
 // NULL when the speculator's answer can be used, else what is wrong with it.
-static const char *score_error(const struct request *r, const struct score_result *result)
+static const char *score_error(const struct core *c, const struct request *r, const struct score_result *result)
 {
     if (result->error) return result->error;
     if (result->n_kept < 1) return "no kept ranges";
@@ -415,9 +448,8 @@ static const char *score_error(const struct request *r, const struct score_resul
         if (range->last >= request_score_prompt(r).n_tokens) return "a kept range is outside the prompt";
         next = range->last + 1;
     }
-    if (r->spec.prefill.quality > 0 && !(result->keep_rate > 0 && result->keep_rate <= 1))
-        return "the chosen keep rate is not over 0 and at most 1";
-    if (!r->spec.want_importance) return NULL;
+    const char *wrong_rate = r->spec.prefill.quality > 0 ? rate_error(c, r, result) : NULL;
+    if (wrong_rate || !r->spec.want_importance) return wrong_rate;
     if (!result->importance || result->n_importance != r->spec.n_tokens) return "not one importance per token";
     for (int i = 0; i < r->spec.n_tokens; i++) {
         if (!isfinite(result->importance[i])) return "an importance is not finite";
@@ -483,7 +515,7 @@ static struct selection selection_of(const struct core *c, const struct request 
 
 void core_request_scored(struct core *c, struct request *r, const struct score_result *result, int64_t now_us)
 {
-    const char *error = score_error(r, result);
+    const char *error = score_error(c, r, result);
     if (error) {
         log_event(LOG_WARN, "score_failed", LOG_REQUEST(r->number), LOG_FIELD("client_id", r->id),
                   LOG_FIELD("node", r->account.node->hello.node_id), LOG_FIELD("reason", error));
@@ -493,6 +525,7 @@ void core_request_scored(struct core *c, struct request *r, const struct score_r
     struct token_range *kept;
     const struct selection selection = selection_of(c, r, result, &kept);
     ledger_scored(r, result->cached_tokens, now_us);
+    if (request_score_prompt(r).n_tokens == r->spec.n_tokens) core_drafting_held(r, r->account.node);
     if (rate_holds(c, r)) {
         if (r->spec.prefill.quality > 0) ledger_rate_chosen(&c->ledger, &c->view, r, selection.keep_rate, now_us);
         selection_cache_add(c->selections, &r->selection, r->account.node->scorer, &selection);
@@ -631,6 +664,7 @@ void core_request_step(struct core *c, struct request *r, const struct sequence_
     } else if (result->n_tokens) {
         ledger_kv_blocks_updated(r);
         core_request_retime(c, r);
+        core_drafting_advanced(c, r);
     }
 }
 

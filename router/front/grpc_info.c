@@ -311,6 +311,8 @@ static void send_cluster_info(struct rpc_call *call, const struct core *c, const
     Forepack__V1__NodeInfo **list = mem_alloc_array((size_t)status->n_nodes, sizeof *list);
     for (int i = 0; i < status->n_nodes; i++) {
         node_fill(&status->nodes[i], now_us, &nodes[i]);
+        if (status->calibration_problem && nodes[i].calibrated_for)
+            nodes[i].calibration_unused = (char *)status->calibration_problem;
         list[i] = &nodes[i];
     }
     struct queue_message queue;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "router/front/http_generation.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -227,6 +228,12 @@ static void stream_chunk(struct http_generation *g, struct http_choice *choice, 
     choice->echo = (struct bytes){0};
 }
 
+// A worker group that lies may report any number of drafted tokens.
+static void count_add(int *sum, int more)
+{
+    *sum = more < INT_MAX - *sum ? *sum + more : INT_MAX;
+}
+
 // Adds what the answer has used since the last call: prompts once, outputs of all choices.
 static void usage_update(struct http_generation *g, struct http_choice *choice, const struct request *r, int n_tokens)
 {
@@ -239,8 +246,8 @@ static void usage_update(struct http_generation *g, struct http_choice *choice, 
     }
     sum->completion_tokens += now.completion_tokens - before->completion_tokens;
     sum->replays += now.replays - before->replays;
-    sum->draft_tokens += now.draft_tokens - before->draft_tokens;
-    sum->draft_accepted_tokens += now.draft_accepted_tokens - before->draft_accepted_tokens;
+    count_add(&sum->draft_tokens, now.draft_tokens - before->draft_tokens);
+    count_add(&sum->draft_accepted_tokens, now.draft_accepted_tokens - before->draft_accepted_tokens);
     if (choice->index % g->n == 0) {
         sum->prompt_tokens += now.prompt_tokens - before->prompt_tokens;
         sum->scored_tokens += now.scored_tokens - before->scored_tokens;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See node_link.h. The core's actions towards nodes as messages: bins and cancellations.
+// See node_link.h. The core's actions towards nodes as messages: bins, drafts and cancellations.
 #include <stdlib.h>
 #include <string.h>
 
@@ -54,6 +54,7 @@ static void score_item_fill(int tail_tokens, const struct request *r, Forepack__
     m->tail_tokens = (uint32_t)prefill_tail_tokens(tail_tokens, prompt.n_tokens);
     m->pinned = pinned_messages(r, &prompt, &m->n_pinned);
     if (request_pins_rows(r)) m->budget_tokens = (uint32_t)(prompt.n_tokens - prompt.fresh);
+    m->hold = prompt.n_tokens == r->spec.n_tokens && request_is_drafted(r);
 }
 
 static void send_score_bin(void *link, uint64_t bin_id, struct request *const *requests, int n)
@@ -155,6 +156,67 @@ static void send_prefill_bin(void *link, uint64_t bin_id, struct request *const 
     free(items);
 }
 
+// --- drafts
+
+static void advance_fill(const struct draft_advance *advance, Forepack__Cluster__V1__Advance *m)
+{
+    const struct request *r = advance->request;
+    forepack__cluster__v1__advance__init(m);
+    m->request = r->number;
+    m->from = (uint32_t)advance->from;
+    m->token_ids = (uint32_t *)r->output + advance->from; // never negative
+    m->n_token_ids = (size_t)(r->usage.completion_tokens - advance->from);
+    m->ahead = (uint32_t)advance->ahead;
+    if (!advance->with_prompt) return;
+    m->prompt_ids = (uint32_t *)r->spec.tokens;
+    m->n_prompt_ids = (size_t)r->spec.n_tokens;
+    m->salt = r->spec.prefix_salt;
+}
+
+static void send_advances(void *link, const struct draft_advance *advances, int n)
+{
+    struct node_link *node = link;
+    Forepack__Cluster__V1__Advance *items = mem_alloc_array((size_t)n, sizeof *items);
+    Forepack__Cluster__V1__Advance **list = mem_alloc_array((size_t)n, sizeof *list);
+    for (int i = 0; i < n; i++) {
+        list[i] = &items[i];
+        advance_fill(&advances[i], list[i]);
+    }
+    Forepack__Cluster__V1__Advances all = FOREPACK__CLUSTER__V1__ADVANCES__INIT;
+    all.advances = list;
+    all.n_advances = (size_t)n;
+    router_message message = FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__INIT;
+    message.kind_case = FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_ADVANCES;
+    message.advances = &all;
+    node->ops->send(node, &message);
+    free(list);
+    free(items);
+}
+
+static void send_drafts(void *link, const struct node_draft *drafts, int n)
+{
+    struct node_link *node = link;
+    Forepack__Cluster__V1__Draft *items = mem_alloc_array((size_t)n, sizeof *items);
+    Forepack__Cluster__V1__Draft **list = mem_alloc_array((size_t)n, sizeof *list);
+    for (int i = 0; i < n; i++) {
+        list[i] = &items[i];
+        forepack__cluster__v1__draft__init(list[i]);
+        list[i]->request = drafts[i].request;
+        list[i]->from = (uint32_t)drafts[i].from;
+        list[i]->token_ids = (uint32_t *)drafts[i].tokens; // never negative
+        list[i]->n_token_ids = (size_t)drafts[i].n;
+    }
+    Forepack__Cluster__V1__Drafts all = FOREPACK__CLUSTER__V1__DRAFTS__INIT;
+    all.drafts = list;
+    all.n_drafts = (size_t)n;
+    router_message message = FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__INIT;
+    message.kind_case = FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_DRAFTS;
+    message.drafts = &all;
+    node->ops->send(node, &message);
+    free(list);
+    free(items);
+}
+
 // --- everything else
 
 static void send_cancel(void *link, const uint64_t *numbers, int n)
@@ -191,6 +253,8 @@ void node_link_core_ops(struct core_ops *ops)
     ops->send_score_bin = send_score_bin;
     ops->send_prefill_bin = send_prefill_bin;
     ops->send_cancel = send_cancel;
+    ops->send_advances = send_advances;
+    ops->send_drafts = send_drafts;
     ops->send_drain = send_drain;
     ops->node_lost = node_lost;
 }

@@ -271,10 +271,29 @@ static void handle_step(struct core *c, struct node_link *link, const Forepack__
         sequence_result_read(m->results[i], logprobs + used, &results[i]);
         used += m->results[i]->n_logprobs + m->results[i]->n_prompt_logprobs;
     }
+    core_draft_length(link->node, intake_int(m->draft_length));
     core_step(c, link->node, results, (int)m->n_results, now_us);
     handle_pass(c, link, m->rows, m->pairs, m->step_us, now_us);
     free(logprobs);
     free(results);
+}
+
+static void handle_drafts(struct core *c, struct node_link *link, const Forepack__Cluster__V1__Drafts *m,
+                          int64_t now_us)
+{
+    struct node_draft *drafts = mem_alloc_array(m->n_drafts, sizeof *drafts);
+    for (size_t i = 0; i < m->n_drafts; i++) {
+        const Forepack__Cluster__V1__Draft *from = m->drafts[i];
+        drafts[i] = (struct node_draft){
+            .request = from->request,
+            .from = intake_int(from->from),
+            .tokens = (const int32_t *)from->token_ids, // over INT_MAX: negative, which the core refuses
+            .n = intake_int((uint32_t)from->n_token_ids),
+            .released = from->released,
+        };
+    }
+    core_drafts(c, link->node, drafts, (int)m->n_drafts, now_us);
+    free(drafts);
 }
 
 // --- events
@@ -294,6 +313,7 @@ void node_link_handle(struct node_link *link, struct core *c, const node_message
     case FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_HEARTBEAT: handle_heartbeat(c, link, m->heartbeat, now_us); break;
     case FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_SCORED: handle_scores(c, link, m->scored, now_us); break;
     case FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_STEP: handle_step(c, link, m->step, now_us); break;
+    case FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_DRAFTS: handle_drafts(c, link, m->drafts, now_us); break;
     case FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_DRAINING: core_draining(c, link->node, now_us); break;
     default: break; // a message that this version does not know
     }

@@ -1,11 +1,35 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# A calibration from a few documents, the keep rate that it gives a request with a quality, and the refusal of one that
+# A calibration from a few documents and chats, the keep rate that it gives a request with a quality, and the refusal of one that
 # was made for another pair.
 . "$(dirname "$0")/lib.sh"
 
-"$bin/forepack" bench documents --model "$main_model" --task needle --form plain --seed 1900 --tokens 300 --count 48 \
-    --token-ids >"$work/documents.jsonl"
+"$bin/forepack" bench documents --model "$main_model" --task needle --form mixed --seed 1900 --tokens 300 --count 48 \
+    --token-ids >"$work/rows_of_both_forms.jsonl"
+# Those of the chat form as messages, which the chat template renders to the same prompt.
+jq -c 'if .form == "plain" then . else {task, answer, messages: (.prompt | split("<|im_start|>")[1:-1] | map(split("\n")
+    | {role: .[0], content: (.[1:] | join("\n") | rtrimstr("\n") | rtrimstr("<|im_end|>"))}))} end' \
+    "$work/rows_of_both_forms.jsonl" >"$work/documents.jsonl"
+[ "$(grep -c '"messages"' "$work/documents.jsonl")" -ge 10 ] || fail "too few chats"
+
+refused() { # SENTENCE ROW [OPTION...]: the row, or the options, are refused with the sentence before any model is loaded
+    local sentence=$1 code=0
+    printf '%s\n' "$2" >"$work/rows.jsonl"
+    "$bin/forepack" calibrate --model "$main_model" --spec "$spec_model" --prompts "$work/rows.jsonl" "${@:3}" \
+        >"$work/rows.log" 2>&1 || code=$?
+    equal 2 "$code" "exit code for: $sentence"
+    grep -qF "$sentence" "$work/rows.log" || fail "no sentence '$sentence'"
+}
+row='{"messages": [{"role": "user", "content": "Hello"}]}'
+refused 'line 1: not valid JSON' '{'
+refused 'line 1: must have a prompt, token_ids or messages' '{"task": "needle"}'
+refused 'line 1: messages: not allowed beside prompt and token_ids' '{"prompt": "a", "messages": []}'
+refused 'line 1: messages: there must be at least one' '{"messages": []}'
+refused 'line 1: messages[0].role: must be a string' '{"messages": [{"content": "Hello"}]}'
+refused 'line 1: token_ids[1]: must be the id of a token of the model' '{"token_ids": [3, 99999]}'
+refused "$work/none/calibration.json: could not be written: No such file" "$row" --output "$work/none/calibration.json"
+refused '/dev/null: not a regular file' "$row" --output /dev/null
+
 cp -r "$spec_model" "$work/speculator"
 rm -f "$work/speculator/calibration.json"
 spec_model=$work/speculator
@@ -14,7 +38,7 @@ spec_model=$work/speculator
 equal 0.8 "$(jq .measured.quality "$spec_model/calibration.json")" "quality of the table"
 
 start_up --workers 1 --tp 1 --speculators 1 --no-enable-prefix-caching
-head -n 1 "$work/documents.jsonl" | jq -rj .prompt >"$work/prompt"
+jq -s 'map(select(.prompt))[0]' "$work/documents.jsonl" | jq -rj .prompt >"$work/prompt"
 ask() { generate --prompt-file "$work/prompt" --max-tokens 8 --prefill required --return-kept "$@"; }
 ask --quality 0.8 >"$work/pruned.json"
 equal true "$(jq '.prefill == "speculated" and .prefill_reason == "quality" and .keep_rate < 1
@@ -28,7 +52,7 @@ equal '["unsure",1]' "$(jq -c '[.prefill_reason, .keep_rate]' "$work/unsure.json
 ask --quality 0.8 --look-ahead 4 --prefill on >"$work/other.json"
 equal uncalibrated "$(jq -r .prefill_reason "$work/other.json")" "other options"
 equal true "$(status_json | jq --argjson rate "$rate" '[.nodes[] | select(.role == "speculator")]
-    | .[0] | .calibrated_for != null and .quality_keep_rate == ($rate + 1) / 2')" "status"
+    | .[0] | .calibrated_for != null and .calibration_unused == null and .quality_keep_rate == ($rate + 1) / 2')" "status"
 stop_up
 
 jq '.speculator.model = "0123456789abcdef"' "$spec_model/calibration.json" >"$work/other_pair.json"

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "router/core/drafting.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+
+enum { UNREAD_ANSWER_MIN = 16 }; // tokens to come for which a speculator reads a prompt that it has not scored
+
+// --- which speculator holds the prompt
+
+void core_drafting_held(struct request *r, struct core_node *node)
+{
+    if (!request_is_drafted(r)) return;
+    r->drafting = (struct request_drafting){.node = node, .next = node->drafted};
+    if (node->drafted) node->drafted->drafting.prev = r;
+    node->drafted = r;
+    node->n_drafted++;
+}
+
+// No speculator holds it any more.
+static void drafting_leave(struct request *r)
+{
+    struct request_drafting *d = &r->drafting;
+    if (!d->node) return;
+    *(d->prev ? &d->prev->drafting.next : &d->node->drafted) = d->next;
+    if (d->next) d->next->drafting.prev = d->prev;
+    d->node->n_drafted--;
+    *d = (struct request_drafting){.is_over = true};
+}
+
+void core_drafting_ended(struct core *c, struct request *r)
+{
+    struct core_node *node = r->drafting.node;
+    if (!node) return;
+    drafting_leave(r);
+    c->ops.send_cancel(node->link, &r->number, 1);
+}
+
+void core_drafting_node_gone(struct core_node *node)
+{
+    while (node->drafted)
+        drafting_leave(node->drafted);
+    free(node->advanced);
+    node->advanced = NULL;
+    node->n_advanced = node->advanced_capacity = 0;
+}
+
+// Of the speculators that have nothing to score and the context for the prompt, the one that holds the fewest prompts.
+static struct core_node *idle_speculator(const struct core *c, const struct request *r)
+{
+    struct core_node *best = NULL;
+    if (waiting_set_count(&c->waiting[NODE_SPECULATOR])) return NULL;
+    for (struct core_node *node = core_first_node(c); node; node = core_node_next(node)) {
+        bool fits = node->hello.role == NODE_SPECULATOR && !node->sched.draining &&
+                    !node->sched.account.requests.count && r->spec.n_tokens < node->hello.context_tokens;
+        if (fits && (!best || node->n_drafted < best->n_drafted)) best = node;
+    }
+    return best;
+}
+
+// NULL: there is none, or the rest of the answer is too short. It is tried once.
+static struct core_node *give_to_idle_speculator(const struct core *c, struct request *r)
+{
+    bool is_long = r->spec.sampling.max_tokens - r->usage.completion_tokens >= UNREAD_ANSWER_MIN;
+    struct core_node *node = is_long ? idle_speculator(c, r) : NULL;
+    if (node) core_drafting_held(r, node);
+    r->drafting.is_unread = node;
+    r->drafting.is_over = !node;
+    return node;
+}
+
+// --- advances
+
+// Drafts of one group's length reach over the pass that runs meanwhile.
+static int tokens_ahead(const struct request *r)
+{
+    return r->account.node ? 2 * (r->account.node->draft_length + 1) : 0;
+}
+
+void core_drafting_advanced(struct core *c, struct request *r)
+{
+    struct core_node *node = r->drafting.node;
+    if (!request_is_drafted(r) || r->drafting.is_over || r->account.node->draft_length < 1) return;
+    if (!node) node = give_to_idle_speculator(c, r);
+    if (!node) return;
+    MEM_GROW(node->advanced, node->n_advanced, node->advanced_capacity);
+    node->advanced[node->n_advanced++] = r->number;
+    c->advances_wait = true;
+}
+
+// A request may have ended since, or may be in the list twice.
+static int collect_advances(const struct core *c, struct core_node *node, struct draft_advance *advances)
+{
+    int n = 0;
+    for (int i = 0; i < node->n_advanced; i++) {
+        struct request *r = request_table_find(&c->table, node->advanced[i]);
+        if (!r || r->drafting.node != node || r->drafting.n_sent == r->usage.completion_tokens) continue;
+        advances[n++] = (struct draft_advance){r, r->drafting.n_sent, tokens_ahead(r), r->drafting.is_unread};
+        r->drafting.n_sent = r->usage.completion_tokens;
+        r->drafting.is_unread = false;
+    }
+    node->n_advanced = 0;
+    return n;
+}
+
+void core_drafting_flush(struct core *c)
+{
+    if (!c->advances_wait) return;
+    c->advances_wait = false;
+    for (struct core_node *node = core_first_node(c); node; node = core_node_next(node)) {
+        if (!node->n_advanced) continue;
+        struct draft_advance *advances = mem_alloc_array((size_t)node->n_advanced, sizeof *advances);
+        int n = collect_advances(c, node, advances);
+        if (n) c->ops.send_advances(node->link, advances, n);
+        free(advances);
+    }
+}
+
+// --- drafts
+
+// NULL, or what is wrong with the draft.
+static const char *draft_error(const struct core *c, const struct request *r, const struct node_draft *draft)
+{
+    if (draft->n < 1 || draft->n > NODE_DRAFT_MAX) return "a draft has 1 to 64 tokens";
+    if (draft->from < 0 || draft->from > r->drafting.n_sent) return "it begins behind the tokens that were sent";
+    for (int i = 0; i < draft->n; i++)
+        if (draft->tokens[i] < 0 || draft->tokens[i] >= c->options.vocab_size)
+            return "a token is outside the vocabulary";
+    return NULL;
+}
+
+// The tokens of the draft that are still to be generated; none if one of the others was generated differently.
+static struct node_draft draft_rest(const struct request *r, const struct node_draft *draft)
+{
+    struct node_draft rest = *draft;
+    int known = r->usage.completion_tokens - draft->from, same = known < draft->n ? known : draft->n;
+    bool is_wrong = same && memcmp(draft->tokens, r->output + draft->from, (size_t)same * sizeof *draft->tokens) != 0;
+    rest.from += same;
+    rest.tokens += same;
+    rest.n = is_wrong ? 0 : draft->n - same;
+    return rest;
+}
+
+// The request of a draft, if the node holds its prompt and a worker group runs it: drafts cross with ends and losses.
+static struct request *request_of_draft(struct core *c, const struct core_node *node, const struct node_draft *draft)
+{
+    struct request *r = request_table_find(&c->table, draft->request);
+    if (!r || r->drafting.node != node) return NULL;
+    if (draft->released) {
+        drafting_leave(r);
+        return NULL;
+    }
+    if (!r->account.node || (r->state != REQUEST_PREFILL && r->state != REQUEST_DECODE)) return NULL;
+    const char *error = draft_error(c, r, draft);
+    if (!error) return r;
+    log_event_limited(LOG_WARN, "draft_refused", LOG_REQUEST(r->number), LOG_FIELD("node", node->hello.node_id),
+                      LOG_FIELD("reason", error));
+    return NULL;
+}
+
+void core_drafts(struct core *c, struct core_node *node, const struct node_draft *drafts, int n, int64_t now_us)
+{
+    struct node_draft *rest = mem_alloc_array((size_t)n, sizeof *rest);
+    struct core_node *group = NULL; // of the drafts in `rest`
+    int n_rest = 0;
+    node->heard_us = now_us;
+    for (int i = 0; i < n; i++) {
+        struct request *r = request_of_draft(c, node, &drafts[i]);
+        if (!r) continue;
+        if (group != r->account.node && n_rest) {
+            c->ops.send_drafts(group->link, rest, n_rest);
+            n_rest = 0;
+        }
+        group = r->account.node;
+        rest[n_rest] = draft_rest(r, &drafts[i]);
+        n_rest += rest[n_rest].n > 0;
+    }
+    if (n_rest) c->ops.send_drafts(group->link, rest, n_rest);
+    free(rest);
+}
+
+void core_draft_length(struct core_node *node, int length)
+{
+    node->draft_length = length < 0 ? 0 : length < LOOK_AHEAD_MAX ? length : LOOK_AHEAD_MAX;
+}

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+// router/core/drafting: a speculator that holds a prompt is sent the new tokens of the answer, and what it guesses goes
+// to the worker group, as far as it is still to come. Guesses that cannot be are left out. Losing either side, ends and
+// cancels leave nothing behind; a busy group has no advances.
+#include <check.h>
+#include <limits.h>
+
+#include "router/core/core_state.h"
+#include "tests/core_fixture.h"
+
+enum { PROMPT = 64, OUTPUT = 40 };
+
+static struct fixture f;
+static struct fake_node *speculator, *worker;
+
+static struct fake_node *attach(enum node_role role, const char *id)
+{
+    struct node_hello hello = fixture_hello(role, id);
+    return fixture_attach(&f, &hello);
+}
+
+static void start(void)
+{
+    fixture_init(&f);
+    f.options.selection_bytes = 0; // all prompts are the same
+    fixture_start(&f);
+    speculator = attach(NODE_SPECULATOR, "speculator");
+    worker = attach(NODE_WORKER, "worker");
+    core_draft_length(worker->node, 3);
+}
+
+static void stop(void)
+{
+    fixture_stop(&f);
+}
+
+static struct client *put(enum prefill_mode mode, enum draft_mode drafts)
+{
+    struct client *client = fixture_request(&f, PROMPT, OUTPUT);
+    client->r->spec.prefill.mode = mode;
+    client->r->spec.prefill.drafts = drafts;
+    fixture_submit(&f, client);
+    fixture_advance(&f, 0);
+    return client;
+}
+
+// A request whose prompt the speculator holds.
+static struct client *put_held(void)
+{
+    struct client *client = put(PREFILL_ON, DRAFTS_AUTO);
+    fake_node_score(&f, speculator, client, 0, 40);
+    return client;
+}
+
+// Tokens count up from `first`.
+static void step(struct client *client, int first, int n)
+{
+    fake_node_step(&f, worker, client, first, n, -1);
+}
+
+static void draft(const struct fake_node *node, const struct client *client, int from, int first, int n)
+{
+    int32_t tokens[NODE_DRAFT_MAX + 1];
+    for (int i = 0; i < n && i <= NODE_DRAFT_MAX; i++)
+        tokens[i] = first + i;
+    core_drafts(f.c, node->node, &(struct node_draft){client->number, from, tokens, n, false}, 1, f.now_us);
+}
+
+static void ck_advance(const struct fake_node *node, const struct client *client, int from, int n, bool with_prompt)
+{
+    ck_assert_uint_eq(node->last_advance.request, client->number);
+    ck_assert_int_eq(node->last_advance.from, from);
+    ck_assert_int_eq(node->last_advance.n, n);
+    ck_assert(node->last_advance.with_prompt == with_prompt);
+}
+
+START_TEST(new_tokens_go_to_the_speculator_and_guesses_to_the_group)
+{
+    struct client *client = put_held();
+    step(client, 100, 2);
+    ck_advance(speculator, client, 0, 2, false);
+    ck_assert_int_eq(speculator->last_advance.ahead, 8);
+    draft(speculator, client, 2, 102, 5);
+    ck_assert_int_eq(worker->last_draft.from, 2);
+    ck_assert_int_eq(worker->last_draft.n, 5);
+    ck_assert_int_eq(worker->draft_tokens[4], 106);
+    step(client, 102, 3);
+    ck_advance(speculator, client, 2, 3, false);
+    draft(speculator, client, 2, 102, 5); // late: three of them are known
+    ck_assert_int_eq(worker->last_draft.from, 5);
+    ck_assert_int_eq(worker->last_draft.n, 2);
+    ck_assert_int_eq(worker->draft_tokens[0], 105);
+    draft(speculator, client, 2, 102, 3); // later
+    draft(speculator, client, 2, 103, 9); // wrong
+    ck_assert_int_eq(worker->drafts, 2);
+    ck_assert_int_eq(speculator->advances, 2);
+}
+END_TEST
+
+START_TEST(advances_of_a_tick_are_one_message)
+{
+    struct client *clients[3];
+    struct sequence_result results[3];
+    static const int32_t tokens[] = {7, 8};
+    for (int i = 0; i < 3; i++)
+        clients[i] = put_held();
+    for (int i = 0; i < 3; i++)
+        step(clients[i], 100, 1);
+    int before = speculator->advance_messages;
+    for (int i = 0; i < 3; i++)
+        results[i] = (struct sequence_result){.request = clients[i]->number, .tokens = tokens, .n_tokens = 2};
+    core_step(f.c, worker->node, results, 3, f.now_us);
+    fixture_advance(&f, 0);
+    ck_assert_int_eq(speculator->advances, 6);
+    ck_assert_int_eq(speculator->advance_messages, before + 1);
+}
+END_TEST
+
+START_TEST(a_busy_group_has_no_advances)
+{
+    struct client *client = put_held();
+    core_draft_length(worker->node, 0);
+    step(client, 100, 2);
+    step(client, 102, 2);
+    ck_assert_int_eq(speculator->advances, 0);
+    core_draft_length(worker->node, INT_MAX);
+    step(client, 104, 1);
+    ck_advance(speculator, client, 0, 5, false);
+}
+END_TEST
+
+START_TEST(the_prompt_is_released_with_the_end)
+{
+    struct client *ended = put_held(), *cancelled = put_held(), *stopped = put_held();
+    step(ended, 100, 1);
+    fake_node_step(&f, worker, ended, 101, 1, FINISH_REASON_STOP);
+    ck_assert_int_eq(speculator->releases, 1);
+    ck_assert(core_cancel(f.c, cancelled->number, f.now_us));
+    ck_assert_int_eq(speculator->releases, 2);
+    stopped->stop_after = 2;
+    step(stopped, 100, 2);
+    ck_assert_int_eq(speculator->releases, 3);
+    ck_assert_int_eq(speculator->node->n_drafted, 0);
+    draft(speculator, ended, 1, 5, 2);
+    ck_assert_int_eq(worker->drafts, 0);
+}
+END_TEST
+
+START_TEST(guesses_that_cannot_be_are_left_out)
+{
+    struct fake_node *other = attach(NODE_SPECULATOR, "other");
+    struct client *client = put(PREFILL_ON, DRAFTS_AUTO);
+    struct fake_node *mine = fake_node_has(other, client) ? other : speculator;
+    fake_node_score(&f, mine, client, 0, 40);
+    draft(mine, client, 0, 5, 2); // of a group that has none of its tokens yet: fine, and too early to be late
+    ck_assert_int_eq(worker->drafts, 1);
+    step(client, 100, 2);
+    draft(mine, client, 3, 5, 2); // behind tokens that were not sent
+    draft(mine, client, -1, 5, 2);
+    draft(mine, client, 2, 5, 0);
+    draft(mine, client, 2, 5, NODE_DRAFT_MAX + 1);
+    draft(mine, client, 2, VOCAB - 1, 2);
+    draft(mine, client, 2, -1, 2);
+    draft(mine == other ? speculator : other, client, 2, 5, 2);
+    draft(worker, client, 2, 5, 2);
+    client->number += 1000;
+    draft(mine, client, 2, 5, 2);
+    client->number -= 1000;
+    ck_assert_int_eq(worker->drafts, 1);
+    ck_assert_int_eq(client->n_tokens, 2);
+}
+END_TEST
+
+START_TEST(losing_the_speculator_only_stops_drafts)
+{
+    struct client *client = put_held(), *other = put_held();
+    step(client, 100, 1);
+    fixture_detach(&f, speculator);
+    step(client, 101, 1);
+    fake_node_step(&f, worker, client, 102, 1, FINISH_REASON_STOP);
+    fake_node_step(&f, worker, other, 103, 1, FINISH_REASON_STOP);
+    ck_assert_int_eq(client->n_tokens, 3);
+}
+END_TEST
+
+START_TEST(a_replay_is_drafted_on)
+{
+    struct client *client = put_held();
+    step(client, 100, 2);
+    struct fake_node *next = attach(NODE_WORKER, "next");
+    fixture_detach(&f, worker);
+    draft(speculator, client, 2, 102, 3); // on its new group already, without a token from it
+    ck_assert_int_eq(next->drafts, 1);
+    core_draft_length(next->node, 2);
+    fake_node_step(&f, next, client, 102, 1, -1);
+    ck_advance(speculator, client, 2, 1, false);
+}
+END_TEST
+
+START_TEST(an_idle_speculator_reads_a_prompt_that_was_not_scored)
+{
+    struct client *busy = put(PREFILL_ON, DRAFTS_AUTO), *late = put(PREFILL_OFF, DRAFTS_AUTO);
+    step(late, 100, 1); // the speculator has a prompt to score
+    fake_node_score(&f, speculator, busy, 0, 40);
+    step(late, 101, 1);
+    ck_assert_int_eq(speculator->advances, 0);
+    step(busy, 100, 1);
+    ck_assert_int_eq(speculator->advances, 1);
+    struct client *client = put(PREFILL_OFF, DRAFTS_AUTO), *off = put(PREFILL_OFF, DRAFTS_OFF);
+    step(off, 100, 1);
+    ck_assert_int_eq(speculator->advances, 1);
+    step(client, 100, 1);
+    ck_advance(speculator, client, 0, 1, true);
+    step(client, 101, 1);
+    ck_advance(speculator, client, 1, 1, false);
+    core_drafts(f.c, speculator->node, &(struct node_draft){.request = client->number, .released = true}, 1, f.now_us);
+    step(client, 102, 1);
+    ck_assert_int_eq(speculator->advances, 3);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("core drafting");
+    TCase *tcase = tcase_create("drafting");
+    tcase_add_checked_fixture(tcase, start, stop);
+    tcase_add_test(tcase, new_tokens_go_to_the_speculator_and_guesses_to_the_group);
+    tcase_add_test(tcase, advances_of_a_tick_are_one_message);
+    tcase_add_test(tcase, a_busy_group_has_no_advances);
+    tcase_add_test(tcase, the_prompt_is_released_with_the_end);
+    tcase_add_test(tcase, guesses_that_cannot_be_are_left_out);
+    tcase_add_test(tcase, losing_the_speculator_only_stops_drafts);
+    tcase_add_test(tcase, a_replay_is_drafted_on);
+    tcase_add_test(tcase, an_idle_speculator_reads_a_prompt_that_was_not_scored);
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? 1 : 0;
+}
