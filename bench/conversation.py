@@ -11,6 +11,7 @@ ROLE: of the tool's message, tool or user (default).
 import http.client
 import json
 import random
+import secrets
 import statistics
 import sys
 import time
@@ -51,7 +52,7 @@ class Conversation:
     def __init__(self, way):
         self.way, self.turns, self.rows_before = way, [], 0
         # Another beginning for each, so that they share no cached rows.
-        self.messages = [{"role": "system", "content": f"{random.randrange(10 ** 8):08d}"}]
+        self.messages = [{"role": "system", "content": f"{secrets.randbelow(10 ** 8):08d}"}]
 
     def ask(self, text, question, answer):
         self.messages += [{"role": role, "content": text}, {"role": "user", "content": question}]
