@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/fnv.h"
 #include "base/invariant.h"
 #include "base/mem.h"
 #include "kernels/convert.h"
@@ -100,9 +101,7 @@ struct matrix_view dummy_view(const struct dummy *d, const char *name, int64_t r
     view.row_stride_bytes = DUMMY_STRIDE * (int64_t)sizeof *d->random;
     if (fp8) view = fp8_view(d, view);
     if (!d->random) return view;
-    uint64_t start = 0xcbf29ce484222325u; // FNV-1a of the name
-    for (const char *at = name; *at; at++)
-        start = (start ^ (unsigned char)*at) * 0x100000001b3u;
+    const uint64_t start = fnv1a(FNV_START, name, strlen(name));
     bool norm = !rows && strstr(name, "norm.weight");
     const size_t at = (start >> 20) % DUMMY_STARTS;
     view.data = norm ? (void *)d->ones : fp8 ? (void *)(d->codes + at) : (void *)(d->random + at);

@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/fnv.h"
 #include "base/mem.h"
 #include "model/json_file.h"
 
@@ -386,12 +387,11 @@ const struct safetensors_tensor *safetensors_find(const struct safetensors *st, 
 
 uint64_t safetensors_stamp(const struct safetensors *st, uint64_t seed)
 {
-    uint64_t state = (0xcbf29ce484222325u ^ seed) * 0x100000001b3u; // FNV-1a over 64-bit words
+    uint64_t state = fnv1a(FNV_START, &seed, sizeof seed);
     for (int i = 0; i < st->n_files; i++) {
         const struct file *file = &st->files[i];
         const uint64_t words[3] = {file->map_bytes, (uint64_t)file->changed.tv_sec, (uint64_t)file->changed.tv_nsec};
-        for (int w = 0; w < 3; w++)
-            state = (state ^ words[w]) * 0x100000001b3u;
+        state = fnv1a(state, words, sizeof words);
     }
     return state;
 }

@@ -55,6 +55,14 @@ static bool waits_for_prefix(const struct scheduler *s, const struct sequence *q
     return false;
 }
 
+// Whether a sequence would wait for one with the same tokens that another tenant computes.
+static bool waits_for_other_tenant(const struct sequence *q)
+{
+    struct prefix_rows mine = sequence_rows(q), others = mine;
+    others.salt++;
+    return prefix_cache_worth_waiting(&mine, 0, &others, 0);
+}
+
 // --- KV blocks
 
 static int blocks_expected(const struct sequence *q)
@@ -113,6 +121,7 @@ void group_oracle_before(struct group_oracle *o, const struct scheduler *s)
         before.waits = waits_for_prefix(s, q);
         if (s->limits.prefix_cache && admission_cached_entries(s, q) != KV_BLOCK_TOKENS * blocks_cached(s, q))
             o->has_wrong_match = true;
+        o->mixes_tenants |= waits_for_other_tenant(q);
         before.starts = !before.waits && spare >= s->n_running && s->n_running < s->limits.max_seqs;
         MEM_GROW(o->queue, o->n_queue, o->queue_capacity);
         o->queue[o->n_queue++] = before;
@@ -219,6 +228,7 @@ const char *group_oracle_after(const struct group_oracle *o, const struct schedu
 {
     bool preempted = s->preemptions != o->preemptions;
     if (o->has_wrong_match) return "a waiting sequence remembers cached blocks that are not cached, or not all";
+    if (o->mixes_tenants) return "a sequence would wait for the prefix of another tenant";
     const char *problem = preemptions_check(o, s);
     if (!problem && !preempted) problem = waits_check(o, s);
     // Pacing and sampling on the host keep rows out of a pass.

@@ -17,6 +17,7 @@ struct group_oracle {
     int prompt_rows, decodes;           // of the running sequences
     uint64_t preemptions, counted_rows; // rows that were counted as those of prompts
     int generated;                      // running sequences that have computed their prompts
+    bool mixes_tenants;
     bool has_wrong_match; // the cached prefix that a waiting sequence remembers is another one than in the cache
 };
 

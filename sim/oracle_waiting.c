@@ -2,6 +2,7 @@
 #include "sim/oracle_waiting.h"
 
 #include "router/sched/node_choice.h"
+#include "sim/oracle_view.h"
 
 // --- indexes
 
@@ -154,6 +155,8 @@ void oracle_waiting(struct world *w, const struct core *c, const struct waiting_
             rows += sched_request_rows(s);
             if (s->overdue) overdue_rows += sched_request_rows(s);
             HOLDS(sched_pool_can_hold(&c->view, set->role, s) == some_node_holds(c, set->role, s));
+            for (const struct sched_node *node = n % 4 ? NULL : c->view.nodes; node; node = node->next)
+                oracle_view(w, node, s);
             check_group(w, set, s);
             check_prefix_index(w, c, set->role, s);
             if (n % 16 == 0) check_walk(w, set, s);

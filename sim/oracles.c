@@ -3,11 +3,11 @@
 
 #include <math.h>
 
-#include "router/sched/estimate.h"
-#include "router/sched/node_choice.h"
 #include "sim/client.h"
 #include "sim/node.h"
+#include "sim/oracle_index.h"
 #include "sim/oracle_measures.h"
+#include "sim/oracle_status.h"
 #include "sim/oracle_waiting.h"
 #include "sim/router.h"
 
@@ -59,31 +59,11 @@ static int distinct_blocks(const struct core_node *node, const struct sched_requ
     return held - shared;
 }
 
-// The place of a node in its index is that of its accounts, unless a change of them is noted.
-static void check_place(struct world *w, const struct core *c, const struct sched_node *node)
-{
-    const struct node_place *p = &node->place;
-    const struct node_index *index = &c->nodes[node->role];
-    HOLDS(p->index == index);
-    if (p->is_changed) return;
-    HOLDS(p->is_placed && p->requests == node->account.requests.count);
-    double finish = index->by_time ? estimate_node_finish_us(node, (int64_t)index->prompt_rows, 0)
-                                   : (double)node->account.bin_tokens;
-    HOLDS(fabs(p->finish - finish) <= 1e-9 * finish);
-    HOLDS(p->blocks_left == sched_index_blocks(node, sched_node_blocks_left(node)));
-    HOLDS(p->blocks == sched_index_blocks(node, node_blocks_for_others(&c->view, node)));
-    HOLDS(p->is_open == (!node->draining && node->account.bins < c->options.bins_ahead &&
-                         !node->account.running_alone && node->account.requests.count < node->limits.max_seqs));
-    HOLDS(!p->lower || p->lower->place.finish <= p->finish);
-    HOLDS(!p->higher || p->higher->place.finish >= p->finish);
-    HOLDS(p->subtree.blocks >= p->blocks_left && p->subtree.context >= node->limits.context_tokens);
-}
-
 static void check_node(struct world *w, const struct core_node *node)
 {
     const struct node_account *account = &node->sched.account;
     struct bin_count bins = {.n = 0};
-    int64_t bin_tokens = 0, kv_blocks = 0, context_blocks = 0;
+    int64_t bin_tokens = 0, kv_blocks = 0, context_blocks = 0, long_tokens = 0;
     int n = 0, in_bins = 0, n_long = 0;
     for (const struct sched_request *s = account->requests.first; s; s = s->next, n++) {
         const struct request *r = request_of(s);
@@ -97,12 +77,13 @@ static void check_node(struct world *w, const struct core_node *node)
         bin_tokens += r->account.rows;
         in_bins++;
         n_long += r->account.is_long;
+        long_tokens += r->account.is_long ? r->account.rows : 0;
         bins.pairs += r->account.attention_pairs;
         bin_count_add(&bins, r->account.bin);
     }
     HOLDS(n == account->requests.count && n <= node->hello.max_seqs);
     HOLDS(bins.outstanding == account->bins && account->bins <= w->scenario->options.bins_ahead);
-    HOLDS(n_long == account->long_prompts && (n_long || account->long_tokens == 0));
+    HOLDS(n_long == account->long_prompts && long_tokens == account->long_tokens);
     HOLDS(bins.open == in_bins && in_bins == account->requests_in_bins);
     HOLDS(bin_tokens == account->bin_tokens);
     HOLDS(fabs(bins.pairs - account->bin_attention_pairs) <= 1e-9 * bins.pairs);
@@ -111,18 +92,27 @@ static void check_node(struct world *w, const struct core_node *node)
 
 // --- the whole
 
-// The timer of a request is the earliest of what it waits for.
+static void sooner(int64_t *due_us, int64_t at_us)
+{
+    if (at_us < *due_us) *due_us = at_us;
+}
+
+// The timer of a request is the earliest of what it waits for, or of what it waited for, but for its first token.
 static void check_timer(struct world *w, const struct core *c, const struct request *r)
 {
-    int64_t at_us = r->links.timer_index < 0 ? INT64_MAX : r->links.timer_us;
+    int64_t at_us = r->links.timer_index < 0 ? INT64_MAX : r->links.timer_us, due_us = INT64_MAX;
     HOLDS(r->links.timer_index < 0 || c->timers.heap[r->links.timer_index] == r);
-    if (!r->usage.completion_tokens) HOLDS(at_us <= r->spec.ttft_deadline_us);
-    if (r->state == REQUEST_SCORING) HOLDS(at_us <= r->score_deadline_us);
+    if (!r->usage.completion_tokens) sooner(&due_us, r->spec.ttft_deadline_us);
+    if (r->state == REQUEST_SCORING) sooner(&due_us, r->score_deadline_us);
     bool waits = r->sched.list && !r->account.node;
-    if (waits && !r->sched.overdue && c->options.policy == BIN_DATASET) HOLDS(at_us <= r->sched.due_us);
-    if (r->state != REQUEST_READY || sched_pool_can_hold(&c->view, NODE_WORKER, &r->sched)) return;
-    int64_t since_us = r->spec.arrived_us > c->workers_gone_us ? r->spec.arrived_us : c->workers_gone_us;
-    HOLDS(at_us <= since_us + c->options.worker_grace_us);
+    if (waits && !r->sched.overdue && c->options.policy == BIN_DATASET) sooner(&due_us, r->sched.due_us);
+    if (r->state == REQUEST_READY && !sched_pool_can_hold(&c->view, NODE_WORKER, &r->sched)) {
+        int64_t since_us = r->spec.arrived_us > c->workers_gone_us ? r->spec.arrived_us : c->workers_gone_us;
+        sooner(&due_us, since_us + c->options.worker_grace_us);
+    }
+    HOLDS(at_us <= due_us);
+    if (r->usage.completion_tokens) HOLDS(at_us == due_us || at_us != r->spec.ttft_deadline_us);
+    HOLDS(r->state != REQUEST_SCORING || r->account.losses < 2); // a score is tried twice
 }
 
 static void check_ledger(struct world *w, const struct core *c)
@@ -145,38 +135,12 @@ static void check_ledger(struct world *w, const struct core *c)
         HOLDS(waiting[k].requests == c->ledger.waiting[k].requests && waiting[k].tokens == c->ledger.waiting[k].tokens);
 }
 
-// What the status says of the whole, against the requests and nodes.
-static void check_status(struct world *w, const struct core *c)
-{
-    struct core_status status;
-    core_get_status(c, &status);
-    const struct core_totals *t = &status.totals;
-    uint64_t in_router = (uint64_t)clients_in_router(w), decided = 0;
-    int n_nodes = 0, workers = 0, running = 0;
-    for (const struct core_node *node = core_first_node(c); node; node = core_node_next(node), n_nodes++)
-        workers += node->hello.role == NODE_WORKER;
-    for (int i = 0; i < status.n_nodes; i++)
-        running += status.nodes[i].hello.role == NODE_WORKER ? status.nodes[i].running : 0;
-    for (int k = 0; k < SKIP_COUNT; k++)
-        decided += t->skipped[k];
-    HOLDS(t->requests == t->done + t->failed + t->cancelled + t->refused + in_router && decided <= t->requests);
-    HOLDS(status.n_nodes == n_nodes && status.model_fingerprint == (workers ? 1 : 0));
-    HOLDS(status.ready == (c->open_nodes[NODE_WORKER] > 0 && !status.draining) &&
-          status.draining == sim_router_drains(w->router));
-    HOLDS(status.running == running && status.waiting + running == (int)in_router);
-    HOLDS(t->kept_tokens <= t->prompt_tokens);
-    HOLDS(c->speeds[NODE_SPECULATOR].updated_us == c->speeds[NODE_WORKER].updated_us);
-    for (int role = 0; role < 2; role++) {
-        HOLDS(estimate_pool(&c->view, (enum node_role)role).work_us >= 0);
-        const struct bin_totals *bins = role ? &status.prefill_bins : &status.score_bins;
-        HOLDS(bins->items >= bins->bins && bins->capacity_tokens >= bins->tokens && bins->scan_cost >= bins->items);
-    }
-    core_status_fini(&status);
-}
-
 void oracles_check_tick(struct world *w)
 {
-    oracle_waiting_beside_room(w, sim_router_core(w->router));
+    const struct core *c = sim_router_core(w->router);
+    oracle_waiting_beside_room(w, c);
+    oracle_index_tick(w, c, NODE_SPECULATOR);
+    oracle_index_tick(w, c, NODE_WORKER);
 }
 
 void oracles_check(struct world *w)
@@ -188,15 +152,16 @@ void oracles_check(struct world *w)
         oracle_waiting(w, c, &c->waiting[NODE_WORKER], &n);
         for (const struct core_node *node = core_first_node(c); node; node = core_node_next(node)) {
             check_node(w, node);
-            check_place(w, c, &node->sched);
             n += node->sched.account.requests.count;
             open[node->hello.role] += !node->sched.draining;
         }
+        oracle_index(w, c, NODE_SPECULATOR);
+        oracle_index(w, c, NODE_WORKER);
         HOLDS(n == c->table.count); // every request waits or is on a node
         HOLDS(open[NODE_SPECULATOR] == c->open_nodes[NODE_SPECULATOR] &&
               open[NODE_WORKER] == c->open_nodes[NODE_WORKER]);
         check_ledger(w, c);
-        check_status(w, c);
+        oracle_status(w, c);
         oracle_measures(w, c);
     }
     for (int i = 0; i < w->scenario->n_nodes; i++) {

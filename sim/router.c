@@ -35,8 +35,9 @@ struct node_end {
     struct world *w;
     struct prefix_set prefixes; // sent to the node
     struct cost_watch costs;
-    int passed_over;  // rounds in a row
-    int64_t heard_us; // the last message
+    struct node_counts at_attach; // of all nodes with its id before
+    int passed_over;              // rounds in a row
+    int64_t heard_us;             // the last message
     struct node_end *next;
 };
 
@@ -56,6 +57,7 @@ struct sim_router {
     int n_drained, drained_capacity;
     struct dispatch_work work[NODE_ROLES];
     struct dispatch_rounds rounds[NODE_ROLES];
+    int64_t speeds_us; // when those of the pools were measured last
 };
 
 // --- what holds after every event
@@ -95,6 +97,20 @@ static void rounds_check(struct world *w, bool others_go_on)
         HOLDS(!others_go_on || before.goes_on || now.changes != before.changes || !is_new);
         router->rounds[role] = now;
     }
+}
+
+// The speed of a pool is measured at the end of its rounds, from all that it has dispatched.
+static void speeds_check(struct world *w, bool goes_on)
+{
+    struct sim_router *router = w->router;
+    for (enum node_role role = 0; role < NODE_ROLES; role++) {
+        const struct pool_speed *speed = &router->core->speeds[role];
+        int waiting = waiting_set_count(&router->core->waiting[role]);
+        HOLDS(!goes_on || speed->updated_us == router->speeds_us);
+        HOLDS(goes_on || (speed->updated_us == w->now_us && speed->waits == (waiting > 0) &&
+                          speed->dispatched == router->core->ledger.pools[role].dispatched_rows));
+    }
+    if (!goes_on) router->speeds_us = w->now_us;
 }
 
 // A node that declined in favour of another one, which then had no room, is asked again in the next round.
@@ -163,6 +179,7 @@ static void tick(struct world *w, const struct event *event)
     rounds_check(w, went_on);
     if (!went_on && !w->scenario->load) passed_over_check(w);
     bool goes_on = router->core->in_round[NODE_SPECULATOR] || router->core->in_round[NODE_WORKER];
+    speeds_check(w, goes_on);
     HOLDS(!goes_on || core_next_deadline_us(router->core) <= w->now_us);
     if (++router->ticks % 5 == 0 && !w->scenario->load) oracles_check_tick(w);
     tick_plan(router, core_next_deadline_us(router->core));
@@ -201,7 +218,8 @@ static void bin_check(const struct node_end *end, const Forepack__Cluster__V1__R
     uint64_t *numbers = mem_alloc_array(n, sizeof *numbers);
     for (size_t i = 0; i < n; i++)
         numbers[i] = prefill ? message->prefill_bin->sequences[i]->request : message->score_bin->items[i]->request;
-    oracle_bin(w, w->router->core, end->link.node, numbers, (int)n);
+    uint64_t bin = prefill ? message->prefill_bin->bin_id : message->score_bin->bin_id;
+    oracle_bin(w, w->router->core, end->link.node, bin, numbers, (int)n);
     free(numbers);
 }
 
@@ -252,6 +270,11 @@ int sim_router_node_of(const void *link)
     return i;
 }
 
+const struct node_counts *sim_router_counts_at_attach(const void *link)
+{
+    return &((const struct node_end *)link)->at_attach;
+}
+
 // --- streams
 
 static struct node_end *end_of(struct sim_router *router, struct stream *s)
@@ -268,6 +291,12 @@ static struct node_end *end_of(struct sim_router *router, struct stream *s)
     return end;
 }
 
+static void end_attached(struct node_end *end)
+{
+    end->at_attach = end->link.node->measures->counts;
+    oracle_attach(end->w, end->w->router->core, end->link.node);
+}
+
 static void message_handle(struct sim_router *router, struct stream *s, const uint8_t *bytes, size_t n)
 {
     struct world *w = router->w;
@@ -278,7 +307,7 @@ static void message_handle(struct sim_router *router, struct stream *s, const ui
         const struct core_node *before = end->link.node;
         oracle_costs(w, &end->costs, end->link.node, sim_router_node_of(&end->link), m);
         node_link_handle(&end->link, router->core, m, w->now_us);
-        if (end->link.node && !before) oracle_attach(w, router->core, end->link.node);
+        if (end->link.node && !before) end_attached(end);
         forepack__cluster__v1__node_message__free_unpacked(m, NULL);
     } else {
         end_finish(&end->link, STATUS_INVALID, "the message is not a valid NodeMessage");
@@ -364,6 +393,7 @@ static void core_start(struct sim_router *router)
     router->core = core_create(o->noise_seed % 2 ? &changed : &options, &ops);
     core_set_queue_bounds(router->core, &options);
     memset(router->rounds, 0, sizeof router->rounds);
+    router->speeds_us = 0;
     router->tick_us = INT64_MAX;
     tick_soon(router);
 }

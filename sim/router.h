@@ -3,6 +3,7 @@
 // end and start again, and stall.
 #pragma once
 
+#include "router/core/measures.h"
 #include "sim/network.h"
 #include "sim/world.h"
 
@@ -34,5 +35,7 @@ bool sim_router_node_leaves(const struct sim_router *router);  // an attached no
 bool sim_router_drains(const struct sim_router *router);
 int64_t sim_router_workers_gone_us(const struct sim_router *router); // when a worker group last closed; 0: never
 void sim_router_check(struct world *w);                              // after every event
+// What the nodes with this id had counted when the node at the other end of a link of the core attached.
+const struct node_counts *sim_router_counts_at_attach(const void *link);
 // The index of the node at the other end of a link of the core.
 int sim_router_node_of(const void *link);

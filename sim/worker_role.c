@@ -9,6 +9,8 @@
 #include "sim/oracle_group.h"
 #include "sim/oracle_intake.h"
 #include "sim/oracle_pace.h"
+#include "sim/oracle_queue.h"
+#include "sim/oracle_sequence.h"
 #include "sim/pace_model.h"
 #include "worker/service.h"
 
@@ -17,6 +19,7 @@ struct worker {
     struct group_oracle oracle;
     struct pace_watch pace;
     struct pace_model pace_model;
+    struct draft_watch drafts;
     const struct engine *engine; // borrowed
     bool is_paced_by_rows;       // its passes take no time for sampling
     const char *problem;         // of the last step
@@ -39,6 +42,7 @@ static void *worker_create(struct engine *engine, const struct scenario_node *pl
     worker->is_paced_by_rows = !plan->sample_us;
     struct random_source random = random_stream((uint64_t)plan->kv_blocks, (uint64_t)plan->context);
     worker->problem = oracle_intake(&random, &limits, model_get_config(engine_model(engine))->vocab_size);
+    if (!worker->problem) worker->problem = oracle_queue(&random);
     if (service_create(engine, &limits, send, node, &worker->service) == STATUS_OK) return worker;
     free(worker);
     return NULL;
@@ -89,6 +93,8 @@ static enum status worker_step(void *object)
     if (status == STATUS_OK && !worker->problem && worker->is_paced_by_rows)
         worker->problem = pace_model_step(&worker->pace_model, s, us);
     if (status == STATUS_OK && !worker->problem) worker->problem = group_oracle_after(&worker->oracle, s);
+    if (status == STATUS_OK && !worker->problem) worker->problem = draft_watch_step(&worker->drafts, s);
+    if (!worker->problem) worker->problem = oracle_sequences(s);
     if (!worker->problem) worker->problem = queue_check(&s->queue);
     return status;
 }

@@ -12,6 +12,9 @@
 #include "kernels/cuda/memory.h"
 #include "kernels/cuda/schedule.h"
 #include "tests/kernel_fixture.h"
+#ifdef FOREPACK_CUDA_EMULATED
+#include "tests/cuda_emulator/emulator.h"
+#endif
 
 enum { MAX_SEQS = 12, LAYERS = 2, LAYER = 1 };
 
@@ -53,6 +56,7 @@ struct bench {
     float *scale;
     float *qkv; // [T][columns]
 
+    int max_spans; // see schedule.h
     cudaStream_t stream;
     void *staging_device;
     struct device_batch on_device;
@@ -113,7 +117,8 @@ static void batch_schedule(struct bench *b)
     size_t bytes = memory_staging_bytes(&shape);
     void *host = mem_alloc(bytes);
     CUDA(cudaMalloc(&b->staging_device, bytes));
-    struct schedule_options options = {.group = b->shape.group};
+    struct schedule_options options = {
+        .group = b->shape.group, .max_spans = b->max_spans, .n_kv_heads = b->shape.n_kv_heads, .multiprocessors = 1000};
     size_t used = schedule_make(&b->batch, &options, host, b->staging_device, &b->on_device);
     CUDA(cudaMemcpy(b->staging_device, host, used, cudaMemcpyHostToDevice));
     free(host);
@@ -249,6 +254,8 @@ static uint16_t *run_attention(struct bench *b, int stride, int more_splits)
     struct device_batch *d = &b->on_device;
     d->max_splits += more_splits;
     size_t floats = memory_partials_bytes(d->n_single, d->max_splits, b->n_heads, b->shape.head_size) / sizeof(float);
+    size_t spans = (size_t)(d->n_spans * b->shape.n_kv_heads * TILE_ROW_HEADS) * (size_t)(b->shape.head_size + 2);
+    if (spans > floats) floats = spans;
     float *partials;
     CUDA(cudaMalloc((void **)&partials, (floats + 1) * sizeof *partials));
     CUDA(launch_attention(b->stream, &b->kv, d, LAYER, out_device, stride, b->qkv_device, b->n_heads, partials));
@@ -265,12 +272,24 @@ static int stride_of(const struct bench *b)
     return (b->n_heads * b->shape.head_size + 15) / 16 * 16;
 }
 
-static void check_attention(struct shape shape, const struct seq_rows *seqs, int n_seqs)
+// Whether the tiles of the shape run by wgmma, whose tiles may be divided into spans.
+static bool has_spans(const struct bench *b)
+{
+    int device, major;
+    CUDA(cudaGetDevice(&device));
+    CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+    return geometry_wgmma(major, &b->kv);
+}
+
+// With `max_spans` some tiles must be divided, where the device can.
+static void check_attention_in(struct shape shape, const struct seq_rows *seqs, int n_seqs, int max_spans)
 {
     struct bench b;
     bench_build(&b, shape, seqs, n_seqs);
     cache_fill(&b);
+    b.max_spans = has_spans(&b) ? max_spans : 0;
     bench_upload(&b);
+    ck_assert(!b.max_spans == !b.on_device.n_spans);
     int n = b.n_heads * shape.head_size, stride = stride_of(&b);
     double *expected = mem_alloc_array((size_t)b.batch.n_rows * (size_t)n, sizeof *expected);
     double *room = mem_alloc_array((size_t)b.batch.n_rows * (size_t)n, sizeof *room);
@@ -289,6 +308,21 @@ static void check_attention(struct shape shape, const struct seq_rows *seqs, int
     bench_free(&b);
 }
 
+static void check_attention(struct shape shape, const struct seq_rows *seqs, int n_seqs)
+{
+    check_attention_in(shape, seqs, n_seqs, 0);
+}
+
+// On the emulated GPU, so that the kernels of both generations are tested.
+static void device_set_hopper(bool hopper)
+{
+#ifdef FOREPACK_CUDA_EMULATED
+    emulator_set_capability(hopper ? 9 : 8, 0);
+#else
+    (void)hopper;
+#endif
+}
+
 static const struct seq_rows mixed[] = {{0, 1}, {5, 2}, {300, 17}, {0, 65}, {300, 1},
                                         {5, 1}, {0, 2}, {700, 1},  {5, 200}};
 enum { N_MIXED = sizeof mixed / sizeof *mixed };
@@ -299,9 +333,53 @@ START_TEST(attention_matches_plain_loops)
         {128, 2, 4, false}, {128, 1, 1, false}, {64, 2, 2, false}, {64, 1, 8, false}, {16, 2, 4, false},
         {8, 3, 1, false},   {24, 1, 7, false},  {80, 1, 2, false}, {32, 1, 4, false}, {256, 1, 1, false},
         {96, 1, 20, false}, {128, 1, 4, true},  {8, 2, 2, true},   {24, 1, 3, true},  {80, 1, 8, true},
-        {256, 1, 1, true},  {64, 1, 2, false},  {16, 1, 4, false}, {128, 1, 2, true}, {8, 1, 130, false},
+        {256, 1, 1, true},  {64, 1, 2, true},   {16, 1, 4, false}, {128, 1, 2, true}, {8, 1, 130, false},
     };
+    device_set_hopper(_i != 1 && _i != 2 && _i != 18);
     check_attention(shapes[_i], mixed, shapes[_i].head_size * shapes[_i].group > 1000 ? N_MIXED - 1 : N_MIXED);
+    device_set_hopper(true);
+}
+END_TEST
+
+// Rows before and after the end of the second span, and rows without entries in the last span of their tile.
+static const struct seq_rows long_prompts[] = {{2 * TILE_SPAN - 6, 8}, {3, 1}, {30, 20}};
+
+START_TEST(spans_match_plain_loops)
+{
+    check_attention_in((struct shape){64, 1, 9, false}, long_prompts, 3, 8);
+    static const struct seq_rows two_spans[] = {{TILE_SPAN - 3, 7}};
+    check_attention((struct shape){128, 2, 5, true}, two_spans, 1);
+    check_attention((struct shape){128, 1, 1, false}, two_spans, 1);
+}
+END_TEST
+
+// One thread block for all spans of a tile, or one for each: the same bits.
+START_TEST(spans_apart_have_the_same_bits)
+{
+    struct bench b;
+    bench_build(&b, (struct shape){64, 1, 9, false}, long_prompts, 3);
+    cache_fill(&b);
+    int stride = stride_of(&b);
+    uint16_t *out[2];
+    for (int apart = 0; apart < 2; apart++) {
+        b.max_spans = has_spans(&b) && apart ? 3 : 0;
+        bench_upload(&b);
+        ck_assert_int_eq(b.on_device.n_spans, b.max_spans);
+        out[apart] = run_attention(&b, stride, 0);
+        CUDA(cudaFree(b.kv.data));
+        CUDA(cudaFree(b.qkv_device));
+        CUDA(cudaFree(b.staging_device));
+    }
+    for (int i = 0; i < b.batch.n_rows * stride; i++)
+        if (i % stride < b.n_heads * 64)
+            ck_assert_msg(out[0][i] == out[1][i], "row %d, column %d: %04x, in spans %04x", i / stride, i % stride,
+                          out[0][i], out[1][i]);
+    free(out[0]);
+    free(out[1]);
+    b.kv.data = NULL;
+    b.qkv_device = NULL;
+    b.staging_device = NULL;
+    bench_free(&b);
 }
 END_TEST
 
@@ -545,6 +623,8 @@ int main(void)
     TCase *all = tcase_create("all");
     tcase_set_timeout(all, 0);
     tcase_add_loop_test(all, attention_matches_plain_loops, 0, 20);
+    tcase_add_test(all, spans_match_plain_loops);
+    tcase_add_test(all, spans_apart_have_the_same_bits);
     tcase_add_test(all, long_single_rows);
     tcase_add_loop_test(all, rows_do_not_depend_on_their_neighbours, 0, 3);
     tcase_add_test(all, rope_matches_plain_loops);

@@ -147,8 +147,11 @@ START_TEST(micro_batches_give_the_bits_of_the_whole_batch)
         options.overlap_rows = 1000;
         int launches, divided;
         int n = run_two_passes(&options, _i, whole, &launches);
+        ck_assert_int_eq(emulator_gemm_multiprocessors(), 0);
         options.overlap_rows = 50;
         ck_assert_int_eq(run_two_passes(&options, _i, micro, &divided), n);
+        ck_assert_int_eq(emulator_gemm_multiprocessors(), 3); // of 4: one is left to the sums
+        ck_assert_int_eq(emulator_nccl_blocks(), 1);
         ck_assert_int_gt(divided, launches);
         for (int i = 0; i < n; i++)
             ck_assert_msg(memcmp(&whole[i], &micro[i], sizeof whole[i]) == 0,

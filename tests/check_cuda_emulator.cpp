@@ -11,7 +11,7 @@
 
 #include <atomic>
 
-#include "kernels/cuda/device.h"
+#include "kernels/cuda/dependent.h"
 #include "tests/cuda_emulator/emulator.h"
 
 #ifdef __SANITIZE_ADDRESS__
@@ -242,14 +242,15 @@ START_TEST(mistakes_end_the_program)
     case 4: CUDA_LAUNCH(writes, 1, 1, 0, stream, host, 0); break;
     case 5: CUDA_LAUNCH(reads, 1, 1, 0, stream, out, pointers{1, host}); break;
     case 6: cudaMemcpyAsync(out, out + 64, 4, cudaMemcpyHostToDevice, stream); break;
-    case 7: CUDA_LAUNCH(writes, 1, 1, 0, stream, out, 128); break; // the following need AddressSanitizer
-    case 8: CUDA_LAUNCH(writes_shared, 1, 1, 12, stream, out, 3); break;
-    case 9: out[3] = 1; break; // the host writes to device memory
+    case 7: CUDA_LAUNCH_EARLY(writes, 1, 1, 0, stream, out, 0); break; // without waiting for the kernel before
+    case 8: CUDA_LAUNCH(writes, 1, 1, 0, stream, out, 128); break;     // the following need AddressSanitizer
+    case 9: CUDA_LAUNCH(writes_shared, 1, 1, 12, stream, out, 3); break;
+    case 10: out[3] = 1; break; // the host writes to device memory
     }
     cudaStreamSynchronize(stream);
     free(host);
 #ifndef __SANITIZE_ADDRESS__
-    if (_i >= 7) abort();
+    if (_i >= 8) abort();
 #endif
 }
 END_TEST
@@ -664,7 +665,7 @@ int main(void)
     tcase_add_test(tests, launches_that_no_device_can_run_are_refused);
     tcase_add_test(tests, gemms_match_plain_loops);
     tcase_add_loop_test(tests, ranks_sum_and_gather, 0, 4);
-    tcase_add_loop_test_raise_signal(mistakes, mistakes_end_the_program, SIGABRT, 0, 10);
+    tcase_add_loop_test_raise_signal(mistakes, mistakes_end_the_program, SIGABRT, 0, 11);
     suite_add_tcase(suite, tests);
     suite_add_tcase(suite, mistakes);
     SRunner *runner = srunner_create(suite);

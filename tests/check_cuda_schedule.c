@@ -67,33 +67,60 @@ static void check_ints(const void *host, const char *device, const int32_t *at, 
     ck_assert_int_eq(memcmp(staged(host, device, at), expected, (size_t)n * sizeof *expected), 0);
 }
 
+// Entries of the tile, or of its span.
+static int tile_entries(const struct ragged_batch *batch, const struct attend_tile *t, int group)
+{
+    int entries = batch->kv_len[t->seq] + (t->first + t->count - 1) / group + 1;
+    if (t->span < 0) return entries;
+    ck_assert_int_lt(t->span * TILE_SPAN, entries);
+    return entries - t->span * TILE_SPAN < TILE_SPAN ? entries - t->span * TILE_SPAN : TILE_SPAN;
+}
+
+// Each row-head is in one tile, and all of the tile's spans have a place of their own.
 static void check_tiles(const struct made *m, const struct schedule_options *options, const struct attend_tile *tiles,
                         const struct device_batch *d)
 {
     const struct ragged_batch *batch = &m->batch;
     int group = options->group, *seen = mem_alloc_array((size_t)MAX_ROWS * (size_t)group, sizeof *seen), before = 0;
+    int n_spans = 0, first_spans = 0, *entries = mem_alloc_array((size_t)MAX_ROWS * (size_t)group, sizeof *entries);
+    char *span_seen = mem_alloc_array(TILE_SPANS_MAX, 1);
     for (int i = 0; i < d->n_tiles; i++) {
         const struct attend_tile *t = &tiles[i];
         ck_assert_int_ge(t->count, 1);
         ck_assert_int_le(t->count, TILE_ROW_HEADS);
-        int rows = batch->row_start[t->seq + 1] - batch->row_start[t->seq];
+        int rows = batch->row_start[t->seq + 1] - batch->row_start[t->seq], own = tile_entries(batch, t, group);
         ck_assert_int_gt(rows, 1);
         ck_assert_int_le(t->first + t->count, rows * group);
-        for (int k = t->first; k < t->first + t->count; k++)
-            seen[batch->row_start[t->seq] * group + k]++;
-        int entries = batch->kv_len[t->seq] + (t->first + t->count - 1) / group + 1;
+        for (int k = t->first; k < t->first + t->count; k++) {
+            seen[batch->row_start[t->seq] * group + k] += t->span <= 0;
+            entries[batch->row_start[t->seq] * group + k] += own;
+        }
+        if (t->span >= 0) {
+            ck_assert_int_lt(t->slot + t->span, d->n_spans);
+            ck_assert_int_eq(span_seen[t->slot + t->span]++, 0);
+            n_spans++;
+            first_spans += i < d->first_tiles;
+        }
         int first_row = batch->row_start[t->seq] + t->first / group;
         int last_row = batch->row_start[t->seq] + (t->first + t->count - 1) / group;
         ck_assert(i < d->first_tiles ? last_row < options->first_rows : first_row >= options->first_rows);
-        if (i && i != d->first_tiles) ck_assert_int_ge(before, entries);
-        before = entries;
+        if (i && i != d->first_tiles) ck_assert_int_ge(before, own);
+        before = own;
     }
+    ck_assert_int_eq(d->n_spans, n_spans);
+    ck_assert_int_eq(d->first_spans, first_spans);
+    ck_assert_int_le(n_spans, options->max_spans);
     int wrong = 0;
     for (int s = 0; s < batch->n_seqs; s++)
         for (int r = batch->row_start[s]; r < batch->row_start[s + 1]; r++)
-            for (int h = 0; h < group; h++)
-                wrong += seen[r * group + h] != (batch->row_start[s + 1] - batch->row_start[s] > 1);
+            for (int h = 0; h < group; h++) {
+                bool several = batch->row_start[s + 1] - batch->row_start[s] > 1;
+                wrong += seen[r * group + h] != several;
+                wrong += several && entries[r * group + h] <= batch->kv_len[s] + r - batch->row_start[s];
+            }
     ck_assert_int_eq(wrong, 0);
+    free(span_seen);
+    free(entries);
     free(seen);
 }
 
@@ -123,6 +150,7 @@ static void check_micro_batches(const struct device_batch *d)
     ck_assert_int_eq(first.n_rows + second.n_rows, d->n_rows);
     ck_assert(first.tiles == d->tiles && second.tiles == first.tiles + first.n_tiles);
     ck_assert_int_eq(first.n_tiles + second.n_tiles, d->n_tiles);
+    ck_assert_int_eq(first.n_spans + second.n_spans, d->n_spans);
     ck_assert(first.single_row == d->single_row && second.single_row == first.single_row + first.n_single);
     ck_assert_int_eq(first.n_single + second.n_single, d->n_single);
     ck_assert_int_eq(first.n_importance_rows, 0);
@@ -140,7 +168,10 @@ START_TEST(staging_holds_the_batch_and_its_work)
         struct schedule_options options = {.group = groups[random_below(8)],
                                            .table_columns = random_below(2) ? COLUMNS : 0,
                                            .padding_rows = random_below(2) ? random_below(4) : 0,
-                                           .padding_block = 7777};
+                                           .padding_block = 7777,
+                                           .max_spans = random_below(2) ? random_below(TILE_SPANS_MAX + 1) : 0,
+                                           .n_kv_heads = 2,
+                                           .multiprocessors = 1 + random_below(132)};
         if (!options.padding_rows) options.first_rows = random_below(batch->n_rows);
         int padding = options.padding_rows, n = batch->n_rows, n_seqs = batch->n_seqs;
         struct backend_shape shape = {.n_heads = 2 * options.group,

@@ -366,10 +366,11 @@ START_TEST(fields_of_their_own_arrive)
     struct request_spec spec = {0};
     sampling_defaults(&spec.sampling);
     prefill_defaults(&spec.prefill);
-    json_t *row = json_pack("{s:i,s:[{s:s,s:s}],s:[s,s],s:[i,i],s:s,s:s,s:b,s:i,s:s,s:s,s:i,s:i,s:i}", "id", 7,
-                            "messages", "role", "user", "content", "Hello", "stop", "a", "b", "stop_token_ids", 3, 99,
-                            "prefill", "off", "drafts", "off", "return_kept", 1, "priority", -4, "tenant", "t", "model",
-                            "m", "ttft_deadline_ms", 250, "logprobs", -1, "colour", 3);
+    json_t *row =
+        json_pack("{s:i,s:[{s:s,s:s}],s:[s,s],s:[i,i],s:s,s:s,s:b,s:i,s:s,s:s,s:i,s:i,s:s,s:s,s:i}", "id", 7,
+                  "messages", "role", "user", "content", "Hello", "stop", "a", "b", "stop_token_ids", 3, 99, "prefill",
+                  "off", "drafts", "off", "return_kept", 1, "priority", -4, "tenant", "t", "model", "m",
+                  "ttft_deadline_ms", 250, "logprobs", -1, "task", "needle", "answer", "4821", "colour", 3);
     const char *unknown = NULL;
     ck_assert_msg(request_spec_from_json(&spec, row, &unknown) == STATUS_OK, "%s", status_message());
     ck_assert_str_eq(unknown, "colour");

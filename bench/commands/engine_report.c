@@ -51,19 +51,26 @@ static void engine_print_row(const struct engine_run *run, const struct measurem
     fflush(stdout);
 }
 
+static void add_work(json_t *row, const struct engine_run *run, const struct measurement *m, const struct contender *c)
+{
+    json_object_set_new(row, "gflops", json_real(c->gflop / m->seconds));
+    json_object_set_new(row, "gbytes_per_s", json_real(c->gbytes / m->seconds));
+    json_object_set_new(row, "linear_gflop", json_real(run->work.linear_gflop));
+    json_object_set_new(row, "attention_gflop", json_real(run->work.attention_gflop));
+    json_object_set_new(row, "gbytes", json_real(run->work.gbytes));
+    bench_add_share(row, m);
+}
+
 json_t *engine_add_row(struct engine_bench *b, const struct engine_run *run, const struct measurement *m,
                        const struct rounds_readings *readings, const struct contender *c)
 {
     double rss_mb = engine_peak_rss_mb(b), tokens = (double)run->batch * run->tokens;
     engine_print_row(run, m, readings, c, rss_mb);
-    json_t *row = json_pack("{s:s,s:i,s:i,s:i,s:f,s:f,s:f,s:f,s:f,s:f,s:i}", "phase", run->phase, "tokens", run->tokens,
-                            "batch", run->batch, "context", run->context, "tokens_per_s", tokens / m->seconds, "ms",
-                            1000 * m->seconds, "spread", m->spread, "gflops", c->gflop / m->seconds, "gbytes_per_s",
-                            c->gbytes / m->seconds, "peak_rss_mb", rss_mb, "rounds", (int)b->flags->rounds);
-    json_object_set_new(row, "linear_gflop", json_real(run->work.linear_gflop));
-    json_object_set_new(row, "attention_gflop", json_real(run->work.attention_gflop));
-    json_object_set_new(row, "gbytes", json_real(run->work.gbytes));
-    bench_add_share(row, m);
+    json_t *row =
+        json_pack("{s:s,s:i,s:i,s:i,s:f,s:f,s:f,s:f,s:i}", "phase", run->phase, "tokens", run->tokens, "batch",
+                  run->batch, "context", run->context, "tokens_per_s", tokens / m->seconds, "ms", 1000 * m->seconds,
+                  "spread", m->spread, "peak_rss_mb", rss_mb, "rounds", (int)b->flags->rounds);
+    if (c->gflop > 0) add_work(row, run, m, c);
     json_object_set_new(row, "backend", json_string(model_backend(engine_model(b->engine))));
     json_object_set_new(row, "dtype", json_string(b->dtype));
     json_object_set_new(row, "kv_dtype", json_string(b->kv_dtype));

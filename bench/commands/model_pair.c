@@ -49,6 +49,9 @@ static void pair_on_scored(void *arg, const struct score_result *result)
     p->pending--;
     prompt->score_us = result->score_us;
     if (result->evidence) prompt->evidence = *result->evidence;
+    prompt->n_look_ahead = result->n_look_ahead;
+    if (prompt->look_ahead && result->n_look_ahead)
+        memcpy(prompt->look_ahead, result->look_ahead, (size_t)result->n_look_ahead * sizeof *prompt->look_ahead);
     if (result->error)
         snprintf(p->error, sizeof p->error, "%s", result->error);
     else

@@ -32,8 +32,11 @@ struct model_pair_prompt {
     const struct token_range *pinned; // [n_pinned] kept beyond the budget; borrowed
     int n_pinned;
     float *importance; // the caller's, [n]
-    struct evidence evidence;
-    int64_t score_us; // until the result, since the call
+    int32_t
+        *look_ahead; // the caller's, [prefill->look_ahead]: the greedy answer, without an end of text; NULL: not wanted
+    int n_look_ahead;
+    struct evidence evidence; // `ended`: the answer ends there
+    int64_t score_us;         // until the result, since the call
 };
 
 // Scores the prompts with the speculator, or with the main model.

@@ -15,6 +15,8 @@ static struct quality_flags o;
 static const struct option options[] = {
     {.name = "task", .type = OPTION_CHOICE, .value = &o.task, .default_text = "needle", .choices = TASK_NAMES "|all|ttft",
      .help = "right answers in one class of documents, or in all; ttft: time to first token with random weights"},
+    {.name = "form", .type = OPTION_CHOICE, .value = &o.form, .default_text = "plain", .choices = "plain|chat",
+     .help = "answers: plain prompts, or ChatML prompts, whose instructions and last turn are kept no more than other text"},
     {.name = "-Models"},
     {.name = "main", .type = OPTION_STRING, .value = &o.main, .default_text = "deploy/demo-model/main",
      .help = "answers: directory of the main model"},

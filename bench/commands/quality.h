@@ -16,8 +16,8 @@
 #include "speculator/select.h"
 
 struct quality_flags {
-    char *task, *main, *spec, *shape, *spec_shape, *backend, *dtype, *prompt_tokens, *policies, *keep_rates, *qualities,
-        *look_aheads, *chunk_tokens, *report;
+    char *task, *form, *main, *spec, *shape, *spec_shape, *backend, *dtype, *prompt_tokens, *policies, *keep_rates,
+        *qualities, *look_aheads, *chunk_tokens, *report;
     int64_t threads, token_budget, max_seqs, documents, first, seed, pool_window, tail_tokens, rounds;
     bool paper_exact, json;
 };

@@ -78,6 +78,7 @@ static enum status group_make_documents(struct group *g)
 {
     for (int i = 0; i < g->n; i++) {
         const struct task_request request = {.task = g->table->task,
+                                             .chat = strcmp(g->q->flags->form, "chat") == 0,
                                              .tokens = g->table->tokens,
                                              .seed = (uint64_t)g->q->flags->seed,
                                              .number = (uint64_t)(g->first + i),
@@ -88,6 +89,7 @@ static enum status group_make_documents(struct group *g)
             .n = g->documents[i].n,
             .tail_tokens = quality_tail_tokens(g->q, g->documents[i].n),
             .importance = mem_alloc_array((size_t)g->documents[i].n, sizeof(float)),
+            .look_ahead = mem_alloc_array(LOOK_AHEAD_MAX, sizeof(int32_t)),
         };
     }
     return STATUS_OK;
@@ -154,6 +156,23 @@ static void group_add_line(struct group *g, struct task_line *line)
         }
 }
 
+static bool answer_is_right(const int32_t *answer, int n, bool stopped, const struct task_question *q)
+{
+    return stopped && n == q->n_answer - 1 && memcmp(answer, q->answer_ids, (size_t)n * sizeof *answer) == 0;
+}
+
+// The oracle's look-ahead is the answer to the whole prompt: it is not computed a second time.
+static void group_count_whole(struct group *g, struct task_cell *cell)
+{
+    for (int i = 0; i < g->n; i++) {
+        const struct model_pair_prompt *p = &g->prompts[i];
+        cell->right +=
+            answer_is_right(p->look_ahead, p->n_look_ahead, p->evidence.ended > 0, &g->documents[i].questions[0]);
+    }
+    cell->rate += g->n;
+    cell->kept += g->n;
+}
+
 // Lines with the same policy and look-ahead are adjacent and share the scores.
 static enum status group_add_lines(struct group *g)
 {
@@ -162,16 +181,12 @@ static enum status group_add_lines(struct group *g)
         bool scored = l && line_is_importance(line) == line_is_importance(&line[-1]) &&
                       (line_is_importance(line) || line->policy == line[-1].policy) &&
                       line[-1].look_ahead == line->look_ahead;
+        if (line->policy == EVERYTHING && g->q->policy[QUALITY_ORACLE]) continue;
         if (line->policy != EVERYTHING && !scored) TRY(group_score(g, line));
+        if (line->policy == QUALITY_ORACLE && !scored) group_count_whole(g, g->table->lines[0].cells);
         group_add_line(g, line);
     }
     return STATUS_OK;
-}
-
-static bool answer_is_right(const struct model_pair_request *r, const struct task_question *q)
-{
-    return r->stopped && r->n_answer == q->n_answer - 1 &&
-           memcmp(r->answer, q->answer_ids, (size_t)r->n_answer * sizeof *r->answer) == 0;
 }
 
 static void group_count(struct group *g)
@@ -179,7 +194,9 @@ static void group_count(struct group *g)
     g->table->documents += g->n;
     for (int r = 0; r < g->n_requests; r++) {
         const struct task_document *document = &g->documents[g->purposes[r].document];
-        g->purposes[r].cell->right += answer_is_right(&g->requests[r], &document->questions[0]);
+        const struct model_pair_request *request = &g->requests[r];
+        g->purposes[r].cell->right +=
+            answer_is_right(request->answer, request->n_answer, request->stopped, &document->questions[0]);
     }
 }
 
@@ -198,6 +215,7 @@ static enum status group_run(struct quality *q, struct task_table *table, int fi
     }
     for (int i = 0; i < n; i++) {
         free(g.prompts[i].importance);
+        free(g.prompts[i].look_ahead);
         task_document_free(&g.documents[i]);
     }
     free(g.requests);
@@ -266,16 +284,16 @@ static json_t *cell_row(const struct quality *q, const struct task_table *t, con
     const struct task_cell *cell = &line->cells[k];
     const double n = t->documents;
     char *name = line_name(line);
-    json_t *row =
-        json_pack("{s:s,s:o,s:s,s:s,s:o,s:o,s:b,s:o,s:f,s:f,s:f,s:i}", "task", task_name(t->task), "tokens",
-                  t->tokens ? json_integer(t->tokens) : json_null(), "policy", line_policy(line), "name", name,
-                  "look_ahead", line_is_importance(line) ? json_integer(line->look_ahead) : json_null(), "chunk_tokens",
-                  line->policy == EVERYTHING                ? json_null()
-                  : line->chunk_tokens == CHUNK_TOKENS_AUTO ? json_string("auto")
-                                                            : json_integer(line->chunk_tokens),
-                  "paper_exact", q->flags->paper_exact, "quality",
-                  line->policy == CONTRACT ? json_real(q->qualities[k]) : json_null(), "keep_rate", cell->rate / n,
-                  "kept_ratio", cell->kept / n, "score", cell->right / n, "documents", t->documents);
+    json_t *row = json_pack(
+        "{s:s,s:s,s:o,s:s,s:s,s:o,s:o,s:b,s:o,s:f,s:f,s:f,s:i}", "task", task_name(t->task), "form", q->flags->form,
+        "tokens", t->tokens ? json_integer(t->tokens) : json_null(), "policy", line_policy(line), "name", name,
+        "look_ahead", line_is_importance(line) ? json_integer(line->look_ahead) : json_null(), "chunk_tokens",
+        line->policy == EVERYTHING                ? json_null()
+        : line->chunk_tokens == CHUNK_TOKENS_AUTO ? json_string("auto")
+                                                  : json_integer(line->chunk_tokens),
+        "paper_exact", q->flags->paper_exact, "quality",
+        line->policy == CONTRACT ? json_real(q->qualities[k]) : json_null(), "keep_rate", cell->rate / n, "kept_ratio",
+        cell->kept / n, "score", cell->right / n, "documents", t->documents);
     free(name);
     return row;
 }

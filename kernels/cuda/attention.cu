@@ -15,8 +15,8 @@
 // so two blocks fit on a multiprocessor (also on A100), and the copies and exponentials of one overlap with the mma of
 // the other. D = 256 has twice as many sums: 8 warps of 16 row-heads, one block.
 //
-// Expected, not measured: 60 to 70 % of the peak of mma.sync, which FlashAttention-2 reaches with the same shape. More
-// on Hopper needs wgmma.
+// Expected, not measured: 60 to 70 % of the peak of mma.sync, which FlashAttention-2 reaches with the same shape. Hopper
+// has its own kernel for heads of 64 and 128 dims, attention_wgmma.cu.
 //
 // A row's result does not depend on its tile: entries are processed from 0 in the same steps of 64, weights do not
 // depend on which integer M is (see backend.h), and steps whose entries a row does not attend to add exact zeros.
@@ -455,9 +455,14 @@ cudaError_t launch_attention(cudaStream_t stream, const struct kv_cache *kv, con
 {
     int d = kv->head_size;
     uint16_t *to = static_cast<uint16_t *>(out);
-    cudaError_t error = cudaSuccess;
+    int device = 0, major = 0;
+    cudaError_t error = cudaGetDevice(&device);
+    if (error == cudaSuccess) error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    if (error != cudaSuccess) return error;
     if (batch->n_tiles > 0)
-        error = d <= 16    ? launch_head_size<16>(stream, kv, batch, layer, to, out_stride, qkv, n_heads)
+        error = geometry_wgmma(major, kv)
+                    ? launch_attention_wgmma(stream, kv, batch, layer, out, out_stride, qkv, n_heads, partials)
+                : d <= 16  ? launch_head_size<16>(stream, kv, batch, layer, to, out_stride, qkv, n_heads)
                 : d <= 32  ? launch_head_size<32>(stream, kv, batch, layer, to, out_stride, qkv, n_heads)
                 : d <= 64  ? launch_head_size<64>(stream, kv, batch, layer, to, out_stride, qkv, n_heads)
                 : d <= 128 ? launch_head_size<128>(stream, kv, batch, layer, to, out_stride, qkv, n_heads)

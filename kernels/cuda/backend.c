@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "kernels/check.h"
 #include "kernels/comm.h"
+#include "kernels/cuda/geometry.h"
 #include "kernels/cuda/schedule.h"
 
 enum { HEAD_SIZE_MAX = 256 };
@@ -194,6 +195,11 @@ static cudaError_t batch_upload(struct cuda *cuda, const struct ragged_batch *ba
 {
     struct schedule_options options = {.group = cuda->shape.n_heads / cuda->shape.n_kv_heads,
                                        .padding_block = cuda->shape.n_kv_blocks};
+    if (geometry_wgmma(cuda->properties.major, &cuda->kv)) {
+        options.max_spans = memory_tile_spans(&cuda->shape);
+        options.n_kv_heads = cuda->shape.n_kv_heads;
+        options.multiprocessors = cuda->properties.multiProcessorCount;
+    }
     cuda->capturable = graphs_begin(cuda->graphs, batch, &options);
     if (!cuda->capturable) options.first_rows = overlap_first_rows(cuda, batch);
     cuda->batch = *batch;

@@ -47,6 +47,7 @@ struct nccl_comm {
     int device;
     ncclUniqueId id;
     size_t largest_sum; // in floats
+    int max_blocks;     // of a collective; 0: NCCL decides
     pthread_t thread;
     // Of the wait of the pass thread: when it takes too long, and the limit. 0: no wait with a limit.
     atomic_int_least64_t deadline_us;
@@ -152,6 +153,7 @@ static enum status thread_open(struct nccl_comm *n, ncclComm_t *nccl_p)
 {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 1;
+    if (n->max_blocks) config.maxCTAs = n->max_blocks;
     ncclComm_t nccl;
     TRY(cuda_status(cudaSetDevice(n->device), CONNECTING_GPUS));
     TRY(nccl_status(n, NULL, ncclCommInitRankConfig(&nccl, n->base.size, n->id, n->base.rank, &config),
@@ -412,7 +414,8 @@ enum status cuda_comm_open(struct backend *b, struct comm *host, struct comm **c
                             .cuda = cuda,
                             .device = cuda->device,
                             .id = id,
-                            .largest_sum = largest_sum(&cuda->shape, host->size)};
+                            .largest_sum = largest_sum(&cuda->shape, host->size),
+                            .max_blocks = overlap_is_possible(&cuda->shape) ? overlap_sum_blocks(cuda) : 0};
     pthread_mutex_init(&n->lock, NULL);
     monotonic_cond_init(&n->changed);
     TRY(nccl_connect(n));

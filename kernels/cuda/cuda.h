@@ -134,6 +134,19 @@ enum status cuda_tune(struct backend *b);
 
 // ---- overlap.c ----
 
+// Whether passes of this shape may run as micro-batches.
+static inline bool overlap_is_possible(const struct backend_shape *shape)
+{
+    return shape->overlap_rows && 2 * (int64_t)shape->overlap_rows <= shape->max_rows;
+}
+
+// Thread blocks, and so multiprocessors, that a sum over ranks uses at most if passes run as micro-batches: 16 of 132.
+static inline int overlap_sum_blocks(const struct cuda *cuda)
+{
+    const int eighth = cuda->properties.multiProcessorCount / 8;
+    return eighth > 1 ? eighth : 1;
+}
+
 enum status overlap_open(struct cuda *cuda);
 void overlap_close(struct cuda *cuda);
 // Rows of the first micro-batch, or 0 if the batch runs as a whole. The same on all ranks.

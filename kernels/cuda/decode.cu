@@ -3,15 +3,17 @@
 // the kernel is bound by reading K and V. Entries are divided into splits, each with its own thread block, so that a
 // single sequence fills the device (flash decoding); the partial results of a row are then combined in order. The warps
 // of a block take the KV blocks of a split in turn; V of a block and K of the next are loaded while K is multiplied.
-// Two thread blocks fit on a multiprocessor (three for FP8, whose entries are half as long), with about 60 KB in
-// flight, where latency times bandwidth needs 30. The data in flight is in registers, so more blocks would spill.
+// Two thread blocks fit on a multiprocessor (three for FP8, whose entries are half as long), with at most 64 KB in
+// flight, where latency times bandwidth needs 36. The data in flight is in registers, so more blocks would spill. A
+// block begins by bringing the first PREFETCHED turns of its warps into the L2 cache, half of a split of 256 entries
+// of 128 dims: while it reads q, or waits for the kernel before, which may still write the newest entry.
 //
 // How a row's entries are split depends only on their number, and all sums have a fixed order. Thread blocks of splits
 // that a row does not have end at once: a captured pass is launched with the largest number of splits it may need.
-#include "kernels/cuda/device.h"
+#include "kernels/cuda/dependent.h"
 #include "kernels/cuda/scores.h"
 
-enum { WARPS = 4, HEAD_MAX = 256 };
+enum { WARPS = 4, HEAD_MAX = 256, PREFETCHED = 2 };
 
 // The largest heads have too many sums for one warp: two warps process a KV block, each for half of the dims of V.
 template <int DP> struct warp_dims {
@@ -50,7 +52,7 @@ static __device__ __forceinline__ void load_value_scales(float scale[4], const f
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         int e = entry + value_entry(i);
-        scale[i] = e < end ? __ldg(block + value_entry(i)) : 0;
+        scale[i] = e < end ? block[value_entry(i)] : 0;
     }
 }
 
@@ -148,17 +150,40 @@ template <int DP> static __device__ __forceinline__ void store_results(warp_resu
     }
 }
 
+// Brings K or V of a block and head into the L2 cache.
+template <bool FP8> static __device__ __forceinline__ void prefetch_block(const kv_cache *kv, int64_t at)
+{
+    const int bytes = KV_BLOCK_TOKENS * kv->head_size * (FP8 ? 1 : 2);
+    for (int i = (int)threadIdx.x % WARP * 128; i < bytes; i += WARP * 128)
+        prefetch_line(block_data<FP8>(kv, at) + i);
+}
+
 // Grid: splits x chunks of heads x single rows; shared memory: q and warp_results.
 template <int DP, bool FP8>
 static __global__ void __launch_bounds__(WARPS *WARP, FP8 &&DP <= 128 ? 3 : 2)
     attend_split_kernel(kv_cache kv, device_batch batch, int layer, const float *qkv, int n_heads, float *partials)
 {
+    dependents_start();
     int d = kv.head_size, row = batch.single_row[blockIdx.z], s = batch.row_seq[row], n = batch.kv_len[s] + 1;
     int split_entries = geometry_split_entries(n);
     int64_t begin = (int64_t)blockIdx.x * split_entries;
-    if (begin >= n) return; // the whole block
+    if (begin >= n) { // the whole block
+        dependency_wait();
+        return;
+    }
     int end = (int)min(begin + split_entries, (int64_t)n);
     score_heads heads = score_heads_of((int)blockIdx.y, n_heads, kv.n_kv_heads);
+    const int32_t *table = batch.block_table + (int64_t)s * batch.max_blocks;
+    const int warp = (int)threadIdx.x / WARP, turns = warp_dims<DP>::TURNS, last = (end - 1) / KV_BLOCK_TOKENS;
+    const int64_t zero = geometry_kv_at(&kv, layer, 0, false, heads.kv_head); // index of block 0
+    const int block_size = 2 * kv.n_kv_heads * KV_BLOCK_TOKENS, values_at = block_size / 2;
+    int i = (int)begin / KV_BLOCK_TOKENS + warp / warp_dims<DP>::COUNT;
+    for (int ahead = i; ahead <= min(i + (PREFETCHED - 1) * turns, last); ahead += turns) {
+        const int64_t at = zero + (int64_t)__ldg(table + ahead) * block_size;
+        prefetch_block<FP8>(&kv, at);
+        prefetch_block<FP8>(&kv, at + values_at);
+    }
+    dependency_wait();
 
     DYNAMIC_SHARED(unsigned char, shared);
     uint16_t *q = reinterpret_cast<uint16_t *>(shared);
@@ -178,17 +203,12 @@ static __global__ void __launch_bounds__(WARPS *WARP, FP8 &&DP <= 128 ? 3 : 2)
             for (int k = 0; k < 4; k++)
                 state.out[p][i][k] = 0;
 
-    const int32_t *table = batch.block_table + (int64_t)s * batch.max_blocks;
-    const int warp = (int)threadIdx.x / WARP, turns = warp_dims<DP>::TURNS, last = (end - 1) / KV_BLOCK_TOKENS;
     const int first_dim = warp % warp_dims<DP>::COUNT * warp_dims<DP>::DIMS;
-    int i = (int)begin / KV_BLOCK_TOKENS + warp / warp_dims<DP>::COUNT;
     const float scale = score_scale(d);
     // K of the next block is loaded before V of this block is used. The largest heads lack registers for this, and for
     // all of K at once.
     typedef score_keys<DP, FP8> keys_part;
     const bool ahead = keys_part::PARTS == 1;
-    const int64_t zero = geometry_kv_at(&kv, layer, 0, false, heads.kv_head); // index of block 0
-    const int block_size = 2 * kv.n_kv_heads * KV_BLOCK_TOKENS, values_at = block_size / 2;
     int64_t at = zero, next = zero;
     keys_part keys;
     if (i <= last) {
@@ -254,7 +274,9 @@ static __global__ void __launch_bounds__(WARPS *WARP)
 {
     __shared__ float weight[SPLITS_MAX], warp_largest[WARPS], warp_total[WARPS];
     __shared__ float sums[WARPS][HEAD_MAX];
+    dependents_start();
     int row = batch.single_row[blockIdx.y], n = batch.kv_len[batch.row_seq[row]] + 1, splits = geometry_splits(n);
+    dependency_wait();
     int thread = (int)threadIdx.x, warp = thread / WARP, lane = thread % WARP;
     int64_t at = geometry_partial_at((int)blockIdx.y, (int)blockIdx.x, 0, n_heads, batch.max_splits);
 
@@ -275,7 +297,7 @@ static __global__ void __launch_bounds__(WARPS *WARP)
         float4 acc = make_float4(0, 0, 0, 0);
 #pragma unroll 4
         for (int i = warp; i < splits; i += WARPS) {
-            float4 x = __ldg(reinterpret_cast<const float4 *>(outs + (int64_t)i * d + dim));
+            float4 x = *reinterpret_cast<const float4 *>(outs + (int64_t)i * d + dim);
             acc.x += weight[i] * x.x, acc.y += weight[i] * x.y;
             acc.z += weight[i] * x.z, acc.w += weight[i] * x.w;
         }
@@ -298,8 +320,8 @@ static cudaError_t launch_splits(cudaStream_t stream, const kv_cache *kv, const 
 {
     dim3 grid((unsigned)batch->max_splits, (unsigned)score_chunks(n_heads, kv->n_kv_heads), (unsigned)batch->n_single);
     size_t shared = score_q<DP>::BYTES + sizeof(warp_results<DP>);
-    return CUDA_LAUNCH((attend_split_kernel<DP, FP8>), grid, WARPS * WARP, shared, stream, *kv, *batch, layer, qkv,
-                       n_heads, partials);
+    return CUDA_LAUNCH_EARLY((attend_split_kernel<DP, FP8>), grid, WARPS * WARP, shared, stream, *kv, *batch, layer,
+                             qkv, n_heads, partials);
 }
 
 template <int DP>
@@ -320,6 +342,6 @@ cudaError_t launch_attention_single(cudaStream_t stream, const struct kv_cache *
                                    : launch_head_size<256>(stream, kv, batch, layer, qkv, n_heads, partials);
     if (error != cudaSuccess) return error;
     dim3 grid((unsigned)n_heads, (unsigned)batch->n_single);
-    return CUDA_LAUNCH(combine_kernel, grid, WARPS * WARP, 0, stream, *batch, static_cast<uint16_t *>(out), out_stride,
-                       n_heads, d, static_cast<const float *>(partials));
+    return CUDA_LAUNCH_EARLY(combine_kernel, grid, WARPS * WARP, 0, stream, *batch, static_cast<uint16_t *>(out),
+                             out_stride, n_heads, d, static_cast<const float *>(partials));
 }

@@ -14,9 +14,16 @@
 #include <cuda_fp8.h>
 #include <cuda_runtime.h>
 
-// The launch's dynamic shared memory as `type *name`.
+// Whether the code is compiled for a GPU with the instructions of kernels/cuda/hopper.h.
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#define HOPPER true
+#else
+#define HOPPER false
+#endif
+
+// The launch's dynamic shared memory as `type *name`, aligned as wgmma requires.
 #define DYNAMIC_SHARED(type, name)                                                                                     \
-    extern __shared__ __align__(128) unsigned char cuda_dynamic_shared[];                                              \
+    extern __shared__ __align__(1024) unsigned char cuda_dynamic_shared[];                                             \
     type *const name = reinterpret_cast<type *>(cuda_dynamic_shared)
 
 template <typename T> struct cuda_as {

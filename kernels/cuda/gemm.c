@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gemms by cuBLASLt. Its matrices are column-major: read that way, out[rows, N] = x[rows, K] W[N, K]^T is out^T = W x^T
-// with W transposed, the operand order of its fastest algorithms. Sums are f32.
+// Gemms of up to GEMV_ROWS rows by gemv.cu, larger ones by cuBLASLt. Its matrices are column-major: read that way,
+// out[rows, N] = x[rows, K] W[N, K]^T is out^T = W x^T with W transposed, the operand order of its fastest algorithms.
+// Sums are f32.
 //
 // Where cuBLASLt supports the epilogue (adding to out, bias, scales), it applies it. Else the gemm writes f32 to
-// scratch memory and a kernel of this backend applies the epilogue, in chunks of rows that bound the scratch.
+// scratch memory and a kernel of this backend applies the epilogue, in chunks of rows that bound the scratch. SwiGLU
+// reads bf16 from there, half the bytes: its input is as wide as two results.
 //
 // FP8 weights have a scale for each output, and the rows that they multiply one for each row; or, block-scaled, a scale
 // for each block of 128 x 128 elements, and each row one for 128 values of K. Where the library has no FP8 algorithm
@@ -61,6 +63,7 @@ struct gemm {
     struct timer timer;
     struct problem *problems;
     int n_problems, capacity;
+    bool tuned;
 
     struct memory_gemm_need need;
     struct memory_gemm memory; // of the pointers below
@@ -275,6 +278,15 @@ static enum known algorithm_select(struct gemm *g, struct problem *problem, int 
     return GUESSED;
 }
 
+// In a micro-batch the gemm leaves multiprocessors to the sums of the other one: the library's gemms run one block on
+// each for their whole time, and blocks of NCCL do not fit beside them.
+static cublasStatus_t description_leave(const struct cuda *cuda, struct description *d)
+{
+    const int32_t count = cuda->properties.multiProcessorCount - overlap_sum_blocks(cuda);
+    if (cuda->micro_batch != ALL_ROWS) SET(CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, count);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
 // Runs a gemm. CUBLAS_STATUS_NOT_SUPPORTED: the library has no algorithm for it, and nothing was done.
 static cublasStatus_t gemm_try(struct cuda *cuda, const struct gemm_call *call, int rows)
 {
@@ -286,6 +298,7 @@ static cublasStatus_t gemm_try(struct cuda *cuda, const struct gemm_call *call, 
     if (problem->bucket[bucket].known == UNKNOWN) problem->bucket[bucket].known = algorithm_select(g, problem, bucket);
     if (problem->bucket[bucket].known == NONE) return CUBLAS_STATUS_NOT_SUPPORTED;
     cublasStatus_t status = description_make(call, &problem->key, rows, &d);
+    if (status == CUBLAS_STATUS_SUCCESS) status = description_leave(cuda, &d);
     if (status == CUBLAS_STATUS_SUCCESS) status = gemm_multiply(cuda, g, call, &d, &problem->bucket[bucket].algo);
     if (status != CUBLAS_STATUS_NOT_SUPPORTED && status != CUBLAS_STATUS_INVALID_VALUE) return status;
     // The algorithm was selected for the largest number of rows of the bucket and should support fewer. If it does not,
@@ -308,7 +321,8 @@ struct linear {
 // Rows [first, first + n) of a step whose results go to scratch memory.
 struct chunk {
     int first, n;
-    const float *row_scale, *column_scale; // to be applied to the results
+    bool bf16;                             // type of the results, else f32
+    const float *row_scale, *column_scale; // to be applied to the results, in f32
 };
 
 // Rows per chunk, as the memory for results allows.
@@ -322,8 +336,11 @@ static int chunk_rows(const struct gemm *g, int n)
 static struct gemm_call chunk_call(const struct gemm *g, const struct linear *l)
 {
     const int n = cuda_stride(l->w->rows), chunk = chunk_rows(g, n);
-    return (struct gemm_call){
-        .w = l->w, .out = g->results, .out_stride = n, .max_rows = l->x->max_rows < chunk ? l->x->max_rows : chunk};
+    return (struct gemm_call){.w = l->w,
+                              .out = g->results,
+                              .out_stride = n,
+                              .out_bf16 = l->mode == LINEAR_SWIGLU,
+                              .max_rows = l->x->max_rows < chunk ? l->x->max_rows : chunk};
 }
 
 // Applies the epilogue to a chunk.
@@ -339,7 +356,7 @@ static enum status chunk_finish(struct cuda *cuda, const struct linear *l, const
         error = launch_epilogue(cuda->stream, results, stride, false, false, results, stride, c->row_scale,
                                 c->column_scale, NULL, c->n, n);
     if (swiglu && error == cudaSuccess)
-        error = launch_swiglu(cuda->stream, out, l->out->stride, results, stride, c->n, n / 2);
+        error = launch_swiglu(cuda->stream, out, l->out->stride, results, !c->bf16, stride, c->n, n / 2);
     if (!swiglu)
         error = launch_epilogue(cuda->stream, out, l->out->stride, bf16, l->mode == LINEAR_ADD, results, stride,
                                 c->row_scale, c->column_scale, bias, c->n, n);
@@ -351,6 +368,7 @@ static enum status chunk_bf16(struct cuda *cuda, const struct linear *l, struct 
     struct gemm_call call = chunk_call(cuda->gemm, l);
     const struct gemm_key key = call_key(&call);
     call.x = cuda_rows(cuda, l->x, c->first);
+    c->bf16 = call.out_bf16;
     return library_status(gemm_try(cuda, &call, c->n), &key, c->n);
 }
 
@@ -368,6 +386,7 @@ static enum status chunk_dequantised(struct cuda *cuda, const struct linear *l, 
         call.part_rows = (int)n;
         call.x = cuda_rows(cuda, l->x, c->first);
         call.out = g->results + first;
+        call.out_bf16 = false;
         const cudaError_t error = launch_dequantise(cuda->stream, g->dequantised, w->data, w->stride, w->scale,
                                                     w->block_scaled ? cuda_block_stride(w->columns) : 0, first, (int)n);
         if (error != cudaSuccess) return cuda_status(error, "a weight to bf16");
@@ -395,9 +414,11 @@ static cublasStatus_t chunk_try_rows(struct cuda *cuda, const struct linear *l, 
     struct gemm_call call = chunk_call(g, l);
     call.x = (const char *)g->quantised + (size_t)c->first * (size_t)l->w->stride;
     call.row_scale = g->row_scales + c->first;
+    c->bf16 = call.out_bf16;
     cublasStatus_t status = gemm_try_fp8(cuda, call, c->n);
     if (status != CUBLAS_STATUS_NOT_SUPPORTED) return status;
     call.row_scale = NULL;
+    call.out_bf16 = c->bf16 = false;
     status = gemm_try_fp8(cuda, call, c->n);
     c->row_scale = g->row_scales + c->first;
     c->column_scale = l->w->scale;
@@ -423,6 +444,7 @@ static cublasStatus_t chunk_try_blocks(struct cuda *cuda, const struct linear *l
     call.max_rows = (call.max_rows + 3) / 4 * 4;
     call.x = g->quantised;
     call.row_scale = g->row_scales;
+    c->bf16 = call.out_bf16;
     *status_p = quantise_blocks(cuda, l, c->first, c->n, padded);
     return *status_p == STATUS_OK ? gemm_try_fp8(cuda, call, padded) : CUBLAS_STATUS_SUCCESS;
 }
@@ -437,6 +459,7 @@ static enum status chunk_fp8(struct cuda *cuda, const struct linear *l, struct c
     if (status != STATUS_OK) return status;
     if (tried != CUBLAS_STATUS_NOT_SUPPORTED) return library_status(tried, &key, c->n);
     c->row_scale = c->column_scale = NULL;
+    c->bf16 = false;
     return chunk_dequantised(cuda, l, c);
 }
 
@@ -461,9 +484,9 @@ static bool linear_is_direct(const struct linear *l)
     return !l->bias && l->w->rows % 16 == 0 && !(l->w->block_scaled && l->rows % 4);
 }
 
-static cublasStatus_t linear_try_direct(struct cuda *cuda, const struct linear *l)
+static struct gemm_call direct_call(const struct cuda *cuda, const struct linear *l)
 {
-    struct gemm *g = cuda->gemm;
+    const struct gemm *g = cuda->gemm;
     const bool fp8 = l->w->dtype == DTYPE_FP8;
     struct gemm_call call = {.w = l->w,
                              .x = fp8 ? g->quantised : cuda_rows(cuda, l->x, 0),
@@ -475,7 +498,13 @@ static cublasStatus_t linear_try_direct(struct cuda *cuda, const struct linear *
                              .bias = l->bias ? l->bias->data : NULL};
     call.max_rows = l->x->max_rows < l->out->max_rows ? l->x->max_rows : l->out->max_rows;
     if (l->w->block_scaled) call.max_rows = call.max_rows / 4 * 4; // rows of `out` behind the step's must not change
-    return fp8 ? gemm_try_fp8(cuda, call, l->rows) : gemm_try(cuda, &call, l->rows);
+    return call;
+}
+
+static cublasStatus_t linear_try_direct(struct cuda *cuda, const struct linear *l)
+{
+    const struct gemm_call call = direct_call(cuda, l);
+    return l->w->dtype == DTYPE_FP8 ? gemm_try_fp8(cuda, call, l->rows) : gemm_try(cuda, &call, l->rows);
 }
 
 // Quantises all rows of a step with an FP8 weight. Those of block-scaled weights are quantised again for each chunk,
@@ -489,8 +518,68 @@ static enum status linear_quantise(struct cuda *cuda, const struct linear *l)
                        "rows to fp8");
 }
 
+// ---- few rows -------------------------------------------------------------------------------------------------------
+
+static enum gemv_mode gemv_mode(const struct linear *l)
+{
+    if (l->mode == LINEAR_SWIGLU) return GEMV_SWIGLU;
+    if (l->out->kind == TENSOR_ACTIVATION) return GEMV_BF16;
+    return l->mode == LINEAR_ADD ? GEMV_ADD : GEMV_STORE;
+}
+
+static enum status linear_few_rows(struct cuda *cuda, const struct linear *l)
+{
+    const struct gemm *g = cuda->gemm;
+    const bool fp8 = l->w->dtype == DTYPE_FP8;
+    if (fp8) TRY(linear_quantise(cuda, l));
+    const struct gemv gemv = {.w = l->w->data,
+                              .x = fp8 ? g->quantised : cuda_rows(cuda, l->x, 0),
+                              .row_scale = fp8 ? g->row_scales : NULL,
+                              .column_scale = l->w->scale,
+                              .bias = l->bias ? l->bias->data : NULL,
+                              .out = cuda_rows(cuda, l->out, 0),
+                              .n = (int)l->w->rows,
+                              .k = l->w->stride,
+                              .rows = l->rows,
+                              .x_stride = l->x->stride,
+                              .out_stride = l->out->stride,
+                              .fp8 = fp8,
+                              .block_stride = l->w->block_scaled ? cuda_block_stride(l->w->columns) : 0,
+                              .row_scale_stride = l->rows,
+                              .mode = gemv_mode(l)};
+    return cuda_status(launch_gemv(cuda->stream, &gemv, cuda->properties.multiProcessorCount), "gemv");
+}
+
+// Makes the gemm of a step of few rows known to `tune`, for passes of more rows: as the library would run it directly
+// or, if it has no algorithm for that, in chunks.
+static void linear_note(struct cuda *cuda, const struct linear *l)
+{
+    struct gemm *g = cuda->gemm;
+    const bool fp8 = l->w->dtype == DTYPE_FP8, both = fp8 && !l->w->block_scaled;
+    struct linear many = *l;
+    many.rows = l->x->max_rows / 4 * 4;
+    struct gemm_call calls[] = {direct_call(cuda, l), chunk_call(g, l), chunk_call(g, l)};
+    if (fp8) calls[1].row_scale = g->row_scales;
+    if (fp8) calls[2].out_bf16 = false; // the epilogue applies the scales
+    for (int i = linear_is_direct(&many) ? 0 : 1; i < (both ? 3 : 2); i++) {
+        calls[i].x = fp8 ? g->quantised : cuda_rows(cuda, l->x, 0);
+        calls[i].fast = both && cuda->shape.fp8_fast_accum;
+        struct problem *problem = problem_of(g, &calls[i]);
+        const int largest = bucket_of(problem->max_rows);
+        if (problem->bucket[largest].known == UNKNOWN)
+            problem->bucket[largest].known = algorithm_select(g, problem, largest);
+        if (problem->bucket[largest].known != NONE) return;
+    }
+}
+
+// ---- any number of rows ---------------------------------------------------------------------------------------------
+
 static enum status gemm_linear(struct cuda *cuda, const struct linear *l)
 {
+    if (l->rows <= GEMV_ROWS) {
+        if (!cuda->gemm->tuned && l->x->max_rows > GEMV_ROWS) linear_note(cuda, l);
+        return linear_few_rows(cuda, l);
+    }
     const bool direct = linear_is_direct(l);
     if (l->w->dtype == DTYPE_FP8 && (direct || !l->w->block_scaled)) {
         enum status status = linear_quantise(cuda, l);
@@ -582,6 +671,7 @@ enum status cuda_tune(struct backend *b)
         struct problem *problem = &g->problems[i];
         const int buckets = bucket_of(problem->max_rows) + 1;
         for (int bucket = buckets - 1; bucket >= 0; bucket--) { // the first one, which warms up, is the largest
+            if (bucket_rows(bucket) <= GEMV_ROWS) break;
             if (problem->bucket[bucket].known != TIMED &&
                 algorithm_find_saved(g, problem, bucket, &problem->bucket[bucket].algo))
                 problem->bucket[bucket].known = TIMED;
@@ -594,6 +684,7 @@ enum status cuda_tune(struct backend *b)
             timed += problem->bucket[bucket].known == TIMED;
         }
     }
+    g->tuned = true;
     algorithms_save(g->saved);
     log_event(LOG_INFO, "gemm_tuned", LOG_FIELD("timed", timed), LOG_FIELD("saved", saved),
               LOG_MS("ms", clock_now_us() - from_us));

@@ -27,6 +27,16 @@ HOST_DEVICE static inline int geometry_splits(int n)
     return (int)(((int64_t)n + entries - 1) / entries);
 }
 
+// Whether prefill attention runs by wgmma (attention_wgmma.cu) on a GPU of compute capability major.x. All rows of a
+// device must use the same kernel, since the two sum in different orders.
+static inline bool geometry_wgmma(int major, const struct kv_cache *kv)
+{
+#ifdef FOREPACK_NO_WGMMA
+    return false;
+#endif
+    return major == 9 && (kv->head_size == 64 || kv->head_size == 128);
+}
+
 // Index of entry 0 of a block in kv_cache.scale, for K (v false) or V of a KV head. In kv_cache.data the entry starts
 // at D times this index.
 HOST_DEVICE static inline int64_t geometry_kv_at(const struct kv_cache *kv, int layer, int block, bool v, int kv_head)

@@ -43,6 +43,7 @@ struct device_batch {
     const int32_t *importance_first;                 // [P+1] where the maxima of each importance row start
     const struct attend_tile *tiles;                 // prefill rows, costliest tiles first
     int n_tiles, first_tiles;                        // all; those of the first micro-batch, which come first
+    int n_spans, first_spans;                        // of these, spans of tiles; the same for the first micro-batch
     const int32_t *single_row;                       // [n_single] rows that are alone in their sequence, ascending
     int n_single, first_single;                      // all; those of the first micro-batch
     int max_splits;          // at least the number of splits of any single row; at most SPLITS_MAX
@@ -55,9 +56,9 @@ cudaError_t launch_embed(cudaStream_t stream, float *out, const void *table, int
 // out bf16 [rows, stride] = x / rms(x) * gain; x f32 [.., n]; row_index NULL: rows 0..rows-1.
 cudaError_t launch_rmsnorm(cudaStream_t stream, void *out, int out_stride, const float *x, const float *gain,
                            float epsilon, const int32_t *row_index, int rows, int n);
-// out bf16 [rows, out_stride] = silu(x[:, 0..n)) * x[:, n..2n); x f32 [rows, x_stride].
-cudaError_t launch_swiglu(cudaStream_t stream, void *out, int out_stride, const float *x, int x_stride, int rows,
-                          int n);
+// out bf16 [rows, out_stride] = silu(x[:, 0..n)) * x[:, n..2n); x f32 or bf16 [rows, x_stride].
+cudaError_t launch_swiglu(cudaStream_t stream, void *out, int out_stride, const void *x, bool x_f32, int x_stride,
+                          int rows, int n);
 // Quantises rows of bf16 or f32 to e4m3 bytes with one scale per row: largest magnitude / 448. A row with a value that
 // is not finite gets the scale NaN.
 cudaError_t launch_quantise_rows(cudaStream_t stream, void *out, int out_stride, float *row_scale, const void *x,
@@ -77,6 +78,26 @@ cudaError_t launch_epilogue(cudaStream_t stream, void *out, int out_stride, bool
                             int x_stride, const float *row_scale, const float *column_scale, const float *bias,
                             int rows, int n);
 
+// A gemm of up to GEMV_ROWS rows: out [rows, N] = x [rows, K] W[N, K]^T, reading W once (gemv.cu). K is padded with
+// zeros to a multiple of 16. Both operands are bf16 or, with fp8, e4m3 bytes with scales: row_scale [rows] and
+// column_scale [N], or block-scaled as launch_quantise_blocks and launch_dequantise define.
+enum gemv_mode {
+    GEMV_STORE,  // out f32 = result + bias
+    GEMV_ADD,    // out f32 += result + bias
+    GEMV_BF16,   // out bf16 = result + bias
+    GEMV_SWIGLU, // out bf16 [rows, N/2], no bias
+};
+struct gemv {
+    const void *w, *x;
+    const float *row_scale, *column_scale, *bias; // bias may be NULL
+    void *out;
+    int n, k, rows, x_stride, out_stride;
+    int fp8, block_stride, row_scale_stride; // block_stride: scales in a row of blocks of W; 0: one for each output
+    enum gemv_mode mode;
+    int unused; // instead of padding: the emulated GPU inspects all bytes of arguments
+};
+cudaError_t launch_gemv(cudaStream_t stream, const struct gemv *gemv, int multiprocessors);
+
 // backend_ops.rope_append. qkv holds the whole batch, as in attention.
 cudaError_t launch_rope_append(cudaStream_t stream, const struct kv_cache *kv, const struct device_batch *batch,
                                int layer, float *qkv, int n_heads, const float *q_gain, const float *k_gain,
@@ -85,6 +106,10 @@ cudaError_t launch_rope_append(cudaStream_t stream, const struct kv_cache *kv, c
 // partials: memory_partials_bytes() of scratch.
 cudaError_t launch_attention(cudaStream_t stream, const struct kv_cache *kv, const struct device_batch *batch,
                              int layer, void *out, int out_stride, const float *qkv, int n_heads, float *partials);
+// The tiles of launch_attention where geometry_wgmma is true (attention_wgmma.cu).
+cudaError_t launch_attention_wgmma(cudaStream_t stream, const struct kv_cache *kv, const struct device_batch *batch,
+                                   int layer, void *out, int out_stride, const float *qkv, int n_heads,
+                                   float *partials);
 // The single rows of launch_attention, which calls it (decode.cu).
 cudaError_t launch_attention_single(cudaStream_t stream, const struct kv_cache *kv, const struct device_batch *batch,
                                     int layer, void *out, int out_stride, const float *qkv, int n_heads,

@@ -7,10 +7,15 @@
 // Prefill attention (sequences with several rows) is divided into row-heads: a row and one of the query heads that
 // share a KV head. Row-head i of a sequence and KV head is row i / group, head i % group of the group. One thread block
 // computes the row-heads [first, first + count) of sequence `seq` for one KV head.
-enum { TILE_ROW_HEADS = 128 };
+//
+// A tile with many entries may be divided into spans of TILE_SPAN entries, each with its own thread block; `span` is
+// the number of one, -1: the whole tile. The first span's results have number `slot` among those of all spans.
+enum { TILE_ROW_HEADS = 128, TILE_SPAN = 2048 };
 struct attend_tile {
-    int32_t seq, first, count;
+    int32_t seq, first, count, span, slot;
 };
+// Spans of all tiles of a pass.
+enum { TILE_SPANS_MAX = 1024 };
 
 // Single rows (one row of a sequence in this pass, as in decode) read their KV entries in splits, each in its own
 // thread block; geometry.h defines their length. It depends only on the row's number of entries, so the result of a row
@@ -20,3 +25,6 @@ enum { SPLIT_ENTRIES = 256, SPLITS_MAX = 128 }; // entries of the shortest split
 // A scale of a block-scaled FP8 matrix covers this many rows and columns; one of a row that the matrix multiplies
 // covers this many columns.
 enum { FP8_BLOCK = 128 };
+
+// Gemms of up to this many rows are computed by gemv.cu, larger ones by cuBLASLt.
+enum { GEMV_ROWS = 8 };

@@ -165,8 +165,8 @@ size_t memory_staging_bytes(const struct backend_shape *shape)
     size_t rows = (size_t)shape->max_rows, seqs = (size_t)shape->max_seqs;
     size_t columns = ((size_t)shape->max_context + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
     size_t group = (size_t)shape->n_heads / (size_t)shape->n_kv_heads;
-    size_t tiles =
-        rows * group / TILE_ROW_HEADS + seqs + 1; // the last tile of a sequence or micro-batch may be partial
+    size_t tiles = rows * group / TILE_ROW_HEADS + seqs + 1 +
+                   TILE_SPANS_MAX; // the last tile of a sequence or micro-batch may be partial
     size_t ints = 3 * rows + 2 * seqs + 1 + seqs * columns + rows + 3 * rows + 1 + seqs;
     return ints * sizeof(int32_t) + tiles * sizeof(struct attend_tile) + rows * sizeof(struct row_sampling) +
            13 * 16; // each of the 13 lists is rounded up
@@ -178,6 +178,12 @@ size_t memory_partials_bytes(int max_single, int max_splits, int n_heads, int he
 {
     const size_t n = (size_t)max_single * (size_t)n_heads * (size_t)max_splits;
     return ((2 * n + 3) / 4 * 4 + n * (size_t)head_size) * sizeof(float);
+}
+
+int memory_tile_spans(const struct backend_shape *shape)
+{
+    const size_t span = (size_t)shape->n_kv_heads * TILE_ROW_HEADS * (size_t)(shape->head_size + 2) * sizeof(float);
+    return (int)smaller(TILE_SPANS_MAX, memory_fixed(shape).partials / span);
 }
 
 // The largest exponent and the sum of weights of every split.

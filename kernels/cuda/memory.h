@@ -72,6 +72,8 @@ int memory_importance_rows(const struct backend_shape *shape);
 // serves many lengths.
 int memory_max_splits(int entries);
 size_t memory_staging_bytes(const struct backend_shape *shape);
+// Spans of tiles whose results fit into the partial results, see TILE_SPANS_MAX.
+int memory_tile_spans(const struct backend_shape *shape);
 size_t memory_partials_bytes(int max_single, int max_splits, int n_heads, int head_size);
 size_t memory_importance_sums_bytes(int rows, int n_heads);
 

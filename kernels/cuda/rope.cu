@@ -2,7 +2,7 @@
 // RoPE at given positions (arXiv 2104.09864), fused with the norms of the heads before it and the write to the paged
 // cache after it, so that q, k and v are read once. A warp processes one head of one row; a lane has dims i, i+1 and
 // their partners i + D/2, i+1 + D/2, so that whole lines are read and written.
-#include "kernels/cuda/device.h"
+#include "kernels/cuda/dependent.h"
 #include "kernels/cuda/geometry.h"
 #include "kernels/cuda/ptx.h"
 
@@ -57,9 +57,14 @@ static __device__ __forceinline__ void normalise(lane_dims *x, const float *gain
         }
 }
 
+// Sine and cosine of the angles of dim_of(j) + k.
+struct lane_angles {
+    float sine[ROUNDS][2], cosine[ROUNDS][2];
+};
+
 // The angle is position times frequency, up to 131071 radians or more, where f32 has steps of 0.008. The product is
 // computed in double, whole turns are subtracted, and the small rest is converted to f32.
-static __device__ __forceinline__ void rotate(lane_dims *x, int position, const float *inv_freq, int half)
+static __device__ __forceinline__ void angles_at(lane_angles *angles, int position, const float *inv_freq, int half)
 {
     const double turns_per_radian = 0.15915494309189533577;
 #pragma unroll
@@ -69,9 +74,18 @@ static __device__ __forceinline__ void rotate(lane_dims *x, int position, const 
             int i = dim_of(j) + k;
             if (i >= half) continue;
             double turns = (double)position * (double)inv_freq[i] * turns_per_radian;
-            float s, c;
-            sincos_of_turn((float)(turns - rint(turns)), &s, &c);
-            float a = x->low[j][k], b = x->high[j][k];
+            sincos_of_turn((float)(turns - rint(turns)), &angles->sine[j][k], &angles->cosine[j][k]);
+        }
+}
+
+static __device__ __forceinline__ void rotate(lane_dims *x, const lane_angles *angles, int half)
+{
+#pragma unroll
+    for (int j = 0; j < ROUNDS; j++)
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            if (dim_of(j) + k >= half) continue;
+            const float s = angles->sine[j][k], c = angles->cosine[j][k], a = x->low[j][k], b = x->high[j][k];
             x->low[j][k] = a * c - b * s;
             x->high[j][k] = b * c + a * s;
         }
@@ -141,8 +155,13 @@ static __global__ void __launch_bounds__(WARPS *WARP)
     rope_append_kernel(kv_cache kv, device_batch batch, int layer, float *qkv, int n_heads, const float *q_gain,
                        const float *k_gain, float epsilon, const float *inv_freq)
 {
+    dependents_start();
     int row = batch.first_row + (int)blockIdx.x, head = (int)blockIdx.y * WARPS + (int)threadIdx.x / WARP;
     int n_kv = kv.n_kv_heads, d = kv.head_size, half = d / 2;
+    // Before the wait: the batch is complete, since the first kernel of a pass does not start early.
+    lane_angles angles;
+    angles_at(&angles, batch.position[row], inv_freq, half);
+    dependency_wait();
     if (head >= n_heads + 2 * n_kv) return; // a whole warp
     float *data = qkv + ((int64_t)row * (n_heads + 2 * n_kv) + head) * d;
     bool is_v = head >= n_heads + n_kv;
@@ -151,7 +170,7 @@ static __global__ void __launch_bounds__(WARPS *WARP)
     if (!is_v) {
         const float *gain = head < n_heads ? q_gain : k_gain;
         if (gain) normalise(&x, gain, half, epsilon);
-        rotate(&x, batch.position[row], inv_freq, half);
+        rotate(&x, &angles, half);
     }
     if (head < n_heads) {
         store_f32(&x, data, half);
@@ -173,6 +192,6 @@ cudaError_t launch_rope_append(cudaStream_t stream, const struct kv_cache *kv, c
 {
     int heads = n_heads + 2 * kv->n_kv_heads;
     dim3 grid((unsigned)batch->n_rows, (unsigned)(heads + WARPS - 1) / WARPS);
-    return CUDA_LAUNCH(rope_append_kernel, grid, WARPS * WARP, 0, stream, *kv, *batch, layer, qkv, n_heads, q_gain,
-                       k_gain, epsilon, inv_freq);
+    return CUDA_LAUNCH_EARLY(rope_append_kernel, grid, WARPS * WARP, 0, stream, *kv, *batch, layer, qkv, n_heads,
+                             q_gain, k_gain, epsilon, inv_freq);
 }

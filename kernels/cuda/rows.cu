@@ -3,7 +3,7 @@
 // memory: 16-byte accesses where the shape allows them, else one element at a time. A row belongs to one thread block
 // whose size depends only on the row's length, and sums run in one order, so a row's result does not depend on the
 // number of rows.
-#include "kernels/cuda/device.h"
+#include "kernels/cuda/dependent.h"
 #include "kernels/cuda/launch.h"
 
 enum { THREADS_MAX = 512, STRIPE_THREADS = 256 };
@@ -169,6 +169,8 @@ static __global__ void __launch_bounds__(THREADS_MAX)
                    const int32_t *row_index, int n)
 {
     __shared__ float warp_values[WARPS_MAX];
+    dependents_start();
+    dependency_wait();
     int64_t row = row_index ? row_index[blockIdx.x] : (int64_t)blockIdx.x;
     const float *from = x + row * n;
     __nv_bfloat16 *to = out + (int64_t)blockIdx.x * out_stride;
@@ -198,23 +200,23 @@ cudaError_t launch_rmsnorm(cudaStream_t stream, void *out, int out_stride, const
 {
     __nv_bfloat16 *bf16 = (__nv_bfloat16 *)out;
     if (n % WIDE == 0)
-        return CUDA_LAUNCH(rmsnorm_kernel<WIDE>, dim3((unsigned)rows), dim3((unsigned)threads_of(n)), 0, stream, bf16,
-                           out_stride, x, gain, epsilon, row_index, n);
-    return CUDA_LAUNCH(rmsnorm_kernel<1>, dim3((unsigned)rows), dim3((unsigned)threads_of(n)), 0, stream, bf16,
-                       out_stride, x, gain, epsilon, row_index, n);
+        return CUDA_LAUNCH_EARLY(rmsnorm_kernel<WIDE>, dim3((unsigned)rows), dim3((unsigned)threads_of(n)), 0, stream,
+                                 bf16, out_stride, x, gain, epsilon, row_index, n);
+    return CUDA_LAUNCH_EARLY(rmsnorm_kernel<1>, dim3((unsigned)rows), dim3((unsigned)threads_of(n)), 0, stream, bf16,
+                             out_stride, x, gain, epsilon, row_index, n);
 }
 
 // ---- SwiGLU (arXiv 2002.05202) --------------------------------------------------------------------------------------
 
 // Grid: rows x stripes of columns.
-template <int W>
+template <int W, typename T>
 static __global__ void __launch_bounds__(STRIPE_THREADS)
-    swiglu_kernel(__nv_bfloat16 *out, int out_stride, const float *x, int x_stride, int n)
+    swiglu_kernel(__nv_bfloat16 *out, int out_stride, const T *x, int x_stride, int n)
 {
     const float LOG2_E = 1.44269504f;
     int i = (int)(blockIdx.y * blockDim.x + threadIdx.x) * W;
     if (i >= n) return; // no barrier follows
-    const float *from = x + (int64_t)blockIdx.x * x_stride + i;
+    const T *from = x + (int64_t)blockIdx.x * x_stride + i;
     float gate[W], up[W];
     load<W>(gate, from);
     load<W>(up, from + n);
@@ -236,15 +238,23 @@ static int stripe_threads(int n)
     return threads < STRIPE_THREADS ? threads : STRIPE_THREADS;
 }
 
-cudaError_t launch_swiglu(cudaStream_t stream, void *out, int out_stride, const float *x, int x_stride, int rows, int n)
+template <typename T>
+static cudaError_t swiglu(cudaStream_t stream, void *out, int out_stride, const void *x, int x_stride, int rows, int n)
 {
     __nv_bfloat16 *bf16 = (__nv_bfloat16 *)out;
+    const T *from = (const T *)x;
     int threads = stripe_threads(n);
-    if (n % WIDE == 0 && x_stride % 4 == 0)
-        return CUDA_LAUNCH(swiglu_kernel<WIDE>, stripes(rows, n, WIDE, threads), dim3((unsigned)threads), 0, stream,
-                           bf16, out_stride, x, x_stride, n);
-    return CUDA_LAUNCH(swiglu_kernel<1>, stripes(rows, n, 1, threads), dim3((unsigned)threads), 0, stream, bf16,
-                       out_stride, x, x_stride, n);
+    if (n % WIDE == 0 && x_stride % WIDE == 0)
+        return CUDA_LAUNCH((swiglu_kernel<WIDE, T>), stripes(rows, n, WIDE, threads), dim3((unsigned)threads), 0,
+                           stream, bf16, out_stride, from, x_stride, n);
+    return CUDA_LAUNCH((swiglu_kernel<1, T>), stripes(rows, n, 1, threads), dim3((unsigned)threads), 0, stream, bf16,
+                       out_stride, from, x_stride, n);
+}
+
+cudaError_t launch_swiglu(cudaStream_t stream, void *out, int out_stride, const void *x, bool x_f32, int x_stride,
+                          int rows, int n)
+{
+    return (x_f32 ? swiglu<float> : swiglu<__nv_bfloat16>)(stream, out, out_stride, x, x_stride, rows, n);
 }
 
 // ---- rows as FP8 ----------------------------------------------------------------------------------------------------
@@ -255,6 +265,8 @@ static __global__ void __launch_bounds__(THREADS_MAX)
     quantise_kernel(uint8_t *out, int out_stride, float *row_scale, const T *x, int x_stride, int n)
 {
     __shared__ float warp_values[WARPS_MAX];
+    dependents_start();
+    dependency_wait();
     const T *from = x + (int64_t)blockIdx.x * x_stride;
     uint8_t *to = out + (int64_t)blockIdx.x * out_stride;
     const int first = (int)threadIdx.x * W, step = (int)blockDim.x * W;
@@ -287,10 +299,10 @@ static cudaError_t quantise(cudaStream_t stream, void *out, int out_stride, floa
     uint8_t *bytes = (uint8_t *)out;
     const T *from = (const T *)x;
     if (n % WIDE == 0 && x_stride % WIDE == 0 && out_stride % WIDE == 0)
-        return CUDA_LAUNCH((quantise_kernel<WIDE, T>), dim3((unsigned)rows), dim3((unsigned)threads_of(n)), 0, stream,
-                           bytes, out_stride, row_scale, from, x_stride, n);
-    return CUDA_LAUNCH((quantise_kernel<1, T>), dim3((unsigned)rows), dim3((unsigned)threads_of(n)), 0, stream, bytes,
-                       out_stride, row_scale, from, x_stride, n);
+        return CUDA_LAUNCH_EARLY((quantise_kernel<WIDE, T>), dim3((unsigned)rows), dim3((unsigned)threads_of(n)), 0,
+                                 stream, bytes, out_stride, row_scale, from, x_stride, n);
+    return CUDA_LAUNCH_EARLY((quantise_kernel<1, T>), dim3((unsigned)rows), dim3((unsigned)threads_of(n)), 0, stream,
+                             bytes, out_stride, row_scale, from, x_stride, n);
 }
 
 cudaError_t launch_quantise_rows(cudaStream_t stream, void *out, int out_stride, float *row_scale, const void *x,
@@ -306,6 +318,8 @@ static __global__ void __launch_bounds__(STRIPE_THREADS)
                            int x_stride, int n)
 {
     const int EACH = FP8_BLOCK / WARP; // values of a lane
+    dependents_start();
+    dependency_wait();
     const int lane = (int)threadIdx.x % WARP, block = (int)(blockIdx.y * blockDim.x + threadIdx.x) / WARP;
     const int i = block * FP8_BLOCK + lane * EACH;
     if (block * FP8_BLOCK >= n) return; // the whole warp
@@ -329,9 +343,9 @@ cudaError_t launch_quantise_blocks(cudaStream_t stream, void *out, int out_strid
                                    const void *x, int x_stride, int rows, int n)
 {
     const int blocks = (n + FP8_BLOCK - 1) / FP8_BLOCK, warps = min(blocks, (int)STRIPE_THREADS / WARP);
-    return CUDA_LAUNCH(quantise_blocks_kernel, dim3((unsigned)rows, (unsigned)((blocks + warps - 1) / warps)),
-                       dim3((unsigned)(warps * WARP)), 0, stream, (uint8_t *)out, out_stride, row_scale, scale_stride,
-                       (const __nv_bfloat16 *)x, x_stride, n);
+    return CUDA_LAUNCH_EARLY(quantise_blocks_kernel, dim3((unsigned)rows, (unsigned)((blocks + warps - 1) / warps)),
+                             dim3((unsigned)(warps * WARP)), 0, stream, (uint8_t *)out, out_stride, row_scale,
+                             scale_stride, (const __nv_bfloat16 *)x, x_stride, n);
 }
 
 // ---- weights from FP8 -----------------------------------------------------------------------------------------------

@@ -9,16 +9,19 @@
 // the best token's weight, so only a random number or a top-p within this distance of a boundary selects the
 // neighbouring token.
 //
-// Top-k and top-p keep a run of tokens, best first, lower ids first among equal logits. The end of the run is found by
-// bisecting the range of logits, mapped to integers in the same order, with one read of the row per step: 20 to 30
-// reads, from the L2 cache. A row with neither takes four reads.
+// Top-k and top-p keep a run of tokens, best first, lower ids first among equal logits. One read of the row counts and
+// weighs the tokens in bins of logits; the sums over the bins tell which bin has the end of the run, and one more read
+// collects that bin, where each thread compares a token with all others. So top-k and top-p together take five reads of
+// the row, from the L2 cache, and a row with neither takes four. Only a bin of more tokens than threads (a thousand
+// logits within 1/32 of the temperature) is searched by bisection, with 20 to 30 reads.
 #include <float.h>
 #include <math.h>
 
-#include "kernels/cuda/device.h"
+#include "kernels/cuda/dependent.h"
 #include "kernels/cuda/launch.h"
 
 enum { THREADS = 1024, WARPS = THREADS / WARP };
+enum { BINS = 2 * THREADS, BINS_PER_UNIT = 32 }; // of -log(weight); the last bin has all that are farther
 
 typedef unsigned long long mass; // sum of weights, in units of 2^-45
 static const float MASS_OF_ONE = 35184372088832.0f;
@@ -60,10 +63,20 @@ static __device__ __forceinline__ float exp_negative(float x)
 
 // ---- one row --------------------------------------------------------------------------------------------------------
 
+// A token in the order of sampling: larger keys first, lower indices first among equal keys.
+struct place {
+    uint32_t key;
+    int index;
+};
+
 // Shared memory of a thread block.
 struct scratch {
     mass of_warp[WARPS], of_thread[THREADS];
     struct sampled_id warp_best[WARPS];
+    mass bin_mass[BINS]; // of eligible tokens, best bin first
+    uint32_t bin_count[BINS];
+    struct place found[THREADS], last; // the tokens of one bin, the last token to keep
+    int n_found;
 };
 
 // A row and the tokens still eligible: keys above `edge`, and key `edge` for indices up to edge_index.
@@ -80,7 +93,7 @@ struct row {
 static __device__ __forceinline__ float logit_at(const struct row *row, int i)
 {
     int64_t at = i < row->columns ? i : i / row->columns * row->part + i % row->columns;
-    return clamp_logit(__ldg(row->data + at));
+    return clamp_logit(row->data[at]);
 }
 
 static __device__ __forceinline__ float weight_of(const struct row *row, float logit)
@@ -138,6 +151,7 @@ static __device__ mass row_sum(const struct row *row, enum measure measure, uint
 static __device__ __forceinline__ int sum_find(const mass *sums, int n, mass *left_p)
 {
     int at = 0;
+#pragma unroll 1
     for (; at < n - 1 && sums[at] <= *left_p; at++)
         *left_p -= sums[at];
     return at;
@@ -158,6 +172,7 @@ static __device__ int row_find(const struct row *row, enum measure measure, uint
 
     int per_thread = (part_size + THREADS - 1) / THREADS;
     x = 0;
+#pragma unroll 1
     for (int i = begin + (int)threadIdx.x * per_thread; i < min(begin + ((int)threadIdx.x + 1) * per_thread, end); i++)
         x += measure_at(row, i, measure, from);
     row->scratch->of_thread[threadIdx.x] = x;
@@ -166,31 +181,197 @@ static __device__ int row_find(const struct row *row, enum measure measure, uint
     thread += sum_find(row->scratch->of_thread + thread, WARP, &target);
 
     int i = begin + thread * per_thread;
+#pragma unroll 1
     for (mass here; i < end - 1 && (here = measure_at(row, i, measure, from)) <= target; i++)
         target -= here;
     return i;
 }
 
-// Keeps the shortest run of tokens, best first, whose sum reaches `need`; keeps all if the total is less.
-static __device__ void row_keep_best(struct row *row, enum measure measure, mass need)
+// ---- top-k and top-p ------------------------------------------------------------------------------------------------
+
+static __device__ __forceinline__ bool row_has(const struct row *row, uint32_t key, int i)
+{
+    return key > row->edge || (key == row->edge && i <= row->edge_index);
+}
+
+// Never smaller for a smaller logit, so that bins are ranges of keys.
+static __device__ __forceinline__ int bin_of(const struct row *row, float logit)
+{
+    const float x = __fmul_rn(__fadd_rn(row->max, -logit), row->inverse_temperature);
+    return (int)fminf(x * BINS_PER_UNIT, BINS - 1);
+}
+
+static __device__ __forceinline__ mass mass_of(const struct row *row, float logit)
+{
+    return (mass)__fmul_rn(weight_of(row, logit), MASS_OF_ONE);
+}
+
+// Counts and weighs the eligible tokens of each bin.
+static __device__ void bins_fill(const struct row *row)
+{
+    struct scratch *scratch = row->scratch;
+    for (int bin = (int)threadIdx.x; bin < BINS; bin += THREADS)
+        scratch->bin_mass[bin] = 0, scratch->bin_count[bin] = 0;
+    __syncthreads();
+    for (int i = (int)threadIdx.x; i < row->n; i += THREADS) {
+        const float logit = logit_at(row, i);
+        if (!row_has(row, key_of(logit), i)) continue;
+        const int bin = bin_of(row, logit);
+        atomicAdd(&scratch->bin_count[bin], 1u);
+        atomicAdd(&scratch->bin_mass[bin], mass_of(row, logit));
+    }
+    __syncthreads();
+}
+
+static __device__ __forceinline__ mass bin_value(const struct scratch *scratch, enum measure measure, int bin)
+{
+    return measure == COUNT ? scratch->bin_count[bin] : scratch->bin_mass[bin];
+}
+
+// The sum over all bins. Leaves the sums of each thread's and each warp's bins in of_thread and of_warp.
+static __device__ mass bins_sum(struct scratch *scratch, enum measure measure)
+{
+    const int thread = (int)threadIdx.x, each = BINS / THREADS;
+    mass x = 0, sum = 0;
+    for (int i = 0; i < each; i++)
+        x += bin_value(scratch, measure, thread * each + i);
+    scratch->of_thread[thread] = x;
+    scratch_sum(scratch, x);
+    for (int w = 0; w < WARPS; w++)
+        sum += scratch->of_warp[w];
+    return sum;
+}
+
+// After bins_sum: the bin at which the sum, best bins first, exceeds *left_p, which must be less than the total.
+// Subtracts the sums of better bins from *left_p.
+static __device__ int bins_find(const struct scratch *scratch, enum measure measure, mass *left_p)
+{
+    const int each = BINS / THREADS;
+    int thread = sum_find(scratch->of_warp, WARPS, left_p) * WARP;
+    thread += sum_find(scratch->of_thread + thread, WARP, left_p);
+    int bin = thread * each;
+    for (mass here; bin < thread * each + each - 1 && (here = bin_value(scratch, measure, bin)) <= *left_p; bin++)
+        *left_p -= here;
+    return bin;
+}
+
+// Collects the eligible tokens of a bin in `found`, in any order. There must be at most THREADS.
+static __device__ void bin_collect(const struct row *row, int bin)
+{
+    struct scratch *scratch = row->scratch;
+    if (threadIdx.x == 0) scratch->n_found = 0;
+    __syncthreads();
+    for (int i = (int)threadIdx.x; i < row->n; i += THREADS) {
+        const float logit = logit_at(row, i);
+        const uint32_t key = key_of(logit);
+        if (!row_has(row, key, i) || bin_of(row, logit) != bin) continue;
+        struct place *to = &scratch->found[atomicAdd(&scratch->n_found, 1)];
+        to->key = key, to->index = i;
+    }
+    __syncthreads();
+}
+
+static __device__ __forceinline__ bool is_before(struct place a, struct place b)
+{
+    return a.key > b.key || (a.key == b.key && a.index < b.index);
+}
+
+static __device__ __forceinline__ mass place_value(const struct row *row, enum measure measure, struct place place)
+{
+    return measure == COUNT ? 1 : mass_of(row, logit_of_key(place.key));
+}
+
+// Ends the run at the token of `found` at which the sum, best token first, exceeds `left`.
+static __device__ void found_end(struct row *row, enum measure measure, mass left)
+{
+    struct scratch *scratch = row->scratch;
+    if ((int)threadIdx.x < scratch->n_found) {
+        const struct place own = scratch->found[threadIdx.x];
+        mass before = 0;
+#pragma unroll 1
+        for (int i = 0; i < scratch->n_found; i++)
+            if (is_before(scratch->found[i], own)) before += place_value(row, measure, scratch->found[i]);
+        if (before <= left && left < before + place_value(row, measure, own)) scratch->last = own;
+    }
+    __syncthreads();
+    row->edge = scratch->last.key;
+    row->edge_index = scratch->last.index;
+}
+
+// Removes the tokens behind the end of the run, which is in `bin`, from the masses of the bins.
+static __device__ void bins_cut(const struct row *row, int bin)
+{
+    struct scratch *scratch = row->scratch;
+    mass x = 0, sum = 0;
+    if ((int)threadIdx.x < scratch->n_found) {
+        const struct place own = scratch->found[threadIdx.x];
+        if (row_has(row, own.key, own.index)) x = place_value(row, MASS, own);
+    }
+    scratch_sum(scratch, x);
+    for (int w = 0; w < WARPS; w++)
+        sum += scratch->of_warp[w];
+    for (int i = (int)threadIdx.x; i < BINS; i += THREADS)
+        if (i >= bin) scratch->bin_mass[i] = i == bin ? sum : 0;
+    __syncthreads();
+}
+
+// row_keep_best for any distribution of logits, without bins. `total` is the sum over all eligible tokens.
+static __device__ void row_bisect(struct row *row, enum measure measure, mass need, mass total)
 {
     // The sum from key `low` up reaches `need`, the sum from `high` up does not.
     uint32_t low = row->edge, high = key_of(row->max) + 1;
-    if (row_sum(row, measure, low) < need) return;
+    mass low_sum = total, high_sum = 0;
+#pragma unroll 1
     while (high - low > 1) {
-        uint32_t middle = low + (high - low) / 2;
-        if (row_sum(row, measure, middle) >= need)
-            low = middle;
+        const uint32_t middle = low + (high - low) / 2;
+        const mass sum = row_sum(row, measure, middle);
+        if (sum >= need)
+            low = middle, low_sum = sum;
         else
-            high = middle;
+            high = middle, high_sum = sum;
     }
-    mass above = row_sum(row, measure, low + 1), ties = row_sum(row, TIES, low);
-    mass each = measure == COUNT ? 1 : (mass)__fmul_rn(weight_of(row, logit_of_key(low)), MASS_OF_ONE);
-    mass needed = (need - above + each - 1) / each;
-    int last = needed < ties ? row_find(row, TIES, low, needed - 1) : row->edge == low ? row->edge_index : row->n - 1;
+    const mass each = measure == COUNT ? 1 : mass_of(row, logit_of_key(low));
+    const mass ties = (low_sum - high_sum) / each, needed = (need - high_sum + each - 1) / each;
+    const int all = row->edge == low ? row->edge_index : row->n - 1;
+    row->edge_index = needed < ties ? row_find(row, TIES, low, needed - 1) : all;
     row->edge = low;
-    row->edge_index = last;
 }
+
+// Keeps the shortest run of tokens, best first, whose sum reaches `need`; keeps all if the total is less. Requires and
+// leaves the masses of the bins; counts are those of the first call.
+static __device__ void row_keep_best(struct row *row, enum measure measure, mass need)
+{
+    const mass total = bins_sum(row->scratch, measure);
+    if (total < need) return;
+    mass left = need - 1;
+    const int bin = bins_find(row->scratch, measure, &left);
+    if (row->scratch->bin_count[bin] > THREADS) { // uniform in the block
+        row_bisect(row, measure, need, total);
+        bins_fill(row);
+        return;
+    }
+    bin_collect(row, bin);
+    found_end(row, measure, left);
+    bins_cut(row, bin);
+}
+
+// Keeps what top-k and top-p leave. Returns the mass of all tokens kept.
+static __device__ mass row_keep(struct row *row, const struct row_sampling *sampling)
+{
+    const bool top_k = sampling->top_k > 0 && sampling->top_k < row->n, top_p = sampling->top_p < 1;
+    if (!top_k && !top_p) return row_sum(row, MASS, 0);
+    bins_fill(row);
+#pragma unroll 1
+    for (int step = 0; step < 2; step++) { // top-k, then top-p, in one copy of the code
+        if (!(step ? top_p : top_k)) continue;
+        const mass need =
+            step ? (mass)ceil(sampling->top_p * (double)bins_sum(row->scratch, MASS)) : (mass)sampling->top_k;
+        row_keep_best(row, step ? MASS : COUNT, need);
+    }
+    return bins_sum(row->scratch, MASS);
+}
+
+// ---- a token --------------------------------------------------------------------------------------------------------
 
 // The smallest key whose weight is positive and at least `least`: tokens below it are not eligible.
 static __device__ uint32_t row_min_key(const struct row *row, float least)
@@ -238,12 +419,7 @@ static __device__ int row_sample(struct row *row, const struct row_sampling *sam
     row->inverse_temperature = sampling->inverse_temperature;
     row->edge = row_min_key(row, sampling->min_p);
     row->edge_index = row->n - 1;
-    if (sampling->top_k > 0 && sampling->top_k < row->n) row_keep_best(row, COUNT, (mass)sampling->top_k);
-    mass all = row_sum(row, MASS, 0);
-    if (sampling->top_p < 1) {
-        row_keep_best(row, MASS, (mass)ceil(sampling->top_p * (double)all));
-        all = row_sum(row, MASS, 0);
-    }
+    const mass all = row_keep(row, sampling);
     mass target = (mass)(sampling->uniform * (double)all);
     return row_find(row, MASS, 0, target < all ? target : all - 1);
 }
@@ -254,6 +430,8 @@ static __global__ void __launch_bounds__(THREADS)
     sample_kernel(struct logit_rows logits, const struct row_sampling *sampling, struct sampled_id *out)
 {
     __shared__ struct scratch scratch;
+    dependents_start();
+    dependency_wait();
     struct row row = {&scratch,
                       logits.data + (int64_t)blockIdx.x * logits.row_stride,
                       logits.part,
@@ -277,12 +455,13 @@ static __global__ void __launch_bounds__(THREADS)
 extern "C" cudaError_t launch_argmax(cudaStream_t stream, const struct logit_rows *logits, int rows,
                                      struct sampled_id *out)
 {
-    return CUDA_LAUNCH(sample_kernel<false>, dim3((unsigned)rows), dim3(THREADS), 0, stream, *logits,
-                       (const struct row_sampling *)NULL, out);
+    return CUDA_LAUNCH_EARLY(sample_kernel<false>, dim3((unsigned)rows), dim3(THREADS), 0, stream, *logits,
+                             (const struct row_sampling *)NULL, out);
 }
 
 extern "C" cudaError_t launch_sample(cudaStream_t stream, const struct logit_rows *logits, int rows,
                                      const struct row_sampling *sampling, struct sampled_id *out)
 {
-    return CUDA_LAUNCH(sample_kernel<true>, dim3((unsigned)rows), dim3(THREADS), 0, stream, *logits, sampling, out);
+    return CUDA_LAUNCH_EARLY(sample_kernel<true>, dim3((unsigned)rows), dim3(THREADS), 0, stream, *logits, sampling,
+                             out);
 }

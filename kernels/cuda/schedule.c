@@ -48,10 +48,13 @@ static void staging_put_copy(struct staging *staging, const int32_t *from, int n
 
 // ---- tiles ----------------------------------------------------------------------------------------------------------
 
-// Entries that the tile attends to: its cost.
+// Entries that the tile, or its span, attends to: its cost.
 static int64_t tile_cost(const struct ragged_batch *batch, const struct attend_tile *tile, int group)
 {
-    return batch->kv_len[tile->seq] + (tile->first + tile->count - 1) / group + 1;
+    int64_t entries = batch->kv_len[tile->seq] + (tile->first + tile->count - 1) / group + 1;
+    if (tile->span < 0) return entries;
+    int64_t rest = entries - (int64_t)tile->span * TILE_SPAN;
+    return rest < TILE_SPAN ? rest : TILE_SPAN;
 }
 
 // Restores the order of a heap of n tiles, cheapest on top, below tile i.
@@ -89,10 +92,46 @@ static int seq_rows(const struct ragged_batch *batch, int s)
     return batch->row_start[s + 1] - batch->row_start[s];
 }
 
-// Makes the tiles of rows [first_row, end_row) of sequences with several rows; returns how many.
-static int tiles_make(const struct ragged_batch *batch, int group, int first_row, int end_row,
-                      struct attend_tile *tiles)
+// Divides tile i of n into spans, the first in its place and the others behind the last tile; returns their number.
+static int tile_divide(const struct ragged_batch *batch, int group, struct attend_tile *tiles, int i, int n, int slot)
 {
+    const int64_t entries = tile_cost(batch, &tiles[i], group);
+    const int spans = (int)((entries + TILE_SPAN - 1) / TILE_SPAN);
+    tiles[i].slot = slot;
+    for (int span = 0; span < spans; span++) {
+        struct attend_tile *to = span ? &tiles[n + span - 1] : &tiles[i];
+        *to = tiles[i];
+        to->span = span;
+    }
+    return spans;
+}
+
+// Divides tiles that would still run when all other multiprocessors have nothing left to do: those that cost more than
+// their even share. Returns the number of tiles, and the number of spans so far in *spans_p.
+static int tiles_divide(const struct ragged_batch *batch, const struct schedule_options *options,
+                        struct attend_tile *tiles, int n, int *spans_p)
+{
+    int64_t share = 0;
+    for (int i = 0; i < n; i++)
+        share += tile_cost(batch, &tiles[i], options->group) * options->n_kv_heads;
+    share /= options->multiprocessors;
+    for (int i = 0, all = n; i < all; i++) {
+        int64_t cost = tile_cost(batch, &tiles[i], options->group);
+        if (cost <= share || cost <= TILE_SPAN) continue;
+        if (*spans_p + (cost + TILE_SPAN - 1) / TILE_SPAN > options->max_spans) continue;
+        int spans = tile_divide(batch, options->group, tiles, i, n, *spans_p);
+        n += spans - 1;
+        *spans_p += spans;
+    }
+    return n;
+}
+
+// Makes the tiles of rows [first_row, end_row) of sequences with several rows; returns how many. *spans_p: spans so
+// far.
+static int tiles_make(const struct ragged_batch *batch, const struct schedule_options *options, int first_row,
+                      int end_row, struct attend_tile *tiles, int *spans_p)
+{
+    const int group = options->group;
     int n = 0;
     for (int s = 0; s < batch->n_seqs; s++) {
         if (seq_rows(batch, s) == 1) continue;
@@ -101,9 +140,10 @@ static int tiles_make(const struct ragged_batch *batch, int group, int first_row
         const int row_heads = (to - start) * group;
         for (int first = (from - start) * group; first < row_heads; first += TILE_ROW_HEADS) {
             int rest = row_heads - first;
-            tiles[n++] = (struct attend_tile){s, first, rest < TILE_ROW_HEADS ? rest : TILE_ROW_HEADS};
+            tiles[n++] = (struct attend_tile){s, first, rest < TILE_ROW_HEADS ? rest : TILE_ROW_HEADS, -1, 0};
         }
     }
+    if (options->max_spans) n = tiles_divide(batch, options, tiles, n, spans_p);
     tiles_sort(batch, group, tiles, n);
     return n;
 }
@@ -113,9 +153,12 @@ static void tiles_put(struct staging *staging, const struct ragged_batch *batch,
 {
     struct attend_tile *tiles = (void *)(staging->host + staging->used);
     const void *device;
-    const int first = tiles_make(batch, options->group, 0, options->first_rows, tiles);
-    out->first_tiles = first;
-    out->n_tiles = first + tiles_make(batch, options->group, options->first_rows, batch->n_rows, tiles + first);
+    int spans = 0;
+    out->first_tiles = tiles_make(batch, options, 0, options->first_rows, tiles, &spans);
+    out->first_spans = spans;
+    out->n_tiles = out->first_tiles +
+                   tiles_make(batch, options, options->first_rows, batch->n_rows, tiles + out->first_tiles, &spans);
+    out->n_spans = spans;
     staging_put(staging, (size_t)out->n_tiles, sizeof *tiles, &device);
     out->tiles = device;
 }
@@ -244,11 +287,13 @@ struct device_batch schedule_micro_batch(const struct device_batch *whole, bool 
         part.n_rows -= whole->first_rows;
         part.tiles += whole->first_tiles;
         part.n_tiles -= whole->first_tiles;
+        part.n_spans -= whole->first_spans;
         part.single_row += whole->first_single;
         part.n_single -= whole->first_single;
     } else {
         part.n_rows = whole->first_rows;
         part.n_tiles = whole->first_tiles;
+        part.n_spans = whole->first_spans;
         part.n_single = whole->first_single;
         part.n_importance_rows = 0; // importance rows attend to entries of both
     }

@@ -11,6 +11,9 @@
 
 struct schedule_options {
     int group; // query heads per KV head
+    // Tiles may be divided into at most this many spans, which memory_tile_spans says; 0: tiles are not divided. Then
+    // n_kv_heads and multiprocessors are not used either.
+    int max_spans, n_kv_heads, multiprocessors;
     // Columns of the block table; 0: schedule_table_columns(batch). A captured graph has a fixed number.
     int table_columns;
     // Rows of the first micro-batch, see schedule_micro_batch; 0: the batch is not divided. Requires padding_rows == 0.

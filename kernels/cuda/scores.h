@@ -40,12 +40,12 @@ template <bool FP8> static __device__ __forceinline__ const char *block_data(con
     return static_cast<const char *>(kv->data) + at * kv->head_size * (FP8 ? 1 : 2);
 }
 
-// Values `at` .. `at` + 7 of a block; zeros unless `there`.
+// Values `at` .. `at` + 7 of a block; zeros unless `there`. Not by __ldg, see dependent.h.
 template <bool FP8>
 static __device__ __forceinline__ typename packed8<FP8>::type load8(const char *block, int at, bool there)
 {
     typedef typename packed8<FP8>::type packed;
-    return there ? __ldg(reinterpret_cast<const packed *>(block + at * (FP8 ? 1 : 2))) : packed();
+    return there ? *reinterpret_cast<const packed *>(block + at * (FP8 ? 1 : 2)) : packed();
 }
 
 static __device__ __forceinline__ uint4 pack8(const float *from)
@@ -142,7 +142,7 @@ static __device__ __forceinline__ void scale_scores(float s[2][4], const float *
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         float2 two = make_float2(1, 1);
-        if (FP8) two = __ldg(reinterpret_cast<const float2 *>(entry_scales + 8 * half + 2 * ((int)threadIdx.x % 4)));
+        if (FP8) two = *reinterpret_cast<const float2 *>(entry_scales + 8 * half + 2 * ((int)threadIdx.x % 4));
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             if (FP8) s[half][i] *= i % 2 ? two.y : two.x;

@@ -29,7 +29,7 @@ struct matmul {
     int32_t transposed[2];
     uint32_t epilogue;
     int32_t scale_mode[2];
-    int32_t pointer_mode;
+    int32_t pointer_mode, multiprocessors;
     int8_t fast;
     const void *bias;
     const float *scale[2];
@@ -379,6 +379,7 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t opaque, cubla
     case CUBLASLT_MATMUL_DESC_B_SCALE_MODE: return attribute_read(&p->scale_mode[1], from, bytes);
     case CUBLASLT_MATMUL_DESC_POINTER_MODE: return attribute_read(&p->pointer_mode, from, bytes);
     case CUBLASLT_MATMUL_DESC_FAST_ACCUM: return attribute_read(&p->fast, from, bytes);
+    case CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET: return attribute_read(&p->multiprocessors, from, bytes);
     default: return CUBLAS_STATUS_NOT_SUPPORTED;
     }
 }
@@ -462,6 +463,14 @@ cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *
     return CUBLAS_STATUS_SUCCESS;
 }
 
+static int last_multiprocessors;
+
+int emulator_gemm_multiprocessors(void)
+{
+    emulated_call call;
+    return last_multiprocessors;
+}
+
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t p, const void *alpha, const void *a_data,
                               cublasLtMatrixLayout_t a, const void *b_data, cublasLtMatrixLayout_t b, const void *beta,
                               const void *c_data, cublasLtMatrixLayout_t c, void *d_data, cublasLtMatrixLayout_t d,
@@ -485,6 +494,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t p, const vo
                      algorithm->parts};
     cublasStatus_t status = check(&x.p, &x.a, &x.b, &x.c, &x.d);
     if (status != CUBLAS_STATUS_SUCCESS) return status;
+    last_multiprocessors = x.p.multiprocessors;
     if (algorithm->workspace > workspace_bytes) return CUBLAS_STATUS_INVALID_VALUE;
     if (x.a.type == CUDA_R_8F_E4M3 && (!aligned(a_data) || !aligned(b_data))) return CUBLAS_STATUS_NOT_SUPPORTED;
     const struct layout *layouts[] = {&x.a, &x.b, &x.d};

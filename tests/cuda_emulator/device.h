@@ -44,6 +44,9 @@ void emulated_block_barrier(const char *file, int line);
 // bytes of lanes 0..31, one after another, valid until the second next exchange of the warp. At most 64 bytes.
 const void *emulated_warp_exchange(const void *mine, size_t bytes, const char *file, int line);
 int emulated_lane(void);
+// dependency_wait of kernels/cuda/dependent.h, and the check that this thread has called it.
+void emulated_dependency_wait(void);
+void emulated_check_waited(void);
 // Ends the program with a message if a kernel argument is, or contains, a pointer to host memory.
 void emulated_check_argument(const char *kernel, const void *value, size_t bytes);
 cudaError_t emulated_launch(const char *kernel, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,

@@ -40,6 +40,11 @@ void emulator_fail_after(int n);
 void emulator_set_gemm_time(int64_t (*us)(int algorithm));
 enum { EMULATED_GEMM_US = 50000 };
 
+// What gemms leave to NCCL and what it may use: the multiprocessors of the gemm called last (0: all), and the thread
+// blocks of a collective in the communicator opened last (0: its own choice).
+int emulator_gemm_multiprocessors(void);
+int emulator_nccl_blocks(void);
+
 // From now on this rank of every NCCL group has failed, and the others are notified; -1: no rank.
 void emulator_fail_rank(int rank);
 

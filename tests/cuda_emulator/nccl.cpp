@@ -135,6 +135,14 @@ int emulator_nccl_connections(void)
     return n_connections;
 }
 
+static int last_blocks;
+
+int emulator_nccl_blocks(void)
+{
+    emulated_call call;
+    return last_blocks;
+}
+
 int emulator_nccl_issued_later(void)
 {
     emulated_call call;
@@ -201,6 +209,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm_p, int size, ncclUniqueId i
         g->size = size;
         g->parts.resize((size_t)size);
         complete = ++g->joined == size;
+        last_blocks = config && config->maxCTAs != NCCL_CONFIG_UNDEF_INT ? config->maxCTAs : 0;
         *comm_p = new ncclComm{g, std::make_shared<struct rank_state>(), rank, blocking, false, false, {}};
     }
     if (!blocking) return complete ? ncclSuccess : ncclInProgress;

@@ -149,8 +149,8 @@ prefill_quality --documents 2 --first 2 --max-num-batched-tokens 100 >"$work/par
 jq -s 'map(map(.score * .documents | round)) | transpose | map(.[0] + .[1] == .[2])' \
     "$work/part1.json" "$work/part2.json" "$work/quality.json" >"$work/parts.json"
 check_json "$work/parts.json" 'length == 15 and all'
-prefill_quality --task all --documents 1 --policies importance --quality 0.9,1 >"$work/all.json"
-check_json "$work/all.json" '([.[] | select(.policy == "quality") | .quality] | length == 36 and (unique == [0.9, 1]))
+prefill_quality --task all --documents 1 --form chat --policies importance --quality 0.9,1 >"$work/all.json"
+check_json "$work/all.json" 'all(.[]; .form == "chat") and ([.[] | select(.policy == "quality") | .quality] | length == 36 and (unique == [0.9, 1]))
     and all(.[]; .keep_rate > 0 and .keep_rate <= 1 and (.quality != 1 or .keep_rate == 1)) and [.[] | select(.policy == "importance" and .tokens == 512) | .task]
     == ["needle", "facts", "two_hop", "count", "copy", "instruction"]'
 "$bin/forepack" bench prefill-quality --task ttft --shape "$work/shape.json" --spec-shape "$shape" --prompt-tokens 300,200 \

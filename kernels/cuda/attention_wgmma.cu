@@ -1,0 +1,758 @@
+// SPDX-License-Identifier: Apache-2.0
+// Prefill attention on Hopper, for heads of 64 and 128 dims: the work of attention.cu by wgmma, TMA and specialised
+// warps (the design of FlashAttention-3, arXiv 2407.08608).
+//
+// A thread block takes TILE_ROW_HEADS row-heads of one KV head at a time from the list of tiles, as in attention.cu.
+// Its first warp group copies K and V from the paged cache, a box of TMA for each KV block and 64 dims, into two
+// stages. The other two warp groups multiply, 64 row-heads each. Each computes the scores of the next entries while the
+// tensor cores still multiply the weights of the last with V, and the two take turns in issuing products, so that the
+// exponentials of one overlap with the products of the other. One thread block runs on a multiprocessor and holds
+// nearly all of its registers and shared memory. K and V in FP8 are copied as bytes, and three warps of the first group
+// convert them to bf16 in the stages.
+//
+// A row's result does not depend on its tile or on the batch. Entries are processed from 0 in the same steps, as in
+// attention.cu, and the sums start anew at each multiple of TILE_SPAN entries; the results of these spans are added in
+// order. So the spans of a tile can be computed by one thread block, which keeps the total in shared memory, or each by
+// its own, with the same bits. The host chooses (schedule.c): spans apart are for few rows with many entries.
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/hopper.h"
+#include "kernels/cuda/scores.h"
+
+enum { GROUP = 4 * WARP, GROUPS = 2, THREADS = (1 + GROUPS) * GROUP }; // threads of a warp group; groups that multiply
+enum { GROUP_ROWS = TILE_ROW_HEADS / GROUPS, STAGES = 2, HALF = 64, HALF_ROW = 2 * HALF };
+// Named barriers: one for each multiplying group (from 1 on), and its turn to issue products.
+enum { OWN_BARRIER = 1, TURN_BARRIER = 3 };
+
+template <int HEAD, bool IN_FP8> struct tile_plan {
+    static const int D = HEAD;
+    static const bool FP8 = IN_FP8;
+    static const int ENTRIES = FP8 && D == 128 ? 64 : 128; // shared memory also holds the bytes of FP8
+    static const int HALVES = D / HALF;
+    static const int CHUNKS = D / 8;           // of 16 bytes in a row of q
+    static const int BOXES = FP8 ? 1 : HALVES; // that a KV block is copied in
+    static const int BLOCK_BYTES = KV_BLOCK_TOKENS * D * (FP8 ? 1 : 2);
+    // Of a thread that copies, and of one that multiplies.
+    static const int LOW_REGISTERS = FP8 ? 56 : 24, HIGH_REGISTERS = FP8 ? 224 : 240;
+
+    // Shared memory. q, K and V consist of parts of 64 dims, see hopper.h.
+    static const int Q_BYTES = TILE_ROW_HEADS * D * 2;
+    static const int TILE_BYTES = ENTRIES * D * 2;
+    static const int K_AT = Q_BYTES;
+    static const int V_AT = K_AT + STAGES * TILE_BYTES;
+    static const int TOTAL_AT = V_AT + STAGES * TILE_BYTES; // f32 [D / 2][GROUPS * GROUP]: the sums of earlier spans
+    // FP8: K and V as bytes; the scales of their entries.
+    static const int RAW_BYTES = FP8 ? ENTRIES * D : 0;
+    static const int RAW_AT = TOTAL_AT + TILE_ROW_HEADS * D * 4;
+    static const int SCALE_AT = RAW_AT + 2 * STAGES * RAW_BYTES;
+    static const int SCALE_BYTES = FP8 ? ENTRIES * 4 : 0;
+    static const int BARRIERS_AT = SCALE_AT + 2 * STAGES * SCALE_BYTES;
+    static const int BYTES = BARRIERS_AT + (FP8 ? 2 : 1) * 4 * STAGES * 8;
+};
+
+// Scales of K (v false) or V of a stage.
+template <class P> static __device__ __forceinline__ float *scales_of(unsigned char *shared, int stage, bool v)
+{
+    return reinterpret_cast<float *>(shared + P::SCALE_AT + (2 * stage + (v ? 1 : 0)) * P::SCALE_BYTES);
+}
+
+// Of each stage, for K and V: it has arrived, all have read it. FP8 has a second set, for its bytes.
+struct stage_barriers {
+    uint64_t full[2][STAGES], free[2][STAGES];
+};
+
+// The i-th use of a stage's barriers, by tile.
+static __device__ __forceinline__ uint32_t tile_parity(int tile)
+{
+    return (uint32_t)(tile / STAGES & 1);
+}
+
+// ---- work -----------------------------------------------------------------------------------------------------------
+
+// A tile of one KV head: all of its entries, or one span of them.
+struct work {
+    attend_tile tile;
+    int kv_head, row, kv_len; // row: first of the sequence
+    int begin, end;           // entries
+};
+
+// The i-th work of this thread block. Works are sorted by cost, so the blocks take them in turns, forwards and
+// backwards, which balances their sums. False: there is none.
+static __device__ __forceinline__ bool work_of(work *w, const device_batch *batch, int n_kv_heads, int group, int i)
+{
+    int block = i % 2 ? (int)gridDim.x - 1 - (int)blockIdx.x : (int)blockIdx.x, at = i * (int)gridDim.x + block;
+    if (at >= batch->n_tiles * n_kv_heads) return false;
+    w->tile = batch->tiles[at / n_kv_heads];
+    w->kv_head = at % n_kv_heads;
+    w->row = __ldg(batch->row_start + w->tile.seq);
+    w->kv_len = __ldg(batch->kv_len + w->tile.seq);
+    w->begin = max((int)w->tile.span, 0) * TILE_SPAN;
+    w->end = w->kv_len + (w->tile.first + w->tile.count - 1) / group + 1;
+    if (w->tile.span >= 0) w->end = min(w->end, w->begin + TILE_SPAN);
+    return true;
+}
+
+// ---- copying --------------------------------------------------------------------------------------------------------
+
+// Starts the copies of K (v false) or V of the tile whose first entry is `first`. Blocks without entries are not
+// copied.
+template <class P>
+static __device__ __forceinline__ void tile_copy(unsigned char *to, const CUtensorMap *map, const kv_cache *kv,
+                                                 int layer, const int32_t *table, const work *w, int first, bool v,
+                                                 uint64_t *full)
+{
+    const int lane = (int)threadIdx.x % WARP, block = lane / P::BOXES, box = lane % P::BOXES;
+    const int rest = (w->end - first + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
+    const int blocks = min((int)(P::ENTRIES / KV_BLOCK_TOKENS), rest);
+    if (lane == 0) barrier_arrive_expect(full, blocks * P::BLOCK_BYTES);
+    __syncwarp();
+    if (block >= blocks) return;
+    int64_t row = geometry_kv_at(kv, layer, __ldg(table + first / KV_BLOCK_TOKENS + block), v, w->kv_head);
+    box_load(to + box * P::ENTRIES * HALF_ROW + block * (P::BLOCK_BYTES / P::BOXES), map, box * HALF, (int)row, full);
+}
+
+// One warp: copies K and V of all works of the thread block to the stages, or for FP8 to the bytes of the stages.
+template <class P>
+static __device__ __forceinline__ void copy_works(unsigned char *shared, stage_barriers *barriers,
+                                                  const CUtensorMap *map, const kv_cache *kv, const device_batch *batch,
+                                                  int layer, int group)
+{
+    const int at = P::FP8 ? P::RAW_AT : P::K_AT, bytes = P::FP8 ? P::RAW_BYTES : P::TILE_BYTES;
+    work w;
+    int copied = 0; // tiles
+    for (int i = 0; work_of(&w, batch, kv->n_kv_heads, group, i); i++) {
+        const int32_t *table = batch->block_table + (int64_t)w.tile.seq * batch->max_blocks;
+        for (int first = w.begin; first < w.end; first += P::ENTRIES, copied++) {
+            const int stage = copied % STAGES;
+#pragma unroll
+            for (int v = 0; v < 2; v++) {
+                barrier_wait(&barriers->free[v][stage], tile_parity(copied) ^ 1);
+                tile_copy<P>(shared + at + (v * STAGES + stage) * bytes, map, kv, layer, table, &w, first, v,
+                             &barriers->full[v][stage]);
+            }
+        }
+    }
+}
+
+enum { CONVERTERS = 3 * WARP }; // threads: the warps of the copying group but the first
+
+// Converts K (v false) or V of a tile from bytes to bf16. Entries of V from `end` on become zeros, see clear_values.
+template <class P>
+static __device__ __forceinline__ void tile_convert(unsigned char *to, const unsigned char *raw, int end, bool v)
+{
+#pragma unroll 2
+    for (int i = (int)threadIdx.x - WARP; i < P::ENTRIES * P::CHUNKS; i += CONVERTERS) {
+        const int entry = i / P::CHUNKS, chunk = i % P::CHUNKS;
+        uint4 values = bf16_from_e4m3x8(*reinterpret_cast<const uint2 *>(raw + i * 8));
+        if (v && entry >= end) values = uint4();
+        *reinterpret_cast<uint4 *>(to + chunk / 8 * P::ENTRIES * HALF_ROW + entry * HALF_ROW +
+                                   (chunk % 8 ^ entry % 8) * 16) = values;
+    }
+}
+
+// Three warps: convert what copy_works copies, and add the scales.
+template <class P>
+static __device__ __forceinline__ void convert_works(unsigned char *shared, stage_barriers *raw,
+                                                     stage_barriers *barriers, const kv_cache *kv,
+                                                     const device_batch *batch, int layer, int group)
+{
+    work w;
+    int done = 0; // tiles
+    for (int i = 0; work_of(&w, batch, kv->n_kv_heads, group, i); i++) {
+        const int32_t *table = batch->block_table + (int64_t)w.tile.seq * batch->max_blocks;
+        for (int first = w.begin; first < w.end; first += P::ENTRIES, done++) {
+            const int stage = done % STAGES, there = min((int)P::ENTRIES, w.end - first);
+#pragma unroll 1
+            for (int v = 0; v < 2; v++) {
+                const int slot = v * STAGES + stage;
+                float scale[2] = {0, 0}; // loaded before the waits
+                for (int k = 0, e = (int)threadIdx.x - WARP; k < 2 && e < there; k++, e += CONVERTERS)
+                    scale[k] =
+                        __ldg(kv->scale +
+                              geometry_kv_at(kv, layer, __ldg(table + (first + e) / KV_BLOCK_TOKENS), v, w.kv_head) +
+                              e % KV_BLOCK_TOKENS);
+                barrier_wait(&raw->full[v][stage], tile_parity(done));
+                barrier_wait(&barriers->free[v][stage], tile_parity(done) ^ 1);
+                tile_convert<P>(shared + P::K_AT + slot * P::TILE_BYTES, shared + P::RAW_AT + slot * P::RAW_BYTES,
+                                there, v);
+                for (int k = 0, e = (int)threadIdx.x - WARP; k < 2 && e < P::ENTRIES; k++, e += CONVERTERS)
+                    scales_of<P>(shared, stage, v)[e] = scale[k];
+                writes_fence();
+                barrier_arrive(&barriers->full[v][stage]);
+                barrier_arrive(&raw->free[v][stage]);
+            }
+        }
+    }
+}
+
+// ---- the work of a warp group ---------------------------------------------------------------------------------------
+
+// Running sums of weighted V and of weights of two row-heads, g and g + 8 of the warp's 16; the sums of weights cover
+// the lane's own columns. `out` is a result of wgmma.
+template <class P> struct running_sums {
+    float exponent[2], sum[2], out[P::D / 2];
+};
+
+// The row-heads of a warp group in a work.
+struct group_rows {
+    int number;   // of the group: 0 or 1
+    int last[2];  // last entry of the lane's row-heads, -1 for a missing one
+    int full_end; // all row-heads of the group attend to every entry below
+    int seen_end; // and none to entries from here on
+};
+
+static __device__ __forceinline__ group_rows group_rows_of(const work *w, int number, int group)
+{
+    const int first = number * GROUP_ROWS, lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x % GROUP / WARP;
+    const int end = min(first + GROUP_ROWS, (int)w->tile.count);
+    group_rows rows;
+    rows.number = number;
+    for (int r = 0; r < 2; r++) {
+        int row_head = first + warp * 16 + r * 8 + lane / 4;
+        rows.last[r] = row_head < end ? w->kv_len + (w->tile.first + row_head) / group : -1;
+    }
+    rows.full_end = w->kv_len + (w->tile.first + first) / group + 1;
+    rows.seen_end = end > first ? min(w->end, w->kv_len + (w->tile.first + end - 1) / group + 1) : 0;
+    return rows;
+}
+
+static __device__ __forceinline__ int q_chunk_at(int row_head, int chunk)
+{
+    return chunk / 8 * TILE_ROW_HEADS * HALF_ROW + row_head * HALF_ROW + (chunk % 8 ^ row_head % 8) * 16;
+}
+
+// Loads q of the warp's 16 row-heads as bf16, zeros for missing ones.
+template <class P>
+static __device__ __forceinline__ void load_q_rows(unsigned char *shared, const work *w, int number, const float *qkv,
+                                                   int64_t columns, int group)
+{
+    const int lane = (int)threadIdx.x % WARP, first = number * GROUP_ROWS + (int)threadIdx.x % GROUP / WARP * 16;
+#pragma unroll 4
+    for (int i = lane; i < 16 * P::CHUNKS; i += WARP) {
+        int row_head = first + i / P::CHUNKS, chunk = i % P::CHUNKS, in_seq = w->tile.first + row_head;
+        uint4 values = uint4();
+        if (row_head < w->tile.count)
+            values = pack8(qkv + (w->row + in_seq / group) * columns +
+                           (int64_t)(w->kv_head * group + in_seq % group) * P::D + chunk * 8);
+        *reinterpret_cast<uint4 *>(shared + q_chunk_at(row_head, chunk)) = values;
+    }
+}
+
+// s = q K of the group's row-heads and the tile's entries.
+template <class P>
+static __device__ __forceinline__ void multiply_keys(float (&s)[P::ENTRIES / 2], uint64_t q, uint64_t k)
+{
+#pragma unroll
+    for (int step = 0; step < P::D / 16; step++) {
+        const int half = step / 4, at = step % 4 * 32; // 16 dims are 32 bytes of a row
+        wgmma_shared(s, q + (uint64_t)((half * TILE_ROW_HEADS * HALF_ROW + at) >> 4),
+                     k + (uint64_t)((half * P::ENTRIES * HALF_ROW + at) >> 4), step > 0);
+    }
+}
+
+// out += weights V, or without `add` out = weights V.
+template <class P>
+static __device__ __forceinline__ void multiply_values(float (&out)[P::D / 2],
+                                                       const uint32_t (&weights)[P::ENTRIES / 4], uint64_t v, bool add)
+{
+#pragma unroll
+    for (int step = 0; step < P::ENTRIES / 16; step++)
+        wgmma_registers(out, weights + 4 * step, v + (uint64_t)(step * 16 * HALF_ROW >> 4), add || step > 0);
+}
+
+// Sets the scores of entries that a row-head does not attend to to -inf.
+template <class P>
+static __device__ __forceinline__ void mask_tile(float (&s)[P::ENTRIES / 2], const group_rows *rows, int first)
+{
+    const int column = first + (int)threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < P::ENTRIES / 2; i++)
+        if (column + i / 4 * 8 + i % 2 > rows->last[i / 2 % 2]) s[i] = -INFINITY;
+}
+
+// Turns scores into weights 2^(score - an integer near the largest), see backend.h. `factor`: what the sums so far must
+// be multiplied by.
+template <class P>
+static __device__ __forceinline__ void tile_weigh(float (&s)[P::ENTRIES / 2], running_sums<P> *so_far, float factor[2],
+                                                  float scale)
+{
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        float largest = s[2 * r];
+#pragma unroll
+        for (int i = 0; i < P::ENTRIES / 2; i += 4)
+            largest = fmaxf(largest, fmaxf(s[i + 2 * r], s[i + 2 * r + 1]));
+        largest = fmaxf(largest, __shfl_xor_sync(FULL_WARP, largest, 1));
+        largest = fmaxf(largest, __shfl_xor_sync(FULL_WARP, largest, 2));
+        largest = fmaxf(so_far->exponent[r], rintf(largest * scale));
+        factor[r] = exp2_approx(so_far->exponent[r] - largest);
+        so_far->exponent[r] = largest;
+        so_far->sum[r] *= factor[r];
+#pragma unroll
+        for (int i = 0; i < P::ENTRIES / 2; i += 4)
+#pragma unroll
+            for (int x = 0; x < 2; x++) {
+                float weight = exp2_approx(fmaf(s[i + 2 * r + x], scale, -largest));
+                so_far->sum[r] += weight;
+                s[i + 2 * r + x] = weight;
+            }
+    }
+}
+
+// FP8: multiplies scores, or weights, by the scale of their entry. A weight of zero stays zero even if the scale is
+// NaN.
+template <class P, bool WEIGHTS>
+static __device__ __forceinline__ void scale_entries(float (&s)[P::ENTRIES / 2], const float *scale)
+{
+#pragma unroll
+    for (int i = 0; i < P::ENTRIES / 2; i += 4) {
+        float2 two = *reinterpret_cast<const float2 *>(scale + i * 2 + (int)threadIdx.x % 4 * 2);
+#pragma unroll
+        for (int x = 0; x < 4; x++)
+            s[i + x] = WEIGHTS && s[i + x] == 0 ? 0 : s[i + x] * (x % 2 ? two.y : two.x);
+    }
+}
+
+template <class P>
+static __device__ __forceinline__ void pack_weights(uint32_t (&weights)[P::ENTRIES / 4],
+                                                    const float (&s)[P::ENTRIES / 2])
+{
+#pragma unroll
+    for (int i = 0; i < P::ENTRIES / 4; i++)
+        weights[i] = pack_bf16(s[2 * i], s[2 * i + 1]);
+}
+
+// The exponent is an integer and changes rarely.
+template <class P> static __device__ __forceinline__ void rescale(float (&out)[P::D / 2], const float factor[2])
+{
+    if (!__any_sync(FULL_WARP, factor[0] != 1 || factor[1] != 1)) return;
+#pragma unroll
+    for (int i = 0; i < P::D / 2; i++)
+        out[i] *= factor[i / 2 % 2];
+}
+
+// Sets V of the entries from `end` on to zero, since a NaN there times a weight of zero would be NaN. Both groups do,
+// since each waits for its own writes only.
+template <class P>
+static __device__ __forceinline__ void clear_values(unsigned char *v, const group_rows *rows, int from)
+{
+    for (int i = from * 8 + (int)threadIdx.x % GROUP; i < P::ENTRIES * 8; i += GROUP)
+#pragma unroll
+        for (int half = 0; half < P::HALVES; half++)
+            *reinterpret_cast<uint4 *>(v + half * P::ENTRIES * HALF_ROW + i * 16) = uint4();
+    writes_fence();
+    named_sync(OWN_BARRIER + rows->number, GROUP);
+}
+
+// The stages as a multiplying group sees them; `ahead`: of a tile after those that the group has done with.
+template <class P> struct stages {
+    unsigned char *shared;
+    stage_barriers *barriers;
+    int done;
+
+    __device__ __forceinline__ int stage(int ahead) const
+    {
+        return (done + ahead) % STAGES;
+    }
+    // Waits for K (v false) or V.
+    __device__ __forceinline__ unsigned char *wait(int ahead, bool v) const
+    {
+        barrier_wait(&barriers->full[v][stage(ahead)], tile_parity(done + ahead));
+        return shared + P::K_AT + ((v ? STAGES : 0) + stage(ahead)) * P::TILE_BYTES;
+    }
+    // The warp has read K or V.
+    __device__ __forceinline__ void free(int ahead, bool v) const
+    {
+        if (threadIdx.x % WARP == 0) barrier_arrive(&barriers->free[v][stage(ahead)]);
+    }
+};
+
+template <class P> static __device__ __forceinline__ uint64_t values_at(const unsigned char *v)
+{
+    return matrix_at(v, P::ENTRIES * HALF_ROW);
+}
+
+// The two groups issue their products in turns.
+static __device__ __forceinline__ void turn_take(int number)
+{
+    named_sync(TURN_BARRIER + number, GROUPS * GROUP);
+}
+
+static __device__ __forceinline__ void turn_pass(int number)
+{
+    named_arrive(TURN_BARRIER + (number ^ 1), GROUPS * GROUP);
+}
+
+// The scores of tile `tile` have arrived: makes them weights, and rounds them once `so_far->out` is complete.
+template <class P>
+static __device__ __forceinline__ void weigh_scores(float (&s)[P::ENTRIES / 2], running_sums<P> *so_far,
+                                                    const stages<P> *in, const group_rows *rows, int first, int tile,
+                                                    float factor[2], float scale)
+{
+    if (P::FP8) scale_entries<P, false>(s, scales_of<P>(in->shared, in->stage(tile), false));
+    __syncwarp();
+    in->free(tile, false);
+    if (first + P::ENTRIES > rows->full_end) mask_tile<P>(s, rows, first);
+    tile_weigh<P>(s, so_far, factor, scale);
+    if (P::FP8) {
+        in->wait(tile, true);
+        scale_entries<P, true>(s, scales_of<P>(in->shared, in->stage(tile), true));
+    }
+}
+
+// Attention of the group's row-heads to the entries [begin, end), a span or the last part of one, of which some
+// row-head sees the first `tiles` tiles.
+template <class P>
+static __device__ __forceinline__ void attend_span(running_sums<P> *so_far, const stages<P> *in, uint64_t q,
+                                                   const group_rows *rows, int begin, int end, int tiles, float scale)
+{
+    float s[P::ENTRIES / 2], factor[2];
+    uint32_t weights[P::ENTRIES / 4];
+    for (int r = 0; r < 2; r++)
+        so_far->exponent[r] = EXPONENT_NONE, so_far->sum[r] = 0;
+
+    const unsigned char *k = in->wait(0, false);
+    wgmma_fence();
+    multiply_keys<P>(s, q, matrix_at(k, 0));
+    wgmma_commit();
+    wgmma_wait<0>(s);
+    weigh_scores<P>(s, so_far, in, rows, begin, 0, factor, scale);
+    pack_weights<P>(weights, s);
+    for (int tile = 1; tile < tiles; tile++) {
+        k = in->wait(tile, false);
+        turn_take(rows->number);
+        wgmma_fence();
+        multiply_keys<P>(s, q, matrix_at(k, 0));
+        wgmma_commit();
+        const unsigned char *v = in->wait(tile - 1, true);
+        multiply_values<P>(so_far->out, weights, values_at<P>(v), tile > 1);
+        wgmma_commit();
+        turn_pass(rows->number);
+        wgmma_wait<1>(s);
+        weigh_scores<P>(s, so_far, in, rows, begin + tile * P::ENTRIES, tile, factor, scale);
+        wgmma_wait<0>(so_far->out);
+        in->free(tile - 1, true);
+        rescale<P>(so_far->out, factor);
+        pack_weights<P>(weights, s);
+    }
+    unsigned char *v = in->wait(tiles - 1, true);
+    const int there = end - (begin + (tiles - 1) * P::ENTRIES);
+    if (!P::FP8 && there < P::ENTRIES) clear_values<P>(v, rows, there);
+    wgmma_fence();
+    multiply_values<P>(so_far->out, weights, values_at<P>(v), tiles > 1);
+    wgmma_commit();
+    wgmma_wait<0>(so_far->out);
+    in->free(tiles - 1, true);
+    for (int r = 0; r < 2; r++) { // lanes of other columns
+        so_far->sum[r] += __shfl_xor_sync(FULL_WARP, so_far->sum[r], 1);
+        so_far->sum[r] += __shfl_xor_sync(FULL_WARP, so_far->sum[r], 2);
+    }
+}
+
+// Takes the group's turns of a span after its own `from` tiles, and frees those that no row-head of it sees.
+template <class P>
+static __device__ __forceinline__ void skip_tiles(const stages<P> *in, const group_rows *rows, int from, int tiles)
+{
+    for (int tile = from; tile < tiles; tile++) {
+        for (int v = 0; v < 2; v++) {
+            in->wait(tile, v);
+            in->free(tile, v);
+        }
+        if (tile == 0) continue; // the first tile has no turn
+        turn_take(rows->number);
+        turn_pass(rows->number);
+    }
+}
+
+// ---- spans ----------------------------------------------------------------------------------------------------------
+
+// What the total and the result of a later span are multiplied by when they are added. Powers of 2, so only the sum
+// rounds.
+struct fold {
+    float exponent, of_total, of_span;
+};
+
+static __device__ __forceinline__ fold fold_of(float total_exponent, float span_exponent)
+{
+    fold f;
+    f.exponent = fmaxf(total_exponent, span_exponent);
+    f.of_total = exp2_approx(total_exponent - f.exponent);
+    f.of_span = exp2_approx(span_exponent - f.exponent);
+    return f;
+}
+
+static __device__ __forceinline__ float fold_add(const fold *f, float total, float span)
+{
+    return fmaf(span, f->of_span, total * f->of_total);
+}
+
+// The total of the earlier spans: sums of weighted V in shared memory.
+struct span_total {
+    float *out; // [D / 2] of this thread, GROUPS * GROUP apart
+    float exponent[2], sum[2];
+};
+
+// Adds the total of earlier spans to the span's result. A row-head that has no entry in the span keeps its total.
+template <class P>
+static __device__ __forceinline__ void add_total(running_sums<P> *span, const span_total *total, const group_rows *rows,
+                                                 int begin)
+{
+    fold f[2];
+    bool has[2];
+    for (int r = 0; r < 2; r++) {
+        f[r] = fold_of(total->exponent[r], span->exponent[r]);
+        has[r] = rows->last[r] >= begin;
+        span->sum[r] = has[r] ? fold_add(&f[r], total->sum[r], span->sum[r]) : total->sum[r];
+        span->exponent[r] = has[r] ? f[r].exponent : total->exponent[r];
+    }
+#pragma unroll
+    for (int i = 0; i < P::D / 2; i++) {
+        float before = total->out[i * GROUPS * GROUP];
+        int r = i / 2 % 2;
+        span->out[i] = has[r] ? fold_add(&f[r], before, span->out[i]) : before;
+    }
+}
+
+template <class P> static __device__ __forceinline__ void keep_total(span_total *total, const running_sums<P> *span)
+{
+    for (int r = 0; r < 2; r++)
+        total->exponent[r] = span->exponent[r], total->sum[r] = span->sum[r];
+#pragma unroll
+    for (int i = 0; i < P::D / 2; i++)
+        total->out[i * GROUPS * GROUP] = span->out[i];
+}
+
+// A span's results of a tile and KV head in `partials`: exponent and sum of each row-head, then its D sums.
+template <int D> static __device__ __forceinline__ float *partial_of(float *partials, int64_t slot)
+{
+    return partials + slot * TILE_ROW_HEADS * (D + 2);
+}
+
+template <class P>
+static __device__ __forceinline__ void write_partial(float *partial, const running_sums<P> *span, const work *w,
+                                                     int number)
+{
+    const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x % GROUP / WARP;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        int row_head = number * GROUP_ROWS + warp * 16 + r * 8 + lane / 4;
+        if (row_head >= w->tile.count) continue;
+        if (lane % 4 == 0)
+            *reinterpret_cast<float2 *>(partial + 2 * row_head) = make_float2(span->exponent[r], span->sum[r]);
+        float *to = partial + 2 * TILE_ROW_HEADS + row_head * P::D + lane % 4 * 2;
+#pragma unroll
+        for (int n = 0; n < P::D / 8; n++)
+            *reinterpret_cast<float2 *>(to + 8 * n) =
+                make_float2(span->out[4 * n + 2 * r], span->out[4 * n + 2 * r + 1]);
+    }
+}
+
+// Divides by the sums of weights and writes the warp's row-heads, by way of the shared memory of their q to write whole
+// lines.
+template <class P>
+static __device__ __forceinline__ void write_out(running_sums<P> *all, unsigned char *shared, uint16_t *out,
+                                                 int64_t out_stride, const work *w, int number, int group)
+{
+    const int lane = (int)threadIdx.x % WARP, first = number * GROUP_ROWS + (int)threadIdx.x % GROUP / WARP * 16;
+    named_sync(OWN_BARRIER + number, GROUP); // all warps have multiplied with q
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        float factor = 1 / all->sum[r];
+#pragma unroll
+        for (int n = 0; n < P::D / 8; n++)
+            *reinterpret_cast<uint32_t *>(shared + q_chunk_at(first + r * 8 + lane / 4, n) + lane % 4 * 4) =
+                pack_bf16(all->out[4 * n + 2 * r] * factor, all->out[4 * n + 2 * r + 1] * factor);
+    }
+    __syncwarp();
+#pragma unroll 4
+    for (int i = lane; i < 16 * P::CHUNKS; i += WARP) {
+        int row_head = first + i / P::CHUNKS, chunk = i % P::CHUNKS, in_seq = w->tile.first + row_head;
+        if (row_head >= w->tile.count) continue;
+        int64_t at = (w->row + in_seq / group) * out_stride + (int64_t)(w->kv_head * group + in_seq % group) * P::D;
+        *reinterpret_cast<uint4 *>(out + at + chunk * 8) =
+            *reinterpret_cast<const uint4 *>(shared + q_chunk_at(row_head, chunk));
+    }
+    __syncwarp(); // before the next q
+}
+
+// ---- the kernel -----------------------------------------------------------------------------------------------------
+
+template <class P>
+static __device__ __forceinline__ void attend_works(unsigned char *shared, stage_barriers *barriers, const kv_cache *kv,
+                                                    const device_batch *batch, uint16_t *out, int out_stride,
+                                                    const float *qkv, int n_heads, float *partials, int number)
+{
+    const int group = n_heads / kv->n_kv_heads;
+    const float scale = score_scale(P::D);
+    const uint64_t q = matrix_at(shared + number * GROUP_ROWS * HALF_ROW, 0);
+    stages<P> in = {shared, barriers, 0};
+    span_total total;
+    total.out = reinterpret_cast<float *>(shared + P::TOTAL_AT) + (int)threadIdx.x - GROUP;
+    running_sums<P> sums;
+    work w;
+    if (number == 1) turn_pass(1); // the first turn is that of group 0
+    for (int i = 0; work_of(&w, batch, kv->n_kv_heads, group, i); i++) {
+        const group_rows rows = group_rows_of(&w, number, group);
+        load_q_rows<P>(shared, &w, number, qkv, (int64_t)(n_heads + 2 * kv->n_kv_heads) * P::D, group);
+        writes_fence();
+        named_sync(OWN_BARRIER + number, GROUP);
+        for (int begin = w.begin; begin < w.end; begin += TILE_SPAN) {
+            const int end = min(begin + TILE_SPAN, w.end), tiles = (end - begin + P::ENTRIES - 1) / P::ENTRIES;
+            const int seen = min(tiles, max(0, (rows.seen_end - begin + P::ENTRIES - 1) / P::ENTRIES));
+            if (seen > 0) {
+                attend_span<P>(&sums, &in, q, &rows, begin, end, seen, scale);
+                if (begin > w.begin) add_total<P>(&sums, &total, &rows, begin);
+                if (begin + TILE_SPAN < rows.seen_end) keep_total<P>(&total, &sums);
+            }
+            skip_tiles<P>(&in, &rows, seen, tiles);
+            in.done += tiles;
+        }
+        if (rows.seen_end <= w.begin) continue;
+        if (w.tile.span < 0)
+            write_out<P>(&sums, shared, out, out_stride, &w, number, group);
+        else
+            write_partial<P>(
+                partial_of<P::D>(partials, (int64_t)(w.tile.slot + w.tile.span) * kv->n_kv_heads + w.kv_head), &sums,
+                &w, number);
+    }
+    if (number == 0) turn_take(0); // the last turn that group 1 passed
+}
+
+// Grid: at most one thread block per multiprocessor. `map`: the cache as rows of D values, in boxes of a KV block and
+// 64 of its dims, or for FP8 all.
+template <class P>
+static __global__ void __launch_bounds__(THREADS, 1)
+    attend_wgmma_kernel(const __grid_constant__ CUtensorMap map, kv_cache kv, device_batch batch, int layer,
+                        uint16_t *out, int out_stride, const float *qkv, int n_heads, float *partials)
+{
+    if (HOPPER) { // the host uses the kernel on such GPUs only
+        DYNAMIC_SHARED(unsigned char, shared);
+        stage_barriers *barriers = reinterpret_cast<stage_barriers *>(shared + P::BARRIERS_AT),
+                       *raw = barriers + P::FP8;
+        const int number = __shfl_sync(FULL_WARP, (int)threadIdx.x / GROUP, 0) - 1; // -1: the copying group
+        if (threadIdx.x == 0) {
+            box_prefetch_map(&map);
+            for (int i = 0; i < 2 * STAGES; i++) {
+                if (P::FP8) barrier_init(&raw->full[0][0] + i, 1), barrier_init(&raw->free[0][0] + i, CONVERTERS);
+                barrier_init(&barriers->full[0][0] + i, P::FP8 ? (int)CONVERTERS : 1);
+                barrier_init(&barriers->free[0][0] + i, GROUPS * GROUP / WARP);
+            }
+            barrier_init_fence();
+        }
+        __syncthreads();
+        if (number < 0) {
+            registers_lower<P::LOW_REGISTERS>();
+            if (threadIdx.x < WARP)
+                copy_works<P>(shared, raw, &map, &kv, &batch, layer, n_heads / kv.n_kv_heads);
+            else if (P::FP8)
+                convert_works<P>(shared, raw, barriers, &kv, &batch, layer, n_heads / kv.n_kv_heads);
+        } else {
+            registers_raise<P::HIGH_REGISTERS>();
+            attend_works<P>(shared, barriers, &kv, &batch, out, out_stride, qkv, n_heads, partials, number);
+        }
+    }
+}
+
+// Adds the spans of tiles that several thread blocks computed, as attend_works does. Grid: KV heads x tiles; one warp
+// per row-head in turn.
+enum { COMBINE_WARPS = 8 };
+template <int D>
+static __global__ void __launch_bounds__(COMBINE_WARPS *WARP)
+    combine_spans_kernel(kv_cache kv, device_batch batch, uint16_t *out, int out_stride, int n_heads, float *partials)
+{
+    const attend_tile tile = batch.tiles[blockIdx.y];
+    if (tile.span != 0) return; // the whole block
+    const int group = n_heads / kv.n_kv_heads, kv_head = (int)blockIdx.x, lane = (int)threadIdx.x % WARP;
+    const int dim = D / WARP * lane, kv_len = batch.kv_len[tile.seq], row = batch.row_start[tile.seq];
+    for (int row_head = (int)threadIdx.x / WARP; row_head < tile.count; row_head += COMBINE_WARPS) {
+        const int in_seq = tile.first + row_head, last = kv_len + in_seq / group;
+        float sums[D / WARP], sum = 0, exponent = EXPONENT_NONE;
+        for (int span = 0; span <= last / TILE_SPAN; span++) {
+            const float *from = partial_of<D>(partials, (int64_t)(tile.slot + span) * kv.n_kv_heads + kv_head);
+            float2 head = *reinterpret_cast<const float2 *>(from + 2 * row_head);
+            const fold f = fold_of(exponent, head.x);
+#pragma unroll
+            for (int k = 0; k < D / WARP; k++) {
+                float part = from[2 * TILE_ROW_HEADS + row_head * D + dim + k];
+                sums[k] = span ? fold_add(&f, sums[k], part) : part;
+            }
+            sum = span ? fold_add(&f, sum, head.y) : head.y;
+            exponent = f.exponent;
+        }
+        const float factor = 1 / sum;
+        uint16_t *to =
+            out + (int64_t)(row + in_seq / group) * out_stride + (int64_t)(kv_head * group + in_seq % group) * D + dim;
+#pragma unroll
+        for (int k = 0; k < D / WARP; k += 2)
+            *reinterpret_cast<uint32_t *>(to + k) = pack_bf16(sums[k] * factor, sums[k + 1] * factor);
+    }
+}
+
+// ---- launching ------------------------------------------------------------------------------------------------------
+
+// The driver's function that makes maps; NULL if the driver has none.
+static PFN_cuTensorMapEncodeTiled_v12000 map_encoder(void)
+{
+    void *function = NULL;
+    enum cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+#if CUDART_VERSION >= 12050
+    cudaError_t error =
+        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found);
+#else
+    cudaError_t error = cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &function, cudaEnableDefault, &found);
+#endif
+    if (error != cudaSuccess || found != cudaDriverEntryPointSuccess) function = NULL;
+    return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(function);
+}
+
+static cudaError_t map_make(const kv_cache *kv, CUtensorMap *map)
+{
+    static PFN_cuTensorMapEncodeTiled_v12000 found; // the same for all threads
+    PFN_cuTensorMapEncodeTiled_v12000 encode = __atomic_load_n(&found, __ATOMIC_RELAXED);
+    if (!encode) __atomic_store_n(&found, encode = map_encoder(), __ATOMIC_RELAXED);
+    const cuuint64_t d = (cuuint64_t)kv->head_size, rows = (cuuint64_t)geometry_kv_at(kv, kv->n_layers, 0, false, 0);
+    const cuuint64_t sizes[] = {d, rows}, strides[] = {kv->fp8 ? d : d * 2};
+    const cuuint32_t box[] = {kv->fp8 ? (cuuint32_t)d : (cuuint32_t)HALF, KV_BLOCK_TOKENS}, steps[] = {1, 1};
+    if (!encode) return cudaErrorNotSupported;
+    CUresult result = encode(map, kv->fp8 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2,
+                             kv->data, sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                             kv->fp8 ? CU_TENSOR_MAP_SWIZZLE_NONE : CU_TENSOR_MAP_SWIZZLE_128B,
+                             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+template <class P>
+static cudaError_t launch_tiles(cudaStream_t stream, const kv_cache *kv, const device_batch *batch, int layer,
+                                uint16_t *out, int out_stride, const float *qkv, int n_heads, float *partials)
+{
+    CUtensorMap map;
+    int device, multiprocessors;
+    cudaError_t error = map_make(kv, &map);
+    if (error == cudaSuccess) error = cudaGetDevice(&device);
+    if (error == cudaSuccess) error = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
+    if (error != cudaSuccess) return error;
+    const unsigned blocks = (unsigned)min(multiprocessors, batch->n_tiles * kv->n_kv_heads);
+    error = CUDA_LAUNCH(attend_wgmma_kernel<P>, blocks, (unsigned)THREADS, P::BYTES, stream, map, *kv, *batch, layer,
+                        out, out_stride, qkv, n_heads, partials);
+    if (error != cudaSuccess || !batch->n_spans) return error;
+    dim3 grid((unsigned)kv->n_kv_heads, (unsigned)batch->n_tiles);
+    return CUDA_LAUNCH(combine_spans_kernel<P::D>, grid, COMBINE_WARPS * WARP, 0, stream, *kv, *batch, out, out_stride,
+                       n_heads, partials);
+}
+
+template <int D>
+static cudaError_t launch_head_size(cudaStream_t stream, const kv_cache *kv, const device_batch *batch, int layer,
+                                    uint16_t *out, int out_stride, const float *qkv, int n_heads, float *partials)
+{
+    return kv->fp8
+               ? launch_tiles<tile_plan<D, true>>(stream, kv, batch, layer, out, out_stride, qkv, n_heads, partials)
+               : launch_tiles<tile_plan<D, false>>(stream, kv, batch, layer, out, out_stride, qkv, n_heads, partials);
+}
+
+cudaError_t launch_attention_wgmma(cudaStream_t stream, const struct kv_cache *kv, const struct device_batch *batch,
+                                   int layer, void *out, int out_stride, const float *qkv, int n_heads, float *partials)
+{
+    uint16_t *to = static_cast<uint16_t *>(out);
+    return kv->head_size == 64
+               ? launch_head_size<64>(stream, kv, batch, layer, to, out_stride, qkv, n_heads, partials)
+               : launch_head_size<128>(stream, kv, batch, layer, to, out_stride, qkv, n_heads, partials);
+}

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/oracle_view.h"
+
+#include "sim/oracle_waiting.h"
+
+static int64_t least_of(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int64_t blocks_for(int64_t tokens, int64_t block_tokens)
+{
+    return tokens / block_tokens + (tokens % block_tokens > 0);
+}
+
+static bool can_hold(const struct sched_node *node, const struct sched_request *r)
+{
+    const struct node_limits *limits = &node->limits;
+    bool worker = node->role == NODE_WORKER, scored = r->usage->kept_tokens > 0;
+    int64_t more = worker ? r->spec->sampling.max_tokens : r->spec->prefill.look_ahead - 1;
+    int64_t entries = scored ? r->usage->kept_tokens + (int64_t)r->spec->sampling.max_tokens - 1 : 0;
+    return !node->draining && (worker || !scored) && r->spec->n_tokens + more <= limits->context_tokens &&
+           entries <= (int64_t)limits->kv_blocks * limits->block_tokens;
+}
+
+static int64_t rows_of(const struct sched_request *r)
+{
+    int kept = r->usage->kept_tokens;
+    return kept ? kept + r->usage->completion_tokens : r->spec->n_tokens;
+}
+
+// At its end, as far as it is known: the tokens left to generate are expected to be fewer than max_tokens.
+static int64_t blocks_expected(const struct sched_request *r, int64_t block_tokens)
+{
+    const struct request_usage *usage = r->usage;
+    int64_t max_tokens = r->spec->sampling.max_tokens;
+    int64_t left = blocks_for(max_tokens - usage->completion_tokens, block_tokens);
+    int64_t have = blocks_for((int64_t)usage->kept_tokens + usage->completion_tokens, block_tokens);
+    return least_of(have + (int64_t)output_blocks_expected(left),
+                    blocks_for(usage->kept_tokens + max_tokens - 1, block_tokens));
+}
+
+static int64_t blocks_needed(const struct sched_node *node, const struct sched_request *r)
+{
+    int64_t shared = 0;
+    if (node->role != NODE_WORKER) return 0;
+    if (node->prefixes && node->limits.block_tokens == PREFIX_BLOCK)
+        shared = least_of(prefix_record_held(node->prefixes, r->prefix, r->n_prefix), (rows_of(r) - 1) / PREFIX_BLOCK);
+    return blocks_expected(r, node->limits.block_tokens) - shared;
+}
+
+static void check_room(struct world *w, const struct sched_node *node)
+{
+    const struct node_account *account = &node->account;
+    int64_t budget = node->limits.token_budget, decodes = account->requests.count - account->requests_in_bins;
+    int64_t rows = budget - least_of(decodes, budget / 2);
+    HOLDS(sched_node_pass_rows(node) == rows);
+    HOLDS(sched_node_bin_rows(node) == rows - (account->long_prompts ? rows / 2 : 0));
+    int64_t left = sched_node_blocks_left(node), in_index = sched_index_blocks(node, left);
+    bool converts = node->role == NODE_WORKER && node->limits.block_tokens != PREFIX_BLOCK;
+    HOLDS(left == (node->role == NODE_WORKER ? node->limits.kv_blocks - account->kv_blocks : INT64_MAX));
+    if (!converts) HOLDS(in_index == left);
+    // Every request that fits the node's blocks fits those of the index, whose size is another one.
+    if (converts && left >= 0) {
+        int64_t entries = left * node->limits.block_tokens;
+        HOLDS(in_index >= blocks_for(entries, PREFIX_BLOCK) && in_index <= blocks_for(entries, PREFIX_BLOCK) + 2);
+    }
+}
+
+static void check_request(struct world *w, const struct sched_node *node, const struct sched_request *r)
+{
+    bool shares = node->role == NODE_WORKER && node->prefixes && node->limits.block_tokens == PREFIX_BLOCK;
+    int64_t needed = blocks_needed(node, r), asked = shares && r->need.blocks > needed ? r->need.blocks : needed;
+    int64_t cached = node->prefixes ? prefix_record_match(node->prefixes, r->prefix, r->n_prefix) : 0;
+    HOLDS(sched_node_shares_blocks(node) == shares);
+    HOLDS(sched_node_can_hold(node, r) == can_hold(node, r));
+    HOLDS(sched_node_blocks_needed(node, r) == needed && sched_node_blocks_asked(node, r) == asked);
+    HOLDS(sched_request_cached_blocks(r, node) == cached);
+    HOLDS(sched_request_rows_on(r, node) ==
+          rows_of(r) - PREFIX_BLOCK * least_of(cached, (rows_of(r) - 1) / PREFIX_BLOCK));
+}
+
+void oracle_view(struct world *w, const struct sched_node *node, const struct sched_request *r)
+{
+    static const int block_sizes[] = {0, 7, PREFIX_BLOCK, 48}; // 0: its own
+    for (int i = 0; i < 4; i++) {
+        struct sched_node other = *node;
+        if (block_sizes[i]) other.limits.block_tokens = block_sizes[i];
+        check_room(w, &other);
+        check_request(w, &other, r);
+    }
+}

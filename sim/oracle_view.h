@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the scheduler reads of a node for a request (router/sched/view.h), by plain formulas; also as if the node had KV
+// blocks of other sizes.
+#pragma once
+
+#include "router/core/core_state.h"
+#include "sim/world.h"
+
+void oracle_view(struct world *w, const struct sched_node *node, const struct sched_request *r);

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gemms of few rows (kernels/cuda/gemv.cu), on an emulated GPU or a GPU: results against sums in double precision, at
+// odd shapes, in every mode; a row has the same bits beside any other rows; nothing behind the outputs is written.
+// check_cuda_fp8 covers FP8 weights.
+#include <math.h>
+
+#include "kernels/convert.h"
+#include "kernels/cuda/limits.h"
+#include "tests/cuda_here.h"
+#include "tests/kernel_fixture.h"
+
+// Outputs and columns: a tile and less, no multiples of it, one stage and several for each warp.
+static const struct {
+    int n, k;
+} sizes[] = {{2, 1}, {16, 16}, {34, 40}, {130, 257}, {26, 1304}};
+enum { SIZES = sizeof sizes / sizeof sizes[0], MAX_ROWS = 20 };
+
+static const struct backend_shape shape = {.n_layers = 1,
+                                           .n_heads = 1,
+                                           .n_kv_heads = 1,
+                                           .head_size = 16,
+                                           .inv_freq = (float[8]){1},
+                                           .max_rows = MAX_ROWS,
+                                           .max_seqs = MAX_ROWS,
+                                           .max_context = 64,
+                                           .n_kv_blocks = 32};
+
+static struct gemv_bench {
+    struct backend *b;
+    int n, k;
+    float *x, *w, *bias; // x: values in bf16
+    struct tensor *rows;
+    struct weight *weight, *vector;
+} it;
+
+static void bench_open(int n, int k)
+{
+    OK(backend_open("cuda", &shape, DTYPE_BF16, 0, &it.b));
+    it.n = n, it.k = k;
+    it.w = random_floats((size_t)(n * k), 1);
+    it.bias = random_floats((size_t)n, 1);
+    it.weight = make_weight(it.b, it.w, n, k);
+    it.vector = make_vector(it.b, it.bias, n);
+    float *raw = random_floats((size_t)(MAX_ROWS * k), 1), *gain = random_floats((size_t)k, 1);
+    struct tensor *from = make_tensor(it.b, TENSOR_F32, MAX_ROWS, k);
+    it.rows = make_tensor(it.b, TENSOR_ACTIVATION, MAX_ROWS, k);
+    tensor_write(it.b, from, raw, (size_t)(MAX_ROWS * k));
+    OK(it.b->ops->rmsnorm(it.b, it.rows, from, make_vector(it.b, gain, k), 1e-5f, NULL, MAX_ROWS));
+    float *identity = mem_alloc_array((size_t)k * (size_t)k, sizeof *identity);
+    for (int i = 0; i < k; i++)
+        identity[i * k + i] = 1;
+    struct tensor *back = make_tensor(it.b, TENSOR_F32, MAX_ROWS, k);
+    OK(it.b->ops->linear(it.b, back, it.rows, make_weight(it.b, identity, k, k), NULL, LINEAR_STORE, MAX_ROWS));
+    it.x = mem_alloc_array((size_t)(MAX_ROWS * k), sizeof *it.x);
+    OK(it.b->ops->read(it.b, back, MAX_ROWS, it.x));
+    free(raw), free(gain), free(identity);
+}
+
+static void bench_close(void)
+{
+    it.b->ops->close(it.b);
+    free(it.x), free(it.w), free(it.bias);
+}
+
+static double product(int row, int output)
+{
+    double sum = 0;
+    for (int i = 0; i < it.k; i++)
+        sum += (double)it.x[row * it.k + i] *
+               (double)bf16_to_f32(bf16_from_f32(it.w[(size_t)output * (size_t)it.k + (size_t)i]));
+    return sum;
+}
+
+static void check_value(double is, double should, double bound, int row, int output)
+{
+    ck_assert_msg(fabs(is - should) <= bound * (1 + fabs(should)), "%d x %d: row %d, output %d: %g, not %g", it.n, it.k,
+                  row, output, is, should);
+}
+
+// Runs a step of `rows` rows into a tensor of ones. Returns its MAX_ROWS rows.
+static float *run_linear(enum linear_mode mode, bool biased, int rows)
+{
+    const size_t all = (size_t)(MAX_ROWS * it.n);
+    struct tensor *out = make_tensor(it.b, TENSOR_F32, MAX_ROWS, it.n);
+    float *ones = mem_alloc_array(all, sizeof *ones);
+    for (size_t i = 0; i < all; i++)
+        ones[i] = 1;
+    tensor_write(it.b, out, ones, all);
+    OK(it.b->ops->linear(it.b, out, it.rows, it.weight, biased ? it.vector : NULL, mode, rows));
+    OK(it.b->ops->read(it.b, out, MAX_ROWS, ones));
+    return ones;
+}
+
+static void check_linear(enum linear_mode mode, bool biased, int rows)
+{
+    float *got = run_linear(mode, biased, rows);
+    for (int r = 0; r < MAX_ROWS; r++)
+        for (int i = 0; i < it.n; i++) {
+            const double base = r >= rows || mode == LINEAR_ADD ? 1 : 0;
+            const double sum = r < rows ? product(r, i) + (biased ? (double)it.bias[i] : 0) : 0;
+            check_value((double)got[r * it.n + i], base + sum, 1e-4, r, i);
+        }
+    free(got);
+}
+
+// read_activation reads all columns, or some of them.
+static void check_activations(enum linear_mode mode, int columns, int rows)
+{
+    struct tensor *out = make_tensor(it.b, TENSOR_ACTIVATION, MAX_ROWS, columns);
+    OK(it.b->ops->linear(it.b, out, it.rows, it.weight, NULL, mode, rows));
+    int n;
+    float *got = read_activation(it.b, out, rows, columns, &n);
+    for (int r = 0; r < rows; r++)
+        for (int i = 0; i < n; i++) {
+            const int column = (int)((int64_t)i * columns / n);
+            const double y = product(r, column);
+            const double want = mode == LINEAR_SWIGLU ? y / (1 + exp(-y)) * product(r, columns + column) : y;
+            check_value((double)got[r * n + i], want, 0x1p-8, r, column);
+        }
+    free(got);
+}
+
+START_TEST(results_are_those_of_sums_in_double_precision)
+{
+    bench_open(sizes[_i].n, sizes[_i].k);
+    static const int rows[] = {1, 3, GEMV_ROWS};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        check_linear(LINEAR_STORE, false, rows[i]);
+        check_linear(LINEAR_STORE, true, rows[i]);
+        check_linear(LINEAR_ADD, true, rows[i]);
+        check_activations(LINEAR_STORE, it.n, rows[i]);
+        check_activations(LINEAR_SWIGLU, it.n / 2, rows[i]);
+    }
+    bench_close();
+}
+END_TEST
+
+START_TEST(a_row_has_the_same_bits_beside_any_others)
+{
+    bench_open(34, 1032);
+    float *all = run_linear(LINEAR_STORE, false, GEMV_ROWS);
+    for (int rows = 1; rows < GEMV_ROWS; rows++) {
+        float *some = run_linear(LINEAR_STORE, false, rows);
+        ck_assert_msg(!memcmp(some, all, (size_t)(rows * it.n) * sizeof *all), "%d rows: other bits", rows);
+        free(some);
+    }
+    free(all);
+    bench_close();
+}
+END_TEST
+
+int main(void)
+{
+    if (!cuda_is_here()) return EXIT_SKIPPED;
+    Suite *suite = suite_create("cuda_gemv");
+    TCase *tests = tcase_create("cuda_gemv");
+    tcase_set_timeout(tests, 60);
+    tcase_add_loop_test(tests, results_are_those_of_sums_in_double_precision, 0, SIZES);
+    tcase_add_test(tests, a_row_has_the_same_bits_beside_any_others);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
