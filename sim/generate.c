@@ -352,23 +352,34 @@ static void draw_qualities(struct swarm *g)
     }
 }
 
-// Requests that ask for what another one asked for, so that its score may be reused, or for nearly that.
+static void draw_turns(struct swarm *g, struct scenario_request *r)
+{
+    r->turn = scaled(g, 16, 400);
+    r->answer = between(g, 1, r->turn - 1);
+}
+
+// Requests that ask for what another one asked for, or go on where it ended, so that its score may be reused, or for
+// nearly that.
 static void draw_repeats(struct swarm *g)
 {
     if (!g->speculated || one_in(g, 2)) return;
     g->s->options.selection_kib = one_in(g, 3) ? 1 : 64;
     const struct action *of = NULL;
+    bool talks = one_in(g, 2);
     for (int i = 0; i < g->s->n_actions; i++) {
         struct action *action = &g->s->actions[i];
         if (action->kind != ACTION_REQUEST) continue;
         if (!of || !one_in(g, 3)) {
-            if (!of || one_in(g, 4)) of = action;
+            if (of && !one_in(g, 4)) continue;
+            of = action;
+            if (talks) draw_turns(g, &action->request);
             continue;
         }
         struct scenario_request *r = &action->request, own = *r;
         *r = of->request;
         if (!one_in(g, 3)) r->same_as = of->id;
         if (one_in(g, 6)) r->keep = scaled(g, 20, 900);
+        if (r->turn && r->tokens < 2000) r->tokens += r->turn * below(g, 4); // it goes on
         r->max_tokens = own.max_tokens;
         r->min_tokens = 0;
         r->stop_after = own.stop_after;
