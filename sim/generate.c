@@ -96,6 +96,7 @@ static void draw_node(struct swarm *g, int role, int id, const struct scenario_n
         node.pair_ps = scaled(g, 1, 20000);
         node.noise_percent = one_in(g, 2) ? 0 : scaled(g, 1, 40);
         if (role && one_in(g, 4)) node.sample_us = scaled(g, 10, 20000);
+        if (!role && !one_in(g, 3)) node.draft_blocks = node.kv_blocks / scaled(g, 1, 8);
         if (one_in(g, 3)) node.itl_target_ms = one_in(g, 2) ? -1 : scaled(g, 1, 1000);
     }
     scenario_add_node(g->s, node);

@@ -70,7 +70,8 @@
     FIELD(sample_us)                                                                                                   \
     FIELD(gap_us)                                                                                                      \
     FIELD(itl_target_ms)                                                                                               \
-    FIELD(calibration)
+    FIELD(calibration)                                                                                                 \
+    FIELD(draft_blocks)
 
 // head: id of a shared prefix of head_tokens tokens, 0: none. tail: id of tokens that are shared from tail_from on,
 // behind different beginnings. turn: a conversation whose turns have so many tokens, of which the last `answer` are the

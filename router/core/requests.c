@@ -519,6 +519,7 @@ void core_request_scored(struct core *c, struct request *r, const struct score_r
     if (error) {
         log_event(LOG_WARN, "score_failed", LOG_REQUEST(r->number), LOG_FIELD("client_id", r->id),
                   LOG_FIELD("node", r->account.node->hello.node_id), LOG_FIELD("reason", error));
+        if (!result->error) c->ops.send_cancel(r->account.node->link, &r->number, 1); // it may hold the prompt
         core_request_unscorable(c, r, SKIP_LOST, now_us);
         return;
     }
