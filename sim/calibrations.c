@@ -18,11 +18,11 @@ static struct calibration calibration_make(uint64_t main, double first_threshold
                             .chunk_tokens = options.chunk_tokens,
                             .pool_window = options.pool_window,
                             .tail_tokens = TAIL_TOKENS,
-                            .low = {1},
-                            .high = {PROMPT_MOST, 1, 1, 1, 1, 10, 10}};
+                            .low = {1, -20},
+                            .high = {PROMPT_MOST, 0, 1, 1, 1, 10, 10}};
     for (int m = 0; m < 2; m++) {
         struct calibration_fit *fit = &c.fits[m];
-        *fit = (struct calibration_fit){.weights = {0, 1, 3, 0, -20, 10, 1, 0.5, 0.1 * m, 0}};
+        *fit = (struct calibration_fit){.weights = {3, 1, -0.5, -20, 10, 0.5, 0.1 * m, 0}};
         for (int t = 0; t < QUALITY_TARGETS; t++)
             fit->thresholds[t] = first_threshold + t * 0.6;
     }

@@ -14,11 +14,9 @@ void calibration_features(const struct evidence *evidence, int rate, double feat
     const double values[QUALITY_FEATURES] = {
         1,
         log2(quality_rates[rate] / (1 - quality_rates[rate])), // nothing is lost as the rate nears 1
-        evidence->coverage[rate],
-        evidence->coverage[0],
+        evidence->floor[rate],
         evidence->entropy,
         evidence->agreement,
-        evidence->ended,
         log2(evidence->tokens),
         evidence->margin,
         evidence->margin_least,
@@ -28,8 +26,8 @@ void calibration_features(const struct evidence *evidence, int rate, double feat
 
 void calibration_values(const struct evidence *evidence, double values[EVIDENCE_VALUES])
 {
-    const double all[EVIDENCE_VALUES] = {evidence->tokens,      evidence->coverage[0], evidence->entropy,
-                                         evidence->agreement,   evidence->ended,       evidence->margin,
+    const double all[EVIDENCE_VALUES] = {evidence->tokens,      evidence->floor[0], evidence->entropy,
+                                         evidence->agreement,   evidence->ended,    evidence->margin,
                                          evidence->margin_least};
     memcpy(values, all, sizeof all);
 }

@@ -4,10 +4,10 @@
 // likely it must be for a quality. Made by `forepack calibrate` (calibration_fit.h), kept as calibration.json beside
 // the speculator's weights.
 //
-// The probability is a logistic regression whose weights for the keep rate and the coverage are not negative, so it
-// never falls with the rate. The thresholds were set on documents that the regression has not seen (conformal risk
-// control, arXiv 2208.02814). Evidence outside the range of the calibration's documents, and a quality for which they
-// were too few, keep every token. Plain data; any thread.
+// The probability is a logistic regression; the smallest rate whose probability is high enough is chosen. The
+// thresholds were set on documents that the regression has not seen (conformal risk control, arXiv 2208.02814).
+// Evidence outside the range of the calibration's documents, and a quality for which they were too few, keep every
+// token. Plain data; any thread.
 #pragma once
 
 #include <jansson.h>
@@ -19,7 +19,7 @@
 
 #define CALIBRATION_FILE "calibration.json"
 
-enum { QUALITY_TARGETS = 9, QUALITY_FEATURES = 10, EVIDENCE_VALUES = 7 };
+enum { QUALITY_TARGETS = 9, QUALITY_FEATURES = 8, MARGIN_FEATURES = 2, EVIDENCE_VALUES = 7 };
 extern const double quality_targets[QUALITY_TARGETS]; // ascending
 
 struct calibration_model {
@@ -37,7 +37,7 @@ struct calibration {
     } fits[2];
 };
 
-// The features of a keep rate, below 1, by its index in quality_rates.
+// The features of a keep rate, below 1, by its index in quality_rates. The last MARGIN_FEATURES are of the margins.
 void calibration_features(const struct evidence *evidence, int rate, double features[QUALITY_FEATURES]);
 void calibration_values(const struct evidence *evidence, double values[EVIDENCE_VALUES]); // that have a range
 

@@ -13,7 +13,7 @@
 #include "model/json_members.h"
 #include "speculator/calibration.h"
 
-enum { CALIBRATION_VERSION = 1, CALIBRATION_BYTES_MAX = 1 << 20 };
+enum { CALIBRATION_VERSION = 2, CALIBRATION_BYTES_MAX = 1 << 20 };
 static const double number_most = 1e9;
 
 // --- writing
@@ -119,11 +119,9 @@ static enum status options_read(const char *path, const json_t *object, struct c
     return member_int(options, path, "tail_tokens", -1, 0, 1000000000, &c->tail_tokens);
 }
 
-// The probability must not fall with the keep rate, nor the threshold with the quality.
+// The threshold must not fall with the quality.
 static enum status fit_check(const char *path, const struct calibration_fit *fit)
 {
-    if (fit->weights[1] < 0 || fit->weights[2] < 0)
-        return status_fail(STATUS_DATA, "%s: weights[1] and weights[2]: must not be negative", path);
     for (int t = 1; t < QUALITY_TARGETS; t++)
         if (fit->thresholds[t] < fit->thresholds[t - 1])
             return status_fail(STATUS_DATA, "%s: thresholds[%d]: must not be below the one before", path, t);

@@ -3,10 +3,11 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/mem.h"
 
-enum { DOCUMENTS_MIN = 20, SWEEPS = 400, RATES_BELOW_1 = QUALITY_RATES - 1 };
+enum { DOCUMENTS_MIN = 20, NEWTON_STEPS = 20, RATES_BELOW_1 = QUALITY_RATES - 1 };
 static const double ridge = 1; // of the standardised weights
 
 // --- the held-out documents
@@ -28,7 +29,6 @@ static bool *held_out_of(const struct fit_document *documents, int n, int n_grou
 struct rows {
     double (*features)[QUALITY_FEATURES]; // standardised, but for the constant
     bool *right;
-    double *log_odds;
     int n;
     double mean[QUALITY_FEATURES], deviation[QUALITY_FEATURES];
 };
@@ -39,7 +39,6 @@ static struct rows rows_create(const struct fit_document *documents, int n, cons
     size_t most = (size_t)n * RATES_BELOW_1;
     rows.features = mem_alloc_array(most, sizeof *rows.features);
     rows.right = mem_alloc_array(most, sizeof *rows.right);
-    rows.log_odds = mem_alloc_array(most, sizeof *rows.log_odds);
     for (int i = 0; i < n; i++) {
         if (held_out[i] || !documents[i].counts) continue;
         for (int r = 0; r < RATES_BELOW_1; r++) {
@@ -54,7 +53,6 @@ static void rows_free(struct rows *rows)
 {
     free(rows->features);
     free(rows->right);
-    free(rows->log_odds);
 }
 
 static void rows_standardise(struct rows *rows)
@@ -77,32 +75,58 @@ static double probability(double log_odds)
     return 1 / (1 + exp(-log_odds));
 }
 
-// A step of one weight towards the maximum: the second derivative is at most a quarter of the sum of squares, so no
-// step goes too far. The weights of the keep rate and the coverage stay at 0 or above.
-static double weight_step(const struct rows *rows, int f, double weight)
+// The slope of the likelihood, with the ridge, and its curvature: `curve` is symmetric, below its diagonal only.
+static void likelihood_at(const struct rows *rows, int n_features, const double w[QUALITY_FEATURES],
+                          double slope[QUALITY_FEATURES], double curve[QUALITY_FEATURES][QUALITY_FEATURES])
 {
-    double slope = f ? -ridge * weight : 0, curve = f ? ridge : 0;
-    for (int i = 0; i < rows->n; i++) {
-        double x = f ? rows->features[i][f] : 1;
-        slope += x * (rows->right[i] - probability(rows->log_odds[i]));
-        curve += x * x / 4;
+    for (int f = 0; f < n_features; f++) {
+        slope[f] = f ? -ridge * w[f] : 0;
+        memset(curve[f], 0, sizeof curve[f]);
+        curve[f][f] = f ? ridge : 1e-9;
     }
-    double next = curve > 0 ? weight + slope / curve : weight;
-    return (f == 1 || f == 2) && next < 0 ? 0 : next;
+    for (int i = 0; i < rows->n; i++) {
+        const double *x = rows->features[i];
+        double sum = 0;
+        for (int f = 0; f < n_features; f++)
+            sum += w[f] * x[f];
+        double p = probability(sum), weight = p * (1 - p);
+        for (int f = 0; f < n_features; f++) {
+            slope[f] += x[f] * (rows->right[i] - p);
+            for (int g = 0; g <= f; g++)
+                curve[f][g] += weight * x[f] * x[g];
+        }
+    }
 }
 
-static void fit_weights(struct rows *rows, int n_features, double weights[QUALITY_FEATURES])
+// Solves curve * x = slope by Cholesky's method, in place: `slope` becomes x.
+static void solve(int n, double curve[QUALITY_FEATURES][QUALITY_FEATURES], double slope[QUALITY_FEATURES])
 {
-    double w[QUALITY_FEATURES] = {0};
-    for (int i = 0; i < rows->n; i++)
-        rows->log_odds[i] = 0;
-    for (int sweep = 0; sweep < SWEEPS; sweep++) {
-        for (int f = 0; f < n_features; f++) {
-            double change = weight_step(rows, f, w[f]) - w[f];
-            w[f] += change;
-            for (int i = 0; i < rows->n; i++)
-                rows->log_odds[i] += change * (f ? rows->features[i][f] : 1);
+    for (int f = 0; f < n; f++) {
+        for (int g = 0; g <= f; g++) {
+            for (int k = 0; k < g; k++)
+                curve[f][g] -= curve[f][k] * curve[g][k];
+            curve[f][g] = f == g ? sqrt(curve[f][f]) : curve[f][g] / curve[g][g];
         }
+        for (int k = 0; k < f; k++)
+            slope[f] -= curve[f][k] * slope[k];
+        slope[f] /= curve[f][f];
+    }
+    for (int f = n - 1; f >= 0; f--) {
+        for (int k = f + 1; k < n; k++)
+            slope[f] -= curve[k][f] * slope[k];
+        slope[f] /= curve[f][f];
+    }
+}
+
+// Newton's method: the likelihood is concave, and the ridge keeps its maximum near.
+static void fit_weights(const struct rows *rows, int n_features, double weights[QUALITY_FEATURES])
+{
+    double w[QUALITY_FEATURES] = {0}, step[QUALITY_FEATURES], curve[QUALITY_FEATURES][QUALITY_FEATURES];
+    for (int k = 0; k < NEWTON_STEPS; k++) {
+        likelihood_at(rows, n_features, w, step, curve);
+        solve(n_features, curve, step);
+        for (int f = 0; f < n_features; f++)
+            w[f] += step[f];
     }
     for (int f = 0; f < QUALITY_FEATURES; f++) { // back to features as they are
         bool used = f && rows->deviation[f] > 1e-9;
@@ -116,35 +140,44 @@ static void fit_weights(struct rows *rows, int n_features, double weights[QUALIT
 enum { STEPS = 400 };
 static const double step_first = -2, step_size = 0.04; // log-odds
 
+// Right answers from full prompts, and how many fewer there are at the chosen rates.
 struct group_loss {
-    int documents, wrong;
+    int right, lost;
 };
 
 static double loss_bound(const struct group_loss *loss)
 {
-    return (loss->wrong + 1.0) / (loss->documents + 1);
+    return (loss->lost + 1.0) / (loss->right + 1);
+}
+
+static bool is_right_at(const struct fit_document *d, double rate)
+{
+    for (int r = 0; r < RATES_BELOW_1; r++)
+        if (quality_rates[r] == rate) return d->right[r];
+    return d->counts;
+}
+
+static void loss_add(struct group_loss *loss, const struct fit_document *d, double rate)
+{
+    loss->right += d->counts;
+    loss->lost += d->counts - is_right_at(d, rate);
 }
 
 // Whether the held-out documents lose little enough with this threshold.
 static bool threshold_holds(const struct calibration *calibration, const struct fit_document *documents, int n,
                             const bool *held_out, int n_groups, double quality)
 {
+    const double most = 1 - quality + 1e-9;
     struct group_loss all = {0, 0}, *groups = mem_alloc_array((size_t)n_groups, sizeof *groups);
     for (int i = 0; i < n; i++) {
-        const struct fit_document *d = &documents[i];
-        if (!held_out[i] || !d->counts) continue;
-        struct rate_choice choice = calibration_choose(calibration, &d->evidence, quality);
-        bool wrong = false;
-        for (int r = 0; r < RATES_BELOW_1; r++)
-            wrong |= quality_rates[r] == choice.rate && !d->right[r];
-        groups[d->group].documents++;
-        groups[d->group].wrong += wrong;
-        all.documents++;
-        all.wrong += wrong;
+        if (!held_out[i]) continue;
+        struct rate_choice choice = calibration_choose(calibration, &documents[i].evidence, quality);
+        loss_add(&groups[documents[i].group], &documents[i], choice.rate);
+        loss_add(&all, &documents[i], choice.rate);
     }
-    bool holds = loss_bound(&all) <= 1 - quality + 1e-9;
+    bool holds = loss_bound(&all) <= most;
     for (int g = 0; g < n_groups; g++)
-        holds &= groups[g].documents == 0 || loss_bound(&groups[g]) <= 1 - quality + 1e-9;
+        holds &= groups[g].right == 0 || loss_bound(&groups[g]) <= GROUP_LOSS * most;
     free(groups);
     return holds;
 }
@@ -217,13 +250,18 @@ enum status calibration_fit(const struct fit_document *documents, int n, int n_g
         struct fit_document *seen = documents_as(documents, n, margins);
         struct calibration_fit *fit = &calibration->fits[margins];
         *fit = (struct calibration_fit){.weights = {0}};
-        fit_weights(&rows, margins ? QUALITY_FEATURES : QUALITY_FEATURES - 2, fit->weights);
+        fit_weights(&rows, QUALITY_FEATURES - (margins ? 0 : MARGIN_FEATURES), fit->weights);
         fit_thresholds(calibration, fit, seen, n, held_out, n_groups);
         free(seen);
     }
     rows_free(&rows);
     free(held_out);
     return STATUS_OK;
+}
+
+static double loss_share(const struct group_loss *loss)
+{
+    return loss->right ? (double)loss->lost / loss->right : 0;
 }
 
 struct fit_outcome calibration_measure(const struct calibration *calibration, const struct fit_document *documents,
@@ -237,25 +275,18 @@ struct fit_outcome calibration_measure(const struct calibration *calibration, co
         const struct fit_document *d = &documents[i];
         if (!held_out[i] || (group >= 0 && d->group != group)) continue;
         struct rate_choice choice = calibration_choose(calibration, &d->evidence, quality);
-        bool wrong = false;
-        for (int r = 0; r < RATES_BELOW_1; r++)
-            wrong |= quality_rates[r] == choice.rate && !d->right[r];
         n_held_out++;
         outcome.kept += choice.rate;
         outcome.unsure += choice.reason == RATE_UNSURE;
-        if (!d->counts) continue;
-        all.documents++;
-        all.wrong += wrong;
-        groups[d->group].documents++;
-        groups[d->group].wrong += wrong;
+        loss_add(&groups[d->group], d, choice.rate);
+        loss_add(&all, d, choice.rate);
     }
     outcome.kept /= n_held_out ? n_held_out : 1;
     outcome.unsure /= n_held_out ? n_held_out : 1;
-    outcome.loss = all.documents ? (double)all.wrong / all.documents : 0;
-    for (int g = 0; g < n_groups; g++) {
-        double loss = groups[g].documents ? (double)groups[g].wrong / groups[g].documents : 0;
-        if (loss > outcome.loss_worst) outcome.loss_worst = loss;
-    }
+    outcome.loss = loss_share(&all);
+    outcome.loss_worst = outcome.loss;
+    for (int g = 0; g < n_groups; g++)
+        if (groups[g].right) outcome.loss_worst = fmax(outcome.loss_worst, loss_share(&groups[g]));
     free(groups);
     free(held_out);
     return outcome;

@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <string.h>
 
-const double quality_rates[QUALITY_RATES] = {0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1};
+const double quality_rates[QUALITY_RATES] = {0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.6, 1};
 
 void evidence_begin(struct evidence_sums *sums, int tokens, int skipped, int tail)
 {
@@ -59,17 +59,16 @@ static int bucket_of(float importance)
     return (int)(bits >> BUCKET_SHIFT);
 }
 
-// The importance of the best `rate` of the body: whole buckets from the top, and a part of the next one.
-static double covered(const struct bucket *buckets, int n, double rate)
+// The importance at the end of the best `rate` of the body, over the largest: of the mean of its bucket.
+static double floor_of(const struct bucket *buckets, int n, double rate, double largest)
 {
-    double left = rate * n, sum = 0;
-    for (int b = BUCKETS - 1; b >= 0 && left > 0; b--) {
-        double tokens = buckets[b].tokens;
-        if (tokens == 0) continue;
-        sum += tokens <= left ? buckets[b].importance : buckets[b].importance * left / tokens;
-        left -= tokens;
-    }
-    return sum;
+    const double least = -20;
+    double left = rate * n;
+    int b = BUCKETS - 1;
+    for (; b > 0 && left > buckets[b].tokens; b--)
+        left -= buckets[b].tokens;
+    double share = buckets[b].tokens ? buckets[b].importance / (buckets[b].tokens * largest) : 0;
+    return share > exp2(least) ? log2(share) : least;
 }
 
 static double entropy_of(const float *importance, int n, double total)
@@ -86,7 +85,7 @@ void evidence_finish(const struct evidence_sums *sums, const float *importance, 
                      struct evidence *evidence)
 {
     struct bucket buckets[BUCKETS] = {{0, 0}};
-    double total = 0;
+    double total = 0, largest = 0;
     int n = sums->end - sums->first;
     *evidence = (struct evidence){.tokens = tokens,
                                   .agreement = sums->n_agreement ? sums->agreement / sums->n_agreement : 1,
@@ -99,9 +98,10 @@ void evidence_finish(const struct evidence_sums *sums, const float *importance, 
         bucket->importance += (double)importance[j];
         bucket->tokens++;
         total += (double)importance[j];
+        largest = fmax(largest, (double)importance[j]);
     }
     if (n < 2 || !(total > 0)) return;
     for (int r = 0; r < QUALITY_RATES - 1; r++)
-        evidence->coverage[r] = covered(buckets, n, quality_rates[r]) / total;
+        evidence->floor[r] = floor_of(buckets, n, quality_rates[r], largest);
     evidence->entropy = entropy_of(importance + sums->first, n, total);
 }

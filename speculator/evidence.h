@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the scoring of a prompt shows about how many of its tokens the answer needs: how much of the importance the best
-// tokens hold, how even it is, whether the look-ahead steps agree on it, and how sure the small model is of the tokens
-// that it decodes. calibration.h chooses a keep rate from it.
+// What the scoring of a prompt shows about how many of its tokens the answer needs: how fast importance falls
+// from the best tokens to the others, how even it is, whether the look-ahead steps agree on it, and how sure the small
+// model is of the tokens that it decodes. calibration.h chooses a keep rate from it.
 //
 // Only the body of the prompt counts: the tail window and BOS are kept at every rate, and attention to them is large
 // for reasons that have nothing to do with the answer. Attention heads are not told apart: the backend returns their
@@ -11,13 +11,13 @@
 #include <stdbool.h>
 
 // The keep rates to choose from, ascending; the last one is 1.
-enum { QUALITY_RATES = 7 };
+enum { QUALITY_RATES = 9 };
 extern const double quality_rates[QUALITY_RATES];
 
 struct evidence {
-    int tokens;                         // of the prompt
-    double coverage[QUALITY_RATES - 1]; // share of the importance in the best tokens, by rate
-    double entropy;                     // of the importance, over that of an even one: 0 to 1
+    int tokens;                      // of the prompt
+    double floor[QUALITY_RATES - 1]; // by rate: importance of the last of the best tokens, over the largest; log2
+    double entropy;                  // of the importance, over that of an even one: 0 to 1
     double agreement;    // mean cosine of a step's importance and the sum of the steps before it; 1 for a single step
     double ended;        // 1: the look-ahead reached the end of the text, 0: it did not
     bool has_margins;    // the two below are known: the host sees the logits

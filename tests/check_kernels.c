@@ -168,6 +168,36 @@ START_TEST(linear_matches_reference)
     check_linear(63, 72, 40, false);
     check_linear(48, 64, 66, true);
     check_linear(9, 66, 2 * 2048 + 133, true); // three blocks of K in int8, the last group is short
+    check_linear(71, 33, 2 * 512 + 70, false); // pairs of row tiles over two blocks of tiles and a part of one
+}
+END_TEST
+
+// Rows of 64 columns, and of fewer, which are not whole lines.
+static void check_streamed(const struct cpu_isa *isa, enum linear_mode mode, bool bf16, int columns)
+{
+    enum { ROWS = 17, STRIDE = 96 };
+    static float sums[2 * TILE_SIDE * PANEL_COLUMNS], copy[2 * TILE_SIDE * PANEL_COLUMNS];
+    static float out[2][ROWS * STRIDE] __attribute__((aligned(64)));
+    for (int i = 0; i < 2 * TILE_SIDE * PANEL_COLUMNS; i++)
+        sums[i] = random_float(3);
+    memset(out, 0, sizeof out);
+    for (int streamed = 0; streamed < 2; streamed++) {
+        struct panel_out to = {mode, isa->tiled, NULL, NULL, NULL, bf16, out[streamed], STRIDE, columns, streamed};
+        memcpy(copy, sums, sizeof copy);
+        isa->panel_finish(copy, ROWS, &to);
+    }
+    ck_assert_mem_eq(out[0], out[1], sizeof out[0]);
+}
+
+START_TEST(streamed_outputs_are_the_same)
+{
+    if (isas[_i] == &cuda_level) return;
+    for (int bf16 = 0; bf16 < 2; bf16++) {
+        check_streamed(isas[_i], LINEAR_STORE, bf16, PANEL_COLUMNS);
+        check_streamed(isas[_i], LINEAR_STORE, bf16, PANEL_COLUMNS - 5);
+        check_streamed(isas[_i], LINEAR_SWIGLU, bf16, PANEL_COLUMNS / 2);
+        check_streamed(isas[_i], LINEAR_SWIGLU, bf16, 3);
+    }
 }
 END_TEST
 
@@ -556,6 +586,7 @@ int main(int argc, char **argv)
     TCase *tcase = tcase_create("kernels");
     variants_list();
     tcase_add_loop_test(tcase, linear_matches_reference, 0, n_variants);
+    tcase_add_loop_test(tcase, streamed_outputs_are_the_same, 0, n_isas);
     tcase_add_loop_test(tcase, swiglu_matches_reference, 0, n_variants);
     tcase_add_loop_test(tcase, weights_pack_from_unaligned_views, 0, n_variants);
     tcase_add_loop_test(tcase, rmsnorm_matches_reference, 0, n_variants);

@@ -64,7 +64,7 @@ static void setup(void)
     }
     for (int m = 0; m < 2; m++) {
         struct calibration_fit *fit = &calibration.fits[m];
-        *fit = (struct calibration_fit){.weights = {1, 1, 6, 0, -1, 2, 0, 0.01, 0.4, 0.3}};
+        *fit = (struct calibration_fit){.weights = {3, 1, -0.5, -1, 2, 0.01, 0.4, 0.3}};
         for (int t = 0; t < QUALITY_TARGETS; t++)
             fit->thresholds[t] = t / 2.0;
     }

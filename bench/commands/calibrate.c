@@ -35,7 +35,7 @@ static const struct option options[] = {
     {.name = "prompts", .type = OPTION_STRING, .value = &o.prompts, .placeholder = "FILE",
      .help = "JSON Lines (required): prompt, token_ids, or messages of a chat, which the main model's chat template "
              "renders; answer, if the right one is known, else the answer from the full prompt is the right one; task, "
-             "a group in which the quality must be reached, too"},
+             "a group in which the loss is bounded, too"},
     {.name = "output", .type = OPTION_STRING, .value = &o.output, .placeholder = "FILE",
      .help = "default: " CALIBRATION_FILE " in the speculator's directory, where the speculator reads it at its start"},
     {.name = "max-tokens", .type = OPTION_INT, .value = &o.max_tokens, .default_text = "64", .min = 1, .max = 4096,

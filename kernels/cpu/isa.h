@@ -24,11 +24,11 @@
 // Tiled words (AMX, all types but f32). Panels and rows of x are cut into tiles of TILE_SIDE by TILE_SIDE words, each
 // contiguous, because a tile load is twice as fast from 16 neighbouring cache lines as from 16 distant ones:
 //
-//      a panel          [words / 128][2 halves of 32 outputs][8 steps][2 tiles of 16 outputs][16 words][16 outputs]
+//      a panel          [words / 256][2 halves of 32 outputs][16 steps][2 tiles of 16 outputs][16 words][16 outputs]
 //      x                [rows / 16][words / 16][16 rows][16 words]
 //      sums of a panel  [rows / 16][4 tiles of 16 outputs][16 rows][16 outputs]
 //
-// Half a panel over TILED_BLOCK_WORDS words of K is 16 KiB: all rows use it from L1 before the next half. It is
+// Half a panel over TILED_BLOCK_WORDS words of K is 32 KiB: all rows use it from L1 before the next half. It is
 // contiguous because lines that lie 4 KiB apart share a set of L1. The last block of K may have fewer steps.
 //
 // A gate_up weight alternates gate and up columns, one vector (vector_floats) of each, so that one register tile holds
@@ -56,7 +56,7 @@ enum cpu_isa_level {
     CPU_ISA_COUNT
 };
 
-enum { TILE_SIDE = 16, TILE_SIZE = TILE_SIDE * TILE_SIDE, TILED_BLOCK_WORDS = 128 };
+enum { TILE_SIDE = 16, TILE_SIZE = TILE_SIDE * TILE_SIDE, TILED_BLOCK_WORDS = 256 };
 
 enum {
     PANEL_COLUMNS = 64,     // outputs in one panel of a packed weight
@@ -129,6 +129,7 @@ struct panel_out {
     void *out;                      // first row, first column of the panel
     int stride;                     // in elements, from row to row
     int columns;                    // columns of the panel that exist in out
+    bool streamed; // store past the caches; not with LINEAR_ADD, and whole aligned cache lines but in the last panel
 };
 
 // The cached K and V of one layer, one KV head and one sequence, in blocks of KV_BLOCK_TOKENS entries. Both gemms of

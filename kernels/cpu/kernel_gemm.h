@@ -258,37 +258,100 @@ INLINE void store_row(void *out, bool bf16, const float *from, int n)
     }
 }
 
-// Gate and up columns alternate vector by vector; the results are stored in the lower half of c.
-INLINE void swiglu(float *c)
+enum { PANEL_VECS = PANEL_COLUMNS / VEC };
+
+// Row r of the sums with scales and bias.
+INLINE void finish_load(vec c[PANEL_VECS], const float *sums, int r, const struct panel_out *out, const bool tiled,
+                        const bool integers)
 {
-    for (int v = 0; v < PANEL_COLUMNS / VEC / 2; v++)
-        vec_store(c + v * VEC, vec_silu(vec_load(c + 2 * v * VEC)) * vec_load(c + (2 * v + 1) * VEC));
+#pragma GCC unroll 16
+    for (int v = 0; v < PANEL_VECS; v++) {
+        c[v] = vec_load(sums + (tiled ? tiled_sums_at(r, v * VEC) : (size_t)(r * PANEL_COLUMNS + v * VEC)));
+        if (integers) c[v] = vec_from_int((vec_mask)c[v]) * out->x_scale[r] * vec_load(out->w_scale + v * VEC);
+        if (out->bias) c[v] = c[v] + vec_load(out->bias + v * VEC);
+    }
+}
+
+// All columns of a row. Streamed lines are written to memory without being read first.
+INLINE void finish_store(void *to, const vec *c, int vecs, const bool bf16, const bool add, const bool streamed)
+{
+    float *floats = to;
+    uint16_t *halves = to;
+#pragma GCC unroll 16
+    for (int v = 0; v < vecs; v++) {
+        if (bf16 && streamed)
+            vec_store_bf16_streamed(halves + v * VEC, c[v]);
+        else if (bf16)
+            vec_store_bf16(halves + v * VEC, c[v]);
+        else if (streamed)
+            vec_store_streamed(floats + v * VEC, c[v]);
+        else
+            vec_store(floats + v * VEC, add ? vec_load(floats + v * VEC) + c[v] : c[v]);
+    }
+}
+
+// The columns of a row that exist.
+static __attribute__((noinline)) void finish_store_some(void *to, const float *c, const struct panel_out *out)
+{
+    float *sum = to;
+    if (out->mode != LINEAR_ADD) store_row(to, out->bf16, c, out->columns);
+    for (int i = 0; out->mode == LINEAR_ADD && i < out->columns; i++)
+        sum[i] += c[i];
+}
+
+INLINE void finish_rows(const float *sums, int rows, const struct panel_out *out, const bool tiled, const bool integers,
+                        const enum linear_mode mode, const bool bf16, const bool streamed)
+{
+    const int vecs = mode == LINEAR_SWIGLU ? PANEL_VECS / 2 : PANEL_VECS;
+    const size_t row_bytes = (size_t)out->stride * (bf16 ? 2 : 4);
+    char *to = out->out;
+    for (int r = 0; r < rows; r++, to += row_bytes) {
+        vec c[PANEL_VECS];
+        finish_load(c, sums, r, out, tiled, integers);
+        for (int v = 0; mode == LINEAR_SWIGLU && v < vecs; v++) // gate and up columns alternate vector by vector
+            c[v] = vec_silu(c[2 * v]) * c[2 * v + 1];
+        if (out->columns == vecs * VEC)
+            finish_store(to, c, vecs, bf16, mode == LINEAR_ADD, streamed);
+        else
+            finish_store_some(to, (const float *)c, out);
+    }
+}
+
+// The modes that store activations or f32. Streamed stores are ordered before those that follow.
+INLINE void finish_mode(const float *sums, int rows, const struct panel_out *out, const bool tiled, const bool integers,
+                        const enum linear_mode mode, const bool bf16)
+{
+    if (out->streamed) {
+        finish_rows(sums, rows, out, tiled, integers, mode, bf16, true);
+        vec_store_fence();
+    } else {
+        finish_rows(sums, rows, out, tiled, integers, mode, bf16, false);
+    }
+}
+
+INLINE void finish_typed(const float *sums, int rows, const struct panel_out *out, const bool tiled,
+                         const bool integers)
+{
+    if (out->mode == LINEAR_ADD)
+        finish_rows(sums, rows, out, tiled, integers, LINEAR_ADD, false, false);
+    else if (out->mode == LINEAR_SWIGLU && out->bf16)
+        finish_mode(sums, rows, out, tiled, integers, LINEAR_SWIGLU, true);
+    else if (out->mode == LINEAR_SWIGLU)
+        finish_mode(sums, rows, out, tiled, integers, LINEAR_SWIGLU, false);
+    else if (out->bf16)
+        finish_mode(sums, rows, out, tiled, integers, LINEAR_STORE, true);
+    else
+        finish_mode(sums, rows, out, tiled, integers, LINEAR_STORE, false);
 }
 
 static void panel_finish(float *sums, int rows, const struct panel_out *out)
 {
-    size_t row_bytes = (size_t)out->stride * (out->bf16 ? 2 : 4);
-    char *to = out->out;
-    float copy[PANEL_COLUMNS];
-    for (int r = 0; r < rows; r++, to += row_bytes) {
-        float *c = out->tiled ? copy : sums + r * PANEL_COLUMNS;
-        for (int i = 0; out->tiled && i < PANEL_COLUMNS; i += TILE_SIDE)
-            memcpy(copy + i, sums + tiled_sums_at(r, i), TILE_SIDE * sizeof *copy);
-        if (out->x_scale)
-            for (int v = 0; v < PANEL_COLUMNS; v += VEC) {
-                vec scaled = vec_from_int((vec_mask)vec_load(c + v)) * out->x_scale[r];
-                vec_store(c + v, scaled * vec_load(out->w_scale + v));
-            }
-        if (out->bias)
-            for (int i = 0; i < PANEL_COLUMNS; i++)
-                c[i] += out->bias[i];
-        if (out->mode == LINEAR_SWIGLU) swiglu(c);
-        if (out->mode == LINEAR_ADD) {
-            float *sum = (float *)(void *)to;
-            for (int i = 0; i < out->columns; i++)
-                sum[i] += c[i];
-        } else {
-            store_row(to, out->bf16, c, out->columns);
-        }
-    }
+    if (out->tiled && out->x_scale)
+        finish_typed(sums, rows, out, true, true);
+    else if (out->tiled)
+        finish_typed(sums, rows, out, true, false);
+    else if (out->x_scale)
+        finish_typed(sums, rows, out, false, true);
+    else
+        finish_typed(sums, rows, out, false, false);
 }

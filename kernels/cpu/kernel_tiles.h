@@ -22,6 +22,36 @@ enum {
 // several row tiles. Measured on a Xeon with 2 MiB of L2: a panel used once streams a fifth faster than 8 KiB ahead.
 enum { STREAM_AHEAD_BYTES = 2048, PAIRS_AHEAD_BYTES = 32768 };
 
+// Prefetch into L2, spread over the steps of a gemm. Lines are requested from several pages in turn: the hardware
+// prefetcher follows each page by a limited number of lines, which at the speed of one page would not cover the latency
+// of memory, and its requests take none of the core's few fill buffers, which loads from L2 need.
+enum { PREFETCH_PAGE_BYTES = 4096, PREFETCH_MAX_PAGES = 8 };
+
+struct page_prefetch {
+    uintptr_t at; // in the first of `pages` pages; no pointer: it may be out of bounds, where a prefetch does no harm
+    int pages;    // a power of two
+    int lines;    // of each page, for each step
+};
+
+// The prefetch of one block of `lines_per_step` cache lines in `parts` passes over its steps.
+INLINE struct page_prefetch page_prefetch_of(int lines_per_step, int parts)
+{
+    int lines = (lines_per_step + parts - 1) / parts, pages = 1;
+    while (2 * pages <= lines && pages < PREFETCH_MAX_PAGES)
+        pages *= 2;
+    return (struct page_prefetch){.pages = pages, .lines = (lines + pages - 1) / pages};
+}
+
+INLINE void page_prefetch_step(struct page_prefetch *fetch)
+{
+    for (int line = 0; line < fetch->lines; line++) {
+        for (int page = 0; page < fetch->pages; page++)
+            __builtin_prefetch((const void *)(fetch->at + (uintptr_t)(page * PREFETCH_PAGE_BYTES)), 0, 2);
+        fetch->at += 64;
+        if (fetch->at % PREFETCH_PAGE_BYTES == 0) fetch->at += (uintptr_t)((fetch->pages - 1) * PREFETCH_PAGE_BYTES);
+    }
+}
+
 // Two row tiles by half a panel: sums in tiles 0 to 3, x in 4 and 5, the panel in 6 and 7. One row tile (second_rows 0)
 // by a whole panel: sums in 0 to 3, x in 4, the panel in 6 and 7.
 INLINE void amx_configure(int first_rows, int second_rows)
@@ -71,6 +101,15 @@ INLINE struct amx_start amx_start_at(const struct panel_gemm *p, const float *c,
             tile_zero(t);                                                                                              \
     } while (0)
 
+// Loads a tile of x or of a panel: `once` while the other operand is used from L1 again and again.
+#define TILE_LOAD(t, from, once)                                                                                       \
+    do {                                                                                                               \
+        if (once)                                                                                                      \
+            tile_load_streamed(t, from, TILE_BYTES);                                                                   \
+        else                                                                                                           \
+            tile_load(t, from, TILE_BYTES);                                                                            \
+    } while (0)
+
 // Prefetches the tile that follows a streamed one by STREAM_AHEAD_BYTES. Issued before the load of each tile, since
 // more requests at once wait for each other.
 INLINE void tile_prefetch(const uint32_t *tile)
@@ -79,33 +118,30 @@ INLINE void tile_prefetch(const uint32_t *tile)
         __builtin_prefetch((const char *)tile + STREAM_AHEAD_BYTES + line, 0, 3);
 }
 
-// Sums of 17 to 32 rows by half a panel, four tiles at c. The panel streams (`use`), or `fetch->lines` cache lines are
-// prefetched into L2 for each step.
+// Sums of 17 to 32 rows by half a panel, four tiles at c. The panel streams (`use`), or `fetch` goes on with each step.
 INLINE void amx_two_by_two(float *c, struct amx_start start, const uint32_t *x, size_t x_stride, const uint32_t *panel,
-                           int steps, struct l2_prefetch *fetch, const enum panel_use use, const enum gemm_type type)
+                           int steps, struct page_prefetch *fetch, const enum panel_use use, const enum gemm_type type)
 {
     TILE_START(0, start, 0, 0);
     TILE_START(1, start, 0, 1);
     TILE_START(2, start, 1, 0);
     TILE_START(3, start, 1, 1);
     const uint32_t *x_second = x + x_stride;
-    uintptr_t ahead = fetch->at; // in registers: the tile instructions clobber memory
-    const uintptr_t ahead_bytes = 64 * (uintptr_t)fetch->lines;
+    struct page_prefetch ahead = *fetch; // in registers: the tile instructions clobber memory
     for (int k = 0; k < steps; k++, x += TILE_SIZE, x_second += TILE_SIZE, panel += STEP_WORDS) {
-        tile_load(4, x, TILE_BYTES);
+        TILE_LOAD(4, x, use == PANEL_REUSED);
         if (use == PANEL_STREAMED) tile_prefetch(panel);
-        tile_load(6, panel, TILE_BYTES);
+        TILE_LOAD(6, panel, use == PANEL_STREAMED);
         TILE_DOT(0, 4, 6);
         if (use == PANEL_STREAMED) tile_prefetch(panel + TILE_SIZE);
-        tile_load(7, panel + TILE_SIZE, TILE_BYTES);
+        TILE_LOAD(7, panel + TILE_SIZE, use == PANEL_STREAMED);
         TILE_DOT(1, 4, 7);
-        tile_load(5, x_second, TILE_BYTES);
+        TILE_LOAD(5, x_second, use == PANEL_REUSED);
         TILE_DOT(2, 5, 6);
         TILE_DOT(3, 5, 7);
-        for (uintptr_t end = ahead + ahead_bytes; use == PANEL_REUSED && ahead < end; ahead += 64)
-            __builtin_prefetch((const void *)ahead, 0, 2);
+        if (use == PANEL_REUSED) page_prefetch_step(&ahead);
     }
-    fetch->at = ahead;
+    *fetch = ahead;
     tile_store(0, c, TILE_BYTES);
     tile_store(1, c + TILE_SIZE, TILE_BYTES);
     tile_store(2, c + ROW_TILE_FLOATS, TILE_BYTES);
@@ -119,9 +155,9 @@ INLINE void amx_one_by_two(const uint32_t *x, const uint32_t *panel, int steps, 
     for (int k = 0; k < steps; k++, x += TILE_SIZE, panel += STEP_WORDS) {
         tile_load(4, x, TILE_BYTES);
         tile_prefetch(panel);
-        tile_load(6, panel, TILE_BYTES);
+        TILE_LOAD(6, panel, true);
         tile_prefetch(panel + TILE_SIZE);
-        tile_load(7, panel + TILE_SIZE, TILE_BYTES);
+        TILE_LOAD(7, panel + TILE_SIZE, true);
         if (second_half) {
             TILE_DOT(2, 4, 6);
             TILE_DOT(3, 4, 7);
@@ -156,7 +192,7 @@ INLINE void amx_one_by_four(const struct panel_gemm *p, float *c, struct amx_sta
 // Rows [row, row + rows), at most two tiles, by `columns` columns, over words [word, word + words) of one block of
 // TILED_BLOCK_WORDS, or of all of K with all columns; compare tile_gemm.
 INLINE void rows_gemm_amx(const struct panel_gemm *p, int row, int rows, int column, int word, int words,
-                          struct l2_prefetch *fetch, const int columns, const enum panel_use use,
+                          struct page_prefetch *fetch, const int columns, const enum panel_use use,
                           const enum gemm_type type)
 {
     const bool grouped = type == GEMM_INT8_GROUPS;
@@ -188,7 +224,7 @@ INLINE void tile_pairs_gemm(const struct panel_gemm *p, int pairs, int last_rows
                             const enum gemm_type type)
 {
     const int pair_rows = 2 * TILE_MAX_ROWS;
-    struct l2_prefetch fetch = {.lines = (STEP_WORDS * 4 / 64 + pairs - 1) / pairs};
+    struct page_prefetch fetch = page_prefetch_of(STEP_WORDS * 4 / 64, pairs);
     int configured = 0;
     for (int word = 0; word < p->words; word += TILED_BLOCK_WORDS) {
         int left = p->words - word, words = left < TILED_BLOCK_WORDS ? left : TILED_BLOCK_WORDS;

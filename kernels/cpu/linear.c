@@ -4,6 +4,8 @@
 
 #include "kernels/cpu/cpu.h"
 
+enum { STREAMED_OUTPUT_BYTES = 2 << 20 };
+
 struct gemm {
     const struct cpu *cpu;
     struct tensor *out;
@@ -122,11 +124,22 @@ static void gemm_block_sum(const struct gemm *p, const struct gemm_block *b, int
     cpu->isa->panel_gemm(&gemm);
 }
 
+// Whether a panel's outputs are stored past the caches: whole lines of an output so large that L2 would not hold it
+// until it is read.
+static bool gemm_streams_out(const struct gemm *p, size_t column_bytes, size_t columns_bytes)
+{
+    const size_t line = 64, row_bytes = (size_t)p->out->stride * (p->out->bf16 ? 2 : 4);
+    uintptr_t at = (uintptr_t)p->out->data + column_bytes;
+    return cpu_tiled(p->cpu) && p->mode != LINEAR_ADD && (size_t)p->rows * row_bytes >= STREAMED_OUTPUT_BYTES &&
+           (at | row_bytes | columns_bytes) % line == 0;
+}
+
 static void gemm_block_store(const struct gemm *p, const struct gemm_block *b, int panel, float *c)
 {
     const struct weight *w = p->w;
     int column = panel * p->panel_columns, left = p->out->columns - column;
     bool integers = p->cpu->gemm_type == GEMM_INT8;
+    size_t element = p->out->bf16 ? 2 : 4;
     struct panel_out out = {
         .mode = p->mode,
         .tiled = cpu_tiled(p->cpu),
@@ -134,9 +147,10 @@ static void gemm_block_store(const struct gemm *p, const struct gemm_block *b, i
         .x_scale = integers ? p->cpu->row_scale + b->row : NULL,
         .w_scale = integers ? w->scale + (size_t)panel * (size_t)w->groups * PANEL_COLUMNS : NULL,
         .bf16 = p->out->bf16,
-        .out = (char *)cpu_row(p->out, b->row) + (size_t)column * (p->out->bf16 ? 2 : 4),
+        .out = (char *)cpu_row(p->out, b->row) + (size_t)column * element,
         .stride = p->out->stride,
         .columns = left < p->panel_columns ? left : p->panel_columns,
+        .streamed = gemm_streams_out(p, (size_t)column * element, (size_t)p->panel_columns * element),
     };
     p->cpu->isa->panel_finish(c, b->rows, &out);
 }

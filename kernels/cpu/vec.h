@@ -45,6 +45,16 @@ INLINE void vec_store(float *to, vec v)
     memcpy(to, &v, sizeof v);
 }
 
+// Writes past the caches; `to` is aligned to a vector.
+INLINE void vec_store_streamed(float *to, vec v)
+{
+#if defined(__AVX512F__)
+    _mm512_stream_ps(to, v);
+#else
+    vec_store(to, v);
+#endif
+}
+
 INLINE vec_word vec_load_words(const uint32_t *from)
 {
     vec_word v;
@@ -140,6 +150,26 @@ INLINE void vec_store_bf16(uint16_t *to, vec v)
     vec_half half = __builtin_convertvector(result, vec_half);
 #endif
     memcpy(to, &half, sizeof half);
+}
+
+// vec_store_bf16 past the caches; `to` is aligned to half a vector.
+INLINE void vec_store_bf16_streamed(uint16_t *to, vec v)
+{
+    uint16_t half[VEC] __attribute__((aligned(64)));
+    vec_store_bf16(half, v);
+#if defined(__AVX512F__)
+    _mm256_stream_si256((__m256i *)(void *)to, _mm256_load_si256((const __m256i *)(const void *)half));
+#else
+    memcpy(to, half, sizeof half);
+#endif
+}
+
+// Before other threads may read what was stored past the caches.
+INLINE void vec_store_fence(void)
+{
+#if defined(__AVX512F__)
+    _mm_sfence();
+#endif
 }
 
 // Lane i of the result is lane i ^ width of v; width is 1, 2, 4 or 8 and below VEC.

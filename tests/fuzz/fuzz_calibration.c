@@ -21,7 +21,7 @@ static struct evidence evidence_within(const struct calibration *c, double share
                                 .margin = v[5],
                                 .margin_least = v[6]};
     for (int r = 0; r < QUALITY_RATES - 1; r++)
-        evidence.coverage[r] = v[1];
+        evidence.floor[r] = v[1];
     return evidence;
 }
 
