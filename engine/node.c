@@ -333,6 +333,8 @@ static bool message_handle(struct node *node, router_message *message)
         return false;
     case FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_SCORE_BIN:
     case FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_PREFILL_BIN:
+    case FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_ADVANCES:
+    case FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_DRAFTS:
     case FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_CANCEL:
         if (!welcomed) break;
         pthread_mutex_lock(&node->mutex);

@@ -39,7 +39,7 @@ struct node_router {
 enum node_event_kind {
     NODE_NOTHING,  // the wait timed out, or node_wake() was called
     NODE_ATTACHED, // Welcome received: work of earlier streams is void
-    NODE_MESSAGE,  // score_bin, prefill_bin or cancel
+    NODE_MESSAGE,  // score_bin, prefill_bin, advances, drafts or cancel
     NODE_DETACHED, // the stream ended: drop all work, the router has reassigned it
     NODE_DRAIN,    // drain requested, Draining is sent: finish the work at hand, then node_stop() and exit with 0
 };

@@ -21,6 +21,7 @@ struct task_line {
     struct task_cell {
         int right;
         double rate, kept;     // keep rates and kept shares, summed over the documents
+        int accepted;          // of the speculator's look-ahead: tokens that begin the answer, summed likewise
     } cells[BENCH_COUNTS_MAX]; // by keep rate, by quality, or one with everything kept
 };
 
@@ -70,6 +71,8 @@ struct group {
     struct purpose {
         int document;
         struct task_cell *cell;
+        int32_t draft[LOOK_AHEAD_MAX]; // [n_draft] the speculator's look-ahead
+        int n_draft;
     } * purposes; // [n_requests]
     int n_requests, capacity;
 };
@@ -132,7 +135,7 @@ static void group_add_request(struct group *g, int i, const struct token_range *
         g->requests = mem_resize(g->requests, (size_t)g->capacity, sizeof *g->requests);
         g->purposes = mem_resize(g->purposes, (size_t)g->capacity, sizeof *g->purposes);
     }
-    g->purposes[g->n_requests] = (struct purpose){i, cell};
+    g->purposes[g->n_requests] = (struct purpose){.document = i, .cell = cell};
     g->requests[g->n_requests++] = (struct model_pair_request){
         .tokens = g->documents[i].ids,
         .n = n,
@@ -144,6 +147,14 @@ static void group_add_request(struct group *g, int i, const struct token_range *
     cell->kept += n_kept ? (double)quality_kept_tokens(kept, n_kept) / n : 1;
 }
 
+// Of the last request.
+static void group_keep_draft(struct group *g, const struct model_pair_prompt *prompt)
+{
+    struct purpose *purpose = &g->purposes[g->n_requests - 1];
+    purpose->n_draft = prompt->n_look_ahead;
+    memcpy(purpose->draft, prompt->look_ahead, (size_t)prompt->n_look_ahead * sizeof *purpose->draft);
+}
+
 static void group_add_line(struct group *g, struct task_line *line)
 {
     for (int i = 0; i < g->n; i++)
@@ -153,6 +164,7 @@ static void group_add_line(struct group *g, struct task_line *line)
             int n_kept = rate == 1 ? 0 : quality_select(g->q, &g->prompts[i], line->chunk_tokens, rate, &kept);
             line->cells[k].rate += rate;
             group_add_request(g, i, kept, n_kept, &line->cells[k]);
+            if (line_is_importance(line)) group_keep_draft(g, &g->prompts[i]);
         }
 }
 
@@ -189,6 +201,14 @@ static enum status group_add_lines(struct group *g)
     return STATUS_OK;
 }
 
+static int accepted_tokens(const struct purpose *purpose, const struct model_pair_request *request)
+{
+    int n = 0;
+    while (n < purpose->n_draft && n < request->n_answer && purpose->draft[n] == request->answer[n])
+        n++;
+    return n;
+}
+
 static void group_count(struct group *g)
 {
     g->table->documents += g->n;
@@ -197,6 +217,7 @@ static void group_count(struct group *g)
         const struct model_pair_request *request = &g->requests[r];
         g->purposes[r].cell->right +=
             answer_is_right(request->answer, request->n_answer, request->stopped, &document->questions[0]);
+        g->purposes[r].cell->accepted += accepted_tokens(&g->purposes[r], request);
     }
 }
 
@@ -263,6 +284,7 @@ static void table_add(struct task_table *sum, const struct task_table *t)
             sum->lines[l].cells[k].right += t->lines[l].cells[k].right;
             sum->lines[l].cells[k].rate += t->lines[l].cells[k].rate;
             sum->lines[l].cells[k].kept += t->lines[l].cells[k].kept;
+            sum->lines[l].cells[k].accepted += t->lines[l].cells[k].accepted;
         }
 }
 
@@ -285,7 +307,7 @@ static json_t *cell_row(const struct quality *q, const struct task_table *t, con
     const double n = t->documents;
     char *name = line_name(line);
     json_t *row = json_pack(
-        "{s:s,s:s,s:o,s:s,s:s,s:o,s:o,s:b,s:o,s:f,s:f,s:f,s:i}", "task", task_name(t->task), "form", q->flags->form,
+        "{s:s,s:s,s:o,s:s,s:s,s:o,s:o,s:b,s:o,s:f,s:f,s:f,s:o,s:i}", "task", task_name(t->task), "form", q->flags->form,
         "tokens", t->tokens ? json_integer(t->tokens) : json_null(), "policy", line_policy(line), "name", name,
         "look_ahead", line_is_importance(line) ? json_integer(line->look_ahead) : json_null(), "chunk_tokens",
         line->policy == EVERYTHING                ? json_null()
@@ -293,7 +315,8 @@ static json_t *cell_row(const struct quality *q, const struct task_table *t, con
                                                   : json_integer(line->chunk_tokens),
         "paper_exact", q->flags->paper_exact, "quality",
         line->policy == CONTRACT ? json_real(q->qualities[k]) : json_null(), "keep_rate", cell->rate / n, "kept_ratio",
-        cell->kept / n, "score", cell->right / n, "documents", t->documents);
+        cell->kept / n, "score", cell->right / n, "draft_accepted",
+        line_is_importance(line) ? json_real(cell->accepted / n) : json_null(), "documents", t->documents);
     free(name);
     return row;
 }
@@ -310,6 +333,11 @@ static void line_print(const struct quality *q, const struct task_table *t, cons
     }
     printf("\n");
     free(name);
+    if (!line_is_importance(line)) return;
+    printf("%-42s", "  look-ahead tokens that begin the answer");
+    for (int k = 0; k < line_cells(q, line); k++)
+        printf(" | %11.2f", line->cells[k].accepted / n);
+    printf("\n");
 }
 
 static void table_print(const struct quality *q, const struct task_table *t)

@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Drafts on against drafts off, with the demo models on this machine: sampled requests must have the same tokens. Prints a
+# JSON object: requests, requests with the same tokens, and for both ways the time per token after the first one, drafted
+# and accepted tokens, in all and by class. Exit code 1: tokens differ.
+# Usage: bench/drafts.sh [--bin DIR] [--threads N] [--requests N] [--at-once N] [--max-tokens N] [--keep-rate R]
+#   --bin DIR       folder of the programs (default build/release/bin)
+#   --threads N     compute threads of each node (default: all cores)
+#   --requests N    requests, of the demo's prompts in turn (default 240)
+#   --at-once N     sequences that the worker group runs at once (default 1)
+#   --max-tokens N  tokens of each answer, which goes on after EOS (default 64)
+#   --keep-rate R   (default 0.3)
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+bin=$here/../build/release/bin threads=0 requests=240 at_once=1 max_tokens=64 keep_rate=0.3
+pair=$here/../deploy/demo-model
+while [ $# -gt 0 ]; do
+    case $1 in
+    --bin | --threads | --requests | --at-once | --max-tokens | --keep-rate)
+        [ $# -gt 1 ] || { echo "$1: needs a value" >&2; exit 2; }
+        name=${1#--}
+        printf -v "${name//-/_}" %s "$2"
+        shift 2
+        ;;
+    *) echo "unknown option '$1': see the head of $0" >&2; exit 2 ;;
+    esac
+done
+
+work=$(mktemp -d)
+pids=()
+finish() {
+    for pid in "${pids[@]}"; do kill "$pid" 2>/dev/null || true; done
+    wait
+    rm -rf "$work"
+}
+trap finish EXIT
+free() { ! (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
+port=$((20000 + RANDOM % 10000))
+until free $port && free $((port + 1)); do port=$((port + 2)); done
+server=127.0.0.1:$port
+
+"$bin/forepack-router" --model "$pair/main" --port $port --node-listen 127.0.0.1:$((port + 1)) --http-port -1 \
+    --selection-cache-mib 0 --log-level error &
+pids+=($!)
+for node in worker:main:$at_once speculator:speculator:32; do
+    IFS=: read -r role model seqs <<<"$node"
+    "$bin/forepack-$role" --model "$pair/$model" --router 127.0.0.1:$((port + 1)) --threads "$threads" --max-num-seqs "$seqs" \
+        --log-level error &
+    pids+=($!)
+done
+ready() { "$bin/forepack" status --server "$server" --json 2>/dev/null | jq -e '[.nodes[] | select(.state == "ready")] | length == 2' >/dev/null; }
+for _ in $(seq 600); do
+    if ready; then break; fi
+    sleep 0.1
+done
+
+jq -cs --argjson n "$requests" --argjson rate "$keep_rate" '. as $rows | range($n) as $i | $rows[$i % ($rows | length)] |
+    {id: "\($i) \(.task)", prompt, temperature: (0.7 * ($i % 4 / 3)), seed: $i, prefill: "on", keep_rate: $rate}' \
+    "$pair/prompts.jsonl" >"$work/rows.jsonl"
+for way in off auto; do
+    "$bin/forepack" batch --server "$server" --input "$work/rows.jsonl" --output "$work/$way.jsonl" --drafts $way \
+        --ignore-eos --max-tokens "$max_tokens" 2>"$work/$way.log" || { cat "$work/$way.log" >&2; exit 1; }
+done
+jq -n --slurpfile off "$work/off.jsonl" --slurpfile auto "$work/auto.jsonl" '
+    def tokens: map({key: .id, value: .token_ids}) | from_entries;
+    def sums: {tokens: (map(.usage.completion_tokens) | add), drafted: (map(.usage.draft_tokens) | add),
+        accepted: (map(.usage.draft_accepted_tokens) | add),
+        ms_per_token: ((map(.timing.total_ms - .timing.ttft_ms) | add) / (map(.usage.completion_tokens - 1) | add))};
+    ($off | tokens) as $expected
+    | {requests: ($off | length), same: ($auto | map(select(.token_ids == $expected[.id])) | length),
+       off: ($off | sums), auto: ($auto | sums),
+       by_class: ($auto | group_by(.id | split(" ")[1]) | map({key: (.[0].id | split(" ")[1]), value: sums}) | from_entries)}
+    | .ratio = .off.ms_per_token / .auto.ms_per_token' | tee "$work/result.json"
+jq -e '.requests > 0 and .same == .requests' "$work/result.json" >/dev/null
