@@ -198,7 +198,8 @@ static void group_step(struct simulation *s, struct group *g)
     g->n -= n - left;
     g->started = left;
     core_step(s->core, g->node, g->results, n, s->now_us);
-    core_passed(s->core, g->node, &(struct pass_cost){rows, rows * (rows + 1) / 2, PASS_US + ROW_US * rows}, s->now_us);
+    core_passed(s->core, g->node, &(struct pass_cost){rows, rows * (rows + 1) / 2, PASS_US + ROW_US * rows, false},
+                s->now_us);
 }
 
 static void count_bins(const struct simulation *s, struct dispatch_result *result)

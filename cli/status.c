@@ -43,14 +43,17 @@ static void calibration_add(const Forepack__V1__NodeInfo *m, json_t *node)
 static json_t *node_json(const Forepack__V1__NodeInfo *m)
 {
     json_t *node = json_pack(
-        "{s:s,s:s,s:s,s:s,s:I,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:f,s:f,s:f,s:f,s:f,s:I,s:I,s:I,s:f,s:I,s:f}", "node_id",
-        m->node_id, "role", m->role, "state", m->state, "host", m->host, "ranks", (json_int_t)m->ranks, "dtype",
-        m->dtype, "token_budget", (json_int_t)m->token_budget, "kv_blocks", (json_int_t)m->kv_blocks, "kv_blocks_free",
-        (json_int_t)m->kv_blocks_free, "running", (json_int_t)m->running, "tokens_in", (json_int_t)m->tokens_in,
-        "cached_tokens", (json_int_t)m->cached_tokens, "tokens_out", (json_int_t)m->tokens_out, "attached_s",
-        m->attached_s, "pass_fixed_us", m->pass_fixed_us, "pass_row_us", m->pass_row_us, "pass_pair_us",
-        m->pass_pair_us, "pass_noise", m->pass_noise, "passes", (json_int_t)m->passes, "pass_rows",
-        (json_int_t)m->pass_rows, "pass_pairs", (json_int_t)m->pass_pairs, "pass_s", m->pass_s, "pass_gap_count",
+        "{s:s,s:s,s:s,s:s,s:I,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:f,s:f,s:f,s:f,s:f,s:I,s:I,s:I,s:f,s:I,s:I,s:I,s:f,s:I,"
+        "s:f}",
+        "node_id", m->node_id, "role", m->role, "state", m->state, "host", m->host, "ranks", (json_int_t)m->ranks,
+        "dtype", m->dtype, "token_budget", (json_int_t)m->token_budget, "kv_blocks", (json_int_t)m->kv_blocks,
+        "kv_blocks_free", (json_int_t)m->kv_blocks_free, "running", (json_int_t)m->running, "tokens_in",
+        (json_int_t)m->tokens_in, "cached_tokens", (json_int_t)m->cached_tokens, "tokens_out",
+        (json_int_t)m->tokens_out, "attached_s", m->attached_s, "pass_fixed_us", m->pass_fixed_us, "pass_row_us",
+        m->pass_row_us, "pass_pair_us", m->pass_pair_us, "pass_noise", m->pass_noise, "passes", (json_int_t)m->passes,
+        "pass_rows", (json_int_t)m->pass_rows, "pass_pairs", (json_int_t)m->pass_pairs, "pass_s", m->pass_s,
+        "prompt_passes", (json_int_t)m->prompt_passes, "prompt_pass_rows", (json_int_t)m->prompt_pass_rows,
+        "prompt_pass_pairs", (json_int_t)m->prompt_pass_pairs, "prompt_pass_s", m->prompt_pass_s, "pass_gap_count",
         (json_int_t)m->pass_gap_count, "pass_gap_s", m->pass_gap_s);
     if (strcmp(m->role, "speculator") == 0) calibration_add(m, node);
     return node;

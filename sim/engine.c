@@ -27,7 +27,7 @@ struct model {
 
 struct engine {
     struct model model;
-    double fixed_us, row_us, pair_us, noise, slowness;
+    double fixed_us, prompt_us, row_us, pair_us, noise, slowness;
     struct random_source random; // of the noise
     bool fail_next;
     const char *fault;
@@ -61,6 +61,7 @@ struct engine *sim_engine_create(const struct scenario *scenario, const struct s
     e->model.samples = options->samples;
     e->model.sample_us = node->sample_us;
     e->fixed_us = (double)node->fixed_us;
+    e->prompt_us = (double)node->prompt_us;
     e->row_us = (double)node->row_ns / 1e3;
     e->pair_us = (double)node->pair_ps / 1e6;
     e->noise = (double)node->noise_percent / 100;
@@ -206,6 +207,7 @@ double sim_engine_pass_us(const struct engine *e, double rows, double pairs)
 static void spend_time(struct engine *e, const struct ragged_batch *batch)
 {
     double us = sim_engine_pass_us(e, batch->n_rows, (double)ragged_attention_pairs(batch));
+    if (batch->n_rows > batch->n_seqs) us += e->slowness * e->prompt_us;
     us *= (1 + e->noise * (2 * random_unit(&e->random) - 1));
     sim_clock_set(clock_now_us() + (us < 1 ? 1 : (int64_t)us));
 }

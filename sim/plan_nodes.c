@@ -26,6 +26,36 @@ static bool costs_known(const struct plan_costs *costs)
 
 // --- measured
 
+struct pass_sums {
+    double passes, rows, pairs, us;
+};
+
+// The fixed cost of a pass that explains the time of these, with the costs of rows and pairs.
+static double fixed_of(const struct pass_sums *sums, const struct plan_costs *costs)
+{
+    double us = sums->us - costs->row_us * sums->rows - costs->pair_us * sums->pairs;
+    return fmax(us / sums->passes, 0);
+}
+
+// Passes with prompt rows have a fixed cost of their own. False: one of the kinds was not measured.
+static bool costs_separate(const json_t *node, struct plan_costs *costs)
+{
+    struct pass_sums all = {json_number_value(json_object_get(node, "passes")),
+                            json_number_value(json_object_get(node, "pass_rows")),
+                            json_number_value(json_object_get(node, "pass_pairs")),
+                            json_number_value(json_object_get(node, "pass_s")) * 1e6};
+    struct pass_sums prompts = {json_number_value(json_object_get(node, "prompt_passes")),
+                                json_number_value(json_object_get(node, "prompt_pass_rows")),
+                                json_number_value(json_object_get(node, "prompt_pass_pairs")),
+                                json_number_value(json_object_get(node, "prompt_pass_s")) * 1e6};
+    struct pass_sums decodes = {all.passes - prompts.passes, all.rows - prompts.rows, all.pairs - prompts.pairs,
+                                all.us - prompts.us};
+    if (!(prompts.passes > 0) || !(decodes.passes > 0)) return false;
+    costs->fixed_us = fixed_of(&decodes, costs);
+    costs->prompt_us = fmax(fixed_of(&prompts, costs) - costs->fixed_us, 0);
+    return true;
+}
+
 // The router's fit minimises relative errors, as single decisions need: short passes weigh as much as long ones, and
 // slow passes less than their time. A plan needs the total time: the costs are scaled so that the predicted time of all
 // passes of the node is their measured time.
@@ -64,14 +94,14 @@ static void known_read(const json_t *nodes, const char *role, struct known *know
     {
         const char *name = json_string_value(json_object_get(node, "role"));
         if (!name || strcmp(name, role) != 0) continue;
-        *known = (struct known){{json_number_value(json_object_get(node, "pass_fixed_us")),
-                                 json_number_value(json_object_get(node, "pass_row_us")),
-                                 json_number_value(json_object_get(node, "pass_pair_us"))},
+        *known = (struct known){{.fixed_us = json_number_value(json_object_get(node, "pass_fixed_us")),
+                                 .row_us = json_number_value(json_object_get(node, "pass_row_us")),
+                                 .pair_us = json_number_value(json_object_get(node, "pass_pair_us"))},
                                 json_integer_value(json_object_get(node, "token_budget")),
                                 json_integer_value(json_object_get(node, "kv_blocks")),
                                 gap_read(node),
                                 noise_read(node)};
-        costs_scale(node, &known->costs);
+        if (!costs_known(&known->costs) || !costs_separate(node, &known->costs)) costs_scale(node, &known->costs);
         if (costs_known(&known->costs)) return;
     }
 }
@@ -148,6 +178,7 @@ static enum status node_make(struct plan *plan, int role, struct known *known)
                                .max_seqs = o->max_seqs,
                                .prefix_cache = o->prefix_cache,
                                .fixed_us = llround(known->costs.fixed_us),
+                               .prompt_us = llround(known->costs.prompt_us),
                                .row_ns = llround(known->costs.row_us * 1e3),
                                .pair_ps = llround(known->costs.pair_us * 1e6),
                                .gap_us = llround(known->gap_us),

@@ -87,13 +87,15 @@ static struct dispatch_rounds rounds_now(const struct core *c, enum node_role ro
     return (struct dispatch_rounds){index->round, index->changes + c->waiting[role].joined, c->in_round[role]};
 }
 
-// A pool without a change begins no round while the round of the other pool goes on.
-static void rounds_check(struct world *w, bool others_go_on)
+// A pool without a change begins no round while the round of the other pool goes on, and a pool with one does, if
+// requests wait in it. `changes`: up to the beginning of the tick.
+static void rounds_check(struct world *w, bool others_go_on, const uint64_t *changes)
 {
     struct sim_router *router = w->router;
     for (enum node_role role = 0; role < NODE_ROLES; role++) {
         struct dispatch_rounds before = router->rounds[role], now = rounds_now(router->core, role);
-        bool is_new = now.begun != before.begun;
+        bool is_new = now.begun != before.begun, waits = waiting_set_count(&router->core->waiting[role]) > 0;
+        HOLDS(is_new || before.goes_on || !waits || changes[role] == before.changes);
         HOLDS(!others_go_on || before.goes_on || now.changes != before.changes || !is_new);
         router->rounds[role] = now;
     }
@@ -175,8 +177,9 @@ static void tick(struct world *w, const struct event *event)
     router->tick_us = INT64_MAX;
     work_begin(router);
     bool went_on = router->core->in_round[NODE_SPECULATOR] || router->core->in_round[NODE_WORKER];
+    const uint64_t changes[NODE_ROLES] = {rounds_now(router->core, 0).changes, rounds_now(router->core, 1).changes};
     core_tick(router->core, w->now_us);
-    rounds_check(w, went_on);
+    rounds_check(w, went_on, changes);
     if (!went_on && !w->scenario->load) passed_over_check(w);
     bool goes_on = router->core->in_round[NODE_SPECULATOR] || router->core->in_round[NODE_WORKER];
     speeds_check(w, goes_on);

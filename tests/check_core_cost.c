@@ -33,7 +33,7 @@ static void teach(struct fake_node *node, const struct truth *t)
         int rows = 1 << i % 10, cached = i % 3 * 200;
         int64_t pairs = (int64_t)rows * cached + (int64_t)rows * (rows + 1) / 2;
         double us = t->fixed_us + t->row_us * rows + t->pair_us * (double)pairs;
-        core_passed(f.c, node->node, &(struct pass_cost){rows, pairs, (int64_t)(us + 0.5)}, f.now_us);
+        core_passed(f.c, node->node, &(struct pass_cost){rows, pairs, (int64_t)(us + 0.5), false}, f.now_us);
     }
     fixture_advance(&f, 0);
 }
@@ -168,7 +168,8 @@ START_TEST(forgotten_costs_are_measured_again)
     ck_assert(!is_speculated(512, 0.3));
     for (int minute = 0; minute < 9; minute++) {
         fixture_advance(&f, 60 * (int64_t)SECOND);
-        core_passed(f.c, s->node, &(struct pass_cost){4, 10, 1400}, f.now_us); // keeps the costs of short prompts known
+        core_passed(f.c, s->node, &(struct pass_cost){4, 10, 1400, false},
+                    f.now_us); // keeps the costs of short prompts known
         teach(w, &main_model);
     }
     ck_assert(!is_speculated(512, 0.3));
@@ -238,7 +239,7 @@ START_TEST(a_length_is_known_from_prompts_computed_in_small_passes)
     node_of(NODE_SPECULATOR, "s", &small_model);
     struct client *whole = send(100, PREFILL_OFF);
     for (int cached = 0; cached < 100; cached += 20) {
-        struct pass_cost pass = {20, 20 * cached + 20 * 21 / 2, 3000};
+        struct pass_cost pass = {20, 20 * cached + 20 * 21 / 2, 3000, false};
         core_passed(f.c, w->node, &pass, f.now_us);
     }
     ck_assert(!is_speculated(400, 0.3));
@@ -246,7 +247,7 @@ START_TEST(a_length_is_known_from_prompts_computed_in_small_passes)
     ck_assert(is_speculated(400, 0.3));
     ck_assert(!is_speculated(401, 0.3)); // four times what was seen, as with passes
     fixture_advance(&f, 601 * (int64_t)SECOND);
-    core_passed(f.c, w->node, &(struct pass_cost){20, 210, 3000}, f.now_us);
+    core_passed(f.c, w->node, &(struct pass_cost){20, 210, 3000, false}, f.now_us);
     ck_assert(!cost_knows(&w->node->sched.cost, 400, f.now_us));
 }
 END_TEST

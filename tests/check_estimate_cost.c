@@ -23,7 +23,8 @@ static void attach(enum node_role role, int number)
     ck_assert_int_eq(core_attach(f.c, &hello, link, f.now_us, &link->node), STATUS_OK);
     for (int i = 0; i < 24; i++) { // 1 ms and 10 us a row
         int64_t rows = 64 << i % 4;
-        core_passed(f.c, link->node, &(struct pass_cost){rows, rows * (rows + 1) / 2, 1000 + 10 * rows}, f.now_us);
+        core_passed(f.c, link->node, &(struct pass_cost){rows, rows * (rows + 1) / 2, 1000 + 10 * rows, false},
+                    f.now_us);
     }
 }
 

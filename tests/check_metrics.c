@@ -539,7 +539,7 @@ START_TEST(the_work_of_a_pool_is_predicted_once_costs_are_known)
     write_text(METRICS_TEXT);
     ck_sample("forepack:pool_work_seconds", -1);
     for (int i = 1; i < 200; i++) { // 100 us a row
-        const struct pass_cost pass = {1 + i % 512, 1 + i % 512, 100 * (1 + i % 512)};
+        const struct pass_cost pass = {1 + i % 512, 1 + i % 512, 100 * (1 + i % 512), false};
         core_passed(f.c, node->node, &pass, f.now_us);
     }
     write_text(METRICS_TEXT);

@@ -66,7 +66,8 @@ static struct client *send_on(int n_tokens)
 
 static void pass(struct fake_node *node, int rows, double us)
 {
-    core_passed(f.c, node->node, &(struct pass_cost){rows, (int64_t)rows * (rows + 1) / 2, (int64_t)us}, f.now_us);
+    core_passed(f.c, node->node, &(struct pass_cost){rows, (int64_t)rows * (rows + 1) / 2, (int64_t)us, false},
+                f.now_us);
 }
 
 // Passes of all sizes, `factor` times slower than those of other nodes.
@@ -392,15 +393,15 @@ START_TEST(passes_that_cannot_be_true_teach_nothing)
     struct fake_node *w = attach(NODE_WORKER, "w");
     teach(w, 1);
     struct cost_model before = w->node->sched.cost;
-    const struct pass_cost lies[] = {{-1, 10, 100},
-                                     {0, 0, 1},
-                                     {513, 600000, 100000},
-                                     {64, 63, 7400},
-                                     {64, 2080, 0},
-                                     {64, 2080, -5},
-                                     {1, INT64_MAX, 7400},
-                                     {64, 2080, INT64_MIN},
-                                     {INT64_MAX, INT64_MAX, 1}};
+    const struct pass_cost lies[] = {{-1, 10, 100, false},
+                                     {0, 0, 1, false},
+                                     {513, 600000, 100000, false},
+                                     {64, 63, 7400, false},
+                                     {64, 2080, 0, false},
+                                     {64, 2080, -5, false},
+                                     {1, INT64_MAX, 7400, false},
+                                     {64, 2080, INT64_MIN, false},
+                                     {INT64_MAX, INT64_MAX, 1, false}};
     for (size_t i = 0; i < sizeof lies / sizeof *lies; i++)
         core_passed(f.c, w->node, &lies[i], f.now_us);
     ck_assert_mem_eq(&before, &w->node->sched.cost, sizeof before);

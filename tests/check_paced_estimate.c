@@ -14,7 +14,7 @@ static struct fake_node *w;
 static int64_t pass(int rows)
 {
     int64_t us = FIXED_US + ROW_US * rows;
-    core_passed(f.c, w->node, &(struct pass_cost){rows, (int64_t)rows * (rows + 1) / 2, us}, f.now_us);
+    core_passed(f.c, w->node, &(struct pass_cost){rows, (int64_t)rows * (rows + 1) / 2, us, false}, f.now_us);
     fixture_advance(&f, us);
     return us;
 }

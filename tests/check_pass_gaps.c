@@ -16,7 +16,7 @@ static struct fake_node *attach(void)
 static void report(struct fake_node *node, int64_t after_us, int64_t pass_us)
 {
     fixture_advance(&f, after_us);
-    core_passed(f.c, node->node, &(struct pass_cost){10, 55, pass_us}, f.now_us);
+    core_passed(f.c, node->node, &(struct pass_cost){10, 55, pass_us, false}, f.now_us);
 }
 
 static void gaps_are(uint64_t count, int64_t us)
@@ -75,12 +75,27 @@ START_TEST(gaps_of_another_process_with_the_same_id_are_not_counted)
 }
 END_TEST
 
+START_TEST(passes_with_prompt_rows_are_counted_apart)
+{
+    struct fake_node *a = attach();
+    fixture_send(&f, 10, 4);
+    core_passed(f.c, a->node, &(struct pass_cost){10, 55, 9700, true}, f.now_us);
+    core_passed(f.c, a->node, &(struct pass_cost){2, 23, 4000, false}, f.now_us);
+    struct core_status status = fixture_status(&f);
+    ck_assert(status.nodes[0].passes == 2 && status.nodes[0].prompt_passes == 1);
+    ck_assert(status.nodes[0].prompt_pass_rows == 10 && status.nodes[0].prompt_pass_pairs == 55);
+    ck_assert(status.nodes[0].prompt_pass_us == 9700);
+    core_status_fini(&status);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("pass_gaps");
     TCase *tcase = tcase_create("pass_gaps");
     tcase_add_checked_fixture(tcase, setup, teardown);
     tcase_add_test(tcase, reports_are_further_apart_than_the_passes_take);
+    tcase_add_test(tcase, passes_with_prompt_rows_are_counted_apart);
     tcase_add_test(tcase, a_node_without_work_has_no_gap);
     tcase_add_test(tcase, gaps_of_another_process_with_the_same_id_are_not_counted);
     suite_add_tcase(suite, tcase);

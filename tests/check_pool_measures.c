@@ -18,7 +18,7 @@ static struct pool_metrics pool_of(enum node_role role)
 
 static void pass(struct fake_node *node, int rows)
 {
-    const struct pass_cost cost = {rows, (int64_t)rows * (rows + 1) / 2, FIXED_US + ROW_US * rows};
+    const struct pass_cost cost = {rows, (int64_t)rows * (rows + 1) / 2, FIXED_US + ROW_US * rows, false};
     fixture_advance(&f, cost.us);
     core_passed(f.c, node->node, &cost, f.now_us);
     fixture_advance(&f, 0);
@@ -156,10 +156,10 @@ START_TEST(no_node_is_busier_than_the_time_it_was_attached)
 {
     struct fake_node *w = worker("w", 64, false);
     fixture_advance(&f, 5000);
-    core_passed(f.c, w->node, &(struct pass_cost){1, 1, 60 * SECOND}, f.now_us);
+    core_passed(f.c, w->node, &(struct pass_cost){1, 1, 60 * SECOND, false}, f.now_us);
     ck_assert_uint_eq(pool_of(NODE_WORKER).busy_us, 5000);
     fixture_advance(&f, 5000);
-    core_passed(f.c, w->node, &(struct pass_cost){1, 1, 4000}, f.now_us);
+    core_passed(f.c, w->node, &(struct pass_cost){1, 1, 4000, false}, f.now_us);
     struct pool_metrics pool = pool_of(NODE_WORKER);
     ck_assert(pool.busy_us <= pool.attached_us);
 }

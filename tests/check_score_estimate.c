@@ -24,7 +24,7 @@ static void teach(struct fake_node *node, const struct pass_time *t)
     for (int i = 0; i < 400; i++) {
         int64_t rows = 1 << i % 14, cached = i % 5 * 8000, pairs = rows * cached + rows * (rows + 1) / 2;
         double us = pass_time_us(t, 1, (double)rows, (double)pairs);
-        core_passed(f.c, node->node, &(struct pass_cost){rows, pairs, (int64_t)us}, f.now_us);
+        core_passed(f.c, node->node, &(struct pass_cost){rows, pairs, (int64_t)us, false}, f.now_us);
     }
 }
 
@@ -88,7 +88,7 @@ static void step(void)
         struct score_result result = {.request = pass->answered[i], .kept = &kept, .n_kept = 1};
         core_scored(f.c, s->node, &result, virtual_now_us);
     }
-    core_passed(f.c, s->node, &(struct pass_cost){pass->rows, pass->pairs, pass->us}, virtual_now_us);
+    core_passed(f.c, s->node, &(struct pass_cost){pass->rows, pass->pairs, pass->us, false}, virtual_now_us);
     fixture_advance(&f, virtual_now_us - f.now_us);
 }
 

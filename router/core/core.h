@@ -158,6 +158,7 @@ enum status core_drain_node(struct core *c, const char *node_id, uint64_t instan
 // A pass as the node reports it: the time of `rows` rows with `pairs` attention pairs.
 struct pass_cost {
     int64_t rows, pairs, us;
+    bool has_prompts; // of a worker group: not only rows of sequences that decode
 };
 void core_passed(struct core *c, struct core_node *node, const struct pass_cost *pass, int64_t now_us);
 
@@ -216,7 +217,8 @@ struct node_status {
     const char *state; // see core_health_state()
     int kv_blocks_free, running;
     uint64_t tokens_in, tokens_out, cached_tokens;
-    uint64_t passes, pass_rows, pass_pairs, pass_us; // sums over its passes
+    uint64_t passes, pass_rows, pass_pairs, pass_us;                             // sums over its passes
+    uint64_t prompt_passes, prompt_pass_rows, prompt_pass_pairs, prompt_pass_us; // of these, passes with prompt rows
     uint64_t pass_gaps;                              // between two passes of a node that had work
     int64_t pass_gap_us;                             // their time
     uint64_t quality_scores;                         // prompts whose keep rate it chose

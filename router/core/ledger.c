@@ -301,6 +301,12 @@ void ledger_pass_reported(struct ledger *ledger, struct core_node *node, const s
     counts->pass_rows += (uint64_t)pass->rows;
     counts->pass_pairs += (uint64_t)pass->pairs;
     counts->pass_us += (uint64_t)pass->us;
+    if (pass->has_prompts) {
+        counts->prompt_passes++;
+        counts->prompt_pass_rows += (uint64_t)pass->rows;
+        counts->prompt_pass_pairs += (uint64_t)pass->pairs;
+        counts->prompt_pass_us += (uint64_t)pass->us;
+    }
     node_index_note_change(&node->sched);
 }
 

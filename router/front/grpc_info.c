@@ -172,6 +172,10 @@ static void node_fill(const struct node_status *node, int64_t now_us, Forepack__
     m->pass_rows = node->pass_rows;
     m->pass_pairs = node->pass_pairs;
     m->pass_s = (double)node->pass_us / 1e6;
+    m->prompt_passes = node->prompt_passes;
+    m->prompt_pass_rows = node->prompt_pass_rows;
+    m->prompt_pass_pairs = node->prompt_pass_pairs;
+    m->prompt_pass_s = (double)node->prompt_pass_us / 1e6;
     m->pass_gap_count = node->pass_gaps;
     m->pass_gap_s = (double)node->pass_gap_us / 1e6;
     m->calibrated_for = node->hello.calibration.main_fingerprint;

@@ -170,9 +170,9 @@ static void handle_heartbeat(struct core *c, struct node_link *link, const Forep
 }
 
 static void handle_pass(struct core *c, struct node_link *link, uint32_t rows, uint64_t pairs, uint32_t us,
-                        int64_t now_us)
+                        bool has_prompts, int64_t now_us)
 {
-    struct pass_cost pass = {rows, pairs < INT64_MAX ? (int64_t)pairs : INT64_MAX, us};
+    struct pass_cost pass = {rows, pairs < INT64_MAX ? (int64_t)pairs : INT64_MAX, us, has_prompts};
     if (us) core_passed(c, link->node, &pass, now_us);
 }
 
@@ -210,7 +210,7 @@ static void handle_scores(struct core *c, struct node_link *link, const Forepack
         core_scored(c, link->node, &result, now_us);
         free(kept);
     }
-    handle_pass(c, link, m->rows, m->pairs, m->pass_us, now_us);
+    handle_pass(c, link, m->rows, m->pairs, m->pass_us, false, now_us);
 }
 
 static void logprob_read(const Forepack__Cluster__V1__TokenLogprob *from, struct token_logprob *to)
@@ -258,6 +258,15 @@ static void sequence_result_read(const Forepack__Cluster__V1__SequenceResult *fr
         to->logprobs = logprobs_read(from->logprobs, from->n_logprobs, logprobs);
 }
 
+// Each decode row has a result, and so has each draft row.
+static bool has_prompt_rows(const Forepack__Cluster__V1__StepResults *m)
+{
+    uint64_t rows = m->n_results;
+    for (size_t i = 0; i < m->n_results; i++)
+        rows += m->results[i]->draft_tokens;
+    return m->rows > rows;
+}
+
 static void handle_step(struct core *c, struct node_link *link, const Forepack__Cluster__V1__StepResults *m,
                         int64_t now_us)
 {
@@ -273,7 +282,7 @@ static void handle_step(struct core *c, struct node_link *link, const Forepack__
     }
     core_draft_length(link->node, intake_int(m->draft_length));
     core_step(c, link->node, results, (int)m->n_results, now_us);
-    handle_pass(c, link, m->rows, m->pairs, m->step_us, now_us);
+    handle_pass(c, link, m->rows, m->pairs, m->step_us, has_prompt_rows(m), now_us);
     free(logprobs);
     free(results);
 }
