@@ -66,13 +66,14 @@ static json_t *completion_json(const Forepack__V1__Completion *m)
     if (m->usage) {
         const Forepack__V1__Usage *u = m->usage;
         json_object_set_new(object, "usage",
-                            json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "prompt_tokens",
+                            json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "prompt_tokens",
                                       (json_int_t)u->prompt_tokens, "scored_tokens", (json_int_t)u->scored_tokens,
                                       "score_cached_tokens", (json_int_t)u->score_cached_tokens, "kept_tokens",
                                       (json_int_t)u->kept_tokens, "cached_tokens", (json_int_t)u->cached_tokens,
                                       "completion_tokens", (json_int_t)u->completion_tokens, "replays",
                                       (json_int_t)u->replays, "draft_tokens", (json_int_t)u->draft_tokens,
-                                      "draft_accepted_tokens", (json_int_t)u->draft_accepted_tokens));
+                                      "draft_accepted_tokens", (json_int_t)u->draft_accepted_tokens, "frozen_tokens",
+                                      (json_int_t)u->frozen_tokens, "recalled_tokens", (json_int_t)u->recalled_tokens));
     }
     if (m->timing) {
         const Forepack__V1__Timing *t = m->timing;

@@ -66,7 +66,7 @@ extern struct request_flags request_flags;
 #define REQUEST_OPTION_REAL(default_value)        OPTION_REAL, .default_text = #default_value
 #define REQUEST_OPTION_ROUTER_REAL(default_value) OPTION_REAL
 #define REQUEST_OPTION_OPTIONAL_REAL(default_value) OPTION_REAL
-#define REQUEST_OPTION_BOOL(default_value)        OPTION_BOOL
+#define REQUEST_OPTION_BOOL(default_value)        OPTION_BOOL, .default_text = #default_value
 #define REQUEST_LIMIT(limit, max)              ((max) == INT_MAX ? 0 : (limit)) // no limits in --help
 #define REQUEST_OPTION_ROW(type_, field, flag, default_value, end, min_, max_, unit_, help_)                           \
     {.name = flag, .type = REQUEST_OPTION_##type_(default_value), .value = &request_flags.field,                       \

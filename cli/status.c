@@ -112,14 +112,15 @@ static void status_print_json(const Forepack__V1__ClusterInfo *m)
                               (json_int_t)q->capacity_requests, "capacity_tokens", (json_int_t)q->capacity_tokens,
                               "classes", classes_json(q));
     json_t *totals =
-        json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:o}", "requests",
+        json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:o}", "requests",
                   (json_int_t)t->requests, "done", (json_int_t)t->done, "failed", (json_int_t)t->failed, "cancelled",
                   (json_int_t)t->cancelled, "refused", (json_int_t)t->refused, "replays", (json_int_t)t->replays,
                   "degraded", (json_int_t)t->degraded, "scores_reused", (json_int_t)t->scores_reused, "prompt_tokens",
                   (json_int_t)t->prompt_tokens, "kept_tokens", (json_int_t)t->kept_tokens, "completion_tokens",
                   (json_int_t)t->completion_tokens, "node_ejections", (json_int_t)t->node_ejections, "node_hangs",
                   (json_int_t)t->node_hangs, "draft_tokens", (json_int_t)t->draft_tokens, "draft_accepted_tokens",
-                  (json_int_t)t->draft_accepted_tokens, "prefill_skipped", skipped_json(t));
+                  (json_int_t)t->draft_accepted_tokens, "frozen_tokens", (json_int_t)t->frozen_tokens,
+                  "recalled_tokens", (json_int_t)t->recalled_tokens, "prefill_skipped", skipped_json(t));
     json_t *object = json_pack("{s:b,s:b,s:s,s:f,s:o,s:o,s:o,s:o,s:o,s:o}", "ready", (int)m->ready, "draining",
                                (int)m->draining, "version", m->version, "uptime_s", m->uptime_s, "nodes", nodes,
                                "pools", pools_json(m), "queue", queue, "score_bins", bins_json(m->score_bins),
@@ -289,6 +290,10 @@ static void print_totals(const Forepack__V1__Totals *t)
     if (t->draft_tokens) {
         print_number("drafted", t->draft_tokens, "tokens that worker groups verified");
         print_number("accepted", t->draft_accepted_tokens, "of these, tokens of an answer");
+    }
+    if (t->frozen_tokens) {
+        print_number("frozen", t->frozen_tokens, "kept tokens that earlier turns of a conversation had");
+        print_number("recalled", t->recalled_tokens, "kept tokens of earlier turns that these pruned");
     }
     if (t->node_hangs) print_number("node hangs", t->node_hangs, "a node with work made no progress");
     if (t->node_ejections)

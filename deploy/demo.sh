@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Builds Forepack, starts a local cluster with the demo models, and asks it questions about long documents: with all
-# tokens kept, with those that the default quality of 0.99 needs, and at keep rate 0.3. Prints each answer with its time
-# to first token (TTFT).
+# tokens kept, with those that the default quality of 0.99 needs, and at keep rate 0.3; then a conversation of four turns.
+# Prints each answer with its time to first token (TTFT).
 #
 # Usage: deploy/demo.sh [--prompts N] [--port P] [--keep-running]
 # Exit code: 0 if every request was answered, 1 if not, 2 for wrong usage.
@@ -53,15 +53,19 @@ server=127.0.0.1:$port
 http_port=8000
 while (exec 3<>"/dev/tcp/127.0.0.1/$http_port") 2>/dev/null; do http_port=$((http_port + 1)); done
 
+start_cluster() { # start_cluster FLAGS...
+    setsid "$bin/forepack" up --port "$port" --http-port "$http_port" "$@" >"$log" 2>&1 </dev/null &
+    cluster=$!
+    for _ in $(seq 600); do
+        [ "$("$bin/forepack" status --server "$server" --json 2>/dev/null |
+            jq '.ready and ([.nodes[].role] | index("speculator") != null)')" = true ] && break
+        kill -0 "$cluster" 2>/dev/null || { cat "$log" >&2; exit 1; }
+        read -rt 0.1 <> <(:) || true
+    done
+}
+
 # Each question is asked three times; the prefix cache would speed up the second and the third.
-setsid "$bin/forepack" up --no-enable-prefix-caching --port "$port" --http-port "$http_port" >"$log" 2>&1 </dev/null &
-cluster=$!
-for _ in $(seq 600); do
-    [ "$("$bin/forepack" status --server "$server" --json 2>/dev/null |
-        jq '.ready and ([.nodes[].role] | index("speculator") != null)')" = true ] && break
-    kill -0 "$cluster" 2>/dev/null || { cat "$log" >&2; exit 1; }
-    read -rt 0.1 <> <(:) || true
-done
+start_cluster --no-enable-prefix-caching
 "$bin/forepack" status --server "$server"
 echo
 
@@ -115,6 +119,35 @@ jq -r '"accuracy on \(.documents) unseen documents of \(.tokens) tokens, measure
     "\(.accuracy.full * 1000 | round / 10) % with all tokens kept, " +
     "\(.accuracy["0.3"] * 1000 | round / 10) % at keep rate 0.3 (all classes of questions)"' \
     "$pair/accuracy.json"
+
+# A conversation: each turn has another document and a question about one of those so far.
+kill "$cluster"
+wait "$cluster" || true
+start_cluster
+printf '\na conversation at keep rate 0.3\n%-44s %-9s | %-9s %9s %7s %9s %7s %9s\n' question expected answer kept frozen recalled \
+    cached "TTFT ms"
+echo '[]' >"$work/talk"
+for turn in 0 1 2 3; do
+    about=$((turn ? turn - 1 : 0)) # the document of the turn before
+    jq -c -s --slurpfile talk "$work/talk" --argjson turn $turn --argjson about $about '
+        [.[] | select(.task == "needle")] as $rows |
+        ($rows[$turn].prompt | split("Question: ")[0] | .[0:2400]) as $text |
+        ($rows[$about].prompt | split("\nQuestion: ") | last | rtrimstr("\nAnswer:")) as $question |
+        {messages: ($talk[0] + [{role: "user", content: $text}, {role: "user", content: ("Question: " + $question)}])}' \
+        "$pair/prompts.jsonl" >"$work/turn"
+    rm -f "$work/said"
+    "$bin/forepack" batch --server "$server" --input "$work/turn" --output "$work/said" --max-tokens 16 --prefill on \
+        --keep-rate 0.3 2>/dev/null || { echo "a turn was not answered; log of the cluster: $log" >&2; exit 1; }
+    jq -c --slurpfile said "$work/said" '.messages + [{role: "assistant", content: $said[0].text}]' "$work/turn" >"$work/talk"
+    jq -r --slurpfile turn "$work/turn" --arg expected "$(jq -r -s --argjson about $about \
+        '[.[] | select(.task == "needle")][$about].answer | ltrimstr(" ")' "$pair/prompts.jsonl")" '.usage as $u |
+        [($turn[0].messages | last | .content | ltrimstr("Question: ") | .[0:43]), $expected, (.text | gsub("^\\s+|\\s+$"; "")),
+         "\($u.kept_tokens)/\($u.prompt_tokens)", $u.frozen_tokens, $u.recalled_tokens, $u.cached_tokens, .timing.ttft_ms] | @tsv' \
+        "$work/said" | while IFS=$'\t' read -r question expected answer kept frozen recalled cached ttft; do
+            printf '%-44s %-9s | %-9s %9s %7s %9s %7s %9.1f\n' "$question" "$expected" "$answer" "$kept" "$frozen" "$recalled" \
+                "$cached" "$ttft"
+        done
+done
 
 if [ "$keep_running" = yes ]; then
     echo

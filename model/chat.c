@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Renders a conversation and encodes the whole text at once. The origins of its bytes say where special tokens are
-// recognised (only in text of the template) and which tokens are pinned.
+// recognised (only in text of the template), which tokens are pinned, and which are answers.
 #include "model/chat.h"
 
 #include <stdlib.h>
@@ -180,147 +180,11 @@ static enum status convert_messages(const struct chat_template *chat, const json
     return status;
 }
 
-// ---- Pinned ranges.
-
-// The text of a rendering, by origin.
-struct layout {
-    const struct jinja_output *output;
-    const json_t *messages;
-    struct text_range *pinned;
-    int n_pinned;
-    struct text_range last_turn; // text of the last user message
-    size_t first_turn;           // where the first message starts that is not an instruction
-    size_t last_frame;           // end of the text before the last user message that comes from another message
-};
-
-static bool message_has_role(const json_t *messages, int i, const char *role)
-{
-    const char *own = json_string_value(json_object_get(json_array_get(messages, (size_t)i), "role"));
-    return own && !strcmp(own, role);
-}
-
-static bool is_instruction(const struct layout *l, int tag)
-{
-    int n = (int)json_array_size(l->messages);
-    if (tag >= n) return tag == n + CHAT_TAG_TOOLS;
-    return message_has_role(l->messages, tag, "system") || message_has_role(l->messages, tag, "developer");
-}
-
-static bool is_turn(const struct layout *l, int tag)
-{
-    return tag < (int)json_array_size(l->messages) && !is_instruction(l, tag);
-}
-
-static int last_user_message(const json_t *messages)
-{
-    int i = (int)json_array_size(messages) - 1;
-    while (i >= 0 && !message_has_role(messages, i, "user"))
-        i--;
-    return i;
-}
-
-static void find_turns(struct layout *l)
-{
-    int user = last_user_message(l->messages);
-    l->first_turn = l->output->text_bytes;
-    for (int i = l->output->n_spans; i-- > 0;)
-        if (is_turn(l, l->output->spans[i].tag)) l->first_turn = l->output->spans[i].start;
-    for (int i = 0; i < l->output->n_spans; i++) {
-        const struct jinja_span *span = &l->output->spans[i];
-        if (span->tag == user) {
-            if (l->last_turn.start == l->last_turn.end) l->last_turn.start = span->start;
-            l->last_turn.end = span->end;
-        } else if (is_turn(l, span->tag) && l->last_turn.start == l->last_turn.end) {
-            l->last_frame = span->end;
-        }
-    }
-}
-
-static void pin(struct layout *l, size_t start, size_t end)
-{
-    if (start >= end) return;
-    if (l->n_pinned && l->pinned[l->n_pinned - 1].end == start)
-        l->pinned[l->n_pinned - 1].end = end;
-    else
-        l->pinned[l->n_pinned++] = (struct text_range){start, end};
-}
-
-// Text [start, end) of the template.
-static void pin_frame(struct layout *l, size_t start, size_t end)
-{
-    pin(l, start, end < l->first_turn ? end : l->first_turn);
-    size_t from = start > l->first_turn ? start : l->first_turn;
-    pin(l, from > l->last_frame ? from : l->last_frame, end);
-}
-
-static void find_pinned_text(struct layout *l)
-{
-    size_t at = 0;
-    l->pinned = mem_alloc_array(3 * (size_t)l->output->n_spans + 3, sizeof *l->pinned);
-    find_turns(l);
-    for (int i = 0; i < l->output->n_spans; i++) {
-        const struct jinja_span *span = &l->output->spans[i];
-        pin_frame(l, at, span->start);
-        if (is_instruction(l, span->tag)) pin(l, span->start, span->end);
-        at = span->end;
-    }
-    pin_frame(l, at, l->output->text_bytes);
-}
-
-// The text of token i extends from starts[i] to the start of the next token.
-static size_t token_end(const struct layout *l, const size_t *starts, const struct chat_prompt *prompt, int i)
-{
-    size_t end = i + 1 < prompt->n_ids ? starts[i + 1] : l->output->text_bytes;
-    return end == starts[i] ? end + 1 : end; // several tokens share one character
-}
-
-// The tokens that contain a byte of the last user turn; {0, -1}: none.
-static struct token_range last_turn_tokens(const struct layout *l, const size_t *starts,
-                                           const struct chat_prompt *prompt)
-{
-    struct token_range turn = {0, -1};
-    for (int i = 0; i < prompt->n_ids && starts[i] < l->last_turn.end; i++) {
-        if (token_end(l, starts, prompt, i) <= l->last_turn.start) continue;
-        if (turn.last < 0) turn.first = i;
-        turn.last = i;
-    }
-    return turn;
-}
-
-static bool turn_pins_token(struct token_range turn, int turn_tokens, int i)
-{
-    if (i < turn.first || i > turn.last) return false;
-    if (turn.last - turn.first < turn_tokens) return true;
-    return i < turn.first + turn_tokens / 2 || i > turn.last - turn_tokens / 2;
-}
-
-// Collects the tokens that contain a pinned byte and the pinned tokens of the last user turn.
-static void find_pinned_tokens(const struct layout *l, const size_t *starts, int turn_tokens,
-                               struct chat_prompt *prompt)
-{
-    struct token_range *pinned = mem_alloc_array((size_t)l->n_pinned + 2, sizeof *pinned);
-    struct token_range turn = last_turn_tokens(l, starts, prompt);
-    int n = 0;
-    for (int i = 0, range = 0; i < prompt->n_ids; i++) {
-        while (range < l->n_pinned && l->pinned[range].end <= starts[i])
-            range++;
-        bool text_is_pinned = range < l->n_pinned && l->pinned[range].start < token_end(l, starts, prompt, i);
-        if (!text_is_pinned && !turn_pins_token(turn, turn_tokens, i)) continue;
-        if (n && pinned[n - 1].last == i - 1)
-            pinned[n - 1].last++;
-        else
-            pinned[n++] = (struct token_range){i, i};
-    }
-    prompt->pinned = pinned;
-    prompt->n_pinned = n;
-}
-
 // ---- Public.
 
-static enum status encode(const struct tokenizer *tokenizer, const struct layout *l, int max_ids, size_t **starts_p,
-                          struct chat_prompt *prompt)
+static enum status encode(const struct tokenizer *tokenizer, const struct jinja_output *output, int max_ids,
+                          size_t **starts_p, struct chat_prompt *prompt)
 {
-    const struct jinja_output *output = l->output;
     struct text_range *inputs = mem_alloc_array((size_t)output->n_spans + 1, sizeof *inputs);
     int n = 0;
     for (int i = 0; i < output->n_spans; i++) {
@@ -352,11 +216,13 @@ enum status chat_render(const struct chat_template *chat, const struct tokenizer
         json_decref(messages);
         return status;
     }
-    struct layout layout = {.output = &output, .messages = messages};
-    find_pinned_text(&layout);
-    status = encode(tokenizer, &layout, max_ids, &starts, &prompt);
+    status = encode(tokenizer, &output, max_ids, &starts, &prompt);
     if (status == STATUS_OK) {
-        find_pinned_tokens(&layout, starts, turn_tokens, &prompt);
+        const struct chat_rendering rendering = {&output, messages, starts, prompt.n_ids};
+        const struct chat_part whole = {(int)json_array_size(messages), output.n_spans, output.text_bytes,
+                                        prompt.n_ids};
+        prompt.n_pinned = chat_pinned(&rendering, &whole, turn_tokens, &prompt.pinned);
+        if (conversation->wants_turns) prompt.n_turns = chat_turns(&rendering, turn_tokens, &prompt.turns);
         free(starts);
         prompt.text = output.text;
         prompt.text_bytes = output.text_bytes;
@@ -365,7 +231,6 @@ enum status chat_render(const struct chat_template *chat, const struct tokenizer
         free(output.text);
     }
     free(output.spans);
-    free(layout.pinned);
     json_decref(messages);
     return status;
 }
@@ -375,5 +240,6 @@ void chat_prompt_fini(struct chat_prompt *prompt)
     free(prompt->text);
     free(prompt->ids);
     free(prompt->pinned);
+    prompt_turns_free(prompt->turns, prompt->n_turns);
     *prompt = (struct chat_prompt){0};
 }

@@ -38,6 +38,7 @@ struct chat_conversation {
     const json_t *documents; // array; NULL: none
     const json_t *variables; // object: further variables of the template; NULL: none
     bool answered;           // no generation prompt: the last message is the whole answer
+    bool wants_turns;        // of the prompt; costs O(turns * tokens)
     const struct tm *now;    // for strftime_now; NULL: local time
 };
 
@@ -49,6 +50,8 @@ struct chat_prompt {
     int n_ids;
     struct token_range *pinned; // [n_pinned] ascending, disjoint: tokens that speculative prefill must keep
     int n_pinned;
+    struct prompt_turn *turns; // [n_turns] ascending: the answers so far and the prompts that they answer
+    int n_turns;
 };
 
 // The template of a checkpoint, or the one of `template_file` (NULL: the checkpoint's own). `model_dir` may be NULL if

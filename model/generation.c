@@ -2,7 +2,10 @@
 #include "model/generation.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
+
+#include "base/mem.h"
 
 enum { RANGE_FROM, RANGE_OVER };
 #define FIELD_ROW(object, type, member, default_value, end, min, max)                                                  \
@@ -191,4 +194,19 @@ int prefill_keep_budget(int n_chunks, double keep_rate)
 int prefill_tail_tokens(int tail_tokens, int prompt_tokens)
 {
     return tail_tokens < prompt_tokens / 4 ? tail_tokens : prompt_tokens / 4;
+}
+
+struct prompt_turn *prompt_turns_copy(const struct prompt_turn *turns, int n)
+{
+    struct prompt_turn *copy = mem_copy(turns, (size_t)n * sizeof *copy);
+    for (int i = 0; i < n; i++)
+        copy[i].pinned = mem_copy(turns[i].pinned, (size_t)turns[i].n_pinned * sizeof *copy[i].pinned);
+    return copy;
+}
+
+void prompt_turns_free(struct prompt_turn *turns, int n)
+{
+    for (int i = 0; i < n; i++)
+        free(turns[i].pinned);
+    free(turns);
 }

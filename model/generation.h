@@ -17,6 +17,17 @@ struct token_range {
     int32_t first, last;
 };
 
+// A finished turn of a conversation: the answer to tokens [0, end) of the prompt is [end, answer_end), with the frame
+// behind it.
+struct prompt_turn {
+    int end, answer_end;
+    struct token_range *pinned; // [n_pinned] of tokens [0, end); owned
+    int n_pinned;
+};
+enum { PROMPT_TURNS_MAX = 128 }; // a conversation with more is scored as one prompt
+struct prompt_turn *prompt_turns_copy(const struct prompt_turn *turns, int n);
+void prompt_turns_free(struct prompt_turn *turns, int n); // NULL is fine
+
 enum { LOGPROBS_MAX = 20, STOP_STRINGS_MAX = 16, STOP_STRING_BYTES_MAX = 1024, STOP_IDS_MAX = 64, LOOK_AHEAD_MAX = 64 };
 
 // chunk_tokens of a selection by spans, and the paper's chunks.

@@ -61,5 +61,8 @@
     FIELD(INT, pool_window, "pool-window", 13, FROM, 1, 1023, "tokens",                                                \
           "odd width of the smoothing window along the prompt; 1 is no smoothing")                                     \
     FIELD(BOOL, paper_exact, "paper-exact", false, FROM, 0, 1, NULL,                                                   \
-          "only the paper's selection: no token is forced, pinned or added")
+          "only the paper's selection: no token is forced, pinned or added")                                           \
+    FIELD(BOOL, conversation, "conversation", true, FROM, 0, 1, NULL,                                                  \
+          "a chat with answers keeps the rows that its earlier turns had, and recalls what the new turn needs of "     \
+          "what they pruned; unused with --paper-exact")
 // clang-format on

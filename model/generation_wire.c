@@ -11,9 +11,14 @@ struct member {
     uint32_t *case_p; // number of the oneof member that is set; NULL: the member has no presence
 };
 
+static const ProtobufCFieldDescriptor *descriptor_of(const ProtobufCMessage *m, const char *name)
+{
+    return protobuf_c_message_descriptor_get_field_by_name(m->descriptor, name);
+}
+
 static struct member member_of(const ProtobufCMessage *m, const char *name)
 {
-    const ProtobufCFieldDescriptor *d = protobuf_c_message_descriptor_get_field_by_name(m->descriptor, name);
+    const ProtobufCFieldDescriptor *d = descriptor_of(m, name);
     assert(d); // check_request goes through all fields and messages
     bool presence = d->flags & PROTOBUF_C_FIELD_FLAG_ONEOF;
     return (struct member){d, (char *)m + d->offset, presence ? (uint32_t *)((char *)m + d->quantifier_offset) : NULL};
@@ -51,7 +56,10 @@ static void field_to_message(const struct generation_field *f, const void *objec
     case GENERATION_FIELD_OPTIONAL_REAL: given = *(const double *)from != f->default_value; // fall through
     case GENERATION_FIELD_REAL: *(double *)to.value = *(const double *)from; break;
     case GENERATION_FIELD_UINT64: *(uint64_t *)to.value = *(const uint64_t *)from; break;
-    case GENERATION_FIELD_BOOL: given = (*(protobuf_c_boolean *)to.value = *(const bool *)from); break;
+    case GENERATION_FIELD_BOOL:
+        *(protobuf_c_boolean *)to.value = *(const bool *)from;
+        given = *(const bool *)from != (f->default_value != 0);
+        break;
     case GENERATION_FIELD_INT_OR_AUTO: int_or_auto_to_message(*(const int *)from, to, m); return;
     case GENERATION_FIELD_OPTIONAL: given = *(const int *)from != f->default_value; // fall through
     case GENERATION_FIELD_INT: *(int32_t *)to.value = *(const int *)from; break;    // int32 or uint32
@@ -63,7 +71,7 @@ static void fields_to_message(const struct generation_field *fields, const void 
                               ProtobufCMessage *m)
 {
     for (const struct generation_field *f = fields; f->name; f++) {
-        if (given >> (f - fields) & 1) field_to_message(f, object, m);
+        if (given >> (f - fields) & 1 && descriptor_of(m, f->name)) field_to_message(f, object, m);
     }
 }
 
@@ -120,7 +128,7 @@ static enum status fields_from_message(const struct generation_field *fields, co
 {
     enum status status = STATUS_OK;
     for (const struct generation_field *f = fields; f->name && status == STATUS_OK; f++)
-        status = field_from_message(f, m, object);
+        if (descriptor_of(m, f->name)) status = field_from_message(f, m, object);
     return status;
 }
 

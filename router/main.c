@@ -125,7 +125,8 @@ static const struct option options[] = {
                                            "is no longer, else the first and the last half as many"},
     {.name = "selection-cache-mib", .type = OPTION_INT, .value = &o.selection_cache_mib, .default_text = "16",
      .max = 65536, .unit = "MiB", .help = "memory for the selections of scored prompts: a prompt that comes again with "
-                                          "the same options is not scored again; 0: every prompt is scored"},
+                                          "the same options is not scored again, and a chat keeps the rows of its earlier "
+                                          "turns; 0: neither"},
     {.name = "score-timeout-ms", .type = OPTION_INT, .value = &o.score_timeout_ms, .default_text = "10000", .min = 1,
      .max = 3600000, .unit = "ms",
      .help = "time a prompt waits for a speculator, and time the speculator has beyond four times the expected time of the "

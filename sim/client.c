@@ -12,6 +12,22 @@
 
 // --- the request
 
+// The finished turns that the prompt has.
+static void set_turns(const struct scenario_request *plan, struct request_spec *spec)
+{
+    int64_t n = plan->turn ? (plan->tokens - 1) / plan->turn : 0;
+    if (!n || n > PROMPT_TURNS_MAX) return;
+    spec->n_turns = (int)n;
+    spec->turns = mem_alloc_array((size_t)n, sizeof *spec->turns);
+    for (int t = 0; t < spec->n_turns; t++) {
+        struct prompt_turn *turn = &spec->turns[t];
+        turn->answer_end = (int)plan->turn * (t + 1);
+        turn->end = turn->answer_end - (int)plan->answer;
+        for (int i = 0; i < spec->n_pinned && spec->pinned[i].last < turn->end; i++, turn->n_pinned++)
+            turn->pinned = mem_copy(spec->pinned, sizeof *turn->pinned); // one at most
+    }
+}
+
 static struct request *request_make(struct client *client)
 {
     const struct scenario_request *plan = &client->plan->request;
@@ -40,6 +56,7 @@ static struct request *request_make(struct client *client)
         *spec->pinned = (struct token_range){(int32_t)plan->pin_first, (int32_t)plan->pin_last};
         spec->n_pinned = 1;
     }
+    set_turns(plan, spec);
     spec->score_only = plan->score_only;
     if (plan->reading == 3 && !plan->score_only) {
         spec->sampling.prompt_logprobs = 1;

@@ -118,6 +118,7 @@ void client_check_intake(struct client *client)
 {
     const struct request *r = client->r;
     client->decided = SKIP_NONE;
+    client->talks = r && expect_conversation(client->w->scenario, r) && sim_router_core(client->w->router)->scorer;
     if (r) check_admitted(client);
     if (r) check_estimate(client);
     if (!r || r->spec.score_only) return;
@@ -203,7 +204,7 @@ static bool may_reuse_a_lie(const struct client *client, const struct request *r
     bool lies = false;
     for (int i = 0; i < scenario->n_actions; i++)
         lies |= scenario->actions[i].kind == ACTION_LIE;
-    return lies && r->usage.score_cached_tokens == r->spec.n_tokens;
+    return lies && r->usage.score_cached_tokens >= (r->spec.n_turns ? 0 : r->spec.n_tokens);
 }
 
 // Whether a speculator has scored the prompt, also where all tokens were kept then.
@@ -211,6 +212,16 @@ static bool was_scored(const struct client *client, const struct request *r)
 {
     return r->skip == SKIP_NONE || r->skip == SKIP_UNSURE ||
            (r->skip == SKIP_UNCALIBRATED && client->decided == SKIP_NONE);
+}
+
+// The prompt once, and before it turns that were not held.
+static bool scored_is_right(const struct client *client, const struct request *r)
+{
+    int64_t least = was_scored(client, r) ? r->spec.n_tokens : 0, most = least;
+    if (!client->talks) return r->usage.scored_tokens == least;
+    for (int t = 0; t < r->spec.n_turns; t++)
+        most += r->spec.turns[t].end;
+    return r->usage.scored_tokens >= least && r->usage.scored_tokens <= most;
 }
 
 static void rate_check(struct client *client, const struct request *r)
@@ -237,12 +248,15 @@ static void usage_check(struct client *client, const struct request *r)
         client_fail(client, "completion_tokens is not what was received");
     if (r->usage.prompt_tokens != r->spec.n_tokens) client_fail(client, "prompt_tokens is not the prompt's length");
     rate_check(client, r);
-    if (r->usage.scored_tokens != (was_scored(client, r) ? r->spec.n_tokens : 0))
-        client_fail(client, "scored_tokens is not what a speculator scored");
+    if (!scored_is_right(client, r)) client_fail(client, "scored_tokens is not what a speculator scored");
+    bool ascends = !client->talks;
     for (int k = 1; k < r->n_kept_ranges; k++)
-        if (r->kept[k].first <= r->kept[k - 1].last + 1) client_fail(client, "its kept ranges touch");
+        if (ascends ? r->kept[k].first <= r->kept[k - 1].last + 1 : r->kept[k].first == r->kept[k - 1].last + 1)
+            client_fail(client, "its kept ranges touch");
+    if (r->usage.frozen_tokens + r->usage.recalled_tokens > r->usage.kept_tokens)
+        client_fail(client, "it has more tokens of earlier turns than tokens");
     if (r->skip == SKIP_NONE && r->kept && !may_reuse_a_lie(client, r) &&
-        !expect_kept(client->w->scenario, client->plan, r))
+        !expect_kept(client->w->scenario, client->plan, r, client->talks))
         client_fail(client, "the kept tokens are not those of its prompt and policy");
 }
 

@@ -20,6 +20,7 @@ struct client {
     const struct action *plan; // ACTION_REQUEST
     struct request *r;         // in the router; NULL: not there
     enum skip_reason decided;  // why its prompt was not to be scored, as the client knows it
+    bool talks;                // it has rows of earlier turns
     struct expectation expect; // of its answer
     int received;
     int n_prompt_logprobs; // received

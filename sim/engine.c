@@ -11,6 +11,8 @@
 #include "sim/clock.h"
 #include "sim/load.h"
 
+enum { SPARE_LOGIT_ROWS = 64 }; // as of forepack-worker
+
 struct entry {
     int32_t token, position;
     uint64_t content; // of this entry and all before it, see answers.h
@@ -31,7 +33,7 @@ struct engine {
     const char *fault;
     struct entry *entries; // [kv_blocks * KV_BLOCK_TOKENS]
     float *logits, *importance;
-    int32_t *tokens; // [max_seqs]
+    int32_t *tokens; // [max_logit_rows]
     int64_t importance_capacity;
 };
 
@@ -55,7 +57,7 @@ struct engine *sim_engine_create(const struct scenario *scenario, const struct s
     struct engine *e = mem_alloc(sizeof *e);
     e->model.config = config_of(scenario, node);
     e->model.kv_blocks = (int)node->kv_blocks;
-    e->model.max_logit_rows = (int)node->max_seqs;
+    e->model.max_logit_rows = (int)(node->max_seqs + SPARE_LOGIT_ROWS);
     e->model.samples = options->samples;
     e->model.sample_us = node->sample_us;
     e->fixed_us = (double)node->fixed_us;
@@ -65,8 +67,9 @@ struct engine *sim_engine_create(const struct scenario *scenario, const struct s
     e->slowness = 1;
     e->random = random_stream((uint64_t)options->noise_seed, life);
     e->entries = mem_alloc_array((size_t)node->kv_blocks * KV_BLOCK_TOKENS, sizeof *e->entries);
-    e->tokens = mem_alloc_array((size_t)node->max_seqs, sizeof *e->tokens);
-    e->logits = mem_alloc_array((size_t)node->max_seqs * (size_t)options->vocab, sizeof *e->logits);
+    size_t logit_rows = (size_t)e->model.max_logit_rows;
+    e->tokens = mem_alloc_array(logit_rows, sizeof *e->tokens);
+    e->logits = mem_alloc_array(logit_rows * (size_t)options->vocab, sizeof *e->logits);
     return e;
 }
 

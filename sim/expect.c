@@ -65,69 +65,117 @@ void expect_advance(struct expectation *expect, int32_t token)
 
 // --- kept tokens
 
-static bool ranges_equal(const struct token_range *a, int n_a, const struct token_range *b, int n_b)
+// kept [n] by a slow selection; by the speculator's own where only spans have a slow one.
+static void select_expected(const struct request *r, const float *importance, int n, struct select_policy *policy,
+                            bool *kept)
 {
-    if (n_a != n_b) return false;
-    for (int i = 0; i < n_a; i++)
-        if (a[i].first != b[i].first || a[i].last != b[i].last) return false;
-    return true;
-}
-
-static bool chunks_equal(const struct request *r, const float *importance, const struct select_policy *policy)
-{
-    struct token_range *kept;
-    int n_kept = select_kept(importance, r->spec.n_tokens, policy, &kept);
-    bool equal = ranges_equal(kept, n_kept, r->kept, r->n_kept_ranges);
-    free(kept);
-    return equal;
-}
-
-// Whether the request keeps the tokens of `kept` [n_tokens] and no others.
-static bool map_equals(const struct request *r, const bool *kept)
-{
-    int next = 0;
-    for (int k = 0; k < r->n_kept_ranges; k++) {
-        for (; next < r->kept[k].first; next++)
-            if (kept[next]) return false;
-        for (; next <= r->kept[k].last; next++)
-            if (!kept[next]) return false;
+    if (policy->chunk_tokens == CHUNK_TOKENS_AUTO) {
+        uint8_t *ends = mem_alloc((size_t)n);
+        for (int i = 0; i < n; i++)
+            ends[i] = answer_ends_sentence(r->spec.tokens[i]) || i == n - 1;
+        policy->ends = ends;
+        slow_select_spans(importance, n, policy, kept);
+        free(ends);
+        return;
     }
-    for (; next < r->spec.n_tokens; next++)
-        if (kept[next]) return false;
-    return true;
+    struct token_range *ranges;
+    int n_ranges = select_kept(importance, n, policy, &ranges);
+    for (int k = 0; k < n_ranges; k++)
+        for (int32_t i = ranges[k].first; i <= ranges[k].last; i++)
+            kept[i] = true;
+    free(ranges);
 }
 
-static bool spans_equal(const struct request *r, const float *importance, struct select_policy *policy)
+// The rows of a prompt, in their order.
+struct rows {
+    const struct scenario *scenario;
+    const struct request *r;
+    struct token_range *tokens; // [n] each with its own range
+    bool *has_row;
+    int n;
+};
+
+static void rows_add(struct rows *rows, int32_t token)
 {
-    int n = r->spec.n_tokens;
-    uint8_t *ends = mem_alloc((size_t)n);
-    bool *kept = mem_alloc_array((size_t)n, sizeof *kept);
-    for (int i = 0; i < n; i++)
-        ends[i] = answer_ends_sentence(r->spec.tokens[i]) || i == n - 1;
-    policy->ends = ends;
-    slow_select_spans(importance, n, policy, kept);
-    bool equal = map_equals(r, kept);
-    free(kept);
-    free(ends);
-    return equal;
+    if (rows->has_row[token]) return;
+    rows->has_row[token] = true;
+    rows->tokens[rows->n++] = (struct token_range){token, token};
 }
 
-bool expect_kept(const struct scenario *scenario, const struct action *action, const struct request *r)
+// Adds what is kept of the first n tokens, of which `fresh` and later ones came since the turn before.
+static void rows_add_selection(struct rows *rows, int n, int fresh, bool pins_rows)
+{
+    const struct request_spec *spec = &rows->r->spec;
+    struct select_policy policy = select_policy_of(&spec->prefill);
+    policy.keep_rate = rows->r->keep_rate; // see expect_rate()
+    policy.keep_first = spec->tokens[0] == TOKEN_BOS;
+    policy.tail_tokens = prefill_tail_tokens((int)rows->scenario->options.tail_tokens, n);
+    policy.budget_tokens = pins_rows ? n - fresh : 0;
+    struct token_range *pinned = mem_alloc_array((size_t)(rows->n + spec->n_pinned), sizeof *pinned);
+    for (int i = 0; i < spec->n_pinned; i++)
+        if (spec->pinned[i].last < n) pinned[policy.n_pinned++] = spec->pinned[i];
+    for (int i = 0; pins_rows && i < rows->n; i++)
+        pinned[policy.n_pinned++] = rows->tokens[i];
+    policy.pinned = pinned;
+    float *importance = mem_alloc_array((size_t)n, sizeof *importance);
+    bool *kept = mem_alloc_array((size_t)n, sizeof *kept);
+    struct request prompt = *rows->r;
+    struct evidence evidence;
+    prompt.spec.n_tokens = n;
+    expect_score(rows->scenario, &prompt, importance, &evidence);
+    select_expected(rows->r, importance, n, &policy, kept);
+    for (int i = 0; i < n; i++)
+        if (kept[i]) rows_add(rows, i);
+    free(kept);
+    free(importance);
+    free(pinned);
+}
+
+// By the definition of a conversation: each turn has the rows of the one before, its answer, and what it selects.
+static void rows_add_turns(struct rows *rows)
+{
+    const struct request_spec *spec = &rows->r->spec;
+    bool pins_rows = prefill_chunk_tokens(&spec->prefill) == CHUNK_TOKENS_AUTO;
+    bool shortens = spec->prefill.mode == PREFILL_AUTO;
+    for (int t = 0; t < spec->n_turns; t++) {
+        const struct prompt_turn *turn = &spec->turns[t];
+        bool is_short = shortens && turn->end < rows->scenario->options.min_tokens;
+        if (!is_short) rows_add_selection(rows, turn->end, t ? turn[-1].answer_end : 0, t && pins_rows);
+        for (int i = 0; i < turn->answer_end; i++)
+            if (is_short || i >= turn->end) rows_add(rows, i);
+    }
+    rows_add_selection(rows, spec->n_tokens, spec->turns[spec->n_turns - 1].answer_end, pins_rows);
+}
+
+static bool rows_equal(const struct rows *rows, const struct request *r)
+{
+    int n = 0;
+    for (int k = 0; k < r->n_kept_ranges; k++)
+        for (int32_t i = r->kept[k].first; i <= r->kept[k].last; i++, n++)
+            if (n >= rows->n || rows->tokens[n].first != i) return false;
+    return n == rows->n;
+}
+
+bool expect_conversation(const struct scenario *scenario, const struct request *r)
+{
+    return r->spec.n_turns && scenario->options.selection_kib && !r->spec.prefill.paper_exact && !r->spec.score_only &&
+           !r->spec.want_importance;
+}
+
+bool expect_kept(const struct scenario *scenario, const struct action *action, const struct request *r, bool talks)
 {
     int n = r->spec.n_tokens;
     if (action->id % 4 || !expect_whole_look_ahead(scenario, r)) return true;
-    struct select_policy policy = select_policy_of(&r->spec.prefill);
-    policy.keep_rate = r->keep_rate; // see expect_rate()
-    policy.keep_first = r->spec.tokens[0] == TOKEN_BOS;
-    policy.tail_tokens = prefill_tail_tokens((int)scenario->options.tail_tokens, n);
-    policy.pinned = r->spec.pinned;
-    policy.n_pinned = r->spec.n_pinned;
-    float *importance = mem_alloc_array((size_t)n, sizeof *importance);
-    struct evidence evidence;
-    expect_score(scenario, r, importance, &evidence);
-    bool equal = policy.chunk_tokens == CHUNK_TOKENS_AUTO ? spans_equal(r, importance, &policy)
-                                                          : chunks_equal(r, importance, &policy);
-    free(importance);
+    if (talks && r->spec.prefill.quality > 0) return true; // the rates of its turns are not known
+    struct rows rows = {scenario, r, mem_alloc_array((size_t)n, sizeof *rows.tokens),
+                        mem_alloc_array((size_t)n, sizeof *rows.has_row), 0};
+    if (talks)
+        rows_add_turns(&rows);
+    else
+        rows_add_selection(&rows, n, 0, false);
+    bool equal = rows_equal(&rows, r);
+    free(rows.tokens);
+    free(rows.has_row);
     return equal;
 }
 
@@ -145,8 +193,9 @@ static double alone_us(const struct scenario_node *node, const struct scenario_r
     double passes = (double)(plan->tokens / node->budget + 1),
            steps = node->role ? (double)plan->max_tokens : (double)plan->look_ahead + 8;
     if (plan->reading == 3) passes = (double)plan->tokens; // a row a pass, beside others that use its logits
-    return pass_us(node, (double)plan->tokens, 0) + passes * (double)node->fixed_us +
-           steps * pass_us(node, 1, (double)plan->tokens + steps);
+    double scores = node->role || !plan->turn ? 1 : 1 + (double)(plan->tokens / plan->turn); // of a conversation
+    return scores * (pass_us(node, (double)plan->tokens, 0) + passes * (double)node->fixed_us +
+                     steps * pass_us(node, 1, (double)plan->tokens + steps));
 }
 
 int64_t expect_wait_max_us(const struct scenario *scenario)

@@ -23,8 +23,12 @@ void expect_begin(struct expectation *expect, const struct action *action, const
 int32_t expect_next(const struct expectation *expect, bool *stops_p); // *stops_p: it ends the text and is not sent
 void expect_advance(struct expectation *expect, int32_t token);
 
-// Whether the speculated request keeps the tokens that its prompt and policy say. Costly: checked for some requests.
-bool expect_kept(const struct scenario *scenario, const struct action *action, const struct request *r);
+bool expect_conversation(const struct scenario *scenario, const struct request *r); // may have rows of earlier turns
+
+// Whether the speculated request keeps the tokens that its prompt and policy say, in the order of their rows. Costly:
+// checked for some requests.
+// `talks`: it has rows of earlier turns.
+bool expect_kept(const struct scenario *scenario, const struct action *action, const struct request *r, bool talks);
 
 // How long any request of the scenario may wait for its first token, without faults:
 //   2 * max_wait + 1 s + 4 * (the time that all its requests take alone, one after another, on the slowest nodes of

@@ -96,6 +96,7 @@ static void draw_node(struct swarm *g, int role, int id, const struct scenario_n
         node.pair_ps = scaled(g, 1, 20000);
         node.noise_percent = one_in(g, 2) ? 0 : scaled(g, 1, 40);
         if (role && one_in(g, 4)) node.sample_us = scaled(g, 10, 20000);
+        if (!role && !one_in(g, 3)) node.draft_blocks = node.kv_blocks / scaled(g, 1, 8);
         if (one_in(g, 3)) node.itl_target_ms = one_in(g, 2) ? -1 : scaled(g, 1, 1000);
     }
     scenario_add_node(g->s, node);
@@ -351,23 +352,34 @@ static void draw_qualities(struct swarm *g)
     }
 }
 
-// Requests that ask for what another one asked for, so that its score may be reused, or for nearly that.
+static void draw_turns(struct swarm *g, struct scenario_request *r)
+{
+    r->turn = scaled(g, 16, 400);
+    r->answer = between(g, 1, r->turn - 1);
+}
+
+// Requests that ask for what another one asked for, or go on where it ended, so that its score may be reused, or for
+// nearly that.
 static void draw_repeats(struct swarm *g)
 {
     if (!g->speculated || one_in(g, 2)) return;
     g->s->options.selection_kib = one_in(g, 3) ? 1 : 64;
     const struct action *of = NULL;
+    bool talks = one_in(g, 2);
     for (int i = 0; i < g->s->n_actions; i++) {
         struct action *action = &g->s->actions[i];
         if (action->kind != ACTION_REQUEST) continue;
         if (!of || !one_in(g, 3)) {
-            if (!of || one_in(g, 4)) of = action;
+            if (of && !one_in(g, 4)) continue;
+            of = action;
+            if (talks) draw_turns(g, &action->request);
             continue;
         }
         struct scenario_request *r = &action->request, own = *r;
         *r = of->request;
         if (!one_in(g, 3)) r->same_as = of->id;
         if (one_in(g, 6)) r->keep = scaled(g, 20, 900);
+        if (r->turn && r->tokens < 2000) r->tokens += r->turn * below(g, 4); // it goes on
         r->max_tokens = own.max_tokens;
         r->min_tokens = 0;
         r->stop_after = own.stop_after;

@@ -96,6 +96,22 @@ static void lie_score(enum lie lie, struct random_source *random, Forepack__Clus
     }
 }
 
+static void lie_draft(enum lie lie, struct random_source *random, Forepack__Cluster__V1__Draft *d)
+{
+    if (lie == LIE_IDS) d->request = one_in(random, 2) ? any_number(random) : d->request + 1;
+    if (lie == LIE_ENDS) d->released = one_in(random, 3);
+    if (lie == LIE_TOKENS) {
+        for (size_t i = 0; i < d->n_token_ids; i++)
+            d->token_ids[i] = one_in(random, 8) ? (uint32_t)any_number(random) : d->token_ids[i] ^ 1;
+    }
+    if (lie != LIE_KEPT) return;
+    if (one_in(random, 2)) d->from = (uint32_t)any_number(random);
+    if (!one_in(random, 4)) return;
+    d->n_token_ids = (size_t)random_below(random, 200);
+    free(d->token_ids);
+    d->token_ids = mem_alloc_array(d->n_token_ids, sizeof *d->token_ids);
+}
+
 static void lie_in(enum lie lie, struct random_source *random, node_message *m)
 {
     if (lie == LIE_COSTS) lie_costs(random, m);
@@ -106,6 +122,9 @@ static void lie_in(enum lie lie, struct random_source *random, node_message *m)
     } else if (m->kind_case == FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_SCORED) {
         for (size_t i = 0; i < m->scored->n_results; i++)
             lie_score(lie, random, m->scored->results[i]);
+    } else if (m->kind_case == FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_DRAFTS) {
+        for (size_t i = 0; i < m->drafts->n_drafts; i++)
+            lie_draft(lie, random, m->drafts->drafts[i]);
     }
 }
 
@@ -135,7 +154,8 @@ static bool is_result(const uint8_t *bytes, size_t n)
 {
     node_message *m = forepack__cluster__v1__node_message__unpack(NULL, n, bytes);
     bool result = m->kind_case == FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_STEP ||
-                  m->kind_case == FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_SCORED;
+                  m->kind_case == FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_SCORED ||
+                  m->kind_case == FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_DRAFTS;
     forepack__cluster__v1__node_message__free_unpacked(m, NULL);
     return result;
 }

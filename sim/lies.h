@@ -13,8 +13,8 @@ enum lie {
     LIE_IDS,     // more results, for requests that are not on the node
     LIE_TWICE,   // every message twice
     LIE_TOKENS,  // wrong tokens, also outside the vocabulary, or too many
-    LIE_ENDS,    // finish reasons and errors, also not UTF-8
-    LIE_KEPT,    // kept ranges and importance
+    LIE_ENDS,    // finish reasons and errors, also not UTF-8; prompts that are released
+    LIE_KEPT,    // kept ranges, importance, and drafts that begin elsewhere or are too long
     LIE_GARBAGE, // bytes that are no message, or a second Hello
     LIE_LOSE,    // results are left out
     LIE_RATES,   // keep rates and what decided them

@@ -32,7 +32,7 @@ static uint64_t block_hash(const struct core *c, const struct request *r, const 
 
 void oracle_chain(struct world *w, const struct core *c, const struct request *r, enum node_role role)
 {
-    const struct token_range whole = {0, r->spec.n_tokens - 1};
+    const struct token_range whole = {0, request_score_prompt(r).n_tokens - 1}; // or that of a turn
     const struct token_range *ranges = role == NODE_WORKER ? r->kept : &whole;
     int n = blocks_of(ranges, role == NODE_WORKER ? r->n_kept_ranges : 1), range = 0;
     if (r->spec.sampling.prompt_logprobs >= 0) n = 0; // every row is computed

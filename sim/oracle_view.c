@@ -26,7 +26,7 @@ static bool can_hold(const struct sched_node *node, const struct sched_request *
 static int64_t rows_of(const struct sched_request *r)
 {
     int kept = r->usage->kept_tokens;
-    return kept ? kept + r->usage->completion_tokens : r->spec->n_tokens;
+    return kept ? kept + r->usage->completion_tokens : request_score_prompt(request_of(r)).n_tokens;
 }
 
 // At its end, as far as it is known: the tokens left to generate are expected to be fewer than max_tokens.

@@ -47,7 +47,7 @@ static int64_t request_sent(struct world *w, struct sim_node *node, struct prefi
         world_fail(w, "a bin has request number %llu, which does not wait for it", (unsigned long long)number);
         return 0;
     }
-    const struct token_range whole = {0, r->spec.n_tokens - 1};
+    const struct token_range whole = {0, request_score_prompt(r).n_tokens - 1};
     bool worker = r->account.node->hello.role == NODE_WORKER;
     uint64_t *blocks;
     int n = prefix_contents(r->spec.prefix_salt, r->spec.tokens, worker ? r->kept : &whole,

@@ -226,6 +226,7 @@ static enum status node_check(const struct scenario_node *node)
                                    {"sample_us", node->sample_us, 0, 1000000},
                                    {"gap_us", node->gap_us, 0, 1000000},
                                    {"calibration", node->calibration, 0, node->role ? 0 : SIM_CALIBRATIONS},
+                                   {"draft_blocks", node->draft_blocks, 0, node->kv_blocks},
                                    {NULL, 0, 0, 0}};
     return bounds_check("node", bounds);
 }

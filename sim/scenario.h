@@ -70,10 +70,12 @@
     FIELD(sample_us)                                                                                                   \
     FIELD(gap_us)                                                                                                      \
     FIELD(itl_target_ms)                                                                                               \
-    FIELD(calibration)
+    FIELD(calibration)                                                                                                 \
+    FIELD(draft_blocks)
 
 // head: id of a shared prefix of head_tokens tokens, 0: none. tail: id of tokens that are shared from tail_from on,
-// behind different beginnings. same_as: id of the request whose own tokens it has; 0: none. mode: enum prefill_mode.
+// behind different beginnings. turn: a conversation whose turns have so many tokens, of which the last `answer` are the
+// answer. same_as: id of the request whose own tokens it has; 0: none. mode: enum prefill_mode.
 // keep, quality, temperature: in thousandths; with a quality and without a keep rate, all tokens are kept where nothing
 // is calibrated. reading: 1 wants log-probabilities, 2 has penalties, 3 wants log-probabilities of
 // the prompt. stop_after: a stop string ends the answer then. retries: how often the client tries again after
@@ -84,6 +86,8 @@
     FIELD(head)                                                                                                        \
     FIELD(head_tokens)                                                                                                 \
     FIELD(same_as)                                                                                                     \
+    FIELD(turn)                                                                                                        \
+    FIELD(answer)                                                                                                      \
     FIELD(tail)                                                                                                        \
     FIELD(tail_from)                                                                                                   \
     FIELD(max_tokens)                                                                                                  \

@@ -27,6 +27,7 @@ static void *speculator_create(struct engine *engine, const struct scenario_node
                                  .max_seqs = (int)plan->max_seqs,
                                  .context_tokens = (int)plan->context,
                                  .kv_blocks = (int)plan->kv_blocks,
+                                 .draft_blocks = (int)plan->draft_blocks,
                                  .samples = model_samples(engine_model(engine)),
                                  .sentences = answer_sentences(),
                                  .prefix_cache = plan->prefix_cache,

@@ -22,6 +22,7 @@ void score_item_from_message(const Forepack__Cluster__V1__ScoreItem *message, st
         .pinned = pinned,
         .n_pinned = (int)message->n_pinned,
         .tail_tokens = (int)message->tail_tokens,
+        .budget_tokens = (int)message->budget_tokens,
         .want_importance = message->want_importance,
         .hold = message->hold,
         .salt = message->salt,

@@ -164,6 +164,10 @@ static enum status item_check(const struct scorer *s, const struct score_item *i
         return status_fail(STATUS_INVALID, "tail_tokens %d: must be from 0 to the prompt's %d", item->tail_tokens,
                            item->n);
     }
+    if (item->budget_tokens < 0 || item->budget_tokens > item->n) {
+        return status_fail(STATUS_INVALID, "budget_tokens %d: must be from 0 to the prompt's %d", item->budget_tokens,
+                           item->n);
+    }
     return prefill_check(&item->prefill);
 }
 
@@ -192,6 +196,7 @@ void scorer_add(struct scorer *s, const struct score_item *item)
     };
     p->policy.keep_first = item->tokens[0] == s->model.config->bos_id;
     p->policy.tail_tokens = item->tail_tokens;
+    p->policy.budget_tokens = item->budget_tokens;
     p->policy.pinned = mem_copy(item->pinned, (size_t)item->n_pinned * sizeof *item->pinned);
     p->policy.n_pinned = item->n_pinned;
     evidence_begin(&p->evidence, p->n, p->policy.keep_first ? p->smoothing_window : 0, item->tail_tokens);

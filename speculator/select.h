@@ -22,6 +22,7 @@ struct select_policy {
     int tail_tokens;  // last tokens kept beyond the budget; 0..n
     const struct token_range *pinned; // [n_pinned] kept beyond the budget, within 0..n-1, in any order; borrowed
     int n_pinned;
+    int budget_tokens;   // spans: the keep rate is the share of so many tokens; 0: of all
     const uint8_t *ends; // spans: [n] not 0 where a sentence ends (sentences.h); NULL: not known; borrowed
 };
 

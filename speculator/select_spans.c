@@ -96,7 +96,8 @@ static int force_token(uint8_t *kept, int j)
 
 void select_spans(uint8_t *kept, const float *importance, int n, const struct select_policy *policy)
 {
-    int budget = prefill_keep_budget(n, policy->keep_rate) - force_token(kept, n - 1);
+    int budget_tokens = policy->budget_tokens ? policy->budget_tokens : n;
+    int budget = prefill_keep_budget(budget_tokens, policy->keep_rate) - force_token(kept, n - 1);
     if (policy->keep_first) budget -= force_token(kept, 0);
     struct span_list list = {.spans = mem_alloc_array((size_t)n, sizeof *list.spans)};
     list_add_prompt(&list, kept, importance, n, policy->ends);

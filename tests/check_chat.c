@@ -528,6 +528,85 @@ START_TEST(a_conversation_with_tools_pins_instructions_and_the_last_turn)
 }
 END_TEST
 
+static enum status render_turns(struct model m, const json_t *messages, struct chat_prompt *prompt)
+{
+    const struct chat_conversation conversation = {.messages = messages, .wants_turns = true};
+    return chat_render(m.chat, m.tokenizer, &conversation, INT_MAX, 4, prompt);
+}
+
+// A turn is the prompt that was sent for its answer, pinned ranges included.
+static void check_turn(struct model m, json_t *messages, size_t answer, const struct chat_prompt *whole, int number)
+{
+    const struct prompt_turn *turn = &whole->turns[number];
+    struct chat_prompt sent;
+    json_t *before = json_array();
+    for (size_t i = 0; i < answer; i++)
+        json_array_append(before, json_array_get(messages, i));
+    ck_assert_int_eq(render_turns(m, before, &sent), STATUS_OK);
+    ck_assert_int_eq(turn->end, sent.n_ids);
+    ck_assert_mem_eq(whole->ids, sent.ids, (size_t)sent.n_ids * sizeof *sent.ids);
+    ck_assert_int_eq(turn->n_pinned, sent.n_pinned);
+    ck_assert_mem_eq(turn->pinned, sent.pinned, (size_t)sent.n_pinned * sizeof *sent.pinned);
+    ck_assert_int_eq(sent.n_turns, number);
+    ck_assert(turn->answer_end > turn->end && turn->answer_end < whole->n_ids);
+    chat_prompt_fini(&sent);
+    json_decref(before);
+}
+
+// Templates that put their own text into an answer, in front of the client's.
+static const char calls[] =
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + ('<call>' if m.role == 'assistant' else '') + "
+    "m.content + ('</call>' if m.role == 'assistant' else '') + '<|im_end|>\n' }}{% endfor %}{% if "
+    "add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
+
+START_TEST(turns_are_the_prompts_that_were_sent)
+{
+    static const char *const sources[] = {llama3, llama31, chatml, qwen25, mistral_tekken, calls};
+    static const char *const turns[] = {"user\tA b c d e f", "assistant\tB", "user\tC",
+                                        "assistant\tD e",    "user\tF",      NULL};
+    struct model m = open_model(sources[_i]);
+    struct chat_prompt prompt;
+    json_t *messages = messages_of(turns);
+    ck_assert_int_eq(render_turns(m, messages, &prompt), STATUS_OK);
+    ck_assert_int_eq(prompt.n_turns, 2);
+    check_turn(m, messages, 1, &prompt, 0);
+    check_turn(m, messages, 3, &prompt, 1);
+    ck_assert_int_lt(prompt.turns[0].answer_end, prompt.turns[1].end);
+    chat_prompt_fini(&prompt);
+    json_decref(messages);
+    close_model(m);
+}
+END_TEST
+
+// Two answers in a row are one; an answer at the end is no finished turn, and too many turns are none.
+START_TEST(turns_of_unusual_conversations)
+{
+    static const char *const in_a_row[] = {"user\tA", "assistant\tB", "assistant\tC", "user\tD", NULL};
+    static const char *const at_the_end[] = {"user\tA", "assistant\tB", NULL};
+    struct model m = open_model(chatml);
+    struct chat_prompt prompt;
+    json_t *messages = messages_of(in_a_row);
+    ck_assert_int_eq(render_turns(m, messages, &prompt), STATUS_OK);
+    ck_assert_int_eq(prompt.n_turns, 1);
+    chat_prompt_fini(&prompt);
+    json_decref(messages);
+    messages = messages_of(at_the_end);
+    const struct chat_conversation answered = {.messages = messages, .wants_turns = true, .answered = true};
+    ck_assert_int_eq(chat_render(m.chat, m.tokenizer, &answered, INT_MAX, 4, &prompt), STATUS_OK);
+    ck_assert_int_eq(prompt.n_turns, 0);
+    chat_prompt_fini(&prompt);
+    for (int i = 0; i <= PROMPT_TURNS_MAX; i++) {
+        json_array_append_new(messages, json_pack("{s:s,s:s}", "role", "user", "content", "A"));
+        json_array_append_new(messages, json_pack("{s:s,s:s}", "role", "assistant", "content", "B"));
+    }
+    ck_assert_int_eq(render_turns(m, messages, &prompt), STATUS_OK);
+    ck_assert_int_eq(prompt.n_turns, 0);
+    chat_prompt_fini(&prompt);
+    json_decref(messages);
+    close_model(m);
+}
+END_TEST
+
 // Qwen's own file, as published.
 START_TEST(a_published_template_is_known)
 {
@@ -562,6 +641,8 @@ int main(int argc, char **argv)
         tcase_add_loop_test(tc, renders_what_the_template_says, 0, (int)(sizeof renderings / sizeof *renderings));
         tcase_add_test(tc, pins_the_frame_and_the_system_prompt);
         tcase_add_test(tc, pins_the_last_user_turn_or_its_two_ends);
+        tcase_add_loop_test(tc, turns_are_the_prompts_that_were_sent, 0, 6);
+        tcase_add_test(tc, turns_of_unusual_conversations);
         tcase_add_test(tc, a_message_cannot_forge_a_turn);
         tcase_add_test(tc, wrong_messages_are_refused_by_name);
         tcase_add_test(tc, templates_that_cannot_be_used_are_refused);

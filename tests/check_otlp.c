@@ -41,7 +41,7 @@ static struct trace_record *whole_record(void)
     r->tenant = mem_string("acme");
     r->prefill = "speculated";
     r->first_token_us = 500;
-    r->usage = (struct trace_usage){1000, 7, 16, 300, 1000, 992, 1};
+    r->usage = (struct trace_usage){1000, 7, 16, 300, 1000, 992, 1, 200, 20};
     r->request =
         (struct trace_request){.max_tokens = 64, .top_k = 40, .priority = -1, .temperature = 0.5, .top_p = 0.9};
     trace_phase_end(r, TRACE_ADMIT, NULL, 110);
@@ -142,6 +142,8 @@ START_TEST(the_span_of_a_request_has_its_attributes)
     ck_int(span, "forepack.kept_tokens", 300);
     ck_int(span, "forepack.scored_tokens", 1000);
     ck_int(span, "forepack.score_cached_tokens", 992);
+    ck_int(span, "forepack.frozen_tokens", 200);
+    ck_int(span, "forepack.recalled_tokens", 20);
     ck_int(span, "forepack.replays", 1);
     ck_int(span, "forepack.priority", -1);
     ck_text(span, "forepack.prefill", "speculated");

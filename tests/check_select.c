@@ -71,6 +71,8 @@ START_TEST(selection_equals_the_slow_implementation)
                                        .tail_tokens = random_below(2) ? (int)random_below((uint32_t)n + 1) : 0,
                                        .pinned = pinned,
                                        .n_pinned = (int)random_below(4),
+                                       .budget_tokens =
+                                           spans && random_below(3) == 0 ? 1 + (int)random_below((uint32_t)n) : 0,
                                        .ends = random_below(4) ? ends : NULL};
         for (int i = 0; i < policy.n_pinned; i++) {
             pinned[i].first = (int32_t)random_below((uint32_t)n);

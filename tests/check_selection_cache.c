@@ -344,7 +344,7 @@ static struct selection_key key_of(const struct selection_cache *cache, int32_t 
 {
     struct request_spec spec = {.tokens = &token, .n_tokens = 1};
     prefill_defaults(&spec.prefill);
-    return selection_key_make(cache, &spec, 0);
+    return selection_key_make(cache, &spec, &(struct score_prompt){.n_tokens = 1}, NULL, 0, false);
 }
 
 static bool has(struct selection_cache *cache, int32_t token)

@@ -76,7 +76,7 @@ static inline void slow_select_spans(const float *importance, int n, const struc
         for (int i = 0; i < policy->n_pinned; i++)
             kept[j] = kept[j] || (j >= policy->pinned[i].first && j <= policy->pinned[i].last);
     }
-    int budget = prefill_keep_budget(n, policy->keep_rate);
+    int budget = prefill_keep_budget(policy->budget_tokens ? policy->budget_tokens : n, policy->keep_rate);
     budget -= !kept[n - 1];
     kept[n - 1] = true;
     budget -= policy->keep_first && !kept[0];

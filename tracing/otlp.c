@@ -249,6 +249,8 @@ static void add_result(const struct attributes *to, const struct trace_record *r
     add_int(to, "forepack.scored_tokens", usage->scored_tokens);
     add_int(to, "forepack.score_cached_tokens", usage->score_cached_tokens);
     add_int(to, "forepack.kept_tokens", usage->kept_tokens);
+    add_int(to, "forepack.frozen_tokens", usage->frozen_tokens);
+    add_int(to, "forepack.recalled_tokens", usage->recalled_tokens);
     add_int(to, "forepack.replays", usage->replays);
 }
 

@@ -37,6 +37,7 @@ enum { TRACE_PARTS_MAX = 64, TRACE_ID_ROOM = 2 * TRACE_ID_BYTES + 1 };
 
 struct trace_usage {
     int input_tokens, output_tokens, cached_tokens, kept_tokens, scored_tokens, score_cached_tokens, replays;
+    int frozen_tokens, recalled_tokens;
 };
 
 struct trace_request { // what the client asked for

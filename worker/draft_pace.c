@@ -4,7 +4,10 @@
 
 #include <math.h>
 
-enum { PROBE_FIRST = 32, PROBE_LAST = 1024 };
+// Passes of phases; SETTLE: the first ones, which do not count.
+enum { TRIAL = 32, COMPARE = 16, STAY = 512, PAUSE_FIRST = 2048, PAUSE_LAST = 8192, SETTLE = 4 };
+
+static const double WORTH = 1.02; // what a sequence gets with drafts, against without
 
 static const double BETTER = 1.05;   // than the present length
 static const double REMEMBER = 0.98; // of the counts, after each verified draft
@@ -15,8 +18,6 @@ static const double CHANCE_MAX = 0.99;
 void draft_pace_init(struct draft_pace *p)
 {
     *p = (struct draft_pace){.accepted = 1, .refused = 1};
-    for (int i = 0; i < DRAFT_BATCHES; i++)
-        p->costs[i].probe_in = p->costs[i].probe_every = PROBE_FIRST;
 }
 
 static int index_of(int sequences)
@@ -50,20 +51,6 @@ static int best_length(const struct draft_pace *p, const struct draft_cost *cost
     return best;
 }
 
-// Whether this pass is to measure the other kind of pass. One with draft rows waits for a draft.
-static bool is_probe(struct draft_cost *cost, int most)
-{
-    if (cost->probe_in > 0) cost->probe_in--;
-    if (cost->probe_in > 0 || (!cost->length && most < 1)) return false;
-    if (cost->length) {
-        cost->probe_every = PROBE_FIRST;
-    } else if (cost->probe_every < PROBE_LAST) {
-        cost->probe_every *= 2;
-    }
-    cost->probe_in = cost->probe_every;
-    return true;
-}
-
 static void choose_length(const struct draft_pace *p, struct draft_cost *cost, int sequences, int most)
 {
     int best = best_length(p, cost, sequences, most);
@@ -71,22 +58,27 @@ static void choose_length(const struct draft_pace *p, struct draft_cost *cost, i
     if (goodput(p, cost, sequences, best) > BETTER * now) cost->length = best;
 }
 
+// Of a short phase with drafts, one row for each sequence at least shows what drafts are worth.
+static int length_of(const struct draft_cost *cost)
+{
+    bool tries = !cost->row_us || cost->phase.length <= TRIAL;
+    return cost->length > 0 || !tries ? cost->length : 1;
+}
+
 int draft_pace_rows(struct draft_pace *p, int sequences, int most)
 {
     struct draft_cost *cost = cost_of(p, sequences);
-    if (sequences < 1 || !cost->pass_us) return 0; // measures a pass without draft rows first
-    if (!cost->row_us) return most < 1 ? 0 : 1;
-    choose_length(p, cost, sequences, most);
-    if (is_probe(cost, most)) return cost->length == 0;
-    return cost->length < most ? cost->length : most;
+    if (draft_pace_length(p, sequences) == 0) return 0;
+    if (cost->row_us > 0) choose_length(p, cost, sequences, most);
+    int length = length_of(cost);
+    return length < most ? length : most;
 }
 
 int draft_pace_length(const struct draft_pace *p, int sequences)
 {
     const struct draft_cost *cost = &p->costs[index_of(sequences)];
-    if (sequences < 1 || !cost->pass_us) return 0;
-    bool wants_one = !cost->row_us || cost->probe_in == 0;
-    return cost->length ? cost->length : wants_one;
+    bool is_measured = cost->pass_us > 0; // a pass without draft rows is measured first
+    return sequences < 1 || !is_measured || cost->phase.is_off ? 0 : length_of(cost);
 }
 
 void draft_pace_verified(struct draft_pace *p, int verified, int accepted)
@@ -102,10 +94,36 @@ static void learn(double *known, double measured)
     *known = *known ? *known + LEARN * (measured - *known) : measured;
 }
 
-void draft_pace_pass_end(struct draft_pace *p, int sequences, int draft_rows, int64_t us)
+static int next_length(struct draft_phase *phase)
+{
+    bool are_known = phase->rate[0] > 0 && phase->rate[1] > 0;
+    bool is_worth = phase->rate[0] > WORTH * phase->rate[1];
+    if (is_worth) phase->pause = 0;
+    if (!phase->is_off) return are_known && is_worth ? STAY : TRIAL;
+    if (!are_known || is_worth) return COMPARE;
+    phase->pause = !phase->pause ? PAUSE_FIRST : phase->pause < PAUSE_LAST ? 2 * phase->pause : PAUSE_LAST;
+    return phase->pause;
+}
+
+static void phase_add_pass(struct draft_phase *phase, double tokens, double us)
+{
+    if (++phase->passes > SETTLE) {
+        phase->us += us;
+        phase->tokens += tokens;
+    }
+    if (phase->passes < (phase->length ? phase->length : TRIAL)) return;
+    phase->rate[phase->is_off] = phase->tokens / phase->us;
+    phase->is_off = !phase->is_off;
+    phase->length = next_length(phase);
+    phase->passes = 0;
+    phase->us = phase->tokens = 0;
+}
+
+void draft_pace_pass_end(struct draft_pace *p, int sequences, int draft_rows, int tokens, int64_t us)
 {
     struct draft_cost *cost = cost_of(p, sequences);
     if (sequences < 1) return;
+    phase_add_pass(&cost->phase, (double)tokens / sequences, fmax((double)us, 1));
     if (!draft_rows) {
         learn(&cost->pass_us, fmax((double)us, 1));
     } else if (cost->pass_us) {

@@ -7,9 +7,12 @@
 // two: few rows are bound by reading weights, so that draft rows cost little, and many are bound by arithmetic. No
 // table of lengths by batch size is needed, and a loaded group has the length 0.
 //
-// A length is changed only for one that is predicted to be better by a twentieth, so that it does not follow noise. The
-// time of the other kind of pass is measured again from time to time: without draft rows while there are some, and with
-// one for each sequence, more and more rarely, while there are none.
+// A length is changed only for one that is predicted to be better by a twentieth, so that it does not follow noise.
+//
+// The machine of a drafter may be that of the group: the passes that draft then slow down those that verify, whatever
+// their rows. So phases with and without drafts alternate for each size of the batch, and the tokens that a sequence
+// gets in a second decide how long the next phase is: drafts that gain nothing are tried for 32 passes in 2,048 or
+// more.
 //
 // Decides when drafts are verified, never a token. Plain data without a clock; one thread.
 #pragma once
@@ -19,10 +22,19 @@
 
 enum { DRAFT_BATCHES = 12 }; // 1, 2 to 3, 4 to 7 ... sequences
 
+// A phase with drafts, or one without them, in which drafters get no tokens to go on from.
+struct draft_phase {
+    bool is_off;
+    int passes, length; // so far, and in all; 0: 32
+    double us, tokens;  // of passes of a sequence, without the first ones, into which the phase before reaches
+    double rate[2];     // tokens in a microsecond in the latest phase with, without drafts; 0: not known
+    int pause;          // passes of the next long phase without drafts; 0: the shortest
+};
+
 struct draft_cost {
+    struct draft_phase phase;
     double pass_us, row_us; // of a pass without draft rows, of one draft row; 0: not known
     int length;
-    int probe_in, probe_every; // passes until the other kind is measured
 };
 
 struct draft_pace {
@@ -42,5 +54,5 @@ int draft_pace_length(const struct draft_pace *p, int sequences);
 // Of `verified` drafted tokens of a sequence `accepted` were accepted.
 void draft_pace_verified(struct draft_pace *p, int verified, int accepted);
 
-// A pass without prompt rows took `us`.
-void draft_pace_pass_end(struct draft_pace *p, int sequences, int draft_rows, int64_t us);
+// A pass without prompt rows took `us` and yielded `tokens`.
+void draft_pace_pass_end(struct draft_pace *p, int sequences, int draft_rows, int tokens, int64_t us);

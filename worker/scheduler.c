@@ -300,7 +300,8 @@ enum status scheduler_step(struct scheduler *s)
                                  .pairs = ragged_attention_pairs(batch),
                                  .step_us = clock_now_us() - begun_us};
     int draft_rows = batch->n_rows - batch->n_seqs; // without prompt rows
-    if (s->pace.work == 0) draft_pace_pass_end(&s->draft_pace, batch->n_seqs, draft_rows, report.step_us);
+    if (s->pace.work == 0)
+        draft_pace_pass_end(&s->draft_pace, batch->n_seqs, draft_rows, s->n_new_tokens, report.step_us);
     pace_sampling_end(&s->pace, sampling_us);
     if (s->pace.work > 0 || !draft_rows) pace_pass_end(&s->pace, report.step_us - sampling_us);
     report.draft_length = scheduler_draft_length(s);

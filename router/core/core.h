@@ -236,6 +236,7 @@ struct core_totals {
     uint64_t skipped[SKIP_COUNT];
     uint64_t scores_reused; // requests whose prompt had been scored before with the same options
     uint64_t draft_tokens, draft_accepted_tokens;
+    uint64_t frozen_tokens, recalled_tokens;
 };
 struct class_status {
     int waiting;

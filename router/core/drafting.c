@@ -150,7 +150,7 @@ static struct request *request_of_draft(struct core *c, const struct core_node *
     struct request *r = request_table_find(&c->table, draft->request);
     if (!r || r->drafting.node != node) return NULL;
     if (draft->released) {
-        drafting_leave(r);
+        r->drafting.is_over = true; // it is told of the end in any case, since it may be wrong
         return NULL;
     }
     if (!r->account.node || (r->state != REQUEST_PREFILL && r->state != REQUEST_DECODE)) return NULL;

@@ -307,34 +307,43 @@ void ledger_pass_reported(struct ledger *ledger, struct core_node *node, const s
 void ledger_scored(struct request *r, int cached_tokens, int64_t now_us)
 {
     struct core_node *node = r->account.node;
-    int n_tokens = r->spec.n_tokens;
-    r->usage.scored_tokens = n_tokens;
+    int n_tokens = sched_request_rows(&r->sched);
+    r->usage.scored_tokens += n_tokens;
     cost_prompt_done(&node->sched.cost, n_tokens - cached_tokens, now_us);
     histogram_add(&node->measures->score, now_us - r->account.charged_us); // since it was dispatched
     if (cached_tokens <= 0) return;
-    r->usage.score_cached_tokens = cached_tokens < n_tokens ? cached_tokens : n_tokens;
-    node->measures->counts.cached_tokens += (uint64_t)r->usage.score_cached_tokens;
+    if (cached_tokens > n_tokens) cached_tokens = n_tokens;
+    r->usage.score_cached_tokens += cached_tokens;
+    node->measures->counts.cached_tokens += (uint64_t)cached_tokens;
 }
 
-static void count_keep_rate(struct ledger *ledger, const struct request *r)
+static void count_keep_rate(struct ledger *ledger, double keep_rate)
 {
-    histogram_add(&ledger->measures.keep_rate, (int64_t)(1e6 * r->keep_rate));
+    histogram_add(&ledger->measures.keep_rate, (int64_t)(1e6 * keep_rate));
 }
 
 void ledger_score_reused(struct ledger *ledger, struct request *r)
 {
-    r->usage.scored_tokens = r->usage.score_cached_tokens = r->spec.n_tokens;
+    r->usage.scored_tokens += r->spec.n_tokens;
+    r->usage.score_cached_tokens += r->spec.n_tokens;
     ledger->totals.scores_reused++;
-    if (r->spec.prefill.quality > 0) count_keep_rate(ledger, r);
+    if (r->spec.prefill.quality > 0) count_keep_rate(ledger, r->keep_rate);
 }
 
-void ledger_rate_chosen(struct ledger *ledger, struct sched_view *view, const struct request *r, int64_t now_us)
+void ledger_rate_chosen(struct ledger *ledger, struct sched_view *view, const struct request *r, double keep_rate,
+                        int64_t now_us)
 {
     struct node_counts *counts = &r->account.node->measures->counts;
     counts->quality_scores++;
-    counts->quality_rates += r->keep_rate;
-    count_keep_rate(ledger, r);
-    rate_mean_add(&view->quality_rate, r->keep_rate, now_us);
+    counts->quality_rates += keep_rate;
+    count_keep_rate(ledger, keep_rate);
+    rate_mean_add(&view->quality_rate, keep_rate, now_us);
+}
+
+void ledger_conversation_kept(struct request *r, int frozen, int recalled)
+{
+    r->usage.frozen_tokens = frozen;
+    r->usage.recalled_tokens = recalled;
 }
 
 void ledger_ready(struct request *r)
@@ -347,6 +356,8 @@ void ledger_speculation_decided(struct ledger *ledger, const struct request *r)
 {
     ledger->totals.skipped[r->skip]++;
     ledger->totals.kept_tokens += (uint64_t)r->usage.kept_tokens;
+    ledger->totals.frozen_tokens += (uint64_t)r->usage.frozen_tokens;
+    ledger->totals.recalled_tokens += (uint64_t)r->usage.recalled_tokens;
     if (r->skip >= SKIP_NO_NODE) ledger->totals.degraded++;
     if (r->skip == SKIP_NONE)
         histogram_add(&ledger->measures.kept, histogram_share(r->usage.kept_tokens, r->spec.n_tokens));

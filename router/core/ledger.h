@@ -78,8 +78,10 @@ void ledger_node_gone(struct ledger *ledger, const struct core_node *node, int64
 void ledger_pass_reported(struct ledger *ledger, struct core_node *node, const struct pass_cost *pass, int64_t now_us);
 void ledger_scored(struct request *r, int cached_tokens, int64_t now_us);
 void ledger_score_reused(struct ledger *ledger, struct request *r); // of an earlier request, with its keep rate
-// The speculator chose the request's keep rate for its quality.
-void ledger_rate_chosen(struct ledger *ledger, struct sched_view *view, const struct request *r, int64_t now_us);
+// The speculator chose the keep rate for the request's quality.
+void ledger_rate_chosen(struct ledger *ledger, struct sched_view *view, const struct request *r, double keep_rate,
+                        int64_t now_us);
+void ledger_conversation_kept(struct request *r, int frozen, int recalled);      // of its kept tokens
 void ledger_ready(struct request *r);                                            // its kept ranges are known
 void ledger_speculation_decided(struct ledger *ledger, const struct request *r); // by its skip reason
 void ledger_prefill_cached(struct request *r, int cached_tokens);

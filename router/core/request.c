@@ -82,10 +82,12 @@ void request_free(struct request *r)
     free(r->id);
     free(r->spec.tokens);
     free(r->spec.pinned);
+    prompt_turns_free(r->spec.turns, r->spec.n_turns);
     logit_bias_free(&r->spec.sampling.logit_bias);
     grammar_spec_free(&r->spec.sampling.grammar);
     free(r->spec.tenant);
     free(r->kept);
+    conversation_free(r->conversation);
     free(r->importance);
     free(r->draft);
     free(r->sched.prefix);
@@ -104,6 +106,7 @@ void request_copy_spec(const struct request *from, struct request *to)
     to->spec = *spec;
     to->spec.tokens = mem_copy(spec->tokens, (size_t)spec->n_tokens * sizeof *spec->tokens);
     to->spec.pinned = mem_copy(spec->pinned, (size_t)spec->n_pinned * sizeof *spec->pinned);
+    to->spec.turns = prompt_turns_copy(spec->turns, spec->n_turns);
     to->spec.sampling.logit_bias = logit_bias_copy(&spec->sampling.logit_bias);
     to->spec.sampling.grammar = grammar_spec_copy(&spec->sampling.grammar);
     to->spec.tenant = mem_string(spec->tenant);
@@ -115,11 +118,56 @@ int64_t request_queue_tokens(const struct request *r)
     return r->spec.n_tokens + (int64_t)((r->spec.sampling.grammar.text_bytes + token_bytes - 1) / token_bytes);
 }
 
+struct score_prompt request_score_prompt(const struct request *r)
+{
+    const struct request_spec *spec = &r->spec;
+    int n = r->conversation ? r->conversation->turn : 0;
+    struct score_prompt prompt = {spec->n_tokens, spec->pinned, spec->n_pinned, 0, 0};
+    if (n > 0) {
+        prompt.before = spec->turns[n - 1].end;
+        prompt.fresh = spec->turns[n - 1].answer_end;
+    }
+    if (r->conversation && n < spec->n_turns) {
+        prompt.n_tokens = spec->turns[n].end;
+        prompt.pinned = spec->turns[n].pinned;
+        prompt.n_pinned = spec->turns[n].n_pinned;
+    }
+    return prompt;
+}
+
+bool request_pins_rows(const struct request *r)
+{
+    const struct prefill *prefill = &r->spec.prefill;
+    return r->conversation && r->conversation->turn && prefill->quality == 0 &&
+           prefill_chunk_tokens(prefill) == CHUNK_TOKENS_AUTO;
+}
+
 int request_kept_tokens(const struct request *r)
 {
     int n = 0;
     for (int k = 0; k < r->n_kept_ranges; k++)
         n += r->kept[k].last - r->kept[k].first + 1;
+    return n;
+}
+
+static int range_compare(const void *left, const void *right)
+{
+    const struct token_range *a = left, *b = right;
+    return (a->first > b->first) - (a->first < b->first);
+}
+
+int request_sort_kept(const struct request *r, struct token_range **sorted_p)
+{
+    struct token_range *sorted = mem_copy(r->kept, (size_t)r->n_kept_ranges * sizeof *sorted);
+    int n = 0;
+    qsort(sorted, (size_t)r->n_kept_ranges, sizeof *sorted, range_compare);
+    for (int k = 0; k < r->n_kept_ranges; k++) {
+        if (n && sorted[n - 1].last + 1 == sorted[k].first)
+            sorted[n - 1].last = sorted[k].last;
+        else
+            sorted[n++] = sorted[k];
+    }
+    *sorted_p = sorted;
     return n;
 }
 

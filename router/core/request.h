@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "router/core/conversation.h"
 #include "router/core/selection_cache.h"
 #include "router/sched/sched_request.h"
 #include "tracing/record.h"
@@ -130,8 +131,8 @@ struct request {
     enum skip_reason skip;
     double keep_rate;             // that chose the kept tokens; 0 until READY
     enum rate_reason rate_reason; // of a scored prompt
-    struct token_range *kept;     // [n_kept_ranges] ascending, not touching; owned. NULL until READY, or until it is
-                                  // known that its score is reused
+    struct token_range *kept;     // [n_kept_ranges] in the order of the rows: ascending and not touching but in a
+                              // conversation; owned. NULL until READY, or until it is known that its score is reused
     int n_kept_ranges;
     float *importance; // [spec.n_tokens] or NULL; owned
     int32_t *draft;    // [n_draft] a guess at the answer, of the speculator; owned
@@ -141,7 +142,8 @@ struct request {
     int32_t *output;       // [usage.completion_tokens] owned
     int output_capacity;
     int64_t score_deadline_us;
-    struct selection_key selection; // of its selection, while it waits for a score
+    struct conversation *conversation; // owned; its rows while they are not all known; NULL: it has no turns of use
+    struct selection_key selection;    // of the selection that is looked up or scored next
 
     struct sched_request sched; // its keys and links in the waiting set and in lists, see sched/view.h
     struct request_links links;
@@ -160,7 +162,14 @@ void request_copy_spec(const struct request *from, struct request *to);
 // What the request takes of the queue's prompt tokens: its prompt, and a token for every 4 bytes of its grammar, which
 // take as much memory.
 int64_t request_queue_tokens(const struct request *r);
-int request_kept_tokens(const struct request *r);           // in its kept ranges
+int request_kept_tokens(const struct request *r); // in its kept ranges
+// Its kept ranges ascending, to be freed by the caller; returns their number.
+int request_sort_kept(const struct request *r, struct token_range **sorted_p);
+// The prompt that is scored next: that of a turn of the conversation, or the whole.
+struct score_prompt request_score_prompt(const struct request *r);
+// Whether the rows of earlier turns are pinned in it, and the keep rate is the share of the tokens since then.
+// Otherwise its selection is that of the prompt alone: under a quality, which needs what that keeps, and by chunks.
+bool request_pins_rows(const struct request *r);
 bool request_is_drafted(const struct request *r);           // speculators may draft its answer
 const char *request_deadline_name(const struct request *r); // of its ttft_deadline_us, in sentences for the client
 

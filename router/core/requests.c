@@ -137,6 +137,8 @@ static void log_end(const struct request *r, enum finish_reason reason, enum sta
         LOG_FIELD("scored", u->scored_tokens),
         LOG_FIELD("score_cached", u->score_cached_tokens),
         LOG_FIELD("kept", u->kept_tokens),
+        LOG_FIELD("frozen", u->frozen_tokens),
+        LOG_FIELD("recalled", u->recalled_tokens),
         LOG_FIELD("cached", u->cached_tokens),
         LOG_FIELD("skip", skip_reason_name(r->skip)),
         LOG_FIELD("keep_rate", r->keep_rate),
@@ -191,9 +193,20 @@ static void request_fail(struct core *c, struct request *r, enum status status, 
 
 // --- scoring
 
+// What the speculator is sent next.
+static void set_score_prompt(struct core *c, struct request *r)
+{
+    if (!r->conversation) return;
+    const struct score_prompt prompt = request_score_prompt(r);
+    r->sched.score_tokens = prompt.n_tokens;
+    r->sched.score_ranges = prompt.n_pinned + (request_pins_rows(r) ? r->conversation->n_rows : 0);
+    core_request_set_prefix(c, r, &(struct token_range){0, prompt.n_tokens - 1}, 1);
+}
+
 void core_request_wait_for_score(struct core *c, struct request *r, int64_t now_us)
 {
     request_leave(c, r, now_us);
+    set_score_prompt(c, r);
     if (r->state != REQUEST_SCORING) request_set_state(r, REQUEST_SCORING);
     r->score_deadline_us = now_us + c->options.score_timeout_us;
     request_wait(c, r);
@@ -226,6 +239,9 @@ static void request_ready(struct core *c, struct request *r, int64_t now_us)
 
 static void request_keep_all(struct core *c, struct request *r, enum skip_reason reason, int64_t now_us)
 {
+    if (r->conversation) core_request_set_prefix(c, r, &(struct token_range){0, r->spec.n_tokens - 1}, 1);
+    conversation_free(r->conversation);
+    r->conversation = NULL;
     r->skip = reason;
     r->keep_rate = 1;
     r->kept = mem_alloc(sizeof *r->kept);
@@ -301,21 +317,83 @@ static void keep_draft(struct request *r, const int32_t *draft, int n)
     r->draft = mem_copy(draft, (size_t)n * sizeof *draft);
 }
 
+// Whether its earlier turns have rows of their own: decided by options and by what is attached, never by what is held.
+static bool is_conversation(const struct core *c, const struct request *r)
+{
+    const struct prefill *prefill = &r->spec.prefill;
+    return r->spec.n_turns && prefill->conversation && !prefill->paper_exact && !r->spec.score_only &&
+           !r->spec.want_importance && c->options.selection_bytes && c->scorer;
+}
+
+static void keep_rows(struct request *r)
+{
+    struct conversation *conversation = r->conversation;
+    r->kept = conversation->rows;
+    r->n_kept_ranges = conversation->n_rows;
+    conversation->rows = NULL;
+    ledger_conversation_kept(r, conversation->frozen, conversation->recalled);
+    conversation_free(conversation);
+    r->conversation = NULL;
+}
+
+// True: the selection was that of the whole prompt, and its kept tokens are known.
+static bool use_selection(struct core *c, struct request *r, const struct selection *selection)
+{
+    struct conversation *conversation = r->conversation;
+    if (conversation) {
+        conversation_add_selection(conversation, selection, request_score_prompt(r).fresh);
+        if (conversation->turn < r->spec.n_turns) {
+            conversation_add_answer(conversation, &r->spec.turns[conversation->turn]);
+            return false;
+        }
+        keep_rows(r);
+    } else {
+        r->kept = mem_copy(selection->kept, (size_t)selection->n_kept * sizeof *selection->kept);
+        r->n_kept_ranges = selection->n_kept;
+    }
+    set_rate(r, selection->keep_rate, selection->reason);
+    keep_draft(r, selection->draft, selection->n_draft);
+    core_request_set_prefix(c, r, r->kept, r->n_kept_ranges);
+    return true;
+}
+
+// A turn that auto did not prune, since its prompt was short.
+static bool turn_was_short(const struct core *c, const struct request *r, const struct score_prompt *prompt)
+{
+    return prompt->n_tokens < r->spec.n_tokens && r->spec.prefill.mode == PREFILL_AUTO &&
+           prompt->n_tokens < c->options.min_tokens;
+}
+
+static void set_selection_key(const struct core *c, struct request *r, const struct score_prompt *prompt, bool whole)
+{
+    int tail_tokens = prefill_tail_tokens(c->options.tail_tokens, prompt->n_tokens);
+    r->selection =
+        selection_key_make(c->selections, &r->spec, prompt, prompt->before ? &r->selection : NULL, tail_tokens, whole);
+}
+
+// Uses the selections that are held, from the next one on, up to the first that is not.
+static bool find_selections(struct core *c, struct request *r)
+{
+    for (;;) {
+        struct score_prompt prompt = request_score_prompt(r);
+        bool whole = turn_was_short(c, r, &prompt);
+        const struct token_range all = {0, prompt.n_tokens - 1};
+        struct selection found = {.kept = &all, .n_kept = 1, .keep_rate = 1};
+        set_selection_key(c, r, &prompt, whole);
+        if (!whole) {
+            if (r->spec.want_importance || !c->scorer || !rate_holds(c, r)) return false; // importance is not held
+            if (!selection_cache_find(c->selections, &r->selection, c->scorer, &found)) return false;
+        }
+        if (use_selection(c, r, &found)) return true;
+    }
+}
+
 bool core_request_find_selection(struct core *c, struct request *r)
 {
-    struct selection found;
     if (!c->options.selection_bytes) return false;
-    r->selection =
-        selection_key_make(c->selections, &r->spec, prefill_tail_tokens(c->options.tail_tokens, r->spec.n_tokens));
-    if (r->spec.want_importance || !c->scorer) return false; // importance is not held
-    if (!rate_holds(c, r)) return false;
-    if (!selection_cache_find(c->selections, &r->selection, c->scorer, &found)) return false;
-    r->kept = mem_copy(found.kept, (size_t)found.n_kept * sizeof *found.kept);
-    r->n_kept_ranges = found.n_kept;
+    if (is_conversation(c, r)) r->conversation = conversation_create(r->spec.n_tokens);
+    if (!find_selections(c, r)) return false;
     r->usage.kept_tokens = request_kept_tokens(r);
-    set_rate(r, found.keep_rate, found.reason);
-    keep_draft(r, found.draft, found.n_draft);
-    core_request_set_prefix(c, r, r->kept, r->n_kept_ranges);
     return true;
 }
 
@@ -336,12 +414,13 @@ static int64_t range_tokens(const struct token_range *ranges, int n)
 }
 
 // Whether a selection by the keep rate may keep this many tokens: the budget, and what is kept beyond it.
-static bool rate_keeps(const struct core *c, const struct request_spec *spec, double keep_rate, int64_t kept)
+static bool rate_keeps(const struct core *c, const struct request *r, double keep_rate, int64_t kept)
 {
-    int64_t size = spec->prefill.chunk_tokens > 0 ? spec->prefill.chunk_tokens : 1, n = spec->n_tokens;
+    const struct score_prompt prompt = request_score_prompt(r);
+    int64_t size = r->spec.prefill.chunk_tokens > 0 ? r->spec.prefill.chunk_tokens : 1, n = prompt.n_tokens;
     int64_t budget = prefill_keep_budget((int)((n - 1) / size + 1), keep_rate);
-    int64_t beyond = prefill_tail_tokens(c->options.tail_tokens, spec->n_tokens);
-    beyond += range_tokens(spec->pinned, spec->n_pinned);
+    int64_t beyond = prefill_tail_tokens(c->options.tail_tokens, prompt.n_tokens);
+    beyond += range_tokens(prompt.pinned, prompt.n_pinned);
     return kept > (budget - 1) * size && kept <= (budget < 2 ? 2 : budget) * size + beyond;
 }
 
@@ -352,7 +431,7 @@ static const char *rate_error(const struct core *c, const struct request *r, con
     if (!(result->keep_rate > 0 && result->keep_rate <= 1)) return "the chosen keep rate is not over 0 and at most 1";
     if (result->reason == RATE_FIXED) return "no reason for the chosen keep rate";
     if (result->reason != RATE_QUALITY && result->keep_rate < 1) return "a keep rate below 1 with a reason to keep all";
-    if (result->keep_rate < 1 ? !rate_keeps(c, &r->spec, result->keep_rate, kept) : kept != r->spec.n_tokens)
+    if (result->keep_rate < 1 ? !rate_keeps(c, r, result->keep_rate, kept) : kept != request_score_prompt(r).n_tokens)
         return "the kept ranges do not fit the chosen keep rate";
     return NULL;
 }
@@ -366,7 +445,7 @@ static const char *score_error(const struct core *c, const struct request *r, co
     for (int k = 0; k < result->n_kept; k++) {
         const struct token_range *range = &result->kept[k];
         if (range->first < next || range->last < range->first) return "kept ranges are not ascending";
-        if (range->last >= r->spec.n_tokens) return "a kept range is outside the prompt";
+        if (range->last >= request_score_prompt(r).n_tokens) return "a kept range is outside the prompt";
         next = range->last + 1;
     }
     const char *wrong_rate = r->spec.prefill.quality > 0 ? rate_error(c, r, result) : NULL;
@@ -378,17 +457,19 @@ static const char *score_error(const struct core *c, const struct request *r, co
     return NULL;
 }
 
-static void copy_kept(struct request *r, const struct token_range *kept, int n) // ranges that touch become one
+// Ranges that touch become one. Returns their number.
+static int copy_kept(const struct token_range *kept, int n, struct token_range **copy_p)
 {
-    r->kept = mem_alloc_array((size_t)n, sizeof *r->kept);
+    struct token_range *copy = mem_alloc_array((size_t)n, sizeof *copy);
+    int n_copy = 0;
     for (int k = 0; k < n; k++) {
-        struct token_range *last = r->n_kept_ranges ? &r->kept[r->n_kept_ranges - 1] : NULL;
-        if (last && last->last + 1 == kept[k].first) {
-            last->last = kept[k].last;
-        } else {
-            r->kept[r->n_kept_ranges++] = kept[k];
-        }
+        if (n_copy && copy[n_copy - 1].last + 1 == kept[k].first)
+            copy[n_copy - 1].last = kept[k].last;
+        else
+            copy[n_copy++] = kept[k];
     }
+    *copy_p = copy;
+    return n_copy;
 }
 
 // NULL when the draft can be used, else what is wrong with it.
@@ -412,26 +493,24 @@ static int usable_draft(const struct core *c, const struct request *r, const str
     return 0;
 }
 
-static void take_selection(struct core *c, struct request *r, const struct score_result *result, int n_draft,
-                           int64_t now_us)
+// What the speculator selected of the prompt, borrowed but for `kept_p`. All tokens if the rate does not hold any more.
+static struct selection selection_of(const struct core *c, const struct request *r, const struct score_result *result,
+                                     struct token_range **kept_p)
 {
     bool chosen = r->spec.prefill.quality > 0;
-    if (chosen)
-        set_rate(r, result->keep_rate, result->reason);
-    else
-        set_rate(r, r->spec.prefill.keep_rate, RATE_FIXED);
-    if (chosen) ledger_rate_chosen(&c->ledger, &c->view, r, now_us);
-    copy_kept(r, result->kept, result->n_kept);
-    selection_cache_add(
-        c->selections, &r->selection, r->account.node->scorer,
-        &(struct selection){r->kept, r->n_kept_ranges, r->keep_rate, r->rate_reason, result->draft, n_draft});
-}
-
-static void keep_uncalibrated(struct request *r)
-{
-    const struct token_range all = {0, r->spec.n_tokens - 1};
-    set_rate(r, 1, RATE_UNCALIBRATED);
-    copy_kept(r, &all, 1);
+    struct selection selection = {.draft = result->draft, .n_draft = usable_draft(c, r, result)};
+    const struct token_range all = {0, request_score_prompt(r).n_tokens - 1};
+    if (rate_holds(c, r)) {
+        selection.n_kept = copy_kept(result->kept, result->n_kept, kept_p);
+        selection.keep_rate = chosen ? result->keep_rate : r->spec.prefill.keep_rate;
+        selection.reason = chosen ? result->reason : RATE_FIXED;
+    } else {
+        selection.n_kept = copy_kept(&all, 1, kept_p);
+        selection.keep_rate = 1;
+        selection.reason = RATE_UNCALIBRATED;
+    }
+    selection.kept = *kept_p;
+    return selection;
 }
 
 void core_request_scored(struct core *c, struct request *r, const struct score_result *result, int64_t now_us)
@@ -440,18 +519,28 @@ void core_request_scored(struct core *c, struct request *r, const struct score_r
     if (error) {
         log_event(LOG_WARN, "score_failed", LOG_REQUEST(r->number), LOG_FIELD("client_id", r->id),
                   LOG_FIELD("node", r->account.node->hello.node_id), LOG_FIELD("reason", error));
+        if (!result->error) c->ops.send_cancel(r->account.node->link, &r->number, 1); // it may hold the prompt
         core_request_unscorable(c, r, SKIP_LOST, now_us);
         return;
     }
+    struct token_range *kept;
+    const struct selection selection = selection_of(c, r, result, &kept);
     ledger_scored(r, result->cached_tokens, now_us);
-    int n_draft = usable_draft(c, r, result);
-    keep_draft(r, result->draft, n_draft);
-    core_drafting_held(r, r->account.node);
-    if (rate_holds(c, r))
-        take_selection(c, r, result, n_draft, now_us);
-    else
-        keep_uncalibrated(r);
-    core_request_set_prefix(c, r, r->kept, r->n_kept_ranges);
+    if (request_score_prompt(r).n_tokens == r->spec.n_tokens) core_drafting_held(r, r->account.node);
+    if (rate_holds(c, r)) {
+        if (r->spec.prefill.quality > 0) ledger_rate_chosen(&c->ledger, &c->view, r, selection.keep_rate, now_us);
+        selection_cache_add(c->selections, &r->selection, r->account.node->scorer, &selection);
+    }
+    bool known = use_selection(c, r, &selection);
+    free(kept);
+    if (!known && find_selections(c, r)) {
+        ledger_score_reused(&c->ledger, r);
+        known = true;
+    }
+    if (!known) {
+        core_request_wait_for_score(c, r, now_us);
+        return;
+    }
     if (r->spec.want_importance)
         r->importance = mem_copy(result->importance, (size_t)r->spec.n_tokens * sizeof *r->importance);
     request_ready(c, r, now_us);

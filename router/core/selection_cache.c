@@ -44,8 +44,8 @@ struct selection_cache *selection_cache_create(int64_t bytes, const struct hash_
 // --- the key
 
 struct key_parts {
-    uint64_t tokens, pinned, options, salt;
-    int64_t n_tokens, n_pinned, tail_tokens;
+    uint64_t before, tokens, pinned, options, salt;
+    int64_t n_before, fresh, n_tokens, n_pinned, tail_tokens, whole;
 };
 
 // Without the mode, which decides whether a prompt is scored and not which tokens are selected.
@@ -61,25 +61,34 @@ static uint64_t options_hash(const struct hash_key *key, const struct prefill *p
     return hash;
 }
 
-static uint64_t key_hash(const struct hash_key *key, const struct request_spec *spec, int tail_tokens)
+static uint64_t key_hash(const struct hash_key *key, const struct request_spec *spec, const struct score_prompt *prompt,
+                         uint64_t before, int tail_tokens, bool whole)
 {
+    size_t n_new = (size_t)(prompt->n_tokens - prompt->before);
     const struct key_parts parts = {
-        .tokens = hash_bytes(key, spec->tokens, (size_t)spec->n_tokens * sizeof *spec->tokens),
-        .pinned = hash_bytes(key, spec->pinned, (size_t)spec->n_pinned * sizeof *spec->pinned),
+        .before = before,
+        .tokens = hash_bytes(key, spec->tokens + prompt->before, n_new * sizeof *spec->tokens),
+        .pinned = hash_bytes(key, prompt->pinned, (size_t)prompt->n_pinned * sizeof *prompt->pinned),
         .options = options_hash(key, &spec->prefill),
         .salt = spec->prefix_salt,
-        .n_tokens = spec->n_tokens,
-        .n_pinned = spec->n_pinned,
+        .n_before = prompt->before,
+        .fresh = prompt->fresh,
+        .n_tokens = prompt->n_tokens,
+        .n_pinned = prompt->n_pinned,
         .tail_tokens = tail_tokens,
+        .whole = whole,
     };
     return hash_bytes(key, &parts, sizeof parts);
 }
 
 struct selection_key selection_key_make(const struct selection_cache *cache, const struct request_spec *spec,
-                                        int tail_tokens)
+                                        const struct score_prompt *prompt, const struct selection_key *before,
+                                        int tail_tokens, bool whole)
 {
-    return (struct selection_key){
-        {key_hash(&cache->keys[0], spec, tail_tokens), key_hash(&cache->keys[1], spec, tail_tokens)}};
+    struct selection_key key;
+    for (int i = 0; i < 2; i++)
+        key.part[i] = key_hash(&cache->keys[i], spec, prompt, before ? before->part[i] : 0, tail_tokens, whole);
+    return key;
 }
 
 // --- entries

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The selections of prompts that were scored: a prompt that comes again with the same options is not scored again.
+// The selections of prompts that were scored: a prompt that comes again with the same options is not scored again, nor
+// is a finished turn of a conversation.
 //
 // The kept ranges and the draft are a property of (prompt, speculator, policy), so a selection found here is the one
 // that a speculator would return. The key covers all of that: the tokens, the prefill options, the pinned ranges, the
@@ -37,9 +38,20 @@ struct selection_cache;
 struct selection_cache *selection_cache_create(int64_t bytes, const struct hash_key *key);
 void selection_cache_free(struct selection_cache *cache); // NULL is fine
 
-// `tail_tokens`: the tail window of this prompt. Costs O(tokens).
+// What is scored of a prompt: all of it, or the prompt of a finished turn.
+struct score_prompt {
+    int n_tokens;
+    const struct token_range *pinned; // [n_pinned] borrowed
+    int n_pinned;
+    int before; // tokens of the prompt of the turn before; 0: there is none
+    int fresh;  // the first token behind the answer to that
+};
+
+// `before`: the key of the turn before, on whose rows the selection may depend; NULL: there is none. `tail_tokens`: the
+// tail window of this prompt. `whole`: the turn keeps all tokens without a score. Costs O(tokens since that turn).
 struct selection_key selection_key_make(const struct selection_cache *cache, const struct request_spec *spec,
-                                        int tail_tokens);
+                                        const struct score_prompt *prompt, const struct selection_key *before,
+                                        int tail_tokens, bool whole);
 
 // False: not held for this scorer. A selection that is found was used now.
 bool selection_cache_find(struct selection_cache *cache, const struct selection_key *key, uint64_t scorer,

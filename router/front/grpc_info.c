@@ -228,6 +228,8 @@ static void totals_fill(const struct core_status *status, Forepack__V1__Totals *
     m->scores_reused = totals->scores_reused;
     m->draft_tokens = totals->draft_tokens;
     m->draft_accepted_tokens = totals->draft_accepted_tokens;
+    m->frozen_tokens = totals->frozen_tokens;
+    m->recalled_tokens = totals->recalled_tokens;
     m->prompt_tokens = totals->prompt_tokens;
     m->kept_tokens = totals->kept_tokens;
     m->completion_tokens = totals->completion_tokens;

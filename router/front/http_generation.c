@@ -254,6 +254,8 @@ static void usage_update(struct http_generation *g, struct http_choice *choice, 
         sum->score_cached_tokens += now.score_cached_tokens - before->score_cached_tokens;
         sum->kept_tokens += now.kept_tokens - before->kept_tokens;
         sum->cached_tokens += now.cached_tokens - before->cached_tokens;
+        sum->frozen_tokens += now.frozen_tokens - before->frozen_tokens;
+        sum->recalled_tokens += now.recalled_tokens - before->recalled_tokens;
     }
     *before = now;
 }
@@ -310,6 +312,14 @@ static void choice_end(struct http_generation *g, struct http_choice *choice, st
     }
 }
 
+static void kept_add(struct http_choice *choice, const struct request *r)
+{
+    struct token_range *sorted;
+    int n = request_sort_kept(r, &sorted);
+    http_ranges_add(&choice->kept, sorted, n);
+    free(sorted);
+}
+
 static void generation_done(struct answer *a, const struct request *r, enum finish_reason reason, enum status status,
                             const char *message)
 {
@@ -326,7 +336,7 @@ static void generation_done(struct answer *a, const struct request *r, enum fini
     usage_update(g, choice, r, g->no_tokens ? 0 : r->usage.completion_tokens);
     choice->reason = g->no_tokens ? FINISH_REASON_LENGTH : reason;
     choice->stop = a->stop;
-    if (g->return_kept && r->kept) http_ranges_add(&choice->kept, r->kept, r->n_kept_ranges);
+    if (g->return_kept && r->kept) kept_add(choice, r);
     if (g->stream) {
         stream_begin(g);
         stream_chunk(g, choice, &rest, out);
@@ -597,16 +607,18 @@ void http_generation_start(struct http_exchange *x, const struct front *front, s
 void http_usage_add(const struct http_generation *g, struct bytes *out)
 {
     const struct request_usage *u = &g->usage;
-    char text[512];
+    char text[640];
     snprintf(text, sizeof text,
              "{\"prompt_tokens\":%d,\"completion_tokens\":%d,\"total_tokens\":%d,"
              "\"prompt_tokens_details\":{\"cached_tokens\":%d},"
              "\"completion_tokens_details\":{\"accepted_prediction_tokens\":%d,\"rejected_prediction_tokens\":%d},"
-             "\"scored_tokens\":%d,\"score_cached_tokens\":%d,\"kept_tokens\":%d,\"replays\":%d,\"prefill\":\"%s\","
+             "\"scored_tokens\":%d,\"score_cached_tokens\":%d,\"kept_tokens\":%d,\"frozen_tokens\":%d,"
+             "\"recalled_tokens\":%d,\"replays\":%d,\"prefill\":\"%s\","
              "\"keep_rate\":%.4g,\"prefill_reason\":\"%s\"}",
              u->prompt_tokens, u->completion_tokens, u->prompt_tokens + u->completion_tokens, u->cached_tokens,
              u->draft_accepted_tokens, u->draft_tokens - u->draft_accepted_tokens, u->scored_tokens,
-             u->score_cached_tokens, u->kept_tokens, u->replays, g->prefill, g->keep_rate, g->prefill_reason);
+             u->score_cached_tokens, u->kept_tokens, u->frozen_tokens, u->recalled_tokens, u->replays, g->prefill,
+             g->keep_rate, g->prefill_reason);
     json_add(out, text);
 }
 

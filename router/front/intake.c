@@ -107,7 +107,8 @@ static enum status prompt_from_messages(const struct front *front, const struct 
     struct chat_prompt prompt;
     TRY(chat_render(front->chat, front->tokenizer, conversation, front->config.max_context, front->pinned_turn_tokens,
                     &prompt));
-    *tokens_p = (struct intake_tokens){prompt.ids, prompt.n_ids, prompt.pinned, prompt.n_pinned};
+    *tokens_p =
+        (struct intake_tokens){prompt.ids, prompt.n_ids, prompt.pinned, prompt.n_pinned, prompt.turns, prompt.n_turns};
     free(prompt.text);
     return STATUS_OK;
 }
@@ -139,6 +140,13 @@ static enum status prompt_read(const struct front *front, const struct intake_pr
                          max_ids, &tokens_p->tokens, &tokens_p->n_tokens);
 }
 
+void intake_tokens_fini(struct intake_tokens *tokens)
+{
+    free(tokens->tokens);
+    free(tokens->pinned);
+    prompt_turns_free(tokens->turns, tokens->n_turns);
+}
+
 enum status intake_tokenise(const struct front *front, const struct intake_prompt *prompt,
                             struct intake_tokens *tokens_p)
 {
@@ -154,8 +162,7 @@ enum status intake_tokenise(const struct front *front, const struct intake_promp
     }
     TRY(status);
     if (tokens.n_tokens == 0) {
-        free(tokens.tokens);
-        free(tokens.pinned);
+        intake_tokens_fini(&tokens);
         return status_fail(STATUS_INVALID, "the prompt has no tokens: give at least one character");
     }
     *tokens_p = tokens;

@@ -52,7 +52,10 @@ struct intake_tokens {
     int n_tokens;
     struct token_range *pinned; // [n_pinned] ranges of the chat template that must be kept
     int n_pinned;
+    struct prompt_turn *turns; // [n_turns] finished turns of the conversation, if it wants them
+    int n_turns;
 };
+void intake_tokens_fini(struct intake_tokens *tokens);
 
 // The prompt as token ids, checked against vocabulary and context.
 enum status intake_tokenise(const struct front *front, const struct intake_prompt *prompt,

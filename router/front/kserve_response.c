@@ -84,6 +84,8 @@ static void add_usage(struct message *m, const struct request *r, const char *pr
     add_integer(m, "score_cached_tokens", r->usage.score_cached_tokens);
     add_integer(m, "kept_tokens", r->usage.kept_tokens);
     add_integer(m, "cached_tokens", r->usage.cached_tokens);
+    add_integer(m, "frozen_tokens", r->usage.frozen_tokens);
+    add_integer(m, "recalled_tokens", r->usage.recalled_tokens);
     add_integer(m, "replays", r->usage.replays);
     add_integer(m, "draft_tokens", r->usage.draft_tokens);
     add_integer(m, "draft_accepted_tokens", r->usage.draft_accepted_tokens);

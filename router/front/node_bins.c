@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // See node_link.h. The core's actions towards nodes as messages: bins, drafts and cancellations.
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/mem.h"
 #include "model/generation_wire.h"
@@ -24,21 +25,36 @@ static Forepack__Cluster__V1__Range **range_messages(const struct token_range *r
 
 // --- score bins
 
+// With the rows of earlier turns of a conversation.
+static Forepack__Cluster__V1__Range **pinned_messages(const struct request *r, const struct score_prompt *prompt,
+                                                      size_t *n_p)
+{
+    int n = prompt->n_pinned, n_rows = request_pins_rows(r) ? r->conversation->n_rows : 0;
+    struct token_range *pinned = mem_alloc_array((size_t)n + (size_t)n_rows, sizeof *pinned);
+    if (n) memcpy(pinned, prompt->pinned, (size_t)n * sizeof *pinned);
+    if (n_rows) memcpy(pinned + n, r->conversation->rows, (size_t)n_rows * sizeof *pinned);
+    *n_p = (size_t)n + (size_t)n_rows;
+    Forepack__Cluster__V1__Range **messages = range_messages(pinned, n + n_rows);
+    free(pinned);
+    return messages;
+}
+
 // `m->pinned` is free()d by the caller.
 static void score_item_fill(int tail_tokens, const struct request *r, Forepack__Cluster__V1__ScoreItem *m)
 {
     forepack__cluster__v1__score_item__init(m);
     m->request = r->number;
+    const struct score_prompt prompt = request_score_prompt(r);
     m->token_ids = (uint32_t *)r->spec.tokens;
-    m->n_token_ids = (size_t)r->spec.n_tokens;
+    m->n_token_ids = (size_t)prompt.n_tokens;
     prefill_to_message(&r->spec.prefill, GENERATION_ALL_GIVEN, &m->base);
     m->want_importance = r->spec.want_importance;
     m->salt = r->spec.prefix_salt;
     if (r->trace) m->trace = r->trace->trace_text;
-    m->tail_tokens = (uint32_t)prefill_tail_tokens(tail_tokens, r->spec.n_tokens);
-    m->pinned = range_messages(r->spec.pinned, r->spec.n_pinned);
-    m->n_pinned = (size_t)r->spec.n_pinned;
-    m->hold = request_is_drafted(r);
+    m->tail_tokens = (uint32_t)prefill_tail_tokens(tail_tokens, prompt.n_tokens);
+    m->pinned = pinned_messages(r, &prompt, &m->n_pinned);
+    if (request_pins_rows(r)) m->budget_tokens = (uint32_t)(prompt.n_tokens - prompt.fresh);
+    m->hold = prompt.n_tokens == r->spec.n_tokens && request_is_drafted(r);
 }
 
 static void send_score_bin(void *link, uint64_t bin_id, struct request *const *requests, int n)

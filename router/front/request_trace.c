@@ -61,7 +61,9 @@ static void set_result(struct trace_record *record, const struct request *r)
                                          .kept_tokens = u->kept_tokens,
                                          .scored_tokens = u->scored_tokens,
                                          .score_cached_tokens = u->score_cached_tokens,
-                                         .replays = u->replays};
+                                         .replays = u->replays,
+                                         .frozen_tokens = u->frozen_tokens,
+                                         .recalled_tokens = u->recalled_tokens};
     record->first_token_us = r->timing.ttft_us;
     if (!r->kept) return; // not decided
     record->prefill = r->skip ? "whole" : "speculated";

@@ -141,6 +141,18 @@ static enum status prompt_logprobs_read(const Forepack__V1__PrefillOptions *m, s
     return STATUS_OK;
 }
 
+// A range that the client pins is pinned in all turns whose prompt has it.
+static void pinned_add(struct request_spec *spec, struct token_range range)
+{
+    spec->pinned[spec->n_pinned++] = range;
+    for (int t = 0; t < spec->n_turns; t++) {
+        struct prompt_turn *turn = &spec->turns[t];
+        if (range.last >= turn->end) continue;
+        turn->pinned = mem_resize(turn->pinned, (size_t)turn->n_pinned + 1, sizeof *turn->pinned);
+        turn->pinned[turn->n_pinned++] = range;
+    }
+}
+
 // The client's pinned ranges are added to those of the chat template.
 static enum status pinned_read(const Forepack__V1__PrefillOptions *m, struct request *r)
 {
@@ -157,7 +169,7 @@ static enum status pinned_read(const Forepack__V1__PrefillOptions *m, struct req
                                "prefill.pinned: %u to %u must be ascending and inside the prompt of %d tokens", first,
                                last, r->spec.n_tokens);
         }
-        r->spec.pinned[r->spec.n_pinned++] = (struct token_range){(int32_t)first, (int32_t)last};
+        pinned_add(&r->spec, (struct token_range){(int32_t)first, (int32_t)last});
     }
     return STATUS_OK;
 }
@@ -198,13 +210,15 @@ enum status wire_prompt_read(const struct front *front, const struct wire_prompt
 {
     json_t *messages = NULL;
     if (prompt->n_messages) TRY(messages_read(prompt, &messages));
-    const struct chat_conversation of_messages = {.messages = messages};
+    struct chat_conversation conversation = {.messages = messages};
+    if (!messages && prompt->conversation) conversation = *prompt->conversation;
+    conversation.wants_turns = prompt->wants_turns;
     const struct intake_prompt given = {.text = (const char *)prompt->text->data,
                                         .text_bytes = prompt->text->len,
                                         .ids = prompt->ids,
                                         .n_ids = prompt->n_ids,
                                         .ids_field = prompt->ids_field,
-                                        .conversation = messages ? &of_messages : prompt->conversation};
+                                        .conversation = messages || prompt->conversation ? &conversation : NULL};
     enum status status = intake_tokenise(front, &given, tokens_p);
     json_decref(messages);
     return status;
@@ -237,18 +251,23 @@ static void trace_copied(struct request *r, const struct request *first)
 // --- requests
 
 // `model` is the name that the client gave, which is served; `operation` as in a trace.
-static enum status prompt_read(const struct front *front, const struct wire_prompt *prompt, const char *model,
+static enum status prompt_read(const struct front *front, const struct wire_prompt *given, const char *model,
                                const char *operation, const Forepack__V1__PrefillOptions *prefill, struct request *r)
 {
     struct intake_tokens tokens;
+    const struct prefill *p = &r->spec.prefill;
+    struct wire_prompt prompt = *given;
+    prompt.wants_turns = p->mode != PREFILL_OFF && p->conversation && !p->paper_exact;
     trace_admitted(r);
-    enum status status = wire_prompt_read(front, prompt, &tokens);
+    enum status status = wire_prompt_read(front, &prompt, &tokens);
     trace_tokenised(r, operation, intake_model_name(front, model));
     TRY(status);
     r->spec.tokens = tokens.tokens;
     r->spec.n_tokens = tokens.n_tokens;
     r->spec.pinned = tokens.pinned;
     r->spec.n_pinned = tokens.n_pinned;
+    r->spec.turns = tokens.turns;
+    r->spec.n_turns = tokens.n_turns;
     return pinned_read(prefill, r);
 }
 
@@ -281,8 +300,13 @@ static enum status text_stream_read(const struct front *front, const Forepack__V
 enum status wire_request_read(const struct front *front, const Forepack__V1__GenerateRequest *m,
                               const struct wire_options *options, struct request *r, struct text_stream **text_p)
 {
-    const struct wire_prompt prompt = {&m->text,    m->token_ids,  m->n_token_ids,       options->ids_field,
-                                       m->messages, m->n_messages, options->conversation};
+    const struct wire_prompt prompt = {.text = &m->text,
+                                       .ids = m->token_ids,
+                                       .n_ids = m->n_token_ids,
+                                       .ids_field = options->ids_field,
+                                       .messages = m->messages,
+                                       .n_messages = m->n_messages,
+                                       .conversation = options->conversation};
     TRY(intake_check_name("request_id", m->request_id));
     TRY(intake_check_model(front, m->model));
     TRY(intake_check_name("tenant", m->tenant));
@@ -319,8 +343,13 @@ enum status wire_score_request_read(const struct front *front, const Forepack__V
                                     const struct wire_options *options, struct request *r)
 {
     static const Forepack__V1__PrefillOptions no_options = FOREPACK__V1__PREFILL_OPTIONS__INIT;
-    const struct wire_prompt prompt = {&m->text,    m->token_ids,  m->n_token_ids,       options->ids_field,
-                                       m->messages, m->n_messages, options->conversation};
+    const struct wire_prompt prompt = {.text = &m->text,
+                                       .ids = m->token_ids,
+                                       .n_ids = m->n_token_ids,
+                                       .ids_field = options->ids_field,
+                                       .messages = m->messages,
+                                       .n_messages = m->n_messages,
+                                       .conversation = options->conversation};
     TRY(intake_check_model(front, m->model));
     Forepack__V1__PrefillOptions asked = *(m->prefill ? m->prefill : &no_options);
     asked.mode = FOREPACK__V1__PREFILL_MODE__PREFILL_MODE_ON; // a score is asked for
@@ -350,9 +379,10 @@ enum status wire_tokenize(const struct front *front, const Forepack__V1__Tokeniz
         .text = &m->text, .messages = m->messages, .n_messages = m->n_messages, .conversation = conversation};
     struct intake_tokens tokens;
     TRY(wire_prompt_read(front, &prompt, &tokens));
-    free(tokens.pinned);
     *tokens_p = tokens.tokens;
     *n_p = tokens.n_tokens;
+    tokens.tokens = NULL;
+    intake_tokens_fini(&tokens);
     return STATUS_OK;
 }
 

@@ -23,6 +23,7 @@ struct wire_prompt {
     struct Forepack__V1__Message *const *messages;
     size_t n_messages;
     const struct chat_conversation *conversation; // instead of messages
+    bool wants_turns;                             // of a chat
 };
 enum status wire_prompt_read(const struct front *front, const struct wire_prompt *prompt,
                              struct intake_tokens *tokens_p);

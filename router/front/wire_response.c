@@ -117,6 +117,8 @@ static void usage_fill(const struct request_usage *usage, Forepack__V1__Usage *m
     m->replays = (uint32_t)usage->replays;
     m->draft_tokens = (uint32_t)usage->draft_tokens;
     m->draft_accepted_tokens = (uint32_t)usage->draft_accepted_tokens;
+    m->frozen_tokens = (uint32_t)usage->frozen_tokens;
+    m->recalled_tokens = (uint32_t)usage->recalled_tokens;
 }
 
 static void timing_fill(const struct request_timing *timing, Forepack__V1__Timing *m)
@@ -147,8 +149,10 @@ void wire_completion_send(struct rpc_call *call, const struct request *r, bool r
     completion.usage = &usage;
     completion.timing = &timing;
     if (return_kept && r->kept) {
-        completion.kept = range_messages(r->kept, r->n_kept_ranges);
-        completion.n_kept = (size_t)r->n_kept_ranges;
+        struct token_range *sorted;
+        completion.n_kept = (size_t)request_sort_kept(r, &sorted);
+        completion.kept = range_messages(sorted, (int)completion.n_kept);
+        free(sorted);
     }
     char prefill[WIRE_PREFILL_ROOM];
     wire_prefill_format(r, prefill);

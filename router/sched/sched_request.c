@@ -11,7 +11,8 @@ int sched_priority_level(int32_t priority)
 
 int sched_request_rows(const struct sched_request *r)
 {
-    return r->usage->kept_tokens ? r->usage->kept_tokens + r->usage->completion_tokens : r->spec->n_tokens;
+    if (r->usage->kept_tokens) return r->usage->kept_tokens + r->usage->completion_tokens;
+    return r->score_tokens ? r->score_tokens : r->spec->n_tokens;
 }
 
 int sched_request_shareable_blocks(const struct sched_request *r, int shared)
@@ -47,10 +48,10 @@ int sched_request_kv_blocks(const struct sched_request *r, int block_tokens)
 int64_t sched_request_message_bytes(const struct sched_request *r)
 {
     const struct request_spec *spec = r->spec;
-    int64_t numbers = sched_request_rows(r), ranges = spec->n_pinned;
+    int64_t numbers = sched_request_rows(r), ranges = r->score_tokens ? r->score_ranges : spec->n_pinned;
     int64_t text = (int64_t)spec->sampling.grammar.text_bytes;
     if (r->usage->kept_tokens) {
-        ranges = r->usage->kept_tokens < spec->n_tokens ? r->usage->kept_tokens : 1;
+        ranges = r->usage->kept_tokens < spec->n_tokens || spec->n_turns ? r->usage->kept_tokens : 1;
         numbers += spec->sampling.repetition_penalty != 1 ? spec->n_tokens : 0;
         numbers += 2 * (int64_t)spec->sampling.logit_bias.n + LOOK_AHEAD_MAX; // the draft
     }

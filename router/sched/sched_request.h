@@ -24,6 +24,8 @@ struct request_spec {
     struct prefill prefill;
     struct token_range *pinned; // kept whatever their importance; owned
     int n_pinned;
+    struct prompt_turn *turns; // [n_turns] finished turns of a conversation, ascending; owned
+    int n_turns;
     bool score_only; // a Score call: ends when the speculator has answered
     bool want_importance;
     int32_t priority;
@@ -39,6 +41,7 @@ struct request_spec {
 struct request_usage {
     int prompt_tokens, scored_tokens, kept_tokens, cached_tokens, completion_tokens, replays;
     int score_cached_tokens;                 // of scored_tokens, not computed for this request
+    int frozen_tokens, recalled_tokens;      // of kept_tokens, of earlier turns: rows that they had, and new ones
     int draft_tokens, draft_accepted_tokens; // verified by worker groups; of these, tokens of the answer
 };
 
@@ -65,6 +68,7 @@ struct sched_request {
     const struct request_timing *timing;
     uint64_t *prefix; // [n_prefix] the prefix chain of the rows of its next pass, see prefix_chain.h; owned
     int n_prefix;
+    int score_tokens, score_ranges; // of a conversation: tokens and pinned ranges of the prompt that is scored next
     bool runs_alone; // it may have ended its worker groups: it gets a group to itself until its next token
 
     // Keys, set by the waiting set while the request waits.

@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0
+// Conversations: the rows of earlier turns come first and unchanged, and the core composes the same rows whether
+// selections are held or scored again.
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "router/core/request.h"
+#include "tests/core_fixture.h"
+
+// --- the rows alone
+
+enum { TURNS = 4, TOKENS_MAX = 400, RANGES_MAX = 200 };
+
+struct talk {
+    struct token_range kept[TURNS + 1][RANGES_MAX];
+    struct selection selections[TURNS + 1];
+    struct prompt_turn turns[TURNS];
+    int n_tokens;
+};
+
+static int below(int n)
+{
+    return rand() % n;
+}
+
+static int random_ranges(struct token_range *ranges, int n)
+{
+    int k = 0;
+    for (int at = below(5); at < n; at += 1 + below(9)) {
+        int last = at + below(7) < n ? at + below(7) : n - 1;
+        if (last < at || last >= n) last = at;
+        ranges[k++] = (struct token_range){at, last};
+        at = last + 1;
+    }
+    return k;
+}
+
+static void random_talk(struct talk *talk)
+{
+    int at = 0;
+    for (int t = 0; t < TURNS; t++) {
+        talk->turns[t].end = at + 20 + below(40);
+        talk->turns[t].answer_end = at = talk->turns[t].end + 1 + below(10);
+    }
+    talk->n_tokens = at + 20;
+    for (int t = 0; t <= TURNS; t++) {
+        int n = random_ranges(talk->kept[t], t < TURNS ? talk->turns[t].end : talk->n_tokens);
+        talk->selections[t] = (struct selection){.kept = talk->kept[t], .n_kept = n, .keep_rate = 0.5};
+    }
+}
+
+static int flat(const struct token_range *ranges, int n, int *tokens)
+{
+    int n_tokens = 0;
+    for (int i = 0; i < n; i++)
+        for (int t = ranges[i].first; t <= ranges[i].last; t++)
+            tokens[n_tokens++] = t;
+    return n_tokens;
+}
+
+// The rows of the prompt of turn `last`.
+static struct conversation *compose(const struct talk *talk, int last)
+{
+    struct conversation *c = conversation_create(talk->n_tokens);
+    for (int t = 0; t < last; t++) {
+        conversation_add_selection(c, &talk->selections[t], t ? talk->turns[t - 1].answer_end : 0);
+        conversation_add_answer(c, &talk->turns[t]);
+    }
+    conversation_add_selection(c, &talk->selections[last], last ? talk->turns[last - 1].answer_end : 0);
+    return c;
+}
+
+static void check_rows(const struct talk *talk, int last, const int *before, int n_before, const int *rows, int n)
+{
+    bool has_row[TOKENS_MAX] = {false};
+    int plain[TOKENS_MAX], n_plain = flat(talk->kept[last], talk->selections[last].n_kept, plain);
+    int n_answer = last ? talk->turns[last - 1].answer_end - talk->turns[last - 1].end : 0;
+    ck_assert_mem_eq(rows, before, (size_t)n_before * sizeof *rows);
+    for (int i = 0; i < n; i++) {
+        ck_cheap(!has_row[rows[i]]);
+        has_row[rows[i]] = true;
+        if (i > n_before + n_answer) ck_cheap(rows[i] > rows[i - 1]);
+    }
+    for (int i = 0; i < n_plain; i++)
+        ck_cheap(has_row[plain[i]]);
+    for (int i = 0; i < n_answer; i++)
+        ck_cheap(has_row[talk->turns[last - 1].end + i]);
+}
+
+START_TEST(rows_of_earlier_turns_come_first_and_unchanged)
+{
+    for (int run = 0; run < 300; run++) {
+        static struct talk talk;
+        int before[TOKENS_MAX] = {0}, rows[TOKENS_MAX], n_before = 0;
+        random_talk(&talk);
+        for (int last = 0; last <= TURNS; last++) {
+            struct conversation *c = compose(&talk, last);
+            int n = flat(c->rows, c->n_rows, rows), recalled = 0;
+            check_rows(&talk, last, before, n_before, rows, n);
+            for (int i = c->frozen; i < n; i++)
+                recalled += last && rows[i] < talk.turns[last - 1].answer_end;
+            ck_assert_int_eq(c->recalled, recalled);
+            ck_assert_int_eq(c->tokens, n);
+            ck_assert_int_ge(c->frozen, n_before);
+            memcpy(before, rows, sizeof before);
+            n_before = n;
+            conversation_free(c);
+        }
+    }
+}
+END_TEST
+
+// When no rate is sure enough the prompt is computed as if it had no turns.
+START_TEST(a_selection_of_all_tokens_has_the_order_of_the_prompt)
+{
+    static struct talk talk;
+    random_talk(&talk);
+    talk.kept[TURNS][0] = (struct token_range){0, talk.n_tokens - 1};
+    talk.selections[TURNS] = (struct selection){.kept = talk.kept[TURNS], .n_kept = 1, .reason = RATE_UNSURE};
+    struct conversation *c = compose(&talk, TURNS);
+    ck_assert(c->n_rows == 1 && c->rows[0].first == 0 && c->rows[0].last == talk.n_tokens - 1);
+    ck_assert(c->tokens == talk.n_tokens && c->recalled == 0);
+    conversation_free(c);
+}
+END_TEST
+
+// --- in the core
+
+enum { TURN = 50, ANSWER = 10 }; // tokens of a turn, its answer included
+
+static struct fixture f;
+static struct fake_node *w, *s;
+
+static void setup_talk(void)
+{
+    fixture_init(&f);
+    f.options.selection_bytes = 1 << 16;
+    f.options.min_tokens = 60;
+    fixture_start(&f);
+    struct node_hello hello = fixture_hello(NODE_WORKER, "w");
+    w = fixture_attach(&f, &hello);
+    hello = fixture_hello(NODE_SPECULATOR, "s");
+    s = fixture_attach(&f, &hello);
+}
+
+// The question behind `n_turns` finished turns.
+static struct client *question(int n_turns)
+{
+    struct client *client = fixture_request(&f, TURN * n_turns + TURN - ANSWER, 4);
+    struct request_spec *spec = &client->r->spec;
+    for (int i = 0; i < spec->n_tokens; i++)
+        spec->tokens[i] = 3 + i;
+    spec->prefill.mode = PREFILL_ON;
+    spec->n_turns = n_turns;
+    spec->turns = mem_alloc_array((size_t)n_turns, sizeof *spec->turns);
+    for (int t = 0; t < n_turns; t++)
+        spec->turns[t] = (struct prompt_turn){.end = TURN * t + TURN - ANSWER, .answer_end = TURN * t + TURN};
+    return client;
+}
+
+static void submit(struct client *client)
+{
+    fixture_submit(&f, client);
+    fixture_advance(&f, 0);
+}
+
+// Of each prompt the speculator keeps its fifth to last token, and its first five ones when it has three turns.
+static void score(struct client *client)
+{
+    int end = request_score_prompt(client->r).n_tokens;
+    struct token_range kept[2] = {{0, 4}, {end - 5, end - 1}};
+    int skip = end < 2 * TURN;
+    ck_assert(fake_node_has(s, client));
+    ck_assert_int_eq(sched_request_rows(&client->r->sched), end);
+    fake_node_forget(s, client->number);
+    core_scored(f.c, s->node,
+                &(struct score_result){.request = client->number, .kept = kept + skip, .n_kept = 2 - skip}, f.now_us);
+    fixture_advance(&f, 0);
+}
+
+// Times that the speculator is asked until the worker group has the request.
+static int visits(struct client *client)
+{
+    int n = 0;
+    submit(client);
+    for (; !fake_node_has(w, client); n++)
+        score(client);
+    return n;
+}
+
+static const struct token_range third_rows[] = {{35, 49}, {85, 99}, {0, 4}, {135, 139}};
+
+static void check_third(const struct client *client)
+{
+    ck_assert_int_eq(client->n_kept, 4);
+    ck_assert_mem_eq(client->kept, third_rows, sizeof third_rows);
+    ck_assert_int_eq(client->usage.kept_tokens, 40);
+    ck_assert_int_eq(client->usage.frozen_tokens, 30);
+    ck_assert_int_eq(client->usage.recalled_tokens, 5);
+}
+
+static void finish(struct client *client)
+{
+    fake_node_step(&f, w, client, 500, 4, FINISH_REASON_LENGTH);
+    ck_assert_int_eq(client->ends, 1);
+}
+
+START_TEST(each_turn_is_scored_once)
+{
+    for (int n = 0; n < 3; n++) {
+        struct client *client = question(n);
+        ck_assert_int_eq(visits(client), 1);
+        finish(client);
+        ck_assert_int_eq(client->usage.scored_tokens, TURN * n + TURN - ANSWER);
+        if (n == 2) check_third(client);
+    }
+    struct client *again = question(2);
+    ck_assert_int_eq(visits(again), 0);
+    finish(again);
+    check_third(again);
+    ck_assert_int_eq(again->usage.score_cached_tokens, again->usage.scored_tokens);
+}
+END_TEST
+
+// The rows do not depend on what is held, such as after a start of the router.
+START_TEST(turns_that_are_not_held_are_scored_in_order)
+{
+    struct client *client = question(2);
+    ck_assert_int_eq(visits(client), 3);
+    finish(client);
+    check_third(client);
+    ck_assert_int_eq(client->usage.scored_tokens, 40 + 90 + 140);
+}
+END_TEST
+
+START_TEST(behind_an_edit_nothing_is_reused)
+{
+    static const struct {
+        int token, visits;
+    } edits[] = {{3, 3}, {45, 2}, {60, 2}, {95, 1}, {120, 1}};
+    for (size_t i = 0; i < sizeof edits / sizeof *edits; i++) {
+        struct client *first = question(2);
+        visits(first);
+        finish(first);
+        struct client *client = question(2);
+        client->r->spec.tokens[edits[i].token] = 900 + (int)i;
+        ck_assert_int_eq(visits(client), edits[i].visits);
+        finish(client);
+    }
+}
+END_TEST
+
+static void no_conversation(struct request_spec *spec)
+{
+    spec->prefill.conversation = false;
+}
+
+static void only_the_paper(struct request_spec *spec)
+{
+    spec->prefill.paper_exact = true;
+}
+
+START_TEST(a_conversation_may_be_switched_off)
+{
+    struct client *client = question(2);
+    (_i ? no_conversation : only_the_paper)(&client->r->spec);
+    ck_assert_int_eq(visits(client), 1);
+    finish(client);
+    ck_assert_int_eq(client->n_kept, 2);
+    ck_assert_int_eq(client->usage.frozen_tokens + client->usage.recalled_tokens, 0);
+}
+END_TEST
+
+// A turn that auto kept whole for its length had all rows.
+START_TEST(a_short_turn_is_whole_under_auto)
+{
+    struct client *client = question(2);
+    client->r->spec.prefill.mode = PREFILL_AUTO;
+    ck_assert_int_eq(visits(client), 2);
+    finish(client);
+    ck_assert_int_eq(client->kept[0].first, 0);
+    ck_assert_int_eq(client->kept[0].last, TURN - 1);
+    ck_assert_int_eq(client->usage.recalled_tokens, 0);
+}
+END_TEST
+
+START_TEST(the_whole_prompt_is_kept_without_a_speculator)
+{
+    struct client *client = question(2);
+    submit(client);
+    score(client);
+    fixture_detach(&f, s);
+    ck_assert(fake_node_has(w, client));
+    ck_assert_int_eq(client->r->usage.kept_tokens, client->r->spec.n_tokens);
+    finish(client);
+    ck_assert_int_eq(client->skip, SKIP_LOST);
+}
+END_TEST
+
+static void teardown(void)
+{
+    fixture_stop(&f);
+}
+
+int main(void)
+{
+    Suite *suite = suite_create("conversation");
+    TCase *rows = tcase_create("rows"), *core = tcase_create("core");
+    tcase_add_test(rows, rows_of_earlier_turns_come_first_and_unchanged);
+    tcase_add_test(rows, a_selection_of_all_tokens_has_the_order_of_the_prompt);
+    suite_add_tcase(suite, rows);
+    tcase_add_checked_fixture(core, setup_talk, teardown);
+    tcase_add_test(core, each_turn_is_scored_once);
+    tcase_add_test(core, turns_that_are_not_held_are_scored_in_order);
+    tcase_add_test(core, behind_an_edit_nothing_is_reused);
+    tcase_add_loop_test(core, a_conversation_may_be_switched_off, 0, 2);
+    tcase_add_test(core, a_short_turn_is_whole_under_auto);
+    tcase_add_test(core, the_whole_prompt_is_kept_without_a_speculator);
+    suite_add_tcase(suite, core);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}
