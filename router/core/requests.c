@@ -209,7 +209,10 @@ void core_request_wait_for_score(struct core *c, struct request *r, int64_t now_
     set_score_prompt(c, r);
     if (r->state != REQUEST_SCORING) request_set_state(r, REQUEST_SCORING);
     r->score_deadline_us = now_us + c->options.score_timeout_us;
-    request_wait(c, r);
+    if (sched_pool_can_hold(&c->view, NODE_SPECULATOR, &r->sched))
+        request_wait(c, r);
+    else // for the next turn of a conversation: the speculators have gone since the last one
+        core_request_unscorable(c, r, c->open_nodes[NODE_SPECULATOR] ? SKIP_TOO_LONG : SKIP_NO_NODE, now_us);
 }
 
 // Its kept ranges are known: it joins the waiting set in front of the worker groups.
