@@ -268,7 +268,7 @@ static json_t *measured_json(const struct run *run, const struct calibration *ca
     return json_pack("{s:f,s:o}", "quality", o.quality, "groups", groups);
 }
 
-// Everybody may read it whom the umask lets, as the weights beside it.
+// Readable for group and others as far as the umask allows, like the weights beside the file.
 static mode_t file_mode(void)
 {
     mode_t mask = umask(0);
