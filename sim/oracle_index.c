@@ -8,7 +8,7 @@
 #include "router/sched/node_choice.h"
 #include "sim/oracle_waiting.h"
 
-// The place of a node in its index is that of its accounts, unless a change of them is noted.
+// A node's place in the index follows from its accounts, unless a change of the accounts is noted.
 static void check_place(struct world *w, const struct core *c, const struct sched_node *node)
 {
     const struct node_place *p = &node->place;
