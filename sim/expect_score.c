@@ -86,7 +86,7 @@ static bool may_be_uncalibrated(const struct scenario *scenario, const struct re
         if (!first) first = own;
         if (!own || own != first || own->main.model != SIM_MAIN_FINGERPRINT) return true;
     }
-    return !covers(scenario, r, first);
+    return !first || !covers(scenario, r, first);
 }
 
 static bool is_chosen_by(const struct scenario *scenario, const struct request *r, const struct evidence *evidence,
