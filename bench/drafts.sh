@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Drafts on against drafts off, with the demo models on this machine: sampled requests must have the same tokens. Prints a
-# JSON object: requests, requests with the same tokens, and for both ways the time per token after the first one, drafted
-# and accepted tokens, in all and by class. Exit code 1: tokens differ.
+# JSON object: requests, requests with the same tokens, and, with drafts off and on, the time per token after the first one
+# and the drafted and accepted tokens; with drafts on also by class. Exit code 1: tokens differ.
 # Usage: bench/drafts.sh [--bin DIR] [--threads N] [--requests N] [--at-once N] [--max-tokens N] [--keep-rate R]
 #   --bin DIR       folder of the programs (default build/release/bin)
 #   --threads N     compute threads of each node (default: all cores)

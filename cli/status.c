@@ -296,7 +296,7 @@ static void print_totals(const Forepack__V1__Totals *t)
     }
     if (t->frozen_tokens) {
         print_number("frozen", t->frozen_tokens, "kept tokens that earlier turns of a conversation had");
-        print_number("recalled", t->recalled_tokens, "kept tokens of earlier turns that these pruned");
+        print_number("recalled", t->recalled_tokens, "kept tokens that earlier turns of a conversation pruned");
     }
     if (t->node_hangs) print_number("node hangs", t->node_hangs, "a node with work made no progress");
     if (t->node_ejections)

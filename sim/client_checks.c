@@ -231,7 +231,7 @@ static void rate_check(struct client *client, const struct request *r)
         client_fail(client, "tokens are missing though all were to be kept");
     if (!was_scored(client, r) || !r->kept || may_reuse_a_lie(client, r)) return;
     if (r->spec.prefill.quality == 0 && (r->keep_rate != r->spec.prefill.keep_rate || r->rate_reason != RATE_FIXED))
-        client_fail(client, "another keep rate than its own");
+        client_fail(client, "the keep rate differs from the requested one");
     if (r->spec.prefill.quality > 0 && !expect_rate(client->w->scenario, r))
         world_fail(client->w, "request %" PRId64 ": no calibration chooses keep rate %g (%s) for its quality",
                    client->plan->id, r->keep_rate, request_rate_reason(r));

@@ -56,7 +56,7 @@ void expect_score(const struct scenario *scenario, const struct request *r, floa
         evidence_add_step(&sums, importance, step);
         for (int i = 0; i < n; i++)
             importance[i] += step[i];
-        if (++steps == r->spec.prefill.look_ahead) break; // nothing comes of a token behind the last step
+        if (++steps == r->spec.prefill.look_ahead) break; // the token behind the last step is not used
         next = answer_token(query, -1, vocab);
         if (!scenario->options.samples) evidence_add_margin(&sums, ANSWER_LOGIT - ANSWER_SECOND_LOGIT);
     }
@@ -93,7 +93,7 @@ static bool is_chosen_by(const struct scenario *scenario, const struct request *
                          const struct calibration *own)
 {
     if (!own || !covers(scenario, r, own)) return false;
-    // What main model is served was not known: a score alone needs no worker group.
+    // The main model that is served was not known: a score alone needs no worker group.
     if (own->main.model != SIM_MAIN_FINGERPRINT && !r->spec.score_only) return false;
     struct rate_choice choice = calibration_choose(own, evidence, r->spec.prefill.quality);
     return choice.rate == r->keep_rate && choice.reason == r->rate_reason;

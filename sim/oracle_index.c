@@ -8,7 +8,7 @@
 #include "router/sched/node_choice.h"
 #include "sim/oracle_waiting.h"
 
-// The place of a node in its index is that of its accounts, unless a change of them is noted.
+// A node's place in the index follows from its accounts, unless a change of the accounts is noted.
 static void check_place(struct world *w, const struct core *c, const struct sched_node *node)
 {
     const struct node_place *p = &node->place;
@@ -76,7 +76,8 @@ void oracle_index(struct world *w, const struct core *c, enum node_role role)
 void oracle_index_tick(struct world *w, const struct core *c, enum node_role role)
 {
     const struct node_index *index = &c->nodes[role];
-    if (core_dispatch_is_pending(c)) return; // a node that attaches during a round is counted before the next one begins
+    if (core_dispatch_is_pending(c))
+        return; // a node that attaches during a round is counted before the next one begins
     bool is_searched = waiting_set_count(&c->waiting[role]) > 0 && !index->changed && index->n_nodes;
     if (is_searched) HOLDS(index->by_time == (index->n_known == index->n_nodes));
 }

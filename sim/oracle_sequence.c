@@ -13,13 +13,13 @@ static const char *running_check(const struct scheduler *s, const struct sequenc
         return "a sequence has another chain than its last published block";
     if (q->is_chunked && !q->n_cached) return "a part of a prompt counts as computed before its first row";
     if (q->matcher && q->n_matched != sequence_generated(q)) return "a matcher has not accepted all generated tokens";
-    return q->host_pass > s->n_passes ? "a sequence waits for the host since a pass to come" : NULL;
+    return q->host_pass > s->n_passes ? "a sequence waits for the host since a pass that has not run yet" : NULL;
 }
 
 static const char *waiting_check(const struct sequence *q)
 {
     bool is_new = !q->n_blocks && !q->n_cached && !q->n_published && !q->chain && !q->is_chunked;
-    return is_new ? NULL : "a waiting sequence has kept something of when it ran";
+    return is_new ? NULL : "a waiting sequence has kept state of its earlier run";
 }
 
 const char *oracle_sequences(const struct scheduler *s)

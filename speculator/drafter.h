@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Drafts answers with the small model (speculative decoding, arXiv 2211.17192), from prompts that were scored: their KV
-// entries are held on for it.
+// Drafts answers with the small model (speculative decoding, arXiv 2211.17192), from held prompts: their KV entries
+// stay in the cache after the score.
 //
-// The router sends the tokens that worker groups have generated. Guesses that equal them keep their entries; from the
-// first other token on, entries are computed again. Then the drafter guesses on, greedily, so many tokens beyond the
-// generated ones that a draft reaches over the pass that runs meanwhile: it works one round ahead, and a draft that
-// comes late still matches. Guesses only change how soon tokens come, never which: worker groups verify them.
+// The router sends the tokens that worker groups have generated. Guesses that equal these tokens keep their KV entries;
+// from the first different token on, entries are computed again. Then the drafter guesses greedily, so many tokens
+// beyond the generated ones that the draft also covers the pass that runs meanwhile: it works one round ahead, and a
+// late draft still matches. Guesses change only how soon tokens come, never which, since worker groups verify them.
 //
 // Drafting takes only the time that scoring leaves: the scorer runs a drafting pass when no prompt is to be scored.
 // Held prompts take at most a share of the KV blocks. The one whose answer has not advanced for the longest time is

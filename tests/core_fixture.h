@@ -50,7 +50,7 @@ struct fake_node {
     int bins, last_bin_items, last_bin_rows; // received in all; of the last bin
     int cancels, drains;
     bool is_speculator;
-    int releases; // cancels of requests that it has answered
+    int releases;                           // cancels of requests that it has answered
     int advances, advance_messages, drafts; // received in all
     struct fake_advance last_advance;
     struct node_draft last_draft;

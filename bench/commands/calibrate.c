@@ -53,7 +53,8 @@ static const struct option options[] = {
     {.name = "tail-tokens", .type = OPTION_INT, .value = &o.tail_tokens, .default_text = "128", .max = 1e9,
      .unit = "tokens", .help = "tail window, as --tail-tokens of the router"},
     {.name = "pinned-turn-tokens", .type = OPTION_INT, .value = &o.pinned_turn_tokens, .default_text = "256",
-     .max = 1048576, .unit = "tokens", .help = "of chats, as --pinned-turn-tokens of the router"},
+     .max = 1048576, .unit = "tokens",
+     .help = "tokens of a chat's last user turn that are always kept, as by the router's option of this name"},
     {.name = "-Running the models"},
     {.name = "backend", .type = OPTION_CHOICE, .value = &o.backend, .default_text = "auto", .choices = MODEL_BACKENDS,
      .help = "auto is cuda if there is a GPU, else cpu"},
@@ -268,7 +269,7 @@ static json_t *measured_json(const struct run *run, const struct calibration *ca
     return json_pack("{s:f,s:o}", "quality", o.quality, "groups", groups);
 }
 
-// Everybody may read it whom the umask lets, as the weights beside it.
+// Readable for group and others as far as the umask allows, like the weights beside the file.
 static mode_t file_mode(void)
 {
     mode_t mask = umask(0);

@@ -147,7 +147,7 @@ static void group_add_request(struct group *g, int i, const struct token_range *
     cell->kept += n_kept ? (double)quality_kept_tokens(kept, n_kept) / n : 1;
 }
 
-// Of the last request.
+// Keeps the look-ahead of the last request's prompt.
 static void group_keep_draft(struct group *g, const struct model_pair_prompt *prompt)
 {
     struct purpose *purpose = &g->purposes[g->n_requests - 1];

@@ -15,8 +15,8 @@
 // so two blocks fit on a multiprocessor (also on A100), and the copies and exponentials of one overlap with the mma of
 // the other. D = 256 has twice as many sums: 8 warps of 16 row-heads, one block.
 //
-// Expected, not measured: 60 to 70 % of the peak of mma.sync, which FlashAttention-2 reaches with the same shape. Hopper
-// has its own kernel for heads of 64 and 128 dims, attention_wgmma.cu.
+// Expected, not measured: 60 to 70 % of the peak of mma.sync, which FlashAttention-2 reaches with the same shape.
+// Hopper has its own kernel for heads of 64 and 128 dims, attention_wgmma.cu.
 //
 // A row's result does not depend on its tile: entries are processed from 0 in the same steps of 64, weights do not
 // depend on which integer M is (see backend.h), and steps whose entries a row does not attend to add exact zeros.

@@ -11,9 +11,10 @@
 //
 // Top-k and top-p keep a run of tokens, best first, lower ids first among equal logits. One read of the row counts and
 // weighs the tokens in bins of logits; the sums over the bins tell which bin has the end of the run, and one more read
-// collects that bin, where each thread compares a token with all others. So top-k and top-p together take five reads of
-// the row, from the L2 cache, and a row with neither takes four. Only a bin of more tokens than threads (a thousand
-// logits within 1/32 of the temperature) is searched by bisection, with 20 to 30 reads.
+// collects that bin, where each thread compares a token with all others. So top-k and top-p together typically take
+// five reads of the row (counted in the code, not measured), from the L2 cache, and a row with neither takes four. Only
+// a bin of more tokens than threads (a thousand logits within 1/32 of the temperature) is searched by bisection, with
+// 20 to 30 reads.
 #include <float.h>
 #include <math.h>
 

@@ -256,7 +256,7 @@ struct core_status {
     struct bin_totals score_bins, prefill_bins;
     struct core_totals totals;
     uint64_t ejections, hangs;       // of nodes
-    const char *calibration_problem; // why no quality is served though a speculator is calibrated; NULL: it is not so
+    const char *calibration_problem; // see core_calibration_problem(); NULL: no problem
     int n_nodes;
     struct node_status *nodes; // owned by the status
 };

@@ -143,7 +143,7 @@ void core_drafting_flush(struct core *c)
 static const char *draft_error(const struct core *c, const struct request *r, const struct node_draft *draft)
 {
     if (draft->n < 1 || draft->n > NODE_DRAFT_MAX) return "a draft has 1 to 64 tokens";
-    if (draft->from < 0 || draft->from > r->drafting.n_sent) return "it begins behind the tokens that were sent";
+    if (draft->from < 0 || draft->from > r->drafting.n_sent) return "a draft begins behind the tokens that were sent";
     for (int i = 0; i < draft->n; i++)
         if (draft->tokens[i] < 0 || draft->tokens[i] >= c->options.vocab_size)
             return "a token is outside the vocabulary";

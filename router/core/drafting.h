@@ -3,9 +3,9 @@
 // generates it. The router sends the speculator what the group has generated, and the group what the speculator guesses
 // to come next.
 //
-// Nothing is booked for it, and nothing waits for it: a speculator that is lost, releases a prompt or guesses wrongly
-// only yields no drafts. While a worker group would verify none, since it is busy, its requests send no advances; the
-// next one has all tokens since.
+// Nothing is booked for drafts, and nothing waits for them: a speculator that is lost, releases a prompt or guesses
+// wrongly only yields no accepted tokens. While a worker group is too busy to verify drafts, no advances of its
+// requests are sent; the next advance has all tokens since the last one.
 //
 // A speculator holds the prompts that it has scored. Another prompt (its score was reused, or all its tokens are kept)
 // is given to a speculator that has nothing to score.

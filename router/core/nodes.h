@@ -10,7 +10,8 @@ void core_update_ready(struct core *c);                        // after `drainin
 // Whether the speculators are calibrated for the worker groups' model and these options: they choose the keep rate for
 // a quality.
 bool core_quality_applies(const struct core *c, const struct prefill *prefill);
-// Why it is so for no options, though a speculator is calibrated; NULL: no speculator is, or some options have one.
+// Why a quality applies to no options although a speculator is calibrated. NULL: no speculator is calibrated, or a
+// quality applies to some options.
 const char *core_calibration_problem(const struct core *c);
 enum status core_fail_no_node(const struct core *c, enum node_role role); // UNAVAILABLE: no node takes work
 

@@ -409,7 +409,7 @@ const struct metric metrics_table[] = {
      "Kept tokens that earlier turns of a conversation had, with their answers.",
      write_count, IN_SNAPSHOT(core.status.totals.frozen_tokens), 0},
     {"forepack:recalled_tokens_total", METRIC_COUNTER, "",
-     "Kept tokens of earlier turns that these pruned.",
+     "Kept tokens that earlier turns of a conversation pruned.",
      write_count, IN_SNAPSHOT(core.status.totals.recalled_tokens), 0},
     {"forepack:kept_ratio", METRIC_HISTOGRAM, "",
      "Share of its prompt tokens that a speculated request kept.", write_histogram, IN_SNAPSHOT(core.measures.kept), 0},
