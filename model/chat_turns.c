@@ -8,6 +8,10 @@
 #include "base/mem.h"
 #include "model/chat_parts.h"
 
+// The prompt of each turn has all spans before it. This bounds the time and the pinned ranges of a conversation whose
+// history has very many short messages.
+enum { TURN_SPANS_MAX = 1 << 17 };
+
 static bool is_answer(const struct chat_rendering *r, int tag)
 {
     if (tag < 0 || (size_t)tag >= json_array_size(r->messages)) return false;
@@ -73,7 +77,8 @@ static int answer_end(const struct chat_rendering *r, int *span)
 int chat_turns(const struct chat_rendering *rendering, int turn_tokens, struct prompt_turn **turns_p)
 {
     struct prompt_turn *turns = NULL;
-    int n = 0, capacity = 0;
+    int n = 0, capacity = 0, n_spans = 0; // n_spans: of the prompts of all turns
+    *turns_p = NULL;
     for (int span = 0; span < rendering->output->n_spans && n <= PROMPT_TURNS_MAX;) {
         if (!is_answer(rendering, rendering->output->spans[span].tag)) {
             span++;
@@ -84,6 +89,11 @@ int chat_turns(const struct chat_rendering *rendering, int turn_tokens, struct p
         if (n && part.n_ids <= turns[n - 1].answer_end) { // two messages of the assistant are one answer
             turns[n - 1].answer_end = end;
         } else if (part.n_ids > 0 && part.n_ids < end) {
+            n_spans += part.n_spans;
+            if (n_spans > TURN_SPANS_MAX) {
+                prompt_turns_free(turns, n);
+                return 0;
+            }
             MEM_GROW(turns, n, capacity);
             turns[n] = (struct prompt_turn){.end = part.n_ids, .answer_end = end};
             turns[n].n_pinned = chat_pinned(rendering, &part, turn_tokens, &turns[n].pinned);

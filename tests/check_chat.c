@@ -607,6 +607,32 @@ START_TEST(turns_of_unusual_conversations)
 }
 END_TEST
 
+// Each turn has all messages before it: their sum is bounded, so that a client cannot make much of little.
+START_TEST(a_very_long_history_has_no_turns)
+{
+    struct model m = open_model(chatml);
+    struct chat_prompt prompt;
+    json_t *messages = json_array();
+    for (int i = 0; i < 1200; i++)
+        json_array_append_new(messages, json_pack("{s:s,s:s}", "role", i % 2 ? "user" : "system", "content", "A"));
+    for (int i = 0; i < PROMPT_TURNS_MAX - 1; i++) {
+        json_array_append_new(messages, json_pack("{s:s,s:s}", "role", "user", "content", "A"));
+        json_array_append_new(messages, json_pack("{s:s,s:s}", "role", "assistant", "content", "B"));
+    }
+    json_array_append_new(messages, json_pack("{s:s,s:s}", "role", "user", "content", "A"));
+    ck_assert_int_eq(render_turns(m, messages, &prompt), STATUS_OK);
+    ck_assert_int_eq(prompt.n_turns, 0);
+    chat_prompt_fini(&prompt);
+    for (int i = 0; i < 1100; i++)
+        json_array_remove(messages, 0);
+    ck_assert_int_eq(render_turns(m, messages, &prompt), STATUS_OK);
+    ck_assert_int_eq(prompt.n_turns, PROMPT_TURNS_MAX - 1);
+    chat_prompt_fini(&prompt);
+    json_decref(messages);
+    close_model(m);
+}
+END_TEST
+
 // Qwen's own file, as published.
 START_TEST(a_published_template_is_known)
 {
@@ -643,6 +669,7 @@ int main(int argc, char **argv)
         tcase_add_test(tc, pins_the_last_user_turn_or_its_two_ends);
         tcase_add_loop_test(tc, turns_are_the_prompts_that_were_sent, 0, 6);
         tcase_add_test(tc, turns_of_unusual_conversations);
+        tcase_add_test(tc, a_very_long_history_has_no_turns);
         tcase_add_test(tc, a_message_cannot_forge_a_turn);
         tcase_add_test(tc, wrong_messages_are_refused_by_name);
         tcase_add_test(tc, templates_that_cannot_be_used_are_refused);

@@ -298,6 +298,47 @@ START_TEST(the_whole_prompt_is_kept_without_a_speculator)
 }
 END_TEST
 
+// A selection depends on the rows of earlier turns. Those that another speculator chose are not its own.
+START_TEST(selections_behind_another_speculators_rows_are_not_held)
+{
+    struct client *client = question(2);
+    client->r->spec.prefill.mode = PREFILL_REQUIRED;
+    submit(client);
+    score(client);
+    struct node_hello hello = fixture_hello(NODE_SPECULATOR, "t");
+    strcpy(hello.version, "1");
+    struct fake_node *other = fixture_attach(&f, &hello);
+    fixture_detach(&f, s);
+    fixture_advance(&f, 0);
+    s = other;
+    score(client);
+    score(client);
+    ck_assert(fake_node_has(w, client));
+    finish(client);
+    client = question(2);
+    ck_assert_int_eq(visits(client), 3);
+    finish(client);
+    ck_assert_int_eq(visits(question(2)), 0);
+}
+END_TEST
+
+// A client pins the same ranges in up to 128 turns.
+START_TEST(pinned_ranges_of_turns_count_in_the_queue)
+{
+    struct client *client = question(2);
+    ck_assert_int_eq(request_queue_tokens(client->r), client->r->spec.n_tokens);
+    for (int t = 0; t < 2; t++) {
+        struct prompt_turn *turn = &client->r->spec.turns[t];
+        turn->pinned = mem_alloc_array(100, sizeof *turn->pinned);
+        turn->n_pinned = 100;
+        memset(turn->pinned, 0, 100 * sizeof *turn->pinned);
+    }
+    ck_assert_int_eq(request_queue_tokens(client->r), client->r->spec.n_tokens + 400);
+    visits(client);
+    finish(client);
+}
+END_TEST
+
 static void teardown(void)
 {
     fixture_stop(&f);
@@ -317,6 +358,8 @@ int main(void)
     tcase_add_loop_test(core, a_conversation_may_be_switched_off, 0, 2);
     tcase_add_test(core, a_short_turn_is_whole_under_auto);
     tcase_add_test(core, the_whole_prompt_is_kept_without_a_speculator);
+    tcase_add_test(core, pinned_ranges_of_turns_count_in_the_queue);
+    tcase_add_test(core, selections_behind_another_speculators_rows_are_not_held);
     suite_add_tcase(suite, core);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -219,6 +219,38 @@ START_TEST(an_idle_speculator_reads_a_prompt_that_was_not_scored)
 }
 END_TEST
 
+// A node refuses messages of over 64 MiB.
+START_TEST(long_prompts_come_in_messages_of_their_own)
+{
+    enum { LONG = 600000 };
+    struct client *clients[3];
+    struct sequence_result results[3];
+    static const int32_t token = 7;
+    struct node_hello hello = fixture_hello(NODE_WORKER, "long-worker");
+    hello.context_tokens = 1 << 20;
+    hello.kv_blocks = 1 << 18;
+    struct fake_node *group = fixture_attach(&f, &hello);
+    hello = fixture_hello(NODE_SPECULATOR, "long-speculator");
+    hello.context_tokens = 1 << 20;
+    hello.kv_blocks = 1 << 18;
+    struct fake_node *reader = fixture_attach(&f, &hello);
+    for (int i = 0; i < 3; i++) {
+        clients[i] = fixture_request(&f, LONG, OUTPUT);
+        clients[i]->r->spec.prefill.mode = PREFILL_OFF;
+        fixture_submit(&f, clients[i]);
+        fixture_advance(&f, 0);
+        ck_assert(fake_node_has(group, clients[i]));
+        fake_node_step(&f, group, clients[i], token, 1, -1); // it would verify no drafts yet
+        results[i] = (struct sequence_result){.request = clients[i]->number, .tokens = &token, .n_tokens = 1};
+    }
+    core_draft_length(group->node, 3);
+    core_step(f.c, group->node, results, 3, f.now_us);
+    fixture_advance(&f, 0);
+    ck_assert_int_eq(reader->advances, 3);
+    ck_assert_int_eq(reader->advance_messages, 3);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("core drafting");
@@ -226,6 +258,7 @@ int main(void)
     tcase_add_checked_fixture(tcase, start, stop);
     tcase_add_test(tcase, new_tokens_go_to_the_speculator_and_guesses_to_the_group);
     tcase_add_test(tcase, advances_of_a_tick_are_one_message);
+    tcase_add_test(tcase, long_prompts_come_in_messages_of_their_own);
     tcase_add_test(tcase, a_busy_group_has_no_advances);
     tcase_add_test(tcase, the_prompt_is_released_with_the_end);
     tcase_add_test(tcase, guesses_that_cannot_be_are_left_out);

@@ -22,17 +22,37 @@ void conversation_free(struct conversation *c)
     free(c);
 }
 
-static void row_add(struct conversation *c, int32_t token)
+// The end of the tokens from `token` on that all have a row (1) or all have none (0), at most `end`.
+static int32_t run_end(const struct conversation *c, int32_t token, int32_t end, int has_row)
 {
-    if (c->has_row[token]) return;
-    c->has_row[token] = 1;
-    c->tokens++;
+    const uint8_t *other = memchr(c->has_row + token, !has_row, (size_t)(end - token));
+    return other ? (int32_t)(other - c->has_row) : end;
+}
+
+static void rows_append(struct conversation *c, int32_t token, int32_t end)
+{
+    memset(c->has_row + token, 1, (size_t)(end - token));
+    c->tokens += end - token;
     if (c->n_rows && c->rows[c->n_rows - 1].last + 1 == token) {
-        c->rows[c->n_rows - 1].last = token;
+        c->rows[c->n_rows - 1].last = end - 1;
         return;
     }
     MEM_GROW(c->rows, c->n_rows, c->capacity);
-    c->rows[c->n_rows++] = (struct token_range){token, token};
+    c->rows[c->n_rows++] = (struct token_range){token, end - 1};
+}
+
+// Adds those of tokens [token, end) that have no row; returns how many of them are before token `fresh`.
+static int rows_add(struct conversation *c, int32_t token, int32_t end, int32_t fresh)
+{
+    int before = 0;
+    while (token < end) {
+        int32_t first = run_end(c, token, end, 1);
+        if (first == end) break;
+        token = run_end(c, first, end, 0);
+        rows_append(c, first, token);
+        if (first < fresh) before += (token < fresh ? token : fresh) - first;
+    }
+    return before;
 }
 
 // A selection of the whole prompt has its tokens in their own order.
@@ -54,16 +74,13 @@ void conversation_add_selection(struct conversation *c, const struct selection *
     c->frozen = c->tokens;
     c->recalled = 0;
     for (int k = 0; k < selection->n_kept; k++) {
-        for (int32_t token = selection->kept[k].first; token <= selection->kept[k].last; token++) {
-            c->recalled += c->frozen && token < fresh && !c->has_row[token];
-            row_add(c, token);
-        }
+        int before = rows_add(c, selection->kept[k].first, selection->kept[k].last + 1, fresh);
+        if (c->frozen) c->recalled += before;
     }
 }
 
 void conversation_add_answer(struct conversation *c, const struct prompt_turn *turn)
 {
-    for (int32_t token = turn->end; token < turn->answer_end; token++)
-        row_add(c, token);
+    rows_add(c, turn->end, turn->answer_end, 0);
     c->turn++;
 }

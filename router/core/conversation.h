@@ -11,6 +11,7 @@
 #include "router/core/selection_cache.h"
 
 struct conversation {
+    uint64_t scorer;          // whose selections it has, see struct core_node; 0: of several
     int turn;                 // whose selection is added next; as many as finished turns: that of the whole prompt
     struct token_range *rows; // [n_rows] in the order of the rows, neighbours joined; owned
     int n_rows, capacity;

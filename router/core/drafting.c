@@ -7,7 +7,8 @@
 #include "base/log.h"
 #include "base/mem.h"
 
-enum { UNREAD_ANSWER_MIN = 16 }; // tokens to come for which a speculator reads a prompt that it has not scored
+enum { UNREAD_ANSWER_MIN = 16 };   // tokens to come for which a speculator reads a prompt that it has not scored
+enum { MESSAGE_TOKENS = 1 << 20 }; // in a message of more than one advance: a node refuses messages of over 64 MiB
 
 // --- which speculator holds the prompt
 
@@ -106,6 +107,24 @@ static int collect_advances(const struct core *c, struct core_node *node, struct
     return n;
 }
 
+static int64_t advance_tokens(const struct draft_advance *advance)
+{
+    const struct request *r = advance->request;
+    return (int64_t)r->usage.completion_tokens - advance->from + (advance->with_prompt ? r->spec.n_tokens : 0);
+}
+
+static void send_in_messages(const struct core *c, struct core_node *node, const struct draft_advance *advances, int n)
+{
+    for (int first = 0, end; first < n; first = end) {
+        int64_t tokens = advance_tokens(&advances[first]);
+        for (end = first + 1; end < n; end++) {
+            tokens += advance_tokens(&advances[end]);
+            if (tokens > MESSAGE_TOKENS) break;
+        }
+        c->ops.send_advances(node->link, advances + first, end - first);
+    }
+}
+
 void core_drafting_flush(struct core *c)
 {
     if (!c->advances_wait) return;
@@ -113,8 +132,7 @@ void core_drafting_flush(struct core *c)
     for (struct core_node *node = core_first_node(c); node; node = core_node_next(node)) {
         if (!node->n_advanced) continue;
         struct draft_advance *advances = mem_alloc_array((size_t)node->n_advanced, sizeof *advances);
-        int n = collect_advances(c, node, advances);
-        if (n) c->ops.send_advances(node->link, advances, n);
+        send_in_messages(c, node, advances, collect_advances(c, node, advances));
         free(advances);
     }
 }

@@ -21,7 +21,7 @@ void core_drafting_held(struct request *r, struct core_node *node);
 // The request has new tokens and goes on.
 void core_drafting_advanced(struct core *c, struct request *r);
 
-// Sends the advances since the last call, in one message for each speculator.
+// Sends the advances since the last call: in one message for each speculator, but for many tokens in several.
 void core_drafting_flush(struct core *c);
 
 // The request has ended: the speculator is told to release its prompt.

@@ -114,8 +114,11 @@ void request_copy_spec(const struct request *from, struct request *to)
 
 int64_t request_queue_tokens(const struct request *r)
 {
-    size_t token_bytes = sizeof *r->spec.tokens;
-    return r->spec.n_tokens + (int64_t)((r->spec.sampling.grammar.text_bytes + token_bytes - 1) / token_bytes);
+    const struct request_spec *spec = &r->spec;
+    size_t token_bytes = sizeof *spec->tokens, bytes = spec->sampling.grammar.text_bytes;
+    for (int t = 0; t < spec->n_turns; t++)
+        bytes += (size_t)spec->turns[t].n_pinned * sizeof *spec->turns[t].pinned;
+    return spec->n_tokens + (int64_t)((bytes + token_bytes - 1) / token_bytes);
 }
 
 struct score_prompt request_score_prompt(const struct request *r)

@@ -339,6 +339,13 @@ static void keep_rows(struct request *r)
     r->conversation = NULL;
 }
 
+// Whether the selection that is looked up or scored next is one of this scorer alone: in a conversation it depends on
+// the rows so far, which another one may have chosen before speculators were replaced.
+static bool selection_is_of(const struct request *r, uint64_t scorer)
+{
+    return scorer && (!r->conversation || r->conversation->scorer == scorer);
+}
+
 // True: the selection was that of the whole prompt, and its kept tokens are known.
 static bool use_selection(struct core *c, struct request *r, const struct selection *selection)
 {
@@ -384,7 +391,8 @@ static bool find_selections(struct core *c, struct request *r)
         struct selection found = {.kept = &all, .n_kept = 1, .keep_rate = 1};
         set_selection_key(c, r, &prompt, whole);
         if (!whole) {
-            if (r->spec.want_importance || !c->scorer || !rate_holds(c, r)) return false; // importance is not held
+            if (r->spec.want_importance || !rate_holds(c, r)) return false; // importance is not held
+            if (!selection_is_of(r, c->scorer)) return false;
             if (!selection_cache_find(c->selections, &r->selection, c->scorer, &found)) return false;
         }
         if (use_selection(c, r, &found)) return true;
@@ -394,7 +402,10 @@ static bool find_selections(struct core *c, struct request *r)
 bool core_request_find_selection(struct core *c, struct request *r)
 {
     if (!c->options.selection_bytes) return false;
-    if (is_conversation(c, r)) r->conversation = conversation_create(r->spec.n_tokens);
+    if (is_conversation(c, r)) {
+        r->conversation = conversation_create(r->spec.n_tokens);
+        r->conversation->scorer = c->scorer;
+    }
     if (!find_selections(c, r)) return false;
     r->usage.kept_tokens = request_kept_tokens(r);
     return true;
@@ -526,14 +537,16 @@ void core_request_scored(struct core *c, struct request *r, const struct score_r
         core_request_unscorable(c, r, SKIP_LOST, now_us);
         return;
     }
+    const uint64_t scorer = r->account.node->scorer;
     struct token_range *kept;
     const struct selection selection = selection_of(c, r, result, &kept);
     ledger_scored(r, result->cached_tokens, now_us);
     if (request_score_prompt(r).n_tokens == r->spec.n_tokens) core_drafting_held(r, r->account.node);
     if (rate_holds(c, r)) {
         if (r->spec.prefill.quality > 0) ledger_rate_chosen(&c->ledger, &c->view, r, selection.keep_rate, now_us);
-        selection_cache_add(c->selections, &r->selection, r->account.node->scorer, &selection);
+        if (selection_is_of(r, scorer)) selection_cache_add(c->selections, &r->selection, scorer, &selection);
     }
+    if (!selection_is_of(r, scorer)) r->conversation->scorer = 0;
     bool known = use_selection(c, r, &selection);
     free(kept);
     if (!known && find_selections(c, r)) {
