@@ -292,6 +292,15 @@ static bool same_tenant(const struct request *a, const struct request *b)
     return first_a == first_b;
 }
 
+// Tokens of the queue: a pinned range of a turn takes the memory of two.
+static int64_t queue_tokens(const struct request *r)
+{
+    int64_t n = r->spec.n_tokens;
+    for (int t = 0; t < r->spec.n_turns; t++)
+        n += 2 * r->spec.turns[t].n_pinned;
+    return n;
+}
+
 static struct queue_use queue_used(const struct client *client, const struct request *r)
 {
     struct queue_use use = {0};
@@ -300,10 +309,10 @@ static struct queue_use queue_used(const struct client *client, const struct req
         if (!other || other == r) continue;
         if (other->account.node && other->account.node->hello.role == NODE_WORKER) continue;
         use.requests++;
-        use.tokens += other->spec.n_tokens;
+        use.tokens += queue_tokens(other);
         if (!same_tenant(r, other)) continue;
         use.tenant_requests++;
-        use.tenant_tokens += other->spec.n_tokens;
+        use.tenant_tokens += queue_tokens(other);
     }
     return use;
 }
@@ -312,7 +321,7 @@ static bool queue_is_full(const struct client *client, const struct request *r)
 {
     const struct scenario_options *o = client_options(client);
     struct queue_use use = queue_used(client, r);
-    int64_t n = r->spec.n_tokens, requests = class_bound(o->max_queue_requests, r->spec.priority, o->queue_reserve);
+    int64_t n = queue_tokens(r), requests = class_bound(o->max_queue_requests, r->spec.priority, o->queue_reserve);
     int64_t tokens = class_bound(o->max_queue_tokens, r->spec.priority, o->queue_reserve);
     if (use.requests >= requests || use.tokens + n > tokens) return true;
     int64_t percent = o->tenant_percent;
@@ -328,7 +337,8 @@ static void sentence_check(struct client *client, const struct request *r, const
     snprintf(sum, sizeof sum, "context of %d:", r->spec.n_tokens + r->spec.sampling.max_tokens);
     if (strstr(message, "context of ") && strstr(message, "max_tokens") && !strstr(message, sum))
         world_fail(client->w, "request %" PRId64 ": a wrong number in: %s", client->plan->id, message);
-    snprintf(expected, sizeof expected, "%d", r->spec.n_tokens);
+    bool is_of_queue = strstr(message, "whole queue");
+    snprintf(expected, sizeof expected, "%" PRId64, is_of_queue ? queue_tokens(r) : (int64_t)r->spec.n_tokens);
     if (strstr(message, "prompt of ") && !strstr(message, expected))
         world_fail(client->w, "request %" PRId64 ": a wrong number in: %s", client->plan->id, message);
 }

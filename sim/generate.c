@@ -99,6 +99,7 @@ static void draw_node(struct swarm *g, int role, int id, const struct scenario_n
         if (!role && !one_in(g, 3)) node.draft_blocks = node.kv_blocks / scaled(g, 1, 8);
         if (one_in(g, 3)) node.itl_target_ms = one_in(g, 2) ? -1 : scaled(g, 1, 1000);
     }
+    if (node.draft_blocks > node.kv_blocks) node.draft_blocks = node.kv_blocks; // those of the node it is like
     scenario_add_node(g->s, node);
 }
 
@@ -212,6 +213,7 @@ static void draw_fair_load(struct swarm *g)
         node->max_seqs = between(g, 1, 4);
         node->budget = between(g, 100, 300);
         node->kv_blocks = between(g, 24, 60);
+        if (node->draft_blocks > node->kv_blocks) node->draft_blocks = node->kv_blocks;
     }
 }
 

@@ -145,7 +145,8 @@ static enum status check_queue(const struct core *c, const struct request *r)
     enum queue_class queue_class = ledger_class_of(r->spec.priority);
     const char *name = queue_class_name(queue_class);
     int64_t n_tokens = request_queue_tokens(r);
-    const char *grammar = n_tokens > r->spec.n_tokens ? " (4 bytes of its grammar count as one)" : "";
+    const char *other =
+        n_tokens > r->spec.n_tokens ? " (4 bytes of its grammar and of its turns' pinned ranges count as one)" : "";
     int64_t requests = class_bound(c, c->options.max_queue_requests, queue_class);
     int64_t tokens = class_bound(c, c->options.max_queue_tokens, queue_class);
     int64_t waiting_tokens = ledger_waiting_tokens(&c->ledger);
@@ -154,7 +155,7 @@ static enum status check_queue(const struct core *c, const struct request *r)
             STATUS_OUT_OF_RANGE,
             "the prompt of %lld tokens%s is longer than the router's whole queue may be (%lld tokens for %s "
             "priority)",
-            (long long)n_tokens, grammar, (long long)tokens, name);
+            (long long)n_tokens, other, (long long)tokens, name);
     }
     if (waiting_requests(c) >= requests) {
         return status_fail(
@@ -167,7 +168,7 @@ static enum status check_queue(const struct core *c, const struct request *r)
             STATUS_EXHAUSTED,
             "the queue is full: prompts of %lld tokens wait, %lld are allowed for one of %s priority and "
             "this has %lld%s; try again later",
-            (long long)waiting_tokens, (long long)tokens, name, (long long)n_tokens, grammar);
+            (long long)waiting_tokens, (long long)tokens, name, (long long)n_tokens, other);
     }
     return check_tenant(c, r, requests, tokens);
 }
