@@ -92,7 +92,7 @@ static inline bool backend_kv_bytes(const struct backend_shape *shape)
 enum linear_mode {
     LINEAR_STORE,  // out = x W^T (+ bias)
     LINEAR_ADD,    // out += x W^T (+ bias); out is F32 (the residual stream)
-    LINEAR_SWIGLU, // W was made by weight_gate_up: out = silu(x G^T) * (x U^T), factors in f32 or bf16, N/2 columns
+    LINEAR_SWIGLU, // W was made by weight_gate_up: out = silu(x G^T) * (x U^T), out has N/2 columns
 };
 
 // One forward pass, described by the model and run by the backend. The model issues the steps, the backend decides when

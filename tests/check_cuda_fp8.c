@@ -253,7 +253,7 @@ static void check_swiglu(struct bench *t, const struct matrix *gate_up, int rows
             const double gate = both[r * 2 * n + i];
             want[r * n + i] = gate / (1 + exp(-gate)) * both[r * 2 * n + n + i];
         }
-    check_values(got, want, rows * n, 0x1p-7, "SwiGLU", rows); // bf16, of gate and up in bf16
+    check_values(got, want, rows * n, 0x1p-8, "SwiGLU", rows); // bf16
     free(identity), free(got), free(both), free(want);
 }
 

@@ -128,7 +128,7 @@ START_TEST(swiglu_reads_both_halves_of_a_row)
         }
     void *device_x = to_device(x, (size_t)(ROWS * x_stride) * sizeof *x);
     void *device_out = to_device(out, (size_t)(ROWS * stride) * 2);
-    ck_assert_int_eq(launch_swiglu(NULL, device_out, stride, device_x, true, x_stride, ROWS, n), cudaSuccess);
+    ck_assert_int_eq(launch_swiglu(NULL, device_out, stride, device_x, x_stride, ROWS, n), cudaSuccess);
     from_device(out, device_out, (size_t)(ROWS * stride) * 2);
     check_bf16(out, want, n, stride, 0x1p-8 + 1e-5);
     cudaFree(device_x);

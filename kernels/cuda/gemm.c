@@ -4,8 +4,7 @@
 // Sums are f32.
 //
 // Where cuBLASLt supports the epilogue (adding to out, bias, scales), it applies it. Else the gemm writes f32 to
-// scratch memory and a kernel of this backend applies the epilogue, in chunks of rows that bound the scratch. SwiGLU
-// reads bf16 from there, half the bytes: its input is as wide as two results.
+// scratch memory and a kernel of this backend applies the epilogue, in chunks of rows that bound the scratch.
 //
 // FP8 weights have a scale for each output, and the rows that they multiply one for each row; or, block-scaled, a scale
 // for each block of 128 x 128 elements, and each row one for 128 values of K. Where the library has no FP8 algorithm
@@ -321,8 +320,7 @@ struct linear {
 // Rows [first, first + n) of a step whose results go to scratch memory.
 struct chunk {
     int first, n;
-    bool bf16;                             // type of the results, else f32
-    const float *row_scale, *column_scale; // to be applied to the results, in f32
+    const float *row_scale, *column_scale; // to be applied to the results
 };
 
 // Rows per chunk, as the memory for results allows.
@@ -336,11 +334,8 @@ static int chunk_rows(const struct gemm *g, int n)
 static struct gemm_call chunk_call(const struct gemm *g, const struct linear *l)
 {
     const int n = cuda_stride(l->w->rows), chunk = chunk_rows(g, n);
-    return (struct gemm_call){.w = l->w,
-                              .out = g->results,
-                              .out_stride = n,
-                              .out_bf16 = l->mode == LINEAR_SWIGLU,
-                              .max_rows = l->x->max_rows < chunk ? l->x->max_rows : chunk};
+    return (struct gemm_call){
+        .w = l->w, .out = g->results, .out_stride = n, .max_rows = l->x->max_rows < chunk ? l->x->max_rows : chunk};
 }
 
 // Applies the epilogue to a chunk.
@@ -356,7 +351,7 @@ static enum status chunk_finish(struct cuda *cuda, const struct linear *l, const
         error = launch_epilogue(cuda->stream, results, stride, false, false, results, stride, c->row_scale,
                                 c->column_scale, NULL, c->n, n);
     if (swiglu && error == cudaSuccess)
-        error = launch_swiglu(cuda->stream, out, l->out->stride, results, !c->bf16, stride, c->n, n / 2);
+        error = launch_swiglu(cuda->stream, out, l->out->stride, results, stride, c->n, n / 2);
     if (!swiglu)
         error = launch_epilogue(cuda->stream, out, l->out->stride, bf16, l->mode == LINEAR_ADD, results, stride,
                                 c->row_scale, c->column_scale, bias, c->n, n);
@@ -368,7 +363,6 @@ static enum status chunk_bf16(struct cuda *cuda, const struct linear *l, struct 
     struct gemm_call call = chunk_call(cuda->gemm, l);
     const struct gemm_key key = call_key(&call);
     call.x = cuda_rows(cuda, l->x, c->first);
-    c->bf16 = call.out_bf16;
     return library_status(gemm_try(cuda, &call, c->n), &key, c->n);
 }
 
@@ -386,7 +380,6 @@ static enum status chunk_dequantised(struct cuda *cuda, const struct linear *l, 
         call.part_rows = (int)n;
         call.x = cuda_rows(cuda, l->x, c->first);
         call.out = g->results + first;
-        call.out_bf16 = false;
         const cudaError_t error = launch_dequantise(cuda->stream, g->dequantised, w->data, w->stride, w->scale,
                                                     w->block_scaled ? cuda_block_stride(w->columns) : 0, first, (int)n);
         if (error != cudaSuccess) return cuda_status(error, "a weight to bf16");
@@ -414,11 +407,9 @@ static cublasStatus_t chunk_try_rows(struct cuda *cuda, const struct linear *l, 
     struct gemm_call call = chunk_call(g, l);
     call.x = (const char *)g->quantised + (size_t)c->first * (size_t)l->w->stride;
     call.row_scale = g->row_scales + c->first;
-    c->bf16 = call.out_bf16;
     cublasStatus_t status = gemm_try_fp8(cuda, call, c->n);
     if (status != CUBLAS_STATUS_NOT_SUPPORTED) return status;
     call.row_scale = NULL;
-    call.out_bf16 = c->bf16 = false;
     status = gemm_try_fp8(cuda, call, c->n);
     c->row_scale = g->row_scales + c->first;
     c->column_scale = l->w->scale;
@@ -444,7 +435,6 @@ static cublasStatus_t chunk_try_blocks(struct cuda *cuda, const struct linear *l
     call.max_rows = (call.max_rows + 3) / 4 * 4;
     call.x = g->quantised;
     call.row_scale = g->row_scales;
-    c->bf16 = call.out_bf16;
     *status_p = quantise_blocks(cuda, l, c->first, c->n, padded);
     return *status_p == STATUS_OK ? gemm_try_fp8(cuda, call, padded) : CUBLAS_STATUS_SUCCESS;
 }
@@ -459,7 +449,6 @@ static enum status chunk_fp8(struct cuda *cuda, const struct linear *l, struct c
     if (status != STATUS_OK) return status;
     if (tried != CUBLAS_STATUS_NOT_SUPPORTED) return library_status(tried, &key, c->n);
     c->row_scale = c->column_scale = NULL;
-    c->bf16 = false;
     return chunk_dequantised(cuda, l, c);
 }
 
@@ -560,7 +549,6 @@ static void linear_note(struct cuda *cuda, const struct linear *l)
     many.rows = l->x->max_rows / 4 * 4;
     struct gemm_call calls[] = {direct_call(cuda, l), chunk_call(g, l), chunk_call(g, l)};
     if (fp8) calls[1].row_scale = g->row_scales;
-    if (fp8) calls[2].out_bf16 = false; // the epilogue applies the scales
     for (int i = linear_is_direct(&many) ? 0 : 1; i < (both ? 3 : 2); i++) {
         calls[i].x = fp8 ? g->quantised : cuda_rows(cuda, l->x, 0);
         calls[i].fast = both && cuda->shape.fp8_fast_accum;

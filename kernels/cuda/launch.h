@@ -56,9 +56,9 @@ cudaError_t launch_embed(cudaStream_t stream, float *out, const void *table, int
 // out bf16 [rows, stride] = x / rms(x) * gain; x f32 [.., n]; row_index NULL: rows 0..rows-1.
 cudaError_t launch_rmsnorm(cudaStream_t stream, void *out, int out_stride, const float *x, const float *gain,
                            float epsilon, const int32_t *row_index, int rows, int n);
-// out bf16 [rows, out_stride] = silu(x[:, 0..n)) * x[:, n..2n); x f32 or bf16 [rows, x_stride].
-cudaError_t launch_swiglu(cudaStream_t stream, void *out, int out_stride, const void *x, bool x_f32, int x_stride,
-                          int rows, int n);
+// out bf16 [rows, out_stride] = silu(x[:, 0..n)) * x[:, n..2n); x f32 [rows, x_stride].
+cudaError_t launch_swiglu(cudaStream_t stream, void *out, int out_stride, const float *x, int x_stride, int rows,
+                          int n);
 // Quantises rows of bf16 or f32 to e4m3 bytes with one scale per row: largest magnitude / 448. A row with a value that
 // is not finite gets the scale NaN.
 cudaError_t launch_quantise_rows(cudaStream_t stream, void *out, int out_stride, float *row_scale, const void *x,

@@ -209,14 +209,14 @@ cudaError_t launch_rmsnorm(cudaStream_t stream, void *out, int out_stride, const
 // ---- SwiGLU (arXiv 2002.05202) --------------------------------------------------------------------------------------
 
 // Grid: rows x stripes of columns.
-template <int W, typename T>
+template <int W>
 static __global__ void __launch_bounds__(STRIPE_THREADS)
-    swiglu_kernel(__nv_bfloat16 *out, int out_stride, const T *x, int x_stride, int n)
+    swiglu_kernel(__nv_bfloat16 *out, int out_stride, const float *x, int x_stride, int n)
 {
     const float LOG2_E = 1.44269504f;
     int i = (int)(blockIdx.y * blockDim.x + threadIdx.x) * W;
     if (i >= n) return; // no barrier follows
-    const T *from = x + (int64_t)blockIdx.x * x_stride + i;
+    const float *from = x + (int64_t)blockIdx.x * x_stride + i;
     float gate[W], up[W];
     load<W>(gate, from);
     load<W>(up, from + n);
@@ -238,23 +238,15 @@ static int stripe_threads(int n)
     return threads < STRIPE_THREADS ? threads : STRIPE_THREADS;
 }
 
-template <typename T>
-static cudaError_t swiglu(cudaStream_t stream, void *out, int out_stride, const void *x, int x_stride, int rows, int n)
+cudaError_t launch_swiglu(cudaStream_t stream, void *out, int out_stride, const float *x, int x_stride, int rows, int n)
 {
     __nv_bfloat16 *bf16 = (__nv_bfloat16 *)out;
-    const T *from = (const T *)x;
     int threads = stripe_threads(n);
-    if (n % WIDE == 0 && x_stride % WIDE == 0)
-        return CUDA_LAUNCH((swiglu_kernel<WIDE, T>), stripes(rows, n, WIDE, threads), dim3((unsigned)threads), 0,
-                           stream, bf16, out_stride, from, x_stride, n);
-    return CUDA_LAUNCH((swiglu_kernel<1, T>), stripes(rows, n, 1, threads), dim3((unsigned)threads), 0, stream, bf16,
-                       out_stride, from, x_stride, n);
-}
-
-cudaError_t launch_swiglu(cudaStream_t stream, void *out, int out_stride, const void *x, bool x_f32, int x_stride,
-                          int rows, int n)
-{
-    return (x_f32 ? swiglu<float> : swiglu<__nv_bfloat16>)(stream, out, out_stride, x, x_stride, rows, n);
+    if (n % WIDE == 0 && x_stride % 4 == 0)
+        return CUDA_LAUNCH(swiglu_kernel<WIDE>, stripes(rows, n, WIDE, threads), dim3((unsigned)threads), 0, stream,
+                           bf16, out_stride, x, x_stride, n);
+    return CUDA_LAUNCH(swiglu_kernel<1>, stripes(rows, n, 1, threads), dim3((unsigned)threads), 0, stream, bf16,
+                       out_stride, x, x_stride, n);
 }
 
 // ---- rows as FP8 ----------------------------------------------------------------------------------------------------

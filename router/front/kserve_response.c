@@ -16,7 +16,7 @@ typedef Inference__ModelInferResponse response;
 typedef Inference__ModelInferResponse__InferOutputTensor output_tensor;
 typedef Inference__ModelInferResponse__ParametersEntry parameter;
 
-enum { PARAMETERS_MAX = 16 };
+enum { PARAMETERS_MAX = 24 };
 
 // A response with all that it points to.
 struct message {
