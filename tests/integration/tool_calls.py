@@ -102,7 +102,8 @@ assert message_of_grammar["content"] in ("yes", "no") and not message_of_grammar
 
 # The same over Anthropic's API.
 anthropic_client = anthropic.Anthropic(base_url=sys.argv[1], api_key="none", max_retries=0, timeout=600)
-own = [{"name": "weather", "input_schema": tools[0]["function"]["parameters"]}]
+weather = tools[0]["function"]
+own = [{"name": weather["name"], "description": weather["description"], "input_schema": weather["parameters"]}]
 asking = {"model": model, "max_tokens": 300, "messages": turns, "tools": own, "extra_body": {"guided_regex": two_calls, "seed": 1}}
 answer = anthropic_client.messages.create(**asking)
 assert [block.type for block in answer.content] == ["thinking", "text", "tool_use", "tool_use"], answer
