@@ -25,7 +25,7 @@ void conversation_free(struct conversation *c)
 // The end of the tokens from `token` on that all have a row (1) or all have none (0), at most `end`.
 static int32_t run_end(const struct conversation *c, int32_t token, int32_t end, int has_row)
 {
-    const uint8_t *other = memchr(c->has_row + token, !has_row, (size_t)(end - token));
+    const uint8_t *other = memchr(c->has_row + token, has_row ? 0 : 1, (size_t)(end - token));
     return other ? (int32_t)(other - c->has_row) : end;
 }
 
