@@ -97,7 +97,7 @@ static void sooner(int64_t *due_us, int64_t at_us)
     if (at_us < *due_us) *due_us = at_us;
 }
 
-// The timer of a request is the earliest of what it waits for, or of what it waited for, but for its first token.
+// The timer of a request is its earliest deadline, or an earlier former one, except that of a first token.
 static void check_timer(struct world *w, const struct core *c, const struct request *r)
 {
     int64_t at_us = r->links.timer_index < 0 ? INT64_MAX : r->links.timer_us, due_us = INT64_MAX;

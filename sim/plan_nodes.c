@@ -37,7 +37,7 @@ static double fixed_of(const struct pass_sums *sums, const struct plan_costs *co
     return fmax(us / sums->passes, 0);
 }
 
-// Passes with prompt rows have a fixed cost of their own. False: one of the kinds was not measured.
+// Passes with prompt rows have a fixed cost of their own. Returns false if passes of one kind were not measured.
 static bool costs_separate(const json_t *node, struct plan_costs *costs)
 {
     struct pass_sums all = {json_number_value(json_object_get(node, "passes")),

@@ -207,7 +207,7 @@ START_TEST(unknown_sizes_are_reported_as_unknown)
 }
 END_TEST
 
-// The times of passes with prompts vary, those of decodes hardly do.
+// Times of passes with prompts vary. Times of decode passes hardly vary.
 static void passes_with_varying_prompts(const struct truth *t)
 {
     for (int i = 0; i < 1000; i++) {

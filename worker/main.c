@@ -7,7 +7,7 @@
 #include "worker/pace.h"
 #include "worker/service.h"
 
-// For the draft rows of a full group. Each takes a row of logits, so many more would take memory for little.
+// For the draft rows of a full group. Each row has memory for its logits, which bounds their number.
 enum { SPARE_LOGIT_ROWS = 64 };
 
 static struct node_options common;
