@@ -200,12 +200,8 @@ static cudaError_t batch_upload(struct cuda *cuda, const struct ragged_batch *ba
     cuda->capturable = graphs_begin(cuda->graphs, batch, &options);
     if (!cuda->capturable) options.first_rows = overlap_first_rows(cuda, batch);
     cuda->batch = *batch;
-    size_t bytes = schedule_make(batch, &options, cuda->staging_host, cuda->staging_device, &cuda->padded);
-    cuda->unpadded = cuda->padded;
-    cuda->unpadded.n_rows -= options.padding_rows;
-    cuda->unpadded.n_seqs -= options.padding_rows;
-    cuda->unpadded.n_single -= options.padding_rows;
-    cuda->unpadded.n_logit_rows -= options.padding_rows;
+    size_t bytes = schedule_make(batch, &options, cuda->staging_host, cuda->staging_device, &cuda->unpadded);
+    if (cuda->capturable) cuda->padded = schedule_padded(&cuda->unpadded, &options.captured);
     cuda->on_device = cuda->unpadded;
     cuda->micro_batch = ALL_ROWS;
     cudaError_t error =

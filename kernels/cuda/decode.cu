@@ -166,7 +166,8 @@ static __global__ void __launch_bounds__(WARPS *WARP, FP8 &&DP <= 128 ? 3 : 2)
                         float *kept)
 {
     dependents_start();
-    int d = kv.head_size, row = batch.single_row[blockIdx.z], s = batch.row_seq[row], n = batch.kv_len[s] + 1;
+    int d = kv.head_size, row = batch.single_row[blockIdx.z], s = row < 0 ? -1 : batch.row_seq[row];
+    int n = s < 0 ? 0 : batch.kv_len[s] + 1; // 0: padding of a captured pass
     int split_entries = geometry_split_entries(n);
     int64_t begin = (int64_t)blockIdx.x * split_entries;
     if (begin >= n) { // the whole block
@@ -281,8 +282,10 @@ static __global__ void __launch_bounds__(WARPS *WARP)
     __shared__ float weight[SPLITS_MAX], warp_largest[WARPS], warp_total[WARPS];
     __shared__ float sums[WARPS][HEAD_MAX];
     dependents_start();
-    int row = batch.single_row[blockIdx.y], n = batch.kv_len[batch.row_seq[row]] + 1, splits = geometry_splits(n);
+    int row = batch.single_row[blockIdx.y];
+    int splits = row < 0 ? 0 : geometry_splits(batch.kv_len[batch.row_seq[row]] + 1);
     dependency_wait();
+    if (row < 0) return; // the whole block, padding of a captured pass
     int thread = (int)threadIdx.x, warp = thread / WARP, lane = thread % WARP;
     int64_t at = geometry_partial_at((int)blockIdx.y, (int)blockIdx.x, 0, n_heads, batch.max_splits);
 
