@@ -26,12 +26,13 @@ enum status cuda_status(cudaError_t error, const char *what)
                        cudaGetErrorString(error));
 }
 
-enum status cuda_allocate(struct cuda *cuda, enum memory_use use, size_t bytes, const char *what, void **memory_p)
+enum status cuda_allocate_by(struct cuda *cuda, enum memory_use use, size_t bytes, const char *what, void **memory_p,
+                             cudaError_t (*allocate)(void **memory_p, size_t bytes))
 {
     const size_t mib = 1 << 20;
-    void *memory;
     cudaError_t error = cudaSetDevice(cuda->device);
-    if (error == cudaSuccess) error = cudaMalloc(&memory, bytes);
+    *memory_p = NULL;
+    if (error == cudaSuccess) error = allocate(memory_p, bytes);
     if (error == cudaErrorMemoryAllocation) {
         size_t total = 0, available = 0;
         cudaGetLastError();
@@ -42,14 +43,18 @@ enum status cuda_allocate(struct cuda *cuda, enum memory_use use, size_t bytes, 
                            (bytes + mib - 1) / mib, what, cuda->device, available / mib, total / mib);
     }
     if (error != cudaSuccess) return cuda_status(error, what);
-    error = cudaMemsetAsync(memory, 0, bytes, cuda->stream);
-    if (error != cudaSuccess) {
-        cudaFree(memory);
-        return cuda_status(error, what);
-    }
     memory_count(&cuda->memory, use, bytes);
-    *memory_p = memory;
-    return STATUS_OK;
+    return cuda_status(cudaMemsetAsync(*memory_p, 0, bytes, cuda->stream), what);
+}
+
+static cudaError_t device_malloc(void **memory_p, size_t bytes)
+{
+    return cudaMalloc(memory_p, bytes);
+}
+
+enum status cuda_allocate(struct cuda *cuda, enum memory_use use, size_t bytes, const char *what, void **memory_p)
+{
+    return cuda_allocate_by(cuda, use, bytes, what, memory_p, device_malloc);
 }
 
 void cuda_release(struct cuda *cuda, enum memory_use use, size_t bytes, void *memory)
@@ -112,22 +117,20 @@ static enum status tensor_create(struct backend *b, enum tensor_kind kind, int m
                                  struct tensor **tensor_p)
 {
     struct cuda *cuda = cuda_of(b);
-    const bool f32 = kind == TENSOR_F32;
+    const bool f32 = kind == TENSOR_F32, sums = kind == TENSOR_PARTIAL;
     struct tensor *t = mem_alloc(sizeof *t);
-    *t = (struct tensor){.kind = kind, .max_rows = max_rows, .columns = columns};
+    *t =
+        (struct tensor){.kind = f32 ? kind : TENSOR_ACTIVATION, .max_rows = max_rows, .columns = columns, .sums = sums};
     t->stride = f32 ? columns : cuda_stride(columns);
     char what[64];
     snprintf(what, sizeof what, "a tensor of %d x %d", max_rows, columns);
     const size_t bytes = memory_tensor_bytes(kind, max_rows, columns);
-    enum status status = cuda_allocate(cuda, MEMORY_ACTIVATIONS, bytes, what, &t->data);
-    if (status == STATUS_OK && !f32) status = gemm_reserve_rows(cuda, max_rows);
-    if (status != STATUS_OK) {
-        cuda_release(cuda, MEMORY_ACTIVATIONS, bytes, t->data);
-        free(t);
-        return status;
-    }
     t->next = cuda->tensors;
-    *tensor_p = cuda->tensors = t;
+    cuda->tensors = t; // freed by close, also after a failure
+    TRY(sums ? cuda_allocate_by(cuda, MEMORY_ACTIVATIONS, bytes, what, &t->data, comm_memory_allocate)
+             : cuda_allocate(cuda, MEMORY_ACTIVATIONS, bytes, what, &t->data));
+    if (!f32) TRY(gemm_reserve_rows(cuda, max_rows));
+    *tensor_p = t;
     return STATUS_OK;
 }
 
@@ -287,6 +290,21 @@ static enum status rmsnorm(struct backend *b, struct tensor *out, const struct t
                        "rmsnorm");
 }
 
+static enum status add_rmsnorm(struct backend *b, struct tensor *out, struct tensor *x, const struct tensor *addend,
+                               const struct weight *gain, float epsilon, const int32_t *row_index, int rows)
+{
+    struct cuda *cuda = cuda_of(b);
+    assert(cuda->on_device.first_row + rows <= out->max_rows && !(row_index && cuda->on_device.first_row));
+    assert(out->columns == x->columns && addend->columns == x->columns && gain->columns == x->columns);
+    assert(x->kind == TENSOR_F32 && out->kind == TENSOR_ACTIVATION && addend->sums);
+    const int32_t *index;
+    TRY(rows_on_device(cuda, row_index, rows, &index));
+    return cuda_status(launch_add_rmsnorm(cuda->stream, cuda_rows(cuda, out, 0), out->stride, cuda_rows(cuda, x, 0),
+                                          cuda_rows(cuda, addend, 0), addend->stride, gain->data, epsilon, index, rows,
+                                          x->columns),
+                       "add_rmsnorm");
+}
+
 static const float *vector(const struct weight *w)
 {
     return w ? w->data : NULL;
@@ -382,7 +400,10 @@ static void cuda_close(struct backend *b)
     upload_close(cuda);
     for (struct tensor *t = cuda->tensors, *next; t; t = next) {
         next = t->next;
-        cudaFree(t->data);
+        if (t->sums)
+            comm_memory_free(t->data);
+        else
+            cudaFree(t->data);
         free(t);
     }
     for (struct weight *w = cuda->weights, *next; w; w = next) {
@@ -432,6 +453,8 @@ static const struct backend_ops cuda_ops = {
     .kv_create = kv_create,
     .sample = cuda_sample,
     .comm_open = cuda_comm_open,
+    .sum_ranks = cuda_sum_ranks,
+    .add_rmsnorm = add_rmsnorm,
     .measure = cuda_measure,
 };
 

@@ -56,6 +56,10 @@ cudaError_t launch_embed(cudaStream_t stream, float *out, const void *table, int
 // out bf16 [rows, stride] = x / rms(x) * gain; x f32 [.., n]; row_index NULL: rows 0..rows-1.
 cudaError_t launch_rmsnorm(cudaStream_t stream, void *out, int out_stride, const float *x, const float *gain,
                            float epsilon, const int32_t *row_index, int rows, int n);
+// The same of x + addend, bf16 [.., addend_stride]. Without row_index the sum is stored in x.
+cudaError_t launch_add_rmsnorm(cudaStream_t stream, void *out, int out_stride, float *x, const void *addend,
+                               int addend_stride, const float *gain, float epsilon, const int32_t *row_index, int rows,
+                               int n);
 // out bf16 [rows, out_stride] = silu(x[:, 0..n)) * x[:, n..2n); x f32 [rows, x_stride].
 cudaError_t launch_swiglu(cudaStream_t stream, void *out, int out_stride, const float *x, int x_stride, int rows,
                           int n);
