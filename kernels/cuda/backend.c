@@ -183,14 +183,11 @@ static enum status kv_create(struct backend *b, int n_kv_blocks)
 
 // ---- the pass -------------------------------------------------------------------------------------------------------
 
-// The limits of importance rows in this backend are lower than those of ragged_batch_check.
-static enum status importance_check(const struct cuda *cuda, const struct ragged_batch *batch)
+static enum status importance_check(const struct ragged_batch *batch)
 {
-    if (batch->n_importance_rows <= cuda->shape.max_rows && batch->smoothing_window <= IMPORTANCE_WINDOW_MAX)
-        return STATUS_OK;
-    return status_fail(STATUS_INTERNAL,
-                       "ragged batch: %d importance rows, smoothing window %d; at most %d and %d on a GPU",
-                       batch->n_importance_rows, batch->smoothing_window, cuda->shape.max_rows, IMPORTANCE_WINDOW_MAX);
+    if (batch->smoothing_window <= IMPORTANCE_WINDOW_MAX) return STATUS_OK;
+    return status_fail(STATUS_INTERNAL, "ragged batch: smoothing window %d, at most %d on a GPU",
+                       batch->smoothing_window, IMPORTANCE_WINDOW_MAX);
 }
 
 // Copies the batch and the work lists of attention to the device, in one copy.
@@ -223,7 +220,7 @@ static enum status begin(struct backend *b, const struct ragged_batch *batch)
 {
     struct cuda *cuda = cuda_of(b);
     enum status status = ragged_batch_check(batch, &cuda->shape);
-    if (status == STATUS_OK) status = importance_check(cuda, batch);
+    if (status == STATUS_OK) status = importance_check(batch);
     if (status == STATUS_OK && !cuda->kv.data) status = kv_create(b, cuda->shape.n_kv_blocks); // as the shape says
     if (status != STATUS_OK) return status;
     upload_close(cuda);                              // weights are complete
@@ -321,32 +318,33 @@ static enum status rope_append(struct backend *b, int layer, struct tensor *qkv,
                        "rope_append");
 }
 
-// Raises the maxima by this layer's attention of the importance rows. There may be more rows than sums have room for.
-static cudaError_t raise_importance(struct cuda *cuda, int layer, const float *qkv)
+// One round of attention; raises the maxima by this layer's attention of its importance rows.
+static enum status attention_round(struct cuda *cuda, const struct device_batch *round, int layer, struct tensor *out,
+                                   const float *qkv)
 {
-    struct device_batch part = cuda->on_device;
-    const int all = part.n_importance_rows, most = memory_importance_rows(&cuda->shape);
-    cudaError_t error = cudaSuccess;
-    for (int first = 0; first < all && error == cudaSuccess; first += part.n_importance_rows) {
-        part.n_importance_rows = all - first < most ? all - first : most;
-        error = launch_importance(cuda->stream, &cuda->kv, &part, layer, cuda->importance, qkv, cuda->shape.n_heads,
-                                  cuda->importance_sums);
-        part.importance_row += part.n_importance_rows;
-        part.importance_keys += part.n_importance_rows;
-        part.importance_first += part.n_importance_rows;
-    }
-    return error;
+    const int n_heads = cuda->shape.n_heads;
+    enum status status = cuda_status(launch_attention(cuda->stream, &cuda->kv, round, layer, out->data, out->stride,
+                                                      qkv, n_heads, cuda->partials, cuda->kept_scores),
+                                     "attention");
+    if (status != STATUS_OK || !round->n_importance_rows) return status;
+    return cuda_status(
+        launch_importance(cuda->stream, &cuda->kv, round, layer, cuda->importance, qkv, n_heads, cuda->kept_scores),
+        "importance");
 }
 
 static enum status attention(struct backend *b, int layer, struct tensor *out, const struct tensor *qkv)
 {
     struct cuda *cuda = cuda_of(b);
-    const int n_heads = cuda->shape.n_heads;
-    assert(out->kind == TENSOR_ACTIVATION && out->columns == n_heads * cuda->shape.head_size);
-    enum status status = cuda_status(launch_attention(cuda->stream, &cuda->kv, &cuda->on_device, layer, out->data,
-                                                      out->stride, qkv->data, n_heads, cuda->partials),
-                                     "attention");
-    return status == STATUS_OK ? cuda_status(raise_importance(cuda, layer, qkv->data), "importance") : status;
+    const struct device_batch *all = &cuda->on_device;
+    assert(out->kind == TENSOR_ACTIVATION && out->columns == cuda->shape.n_heads * cuda->shape.head_size);
+    enum status status = STATUS_OK;
+    int done = 0; // importance rows
+    do {
+        const struct device_batch round = schedule_round(all, &cuda->batch, memory_kept_blocks(&cuda->shape), done);
+        status = attention_round(cuda, &round, layer, out, qkv->data);
+        done += round.n_importance_rows;
+    } while (status == STATUS_OK && done < all->n_importance_rows);
+    return status;
 }
 
 static float *importance_data(struct backend *b)
@@ -374,7 +372,7 @@ static enum status scratch_create(struct cuda *cuda)
         {MEMORY_BATCH, (void **)&cuda->inv_freq, fixed.inv_freq, "the frequencies of RoPE"},
         {MEMORY_BATCH, (void **)&cuda->row_index, fixed.row_index, "row indices"},
         {MEMORY_ATTENTION, (void **)&cuda->importance, fixed.importance, "importance maxima"},
-        {MEMORY_ATTENTION, (void **)&cuda->importance_sums, fixed.importance_sums, "importance sums"},
+        {MEMORY_ATTENTION, (void **)&cuda->kept_scores, fixed.kept_scores, "scores of importance rows"},
         {MEMORY_ATTENTION, (void **)&cuda->partials, fixed.partials, "partial results of attention"},
     };
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
@@ -420,7 +418,7 @@ static void cuda_close(struct backend *b)
     cudaFree(cuda->inv_freq);
     cudaFree(cuda->row_index);
     cudaFree(cuda->importance);
-    cudaFree(cuda->importance_sums);
+    cudaFree(cuda->kept_scores);
     cudaFree(cuda->partials);
     if (cuda->stream) cudaStreamDestroy(cuda->stream);
     free(cuda);

@@ -101,7 +101,7 @@ static const struct device_memory *count_allocated(struct backend *b)
                  {MEMORY_GEMM, gemm.row_scales},
                  {MEMORY_GEMM, gemm.dequantised},
                  {MEMORY_ATTENTION, fixed.importance},
-                 {MEMORY_ATTENTION, fixed.importance_sums},
+                 {MEMORY_ATTENTION, fixed.kept_scores},
                  {MEMORY_ATTENTION, fixed.partials},
                  {MEMORY_BATCH, fixed.staging},
                  {MEMORY_BATCH, fixed.row_index},

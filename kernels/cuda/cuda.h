@@ -67,10 +67,10 @@ struct cuda {
 
     float *inv_freq; // device [D/2]
     struct kv_cache kv;
-    int32_t *row_index;     // device [max_rows]: row indices of rmsnorm that are not the batch's logit rows
-    float *importance;      // device: maxima of the pass
-    float *importance_sums; // device: for memory_importance_rows() rows
-    float *partials;        // device: see launch_attention
+    int32_t *row_index; // device [max_rows]: row indices of rmsnorm that are not the batch's logit rows
+    float *importance;  // device: maxima of the pass
+    float *kept_scores; // device: of importance rows, memory_kept_blocks() of them
+    float *partials;    // device: see launch_attention
 
     bool block_scales;           // cuBLASLt multiplies block-scaled FP8 matrices here
     struct device_memory memory; // allocated, by use
