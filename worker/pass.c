@@ -268,12 +268,18 @@ static void add_decode_row(struct scheduler *s, struct sequence *q)
     pass_add_rows(s, q, 1, pass_draft_rows(s, q, 1, s->drafts_max));
 }
 
-// The longest draft of a decoding sequence.
-static int longest_draft(const struct scheduler *s)
+// Gives decoding sequences copied drafts: those without a draft, or all while these are right more often. Returns the
+// length of the longest draft of a decoding sequence.
+static int longest_draft(struct scheduler *s)
 {
+    bool instead = draft_pace_prefers_copies(&s->draft_pace);
     int longest = 0;
-    for (int i = 0; i < s->n_running; i++)
-        if (is_decode(s->running[i]) && s->running[i]->n_draft > longest) longest = s->running[i]->n_draft;
+    for (int i = 0; i < s->n_running; i++) {
+        struct sequence *q = s->running[i];
+        if (!is_decode(q)) continue;
+        if (!q->n_draft || (instead && !q->is_copied)) sequence_copy_draft(q, s->config);
+        if (q->n_draft > longest) longest = q->n_draft;
+    }
     return longest;
 }
 
