@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "bench/random.h"
+#include "router/sched/view.h"
 #include "sim/answers.h"
 #include "sim/clock.h"
 #include "sim/load.h"
@@ -27,7 +28,9 @@ struct model {
 
 struct engine {
     struct model model;
-    double fixed_us, prompt_us, row_us, pair_us, noise, slowness;
+    double fixed_us, row_us, pair_us, noise, slowness;
+    const struct measured_passes *measured; // NULL: passes take what the costs say
+    bool is_worker;
     struct random_source random; // of the noise
     bool fail_next;
     const char *fault;
@@ -61,11 +64,13 @@ struct engine *sim_engine_create(const struct scenario *scenario, const struct s
     e->model.samples = options->samples;
     e->model.sample_us = node->sample_us;
     e->fixed_us = (double)node->fixed_us;
-    e->prompt_us = (double)node->prompt_us;
     e->row_us = (double)node->row_ns / 1e3;
     e->pair_us = (double)node->pair_ps / 1e6;
     e->noise = (double)node->noise_percent / 100;
     e->slowness = 1;
+    e->is_worker = node->role == NODE_WORKER;
+    if (scenario->load && measured_passes_known(&scenario->load->passes[node->role]))
+        e->measured = &scenario->load->passes[node->role];
     e->random = random_stream((uint64_t)options->noise_seed, life);
     e->entries = mem_alloc_array((size_t)node->kv_blocks * KV_BLOCK_TOKENS, sizeof *e->entries);
     size_t logit_rows = (size_t)e->model.max_logit_rows;
@@ -92,6 +97,11 @@ void sim_engine_set_slowness(struct engine *e, double factor)
 void sim_engine_fail_next(struct engine *e)
 {
     e->fail_next = true;
+}
+
+bool sim_engine_is_measured(const struct engine *e)
+{
+    return e->measured;
 }
 
 const char *sim_engine_fault(const struct engine *e)
@@ -204,10 +214,18 @@ double sim_engine_pass_us(const struct engine *e, double rows, double pairs)
     return e->slowness * (e->fixed_us + e->row_us * rows + e->pair_us * pairs);
 }
 
+// As the router counts the pass: the last row of a sequence has a result, other rows are those of prompts.
+static double measured_us(struct engine *e, const struct ragged_batch *batch, double pairs)
+{
+    bool has_prompts = e->is_worker && batch->n_rows > batch->n_logit_rows;
+    double us = e->slowness * measured_pass_us(e->measured, has_prompts, batch->n_rows, pairs);
+    return us * measured_pass_vary(e->measured, has_prompts, batch->n_rows, &e->random);
+}
+
 static void spend_time(struct engine *e, const struct ragged_batch *batch)
 {
-    double us = sim_engine_pass_us(e, batch->n_rows, (double)ragged_attention_pairs(batch));
-    if (batch->n_rows > batch->n_seqs) us += e->slowness * e->prompt_us;
+    double pairs = (double)ragged_attention_pairs(batch);
+    double us = e->measured ? measured_us(e, batch, pairs) : sim_engine_pass_us(e, batch->n_rows, pairs);
     us *= (1 + e->noise * (2 * random_unit(&e->random) - 1));
     sim_clock_set(clock_now_us() + (us < 1 ? 1 : (int64_t)us));
 }

@@ -12,7 +12,6 @@
 // Of a pass. All 0: not given.
 struct plan_costs {
     double fixed_us, row_us, pair_us;
-    double prompt_us; // fixed, of a pass with prompt rows
 };
 
 struct plan_options {
@@ -120,8 +119,6 @@ struct plan_options {
      .unit = "us", .help = "of a row"},                                                                                \
     {.name = "pass-pair-us", .type = OPTION_REAL, .value = &(p).costs[1].pair_us, .default_text = "0", .max = 1e3,     \
      .unit = "us", .help = "of a row and a KV entry that it attends to"},                                              \
-    {.name = "pass-prompt-us", .type = OPTION_REAL, .value = &(p).costs[1].prompt_us, .default_text = "0", .max = 1e9, \
-     .unit = "us", .help = "of a pass with prompt rows, beyond its rows"},                                             \
     {.name = "spec-pass-fixed-us", .type = OPTION_REAL, .value = &(p).costs[0].fixed_us, .default_text = "0",          \
      .max = 1e9, .unit = "us", .help = "of a speculator"},                                                             \
     {.name = "spec-pass-row-us", .type = OPTION_REAL, .value = &(p).costs[0].row_us, .default_text = "0", .max = 1e6,  \

@@ -224,7 +224,6 @@ static enum status node_check(const struct scenario_node *node)
                                    {"max_seqs", node->max_seqs, 1, node->budget},
                                    {"noise_percent", node->noise_percent, 0, 99},
                                    {"sample_us", node->sample_us, 0, 1000000},
-                                   {"prompt_us", node->prompt_us, 0, 1000000000},
                                    {"gap_us", node->gap_us, 0, 1000000},
                                    {"calibration", node->calibration, 0, node->role ? 0 : SIM_CALIBRATIONS},
                                    {"draft_blocks", node->draft_blocks, 0, node->kv_blocks},

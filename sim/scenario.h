@@ -51,10 +51,9 @@
     FIELD(unread_max)
 
 // role: 0 speculator, 1 worker group. id: names the node; two nodes may have the same. up: runs from the start. Times
-// of a pass: fixed_us + rows * row_ns + attention pairs * pair_ps, prompt_us with prompt rows, plus or minus
-// noise_percent, and sample_us for each row that the host samples. gap_us: from the end of a pass to the beginning of
-// the next one. itl_target_ms: as the worker's option; -1: unlimited. calibration: of a speculator, its number
-// (calibrations.h); 0: none.
+// of a pass: fixed_us + rows * row_ns + attention pairs * pair_ps, plus or minus noise_percent, and sample_us for each
+// row that the host samples. gap_us: from the end of a pass to the beginning of the next one. itl_target_ms: as the
+// worker's option; -1: unlimited. calibration: of a speculator, its number (calibrations.h); 0: none.
 #define SCENARIO_NODE(FIELD)                                                                                           \
     FIELD(role)                                                                                                        \
     FIELD(id)                                                                                                          \
@@ -65,7 +64,6 @@
     FIELD(max_seqs)                                                                                                    \
     FIELD(prefix_cache)                                                                                                \
     FIELD(fixed_us)                                                                                                    \
-    FIELD(prompt_us)                                                                                                   \
     FIELD(row_ns)                                                                                                      \
     FIELD(pair_ps)                                                                                                     \
     FIELD(noise_percent)                                                                                               \

@@ -88,7 +88,7 @@ static enum status worker_step(void *object)
     int64_t begun_us = clock_now_us();
     enum status status = service_step(worker->service);
     int64_t us = clock_now_us() - begun_us;
-    if (status == STATUS_OK && !worker->problem && worker->is_paced_by_rows)
+    if (status == STATUS_OK && !worker->problem && worker->is_paced_by_rows && !sim_engine_is_measured(worker->engine))
         worker->problem = pace_watch_step(&worker->pace, s, worker->engine);
     if (status == STATUS_OK && !worker->problem && worker->is_paced_by_rows)
         worker->problem = pace_model_step(&worker->pace_model, s, us);

@@ -577,7 +577,8 @@ START_TEST(the_time_of_decodes_is_measured_without_drafts)
     add_greedy(w, 0, 10);
     step(w);
     struct scheduler *s = w->scheduler;
-    s->draft_pace.costs[0].pass_us = 1; // known, so that drafts are verified
+    s->draft_pace.costs[0].times[0].pass_us = s->draft_pace.costs[0].times[1].pass_us =
+        1; // known, so that drafts are verified
     bool has_prompt = false;
     while (w->now[0].n < OUTPUT_MAX - 8) {
         double decode_us = s->pace.decode_us;

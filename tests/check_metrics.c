@@ -56,7 +56,7 @@ static double sample(const char *start)
 START_TEST(a_value_lands_below_the_first_edge_that_is_not_less)
 {
     const struct histogram_scale *scales[] = {&histogram_request_us, &histogram_token_us, &histogram_plan_us,
-                                              &histogram_share_ppm};
+                                              &histogram_share_ppm, &histogram_deviation_ppm};
     for (size_t k = 0; k < sizeof scales / sizeof *scales; k++) {
         const struct histogram_scale *scale = scales[k];
         ck_assert_int_eq(scale->n & (scale->n + 1), 0);

@@ -26,12 +26,13 @@ enum status cuda_status(cudaError_t error, const char *what)
                        cudaGetErrorString(error));
 }
 
-enum status cuda_allocate(struct cuda *cuda, enum memory_use use, size_t bytes, const char *what, void **memory_p)
+enum status cuda_allocate_by(struct cuda *cuda, enum memory_use use, size_t bytes, const char *what, void **memory_p,
+                             cudaError_t (*allocate)(void **memory_p, size_t bytes))
 {
     const size_t mib = 1 << 20;
-    void *memory;
     cudaError_t error = cudaSetDevice(cuda->device);
-    if (error == cudaSuccess) error = cudaMalloc(&memory, bytes);
+    *memory_p = NULL;
+    if (error == cudaSuccess) error = allocate(memory_p, bytes);
     if (error == cudaErrorMemoryAllocation) {
         size_t total = 0, available = 0;
         cudaGetLastError();
@@ -42,14 +43,18 @@ enum status cuda_allocate(struct cuda *cuda, enum memory_use use, size_t bytes, 
                            (bytes + mib - 1) / mib, what, cuda->device, available / mib, total / mib);
     }
     if (error != cudaSuccess) return cuda_status(error, what);
-    error = cudaMemsetAsync(memory, 0, bytes, cuda->stream);
-    if (error != cudaSuccess) {
-        cudaFree(memory);
-        return cuda_status(error, what);
-    }
     memory_count(&cuda->memory, use, bytes);
-    *memory_p = memory;
-    return STATUS_OK;
+    return cuda_status(cudaMemsetAsync(*memory_p, 0, bytes, cuda->stream), what);
+}
+
+static cudaError_t device_malloc(void **memory_p, size_t bytes)
+{
+    return cudaMalloc(memory_p, bytes);
+}
+
+enum status cuda_allocate(struct cuda *cuda, enum memory_use use, size_t bytes, const char *what, void **memory_p)
+{
+    return cuda_allocate_by(cuda, use, bytes, what, memory_p, device_malloc);
 }
 
 void cuda_release(struct cuda *cuda, enum memory_use use, size_t bytes, void *memory)
@@ -112,22 +117,20 @@ static enum status tensor_create(struct backend *b, enum tensor_kind kind, int m
                                  struct tensor **tensor_p)
 {
     struct cuda *cuda = cuda_of(b);
-    const bool f32 = kind == TENSOR_F32;
+    const bool f32 = kind == TENSOR_F32, sums = kind == TENSOR_PARTIAL;
     struct tensor *t = mem_alloc(sizeof *t);
-    *t = (struct tensor){.kind = kind, .max_rows = max_rows, .columns = columns};
+    *t =
+        (struct tensor){.kind = f32 ? kind : TENSOR_ACTIVATION, .max_rows = max_rows, .columns = columns, .sums = sums};
     t->stride = f32 ? columns : cuda_stride(columns);
     char what[64];
     snprintf(what, sizeof what, "a tensor of %d x %d", max_rows, columns);
     const size_t bytes = memory_tensor_bytes(kind, max_rows, columns);
-    enum status status = cuda_allocate(cuda, MEMORY_ACTIVATIONS, bytes, what, &t->data);
-    if (status == STATUS_OK && !f32) status = gemm_reserve_rows(cuda, max_rows);
-    if (status != STATUS_OK) {
-        cuda_release(cuda, MEMORY_ACTIVATIONS, bytes, t->data);
-        free(t);
-        return status;
-    }
     t->next = cuda->tensors;
-    *tensor_p = cuda->tensors = t;
+    cuda->tensors = t; // freed by close, also after a failure
+    TRY(sums ? cuda_allocate_by(cuda, MEMORY_ACTIVATIONS, bytes, what, &t->data, comm_memory_allocate)
+             : cuda_allocate(cuda, MEMORY_ACTIVATIONS, bytes, what, &t->data));
+    if (!f32) TRY(gemm_reserve_rows(cuda, max_rows));
+    *tensor_p = t;
     return STATUS_OK;
 }
 
@@ -180,14 +183,11 @@ static enum status kv_create(struct backend *b, int n_kv_blocks)
 
 // ---- the pass -------------------------------------------------------------------------------------------------------
 
-// The limits of importance rows in this backend are lower than those of ragged_batch_check.
-static enum status importance_check(const struct cuda *cuda, const struct ragged_batch *batch)
+static enum status importance_check(const struct ragged_batch *batch)
 {
-    if (batch->n_importance_rows <= cuda->shape.max_rows && batch->smoothing_window <= IMPORTANCE_WINDOW_MAX)
-        return STATUS_OK;
-    return status_fail(STATUS_INTERNAL,
-                       "ragged batch: %d importance rows, smoothing window %d; at most %d and %d on a GPU",
-                       batch->n_importance_rows, batch->smoothing_window, cuda->shape.max_rows, IMPORTANCE_WINDOW_MAX);
+    if (batch->smoothing_window <= IMPORTANCE_WINDOW_MAX) return STATUS_OK;
+    return status_fail(STATUS_INTERNAL, "ragged batch: smoothing window %d, at most %d on a GPU",
+                       batch->smoothing_window, IMPORTANCE_WINDOW_MAX);
 }
 
 // Copies the batch and the work lists of attention to the device, in one copy.
@@ -220,7 +220,7 @@ static enum status begin(struct backend *b, const struct ragged_batch *batch)
 {
     struct cuda *cuda = cuda_of(b);
     enum status status = ragged_batch_check(batch, &cuda->shape);
-    if (status == STATUS_OK) status = importance_check(cuda, batch);
+    if (status == STATUS_OK) status = importance_check(batch);
     if (status == STATUS_OK && !cuda->kv.data) status = kv_create(b, cuda->shape.n_kv_blocks); // as the shape says
     if (status != STATUS_OK) return status;
     upload_close(cuda);                              // weights are complete
@@ -287,6 +287,21 @@ static enum status rmsnorm(struct backend *b, struct tensor *out, const struct t
                        "rmsnorm");
 }
 
+static enum status add_rmsnorm(struct backend *b, struct tensor *out, struct tensor *x, const struct tensor *addend,
+                               const struct weight *gain, float epsilon, const int32_t *row_index, int rows)
+{
+    struct cuda *cuda = cuda_of(b);
+    assert(cuda->on_device.first_row + rows <= out->max_rows && !(row_index && cuda->on_device.first_row));
+    assert(out->columns == x->columns && addend->columns == x->columns && gain->columns == x->columns);
+    assert(x->kind == TENSOR_F32 && out->kind == TENSOR_ACTIVATION && addend->sums);
+    const int32_t *index;
+    TRY(rows_on_device(cuda, row_index, rows, &index));
+    return cuda_status(launch_add_rmsnorm(cuda->stream, cuda_rows(cuda, out, 0), out->stride, cuda_rows(cuda, x, 0),
+                                          cuda_rows(cuda, addend, 0), addend->stride, gain->data, epsilon, index, rows,
+                                          x->columns),
+                       "add_rmsnorm");
+}
+
 static const float *vector(const struct weight *w)
 {
     return w ? w->data : NULL;
@@ -303,32 +318,33 @@ static enum status rope_append(struct backend *b, int layer, struct tensor *qkv,
                        "rope_append");
 }
 
-// Raises the maxima by this layer's attention of the importance rows. There may be more rows than sums have room for.
-static cudaError_t raise_importance(struct cuda *cuda, int layer, const float *qkv)
+// One round of attention; raises the maxima by this layer's attention of its importance rows.
+static enum status attention_round(struct cuda *cuda, const struct device_batch *round, int layer, struct tensor *out,
+                                   const float *qkv)
 {
-    struct device_batch part = cuda->on_device;
-    const int all = part.n_importance_rows, most = memory_importance_rows(&cuda->shape);
-    cudaError_t error = cudaSuccess;
-    for (int first = 0; first < all && error == cudaSuccess; first += part.n_importance_rows) {
-        part.n_importance_rows = all - first < most ? all - first : most;
-        error = launch_importance(cuda->stream, &cuda->kv, &part, layer, cuda->importance, qkv, cuda->shape.n_heads,
-                                  cuda->importance_sums);
-        part.importance_row += part.n_importance_rows;
-        part.importance_keys += part.n_importance_rows;
-        part.importance_first += part.n_importance_rows;
-    }
-    return error;
+    const int n_heads = cuda->shape.n_heads;
+    enum status status = cuda_status(launch_attention(cuda->stream, &cuda->kv, round, layer, out->data, out->stride,
+                                                      qkv, n_heads, cuda->partials, cuda->kept_scores),
+                                     "attention");
+    if (status != STATUS_OK || !round->n_importance_rows) return status;
+    return cuda_status(
+        launch_importance(cuda->stream, &cuda->kv, round, layer, cuda->importance, qkv, n_heads, cuda->kept_scores),
+        "importance");
 }
 
 static enum status attention(struct backend *b, int layer, struct tensor *out, const struct tensor *qkv)
 {
     struct cuda *cuda = cuda_of(b);
-    const int n_heads = cuda->shape.n_heads;
-    assert(out->kind == TENSOR_ACTIVATION && out->columns == n_heads * cuda->shape.head_size);
-    enum status status = cuda_status(launch_attention(cuda->stream, &cuda->kv, &cuda->on_device, layer, out->data,
-                                                      out->stride, qkv->data, n_heads, cuda->partials),
-                                     "attention");
-    return status == STATUS_OK ? cuda_status(raise_importance(cuda, layer, qkv->data), "importance") : status;
+    const struct device_batch *all = &cuda->on_device;
+    assert(out->kind == TENSOR_ACTIVATION && out->columns == cuda->shape.n_heads * cuda->shape.head_size);
+    enum status status = STATUS_OK;
+    int done = 0; // importance rows
+    do {
+        const struct device_batch round = schedule_round(all, &cuda->batch, memory_kept_blocks(&cuda->shape), done);
+        status = attention_round(cuda, &round, layer, out, qkv->data);
+        done += round.n_importance_rows;
+    } while (status == STATUS_OK && done < all->n_importance_rows);
+    return status;
 }
 
 static float *importance_data(struct backend *b)
@@ -356,7 +372,7 @@ static enum status scratch_create(struct cuda *cuda)
         {MEMORY_BATCH, (void **)&cuda->inv_freq, fixed.inv_freq, "the frequencies of RoPE"},
         {MEMORY_BATCH, (void **)&cuda->row_index, fixed.row_index, "row indices"},
         {MEMORY_ATTENTION, (void **)&cuda->importance, fixed.importance, "importance maxima"},
-        {MEMORY_ATTENTION, (void **)&cuda->importance_sums, fixed.importance_sums, "importance sums"},
+        {MEMORY_ATTENTION, (void **)&cuda->kept_scores, fixed.kept_scores, "scores of importance rows"},
         {MEMORY_ATTENTION, (void **)&cuda->partials, fixed.partials, "partial results of attention"},
     };
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
@@ -382,7 +398,10 @@ static void cuda_close(struct backend *b)
     upload_close(cuda);
     for (struct tensor *t = cuda->tensors, *next; t; t = next) {
         next = t->next;
-        cudaFree(t->data);
+        if (t->sums)
+            comm_memory_free(t->data);
+        else
+            cudaFree(t->data);
         free(t);
     }
     for (struct weight *w = cuda->weights, *next; w; w = next) {
@@ -399,7 +418,7 @@ static void cuda_close(struct backend *b)
     cudaFree(cuda->inv_freq);
     cudaFree(cuda->row_index);
     cudaFree(cuda->importance);
-    cudaFree(cuda->importance_sums);
+    cudaFree(cuda->kept_scores);
     cudaFree(cuda->partials);
     if (cuda->stream) cudaStreamDestroy(cuda->stream);
     free(cuda);
@@ -432,6 +451,8 @@ static const struct backend_ops cuda_ops = {
     .kv_create = kv_create,
     .sample = cuda_sample,
     .comm_open = cuda_comm_open,
+    .sum_ranks = cuda_sum_ranks,
+    .add_rmsnorm = add_rmsnorm,
     .measure = cuda_measure,
 };
 

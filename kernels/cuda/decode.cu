@@ -11,9 +11,9 @@
 // How a row's entries are split depends only on their number, and all sums have a fixed order. Thread blocks of splits
 // that a row does not have end at once: a captured pass is launched with the largest number of splits it may need.
 #include "kernels/cuda/dependent.h"
-#include "kernels/cuda/scores.h"
+#include "kernels/cuda/prompt_scores.h"
 
-enum { WARPS = 4, HEAD_MAX = 256, PREFETCHED = 2 };
+enum { WARPS = SCORE_WARPS, HEAD_MAX = 256, PREFETCHED = 2 };
 
 // The largest heads have too many sums for one warp: two warps process a KV block, each for half of the dims of V.
 template <int DP> struct warp_dims {
@@ -158,10 +158,12 @@ template <bool FP8> static __device__ __forceinline__ void prefetch_block(const 
         prefetch_line(block_data<FP8>(kv, at) + i);
 }
 
-// Grid: splits x chunks of heads x single rows; shared memory: q and warp_results.
-template <int DP, bool FP8>
+// Grid: splits x chunks of heads x single rows; shared memory: q and warp_results. KEEPS: keeps the scores of
+// importance rows.
+template <int DP, bool FP8, bool KEEPS>
 static __global__ void __launch_bounds__(WARPS *WARP, FP8 &&DP <= 128 ? 3 : 2)
-    attend_split_kernel(kv_cache kv, device_batch batch, int layer, const float *qkv, int n_heads, float *partials)
+    attend_split_kernel(kv_cache kv, device_batch batch, int layer, const float *qkv, int n_heads, float *partials,
+                        float *kept)
 {
     dependents_start();
     int d = kv.head_size, row = batch.single_row[blockIdx.z], s = batch.row_seq[row], n = batch.kv_len[s] + 1;
@@ -203,6 +205,8 @@ static __global__ void __launch_bounds__(WARPS *WARP, FP8 &&DP <= 128 ? 3 : 2)
             for (int k = 0; k < 4; k++)
                 state.out[p][i][k] = 0;
 
+    kept_scores keep;
+    if (KEEPS) keep = kept_scores_of(&batch, batch.single_importance[blockIdx.z], &heads, n_heads, kept);
     const int first_dim = warp % warp_dims<DP>::COUNT * warp_dims<DP>::DIMS;
     const float scale = score_scale(d);
     // K of the next block is loaded before V of this block is used. The largest heads lack registers for this, and for
@@ -235,6 +239,7 @@ static __global__ void __launch_bounds__(WARPS *WARP, FP8 &&DP <= 128 ? 3 : 2)
         if (ahead && i + turns <= last) load_keys(&keys, block_data<FP8>(&kv, at), d, 0);
         next = zero + (int64_t)__ldg(table + min(i + 2 * turns, last)) * block_size;
         mask_scores(scores, entry, end);
+        if (KEEPS && first_dim == 0) keep_scores(&keep, scores, entry); // warps of other dims have the same
         uint32_t a[4];
         weigh<DP, FP8>(a, &state, scores, value_scale);
 #pragma unroll
@@ -243,6 +248,7 @@ static __global__ void __launch_bounds__(WARPS *WARP, FP8 &&DP <= 128 ? 3 : 2)
             multiply_values(state.out[p], a, &values[p]);
         }
     }
+    if (KEEPS && begin < keep.keys) keep_sums(&keep, (int)blockIdx.x);
     store_results(results, &state);
     __syncthreads();
 
@@ -316,30 +322,33 @@ static __global__ void __launch_bounds__(WARPS *WARP)
 
 template <int DP, bool FP8>
 static cudaError_t launch_splits(cudaStream_t stream, const kv_cache *kv, const device_batch *batch, int layer,
-                                 const float *qkv, int n_heads, float *partials)
+                                 const float *qkv, int n_heads, float *partials, float *kept)
 {
     dim3 grid((unsigned)batch->max_splits, (unsigned)score_chunks(n_heads, kv->n_kv_heads), (unsigned)batch->n_single);
     size_t shared = score_q<DP>::BYTES + sizeof(warp_results<DP>);
-    return CUDA_LAUNCH_EARLY((attend_split_kernel<DP, FP8>), grid, WARPS * WARP, shared, stream, *kv, *batch, layer,
-                             qkv, n_heads, partials);
+    const bool keeps = batch->n_importance_rows > batch->n_tiled_importance;
+    return keeps ? CUDA_LAUNCH_EARLY((attend_split_kernel<DP, FP8, true>), grid, WARPS * WARP, shared, stream, *kv,
+                                     *batch, layer, qkv, n_heads, partials, kept)
+                 : CUDA_LAUNCH_EARLY((attend_split_kernel<DP, FP8, false>), grid, WARPS * WARP, shared, stream, *kv,
+                                     *batch, layer, qkv, n_heads, partials, NULL);
 }
 
 template <int DP>
 static cudaError_t launch_head_size(cudaStream_t stream, const kv_cache *kv, const device_batch *batch, int layer,
-                                    const float *qkv, int n_heads, float *partials)
+                                    const float *qkv, int n_heads, float *partials, float *kept)
 {
-    return kv->fp8 ? launch_splits<DP, true>(stream, kv, batch, layer, qkv, n_heads, partials)
-                   : launch_splits<DP, false>(stream, kv, batch, layer, qkv, n_heads, partials);
+    return kv->fp8 ? launch_splits<DP, true>(stream, kv, batch, layer, qkv, n_heads, partials, kept)
+                   : launch_splits<DP, false>(stream, kv, batch, layer, qkv, n_heads, partials, kept);
 }
 
 cudaError_t launch_attention_single(cudaStream_t stream, const struct kv_cache *kv, const struct device_batch *batch,
                                     int layer, void *out, int out_stride, const float *qkv, int n_heads,
-                                    float *partials)
+                                    float *partials, float *kept)
 {
     int d = kv->head_size;
-    cudaError_t error = d <= 64    ? launch_head_size<64>(stream, kv, batch, layer, qkv, n_heads, partials)
-                        : d <= 128 ? launch_head_size<128>(stream, kv, batch, layer, qkv, n_heads, partials)
-                                   : launch_head_size<256>(stream, kv, batch, layer, qkv, n_heads, partials);
+    cudaError_t error = d <= 64    ? launch_head_size<64>(stream, kv, batch, layer, qkv, n_heads, partials, kept)
+                        : d <= 128 ? launch_head_size<128>(stream, kv, batch, layer, qkv, n_heads, partials, kept)
+                                   : launch_head_size<256>(stream, kv, batch, layer, qkv, n_heads, partials, kept);
     if (error != cudaSuccess) return error;
     dim3 grid((unsigned)n_heads, (unsigned)batch->n_single);
     return CUDA_LAUNCH_EARLY(combine_kernel, grid, WARPS * WARP, 0, stream, *batch, static_cast<uint16_t *>(out),

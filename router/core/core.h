@@ -220,8 +220,8 @@ struct node_status {
     int kv_blocks_free, running;
     int held_prompts, held_kv_blocks; // of a speculator, for drafts
     uint64_t tokens_in, tokens_out, cached_tokens;
-    uint64_t passes, pass_rows, pass_pairs, pass_us;                             // sums over its passes
-    uint64_t prompt_passes, prompt_pass_rows, prompt_pass_pairs, prompt_pass_us; // of these, passes with prompt rows
+    uint64_t passes, pass_rows, pass_pairs, pass_us; // sums over its passes
+    const struct pass_times *pass_times;             // borrowed: until the next event of the core
     uint64_t pass_gaps;                              // between two passes of a node that had work
     int64_t pass_gap_us;                             // their time
     uint64_t quality_scores;                         // prompts whose keep rate it chose

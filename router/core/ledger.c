@@ -294,6 +294,9 @@ void ledger_pass_reported(struct ledger *ledger, struct core_node *node, const s
     ledger->pools[node->sched.role].busy_us += busy_us_of(node, pass, now_us);
     learn_share(&node->sched, pass, now_us);
     gap_measure(node, pass, now_us);
+    bool known = cost_knows(&node->sched.cost, pass->rows, now_us);
+    double predicted_us = cost_pass_us(&node->sched.cost, 1, (double)pass->rows, (double)pass->pairs);
+    pass_times_add(&node->pass_times, pass->has_prompts, pass->rows, pass->pairs, pass->us, known ? predicted_us : 0);
     cost_learn(&node->sched.cost, pass->rows, pass->pairs, pass->us, now_us);
     histogram_add(&node->measures->pass, pass->us);
     struct node_counts *counts = &node->measures->counts;
@@ -301,12 +304,6 @@ void ledger_pass_reported(struct ledger *ledger, struct core_node *node, const s
     counts->pass_rows += (uint64_t)pass->rows;
     counts->pass_pairs += (uint64_t)pass->pairs;
     counts->pass_us += (uint64_t)pass->us;
-    if (pass->has_prompts) {
-        counts->prompt_passes++;
-        counts->prompt_pass_rows += (uint64_t)pass->rows;
-        counts->prompt_pass_pairs += (uint64_t)pass->pairs;
-        counts->prompt_pass_us += (uint64_t)pass->us;
-    }
     node_index_note_change(&node->sched);
 }
 

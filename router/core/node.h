@@ -6,6 +6,7 @@
 
 #include "router/core/core.h"
 #include "router/core/measures.h"
+#include "router/core/pass_times.h"
 
 struct node_health {
     uint64_t progress;        // by its last heartbeat; 0: the node does not count it
@@ -36,6 +37,7 @@ struct core_node {
     struct node_health health;
     struct node_measures *measures; // of its id; the ledger's list owns them
     struct node_counts at_attach;   // when it attached
+    struct pass_times pass_times;
 };
 
 static inline struct core_node *core_node_of(const struct sched_node *node)

@@ -153,6 +153,7 @@ static void node_free(struct core *c, struct core_node *node)
     prefix_record_close(node->sched.prefixes);
     if (node->sched.tails) prefix_tails_fini(node->sched.tails);
     free(node->sched.tails);
+    pass_times_fini(&node->pass_times);
     free(node);
 }
 

@@ -77,8 +77,8 @@ struct request *request_create(void)
 void request_free(struct request *r)
 {
     if (!r) return;
-    assert(!r->drafting.node && !r->sched.list && !r->account.node && !r->account.bin && !r->sched.tenant_queue &&
-           r->links.timer_index < 0);
+    assert(!r->drafting.node && !r->sharing.scored && !r->sharing.first && !r->sched.list && !r->account.node &&
+           !r->account.bin && !r->sched.tenant_queue && r->links.timer_index < 0);
     free(r->id);
     free(r->spec.tokens);
     free(r->spec.pinned);
@@ -91,6 +91,7 @@ void request_free(struct request *r)
     free(r->importance);
     free(r->draft);
     free(r->sched.prefix);
+    free(r->sched.frozen.prefix);
     free(r->output);
     free(r);
 }
