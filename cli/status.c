@@ -69,7 +69,10 @@ static json_t *node_json(const Forepack__V1__NodeInfo *m)
         "pass_rows", (json_int_t)m->pass_rows, "pass_pairs", (json_int_t)m->pass_pairs, "pass_s", m->pass_s,
         "pass_gap_count", (json_int_t)m->pass_gap_count, "pass_gap_s", m->pass_gap_s, "pass_classes",
         pass_classes_json(m));
-    if (strcmp(m->role, "speculator") == 0) calibration_add(m, node);
+    if (strcmp(m->role, "speculator") != 0) return node;
+    json_object_set_new(node, "held_prompts", json_integer((json_int_t)m->held_prompts));
+    json_object_set_new(node, "held_kv_blocks", json_integer((json_int_t)m->held_kv_blocks));
+    calibration_add(m, node);
     return node;
 }
 
@@ -230,6 +233,19 @@ static void print_calibrations(const Forepack__V1__ClusterInfo *m, int name_widt
     }
 }
 
+static void print_held(const Forepack__V1__ClusterInfo *m, int name_width)
+{
+    bool any = false;
+    for (size_t i = 0; i < m->n_nodes; i++) {
+        const Forepack__V1__NodeInfo *n = m->nodes[i];
+        if (strcmp(n->role, "speculator") != 0) continue;
+        if (!any) printf("\nprompts that speculators hold for drafts\n");
+        any = true;
+        printf("  %-*s %u in %u of %u KV blocks\n", name_width, n->node_id, n->held_prompts, n->held_kv_blocks,
+               n->kv_blocks);
+    }
+}
+
 static void print_nodes(const Forepack__V1__ClusterInfo *m)
 {
     int name_width = node_name_width(m);
@@ -246,6 +262,7 @@ static void print_nodes(const Forepack__V1__ClusterInfo *m)
     for (size_t i = 0; i < m->n_nodes; i++)
         print_cost(m->nodes[i], name_width);
     print_calibrations(m, name_width);
+    print_held(m, name_width);
 }
 
 static void print_seconds(bool known, double seconds)

@@ -102,7 +102,7 @@ static enum status worker_step(void *object)
 static struct role_load worker_load(const void *object)
 {
     struct scheduler_load load = service_get_load(((const struct worker *)object)->service);
-    return (struct role_load){load.kv_blocks_free, load.running, load.waiting};
+    return (struct role_load){.kv_blocks_free = load.kv_blocks_free, .running = load.running, .waiting = load.waiting};
 }
 
 // Every block of a sequence has as many references as sequences have it, and all others are free.

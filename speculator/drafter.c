@@ -112,6 +112,11 @@ void drafter_clear(struct drafter *d)
         held_free(d, d->held[--d->n]);
 }
 
+int drafter_prompts(const struct drafter *d)
+{
+    return d->n;
+}
+
 int drafter_blocks(const struct drafter *d)
 {
     return d->n_blocks;

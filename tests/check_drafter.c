@@ -126,6 +126,7 @@ static void stop(void)
     scorer_clear(scorer);
     ck_assert_int_eq(scorer_get_load(scorer).kv_blocks_free, BLOCKS);
     ck_assert_int_eq(scorer_get_load(scorer).draft_blocks, 0);
+    ck_assert_int_eq(scorer_get_load(scorer).held_prompts, 0);
     scorer_free(scorer);
 }
 
@@ -286,6 +287,7 @@ START_TEST(held_prompts_give_way)
     }
     finish_scores();
     ck_assert_int_gt(scorer_get_load(scorer).draft_blocks, 10);
+    ck_assert_int_eq(scorer_get_load(scorer).held_prompts, 4);
     for (int id = 4; id < 8; id++) {
         make(id, 150);
         asks[id].tokens[0] = 3 + id;

@@ -401,6 +401,8 @@ static struct node_status node_status_of(const struct core_node *node)
         .hello = node->hello,
         .state = core_health_state(node),
         .kv_blocks_free = node->kv_blocks_free,
+        .held_prompts = node->held_prompts,
+        .held_kv_blocks = node->held_kv_blocks,
         .running = node->sched.account.requests.count,
         .tokens_in = counts->tokens_in - before->tokens_in,
         .tokens_out = counts->tokens_out - before->tokens_out,

@@ -26,10 +26,10 @@ struct core_node {
     // Of a speculator: a hash of all that its selections depend on, beside prompt and options. Not 0.
     uint64_t scorer;
     int64_t attached_us, heard_us;
-    bool leaving;            // it drains; sched.draining is also true while the node is ejected
-    int kv_blocks_free;      // by its last heartbeat
-    int64_t passed_us;       // when it reported a pass while it had work left; 0: it had none
-    int draft_length;        // of a worker group, see core_draft_length()
+    bool leaving; // it drains; sched.draining is also true while the node is ejected
+    int kv_blocks_free, held_prompts, held_kv_blocks; // by its last heartbeat
+    int64_t passed_us;                                // when it reported a pass while it had work left; 0: it had none
+    int draft_length;                                 // of a worker group, see core_draft_length()
     struct request *drafted; // of a speculator: the requests whose prompts it holds; drafting.c
     int n_drafted;
     uint64_t *advanced; // [n_advanced] numbers of those with tokens to send; owned; drafting.c

@@ -189,6 +189,8 @@ static void node_fill(const struct node_status *node, int64_t now_us, Forepack__
     m->token_budget = (uint32_t)node->hello.token_budget;
     m->kv_blocks = (uint32_t)node->hello.kv_blocks;
     m->kv_blocks_free = (uint32_t)node->kv_blocks_free;
+    m->held_prompts = (uint32_t)node->held_prompts;
+    m->held_kv_blocks = (uint32_t)node->held_kv_blocks;
     m->running = (uint32_t)node->running;
     m->tokens_in = node->tokens_in;
     m->tokens_out = node->tokens_out;
