@@ -20,4 +20,5 @@ void sim_engine_fail_next(struct engine *e);                   // the next pass 
 double sim_engine_pass_us(const struct engine *e, double rows, double pairs); // without noise
 
 // NULL, or what the last batch did wrong: entries of another sequence, a block twice, ...
+int64_t sim_engine_sampling_us(const struct engine *e); // of the last pass, on the host
 const char *sim_engine_fault(const struct engine *e);
