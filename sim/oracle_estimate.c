@@ -41,8 +41,7 @@ static double work_time(const struct sched_node *node, const struct cost_model *
     if (rows <= 0) return 0;
     double passes = ceil(rows / node->limits.token_budget), decodes = decodes_of(node), us = 1;
     if (decodes <= 0) return fmax(us, pass_time(m, passes, rows, pairs));
-    double entries =
-        (double)node->account.context_blocks * node->limits.block_tokens / node->account.requests.count;
+    double entries = (double)node->account.context_blocks * node->limits.block_tokens / node->account.requests.count;
     us = fmax(us, pass_time(m, 0, rows, pairs) / cost_share_of(&node->share));
     return fmax(us, pass_time(m, passes, rows + passes * decodes, pairs + passes * decodes * entries));
 }
@@ -111,9 +110,11 @@ static double busy_time(const struct question *q, const struct sched_node *node,
                         double rows)
 {
     const struct node_account *a = &node->account;
-    double short_rows = (double)(a->bin_tokens - a->long_tokens), short_pairs = a->bin_attention_pairs - a->long_attention_pairs;
+    double short_rows = (double)(a->bin_tokens - a->long_tokens),
+           short_pairs = a->bin_attention_pairs - a->long_attention_pairs;
     double of_long = work_time(node, m, (double)a->long_tokens, a->long_attention_pairs);
-    double beside = fmax(work_time(node, m, node->limits.token_budget, 0), work_time(node, m, short_rows + rows, short_pairs));
+    double beside =
+        fmax(work_time(node, m, node->limits.token_budget, 0), work_time(node, m, short_rows + rows, short_pairs));
     bool is_long = rows > (double)sched_node_pass_rows(node);
     return others_time(q, node, m, short_rows, short_pairs) + (is_long ? of_long : fmin(of_long, beside));
 }
@@ -132,13 +133,15 @@ static double own_time(const struct question *q, const struct sched_node *node, 
 // The nodes that take work. Those attached first come first in the pool; the order matters where costs are equal.
 #define EACH_NODE(q, node)                                                                                             \
     for (int each_ = (q)->c->nodes[(q)->role].n_nodes; each_--;)                                                       \
-        for (const struct sched_node *node = (q)->c->nodes[(q)->role].nodes[each_]; node && !node->draining; node = NULL)
+        for (const struct sched_node *node = (q)->c->nodes[(q)->role].nodes[each_]; node && !node->draining;           \
+             node = NULL)
 
 static struct question ask(const struct core *c, enum node_role role, const struct sched_request *r, int kept)
 {
     struct question q = {.c = c, .r = r, .role = role, .kept = kept};
     double least = INFINITY, rows = kept ? kept : sched_request_rows(r);
-    EACH_NODE(&q, node) {
+    EACH_NODE(&q, node)
+    {
         double us = pass_time(&node->cost, ceil(rows / node->limits.token_budget), rows, pairs_of(rows, 0));
         if (us >= least || !is_known(&q, node)) continue;
         least = us;
@@ -152,7 +155,7 @@ static double least_time(const struct question *q)
     double least = INFINITY;
     if (!q->cheapest) return least;
     EACH_NODE(q, node)
-        if (sched_node_can_hold(node, q->r)) least = fmin(least, own_time(q, node, costs_of(q, node)));
+    if (sched_node_can_hold(node, q->r)) least = fmin(least, own_time(q, node, costs_of(q, node)));
     return least;
 }
 
@@ -166,7 +169,8 @@ static int64_t due_at(const struct question *q, double own_us, int64_t now_us)
     int64_t due_us = now_us + (deadline_us - now_us) / 2;
     if (isfinite(own_us)) {
         double full_us = 0;
-        EACH_NODE(q, node) {
+        EACH_NODE(q, node)
+        {
             double budget = node->limits.token_budget;
             full_us = fmax(full_us, work_time(node, costs_of(q, node), budget, pairs_of(budget, 0)));
         }
@@ -205,9 +209,11 @@ static double level_of(const struct question *q, struct cost_work ahead)
     if (ahead.rows <= 0) return 0;
     for (;; level = next) {
         double work = 1, rate = 0;
-        EACH_NODE(q, node) {
+        EACH_NODE(q, node)
+        {
             const struct cost_model *m = costs_of(q, node);
-            double busy = busy_time(q, node, m, rows_on(q, node)), all = others_time(q, node, m, ahead.rows, ahead.pairs);
+            double busy = busy_time(q, node, m, rows_on(q, node)),
+                   all = others_time(q, node, m, ahead.rows, ahead.pairs);
             work += busy < level ? busy / all : 0;
             rate += busy < level ? 1 / all : 0;
         }
@@ -222,7 +228,8 @@ static struct answer answer_of(const struct question *q, double after_us, int64_
     double least_us = least_time(q);
     if (!isfinite(least_us + after_us)) return best;
     double level = level_of(q, ahead_of(q, due_at(q, least_us + after_us, now_us), now_us));
-    EACH_NODE(q, node) {
+    EACH_NODE(q, node)
+    {
         const struct cost_model *m = costs_of(q, node);
         if (!sched_node_can_hold(node, q->r)) continue;
         double wait_us = fmax(level, busy_time(q, node, m, rows_on(q, node))), own_us = own_time(q, node, m);
@@ -273,7 +280,8 @@ static struct answer answer_pruned(const struct core *c, const struct sched_requ
 {
     struct kept kept;
     int tokens = expected_tokens(c, r->spec);
-    const struct question to_score = ask(c, NODE_SPECULATOR, r, 0), to_prefill = ask(c, NODE_WORKER, keep(&kept, r, tokens), tokens);
+    const struct question to_score = ask(c, NODE_SPECULATOR, r, 0),
+                          to_prefill = ask(c, NODE_WORKER, keep(&kept, r, tokens), tokens);
     struct answer prefill = answer_of(&to_prefill, 0, now_us), score = answer_of(&to_score, prefill.own_us, now_us);
     if (!isfinite(score.own_us) || score.wait_us > (double)c->view.options.score_timeout_us) return unknown;
     double scored_us = score.wait_us + score.own_us;

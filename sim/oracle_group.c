@@ -120,7 +120,8 @@ void group_oracle_before(struct group_oracle *o, const struct scheduler *s)
         struct sequence_before before = describe(s, q);
         int spare = blocks_to_spare(s, q);
         before.waits = waits_for_prefix(s, q);
-        if (s->limits.prefix_cache && admission_cached_entries(s, q) != KV_BLOCK_TOKENS * group_cached_blocks(s, q, NULL))
+        if (s->limits.prefix_cache &&
+            admission_cached_entries(s, q) != KV_BLOCK_TOKENS * group_cached_blocks(s, q, NULL))
             o->has_wrong_match = true;
         o->mixes_tenants |= waits_for_other_tenant(q);
         before.starts = !before.waits && spare >= s->n_running && s->n_running < s->limits.max_seqs;

@@ -104,7 +104,8 @@ static bool fits(struct model *m, const struct sched_request *r)
 {
     int64_t rows = rows_of(m, r);
     if (rows > m->pass_rows && !m->takes_long) return false;
-    if (m->n_bin && (rows_taken(m, rows) > m->rows_left || sched_request_message_bytes(r) > m->bytes_left)) return false;
+    if (m->n_bin && (rows_taken(m, rows) > m->rows_left || sched_request_message_bytes(r) > m->bytes_left))
+        return false;
     if (r->runs_alone && (m->n_bin || m->node->account.requests.count)) return false;
     if (!sched_node_can_hold(m->node, r) || blocks_of(m, r) > m->blocks_left) return false;
     bool elsewhere = is_sooner_elsewhere(m, r, rows);
@@ -233,7 +234,8 @@ static struct sched_request *next_overdue(const struct model *m, const struct sc
     for (int i = 0; i < m->n_waiting; i++) {
         struct sched_request *r = m->waiting[i];
         if (!r || !r->overdue || !is_within(m, &r->need, rows)) continue;
-        bool is_behind = !after || r->due_us > after->due_us || (r->due_us == after->due_us && r->number > after->number);
+        bool is_behind =
+            !after || r->due_us > after->due_us || (r->due_us == after->due_us && r->number > after->number);
         bool is_first = !next || r->due_us < next->due_us || (r->due_us == next->due_us && r->number < next->number);
         if (is_behind && is_first) next = r;
     }
@@ -282,7 +284,8 @@ static void fill_overdue(struct model *m)
         overdue_rows += sched_request_rows(o);
     bool all = overdue_rows <= m->rows_left && m->set->overdue.count <= m->slots_left;
     int slots_end = all ? 0 : m->slots_left - overdue_slots(m, r);
-    for (; r && m->rows_left > (all ? 0 : rows_end) && m->slots_left > slots_end && !is_full(m); r = next_overdue(m, r)) {
+    for (; r && m->rows_left > (all ? 0 : rows_end) && m->slots_left > slots_end && !is_full(m);
+         r = next_overdue(m, r)) {
         follow(m, queue_of(m, r));
         struct sched_request *next = all ? r : instead_of(m, r);
         if (next != r || fits(m, r)) pick(m, next);
@@ -323,7 +326,8 @@ static struct sched_request *next_longest(const struct model *m, const struct qu
     for (int i = 0; i < m->n_waiting; i++) {
         struct sched_request *r = m->waiting[i];
         if (!r || r->tenant_queue != queue->queue || !is_within(m, &r->need, rows)) continue;
-        if (after && (r->need.rows > after->need.rows || (r->need.rows == after->need.rows && r->number <= after->number)))
+        if (after &&
+            (r->need.rows > after->need.rows || (r->need.rows == after->need.rows && r->number <= after->number)))
             continue;
         if (!next || r->need.rows > next->need.rows || (r->need.rows == next->need.rows && r->number < next->number))
             next = r;
@@ -390,7 +394,8 @@ static void read_set(struct model *m)
             while (i < m->n_queues && m->queues[i].queue != r->tenant_queue)
                 i++;
             if (i < m->n_queues) continue;
-            m->queues[m->n_queues++] = (struct queue_model){.queue = r->tenant_queue, .served = r->tenant_queue->served};
+            m->queues[m->n_queues++] =
+                (struct queue_model){.queue = r->tenant_queue, .served = r->tenant_queue->served};
         }
     }
 }
@@ -418,8 +423,10 @@ static const char *compare(const struct model *m, const struct bin_plan *plan)
     int64_t least = node_min_bin_rows(m->view, m->node);
     bool is_sent = m->n_bin && (m->has_overdue || m->rows >= least || !m->slots_left);
     int64_t waits = m->set->rows < least && !m->set->overdue.count ? m->set->rows : m->rows;
-    if (plan->elsewhere != m->waits_elsewhere) return "a request waits, or does not wait, for a node that has its prefix";
-    if (plan->n != (is_sent ? m->n_bin : 0)) return "a bin has another number of requests than the rules of admission say";
+    if (plan->elsewhere != m->waits_elsewhere)
+        return "a request waits, or does not wait, for a node that has its prefix";
+    if (plan->n != (is_sent ? m->n_bin : 0))
+        return "a bin has another number of requests than the rules of admission say";
     if (!plan->n) return plan->rows_missing == (least > waits ? least - waits : 1) ? NULL : "a bin lacks other rows";
     for (int i = 0; i < plan->n; i++)
         if (plan->requests[i] != m->bin[i]) return "a bin has other requests than the rules of admission say";

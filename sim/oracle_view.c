@@ -67,8 +67,8 @@ static void check_room(struct world *w, const struct sched_node *node)
     }
 }
 
-// Five bytes for a number: rows and draft, the prompt if penalties need it, two for each logit bias. 14 for a range: each
-// kept token may be one.
+// Five bytes for a number: rows and draft, the prompt if penalties need it, two for each logit bias. 14 for a range:
+// each kept token may be one.
 static int64_t message_bytes(const struct sched_request *r)
 {
     const struct request_spec *spec = r->spec;

@@ -205,7 +205,8 @@ static double budget_of(const struct pass_model *m, int host_rows)
 static bool measures_decodes(const struct pass_model *m, int decodes)
 {
     const struct pace *p = &m->s->pace;
-    return p->target_us != PACE_UNLIMITED && decodes && pace_is_stale(p->decode_us, p->decode_rows, p->mixed_passes, decodes);
+    return p->target_us != PACE_UNLIMITED && decodes &&
+           pace_is_stale(p->decode_us, p->decode_rows, p->mixed_passes, decodes);
 }
 
 static void begin_prompts(struct pass_model *m, int host_rows)
@@ -275,7 +276,8 @@ static int draft_rows(struct pass_model *m, struct pass_sequence *x, int rows, i
 static void host_row(struct pass_model *m)
 {
     if (m->host_rows > 0) m->host_rows--;
-    if (m->s->backend_samples && m->s->pace.us_per_work[1] > 0) spend(m, m->host_us_per_row / m->s->pace.us_per_work[1]);
+    if (m->s->backend_samples && m->s->pace.us_per_work[1] > 0)
+        spend(m, m->host_us_per_row / m->s->pace.us_per_work[1]);
 }
 
 static void add_rows(struct pass_model *m, struct pass_sequence *x, int rows, int drafts)

@@ -21,10 +21,10 @@ struct pass_part {
 
 struct pass_model {
     const struct scheduler *s;
-    struct pass_sequence *sequences;    // the running ones, then those in the queue
-    struct pass_sequence **running;     // in the order of their start
-    struct pass_sequence **queue;       // that have not been started
-    struct pass_part *parts;            // [n_parts] predicted
+    struct pass_sequence *sequences; // the running ones, then those in the queue
+    struct pass_sequence **running;  // in the order of their start
+    struct pass_sequence **queue;    // that have not been started
+    struct pass_part *parts;         // [n_parts] predicted
     int n_running, n_queue, n_parts, n_sequences;
     int sequences_capacity, running_capacity, queue_capacity, parts_capacity;
     int *refs; // [kv_blocks] of each block
@@ -33,8 +33,8 @@ struct pass_model {
     int logit_rows, host_rows; // left: beside one of each sequence, and for the host to read
     double budget, saved, host_us_per_row;
     bool host_is_paced; // pacing limits host_rows
-    bool is_first;   // no prompt has rows yet
-    bool is_unknown; // it depends on rounding, or on which blocks the cache evicts
+    bool is_first;      // no prompt has rows yet
+    bool is_unknown;    // it depends on rounding, or on which blocks the cache evicts
 };
 
 void pass_model_before(struct pass_model *m, const struct scheduler *s);

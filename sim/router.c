@@ -192,7 +192,8 @@ static void tick(struct world *w, const struct event *event)
     speeds_check(w, goes_on);
     HOLDS(!goes_on || core_next_deadline_us(router->core) <= w->now_us);
     if (++router->ticks % 5 == 0 && !w->scenario->load) oracles_check_tick(w);
-    tick_plan(router, core_next_deadline_us(router->core));
+    int64_t next_us = core_next_deadline_us(router->core); // at once, while a round goes on: a tick takes its time
+    tick_plan(router, goes_on ? w->now_us + w->scenario->options.loop_us / 16 : next_us);
 }
 
 static void tick_plan(struct sim_router *router, int64_t at_us)
