@@ -61,11 +61,14 @@ static void decode(struct ranks *ranks, struct forward *f, int step, float *logi
     memcpy(logits, ranks_forward(ranks, &f->batch).logits, 2 * VOCAB * sizeof *logits);
 }
 
-static void run(const char *dir, int size, const char *allreduce_dtype, float logits[STEPS + 1][2 * VOCAB])
+static void run(const char *dir, const char *backend, int size, const char *allreduce_dtype,
+                float logits[STEPS + 1][2 * VOCAB])
 {
     struct ranks ranks;
     struct forward *f = calloc(1, sizeof *f);
     struct model_options options = options_for(dir);
+    options.backend = backend;
+    options.dtype = strcmp(backend, "cuda") == 0 ? "bf16" : "f32";
     options.allreduce_dtype = allreduce_dtype;
     ranks_open(&ranks, &options, size);
     prefill(&ranks, f, logits[0]);
@@ -75,28 +78,43 @@ static void run(const char *dir, int size, const char *allreduce_dtype, float lo
     free(f);
 }
 
-// Results differ by rounding: sums over ranks have another order, partial sums are rounded at other places.
+struct difference {
+    double worst, rms, largest; // of two runs, and the largest logit
+};
+
+static struct difference compare(float a[STEPS + 1][2 * VOCAB], float b[STEPS + 1][2 * VOCAB])
+{
+    struct difference d = {0};
+    for (int s = 0; s <= STEPS; s++)
+        for (int i = 0; i < 2 * VOCAB; i++) {
+            const double error = fabs((double)a[s][i] - (double)b[s][i]);
+            d.largest = fmax(d.largest, fabs((double)a[s][i]));
+            d.worst = fmax(d.worst, error);
+            d.rms += error * error / ((STEPS + 1) * 2 * VOCAB);
+        }
+    d.rms = sqrt(d.rms);
+    return d;
+}
+
+// Sums in f32 have another order on several GPUs, no more. Sums in bf16 round once more where bf16 rounds activations
+// anyway: they add to the error against f32, but less than it was.
 START_TEST(several_gpus_compute_what_one_does)
 {
-    static const char *const dtypes[] = {"f32", "bf16"};
-    static float one[STEPS + 1][2 * VOCAB], several[STEPS + 1][2 * VOCAB];
+    static float exact[STEPS + 1][2 * VOCAB], one[STEPS + 1][2 * VOCAB], several[STEPS + 1][2 * VOCAB];
     char *dir = model_dir();
-    run(dir, 1, "auto", one);
-    for (int d = 0; d < 2; d++) {
+    run(dir, "reference", 1, "auto", exact);
+    run(dir, "cuda", 1, "auto", one);
+    for (int bf16 = 0; bf16 < 2; bf16++) {
         int graphs = emulator_graph_launches();
-        run(dir, _i, dtypes[d], several);
+        run(dir, "cuda", _i, bf16 ? "bf16" : "f32", several);
         ck_assert_int_gt(emulator_graph_launches(), graphs); // NCCL's calls are captured with the pass
-        double largest = 0, worst = 0, squares = 0;
-        for (int s = 0; s <= STEPS; s++)
-            for (int i = 0; i < 2 * VOCAB; i++) {
-                const double error = fabs((double)one[s][i] - (double)several[s][i]);
-                largest = fmax(largest, fabs((double)one[s][i]));
-                worst = fmax(worst, error);
-                squares += error * error;
-            }
-        printf("%d GPUs, sums in %s: worst difference %.3g, rms %.3g of logits up to %.3g\n", _i, dtypes[d], worst,
-               sqrt(squares / ((STEPS + 1) * 2 * VOCAB)), largest);
-        ck_assert_double_lt(worst, 0.02 * largest);
+        const struct difference of_one = compare(exact, one), of_all = compare(exact, several);
+        const struct difference between = compare(one, several);
+        printf(
+            "%d GPUs, sums in %s: errors %.3g rms, %.3g worst, %.3g and %.3g on one GPU, differences %.3g and %.3g\n",
+            _i, bf16 ? "bf16" : "f32", of_all.rms, of_all.worst, of_one.rms, of_one.worst, between.rms, between.worst);
+        if (!bf16) ck_assert_double_lt(between.worst, 0.02 * between.largest);
+        ck_assert_double_lt(of_all.rms, 1.25 * of_one.rms);
     }
     tiny_model_remove(dir);
 }
