@@ -39,7 +39,7 @@ def ask(prompt):
 
 questions = ("first", "second", "second again")
 rows = {name: [] for name in questions}
-ask(tokens(document_tokens))
+ask(tokens(document_tokens + question_tokens))
 for _ in range(documents):
     document, first, second = tokens(document_tokens), tokens(question_tokens), tokens(question_tokens)
     for name, question in zip(questions, (first, second, second)):
