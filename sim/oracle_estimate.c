@@ -9,12 +9,11 @@
 
 enum { NODES_MAX = 64 }; // of more, the router looks at a sample
 
-// A request in front of a pool. `kept`: its tokens are assumed to be so many; 0: they are what they are.
+// A request in front of a pool.
 struct question {
     const struct core *c;
     const struct sched_request *r;
     enum node_role role;
-    int kept;
     const struct cost_model *cheapest; // of the nodes with known costs; NULL: none
 };
 
@@ -59,12 +58,11 @@ static bool knows(const struct core *c, const struct sched_node *node, int64_t r
 
 static int rows_on(const struct question *q, const struct sched_node *node)
 {
-    return q->kept ? q->kept : sched_request_rows_on(q->r, node);
+    return sched_request_rows_on(q->r, node);
 }
 
 static bool is_known(const struct question *q, const struct sched_node *node)
 {
-    if (q->kept) return knows(q->c, node, q->kept);
     return knows(q->c, node, sched_request_rows(q->r)) || (node->prefixes && knows(q->c, node, rows_on(q, node)));
 }
 
@@ -121,11 +119,12 @@ static double busy_time(const struct question *q, const struct sched_node *node,
 
 static double own_time(const struct question *q, const struct sched_node *node, const struct cost_model *m)
 {
-    int rows = rows_on(q, node), cached = q->kept ? 0 : sched_request_rows(q->r) - rows;
+    int rows = rows_on(q, node), cached = sched_request_rows(q->r) - rows;
     double us = work_time(node, m, rows, pairs_of(rows, cached));
     if (q->role == NODE_WORKER) return us;
     double waiting = (double)q->c->waiting[q->role].rows * q->c->view.computed_share[q->role];
-    return us + look_ahead_time(q, node, m, waiting + (double)node->account.bin_tokens);
+    us += look_ahead_time(q, node, m, waiting + (double)node->account.bin_tokens);
+    return us + q->r->frozen.further_scores * q->r->spec->prefill.look_ahead * step_time(q, m);
 }
 
 // --- a request in front of a pool
@@ -136,10 +135,10 @@ static double own_time(const struct question *q, const struct sched_node *node, 
         for (const struct sched_node *node = (q)->c->nodes[(q)->role].nodes[each_]; node && !node->draining;           \
              node = NULL)
 
-static struct question ask(const struct core *c, enum node_role role, const struct sched_request *r, int kept)
+static struct question ask(const struct core *c, enum node_role role, const struct sched_request *r)
 {
-    struct question q = {.c = c, .r = r, .role = role, .kept = kept};
-    double least = INFINITY, rows = kept ? kept : sched_request_rows(r);
+    struct question q = {.c = c, .r = r, .role = role};
+    double least = INFINITY, rows = sched_request_rows(r);
     EACH_NODE(&q, node)
     {
         double us = pass_time(&node->cost, ceil(rows / node->limits.token_budget), rows, pairs_of(rows, 0));
@@ -255,33 +254,46 @@ static const struct sched_request *keep(struct kept *kept, const struct sched_re
     return &kept->r;
 }
 
-// The budget of chunks or spans, the tail and the pinned ranges.
-static int expected_tokens(const struct core *c, const struct request_spec *spec)
+// The budget of chunks or spans, the tail and the pinned ranges, and in a conversation the rows of earlier turns and of
+// answers.
+static int expected_tokens(const struct core *c, const struct sched_request *r)
 {
+    const struct request_spec *spec = r->spec;
     const struct prefill *p = &spec->prefill;
     double rate = p->quality > 0 ? rate_mean_get(&c->view.quality_rate, c->view.now_us) : p->keep_rate;
-    int chunk = prefill_chunk_tokens(p) > 0 ? prefill_chunk_tokens(p) : 1, n = spec->n_tokens;
+    int chunk = prefill_chunk_tokens(p) > 0 ? prefill_chunk_tokens(p) : 1;
+    int n = r->frozen.selected_of > 0 ? r->frozen.selected_of : spec->n_tokens;
     int64_t sum = (int64_t)prefill_keep_budget((n + chunk - 1) / chunk, rate) * chunk;
     for (int k = 0; k < spec->n_pinned && !p->paper_exact; k++)
-        sum += 1 + spec->pinned[k].last - spec->pinned[k].first;
-    if (!p->paper_exact) sum += prefill_tail_tokens(c->view.options.tail_tokens, n);
-    return sum < n ? (int)sum : n;
+        if (spec->pinned[k].first >= r->frozen.end) sum += 1 + spec->pinned[k].last - spec->pinned[k].first;
+    if (!p->paper_exact) sum += prefill_tail_tokens(c->view.options.tail_tokens, spec->n_tokens);
+    if (sum > n) sum = n;
+    sum += r->frozen.rows + r->frozen.answers;
+    return sum < spec->n_tokens ? (int)sum : spec->n_tokens;
+}
+
+// The request as if it were scored. Caches may hold the rows of earlier turns.
+static const struct sched_request *keep_expected(struct kept *kept, const struct core *c, const struct sched_request *r)
+{
+    keep(kept, r, expected_tokens(c, r));
+    kept->r.prefix = r->frozen.prefix;
+    kept->r.n_prefix = r->frozen.n_prefix;
+    return &kept->r;
 }
 
 static struct answer answer_whole(const struct core *c, const struct sched_request *r, int64_t now_us)
 {
     struct kept kept;
     int tokens = r->usage->kept_tokens ? r->usage->kept_tokens : r->spec->n_tokens;
-    const struct question q = ask(c, NODE_WORKER, keep(&kept, r, tokens), 0);
+    const struct question q = ask(c, NODE_WORKER, keep(&kept, r, tokens));
     return answer_of(&q, 0, now_us);
 }
 
 static struct answer answer_pruned(const struct core *c, const struct sched_request *r, int64_t now_us)
 {
     struct kept kept;
-    int tokens = expected_tokens(c, r->spec);
-    const struct question to_score = ask(c, NODE_SPECULATOR, r, 0),
-                          to_prefill = ask(c, NODE_WORKER, keep(&kept, r, tokens), tokens);
+    const struct question to_score = ask(c, NODE_SPECULATOR, r),
+                          to_prefill = ask(c, NODE_WORKER, keep_expected(&kept, c, r));
     struct answer prefill = answer_of(&to_prefill, 0, now_us), score = answer_of(&to_score, prefill.own_us, now_us);
     if (!isfinite(score.own_us) || score.wait_us > (double)c->view.options.score_timeout_us) return unknown;
     double scored_us = score.wait_us + score.own_us;
@@ -319,18 +331,17 @@ static void check_pays(struct world *w, const struct core *c, const struct sched
     bool pays = isfinite(whole_us) && isfinite(pruned_us) && pruned_us <= whole_us;
     if (isfinite(whole_us) && is_near(pruned_us, whole_us)) return;
     if (!sched_pool_can_hold(&c->view, NODE_WORKER, keep(&kept, r, r->spec->n_tokens))) pays = true;
-    if (!ask(c, NODE_SPECULATOR, r, 0).cheapest) pays = is_scored_alone(c);
+    if (!ask(c, NODE_SPECULATOR, r).cheapest) pays = is_scored_alone(c);
     HOLDS(estimate_speculation_pays(&c->view, r, w->now_us) == pays);
 }
 
 static void check_due(struct world *w, const struct core *c, enum node_role role, const struct sched_request *r)
 {
     struct kept kept;
-    const struct question q = ask(c, role, r, 0);
+    const struct question q = ask(c, role, r);
     double us = least_time(&q);
     if (role == NODE_SPECULATOR && !r->spec->score_only) {
-        int tokens = expected_tokens(c, r->spec);
-        const struct question to_prefill = ask(c, NODE_WORKER, keep(&kept, r, tokens), tokens);
+        const struct question to_prefill = ask(c, NODE_WORKER, keep_expected(&kept, c, r));
         us += least_time(&to_prefill);
     }
     int64_t apart = estimate_due_us(&c->view, role, r, w->now_us) - due_at(&q, us, w->now_us);

@@ -12,7 +12,7 @@
 
 #define ROUNDING 1e-9 // relative, of sums of work
 
-enum { ANY = INT_MAX / 2 };
+enum { ANY = INT_MAX / 2, COPIES_COMPARED = 24 };
 
 // --- sequences
 
@@ -265,7 +265,7 @@ static int draft_blocks(struct pass_model *m, struct pass_sequence *x, int rows)
 
 static int draft_rows(struct pass_model *m, struct pass_sequence *x, int rows, int most)
 {
-    int room = least(rows_left(m) - rows - m->decodes_to_come, m->logit_rows), wanted = least(x->q->n_draft, most);
+    int room = least(rows_left(m) - rows - m->decodes_to_come, m->logit_rows), wanted = least(x->draft, most);
     bool is_limited = m->host_is_paced && host_samples(m, x, 0);
     if (!wanted || room <= 0 || rows < pending(x) || is_limited || rates_prompt(x)) return 0;
     int n = least(wanted, room - rows_wanted(m, x, room));
@@ -338,12 +338,44 @@ static void add_decode(struct pass_model *m, struct pass_sequence *x, int drafts
     add_rows(m, x, 1, draft_rows(m, x, 1, drafts_max));
 }
 
+static int common_past(const int32_t *tokens, int a, int b)
+{
+    int n = 0;
+    while (n < COPY_MATCH_MAX && n < a && tokens[a - n - 1] == tokens[b - n - 1])
+        n++;
+    return n;
+}
+
+// The tokens behind the latest place with the longest past in common with the end of the sequence, as many as that.
+static void copy_draft(struct pass_model *m, struct pass_sequence *x)
+{
+    const struct sequence *q = x->q;
+    const int32_t *tokens = q->tokens;
+    const struct model_config *config = m->s->config;
+    int place = 0, longest = 0, n = q->n_tokens, left = q->n_kept + q->sampling.max_tokens - n - 1, alike = 0;
+    for (int at = n - 1; at >= COPY_MATCH_MIN; at--) {
+        int past = common_past(tokens, at, n);
+        alike += past >= COPY_MATCH_MIN;
+        if (past >= COPY_MATCH_MIN && past > longest) longest = past, place = at;
+    }
+    if (alike > COPIES_COMPARED) m->is_unknown = true; // the group compares the latest ones
+    if (!place || left <= 0) return;
+    int most = least(least(longest, COPY_DRAFT_MAX), left);
+    for (x->draft = 0; x->draft < most; x->draft++) // behind its last token the sequence repeats itself
+        if (sampler_stops(&q->sampling, config->eos_id, config->n_eos, tokens[place + x->draft % (n - place)])) break;
+}
+
 static int drafts_max_of(struct pass_model *m)
 {
     struct draft_pace copy = m->s->draft_pace;
+    bool instead = draft_pace_prefers_copies(&copy);
     int longest = 0;
-    for (int i = 0; i < m->n_running; i++)
-        if (is_decode(m->running[i]) && m->running[i]->q->n_draft > longest) longest = m->running[i]->q->n_draft;
+    for (int i = 0; i < m->n_running; i++) {
+        struct pass_sequence *x = m->running[i];
+        if (!is_decode(x)) continue;
+        if (x->q->copies && (!x->draft || (instead && !x->q->is_copied))) copy_draft(m, x);
+        if (x->draft > longest) longest = x->draft;
+    }
     if (measures_decodes(m, m->decodes_to_come) && rows_wanted(m, NULL, 1)) return 0;
     return m->s->limits.pace_us == PACE_UNLIMITED ? longest : draft_pace_rows(&copy, m->decodes_to_come, longest);
 }
@@ -474,8 +506,8 @@ static void add_prompts(struct pass_model *m)
 static void add_sequence(struct pass_model *m, const struct sequence *q)
 {
     MEM_GROW(m->sequences, m->n_sequences, m->sequences_capacity);
-    m->sequences[m->n_sequences++] =
-        (struct pass_sequence){.q = q, .cached = q->n_cached, .blocks = q->n_blocks, .is_chunked = q->is_chunked};
+    m->sequences[m->n_sequences++] = (struct pass_sequence){
+        .q = q, .cached = q->n_cached, .blocks = q->n_blocks, .is_chunked = q->is_chunked, .draft = q->n_draft};
 }
 
 static void read_blocks(struct pass_model *m)

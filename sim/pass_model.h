@@ -10,6 +10,7 @@ struct pass_sequence {
     const struct sequence *q; // of the group, until the pass has run
     int cached, blocks;       // entries and blocks that it has
     int rows;                 // in the pass, with those of its draft
+    int draft;                // tokens of its draft
     bool is_chunked;
 };
 
