@@ -9,6 +9,7 @@
 #include "sim/calibrations.h"
 #include "sim/client_state.h"
 #include "sim/expect_score.h"
+#include "sim/oracle_estimate.h"
 #include "sim/router.h"
 
 // --- intake
@@ -36,6 +37,7 @@ static void check_estimate(struct client *client)
     if (!estimate_first_token(&c->view, &r->sched, r->skip == SKIP_NONE, client->w->now_us, &estimate)) return;
     if (!isfinite(estimate.wait_us) || !isfinite(estimate.own_us) || estimate.wait_us < 0 || estimate.own_us <= 0)
         client_fail(client, "the time until its first token is estimated as infinite or negative");
+    oracle_estimate(client->w, c, &r->sched);
 }
 
 // Whether an attached worker group has a context for the request.

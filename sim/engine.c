@@ -22,7 +22,9 @@ struct entry {
 struct model {
     struct model_config config;
     int kv_blocks, max_logit_rows;
-    int64_t sample_us; // of a row on the host
+    int64_t sample_us;   // of a row on the host, on average
+    int64_t sampling_us; // of the rows of the last pass
+    int samplings;       // passes with such rows
     bool samples;
 };
 
@@ -104,6 +106,11 @@ void sim_engine_fail_next(struct engine *e)
 bool sim_engine_is_measured(const struct engine *e)
 {
     return e->measured;
+}
+
+int64_t sim_engine_sampling_us(const struct engine *e)
+{
+    return e->model.sampling_us;
 }
 
 const char *sim_engine_fault(const struct engine *e)
@@ -237,6 +244,7 @@ static void spend_time(struct engine *e, const struct ragged_batch *batch)
 enum status engine_forward(struct engine *e, const struct ragged_batch *batch, struct forward_result *result)
 {
     *result = (struct forward_result){0};
+    e->model.sampling_us = 0;
     spend_time(e, batch);
     if (e->fail_next) return status_fail(STATUS_INTERNAL, "the simulated device failed");
     for (int seq = 0; seq < batch->n_seqs; seq++)
@@ -279,7 +287,8 @@ void model_run_on_host(struct model *m, void (*fn)(void *arg, int item, int thre
 {
     for (int item = 0; item < n_items; item++)
         fn(arg, item, 0);
-    sim_clock_set(clock_now_us() + n_items * m->sample_us);
+    m->sampling_us = n_items * m->sample_us * (2 + m->samplings++ % 5) / 4; // it varies, and comes back
+    sim_clock_set(clock_now_us() + m->sampling_us);
 }
 
 bool model_samples(const struct model *m)

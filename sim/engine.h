@@ -21,4 +21,5 @@ double sim_engine_pass_us(const struct engine *e, double rows, double pairs); //
 bool sim_engine_is_measured(const struct engine *e); // its passes take the times that a router measured instead
 
 // NULL, or what the last batch did wrong: entries of another sequence, a block twice, ...
+int64_t sim_engine_sampling_us(const struct engine *e); // of the last pass, on the host
 const char *sim_engine_fault(const struct engine *e);

@@ -77,12 +77,12 @@
 
 // head: id of a shared prefix of head_tokens tokens, 0: none. tail: id of tokens that are shared from tail_from on,
 // behind different beginnings. turn: a conversation whose turns have so many tokens, of which the last `answer` are the
-// answer. same_as: id of the request whose own tokens it has; 0: none. mode: enum prefill_mode.
-// keep, quality, temperature: in thousandths; with a quality and without a keep rate, all tokens are kept where nothing
-// is calibrated. reading: 1 wants log-probabilities, 2 has penalties, 3 wants log-probabilities of
-// the prompt. stop_after: a stop string ends the answer then. retries: how often the client tries again after
-// UNAVAILABLE, EXHAUSTED or a lost router. read_us: the client reads a token in this time; with more than unread_max
-// tokens unread the front abandons its call.
+// answer; without one the first turn is a beginning that others share. same_as: id of the request whose own tokens it
+// has; 0: none. mode: enum prefill_mode. keep, quality, temperature: in thousandths; with a quality and without a keep
+// rate, all tokens are kept where nothing is calibrated. reading: 1 wants log-probabilities, 2 has penalties, 3 wants
+// log-probabilities of the prompt. stop_after: a stop string ends the answer then. retries: how often the client tries
+// again after UNAVAILABLE, EXHAUSTED or a lost router. read_us: the client reads a token in this time; with more than
+// unread_max tokens unread the front abandons its call.
 #define SCENARIO_REQUEST(FIELD)                                                                                        \
     FIELD(tokens)                                                                                                      \
     FIELD(head)                                                                                                        \

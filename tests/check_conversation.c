@@ -341,6 +341,75 @@ START_TEST(pinned_ranges_of_turns_count_in_the_queue)
 }
 END_TEST
 
+// --- a beginning that other prompts share
+
+enum { DOCUMENT = 60 };
+
+// A question about a document of DOCUMENT tokens. Each has other tokens.
+static struct client *question_about(int number, int n_tokens)
+{
+    struct client *client = fixture_request(&f, DOCUMENT + n_tokens, 4);
+    struct request_spec *spec = &client->r->spec;
+    for (int i = 0; i < spec->n_tokens; i++)
+        spec->tokens[i] = i < DOCUMENT ? 3 + i : 500 + 50 * number + i - DOCUMENT;
+    spec->prefill.mode = PREFILL_ON;
+    spec->prefill.shared_tokens = DOCUMENT;
+    spec->n_turns = 1;
+    spec->turns = mem_alloc(sizeof *spec->turns);
+    *spec->turns = (struct prompt_turn){.end = DOCUMENT, .answer_end = DOCUMENT};
+    return client;
+}
+
+static void score_about(struct client *client, int n_tokens, int budget, const struct token_range *kept, int n_kept)
+{
+    ck_assert(fake_node_has(s, client));
+    ck_assert_int_eq(request_score_prompt(client->r).n_tokens, n_tokens);
+    ck_assert_int_eq(request_budget_tokens(client->r), budget);
+    fake_node_forget(s, client->number);
+    core_scored(f.c, s->node,
+                &(struct score_result){.request = client->number, .kept = (struct token_range *)kept, .n_kept = n_kept},
+                f.now_us);
+    fixture_advance(&f, 0);
+}
+
+static const struct token_range of_document[] = {{10, 19}, {50, 59}}, of_question[] = {{10, 19}, {30, 34}, {50, 64}};
+
+static void check_about(struct client *client)
+{
+    static const struct token_range rows[] = {{10, 19}, {50, 59}, {30, 34}, {60, 64}};
+    finish(client);
+    ck_assert_int_eq(client->n_kept, 4);
+    ck_assert_mem_eq(client->kept, rows, sizeof rows);
+    ck_assert_int_eq(client->usage.frozen_tokens, 20);
+    ck_assert_int_eq(client->usage.recalled_tokens, 5);
+}
+
+// A third of the document's budget is spent on what the question recalls.
+START_TEST(each_question_has_the_rows_of_the_document)
+{
+    struct client *first = question_about(0, 5), *second = question_about(1, 5);
+    submit(first);
+    score_about(first, DOCUMENT, DOCUMENT - DOCUMENT / 3, of_document, 2);
+    score_about(first, DOCUMENT + 5, 5 + DOCUMENT / 3, of_question, 3);
+    check_about(first);
+    submit(second);
+    score_about(second, DOCUMENT + 5, 5 + DOCUMENT / 3, of_question, 3);
+    check_about(second);
+}
+END_TEST
+
+// Under a quality, and by chunks, the rate is that of the prompt alone.
+START_TEST(a_budget_that_is_not_divided_is_that_of_the_prompt)
+{
+    struct client *client = question_about(0, 5);
+    client->r->spec.prefill.chunk_tokens = 4;
+    submit(client);
+    score_about(client, DOCUMENT, 0, of_document, 2);
+    score_about(client, DOCUMENT + 5, 0, of_question, 3);
+    check_about(client);
+}
+END_TEST
+
 // --- what a turn is expected to cost
 
 enum { PASS_US = 1000, ROW_US = 10 };
@@ -450,6 +519,8 @@ int main(void)
     tcase_add_test(core, the_whole_prompt_is_kept_without_a_speculator);
     tcase_add_test(core, pinned_ranges_of_turns_count_in_the_queue);
     tcase_add_test(core, selections_behind_another_speculators_rows_are_not_held);
+    tcase_add_test(core, each_question_has_the_rows_of_the_document);
+    tcase_add_test(core, a_budget_that_is_not_divided_is_that_of_the_prompt);
     suite_add_tcase(suite, core);
     TCase *costs = tcase_create("costs");
     tcase_add_checked_fixture(costs, setup_costs, teardown);

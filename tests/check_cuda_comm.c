@@ -5,7 +5,6 @@
 // and a hung rank is named. Ranks are threads. A machine rarely has several GPUs, so this runs in emulation only.
 #include <check.h>
 #include <math.h>
-#include <nccl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -61,11 +60,14 @@ static void decode(struct ranks *ranks, struct forward *f, int step, float *logi
     memcpy(logits, ranks_forward(ranks, &f->batch).logits, 2 * VOCAB * sizeof *logits);
 }
 
-static void run(const char *dir, int size, const char *allreduce_dtype, float logits[STEPS + 1][2 * VOCAB])
+static void run(const char *dir, const char *backend, int size, const char *allreduce_dtype,
+                float logits[STEPS + 1][2 * VOCAB])
 {
     struct ranks ranks;
     struct forward *f = calloc(1, sizeof *f);
     struct model_options options = options_for(dir);
+    options.backend = backend;
+    options.dtype = strcmp(backend, "cuda") == 0 ? "bf16" : "f32";
     options.allreduce_dtype = allreduce_dtype;
     ranks_open(&ranks, &options, size);
     prefill(&ranks, f, logits[0]);
@@ -75,28 +77,43 @@ static void run(const char *dir, int size, const char *allreduce_dtype, float lo
     free(f);
 }
 
-// Results differ by rounding: sums over ranks have another order, partial sums are rounded at other places.
+struct difference {
+    double worst, rms, largest; // of two runs, and the largest logit
+};
+
+static struct difference compare(float a[STEPS + 1][2 * VOCAB], float b[STEPS + 1][2 * VOCAB])
+{
+    struct difference d = {0};
+    for (int s = 0; s <= STEPS; s++)
+        for (int i = 0; i < 2 * VOCAB; i++) {
+            const double error = fabs((double)a[s][i] - (double)b[s][i]);
+            d.largest = fmax(d.largest, fabs((double)a[s][i]));
+            d.worst = fmax(d.worst, error);
+            d.rms += error * error / ((STEPS + 1) * 2 * VOCAB);
+        }
+    d.rms = sqrt(d.rms);
+    return d;
+}
+
+// Sums in f32 have another order on several GPUs, no more. Sums in bf16 round once more where bf16 rounds activations
+// anyway: they add to the error against f32, but less than it was.
 START_TEST(several_gpus_compute_what_one_does)
 {
-    static const char *const dtypes[] = {"f32", "bf16"};
-    static float one[STEPS + 1][2 * VOCAB], several[STEPS + 1][2 * VOCAB];
+    static float exact[STEPS + 1][2 * VOCAB], one[STEPS + 1][2 * VOCAB], several[STEPS + 1][2 * VOCAB];
     char *dir = model_dir();
-    run(dir, 1, "auto", one);
-    for (int d = 0; d < 2; d++) {
+    run(dir, "reference", 1, "auto", exact);
+    run(dir, "cuda", 1, "auto", one);
+    for (int bf16 = 0; bf16 < 2; bf16++) {
         int graphs = emulator_graph_launches();
-        run(dir, _i, dtypes[d], several);
+        run(dir, "cuda", _i, bf16 ? "bf16" : "f32", several);
         ck_assert_int_gt(emulator_graph_launches(), graphs); // NCCL's calls are captured with the pass
-        double largest = 0, worst = 0, squares = 0;
-        for (int s = 0; s <= STEPS; s++)
-            for (int i = 0; i < 2 * VOCAB; i++) {
-                const double error = fabs((double)one[s][i] - (double)several[s][i]);
-                largest = fmax(largest, fabs((double)one[s][i]));
-                worst = fmax(worst, error);
-                squares += error * error;
-            }
-        printf("%d GPUs, sums in %s: worst difference %.3g, rms %.3g of logits up to %.3g\n", _i, dtypes[d], worst,
-               sqrt(squares / ((STEPS + 1) * 2 * VOCAB)), largest);
-        ck_assert_double_lt(worst, 0.02 * largest);
+        const struct difference of_one = compare(exact, one), of_all = compare(exact, several);
+        const struct difference between = compare(one, several);
+        printf(
+            "%d GPUs, sums in %s: errors %.3g rms, %.3g worst, %.3g and %.3g on one GPU, differences %.3g and %.3g\n",
+            _i, bf16 ? "bf16" : "f32", of_all.rms, of_all.worst, of_one.rms, of_one.worst, between.rms, between.worst);
+        if (!bf16) ck_assert_double_lt(between.worst, 0.02 * between.largest);
+        ck_assert_double_lt(of_all.rms, 1.25 * of_one.rms);
     }
     tiny_model_remove(dir);
 }
@@ -104,7 +121,7 @@ END_TEST
 
 // ---- windows --------------------------------------------------------------------------------------------------------
 
-enum { LAYERS = 2, OLD_NCCL = 21800 };
+enum { LAYERS = 2 };
 
 // A prefill pass on 4 ranks. Returns how many sums were made in windows, and in *in_memory_p in other memory.
 static int prefill_sums(const struct model_options *options, int windows, float *logits, int *in_memory_p)
@@ -126,7 +143,12 @@ static int prefill_sums(const struct model_options *options, int windows, float 
 
 START_TEST(partial_sums_lie_in_windows_where_nccl_has_them)
 {
-    static float logits[3][2 * VOCAB];
+    // 2.28 to 2.30.6: see comm_memory.c.
+    static const struct {
+        int version;
+        bool windows;
+    } versions[] = {{21800, false}, {22605, false}, {22703, true}, {22809, false}, {23006, false}, {23007, true}};
+    static float logits[2][2 * VOCAB];
     char *dir = model_dir();
     struct model_options options = options_for(dir);
     const int sums = 4 * 2 * LAYERS;
@@ -136,13 +158,16 @@ START_TEST(partial_sums_lie_in_windows_where_nccl_has_them)
     emulator_set_nccl_windows(EMULATED_WINDOWS_NONE);
     ck_assert_int_eq(prefill_sums(&options, 0, logits[1], &in_memory), 0);
     ck_assert_int_eq(in_memory, sums);
-    emulator_set_nccl_windows(EMULATED_WINDOWS);
-    emulator_set_nccl_version(OLD_NCCL);
-    ck_assert_int_eq(prefill_sums(&options, 0, logits[2], &in_memory), 0);
-    ck_assert_int_eq(in_memory, sums);
-    emulator_set_nccl_version(NCCL_VERSION_CODE);
     ck_assert_mem_eq(logits[1], logits[0], sizeof logits[0]);
-    ck_assert_mem_eq(logits[2], logits[0], sizeof logits[0]);
+    emulator_set_nccl_windows(EMULATED_WINDOWS);
+    for (size_t i = 0; i < sizeof versions / sizeof versions[0]; i++) {
+        const bool windows = versions[i].windows;
+        emulator_set_nccl_version(versions[i].version);
+        ck_assert_int_eq(prefill_sums(&options, windows ? 4 : 0, logits[1], &in_memory), windows ? sums : 0);
+        ck_assert_int_eq(in_memory, windows ? 0 : sums);
+        ck_assert_mem_eq(logits[1], logits[0], sizeof logits[0]);
+    }
+    emulator_set_nccl_version(EMULATED_NCCL);
     options.allreduce_dtype = "f32";
     ck_assert_int_eq(prefill_sums(&options, 0, logits[1], &in_memory), 0);
     ck_assert_int_eq(in_memory, 0);

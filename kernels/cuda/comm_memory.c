@@ -4,6 +4,10 @@
 // them: in 2.27 those of one node, later those of GPUs that reach each other by peer access. Elsewhere a registered
 // window is ordinary memory.
 //
+// The library launches kernels for windows as dependent.h does. From 2.28 to 2.30.6 they do not wait for the kernel
+// before them (mended by NCCL's commit 2948185d): a sum would read what the gemm before has not written yet, since our
+// kernels let the next one start early. With these versions there are no windows.
+//
 // The functions are weak, so that the module can be loaded with older versions of the library.
 #include "kernels/cuda/comm_memory.h"
 
@@ -19,7 +23,8 @@
 static bool has_windows(void)
 {
     int version;
-    return ncclGetVersion(&version) == ncclSuccess && version >= NCCL_VERSION(2, 27, 0);
+    if (ncclGetVersion(&version) != ncclSuccess || version < NCCL_VERSION(2, 27, 0)) return false;
+    return version < NCCL_VERSION(2, 28, 0) || version >= NCCL_VERSION(2, 30, 7);
 }
 
 cudaError_t comm_memory_allocate(void **memory_p, size_t bytes)

@@ -60,8 +60,8 @@ struct cuda {
     cudaEvent_t staged; // the last copy is done
 
     // Micro-batches, see overlap.c.
-    cudaStream_t reduce_stream; // all-reduces the residual of a micro-batch
-    cudaEvent_t reduce_ready;   // the steps that compute that residual are done
+    cudaStream_t reduce_stream; // all-reduces the sums of a micro-batch
+    cudaEvent_t reduce_ready;   // the steps that compute the addends are done
     cudaEvent_t reduced[2];     // the last all-reduce of each micro-batch is done
     int micro_batch;            // the one that steps are issued for: 0, 1 or ALL_ROWS
 

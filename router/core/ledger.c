@@ -269,7 +269,8 @@ static uint64_t busy_us_of(const struct core_node *node, const struct pass_cost 
 {
     int64_t before_us = (int64_t)(node->measures->counts.pass_us - node->at_attach.pass_us);
     int64_t left_us = now_us - node->attached_us - before_us;
-    return (uint64_t)(pass->us < left_us ? pass->us : left_us > 0 ? left_us : 0);
+    if (left_us < 0) left_us = 0;
+    return (uint64_t)(pass->us < left_us ? pass->us : left_us);
 }
 
 void ledger_node_gone(struct ledger *ledger, const struct core_node *node, int64_t now_us)

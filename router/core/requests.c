@@ -208,8 +208,11 @@ static void set_frozen(struct core *c, struct request *r)
                                    .further_scores = r->spec.n_turns - conversation->turn};
     for (int t = conversation->turn; t < r->spec.n_turns; t++)
         frozen->answers += r->spec.turns[t].answer_end - r->spec.turns[t].end;
-    int without_row = r->spec.n_tokens - frozen->rows - frozen->answers;
-    frozen->selected_of = request_pins_rows(r) ? r->spec.n_tokens - frozen->end - frozen->answers : without_row;
+    frozen->selected_of = r->spec.n_tokens - frozen->answers - frozen->rows;
+    if (request_pins_rows(r)) { // the next budget, and those of the turns behind it
+        const struct score_prompt prompt = request_score_prompt(r);
+        frozen->selected_of = request_budget_tokens(r) + r->spec.n_tokens - prompt.n_tokens - frozen->answers;
+    }
     frozen->n_prefix = prefix_chain_make(&c->view.options.hash_key, r->spec.prefix_salt, r->spec.tokens,
                                          conversation->rows, conversation->n_rows, &frozen->prefix);
 }

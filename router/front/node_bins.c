@@ -53,7 +53,7 @@ static void score_item_fill(int tail_tokens, const struct request *r, Forepack__
     if (r->trace) m->trace = r->trace->trace_text;
     m->tail_tokens = (uint32_t)prefill_tail_tokens(tail_tokens, prompt.n_tokens);
     m->pinned = pinned_messages(r, &prompt, &m->n_pinned);
-    if (request_pins_rows(r)) m->budget_tokens = (uint32_t)(prompt.n_tokens - prompt.fresh);
+    m->budget_tokens = (uint32_t)request_budget_tokens(r);
     m->hold = prompt.n_tokens == r->spec.n_tokens && request_is_drafted(r);
 }
 

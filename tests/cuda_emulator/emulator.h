@@ -45,8 +45,10 @@ enum { EMULATED_GEMM_US = 50000 };
 int emulator_gemm_multiprocessors(void);
 int emulator_nccl_blocks(void);
 
-// NCCL's version, as 10000 * major + 100 * minor + patch; initially that of its header. Older ones than 2.27 have no
-// windows, and end the program when asked for one.
+// NCCL's version, as 10000 * major + 100 * minor + patch; initially EMULATED_NCCL. Older ones than 2.27 have no
+// windows, and sums in windows of 2.28 to 2.30.6 do not wait for the kernel before them: these end the program when
+// asked for one.
+enum { EMULATED_NCCL = 23007 };
 void emulator_set_nccl_version(int version);
 // From now on communicators have no windows, as where GPUs do not reach each other; or registering one fails.
 enum { EMULATED_WINDOWS, EMULATED_WINDOWS_NONE, EMULATED_WINDOWS_FAIL };

@@ -151,7 +151,7 @@ struct allocation {
     ncclComm_t window_of;
 };
 std::map<char *, struct allocation> allocations;
-int nccl_version = NCCL_VERSION_CODE, windows_kind, sums_in_windows, sums_in_memory;
+int nccl_version = EMULATED_NCCL, windows_kind, sums_in_windows, sums_in_memory;
 
 // Offset of memory in a window of the communicator, -1: it is in none.
 ptrdiff_t window_offset(ncclComm_t comm, const void *at, size_t bytes)
@@ -321,6 +321,8 @@ static bool is_unused(const struct rank_state *state)
 static void need_windows(void)
 {
     if (nccl_version < NCCL_VERSION(2, 27, 0)) misuse("this version has no windows");
+    if (nccl_version >= NCCL_VERSION(2, 28, 0) && nccl_version < NCCL_VERSION(2, 30, 7))
+        misuse("sums in windows of this version do not wait for their input");
 }
 
 ncclResult_t ncclMemAlloc(void **memory_p, size_t bytes)
