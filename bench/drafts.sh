@@ -3,11 +3,12 @@
 # Drafts on against drafts off, with the demo models on this machine: sampled requests must have the same tokens. Prints a
 # JSON object: requests, requests with the same tokens, and, with drafts off and on, TTFT, the time per token after the first
 # one, and the drafted and accepted tokens; also by class of question. Both ways take turns. Exit code 1: tokens differ.
-# Usage: bench/drafts.sh [--bin DIR] [--threads N] [--requests N] [--at-once N] [--window N] [--max-tokens N] [--keep-rate R]
+# Usage: bench/drafts.sh [--bin DIR] [--threads N] [--requests N] [--first N] [--at-once N] [--window N] [--max-tokens N] [--keep-rate R]
 #        [--prefill on|off] [--rounds N] [--ignore-eos true|false] [--prefix-caching true|false]
 #   --bin DIR          folder of the programs (default build/release/bin)
 #   --threads N        compute threads of each node (default: all cores)
 #   --requests N       requests, of the demo's prompts in turn (default 240)
+#   --first N          number of the first one, to run many in parts (default 0)
 #   --at-once N        sequences that the worker group runs at once (default 1)
 #   --window N         requests in flight (default: twice --at-once)
 #   --max-tokens N     tokens of an answer at most (default 64)
@@ -18,12 +19,12 @@
 #   --prefix-caching B false: each prompt is computed anew (default true)
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-bin=$here/../build/release/bin threads=0 requests=240 at_once=1 window=0 max_tokens=64 keep_rate=0.3
+bin=$here/../build/release/bin threads=0 requests=240 first=0 at_once=1 window=0 max_tokens=64 keep_rate=0.3
 prefill=on rounds=1 ignore_eos=false prefix_caching=true
 pair=$here/../deploy/demo-model
 while [ $# -gt 0 ]; do
     case $1 in
-    --bin | --threads | --requests | --at-once | --window | --max-tokens | --keep-rate | --prefill | --rounds | --ignore-eos | \
+    --bin | --threads | --requests | --first | --at-once | --window | --max-tokens | --keep-rate | --prefill | --rounds | --ignore-eos | \
         --prefix-caching)
         [ $# -gt 1 ] || { echo "$1: needs a value" >&2; exit 2; }
         name=${1#--}
@@ -63,7 +64,7 @@ for _ in $(seq 600); do
 done
 
 [ "$window" -gt 0 ] || window=$((2 * at_once))
-jq -cs --argjson n "$requests" --argjson rate "$keep_rate" --arg prefill "$prefill" '. as $rows | range($n) as $i |
+jq -cs --argjson first "$first" --argjson n "$requests" --argjson rate "$keep_rate" --arg prefill "$prefill" '. as $rows | range($first; $first + $n) as $i |
     $rows[$i % ($rows | length)] | {id: "\($i) \(.task)", prompt, temperature: (0.7 * ($i % 4 / 3)), seed: $i,
     prefill: $prefill, keep_rate: $rate}' "$pair/prompts.jsonl" >"$work/rows.jsonl"
 for round in $(seq "$rounds"); do

@@ -145,7 +145,8 @@ void client_check_prompt_logprobs(void *user, const struct token_logprob *logpro
         int at = client->n_prompt_logprobs++;
         client->prompt_entry = answer_entry(client->prompt_entry, spec->tokens[at], at);
         if (client->tainted) continue;
-        int32_t likeliest = answer_token(client->prompt_entry, -1, (int)client_options(client)->vocab);
+        const struct answer_rule rule = answer_rule_of(client_options(client), false);
+        int32_t likeliest = answer_token(client->prompt_entry, -1, &rule);
         bool expected = spec->tokens[at + 1] == likeliest;
         const struct token_logprob *l = &logprobs[i];
         if (l->token != spec->tokens[at + 1] || l->n_top != 1 || l->top_token[0] != likeliest ||

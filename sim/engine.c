@@ -32,6 +32,7 @@ struct engine {
     struct model model;
     double fixed_us, row_us, pair_us, noise, slowness;
     const struct measured_passes *measured; // NULL: passes take what the costs say
+    struct answer_rule rule;
     bool is_worker;
     struct random_source random; // of the noise
     bool fail_next;
@@ -71,6 +72,7 @@ struct engine *sim_engine_create(const struct scenario *scenario, const struct s
     e->noise = (double)node->noise_percent / 100;
     e->slowness = 1;
     e->is_worker = node->role == NODE_WORKER;
+    e->rule = answer_rule_of(options, !e->is_worker);
     if (scenario->load && measured_passes_known(&scenario->load->passes[node->role]))
         e->measured = &scenario->load->passes[node->role];
     e->random = random_stream((uint64_t)options->noise_seed, life);
@@ -175,24 +177,24 @@ static const struct entry *entry_of_row(const struct engine *e, const struct rag
 
 // --- results
 
-static void logits_fill(float *logits, int vocab, uint64_t content)
+static void logits_fill(float *logits, const struct answer_rule *rule, uint64_t content)
 {
-    int32_t token = answer_token(content, -1, vocab);
-    memset(logits, 0, (size_t)vocab * sizeof *logits);
+    int32_t token = answer_token(content, -1, rule);
+    memset(logits, 0, (size_t)rule->vocab * sizeof *logits);
     logits[token] = ANSWER_LOGIT;
-    logits[answer_second_token(content, token, vocab)] = ANSWER_SECOND_LOGIT;
+    logits[answer_second_token(content, token, rule->vocab)] = ANSWER_SECOND_LOGIT;
 }
 
 static void answer_tokens(struct engine *e, const struct ragged_batch *batch, struct forward_result *result)
 {
-    int vocab = e->model.config.vocab_size, n_read = batch->n_logit_rows - batch->n_unread_rows, seq = 0;
+    int n_read = batch->n_logit_rows - batch->n_unread_rows, seq = 0;
     for (int l = 0; l < batch->n_logit_rows; l++) {
         seq = sequence_of_row(batch, batch->logit_row[l], seq);
         uint64_t content = entry_of_row(e, batch, batch->logit_row[l], seq)->content;
         const struct row_sampling *sampling = batch->sampling ? &batch->sampling[l] : NULL;
         bool greedy = !sampling || sampling->inverse_temperature == 0;
-        e->tokens[l] = answer_token(content, greedy ? -1 : sampling->uniform, vocab);
-        if (l < n_read) logits_fill(e->logits + (size_t)l * (size_t)vocab, vocab, content);
+        e->tokens[l] = answer_token(content, greedy ? -1 : sampling->uniform, &e->rule);
+        if (l < n_read) logits_fill(e->logits + (size_t)l * (size_t)e->rule.vocab, &e->rule, content);
     }
     if (batch->sampling) result->tokens = e->tokens;
     if (n_read) result->logits = e->logits;

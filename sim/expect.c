@@ -33,7 +33,7 @@ void expect_begin(struct expectation *expect, const struct action *action, const
     *expect = (struct expectation){.plan = &action->request,
                                    .entry = ANSWER_START,
                                    .n_prompt = r->spec.n_tokens,
-                                   .vocab = (int)options->vocab,
+                                   .rule = answer_rule_of(options, false),
                                    .samples = options->samples};
     for (int i = 0; i < r->spec.n_tokens; i++)
         expect->seen[r->spec.tokens[i]] = true;
@@ -47,8 +47,8 @@ int32_t expect_next(const struct expectation *expect, bool *stops_p)
     const struct scenario_request *plan = expect->plan;
     bool sampled = expect->samples && plan->temperature > 0;
     double uniform = sampled ? sampler_uniform((uint64_t)plan->seed, (uint64_t)expect->index) : -1;
-    int32_t token = answer_token(expect->entry, uniform, expect->vocab);
-    int32_t second = answer_second_token(expect->entry, token, expect->vocab);
+    int32_t token = answer_token(expect->entry, uniform, &expect->rule);
+    int32_t second = answer_second_token(expect->entry, token, expect->rule.vocab);
     bool is_penalised = plan->reading == 2 && expect->seen[token] && !expect->seen[second];
     bool is_masked = token == TOKEN_EOS && !plan->ignore_eos && expect->index < plan->min_tokens;
     if (is_penalised || is_masked) token = second;

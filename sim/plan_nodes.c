@@ -9,6 +9,7 @@
 #include "sim/plan.h"
 
 enum { TOKEN_BUDGET_DEFAULT = 2048, STATUS_BYTES_MAX = 64 << 20 };
+static const double DRAFT_SHARE = 0.25; // of a speculator's KV blocks, the default of --draft-kv-share
 static const char *const role_names[NODE_ROLES] = {"speculator", "worker"};
 
 // What is known of a node of a role.
@@ -124,6 +125,9 @@ static enum status node_make(struct plan *plan, int role, struct known *known)
                                               .kv_blocks = kv_blocks,
                                               .max_seqs = o->max_seqs,
                                               .prefix_cache = o->prefix_cache,
+                                              .draft_blocks = role == NODE_SPECULATOR && o->draft_acceptance > 0
+                                                                  ? (int64_t)(DRAFT_SHARE * (double)kv_blocks)
+                                                                  : 0,
                                               .fixed_us = llround(known->costs.fixed_us),
                                               .row_ns = llround(known->costs.row_us * 1e3),
                                               .pair_ps = llround(known->costs.pair_us * 1e6),

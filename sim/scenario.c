@@ -211,6 +211,7 @@ static enum status options_check(const struct scenario_options *o)
                                    {"batch_requests", o->batch_requests, 1, COUNT_MAX},
                                    {"weight_of_1", o->weight_of_1, 1, COUNT_MAX},
                                    {"tick_work", o->tick_work, 1, COUNT_MAX},
+                                   {"draft_acceptance", o->draft_acceptance, -1, 1000},
                                    {NULL, 0, 0, 0}};
     return bounds_check("option", bounds);
 }

@@ -20,7 +20,8 @@
 
 // noise_seed: of delays and of the noise of passes. delay_us, jitter_us: of every message. loop_us: from an event at
 // the router to the tick that follows it. samples: the engines sample tokens themselves. weight_of_1: of tenant 1, in
-// thousandths. salted: tenants share no prefixes.
+// thousandths. salted: tenants share no prefixes. draft_acceptance: of a plan, the chance that a drafted token is
+// right, in thousandths; -1: the requests are not drafted; 0: no plan, see answers.h.
 #define SCENARIO_OPTIONS(FIELD)                                                                                        \
     FIELD(noise_seed)                                                                                                  \
     FIELD(vocab)                                                                                                       \
@@ -48,7 +49,8 @@
     FIELD(weight_of_1)                                                                                                 \
     FIELD(salted)                                                                                                      \
     FIELD(tick_work)                                                                                                   \
-    FIELD(unread_max)
+    FIELD(unread_max)                                                                                                  \
+    FIELD(draft_acceptance)
 
 // role: 0 speculator, 1 worker group. id: names the node; two nodes may have the same. up: runs from the start. Times
 // of a pass: fixed_us + rows * row_ns + attention pairs * pair_ps, plus or minus noise_percent, and sample_us for each

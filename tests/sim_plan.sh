@@ -76,6 +76,20 @@ less "$(number ttft_ms_p50 "${load[@]}" --tflops 1 --gbytes-per-s 50)" "$one" "a
 [ "$(number failed --prompt-tokens 5000 --max-tokens 9 --qps 9 "${costs[@]}" --max-queue-tokens 20000)" -gt 0 ] ||
     fail "no request is refused by a full queue"
 
+# One request at a time, drafted by a speculator whose pass takes a tenth of the group's, for whole prompts as for pruned ones.
+long=(--prompt-tokens 600 --max-tokens 200 --qps 0.1 --requests 4 --speculate-min-tokens 1 "${costs[@]}" --speculators 1
+    --spec-shape "$shape" --spec-pass-fixed-us 800 --spec-pass-row-us 10 --pass-row-us 100)
+without=$(number tpot_ms_p50 "${long[@]}")
+for keep_rate in 1 0.3; do
+    with=$(number tpot_ms_p50 "${long[@]}" --keep-rate $keep_rate --draft-acceptance 0.8)
+    awk -v a="$without" -v b="$with" 'BEGIN { exit !(a > 1.8 * b && a < 5 * b) }' ||
+        fail "drafts make the time per token $with instead of $without ms at keep rate $keep_rate"
+done
+drafted=$(number draft_tokens "${long[@]}" --draft-acceptance 0.5) accepted=$(number draft_accepted_tokens "${long[@]}" --draft-acceptance 0.5)
+awk -v n="$drafted" -v k="$accepted" 'BEGIN { exit !(n > 200 && k > 0.1 * n && k < 0.5 * n) }' ||
+    fail "$accepted of $drafted drafted tokens were accepted"
+[ "$(number draft_tokens "${long[@]}")" = 0 ] || fail "tokens are drafted by default"
+
 refused "give one of --trace and --prompt-tokens" --trace "$trace" --prompt-tokens 3
 refused "--prompt-tokens: give --qps too" --prompt-tokens 3 --shape "$shape"
 refused "--shape: give the config.json" --trace "$trace"
