@@ -95,6 +95,15 @@ enum linear_mode {
     LINEAR_SWIGLU, // W was made by weight_gate_up: out = silu(x G^T) * (x U^T), out has N/2 columns
 };
 
+// RMSNorm as the first of several steps, see backend_ops.rmsnorm.
+struct norm_step {
+    struct tensor *out;
+    const struct tensor *x;
+    const struct weight *gain;
+    float epsilon;
+    const int32_t *row_index;
+};
+
 // One forward pass, described by the model and run by the backend. The model issues the steps, the backend decides when
 // and for which rows: all rows at once, two micro-batches in turn, or not at all if it replays a captured pass.
 //
@@ -217,6 +226,16 @@ struct backend_ops {
 
     // The operations below are optional: NULL where a backend does not have them.
 
+    // Steps in a row, for backends that compute them in fewer kernels; callers call backend_norm_linear() etc. below,
+    // which issue the single steps otherwise. Results are the same bits. What one step only hands to the next, and
+    // nothing else reads, is undefined afterwards: norm->out, `inner`, and q, k and v.
+    enum status (*norm_linear)(struct backend *b, struct tensor *out, const struct norm_step *norm,
+                               const struct weight *w, const struct weight *bias, enum linear_mode mode, int rows);
+    enum status (*rope_attention)(struct backend *b, int layer, struct tensor *out, struct tensor *qkv,
+                                  const struct weight *q_gain, const struct weight *k_gain, float epsilon);
+    enum status (*mlp)(struct backend *b, struct tensor *out, struct tensor *inner, const struct norm_step *norm,
+                       const struct weight *gate_up, const struct weight *down, enum linear_mode mode, int rows);
+
     // At start-up, after a first dummy pass: times the algorithms of every gemm that the pass issued and selects the
     // fastest. Overwrites the contents of tensors.
     enum status (*tune)(struct backend *b);
@@ -260,6 +279,16 @@ struct backend {
 enum status pass_issue(const struct pass *pass, int rows, int logit_rows);
 // The run_pass of backends that neither capture nor overlap: `begin`, then pass_issue for the rows of the batch.
 enum status backend_run_pass(struct backend *b, const struct pass *pass);
+
+// out (mode) = rmsnorm(x) W^T (+ bias).
+enum status backend_norm_linear(struct backend *b, struct tensor *out, const struct norm_step *norm,
+                                const struct weight *w, const struct weight *bias, enum linear_mode mode, int rows);
+// rope_append, then attention.
+enum status backend_rope_attention(struct backend *b, int layer, struct tensor *out, struct tensor *qkv,
+                                   const struct weight *q_gain, const struct weight *k_gain, float epsilon);
+// inner = silu(rmsnorm(x) G^T) * (rmsnorm(x) U^T), then out (mode) = inner down^T.
+enum status backend_mlp(struct backend *b, struct tensor *out, struct tensor *inner, const struct norm_step *norm,
+                        const struct weight *gate_up, const struct weight *down, enum linear_mode mode, int rows);
 
 // `dtype` is the type of weights in computation: f32, bf16, int8, int8-g128 or fp8. `threads` 0: as many as the process
 // may use. The CPU backend reads views in FP8 but neither multiplies nor stores K and V in it.

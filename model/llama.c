@@ -36,24 +36,19 @@ static enum status embedding_stage(struct model *m)
 static enum status attention_stage(struct model *m, int l, int rows)
 {
     struct backend *b = m->backend;
-    const struct backend_ops *ops = b->ops;
     const struct layer *layer = &m->layers[l];
     const float epsilon = m->config.norm_epsilon;
-    TRY(ops->rmsnorm(b, m->normed, m->residual, layer->input_norm, epsilon, NULL, rows));
-    TRY(ops->linear(b, m->qkv, m->normed, layer->qkv, layer->qkv_bias, LINEAR_STORE, rows));
-    TRY(ops->rope_append(b, l, m->qkv, layer->q_norm, layer->k_norm, epsilon));
-    TRY(ops->attention(b, l, m->attended, m->qkv));
-    return ops->linear(b, m->residual, m->attended, layer->o, layer->o_bias, residual_mode(m), rows);
+    const struct norm_step norm = {m->normed, m->residual, layer->input_norm, epsilon, NULL};
+    TRY(backend_norm_linear(b, m->qkv, &norm, layer->qkv, layer->qkv_bias, LINEAR_STORE, rows));
+    TRY(backend_rope_attention(b, l, m->attended, m->qkv, layer->q_norm, layer->k_norm, epsilon));
+    return b->ops->linear(b, m->residual, m->attended, layer->o, layer->o_bias, residual_mode(m), rows);
 }
 
 static enum status mlp_stage(struct model *m, int l, int rows)
 {
-    struct backend *b = m->backend;
-    const struct backend_ops *ops = b->ops;
     const struct layer *layer = &m->layers[l];
-    TRY(ops->rmsnorm(b, m->normed, m->residual, layer->post_attention_norm, m->config.norm_epsilon, NULL, rows));
-    TRY(ops->linear(b, m->mlp, m->normed, layer->gate_up, NULL, LINEAR_SWIGLU, rows));
-    return ops->linear(b, m->residual, m->mlp, layer->down, NULL, residual_mode(m), rows);
+    const struct norm_step norm = {m->normed, m->residual, layer->post_attention_norm, m->config.norm_epsilon, NULL};
+    return backend_mlp(m->backend, m->residual, m->mlp, &norm, layer->gate_up, layer->down, residual_mode(m), rows);
 }
 
 // The context of a pass's functions.
@@ -78,10 +73,9 @@ static enum status forward_logits(void *context, int logit_rows)
 {
     const struct forward_call *call = context;
     struct model *m = call->m;
-    struct backend *b = m->backend;
-    TRY(b->ops->rmsnorm(b, m->normed, m->residual, m->final_norm, m->config.norm_epsilon, call->batch->logit_row,
-                        logit_rows));
-    return b->ops->linear(b, m->logits, m->normed, m->head, NULL, LINEAR_STORE, logit_rows);
+    const struct norm_step norm = {m->normed, m->residual, m->final_norm, m->config.norm_epsilon,
+                                   call->batch->logit_row};
+    return backend_norm_linear(m->backend, m->logits, &norm, m->head, NULL, LINEAR_STORE, logit_rows);
 }
 
 // ---- results --------------------------------------------------------------------------------------------------------
