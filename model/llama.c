@@ -17,21 +17,20 @@
 // whole on every rank: rank 0 adds its part to its copy and the other ranks store only their part, so the sum over
 // ranks is the new stream. Where devices reduce in bf16 (m->partial), all ranks store their parts in a tensor of their
 // own, and the norm that follows adds their sum to the stream: the stream itself is never rounded, nor sent.
-static enum status output_part(struct model *m, const struct tensor *x, const struct weight *w,
-                               const struct weight *bias, int rows)
+static struct tensor *output(const struct model *m)
 {
-    struct backend *b = m->backend;
-    if (m->partial) return b->ops->linear(b, m->partial, x, w, bias, LINEAR_STORE, rows);
-    return b->ops->linear(b, m->residual, x, w, bias, m->comm->rank == 0 ? LINEAR_ADD : LINEAR_STORE, rows);
+    return m->partial ? m->partial : m->residual;
+}
+
+static enum linear_mode output_mode(const struct model *m)
+{
+    return m->partial || m->comm->rank ? LINEAR_STORE : LINEAR_ADD;
 }
 
 // The norm of the residual stream after the output of a stage.
-static enum status output_norm(struct model *m, const struct weight *gain, const int32_t *row_index, int rows)
+static struct norm_step output_norm(const struct model *m, const struct weight *gain, const int32_t *row_index)
 {
-    struct backend *b = m->backend;
-    const float epsilon = m->config.norm_epsilon;
-    if (!m->partial) return b->ops->rmsnorm(b, m->normed, m->residual, gain, epsilon, row_index, rows);
-    return b->ops->add_rmsnorm(b, m->normed, m->residual, m->partial, gain, epsilon, row_index, rows);
+    return (struct norm_step){m->normed, m->residual, gain, m->config.norm_epsilon, row_index, m->partial};
 }
 
 static enum status residual_sum(struct model *m, int first_row, int rows)
@@ -49,25 +48,19 @@ static enum status embedding_stage(struct model *m)
 static enum status attention_stage(struct model *m, int l, int rows)
 {
     struct backend *b = m->backend;
-    const struct backend_ops *ops = b->ops;
     const struct layer *layer = &m->layers[l];
-    const float epsilon = m->config.norm_epsilon;
-    TRY(l == 0 ? ops->rmsnorm(b, m->normed, m->residual, layer->input_norm, epsilon, NULL, rows) // of the embedding
-               : output_norm(m, layer->input_norm, NULL, rows));
-    TRY(ops->linear(b, m->qkv, m->normed, layer->qkv, layer->qkv_bias, LINEAR_STORE, rows));
-    TRY(ops->rope_append(b, l, m->qkv, layer->q_norm, layer->k_norm, epsilon));
-    TRY(ops->attention(b, l, m->attended, m->qkv));
-    return output_part(m, m->attended, layer->o, layer->o_bias, rows);
+    struct norm_step norm = output_norm(m, layer->input_norm, NULL);
+    if (l == 0) norm.addend = NULL; // the embedding is summed already
+    TRY(backend_norm_linear(b, m->qkv, &norm, layer->qkv, layer->qkv_bias, LINEAR_STORE, rows));
+    TRY(backend_rope_attention(b, l, m->attended, m->qkv, layer->q_norm, layer->k_norm, m->config.norm_epsilon));
+    return b->ops->linear(b, output(m), m->attended, layer->o, layer->o_bias, output_mode(m), rows);
 }
 
 static enum status mlp_stage(struct model *m, int l, int rows)
 {
-    struct backend *b = m->backend;
-    const struct backend_ops *ops = b->ops;
     const struct layer *layer = &m->layers[l];
-    TRY(output_norm(m, layer->post_attention_norm, NULL, rows));
-    TRY(ops->linear(b, m->mlp, m->normed, layer->gate_up, NULL, LINEAR_SWIGLU, rows));
-    return output_part(m, m->mlp, layer->down, NULL, rows);
+    const struct norm_step norm = output_norm(m, layer->post_attention_norm, NULL);
+    return backend_mlp(m->backend, output(m), m->mlp, &norm, layer->gate_up, layer->down, output_mode(m), rows);
 }
 
 // The context of a pass's functions.
@@ -95,9 +88,8 @@ static enum status forward_logits(void *context, int logit_rows)
 {
     const struct forward_call *call = context;
     struct model *m = call->m;
-    struct backend *b = m->backend;
-    TRY(output_norm(m, m->final_norm, call->batch->logit_row, logit_rows));
-    return b->ops->linear(b, m->logits, m->normed, m->head, NULL, LINEAR_STORE, logit_rows);
+    const struct norm_step norm = output_norm(m, m->final_norm, call->batch->logit_row);
+    return backend_norm_linear(m->backend, m->logits, &norm, m->head, NULL, LINEAR_STORE, logit_rows);
 }
 
 // ---- results --------------------------------------------------------------------------------------------------------

@@ -66,11 +66,11 @@ struct cuda {
     int micro_batch;            // the one that steps are issued for: 0, 1 or ALL_ROWS
 
     float *inv_freq; // device [D/2]
+    float *angles;   // device [max_rows, D/2, 2]: of the pass, see launch_rope_angles
     struct kv_cache kv;
     int32_t *row_index; // device [max_rows]: row indices of rmsnorm that are not the batch's logit rows
     float *importance;  // device: maxima of the pass
-    float *kept_scores; // device: of importance rows, memory_kept_blocks() of them
-    float *partials;    // device: see launch_attention
+    struct attention_scratch attention;
 
     bool block_scales;           // cuBLASLt multiplies block-scaled FP8 matrices here
     struct device_memory memory; // allocated, by use
@@ -108,6 +108,13 @@ enum status cuda_allocate(struct cuda *cuda, enum memory_use use, size_t bytes, 
 void cuda_release(struct cuda *cuda, enum memory_use use, size_t bytes, void *memory);
 // Waits for everything in the stream.
 enum status cuda_wait(struct cuda *cuda);
+// Asserts that the tensors of a norm match.
+void cuda_norm_check(const struct cuda *cuda, const struct tensor *out, const struct tensor *x,
+                     const struct weight *gain, const int32_t *row_index, int rows);
+// A norm with an addend.
+enum status cuda_add_rmsnorm(struct cuda *cuda, const struct norm_step *norm, int rows);
+// Row indices on the device; NULL stays NULL.
+enum status cuda_row_index(struct cuda *cuda, const int32_t *row_index, int rows, const int32_t **device_p);
 
 // ---- weights.c ----
 
@@ -134,6 +141,10 @@ enum status gemm_reserve_rows(struct cuda *cuda, int rows);
 enum status gemm_reserve_weight(struct cuda *cuda, const struct memory_matrix *w);
 enum status cuda_linear(struct backend *b, struct tensor *out, const struct tensor *x, const struct weight *w,
                         const struct weight *bias, enum linear_mode mode, int rows);
+enum status cuda_norm_linear(struct backend *b, struct tensor *out, const struct norm_step *norm,
+                             const struct weight *w, const struct weight *bias, enum linear_mode mode, int rows);
+enum status cuda_mlp(struct backend *b, struct tensor *out, struct tensor *inner, const struct norm_step *norm,
+                     const struct weight *gate_up, const struct weight *down, enum linear_mode mode, int rows);
 enum status cuda_tune(struct backend *b);
 
 // ---- overlap.c ----
