@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+#include "base/invariant.h"
 #include "base/log.h"
 #include "kernels/check.h"
 #include "kernels/convert.h"
@@ -215,6 +216,35 @@ enum status backend_run_pass(struct backend *b, const struct pass *pass)
 {
     enum status status = b->ops->begin(b, pass->batch);
     return status != STATUS_OK ? status : pass_issue(pass, pass->batch->n_rows, pass->batch->n_logit_rows);
+}
+
+// ---- several steps --------------------------------------------------------------------------------------------------
+
+enum status backend_norm_linear(struct backend *b, struct tensor *out, const struct norm_step *norm,
+                                const struct weight *w, const struct weight *bias, enum linear_mode mode, int rows)
+{
+    const struct backend_ops *ops = b->ops;
+    if (ops->norm_linear) return ops->norm_linear(b, out, norm, w, bias, mode, rows);
+    INVARIANT(!norm->addend, "a norm with an addend in backend %s", ops->name);
+    TRY(ops->rmsnorm(b, norm->out, norm->x, norm->gain, norm->epsilon, norm->row_index, rows));
+    return ops->linear(b, out, norm->out, w, bias, mode, rows);
+}
+
+enum status backend_rope_attention(struct backend *b, int layer, struct tensor *out, struct tensor *qkv,
+                                   const struct weight *q_gain, const struct weight *k_gain, float epsilon)
+{
+    const struct backend_ops *ops = b->ops;
+    if (ops->rope_attention) return ops->rope_attention(b, layer, out, qkv, q_gain, k_gain, epsilon);
+    TRY(ops->rope_append(b, layer, qkv, q_gain, k_gain, epsilon));
+    return ops->attention(b, layer, out, qkv);
+}
+
+enum status backend_mlp(struct backend *b, struct tensor *out, struct tensor *inner, const struct norm_step *norm,
+                        const struct weight *gate_up, const struct weight *down, enum linear_mode mode, int rows)
+{
+    if (b->ops->mlp) return b->ops->mlp(b, out, inner, norm, gate_up, down, mode, rows);
+    TRY(backend_norm_linear(b, inner, norm, gate_up, NULL, LINEAR_SWIGLU, rows));
+    return b->ops->linear(b, out, inner, down, NULL, mode, rows);
 }
 
 // ---- by name --------------------------------------------------------------------------------------------------------

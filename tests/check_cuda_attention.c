@@ -258,8 +258,8 @@ static void slow_attention(const struct bench *b, double *out, double *room)
 }
 
 // Runs attention with scratch and output of their exact sizes; returns the output, [T][stride] bf16. `more_splits`:
-// launched with more splits than needed, as a captured pass is.
-static uint16_t *run_attention(struct bench *b, int stride, int more_splits)
+// launched with more splits than needed, as a captured pass is. With `rope` it rotates q and writes K and V itself.
+static uint16_t *run_attention_with(struct bench *b, int stride, int more_splits, const struct rope *rope)
 {
     size_t out_bytes = (size_t)b->batch.n_rows * (size_t)stride * 2;
     uint16_t *out = mem_alloc(out_bytes);
@@ -269,16 +269,31 @@ static uint16_t *run_attention(struct bench *b, int stride, int more_splits)
     size_t floats = memory_partials_bytes(d->n_single, d->max_splits, b->n_heads, b->shape.head_size) / sizeof(float);
     size_t spans = (size_t)(d->n_spans * b->shape.n_kv_heads * TILE_ROW_HEADS) * (size_t)(b->shape.head_size + 2);
     if (spans > floats) floats = spans;
-    float *partials;
-    CUDA(cudaMalloc((void **)&partials, (floats + 1) * sizeof *partials));
-    CUDA(launch_attention(b->stream, &b->kv, d, LAYER, out_device, stride, b->qkv_device, b->n_heads, partials,
-                          b->kept));
+    const size_t counters = memory_arrivals_bytes(d->n_single, b->n_heads) / sizeof(uint32_t);
+    uint32_t *arrivals = mem_alloc_array(counters + 1, sizeof *arrivals);
+    struct attention_scratch scratch = {.arrivals = to_device(arrivals, counters * sizeof *arrivals), .kept = b->kept};
+    CUDA(cudaMalloc((void **)&scratch.partials, (floats + 1) * sizeof *scratch.partials));
+    if (rope)
+        CUDA(launch_attention_single(b->stream, &b->kv, d, LAYER, out_device, stride, b->qkv_device, b->n_heads,
+                                     &scratch, rope));
+    else
+        CUDA(launch_attention(b->stream, &b->kv, d, LAYER, out_device, stride, b->qkv_device, b->n_heads, &scratch));
     CUDA(cudaStreamSynchronize(b->stream));
     CUDA(cudaMemcpy(out, out_device, out_bytes, cudaMemcpyDeviceToHost));
+    CUDA(cudaMemcpy(arrivals, scratch.arrivals, counters * sizeof *arrivals, cudaMemcpyDeviceToHost));
+    for (size_t i = 0; i < counters; i++)
+        ck_assert_msg(!arrivals[i], "counter %zu is left at %u", i, arrivals[i]);
     d->max_splits -= more_splits;
-    CUDA(cudaFree(partials));
+    CUDA(cudaFree(scratch.partials));
+    CUDA(cudaFree(scratch.arrivals));
     CUDA(cudaFree(out_device));
+    free(arrivals);
     return out;
+}
+
+static uint16_t *run_attention(struct bench *b, int stride, int more_splits)
+{
+    return run_attention_with(b, stride, more_splits, NULL);
 }
 
 static int stride_of(const struct bench *b)
@@ -495,6 +510,47 @@ static void slow_rope(const float *head, const float *gain, double epsilon, int 
     }
 }
 
+// Gains of the norms of heads, and the angles of all rows of a batch.
+struct rotation {
+    float *inv_freq, *gain[2]; // on the host
+    float *inv_freq_device, *angles_device, *gain_device[2];
+    struct rope rope;
+};
+
+static void rotation_make(struct rotation *r, const struct bench *b, bool gains)
+{
+    const int d = b->shape.head_size, rows = b->batch.n_rows;
+    *r = (struct rotation){.inv_freq = mem_alloc_array((size_t)d / 2, sizeof *r->inv_freq)};
+    for (int i = 0; i < d / 2; i++)
+        r->inv_freq[i] = powf(500000, -2.f * (float)i / (float)d);
+    r->inv_freq_device = to_device(r->inv_freq, (size_t)d / 2 * sizeof *r->inv_freq);
+    for (int i = 0; i < 2; i++) {
+        r->gain[i] = random_floats((size_t)d, 2);
+        if (gains) r->gain_device[i] = to_device(r->gain[i], (size_t)d * sizeof **r->gain);
+    }
+    CUDA(cudaMalloc((void **)&r->angles_device, (size_t)(rows * d) * sizeof *r->angles_device));
+    CUDA(launch_rope_angles(b->stream, r->angles_device, b->on_device.position, r->inv_freq_device, rows, d));
+    r->rope = (struct rope){
+        .q_gain = r->gain_device[0], .k_gain = r->gain_device[1], .epsilon = 1e-5f, .angles = r->angles_device};
+}
+
+static void rotation_free(struct rotation *r)
+{
+    CUDA(cudaFree(r->inv_freq_device));
+    CUDA(cudaFree(r->angles_device));
+    for (int i = 0; i < 2; i++) {
+        CUDA(cudaFree(r->gain_device[i]));
+        free(r->gain[i]);
+    }
+    free(r->inv_freq);
+}
+
+static void read_cache(struct bench *b)
+{
+    CUDA(cudaMemcpy(b->data, b->kv.data, b->kv_bytes, cudaMemcpyDeviceToHost));
+    if (b->shape.fp8) CUDA(cudaMemcpy(b->scale, b->kv.scale, b->kv_scales * sizeof *b->scale, cudaMemcpyDeviceToHost));
+}
+
 static void check_rope(int d, int n_kv_heads, int group, bool fp8, bool gains)
 {
     static const struct seq_rows seqs[] = {{0, 3}, {40, 1}, {7, 12}};
@@ -505,22 +561,14 @@ static void check_rope(int d, int n_kv_heads, int group, bool fp8, bool gains)
     int broken = 4 * b.columns + b.n_heads * d + 1; // in K of the single row
     if (fp8) b.qkv[broken] = INFINITY;
     bench_upload(&b);
-    float *inv_freq = mem_alloc_array((size_t)d / 2, sizeof *inv_freq), *gain[2];
-    for (int i = 0; i < d / 2; i++)
-        inv_freq[i] = powf(500000, -2.f * (float)i / (float)d);
-    float *inv_freq_device = to_device(inv_freq, (size_t)d / 2 * sizeof *inv_freq), *gain_device[2] = {NULL, NULL};
-    for (int i = 0; i < 2; i++) {
-        gain[i] = random_floats((size_t)d, 2);
-        if (gains) gain_device[i] = to_device(gain[i], (size_t)d * sizeof **gain);
-    }
-    CUDA(launch_rope_append(b.stream, &b.kv, &b.on_device, LAYER, b.qkv_device, b.n_heads, gain_device[0],
-                            gain_device[1], 1e-5f, inv_freq_device));
+    struct rotation r;
+    rotation_make(&r, &b, gains);
+    CUDA(launch_rope_append(b.stream, &b.kv, &b.on_device, LAYER, b.qkv_device, b.n_heads, &r.rope));
     CUDA(cudaStreamSynchronize(b.stream));
     float *after = mem_alloc_array((size_t)b.batch.n_rows * (size_t)b.columns, sizeof *after);
     CUDA(cudaMemcpy(after, b.qkv_device, (size_t)b.batch.n_rows * (size_t)b.columns * sizeof *after,
                     cudaMemcpyDeviceToHost));
-    CUDA(cudaMemcpy(b.data, b.kv.data, b.kv_bytes, cudaMemcpyDeviceToHost));
-    if (fp8) CUDA(cudaMemcpy(b.scale, b.kv.scale, b.kv_scales * sizeof *b.scale, cudaMemcpyDeviceToHost));
+    read_cache(&b);
 
     double *head = mem_alloc_array((size_t)d, sizeof *head);
     for (int s = 0; s < b.batch.n_seqs; s++)
@@ -530,7 +578,8 @@ static void check_rope(int d, int n_kv_heads, int group, bool fp8, bool gains)
                 bool is_v = h >= b.n_heads + n_kv_heads, is_q = h < b.n_heads;
                 for (int i = 0; i < d; i++)
                     head[i] = (double)from[i];
-                if (!is_v) slow_rope(from, gains ? gain[!is_q] : NULL, (double)1e-5f, b.position[t], inv_freq, d, head);
+                if (!is_v)
+                    slow_rope(from, gains ? r.gain[!is_q] : NULL, (double)1e-5f, b.position[t], r.inv_freq, d, head);
                 double largest = 0;
                 for (int i = 0; i < d; i++)
                     largest = fmax(largest, fabs(head[i]));
@@ -558,12 +607,7 @@ static void check_rope(int d, int n_kv_heads, int group, bool fp8, bool gains)
             }
     free(head);
     free(after);
-    free(inv_freq);
-    CUDA(cudaFree(inv_freq_device));
-    for (int i = 0; i < 2; i++) {
-        free(gain[i]);
-        CUDA(cudaFree(gain_device[i]));
-    }
+    rotation_free(&r);
     bench_free(&b);
 }
 
@@ -574,6 +618,69 @@ START_TEST(rope_matches_plain_loops)
         for (int fp8 = 0; fp8 < 2; fp8++)
             for (int gains = 0; gains < 2; gains++)
                 check_rope(sizes[i], 1 + i % 2, 1 + i % 3, fp8, gains);
+}
+END_TEST
+
+// Rotation within attention, against launch_rope_append and then attention: the same results and the same cache.
+static void check_rope_within(struct shape shape, bool gains, const struct seq_rows *seqs, int n_seqs)
+{
+    struct bench apart, within;
+    bench_build(&apart, shape, seqs, n_seqs);
+    cache_fill(&apart);
+    for (int t = 0; t < apart.batch.n_rows; t++)
+        apart.position[t] = 131071 - 1000 * t;
+    for (int s = 0; s < n_seqs; s++) // the newest entry is not there yet
+        for (int v = 0; v < 2; v++)
+            for (int h = 0; h < shape.n_kv_heads; h++) {
+                const int block = apart.table[s * apart.batch.max_blocks + seqs[s].kv_len / KV_BLOCK_TOKENS];
+                const size_t at =
+                    (size_t)geometry_kv_at(&apart.kv, LAYER, block, v, h) + (size_t)(seqs[s].kv_len % KV_BLOCK_TOKENS);
+                const size_t bytes = (size_t)shape.head_size * (shape.fp8 ? 1 : 2);
+                memset(apart.data + at * bytes, 0xff, bytes);
+                apart.scale[at] = NAN;
+            }
+    bench_upload(&apart);
+    within = apart;
+    within.kv.data = to_device(apart.data, apart.kv_bytes);
+    within.kv.scale = shape.fp8 ? to_device(apart.scale, apart.kv_scales * sizeof *apart.scale) : NULL;
+    within.data = mem_alloc(apart.kv_bytes);
+    within.scale = mem_alloc_array(apart.kv_scales, sizeof *within.scale);
+    within.qkv_device = to_device(apart.qkv, (size_t)apart.batch.n_rows * (size_t)apart.columns * sizeof *apart.qkv);
+    struct rotation r;
+    rotation_make(&r, &apart, gains);
+    CUDA(
+        launch_rope_append(apart.stream, &apart.kv, &apart.on_device, LAYER, apart.qkv_device, apart.n_heads, &r.rope));
+    const int stride = stride_of(&apart);
+    uint16_t *want = run_attention(&apart, stride, 0), *got = run_attention_with(&within, stride, 2, &r.rope);
+    for (int i = 0; i < apart.batch.n_rows * stride; i++)
+        ck_assert_msg(want[i] == got[i], "D %d, group %d%s: row %d, column %d: %g, otherwise %g", shape.head_size,
+                      shape.group, shape.fp8 ? ", fp8" : "", i / stride, i % stride, (double)bf16_to_f32(got[i]),
+                      (double)bf16_to_f32(want[i]));
+    read_cache(&apart);
+    read_cache(&within);
+    ck_assert_mem_eq(apart.data, within.data, apart.kv_bytes);
+    if (shape.fp8) ck_assert_mem_eq(apart.scale, within.scale, apart.kv_scales * sizeof *apart.scale);
+    free(want), free(got);
+    rotation_free(&r);
+    CUDA(cudaFree(within.kv.data));
+    CUDA(cudaFree(within.kv.scale));
+    CUDA(cudaFree(within.qkv_device));
+    free(within.data), free(within.scale);
+    bench_free(&apart);
+}
+
+START_TEST(rope_within_attention_is_the_same)
+{
+    static const struct seq_rows seqs[] = {{0, 1}, {5, 1}, {255, 1}, {256, 1}, {700, 1}};
+    static const struct {
+        int d, n_kv_heads, group;
+    } shapes[] = {{8, 2, 1}, {64, 1, 4}, {80, 2, 3}, {128, 1, 20}, {256, 1, 2}};
+    const struct shape shape = {shapes[_i].d, shapes[_i].n_kv_heads, shapes[_i].group, false};
+    const struct shape fp8 = {shape.head_size, shape.n_kv_heads, shape.group, true};
+    for (int gains = 0; gains < 2; gains++) {
+        check_rope_within(shape, gains, seqs, 5);
+        check_rope_within(fp8, gains, seqs, 5);
+    }
 }
 END_TEST
 
@@ -669,6 +776,7 @@ int main(void)
     tcase_add_test(all, long_single_rows);
     tcase_add_loop_test(all, rows_do_not_depend_on_their_neighbours, 0, 3);
     tcase_add_test(all, rope_matches_plain_loops);
+    tcase_add_loop_test(all, rope_within_attention_is_the_same, 0, 5);
     tcase_add_test(all, importance_matches_plain_loops);
     suite_add_tcase(suite, all);
     SRunner *runner = srunner_create(suite);

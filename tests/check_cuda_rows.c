@@ -114,6 +114,44 @@ START_TEST(rmsnorm_normalises_the_rows_of_an_index)
 }
 END_TEST
 
+START_TEST(add_rmsnorm_has_the_bits_of_adding_and_rmsnorm)
+{
+    const int n = widths[_i], stride = cuda_stride(n);
+    enum { X_ROWS = 6 };
+    const int32_t index[ROWS] = {4, 0, 5};
+    const size_t x_bytes = X_ROWS * (size_t)n * sizeof(float), out_bytes = (size_t)(ROWS * stride) * 2;
+    float *x = random_floats(X_ROWS * (size_t)n, 3), *sum = mem_alloc_array(X_ROWS * (size_t)n, sizeof *sum);
+    float *gain = random_floats((size_t)n, 2), *parts = random_floats(X_ROWS * (size_t)stride, 2);
+    float *after = mem_alloc_array(X_ROWS * (size_t)n, sizeof *after);
+    uint16_t *addend = bf16_of(parts, X_ROWS * (size_t)stride);
+    for (int i = 0; i < X_ROWS * n; i++)
+        sum[i] = x[i] + bf16_to_f32(addend[i / n * stride + i % n]);
+    void *device_gain = to_device(gain, (size_t)n * sizeof *gain), *device_index = to_device(index, sizeof index);
+    void *device_addend = to_device(addend, X_ROWS * (size_t)stride * 2);
+    for (int indexed = 0; indexed < 2; indexed++) {
+        uint16_t *want = guarded(stride), *got = guarded(stride);
+        void *device_x = to_device(x, x_bytes), *device_sum = to_device(sum, x_bytes);
+        void *device_want = to_device(want, out_bytes), *device_got = to_device(got, out_bytes);
+        const int32_t *rows = indexed ? device_index : NULL;
+        ck_assert_int_eq(launch_rmsnorm(NULL, device_want, stride, device_sum, device_gain, 1e-5f, rows, ROWS, n),
+                         cudaSuccess);
+        ck_assert_int_eq(launch_add_rmsnorm(NULL, device_got, stride, device_x, device_addend, stride, device_gain,
+                                            1e-5f, rows, ROWS, n),
+                         cudaSuccess);
+        from_device(want, device_want, out_bytes);
+        from_device(got, device_got, out_bytes);
+        ck_assert_mem_eq(got, want, out_bytes);
+        from_device(after, device_x, x_bytes);
+        for (int i = 0; i < X_ROWS * n; i++)
+            ck_assert_msg(after[i] == (!indexed && i < ROWS * n ? sum[i] : x[i]), "column %d of row %d", i % n, i / n);
+        cudaFree(device_sum);
+        free(want), free(got);
+    }
+    cudaFree(device_gain), cudaFree(device_index), cudaFree(device_addend);
+    free(x), free(sum), free(gain), free(parts), free(after), free(addend);
+}
+END_TEST
+
 START_TEST(swiglu_reads_both_halves_of_a_row)
 {
     const int n = widths[_i], stride = cuda_stride(n), x_stride = cuda_stride(2 * n);
@@ -178,6 +216,91 @@ START_TEST(rows_are_quantised_as_convert_h_defines)
 }
 END_TEST
 
+START_TEST(swiglu_to_fp8_is_swiglu_and_quantisation)
+{
+    const int n = widths[_i], stride = cuda_stride(n), x_stride = cuda_stride(2 * n);
+    float *x = random_floats((size_t)(ROWS * x_stride), 20), scale[2][ROWS];
+    for (int c = 0; c < 2 * n; c++)
+        x[x_stride + c] = 0;
+    x[2 * x_stride + n / 2] = INFINITY;
+    const size_t bytes = (size_t)(ROWS * stride);
+    uint16_t *halves = mem_alloc_array(bytes, sizeof *halves);
+    uint8_t *got[2] = {mem_alloc(bytes), mem_alloc(bytes)};
+    memset(got[0], 0xaa, bytes);
+    void *device_x = to_device(x, (size_t)(ROWS * x_stride) * sizeof *x), *device_halves = to_device(halves, bytes * 2);
+    void *device[2], *device_scale[2];
+    for (int i = 0; i < 2; i++)
+        device[i] = to_device(got[i], bytes), device_scale[i] = to_device(scale[i], sizeof scale[i]);
+    ck_assert_int_eq(launch_swiglu_fp8(NULL, device[0], stride, device_scale[0], device_x, x_stride, ROWS, n),
+                     cudaSuccess);
+    ck_assert_int_eq(launch_swiglu(NULL, device_halves, stride, device_x, x_stride, ROWS, n), cudaSuccess);
+    ck_assert_int_eq(
+        launch_quantise_rows(NULL, device[1], stride, device_scale[1], device_halves, false, stride, ROWS, stride),
+        cudaSuccess);
+    for (int i = 0; i < 2; i++) {
+        from_device(got[i], device[i], bytes);
+        from_device(scale[i], device_scale[i], sizeof scale[i]);
+    }
+    ck_assert_mem_eq(got[0], got[1], bytes);
+    for (int r = 0; r < ROWS; r++)
+        ck_assert(scale[0][r] == scale[1][r] || (r == 2 && isnan(scale[0][r]) && isnan(scale[1][r])));
+    cudaFree(device_x), cudaFree(device_halves);
+    free(x), free(halves), free(got[0]), free(got[1]);
+}
+END_TEST
+
+// The bits of launch_rmsnorm and then launch_quantise_rows or launch_quantise_blocks, with zeros behind the row.
+START_TEST(rmsnorm_to_fp8_is_rmsnorm_and_quantisation)
+{
+    const int n = widths[_i], stride = cuda_stride(n), blocks = (stride + FP8_BLOCK - 1) / FP8_BLOCK;
+    enum { ALL = 5 };
+    const int32_t index[ALL] = {4, 0, 3, 1, 2};
+    float *x = random_floats(ALL * (size_t)n, 3), *gain = random_floats((size_t)n, 2);
+    for (int c = 0; c < n; c++)
+        x[c] = 0;
+    x[n + n / 2] = NAN, x[2 * n] = INFINITY;
+    void *device_x = to_device(x, ALL * (size_t)n * 4), *device_gain = to_device(gain, (size_t)n * 4);
+    void *device_index = to_device(index, sizeof index);
+    for (int kind = 0; kind < 4; kind++) {
+        const int32_t *rows = kind & 1 ? device_index : NULL;
+        const int scale_stride = kind & 2 ? ALL + 3 : 0;
+        const size_t row_bytes = (size_t)(ALL * stride), scales = (size_t)(scale_stride ? blocks * scale_stride : ALL);
+        uint16_t *normed = mem_alloc_array(row_bytes, sizeof *normed);
+        uint8_t *bytes[2] = {mem_alloc(row_bytes), mem_alloc(row_bytes)};
+        float *scale[2] = {mem_alloc_array(scales, 4), mem_alloc_array(scales, 4)};
+        memset(bytes[0], 0xaa, row_bytes);
+        void *device_normed = to_device(normed, row_bytes * 2), *device_bytes[2], *device_scale[2];
+        for (int i = 0; i < 2; i++)
+            device_bytes[i] = to_device(bytes[i], row_bytes), device_scale[i] = to_device(scale[i], scales * 4);
+        ck_assert_int_eq(launch_rmsnorm_fp8(NULL, device_bytes[0], stride, device_scale[0], scale_stride, device_x,
+                                            device_gain, 1e-5f, rows, ALL, n),
+                         cudaSuccess);
+        ck_assert_int_eq(launch_rmsnorm(NULL, device_normed, stride, device_x, device_gain, 1e-5f, rows, ALL, n),
+                         cudaSuccess);
+        ck_assert_int_eq(scale_stride ? launch_quantise_blocks(NULL, device_bytes[1], stride, device_scale[1],
+                                                               scale_stride, device_normed, stride, ALL, stride)
+                                      : launch_quantise_rows(NULL, device_bytes[1], stride, device_scale[1],
+                                                             device_normed, false, stride, ALL, stride),
+                         cudaSuccess);
+        for (int i = 0; i < 2; i++) {
+            from_device(bytes[i], device_bytes[i], row_bytes);
+            from_device(scale[i], device_scale[i], scales * 4);
+        }
+        ck_assert_mem_eq(bytes[0], bytes[1], row_bytes);
+        for (size_t i = 0; i < scales; i++)
+            ck_assert_msg(scale[0][i] == scale[1][i] || (isnan(scale[0][i]) && isnan(scale[1][i])),
+                          "kind %d, width %d: scale %zu is %g, not %g", kind, n, i, (double)scale[0][i],
+                          (double)scale[1][i]);
+        cudaFree(device_normed);
+        for (int i = 0; i < 2; i++)
+            free(bytes[i]), free(scale[i]);
+        free(normed);
+    }
+    cudaFree(device_x), cudaFree(device_gain), cudaFree(device_index);
+    free(x), free(gain);
+}
+END_TEST
+
 START_TEST(epilogue_scales_adds_and_stores)
 {
     const int n = widths[_i], stride = cuda_stride(n), x_stride = cuda_stride(n) + 16;
@@ -228,8 +351,11 @@ int main(void)
     tcase_set_timeout(tests, 120);
     tcase_add_loop_test(tests, embed_copies_rows_of_this_rank, 0, N_WIDTHS);
     tcase_add_loop_test(tests, rmsnorm_normalises_the_rows_of_an_index, 0, N_WIDTHS);
+    tcase_add_loop_test(tests, add_rmsnorm_has_the_bits_of_adding_and_rmsnorm, 0, N_WIDTHS);
     tcase_add_loop_test(tests, swiglu_reads_both_halves_of_a_row, 0, N_WIDTHS);
     tcase_add_loop_test(tests, rows_are_quantised_as_convert_h_defines, 0, N_WIDTHS);
+    tcase_add_loop_test(tests, swiglu_to_fp8_is_swiglu_and_quantisation, 0, N_WIDTHS);
+    tcase_add_loop_test(tests, rmsnorm_to_fp8_is_rmsnorm_and_quantisation, 0, N_WIDTHS);
     tcase_add_loop_test(tests, epilogue_scales_adds_and_stores, 0, N_WIDTHS);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);

@@ -452,8 +452,8 @@ static cudaError_t launch_head_size(cudaStream_t stream, const kv_cache *kv, con
 }
 
 cudaError_t launch_attention(cudaStream_t stream, const struct kv_cache *kv, const struct device_batch *batch,
-                             int layer, void *out, int out_stride, const float *qkv, int n_heads, float *partials,
-                             float *kept)
+                             int layer, void *out, int out_stride, const float *qkv, int n_heads,
+                             const struct attention_scratch *scratch)
 {
     int d = kv->head_size;
     uint16_t *to = static_cast<uint16_t *>(out);
@@ -463,12 +463,12 @@ cudaError_t launch_attention(cudaStream_t stream, const struct kv_cache *kv, con
     if (error != cudaSuccess) return error;
     if (batch->n_tiles > 0)
         error = geometry_wgmma(major, kv)
-                    ? launch_attention_wgmma(stream, kv, batch, layer, out, out_stride, qkv, n_heads, partials)
+                    ? launch_attention_wgmma(stream, kv, batch, layer, out, out_stride, qkv, n_heads, scratch->partials)
                 : d <= 16  ? launch_head_size<16>(stream, kv, batch, layer, to, out_stride, qkv, n_heads)
                 : d <= 32  ? launch_head_size<32>(stream, kv, batch, layer, to, out_stride, qkv, n_heads)
                 : d <= 64  ? launch_head_size<64>(stream, kv, batch, layer, to, out_stride, qkv, n_heads)
                 : d <= 128 ? launch_head_size<128>(stream, kv, batch, layer, to, out_stride, qkv, n_heads)
                            : launch_head_size<256>(stream, kv, batch, layer, to, out_stride, qkv, n_heads);
     if (error != cudaSuccess || batch->n_single == 0) return error;
-    return launch_attention_single(stream, kv, batch, layer, out, out_stride, qkv, n_heads, partials, kept);
+    return launch_attention_single(stream, kv, batch, layer, out, out_stride, qkv, n_heads, scratch, NULL);
 }

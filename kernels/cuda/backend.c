@@ -26,12 +26,13 @@ enum status cuda_status(cudaError_t error, const char *what)
                        cudaGetErrorString(error));
 }
 
-enum status cuda_allocate(struct cuda *cuda, enum memory_use use, size_t bytes, const char *what, void **memory_p)
+enum status cuda_allocate_by(struct cuda *cuda, enum memory_use use, size_t bytes, const char *what, void **memory_p,
+                             cudaError_t (*allocate)(void **memory_p, size_t bytes))
 {
     const size_t mib = 1 << 20;
-    void *memory;
     cudaError_t error = cudaSetDevice(cuda->device);
-    if (error == cudaSuccess) error = cudaMalloc(&memory, bytes);
+    *memory_p = NULL;
+    if (error == cudaSuccess) error = allocate(memory_p, bytes);
     if (error == cudaErrorMemoryAllocation) {
         size_t total = 0, available = 0;
         cudaGetLastError();
@@ -42,14 +43,18 @@ enum status cuda_allocate(struct cuda *cuda, enum memory_use use, size_t bytes, 
                            (bytes + mib - 1) / mib, what, cuda->device, available / mib, total / mib);
     }
     if (error != cudaSuccess) return cuda_status(error, what);
-    error = cudaMemsetAsync(memory, 0, bytes, cuda->stream);
-    if (error != cudaSuccess) {
-        cudaFree(memory);
-        return cuda_status(error, what);
-    }
     memory_count(&cuda->memory, use, bytes);
-    *memory_p = memory;
-    return STATUS_OK;
+    return cuda_status(cudaMemsetAsync(*memory_p, 0, bytes, cuda->stream), what);
+}
+
+static cudaError_t device_malloc(void **memory_p, size_t bytes)
+{
+    return cudaMalloc(memory_p, bytes);
+}
+
+enum status cuda_allocate(struct cuda *cuda, enum memory_use use, size_t bytes, const char *what, void **memory_p)
+{
+    return cuda_allocate_by(cuda, use, bytes, what, memory_p, device_malloc);
 }
 
 void cuda_release(struct cuda *cuda, enum memory_use use, size_t bytes, void *memory)
@@ -112,22 +117,20 @@ static enum status tensor_create(struct backend *b, enum tensor_kind kind, int m
                                  struct tensor **tensor_p)
 {
     struct cuda *cuda = cuda_of(b);
-    const bool f32 = kind == TENSOR_F32;
+    const bool f32 = kind == TENSOR_F32, sums = kind == TENSOR_PARTIAL;
     struct tensor *t = mem_alloc(sizeof *t);
-    *t = (struct tensor){.kind = kind, .max_rows = max_rows, .columns = columns};
+    *t =
+        (struct tensor){.kind = f32 ? kind : TENSOR_ACTIVATION, .max_rows = max_rows, .columns = columns, .sums = sums};
     t->stride = f32 ? columns : cuda_stride(columns);
     char what[64];
     snprintf(what, sizeof what, "a tensor of %d x %d", max_rows, columns);
     const size_t bytes = memory_tensor_bytes(kind, max_rows, columns);
-    enum status status = cuda_allocate(cuda, MEMORY_ACTIVATIONS, bytes, what, &t->data);
-    if (status == STATUS_OK && !f32) status = gemm_reserve_rows(cuda, max_rows);
-    if (status != STATUS_OK) {
-        cuda_release(cuda, MEMORY_ACTIVATIONS, bytes, t->data);
-        free(t);
-        return status;
-    }
     t->next = cuda->tensors;
-    *tensor_p = cuda->tensors = t;
+    cuda->tensors = t; // freed by close, also after a failure
+    TRY(sums ? cuda_allocate_by(cuda, MEMORY_ACTIVATIONS, bytes, what, &t->data, comm_memory_allocate)
+             : cuda_allocate(cuda, MEMORY_ACTIVATIONS, bytes, what, &t->data));
+    if (!f32) TRY(gemm_reserve_rows(cuda, max_rows));
+    *tensor_p = t;
     return STATUS_OK;
 }
 
@@ -187,7 +190,7 @@ static enum status importance_check(const struct ragged_batch *batch)
                        batch->smoothing_window, IMPORTANCE_WINDOW_MAX);
 }
 
-// Copies the batch and the work lists of attention to the device, in one copy.
+// Copies the batch and the work lists of attention to the device, in one copy, and computes the angles of its rows.
 static cudaError_t batch_upload(struct cuda *cuda, const struct ragged_batch *batch)
 {
     struct schedule_options options = {.group = cuda->shape.n_heads / cuda->shape.n_kv_heads,
@@ -201,12 +204,15 @@ static cudaError_t batch_upload(struct cuda *cuda, const struct ragged_batch *ba
     if (!cuda->capturable) options.first_rows = overlap_first_rows(cuda, batch);
     cuda->batch = *batch;
     size_t bytes = schedule_make(batch, &options, cuda->staging_host, cuda->staging_device, &cuda->unpadded);
-    if (cuda->capturable) cuda->padded = schedule_padded(&cuda->unpadded, &options.captured);
+    cuda->padded = cuda->capturable ? schedule_padded(&cuda->unpadded, &options.captured) : cuda->unpadded;
     cuda->on_device = cuda->unpadded;
     cuda->micro_batch = ALL_ROWS;
     cudaError_t error =
         cudaMemcpyAsync(cuda->staging_device, cuda->staging_host, bytes, cudaMemcpyHostToDevice, cuda->stream);
-    return error == cudaSuccess ? cudaEventRecord(cuda->staged, cuda->stream) : error;
+    if (error == cudaSuccess) error = cudaEventRecord(cuda->staged, cuda->stream);
+    if (error != cudaSuccess) return error;
+    return launch_rope_angles(cuda->stream, cuda->angles, cuda->padded.position, cuda->inv_freq, cuda->padded.n_rows,
+                              cuda->shape.head_size);
 }
 
 static enum status begin(struct backend *b, const struct ragged_batch *batch)
@@ -252,9 +258,9 @@ static enum status embed(struct backend *b, struct tensor *out, const struct wei
                        "embed");
 }
 
-// Row indices on the device. The batch's logit rows are there already. Other indices are copied, and the copy is waited
-// for, since the caller may change them afterwards.
-static enum status rows_on_device(struct cuda *cuda, const int32_t *row_index, int rows, const int32_t **device_p)
+// The batch's logit rows are there already. Other indices are copied, and the copy is waited for, since the caller may
+// change them afterwards.
+enum status cuda_row_index(struct cuda *cuda, const int32_t *row_index, int rows, const int32_t **device_p)
 {
     *device_p = row_index ? cuda->on_device.logit_row : NULL;
     if (!row_index || row_index == cuda->batch.logit_row) return STATUS_OK;
@@ -265,18 +271,35 @@ static enum status rows_on_device(struct cuda *cuda, const int32_t *row_index, i
     return error == cudaSuccess ? cuda_wait(cuda) : cuda_status(error, "rmsnorm");
 }
 
+void cuda_norm_check(const struct cuda *cuda, const struct tensor *out, const struct tensor *x,
+                     const struct weight *gain, const int32_t *row_index, int rows)
+{
+    assert(cuda->on_device.first_row + rows <= out->max_rows && !(row_index && cuda->on_device.first_row));
+    assert(out->columns == x->columns && gain->columns == x->columns);
+    assert(x->kind == TENSOR_F32 && out->kind == TENSOR_ACTIVATION);
+}
+
 static enum status rmsnorm(struct backend *b, struct tensor *out, const struct tensor *x, const struct weight *gain,
                            float epsilon, const int32_t *row_index, int rows)
 {
     struct cuda *cuda = cuda_of(b);
-    assert(cuda->on_device.first_row + rows <= out->max_rows && !(row_index && cuda->on_device.first_row));
-    assert(out->columns == x->columns && gain->columns == x->columns);
-    assert(x->kind == TENSOR_F32 && out->kind == TENSOR_ACTIVATION);
+    cuda_norm_check(cuda, out, x, gain, row_index, rows);
     const int32_t *index;
-    enum status status = rows_on_device(cuda, row_index, rows, &index);
-    if (status != STATUS_OK) return status;
+    TRY(cuda_row_index(cuda, row_index, rows, &index));
     return cuda_status(launch_rmsnorm(cuda->stream, cuda_rows(cuda, out, 0), out->stride, cuda_rows(cuda, x, 0),
                                       gain->data, epsilon, index, rows, x->columns),
+                       "rmsnorm");
+}
+
+enum status cuda_add_rmsnorm(struct cuda *cuda, const struct norm_step *norm, int rows)
+{
+    const struct tensor *x = norm->x, *addend = norm->addend;
+    const int32_t *index;
+    assert(addend->sums && addend->columns == x->columns);
+    TRY(cuda_row_index(cuda, norm->row_index, rows, &index));
+    return cuda_status(launch_add_rmsnorm(cuda->stream, cuda_rows(cuda, norm->out, 0), norm->out->stride,
+                                          cuda_rows(cuda, x, 0), cuda_rows(cuda, addend, 0), addend->stride,
+                                          norm->gain->data, norm->epsilon, index, rows, x->columns),
                        "rmsnorm");
 }
 
@@ -285,15 +308,22 @@ static const float *vector(const struct weight *w)
     return w ? w->data : NULL;
 }
 
+static struct rope rope_of(const struct cuda *cuda, const struct tensor *qkv, const struct weight *q_gain,
+                           const struct weight *k_gain, float epsilon)
+{
+    assert(qkv->columns == (cuda->shape.n_heads + 2 * cuda->shape.n_kv_heads) * cuda->shape.head_size);
+    return (struct rope){
+        .q_gain = vector(q_gain), .k_gain = vector(k_gain), .angles = cuda->angles, .epsilon = epsilon};
+}
+
 static enum status rope_append(struct backend *b, int layer, struct tensor *qkv, const struct weight *q_gain,
                                const struct weight *k_gain, float epsilon)
 {
     struct cuda *cuda = cuda_of(b);
-    const struct backend_shape *shape = &cuda->shape;
-    assert(qkv->columns == (shape->n_heads + 2 * shape->n_kv_heads) * shape->head_size);
-    return cuda_status(launch_rope_append(cuda->stream, &cuda->kv, &cuda->on_device, layer, qkv->data, shape->n_heads,
-                                          vector(q_gain), vector(k_gain), epsilon, cuda->inv_freq),
-                       "rope_append");
+    const struct rope rope = rope_of(cuda, qkv, q_gain, k_gain, epsilon);
+    return cuda_status(
+        launch_rope_append(cuda->stream, &cuda->kv, &cuda->on_device, layer, qkv->data, cuda->shape.n_heads, &rope),
+        "rope_append");
 }
 
 // One round of attention; raises the maxima by this layer's attention of its importance rows.
@@ -301,12 +331,12 @@ static enum status attention_round(struct cuda *cuda, const struct device_batch 
                                    const float *qkv)
 {
     const int n_heads = cuda->shape.n_heads;
-    enum status status = cuda_status(launch_attention(cuda->stream, &cuda->kv, round, layer, out->data, out->stride,
-                                                      qkv, n_heads, cuda->partials, cuda->kept_scores),
-                                     "attention");
+    enum status status = cuda_status(
+        launch_attention(cuda->stream, &cuda->kv, round, layer, out->data, out->stride, qkv, n_heads, &cuda->attention),
+        "attention");
     if (status != STATUS_OK || !round->n_importance_rows) return status;
     return cuda_status(
-        launch_importance(cuda->stream, &cuda->kv, round, layer, cuda->importance, qkv, n_heads, cuda->kept_scores),
+        launch_importance(cuda->stream, &cuda->kv, round, layer, cuda->importance, qkv, n_heads, cuda->attention.kept),
         "importance");
 }
 
@@ -323,6 +353,23 @@ static enum status attention(struct backend *b, int layer, struct tensor *out, c
         done += round.n_importance_rows;
     } while (status == STATUS_OK && done < all->n_importance_rows);
     return status;
+}
+
+// Passes of single rows alone, as decode passes are: one kernel. Importance reads q after its rotation.
+static enum status rope_attention(struct backend *b, int layer, struct tensor *out, struct tensor *qkv,
+                                  const struct weight *q_gain, const struct weight *k_gain, float epsilon)
+{
+    struct cuda *cuda = cuda_of(b);
+    const struct device_batch *batch = &cuda->on_device;
+    if (batch->n_tiles || batch->n_importance_rows) {
+        TRY(rope_append(b, layer, qkv, q_gain, k_gain, epsilon));
+        return attention(b, layer, out, qkv);
+    }
+    assert(out->kind == TENSOR_ACTIVATION && out->columns == cuda->shape.n_heads * cuda->shape.head_size);
+    const struct rope rope = rope_of(cuda, qkv, q_gain, k_gain, epsilon);
+    return cuda_status(launch_attention_single(cuda->stream, &cuda->kv, batch, layer, out->data, out->stride, qkv->data,
+                                               cuda->shape.n_heads, &cuda->attention, &rope),
+                       "attention");
 }
 
 static float *importance_data(struct backend *b)
@@ -348,10 +395,12 @@ static enum status scratch_create(struct cuda *cuda)
     } parts[] = {
         {MEMORY_BATCH, &cuda->staging_device, fixed.staging, "batches"},
         {MEMORY_BATCH, (void **)&cuda->inv_freq, fixed.inv_freq, "the frequencies of RoPE"},
+        {MEMORY_BATCH, (void **)&cuda->angles, fixed.angles, "the angles of RoPE"},
         {MEMORY_BATCH, (void **)&cuda->row_index, fixed.row_index, "row indices"},
         {MEMORY_ATTENTION, (void **)&cuda->importance, fixed.importance, "importance maxima"},
-        {MEMORY_ATTENTION, (void **)&cuda->kept_scores, fixed.kept_scores, "scores of importance rows"},
-        {MEMORY_ATTENTION, (void **)&cuda->partials, fixed.partials, "partial results of attention"},
+        {MEMORY_ATTENTION, (void **)&cuda->attention.partials, fixed.partials, "partial results of attention"},
+        {MEMORY_ATTENTION, (void **)&cuda->attention.arrivals, fixed.arrivals, "counters of attention"},
+        {MEMORY_ATTENTION, (void **)&cuda->attention.kept, fixed.kept_scores, "scores of importance rows"},
     };
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         enum status status = cuda_allocate(cuda, parts[i].use, parts[i].bytes, parts[i].what, parts[i].memory_p);
@@ -376,7 +425,10 @@ static void cuda_close(struct backend *b)
     upload_close(cuda);
     for (struct tensor *t = cuda->tensors, *next; t; t = next) {
         next = t->next;
-        cudaFree(t->data);
+        if (t->sums)
+            comm_memory_free(t->data);
+        else
+            cudaFree(t->data);
         free(t);
     }
     for (struct weight *w = cuda->weights, *next; w; w = next) {
@@ -391,10 +443,12 @@ static void cuda_close(struct backend *b)
     cudaFree(cuda->kv.data);
     cudaFree(cuda->kv.scale);
     cudaFree(cuda->inv_freq);
+    cudaFree(cuda->angles);
     cudaFree(cuda->row_index);
     cudaFree(cuda->importance);
-    cudaFree(cuda->kept_scores);
-    cudaFree(cuda->partials);
+    cudaFree(cuda->attention.partials);
+    cudaFree(cuda->attention.arrivals);
+    cudaFree(cuda->attention.kept);
     if (cuda->stream) cudaStreamDestroy(cuda->stream);
     free(cuda);
 }
@@ -419,6 +473,9 @@ static const struct backend_ops cuda_ops = {
     .attention = attention,
     .importance_data = importance_data,
     .importance_read = importance_read,
+    .norm_linear = cuda_norm_linear,
+    .rope_attention = rope_attention,
+    .mlp = cuda_mlp,
     .tune = cuda_tune,
     .wait = steps_wait,
     .memory = memory_read,
@@ -426,6 +483,7 @@ static const struct backend_ops cuda_ops = {
     .kv_create = kv_create,
     .sample = cuda_sample,
     .comm_open = cuda_comm_open,
+    .sum_ranks = cuda_sum_ranks,
     .measure = cuda_measure,
 };
 

@@ -8,12 +8,16 @@
 // block begins by bringing the first PREFETCHED turns of its warps into the L2 cache, half of a split of 256 entries
 // of 128 dims: while it reads q, or waits for the kernel before, which may still write the newest entry.
 //
+// In passes of single rows alone, a thread block also rotates its heads of q, and those of the last split write the
+// newest entry. The thread block of a row and its heads that ends last combines the splits, in their order.
+//
 // How a row's entries are split depends only on their number, and all sums have a fixed order. Thread blocks of splits
 // that a row does not have end at once: a captured pass is launched with the largest number of splits it may need.
 #include "kernels/cuda/dependent.h"
 #include "kernels/cuda/prompt_scores.h"
+#include "kernels/cuda/rope.h"
 
-enum { WARPS = SCORE_WARPS, HEAD_MAX = 256, PREFETCHED = 2 };
+enum { WARPS = SCORE_WARPS, PREFETCHED = 2 };
 
 // The largest heads have too many sums for one warp: two warps process a KV block, each for half of the dims of V.
 template <int DP> struct warp_dims {
@@ -158,12 +162,121 @@ template <bool FP8> static __device__ __forceinline__ void prefetch_block(const 
         prefetch_line(block_data<FP8>(kv, at) + i);
 }
 
-// Grid: splits x chunks of heads x single rows; shared memory: q and warp_results. KEEPS: keeps the scores of
-// importance rows.
-template <int DP, bool FP8, bool KEEPS>
+// ---- the row itself -------------------------------------------------------------------------------------------------
+
+// Rotates the heads of q into shared memory, as load_q loads them.
+template <int DP>
+static __device__ __forceinline__ void rotate_q(uint16_t *q, const struct rope *rope, const float *data, int row,
+                                                const score_heads *heads, int n_heads, const kv_cache *kv)
+{
+    const int d = kv->head_size;
+    for (int i = (int)threadIdx.x; i < SCORE_HEADS * (DP / 8); i += WARPS * WARP) {
+        const int head = i / (DP / 8), dim = i % (DP / 8) * 8;
+        if (head >= heads->count || dim >= d)
+            *reinterpret_cast<uint4 *>(q + head * score_q<DP>::STRIDE + dim) = make_uint4(0, 0, 0, 0);
+    }
+    for (int i = (int)threadIdx.x / WARP; i < heads->count; i += WARPS) {
+        const int head = heads->first + i;
+        lane_dims x;
+        load_head(&x, rope, rope->angles + (int64_t)row * d, data + head * d, head, n_heads, kv->n_kv_heads, d);
+        store_bf16(&x, q + i * score_q<DP>::STRIDE, d / 2);
+    }
+}
+
+// Writes K and V of the row. Thread blocks with other heads of the same KV head write the same bytes, and each reads
+// its own.
+static __device__ __forceinline__ void append_entry(const struct rope *rope, const float *data, int row, int kv_head,
+                                                    int n_heads, const kv_cache *kv, const device_batch *batch,
+                                                    int layer)
+{
+    const int d = kv->head_size, warp = (int)threadIdx.x / WARP, from = WARPS - 2; // others may have more heads of q
+    if (warp < from) return;
+    const bool is_v = warp > from;
+    const int head = n_heads + (is_v ? kv->n_kv_heads : 0) + kv_head;
+    lane_dims x;
+    load_head(&x, rope, rope->angles + (int64_t)row * d, data + head * d, head, n_heads, kv->n_kv_heads, d);
+    store_entry(&x, kv, batch, layer, row, is_v, kv_head);
+}
+
+// ---- all splits of a row --------------------------------------------------------------------------------------------
+
+// In shared memory.
+struct combined {
+    float weight[SPLITS_MAX], warp_largest[WARPS], warp_total[WARPS];
+    float sums[WARPS][ROPE_HEAD_MAX];
+};
+
+// Adds the splits of a query head: warps sum the splits in turn, and the sums of the warps are added in order. `at` is
+// geometry_partial_at of the first split.
+static __device__ __forceinline__ void combine_splits(combined *c, uint16_t *to, const float *partials,
+                                                      const float *outs, int64_t at, int splits, int d)
+{
+    const int thread = (int)threadIdx.x, warp = thread / WARP, lane = thread % WARP;
+    float exponent = EXPONENT_NONE, sum = 0; // of split `thread`: there are at most as many splits as threads
+    if (thread < splits) exponent = partials[2 * (at + thread)], sum = partials[2 * (at + thread) + 1];
+    float largest = warp_max(exponent);
+    if (lane == 0) c->warp_largest[warp] = largest;
+    __syncthreads();
+    largest = fmaxf(fmaxf(c->warp_largest[0], c->warp_largest[1]), fmaxf(c->warp_largest[2], c->warp_largest[3]));
+    float factor = exp2_approx(exponent - largest), total = warp_sum(sum * factor);
+    c->weight[thread] = factor;
+    if (lane == 0) c->warp_total[warp] = total;
+    __syncthreads();
+    total = c->warp_total[0] + c->warp_total[1] + c->warp_total[2] + c->warp_total[3];
+
+    outs += at * d;
+    for (int dim = 4 * lane; dim < d; dim += 4 * WARP) {
+        float4 acc = make_float4(0, 0, 0, 0);
+#pragma unroll 4
+        for (int i = warp; i < splits; i += WARPS) {
+            float4 x = *reinterpret_cast<const float4 *>(outs + (int64_t)i * d + dim);
+            acc.x += c->weight[i] * x.x, acc.y += c->weight[i] * x.y;
+            acc.z += c->weight[i] * x.z, acc.w += c->weight[i] * x.w;
+        }
+        *reinterpret_cast<float4 *>(&c->sums[warp][dim]) = acc;
+    }
+    __syncthreads();
+    for (int dim = 2 * thread; dim < d; dim += 2 * WARPS * WARP) {
+        float low = c->sums[0][dim] + c->sums[1][dim] + c->sums[2][dim] + c->sums[3][dim];
+        float high = c->sums[0][dim + 1] + c->sums[1][dim + 1] + c->sums[2][dim + 1] + c->sums[3][dim + 1];
+        *reinterpret_cast<uint32_t *>(to + dim) = pack_bf16(low / total, high / total);
+    }
+    __syncthreads(); // before the next head
+}
+
+// Whether all thread blocks of this row and heads have stored their partial results, which the caller may then read.
+// True in one of them; it leaves the counter at zero for the next kernel. All threads must call.
+static __device__ __forceinline__ bool arrive_last(uint32_t *arrivals, int splits)
+{
+    __shared__ int last;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        last = atomicAdd(arrivals, 1u) + 1 == (uint32_t)splits;
+        if (last) *arrivals = 0;
+        __threadfence();
+    }
+    __syncthreads();
+    return last;
+}
+
+// ---- one split ------------------------------------------------------------------------------------------------------
+
+// Where the results go.
+struct split_results {
+    float *partials;
+    uint32_t *arrivals;
+    float *kept;
+    uint16_t *out;
+    int out_stride, unused; // instead of padding
+};
+
+// Grid: splits x chunks of heads x single rows; shared memory: q and warp_results. ROPE: the heads are not rotated yet,
+// and the entry is not in the cache. KEEPS: keeps the scores of importance rows.
+template <int DP, bool FP8, bool ROPE, bool KEEPS>
 static __global__ void __launch_bounds__(WARPS *WARP, FP8 &&DP <= 128 ? 3 : 2)
-    attend_split_kernel(kv_cache kv, device_batch batch, int layer, const float *qkv, int n_heads, float *partials,
-                        float *kept)
+    attend_split_kernel(kv_cache kv, device_batch batch, int layer, const float *qkv, int n_heads, struct rope rope,
+                        split_results to)
 {
     dependents_start();
     int d = kv.head_size, row = batch.single_row[blockIdx.z], s = row < 0 ? -1 : batch.row_seq[row];
@@ -191,7 +304,13 @@ static __global__ void __launch_bounds__(WARPS *WARP, FP8 &&DP <= 128 ? 3 : 2)
     DYNAMIC_SHARED(unsigned char, shared);
     uint16_t *q = reinterpret_cast<uint16_t *>(shared);
     warp_results<DP> *results = reinterpret_cast<warp_results<DP> *>(shared + score_q<DP>::BYTES);
-    load_q<DP>(q, qkv + (int64_t)row * (n_heads + 2 * kv.n_kv_heads) * d, &heads, d);
+    const float *data = qkv + (int64_t)row * (n_heads + 2 * kv.n_kv_heads) * d;
+    if (ROPE) {
+        rotate_q<DP>(q, &rope, data, row, &heads, n_heads, &kv);
+        if (end == n) append_entry(&rope, data, row, heads.kv_head, n_heads, &kv, &batch, layer);
+    } else {
+        load_q<DP>(q, data, &heads, d);
+    }
     __syncthreads();
 
     softmax<DP> state;
@@ -207,7 +326,7 @@ static __global__ void __launch_bounds__(WARPS *WARP, FP8 &&DP <= 128 ? 3 : 2)
                 state.out[p][i][k] = 0;
 
     kept_scores keep;
-    if (KEEPS) keep = kept_scores_of(&batch, batch.single_importance[blockIdx.z], &heads, n_heads, kept);
+    if (KEEPS) keep = kept_scores_of(&batch, batch.single_importance[blockIdx.z], &heads, n_heads, to.kept);
     const int first_dim = warp % warp_dims<DP>::COUNT * warp_dims<DP>::DIMS;
     const float scale = score_scale(d);
     // K of the next block is loaded before V of this block is used. The largest heads lack registers for this, and for
@@ -253,7 +372,7 @@ static __global__ void __launch_bounds__(WARPS *WARP, FP8 &&DP <= 128 ? 3 : 2)
     store_results(results, &state);
     __syncthreads();
 
-    float *outs = partials + geometry_partial_sums(batch.n_single, n_heads, batch.max_splits);
+    float *partials = to.partials, *outs = partials + geometry_partial_sums(batch.n_single, n_heads, batch.max_splits);
     for (int k = (int)threadIdx.x; k < heads.count * DP; k += WARPS * WARP) {
         int head = k / DP, dim = k % DP;
         if (dim >= d) continue;
@@ -271,89 +390,50 @@ static __global__ void __launch_bounds__(WARPS *WARP, FP8 &&DP <= 128 ? 3 : 2)
         outs[at * d + dim] = out;
         if (dim == 0) partials[2 * at] = largest, partials[2 * at + 1] = sum;
     }
-}
 
-// ---- all splits of a row --------------------------------------------------------------------------------------------
-
-// Grid: query heads x single rows. Warps sum the splits in turn; the sums of the warps are added in order.
-static __global__ void __launch_bounds__(WARPS *WARP)
-    combine_kernel(device_batch batch, uint16_t *out, int out_stride, int n_heads, int d, const float *partials)
-{
-    __shared__ float weight[SPLITS_MAX], warp_largest[WARPS], warp_total[WARPS];
-    __shared__ float sums[WARPS][HEAD_MAX];
-    dependents_start();
-    int row = batch.single_row[blockIdx.y];
-    int splits = row < 0 ? 0 : geometry_splits(batch.kv_len[batch.row_seq[row]] + 1);
-    dependency_wait();
-    if (row < 0) return; // the whole block, padding of a captured pass
-    int thread = (int)threadIdx.x, warp = thread / WARP, lane = thread % WARP;
-    int64_t at = geometry_partial_at((int)blockIdx.y, (int)blockIdx.x, 0, n_heads, batch.max_splits);
-
-    float exponent = EXPONENT_NONE, sum = 0; // of split `thread`: there are at most as many splits as threads
-    if (thread < splits) exponent = partials[2 * (at + thread)], sum = partials[2 * (at + thread) + 1];
-    float largest = warp_max(exponent);
-    if (lane == 0) warp_largest[warp] = largest;
-    __syncthreads();
-    largest = fmaxf(fmaxf(warp_largest[0], warp_largest[1]), fmaxf(warp_largest[2], warp_largest[3]));
-    float factor = exp2_approx(exponent - largest), total = warp_sum(sum * factor);
-    weight[thread] = factor;
-    if (lane == 0) warp_total[warp] = total;
-    __syncthreads();
-    total = warp_total[0] + warp_total[1] + warp_total[2] + warp_total[3];
-
-    const float *outs = partials + geometry_partial_sums(batch.n_single, n_heads, batch.max_splits) + at * d;
-    for (int dim = 4 * lane; dim < d; dim += 4 * WARP) {
-        float4 acc = make_float4(0, 0, 0, 0);
-#pragma unroll 4
-        for (int i = warp; i < splits; i += WARPS) {
-            float4 x = *reinterpret_cast<const float4 *>(outs + (int64_t)i * d + dim);
-            acc.x += weight[i] * x.x, acc.y += weight[i] * x.y;
-            acc.z += weight[i] * x.z, acc.w += weight[i] * x.w;
-        }
-        *reinterpret_cast<float4 *>(&sums[warp][dim]) = acc;
-    }
-    __syncthreads();
-    uint16_t *to = out + (int64_t)row * out_stride + (int64_t)blockIdx.x * d;
-    for (int dim = 2 * thread; dim < d; dim += 2 * WARPS * WARP) {
-        float low = sums[0][dim] + sums[1][dim] + sums[2][dim] + sums[3][dim];
-        float high = sums[0][dim + 1] + sums[1][dim + 1] + sums[2][dim + 1] + sums[3][dim + 1];
-        *reinterpret_cast<uint32_t *>(to + dim) = pack_bf16(low / total, high / total);
-    }
+    const int splits = geometry_splits(n);
+    if (!arrive_last(to.arrivals + (int64_t)blockIdx.z * gridDim.y + blockIdx.y, splits)) return;
+    for (int head = heads.first; head < heads.first + heads.count; head++)
+        combine_splits(reinterpret_cast<combined *>(shared), to.out + (int64_t)row * to.out_stride + (int64_t)head * d,
+                       partials, outs, geometry_partial_at((int)blockIdx.z, head, 0, n_heads, batch.max_splits), splits,
+                       d);
 }
 
 // ---- launching ------------------------------------------------------------------------------------------------------
 
 template <int DP, bool FP8>
 static cudaError_t launch_splits(cudaStream_t stream, const kv_cache *kv, const device_batch *batch, int layer,
-                                 const float *qkv, int n_heads, float *partials, float *kept)
+                                 const float *qkv, int n_heads, const struct rope *rope, const split_results *to)
 {
     dim3 grid((unsigned)batch->max_splits, (unsigned)score_chunks(n_heads, kv->n_kv_heads), (unsigned)batch->n_single);
     size_t shared = score_q<DP>::BYTES + sizeof(warp_results<DP>);
-    const bool keeps = batch->n_importance_rows > batch->n_tiled_importance;
-    return keeps ? CUDA_LAUNCH_EARLY((attend_split_kernel<DP, FP8, true>), grid, WARPS * WARP, shared, stream, *kv,
-                                     *batch, layer, qkv, n_heads, partials, kept)
-                 : CUDA_LAUNCH_EARLY((attend_split_kernel<DP, FP8, false>), grid, WARPS * WARP, shared, stream, *kv,
-                                     *batch, layer, qkv, n_heads, partials, NULL);
+    static_assert(sizeof(combined) <= score_q<DP>::BYTES + sizeof(warp_results<DP>), "in the same memory");
+    if (rope)
+        return CUDA_LAUNCH_EARLY((attend_split_kernel<DP, FP8, true, false>), grid, WARPS * WARP, shared, stream, *kv,
+                                 *batch, layer, qkv, n_heads, *rope, *to);
+    if (batch->n_importance_rows > batch->n_tiled_importance)
+        return CUDA_LAUNCH_EARLY((attend_split_kernel<DP, FP8, false, true>), grid, WARPS * WARP, shared, stream, *kv,
+                                 *batch, layer, qkv, n_heads, {}, *to);
+    return CUDA_LAUNCH_EARLY((attend_split_kernel<DP, FP8, false, false>), grid, WARPS * WARP, shared, stream, *kv,
+                             *batch, layer, qkv, n_heads, {}, *to);
 }
 
 template <int DP>
 static cudaError_t launch_head_size(cudaStream_t stream, const kv_cache *kv, const device_batch *batch, int layer,
-                                    const float *qkv, int n_heads, float *partials, float *kept)
+                                    const float *qkv, int n_heads, const struct rope *rope, const split_results *to)
 {
-    return kv->fp8 ? launch_splits<DP, true>(stream, kv, batch, layer, qkv, n_heads, partials, kept)
-                   : launch_splits<DP, false>(stream, kv, batch, layer, qkv, n_heads, partials, kept);
+    return kv->fp8 ? launch_splits<DP, true>(stream, kv, batch, layer, qkv, n_heads, rope, to)
+                   : launch_splits<DP, false>(stream, kv, batch, layer, qkv, n_heads, rope, to);
 }
 
 cudaError_t launch_attention_single(cudaStream_t stream, const struct kv_cache *kv, const struct device_batch *batch,
                                     int layer, void *out, int out_stride, const float *qkv, int n_heads,
-                                    float *partials, float *kept)
+                                    const struct attention_scratch *scratch, const struct rope *rope)
 {
-    int d = kv->head_size;
-    cudaError_t error = d <= 64    ? launch_head_size<64>(stream, kv, batch, layer, qkv, n_heads, partials, kept)
-                        : d <= 128 ? launch_head_size<128>(stream, kv, batch, layer, qkv, n_heads, partials, kept)
-                                   : launch_head_size<256>(stream, kv, batch, layer, qkv, n_heads, partials, kept);
-    if (error != cudaSuccess) return error;
-    dim3 grid((unsigned)n_heads, (unsigned)batch->n_single);
-    return CUDA_LAUNCH_EARLY(combine_kernel, grid, WARPS * WARP, 0, stream, *batch, static_cast<uint16_t *>(out),
-                             out_stride, n_heads, d, static_cast<const float *>(partials));
+    const int d = kv->head_size;
+    const split_results to = {
+        scratch->partials, scratch->arrivals, scratch->kept, static_cast<uint16_t *>(out), out_stride, 0};
+    return d <= 64    ? launch_head_size<64>(stream, kv, batch, layer, qkv, n_heads, rope, &to)
+           : d <= 128 ? launch_head_size<128>(stream, kv, batch, layer, qkv, n_heads, rope, &to)
+                      : launch_head_size<256>(stream, kv, batch, layer, qkv, n_heads, rope, &to);
 }

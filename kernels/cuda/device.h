@@ -77,6 +77,33 @@ static __device__ __forceinline__ uint8_t e4m3_from_float(float x)
     return __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3);
 }
 
+// Two at once: x in the lower byte.
+static __device__ __forceinline__ uint32_t e4m3x2_from_floats(float x, float y)
+{
+    return __nv_cvt_float2_to_fp8x2(make_float2(x, y), __NV_SATFINITE, __NV_E4M3);
+}
+
+// Rows, and heads of K and V, are quantised to e4m3 with one scale: largest magnitude / E4M3_MAX. Where all values are
+// smaller than E4M3_MIN they become zeros, since E4M3_MAX / largest could overflow.
+static const float E4M3_MAX = 448.f, E4M3_MIN = 0x1p-100f;
+
+// For the search of the largest magnitude: that of a value, infinite unless it is finite, because fmaxf ignores NaN.
+static __device__ __forceinline__ float magnitude(float x)
+{
+    return x - x == 0 ? fabsf(x) : INFINITY;
+}
+
+// What values are multiplied by; 0: their bytes are zeros.
+static __device__ __forceinline__ float e4m3_factor(float largest)
+{
+    return largest < INFINITY && largest >= E4M3_MIN ? E4M3_MAX / largest : 0;
+}
+
+static __device__ __forceinline__ float e4m3_scale(float largest)
+{
+    return largest < INFINITY ? largest / E4M3_MAX : __int_as_float(0x7fc00000);
+}
+
 static __device__ __forceinline__ float float_from_e4m3(uint8_t x)
 {
     return __half2float(__half(__nv_cvt_fp8_to_halfraw(x, __NV_E4M3)));

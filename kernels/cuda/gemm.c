@@ -70,6 +70,7 @@ struct gemm {
     void *quantised;           // FP8: the rows of the gemm under way, and their scales
     float *row_scales;
     void *dequantised; // FP8: part of a weight in bf16
+    float *maxima;     // FP8: largest magnitudes of rows of the MLP under way, see struct gemv
 };
 
 // ---- buckets of rows ------------------------------------------------------------------------------------------------
@@ -277,6 +278,16 @@ static enum known algorithm_select(struct gemm *g, struct problem *problem, int 
     return GUESSED;
 }
 
+// Whether the library has an algorithm for a call of the largest number of rows in the bucket of `rows`.
+static bool gemm_has_algorithm(struct cuda *cuda, const struct gemm_call *call, int rows)
+{
+    struct problem *problem = problem_of(cuda->gemm, call);
+    const int bucket = bucket_of(rows);
+    if (problem->bucket[bucket].known == UNKNOWN)
+        problem->bucket[bucket].known = algorithm_select(cuda->gemm, problem, bucket);
+    return problem->bucket[bucket].known != NONE;
+}
+
 // In a micro-batch the gemm leaves multiprocessors to the sums of the other one: the library's gemms run one block on
 // each for their whole time, and blocks of NCCL do not fit beside them.
 static cublasStatus_t description_leave(const struct cuda *cuda, struct description *d)
@@ -315,7 +326,33 @@ struct linear {
     const struct weight *w, *bias;
     enum linear_mode mode;
     int rows;
+    const struct norm_step *norm; // x is to be computed by this; NULL: it has been
+    const int32_t *row_index;     // of `norm`, on the device
+    bool stores_maxima;           // SWIGLU of few rows: g->maxima receives those of out
+    int n_maxima;                 // those of x are in g->maxima, this many a row; 0: they are not
+    bool stores_fp8;              // SWIGLU of one chunk of rows: g->quantised receives out, one scale per row
+    bool x_is_fp8;                // x is in g->quantised, not in its own memory
 };
+
+// Rows [first, first + rows) of x before the norm, and which they are.
+static const float *norm_rows(const struct cuda *cuda, const struct linear *l, int first)
+{
+    return cuda_rows(cuda, l->norm->x, l->row_index ? 0 : first);
+}
+
+static const int32_t *norm_index(const struct linear *l, int first)
+{
+    return l->row_index ? l->row_index + first : NULL;
+}
+
+static enum status linear_norm(struct cuda *cuda, const struct linear *l, int first, int rows)
+{
+    const struct norm_step *norm = l->norm;
+    return cuda_status(launch_rmsnorm(cuda->stream, cuda_rows(cuda, norm->out, first), norm->out->stride,
+                                      norm_rows(cuda, l, first), norm->gain->data, norm->epsilon, norm_index(l, first),
+                                      rows, norm->x->columns),
+                       "rmsnorm");
+}
 
 // Rows [first, first + n) of a step whose results go to scratch memory.
 struct chunk {
@@ -350,7 +387,10 @@ static enum status chunk_finish(struct cuda *cuda, const struct linear *l, const
     if (swiglu && c->row_scale)
         error = launch_epilogue(cuda->stream, results, stride, false, false, results, stride, c->row_scale,
                                 c->column_scale, NULL, c->n, n);
-    if (swiglu && error == cudaSuccess)
+    if (l->stores_fp8 && error == cudaSuccess)
+        error = launch_swiglu_fp8(cuda->stream, cuda->gemm->quantised, l->out->stride, cuda->gemm->row_scales, results,
+                                  stride, c->n, n / 2);
+    else if (swiglu && error == cudaSuccess)
         error = launch_swiglu(cuda->stream, out, l->out->stride, results, stride, c->n, n / 2);
     if (!swiglu)
         error = launch_epilogue(cuda->stream, out, l->out->stride, bf16, l->mode == LINEAR_ADD, results, stride,
@@ -366,6 +406,17 @@ static enum status chunk_bf16(struct cuda *cuda, const struct linear *l, struct 
     return library_status(gemm_try(cuda, &call, c->n), &key, c->n);
 }
 
+// x in bf16, for an FP8 gemm without an algorithm.
+static enum status chunk_rows_to_bf16(struct cuda *cuda, const struct linear *l, const struct chunk *c)
+{
+    const struct gemm *g = cuda->gemm;
+    if (l->norm) return linear_norm(cuda, l, c->first, c->n);
+    if (!l->x_is_fp8) return STATUS_OK;
+    return cuda_status(launch_dequantise(cuda->stream, cuda_rows(cuda, l->x, c->first), g->quantised, l->x->stride,
+                                         g->row_scales, 0, c->first, c->n),
+                       "rows to bf16");
+}
+
 // Multiplies by an FP8 weight that is converted to bf16, a few outputs at a time.
 static enum status chunk_dequantised(struct cuda *cuda, const struct linear *l, struct chunk *c)
 {
@@ -373,6 +424,7 @@ static enum status chunk_dequantised(struct cuda *cuda, const struct linear *l, 
     const struct weight *w = l->w;
     const size_t row_bytes = (size_t)w->stride * sizeof(uint16_t);
     const int64_t all = cuda_stride(w->rows), most = (int64_t)(g->memory.dequantised / row_bytes) / 16 * 16;
+    TRY(chunk_rows_to_bf16(cuda, l, c));
     for (int64_t first = 0, n; first < all; first += n) {
         struct gemm_call call = chunk_call(g, l);
         n = all - first < most ? all - first : most;
@@ -416,13 +468,25 @@ static cublasStatus_t chunk_try_rows(struct cuda *cuda, const struct linear *l, 
     return status;
 }
 
-// Quantises rows for a block-scaled weight. Their scales lie in columns of `padded` rows.
-static enum status quantise_blocks(struct cuda *cuda, const struct linear *l, int first, int rows, int padded)
+// Quantises rows [first, first + rows) of a step into g->quantised: after their norm if that is to be computed. With
+// scale_stride there is a scale for each block, in columns of that many rows.
+static enum status quantise(struct cuda *cuda, const struct linear *l, int first, int rows, int scale_stride)
 {
     struct gemm *g = cuda->gemm;
-    return cuda_status(launch_quantise_blocks(cuda->stream, g->quantised, l->w->stride, g->row_scales, padded,
-                                              cuda_rows(cuda, l->x, first), l->x->stride, rows, l->x->stride),
-                       "rows to fp8");
+    const struct norm_step *norm = l->norm;
+    const int stride = l->x->stride;
+    const void *x = cuda_rows(cuda, l->x, first);
+    cudaError_t error;
+    if (norm)
+        error = launch_rmsnorm_fp8(cuda->stream, g->quantised, stride, g->row_scales, scale_stride,
+                                   norm_rows(cuda, l, first), norm->gain->data, norm->epsilon, norm_index(l, first),
+                                   rows, norm->x->columns);
+    else if (scale_stride)
+        error = launch_quantise_blocks(cuda->stream, g->quantised, stride, g->row_scales, scale_stride, x, stride, rows,
+                                       stride);
+    else
+        error = launch_quantise_rows(cuda->stream, g->quantised, stride, g->row_scales, x, false, stride, rows, stride);
+    return cuda_status(error, "rows to fp8");
 }
 
 // cuBLASLt wants a multiple of four rows: up to three rows more are computed and not used.
@@ -435,7 +499,7 @@ static cublasStatus_t chunk_try_blocks(struct cuda *cuda, const struct linear *l
     call.max_rows = (call.max_rows + 3) / 4 * 4;
     call.x = g->quantised;
     call.row_scale = g->row_scales;
-    *status_p = quantise_blocks(cuda, l, c->first, c->n, padded);
+    *status_p = quantise(cuda, l, c->first, c->n, padded);
     return *status_p == STATUS_OK ? gemm_try_fp8(cuda, call, padded) : CUBLAS_STATUS_SUCCESS;
 }
 
@@ -500,11 +564,8 @@ static cublasStatus_t linear_try_direct(struct cuda *cuda, const struct linear *
 // since the place of their scales depends on the number of rows.
 static enum status linear_quantise(struct cuda *cuda, const struct linear *l)
 {
-    struct gemm *g = cuda->gemm;
-    if (l->w->block_scaled) return quantise_blocks(cuda, l, 0, l->rows, l->rows);
-    return cuda_status(launch_quantise_rows(cuda->stream, g->quantised, l->w->stride, g->row_scales,
-                                            cuda_rows(cuda, l->x, 0), false, l->x->stride, l->rows, l->x->stride),
-                       "rows to fp8");
+    if (l->x_is_fp8) return STATUS_OK;
+    return quantise(cuda, l, 0, l->rows, l->w->block_scaled ? l->rows : 0);
 }
 
 // ---- few rows -------------------------------------------------------------------------------------------------------
@@ -516,26 +577,51 @@ static enum gemv_mode gemv_mode(const struct linear *l)
     return l->mode == LINEAR_ADD ? GEMV_ADD : GEMV_STORE;
 }
 
-static enum status linear_few_rows(struct cuda *cuda, const struct linear *l)
+// What the kernel gets of x. Where its blocks would read too much to prepare the rows themselves, a kernel does it
+// first.
+static enum status few_rows_prepare(struct cuda *cuda, const struct linear *l, struct gemv *gemv)
 {
     const struct gemm *g = cuda->gemm;
-    const bool fp8 = l->w->dtype == DTYPE_FP8;
-    if (fp8) TRY(linear_quantise(cuda, l));
-    const struct gemv gemv = {.w = l->w->data,
-                              .x = fp8 ? g->quantised : cuda_rows(cuda, l->x, 0),
-                              .row_scale = fp8 ? g->row_scales : NULL,
-                              .column_scale = l->w->scale,
-                              .bias = l->bias ? l->bias->data : NULL,
-                              .out = cuda_rows(cuda, l->out, 0),
-                              .n = (int)l->w->rows,
-                              .k = l->w->stride,
-                              .rows = l->rows,
-                              .x_stride = l->x->stride,
-                              .out_stride = l->out->stride,
-                              .fp8 = fp8,
-                              .block_stride = l->w->block_scaled ? cuda_block_stride(l->w->columns) : 0,
-                              .row_scale_stride = l->rows,
-                              .mode = gemv_mode(l)};
+    const bool fits = l->rows * ((l->x->stride + FP8_BLOCK - 1) / FP8_BLOCK) <= GEMV_VALUES_MAX / FP8_BLOCK;
+    gemv->x = cuda_rows(cuda, l->x, 0);
+    gemv->x_stride = l->x->stride;
+    if (!gemv->fp8 && l->norm && fits && l->x->columns % 8 == 0) {
+        gemv->x_is = GEMV_NORM;
+        gemv->x = norm_rows(cuda, l, 0);
+        gemv->x_stride = gemv->columns = l->norm->x->columns;
+        gemv->gain = l->norm->gain->data;
+        gemv->epsilon = l->norm->epsilon;
+        gemv->row_index = l->row_index;
+        return STATUS_OK;
+    }
+    if (!gemv->fp8) return l->norm ? linear_norm(cuda, l, 0, l->rows) : STATUS_OK;
+    if (!l->norm && (fits || l->n_maxima)) {
+        gemv->x_is = GEMV_QUANTISE;
+        gemv->x_maxima = l->n_maxima ? g->maxima : NULL;
+        gemv->n_maxima = l->n_maxima;
+        return STATUS_OK;
+    }
+    gemv->x = g->quantised;
+    gemv->row_scale = g->row_scales;
+    return linear_quantise(cuda, l);
+}
+
+static enum status linear_few_rows(struct cuda *cuda, const struct linear *l)
+{
+    struct gemv gemv = {.w = l->w->data,
+                        .column_scale = l->w->scale,
+                        .bias = l->bias ? l->bias->data : NULL,
+                        .out = cuda_rows(cuda, l->out, 0),
+                        .n = (int)l->w->rows,
+                        .k = l->w->stride,
+                        .rows = l->rows,
+                        .out_stride = l->out->stride,
+                        .fp8 = l->w->dtype == DTYPE_FP8,
+                        .block_stride = l->w->block_scaled ? cuda_block_stride(l->w->columns) : 0,
+                        .row_scale_stride = l->rows,
+                        .mode = gemv_mode(l),
+                        .out_maxima = l->stores_maxima ? cuda->gemm->maxima : NULL};
+    TRY(few_rows_prepare(cuda, l, &gemv));
     return cuda_status(launch_gemv(cuda->stream, &gemv, cuda->properties.multiProcessorCount), "gemv");
 }
 
@@ -552,11 +638,7 @@ static void linear_note(struct cuda *cuda, const struct linear *l)
     for (int i = linear_is_direct(&many) ? 0 : 1; i < (both ? 3 : 2); i++) {
         calls[i].x = fp8 ? g->quantised : cuda_rows(cuda, l->x, 0);
         calls[i].fast = both && cuda->shape.fp8_fast_accum;
-        struct problem *problem = problem_of(g, &calls[i]);
-        const int largest = bucket_of(problem->max_rows);
-        if (problem->bucket[largest].known == UNKNOWN)
-            problem->bucket[largest].known = algorithm_select(g, problem, largest);
-        if (problem->bucket[largest].known != NONE) return;
+        if (gemm_has_algorithm(cuda, &calls[i], problem_of(g, &calls[i])->max_rows)) return;
     }
 }
 
@@ -569,6 +651,7 @@ static enum status gemm_linear(struct cuda *cuda, const struct linear *l)
         return linear_few_rows(cuda, l);
     }
     const bool direct = linear_is_direct(l);
+    if (l->norm && l->w->dtype != DTYPE_FP8) TRY(linear_norm(cuda, l, 0, l->rows));
     if (l->w->dtype == DTYPE_FP8 && (direct || !l->w->block_scaled)) {
         enum status status = linear_quantise(cuda, l);
         if (status != STATUS_OK) return status;
@@ -582,20 +665,85 @@ static enum status gemm_linear(struct cuda *cuda, const struct linear *l)
     return linear_by_chunks(cuda, l);
 }
 
+static enum status linear_run(struct cuda *cuda, const struct linear *l)
+{
+    assert(l->w->kind == WEIGHT_MATRIX && l->x->kind == TENSOR_ACTIVATION && l->x->columns == l->w->columns);
+    assert(l->out->columns == (l->mode == LINEAR_SWIGLU ? l->w->rows / 2 : l->w->rows));
+    assert(cuda->on_device.first_row + l->rows <= l->out->max_rows);
+    assert(cuda->on_device.first_row + l->rows <= l->x->max_rows);
+    assert(!l->bias || (l->bias->columns == l->w->rows && l->mode != LINEAR_SWIGLU));
+    assert(l->mode != LINEAR_ADD || l->out->kind == TENSOR_F32);
+    assert(l->mode != LINEAR_SWIGLU || l->out->kind == TENSOR_ACTIVATION);
+    int suspended = no_alloc_suspend(); // cuBLASLt may allocate
+    enum status status = gemm_linear(cuda, l);
+    no_alloc_resume(suspended);
+    return status;
+}
+
 enum status cuda_linear(struct backend *b, struct tensor *out, const struct tensor *x, const struct weight *w,
                         const struct weight *bias, enum linear_mode mode, int rows)
 {
-    assert(w->kind == WEIGHT_MATRIX && x->kind == TENSOR_ACTIVATION && x->columns == w->columns);
-    assert(out->columns == (mode == LINEAR_SWIGLU ? w->rows / 2 : w->rows));
-    assert(cuda_of(b)->on_device.first_row + rows <= out->max_rows);
-    assert(cuda_of(b)->on_device.first_row + rows <= x->max_rows);
-    assert(!bias || (bias->columns == w->rows && mode != LINEAR_SWIGLU));
-    assert(mode != LINEAR_ADD || out->kind == TENSOR_F32);
-    assert(mode != LINEAR_SWIGLU || out->kind == TENSOR_ACTIVATION);
-    int suspended = no_alloc_suspend(); // cuBLASLt may allocate
-    enum status status = gemm_linear(cuda_of(b), &(struct linear){out, x, w, bias, mode, rows});
+    return linear_run(cuda_of(b), &(struct linear){out, x, w, bias, mode, rows, .norm = NULL});
+}
+
+static enum status linear_after_norm(struct cuda *cuda, struct linear *l, const struct norm_step *norm)
+{
+    cuda_norm_check(cuda, norm->out, norm->x, norm->gain, norm->row_index, l->rows);
+    l->x = norm->out;
+    if (norm->addend) { // by a kernel of its own, since adding changes x
+        TRY(cuda_add_rmsnorm(cuda, norm, l->rows));
+        return linear_run(cuda, l);
+    }
+    l->norm = norm;
+    TRY(cuda_row_index(cuda, norm->row_index, l->rows, &l->row_index));
+    return linear_run(cuda, l);
+}
+
+enum status cuda_norm_linear(struct backend *b, struct tensor *out, const struct norm_step *norm,
+                             const struct weight *w, const struct weight *bias, enum linear_mode mode, int rows)
+{
+    return linear_after_norm(cuda_of(b), &(struct linear){out, NULL, w, bias, mode, rows, .norm = NULL}, norm);
+}
+
+// Whether a step with scales for each output is multiplied in FP8.
+static bool linear_is_fp8(struct cuda *cuda, const struct linear *l)
+{
+    struct gemm_call calls[] = {direct_call(cuda, l), chunk_call(cuda->gemm, l), chunk_call(cuda->gemm, l)};
+    calls[1].row_scale = cuda->gemm->row_scales;
+    for (int i = linear_is_direct(l) ? 0 : 1; i < 3; i++)
+        for (int fast = cuda->shape.fp8_fast_accum; fast >= 0; fast--) {
+            calls[i].fast = fast;
+            if (gemm_has_algorithm(cuda, &calls[i], l->rows)) return true;
+        }
+    return false;
+}
+
+// SwiGLU of more rows than GEMV_ROWS writes FP8 where one kernel can do so, and where the rows are one chunk: then the
+// gemm has read g->quantised before SwiGLU writes there.
+static bool mlp_is_fp8(struct cuda *cuda, const struct linear *first, const struct linear *second)
+{
+    if (second->w->dtype != DTYPE_FP8 || second->w->block_scaled || second->x->columns > SWIGLU_FP8_MAX) return false;
+    if (first->rows <= GEMV_ROWS || first->rows > chunk_rows(cuda->gemm, cuda_stride(first->w->rows))) return false;
+    int suspended = no_alloc_suspend();
+    const bool is = linear_is_fp8(cuda, second);
     no_alloc_resume(suspended);
-    return status;
+    return is;
+}
+
+enum status cuda_mlp(struct backend *b, struct tensor *out, struct tensor *inner, const struct norm_step *norm,
+                     const struct weight *gate_up, const struct weight *down, enum linear_mode mode, int rows)
+{
+    struct cuda *cuda = cuda_of(b);
+    struct linear first = {inner, NULL, gate_up, NULL, LINEAR_SWIGLU, rows, .norm = NULL};
+    struct linear second = {out, inner, down, NULL, mode, rows, .norm = NULL};
+    first.stores_fp8 = second.x_is_fp8 = mlp_is_fp8(cuda, &first, &second);
+    first.stores_maxima = rows <= GEMV_ROWS && down->dtype == DTYPE_FP8 && !down->block_scaled;
+    if (first.stores_maxima) {
+        const struct gemv of_first = {.n = (int)gate_up->rows, .mode = GEMV_SWIGLU};
+        second.n_maxima = gemv_blocks(&of_first, cuda->properties.multiProcessorCount);
+    }
+    TRY(linear_after_norm(cuda, &first, norm));
+    return linear_run(cuda, &second);
 }
 
 // ---- tuning ---------------------------------------------------------------------------------------------------------
@@ -706,6 +854,7 @@ void gemm_close(struct gemm *g)
     cudaFree(g->quantised);
     cudaFree(g->row_scales);
     cudaFree(g->dequantised);
+    cudaFree(g->maxima);
     timer_close(&g->timer);
     if (g->library) cublasLtDestroy(g->library);
     algorithms_close(g->saved);
@@ -745,7 +894,8 @@ static enum status scratch_reserve(struct cuda *cuda)
     } parts[] = {{now.results, &g->memory.results, (void **)&g->results, "gemm results"},
                  {now.quantised, &g->memory.quantised, &g->quantised, "rows in fp8"},
                  {now.row_scales, &g->memory.row_scales, (void **)&g->row_scales, "scales of rows"},
-                 {now.dequantised, &g->memory.dequantised, &g->dequantised, "a part of a weight in bf16"}};
+                 {now.dequantised, &g->memory.dequantised, &g->dequantised, "a part of a weight in bf16"},
+                 {now.maxima, &g->memory.maxima, (void **)&g->maxima, "largest magnitudes of rows"}};
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         enum status status = scratch_resize(cuda, parts[i].bytes, parts[i].what, parts[i].memory_p, parts[i].bytes_p);
         if (status != STATUS_OK) return status;

@@ -63,9 +63,18 @@ cudaError_t launch_embed(cudaStream_t stream, float *out, const void *table, int
 // out bf16 [rows, stride] = x / rms(x) * gain; x f32 [.., n]; row_index NULL: rows 0..rows-1.
 cudaError_t launch_rmsnorm(cudaStream_t stream, void *out, int out_stride, const float *x, const float *gain,
                            float epsilon, const int32_t *row_index, int rows, int n);
+// The same of x + addend, bf16 [.., addend_stride]. Without row_index the sum is stored in x.
+cudaError_t launch_add_rmsnorm(cudaStream_t stream, void *out, int out_stride, float *x, const void *addend,
+                               int addend_stride, const float *gain, float epsilon, const int32_t *row_index, int rows,
+                               int n);
 // out bf16 [rows, out_stride] = silu(x[:, 0..n)) * x[:, n..2n); x f32 [rows, x_stride].
 cudaError_t launch_swiglu(cudaStream_t stream, void *out, int out_stride, const float *x, int x_stride, int rows,
                           int n);
+// The same to e4m3 bytes with one scale per row: the bits of launch_swiglu and then launch_quantise_rows. Bytes behind
+// n are zeros; out_stride is a multiple of 16, less than n + 16; n is at most SWIGLU_FP8_MAX.
+enum { SWIGLU_FP8_MAX = 96 * 1024 };
+cudaError_t launch_swiglu_fp8(cudaStream_t stream, void *out, int out_stride, float *row_scale, const float *x,
+                              int x_stride, int rows, int n);
 // Quantises rows of bf16 or f32 to e4m3 bytes with one scale per row: largest magnitude / 448. A row with a value that
 // is not finite gets the scale NaN.
 cudaError_t launch_quantise_rows(cudaStream_t stream, void *out, int out_stride, float *row_scale, const void *x,
@@ -74,6 +83,11 @@ cudaError_t launch_quantise_rows(cudaStream_t stream, void *out, int out_stride,
 // scale_stride + row]. n is a multiple of 16.
 cudaError_t launch_quantise_blocks(cudaStream_t stream, void *out, int out_stride, float *row_scale, int scale_stride,
                                    const void *x, int x_stride, int rows, int n);
+// launch_rmsnorm, then launch_quantise_rows of the result, or with scale_stride launch_quantise_blocks: the same bits.
+// Bytes behind n are zeros; out_stride is a multiple of 16, less than n + 16.
+cudaError_t launch_rmsnorm_fp8(cudaStream_t stream, void *out, int out_stride, float *row_scale, int scale_stride,
+                               const float *x, const float *gain, float epsilon, const int32_t *row_index, int rows,
+                               int n);
 // out bf16 [rows, stride]: rows [first, first + rows) of e4m3 `bytes` [.., stride] times their scales: one for each
 // row, or with scale_stride one for each block of FP8_BLOCK x FP8_BLOCK, in rows of scale_stride. stride is a multiple
 // of 16.
@@ -94,34 +108,67 @@ enum gemv_mode {
     GEMV_BF16,   // out bf16 = result + bias
     GEMV_SWIGLU, // out bf16 [rows, N/2], no bias
 };
+// What x is. Every thread block does the rest itself, with the bits that the separate kernel would give.
+enum gemv_rows {
+    GEMV_READY,    // as multiplied
+    GEMV_NORM,     // f32 before launch_rmsnorm; W is bf16
+    GEMV_QUANTISE, // bf16 before launch_quantise_rows or launch_quantise_blocks; W is FP8
+};
 struct gemv {
     const void *w, *x;
-    const float *row_scale, *column_scale, *bias; // bias may be NULL
+    const float *row_scale, *column_scale, *bias; // row_scale: READY alone. bias may be NULL
     void *out;
     int n, k, rows, x_stride, out_stride;
     int fp8, block_stride, row_scale_stride; // block_stride: scales in a row of blocks of W; 0: one for each output
     enum gemv_mode mode;
-    int unused; // instead of padding: the emulated GPU inspects all bytes of arguments
+    enum gemv_rows x_is;
+
+    const float *gain;        // NORM: [columns], columns a multiple of 8
+    const int32_t *row_index; // NORM: rows of x; NULL: 0 .. rows - 1
+    float epsilon;            // NORM
+    int columns;              // NORM
+    // Largest magnitude of each row in parts, [GEMV_ROWS][GEMV_BLOCKS_MAX]. SWIGLU stores those of out, one for each of
+    // its thread blocks; NULL: it does not. QUANTISE reads those of x, n_maxima a row; NULL: it looks for itself.
+    float *out_maxima;
+    const float *x_maxima;
+    int n_maxima, unused; // instead of padding: the emulated GPU inspects all bytes of arguments
 };
+// Thread blocks of a launch.
+int gemv_blocks(const struct gemv *gemv, int multiprocessors);
 cudaError_t launch_gemv(cudaStream_t stream, const struct gemv *gemv, int multiprocessors);
 
+// How the heads of q and k become those that attention reads.
+struct rope {
+    const float *q_gain, *k_gain; // of the norms of heads; NULL: none
+    const float *angles;          // of the rows of the pass, see launch_rope_angles
+    float epsilon;
+    int unused; // instead of padding
+};
+// angles [rows, D/2, 2]: cosine and sine of each row's angles, once for all layers.
+cudaError_t launch_rope_angles(cudaStream_t stream, float *angles, const int32_t *position, const float *inv_freq,
+                               int rows, int head_size);
 // backend_ops.rope_append. qkv holds the whole batch, as in attention.
 cudaError_t launch_rope_append(cudaStream_t stream, const struct kv_cache *kv, const struct device_batch *batch,
-                               int layer, float *qkv, int n_heads, const float *q_gain, const float *k_gain,
-                               float epsilon, const float *inv_freq);
+                               int layer, float *qkv, int n_heads, const struct rope *rope);
+// Scratch memory of attention.
+struct attention_scratch {
+    float *partials;    // memory_partials_bytes()
+    uint32_t *arrivals; // memory_arrivals_bytes(), zeros before and after every kernel
+    float *kept;        // scores of importance rows, memory_kept_blocks() of them, see launch_importance
+};
 // backend_ops.attention: out bf16 [T, H D] with rows of out_stride. qkv f32 [T, (H + 2 Hkv) D] after rope_append.
-// partials: memory_partials_bytes() of scratch. kept: see launch_importance.
 cudaError_t launch_attention(cudaStream_t stream, const struct kv_cache *kv, const struct device_batch *batch,
-                             int layer, void *out, int out_stride, const float *qkv, int n_heads, float *partials,
-                             float *kept);
+                             int layer, void *out, int out_stride, const float *qkv, int n_heads,
+                             const struct attention_scratch *scratch);
 // The tiles of launch_attention where geometry_wgmma is true (attention_wgmma.cu).
 cudaError_t launch_attention_wgmma(cudaStream_t stream, const struct kv_cache *kv, const struct device_batch *batch,
                                    int layer, void *out, int out_stride, const float *qkv, int n_heads,
                                    float *partials);
-// The single rows of launch_attention, which calls it (decode.cu).
+// The single rows of launch_attention, which calls it (decode.cu). With `rope` it is backend_ops.rope_append too, for
+// these rows, and leaves qkv as it was; NULL: qkv is that after rope_append.
 cudaError_t launch_attention_single(cudaStream_t stream, const struct kv_cache *kv, const struct device_batch *batch,
                                     int layer, void *out, int out_stride, const float *qkv, int n_heads,
-                                    float *partials, float *kept);
+                                    const struct attention_scratch *scratch, const struct rope *rope);
 // Raises the importance maxima by this layer's attention of the importance rows, after launch_attention of the same
 // batch, which keeps the scores of those that are single rows; those of the others are computed here. kept: scratch for
 // the scores, as geometry_kept_at says. cudaErrorInvalidValue: the smoothing window is wider than

@@ -31,4 +31,6 @@ enum { KEPT_SUMS = 2 * SPLITS_MAX };
 enum { FP8_BLOCK = 128 };
 
 // Gemms of up to this many rows are computed by gemv.cu, larger ones by cuBLASLt.
-enum { GEMV_ROWS = 8 };
+enum { GEMV_ROWS = 8, GEMV_BLOCKS_MAX = 512 };
+// Values of all rows up to which every thread block of gemv.cu normalises or looks for the largest magnitude itself.
+enum { GEMV_VALUES_MAX = 32768 };

@@ -145,7 +145,8 @@ struct memory_gemm memory_gemm(const struct memory_gemm_need *need)
                                 .quantised = rows * need->fp8_k,
                                 .row_scales = rows * need->row_scales * sizeof(float),
                                 .dequantised =
-                                    smaller(need->fp8_bytes * sizeof(uint16_t), larger(DEQUANTISED_BYTES, sixteen))};
+                                    smaller(need->fp8_bytes * sizeof(uint16_t), larger(DEQUANTISED_BYTES, sixteen)),
+                                .maxima = need->fp8_k ? (size_t)GEMV_ROWS * GEMV_BLOCKS_MAX * sizeof(float) : 0};
 }
 
 // ---- the rest -------------------------------------------------------------------------------------------------------
@@ -185,6 +186,12 @@ size_t memory_partials_bytes(int max_single, int max_splits, int n_heads, int he
     return ((2 * n + 3) / 4 * 4 + n * (size_t)head_size) * sizeof(float);
 }
 
+// A counter for every single row and chunk of heads.
+size_t memory_arrivals_bytes(int max_single, int n_heads)
+{
+    return (size_t)max_single * (size_t)n_heads * sizeof(uint32_t);
+}
+
 int memory_tile_spans(const struct backend_shape *shape)
 {
     const size_t span = (size_t)shape->n_kv_heads * TILE_ROW_HEADS * (size_t)(shape->head_size + 2) * sizeof(float);
@@ -198,10 +205,12 @@ struct memory_fixed memory_fixed(const struct backend_shape *shape)
         .staging = memory_staging_bytes(shape),
         .row_index = rows * sizeof(int32_t),
         .inv_freq = (size_t)shape->head_size / 2 * sizeof(float),
+        .angles = rows * (size_t)shape->head_size * sizeof(float),
         .importance = seqs * (size_t)shape->max_context * sizeof(float),
         .kept_scores = (size_t)memory_kept_blocks(shape) * KV_BLOCK_TOKENS * (size_t)shape->n_heads * sizeof(float),
         .partials = memory_partials_bytes(shape->max_seqs, memory_max_splits(shape->max_context), shape->n_heads,
                                           shape->head_size),
+        .arrivals = memory_arrivals_bytes(shape->max_seqs, shape->n_heads),
     };
 }
 

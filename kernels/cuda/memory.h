@@ -61,6 +61,7 @@ struct memory_gemm {
     size_t quantised;   // FP8: rows as bytes
     size_t row_scales;  // FP8: their scales
     size_t dequantised; // FP8: a part of a weight in bf16, for numbers of rows that no FP8 algorithm supports
+    size_t maxima;      // FP8: largest magnitudes of rows, see struct gemv
 };
 void memory_gemm_add_rows(struct memory_gemm_need *need, int rows);
 void memory_gemm_add_weight(struct memory_gemm_need *need, const struct memory_matrix *w);
@@ -68,8 +69,8 @@ struct memory_gemm memory_gemm(const struct memory_gemm_need *need);
 
 // Memory whose size follows from the shape alone.
 struct memory_fixed {
-    size_t staging, row_index, inv_freq;      // MEMORY_BATCH
-    size_t importance, kept_scores, partials; // MEMORY_ATTENTION
+    size_t staging, row_index, inv_freq, angles;        // MEMORY_BATCH
+    size_t importance, kept_scores, partials, arrivals; // MEMORY_ATTENTION
 };
 struct memory_fixed memory_fixed(const struct backend_shape *shape);
 // Room for the kept scores of importance rows that are computed at once, in cuda_kept_blocks. Enough for the longest
@@ -82,6 +83,7 @@ size_t memory_staging_bytes(const struct backend_shape *shape);
 // Spans of tiles whose results fit into the partial results, see TILE_SPANS_MAX.
 int memory_tile_spans(const struct backend_shape *shape);
 size_t memory_partials_bytes(int max_single, int max_splits, int n_heads, int head_size);
+size_t memory_arrivals_bytes(int max_single, int n_heads);
 
 // The KV cache: one block more than the caller has, which padding rows of captured passes write to.
 struct memory_kv {

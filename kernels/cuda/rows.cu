@@ -5,21 +5,9 @@
 // number of rows.
 #include "kernels/cuda/dependent.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/norm.h"
 
-enum { THREADS_MAX = 512, STRIPE_THREADS = 256 };
-
-// Elements that a thread processes at once: 8 bf16 are 16 bytes, 8 f32 are two times 16.
-enum { WIDE = 8 };
-
-static const float E4M3_MAX = 448.f;
-static const float E4M3_MIN = 0x1p-100f; // rows of smaller values become zeros, since 448 / largest could overflow
-
-// Threads for a row of n elements: few steps per thread, no warps without work.
-static int threads_of(int n)
-{
-    int threads = (n / WIDE + WARP - 1) / WARP * WARP;
-    return threads < WARP ? WARP : threads > THREADS_MAX ? THREADS_MAX : threads;
-}
+enum { THREADS_MAX = NORM_THREADS_MAX, STRIPE_THREADS = 256 };
 
 // ---- groups of W elements -------------------------------------------------------------------------------------------
 
@@ -128,29 +116,46 @@ cudaError_t launch_embed(cudaStream_t stream, float *out, const void *table, int
 {
     const __nv_bfloat16 *bf16 = (const __nv_bfloat16 *)table;
     if (hidden % WIDE == 0)
-        return CUDA_LAUNCH(embed_kernel<WIDE>, dim3((unsigned)rows), dim3((unsigned)threads_of(hidden)), 0, stream, out,
-                           bf16, table_stride, table_rows, first_row, token, hidden);
-    return CUDA_LAUNCH(embed_kernel<1>, dim3((unsigned)rows), dim3((unsigned)threads_of(hidden)), 0, stream, out, bf16,
-                       table_stride, table_rows, first_row, token, hidden);
+        return CUDA_LAUNCH(embed_kernel<WIDE>, dim3((unsigned)rows), dim3((unsigned)norm_threads(hidden)), 0, stream,
+                           out, bf16, table_stride, table_rows, first_row, token, hidden);
+    return CUDA_LAUNCH(embed_kernel<1>, dim3((unsigned)rows), dim3((unsigned)norm_threads(hidden)), 0, stream, out,
+                       bf16, table_stride, table_rows, first_row, token, hidden);
 }
 
 // ---- RMSNorm (arXiv 1910.07467) -------------------------------------------------------------------------------------
 
-enum { WARPS_MAX = THREADS_MAX / WARP };
-
-// Reductions over all threads of a block, with the result in every thread: within warps, then over warps in order. All
-// threads of the block must call.
-static __device__ __forceinline__ float block_sum(float x, float *warp_values)
+// Values i .. of a row: those of x, or with ADD their sums with the addend.
+template <int W, bool ADD>
+static __device__ __forceinline__ void load_sum(float *to, const float *x, const __nv_bfloat16 *addend, int i)
 {
-    x = warp_sum(x);
-    if (threadIdx.x % WARP == 0) warp_values[threadIdx.x / WARP] = x;
-    __syncthreads();
-    float sum = 0;
-    for (int w = 0; w < (int)blockDim.x / WARP; w++)
-        sum += warp_values[w];
-    return sum;
+    load<W>(to, x + i);
+    if constexpr (ADD) {
+        float group[W];
+        load<W>(group, addend + i);
+#pragma unroll
+        for (int j = 0; j < W; j++)
+            to[j] += group[j];
+    }
 }
 
+// The factor of a row in every thread. All threads of the block must call.
+template <int W, bool ADD>
+static __device__ __forceinline__ float row_factor(const float *row, const __nv_bfloat16 *addend, int n, float epsilon,
+                                                   float *warp_values)
+{
+    float squares = 0;
+    for (int i = (int)threadIdx.x * W; i < n; i += (int)blockDim.x * W) {
+        float group[W];
+        load_sum<W, ADD>(group, row, addend, i);
+        squares = norm_add<W>(squares, group);
+    }
+    squares = warp_sum(squares);
+    if (threadIdx.x % WARP == 0) warp_values[threadIdx.x / WARP] = squares;
+    __syncthreads();
+    return norm_factor(warp_values, (int)blockDim.x / WARP, n, epsilon);
+}
+
+// The largest of all threads of a block, in every thread. All threads must call.
 static __device__ __forceinline__ float block_max(float x, float *warp_values)
 {
     x = warp_max(x);
@@ -162,58 +167,84 @@ static __device__ __forceinline__ float block_max(float x, float *warp_values)
     return largest;
 }
 
-// One thread block per row; the row is read twice, the second time from the cache.
-template <int W>
+// The row that a norm reads, and with ADD writes.
+template <bool ADD> struct added {
+    typedef const float row;
+};
+template <> struct added<true> {
+    typedef float row;
+};
+
+// One thread block per row; the row is read twice, the second time from the cache. With ADD and without row_index, x
+// receives the sums, which a thread stores after it has read them for the second time.
+template <int W, bool ADD>
 static __global__ void __launch_bounds__(THREADS_MAX)
-    rmsnorm_kernel(__nv_bfloat16 *out, int out_stride, const float *x, const float *gain, float epsilon,
-                   const int32_t *row_index, int n)
+    rmsnorm_kernel(__nv_bfloat16 *out, int out_stride, typename added<ADD>::row *x, const __nv_bfloat16 *addend,
+                   int addend_stride, const float *gain, float epsilon, const int32_t *row_index, int n)
 {
-    __shared__ float warp_values[WARPS_MAX];
+    __shared__ float warp_values[NORM_WARPS_MAX];
     dependents_start();
     dependency_wait();
     int64_t row = row_index ? row_index[blockIdx.x] : (int64_t)blockIdx.x;
-    const float *from = x + row * n;
+    typename added<ADD>::row *from = x + row * n;
+    const __nv_bfloat16 *plus = ADD ? addend + row * addend_stride : NULL;
     __nv_bfloat16 *to = out + (int64_t)blockIdx.x * out_stride;
     const int first = (int)threadIdx.x * W, step = (int)blockDim.x * W;
-    float squares = 0;
-    for (int i = first; i < n; i += step) {
-        float group[W];
-        load<W>(group, from + i);
-#pragma unroll
-        for (int j = 0; j < W; j++)
-            squares += group[j] * group[j];
-    }
-    const float scale = 1 / sqrtf(block_sum(squares, warp_values) / (float)n + epsilon);
+    const float factor = row_factor<W, ADD>(from, plus, n, epsilon, warp_values);
     for (int i = first; i < n; i += step) {
         float group[W], gains[W];
-        load<W>(group, from + i);
+        load_sum<W, ADD>(group, from, plus, i);
         load<W>(gains, gain + i);
+        if constexpr (ADD)
+            if (!row_index) store<W>(from + i, group);
 #pragma unroll
         for (int j = 0; j < W; j++)
-            group[j] = group[j] * scale * gains[j];
+            group[j] = norm_value(group[j], factor, gains[j]);
         store<W>(to + i, group);
     }
+}
+
+template <bool ADD>
+static cudaError_t rmsnorm(cudaStream_t stream, void *out, int out_stride, typename added<ADD>::row *x,
+                           const void *addend, int addend_stride, const float *gain, float epsilon,
+                           const int32_t *row_index, int rows, int n)
+{
+    const dim3 grid((unsigned)rows), block((unsigned)norm_threads(n));
+    __nv_bfloat16 *bf16 = (__nv_bfloat16 *)out;
+    const __nv_bfloat16 *plus = (const __nv_bfloat16 *)addend;
+    if (n % WIDE == 0)
+        return CUDA_LAUNCH_EARLY((rmsnorm_kernel<WIDE, ADD>), grid, block, 0, stream, bf16, out_stride, x, plus,
+                                 addend_stride, gain, epsilon, row_index, n);
+    return CUDA_LAUNCH_EARLY((rmsnorm_kernel<1, ADD>), grid, block, 0, stream, bf16, out_stride, x, plus, addend_stride,
+                             gain, epsilon, row_index, n);
 }
 
 cudaError_t launch_rmsnorm(cudaStream_t stream, void *out, int out_stride, const float *x, const float *gain,
                            float epsilon, const int32_t *row_index, int rows, int n)
 {
-    __nv_bfloat16 *bf16 = (__nv_bfloat16 *)out;
-    if (n % WIDE == 0)
-        return CUDA_LAUNCH_EARLY(rmsnorm_kernel<WIDE>, dim3((unsigned)rows), dim3((unsigned)threads_of(n)), 0, stream,
-                                 bf16, out_stride, x, gain, epsilon, row_index, n);
-    return CUDA_LAUNCH_EARLY(rmsnorm_kernel<1>, dim3((unsigned)rows), dim3((unsigned)threads_of(n)), 0, stream, bf16,
-                             out_stride, x, gain, epsilon, row_index, n);
+    return rmsnorm<false>(stream, out, out_stride, x, NULL, 0, gain, epsilon, row_index, rows, n);
+}
+
+cudaError_t launch_add_rmsnorm(cudaStream_t stream, void *out, int out_stride, float *x, const void *addend,
+                               int addend_stride, const float *gain, float epsilon, const int32_t *row_index, int rows,
+                               int n)
+{
+    return rmsnorm<true>(stream, out, out_stride, x, addend, addend_stride, gain, epsilon, row_index, rows, n);
 }
 
 // ---- SwiGLU (arXiv 2002.05202) --------------------------------------------------------------------------------------
+
+static __device__ __forceinline__ float swiglu(float gate, float up)
+{
+    const float LOG2_E = 1.44269504f;
+    return gate / (1 + exp2f(-gate * LOG2_E)) * up;
+}
 
 // Grid: rows x stripes of columns.
 template <int W>
 static __global__ void __launch_bounds__(STRIPE_THREADS)
     swiglu_kernel(__nv_bfloat16 *out, int out_stride, const float *x, int x_stride, int n)
 {
-    const float LOG2_E = 1.44269504f;
     int i = (int)(blockIdx.y * blockDim.x + threadIdx.x) * W;
     if (i >= n) return; // no barrier follows
     const float *from = x + (int64_t)blockIdx.x * x_stride + i;
@@ -222,7 +253,7 @@ static __global__ void __launch_bounds__(STRIPE_THREADS)
     load<W>(up, from + n);
 #pragma unroll
     for (int j = 0; j < W; j++)
-        gate[j] = gate[j] / (1 + exp2f(-gate[j] * LOG2_E)) * up[j];
+        gate[j] = swiglu(gate[j], up[j]);
     store<W>(out + (int64_t)blockIdx.x * out_stride + i, gate);
 }
 
@@ -234,7 +265,7 @@ static dim3 stripes(int rows, int n, int w, int threads)
 
 static int stripe_threads(int n)
 {
-    int threads = threads_of(n);
+    int threads = norm_threads(n);
     return threads < STRIPE_THREADS ? threads : STRIPE_THREADS;
 }
 
@@ -256,7 +287,7 @@ template <int W, typename T>
 static __global__ void __launch_bounds__(THREADS_MAX)
     quantise_kernel(uint8_t *out, int out_stride, float *row_scale, const T *x, int x_stride, int n)
 {
-    __shared__ float warp_values[WARPS_MAX];
+    __shared__ float warp_values[NORM_WARPS_MAX];
     dependents_start();
     dependency_wait();
     const T *from = x + (int64_t)blockIdx.x * x_stride;
@@ -268,11 +299,10 @@ static __global__ void __launch_bounds__(THREADS_MAX)
         load<W>(group, from + i);
 #pragma unroll
         for (int j = 0; j < W; j++)
-            largest = fmaxf(largest, group[j] - group[j] == 0 ? fabsf(group[j]) : INFINITY); // fmaxf ignores NaN
+            largest = fmaxf(largest, magnitude(group[j]));
     }
     largest = block_max(largest, warp_values);
-    const bool finite = largest < INFINITY;
-    const float factor = finite && largest >= E4M3_MIN ? E4M3_MAX / largest : 0;
+    const float factor = e4m3_factor(largest);
     for (int i = first; i < n; i += step) {
         float group[W];
         load<W>(group, from + i);
@@ -281,7 +311,7 @@ static __global__ void __launch_bounds__(THREADS_MAX)
             group[j] = factor == 0 ? 0 : group[j] * factor;
         store_bytes<W>(to + i, group);
     }
-    if (threadIdx.x == 0) row_scale[blockIdx.x] = finite ? largest / E4M3_MAX : NAN;
+    if (threadIdx.x == 0) row_scale[blockIdx.x] = e4m3_scale(largest);
 }
 
 template <typename T>
@@ -291,9 +321,9 @@ static cudaError_t quantise(cudaStream_t stream, void *out, int out_stride, floa
     uint8_t *bytes = (uint8_t *)out;
     const T *from = (const T *)x;
     if (n % WIDE == 0 && x_stride % WIDE == 0 && out_stride % WIDE == 0)
-        return CUDA_LAUNCH_EARLY((quantise_kernel<WIDE, T>), dim3((unsigned)rows), dim3((unsigned)threads_of(n)), 0,
+        return CUDA_LAUNCH_EARLY((quantise_kernel<WIDE, T>), dim3((unsigned)rows), dim3((unsigned)norm_threads(n)), 0,
                                  stream, bytes, out_stride, row_scale, from, x_stride, n);
-    return CUDA_LAUNCH_EARLY((quantise_kernel<1, T>), dim3((unsigned)rows), dim3((unsigned)threads_of(n)), 0, stream,
+    return CUDA_LAUNCH_EARLY((quantise_kernel<1, T>), dim3((unsigned)rows), dim3((unsigned)norm_threads(n)), 0, stream,
                              bytes, out_stride, row_scale, from, x_stride, n);
 }
 
@@ -319,16 +349,15 @@ static __global__ void __launch_bounds__(STRIPE_THREADS)
 #pragma unroll
     for (int j = 0; j < EACH; j++) {
         values[j] = i + j < n ? __bfloat162float(x[(int64_t)blockIdx.x * x_stride + i + j]) : 0;
-        largest = fmaxf(largest, values[j] - values[j] == 0 ? fabsf(values[j]) : INFINITY); // fmaxf ignores NaN
+        largest = fmaxf(largest, magnitude(values[j]));
     }
     largest = warp_max(largest);
-    const bool finite = largest < INFINITY;
-    const float factor = finite && largest >= E4M3_MIN ? E4M3_MAX / largest : 0;
+    const float factor = e4m3_factor(largest);
 #pragma unroll
     for (int j = 0; j < EACH; j++)
         if (i + j < n)
             out[(int64_t)blockIdx.x * out_stride + i + j] = e4m3_from_float(factor == 0 ? 0 : values[j] * factor);
-    if (lane == 0) row_scale[(int64_t)block * scale_stride + blockIdx.x] = finite ? largest / E4M3_MAX : NAN;
+    if (lane == 0) row_scale[(int64_t)block * scale_stride + blockIdx.x] = e4m3_scale(largest);
 }
 
 cudaError_t launch_quantise_blocks(cudaStream_t stream, void *out, int out_stride, float *row_scale, int scale_stride,
@@ -338,6 +367,156 @@ cudaError_t launch_quantise_blocks(cudaStream_t stream, void *out, int out_strid
     return CUDA_LAUNCH_EARLY(quantise_blocks_kernel, dim3((unsigned)rows, (unsigned)((blocks + warps - 1) / warps)),
                              dim3((unsigned)(warps * WARP)), 0, stream, (uint8_t *)out, out_stride, row_scale,
                              scale_stride, (const __nv_bfloat16 *)x, x_stride, n);
+}
+
+// ---- RMSNorm to FP8 -------------------------------------------------------------------------------------------------
+
+// Results i .. i + 7 as launch_rmsnorm rounds them; zeros for columns that do not exist.
+template <int W>
+static __device__ __forceinline__ void normed_group(float group[WIDE], const float *row, const float *gain,
+                                                    float factor, int i, int n)
+{
+    float gains[WIDE];
+    if (W == WIDE && i < n) {
+        load<WIDE>(group, row + i);
+        load<WIDE>(gains, gain + i);
+    }
+#pragma unroll
+    for (int j = 0; j < WIDE; j++) {
+        const bool there = i + j < n;
+        const float x = !there      ? 0
+                        : W == WIDE ? group[j]
+                                    : row[i + j],
+                    g = !there      ? 0
+                        : W == WIDE ? gains[j]
+                                    : gain[i + j];
+        group[j] = there ? __bfloat162float(__float2bfloat16_rn(norm_value(x, factor, g))) : 0;
+    }
+}
+
+static __device__ __forceinline__ float group_largest(const float group[WIDE])
+{
+    float largest = 0;
+#pragma unroll
+    for (int j = 0; j < WIDE; j++)
+        largest = fmaxf(largest, magnitude(group[j]));
+    return largest;
+}
+
+static __device__ __forceinline__ void store_quantised(uint8_t *to, const float group[WIDE], float factor)
+{
+    float values[WIDE];
+#pragma unroll
+    for (int j = 0; j < WIDE; j++)
+        values[j] = factor == 0 ? 0 : group[j] * factor;
+    store_bytes<WIDE>(to, values);
+}
+
+// One thread block per row, which is read three times, from the cache after the first. Sixteen threads have a block of
+// FP8_BLOCK columns.
+template <int W, bool BLOCKS>
+static __global__ void __launch_bounds__(THREADS_MAX)
+    rmsnorm_fp8_kernel(uint8_t *out, int out_stride, float *row_scale, int scale_stride, const float *x,
+                       const float *gain, float epsilon, const int32_t *row_index, int n)
+{
+    __shared__ float warp_squares[NORM_WARPS_MAX], warp_largest[NORM_WARPS_MAX];
+    dependents_start();
+    dependency_wait();
+    const float *from = x + (row_index ? row_index[blockIdx.x] : (int64_t)blockIdx.x) * n;
+    uint8_t *to = out + (int64_t)blockIdx.x * out_stride;
+    const int mine = (int)threadIdx.x * WIDE, step = (int)blockDim.x * WIDE;
+    const float norm = row_factor<W, false>(from, NULL, n, epsilon, warp_squares);
+    float largest = 0, group[WIDE];
+    for (int i = mine; !BLOCKS && i < n; i += step) {
+        normed_group<W>(group, from, gain, norm, i, n);
+        largest = fmaxf(largest, group_largest(group));
+    }
+    if (!BLOCKS) largest = block_max(largest, warp_largest);
+    for (int first = 0; first < out_stride; first += step) { // all lanes, for the shuffles
+        const int i = first + mine;
+        normed_group<W>(group, from, gain, norm, i, n);
+        if (BLOCKS) {
+            largest = group_largest(group);
+#pragma unroll
+            for (int lanes = 1; lanes < FP8_BLOCK / WIDE; lanes *= 2)
+                largest = fmaxf(largest, __shfl_xor_sync(FULL_WARP, largest, lanes));
+            if (i % FP8_BLOCK == 0 && i < out_stride)
+                row_scale[(int64_t)(i / FP8_BLOCK) * scale_stride + blockIdx.x] = e4m3_scale(largest);
+        }
+        if (i < out_stride) store_quantised(to + i, group, e4m3_factor(largest));
+    }
+    if (!BLOCKS && threadIdx.x == 0) row_scale[blockIdx.x] = e4m3_scale(largest);
+}
+
+template <int W, bool BLOCKS>
+static cudaError_t rmsnorm_fp8(cudaStream_t stream, void *out, int out_stride, float *row_scale, int scale_stride,
+                               const float *x, const float *gain, float epsilon, const int32_t *row_index, int rows,
+                               int n)
+{
+    return CUDA_LAUNCH_EARLY((rmsnorm_fp8_kernel<W, BLOCKS>), dim3((unsigned)rows), dim3((unsigned)norm_threads(n)), 0,
+                             stream, (uint8_t *)out, out_stride, row_scale, scale_stride, x, gain, epsilon, row_index,
+                             n);
+}
+
+cudaError_t launch_rmsnorm_fp8(cudaStream_t stream, void *out, int out_stride, float *row_scale, int scale_stride,
+                               const float *x, const float *gain, float epsilon, const int32_t *row_index, int rows,
+                               int n)
+{
+    if (n % WIDE == 0)
+        return (scale_stride ? rmsnorm_fp8<WIDE, true> : rmsnorm_fp8<WIDE, false>)(stream, out, out_stride, row_scale,
+                                                                                   scale_stride, x, gain, epsilon,
+                                                                                   row_index, rows, n);
+    return (scale_stride ? rmsnorm_fp8<1, true> : rmsnorm_fp8<1, false>)(stream, out, out_stride, row_scale,
+                                                                         scale_stride, x, gain, epsilon, row_index,
+                                                                         rows, n);
+}
+
+// ---- SwiGLU to FP8 --------------------------------------------------------------------------------------------------
+
+// One thread block per row, whose results wait in shared memory as bf16 until the largest is known.
+template <int W>
+static __global__ void __launch_bounds__(THREADS_MAX)
+    swiglu_fp8_kernel(uint8_t *out, int out_stride, float *row_scale, const float *x, int x_stride, int n)
+{
+    __shared__ float warp_values[NORM_WARPS_MAX];
+    DYNAMIC_SHARED(__nv_bfloat16, results);
+    const float *from = x + (int64_t)blockIdx.x * x_stride;
+    const int step = (int)blockDim.x * W;
+    float largest = 0;
+    for (int i = (int)threadIdx.x * W; i < n; i += step) {
+        float gate[W], up[W];
+        load<W>(gate, from + i);
+        load<W>(up, from + n + i);
+#pragma unroll
+        for (int j = 0; j < W; j++)
+            gate[j] = swiglu(gate[j], up[j]);
+        store<W>(results + i, gate);
+        load<W>(gate, results + i);
+#pragma unroll
+        for (int j = 0; j < W; j++)
+            largest = fmaxf(largest, magnitude(gate[j]));
+    }
+    largest = block_max(largest, warp_values); // behind its barrier all results are there
+    for (int i = (int)threadIdx.x * WIDE; i < out_stride; i += (int)blockDim.x * WIDE) {
+        float group[WIDE];
+#pragma unroll
+        for (int j = 0; j < WIDE; j++)
+            group[j] = i + j < n ? __bfloat162float(results[i + j]) : 0;
+        store_quantised(out + (int64_t)blockIdx.x * out_stride + i, group, e4m3_factor(largest));
+    }
+    if (threadIdx.x == 0) row_scale[blockIdx.x] = e4m3_scale(largest);
+}
+
+cudaError_t launch_swiglu_fp8(cudaStream_t stream, void *out, int out_stride, float *row_scale, const float *x,
+                              int x_stride, int rows, int n)
+{
+    uint8_t *bytes = (uint8_t *)out;
+    const size_t shared = (size_t)n * sizeof(__nv_bfloat16);
+    if (n % WIDE == 0 && x_stride % 4 == 0)
+        return CUDA_LAUNCH(swiglu_fp8_kernel<WIDE>, dim3((unsigned)rows), dim3((unsigned)norm_threads(n)), shared,
+                           stream, bytes, out_stride, row_scale, x, x_stride, n);
+    return CUDA_LAUNCH(swiglu_fp8_kernel<1>, dim3((unsigned)rows), dim3((unsigned)norm_threads(n)), shared, stream,
+                       bytes, out_stride, row_scale, x, x_stride, n);
 }
 
 // ---- weights from FP8 -----------------------------------------------------------------------------------------------
@@ -362,7 +541,7 @@ static __global__ void __launch_bounds__(STRIPE_THREADS)
 cudaError_t launch_dequantise(cudaStream_t stream, void *out, const void *bytes, int stride, const float *scale,
                               int scale_stride, int64_t first, int rows)
 {
-    const int threads = min(threads_of(stride), (int)STRIPE_THREADS);
+    const int threads = min(norm_threads(stride), (int)STRIPE_THREADS);
     const int stripes = (stride + WIDE * threads - 1) / (WIDE * threads);
     return CUDA_LAUNCH(dequantise_kernel, dim3((unsigned)rows, (unsigned)stripes), dim3((unsigned)threads), 0, stream,
                        (__nv_bfloat16 *)out, (const uint8_t *)bytes, stride, scale, scale_stride, first);

@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: Apache-2.0
+// Steps that the CUDA backend computes in fewer kernels have the bits of the single steps: RMSNorm before a gemm, an
+// MLP, RoPE with attention. In bf16, in FP8 with a scale for each output and with one for each block, at odd shapes,
+// for few rows and many. And how many kernels a layer of a decode pass has, on an emulated GPU.
+#include <math.h>
+#include <stdio.h>
+
+#include "kernels/convert.h"
+#include "kernels/cuda/limits.h"
+#include "tests/cuda_here.h"
+#include "tests/kernel_fixture.h"
+
+#ifdef FOREPACK_CUDA_EMULATED
+#include "tests/cuda_emulator/emulator.h"
+#endif
+
+enum { ROWS = 20, BLOCK = FP8_BLOCK };
+
+// How weights are stored.
+enum form { BF16, FP8_OUTPUTS, FP8_BLOCKS, FORMS };
+
+static struct backend_shape shape_of(int d, int n_kv_heads, int group, const float *inv_freq)
+{
+    return (struct backend_shape){.n_layers = 1,
+                                  .n_heads = n_kv_heads * group,
+                                  .n_kv_heads = n_kv_heads,
+                                  .head_size = d,
+                                  .inv_freq = inv_freq,
+                                  .max_rows = ROWS,
+                                  .max_seqs = ROWS,
+                                  .max_context = 64,
+                                  .n_kv_blocks = 4 * ROWS};
+}
+
+// NULL: the device has no FP8.
+static struct backend *open_form(const struct backend_shape *shape, enum form form)
+{
+    struct backend *b = NULL;
+    const enum status status = backend_open("cuda", shape, form == BF16 ? DTYPE_BF16 : DTYPE_FP8, 0, &b);
+    if (status == STATUS_UNSUPPORTED && form != BF16) {
+        printf("skipped: %s\n", status_message());
+        return NULL;
+    }
+    OK(status);
+    return b;
+}
+
+static struct weight *random_weight(struct backend *b, enum form form, int n, int k)
+{
+    float *values = random_floats((size_t)n * (size_t)k, 1);
+    struct weight *w;
+    if (form != FP8_BLOCKS) {
+        w = make_weight(b, values, n, k);
+        free(values);
+        return w;
+    }
+    const int across = (k + BLOCK - 1) / BLOCK;
+    uint8_t *bytes = mem_alloc((size_t)n * (size_t)k);
+    float *scale = random_floats((size_t)((n + BLOCK - 1) / BLOCK * across), 0.001f);
+    for (int i = 0; i < n * k; i++)
+        bytes[i] = e4m3_from_f32(300 * values[i]);
+    for (int i = 0; i < (n + BLOCK - 1) / BLOCK * across; i++)
+        scale[i] += 0.003f;
+    const struct matrix_view view = {.data = bytes,
+                                     .dtype = DTYPE_FP8,
+                                     .rows = n,
+                                     .columns = k,
+                                     .row_stride_bytes = k,
+                                     .scale = scale,
+                                     .scale_dtype = DTYPE_F32,
+                                     .scale_stride = across,
+                                     .scale_block = BLOCK};
+    OK(b->ops->weight_create(b, &view, 1, &w));
+    free(values), free(bytes), free(scale);
+    return w;
+}
+
+static void check_same(const float *got, const float *want, int rows, int n, const char *what, int asked)
+{
+    for (int i = 0; i < rows * n; i++)
+        ck_assert_msg(!memcmp(&got[i], &want[i], sizeof *got) || (isnan(got[i]) && isnan(want[i])),
+                      "%s, %d rows: row %d, column %d of %d: %.9g, otherwise %.9g", what, asked, i / n, i % n, n,
+                      (double)got[i], (double)want[i]);
+}
+
+// ---- RMSNorm and MLP ------------------------------------------------------------------------------------------------
+
+struct rows_bench {
+    struct backend *b;
+    int hidden, n;
+    struct tensor *x, *normed, *out[2], *inner; // x f32 [ROWS, hidden]; out: fused, single steps
+    struct weight *gain, *bias, *w;             // w [n, hidden]
+    struct norm_step norm;
+};
+
+static const float inv_freq_one[8] = {1};
+
+static bool rows_open(struct rows_bench *t, enum form form, int hidden, int n)
+{
+    const struct backend_shape shape = shape_of(16, 1, 1, inv_freq_one);
+    *t = (struct rows_bench){.b = open_form(&shape, form), .hidden = hidden, .n = n};
+    if (!t->b) return false;
+    float *x = random_floats((size_t)(ROWS * hidden), 3), *gain = random_floats((size_t)hidden, 2);
+    float *bias = random_floats((size_t)n, 1);
+    for (int i = 0; i < hidden; i++)
+        x[2 * hidden + i] = 0; // a row of zeros
+    x[4 * hidden + hidden / 2] = NAN;
+    t->x = make_tensor(t->b, TENSOR_F32, ROWS, hidden);
+    tensor_write(t->b, t->x, x, (size_t)(ROWS * hidden));
+    t->normed = make_tensor(t->b, TENSOR_ACTIVATION, ROWS, hidden);
+    t->gain = make_vector(t->b, gain, hidden);
+    t->bias = make_vector(t->b, bias, n);
+    t->w = random_weight(t->b, form, n, hidden);
+    t->norm = (struct norm_step){.out = t->normed, .x = t->x, .gain = t->gain, .epsilon = 1e-5f};
+    free(x), free(gain), free(bias);
+    return true;
+}
+
+// Both outs as ones, so that rows behind the step's and LINEAR_ADD are seen.
+static void outs_make(struct rows_bench *t, int columns)
+{
+    float *ones = mem_alloc_array((size_t)(ROWS * columns), sizeof *ones);
+    for (int i = 0; i < ROWS * columns; i++)
+        ones[i] = 1;
+    for (int i = 0; i < 2; i++) {
+        t->out[i] = make_tensor(t->b, TENSOR_F32, ROWS, columns);
+        tensor_write(t->b, t->out[i], ones, (size_t)(ROWS * columns));
+    }
+    free(ones);
+}
+
+static void outs_compare(struct rows_bench *t, int columns, const char *what, int rows)
+{
+    float *got[2];
+    for (int i = 0; i < 2; i++) {
+        got[i] = mem_alloc_array((size_t)(ROWS * columns), sizeof **got);
+        OK(t->b->ops->read(t->b, t->out[i], ROWS, got[i]));
+    }
+    check_same(got[0], got[1], ROWS, columns, what, rows);
+    for (int i = rows * columns; i < ROWS * columns; i++)
+        ck_assert(got[0][i] == 1);
+    free(got[0]), free(got[1]);
+}
+
+static void check_norm_linear(struct rows_bench *t, int rows, enum linear_mode mode, bool biased, bool indexed)
+{
+    const struct backend_ops *ops = t->b->ops;
+    int32_t index[ROWS];
+    for (int i = 0; i < ROWS; i++)
+        index[i] = (7 * i + 3) % ROWS;
+    const struct weight *bias = biased ? t->bias : NULL;
+    struct norm_step norm = t->norm;
+    if (indexed) norm.row_index = index;
+    outs_make(t, t->n);
+    OK(backend_norm_linear(t->b, t->out[0], &norm, t->w, bias, mode, rows));
+    OK(ops->rmsnorm(t->b, t->normed, t->x, t->gain, 1e-5f, norm.row_index, rows));
+    OK(ops->linear(t->b, t->out[1], t->normed, t->w, bias, mode, rows));
+    outs_compare(t, t->n, indexed ? "norm of an index and gemm" : "norm and gemm", rows);
+}
+
+static void check_mlp(struct rows_bench *t, enum form form, int rows)
+{
+    const struct backend_ops *ops = t->b->ops;
+    const int inner = t->n / 2;
+    struct tensor *mlp = make_tensor(t->b, TENSOR_ACTIVATION, ROWS, inner);
+    struct weight *down = random_weight(t->b, form, t->hidden, inner);
+    outs_make(t, t->hidden);
+    OK(backend_mlp(t->b, t->out[0], mlp, &t->norm, t->w, down, LINEAR_ADD, rows));
+    OK(ops->rmsnorm(t->b, t->normed, t->x, t->gain, 1e-5f, NULL, rows));
+    OK(ops->linear(t->b, mlp, t->normed, t->w, NULL, LINEAR_SWIGLU, rows));
+    OK(ops->linear(t->b, t->out[1], mlp, down, NULL, LINEAR_ADD, rows));
+    outs_compare(t, t->hidden, "MLP", rows);
+}
+
+// Columns of x and outputs. 4,112 columns are too many for gemv.cu to prepare eight rows of them; so are 8,224 inner
+// columns for four.
+static const struct {
+    int hidden, n;
+} sizes[] = {{40, 34}, {257, 130}, {1304, 26}, {4112, 48}, {130, 16448}};
+enum { SIZES = sizeof sizes / sizeof sizes[0] };
+
+START_TEST(steps_with_a_norm_are_the_same)
+{
+    static const int rows[] = {1, 3, 7, GEMV_ROWS, GEMV_ROWS + 3, ROWS};
+    const enum form form = (enum form)(_i / SIZES);
+    struct rows_bench t;
+    if (!rows_open(&t, form, sizes[_i % SIZES].hidden, sizes[_i % SIZES].n)) return;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        check_norm_linear(&t, rows[i], LINEAR_STORE, false, false);
+        check_norm_linear(&t, rows[i], LINEAR_STORE, true, true);
+        check_norm_linear(&t, rows[i], LINEAR_ADD, false, false);
+        check_mlp(&t, form, rows[i]);
+    }
+    t.b->ops->close(t.b);
+}
+END_TEST
+
+// A row has the same bits whether blocks prepare it themselves or a kernel did.
+START_TEST(a_row_has_the_same_bits_beside_any_others)
+{
+    struct rows_bench t;
+    if (!rows_open(&t, (enum form)_i, 4112, 16)) return;
+    const struct backend_ops *ops = t.b->ops;
+    float *all = mem_alloc_array((size_t)(ROWS * t.n), sizeof *all), *some = mem_alloc_array((size_t)(ROWS * t.n), 4);
+    outs_make(&t, t.n);
+    OK(backend_norm_linear(t.b, t.out[0], &t.norm, t.w, NULL, LINEAR_STORE, GEMV_ROWS));
+    OK(ops->linear(t.b, t.out[1], t.normed, t.w, NULL, LINEAR_STORE, GEMV_ROWS));
+    OK(ops->read(t.b, t.out[0], ROWS, all));
+    for (int rows = 1; rows < GEMV_ROWS; rows++) {
+        OK(backend_norm_linear(t.b, t.out[0], &t.norm, t.w, NULL, LINEAR_STORE, rows));
+        OK(ops->read(t.b, t.out[0], ROWS, some));
+        check_same(some, all, rows, t.n, "norm and gemm", rows);
+    }
+    OK(ops->rmsnorm(t.b, t.normed, t.x, t.gain, 1e-5f, NULL, GEMV_ROWS));
+    for (int rows = 1; rows <= GEMV_ROWS; rows++) {
+        OK(ops->linear(t.b, t.out[1], t.normed, t.w, NULL, LINEAR_STORE, rows));
+        OK(ops->read(t.b, t.out[1], ROWS, some));
+        check_same(some, all, rows, t.n, "gemm", rows);
+    }
+    free(all), free(some);
+    t.b->ops->close(t.b);
+}
+END_TEST
+
+// ---- a layer of a decode pass ---------------------------------------------------------------------------------------
+
+enum { D = 64, KV_HEADS = 2, GROUP = 2, HEADS = KV_HEADS * GROUP, HIDDEN = 128, INNER = 256, QKV = (HEADS + 4) * D };
+
+struct layer_bench {
+    struct backend *b;
+    struct tensor *residual, *normed, *qkv, *attended, *inner;
+    struct weight *gains, *qkv_weight, *o, *gate_up, *down;
+};
+
+static void layer_open(struct layer_bench *t, struct backend *b, enum form form)
+{
+    float *x = random_floats((size_t)(ROWS * HIDDEN), 1), *gain = random_floats(HIDDEN, 1);
+    t->b = b;
+    t->residual = make_tensor(b, TENSOR_F32, ROWS, HIDDEN), t->normed = make_tensor(b, TENSOR_ACTIVATION, ROWS, HIDDEN);
+    t->qkv = make_tensor(b, TENSOR_F32, ROWS, QKV), t->attended = make_tensor(b, TENSOR_ACTIVATION, ROWS, HEADS * D);
+    t->inner = make_tensor(b, TENSOR_ACTIVATION, ROWS, INNER);
+    t->gains = make_vector(b, gain, HIDDEN);
+    t->qkv_weight = random_weight(b, form, QKV, HIDDEN), t->o = random_weight(b, form, HIDDEN, HEADS * D);
+    t->gate_up = random_weight(b, form, 2 * INNER, HIDDEN), t->down = random_weight(b, form, HIDDEN, INNER);
+    tensor_write(b, t->residual, x, (size_t)(ROWS * HIDDEN));
+    free(x), free(gain);
+}
+
+static void layer_run(const struct layer_bench *t, int rows)
+{
+    struct backend *b = t->b;
+    const struct norm_step norm = {.out = t->normed, .x = t->residual, .gain = t->gains, .epsilon = 1e-5f};
+    OK(backend_norm_linear(b, t->qkv, &norm, t->qkv_weight, NULL, LINEAR_STORE, rows));
+    OK(backend_rope_attention(b, 0, t->attended, t->qkv, NULL, NULL, 0));
+    OK(b->ops->linear(b, t->residual, t->attended, t->o, NULL, LINEAR_ADD, rows));
+    OK(backend_mlp(b, t->residual, t->inner, &norm, t->gate_up, t->down, LINEAR_ADD, rows));
+}
+
+static void layer_run_single_steps(const struct layer_bench *t, int rows)
+{
+    struct backend *b = t->b;
+    const struct backend_ops *ops = b->ops;
+    OK(ops->rmsnorm(b, t->normed, t->residual, t->gains, 1e-5f, NULL, rows));
+    OK(ops->linear(b, t->qkv, t->normed, t->qkv_weight, NULL, LINEAR_STORE, rows));
+    OK(ops->rope_append(b, 0, t->qkv, NULL, NULL, 0));
+    OK(ops->attention(b, 0, t->attended, t->qkv));
+    OK(ops->linear(b, t->residual, t->attended, t->o, NULL, LINEAR_ADD, rows));
+    OK(ops->rmsnorm(b, t->normed, t->residual, t->gains, 1e-5f, NULL, rows));
+    OK(ops->linear(b, t->inner, t->normed, t->gate_up, NULL, LINEAR_SWIGLU, rows));
+    OK(ops->linear(b, t->residual, t->inner, t->down, NULL, LINEAR_ADD, rows));
+}
+
+static struct ragged_batch decode_batch(int rows)
+{
+    static int32_t token[ROWS], position[ROWS], kv_len[ROWS], start[ROWS + 1];
+    for (int i = 0; i < ROWS; i++)
+        position[i] = 3 * i, start[i + 1] = i + 1;
+    return (struct ragged_batch){.n_rows = rows,
+                                 .token = token,
+                                 .position = position,
+                                 .n_seqs = rows,
+                                 .row_start = start,
+                                 .kv_len = kv_len,
+                                 .block_table = position, // any blocks
+                                 .max_blocks = 1};
+}
+
+static int kernels_so_far(struct backend *b)
+{
+    OK(b->ops->wait(b));
+#ifdef FOREPACK_CUDA_EMULATED
+    return emulator_launches();
+#else
+    return 0;
+#endif
+}
+
+// Kernels of a layer for few rows and for many, whose gemms are the library's.
+static const struct {
+    int few, many;
+} kernels[FORMS] = {[BF16] = {5, 8}, [FP8_OUTPUTS] = {7, 9}, [FP8_BLOCKS] = {7, 10}};
+
+START_TEST(a_layer_of_a_decode_pass_has_few_kernels)
+{
+    float inv_freq[D / 2], *got[2];
+    for (int i = 0; i < D / 2; i++)
+        inv_freq[i] = powf(10000, -2 * (float)i / D);
+    const struct backend_shape shape = shape_of(D, KV_HEADS, GROUP, inv_freq);
+    const int rows = _i % 2 ? ROWS : GEMV_ROWS;
+    const enum form form = (enum form)(_i / 2);
+    const uint64_t seed = random_state;
+    for (int single = 0; single < 2; single++) {
+        struct backend *b = open_form(&shape, form);
+        if (!b) return;
+        struct layer_bench t;
+        random_state = seed;
+        layer_open(&t, b, form);
+        const struct ragged_batch batch = decode_batch(rows);
+        OK(b->ops->begin(b, &batch));
+        const int before = kernels_so_far(b);
+        if (single)
+            layer_run_single_steps(&t, rows);
+        else
+            layer_run(&t, rows);
+        const int launched = kernels_so_far(b) - before;
+#ifdef FOREPACK_CUDA_EMULATED
+        if (!single) ck_assert_int_eq(launched, _i % 2 ? kernels[form].many : kernels[form].few);
+#endif
+        (void)launched;
+        got[single] = mem_alloc_array(ROWS * HIDDEN, sizeof **got);
+        OK(b->ops->read(b, t.residual, ROWS, got[single]));
+        b->ops->close(b);
+    }
+    check_same(got[0], got[1], ROWS, HIDDEN, "a layer", rows);
+    free(got[0]), free(got[1]);
+}
+END_TEST
+
+int main(void)
+{
+    if (!cuda_is_here()) return EXIT_SKIPPED;
+    Suite *suite = suite_create("cuda_fused");
+    TCase *tests = tcase_create("cuda_fused");
+    tcase_set_timeout(tests, 120);
+    tcase_add_loop_test(tests, steps_with_a_norm_are_the_same, 0, FORMS * SIZES);
+    tcase_add_loop_test(tests, a_row_has_the_same_bits_beside_any_others, 0, FORMS);
+    tcase_add_loop_test(tests, a_layer_of_a_decode_pass_has_few_kernels, 0, 2 * FORMS);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
