@@ -203,12 +203,8 @@ static cudaError_t batch_upload(struct cuda *cuda, const struct ragged_batch *ba
     cuda->capturable = graphs_begin(cuda->graphs, batch, &options);
     if (!cuda->capturable) options.first_rows = overlap_first_rows(cuda, batch);
     cuda->batch = *batch;
-    size_t bytes = schedule_make(batch, &options, cuda->staging_host, cuda->staging_device, &cuda->padded);
-    cuda->unpadded = cuda->padded;
-    cuda->unpadded.n_rows -= options.padding_rows;
-    cuda->unpadded.n_seqs -= options.padding_rows;
-    cuda->unpadded.n_single -= options.padding_rows;
-    cuda->unpadded.n_logit_rows -= options.padding_rows;
+    size_t bytes = schedule_make(batch, &options, cuda->staging_host, cuda->staging_device, &cuda->unpadded);
+    cuda->padded = cuda->capturable ? schedule_padded(&cuda->unpadded, &options.captured) : cuda->unpadded;
     cuda->on_device = cuda->unpadded;
     cuda->micro_batch = ALL_ROWS;
     cudaError_t error =
@@ -365,7 +361,7 @@ static enum status rope_attention(struct backend *b, int layer, struct tensor *o
 {
     struct cuda *cuda = cuda_of(b);
     const struct device_batch *batch = &cuda->on_device;
-    if (batch->n_single != batch->n_rows || batch->n_importance_rows) {
+    if (batch->n_tiles || batch->n_importance_rows) {
         TRY(rope_append(b, layer, qkv, q_gain, k_gain, epsilon));
         return attention(b, layer, out, qkv);
     }

@@ -36,7 +36,7 @@ struct weight {
 };
 
 struct gemm;   // gemm.c: cuBLASLt, its workspace and the selected algorithms
-struct graphs; // graphs.c: captured decode passes
+struct graphs; // graphs.c: captured passes of few rows
 struct upload; // weights.c: pinned memory through which weights are copied
 
 enum { ALL_ROWS = -1 };
@@ -54,7 +54,7 @@ struct cuda {
     struct ragged_batch batch;     // the caller's
     struct device_batch on_device; // rows that steps apply to: `unpadded`, `padded` or a micro-batch of `unpadded`
     struct device_batch unpadded;  // the batch as given
-    struct device_batch padded;    // with padding rows if `capturable`
+    struct device_batch padded;    // if `capturable` with the counts of a captured pass, else the same
     bool capturable;               // see graphs_begin
     void *staging_host, *staging_device;
     cudaEvent_t staged; // the last copy is done
@@ -180,7 +180,7 @@ struct graphs *graphs_open(const struct backend_shape *shape);
 void graphs_close(struct graphs *g); // may be NULL
 // Destroys all captured graphs, for good: passes run eagerly from now on. NULL: no effect.
 void graphs_destroy(struct graphs *g);
-// Whether passes of this kind can be captured; then sets the padding of the batch.
+// Whether passes of this kind can be captured; then sets options->captured. Other options are set before.
 bool graphs_begin(struct graphs *g, const struct ragged_batch *batch, struct schedule_options *options);
 // Runs a pass for which graphs_begin returned true: eagerly, captured, or as a replay.
 enum status graphs_run(struct cuda *cuda, const struct pass *pass);

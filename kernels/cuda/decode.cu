@@ -279,7 +279,8 @@ static __global__ void __launch_bounds__(WARPS *WARP, FP8 &&DP <= 128 ? 3 : 2)
                         split_results to)
 {
     dependents_start();
-    int d = kv.head_size, row = batch.single_row[blockIdx.z], s = batch.row_seq[row], n = batch.kv_len[s] + 1;
+    int d = kv.head_size, row = batch.single_row[blockIdx.z], s = row < 0 ? -1 : batch.row_seq[row];
+    int n = s < 0 ? 0 : batch.kv_len[s] + 1; // 0: padding of a captured pass
     int split_entries = geometry_split_entries(n);
     int64_t begin = (int64_t)blockIdx.x * split_entries;
     if (begin >= n) { // the whole block
