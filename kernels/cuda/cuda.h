@@ -139,13 +139,16 @@ bool gemm_has_block_scales(struct cuda *cuda);
 // mode, so that gemms allocate nothing.
 enum status gemm_reserve_rows(struct cuda *cuda, int rows);
 enum status gemm_reserve_weight(struct cuda *cuda, const struct memory_matrix *w);
+enum status cuda_tune(struct backend *b);
+
+// ---- linear.c ----
+
 enum status cuda_linear(struct backend *b, struct tensor *out, const struct tensor *x, const struct weight *w,
                         const struct weight *bias, enum linear_mode mode, int rows);
 enum status cuda_norm_linear(struct backend *b, struct tensor *out, const struct norm_step *norm,
                              const struct weight *w, const struct weight *bias, enum linear_mode mode, int rows);
 enum status cuda_mlp(struct backend *b, struct tensor *out, struct tensor *inner, const struct norm_step *norm,
                      const struct weight *gate_up, const struct weight *down, enum linear_mode mode, int rows);
-enum status cuda_tune(struct backend *b);
 
 // ---- overlap.c ----
 

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// What linear.c needs of gemm.c: one gemm in the library, and the scratch memory of gemms.
+#pragma once
+
+#include "kernels/cuda/algorithms.h"
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/timer.h"
+
+// One gemm to run.
+struct gemm_call {
+    const struct weight *w;
+    const void *part; // instead of w: outputs of an FP8 weight in bf16, `part_rows` of them
+    int part_rows;
+    const void *x;
+    const float *row_scale, *bias; // either may be NULL
+    bool fast;                     // FP8: fast accumulation
+    void *out;
+    int out_stride;
+    bool out_bf16, add;
+    int max_rows; // of x and out
+};
+
+enum known { UNKNOWN, NONE, GUESSED, TIMED }; // how a bucket's algorithm was selected; NONE: there is none
+
+// All gemms of one shape and epilogue: any weight, any number of rows.
+struct problem {
+    struct gemm_key key;   // rows is 0
+    int max_rows;          // of any call
+    struct gemm_call last; // the last call, used for timing
+    struct {
+        enum known known;
+        cublasLtMatmulAlgo_t algo;
+    } * bucket;
+};
+
+struct gemm {
+    cublasLtHandle_t library;
+    struct algorithms *saved;
+    void *workspace;
+    struct timer timer;
+    struct problem *problems;
+    int n_problems, capacity;
+    bool tuned;
+
+    struct memory_gemm_need need;
+    struct memory_gemm memory; // of the pointers below
+    float *results;            // f32 results of a chunk of rows
+    void *quantised;           // FP8: the rows of the gemm under way, and their scales
+    float *row_scales;
+    void *dequantised; // FP8: part of a weight in bf16
+    float *maxima;     // FP8: largest magnitudes of rows of the MLP under way, see struct gemv
+};
+
+// The problem of a call. It allocates only for new problems, that is at start-up: the first pass calls every gemm of a
+// model.
+struct problem *gemm_problem_of(struct gemm *g, const struct gemm_call *call);
+struct gemm_key gemm_call_key(const struct gemm_call *call);
+// The status of a gemm with the library's sentence.
+enum status gemm_status(cublasStatus_t status, const struct gemm_key *key, int rows);
+// Whether the library has an algorithm for a call of the largest number of rows in the bucket of `rows`.
+bool gemm_has_algorithm(struct cuda *cuda, const struct gemm_call *call, int rows);
+// Runs a gemm. CUBLAS_STATUS_NOT_SUPPORTED: the library has no algorithm for it, and nothing was done.
+cublasStatus_t gemm_try(struct cuda *cuda, const struct gemm_call *call, int rows);
