@@ -2,11 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Conversations of seven turns on a running cluster: each turn is a message of a tool and a question about the message of any turn so
 far. The same conversations with the rows of earlier turns (conversation), pruned as one prompt each time (one_prompt) and with
-every token kept (whole), turn by turn in alternation. Prints, for each way: right answers, the share of the history's rows
-that was found in the worker group's prefix cache, kept and recalled tokens, and the median TTFT from the second turn on.
+every token kept (whole), turn by turn in alternation. Prints, for each way: right answers, turns in which it alone or the
+whole history alone was right, the share of the history's rows that was found in the worker group's prefix cache, kept and
+recalled tokens, and the median TTFT from the second turn on.
 
-Usage: forepack bench documents --task needle --tokens 450 --count 70 --seed 7 | conversation.py HTTP_HOST:PORT KEEP_RATE [ROLE]
-ROLE: of the tool's message, tool or user (default).
+Usage: forepack bench documents --task needle --tokens 450 --count 70 --seed 7 |
+       conversation.py HTTP_HOST:PORT KEEP_RATE [ROLE ANSWER_TOKENS]
+ROLE: of the tool's message, tool or user (default). ANSWER_TOKENS: at most so many, default 16.
 """
 import http.client
 import json
@@ -20,6 +22,7 @@ TURNS = 7
 WAYS = {"conversation": {"prefill": "on"}, "one_prompt": {"prefill": "on", "conversation": False}, "whole": {"prefill": "off"}}
 server, keep_rate = sys.argv[1], float(sys.argv[2])
 role = sys.argv[3] if len(sys.argv) > 3 else "user"
+answer_tokens = int(sys.argv[4]) if len(sys.argv) > 4 else 16
 random.seed(1)
 
 
@@ -30,7 +33,7 @@ def read_document(line):
 
 
 def ask(messages, way):
-    body = {"messages": messages, "max_tokens": 16, "stream": True, "stream_options": {"include_usage": True}} | WAYS[way]
+    body = {"messages": messages, "max_tokens": answer_tokens, "stream": True, "stream_options": {"include_usage": True}} | WAYS[way]
     if way != "whole":
         body["keep_rate"] = keep_rate
     connection = http.client.HTTPConnection(server)
@@ -88,6 +91,8 @@ for way, list_of in turns.items():
     ms = statistics.median(t["ttft_ms"] for t in list_of)
     print(json.dumps({
         "way": way, "keep_rate": keep_rate, "turns": len(list_of), "right": round(statistics.mean(t["right"] for t in list_of), 3),
+        "right_alone": sum(t["right"] > w["right"] for t, w in zip(list_of, turns["whole"])),
+        "whole_alone": sum(t["right"] < w["right"] for t, w in zip(list_of, turns["whole"])),
         "cached_history": share(list_of, "cached_history", "history"),
         "kept": share(list_of, "kept", "prompt"), "recalled": share(list_of, "recalled", "prompt"), "ttft_ms": round(ms, 1),
         "of_whole": round(ms / whole_ms, 3)}))

@@ -1,22 +1,31 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Drafts on against drafts off, with the demo models on this machine: sampled requests must have the same tokens. Prints a
-# JSON object: requests, requests with the same tokens, and, with drafts off and on, the time per token after the first one
-# and the drafted and accepted tokens; with drafts on also by class. Exit code 1: tokens differ.
-# Usage: bench/drafts.sh [--bin DIR] [--threads N] [--requests N] [--at-once N] [--max-tokens N] [--keep-rate R]
-#   --bin DIR       folder of the programs (default build/release/bin)
-#   --threads N     compute threads of each node (default: all cores)
-#   --requests N    requests, of the demo's prompts in turn (default 240)
-#   --at-once N     sequences that the worker group runs at once (default 1)
-#   --max-tokens N  tokens of each answer, which goes on after EOS (default 64)
-#   --keep-rate R   (default 0.3)
+# JSON object: requests, requests with the same tokens, and, with drafts off and on, TTFT, the time per token after the first
+# one, and the drafted and accepted tokens; also by class of question. Both ways take turns. Exit code 1: tokens differ.
+# Usage: bench/drafts.sh [--bin DIR] [--threads N] [--requests N] [--first N] [--at-once N] [--window N] [--max-tokens N] [--keep-rate R]
+#        [--prefill on|off] [--rounds N] [--ignore-eos true|false] [--prefix-caching true|false]
+#   --bin DIR          folder of the programs (default build/release/bin)
+#   --threads N        compute threads of each node (default: all cores)
+#   --requests N       requests, of the demo's prompts in turn (default 240)
+#   --first N          number of the first one, to run many in parts (default 0)
+#   --at-once N        sequences that the worker group runs at once (default 1)
+#   --window N         requests in flight (default: twice --at-once)
+#   --max-tokens N     tokens of an answer at most (default 64)
+#   --keep-rate R      (default 0.3)
+#   --prefill MODE     off: all tokens are kept and nothing is scored (default on)
+#   --rounds N         times that all requests are sent each way (default 1)
+#   --ignore-eos B     true: answers go on after EOS, up to --max-tokens (default false)
+#   --prefix-caching B false: each prompt is computed anew (default true)
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-bin=$here/../build/release/bin threads=0 requests=240 at_once=1 max_tokens=64 keep_rate=0.3
+bin=$here/../build/release/bin threads=0 requests=240 first=0 at_once=1 window=0 max_tokens=64 keep_rate=0.3
+prefill=on rounds=1 ignore_eos=false prefix_caching=true
 pair=$here/../deploy/demo-model
 while [ $# -gt 0 ]; do
     case $1 in
-    --bin | --threads | --requests | --at-once | --max-tokens | --keep-rate)
+    --bin | --threads | --requests | --first | --at-once | --window | --max-tokens | --keep-rate | --prefill | --rounds | --ignore-eos | \
+        --prefix-caching)
         [ $# -gt 1 ] || { echo "$1: needs a value" >&2; exit 2; }
         name=${1#--}
         printf -v "${name//-/_}" %s "$2"
@@ -45,7 +54,7 @@ pids+=($!)
 for node in worker:main:$at_once speculator:speculator:32; do
     IFS=: read -r role model seqs <<<"$node"
     "$bin/forepack-$role" --model "$pair/$model" --router 127.0.0.1:$((port + 1)) --threads "$threads" --max-num-seqs "$seqs" \
-        --log-level error &
+        --enable-prefix-caching="$prefix_caching" --log-level error &
     pids+=($!)
 done
 ready() { "$bin/forepack" status --server "$server" --json 2>/dev/null | jq -e '[.nodes[] | select(.state == "ready")] | length == 2' >/dev/null; }
@@ -54,21 +63,32 @@ for _ in $(seq 600); do
     sleep 0.1
 done
 
-jq -cs --argjson n "$requests" --argjson rate "$keep_rate" '. as $rows | range($n) as $i | $rows[$i % ($rows | length)] |
-    {id: "\($i) \(.task)", prompt, temperature: (0.7 * ($i % 4 / 3)), seed: $i, prefill: "on", keep_rate: $rate}' \
-    "$pair/prompts.jsonl" >"$work/rows.jsonl"
-for way in off auto; do
-    "$bin/forepack" batch --server "$server" --input "$work/rows.jsonl" --output "$work/$way.jsonl" --drafts $way \
-        --ignore-eos --max-tokens "$max_tokens" 2>"$work/$way.log" || { cat "$work/$way.log" >&2; exit 1; }
+[ "$window" -gt 0 ] || window=$((2 * at_once))
+jq -cs --argjson first "$first" --argjson n "$requests" --argjson rate "$keep_rate" --arg prefill "$prefill" '. as $rows | range($first; $first + $n) as $i |
+    $rows[$i % ($rows | length)] | {id: "\($i) \(.task)", prompt, temperature: (0.7 * ($i % 4 / 3)), seed: $i,
+    prefill: $prefill, keep_rate: $rate}' "$pair/prompts.jsonl" >"$work/rows.jsonl"
+for round in $(seq "$rounds"); do
+    for way in off auto; do
+        "$bin/forepack" batch --server "$server" --input "$work/rows.jsonl" --output "$work/$way-$round.jsonl" --drafts $way \
+            --window "$window" --ignore-eos="$ignore_eos" --max-tokens "$max_tokens" 2>"$work/$way.log" ||
+            { cat "$work/$way.log" >&2; exit 1; }
+    done
 done
+cat "$work"/off-*.jsonl >"$work/off.jsonl"
+cat "$work"/auto-*.jsonl >"$work/auto.jsonl"
 jq -n --slurpfile off "$work/off.jsonl" --slurpfile auto "$work/auto.jsonl" '
-    def tokens: map({key: .id, value: .token_ids}) | from_entries;
+    def median: sort | .[length / 2 | floor];
+    def after_first: (map(.usage.completion_tokens - 1) | add) as $n | if $n > 0 then $n else 1 end;
     def sums: {tokens: (map(.usage.completion_tokens) | add), drafted: (map(.usage.draft_tokens) | add),
-        accepted: (map(.usage.draft_accepted_tokens) | add),
-        ms_per_token: ((map(.timing.total_ms - .timing.ttft_ms) | add) / (map(.usage.completion_tokens - 1) | add))};
-    ($off | tokens) as $expected
-    | {requests: ($off | length), same: ($auto | map(select(.token_ids == $expected[.id])) | length),
-       off: ($off | sums), auto: ($auto | sums),
-       by_class: ($auto | group_by(.id | split(" ")[1]) | map({key: (.[0].id | split(" ")[1]), value: sums}) | from_entries)}
-    | .ratio = .off.ms_per_token / .auto.ms_per_token' | tee "$work/result.json"
+        accepted: (map(.usage.draft_accepted_tokens) | add), ttft_ms: (map(.timing.ttft_ms) | median),
+        ms_per_token: ((map(.timing.total_ms - .timing.ttft_ms) | add) / after_first)};
+    def task: .id | split(" ")[1];
+    def ratio($a; $b): if $b > 0 then $a / $b else null end;
+    def both($off; $auto): {off: ($off | sums), auto: ($auto | sums)} | .ratio = ratio(.off.ms_per_token; .auto.ms_per_token)
+        | .ttft_ratio = ratio(.auto.ttft_ms; .off.ttft_ms);
+    ($off | map({key: .id, value: .token_ids}) | from_entries) as $expected
+    | {requests: ($off | length), same: ($auto | map(select(.token_ids == $expected[.id])) | length)} + both($off; $auto)
+    | .by_class = ($auto | map(task) | unique | map(. as $task | {key: $task,
+        value: both($off | map(select(task == $task)); $auto | map(select(task == $task)))}) | from_entries)' |
+    tee "$work/result.json"
 jq -e '.requests > 0 and .same == .requests' "$work/result.json" >/dev/null

@@ -2,18 +2,21 @@
 # SPDX-License-Identifier: Apache-2.0
 # Compares the capacity planner with runs: runs a trace on a cluster with random weights, then plans the same trace with the
 # costs that the router learned in the run. The trace runs at the recorded times and four times as fast, which saturates the
-# cluster; without a speculator and with one. Takes about five minutes on a machine that runs nothing else.
+# cluster; without a speculator and with one. Each run has a cluster of its own, since machines are not equally fast all
+# the time: plan and run see the same passes, and pacing learns anew in both. Takes about five minutes on a machine that
+# runs nothing else.
 # Usage: bench/plan.sh [--shape FILE] [--trace FILE] [--scales "1 0.25"] [--speculators "0 1"] [--runs N] [--bin DIR]
 #   --shape FILE         config.json of the workers; speculators have a quarter of its layers
 #                        (default bench/shapes/llama-110m.json)
 #   --trace FILE         (default tests/sim/plan.csv)
 #   --scales LIST        factors on the gaps between arrivals
-#   --speculators LIST   numbers of speculators, a separate cluster for each
+#   --speculators LIST   numbers of speculators
 #   --runs N             runs of each load (default 3), each with different prompts
 #   --bin DIR            folder of the programs (default build/release/bin)
 # Prints one line for each load: medians over the runs, measured / planned, of TTFT p50, ITL p50, requests/s and the share of
-# the time that the workers compute, and planned / measured of TTFT and requests/s, which should be within 15 %. At
-# saturation small changes of the costs change the waiting times of 40 requests much, so medians are compared.
+# the time that the workers compute; planned / measured of the medians of TTFT and requests/s, which should be within 15 %;
+# and planned / measured TTFT of each run. At saturation small changes of the costs change the waiting times of 40 requests
+# much, so medians are compared.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 
@@ -33,7 +36,7 @@ while [ $# -gt 0 ]; do
     esac
 done
 
-work=$(mktemp -d) port=$((20000 + RANDOM % 12000)) cluster= seed=1
+work=$(mktemp -d) port=$((20000 + RANDOM % 12000)) cluster=
 jq '.num_hidden_layers = ([.num_hidden_layers / 4 | floor, 1] | max)' "$shape" >"$work/spec.json"
 stop_cluster() {
     [ -z "$cluster" ] || kill "$cluster" 2>/dev/null || true
@@ -55,22 +58,20 @@ start_cluster() { # SPECULATORS
     done
 }
 
-status() { "$bin/forepack" status --server "127.0.0.1:$port" --json >"$work/$1.json"; }
-
 compare() { # SPECULATORS SCALE LOAD_SEED
-    local spec=() load=(--trace "$trace" --time-scale "$2" --load-seed "$3") # else the prefix cache has the prompts
+    local spec=() load=(--trace "$trace" --time-scale "$2" --load-seed "$3")
     [ "$1" = 0 ] || spec=(--spec-shape "$work/spec.json") load+=(--prefill on --keep-rate 0.3)
-    status before
+    start_cluster "$1"
     "$bin/forepack" bench serve --server "127.0.0.1:$port" "${load[@]}" --json >"$work/measured.json" 2>/dev/null
-    status after
-    "$bin/forepack-sim" --shape "$shape" --speculators "$1" "${spec[@]}" "${load[@]}" --status "$work/after.json" --json \
+    "$bin/forepack" status --server "127.0.0.1:$port" --json >"$work/status.json"
+    stop_cluster
+    "$bin/forepack-sim" --shape "$shape" --speculators "$1" "${spec[@]}" "${load[@]}" --status "$work/status.json" --json \
         >"$work/planned.json"
-    jq -cn --slurpfile m "$work/measured.json" --slurpfile p "$work/planned.json" --slurpfile b "$work/before.json" \
-        --slurpfile a "$work/after.json" '
-        def busy: [.nodes[] | select(.role == "worker") | .pass_s] | add;
+    jq -cn --slurpfile m "$work/measured.json" --slurpfile p "$work/planned.json" --slurpfile s "$work/status.json" '
+        def busy: [$s[0].nodes[] | select(.role == "worker") | .pass_s] | add;
         def row: [.ttft_ms_p50, .itl_ms_p50, .requests_per_s];
         $m[0].levels[0] as $m | $p[0] as $p |
-        [($m | row) + [(($a[0] | busy) - ($b[0] | busy)) / $m.seconds], ($p | row) + [$p.pools[0].utilisation]]'
+        [($m | row) + [busy / $m.seconds], ($p | row) + [$p.pools[0].utilisation]]'
 }
 
 medians() { # SPECULATORS SCALE
@@ -81,14 +82,14 @@ medians() { # SPECULATORS SCALE
         def pair($i; d): "\($m[$i] | fixed(d)) / \($p[$i] | fixed(d))";
         def ratio($i): $p[$i] / $m[$i] | fixed(2);
         "speculators \($spec), time scale \($scale): TTFT p50 \(pair(0; 0)) ms, ITL p50 \(pair(1; 1)) ms, "
-        + "\(pair(2; 2)) requests/s, workers compute \(pair(3; 2)); planned / measured: TTFT \(ratio(0)), requests/s \(ratio(2))"'
+        + "\(pair(2; 2)) requests/s, workers compute \(pair(3; 2)); planned / measured: TTFT \(ratio(0)), requests/s \(ratio(2)), "
+        + "TTFT of each run \([.[] | .[1][0] / .[0][0] | fixed(2)] | join(", "))"'
 }
 
 for n in $speculators; do
-    start_cluster "$n"
     for scale in $scales; do
-        for ((run = 0; run < runs; run++)); do compare "$n" "$scale" $((seed + 2 * run)); done | medians "$n" "$scale"
-        seed=$((seed + 2 * runs))
+        for ((run = 0; run < runs; run++)); do compare "$n" "$scale" "$run" >>"$work/runs"; done
+        medians "$n" "$scale" <"$work/runs"
+        rm "$work/runs"
     done
-    stop_cluster
 done

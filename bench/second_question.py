@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """TTFT of further questions on a document that a cluster has scored, against the first one, scoring included. Every request
 makes one token, so that the time of its answer is its TTFT. Documents and questions are random tokens: the selections of two
-questions agree by chance alone.
+questions agree by chance alone. SHARED 1: the requests say that the document is shared (shared_tokens).
 
-Usage: second_question.py HTTP_HOST:PORT KEEP_RATE [DOCUMENT_TOKENS QUESTION_TOKENS VOCABULARY DOCUMENTS]
+Usage: second_question.py HTTP_HOST:PORT KEEP_RATE [DOCUMENT_TOKENS QUESTION_TOKENS VOCABULARY DOCUMENTS SHARED]
 """
 import http.client
 import json
@@ -14,7 +14,8 @@ import sys
 import time
 
 server, keep_rate = sys.argv[1], float(sys.argv[2])
-document_tokens, question_tokens, vocabulary, documents = map(int, sys.argv[3:7] or (3950, 40, 1500, 7))
+given = [int(argument) for argument in sys.argv[3:]]
+document_tokens, question_tokens, vocabulary, documents, shared = given + [3950, 40, 1500, 7, 0][len(given):]
 
 
 def tokens(n):
@@ -23,6 +24,8 @@ def tokens(n):
 
 def ask(prompt):
     body = {"prompt": prompt, "max_tokens": 1, "ignore_eos": True, "prefill": "on", "keep_rate": keep_rate}
+    if shared:
+        body["shared_tokens"] = document_tokens
     connection = http.client.HTTPConnection(server)
     start = time.perf_counter()
     connection.request("POST", "/v1/completions", json.dumps(body), {"content-type": "application/json"})
@@ -36,7 +39,7 @@ def ask(prompt):
 
 questions = ("first", "second", "second again")
 rows = {name: [] for name in questions}
-ask(tokens(document_tokens))
+ask(tokens(document_tokens + question_tokens))
 for _ in range(documents):
     document, first, second = tokens(document_tokens), tokens(question_tokens), tokens(question_tokens)
     for name, question in zip(questions, (first, second, second)):

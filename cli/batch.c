@@ -336,8 +336,7 @@ static void row_send(struct batch *b, struct row *row, struct rpc_stream *stream
     row->spec.id = mem_format("%s-%d-%d", b->run_name, b->n_calls, (int)(row - b->rows));
     answer_init(&row->answer);
     struct rpc_bytes bytes = request_spec_pack(&row->spec);
-    rpc_stream_send(stream, bytes.data, bytes.size);
-    rpc_bytes_free(&bytes);
+    rpc_stream_give(stream, &bytes);
     b->n_in_flight++;
 }
 

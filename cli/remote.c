@@ -104,8 +104,7 @@ enum status remote_generate(const struct remote *remote, int64_t timeout_ms, con
     enum status status = rpc_stream_open(channel, "/forepack.v1.Inference/Generate", timeout_ms, false, &stream);
     if (status == STATUS_OK) {
         struct rpc_bytes bytes = request_spec_pack(spec);
-        rpc_stream_send(stream, bytes.data, bytes.size);
-        rpc_bytes_free(&bytes);
+        rpc_stream_give(stream, &bytes);
         rpc_stream_half_close(stream);
         status = remote_read_answer(remote, stream, on_text, user, answer, id_p);
         rpc_stream_close(stream);

@@ -95,7 +95,7 @@ extern struct request_flags request_flags;
              "speculator is attached; required: always, or the request is refused; default the router's, or auto "     \
              "with --keep-rate or --quality"},                                                                                      \
     {.name = "drafts", .type = OPTION_CHOICE, .value = &request_flags.drafts, .choices = DRAFT_MODES,                 \
-     .help = "auto: speculators draft the answer; on CPUs drafts change no token; default the router's"},             \
+     .help = "auto: the answer is drafted; on CPUs drafts change no token; default the router's"},                     \
     PREFILL_FIELDS(REQUEST_OPTION_ROW)                                                                                 \
     {.name = "return-kept", .type = OPTION_BOOL, .value = &request_flags.return_kept,                                  \
      .help = "return the ranges of kept tokens"},                                                                      \

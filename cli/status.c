@@ -40,11 +40,26 @@ static void calibration_add(const Forepack__V1__NodeInfo *m, json_t *node)
     json_object_set_new(node, "quality_keep_rate", m->quality_scores ? json_real(m->quality_keep_rate) : json_null());
 }
 
+static json_t *pass_classes_json(const Forepack__V1__NodeInfo *m)
+{
+    json_t *classes = json_array();
+    for (size_t i = 0; i < m->n_pass_classes; i++) {
+        const Forepack__V1__PassClass *class = m->pass_classes[i];
+        json_t *deviations = json_array();
+        for (size_t k = 0; k < class->n_deviations; k++)
+            json_array_append_new(deviations, json_integer((json_int_t) class->deviations[k]));
+        json_array_append_new(classes,
+                              json_pack("{s:b,s:I,s:I,s:I,s:f,s:o}", "prompts", class->prompts, "passes",
+                                        (json_int_t) class->passes, "rows", (json_int_t) class->rows, "pairs",
+                                        (json_int_t) class->pairs, "s", class->seconds, "deviations", deviations));
+    }
+    return classes;
+}
+
 static json_t *node_json(const Forepack__V1__NodeInfo *m)
 {
     json_t *node = json_pack(
-        "{s:s,s:s,s:s,s:s,s:I,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:f,s:f,s:f,s:f,s:f,s:I,s:I,s:I,s:f,s:I,s:I,s:I,s:f,s:I,"
-        "s:f}",
+        "{s:s,s:s,s:s,s:s,s:I,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:f,s:f,s:f,s:f,s:f,s:I,s:I,s:I,s:f,s:I,s:f,s:o}",
         "node_id", m->node_id, "role", m->role, "state", m->state, "host", m->host, "ranks", (json_int_t)m->ranks,
         "dtype", m->dtype, "token_budget", (json_int_t)m->token_budget, "kv_blocks", (json_int_t)m->kv_blocks,
         "kv_blocks_free", (json_int_t)m->kv_blocks_free, "running", (json_int_t)m->running, "tokens_in",
@@ -52,10 +67,12 @@ static json_t *node_json(const Forepack__V1__NodeInfo *m)
         (json_int_t)m->tokens_out, "attached_s", m->attached_s, "pass_fixed_us", m->pass_fixed_us, "pass_row_us",
         m->pass_row_us, "pass_pair_us", m->pass_pair_us, "pass_noise", m->pass_noise, "passes", (json_int_t)m->passes,
         "pass_rows", (json_int_t)m->pass_rows, "pass_pairs", (json_int_t)m->pass_pairs, "pass_s", m->pass_s,
-        "prompt_passes", (json_int_t)m->prompt_passes, "prompt_pass_rows", (json_int_t)m->prompt_pass_rows,
-        "prompt_pass_pairs", (json_int_t)m->prompt_pass_pairs, "prompt_pass_s", m->prompt_pass_s, "pass_gap_count",
-        (json_int_t)m->pass_gap_count, "pass_gap_s", m->pass_gap_s);
-    if (strcmp(m->role, "speculator") == 0) calibration_add(m, node);
+        "pass_gap_count", (json_int_t)m->pass_gap_count, "pass_gap_s", m->pass_gap_s, "pass_classes",
+        pass_classes_json(m));
+    if (strcmp(m->role, "speculator") != 0) return node;
+    json_object_set_new(node, "held_prompts", json_integer((json_int_t)m->held_prompts));
+    json_object_set_new(node, "held_kv_blocks", json_integer((json_int_t)m->held_kv_blocks));
+    calibration_add(m, node);
     return node;
 }
 
@@ -216,6 +233,19 @@ static void print_calibrations(const Forepack__V1__ClusterInfo *m, int name_widt
     }
 }
 
+static void print_held(const Forepack__V1__ClusterInfo *m, int name_width)
+{
+    bool any = false;
+    for (size_t i = 0; i < m->n_nodes; i++) {
+        const Forepack__V1__NodeInfo *n = m->nodes[i];
+        if (strcmp(n->role, "speculator") != 0) continue;
+        if (!any) printf("\nprompts that speculators hold for drafts\n");
+        any = true;
+        printf("  %-*s %u in %u of %u KV blocks\n", name_width, n->node_id, n->held_prompts, n->held_kv_blocks,
+               n->kv_blocks);
+    }
+}
+
 static void print_nodes(const Forepack__V1__ClusterInfo *m)
 {
     int name_width = node_name_width(m);
@@ -232,6 +262,7 @@ static void print_nodes(const Forepack__V1__ClusterInfo *m)
     for (size_t i = 0; i < m->n_nodes; i++)
         print_cost(m->nodes[i], name_width);
     print_calibrations(m, name_width);
+    print_held(m, name_width);
 }
 
 static void print_seconds(bool known, double seconds)

@@ -188,6 +188,24 @@ static int name_width(const struct frame *f, const Forepack__V1__ClusterInfo *m)
     return width < most ? width : most;
 }
 
+// What speculators hold to draft answers.
+static void put_held(struct frame *f, const Forepack__V1__ClusterInfo *m)
+{
+    uint64_t speculators = 0, prompts = 0, held = 0, blocks = 0;
+    for (size_t i = 0; i < m->n_nodes; i++) {
+        const Forepack__V1__NodeInfo *n = m->nodes[i];
+        if (strcmp(n->role, "speculator") != 0) continue;
+        speculators++;
+        prompts += n->held_prompts;
+        held += n->held_kv_blocks;
+        blocks += n->kv_blocks;
+    }
+    if (!speculators) return;
+    fprintf(f->out, "held for drafts: %llu prompts in %.0f %% of the speculators' KV blocks",
+            (unsigned long long)prompts, blocks ? 100.0 * (double)held / (double)blocks : 0.0);
+    line_end(f);
+}
+
 static void put_nodes(struct frame *f, const Forepack__V1__ClusterInfo *m, const Forepack__V1__ClusterInfo *before,
                       double seconds)
 {
@@ -223,6 +241,7 @@ static void frame_put(struct frame *f, const struct reading *now, const struct r
     put_queue(f, m->queue);
     put_bins(f, m, "speculator", "score", m->score_bins, old->score_bins, seconds);
     put_bins(f, m, "worker", "prefill", m->prefill_bins, old->prefill_bins, seconds);
+    put_held(f, m);
     put_nodes(f, m, old, seconds);
 }
 

@@ -125,7 +125,7 @@ static const struct option options[] = {
      .help = "default for requests that give neither a prefill mode, a quality nor a keep rate; default auto with the "
              "demo models, else off"},
     {.name = "drafts", .type = OPTION_CHOICE, .value = &o.drafts, .default_text = "auto", .choices = DRAFT_MODES,
-     .help = "default for requests that do not say whether speculators draft their answers"},
+     .help = "default for requests that do not say whether their answers are drafted"},
     {.name = "quality", .type = OPTION_REAL, .value = &o.quality, .default_text = "0.99", .min = 1e-6, .max = 1,
      .help = "share of the full-prompt score to reach when a request gives neither a quality nor a keep rate; without a "
              "calibration of the speculator (forepack calibrate) every token is kept"},

@@ -66,7 +66,6 @@ void batch_builder_add_sequence(struct batch_builder *b, const int32_t *blocks, 
     INVARIANT(s < b->limits.seqs && n_blocks <= b->limits.seq_blocks, "sequence %d of %d with %d blocks of %d", s,
               b->limits.seqs, n_blocks, b->limits.seq_blocks);
     b->kv_len[s] = n_cached;
-    b->row_start[s + 1] = b->batch.n_rows;
     b->blocks[s] = blocks;
     b->n_blocks[s] = n_blocks;
     if (n_blocks > b->batch.max_blocks) b->batch.max_blocks = n_blocks;

@@ -118,11 +118,9 @@ enum status group_open(int *argc, char ***argv, int limit_s, struct comm **comm_
     return open_in_time(&forming, argc, argv, comm_p);
 }
 
-void group_set_allreduce_bf16(struct comm *comm)
+bool group_set_allreduce_bf16(struct comm *comm)
 {
-    if (!group_mpi_set_allreduce_bf16(comm) && comm->rank == 0)
-        log_event(LOG_INFO, "allreduce_dtype_ignored", LOG_FIELD("allreduce_dtype", "bf16"),
-                  LOG_FIELD("reason", "all ranks run on one host and share memory"));
+    return group_mpi_set_allreduce_bf16(comm);
 }
 
 void group_close(struct comm *comm)

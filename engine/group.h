@@ -8,6 +8,8 @@
 // The environment is read here, once, at start. One thread per process makes all calls (MPI_THREAD_FUNNELED).
 #pragma once
 
+#include <stdbool.h>
+
 #include "kernels/comm.h"
 
 // Joins the MPI job that this process was started in, by mpirun or by srun (launch.h). A process that was started
@@ -19,9 +21,9 @@
 enum status group_open(int *argc, char ***argv, int limit_s, struct comm **comm_p);
 void group_close(struct comm *comm);
 
-// Sends the addends of sums between hosts as bf16 (see comm_mpi.h). No effect on ranks of one host, nor on GPUs, which
-// have their own collectives. Call it on all ranks, before a model is opened.
-void group_set_allreduce_bf16(struct comm *comm);
+// Sends the addends of sums between hosts as bf16 (see comm_mpi.h). Returns false, without effect, for ranks of one
+// host. GPUs have collectives of their own. Call it on all ranks, before a model is opened.
+bool group_set_allreduce_bf16(struct comm *comm);
 
 // Ends the whole job at once with this exit code: a group cannot go on after a failed step. From the MPI thread.
 _Noreturn void group_abort(struct comm *comm, int exit_code);

@@ -233,6 +233,8 @@ void node_set_load(struct node *node, const struct node_load *load)
     node->load.running = load->running;
     node->load.waiting = load->waiting;
     node->load.preemptions = load->preemptions;
+    node->load.held_prompts = load->held_prompts;
+    node->load.held_kv_blocks = load->held_kv_blocks;
     node->load.last_bin = node->working_number == node->stream_number ? node->last_bin : 0;
     pthread_mutex_unlock(&node->mutex);
 }

@@ -82,6 +82,7 @@ void node_send(struct node *node, const Forepack__Cluster__V1__NodeMessage *mess
 struct node_load {
     uint32_t kv_blocks_free, running, waiting; // requests
     uint64_t preemptions;                      // since the process started
+    uint32_t held_prompts, held_kv_blocks;     // of a speculator, for drafts
 };
 
 // Sets the load that the next heartbeats report: with all requests of the messages that node_next() has returned, less

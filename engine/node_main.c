@@ -36,6 +36,7 @@ struct model_options node_model_options(const struct node_options *options)
                                   .n_kv_blocks = (int)options->kv_blocks,
                                   .gpu_memory_utilization = options->gpu_memory_utilization,
                                   .overlap_rows = (int)options->overlap_rows,
+                                  .allreduce_dtype = options->allreduce_dtype,
                                   .fp8_fast_accum = options->fp8_fast_accum};
 }
 
@@ -180,14 +181,14 @@ static void group_reload(void *arg)
     log_options_apply_level(&group->program->common->log);
 }
 
-static int run_leader(const struct node_program *program, struct engine *engine, struct comm *comm)
+static int run_leader(const struct node_program *program, struct engine *engine, struct comm *comm, bool sends_bf16)
 {
     Forepack__Cluster__V1__Hello hello;
     struct node *node;
     const struct model *model = engine_model(engine);
-    if (wants_bf16_sums(program->common) && comm->size > 1 && model_capabilities(model)->device_collectives)
+    if (wants_bf16_sums(program->common) && !sends_bf16 && !model_capabilities(model)->device_collectives)
         log_event(LOG_INFO, "allreduce_dtype_ignored", LOG_FIELD("allreduce_dtype", "bf16"),
-                  LOG_FIELD("reason", "the devices reduce in f32"));
+                  LOG_FIELD("reason", "all ranks run on one host and share memory"));
     enum status status = run_warm_up_batch(engine);
     if (status != STATUS_OK) {
         report_failure(program, status);
@@ -238,14 +239,15 @@ static int logit_rows(const struct node_program *program)
     return (int)(rows < budget ? rows : budget);
 }
 
-static int run_rank(const struct node_program *program, struct comm *comm)
+// sends_bf16: between hosts, see group_set_allreduce_bf16().
+static int run_rank(const struct node_program *program, struct comm *comm, bool sends_bf16)
 {
     struct model_options model = node_model_options(program->common);
     model.max_logit_rows = logit_rows(program);
     struct engine *engine;
     enum status status = engine_open(&model, comm, &engine);
     if (status != STATUS_OK) return report_failure(program, status);
-    int code = comm->rank ? run_follower(engine, comm) : run_leader(program, engine, comm);
+    int code = comm->rank ? run_follower(engine, comm) : run_leader(program, engine, comm, sends_bf16);
     engine_close(engine);
     return code;
 }
@@ -263,8 +265,8 @@ int node_main(const struct node_program *program, int argc, char **argv)
         enum status status = group_open(&argc, &argv, (int)program->common->group_limit_s, &comm);
         if (status == STATUS_OK) {
             name_process(program, comm);
-            if (wants_bf16_sums(program->common)) group_set_allreduce_bf16(comm);
-            code = run_rank(program, comm);
+            const bool sends_bf16 = wants_bf16_sums(program->common) && group_set_allreduce_bf16(comm);
+            code = run_rank(program, comm, sends_bf16);
             group_close(comm);
         } else {
             code = report_failure(program, status);

@@ -35,7 +35,8 @@ struct node_options {
     char *token_file, *tls_cert, *tls_key, *tls_ca; // see struct node_router
     char *node_id;                                  // NULL: ROLE-HOST-SUFFIX
     char *backend, *dtype, *kv_dtype, *packed_cache;
-    char *allreduce_dtype; // "f32" or "bf16", see group_set_allreduce_bf16()
+    char *allreduce_dtype; // "auto", "f32" or "bf16": of GPU ranks as in struct model_options, of CPU ranks see
+                           // group_set_allreduce_bf16()
     int64_t threads, token_budget, max_seqs, max_context, kv_blocks, overlap_rows; // as in struct model_options
     int64_t group_limit_s;                                                         // see group_open()
     double gpu_memory_utilization;                                                 // as in struct model_options
@@ -99,9 +100,10 @@ struct node_options {
     {.name = "group-timeout-s", .type = OPTION_INT, .value = &(o).group_limit_s, .default_text = GROUP_LIMIT_S,        \
      .max = 86400, .unit = "s",                                                                                        \
      .help = "longest time in which the ranks of a group must reach each other at start; 0: no limit"},                \
-    {.name = "allreduce-dtype", .type = OPTION_CHOICE, .value = &(o).allreduce_dtype, .default_text = "f32",           \
-     .choices = "f32|bf16", .help = "type that CPU ranks on several hosts send for all-reduce; bf16: half the bytes, " \
-                                    "activations are rounded"},                                                        \
+    {.name = "allreduce-dtype", .type = OPTION_CHOICE, .value = &(o).allreduce_dtype, .default_text = "auto",          \
+     .choices = MODEL_ALLREDUCE_DTYPES,                                                                                \
+     .help = "type in which ranks send partial sums to each other; bf16: half the bytes, rounded. auto is bf16 on "    \
+             "GPUs and f32 on CPUs, whose ranks of one host always add in f32"},                                       \
     {.name = "node-id", .type = OPTION_STRING, .placeholder = "NAME", .value = &(o).node_id,                           \
      .help = "unique name of this node; default: ROLE-HOST-SUFFIX with a random suffix"},                              \
     {.name = "-Logging"},                                                                                              \

@@ -162,7 +162,7 @@ static enum status importance_check(const struct ragged_batch *batch, const stru
     int s = 0;
     for (int p = 0; p < batch->n_importance_rows; p++) {
         int row = batch->importance_row[p], keys = batch->importance_keys[p];
-        if (row < (p ? batch->importance_row[p - 1] : 0) || row >= batch->n_rows)
+        if (row < (p ? batch->importance_row[p - 1] + 1 : 0) || row >= batch->n_rows)
             return status_fail(STATUS_INTERNAL, "ragged batch: importance row %d is out of order or out of range", row);
         while (row >= batch->row_start[s + 1])
             s++;
@@ -224,7 +224,9 @@ enum status backend_norm_linear(struct backend *b, struct tensor *out, const str
 {
     const struct backend_ops *ops = b->ops;
     if (ops->norm_linear) return ops->norm_linear(b, out, norm, w, bias, mode, rows);
-    TRY(ops->rmsnorm(b, norm->out, norm->x, norm->gain, norm->epsilon, norm->row_index, rows));
+    TRY(norm->addend
+            ? ops->add_rmsnorm(b, norm->out, norm->x, norm->addend, norm->gain, norm->epsilon, norm->row_index, rows)
+            : ops->rmsnorm(b, norm->out, norm->x, norm->gain, norm->epsilon, norm->row_index, rows));
     return ops->linear(b, out, norm->out, w, bias, mode, rows);
 }
 

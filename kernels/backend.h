@@ -45,8 +45,9 @@ struct tensor;  // device memory [max_rows][columns], row-major
 struct weight;  // a matrix in the backend's own packed layout, or a vector of f32
 
 // The element type of a tensor. ACTIVATION is the input type of the backend's gemms: f32 in an f32 backend, bf16 in all
-// others. The residual stream, q/k/v before RoPE and logits are F32 everywhere.
-enum tensor_kind { TENSOR_F32, TENSOR_ACTIVATION };
+// others. The residual stream, q/k/v before RoPE and logits are F32 everywhere. PARTIAL is for partial sums that
+// sum_ranks adds up: bf16, in memory that the collectives of devices reach; only in backends that have sum_ranks.
+enum tensor_kind { TENSOR_F32, TENSOR_ACTIVATION, TENSOR_PARTIAL };
 
 // A view of rows [0, rows) x columns [0, columns) of a row-major matrix in host memory, usually a mapped file. Element
 // (r, c) is at data + r * row_stride_bytes + c * size of dtype. The data need not be aligned.
@@ -95,10 +96,10 @@ enum linear_mode {
     LINEAR_SWIGLU, // W was made by weight_gate_up: out = silu(x G^T) * (x U^T), out has N/2 columns
 };
 
-// RMSNorm as the first of several steps, see backend_ops.rmsnorm.
+// RMSNorm as the first of several steps: backend_ops.add_rmsnorm if there is an addend, else rmsnorm.
 struct norm_step {
-    struct tensor *out;
-    const struct tensor *x;
+    struct tensor *out, *x;
+    const struct tensor *addend; // PARTIAL, or NULL
     const struct weight *gain;
     float epsilon;
     const int32_t *row_index;
@@ -107,9 +108,10 @@ struct norm_step {
 // One forward pass, described by the model and run by the backend. The model issues the steps, the backend decides when
 // and for which rows: all rows at once, two micro-batches in turn, or not at all if it replays a captured pass.
 //
-// A stage is a sequence of steps that ends with the residual stream complete on every rank, that is after the sum over
-// ranks. `stage` issues stage i for rows [first_row, first_row + rows) of the batch; its steps apply to those rows of
-// their tensors. `logits` issues the steps from the residual stream to the logits. Both return the first failure.
+// A stage is a sequence of steps that ends with the sum over ranks: of the residual stream, which is then complete on
+// every rank, or of partial sums that the next stage adds to it. `stage` issues stage i for rows [first_row, first_row
+// + rows) of the batch; its steps apply to those rows of their tensors. `logits` issues the steps from the residual
+// stream to the logits. Both return the first failure.
 //
 // A backend calls stages 0 to n_stages - 1 in order for every row. It may pass more rows than the batch has, up to
 // max_logit_rows, when each row has a logit row: the extra rows are padding whose results are unused.
@@ -129,7 +131,7 @@ struct backend_capabilities {
     bool exact_rows;         // a row's bits are the same in passes of any size (a GPU's gemm library sums in another
                              // order for other numbers of rows)
     bool reads_no_weights;   // views of weights are asked for their shapes only
-    bool device_collectives; // ranks reduce over links between their devices, by comm_open, in f32
+    bool device_collectives; // ranks reduce over links between their devices: comm_open, sum_ranks
 };
 
 // What device memory is used for.
@@ -197,7 +199,7 @@ struct backend_ops {
     // out [rows, n] ACTIVATION = x / rms(x) * gain. `row_index` selects rows of x; NULL: rows 0 .. rows - 1.
     enum status (*rmsnorm)(struct backend *b, struct tensor *out, const struct tensor *x, const struct weight *gain,
                            float epsilon, const int32_t *row_index, int rows);
-    // x is ACTIVATION [rows, K]; out is F32 or ACTIVATION [rows, N]; bias may be NULL.
+    // x is ACTIVATION [rows, K]; out is F32, ACTIVATION or PARTIAL [rows, N]; bias may be NULL.
     enum status (*linear)(struct backend *b, struct tensor *out, const struct tensor *x, const struct weight *w,
                           const struct weight *bias, enum linear_mode mode, int rows);
     // qkv F32 [T, (H + 2 Hkv) D]: applies RMSNorm to each q and k head (gains may be NULL: none), rotates q and k by
@@ -256,6 +258,14 @@ struct backend_ops {
     // connects the same ranks on host memory; the caller owns it and keeps it open, since the new comm broadcasts over
     // it. The backend's waits then notice a failed rank. The backend owns the new comm and closes it in `close`.
     enum status (*comm_open)(struct backend *b, struct comm *host, struct comm **comm_p);
+    // Of backends with device_collectives: both operations.
+    // Replaces `rows` rows of a PARTIAL tensor by their sums over the ranks of comm_open. Each rank has rounded its
+    // addend to bf16; the sums are bf16, too, and are rounded at most once for each further rank.
+    enum status (*sum_ranks)(struct backend *b, struct tensor *partial, int rows);
+    // As `rmsnorm` of x + addend, a PARTIAL tensor, added in f32; without row_index it also stores the sum in x. A row
+    // has the bits that adding and `rmsnorm` would give.
+    enum status (*add_rmsnorm)(struct backend *b, struct tensor *out, struct tensor *x, const struct tensor *addend,
+                               const struct weight *gain, float epsilon, const int32_t *row_index, int rows);
     // Total and free bytes of the device.
     enum status (*memory)(struct backend *b, size_t *total_p, size_t *free_p);
     // Host memory per row of a pass that the backend has allocated beside the tensors. NULL: none.
@@ -280,13 +290,13 @@ enum status pass_issue(const struct pass *pass, int rows, int logit_rows);
 // The run_pass of backends that neither capture nor overlap: `begin`, then pass_issue for the rows of the batch.
 enum status backend_run_pass(struct backend *b, const struct pass *pass);
 
-// out (mode) = rmsnorm(x) W^T (+ bias).
+// out (mode) = norm W^T (+ bias).
 enum status backend_norm_linear(struct backend *b, struct tensor *out, const struct norm_step *norm,
                                 const struct weight *w, const struct weight *bias, enum linear_mode mode, int rows);
 // rope_append, then attention.
 enum status backend_rope_attention(struct backend *b, int layer, struct tensor *out, struct tensor *qkv,
                                    const struct weight *q_gain, const struct weight *k_gain, float epsilon);
-// inner = silu(rmsnorm(x) G^T) * (rmsnorm(x) U^T), then out (mode) = inner down^T.
+// inner = silu(norm G^T) * (norm U^T), then out (mode) = inner down^T.
 enum status backend_mlp(struct backend *b, struct tensor *out, struct tensor *inner, const struct norm_step *norm,
                         const struct weight *gate_up, const struct weight *down, enum linear_mode mode, int rows);
 

@@ -24,6 +24,17 @@ struct prompt_turn {
     struct token_range *pinned; // [n_pinned] of tokens [0, end); owned
     int n_pinned;
 };
+// The beginning of a prompt that others share is a first turn with an empty answer.
+static inline bool prompt_turn_is_shared(const struct prompt_turn *turn)
+{
+    return turn->end == turn->answer_end;
+}
+// Of the keep budget of a shared beginning of n tokens, that of so many is left to the turn behind it, for tokens of
+// the beginning that this turn needs.
+static inline int prompt_shared_recall(int n)
+{
+    return n / 3;
+}
 enum { PROMPT_TURNS_MAX = 128 }; // a conversation with more is scored as one prompt
 struct prompt_turn *prompt_turns_copy(const struct prompt_turn *turns, int n);
 void prompt_turns_free(struct prompt_turn *turns, int n); // NULL is fine

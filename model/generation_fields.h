@@ -64,5 +64,8 @@
           "only the paper's selection: no token is forced, pinned or added")                                           \
     FIELD(BOOL, conversation, "conversation", true, FROM, 0, 1, NULL,                                                  \
           "a chat with answers keeps the rows that its earlier turns had, and recalls what the new turn needs of "     \
-          "what they pruned; unused with --paper-exact")
+          "what they pruned; unused with --paper-exact")                                                               \
+    FIELD(INT, shared_tokens, "shared-tokens", 0, FROM, 0, INT_MAX, "tokens",                                          \
+          "first prompt tokens that other prompts begin with, too, such as a document: selected without what follows, " \
+          "so that caches hold their rows; 0 is none; unused with --paper-exact")
 // clang-format on

@@ -3,10 +3,11 @@
 // the engine in them. Constants only.
 #pragma once
 
-// Values of --backend, --dtype and --kv-cache-dtype, as choices of a command line.
-#define MODEL_BACKENDS  "auto|cpu|cuda|reference"
-#define MODEL_DTYPES    "auto|f32|bf16|int8|int8-g128|fp8"
-#define MODEL_KV_DTYPES "auto|bf16|int8|fp8"
+// Values of --backend, --dtype, --kv-cache-dtype and --allreduce-dtype, as choices of a command line.
+#define MODEL_BACKENDS         "auto|cpu|cuda|reference"
+#define MODEL_DTYPES           "auto|f32|bf16|int8|int8-g128|fp8"
+#define MODEL_KV_DTYPES        "auto|bf16|int8|fp8"
+#define MODEL_ALLREDUCE_DTYPES "auto|f32|bf16"
 
 #define MODEL_GPU_MEMORY_UTILIZATION 0.9 // default fraction of a GPU's memory that a process may use, KV cache included
 

@@ -13,16 +13,34 @@
 
 // ---- the stages of a pass -------------------------------------------------------------------------------------------
 
-// The residual stream is whole on every rank. Rank 0 adds its part to its copy and the other ranks store only their
-// part, so the sum over ranks is the new stream.
-static enum linear_mode residual_mode(const struct model *m)
+// A stage ends with the output of attention or of the MLP, of which each rank computes a part. The residual stream is
+// whole on every rank: rank 0 adds its part to its copy and the other ranks store only their part, so the sum over
+// ranks is the new stream. Where devices reduce in bf16 (m->partial), all ranks store their parts in a tensor of their
+// own, and the norm that follows adds their sum to the stream: the stream itself is never rounded, nor sent.
+static struct tensor *output_tensor(const struct model *m)
 {
-    return m->comm->rank == 0 ? LINEAR_ADD : LINEAR_STORE;
+    return m->partial ? m->partial : m->residual;
+}
+
+static enum linear_mode output_mode(const struct model *m)
+{
+    return m->partial || m->comm->rank != 0 ? LINEAR_STORE : LINEAR_ADD;
+}
+
+// The norm of the residual stream after the embedding or the output of a stage.
+static struct norm_step output_norm(const struct model *m, const struct weight *gain, bool of_embedding,
+                                    const int32_t *row_index)
+{
+    return (struct norm_step){.out = m->normed,
+                              .x = m->residual,
+                              .addend = of_embedding ? NULL : m->partial,
+                              .gain = gain,
+                              .epsilon = m->config.norm_epsilon,
+                              .row_index = row_index};
 }
 
 static enum status residual_sum(struct model *m, int first_row, int rows)
 {
-    if (m->comm->size == 1) return STATUS_OK;
     float *data = m->backend->ops->tensor_data(m->backend, m->residual);
     const size_t hidden = (size_t)m->config.hidden;
     return m->comm->ops->all_reduce_sum(m->comm, data + (size_t)first_row * hidden, (size_t)rows * hidden);
@@ -37,18 +55,17 @@ static enum status attention_stage(struct model *m, int l, int rows)
 {
     struct backend *b = m->backend;
     const struct layer *layer = &m->layers[l];
-    const float epsilon = m->config.norm_epsilon;
-    const struct norm_step norm = {m->normed, m->residual, layer->input_norm, epsilon, NULL};
+    const struct norm_step norm = output_norm(m, layer->input_norm, l == 0, NULL);
     TRY(backend_norm_linear(b, m->qkv, &norm, layer->qkv, layer->qkv_bias, LINEAR_STORE, rows));
-    TRY(backend_rope_attention(b, l, m->attended, m->qkv, layer->q_norm, layer->k_norm, epsilon));
-    return b->ops->linear(b, m->residual, m->attended, layer->o, layer->o_bias, residual_mode(m), rows);
+    TRY(backend_rope_attention(b, l, m->attended, m->qkv, layer->q_norm, layer->k_norm, m->config.norm_epsilon));
+    return b->ops->linear(b, output_tensor(m), m->attended, layer->o, layer->o_bias, output_mode(m), rows);
 }
 
 static enum status mlp_stage(struct model *m, int l, int rows)
 {
     const struct layer *layer = &m->layers[l];
-    const struct norm_step norm = {m->normed, m->residual, layer->post_attention_norm, m->config.norm_epsilon, NULL};
-    return backend_mlp(m->backend, m->residual, m->mlp, &norm, layer->gate_up, layer->down, residual_mode(m), rows);
+    const struct norm_step norm = output_norm(m, layer->post_attention_norm, false, NULL);
+    return backend_mlp(m->backend, output_tensor(m), m->mlp, &norm, layer->gate_up, layer->down, output_mode(m), rows);
 }
 
 // The context of a pass's functions.
@@ -57,13 +74,16 @@ struct forward_call {
     const struct ragged_batch *batch;
 };
 
-// Stage 0 is the embedding; each layer has two stages, attention and MLP. Every stage ends with the sum over ranks.
+// Stage 0 is the embedding; each layer has two stages, attention and MLP. Every stage ends with the sum over ranks. Of
+// a row of the embedding one rank has values and the others have zeros, so its sum is exact.
 static enum status forward_stage(void *context, int i, int first_row, int rows)
 {
     struct model *m = ((const struct forward_call *)context)->m;
     const int layer = (i - 1) / 2;
     TRY(i == 0 ? embedding_stage(m) : i % 2 ? attention_stage(m, layer, rows) : mlp_stage(m, layer, rows));
-    TRY(residual_sum(m, first_row, rows));
+    if (m->comm->size > 1)
+        TRY(i && m->partial ? m->backend->ops->sum_ranks(m->backend, m->partial, rows)
+                            : residual_sum(m, first_row, rows));
     // Read by threads that only look for a change.
     atomic_fetch_add_explicit(&m->host_comm->progress, 1, memory_order_relaxed);
     return STATUS_OK;
@@ -73,8 +93,7 @@ static enum status forward_logits(void *context, int logit_rows)
 {
     const struct forward_call *call = context;
     struct model *m = call->m;
-    const struct norm_step norm = {m->normed, m->residual, m->final_norm, m->config.norm_epsilon,
-                                   call->batch->logit_row};
+    const struct norm_step norm = output_norm(m, m->final_norm, false, call->batch->logit_row);
     return backend_norm_linear(m->backend, m->logits, &norm, m->head, NULL, LINEAR_STORE, logit_rows);
 }
 
@@ -312,6 +331,13 @@ static enum status choose_kv_dtype(const char *name, struct model *m)
     return status_fail(STATUS_INVALID, "kv-cache-dtype %s: must be one of " MODEL_KV_DTYPES, name);
 }
 
+static enum status choose_allreduce_dtype(const char *name, struct model *m)
+{
+    m->sums_bf16 = !name || strcmp(name, "auto") == 0 || strcmp(name, "bf16") == 0;
+    if (m->sums_bf16 || strcmp(name, "f32") == 0) return STATUS_OK;
+    return status_fail(STATUS_INVALID, "allreduce-dtype %s: must be one of " MODEL_ALLREDUCE_DTYPES, name);
+}
+
 // Sets the limits of a batch and the size of the KV cache.
 static enum status shape_plan(const struct model_options *o, struct model *m)
 {
@@ -352,8 +378,10 @@ int model_list_tensors(struct model *m, bool samples, struct tensor_need list[MO
 {
     const int rows = m->shape.max_rows, d = m->shape.head_size, size = m->comm->size;
     const int gathers = m->comm->rank == 0 && size > 1 ? size * m->max_logit_rows : 0;
+    const bool partial = size > 1 && m->sums_bf16 && m->backend->ops->capabilities.device_collectives;
     const struct tensor_need all[] = {
         {&m->residual, TENSOR_F32, rows, m->config.hidden, 0, false},
+        {&m->partial, TENSOR_PARTIAL, partial ? rows : 0, m->config.hidden, 0, false},
         {&m->normed, TENSOR_ACTIVATION, rows, m->config.hidden, 0, false},
         {&m->qkv, TENSOR_F32, rows, (m->n_heads + 2 * m->n_kv_heads) * d, 0, false},
         {&m->attended, TENSOR_ACTIVATION, rows, m->n_heads * d, 0, false},
@@ -450,6 +478,7 @@ enum status model_lay_out(const struct model_options *options, const struct safe
     TRY(split_over_ranks(options, m));
     TRY(choose_dtype(options, st, m));
     TRY(choose_kv_dtype(options->kv_dtype, m));
+    TRY(choose_allreduce_dtype(options->allreduce_dtype, m));
     TRY(shape_plan(options, m));
     m->shape.fp8_as_stored = m->config.fp8; // matrices stored in 16 bits are computed in 16 bits
     return STATUS_OK;

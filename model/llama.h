@@ -28,6 +28,7 @@ struct model {
     size_t kv_block_bytes;
     int kv_blocks_asked;           // 0: as many as fit
     double gpu_memory_utilization; // of the device's memory, see struct model_options
+    bool sums_bf16;                // devices reduce partial sums in bf16, see struct model_options
     size_t free_at_start;          // bytes of device memory before the backend allocated any
     struct device_memory planned;  // what the backend is to allocate, without the KV cache
     bool zeros;                    // see struct model_options
@@ -46,6 +47,7 @@ struct model {
 
     // Working memory in the backend.
     struct tensor *residual;         // [max_rows, hidden] f32
+    struct tensor *partial;          // [max_rows, hidden] partial sums; NULL unless devices reduce them in bf16
     struct tensor *normed;           // [max_rows, hidden] activation
     struct tensor *qkv;              // [max_rows, (H + 2 Hkv) D] f32
     struct tensor *attended;         // [max_rows, H D] activation
@@ -82,7 +84,7 @@ struct tensor_need {
     bool of_logits; // sized by max_logit_rows, not by max_rows
 };
 enum { MODEL_TENSORS_MAX = 16 };
-// Returns how many tensors it listed. `samples`: the backend samples tokens.
+// Of m->backend; returns how many tensors it listed. `samples`: the backend samples tokens.
 int model_list_tensors(struct model *m, bool samples, struct tensor_need list[MODEL_TENSORS_MAX]);
 
 // Counts the device memory of a model that is laid out, without KV cache: weights and tensors are created in a backend

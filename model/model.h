@@ -39,6 +39,8 @@ struct model_options {
                                    // MODEL_GPU_MEMORY_UTILIZATION
     int overlap_rows;              // GPU groups: passes of at least twice this many rows run as two micro-batches, one
                                    // all-reduced while the other computes; 0: MODEL_OVERLAP_ROWS
+    const char *allreduce_dtype;   // GPU groups: partial sums are rounded to this type and added in it; "auto" or NULL
+                                   // (bf16), "f32", "bf16". Ranks on CPUs: see group_set_allreduce_bf16()
     bool fp8_fast_accum;           // on a GPU, faster FP8 gemms whose sums keep about 14 bits; see docs/gpus.md
     struct gpu_place gpu;          // filled in by engine_open
 };

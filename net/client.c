@@ -417,6 +417,17 @@ void rpc_stream_send(struct rpc_stream *stream, const uint8_t *bytes, size_t siz
     pthread_mutex_unlock(&stream->mutex);
 }
 
+void rpc_stream_give(struct rpc_stream *stream, struct rpc_bytes *bytes)
+{
+    pthread_mutex_lock(&stream->mutex);
+    if (stream->core && !stream->ended && !stream->cancelled && !stream->half_closing) {
+        net_outbox_give(&stream->outbox, bytes);
+        stream_send_next(stream);
+    }
+    pthread_mutex_unlock(&stream->mutex);
+    rpc_bytes_free(bytes);
+}
+
 size_t rpc_stream_queued(struct rpc_stream *stream)
 {
     pthread_mutex_lock(&stream->mutex);

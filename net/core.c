@@ -196,12 +196,11 @@ struct net_outgoing {
 // Memory of a queued message beside its bytes, including C-core's: it counts, because most messages have few bytes.
 enum { MESSAGE_OVERHEAD_BYTES = 320 };
 
-void net_outbox_add(struct net_outbox *outbox, const uint8_t *bytes, size_t size)
+static void outbox_append(struct net_outbox *outbox, grpc_slice slice)
 {
     struct net_outgoing *message = mem_alloc(sizeof *message);
-    grpc_slice slice = grpc_slice_from_copied_buffer(size ? (const char *)bytes : "", size);
     message->buffer = grpc_raw_byte_buffer_create(&slice, 1);
-    message->size = size + MESSAGE_OVERHEAD_BYTES;
+    message->size = GRPC_SLICE_LENGTH(slice) + MESSAGE_OVERHEAD_BYTES;
     grpc_slice_unref(slice);
     if (outbox->first)
         outbox->last->next = message;
@@ -209,6 +208,17 @@ void net_outbox_add(struct net_outbox *outbox, const uint8_t *bytes, size_t size
         outbox->first = message;
     outbox->last = message;
     outbox->bytes += message->size;
+}
+
+void net_outbox_add(struct net_outbox *outbox, const uint8_t *bytes, size_t size)
+{
+    outbox_append(outbox, grpc_slice_from_copied_buffer(size ? (const char *)bytes : "", size));
+}
+
+void net_outbox_give(struct net_outbox *outbox, struct rpc_bytes *bytes)
+{
+    outbox_append(outbox, grpc_slice_new(bytes->data, bytes->size, free));
+    *bytes = (struct rpc_bytes){0};
 }
 
 void net_outbox_start_send(struct net_outbox *outbox, grpc_op *op)

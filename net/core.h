@@ -76,7 +76,8 @@ struct net_outbox {
     size_t bytes; // of all messages, including the one being sent
 };
 
-void net_outbox_add(struct net_outbox *outbox, const uint8_t *bytes, size_t size);
+void net_outbox_add(struct net_outbox *outbox, const uint8_t *bytes, size_t size); // copied
+void net_outbox_give(struct net_outbox *outbox, struct rpc_bytes *bytes); // the outbox owns them; `bytes` is empty then
 // Fills `op` with the first message. The last message is flushed to the socket, earlier ones may be buffered.
 void net_outbox_start_send(struct net_outbox *outbox, grpc_op *op);
 void net_outbox_end_send(struct net_outbox *outbox); // that message was sent, or failed

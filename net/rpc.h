@@ -138,6 +138,8 @@ void rpc_channel_close(struct rpc_channel *channel); // after its streams are cl
 enum status rpc_stream_open(struct rpc_channel *channel, const char *method, int64_t timeout_ms, bool wait_for_ready,
                             struct rpc_stream **stream_p);
 void rpc_stream_send(struct rpc_stream *stream, const uint8_t *bytes, size_t size); // queued, copied
+void rpc_stream_give(struct rpc_stream *stream,
+                     struct rpc_bytes *bytes);         // queued without a copy; `bytes` is empty then
 size_t rpc_stream_queued(struct rpc_stream *stream);   // bytes that the transport has not accepted yet
 void rpc_stream_half_close(struct rpc_stream *stream); // once all queued messages are sent
 // Blocks for the next message. STATUS_OK with data NULL: the stream ended with OK. Any other status is that of the

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // forepack-router: options, start, reload, drain and stop. front/ has the services, core/ the requests and nodes.
+#include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -106,7 +107,7 @@ static const struct option options[] = {
      .help = "default for requests that give neither a prefill mode, a quality nor a keep rate; auto and on prune prompts, which can "
              "change answers; required refuses prompts that no speculator scores"},
     {.name = "drafts", .type = OPTION_CHOICE, .value = &o.drafts, .default_text = "auto", .choices = DRAFT_MODES,
-     .help = "default for requests that do not say whether speculators draft their answers"},
+     .help = "default for requests that do not say whether their answers are drafted"},
     {.name = "quality", .type = OPTION_REAL, .value = &o.quality, .default_text = "0.99", .min = 1e-6, .max = 1,
      .help = "share of the full-prompt score to reach when a request gives neither a quality nor a keep rate: the "
              "speculator chooses the keep rate by its calibration (forepack calibrate); without one every token is "
@@ -507,6 +508,16 @@ static enum status router_run(struct front *front, const struct tenant_weight *w
     return status;
 }
 
+// The library that receives a large gRPC message has it in many blocks, on several threads. When each message's memory
+// goes back to the kernel, the page faults of the next one take more time than copying it. So every arena of malloc
+// keeps what one largest message needs.
+static void memory_keep_freed(void)
+{
+    enum { MAPPED_BYTES = 4 << 20, KEPT_BYTES = 64 << 20 };
+    mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES);
+    mallopt(M_TRIM_THRESHOLD, KEPT_BYTES);
+}
+
 // Before other threads start, which inherit the mask: signals are awaited by the main thread alone.
 static void signals_block(sigset_t *signals)
 {
@@ -520,6 +531,7 @@ static void signals_block(sigset_t *signals)
 int main(int argc, char **argv)
 {
     options_main(options, usage, argc, argv, NULL);
+    memory_keep_freed();
     log_options_apply(&o.log, "router");
     log_writer_start();
     sigset_t signals;

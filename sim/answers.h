@@ -4,8 +4,11 @@
 // verified, and an engine that was given a wrong row, position or KV block answers wrongly.
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
+
+#include "sim/scenario.h"
 
 enum { TOKEN_BOS = 1, TOKEN_EOS = 2, TOKEN_FIRST = 3 }; // TOKEN_FIRST: of the tokens that prompts have
 
@@ -19,8 +22,8 @@ static inline uint64_t answer_mix(uint64_t x) // the finaliser of splitmix64: co
 }
 
 // The content of a KV entry: its token, its position, and all entries before it. The lowest bits depend on the position
-// alone: after entries with an odd content every model answers the same token, whatever it has read, so that a
-// speculator that reads the whole prompt drafts tokens of a main model that reads the kept tokens.
+// alone: at a share of the positions every model answers the same token, whatever it has read, so that a speculator
+// that reads the whole prompt drafts tokens of a main model that reads the kept tokens.
 #define ANSWER_START  UINT64_C(0x243f6a8885a308d3)
 #define ANSWER_SHARED UINT64_C(0xff)
 static inline uint64_t answer_entry(uint64_t before, int32_t token, int32_t position)
@@ -29,13 +32,32 @@ static inline uint64_t answer_entry(uint64_t before, int32_t token, int32_t posi
     return (content & ~ANSWER_SHARED) | (answer_mix((uint64_t)(uint32_t)position) & ANSWER_SHARED);
 }
 
+// How a model answers. In scenarios half of the positions are shared, and elsewhere models that have read the same
+// answer the same. In a plan, drafted tokens are right at the shared positions alone.
+struct answer_rule {
+    int vocab;
+    int n_shared;   // of 256 kinds of positions
+    uint64_t model; // 0, or what the model's other answers depend on
+};
+enum { ANSWER_POSITIONS = 256 };
+
+static inline struct answer_rule answer_rule_of(const struct scenario_options *o, bool is_speculator)
+{
+    if (!o->draft_acceptance) return (struct answer_rule){(int)o->vocab, ANSWER_POSITIONS / 2, 0};
+    int64_t chance = o->draft_acceptance < 0 ? 0 : o->draft_acceptance;
+    return (struct answer_rule){(int)o->vocab, (int)((chance * ANSWER_POSITIONS + 500) / 1000),
+                                is_speculator ? UINT64_C(0x13198a2e03707344) : 0};
+}
+
 // The greedy token after an entry, or the token that `uniform` samples (uniform < 0: greedy).
-static inline int32_t answer_token(uint64_t entry, double uniform, int vocab)
+static inline int32_t answer_token(uint64_t entry, double uniform, const struct answer_rule *rule)
 {
     uint64_t bits = 0, shared = entry & ANSWER_SHARED;
-    if (shared & 1) return TOKEN_FIRST + (int32_t)(answer_mix(shared) % (uint64_t)(vocab - TOKEN_FIRST));
+    int kind = (int)((~shared & 1) << 7 | shared >> 1);
+    if (kind < rule->n_shared)
+        return TOKEN_FIRST + (int32_t)(answer_mix(shared) % (uint64_t)(rule->vocab - TOKEN_FIRST));
     if (uniform >= 0) memcpy(&bits, &uniform, sizeof bits);
-    return (int32_t)(answer_mix(entry ^ (bits | (uniform >= 0)) * ANSWER_STEP) % (uint64_t)vocab);
+    return (int32_t)(answer_mix((entry ^ rule->model) ^ (bits | (uniform >= 0)) * ANSWER_STEP) % (uint64_t)rule->vocab);
 }
 
 // The second most likely token after an entry, another one than the first.

@@ -44,6 +44,7 @@ static struct request *request_make(struct client *client)
     if (plan->reading == 1) spec->sampling.logprobs = 2;
     if (plan->reading == 2) spec->sampling.repetition_penalty = 1.1;
     spec->prefill.mode = (enum prefill_mode)plan->mode;
+    if (client_options(client)->draft_acceptance < 0) spec->prefill.drafts = DRAFTS_OFF;
     spec->prefill.quality = (double)plan->quality / 1e3;
     if (plan->quality) spec->prefill.keep_rate = 1;
     if (plan->keep) spec->prefill.keep_rate = (double)plan->keep / 1e3;

@@ -9,6 +9,7 @@
 #include "sim/calibrations.h"
 #include "sim/client_state.h"
 #include "sim/expect_score.h"
+#include "sim/oracle_estimate.h"
 #include "sim/router.h"
 
 // --- intake
@@ -36,6 +37,7 @@ static void check_estimate(struct client *client)
     if (!estimate_first_token(&c->view, &r->sched, r->skip == SKIP_NONE, client->w->now_us, &estimate)) return;
     if (!isfinite(estimate.wait_us) || !isfinite(estimate.own_us) || estimate.wait_us < 0 || estimate.own_us <= 0)
         client_fail(client, "the time until its first token is estimated as infinite or negative");
+    oracle_estimate(client->w, c, &r->sched);
 }
 
 // Whether an attached worker group has a context for the request.
@@ -143,7 +145,8 @@ void client_check_prompt_logprobs(void *user, const struct token_logprob *logpro
         int at = client->n_prompt_logprobs++;
         client->prompt_entry = answer_entry(client->prompt_entry, spec->tokens[at], at);
         if (client->tainted) continue;
-        int32_t likeliest = answer_token(client->prompt_entry, -1, (int)client_options(client)->vocab);
+        const struct answer_rule rule = answer_rule_of(client_options(client), false);
+        int32_t likeliest = answer_token(client->prompt_entry, -1, &rule);
         bool expected = spec->tokens[at + 1] == likeliest;
         const struct token_logprob *l = &logprobs[i];
         if (l->token != spec->tokens[at + 1] || l->n_top != 1 || l->top_token[0] != likeliest ||

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "bench/random.h"
+#include "router/sched/view.h"
 #include "sim/answers.h"
 #include "sim/clock.h"
 #include "sim/load.h"
@@ -21,13 +22,18 @@ struct entry {
 struct model {
     struct model_config config;
     int kv_blocks, max_logit_rows;
-    int64_t sample_us; // of a row on the host
+    int64_t sample_us;   // of a row on the host, on average
+    int64_t sampling_us; // of the rows of the last pass
+    int samplings;       // passes with such rows
     bool samples;
 };
 
 struct engine {
     struct model model;
-    double fixed_us, prompt_us, row_us, pair_us, noise, slowness;
+    double fixed_us, row_us, pair_us, noise, slowness;
+    const struct measured_passes *measured; // NULL: passes take what the costs say
+    struct answer_rule rule;
+    bool is_worker;
     struct random_source random; // of the noise
     bool fail_next;
     const char *fault;
@@ -61,11 +67,14 @@ struct engine *sim_engine_create(const struct scenario *scenario, const struct s
     e->model.samples = options->samples;
     e->model.sample_us = node->sample_us;
     e->fixed_us = (double)node->fixed_us;
-    e->prompt_us = (double)node->prompt_us;
     e->row_us = (double)node->row_ns / 1e3;
     e->pair_us = (double)node->pair_ps / 1e6;
     e->noise = (double)node->noise_percent / 100;
     e->slowness = 1;
+    e->is_worker = node->role == NODE_WORKER;
+    e->rule = answer_rule_of(options, !e->is_worker);
+    if (scenario->load && measured_passes_known(&scenario->load->passes[node->role]))
+        e->measured = &scenario->load->passes[node->role];
     e->random = random_stream((uint64_t)options->noise_seed, life);
     e->entries = mem_alloc_array((size_t)node->kv_blocks * KV_BLOCK_TOKENS, sizeof *e->entries);
     size_t logit_rows = (size_t)e->model.max_logit_rows;
@@ -92,6 +101,16 @@ void sim_engine_set_slowness(struct engine *e, double factor)
 void sim_engine_fail_next(struct engine *e)
 {
     e->fail_next = true;
+}
+
+bool sim_engine_is_measured(const struct engine *e)
+{
+    return e->measured;
+}
+
+int64_t sim_engine_sampling_us(const struct engine *e)
+{
+    return e->model.sampling_us;
 }
 
 const char *sim_engine_fault(const struct engine *e)
@@ -158,24 +177,24 @@ static const struct entry *entry_of_row(const struct engine *e, const struct rag
 
 // --- results
 
-static void logits_fill(float *logits, int vocab, uint64_t content)
+static void logits_fill(float *logits, const struct answer_rule *rule, uint64_t content)
 {
-    int32_t token = answer_token(content, -1, vocab);
-    memset(logits, 0, (size_t)vocab * sizeof *logits);
+    int32_t token = answer_token(content, -1, rule);
+    memset(logits, 0, (size_t)rule->vocab * sizeof *logits);
     logits[token] = ANSWER_LOGIT;
-    logits[answer_second_token(content, token, vocab)] = ANSWER_SECOND_LOGIT;
+    logits[answer_second_token(content, token, rule->vocab)] = ANSWER_SECOND_LOGIT;
 }
 
 static void answer_tokens(struct engine *e, const struct ragged_batch *batch, struct forward_result *result)
 {
-    int vocab = e->model.config.vocab_size, n_read = batch->n_logit_rows - batch->n_unread_rows, seq = 0;
+    int n_read = batch->n_logit_rows - batch->n_unread_rows, seq = 0;
     for (int l = 0; l < batch->n_logit_rows; l++) {
         seq = sequence_of_row(batch, batch->logit_row[l], seq);
         uint64_t content = entry_of_row(e, batch, batch->logit_row[l], seq)->content;
         const struct row_sampling *sampling = batch->sampling ? &batch->sampling[l] : NULL;
         bool greedy = !sampling || sampling->inverse_temperature == 0;
-        e->tokens[l] = answer_token(content, greedy ? -1 : sampling->uniform, vocab);
-        if (l < n_read) logits_fill(e->logits + (size_t)l * (size_t)vocab, vocab, content);
+        e->tokens[l] = answer_token(content, greedy ? -1 : sampling->uniform, &e->rule);
+        if (l < n_read) logits_fill(e->logits + (size_t)l * (size_t)e->rule.vocab, &e->rule, content);
     }
     if (batch->sampling) result->tokens = e->tokens;
     if (n_read) result->logits = e->logits;
@@ -204,10 +223,18 @@ double sim_engine_pass_us(const struct engine *e, double rows, double pairs)
     return e->slowness * (e->fixed_us + e->row_us * rows + e->pair_us * pairs);
 }
 
+// As the router counts the pass: the last row of a sequence has a result, other rows are those of prompts.
+static double measured_us(struct engine *e, const struct ragged_batch *batch, double pairs)
+{
+    bool has_prompts = e->is_worker && batch->n_rows > batch->n_logit_rows;
+    double us = e->slowness * measured_pass_us(e->measured, has_prompts, batch->n_rows, pairs);
+    return us * measured_pass_vary(e->measured, has_prompts, batch->n_rows, &e->random);
+}
+
 static void spend_time(struct engine *e, const struct ragged_batch *batch)
 {
-    double us = sim_engine_pass_us(e, batch->n_rows, (double)ragged_attention_pairs(batch));
-    if (batch->n_rows > batch->n_seqs) us += e->slowness * e->prompt_us;
+    double pairs = (double)ragged_attention_pairs(batch);
+    double us = e->measured ? measured_us(e, batch, pairs) : sim_engine_pass_us(e, batch->n_rows, pairs);
     us *= (1 + e->noise * (2 * random_unit(&e->random) - 1));
     sim_clock_set(clock_now_us() + (us < 1 ? 1 : (int64_t)us));
 }
@@ -217,6 +244,7 @@ static void spend_time(struct engine *e, const struct ragged_batch *batch)
 enum status engine_forward(struct engine *e, const struct ragged_batch *batch, struct forward_result *result)
 {
     *result = (struct forward_result){0};
+    e->model.sampling_us = 0;
     spend_time(e, batch);
     if (e->fail_next) return status_fail(STATUS_INTERNAL, "the simulated device failed");
     for (int seq = 0; seq < batch->n_seqs; seq++)
@@ -259,7 +287,8 @@ void model_run_on_host(struct model *m, void (*fn)(void *arg, int item, int thre
 {
     for (int item = 0; item < n_items; item++)
         fn(arg, item, 0);
-    sim_clock_set(clock_now_us() + n_items * m->sample_us);
+    m->sampling_us = n_items * m->sample_us * (2 + m->samplings++ % 5) / 4; // it varies, and comes back
+    sim_clock_set(clock_now_us() + m->sampling_us);
 }
 
 bool model_samples(const struct model *m)

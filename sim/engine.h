@@ -17,7 +17,9 @@ void sim_engine_free(struct engine *e);
 void sim_engine_set_slowness(struct engine *e, double factor); // 1: as in the scenario
 void sim_engine_fail_next(struct engine *e);                   // the next pass fails
 
-double sim_engine_pass_us(const struct engine *e, double rows, double pairs); // without noise
+double sim_engine_pass_us(const struct engine *e, double rows, double pairs); // by the scenario's costs, without noise
+bool sim_engine_is_measured(const struct engine *e); // its passes take the times that a router measured instead
 
 // NULL, or what the last batch did wrong: entries of another sequence, a block twice, ...
+int64_t sim_engine_sampling_us(const struct engine *e); // of the last pass, on the host
 const char *sim_engine_fault(const struct engine *e);

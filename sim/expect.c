@@ -33,7 +33,7 @@ void expect_begin(struct expectation *expect, const struct action *action, const
     *expect = (struct expectation){.plan = &action->request,
                                    .entry = ANSWER_START,
                                    .n_prompt = r->spec.n_tokens,
-                                   .vocab = (int)options->vocab,
+                                   .rule = answer_rule_of(options, false),
                                    .samples = options->samples};
     for (int i = 0; i < r->spec.n_tokens; i++)
         expect->seen[r->spec.tokens[i]] = true;
@@ -47,8 +47,8 @@ int32_t expect_next(const struct expectation *expect, bool *stops_p)
     const struct scenario_request *plan = expect->plan;
     bool sampled = expect->samples && plan->temperature > 0;
     double uniform = sampled ? sampler_uniform((uint64_t)plan->seed, (uint64_t)expect->index) : -1;
-    int32_t token = answer_token(expect->entry, uniform, expect->vocab);
-    int32_t second = answer_second_token(expect->entry, token, expect->vocab);
+    int32_t token = answer_token(expect->entry, uniform, &expect->rule);
+    int32_t second = answer_second_token(expect->entry, token, expect->rule.vocab);
     bool is_penalised = plan->reading == 2 && expect->seen[token] && !expect->seen[second];
     bool is_masked = token == TOKEN_EOS && !plan->ignore_eos && expect->index < plan->min_tokens;
     if (is_penalised || is_masked) token = second;
@@ -102,15 +102,15 @@ static void rows_add(struct rows *rows, int32_t token)
     rows->tokens[rows->n++] = (struct token_range){token, token};
 }
 
-// Adds what is kept of the first n tokens, of which `fresh` and later ones came since the turn before.
-static void rows_add_selection(struct rows *rows, int n, int fresh, bool pins_rows)
+// Adds what is kept of the first n tokens.
+static void rows_add_selection(struct rows *rows, int n, int budget_tokens, bool pins_rows)
 {
     const struct request_spec *spec = &rows->r->spec;
     struct select_policy policy = select_policy_of(&spec->prefill);
     policy.keep_rate = rows->r->keep_rate; // see expect_rate()
     policy.keep_first = spec->tokens[0] == TOKEN_BOS;
     policy.tail_tokens = prefill_tail_tokens((int)rows->scenario->options.tail_tokens, n);
-    policy.budget_tokens = pins_rows ? n - fresh : 0;
+    policy.budget_tokens = budget_tokens;
     struct token_range *pinned = mem_alloc_array((size_t)(rows->n + spec->n_pinned), sizeof *pinned);
     for (int i = 0; i < spec->n_pinned; i++)
         if (spec->pinned[i].last < n) pinned[policy.n_pinned++] = spec->pinned[i];
@@ -137,14 +137,17 @@ static void rows_add_turns(struct rows *rows)
     const struct request_spec *spec = &rows->r->spec;
     bool pins_rows = prefill_chunk_tokens(&spec->prefill) == CHUNK_TOKENS_AUTO;
     bool shortens = spec->prefill.mode == PREFILL_AUTO;
-    for (int t = 0; t < spec->n_turns; t++) {
-        const struct prompt_turn *turn = &spec->turns[t];
-        bool is_short = shortens && turn->end < rows->scenario->options.min_tokens;
-        if (!is_short) rows_add_selection(rows, turn->end, t ? turn[-1].answer_end : 0, t && pins_rows);
-        for (int i = 0; i < turn->answer_end; i++)
-            if (is_short || i >= turn->end) rows_add(rows, i);
+    // A third of the budget of a shared beginning is that of the turn behind it.
+    int left = spec->turns[0].answer_end == spec->turns[0].end ? spec->turns[0].end / 3 : 0;
+    for (int t = 0; t <= spec->n_turns; t++) {
+        const struct prompt_turn *turn = t < spec->n_turns ? &spec->turns[t] : NULL;
+        int n = turn ? turn->end : spec->n_tokens, answer_end = turn ? turn->answer_end : n;
+        int budget = t ? n - spec->turns[t - 1].answer_end + (t == 1 ? left : 0) : left ? n - left : 0;
+        bool is_short = shortens && turn && n < rows->scenario->options.min_tokens;
+        if (!is_short) rows_add_selection(rows, n, pins_rows ? budget : 0, t && pins_rows);
+        for (int i = 0; i < answer_end; i++)
+            if (is_short || i >= n) rows_add(rows, i);
     }
-    rows_add_selection(rows, spec->n_tokens, spec->turns[spec->n_turns - 1].answer_end, pins_rows);
 }
 
 static bool rows_equal(const struct rows *rows, const struct request *r)

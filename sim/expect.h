@@ -4,6 +4,7 @@
 #pragma once
 
 #include "router/core/request.h"
+#include "sim/answers.h"
 #include "sim/scenario.h"
 
 // The tokens of the request's prompt, [request.tokens]; the caller frees them.
@@ -13,7 +14,8 @@ struct expectation {
     const struct scenario_request *plan; // borrowed
     bool seen[SCENARIO_VOCAB_MAX];       // tokens of the whole prompt and the answer so far
     uint64_t entry;                      // the content of the last token's KV entry
-    int n_prompt, index, vocab;
+    int n_prompt, index;
+    struct answer_rule rule;
     bool samples; // the engines sample tokens
 };
 

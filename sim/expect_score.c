@@ -38,7 +38,8 @@ static void begin_evidence(const struct scenario *scenario, const struct request
 void expect_score(const struct scenario *scenario, const struct request *r, float *importance,
                   struct evidence *evidence)
 {
-    const int n = r->spec.n_tokens, vocab = (int)scenario->options.vocab;
+    const struct answer_rule rule = answer_rule_of(&scenario->options, true);
+    const int n = r->spec.n_tokens;
     struct evidence_sums sums;
     float *step = mem_alloc_array((size_t)n, sizeof *step);
     uint64_t query = ANSWER_START;
@@ -57,7 +58,7 @@ void expect_score(const struct scenario *scenario, const struct request *r, floa
         for (int i = 0; i < n; i++)
             importance[i] += step[i];
         if (++steps == r->spec.prefill.look_ahead) break; // the token behind the last step is not used
-        next = answer_token(query, -1, vocab);
+        next = answer_token(query, -1, &rule);
         if (!scenario->options.samples) evidence_add_margin(&sums, ANSWER_LOGIT - ANSWER_SECOND_LOGIT);
     }
     for (int i = 0; i < n; i++)

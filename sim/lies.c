@@ -48,6 +48,8 @@ static void lie_load(struct random_source *random, node_message *m)
     m->heartbeat->kv_blocks_free = (uint32_t)any_number(random);
     m->heartbeat->running = (uint32_t)any_number(random);
     m->heartbeat->waiting = (uint32_t)any_number(random);
+    m->heartbeat->held_prompts = (uint32_t)any_number(random);
+    m->heartbeat->held_kv_blocks = (uint32_t)any_number(random);
 }
 
 static void lie_result(enum lie lie, struct random_source *random, Forepack__Cluster__V1__SequenceResult *r)

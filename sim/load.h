@@ -5,6 +5,7 @@
 
 #include "bench/trace.h"
 #include "model/config.h"
+#include "sim/measured_passes.h"
 #include "sim/scenario.h"
 
 // The request with id k + 1 has the prompt of row k. Ids after the last row begin over with another seed: they are the
@@ -13,7 +14,8 @@ struct scenario_load {
     struct trace trace;
     double length_scale;
     uint64_t seed;
-    struct model_config shape[2]; // by the role of a node
+    struct model_config shape[2];     // by the role of a node
+    struct measured_passes passes[2]; // by the role; without known ones a pass costs what the scenario says
 };
 
 // [action->request.tokens]; the caller frees them.

@@ -224,6 +224,8 @@ static void heartbeat(struct world *w, const struct event *event)
     beat.kv_blocks_free = (uint32_t)node->load.kv_blocks_free;
     beat.running = (uint32_t)node->load.running;
     beat.waiting = (uint32_t)node->load.waiting;
+    beat.held_prompts = (uint32_t)node->load.held_prompts;
+    beat.held_kv_blocks = (uint32_t)node->load.held_kv_blocks;
     beat.progress = progress_of(node);
     beat.last_bin = node->working_number == node->stream_number ? node->last_bin : 0;
     node_message message = FOREPACK__CLUSTER__V1__NODE_MESSAGE__INIT;

@@ -19,7 +19,7 @@ static bool block_is_same(const struct sequence *a, const struct sequence *b, in
 }
 
 // Leading blocks that the first sequence could use of the second one's.
-static int blocks_common(const struct sequence *q, const struct sequence *other)
+int group_blocks_common(const struct sequence *q, const struct sequence *other)
 {
     int most = (q->n_tokens - 1) / KV_BLOCK_TOKENS, n = 0;
     if (other->n_tokens / KV_BLOCK_TOKENS < most) most = other->n_tokens / KV_BLOCK_TOKENS;
@@ -28,8 +28,7 @@ static int blocks_common(const struct sequence *q, const struct sequence *other)
     return n;
 }
 
-// Leading blocks of the sequence that the cache has.
-static int blocks_cached(const struct scheduler *s, const struct sequence *q)
+int group_cached_blocks(const struct scheduler *s, const struct sequence *q, int32_t *blocks)
 {
     struct kv_key key = {.salt = q->salt};
     int n = 0, most = (q->n_tokens - 1) / KV_BLOCK_TOKENS;
@@ -38,7 +37,9 @@ static int blocks_cached(const struct scheduler *s, const struct sequence *q)
         key.before = chain;
         memcpy(key.token, q->tokens + (ptrdiff_t)n * KV_BLOCK_TOKENS, sizeof key.token);
         memcpy(key.position, q->positions + (ptrdiff_t)n * KV_BLOCK_TOKENS, sizeof key.position);
-        if (block_manager_lookup(s->blocks, &key, &chain) < 0) break;
+        int32_t block = block_manager_lookup(s->blocks, &key, &chain);
+        if (block < 0) break;
+        if (blocks) blocks[n] = block;
     }
     return n;
 }
@@ -46,10 +47,10 @@ static int blocks_cached(const struct scheduler *s, const struct sequence *q)
 // A running sequence computes two blocks or more that the waiting one can use and the cache does not have yet.
 static bool waits_for_prefix(const struct scheduler *s, const struct sequence *q)
 {
-    int cached = blocks_cached(s, q);
+    int cached = group_cached_blocks(s, q, NULL);
     if (sequence_wants_prompt_logprobs(q)) return false;
     for (int i = 0; s->limits.prefix_cache && i < s->n_running; i++) {
-        int common = blocks_common(q, s->running[i]);
+        int common = group_blocks_common(q, s->running[i]);
         if (common >= cached + 2 && common > s->running[i]->n_published) return true;
     }
     return false;
@@ -65,7 +66,7 @@ static bool waits_for_other_tenant(const struct sequence *q)
 
 // --- KV blocks
 
-static int blocks_expected(const struct sequence *q)
+int group_blocks_expected(const struct sequence *q)
 {
     int left = q->sampling.max_tokens - (q->n_tokens - q->n_kept), most = q->n_kept + q->sampling.max_tokens - 1;
     int expected = kv_blocks_for(q->n_tokens) + (int)output_blocks_expected(kv_blocks_for(left));
@@ -75,10 +76,10 @@ static int blocks_expected(const struct sequence *q)
 // Free blocks beyond those that the running sequences are expected to need, and this one.
 static int blocks_to_spare(const struct scheduler *s, const struct sequence *q)
 {
-    int spare = block_manager_n_free(s->blocks) - blocks_expected(q);
+    int spare = block_manager_n_free(s->blocks) - group_blocks_expected(q);
     for (int i = 0; i < s->n_running; i++) {
         const struct sequence *r = s->running[i];
-        int more = blocks_expected(r) - r->n_blocks;
+        int more = group_blocks_expected(r) - r->n_blocks;
         bool grows = r->n_blocks < kv_blocks_for(r->n_kept + r->sampling.max_tokens - 1);
         spare -= more > 0 ? more : grows;
     }
@@ -119,7 +120,8 @@ void group_oracle_before(struct group_oracle *o, const struct scheduler *s)
         struct sequence_before before = describe(s, q);
         int spare = blocks_to_spare(s, q);
         before.waits = waits_for_prefix(s, q);
-        if (s->limits.prefix_cache && admission_cached_entries(s, q) != KV_BLOCK_TOKENS * blocks_cached(s, q))
+        if (s->limits.prefix_cache &&
+            admission_cached_entries(s, q) != KV_BLOCK_TOKENS * group_cached_blocks(s, q, NULL))
             o->has_wrong_match = true;
         o->mixes_tenants |= waits_for_other_tenant(q);
         before.starts = !before.waits && spare >= s->n_running && s->n_running < s->limits.max_seqs;
@@ -164,7 +166,7 @@ static const char *preemptions_check(const struct group_oracle *o, const struct 
         victim = i;
         n++;
     }
-    if (s->preemptions - o->preemptions < n) return "a preemption was not counted";
+    if (s->preemptions < o->preemptions + n) return "a preemption was not counted";
     return n == 1 && s->preemptions == o->preemptions + 1 ? victim_check(o, victim) : NULL;
 }
 

@@ -5,6 +5,12 @@
 
 #include "worker/scheduler_state.h"
 
+// Leading blocks that the first sequence could use of the second one's.
+int group_blocks_common(const struct sequence *q, const struct sequence *other);
+// Leading blocks of a sequence that the prefix cache has, and their numbers, unless `blocks` is NULL.
+int group_cached_blocks(const struct scheduler *s, const struct sequence *q, int32_t *blocks);
+int group_blocks_expected(const struct sequence *q); // in the end
+
 struct sequence_before {
     uint64_t id;
     int pending, lost; // rows; entries that would have to be computed again if it were preempted

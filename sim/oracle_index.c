@@ -59,6 +59,21 @@ static int check_tree(struct world *w, const struct sched_node *node)
     return 1 + check_tree(w, p->lower) + check_tree(w, p->higher);
 }
 
+// Each node that is to be asked again, or has changed, is in the list of these.
+static void check_lists(struct world *w, const struct core *c, const struct node_index *index)
+{
+    int again = 0, changed = 0;
+    for (const struct sched_node *node = index->again; node; node = node->place.again_next, again++)
+        HOLDS(node->place.is_again && node->place.index == index);
+    for (const struct sched_node *node = index->changed; node; node = node->place.changed_next, changed++)
+        HOLDS(node->place.is_changed && node->place.index == index);
+    for (const struct sched_node *node = c->view.nodes; node; node = node->next) {
+        again -= node->place.index == index && node->place.is_again;
+        changed -= node->place.index == index && node->place.is_changed;
+    }
+    HOLDS(again == 0 && changed == 0);
+}
+
 void oracle_index(struct world *w, const struct core *c, enum node_role role)
 {
     const struct node_index *index = &c->nodes[role];
@@ -70,6 +85,7 @@ void oracle_index(struct world *w, const struct core *c, enum node_role role)
         placed += node->place.is_placed;
         known += node->place.is_known;
     }
+    check_lists(w, c, index);
     HOLDS(n == index->n_nodes && known == index->n_known && check_tree(w, index->root) == placed);
 }
 

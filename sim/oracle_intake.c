@@ -101,6 +101,32 @@ static bool is_valid(const struct sequence_request *r, const struct scheduler_li
            ids_are_valid(r->tokens, r->n_tokens, vocab) && ids_are_valid(r->penalty_ids, r->n_penalty_ids, vocab);
 }
 
+// A draft from output token `from` on: what the sequence has of it must be the same, and the rest can be generated.
+static const char *draft_check(struct sequence *q, struct random_source *random, int vocab)
+{
+    const struct model_config config = {.vocab_size = vocab, .eos_id = {7}, .n_eos = 1};
+    int generated = q->n_tokens - q->n_kept, from = generated + 1 - random_below(random, 5),
+        n = random_below(random, 6);
+    int known = generated - from, expected = 0, left = q->sampling.max_tokens - generated - 1;
+    int32_t draft[6];
+    for (int i = 0; i < n; i++) {
+        bool is_there = from + i >= 0 && i < known && random_below(random, 8);
+        draft[i] = is_there ? q->tokens[q->n_kept + from + i] : random_below(random, 8) ? 3 + i : 7;
+    }
+    if (random_below(random, 8) == 0 && n) draft[n - 1] = vocab;
+    bool fits = from >= 0 && known >= 0 && ids_are_valid(draft, n, vocab);
+    for (int i = 0; i < known && i < n && fits; i++)
+        fits = draft[i] == q->tokens[q->n_kept + from + i];
+    while (fits && known + expected < n && expected < left && draft[known + expected] != 7)
+        expected++;
+    enum status status = sequence_set_draft(q, from, draft, n, &config);
+    if ((status == STATUS_OK) != ids_are_valid(draft, n, vocab))
+        return "a wrong draft was accepted, or a right one refused";
+    if (q->n_draft != expected) return "a sequence has another draft than it was given";
+    bool same = !expected || !memcmp(q->tokens + q->n_tokens, draft + known, (size_t)expected * sizeof *draft);
+    return same ? NULL : "a sequence has other drafted tokens";
+}
+
 const char *oracle_intake(struct random_source *random, const struct scheduler_limits *limits, int vocab_size)
 {
     struct sequence_limits sequence_limits = {vocab_size, limits->context_tokens, limits->kv_blocks};
@@ -112,7 +138,9 @@ const char *oracle_intake(struct random_source *random, const struct scheduler_l
         enum status status = sequence_create(&d.request, &sequence_limits, &q);
         if ((status == STATUS_OK) != is_valid(&d.request, limits, vocab_size))
             return q ? "a request that is not valid was accepted" : "a valid request was refused";
+        const char *problem = q ? draft_check(q, random, vocab_size) : NULL;
         if (q) sequence_free(q);
+        if (problem) return problem;
     }
     return NULL;
 }

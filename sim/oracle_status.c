@@ -20,10 +20,6 @@ static void check_node_status(struct world *w, const struct core_node *node, con
     HOLDS(status->passes == now->passes - before->passes && status->pass_us == now->pass_us - before->pass_us);
     HOLDS(status->pass_rows == now->pass_rows - before->pass_rows);
     HOLDS(status->pass_pairs == now->pass_pairs - before->pass_pairs);
-    HOLDS(status->prompt_passes == now->prompt_passes - before->prompt_passes);
-    HOLDS(status->prompt_pass_rows == now->prompt_pass_rows - before->prompt_pass_rows);
-    HOLDS(status->prompt_pass_pairs == now->prompt_pass_pairs - before->prompt_pass_pairs);
-    HOLDS(status->prompt_pass_us == now->prompt_pass_us - before->prompt_pass_us);
     HOLDS(status->pass_gaps == now->pass_gaps - before->pass_gaps);
     HOLDS(status->pass_gap_us == now->pass_gap_us - before->pass_gap_us);
     HOLDS(status->quality_scores == now->quality_scores - before->quality_scores);

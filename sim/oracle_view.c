@@ -67,12 +67,24 @@ static void check_room(struct world *w, const struct sched_node *node)
     }
 }
 
+// Five bytes for a number: rows and draft, the prompt if penalties need it, two for each logit bias. 14 for a range:
+// each kept token may be one.
+static int64_t message_bytes(const struct sched_request *r)
+{
+    const struct request_spec *spec = r->spec;
+    int64_t kept = r->usage->kept_tokens, ranges = r->score_tokens ? r->score_ranges : spec->n_pinned, more = 0;
+    if (kept) ranges = kept == spec->n_tokens && !spec->n_turns ? 1 : kept;
+    if (kept) more = 2 * (int64_t)spec->sampling.logit_bias.n + LOOK_AHEAD_MAX;
+    if (kept && spec->sampling.repetition_penalty != 1) more += spec->n_tokens;
+    return 5 * (rows_of(r) + more) + 14 * ranges + (int64_t)spec->sampling.grammar.text_bytes + 1024;
+}
+
 static void check_request(struct world *w, const struct sched_node *node, const struct sched_request *r)
 {
     bool shares = node->role == NODE_WORKER && node->prefixes && node->limits.block_tokens == PREFIX_BLOCK;
     int64_t needed = blocks_needed(node, r), asked = shares && r->need.blocks > needed ? r->need.blocks : needed;
     int64_t cached = node->prefixes ? prefix_record_match(node->prefixes, r->prefix, r->n_prefix) : 0;
-    HOLDS(sched_node_shares_blocks(node) == shares);
+    HOLDS(sched_node_shares_blocks(node) == shares && sched_request_message_bytes(r) == message_bytes(r));
     HOLDS(sched_node_can_hold(node, r) == can_hold(node, r));
     HOLDS(sched_node_blocks_needed(node, r) == needed && sched_node_blocks_asked(node, r) == asked);
     HOLDS(sched_request_cached_blocks(r, node) == cached);

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/oracle_waiting.h"
 
+#include <math.h>
+
 #include "router/sched/node_choice.h"
+#include "sim/oracle_estimate.h"
 #include "sim/oracle_view.h"
 
 // --- indexes
@@ -92,6 +95,22 @@ static void check_due_order(struct world *w, const struct waiting_set *set)
     HOLDS(!due_index_next(&set->due_next, next, &all));
 }
 
+// Work that is due between two times, to the length of a slot, of which two have one place if they are far apart.
+static void check_due_work(struct world *w, const struct waiting_set *set, int64_t from_us, int64_t to_us)
+{
+    int64_t slot_us = set->due_slot_us, first = from_us / slot_us, last = to_us / slot_us;
+    double rows = 0, pairs = 0;
+    for (const struct sched_request *r = set->queue.first; r; r = r->next) {
+        int64_t slot = r->due_us / slot_us;
+        if (slot < first || slot >= first + DUE_SLOTS) return;
+        if (slot > last) continue;
+        rows += sched_request_rows(r);
+        pairs += cost_pairs(sched_request_rows(r), 0);
+    }
+    struct cost_work sum = waiting_set_due_between(set, from_us, to_us);
+    HOLDS(sum.rows == rows && fabs(sum.pairs - pairs) <= 1e-6 * (pairs + 1));
+}
+
 static void check_tenants(struct world *w, const struct core *c, const struct waiting_set *set)
 {
     const struct tenant_queues *tenants = &set->tenants;
@@ -160,12 +179,15 @@ void oracle_waiting(struct world *w, const struct core *c, const struct waiting_
             check_group(w, set, s);
             check_prefix_index(w, c, set->role, s);
             if (n % 16 == 0) check_walk(w, set, s);
+            if (n % 16 == 0) oracle_estimate(w, c, s);
         }
     }
     HOLDS(n == waiting_set_count(set) && rows == set->rows && set->n_picked == 0);
     HOLDS(w->scenario->options.policy != BIN_DATASET || set->n_packable == n);
     check_sums(w, set, rows - overdue_rows, overdue_rows);
     check_due_order(w, set);
+    for (int k = 0; k < 4; k++)
+        check_due_work(w, set, w->now_us, w->now_us + (set->due_slot_us * DUE_SLOTS >> 2 * k));
     check_tenants(w, c, set);
     *n_p += n;
 }

@@ -5,6 +5,7 @@
 
 #include "sim/client.h"
 #include "sim/node.h"
+#include "sim/oracle_estimate.h"
 #include "sim/oracle_index.h"
 #include "sim/oracle_measures.h"
 #include "sim/oracle_status.h"
@@ -161,6 +162,7 @@ void oracles_check(struct world *w)
         HOLDS(open[NODE_SPECULATOR] == c->open_nodes[NODE_SPECULATOR] &&
               open[NODE_WORKER] == c->open_nodes[NODE_WORKER]);
         check_ledger(w, c);
+        oracle_estimate_nodes(w, c);
         oracle_status(w, c);
         oracle_measures(w, c);
     }

@@ -5,12 +5,7 @@
 
 #define NEAR 1e-6
 
-// Costs that follow from the shape: of a row, of a pair, and of reading an entry, in work.
-struct shape_work {
-    double row, pair, entry;
-};
-
-static struct shape_work shape_work_of(const struct model_config *c, double balance)
+struct shape_work pace_shape_work(const struct model_config *c, double balance)
 {
     double of_keys = (double)c->n_kv_heads * c->head_size, of_queries = (double)c->n_heads * c->head_size;
     double layer = (double)c->hidden * (2 * of_queries + 2 * of_keys + 3.0 * c->intermediate);
@@ -22,7 +17,7 @@ static struct shape_work shape_work_of(const struct model_config *c, double bala
 static double work_of(const struct pace_model *m, const struct scheduler *s)
 {
     const struct ragged_batch *batch = &s->builder.batch;
-    struct shape_work work = shape_work_of(s->config, m->balance);
+    struct shape_work work = pace_shape_work(s->config, m->balance);
     double sum = 0;
     for (int i = s->pace.decodes; i < batch->n_seqs; i++) {
         double rows = batch->row_start[i + 1] - batch->row_start[i], entries = batch->kv_len[i];
@@ -31,21 +26,25 @@ static double work_of(const struct pace_model *m, const struct scheduler *s)
     return sum;
 }
 
-static bool is_stale(const struct pace_model *m, int decodes)
+bool pace_is_stale(double decode_us, int decode_rows, int mixed, int decodes)
 {
-    bool more = decodes > 5 * m->decode_rows / 4 + 3, fewer = 2 * (decodes + 3) < m->decode_rows;
-    return m->decode_us == 0 || more || fewer || m->mixed >= 64;
+    bool more = decodes > 5 * decode_rows / 4 + 3, fewer = 2 * (decodes + 3) < decode_rows;
+    return decode_us == 0 || more || fewer || mixed >= 64;
 }
 
 // Decode rows beyond the measured ones, and those fewer, count as prompt rows, with their part of the measured time at
 // most.
+double pace_decodes_us_expected(double decode_us, int decode_rows, double row_us, int decodes)
+{
+    if (!decodes || decode_us == 0) return 0;
+    double in_proportion = decode_us * decodes / decode_rows, by_rows = decode_us + (decodes - decode_rows) * row_us;
+    return decodes > decode_rows ? fmin(by_rows, in_proportion) : fmax(by_rows, in_proportion);
+}
+
 static double decodes_us_of(const struct pace_model *m, const struct scheduler *s)
 {
-    if (!s->pace.decodes || m->decode_us == 0) return 0;
-    double in_proportion = m->decode_us * s->pace.decodes / m->decode_rows;
-    double by_rows =
-        m->decode_us + (s->pace.decodes - m->decode_rows) * m->us_per_work[0] * shape_work_of(s->config, 0).row;
-    return s->pace.decodes > m->decode_rows ? fmin(by_rows, in_proportion) : fmax(by_rows, in_proportion);
+    double row_us = m->us_per_work[0] * pace_shape_work(s->config, 0).row;
+    return pace_decodes_us_expected(m->decode_us, m->decode_rows, row_us, s->pace.decodes);
 }
 
 static double budget_of(const struct pace_model *m, const struct scheduler *s)
@@ -54,7 +53,7 @@ static double budget_of(const struct pace_model *m, const struct scheduler *s)
     double target_us = s->pace.target_us == PACE_TWICE ? 2 * decodes_us : (double)s->pace.target_us;
     double added_us = fmax(0.88 * target_us - decodes_us, 0.05 * decodes_us);
     double us = m->us_per_work[1] > 0 ? m->us_per_work[1] : m->us_per_work[0];
-    double most = fmax(2 * m->most, 16 * shape_work_of(s->config, 0).row);
+    double most = fmax(2 * m->most, 16 * pace_shape_work(s->config, 0).row);
     return (us > 0 ? fmin(added_us / us, most) : most) + m->saved;
 }
 
@@ -67,7 +66,9 @@ static bool is_near(double a, double b)
 static const char *budget_check(const struct pace_model *m, const struct scheduler *s, double work)
 {
     if (s->pace.target_us == PACE_UNLIMITED || !s->pace.decodes) return NULL;
-    if (is_stale(m, s->pace.decodes)) return work > 0 ? "prompt rows are in a pass that is to measure decodes" : NULL;
+    if (s->n_host_rows && s->backend_samples) return NULL; // see pass_model.h
+    if (pace_is_stale(m->decode_us, m->decode_rows, m->mixed, s->pace.decodes))
+        return work > 0 ? "prompt rows are in a pass that is to measure decodes" : NULL;
     double budget = budget_of(m, s), left = s->pace.budget + s->pace.saved_work;
     return fabs(budget - work - left) <= NEAR * budget ? NULL
                                                        : "prompts got another budget beside decodes than pacing says";
@@ -110,22 +111,35 @@ static void learn_work(struct pace_model *m, int decodes, double added_us, doubl
     m->mixed++;
 }
 
+// Of a backend that samples, the rows that the host samples are paced by themselves.
+static void learn_sampling(struct pace_model *m, int rows, int64_t us)
+{
+    double measured = rows ? (double)us / rows : m->sample_us;
+    bool is_first = m->sample_us == 0, is_slower = measured > m->sample_us;
+    m->sample_us += (is_first ? 1 : is_slower ? 0.6 : 0.2) * (measured - m->sample_us);
+}
+
 static const char *learned_check(const struct pace_model *m, const struct pace *p)
 {
     bool same = is_near(m->decode_us, p->decode_us) && is_near(m->balance, p->balance_rows) &&
-                is_near(m->us_per_work[0], p->us_per_work[0]) && is_near(m->us_per_work[1], p->us_per_work[1]);
+                is_near(m->us_per_work[0], p->us_per_work[0]) && is_near(m->us_per_work[1], p->us_per_work[1]) &&
+                is_near(m->sample_us, p->sample_us);
     return same ? NULL : "pacing learned something else from a pass";
 }
 
-const char *pace_model_step(struct pace_model *m, const struct scheduler *s, int64_t us)
+const char *pace_model_step(struct pace_model *m, const struct scheduler *s, int64_t us, int64_t sampling_us)
 {
     if (!m->is_started) *m = (struct pace_model){.balance = 16, .is_started = true};
+    if (s->backend_samples) {
+        us -= sampling_us;
+        learn_sampling(m, s->n_host_rows, sampling_us);
+    }
     double work = work_of(m, s);
     const char *problem = budget_check(m, s, work);
     if (work > 0) {
         learn_work(m, s->pace.decodes, fmax((double)us - decodes_us_of(m, s), (double)us / 50), work);
     } else if (s->pace.decodes && s->builder.batch.n_rows == s->builder.batch.n_seqs) {
-        learn_decodes(m, s->pace.decodes, (double)us, shape_work_of(s->config, 0).row);
+        learn_decodes(m, s->pace.decodes, (double)us, pace_shape_work(s->config, 0).row);
     }
     m->saved = s->pace.saved_work;
     return problem ? problem : learned_check(m, &s->pace);

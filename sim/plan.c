@@ -81,6 +81,7 @@ static void scenario_set_options(const struct plan *plan, struct scenario *s)
     s->options.batch_requests = o->batch_requests;
     s->options.min_tokens = o->speculate_min_tokens;
     s->options.tail_tokens = o->tail_tokens;
+    s->options.draft_acceptance = o->draft_acceptance > 0 ? llround(1e3 * o->draft_acceptance) : -1;
     s->options.score_timeout_ms = o->score_timeout_ms;
     s->options.policy = strcmp(o->policy, "none") == 0    ? BIN_NONE
                         : strcmp(o->policy, "batch") == 0 ? BIN_BATCH

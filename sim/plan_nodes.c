@@ -8,15 +8,16 @@
 #include "model/json_file.h"
 #include "sim/plan.h"
 
-enum { TOKEN_BUDGET_DEFAULT = 2048, STATUS_BYTES_MAX = 64 << 20, NOISE_PERCENT_MAX = 90 };
+enum { TOKEN_BUDGET_DEFAULT = 2048, STATUS_BYTES_MAX = 64 << 20 };
+static const double DRAFT_SHARE = 0.25; // of a speculator's KV blocks, the default of --draft-kv-share
 static const char *const role_names[NODE_ROLES] = {"speculator", "worker"};
 
 // What is known of a node of a role.
 struct known {
     struct plan_costs costs;
+    struct measured_passes passes;
     int64_t token_budget, kv_blocks; // 0: not known
     double gap_us;                   // between two passes
-    int64_t noise_percent;           // of the time of a pass
 };
 
 static bool costs_known(const struct plan_costs *costs)
@@ -26,64 +27,12 @@ static bool costs_known(const struct plan_costs *costs)
 
 // --- measured
 
-struct pass_sums {
-    double passes, rows, pairs, us;
-};
-
-// The fixed cost of a pass that explains the time of these, with the costs of rows and pairs.
-static double fixed_of(const struct pass_sums *sums, const struct plan_costs *costs)
-{
-    double us = sums->us - costs->row_us * sums->rows - costs->pair_us * sums->pairs;
-    return fmax(us / sums->passes, 0);
-}
-
-// Passes with prompt rows have a fixed cost of their own. Returns false if passes of one kind were not measured.
-static bool costs_separate(const json_t *node, struct plan_costs *costs)
-{
-    struct pass_sums all = {json_number_value(json_object_get(node, "passes")),
-                            json_number_value(json_object_get(node, "pass_rows")),
-                            json_number_value(json_object_get(node, "pass_pairs")),
-                            json_number_value(json_object_get(node, "pass_s")) * 1e6};
-    struct pass_sums prompts = {json_number_value(json_object_get(node, "prompt_passes")),
-                                json_number_value(json_object_get(node, "prompt_pass_rows")),
-                                json_number_value(json_object_get(node, "prompt_pass_pairs")),
-                                json_number_value(json_object_get(node, "prompt_pass_s")) * 1e6};
-    struct pass_sums decodes = {all.passes - prompts.passes, all.rows - prompts.rows, all.pairs - prompts.pairs,
-                                all.us - prompts.us};
-    if (!(prompts.passes > 0) || !(decodes.passes > 0)) return false;
-    costs->fixed_us = fixed_of(&decodes, costs);
-    costs->prompt_us = fmax(fixed_of(&prompts, costs) - costs->fixed_us, 0);
-    return true;
-}
-
-// The router's fit minimises relative errors, as single decisions need: short passes weigh as much as long ones, and
-// slow passes less than their time. A plan needs the total time: the costs are scaled so that the predicted time of all
-// passes of the node is their measured time.
-static void costs_scale(const json_t *node, struct plan_costs *costs)
-{
-    double passes = json_number_value(json_object_get(node, "passes"));
-    double us = costs->fixed_us * passes + costs->row_us * json_number_value(json_object_get(node, "pass_rows")) +
-                costs->pair_us * json_number_value(json_object_get(node, "pass_pairs"));
-    double taken_us = json_number_value(json_object_get(node, "pass_s")) * 1e6;
-    if (!(us > 0) || !(taken_us > 0)) return; // status of a router without these sums
-    costs->fixed_us *= taken_us / us;
-    costs->row_us *= taken_us / us;
-    costs->pair_us *= taken_us / us;
-}
-
 // The node's mean time between two passes while it has work.
 static double gap_read(const json_t *node)
 {
     double gaps = json_number_value(json_object_get(node, "pass_gap_count"));
     double gap_s = json_number_value(json_object_get(node, "pass_gap_s"));
     return gaps > 0 && gap_s > 0 ? gap_s * 1e6 / gaps : 0;
-}
-
-// Simulated times are spread evenly around the mean.
-static int64_t noise_read(const json_t *node)
-{
-    double percent = 100 * sqrt(3) * json_number_value(json_object_get(node, "pass_noise"));
-    return llround(fmin(fmax(percent, 0), NOISE_PERCENT_MAX));
 }
 
 static void known_read(const json_t *nodes, const char *role, struct known *known)
@@ -94,14 +43,13 @@ static void known_read(const json_t *nodes, const char *role, struct known *know
     {
         const char *name = json_string_value(json_object_get(node, "role"));
         if (!name || strcmp(name, role) != 0) continue;
-        *known = (struct known){{.fixed_us = json_number_value(json_object_get(node, "pass_fixed_us")),
-                                 .row_us = json_number_value(json_object_get(node, "pass_row_us")),
-                                 .pair_us = json_number_value(json_object_get(node, "pass_pair_us"))},
-                                json_integer_value(json_object_get(node, "token_budget")),
-                                json_integer_value(json_object_get(node, "kv_blocks")),
-                                gap_read(node),
-                                noise_read(node)};
-        if (!costs_known(&known->costs) || !costs_separate(node, &known->costs)) costs_scale(node, &known->costs);
+        *known = (struct known){.costs = {.fixed_us = json_number_value(json_object_get(node, "pass_fixed_us")),
+                                          .row_us = json_number_value(json_object_get(node, "pass_row_us")),
+                                          .pair_us = json_number_value(json_object_get(node, "pass_pair_us"))},
+                                .token_budget = json_integer_value(json_object_get(node, "token_budget")),
+                                .kv_blocks = json_integer_value(json_object_get(node, "kv_blocks")),
+                                .gap_us = gap_read(node)};
+        measured_passes_read(&known->passes, node, known->costs.row_us, known->costs.pair_us);
         if (costs_known(&known->costs)) return;
     }
 }
@@ -140,14 +88,15 @@ static struct plan_costs costs_compute(const struct plan *plan, int role)
 
 // --- the nodes
 
-static enum status costs_settle(const struct plan *plan, int role, struct plan_costs *costs)
+static enum status costs_settle(const struct plan *plan, int role, struct known *known)
 {
     const struct plan_options *o = plan->o;
     if (costs_known(&o->costs[role])) {
-        *costs = o->costs[role];
+        known->costs = o->costs[role];
+        known->passes = (struct measured_passes){.row_us = 0};
     } else if (!o->status && o->tflops > 0 && o->gbytes_per_s > 0) {
-        *costs = costs_compute(plan, role);
-    } else if (!costs_known(costs)) {
+        known->costs = costs_compute(plan, role);
+    } else if (!costs_known(&known->costs)) {
         const char *prefix = role == NODE_WORKER ? "" : "spec-";
         return status_fail(STATUS_INVALID,
                            "the costs of a pass of a %s are not known%s: give --%spass-fixed-us, --%spass-row-us and "
@@ -160,7 +109,7 @@ static enum status costs_settle(const struct plan *plan, int role, struct plan_c
 static enum status node_make(struct plan *plan, int role, struct known *known)
 {
     const struct plan_options *o = plan->o;
-    enum status status = costs_settle(plan, role, &known->costs);
+    enum status status = costs_settle(plan, role, known);
     if (status != STATUS_OK) return status;
     const struct model_config *shape = &plan->load.shape[role];
     int64_t budget = o->token_budget ? o->token_budget : known->token_budget, kv_blocks = known->kv_blocks;
@@ -169,21 +118,24 @@ static enum status node_make(struct plan *plan, int role, struct known *known)
     if (role == NODE_WORKER && o->kv_blocks) kv_blocks = o->kv_blocks;
     if (!kv_blocks) kv_blocks = kv_blocks_for((int)context) * o->max_seqs;
     if (kv_blocks * KV_BLOCK_TOKENS < context) context = kv_blocks * KV_BLOCK_TOKENS;
-    plan->node[role] =
-        (struct scenario_node){.role = role,
-                               .up = 1,
-                               .context = context,
-                               .budget = budget ? budget : TOKEN_BUDGET_DEFAULT,
-                               .kv_blocks = kv_blocks,
-                               .max_seqs = o->max_seqs,
-                               .prefix_cache = o->prefix_cache,
-                               .fixed_us = llround(known->costs.fixed_us),
-                               .prompt_us = llround(known->costs.prompt_us),
-                               .row_ns = llround(known->costs.row_us * 1e3),
-                               .pair_ps = llround(known->costs.pair_us * 1e6),
-                               .gap_us = llround(known->gap_us),
-                               .itl_target_ms = o->itl_target_ms,
-                               .noise_percent = o->noise_percent < 0 ? known->noise_percent : o->noise_percent};
+    plan->node[role] = (struct scenario_node){.role = role,
+                                              .up = 1,
+                                              .context = context,
+                                              .budget = budget ? budget : TOKEN_BUDGET_DEFAULT,
+                                              .kv_blocks = kv_blocks,
+                                              .max_seqs = o->max_seqs,
+                                              .prefix_cache = o->prefix_cache,
+                                              .draft_blocks = role == NODE_SPECULATOR && o->draft_acceptance > 0
+                                                                  ? (int64_t)(DRAFT_SHARE * (double)kv_blocks)
+                                                                  : 0,
+                                              .fixed_us = llround(known->costs.fixed_us),
+                                              .row_ns = llround(known->costs.row_us * 1e3),
+                                              .pair_ps = llround(known->costs.pair_us * 1e6),
+                                              .gap_us = llround(known->gap_us),
+                                              .itl_target_ms = o->itl_target_ms,
+                                              .noise_percent = o->noise_percent < 0 ? 0 : o->noise_percent};
+    plan->load.passes[role] = known->passes;
+    if (o->noise_percent >= 0) measured_passes_forget_deviations(&plan->load.passes[role]);
     if (o->max_seqs > plan->node[role].budget)
         return status_fail(STATUS_INVALID, "--max-num-seqs %lld: must be at most --max-num-batched-tokens (%lld)",
                            (long long)o->max_seqs, (long long)plan->node[role].budget);

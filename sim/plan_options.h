@@ -12,7 +12,6 @@
 // Of a pass. All 0: not given.
 struct plan_costs {
     double fixed_us, row_us, pair_us;
-    double prompt_us; // fixed, of a pass with prompt rows
 };
 
 struct plan_options {
@@ -26,7 +25,7 @@ struct plan_options {
     int64_t token_budget, max_seqs, kv_blocks, itl_target_ms, network_us;
     int64_t max_queue_requests, max_queue_tokens, max_wait_ms, bins_ahead, batch_requests;
     int64_t speculate_min_tokens, tail_tokens, score_timeout_ms;
-    double keep_rate;
+    double keep_rate, draft_acceptance;
     bool prefix_cache;
     // The costs of passes.
     char *status;
@@ -105,6 +104,8 @@ struct plan_options {
      .help = "prefill mode of the requests; default auto with speculators, else off"},                                 \
     {.name = "keep-rate", .type = OPTION_REAL, .value = &(p).keep_rate, .default_text = "0.3", .min = 0.001, .max = 1, \
      .help = "share of the prompt's tokens to keep"},                                                                  \
+    {.name = "draft-acceptance", .type = OPTION_REAL, .value = &(p).draft_acceptance, .default_text = "0", .max = 1,     \
+     .help = "chance that a token that a speculator drafts is right, if those before it are; 0: nothing is drafted"},  \
     {.name = "speculate-min-tokens", .type = OPTION_INT, .value = &(p).speculate_min_tokens, .default_text = "512",    \
      .max = 1e9, .unit = "tokens", .help = "minimum prompt length for speculation with --prefill auto"},               \
     {.name = "tail-tokens", .type = OPTION_INT, .value = &(p).tail_tokens, .default_text = "128", .max = 1e9,          \
@@ -120,8 +121,6 @@ struct plan_options {
      .unit = "us", .help = "of a row"},                                                                                \
     {.name = "pass-pair-us", .type = OPTION_REAL, .value = &(p).costs[1].pair_us, .default_text = "0", .max = 1e3,     \
      .unit = "us", .help = "of a row and a KV entry that it attends to"},                                              \
-    {.name = "pass-prompt-us", .type = OPTION_REAL, .value = &(p).costs[1].prompt_us, .default_text = "0", .max = 1e9, \
-     .unit = "us", .help = "of a pass with prompt rows, beyond its rows"},                                             \
     {.name = "spec-pass-fixed-us", .type = OPTION_REAL, .value = &(p).costs[0].fixed_us, .default_text = "0",          \
      .max = 1e9, .unit = "us", .help = "of a speculator"},                                                             \
     {.name = "spec-pass-row-us", .type = OPTION_REAL, .value = &(p).costs[0].row_us, .default_text = "0", .max = 1e6,  \

@@ -26,6 +26,7 @@ struct measured {
     double part_us[4];                                      // sums of the parts of the time to the first token
     int64_t end_us;                                         // of the last answer
     int64_t prompt_tokens, scored_tokens, kept_tokens, cached_tokens, output_tokens; // sums
+    int64_t draft_tokens, draft_accepted_tokens;
     int complete;
     json_t *failures; // name -> count
 };
@@ -78,6 +79,8 @@ static void add_result(struct measured *m, const struct client_result *r)
     m->scored_tokens += r->usage.scored_tokens;
     m->kept_tokens += r->usage.kept_tokens;
     m->cached_tokens += r->usage.cached_tokens;
+    m->draft_tokens += r->usage.draft_tokens;
+    m->draft_accepted_tokens += r->usage.draft_accepted_tokens;
     samples_add(&m->ttft, (double)(r->first_us - r->arrived_us) / 1e3 + network_ms);
     samples_add(&m->e2e, (double)(r->ended_us - r->arrived_us) / 1e3 + network_ms);
     if (r->usage.completion_tokens > 1)
@@ -145,6 +148,8 @@ static json_t *report_make(struct measured *m)
     add_tokens(row, "kept_tokens", m->kept_tokens);
     add_tokens(row, "cached_tokens", m->cached_tokens);
     add_tokens(row, "output_tokens", m->output_tokens);
+    add_tokens(row, "draft_tokens", m->draft_tokens);
+    add_tokens(row, "draft_accepted_tokens", m->draft_accepted_tokens);
     bench_row_add_quantiles(row, "ttft", &m->ttft);
     bench_row_add_quantiles(row, "itl", &m->itl);
     bench_row_add_quantiles(row, "tpot", &m->tpot);
@@ -218,7 +223,11 @@ void plan_print(const struct plan *plan, const json_t *report)
     if (plan->n_clipped)
         printf("%d requests were cut to the context of %lld tokens\n", plan->n_clipped,
                (long long)plan->node[NODE_WORKER].context);
-    printf("%.3g requests wait on average\n\n", bench_row_number(report, "waiting_requests"));
+    printf("%.3g requests wait on average\n", bench_row_number(report, "waiting_requests"));
+    if (bench_row_number(report, "draft_tokens") > 0)
+        printf("%.0f drafted tokens were verified, %.0f of them accepted\n", bench_row_number(report, "draft_tokens"),
+               bench_row_number(report, "draft_accepted_tokens"));
+    printf("\n");
     printf("%-14s %6s %12s %9s %8s %7s   %s\n", "pool", "nodes", "utilisation", "passes", "bins", "fill", "a pass");
     json_array_foreach(json_object_get(report, "pools"), i, value) print_pool(value);
 }

@@ -11,7 +11,7 @@
 #include "sim/world.h"
 
 struct role_load {
-    int kv_blocks_free, running, waiting;
+    int kv_blocks_free, running, waiting, held_prompts, held_kv_blocks;
 };
 
 // Like service_send_fn of the worker; `node` is the struct sim_node.

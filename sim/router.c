@@ -12,7 +12,10 @@
 #include "sim/node.h"
 #include "sim/oracle_attach.h"
 #include "sim/oracle_bin.h"
+#include "sim/oracle_cost_model.h"
 #include "sim/oracle_costs.h"
+#include "sim/oracle_plan.h"
+#include "sim/oracle_tails.h"
 #include "sim/oracle_waiting.h"
 #include "sim/oracles.h"
 #include "sim/placement.h"
@@ -97,6 +100,7 @@ static void rounds_check(struct world *w, bool others_go_on, const uint64_t *cha
         bool is_new = now.begun != before.begun, waits = waiting_set_count(&router->core->waiting[role]) > 0;
         HOLDS(is_new || before.goes_on || !waits || changes[role] == before.changes);
         HOLDS(!others_go_on || before.goes_on || now.changes != before.changes || !is_new);
+        HOLDS(waits || !now.goes_on);
         router->rounds[role] = now;
     }
 }
@@ -179,13 +183,17 @@ static void tick(struct world *w, const struct event *event)
     bool went_on = router->core->in_round[NODE_SPECULATOR] || router->core->in_round[NODE_WORKER];
     const uint64_t changes[NODE_ROLES] = {rounds_now(router->core, 0).changes, rounds_now(router->core, 1).changes};
     core_tick(router->core, w->now_us);
+    const char *const problems[] = {oracle_plan_problem(), oracle_tails_problem()};
+    for (int i = 0; i < 2; i++)
+        if (problems[i]) world_fail(w, "%s", problems[i]);
     rounds_check(w, went_on, changes);
     if (!went_on && !w->scenario->load) passed_over_check(w);
     bool goes_on = router->core->in_round[NODE_SPECULATOR] || router->core->in_round[NODE_WORKER];
     speeds_check(w, goes_on);
     HOLDS(!goes_on || core_next_deadline_us(router->core) <= w->now_us);
     if (++router->ticks % 5 == 0 && !w->scenario->load) oracles_check_tick(w);
-    tick_plan(router, core_next_deadline_us(router->core));
+    int64_t next_us = core_next_deadline_us(router->core); // at once, while a round goes on: a tick takes its time
+    tick_plan(router, goes_on ? w->now_us + w->scenario->options.loop_us / 16 : next_us);
 }
 
 static void tick_plan(struct sim_router *router, int64_t at_us)
@@ -395,6 +403,10 @@ static void core_start(struct sim_router *router)
     changed.max_queue_tokens = 1;
     router->core = core_create(o->noise_seed % 2 ? &changed : &options, &ops);
     core_set_queue_bounds(router->core, &options);
+    struct random_source random = random_stream((uint64_t)o->noise_seed, UINT64_C(3) << 32);
+    const char *problem = oracle_cost_model(&random);
+    if (problem) world_fail(router->w, "%s", problem);
+    oracle_plan_watch(!router->w->scenario->load);
     memset(router->rounds, 0, sizeof router->rounds);
     router->speeds_us = 0;
     router->tick_us = INT64_MAX;

@@ -211,6 +211,7 @@ static enum status options_check(const struct scenario_options *o)
                                    {"batch_requests", o->batch_requests, 1, COUNT_MAX},
                                    {"weight_of_1", o->weight_of_1, 1, COUNT_MAX},
                                    {"tick_work", o->tick_work, 1, COUNT_MAX},
+                                   {"draft_acceptance", o->draft_acceptance, -1, 1000},
                                    {NULL, 0, 0, 0}};
     return bounds_check("option", bounds);
 }
@@ -224,7 +225,6 @@ static enum status node_check(const struct scenario_node *node)
                                    {"max_seqs", node->max_seqs, 1, node->budget},
                                    {"noise_percent", node->noise_percent, 0, 99},
                                    {"sample_us", node->sample_us, 0, 1000000},
-                                   {"prompt_us", node->prompt_us, 0, 1000000000},
                                    {"gap_us", node->gap_us, 0, 1000000},
                                    {"calibration", node->calibration, 0, node->role ? 0 : SIM_CALIBRATIONS},
                                    {"draft_blocks", node->draft_blocks, 0, node->kv_blocks},

@@ -20,7 +20,8 @@
 
 // noise_seed: of delays and of the noise of passes. delay_us, jitter_us: of every message. loop_us: from an event at
 // the router to the tick that follows it. samples: the engines sample tokens themselves. weight_of_1: of tenant 1, in
-// thousandths. salted: tenants share no prefixes.
+// thousandths. salted: tenants share no prefixes. draft_acceptance: of a plan, the chance that a drafted token is
+// right, in thousandths; -1: the requests are not drafted; 0: no plan, see answers.h.
 #define SCENARIO_OPTIONS(FIELD)                                                                                        \
     FIELD(noise_seed)                                                                                                  \
     FIELD(vocab)                                                                                                       \
@@ -48,13 +49,13 @@
     FIELD(weight_of_1)                                                                                                 \
     FIELD(salted)                                                                                                      \
     FIELD(tick_work)                                                                                                   \
-    FIELD(unread_max)
+    FIELD(unread_max)                                                                                                  \
+    FIELD(draft_acceptance)
 
 // role: 0 speculator, 1 worker group. id: names the node; two nodes may have the same. up: runs from the start. Times
-// of a pass: fixed_us + rows * row_ns + attention pairs * pair_ps, prompt_us with prompt rows, plus or minus
-// noise_percent, and sample_us for each row that the host samples. gap_us: from the end of a pass to the beginning of
-// the next one. itl_target_ms: as the worker's option; -1: unlimited. calibration: of a speculator, its number
-// (calibrations.h); 0: none.
+// of a pass: fixed_us + rows * row_ns + attention pairs * pair_ps, plus or minus noise_percent, and sample_us for each
+// row that the host samples. gap_us: from the end of a pass to the beginning of the next one. itl_target_ms: as the
+// worker's option; -1: unlimited. calibration: of a speculator, its number (calibrations.h); 0: none.
 #define SCENARIO_NODE(FIELD)                                                                                           \
     FIELD(role)                                                                                                        \
     FIELD(id)                                                                                                          \
@@ -65,7 +66,6 @@
     FIELD(max_seqs)                                                                                                    \
     FIELD(prefix_cache)                                                                                                \
     FIELD(fixed_us)                                                                                                    \
-    FIELD(prompt_us)                                                                                                   \
     FIELD(row_ns)                                                                                                      \
     FIELD(pair_ps)                                                                                                     \
     FIELD(noise_percent)                                                                                               \
@@ -77,12 +77,12 @@
 
 // head: id of a shared prefix of head_tokens tokens, 0: none. tail: id of tokens that are shared from tail_from on,
 // behind different beginnings. turn: a conversation whose turns have so many tokens, of which the last `answer` are the
-// answer. same_as: id of the request whose own tokens it has; 0: none. mode: enum prefill_mode.
-// keep, quality, temperature: in thousandths; with a quality and without a keep rate, all tokens are kept where nothing
-// is calibrated. reading: 1 wants log-probabilities, 2 has penalties, 3 wants log-probabilities of
-// the prompt. stop_after: a stop string ends the answer then. retries: how often the client tries again after
-// UNAVAILABLE, EXHAUSTED or a lost router. read_us: the client reads a token in this time; with more than unread_max
-// tokens unread the front abandons its call.
+// answer; without one the first turn is a beginning that others share. same_as: id of the request whose own tokens it
+// has; 0: none. mode: enum prefill_mode. keep, quality, temperature: in thousandths; with a quality and without a keep
+// rate, all tokens are kept where nothing is calibrated. reading: 1 wants log-probabilities, 2 has penalties, 3 wants
+// log-probabilities of the prompt. stop_after: a stop string ends the answer then. retries: how often the client tries
+// again after UNAVAILABLE, EXHAUSTED or a lost router. read_us: the client reads a token in this time; with more than
+// unread_max tokens unread the front abandons its call.
 #define SCENARIO_REQUEST(FIELD)                                                                                        \
     FIELD(tokens)                                                                                                      \
     FIELD(head)                                                                                                        \

@@ -65,7 +65,7 @@ static enum status speculator_step(void *service)
 static struct role_load speculator_load(const void *service)
 {
     struct scorer_load load = score_service_get_load(service);
-    return (struct role_load){load.kv_blocks_free, load.running, load.waiting};
+    return (struct role_load){load.kv_blocks_free, load.running, load.waiting, load.held_prompts, load.draft_blocks};
 }
 
 static const char *speculator_check(const void *service) // scorer_free() checks that no block is left referenced

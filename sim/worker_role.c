@@ -12,11 +12,13 @@
 #include "sim/oracle_queue.h"
 #include "sim/oracle_sequence.h"
 #include "sim/pace_model.h"
+#include "sim/pass_model.h"
 #include "worker/service.h"
 
 struct worker {
     struct service *service;
     struct group_oracle oracle;
+    struct pass_model pass;
     struct pace_watch pace;
     struct pace_model pace_model;
     struct draft_watch drafts;
@@ -53,6 +55,7 @@ static void worker_free(void *object)
     struct worker *worker = object;
     service_free(worker->service);
     group_oracle_fini(&worker->oracle);
+    pass_model_fini(&worker->pass);
     free(worker);
 }
 
@@ -85,14 +88,16 @@ static enum status worker_step(void *object)
     struct worker *worker = object;
     const struct scheduler *s = service_scheduler(worker->service);
     group_oracle_before(&worker->oracle, s);
+    pass_model_before(&worker->pass, s);
     int64_t begun_us = clock_now_us();
     enum status status = service_step(worker->service);
     int64_t us = clock_now_us() - begun_us;
-    if (status == STATUS_OK && !worker->problem && worker->is_paced_by_rows)
+    if (status == STATUS_OK && !worker->problem && worker->is_paced_by_rows && !sim_engine_is_measured(worker->engine))
         worker->problem = pace_watch_step(&worker->pace, s, worker->engine);
-    if (status == STATUS_OK && !worker->problem && worker->is_paced_by_rows)
-        worker->problem = pace_model_step(&worker->pace_model, s, us);
+    if (status == STATUS_OK && !worker->problem)
+        worker->problem = pace_model_step(&worker->pace_model, s, us, sim_engine_sampling_us(worker->engine));
     if (status == STATUS_OK && !worker->problem) worker->problem = group_oracle_after(&worker->oracle, s);
+    if (status == STATUS_OK && !worker->problem) worker->problem = pass_model_after(&worker->pass, s);
     if (status == STATUS_OK && !worker->problem) worker->problem = draft_watch_step(&worker->drafts, s);
     if (!worker->problem) worker->problem = oracle_sequences(s);
     if (!worker->problem) worker->problem = queue_check(&s->queue);
@@ -102,7 +107,7 @@ static enum status worker_step(void *object)
 static struct role_load worker_load(const void *object)
 {
     struct scheduler_load load = service_get_load(((const struct worker *)object)->service);
-    return (struct role_load){load.kv_blocks_free, load.running, load.waiting};
+    return (struct role_load){.kv_blocks_free = load.kv_blocks_free, .running = load.running, .waiting = load.waiting};
 }
 
 // Every block of a sequence has as many references as sequences have it, and all others are free.

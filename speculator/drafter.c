@@ -18,6 +18,7 @@ struct held {
     int n_prompt, n_known, n_tokens; // the first n_known tokens are no guesses
     int n_cached;                    // KV entries of the first tokens; less than n_tokens while there is work
     int ahead;                       // guesses wanted behind the known tokens
+    int n_sent;                      // the first n_sent tokens were known or sent as guesses
     bool ended;                      // the token behind the last guess ends the text
     int32_t *blocks;                 // [n_blocks] owned
     int n_blocks, n_published;
@@ -111,6 +112,11 @@ void drafter_clear(struct drafter *d)
         held_free(d, d->held[--d->n]);
 }
 
+int drafter_prompts(const struct drafter *d)
+{
+    return d->n;
+}
+
 int drafter_blocks(const struct drafter *d)
 {
     return d->n_blocks;
@@ -150,6 +156,7 @@ void drafter_hold(struct drafter *d, const struct held_prompt *prompt)
     held_append_tokens(h, prompt->tokens, prompt->n);
     h->n_prompt = h->n_known = prompt->n;
     held_append_tokens(h, prompt->guesses, prompt->n_guesses);
+    h->n_sent = h->n_tokens; // with the score
     d->n_blocks += h->n_blocks;
     held_append(d, h);
     release_beyond_share(d);
@@ -191,6 +198,7 @@ static void held_learn(struct held *h, int32_t token)
         return;
     }
     h->n_tokens = h->n_known;
+    if (h->n_sent > h->n_known) h->n_sent = h->n_known;
     h->ended = false;
     if (h->n_cached > h->n_tokens) h->n_cached = h->n_tokens;
     held_append_tokens(h, &token, 1);
@@ -342,11 +350,21 @@ static void apply_results(struct drafter *d, const struct forward_result *out)
     }
 }
 
+// The first guess at once, then when the draft has twice as many or is complete: a message costs the router and the
+// group about as much as a pass of a small model.
+static bool held_is_due(const struct held *h)
+{
+    int sent = h->n_sent > h->n_known ? h->n_sent - h->n_known : 0, guesses = h->n_tokens - h->n_known;
+    bool is_complete = h->ended || guesses >= h->ahead;
+    return guesses > sent && (is_complete || guesses >= 2 * sent);
+}
+
 static void report_guesses(struct drafter *d, scorer_draft_fn *on_draft, void *context)
 {
     for (int i = 0; i < d->n; i++) {
-        const struct held *h = d->held[i];
-        if (!h->rows || !h->is_complete || h->ended) continue;
+        struct held *h = d->held[i];
+        if (!h->rows || !h->is_complete || !held_is_due(h)) continue;
+        h->n_sent = h->n_tokens;
         on_draft(context, &(struct score_draft){.request = h->request,
                                                 .from = h->n_known - h->n_prompt,
                                                 .tokens = h->tokens + h->n_known,

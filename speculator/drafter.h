@@ -48,8 +48,9 @@ bool drafter_release(struct drafter *d, uint64_t request); // false: it is not h
 bool drafter_release_oldest(struct drafter *d);            // false: none is held
 void drafter_clear(struct drafter *d);
 
-bool drafter_busy(const struct drafter *d);  // whether a pass would guess tokens
-int drafter_blocks(const struct drafter *d); // KV blocks that it holds
+bool drafter_busy(const struct drafter *d);   // whether a pass would guess tokens
+int drafter_prompts(const struct drafter *d); // that it holds
+int drafter_blocks(const struct drafter *d);  // their KV blocks
 
 // One pass, and a call of `on_draft` for each prompt with a new guess.
 enum status drafter_step(struct drafter *d, scorer_draft_fn *on_draft, void *context);

@@ -57,8 +57,11 @@ static void handle_event(struct speculator *s, const struct node_event *event)
 static void report_load(struct speculator *s)
 {
     struct scorer_load load = score_service_get_load(s->service);
-    node_set_load(
-        s->node, &(struct node_load){(uint32_t)load.kv_blocks_free, (uint32_t)load.running, (uint32_t)load.waiting, 0});
+    node_set_load(s->node, &(struct node_load){.kv_blocks_free = (uint32_t)load.kv_blocks_free,
+                                               .running = (uint32_t)load.running,
+                                               .waiting = (uint32_t)load.waiting,
+                                               .held_prompts = (uint32_t)load.held_prompts,
+                                               .held_kv_blocks = (uint32_t)load.draft_blocks});
 }
 
 // Handles all waiting events; without work, waits for one.

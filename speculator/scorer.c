@@ -630,7 +630,7 @@ struct scorer_pass scorer_last_pass(const struct scorer *s)
 struct scorer_load scorer_get_load(const struct scorer *s)
 {
     return (struct scorer_load){s->n_running, s->n - s->n_running, block_manager_n_free(s->blocks),
-                                drafter_blocks(s->drafter)};
+                                drafter_prompts(s->drafter), drafter_blocks(s->drafter)};
 }
 
 struct scorer *scorer_create(const struct scorer_model *model, scorer_result_fn on_result, void *context)

@@ -142,6 +142,7 @@ struct scorer_pass scorer_last_pass(const struct scorer *s);
 struct scorer_load {
     int running, waiting; // prompts with KV blocks, and without
     int kv_blocks_free;
-    int draft_blocks; // KV blocks of held prompts
+    int held_prompts; // for drafts
+    int draft_blocks; // their KV blocks
 };
 struct scorer_load scorer_get_load(const struct scorer *s);

@@ -246,6 +246,18 @@ START_TEST(the_file_gives_the_same_calibration)
 }
 END_TEST
 
+// A corpus of an older version would stop at the version, and the fuzz target would test nothing.
+START_TEST(the_fuzz_corpus_has_a_file_that_is_read)
+{
+    struct calibration calibration;
+    char path[4096];
+    snprintf(path, sizeof(path), "%s/tests/fuzz/corpus/fuzz_calibration/usable", getenv("FOREPACK_SOURCE"));
+    json_t *object = json_load_file(path, 0, NULL);
+    ck_assert_msg(calibration_from_json(path, object, &calibration) == STATUS_OK, "%s", status_message());
+    json_decref(object);
+}
+END_TEST
+
 static const struct wrong_case {
     const char *key, *value, *sentence;
 } wrong_cases[] = {
@@ -307,6 +319,7 @@ int main(void)
     tcase_add_test(all, evidence_out_of_range_keeps_everything);
     tcase_add_test(all, only_the_options_of_the_calibration_are_covered);
     tcase_add_test(all, the_file_gives_the_same_calibration);
+    tcase_add_test(all, the_fuzz_corpus_has_a_file_that_is_read);
     tcase_add_loop_test(all, wrong_files_are_refused_with_a_sentence, 0,
                         (int)(sizeof wrong_cases / sizeof *wrong_cases));
     tcase_add_test(all, a_calibration_of_another_speculator_is_refused);

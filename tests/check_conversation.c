@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Conversations: the rows of earlier turns come first and unchanged, and the core composes the same rows whether
 // selections are held or scored again.
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
-#include "router/core/request.h"
+#include "router/core/core_state.h"
+#include "router/sched/estimate.h"
 #include "tests/core_fixture.h"
 
 // --- the rows alone
@@ -339,6 +341,163 @@ START_TEST(pinned_ranges_of_turns_count_in_the_queue)
 }
 END_TEST
 
+// --- a beginning that other prompts share
+
+enum { DOCUMENT = 60 };
+
+// A question about a document of DOCUMENT tokens. Each has other tokens.
+static struct client *question_about(int number, int n_tokens)
+{
+    struct client *client = fixture_request(&f, DOCUMENT + n_tokens, 4);
+    struct request_spec *spec = &client->r->spec;
+    for (int i = 0; i < spec->n_tokens; i++)
+        spec->tokens[i] = i < DOCUMENT ? 3 + i : 500 + 50 * number + i - DOCUMENT;
+    spec->prefill.mode = PREFILL_ON;
+    spec->prefill.shared_tokens = DOCUMENT;
+    spec->n_turns = 1;
+    spec->turns = mem_alloc(sizeof *spec->turns);
+    *spec->turns = (struct prompt_turn){.end = DOCUMENT, .answer_end = DOCUMENT};
+    return client;
+}
+
+static void score_about(struct client *client, int n_tokens, int budget, const struct token_range *kept, int n_kept)
+{
+    ck_assert(fake_node_has(s, client));
+    ck_assert_int_eq(request_score_prompt(client->r).n_tokens, n_tokens);
+    ck_assert_int_eq(request_budget_tokens(client->r), budget);
+    fake_node_forget(s, client->number);
+    core_scored(f.c, s->node,
+                &(struct score_result){.request = client->number, .kept = (struct token_range *)kept, .n_kept = n_kept},
+                f.now_us);
+    fixture_advance(&f, 0);
+}
+
+static const struct token_range of_document[] = {{10, 19}, {50, 59}}, of_question[] = {{10, 19}, {30, 34}, {50, 64}};
+
+static void check_about(struct client *client)
+{
+    static const struct token_range rows[] = {{10, 19}, {50, 59}, {30, 34}, {60, 64}};
+    finish(client);
+    ck_assert_int_eq(client->n_kept, 4);
+    ck_assert_mem_eq(client->kept, rows, sizeof rows);
+    ck_assert_int_eq(client->usage.frozen_tokens, 20);
+    ck_assert_int_eq(client->usage.recalled_tokens, 5);
+}
+
+// A third of the document's budget is spent on what the question recalls.
+START_TEST(each_question_has_the_rows_of_the_document)
+{
+    struct client *first = question_about(0, 5), *second = question_about(1, 5);
+    submit(first);
+    score_about(first, DOCUMENT, DOCUMENT - DOCUMENT / 3, of_document, 2);
+    score_about(first, DOCUMENT + 5, 5 + DOCUMENT / 3, of_question, 3);
+    check_about(first);
+    submit(second);
+    score_about(second, DOCUMENT + 5, 5 + DOCUMENT / 3, of_question, 3);
+    check_about(second);
+}
+END_TEST
+
+// Under a quality, and by chunks, the rate is that of the prompt alone.
+START_TEST(a_budget_that_is_not_divided_is_that_of_the_prompt)
+{
+    struct client *client = question_about(0, 5);
+    client->r->spec.prefill.chunk_tokens = 4;
+    submit(client);
+    score_about(client, DOCUMENT, 0, of_document, 2);
+    score_about(client, DOCUMENT + 5, 0, of_question, 3);
+    check_about(client);
+}
+END_TEST
+
+// --- what a turn is expected to cost
+
+enum { PASS_US = 1000, ROW_US = 10 };
+
+static struct fake_node *attach_with_cache(enum node_role role, const char *id)
+{
+    struct node_hello hello = fixture_hello(role, id);
+    hello.prefix_cache = true;
+    struct fake_node *node = fixture_attach(&f, &hello);
+    for (int i = 0; i < 200; i++) {
+        int64_t rows = 1 << i % 10, pairs = rows * (i % 3 * 200) + rows * (rows + 1) / 2;
+        core_passed(f.c, node->node, &(struct pass_cost){rows, pairs, PASS_US + ROW_US * rows, false}, f.now_us);
+    }
+    return node;
+}
+
+static void setup_costs(void)
+{
+    fixture_init(&f);
+    f.options.selection_bytes = 1 << 16;
+    f.options.tail_tokens = 0;
+    fixture_start(&f);
+    w = attach_with_cache(NODE_WORKER, "w");
+    s = attach_with_cache(NODE_SPECULATOR, "s");
+}
+
+// Occupies the speculator, so that the next request is estimated while it waits.
+static struct client *submit_other(void)
+{
+    struct client *client = fixture_request(&f, TURN, 4);
+    client->r->spec.prefill.mode = PREFILL_ON;
+    submit(client);
+    return client;
+}
+
+static void finish_other(struct client *client)
+{
+    score(client);
+    finish(client);
+}
+
+// From the turn of the request on: its score and the prefill of what is kept.
+static double own_us(const struct client *client)
+{
+    struct estimate estimate;
+    ck_assert(estimate_first_token(&f.c->view, &client->r->sched, true, f.now_us, &estimate));
+    return estimate.own_us;
+}
+
+static void check_own_us(const struct client *client, int score_rows, int scores, int prefill_rows)
+{
+    double steps = client->r->spec.prefill.look_ahead, look_ahead_us = (steps * scores - 1) * (PASS_US + ROW_US);
+    double us = PASS_US + ROW_US * score_rows + look_ahead_us + PASS_US + ROW_US * prefill_rows;
+    ck_assert_msg(fabs(own_us(client) - us) < 5 * ROW_US, "estimated %.0f us, expected %.0f us", own_us(client), us);
+}
+
+// Rows of earlier turns are in the worker group's prefix cache, and the keep rate is that of the new turn. Both
+// speculators and groups have cached blocks of 16.
+START_TEST(rows_of_earlier_turns_are_expected_in_the_cache)
+{
+    for (int n = 0; n < 2; n++) {
+        struct client *client = question(n);
+        visits(client);
+        finish(client);
+    }
+    struct client *other = submit_other(), *client = question(2);
+    submit(client);
+    ck_assert_int_eq(client->r->sched.frozen.rows, 30);
+    check_own_us(client, 140 - 80, 1, 30 - 16 + 12);
+    finish_other(other);
+    score(client);
+    finish(client);
+}
+END_TEST
+
+// Answers will have rows, and each turn that is not held is scored by itself.
+START_TEST(turns_that_are_not_held_are_expected_to_be_scored)
+{
+    struct client *other = submit_other(), *client = question(2);
+    submit(client);
+    check_own_us(client, TURN - ANSWER, 3, 2 * ANSWER + (int)(0.3 * 3 * (TURN - ANSWER)));
+    finish_other(other);
+    while (!fake_node_has(w, client))
+        score(client);
+    finish(client);
+}
+END_TEST
+
 static void teardown(void)
 {
     fixture_stop(&f);
@@ -360,7 +519,14 @@ int main(void)
     tcase_add_test(core, the_whole_prompt_is_kept_without_a_speculator);
     tcase_add_test(core, pinned_ranges_of_turns_count_in_the_queue);
     tcase_add_test(core, selections_behind_another_speculators_rows_are_not_held);
+    tcase_add_test(core, each_question_has_the_rows_of_the_document);
+    tcase_add_test(core, a_budget_that_is_not_divided_is_that_of_the_prompt);
     suite_add_tcase(suite, core);
+    TCase *costs = tcase_create("costs");
+    tcase_add_checked_fixture(costs, setup_costs, teardown);
+    tcase_add_test(costs, rows_of_earlier_turns_are_expected_in_the_cache);
+    tcase_add_test(costs, turns_that_are_not_held_are_expected_to_be_scored);
+    suite_add_tcase(suite, costs);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);
     int failed = srunner_ntests_failed(runner);

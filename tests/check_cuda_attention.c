@@ -61,6 +61,7 @@ struct bench {
     void *staging_device;
     struct device_batch on_device;
     float *qkv_device;
+    float *kept; // scores of importance rows, NULL without importance rows
 };
 
 static void *to_device(const void *host, size_t bytes)
@@ -258,7 +259,7 @@ static uint16_t *run_attention_with(struct bench *b, int stride, int more_splits
     if (spans > floats) floats = spans;
     const size_t counters = memory_arrivals_bytes(d->n_single, b->n_heads) / sizeof(uint32_t);
     uint32_t *arrivals = mem_alloc_array(counters + 1, sizeof *arrivals);
-    struct attention_scratch scratch = {.arrivals = to_device(arrivals, counters * sizeof *arrivals)};
+    struct attention_scratch scratch = {.arrivals = to_device(arrivals, counters * sizeof *arrivals), .kept = b->kept};
     CUDA(cudaMalloc((void **)&scratch.partials, (floats + 1) * sizeof *scratch.partials));
     if (rope)
         CUDA(launch_attention_single(b->stream, &b->kv, d, LAYER, out_device, stride, b->qkv_device, b->n_heads,
@@ -694,32 +695,38 @@ static void slow_importance_of(const struct bench *b, float *maxima)
 
 static void check_importance(struct shape shape, int window)
 {
-    static const struct seq_rows seqs[] = {{0, 5}, {300, 1}, {299, 40}, {700, 1}};
+    static const struct seq_rows seqs[] = {{0, 5}, {300, 1}, {9, 1}, {299, 40}, {700, 1}, {514, 1}};
     struct bench b;
-    bench_build(&b, shape, seqs, 4);
+    bench_build(&b, shape, seqs, 6);
     cache_fill(&b);
     b.batch.smoothing_window = window;
-    // Two rows of one sequence, a prompt that ends before the row, a prompt of one key.
-    static const int rows[] = {4, 5, 6, 45, 46}, keys[] = {1, 301, 17, 339, 513};
-    b.batch.n_importance_rows = 5;
-    for (int p = 0; p < 5; p++)
+    // Two rows of one sequence, prompts that end before the row, within a split and with one, a prompt of one key.
+    static const int rows[] = {4, 5, 7, 46, 47, 48}, keys[] = {1, 301, 17, 339, 513, 512};
+    enum { N = 6 };
+    b.batch.n_importance_rows = N;
+    size_t kept = 0;
+    for (int p = 0; p < N; p++) {
         b.importance_row[p] = rows[p], b.importance_keys[p] = keys[p];
+        kept += (size_t)cuda_kept_blocks(keys[p]) * KV_BLOCK_TOKENS * (size_t)b.n_heads * sizeof *b.kept;
+    }
     bench_upload(&b);
+    CUDA(cudaMalloc((void **)&b.kept, kept));
+    CUDA(cudaMemset(b.kept, 0xff, kept));
+    free(run_attention(&b, stride_of(&b), random_below(3)));
     size_t n = (size_t)ragged_importance_size(&b.batch);
     float *expected = mem_alloc_array(n, sizeof *expected), *maxima = mem_alloc_array(n, sizeof *maxima);
     for (size_t i = 0; i < n; i++) // maxima of earlier layers
         expected[i] = maxima[i] = i % 3 ? 0 : (float)random_below(100) / 5000;
     slow_importance_of(&b, expected);
-    float *maxima_device = to_device(maxima, n * sizeof *maxima), *sums;
-    CUDA(cudaMalloc((void **)&sums, memory_importance_sums_bytes(5, b.n_heads)));
-    CUDA(launch_importance(b.stream, &b.kv, &b.on_device, LAYER, maxima_device, b.qkv_device, b.n_heads, sums));
+    float *maxima_device = to_device(maxima, n * sizeof *maxima);
+    CUDA(launch_importance(b.stream, &b.kv, &b.on_device, LAYER, maxima_device, b.qkv_device, b.n_heads, b.kept));
     CUDA(cudaStreamSynchronize(b.stream));
     CUDA(cudaMemcpy(maxima, maxima_device, n * sizeof *maxima, cudaMemcpyDeviceToHost));
     for (size_t i = 0; i < n; i++)
         ck_assert_msg(fabsf(maxima[i] - expected[i]) <= 1e-5f * expected[i] + 1e-12f,
                       "D %d, group %d, window %d%s: %zu: %g, expected %g", shape.head_size, shape.group, window,
                       shape.fp8 ? ", fp8" : "", i, (double)maxima[i], (double)expected[i]);
-    CUDA(cudaFree(sums));
+    CUDA(cudaFree(b.kept));
     CUDA(cudaFree(maxima_device));
     free(expected);
     free(maxima);

@@ -47,9 +47,10 @@ static struct model_options options_of(const struct example *e, const char *path
                                   .n_kv_blocks = KV_BLOCKS};
 }
 
-static void check_rank(const struct example *e, const char *path, int rank)
+static void check_rank(const struct example *e, const char *path, int rank, const char *allreduce_dtype)
 {
-    const struct model_options options = options_of(e, path);
+    struct model_options options = options_of(e, path);
+    options.allreduce_dtype = allreduce_dtype;
     struct comm comm = {.rank = rank, .size = e->size};
     struct memory_plan plan;
     struct model *m;
@@ -75,8 +76,11 @@ START_TEST(the_plan_counts_every_byte)
     char *path = shape_path(e);
     emulator_set_memory((size_t)300 << GIB_SHIFT);
     emulator_count_only(true);
-    check_rank(e, path, 0);
-    if (e->size > 1) check_rank(e, path, e->size - 1); // without the logits of the others
+    check_rank(e, path, 0, "auto");
+    if (e->size > 1) {
+        check_rank(e, path, e->size - 1, "auto"); // without the logits of the others
+        check_rank(e, path, 0, "f32");            // without partial sums
+    }
     free(path);
 }
 END_TEST

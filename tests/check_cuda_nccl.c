@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // NCCL in a group of one rank, which is all that one GPU can hold: it connects, every collective returns its input,
 // also in captured passes and in micro-batches, and it closes. check_cuda_comm tests larger groups on emulated GPUs.
+#include <math.h>
 #include <stdio.h>
 
 #include "kernels/comm.h"
@@ -12,6 +13,7 @@ enum { ROWS = 8, COLUMNS = 16, N = ROWS * COLUMNS, ROWS_MAX = 128 };
 
 static struct backend *b;
 static struct comm *self, *comm;
+static struct tensor *partial; // exists before the comm is opened, which registers its memory
 
 static void setup(void)
 {
@@ -26,6 +28,7 @@ static void setup(void)
                                         .n_kv_blocks = ROWS,
                                         .overlap_rows = ROWS_MAX / 2};
     OK(backend_open("cuda", &shape, DTYPE_BF16, 0, &b));
+    partial = make_tensor(b, TENSOR_PARTIAL, ROWS_MAX, COLUMNS);
     OK(comm_open_self(&self));
     OK(b->ops->comm_open(b, self, &comm));
     ck_assert_int_eq(comm->size, 1);
@@ -66,12 +69,24 @@ START_TEST(collectives_of_one_rank_return_their_input)
 }
 END_TEST
 
-// A pass of one stage: embeds `rows` rows and sums them over the ranks.
+// A pass whose stages embed rows and sum them over the ranks or, with `normed`, sum their norms as partial sums and add
+// these.
 struct sum_pass {
-    struct tensor *out;
-    const struct weight *table;
+    struct tensor *out, *normed;
+    const struct weight *table, *identity, *ones;
     int stages_issued, rows; // rows of the last stage
 };
+
+static const float EPSILON = 1e-5f;
+
+static enum status partial_sums(const struct sum_pass *p, int rows)
+{
+    enum status status = b->ops->rmsnorm(b, p->normed, p->out, p->ones, EPSILON, NULL, rows);
+    if (status == STATUS_OK) status = b->ops->linear(b, partial, p->normed, p->identity, NULL, LINEAR_STORE, rows);
+    if (status == STATUS_OK) status = b->ops->sum_ranks(b, partial, rows);
+    if (status != STATUS_OK) return status;
+    return b->ops->add_rmsnorm(b, p->normed, p->out, partial, p->ones, EPSILON, NULL, rows);
+}
 
 static enum status sum_stage(void *context, int i, int first_row, int rows)
 {
@@ -80,6 +95,7 @@ static enum status sum_stage(void *context, int i, int first_row, int rows)
     p->rows = rows;
     enum status status = b->ops->embed(b, p->out, p->table);
     if (status != STATUS_OK) return status;
+    if (p->normed) return partial_sums(p, rows);
     float *data = b->ops->tensor_data(b, p->out);
     return comm->ops->all_reduce_sum(comm, data + first_row * COLUMNS, (size_t)(rows * COLUMNS));
 }
@@ -95,20 +111,51 @@ static void check_rows(const float *got, const float *values, const int32_t *tok
         ck_assert(got[i] == bf16_to_f32(bf16_from_f32(values[token[i / COLUMNS] * COLUMNS + i % COLUMNS])));
 }
 
-START_TEST(sums_are_captured_with_their_pass)
+static struct sum_pass make_sum_pass(const float *values, bool partials)
 {
-    float *values = random_floats(10 * COLUMNS, 1), got[3 * COLUMNS];
     struct matrix_view view = float_view(values, 10, COLUMNS);
     struct weight *table;
     OK(b->ops->weight_embedding(b, &view, 0, NULL, &table));
-    struct sum_pass sums = {.out = make_tensor(b, TENSOR_F32, ROWS, COLUMNS), .table = table};
+    struct sum_pass sums = {.out = make_tensor(b, TENSOR_F32, ROWS_MAX, COLUMNS), .table = table};
+    if (!partials) return sums;
+    float identity[COLUMNS * COLUMNS] = {0}, ones[COLUMNS];
+    for (int i = 0; i < COLUMNS; i++)
+        identity[i * COLUMNS + i] = ones[i] = 1;
+    sums.normed = make_tensor(b, TENSOR_ACTIVATION, ROWS_MAX, COLUMNS);
+    sums.identity = make_weight(b, identity, COLUMNS, COLUMNS);
+    sums.ones = make_vector(b, ones, COLUMNS);
+    return sums;
+}
+
+// Each row is its row of the table plus the norm of that.
+static void check_added_rows(const float *got, const float *values, const int32_t *token, int rows)
+{
+    for (int r = 0; r < rows; r++) {
+        double row[COLUMNS], squares = 0;
+        for (int i = 0; i < COLUMNS; i++) {
+            row[i] = (double)bf16_to_f32(bf16_from_f32(values[token[r] * COLUMNS + i]));
+            squares += row[i] * row[i];
+        }
+        for (int i = 0; i < COLUMNS; i++) {
+            const double norm = row[i] / sqrt(squares / COLUMNS + (double)EPSILON);
+            const double error = fabs((double)got[r * COLUMNS + i] - (row[i] + norm));
+            ck_assert_msg(error <= 0x1p-8 * fabs(norm) + 1e-6, "row %d, column %d: off by %g", r, i, error);
+        }
+    }
+}
+
+// _i: 1 with partial sums.
+START_TEST(sums_are_captured_with_their_pass)
+{
+    float *values = random_floats(10 * COLUMNS, 1), got[3 * COLUMNS];
+    struct sum_pass sums = make_sum_pass(values, _i);
     for (int i = 0; i < 5; i++) {
         const int32_t token[3] = {i, 9 - i, i / 2};
         const struct ragged_batch batch = three_single_rows(token);
         OK(b->ops->run_pass(b, &(struct pass){&batch, &sums, sum_stage, no_logits, 1, ROWS}));
         ck_assert_int_eq(sums.stages_issued, i < 2 ? i + 1 : 2); // then replayed: NCCL can be captured
         OK(b->ops->read(b, sums.out, 3, got));
-        check_rows(got, values, token, 3);
+        (_i ? check_added_rows : check_rows)(got, values, token, 3);
     }
     free(values);
 }
@@ -119,10 +166,7 @@ START_TEST(micro_batches_are_summed_in_a_second_stream)
     enum { STAGES = 4 };
     static float got[ROWS_MAX * COLUMNS];
     float *values = random_floats(10 * COLUMNS, 1);
-    struct matrix_view view = float_view(values, 10, COLUMNS);
-    struct weight *table;
-    OK(b->ops->weight_embedding(b, &view, 0, NULL, &table));
-    struct sum_pass sums = {.out = make_tensor(b, TENSOR_F32, ROWS_MAX, COLUMNS), .table = table};
+    struct sum_pass sums = make_sum_pass(values, _i);
     int32_t token[ROWS_MAX], position[ROWS_MAX], blocks[ROWS_MAX / KV_BLOCK_TOKENS];
     for (int r = 0; r < ROWS_MAX; r++)
         token[r] = r % 10, position[r] = r, blocks[r / KV_BLOCK_TOKENS] = r / KV_BLOCK_TOKENS;
@@ -135,7 +179,7 @@ START_TEST(micro_batches_are_summed_in_a_second_stream)
         ck_assert_int_eq(sums.stages_issued, 2 * STAGES);
         ck_assert_int_eq(sums.rows, ROWS_MAX / 2);
         OK(b->ops->read(b, sums.out, ROWS_MAX, got));
-        check_rows(got, values, token, ROWS_MAX);
+        (_i ? check_added_rows : check_rows)(got, values, token, ROWS_MAX);
     }
     row_start[1] = batch.n_rows = ROWS_MAX - 1; // too few rows for two micro-batches
     sums.stages_issued = 0;
@@ -153,8 +197,8 @@ int main(int argc, char **argv)
     tcase_set_timeout(tests, 120);
     tcase_add_checked_fixture(tests, setup, teardown);
     tcase_add_test(tests, collectives_of_one_rank_return_their_input);
-    tcase_add_test(tests, sums_are_captured_with_their_pass);
-    tcase_add_test(tests, micro_batches_are_summed_in_a_second_stream);
+    tcase_add_loop_test(tests, sums_are_captured_with_their_pass, 0, 2);
+    tcase_add_loop_test(tests, micro_batches_are_summed_in_a_second_stream, 0, 2);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

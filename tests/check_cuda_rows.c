@@ -114,6 +114,44 @@ START_TEST(rmsnorm_normalises_the_rows_of_an_index)
 }
 END_TEST
 
+START_TEST(add_rmsnorm_has_the_bits_of_adding_and_rmsnorm)
+{
+    const int n = widths[_i], stride = cuda_stride(n);
+    enum { X_ROWS = 6 };
+    const int32_t index[ROWS] = {4, 0, 5};
+    const size_t x_bytes = X_ROWS * (size_t)n * sizeof(float), out_bytes = (size_t)(ROWS * stride) * 2;
+    float *x = random_floats(X_ROWS * (size_t)n, 3), *sum = mem_alloc_array(X_ROWS * (size_t)n, sizeof *sum);
+    float *gain = random_floats((size_t)n, 2), *parts = random_floats(X_ROWS * (size_t)stride, 2);
+    float *after = mem_alloc_array(X_ROWS * (size_t)n, sizeof *after);
+    uint16_t *addend = bf16_of(parts, X_ROWS * (size_t)stride);
+    for (int i = 0; i < X_ROWS * n; i++)
+        sum[i] = x[i] + bf16_to_f32(addend[i / n * stride + i % n]);
+    void *device_gain = to_device(gain, (size_t)n * sizeof *gain), *device_index = to_device(index, sizeof index);
+    void *device_addend = to_device(addend, X_ROWS * (size_t)stride * 2);
+    for (int indexed = 0; indexed < 2; indexed++) {
+        uint16_t *want = guarded(stride), *got = guarded(stride);
+        void *device_x = to_device(x, x_bytes), *device_sum = to_device(sum, x_bytes);
+        void *device_want = to_device(want, out_bytes), *device_got = to_device(got, out_bytes);
+        const int32_t *rows = indexed ? device_index : NULL;
+        ck_assert_int_eq(launch_rmsnorm(NULL, device_want, stride, device_sum, device_gain, 1e-5f, rows, ROWS, n),
+                         cudaSuccess);
+        ck_assert_int_eq(launch_add_rmsnorm(NULL, device_got, stride, device_x, device_addend, stride, device_gain,
+                                            1e-5f, rows, ROWS, n),
+                         cudaSuccess);
+        from_device(want, device_want, out_bytes);
+        from_device(got, device_got, out_bytes);
+        ck_assert_mem_eq(got, want, out_bytes);
+        from_device(after, device_x, x_bytes);
+        for (int i = 0; i < X_ROWS * n; i++)
+            ck_assert_msg(after[i] == (!indexed && i < ROWS * n ? sum[i] : x[i]), "column %d of row %d", i % n, i / n);
+        cudaFree(device_sum);
+        free(want), free(got);
+    }
+    cudaFree(device_gain), cudaFree(device_index), cudaFree(device_addend);
+    free(x), free(sum), free(gain), free(parts), free(after), free(addend);
+}
+END_TEST
+
 START_TEST(swiglu_reads_both_halves_of_a_row)
 {
     const int n = widths[_i], stride = cuda_stride(n), x_stride = cuda_stride(2 * n);
@@ -313,6 +351,7 @@ int main(void)
     tcase_set_timeout(tests, 120);
     tcase_add_loop_test(tests, embed_copies_rows_of_this_rank, 0, N_WIDTHS);
     tcase_add_loop_test(tests, rmsnorm_normalises_the_rows_of_an_index, 0, N_WIDTHS);
+    tcase_add_loop_test(tests, add_rmsnorm_has_the_bits_of_adding_and_rmsnorm, 0, N_WIDTHS);
     tcase_add_loop_test(tests, swiglu_reads_both_halves_of_a_row, 0, N_WIDTHS);
     tcase_add_loop_test(tests, rows_are_quantised_as_convert_h_defines, 0, N_WIDTHS);
     tcase_add_loop_test(tests, swiglu_to_fp8_is_swiglu_and_quantisation, 0, N_WIDTHS);

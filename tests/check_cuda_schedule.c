@@ -153,8 +153,74 @@ static void check_micro_batches(const struct device_batch *d)
     ck_assert_int_eq(first.n_spans + second.n_spans, d->n_spans);
     ck_assert(first.single_row == d->single_row && second.single_row == first.single_row + first.n_single);
     ck_assert_int_eq(first.n_single + second.n_single, d->n_single);
-    ck_assert_int_eq(first.n_importance_rows, 0);
-    ck_assert_int_eq(second.n_importance_rows, d->n_importance_rows);
+    ck_assert_int_eq(first.n_importance_rows + second.n_importance_rows, d->n_importance_rows);
+    ck_assert(first.importance_begin == 0 && second.importance_begin == first.n_importance_rows);
+    ck_assert(second.single_importance == d->single_importance + first.n_single);
+    ck_assert(second.tiled_importance == d->tiled_importance + first.n_tiled_importance);
+    ck_assert_int_eq(first.n_tiled_importance + second.n_tiled_importance, d->n_tiled_importance);
+}
+
+// Each importance row is that of a single row, or one of those in sequences with several rows.
+static void check_importance(const struct made *m, const void *host, const char *device, const struct device_batch *d)
+{
+    const struct ragged_batch *batch = &m->batch;
+    const int32_t *first = staged(host, device, d->importance_first),
+                  *block = staged(host, device, d->importance_block);
+    const int32_t *of_single = staged(host, device, d->single_importance), *row = staged(host, device, d->single_row);
+    const int32_t *tiled = staged(host, device, d->tiled_importance), *seq = staged(host, device, d->row_seq);
+    ck_assert_int_eq(first[batch->n_importance_rows], ragged_importance_size(batch));
+    int seen = 0, next_tiled = 0;
+    for (int p = 0; p < batch->n_importance_rows; p++) {
+        ck_assert_int_eq(first[p + 1] - first[p], batch->importance_keys[p]);
+        ck_assert_int_eq(block[p + 1] - block[p], cuda_kept_blocks(batch->importance_keys[p]));
+        const int s = seq[batch->importance_row[p]];
+        if (batch->row_start[s + 1] - batch->row_start[s] > 1) ck_assert_int_eq(tiled[next_tiled++], p);
+    }
+    ck_assert_int_eq(d->n_tiled_importance, next_tiled);
+    for (int i = 0; i < d->n_single; i++) {
+        if (of_single[i] >= 0) ck_assert_int_eq(batch->importance_row[of_single[i]], row[i]);
+        seen += of_single[i] >= 0;
+    }
+    ck_assert_int_eq(seen + next_tiled, batch->n_importance_rows);
+}
+
+// The rounds of a batch or micro-batch are its rows in order, each with the importance rows of its single rows.
+static void check_rounds(const struct made *m, const void *host, const char *device, const struct device_batch *all)
+{
+    const int32_t *keys = m->importance_keys, *rows = m->importance_row;
+    int longest = 0, done = 0, singles = 0, tiled = 0, tiles = 0;
+    for (int p = 0; p < m->batch.n_importance_rows; p++)
+        longest = keys[p] > longest ? keys[p] : longest;
+    const int blocks = cuda_kept_blocks(longest) * (1 + random_below(4));
+    do {
+        const struct device_batch round = schedule_round(all, &m->batch, blocks, done);
+        ck_assert_int_eq(round.importance_begin, all->importance_begin + done);
+        ck_assert(round.single_row == all->single_row + singles);
+        ck_assert(round.single_importance == all->single_importance + singles);
+        ck_assert(round.tiled_importance == all->tiled_importance + tiled);
+        const int32_t *of_single = staged(host, device, round.single_importance);
+        const int32_t *of_tiles = staged(host, device, round.tiled_importance);
+        const int end = round.importance_begin + round.n_importance_rows;
+        int used = 0, found = 0;
+        for (int p = round.importance_begin; p < end; p++)
+            used += cuda_kept_blocks(keys[p]);
+        ck_assert_int_le(used, blocks);
+        for (int i = 0; i < round.n_single; i++) {
+            ck_assert(of_single[i] < 0 || (of_single[i] >= round.importance_begin && of_single[i] < end));
+            found += of_single[i] >= 0;
+        }
+        for (int i = 0; i < round.n_tiled_importance; i++)
+            ck_assert(of_tiles[i] >= round.importance_begin && of_tiles[i] < end);
+        ck_assert_int_eq(found + round.n_tiled_importance, round.n_importance_rows);
+        ck_assert(round.n_importance_rows > 0 || all->n_importance_rows == 0);
+        done += round.n_importance_rows;
+        singles += round.n_single;
+        tiled += round.n_tiled_importance;
+        tiles += round.n_tiles;
+        ck_assert(done == all->n_importance_rows || used + cuda_kept_blocks(keys[end]) > blocks);
+    } while (done < all->n_importance_rows);
+    ck_assert(singles == all->n_single && tiled == all->n_tiled_importance && tiles == all->n_tiles);
+    ck_assert(done == 0 || rows[all->importance_begin] >= all->first_row);
 }
 
 START_TEST(staging_holds_the_batch_and_its_work)
@@ -198,7 +264,6 @@ START_TEST(staging_holds_the_batch_and_its_work)
         ck_assert_int_eq(d.max_blocks, options.table_columns ? COLUMNS : schedule_table_columns(batch));
 
         const int32_t *row_seq = staged(host, device, d.row_seq), *table = staged(host, device, d.block_table);
-        const int32_t *importance_first = staged(host, device, d.importance_first);
         for (int s = 0; s < n_seqs; s++) {
             int entries = batch->kv_len[s] + batch->row_start[s + 1] - batch->row_start[s];
             for (int r = batch->row_start[s]; r < batch->row_start[s + 1]; r++)
@@ -216,13 +281,16 @@ START_TEST(staging_holds_the_batch_and_its_work)
             ck_assert_int_eq(((const int32_t *)staged(host, device, d.token))[n + i], 0);
             ck_assert_int_eq(((const int32_t *)staged(host, device, d.logit_row))[batch->n_logit_rows + i], n + i);
         }
-        ck_assert_int_eq(importance_first[batch->n_importance_rows], ragged_importance_size(batch));
-        for (int p = 0; p < batch->n_importance_rows; p++)
-            ck_assert_int_eq(importance_first[p + 1] - importance_first[p], batch->importance_keys[p]);
+        check_importance(m, host, device, &d);
         check_tiles(m, &options, staged(host, device, d.tiles), &d);
         check_single(m, staged(host, device, d.single_row), &d, padding);
         ck_assert_int_eq(d.first_rows, options.first_rows);
         if (d.first_rows) check_micro_batches(&d);
+        if (!padding) check_rounds(m, host, device, &d);
+        for (int second = 0; second < 2 && d.first_rows; second++) {
+            const struct device_batch part = schedule_micro_batch(&d, second);
+            check_rounds(m, host, device, &part);
+        }
         free(host);
     }
     free(m);

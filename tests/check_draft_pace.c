@@ -12,7 +12,8 @@ enum { MOST = 8 };
 struct machine {
     double pass_us, row_us, chance, noise;
     struct random_source random;
-    double slowness; // of passes while drafters work
+    double slowness; // of passes while speculators draft
+    double copied;   // share of the drafts that are copied: there are no others while speculators do not draft
 };
 
 struct result {
@@ -20,13 +21,20 @@ struct result {
     int changes, last, draft_rows;
 };
 
+// In the present phase.
+static int length_in(const struct draft_pace *pace, int batch)
+{
+    return pace->costs[batch].times[pace->costs[batch].phase.is_off].length;
+}
+
 // Passes of `sequences` sequences, each with drafts that are accepted with the machine's chance.
 static struct result run(struct draft_pace *pace, struct machine *m, int sequences, int passes)
 {
     struct result result = {.last = -1};
     double tokens = 0, us = 0;
     for (int i = 0; i < passes; i++) {
-        int rows = draft_pace_rows(pace, sequences, MOST);
+        bool is_copied = random_unit(&m->random) < m->copied;
+        int rows = draft_pace_rows(pace, sequences, is_copied || draft_pace_length(pace, sequences) ? MOST : 0);
         double pass_us = m->pass_us + m->row_us * rows * sequences;
         pass_us *= 1 + m->noise * (2 * random_unit(&m->random) - 1);
         int before = (int)tokens;
@@ -34,13 +42,13 @@ static struct result run(struct draft_pace *pace, struct machine *m, int sequenc
             int accepted = 0;
             while (accepted < rows && random_unit(&m->random) < m->chance)
                 accepted++;
-            draft_pace_verified(pace, rows, accepted);
+            draft_pace_verified(pace, is_copied, rows, accepted);
             tokens += 1 + accepted;
         }
         if (draft_pace_length(pace, sequences)) pass_us *= m->slowness;
         draft_pace_pass_end(pace, sequences, rows * sequences, (int)tokens - before, (int64_t)pass_us);
         us += pass_us;
-        int length = pace->costs[(int)log2(sequences)].length;
+        int length = length_in(pace, (int)log2(sequences));
         result.changes += result.last >= 0 && length != result.last;
         result.last = length;
         result.draft_rows += rows;
@@ -51,7 +59,7 @@ static struct result run(struct draft_pace *pace, struct machine *m, int sequenc
 
 static struct machine machine(double pass_us, double row_us, double chance)
 {
-    return (struct machine){pass_us, row_us, chance, 0.03, {1}, 1};
+    return (struct machine){pass_us, row_us, chance, 0.03, {1}, 1, 0};
 }
 
 START_TEST(cheap_rows_that_are_accepted_get_a_long_draft)
@@ -76,7 +84,7 @@ START_TEST(rows_that_cost_what_a_pass_costs_get_none)
         run(&pace, &m, 64, 300);
         struct result result = run(&pace, &m, 64, 5000);
         ck_assert_int_eq(result.last, 0);
-        ck_assert_int_le(result.draft_rows, 100);
+        ck_assert_int_le(result.draft_rows, 160); // 5 phases of 32 passes
         ck_assert(result.tokens_per_us > 0.98 * 64 / m.pass_us);
     }
 }
@@ -120,8 +128,8 @@ START_TEST(each_batch_size_has_its_length)
     for (int round = 0; round < 3; round++) {
         run(&pace, &few, 1, 300);
         run(&pace, &many, 64, 300);
-        ck_assert_int_ge(pace.costs[0].length, 4);
-        ck_assert_int_eq(pace.costs[6].length, 0);
+        ck_assert_int_ge(length_in(&pace, 0), 4);
+        ck_assert_int_eq(length_in(&pace, 6), 0);
     }
     ck_assert_int_eq(draft_pace_rows(&pace, 0, MOST), 0);
     ck_assert_int_eq(draft_pace_rows(&pace, 1, 0), 0);
@@ -136,7 +144,7 @@ START_TEST(drafts_that_are_always_accepted_teach_other_batch_sizes)
     draft_pace_init(&pace);
     run(&pace, &few, 1, 5000);
     run(&pace, &more, 8, 100);
-    ck_assert_int_eq(pace.costs[3].length, MOST);
+    ck_assert_int_eq(length_in(&pace, 3), MOST);
 }
 END_TEST
 
@@ -156,6 +164,37 @@ START_TEST(drafts_that_slow_down_the_group_end)
 }
 END_TEST
 
+// Speculators that slow down the group are not asked, and what the group copies is verified all the same.
+START_TEST(copies_need_no_speculator)
+{
+    struct draft_pace pace;
+    struct machine m = machine(20000, 500, 0.8);
+    m.slowness = 6;
+    m.copied = 0.5;
+    draft_pace_init(&pace);
+    run(&pace, &m, 1, 300);
+    struct result result = run(&pace, &m, 1, 5000);
+    ck_assert_int_eq(draft_pace_length(&pace, 1), 0);
+    ck_assert_int_ge(result.last, 3);
+    ck_assert(result.tokens_per_us > 1.6 / m.pass_us);
+}
+END_TEST
+
+START_TEST(the_kind_that_is_accepted_is_preferred)
+{
+    struct draft_pace pace;
+    draft_pace_init(&pace);
+    for (int i = 0; i < 200; i++) {
+        draft_pace_verified(&pace, true, 3, 3);
+        draft_pace_verified(&pace, false, 3, 1);
+    }
+    ck_assert(draft_pace_prefers_copies(&pace));
+    for (int i = 0; i < 200; i++)
+        draft_pace_verified(&pace, true, 3, 0);
+    ck_assert(!draft_pace_prefers_copies(&pace));
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("draft pace");
@@ -167,6 +206,8 @@ int main(void)
     tcase_add_test(tcase, each_batch_size_has_its_length);
     tcase_add_test(tcase, drafts_that_are_always_accepted_teach_other_batch_sizes);
     tcase_add_test(tcase, drafts_that_slow_down_the_group_end);
+    tcase_add_test(tcase, copies_need_no_speculator);
+    tcase_add_test(tcase, the_kind_that_is_accepted_is_preferred);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -126,6 +126,7 @@ static void stop(void)
     scorer_clear(scorer);
     ck_assert_int_eq(scorer_get_load(scorer).kv_blocks_free, BLOCKS);
     ck_assert_int_eq(scorer_get_load(scorer).draft_blocks, 0);
+    ck_assert_int_eq(scorer_get_load(scorer).held_prompts, 0);
     scorer_free(scorer);
 }
 
@@ -209,6 +210,30 @@ START_TEST(guesses_continue_what_is_known)
 }
 END_TEST
 
+// With the first guess, then with twice as many each time, and with the last one.
+START_TEST(long_drafts_come_in_few_messages)
+{
+    int complete = 0;
+    for (int id = 0; id < REQUESTS; id++) {
+        make(id, 20);
+        asks[id].tokens[0] = 3 + id;
+        add(id, true);
+        finish_scores();
+        generate(&asks[id], 1, 1); // not what was guessed
+        n_drafts = longest = 0;
+        ck_assert(advance(id, 0, 32, false));
+        int before = passes_of_drafts;
+        finish_drafts();
+        ck_assert_int_le(n_drafts, 6);
+        bool has_ended = longest < 32;
+        ck_assert_int_eq(longest, passes_of_drafts - before - has_ended);
+        complete += !has_ended;
+        scorer_cancel(scorer, (uint64_t)id);
+    }
+    ck_assert_int_gt(complete, 0);
+}
+END_TEST
+
 START_TEST(any_order_of_events_guesses_right)
 {
     int held = 0, unheld = 0;
@@ -262,6 +287,7 @@ START_TEST(held_prompts_give_way)
     }
     finish_scores();
     ck_assert_int_gt(scorer_get_load(scorer).draft_blocks, 10);
+    ck_assert_int_eq(scorer_get_load(scorer).held_prompts, 4);
     for (int id = 4; id < 8; id++) {
         make(id, 150);
         asks[id].tokens[0] = 3 + id;
@@ -317,6 +343,7 @@ int main(void)
     TCase *tcase = tcase_create("drafter");
     tcase_add_checked_fixture(tcase, start, stop);
     tcase_add_test(tcase, guesses_continue_what_is_known);
+    tcase_add_test(tcase, long_drafts_come_in_few_messages);
     tcase_add_test(tcase, any_order_of_events_guesses_right);
     tcase_add_test(tcase, scores_go_first);
     tcase_add_test(tcase, held_prompts_give_way);

@@ -368,8 +368,33 @@ START_TEST(drafts_of_every_kind_change_nothing)
         for (int id = 0; id < w->n_requests; id++) {
             struct sequence_request ask = w->asks[id];
             draft_for(w, &ask, (enum draft_kind)below(DRAFT_KINDS));
+            ask.copies = below(2);
             add(w, &ask);
             if (below(3) == 0) step(w);
+        }
+        finish(w);
+        for (int id = 0; id < w->n_requests; id++)
+            check_same(w, id, 0);
+    }
+    ck_assert_int_gt(w->accepted, w->exact ? 20 : 0);
+    world_close(w);
+}
+END_TEST
+
+// Answers of three tokens repeat themselves.
+START_TEST(copies_change_nothing)
+{
+    struct world *w = world_open((uint64_t)(20 + _i), dtypes[_i % 3], 1);
+    for (int id = 0; id < w->n_requests; id++)
+        for (int token = 3; token < 6; token++)
+            (void)!logit_bias_add(&w->asks[id].sampling.logit_bias, token, 100);
+    run_alone(w);
+    for (size_t way = 0; way < sizeof ways / sizeof *ways; way++) {
+        begin_way(w, way);
+        for (int id = 0; id < w->n_requests; id++) {
+            struct sequence_request ask = w->asks[id];
+            ask.copies = true;
+            add(w, &ask);
         }
         finish(w);
         for (int id = 0; id < w->n_requests; id++)
@@ -552,7 +577,8 @@ START_TEST(the_time_of_decodes_is_measured_without_drafts)
     add_greedy(w, 0, 10);
     step(w);
     struct scheduler *s = w->scheduler;
-    s->draft_pace.costs[0].pass_us = 1; // known, so that drafts are verified
+    s->draft_pace.costs[0].times[0].pass_us = s->draft_pace.costs[0].times[1].pass_us =
+        1; // known, so that drafts are verified
     bool has_prompt = false;
     while (w->now[0].n < OUTPUT_MAX - 8) {
         double decode_us = s->pace.decode_us;
@@ -584,6 +610,7 @@ int main(int argc, char **argv)
     suite_add_tcase(suite, all);
     TCase *tcase = tcase_create("bits");
     tcase_set_timeout(tcase, 120);
+    tcase_add_loop_test(tcase, copies_change_nothing, 0, 3);
     tcase_add_loop_test(tcase, drafts_of_every_kind_change_nothing, 0, is_cpu ? 4 : 1);
     tcase_add_test(tcase, a_replay_goes_on_with_its_draft);
     tcase_add_loop_test(tcase, drafts_may_come_between_any_passes, 0, is_cpu ? 3 : 1);

@@ -151,7 +151,7 @@ START_TEST(one_host_shares_memory)
     comm = comms[SHM];
     MUST(comm_mpi_on_one_host(comms[MPI]));
     MUST(comms[SHM]->ops != comms[MPI]->ops);
-    group_set_allreduce_bf16(comm); // has no effect, as all sums below show
+    MUST(!group_set_allreduce_bf16(comm)); // as all sums below show
 }
 END_TEST
 

@@ -56,7 +56,7 @@ static double sample(const char *start)
 START_TEST(a_value_lands_below_the_first_edge_that_is_not_less)
 {
     const struct histogram_scale *scales[] = {&histogram_request_us, &histogram_token_us, &histogram_plan_us,
-                                              &histogram_share_ppm};
+                                              &histogram_share_ppm, &histogram_deviation_ppm};
     for (size_t k = 0; k < sizeof scales / sizeof *scales; k++) {
         const struct histogram_scale *scale = scales[k];
         ck_assert_int_eq(scale->n & (scale->n + 1), 0);
@@ -514,6 +514,24 @@ START_TEST(nodes_that_are_gone_are_forgotten_oldest_first)
 }
 END_TEST
 
+START_TEST(heartbeats_bring_the_prompts_that_speculators_hold)
+{
+    struct node_hello hello = fixture_hello(NODE_SPECULATOR, "s"), other = fixture_hello(NODE_WORKER, "w");
+    fixture_init(&f);
+    fixture_start(&f);
+    struct fake_node *node = fixture_attach(&f, &hello);
+    fixture_attach(&f, &other);
+    const struct node_heartbeat heartbeat = {
+        .kv_blocks_free = hello.kv_blocks, .held_prompts = 3, .held_kv_blocks = hello.kv_blocks / 4};
+    core_heartbeat(f.c, node->node, &heartbeat, f.now_us);
+    write_text(METRICS_TEXT);
+    ck_sample("forepack:held_prompts{pool=\"speculator\",node=\"s\"}", 3);
+    ck_sample("forepack:held_kv_usage_perc{pool=\"speculator\",node=\"s\"}", 0.25);
+    ck_sample("forepack:held_prompts{pool=\"worker\",node=\"w\"}", -1);
+    fixture_stop(&f);
+}
+END_TEST
+
 START_TEST(heartbeats_bring_kv_use_and_preemptions)
 {
     struct node_hello hello = fixture_hello(NODE_WORKER, "w");
@@ -571,6 +589,7 @@ int main(void)
     tcase_add_test(all, counters_of_a_node_go_on_when_it_comes_back);
     tcase_add_test(all, nodes_that_are_gone_are_forgotten_oldest_first);
     tcase_add_test(all, heartbeats_bring_kv_use_and_preemptions);
+    tcase_add_test(all, heartbeats_bring_the_prompts_that_speculators_hold);
     tcase_add_test(all, the_work_of_a_pool_is_predicted_once_costs_are_known);
     suite_add_tcase(suite, all);
     SRunner *runner = srunner_create(suite);

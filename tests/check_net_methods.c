@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/mem.h"
 #include "net/core.h"
 
 enum { SMALL_BYTES = 1000 };
@@ -84,6 +85,21 @@ START_TEST(a_method_bounds_its_messages)
 }
 END_TEST
 
+START_TEST(a_message_given_to_a_stream_is_sent_without_a_copy)
+{
+    struct rpc_bytes given = {(uint8_t *)mem_string("given"), 5}, late = {(uint8_t *)mem_string("late"), 4};
+    struct rpc_stream *stream;
+    ck_assert_int_eq(rpc_stream_open(channel, "/test/Small", 0, false, &stream), STATUS_OK);
+    rpc_stream_give(stream, &given);
+    ck_assert(!given.data && !given.size);
+    expect_text(stream, "given");
+    rpc_stream_half_close(stream);
+    rpc_stream_give(stream, &late); // dropped, and freed all the same
+    ck_assert(!late.data && !late.size);
+    expect_end(stream, STATUS_OK);
+}
+END_TEST
+
 // Unpacking them takes many times their size.
 START_TEST(health_and_reflection_take_short_messages_only)
 {
@@ -106,6 +122,7 @@ int main(void)
     tcase_set_timeout(tcase, 30);
     tcase_add_test(tcase, health_and_reflection_take_short_messages_only);
     tcase_add_test(tcase, a_method_bounds_its_messages);
+    tcase_add_test(tcase, a_message_given_to_a_stream_is_sent_without_a_copy);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -106,7 +106,7 @@ START_TEST(hello_work_results_and_heartbeats)
     test_router_await(&router, &router.results, 100);
     for (uint64_t i = 0; i < 100; i++)
         ck_assert_ptr_nonnull(test_router_result(&router, 1000 + i));
-    node_set_load(node, &(struct node_load){7, 3, 1, 0});
+    node_set_load(node, &(struct node_load){.kv_blocks_free = 7, .running = 3, .waiting = 1});
     test_router_await_more(&router, &router.heartbeats, 3);
     test_router_await(&router, &router.load_running, 3); // earlier heartbeats may still be on their way
     test_router_await(&router, &router.load_last_bin, 99);
@@ -126,7 +126,7 @@ START_TEST(a_node_attaches_to_a_restarted_router)
     expect_event(node, NODE_ATTACHED);
     test_router_send_bin(&router, 1, NULL, 0);
     expect_work(node, 1);
-    node_set_load(node, &(struct node_load){7, 1, 0, 0});
+    node_set_load(node, &(struct node_load){.kv_blocks_free = 7, .running = 1});
     test_router_await(&router, &router.load_last_bin, 1);
     test_router_send_bin(&router, 2, NULL,
                          0); // still in the mailbox when the router stops: the working thread never gets it
@@ -135,7 +135,7 @@ START_TEST(a_node_attaches_to_a_restarted_router)
     test_router_open(&again, router.port);
     test_router_await(&again, &again.heartbeats,
                       2); // so the node is attached, but its working thread has not received NODE_ATTACHED
-    node_set_load(node, &(struct node_load){7, 0, 0, 0});
+    node_set_load(node, &(struct node_load){.kv_blocks_free = 7});
     test_router_await_more(&again, &again.heartbeats, 2);
     ck_assert_int_eq(test_router_count(&again, &again.load_last_bin), 0); // not a bin of this router
     send_result(node, 1); // belongs to the old stream: must not reach the new router

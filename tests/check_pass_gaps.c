@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// router/core: the time that a node spends between two passes while it has work.
+// router/core: the time that a node spends between two passes while it has work, and passes by kind and size.
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "router/core/pass_times.h"
 #include "tests/core_case.h"
 
 static struct fake_node *attach(void)
@@ -75,16 +76,54 @@ START_TEST(gaps_of_another_process_with_the_same_id_are_not_counted)
 }
 END_TEST
 
-START_TEST(passes_with_prompt_rows_are_counted_apart)
+static void class_is(const struct pass_class *class, uint64_t passes, uint64_t rows, uint64_t pairs, uint64_t us)
+{
+    ck_assert_ptr_nonnull(class);
+    ck_assert(class->passes == passes && class->rows == rows && class->pairs == pairs && class->us == us);
+}
+
+START_TEST(passes_are_counted_by_kind_and_size)
 {
     struct fake_node *a = attach();
     fixture_send(&f, 10, 4);
-    core_passed(f.c, a->node, &(struct pass_cost){10, 55, 9700, true}, f.now_us);
+    core_passed(f.c, a->node, &(struct pass_cost){8, 36, 9000, true}, f.now_us);
+    core_passed(f.c, a->node, &(struct pass_cost){15, 120, 9700, true}, f.now_us);
     core_passed(f.c, a->node, &(struct pass_cost){2, 23, 4000, false}, f.now_us);
+    core_passed(f.c, a->node, &(struct pass_cost){2, 25, 4100, true}, f.now_us);
+    core_passed(f.c, a->node, &(struct pass_cost){0, 0, 100, true}, f.now_us); // there is no such pass
     struct core_status status = fixture_status(&f);
-    ck_assert(status.nodes[0].passes == 2 && status.nodes[0].prompt_passes == 1);
-    ck_assert(status.nodes[0].prompt_pass_rows == 10 && status.nodes[0].prompt_pass_pairs == 55);
-    ck_assert(status.nodes[0].prompt_pass_us == 9700);
+    const struct pass_times *times = status.nodes[0].pass_times;
+    class_is(times->classes[1][3], 2, 23, 156, 18700);
+    class_is(times->classes[0][1], 1, 2, 23, 4000);
+    class_is(times->classes[1][1], 1, 2, 25, 4100);
+    int n = 0;
+    for (int kind = 0; kind < PASS_KINDS; kind++)
+        for (int size = 0; size < COST_SIZES; size++)
+            n += times->classes[kind][size] != NULL;
+    ck_assert_int_eq(n, 3);
+    core_status_fini(&status);
+}
+END_TEST
+
+// A pass that takes `times` what the earlier ones took is in the bucket of that ratio. The first ones are not
+// predicted.
+START_TEST(passes_are_counted_by_their_time_over_the_prediction)
+{
+    struct fake_node *a = attach();
+    fixture_send(&f, 10, 4);
+    for (int i = 0; i < 50; i++)
+        core_passed(f.c, a->node, &(struct pass_cost){10, 55, 10000, true}, f.now_us);
+    core_passed(f.c, a->node, &(struct pass_cost){10, 55, 14900, true}, f.now_us);
+    struct core_status status = fixture_status(&f);
+    const struct histogram *h = &status.nodes[0].pass_times->classes[1][3]->deviation;
+    ck_assert_uint_eq(histogram_count(h), 47);
+    uint64_t near = 0, slow = 0;
+    for (int i = 0; i <= h->scale->n; i++) {
+        int64_t edge = i < h->scale->n ? h->scale->edges[i] : INT64_MAX;
+        if (edge >= 990000 && edge <= 1020000) near += h->counts[i];
+        if (edge == 1600000) slow += h->counts[i];
+    }
+    ck_assert(near == 46 && slow == 1);
     core_status_fini(&status);
 }
 END_TEST
@@ -95,7 +134,8 @@ int main(void)
     TCase *tcase = tcase_create("pass_gaps");
     tcase_add_checked_fixture(tcase, setup, teardown);
     tcase_add_test(tcase, reports_are_further_apart_than_the_passes_take);
-    tcase_add_test(tcase, passes_with_prompt_rows_are_counted_apart);
+    tcase_add_test(tcase, passes_are_counted_by_kind_and_size);
+    tcase_add_test(tcase, passes_are_counted_by_their_time_over_the_prediction);
     tcase_add_test(tcase, a_node_without_work_has_no_gap);
     tcase_add_test(tcase, gaps_of_another_process_with_the_same_id_are_not_counted);
     suite_add_tcase(suite, tcase);

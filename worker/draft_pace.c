@@ -5,9 +5,10 @@
 #include <math.h>
 
 // Passes of phases; SETTLE: the first ones, which do not count.
-enum { TRIAL = 32, COMPARE = 16, STAY = 512, PAUSE_FIRST = 2048, PAUSE_LAST = 8192, SETTLE = 4 };
+enum { TRIAL = 32, TRIAL_MIN = 12, COMPARE = 16, STAY = 512, PAUSE_FIRST = 256, PAUSE_LAST = 8192, SETTLE = 4 };
 
-static const double WORTH = 1.02; // what a sequence gets with drafts, against without
+static const double WORTH = 1.02;   // what a sequence gets with drafts, against without
+static const double HOPELESS = 0.8; // likewise: the phase ends after TRIAL_MIN passes
 
 static const double BETTER = 1.05;   // than the present length
 static const double REMEMBER = 0.98; // of the counts, after each verified draft
@@ -17,7 +18,7 @@ static const double CHANCE_MAX = 0.99;
 
 void draft_pace_init(struct draft_pace *p)
 {
-    *p = (struct draft_pace){.accepted = 1, .refused = 1};
+    *p = (struct draft_pace){.accepted = 1, .refused = 1, .speculated = {1, 1}, .copied = {1, 1}};
 }
 
 static int index_of(int sequences)
@@ -36,40 +37,52 @@ static struct draft_cost *cost_of(struct draft_pace *p, int sequences)
 }
 
 // Tokens of a sequence in a microsecond.
-static double goodput(const struct draft_pace *p, const struct draft_cost *cost, int sequences, int length)
+static double goodput(const struct draft_pace *p, const struct draft_times *times, int sequences, int length)
 {
     double chance = fmin(p->accepted / (p->accepted + p->refused), CHANCE_MAX);
     double tokens = (1 - pow(chance, length + 1)) / (1 - chance);
-    return tokens / (cost->pass_us + (double)sequences * length * cost->row_us);
+    return tokens / (times->pass_us + (double)sequences * length * times->row_us);
 }
 
-static int best_length(const struct draft_pace *p, const struct draft_cost *cost, int sequences, int most)
+static int best_length(const struct draft_pace *p, const struct draft_times *times, int sequences, int most)
 {
     int best = 0;
     for (int length = 1; length <= most; length++)
-        if (goodput(p, cost, sequences, length) > goodput(p, cost, sequences, best)) best = length;
+        if (goodput(p, times, sequences, length) > goodput(p, times, sequences, best)) best = length;
     return best;
 }
 
-static void choose_length(const struct draft_pace *p, struct draft_cost *cost, int sequences, int most)
+static void choose_length(const struct draft_pace *p, struct draft_times *times, int sequences, int most)
 {
-    int best = best_length(p, cost, sequences, most);
-    double now = goodput(p, cost, sequences, cost->length);
-    if (goodput(p, cost, sequences, best) > BETTER * now) cost->length = best;
+    int best = best_length(p, times, sequences, most);
+    double now = goodput(p, times, sequences, times->length);
+    if (goodput(p, times, sequences, best) > BETTER * now) times->length = best;
 }
 
-// Of a short phase with drafts, one row for each sequence at least shows what drafts are worth.
+static const struct draft_times *times_of(const struct draft_cost *cost)
+{
+    return &cost->times[cost->phase.is_off];
+}
+
+// At the start of a phase, one row for each sequence at least shows what drafts cost and are worth.
 static int length_of(const struct draft_cost *cost)
 {
-    bool tries = !cost->row_us || cost->phase.length <= TRIAL;
-    return cost->length > 0 || !tries ? cost->length : 1;
+    const struct draft_times *times = times_of(cost);
+    bool tries = !times->row_us || cost->phase.passes < TRIAL;
+    return times->length > 0 || !tries ? times->length : 1;
+}
+
+// A pass without draft rows is measured first.
+static bool is_measured(const struct draft_cost *cost, int sequences)
+{
+    return sequences >= 1 && times_of(cost)->pass_us > 0;
 }
 
 int draft_pace_rows(struct draft_pace *p, int sequences, int most)
 {
     struct draft_cost *cost = cost_of(p, sequences);
-    if (draft_pace_length(p, sequences) == 0) return 0;
-    if (cost->row_us > 0) choose_length(p, cost, sequences, most);
+    if (!is_measured(cost, sequences)) return 0;
+    if (times_of(cost)->row_us > 0) choose_length(p, &cost->times[cost->phase.is_off], sequences, most);
     int length = length_of(cost);
     return length < most ? length : most;
 }
@@ -77,15 +90,27 @@ int draft_pace_rows(struct draft_pace *p, int sequences, int most)
 int draft_pace_length(const struct draft_pace *p, int sequences)
 {
     const struct draft_cost *cost = &p->costs[index_of(sequences)];
-    bool is_measured = cost->pass_us > 0; // a pass without draft rows is measured first
-    return sequences < 1 || !is_measured || cost->phase.is_off ? 0 : length_of(cost);
+    return is_measured(cost, sequences) && !cost->phase.is_off ? length_of(cost) : 0;
 }
 
-void draft_pace_verified(struct draft_pace *p, int verified, int accepted)
+static double chance_of(const struct draft_record *record)
 {
+    return record->accepted / (record->accepted + record->refused);
+}
+
+bool draft_pace_prefers_copies(const struct draft_pace *p)
+{
+    return chance_of(&p->copied) >= chance_of(&p->speculated);
+}
+
+void draft_pace_verified(struct draft_pace *p, bool is_copied, int verified, int accepted)
+{
+    struct draft_record *record = is_copied ? &p->copied : &p->speculated;
     if (!verified) return;
     p->accepted = REMEMBER * p->accepted + accepted;
     p->refused = REMEMBER * p->refused + (accepted < verified);
+    record->accepted = REMEMBER * record->accepted + accepted;
+    record->refused = REMEMBER * record->refused + (accepted < verified);
 }
 
 static void learn(double *known, double measured)
@@ -111,7 +136,9 @@ static void phase_add_pass(struct draft_phase *phase, double tokens, double us)
         phase->us += us;
         phase->tokens += tokens;
     }
-    if (phase->passes < (phase->length ? phase->length : TRIAL)) return;
+    bool is_hopeless = !phase->is_off && phase->passes >= TRIAL_MIN && phase->rate[1] > 0 &&
+                       phase->tokens < HOPELESS * phase->rate[1] * phase->us;
+    if (phase->passes < (phase->length ? phase->length : TRIAL) && !is_hopeless) return;
     phase->rate[phase->is_off] = phase->tokens / phase->us;
     phase->is_off = !phase->is_off;
     phase->length = next_length(phase);
@@ -123,11 +150,12 @@ void draft_pace_pass_end(struct draft_pace *p, int sequences, int draft_rows, in
 {
     struct draft_cost *cost = cost_of(p, sequences);
     if (sequences < 1) return;
-    phase_add_pass(&cost->phase, (double)tokens / sequences, fmax((double)us, 1));
+    struct draft_times *times = &cost->times[cost->phase.is_off];
     if (!draft_rows) {
-        learn(&cost->pass_us, fmax((double)us, 1));
-    } else if (cost->pass_us) {
-        double least = 1e-3 * cost->pass_us; // a row is never free
-        learn(&cost->row_us, fmax(((double)us - cost->pass_us) / draft_rows, least));
+        learn(&times->pass_us, fmax((double)us, 1));
+    } else if (times->pass_us) {
+        double least = 1e-3 * times->pass_us; // a row is never free
+        learn(&times->row_us, fmax(((double)us - times->pass_us) / draft_rows, least));
     }
+    phase_add_pass(&cost->phase, (double)tokens / sequences, fmax((double)us, 1));
 }

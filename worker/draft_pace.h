@@ -9,10 +9,14 @@
 //
 // A length is changed only for one that is predicted to be better by a twentieth, so that it does not follow noise.
 //
-// The machine of a drafter may be that of the group: the passes that draft then slow down those that verify, whatever
-// their rows. So phases with and without drafts alternate for each size of the batch, and the tokens that a sequence
-// gets in a second decide how long the next phase is: drafts that gain nothing are tried for 32 passes in 2,048 or
-// more.
+// Drafts come from speculators or are copied by the group from earlier tokens (copy_index.h). Of two drafts the kind
+// that was accepted more often lately is verified.
+//
+// The machine of a speculator may be that of the group: the passes that draft then slow down those that verify,
+// whatever their rows. So phases with and without drafts of speculators alternate for each size of the batch, and the
+// tokens that a sequence gets in a second decide how long the next phase is. Drafts that gain nothing are tried for at
+// most 32 passes after 256, and each time after twice as many, up to 8,192. Copies cost the group alone, and are
+// verified in both phases.
 //
 // Decides when drafts are verified, never a token. Plain data without a clock; one thread.
 #pragma once
@@ -22,7 +26,7 @@
 
 enum { DRAFT_BATCHES = 12 }; // 1, 2 to 3, 4 to 7 ... sequences
 
-// A phase with drafts, or one without them, in which drafters get no tokens to go on from.
+// A phase with drafts of speculators, or one in which speculators get no tokens to go on from.
 struct draft_phase {
     bool is_off;
     int passes, length; // so far, and in all; 0: 32
@@ -33,12 +37,19 @@ struct draft_phase {
 
 struct draft_cost {
     struct draft_phase phase;
-    double pass_us, row_us; // of a pass without draft rows, of one draft row; 0: not known
-    int length;
+    struct draft_times {
+        double pass_us, row_us; // of a pass without draft rows, of one draft row; 0: not known
+        int length;
+    } times[2]; // in phases with, without drafts of speculators
+};
+
+struct draft_record {
+    double accepted, refused; // lately
 };
 
 struct draft_pace {
-    double accepted, refused; // lately
+    double accepted, refused; // lately, drafts of both kinds
+    struct draft_record speculated, copied;
     struct draft_cost costs[DRAFT_BATCHES];
 };
 
@@ -48,11 +59,14 @@ void draft_pace_init(struct draft_pace *p);
 // draft.
 int draft_pace_rows(struct draft_pace *p, int sequences, int most);
 
-// The length of the drafts that `sequences` decoding sequences have use for now; 0: none.
+// The length of the drafts of speculators that `sequences` decoding sequences have use for now; 0: none.
 int draft_pace_length(const struct draft_pace *p, int sequences);
 
+// Whether a copied draft is more likely to be accepted than one of a speculator.
+bool draft_pace_prefers_copies(const struct draft_pace *p);
+
 // Of `verified` drafted tokens of a sequence `accepted` were accepted.
-void draft_pace_verified(struct draft_pace *p, int verified, int accepted);
+void draft_pace_verified(struct draft_pace *p, bool is_copied, int verified, int accepted);
 
 // A pass without prompt rows took `us` and yielded `tokens`.
 void draft_pace_pass_end(struct draft_pace *p, int sequences, int draft_rows, int tokens, int64_t us);

@@ -68,7 +68,7 @@ static void report_load(struct node *node, const struct service *service)
 {
     struct scheduler_load load = service_get_load(service);
     node_set_load(node, &(struct node_load){(uint32_t)load.kv_blocks_free, (uint32_t)load.running,
-                                            (uint32_t)load.waiting, load.preemptions});
+                                            (uint32_t)load.waiting, load.preemptions, 0, 0});
 }
 
 // Handles events one at a time, runs a step when there is no event, and sleeps when there is no work either.

@@ -114,11 +114,9 @@ static void pass_add_draft(struct scheduler *s, struct sequence *q)
 
 // ---- rows of a sequence ----
 
-// Adds the sequence's next n rows, and behind the last pending one its draft rows. The last pending row waits if the
-// host may sample no more rows.
+// Adds the sequence's next n rows, and behind the last pending one its draft rows.
 static void pass_add_rows(struct scheduler *s, struct sequence *q, int n, int drafts)
 {
-    if (n == sequence_pending(q) && s->host_rows_left == 0 && pass_host_samples(s, q)) n--;
     bool is_complete = n == sequence_pending(q);
     q->pass_rows = n;
     q->pass_logprobs = 0;
@@ -149,11 +147,13 @@ static int pass_prompt_rows(const struct scheduler *s, const struct sequence *q,
                    without_logits + 1 + min_int(s->logit_rows_left, s->host_rows_left ? s->host_rows_left - 1 : 0));
 }
 
-// Adds as many rows of a prompt as the pass has room for and the pace allows.
+// Adds as many rows of a prompt as the pass has room for and the pace allows. The last pending row waits, and is not
+// charged, if the host may sample no more rows.
 static void pass_add_prompt_rows(struct scheduler *s, struct sequence *q)
 {
     int pending = sequence_pending(q), rows = pass_prompt_rows(s, q, q->n_cached);
-    int n = pace_grant_rows(&s->pace, q->n_cached, rows, rows == pending && !q->is_chunked);
+    if (rows == pending && s->host_rows_left == 0 && pass_host_samples(s, q)) rows--;
+    int n = rows > 0 ? pace_grant_rows(&s->pace, q->n_cached, rows, rows == pending && !q->is_chunked) : 0;
     if (n > 0 && n < pending) q->is_chunked = true;
     pass_add_rows(s, q, n, pace_grant_draft_rows(&s->pace, q->n_tokens, pass_draft_rows(s, q, n, INT_MAX)));
 }
@@ -268,12 +268,18 @@ static void add_decode_row(struct scheduler *s, struct sequence *q)
     pass_add_rows(s, q, 1, pass_draft_rows(s, q, 1, s->drafts_max));
 }
 
-// The longest draft of a decoding sequence.
-static int longest_draft(const struct scheduler *s)
+// Gives decoding sequences copied drafts: those without a draft, or all while these are right more often. Returns the
+// length of the longest draft of a decoding sequence.
+static int longest_draft(struct scheduler *s)
 {
+    bool instead = draft_pace_prefers_copies(&s->draft_pace);
     int longest = 0;
-    for (int i = 0; i < s->n_running; i++)
-        if (is_decode(s->running[i]) && s->running[i]->n_draft > longest) longest = s->running[i]->n_draft;
+    for (int i = 0; i < s->n_running; i++) {
+        struct sequence *q = s->running[i];
+        if (!is_decode(q)) continue;
+        if (!q->n_draft || (instead && !q->is_copied)) sequence_copy_draft(q, s->config);
+        if (q->n_draft > longest) longest = q->n_draft;
+    }
     return longest;
 }
 

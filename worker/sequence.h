@@ -16,6 +16,7 @@
 #include "grammar/grammar.h"
 #include "model/config.h"
 #include "model/generation.h"
+#include "worker/copy_index.h"
 
 // What the scheduler's caller requests. Borrowed for the call.
 struct sequence_request {
@@ -33,6 +34,7 @@ struct sequence_request {
     uint64_t salt;     // of the prefix cache: blocks are shared among equal salts
     const int32_t *draft; // [n_draft] drafted tokens, the first one for the first generated token, also in a replay
     int n_draft;
+    bool copies; // sequence_copy_draft() may draft
 };
 
 struct sequence_limits {
@@ -53,6 +55,8 @@ struct sequence {
     uint32_t *mask;                  // of the matcher, for the token that is being sampled
     int n_kept, n_tokens;
     int n_draft;               // drafted tokens behind the last one of `tokens`
+    bool is_copied;            // they are copied from earlier tokens
+    struct copy_index *copies; // owned; NULL: the sequence copies none
     int next_logprob;          // index of the next prompt token to report a log-probability of; n_kept: none
     int n_cached;              // entries in the KV cache
     int32_t *blocks;           // [sequence_blocks_max()]
@@ -80,10 +84,15 @@ void sequence_set_matcher(struct sequence *s, struct grammar_matcher *matcher); 
 void sequence_free(struct sequence *s);                                         // its blocks must have been released
 
 // Replaces the draft by `n` tokens from output token `from` on, of which the sequence may have some: these must be the
-// same, else the sequence has no draft. Tokens that cannot be generated are left out: beyond max_tokens, or from the
-// first stop token on. STATUS_INVALID, and no draft: a token is outside the vocabulary.
+// same. Tokens that cannot be generated are left out: beyond max_tokens, or from the first stop token on. A draft of
+// which nothing is left comes too late, and changes nothing. STATUS_INVALID: a token is outside the vocabulary.
 enum status sequence_set_draft(struct sequence *s, int from, const int32_t *tokens, int n,
                                const struct model_config *config);
+
+// Replaces the draft by what followed the last tokens of the sequence where they occurred before, as many as these, up
+// to COPY_DRAFT_MAX. False, and no change: they did not, or the sequence copies none.
+enum { COPY_DRAFT_MAX = 8 };
+bool sequence_copy_draft(struct sequence *s, const struct model_config *config);
 
 // Rows that the next pass or passes have to compute.
 static inline int sequence_pending(const struct sequence *s)

@@ -28,6 +28,8 @@ static const struct option options[] = {
      .help = "tensor-parallel ranks, started with mpirun on this machine"},
     {.name = "threads", .type = OPTION_INT, .value = &o.threads, .default_text = "0", .max = 4096,
      .help = "compute threads of each rank; 0 is the cores divided by the ranks"},
+    {.name = "allreduce-dtype", .type = OPTION_CHOICE, .value = &o.allreduce_dtype, .default_text = "auto",
+     .choices = MODEL_ALLREDUCE_DTYPES, .help = "on several GPUs, the type in which they add their partial sums; auto is bf16"},
     {.name = "fp8-fast-accum", .type = OPTION_BOOL, .value = &o.fp8_fast_accum,
      .help = "on GPUs, add products of FP8 numbers faster and with about 14 bits instead of 24"},
     {.name = "-Measurements"},
@@ -193,6 +195,7 @@ static enum status engine_run_rank(struct engine_bench *b, struct comm *comm)
         .max_logit_rows = b->limits.seqs * (1 + (int)o.draft_tokens),
         .max_context = b->limits.context,
         .n_kv_blocks = b->limits.kv_blocks,
+        .allreduce_dtype = o.allreduce_dtype,
         .fp8_fast_accum = o.fp8_fast_accum,
     };
     if (comm->size != b->ranks)

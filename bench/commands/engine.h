@@ -12,7 +12,7 @@
 #include "bench/passes.h"
 
 struct engine_flags {
-    char *model, *shape, *load, *backend, *dtype, *kv_dtype, *prompt_tokens, *batch;
+    char *model, *shape, *load, *backend, *dtype, *kv_dtype, *allreduce_dtype, *prompt_tokens, *batch;
     int64_t tp, threads, decode_tokens, context, token_budget, rounds, probe_ms, min_ms, draft_tokens;
     double draft_acceptance;
     bool fp8_fast_accum, score, json;

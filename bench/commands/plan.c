@@ -13,7 +13,7 @@
 #include "model/model.h"
 
 static struct {
-    char *model, *shape, *dtype, *kv_dtype, *spec_shape;
+    char *model, *shape, *dtype, *kv_dtype, *allreduce_dtype, *spec_shape;
     int64_t tp, gpu_mib, token_budget, max_seqs, max_context, prompt_tokens;
     double gpu_memory_utilization, keep_rate;
     bool json;
@@ -31,6 +31,8 @@ static const struct option options[] = {
     {.name = "-GPUs"},
     {.name = "tp", .type = OPTION_INT, .value = &o.tp, .default_text = "1", .min = 1, .max = 1024, .unit = "GPUs",
      .help = "tensor-parallel ranks of the group, one a GPU"},
+    {.name = "allreduce-dtype", .type = OPTION_CHOICE, .value = &o.allreduce_dtype, .default_text = "auto",
+     .choices = MODEL_ALLREDUCE_DTYPES, .help = "type in which the GPUs add their partial sums; auto is bf16"},
     {.name = "gpu-mib", .type = OPTION_INT, .value = &o.gpu_mib, .default_text = "81559", .min = 1, .max = 1e9,
      .unit = "MiB", .help = "memory of one GPU as nvidia-smi reports it; H100: 81559, H200: 143771"},
     {.name = "gpu-memory-utilization", .type = OPTION_REAL, .value = &o.gpu_memory_utilization, .default_text = "0.9", .min = 0.01, .max = 1,
@@ -87,7 +89,8 @@ static enum status plan_memory(const struct plan *p, int gpus, struct memory_pla
                                         .kv_dtype = o.kv_dtype,
                                         .max_rows = (int)o.token_budget,
                                         .max_seqs = (int)o.max_seqs,
-                                        .max_context = (int)o.max_context};
+                                        .max_context = (int)o.max_context,
+                                        .allreduce_dtype = o.allreduce_dtype};
     enum status status = model_plan(&model, 0, gpus, memory_p);
     if (status != STATUS_OK) return status;
     *kv_mib_p = usable_mib() - MIB(device_memory_total(&memory_p->allocated)) - libraries_mib(memory_p);

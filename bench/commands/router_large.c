@@ -53,11 +53,11 @@ static struct rpc_bytes request_pack(char *text, uint32_t tokens)
     return bytes;
 }
 
-static enum status request_send(struct rpc_channel *channel, const struct rpc_bytes *request,
-                                struct rpc_stream **stream_p)
+// `request` is empty afterwards.
+static enum status request_send(struct rpc_channel *channel, struct rpc_bytes *request, struct rpc_stream **stream_p)
 {
     TRY(rpc_stream_open(channel, GENERATE, 0, false, stream_p));
-    rpc_stream_send(*stream_p, request->data, request->size);
+    rpc_stream_give(*stream_p, request);
     rpc_stream_half_close(*stream_p);
     return STATUS_OK;
 }
@@ -78,20 +78,21 @@ static void *stream_read(void *argument)
 
 // --- the process of the sender
 
-// One large message until its refusal: milliseconds, or -1.
+// One large message until its refusal: milliseconds from the moment at which the library has it, or -1.
 static double large_send(const struct router_process *router, const struct rpc_bytes *request)
 {
     struct rpc_channel *channel;
     struct rpc_stream *call;
-    struct rpc_bytes bytes = {0};
+    struct rpc_bytes bytes = {0}, message = {mem_copy(request->data, request->size), request->size};
     if (router_process_channel(router, &channel) != STATUS_OK) return -1;
     int64_t start_us = clock_now_us();
     double ms = -1;
-    if (request_send(channel, request, &call) == STATUS_OK) {
+    if (request_send(channel, &message, &call) == STATUS_OK) {
         if (rpc_stream_read(call, &bytes) == STATUS_OUT_OF_RANGE) ms = (double)(clock_now_us() - start_us) / 1e3;
         rpc_bytes_free(&bytes);
         rpc_stream_close(call);
     }
+    rpc_bytes_free(&message);
     rpc_channel_close(channel);
     return ms;
 }

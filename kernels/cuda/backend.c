@@ -26,12 +26,13 @@ enum status cuda_status(cudaError_t error, const char *what)
                        cudaGetErrorString(error));
 }
 
-enum status cuda_allocate(struct cuda *cuda, enum memory_use use, size_t bytes, const char *what, void **memory_p)
+enum status cuda_allocate_by(struct cuda *cuda, enum memory_use use, size_t bytes, const char *what, void **memory_p,
+                             cudaError_t (*allocate)(void **memory_p, size_t bytes))
 {
     const size_t mib = 1 << 20;
-    void *memory;
     cudaError_t error = cudaSetDevice(cuda->device);
-    if (error == cudaSuccess) error = cudaMalloc(&memory, bytes);
+    *memory_p = NULL;
+    if (error == cudaSuccess) error = allocate(memory_p, bytes);
     if (error == cudaErrorMemoryAllocation) {
         size_t total = 0, available = 0;
         cudaGetLastError();
@@ -42,14 +43,18 @@ enum status cuda_allocate(struct cuda *cuda, enum memory_use use, size_t bytes, 
                            (bytes + mib - 1) / mib, what, cuda->device, available / mib, total / mib);
     }
     if (error != cudaSuccess) return cuda_status(error, what);
-    error = cudaMemsetAsync(memory, 0, bytes, cuda->stream);
-    if (error != cudaSuccess) {
-        cudaFree(memory);
-        return cuda_status(error, what);
-    }
     memory_count(&cuda->memory, use, bytes);
-    *memory_p = memory;
-    return STATUS_OK;
+    return cuda_status(cudaMemsetAsync(*memory_p, 0, bytes, cuda->stream), what);
+}
+
+static cudaError_t device_malloc(void **memory_p, size_t bytes)
+{
+    return cudaMalloc(memory_p, bytes);
+}
+
+enum status cuda_allocate(struct cuda *cuda, enum memory_use use, size_t bytes, const char *what, void **memory_p)
+{
+    return cuda_allocate_by(cuda, use, bytes, what, memory_p, device_malloc);
 }
 
 void cuda_release(struct cuda *cuda, enum memory_use use, size_t bytes, void *memory)
@@ -112,22 +117,20 @@ static enum status tensor_create(struct backend *b, enum tensor_kind kind, int m
                                  struct tensor **tensor_p)
 {
     struct cuda *cuda = cuda_of(b);
-    const bool f32 = kind == TENSOR_F32;
+    const bool f32 = kind == TENSOR_F32, sums = kind == TENSOR_PARTIAL;
     struct tensor *t = mem_alloc(sizeof *t);
-    *t = (struct tensor){.kind = kind, .max_rows = max_rows, .columns = columns};
+    *t =
+        (struct tensor){.kind = f32 ? kind : TENSOR_ACTIVATION, .max_rows = max_rows, .columns = columns, .sums = sums};
     t->stride = f32 ? columns : cuda_stride(columns);
     char what[64];
     snprintf(what, sizeof what, "a tensor of %d x %d", max_rows, columns);
     const size_t bytes = memory_tensor_bytes(kind, max_rows, columns);
-    enum status status = cuda_allocate(cuda, MEMORY_ACTIVATIONS, bytes, what, &t->data);
-    if (status == STATUS_OK && !f32) status = gemm_reserve_rows(cuda, max_rows);
-    if (status != STATUS_OK) {
-        cuda_release(cuda, MEMORY_ACTIVATIONS, bytes, t->data);
-        free(t);
-        return status;
-    }
     t->next = cuda->tensors;
-    *tensor_p = cuda->tensors = t;
+    cuda->tensors = t; // freed by close, also after a failure
+    TRY(sums ? cuda_allocate_by(cuda, MEMORY_ACTIVATIONS, bytes, what, &t->data, comm_memory_allocate)
+             : cuda_allocate(cuda, MEMORY_ACTIVATIONS, bytes, what, &t->data));
+    if (!f32) TRY(gemm_reserve_rows(cuda, max_rows));
+    *tensor_p = t;
     return STATUS_OK;
 }
 
@@ -180,14 +183,11 @@ static enum status kv_create(struct backend *b, int n_kv_blocks)
 
 // ---- the pass -------------------------------------------------------------------------------------------------------
 
-// The limits of importance rows in this backend are lower than those of ragged_batch_check.
-static enum status importance_check(const struct cuda *cuda, const struct ragged_batch *batch)
+static enum status importance_check(const struct ragged_batch *batch)
 {
-    if (batch->n_importance_rows <= cuda->shape.max_rows && batch->smoothing_window <= IMPORTANCE_WINDOW_MAX)
-        return STATUS_OK;
-    return status_fail(STATUS_INTERNAL,
-                       "ragged batch: %d importance rows, smoothing window %d; at most %d and %d on a GPU",
-                       batch->n_importance_rows, batch->smoothing_window, cuda->shape.max_rows, IMPORTANCE_WINDOW_MAX);
+    if (batch->smoothing_window <= IMPORTANCE_WINDOW_MAX) return STATUS_OK;
+    return status_fail(STATUS_INTERNAL, "ragged batch: smoothing window %d, at most %d on a GPU",
+                       batch->smoothing_window, IMPORTANCE_WINDOW_MAX);
 }
 
 // Copies the batch and the work lists of attention to the device, in one copy, and computes the angles of its rows.
@@ -223,7 +223,7 @@ static enum status begin(struct backend *b, const struct ragged_batch *batch)
 {
     struct cuda *cuda = cuda_of(b);
     enum status status = ragged_batch_check(batch, &cuda->shape);
-    if (status == STATUS_OK) status = importance_check(cuda, batch);
+    if (status == STATUS_OK) status = importance_check(batch);
     if (status == STATUS_OK && !cuda->kv.data) status = kv_create(b, cuda->shape.n_kv_blocks); // as the shape says
     if (status != STATUS_OK) return status;
     upload_close(cuda);                              // weights are complete
@@ -281,18 +281,32 @@ void cuda_norm_check(const struct cuda *cuda, const struct norm_step *norm, int 
     assert(!(norm->row_index && cuda->on_device.first_row));
     assert(norm->out->columns == norm->x->columns && norm->gain->columns == norm->x->columns);
     assert(norm->x->kind == TENSOR_F32 && norm->out->kind == TENSOR_ACTIVATION);
+    assert(!norm->addend || (norm->addend->sums && norm->addend->columns == norm->x->columns));
 }
 
 static enum status rmsnorm(struct backend *b, struct tensor *out, const struct tensor *x, const struct weight *gain,
                            float epsilon, const int32_t *row_index, int rows)
 {
     struct cuda *cuda = cuda_of(b);
-    cuda_norm_check(cuda, &(struct norm_step){out, x, gain, epsilon, row_index}, rows);
+    cuda_norm_check(cuda, &(struct norm_step){out, (struct tensor *)x, NULL, gain, epsilon, row_index}, rows);
     const int32_t *index;
     TRY(cuda_row_index(cuda, row_index, rows, &index));
     return cuda_status(launch_rmsnorm(cuda->stream, cuda_rows(cuda, out, 0), out->stride, cuda_rows(cuda, x, 0),
                                       gain->data, epsilon, index, rows, x->columns),
                        "rmsnorm");
+}
+
+static enum status add_rmsnorm(struct backend *b, struct tensor *out, struct tensor *x, const struct tensor *addend,
+                               const struct weight *gain, float epsilon, const int32_t *row_index, int rows)
+{
+    struct cuda *cuda = cuda_of(b);
+    cuda_norm_check(cuda, &(struct norm_step){out, x, addend, gain, epsilon, row_index}, rows);
+    const int32_t *index;
+    TRY(cuda_row_index(cuda, row_index, rows, &index));
+    return cuda_status(launch_add_rmsnorm(cuda->stream, cuda_rows(cuda, out, 0), out->stride, cuda_rows(cuda, x, 0),
+                                          cuda_rows(cuda, addend, 0), addend->stride, gain->data, epsilon, index, rows,
+                                          x->columns),
+                       "add_rmsnorm");
 }
 
 static const float *vector(const struct weight *w)
@@ -318,49 +332,51 @@ static enum status rope_append(struct backend *b, int layer, struct tensor *qkv,
         "rope_append");
 }
 
-// Raises the maxima by this layer's attention of the importance rows. There may be more rows than sums have room for.
-static cudaError_t raise_importance(struct cuda *cuda, int layer, const float *qkv)
+// One round of attention; raises the maxima by this layer's attention of its importance rows. With `rope` all rows are
+// single rows, which the kernel rotates.
+static enum status attention_round(struct cuda *cuda, const struct device_batch *round, int layer, struct tensor *out,
+                                   const float *qkv, const struct rope *rope)
 {
-    struct device_batch part = cuda->on_device;
-    const int all = part.n_importance_rows, most = memory_importance_rows(&cuda->shape);
-    cudaError_t error = cudaSuccess;
-    for (int first = 0; first < all && error == cudaSuccess; first += part.n_importance_rows) {
-        part.n_importance_rows = all - first < most ? all - first : most;
-        error = launch_importance(cuda->stream, &cuda->kv, &part, layer, cuda->importance, qkv, cuda->shape.n_heads,
-                                  cuda->importance_sums);
-        part.importance_row += part.n_importance_rows;
-        part.importance_keys += part.n_importance_rows;
-        part.importance_first += part.n_importance_rows;
-    }
-    return error;
+    const int n_heads = cuda->shape.n_heads;
+    const cudaError_t error = rope ? launch_attention_single(cuda->stream, &cuda->kv, round, layer, out->data,
+                                                             out->stride, qkv, n_heads, &cuda->attention, rope)
+                                   : launch_attention(cuda->stream, &cuda->kv, round, layer, out->data, out->stride,
+                                                      qkv, n_heads, &cuda->attention);
+    if (error != cudaSuccess || !round->n_importance_rows) return cuda_status(error, "attention");
+    return cuda_status(
+        launch_importance(cuda->stream, &cuda->kv, round, layer, cuda->importance, qkv, n_heads, cuda->attention.kept),
+        "importance");
+}
+
+static enum status attention_rounds(struct cuda *cuda, int layer, struct tensor *out, const struct tensor *qkv,
+                                    const struct rope *rope)
+{
+    const struct device_batch *all = &cuda->on_device;
+    assert(out->kind == TENSOR_ACTIVATION && out->columns == cuda->shape.n_heads * cuda->shape.head_size);
+    enum status status = STATUS_OK;
+    int done = 0; // importance rows
+    do {
+        const struct device_batch round = schedule_round(all, &cuda->batch, memory_kept_blocks(&cuda->shape), done);
+        status = attention_round(cuda, &round, layer, out, qkv->data, rope);
+        done += round.n_importance_rows;
+    } while (status == STATUS_OK && done < all->n_importance_rows);
+    return status;
 }
 
 static enum status attention(struct backend *b, int layer, struct tensor *out, const struct tensor *qkv)
 {
-    struct cuda *cuda = cuda_of(b);
-    const int n_heads = cuda->shape.n_heads;
-    assert(out->kind == TENSOR_ACTIVATION && out->columns == n_heads * cuda->shape.head_size);
-    enum status status = cuda_status(launch_attention(cuda->stream, &cuda->kv, &cuda->on_device, layer, out->data,
-                                                      out->stride, qkv->data, n_heads, &cuda->attention),
-                                     "attention");
-    return status == STATUS_OK ? cuda_status(raise_importance(cuda, layer, qkv->data), "importance") : status;
+    return attention_rounds(cuda_of(b), layer, out, qkv, NULL);
 }
 
-// Passes of single rows alone, as decode passes are: one kernel. Importance reads q after its rotation.
+// Passes of single rows alone, as decode passes are: one kernel.
 static enum status rope_attention(struct backend *b, int layer, struct tensor *out, struct tensor *qkv,
                                   const struct weight *q_gain, const struct weight *k_gain, float epsilon)
 {
     struct cuda *cuda = cuda_of(b);
-    const struct device_batch *batch = &cuda->on_device;
-    if (batch->n_single != batch->n_rows || batch->n_importance_rows) {
-        TRY(rope_append(b, layer, qkv, q_gain, k_gain, epsilon));
-        return attention(b, layer, out, qkv);
-    }
-    assert(out->kind == TENSOR_ACTIVATION && out->columns == cuda->shape.n_heads * cuda->shape.head_size);
     const struct rope rope = rope_of(cuda, qkv, q_gain, k_gain, epsilon);
-    return cuda_status(launch_attention_single(cuda->stream, &cuda->kv, batch, layer, out->data, out->stride, qkv->data,
-                                               cuda->shape.n_heads, &cuda->attention, &rope),
-                       "attention");
+    if (cuda->on_device.n_single == cuda->on_device.n_rows) return attention_rounds(cuda, layer, out, qkv, &rope);
+    TRY(rope_append(b, layer, qkv, q_gain, k_gain, epsilon));
+    return attention(b, layer, out, qkv);
 }
 
 static float *importance_data(struct backend *b)
@@ -389,7 +405,7 @@ static enum status scratch_create(struct cuda *cuda)
         {MEMORY_BATCH, (void **)&cuda->angles, fixed.angles, "the angles of RoPE"},
         {MEMORY_BATCH, (void **)&cuda->row_index, fixed.row_index, "row indices"},
         {MEMORY_ATTENTION, (void **)&cuda->importance, fixed.importance, "importance maxima"},
-        {MEMORY_ATTENTION, (void **)&cuda->importance_sums, fixed.importance_sums, "importance sums"},
+        {MEMORY_ATTENTION, (void **)&cuda->attention.kept, fixed.kept_scores, "scores of importance rows"},
         {MEMORY_ATTENTION, (void **)&cuda->attention.partials, fixed.partials, "partial results of attention"},
         {MEMORY_ATTENTION, (void **)&cuda->attention.arrivals, fixed.arrivals, "counters of attention"},
     };
@@ -416,7 +432,10 @@ static void cuda_close(struct backend *b)
     upload_close(cuda);
     for (struct tensor *t = cuda->tensors, *next; t; t = next) {
         next = t->next;
-        cudaFree(t->data);
+        if (t->sums)
+            comm_memory_free(t->data);
+        else
+            cudaFree(t->data);
         free(t);
     }
     for (struct weight *w = cuda->weights, *next; w; w = next) {
@@ -434,7 +453,7 @@ static void cuda_close(struct backend *b)
     cudaFree(cuda->angles);
     cudaFree(cuda->row_index);
     cudaFree(cuda->importance);
-    cudaFree(cuda->importance_sums);
+    cudaFree(cuda->attention.kept);
     cudaFree(cuda->attention.partials);
     cudaFree(cuda->attention.arrivals);
     if (cuda->stream) cudaStreamDestroy(cuda->stream);
@@ -471,6 +490,8 @@ static const struct backend_ops cuda_ops = {
     .kv_create = kv_create,
     .sample = cuda_sample,
     .comm_open = cuda_comm_open,
+    .sum_ranks = cuda_sum_ranks,
+    .add_rmsnorm = add_rmsnorm,
     .measure = cuda_measure,
 };
 

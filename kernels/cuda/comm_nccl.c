@@ -6,6 +6,8 @@
 //
 // Sums are in NCCL's order, not in rank order: it depends on the size of the group and of the message and on the links
 // between the GPUs, and is the same in every run. So an element may round differently in a batch of another size.
+// Partial sums (sum_ranks) are added in bf16, in a window where NCCL has them (comm_memory.c): rings round to bf16
+// after every rank, kernels for windows once.
 //
 // The communicator blocks the host in its calls, because one that does not starts a thread for every call. Opening runs
 // a collective of every kind that passes use, so that a call in a pass connects nothing and only launches kernels.
@@ -15,6 +17,7 @@
 // NCCL's kernels on the device, so the wait returns and the pass fails with the reason; the engine finds out which rank
 // failed. NCCL frees a communicator only when no graph that captured one of its collectives exists: the backend
 // destroys its graphs before it closes the comm, and after a failure.
+#include <assert.h>
 #include <nccl.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -27,6 +30,7 @@
 #include "base/monotonic_cond.h"
 #include "base/no_alloc.h"
 #include "kernels/comm.h"
+#include "kernels/cuda/comm_memory.h"
 #include "kernels/cuda/cuda.h"
 
 // Connecting 16 GPUs of two hosts takes seconds. Waits for steps have the limit of the host comm.
@@ -47,7 +51,11 @@ struct nccl_comm {
     int device;
     ncclUniqueId id;
     size_t largest_sum; // in floats
-    int max_blocks;     // of a collective; 0: NCCL decides
+    // Partial sums, `n_partial` bf16 values, and their tensor; NULL: there is none. The window is the thread's.
+    void *partial, *window;
+    size_t n_partial;
+    struct tensor *partial_of; // owns `partial` until the comm is abandoned; of the pass thread
+    int max_blocks;            // of a collective; 0: NCCL decides
     pthread_t thread;
     // Of the wait of the pass thread: when it takes too long, and the limit. 0: no wait with a limit.
     atomic_int_least64_t deadline_us;
@@ -57,7 +65,7 @@ struct nccl_comm {
     pthread_cond_t changed;
     enum state state;
     ncclComm_t nccl; // in the state OPEN; else of the thread
-    bool abandoned;  // the pass thread has given up waiting for the thread, which frees the struct
+    bool abandoned;  // the pass thread has given up waiting for the thread, which frees the struct and `partial`
     bool remote;     // FAILED because of another rank
     char reason[320];
 };
@@ -121,13 +129,22 @@ static ncclResult_t gather_calls(const struct nccl_comm *n, ncclComm_t nccl, con
     return result == ncclSuccess ? ended : result;
 }
 
-// NCCL selects an algorithm by the size of a sum, and connects the ranks for it and loads its kernels at the first use.
-static ncclResult_t every_kind_call(const struct nccl_comm *n, ncclComm_t nccl, float *data, cudaStream_t stream)
+// Sums of every size: NCCL selects an algorithm by the size of a sum, and connects the ranks for it and loads its
+// kernels at the first use.
+static ncclResult_t every_size_call(ncclComm_t nccl, void *data, size_t largest, ncclDataType_t type,
+                                    cudaStream_t stream)
 {
-    const size_t largest = n->largest_sum;
     ncclResult_t result = ncclSuccess;
     for (size_t count = 1; count < 2 * largest && result == ncclSuccess; count *= 2)
-        result = ncclAllReduce(data, data, count < largest ? count : largest, ncclFloat, ncclSum, nccl, stream);
+        result = ncclAllReduce(data, data, count < largest ? count : largest, type, ncclSum, nccl, stream);
+    return result;
+}
+
+static ncclResult_t every_kind_call(const struct nccl_comm *n, ncclComm_t nccl, float *data, cudaStream_t stream)
+{
+    ncclResult_t result = every_size_call(nccl, data, n->largest_sum, ncclFloat, stream);
+    if (result == ncclSuccess && n->partial) // zeros
+        result = every_size_call(nccl, n->partial, n->n_partial, ncclBfloat16, stream);
     if (result == ncclSuccess) result = ncclAllReduce(data, data, 1, ncclFloat, ncclMax, nccl, stream);
     return result == ncclSuccess ? gather_calls(n, nccl, data, 1, data, stream) : result;
 }
@@ -159,6 +176,9 @@ static enum status thread_open(struct nccl_comm *n, ncclComm_t *nccl_p)
     TRY(nccl_status(n, NULL, ncclCommInitRankConfig(&nccl, n->base.size, n->id, n->base.rank, &config),
                     CONNECTING_GPUS));
     *nccl_p = nccl;
+    if (n->partial)
+        TRY(nccl_status(n, nccl, comm_memory_register(nccl, n->partial, n->n_partial * sizeof(uint16_t), &n->window),
+                        "registering the memory of partial sums (NCCL_WIN_ENABLE=0 does without)"));
     return every_kind_run(n, nccl);
 }
 
@@ -206,6 +226,7 @@ static void thread_close(struct nccl_comm *n)
 {
     const bool failed = n->state == FAILED;
     if (failed && n->nccl) ncclCommAbort(n->nccl);
+    if (!failed) comm_memory_deregister(n->nccl, n->window);
     if (!failed && ncclCommFinalize(n->nccl) == ncclSuccess) ncclCommDestroy(n->nccl);
 }
 
@@ -219,7 +240,10 @@ static void *nccl_thread(void *argument)
     nccl_set_state(n, CLOSED);
     const bool abandoned = n->abandoned;
     pthread_mutex_unlock(&n->lock);
-    if (abandoned) nccl_free(n);
+    if (abandoned) {
+        comm_memory_free(n->partial);
+        nccl_free(n);
+    }
     return NULL;
 }
 
@@ -232,6 +256,7 @@ static bool thread_await(struct nccl_comm *n, enum state state, int limit_ms)
         monotonic_cond_wait(&n->changed, &n->lock, until_us);
     if (n->state >= state) return true;
     n->abandoned = true;
+    if (n->partial_of) n->partial_of->data = NULL; // the thread may be using it
     pthread_detach(n->thread);
     pthread_mutex_unlock(&n->lock);
     return false;
@@ -252,27 +277,39 @@ static bool thread_await(struct nccl_comm *n, enum state state, int limit_ms)
         if (call_status != STATUS_OK) return call_status;                                                              \
     } while (0)
 
-static enum status nccl_all_reduce(struct comm *c, float *data, size_t count, ncclRedOp_t operation,
+static enum status nccl_all_reduce(struct comm *c, void *data, size_t count, ncclDataType_t type, ncclRedOp_t operation,
                                    cudaStream_t stream, const char *what)
 {
     struct nccl_comm *n = nccl_of(c);
     if (count == 0) return STATUS_OK;
-    CALL(n, what, ncclAllReduce(data, data, count, ncclFloat, operation, n->nccl, stream));
+    CALL(n, what, ncclAllReduce(data, data, count, type, operation, n->nccl, stream));
     return STATUS_OK;
 }
 
-static enum status nccl_all_reduce_sum(struct comm *c, float *data, size_t count)
+static enum status sum_issue(struct comm *c, void *data, size_t count, ncclDataType_t type)
 {
     cudaStream_t stream;
     enum status status = overlap_sum_begin(nccl_of(c)->cuda, &stream);
-    if (status == STATUS_OK) status = nccl_all_reduce(c, data, count, ncclSum, stream, "all-reduce of sums");
+    if (status == STATUS_OK) status = nccl_all_reduce(c, data, count, type, ncclSum, stream, "all-reduce of sums");
     if (status != STATUS_OK) return status;
     return overlap_sum_end(nccl_of(c)->cuda); // the call has returned, so the sum is in the stream
 }
 
+static enum status nccl_all_reduce_sum(struct comm *c, float *data, size_t count)
+{
+    return sum_issue(c, data, count, ncclFloat);
+}
+
+enum status cuda_sum_ranks(struct backend *b, struct tensor *partial, int rows)
+{
+    struct cuda *cuda = cuda_of(b);
+    assert(partial->sums && cuda->on_device.first_row + rows <= partial->max_rows);
+    return sum_issue(cuda->comm, cuda_rows(cuda, partial, 0), (size_t)rows * (size_t)partial->stride, ncclBfloat16);
+}
+
 static enum status nccl_all_reduce_max(struct comm *c, float *data, size_t count)
 {
-    return nccl_all_reduce(c, data, count, ncclMax, nccl_of(c)->cuda->stream, "all-reduce of maxima");
+    return nccl_all_reduce(c, data, count, ncclFloat, ncclMax, nccl_of(c)->cuda->stream, "all-reduce of maxima");
 }
 
 static enum status nccl_gather(struct comm *c, const float *data, size_t count, float *out)
@@ -391,15 +428,29 @@ static size_t largest_sum(const struct backend_shape *shape, int n_ranks)
     return (size_t)(floats < LARGEST_SUM_FLOATS ? floats : LARGEST_SUM_FLOATS);
 }
 
-static void log_opened(const struct comm *c, int64_t from_us)
+// A model has at most one tensor of partial sums.
+static void find_partial(struct nccl_comm *n)
 {
+    struct tensor *t = n->cuda->tensors;
+    while (t && !t->sums)
+        t = t->next;
+    if (!t) return;
+    n->partial_of = t;
+    n->partial = t->data;
+    n->n_partial = (size_t)t->max_rows * (size_t)t->stride;
+}
+
+static void log_opened(const struct nccl_comm *n, int64_t from_us)
+{
+    const struct comm *c = &n->base;
     int version = 0;
     ncclGetVersion(&version);
     char text[32];
     snprintf(text, sizeof text, "%d.%d.%d", version / 10000, version / 100 % 100, version % 100);
     if (c->rank == 0)
         log_event(LOG_INFO, "collectives_opened", LOG_FIELD("library", "nccl"), LOG_FIELD("version", text),
-                  LOG_FIELD("ranks", c->size), LOG_MS("ms", clock_now_us() - from_us));
+                  LOG_FIELD("ranks", c->size), LOG_FIELD("sums", n->partial ? "bf16" : "f32"),
+                  LOG_FIELD("window", n->window ? "registered" : "none"), LOG_MS("ms", clock_now_us() - from_us));
 }
 
 enum status cuda_comm_open(struct backend *b, struct comm *host, struct comm **comm_p)
@@ -408,6 +459,7 @@ enum status cuda_comm_open(struct backend *b, struct comm *host, struct comm **c
     const int64_t from_us = clock_now_us();
     ncclUniqueId id;
     TRY(share_id(host, &id));
+    TRY(cuda_wait(cuda)); // the memory of partial sums is filled with zeros
     struct nccl_comm *n = mem_alloc(sizeof *n);
     *n = (struct nccl_comm){.base = {.rank = host->rank, .size = host->size, .ops = &nccl_ops},
                             .host = host,
@@ -416,11 +468,12 @@ enum status cuda_comm_open(struct backend *b, struct comm *host, struct comm **c
                             .id = id,
                             .largest_sum = largest_sum(&cuda->shape, host->size),
                             .max_blocks = overlap_is_possible(&cuda->shape) ? overlap_sum_blocks(cuda) : 0};
+    find_partial(n);
     pthread_mutex_init(&n->lock, NULL);
     monotonic_cond_init(&n->changed);
     TRY(nccl_connect(n));
     cuda->comm = &n->base; // closed with the backend from here on
-    log_opened(&n->base, from_us);
+    log_opened(n, from_us);
     *comm_p = &n->base;
     return STATUS_OK;
 }

@@ -40,7 +40,7 @@ static enum status count_tensor(struct backend *b, enum tensor_kind kind, int ma
 {
     struct counting *c = counting_of(b);
     memory_count(&c->memory, MEMORY_ACTIVATIONS, memory_tensor_bytes(kind, max_rows, columns));
-    if (kind == TENSOR_ACTIVATION) memory_gemm_add_rows(&c->gemm, max_rows);
+    if (kind != TENSOR_F32) memory_gemm_add_rows(&c->gemm, max_rows);
     *tensor_p = &c->tensor;
     return STATUS_OK;
 }
@@ -95,13 +95,12 @@ static const struct device_memory *count_allocated(struct backend *b)
     const struct {
         enum memory_use use;
         size_t bytes;
-    } parts[] = {{MEMORY_GEMM, gemm.workspace},        {MEMORY_GEMM, gemm.results},
-                 {MEMORY_GEMM, gemm.quantised},        {MEMORY_GEMM, gemm.row_scales},
-                 {MEMORY_GEMM, gemm.dequantised},      {MEMORY_GEMM, gemm.maxima},
-                 {MEMORY_ATTENTION, fixed.importance}, {MEMORY_ATTENTION, fixed.importance_sums},
-                 {MEMORY_ATTENTION, fixed.partials},   {MEMORY_ATTENTION, fixed.arrivals},
-                 {MEMORY_BATCH, fixed.staging},        {MEMORY_BATCH, fixed.row_index},
-                 {MEMORY_BATCH, fixed.inv_freq},       {MEMORY_BATCH, fixed.angles}};
+    } parts[] = {
+        {MEMORY_GEMM, gemm.workspace},        {MEMORY_GEMM, gemm.results},           {MEMORY_GEMM, gemm.quantised},
+        {MEMORY_GEMM, gemm.row_scales},       {MEMORY_GEMM, gemm.dequantised},       {MEMORY_GEMM, gemm.maxima},
+        {MEMORY_ATTENTION, fixed.importance}, {MEMORY_ATTENTION, fixed.kept_scores}, {MEMORY_ATTENTION, fixed.partials},
+        {MEMORY_ATTENTION, fixed.arrivals},   {MEMORY_BATCH, fixed.staging},         {MEMORY_BATCH, fixed.row_index},
+        {MEMORY_BATCH, fixed.inv_freq},       {MEMORY_BATCH, fixed.angles}};
     c->all = c->memory;
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
         memory_count(&c->all, parts[i].use, parts[i].bytes);
@@ -120,7 +119,7 @@ static enum status count_kv(struct backend *b, int n_kv_blocks)
 enum status backend_open_counting(const struct backend_shape *shape, enum dtype dtype, struct backend **backend_p)
 {
     static const struct backend_ops ops = {.name = "counting",
-                                           .capabilities = {.reads_no_weights = true},
+                                           .capabilities = {.reads_no_weights = true, .device_collectives = true},
                                            .close = counting_close,
                                            .tensor_create = count_tensor,
                                            .weight_create = count_weight,

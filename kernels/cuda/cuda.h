@@ -12,11 +12,12 @@
 #include "kernels/cuda/memory.h"
 
 struct tensor {
-    struct tensor *next; // list of all tensors of a backend, freed by close
-    enum tensor_kind kind;
+    struct tensor *next;   // list of all tensors of a backend, freed by close
+    enum tensor_kind kind; // ACTIVATION for PARTIAL, too: they differ in `sums` only
     int max_rows, columns;
-    int stride; // elements per row: columns for F32, cuda_stride(columns) for ACTIVATION (bf16), padded with zeros
+    int stride; // elements per row: columns for F32, cuda_stride(columns) for bf16, padded with zeros
     void *data; // device
+    bool sums;  // PARTIAL: the memory is from comm_memory_allocate
 };
 
 enum weight_kind { WEIGHT_MATRIX, WEIGHT_EMBEDDING, WEIGHT_VECTOR };
@@ -59,18 +60,17 @@ struct cuda {
     cudaEvent_t staged; // the last copy is done
 
     // Micro-batches, see overlap.c.
-    cudaStream_t reduce_stream; // all-reduces the residual of a micro-batch
-    cudaEvent_t reduce_ready;   // the steps that compute that residual are done
+    cudaStream_t reduce_stream; // all-reduces the sums of a micro-batch
+    cudaEvent_t reduce_ready;   // the steps that compute the addends are done
     cudaEvent_t reduced[2];     // the last all-reduce of each micro-batch is done
     int micro_batch;            // the one that steps are issued for: 0, 1 or ALL_ROWS
 
     float *inv_freq; // device [D/2]
     float *angles;   // device [max_rows, D/2, 2]: of the pass, see launch_rope_angles
     struct kv_cache kv;
-    int32_t *row_index;     // device [max_rows]: row indices of rmsnorm that are not the batch's logit rows
-    float *importance;      // device: maxima of the pass
-    float *importance_sums; // device: for memory_importance_rows() rows
-    struct attention_scratch attention;
+    int32_t *row_index;                 // device [max_rows]: row indices of rmsnorm that are not the batch's logit rows
+    float *importance;                  // device: maxima of the pass
+    struct attention_scratch attention; // kept: memory_kept_blocks()
 
     bool block_scales;           // cuBLASLt multiplies block-scaled FP8 matrices here
     struct device_memory memory; // allocated, by use
@@ -99,7 +99,10 @@ static inline void *cuda_rows(const struct cuda *cuda, const struct tensor *t, i
 // cudaSuccess is STATUS_OK; out of memory is STATUS_EXHAUSTED; all else is STATUS_UNAVAILABLE. The message is `what`
 // and the sentence of the runtime.
 enum status cuda_status(cudaError_t error, const char *what);
-// Allocates zeroed device memory and counts it; a failure reports the device's total and free memory.
+// Allocates zeroed device memory and counts it; a failure reports the device's total and free memory. cuda_allocate
+// takes it from cudaMalloc, cuda_allocate_by from `allocate`, whose memory cudaFree may not free.
+enum status cuda_allocate_by(struct cuda *cuda, enum memory_use use, size_t bytes, const char *what, void **memory_p,
+                             cudaError_t (*allocate)(void **memory_p, size_t bytes));
 enum status cuda_allocate(struct cuda *cuda, enum memory_use use, size_t bytes, const char *what, void **memory_p);
 // Frees and uncounts memory before the backend is closed; NULL is fine.
 void cuda_release(struct cuda *cuda, enum memory_use use, size_t bytes, void *memory);
@@ -190,6 +193,14 @@ enum status cuda_comm_open(struct backend *b, struct comm *host, struct comm **c
 void comm_wait_begin(struct cuda *cuda);
 enum status comm_wait_end(struct cuda *cuda, cudaError_t error, const char *what);
 extern int nccl_connect_limit_ms;
+// backend_ops.sum_ranks.
+enum status cuda_sum_ranks(struct backend *b, struct tensor *partial, int rows);
+
+// ---- comm_memory.c ----
+
+// Memory for sums over ranks: symmetric memory where NCCL has it, else ordinary device memory.
+cudaError_t comm_memory_allocate(void **memory_p, size_t bytes);
+void comm_memory_free(void *memory); // NULL is fine
 
 // ---- sample.c, measure.c ----
 

@@ -14,10 +14,10 @@
 // How a row's entries are split depends only on their number, and all sums have a fixed order. Thread blocks of splits
 // that a row does not have end at once: a captured pass is launched with the largest number of splits it may need.
 #include "kernels/cuda/dependent.h"
+#include "kernels/cuda/prompt_scores.h"
 #include "kernels/cuda/rope.h"
-#include "kernels/cuda/scores.h"
 
-enum { WARPS = 4, PREFETCHED = 2 };
+enum { WARPS = SCORE_WARPS, PREFETCHED = 2 };
 
 // The largest heads have too many sums for one warp: two warps process a KV block, each for half of the dims of V.
 template <int DP> struct warp_dims {
@@ -264,14 +264,15 @@ static __device__ __forceinline__ bool arrive_last(uint32_t *arrivals, int split
 
 // Where the results go.
 struct split_results {
-    float *partials;
+    float *partials, *kept;
     uint32_t *arrivals;
     uint16_t *out;
     int out_stride, unused; // instead of padding
 };
 
-// Grid: splits x chunks of heads x single rows; shared memory: q and warp_results.
-template <int DP, bool FP8, bool ROPE>
+// Grid: splits x chunks of heads x single rows; shared memory: q and warp_results. KEEPS: keeps the scores of
+// importance rows. With rope.angles it rotates the row and writes its entry.
+template <int DP, bool FP8, bool KEEPS>
 static __global__ void __launch_bounds__(WARPS *WARP, FP8 &&DP <= 128 ? 3 : 2)
     attend_split_kernel(kv_cache kv, device_batch batch, int layer, const float *qkv, int n_heads, struct rope rope,
                         split_results to)
@@ -302,7 +303,7 @@ static __global__ void __launch_bounds__(WARPS *WARP, FP8 &&DP <= 128 ? 3 : 2)
     uint16_t *q = reinterpret_cast<uint16_t *>(shared);
     warp_results<DP> *results = reinterpret_cast<warp_results<DP> *>(shared + score_q<DP>::BYTES);
     const float *data = qkv + (int64_t)row * (n_heads + 2 * kv.n_kv_heads) * d;
-    if (ROPE) {
+    if (rope.angles) {
         rotate_q<DP>(q, &rope, data, row, &heads, n_heads, &kv);
         if (end == n) append_entry(&rope, data, row, heads.kv_head, n_heads, &kv, &batch, layer);
     } else {
@@ -322,6 +323,8 @@ static __global__ void __launch_bounds__(WARPS *WARP, FP8 &&DP <= 128 ? 3 : 2)
             for (int k = 0; k < 4; k++)
                 state.out[p][i][k] = 0;
 
+    kept_scores keep;
+    if (KEEPS) keep = kept_scores_of(&batch, batch.single_importance[blockIdx.z], &heads, n_heads, to.kept);
     const int first_dim = warp % warp_dims<DP>::COUNT * warp_dims<DP>::DIMS;
     const float scale = score_scale(d);
     // K of the next block is loaded before V of this block is used. The largest heads lack registers for this, and for
@@ -354,6 +357,7 @@ static __global__ void __launch_bounds__(WARPS *WARP, FP8 &&DP <= 128 ? 3 : 2)
         if (ahead && i + turns <= last) load_keys(&keys, block_data<FP8>(&kv, at), d, 0);
         next = zero + (int64_t)__ldg(table + min(i + 2 * turns, last)) * block_size;
         mask_scores(scores, entry, end);
+        if (KEEPS && first_dim == 0) keep_scores(&keep, scores, entry); // warps of other dims have the same
         uint32_t a[4];
         weigh<DP, FP8>(a, &state, scores, value_scale);
 #pragma unroll
@@ -362,6 +366,7 @@ static __global__ void __launch_bounds__(WARPS *WARP, FP8 &&DP <= 128 ? 3 : 2)
             multiply_values(state.out[p], a, &values[p]);
         }
     }
+    if (KEEPS && begin < keep.keys) keep_sums(&keep, (int)blockIdx.x);
     store_results(results, &state);
     __syncthreads();
 
@@ -401,11 +406,12 @@ static cudaError_t launch_splits(cudaStream_t stream, const kv_cache *kv, const 
     dim3 grid((unsigned)batch->max_splits, (unsigned)score_chunks(n_heads, kv->n_kv_heads), (unsigned)batch->n_single);
     size_t shared = score_q<DP>::BYTES + sizeof(warp_results<DP>);
     static_assert(sizeof(combined) <= score_q<DP>::BYTES + sizeof(warp_results<DP>), "in the same memory");
-    if (rope)
-        return CUDA_LAUNCH_EARLY((attend_split_kernel<DP, FP8, true>), grid, WARPS * WARP, shared, stream, *kv, *batch,
-                                 layer, qkv, n_heads, *rope, *to);
-    return CUDA_LAUNCH_EARLY((attend_split_kernel<DP, FP8, false>), grid, WARPS * WARP, shared, stream, *kv, *batch,
-                             layer, qkv, n_heads, {}, *to);
+    const struct rope none = {};
+    const bool keeps = batch->n_importance_rows > batch->n_tiled_importance;
+    return keeps ? CUDA_LAUNCH_EARLY((attend_split_kernel<DP, FP8, true>), grid, WARPS * WARP, shared, stream, *kv,
+                                     *batch, layer, qkv, n_heads, rope ? *rope : none, *to)
+                 : CUDA_LAUNCH_EARLY((attend_split_kernel<DP, FP8, false>), grid, WARPS * WARP, shared, stream, *kv,
+                                     *batch, layer, qkv, n_heads, rope ? *rope : none, *to);
 }
 
 template <int DP>
@@ -421,7 +427,8 @@ cudaError_t launch_attention_single(cudaStream_t stream, const struct kv_cache *
                                     const struct attention_scratch *scratch, const struct rope *rope)
 {
     const int d = kv->head_size;
-    const split_results to = {scratch->partials, scratch->arrivals, static_cast<uint16_t *>(out), out_stride, 0};
+    const split_results to = {
+        scratch->partials, scratch->kept, scratch->arrivals, static_cast<uint16_t *>(out), out_stride, 0};
     return d <= 64    ? launch_head_size<64>(stream, kv, batch, layer, qkv, n_heads, rope, &to)
            : d <= 128 ? launch_head_size<128>(stream, kv, batch, layer, qkv, n_heads, rope, &to)
                       : launch_head_size<256>(stream, kv, batch, layer, qkv, n_heads, rope, &to);

@@ -52,6 +52,19 @@ HOST_DEVICE static inline int64_t geometry_partial_at(int single, int head, int 
     return ((int64_t)single * n_heads + head) * max_splits + split;
 }
 
+// Floats kept of importance row p and a head, see KEPT_SUMS.
+HOST_DEVICE static inline int64_t geometry_kept_width(const struct device_batch *batch, int p)
+{
+    return (int64_t)(batch->importance_block[p + 1] - batch->importance_block[p]) * KV_BLOCK_TOKENS;
+}
+
+// Index of what is kept of importance row p and a query head, in the scratch of launch_importance.
+HOST_DEVICE static inline int64_t geometry_kept_at(const struct device_batch *batch, int p, int head, int n_heads)
+{
+    int64_t before = batch->importance_block[p] - batch->importance_block[batch->importance_begin];
+    return before * KV_BLOCK_TOKENS * n_heads + head * geometry_kept_width(batch, p);
+}
+
 HOST_DEVICE static inline int64_t geometry_partial_sums(int n_single, int n_heads, int max_splits)
 {
     return (2 * (int64_t)n_single * n_heads * max_splits + 3) / 4 * 4;

@@ -41,11 +41,18 @@ struct device_batch {
     const struct row_sampling *sampling;             // [L], NULL if the batch has none
     const int32_t *importance_row, *importance_keys; // [P]
     const int32_t *importance_first;                 // [P+1] where the maxima of each importance row start
-    const struct attend_tile *tiles;                 // prefill rows, costliest tiles first
-    int n_tiles, first_tiles;                        // all; those of the first micro-batch, which come first
-    int n_spans, first_spans;                        // of these, spans of tiles; the same for the first micro-batch
-    const int32_t *single_row;                       // [n_single] rows that are alone in their sequence, ascending
-    int n_single, first_single;                      // all; those of the first micro-batch
+    const int32_t *importance_block;                 // [P+1] the same of kept scores, see geometry_kept_at
+    // P of these arrays; n_importance_rows are those of the micro-batch or round (schedule.h), which begin with this
+    // one
+    int importance_begin, first_importance_rows; // those of the first micro-batch
+    const int32_t *tiled_importance; // [n_tiled_importance] importance rows of sequences with several rows, ascending
+    int n_tiled_importance, first_tiled_importance; // all; those of the first micro-batch
+    const struct attend_tile *tiles;                // prefill rows, costliest tiles first
+    int n_tiles, first_tiles;                       // all; those of the first micro-batch, which come first
+    int n_spans, first_spans;                       // of these, spans of tiles; the same for the first micro-batch
+    const int32_t *single_row;                      // [n_single] rows that are alone in their sequence, ascending
+    const int32_t *single_importance;               // [n_single] number of the importance row that it is, -1: none
+    int n_single, first_single;                     // all; those of the first micro-batch
     int max_splits;          // at least the number of splits of any single row; at most SPLITS_MAX
     int max_importance_keys; // largest of importance_keys
 };
@@ -56,6 +63,10 @@ cudaError_t launch_embed(cudaStream_t stream, float *out, const void *table, int
 // out bf16 [rows, stride] = x / rms(x) * gain; x f32 [.., n]; row_index NULL: rows 0..rows-1.
 cudaError_t launch_rmsnorm(cudaStream_t stream, void *out, int out_stride, const float *x, const float *gain,
                            float epsilon, const int32_t *row_index, int rows, int n);
+// The same of x + addend, bf16 [.., addend_stride]. Without row_index the sum is stored in x.
+cudaError_t launch_add_rmsnorm(cudaStream_t stream, void *out, int out_stride, float *x, const void *addend,
+                               int addend_stride, const float *gain, float epsilon, const int32_t *row_index, int rows,
+                               int n);
 // out bf16 [rows, out_stride] = silu(x[:, 0..n)) * x[:, n..2n); x f32 [rows, x_stride].
 cudaError_t launch_swiglu(cudaStream_t stream, void *out, int out_stride, const float *x, int x_stride, int rows,
                           int n);
@@ -143,6 +154,7 @@ cudaError_t launch_rope_append(cudaStream_t stream, const struct kv_cache *kv, c
 struct attention_scratch {
     float *partials;    // memory_partials_bytes()
     uint32_t *arrivals; // memory_arrivals_bytes(), zeros before and after every kernel
+    float *kept;        // see launch_importance
 };
 // backend_ops.attention: out bf16 [T, H D] with rows of out_stride. qkv f32 [T, (H + 2 Hkv) D] after rope_append.
 cudaError_t launch_attention(cudaStream_t stream, const struct kv_cache *kv, const struct device_batch *batch,
@@ -157,11 +169,13 @@ cudaError_t launch_attention_wgmma(cudaStream_t stream, const struct kv_cache *k
 cudaError_t launch_attention_single(cudaStream_t stream, const struct kv_cache *kv, const struct device_batch *batch,
                                     int layer, void *out, int out_stride, const float *qkv, int n_heads,
                                     const struct attention_scratch *scratch, const struct rope *rope);
-// Raises the importance maxima by this layer's attention of the importance rows. sums: memory_importance_sums_bytes()
-// of scratch. cudaErrorInvalidValue: the smoothing window is wider than IMPORTANCE_WINDOW_MAX.
+// Raises the importance maxima by this layer's attention of the importance rows, after launch_attention of the same
+// batch, which keeps the scores of those that are single rows; those of the others are computed here. kept: scratch for
+// the scores, as geometry_kept_at says. cudaErrorInvalidValue: the smoothing window is wider than
+// IMPORTANCE_WINDOW_MAX.
 enum { IMPORTANCE_WINDOW_MAX = 1023 };
 cudaError_t launch_importance(cudaStream_t stream, const struct kv_cache *kv, const struct device_batch *batch,
-                              int layer, float *maxima, const float *qkv, int n_heads, float *sums);
+                              int layer, float *maxima, const float *qkv, int n_heads, float *kept);
 
 // Logits of ids first_id .. first_id + n_ids - 1. The logits of a row lie in parts of `columns`, `part` floats apart.
 struct logit_rows {

@@ -6,6 +6,8 @@
 static const size_t WORKSPACE_BYTES = (size_t)32 << 20;
 static const size_t RESULTS_BYTES = (size_t)256 << 20;
 static const size_t DEQUANTISED_BYTES = (size_t)64 << 20;
+// Scores of importance rows: what stays in the L2 cache of a large GPU, 7 prompts of 32,768 tokens for 32 heads.
+static const size_t KEPT_BYTES = (size_t)32 << 20;
 
 static size_t larger(size_t a, size_t b)
 {
@@ -156,9 +158,11 @@ int memory_max_splits(int entries)
     return splits;
 }
 
-int memory_importance_rows(const struct backend_shape *shape)
+int memory_kept_blocks(const struct backend_shape *shape)
 {
-    return shape->max_rows < shape->max_seqs ? shape->max_rows : shape->max_seqs;
+    const size_t block = KV_BLOCK_TOKENS * (size_t)shape->n_heads * sizeof(float);
+    const size_t row = (size_t)cuda_kept_blocks(shape->max_context);
+    return (int)larger(row, smaller(row * (size_t)shape->max_seqs, KEPT_BYTES / block));
 }
 
 size_t memory_staging_bytes(const struct backend_shape *shape)
@@ -168,9 +172,9 @@ size_t memory_staging_bytes(const struct backend_shape *shape)
     size_t group = (size_t)shape->n_heads / (size_t)shape->n_kv_heads;
     size_t tiles = rows * group / TILE_ROW_HEADS + seqs + 1 +
                    TILE_SPANS_MAX; // the last tile of a sequence or micro-batch may be partial
-    size_t ints = 3 * rows + 2 * seqs + 1 + seqs * columns + rows + 3 * rows + 1 + seqs;
+    size_t ints = 3 * rows + 2 * seqs + 1 + seqs * columns + rows + 5 * rows + 2 + 2 * seqs;
     return ints * sizeof(int32_t) + tiles * sizeof(struct attend_tile) + rows * sizeof(struct row_sampling) +
-           13 * 16; // each of the 13 lists is rounded up
+           16 * 16; // each of the 16 lists is rounded up
 }
 
 // The largest exponent and the sum of weights of every partial result, then, aligned, its D sums of weighted V; see
@@ -193,12 +197,6 @@ int memory_tile_spans(const struct backend_shape *shape)
     return (int)smaller(TILE_SPANS_MAX, memory_fixed(shape).partials / span);
 }
 
-// The largest exponent and the sum of weights of every split.
-size_t memory_importance_sums_bytes(int rows, int n_heads)
-{
-    return 2 * (size_t)rows * (size_t)n_heads * SPLITS_MAX * sizeof(float);
-}
-
 struct memory_fixed memory_fixed(const struct backend_shape *shape)
 {
     const size_t rows = (size_t)shape->max_rows, seqs = (size_t)shape->max_seqs;
@@ -208,7 +206,7 @@ struct memory_fixed memory_fixed(const struct backend_shape *shape)
         .inv_freq = (size_t)shape->head_size / 2 * sizeof(float),
         .angles = rows * (size_t)shape->head_size * sizeof(float),
         .importance = seqs * (size_t)shape->max_context * sizeof(float),
-        .importance_sums = memory_importance_sums_bytes(memory_importance_rows(shape), shape->n_heads),
+        .kept_scores = (size_t)memory_kept_blocks(shape) * KV_BLOCK_TOKENS * (size_t)shape->n_heads * sizeof(float),
         .partials = memory_partials_bytes(shape->max_seqs, memory_max_splits(shape->max_context), shape->n_heads,
                                           shape->head_size),
         .arrivals = memory_arrivals_bytes(shape->max_seqs, shape->n_heads),

@@ -19,6 +19,12 @@ static inline int cuda_block_stride(int64_t columns)
     return (int)((columns + FP8_BLOCK - 1) / FP8_BLOCK + 3) / 4 * 4;
 }
 
+// What is kept of an importance row over `keys` keys, in units of KV_BLOCK_TOKENS floats for each head.
+static inline int cuda_kept_blocks(int keys)
+{
+    return (KEPT_SUMS + keys + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
+}
+
 // Adds an allocation, or removes it.
 void memory_count(struct device_memory *memory, enum memory_use use, size_t bytes);
 void memory_uncount(struct device_memory *memory, enum memory_use use, size_t bytes);
@@ -63,12 +69,13 @@ struct memory_gemm memory_gemm(const struct memory_gemm_need *need);
 
 // Memory whose size follows from the shape alone.
 struct memory_fixed {
-    size_t staging, row_index, inv_freq, angles;            // MEMORY_BATCH
-    size_t importance, importance_sums, partials, arrivals; // MEMORY_ATTENTION
+    size_t staging, row_index, inv_freq, angles;        // MEMORY_BATCH
+    size_t importance, kept_scores, partials, arrivals; // MEMORY_ATTENTION
 };
 struct memory_fixed memory_fixed(const struct backend_shape *shape);
-// Importance rows that are computed at once: one for each sequence.
-int memory_importance_rows(const struct backend_shape *shape);
+// Room for the kept scores of importance rows that are computed at once, in cuda_kept_blocks. Enough for the longest
+// prompt.
+int memory_kept_blocks(const struct backend_shape *shape);
 // Upper bound on the splits of a row with up to `entries` entries; few different values, so that one captured graph
 // serves many lengths.
 int memory_max_splits(int entries);
@@ -77,7 +84,6 @@ size_t memory_staging_bytes(const struct backend_shape *shape);
 int memory_tile_spans(const struct backend_shape *shape);
 size_t memory_partials_bytes(int max_single, int max_splits, int n_heads, int head_size);
 size_t memory_arrivals_bytes(int max_single, int n_heads);
-size_t memory_importance_sums_bytes(int rows, int n_heads);
 
 // The KV cache: one block more than the caller has, which padding rows of captured passes write to.
 struct memory_kv {

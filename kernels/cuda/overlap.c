@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Passes in two micro-batches, so that the links between GPUs and the multiprocessors work at the same time: while the
-// residual of one micro-batch is all-reduced in a stream for reductions, the steps of the other run in the main stream.
+// sums of one micro-batch are all-reduced in a stream for reductions, the steps of the other run in the main stream.
 // The order of all sums and the dependencies of each step follow from the batch alone, so the timing of the two streams
 // changes no bit.
 //

@@ -124,14 +124,37 @@ cudaError_t launch_embed(cudaStream_t stream, float *out, const void *table, int
 
 // ---- RMSNorm (arXiv 1910.07467) -------------------------------------------------------------------------------------
 
-// The factor of a row in every thread. All threads of the block must call.
-template <int W>
-static __device__ __forceinline__ float row_factor(const float *row, int n, float epsilon, float *warp_values)
+// The row that a norm reads, and with ADD writes.
+template <bool ADD> struct added {
+    typedef const float row;
+};
+template <> struct added<true> {
+    typedef float row;
+};
+
+// Values i .. of a row: those of x, or with ADD their sums with the addend.
+template <int W, bool ADD>
+static __device__ __forceinline__ void load_sum(float *to, const float *x, const __nv_bfloat16 *addend, int i)
+{
+    load<W>(to, x + i);
+    if constexpr (ADD) {
+        float group[W];
+        load<W>(group, addend + i);
+#pragma unroll
+        for (int j = 0; j < W; j++)
+            to[j] += group[j];
+    }
+}
+
+// The factor of a row, or of its sum with an addend, in every thread. All threads of the block must call.
+template <int W, bool ADD>
+static __device__ __forceinline__ float row_factor(const float *row, const __nv_bfloat16 *addend, int n, float epsilon,
+                                                   float *warp_values)
 {
     float squares = 0;
     for (int i = (int)threadIdx.x * W; i < n; i += (int)blockDim.x * W) {
         float group[W];
-        load<W>(group, row + i);
+        load_sum<W, ADD>(group, row, addend, i);
         squares = norm_add<W>(squares, group);
     }
     squares = warp_sum(squares);
@@ -152,24 +175,28 @@ static __device__ __forceinline__ float block_max(float x, float *warp_values)
     return largest;
 }
 
-// One thread block per row; the row is read twice, the second time from the cache.
-template <int W>
+// One thread block per row; the row is read twice, the second time from the cache. With ADD and without row_index, x
+// receives the sums, which a thread stores after it has read them for the second time.
+template <int W, bool ADD>
 static __global__ void __launch_bounds__(THREADS_MAX)
-    rmsnorm_kernel(__nv_bfloat16 *out, int out_stride, const float *x, const float *gain, float epsilon,
-                   const int32_t *row_index, int n)
+    rmsnorm_kernel(__nv_bfloat16 *out, int out_stride, typename added<ADD>::row *x, const __nv_bfloat16 *addend,
+                   int addend_stride, const float *gain, float epsilon, const int32_t *row_index, int n)
 {
     __shared__ float warp_values[NORM_WARPS_MAX];
     dependents_start();
     dependency_wait();
     int64_t row = row_index ? row_index[blockIdx.x] : (int64_t)blockIdx.x;
-    const float *from = x + row * n;
+    typename added<ADD>::row *from = x + row * n;
+    const __nv_bfloat16 *plus = ADD ? addend + row * addend_stride : NULL;
     __nv_bfloat16 *to = out + (int64_t)blockIdx.x * out_stride;
     const int first = (int)threadIdx.x * W, step = (int)blockDim.x * W;
-    const float factor = row_factor<W>(from, n, epsilon, warp_values);
+    const float factor = row_factor<W, ADD>(from, plus, n, epsilon, warp_values);
     for (int i = first; i < n; i += step) {
         float group[W], gains[W];
-        load<W>(group, from + i);
+        load_sum<W, ADD>(group, from, plus, i);
         load<W>(gains, gain + i);
+        if constexpr (ADD)
+            if (!row_index) store<W>(from + i, group);
 #pragma unroll
         for (int j = 0; j < W; j++)
             group[j] = norm_value(group[j], factor, gains[j]);
@@ -177,15 +204,32 @@ static __global__ void __launch_bounds__(THREADS_MAX)
     }
 }
 
+template <bool ADD>
+static cudaError_t rmsnorm(cudaStream_t stream, void *out, int out_stride, typename added<ADD>::row *x,
+                           const void *addend, int addend_stride, const float *gain, float epsilon,
+                           const int32_t *row_index, int rows, int n)
+{
+    const dim3 grid((unsigned)rows), block((unsigned)norm_threads(n));
+    __nv_bfloat16 *bf16 = (__nv_bfloat16 *)out;
+    const __nv_bfloat16 *plus = (const __nv_bfloat16 *)addend;
+    if (n % WIDE == 0)
+        return CUDA_LAUNCH_EARLY((rmsnorm_kernel<WIDE, ADD>), grid, block, 0, stream, bf16, out_stride, x, plus,
+                                 addend_stride, gain, epsilon, row_index, n);
+    return CUDA_LAUNCH_EARLY((rmsnorm_kernel<1, ADD>), grid, block, 0, stream, bf16, out_stride, x, plus, addend_stride,
+                             gain, epsilon, row_index, n);
+}
+
 cudaError_t launch_rmsnorm(cudaStream_t stream, void *out, int out_stride, const float *x, const float *gain,
                            float epsilon, const int32_t *row_index, int rows, int n)
 {
-    __nv_bfloat16 *bf16 = (__nv_bfloat16 *)out;
-    if (n % WIDE == 0)
-        return CUDA_LAUNCH_EARLY(rmsnorm_kernel<WIDE>, dim3((unsigned)rows), dim3((unsigned)norm_threads(n)), 0, stream,
-                                 bf16, out_stride, x, gain, epsilon, row_index, n);
-    return CUDA_LAUNCH_EARLY(rmsnorm_kernel<1>, dim3((unsigned)rows), dim3((unsigned)norm_threads(n)), 0, stream, bf16,
-                             out_stride, x, gain, epsilon, row_index, n);
+    return rmsnorm<false>(stream, out, out_stride, x, NULL, 0, gain, epsilon, row_index, rows, n);
+}
+
+cudaError_t launch_add_rmsnorm(cudaStream_t stream, void *out, int out_stride, float *x, const void *addend,
+                               int addend_stride, const float *gain, float epsilon, const int32_t *row_index, int rows,
+                               int n)
+{
+    return rmsnorm<true>(stream, out, out_stride, x, addend, addend_stride, gain, epsilon, row_index, rows, n);
 }
 
 // ---- SwiGLU (arXiv 2002.05202) --------------------------------------------------------------------------------------
@@ -381,7 +425,7 @@ static __global__ void __launch_bounds__(THREADS_MAX)
     const float *from = x + (row_index ? row_index[blockIdx.x] : (int64_t)blockIdx.x) * n;
     uint8_t *to = out + (int64_t)blockIdx.x * out_stride;
     const int mine = (int)threadIdx.x * WIDE, step = (int)blockDim.x * WIDE;
-    const float norm = row_factor<W>(from, n, epsilon, warp_squares);
+    const float norm = row_factor<W, false>(from, NULL, n, epsilon, warp_squares);
     float largest = 0, group[WIDE];
     for (int i = mine; !BLOCKS && i < n; i += step) {
         normed_group<W>(group, from, gain, norm, i, n);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "kernels/cuda/geometry.h"
+#include "kernels/cuda/memory.h"
 
 // ---- laying out -----------------------------------------------------------------------------------------------------
 
@@ -175,14 +176,19 @@ static void single_rows_put(struct staging *staging, const struct ragged_batch *
         in_first += seq_rows(batch, s) == 1 && batch->row_start[s] < options->first_rows;
     }
     int32_t *row = staging_put_ints(staging, n, &out->single_row);
-    for (int s = 0; s < batch->n_seqs; s++)
+    int32_t *importance = staging_put_ints(staging, n, &out->single_importance);
+    for (int s = 0, p = 0; s < batch->n_seqs; s++)
         if (seq_rows(batch, s) == 1) {
             int splits = geometry_splits(batch->kv_len[s] + 1);
             if (splits > max_splits) max_splits = splits;
-            *row++ = batch->row_start[s];
+            *row = batch->row_start[s];
+            while (p < batch->n_importance_rows && batch->importance_row[p] < *row)
+                p++;
+            *importance++ = p < batch->n_importance_rows && batch->importance_row[p] == *row ? p : -1;
+            row++;
         }
     for (int i = 0; i < padding; i++)
-        *row++ = batch->n_rows + i;
+        *row++ = batch->n_rows + i, *importance++ = -1;
     out->n_single = n;
     out->first_single = in_first;
     out->max_splits = max_splits;
@@ -218,17 +224,40 @@ static void sequences_put(struct staging *staging, const struct ragged_batch *ba
     out->max_blocks = columns;
 }
 
-static void importance_put(struct staging *staging, const struct ragged_batch *batch, struct device_batch *out)
+// The importance rows of sequences with several rows: their numbers in `tiled`; *first_p: those below first_rows.
+static int tiled_importance_list(const struct ragged_batch *batch, int first_rows, int32_t *tiled, int *first_p)
+{
+    int n = 0;
+    *first_p = 0;
+    for (int p = 0, s = 0; p < batch->n_importance_rows; p++) {
+        while (batch->importance_row[p] >= batch->row_start[s + 1])
+            s++;
+        if (seq_rows(batch, s) == 1) continue;
+        *first_p += batch->importance_row[p] < first_rows;
+        tiled[n++] = p;
+    }
+    return n;
+}
+
+static void importance_put(struct staging *staging, const struct ragged_batch *batch, int first_rows,
+                           struct device_batch *out)
 {
     int n = batch->n_importance_rows, largest = 0;
     staging_put_copy(staging, batch->importance_row, n, 0, 0, &out->importance_row);
     staging_put_copy(staging, batch->importance_keys, n, 0, 0, &out->importance_keys);
     int32_t *first = staging_put_ints(staging, (int64_t)n + 1, &out->importance_first);
-    first[0] = 0;
+    int32_t *block = staging_put_ints(staging, (int64_t)n + 1, &out->importance_block);
+    int32_t *tiled = staging_put_ints(staging, n, &out->tiled_importance);
+    first[0] = block[0] = 0;
+    out->first_importance_rows = 0;
     for (int p = 0; p < n; p++) {
         first[p + 1] = first[p] + batch->importance_keys[p];
+        block[p + 1] = block[p] + cuda_kept_blocks(batch->importance_keys[p]);
         if (batch->importance_keys[p] > largest) largest = batch->importance_keys[p];
+        out->first_importance_rows += batch->importance_row[p] < first_rows;
     }
+    out->n_tiled_importance = tiled_importance_list(batch, first_rows, tiled, &out->first_tiled_importance);
+    out->importance_begin = 0;
     out->n_importance_rows = n;
     out->smoothing_window = batch->smoothing_window;
     out->max_importance_keys = largest;
@@ -268,7 +297,7 @@ size_t schedule_make(const struct ragged_batch *batch, const struct schedule_opt
     ints_copy(logit_row, batch->logit_row, batch->n_logit_rows);
     for (int i = 0; i < padding; i++)
         logit_row[batch->n_logit_rows + i] = batch->n_rows + i;
-    importance_put(&staging, batch, out);
+    importance_put(&staging, batch, options->first_rows, out);
     tiles_put(&staging, batch, options, out);
     single_rows_put(&staging, batch, options, out);
     sampling_put(&staging, batch, out);
@@ -289,13 +318,70 @@ struct device_batch schedule_micro_batch(const struct device_batch *whole, bool 
         part.n_tiles -= whole->first_tiles;
         part.n_spans -= whole->first_spans;
         part.single_row += whole->first_single;
+        part.single_importance += whole->first_single;
         part.n_single -= whole->first_single;
+        part.importance_begin = whole->first_importance_rows;
+        part.n_importance_rows -= whole->first_importance_rows;
+        part.tiled_importance += whole->first_tiled_importance;
+        part.n_tiled_importance -= whole->first_tiled_importance;
     } else {
         part.n_rows = whole->first_rows;
         part.n_tiles = whole->first_tiles;
         part.n_spans = whole->first_spans;
         part.n_single = whole->first_single;
-        part.n_importance_rows = 0; // importance rows attend to entries of both
+        part.n_importance_rows = whole->first_importance_rows;
+        part.n_tiled_importance = whole->first_tiled_importance;
     }
     return part;
+}
+
+// ---- rounds ---------------------------------------------------------------------------------------------------------
+
+// Rows below `row` that are alone in their sequence.
+static int singles_below(const struct ragged_batch *batch, int row)
+{
+    int n = 0;
+    for (int s = 0; s < batch->n_seqs && batch->row_start[s] < row; s++)
+        n += seq_rows(batch, s) == 1;
+    return n;
+}
+
+// Importance rows below number `end` in sequences with several rows.
+static int tiled_importance_below(const struct ragged_batch *batch, int end)
+{
+    int n = 0;
+    for (int p = 0, s = 0; p < end; p++) {
+        while (batch->importance_row[p] >= batch->row_start[s + 1])
+            s++;
+        n += seq_rows(batch, s) > 1;
+    }
+    return n;
+}
+
+struct device_batch schedule_round(const struct device_batch *all, const struct ragged_batch *batch, int blocks,
+                                   int done)
+{
+    const int begin = all->importance_begin + done, last = all->importance_begin + all->n_importance_rows;
+    int end = begin;
+    for (int64_t used = 0; end < last; end++) {
+        used += cuda_kept_blocks(batch->importance_keys[end]);
+        if (used > blocks) break;
+    }
+    assert(end > begin || begin == last);
+    struct device_batch round = *all;
+    round.importance_begin = begin;
+    round.n_importance_rows = end - begin;
+    if (done == 0 && end == last) return round;
+    // The rows from behind the importance rows of the round before to the last one of this round, or the last one.
+    const int from_row = done ? batch->importance_row[begin - 1] + 1 : all->first_row;
+    const int to_row = end < last ? batch->importance_row[end - 1] + 1 : all->first_row + all->n_rows;
+    const int before = singles_below(batch, from_row) - singles_below(batch, all->first_row);
+    round.single_row += before;
+    round.single_importance += before;
+    round.n_single = singles_below(batch, to_row) - singles_below(batch, from_row);
+    round.tiled_importance +=
+        tiled_importance_below(batch, begin) - tiled_importance_below(batch, all->importance_begin);
+    round.n_tiled_importance = tiled_importance_below(batch, end) - tiled_importance_below(batch, begin);
+    if (done) round.n_tiles = round.n_spans = 0; // computed in the first round
+    return round;
 }

@@ -32,3 +32,8 @@ size_t schedule_make(const struct ragged_batch *batch, const struct schedule_opt
                      const void *device, struct device_batch *out);
 // One of the two micro-batches of a batch that was made with first_rows.
 struct device_batch schedule_micro_batch(const struct device_batch *whole, bool second);
+// Attention runs in rounds, whose importance rows' scores fit into `blocks` (cuda_kept_blocks): all of a batch or
+// micro-batch in one round, as a rule. Returns the round behind the `done` importance rows of earlier rounds. There is
+// one round, and then as many as leave importance rows. The first round has all tiles.
+struct device_batch schedule_round(const struct device_batch *all, const struct ragged_batch *batch, int blocks,
+                                   int done);

@@ -13,6 +13,7 @@
 #include "router/core/health.h"
 #include "router/core/nodes.h"
 #include "router/core/requests.h"
+#include "router/core/score_sharing.h"
 #include "router/core/tenant_share.h"
 #include "router/sched/estimate.h"
 
@@ -251,11 +252,12 @@ static enum skip_reason skip_reason_of(const struct core *c, const struct reques
     return SKIP_NONE;
 }
 
-// Decides whether the prompt is pruned. A score that is reused takes no time, and its kept tokens are the fewer ones.
+// Decides whether the prompt is pruned. A score that is reused or shared takes no time, and its kept tokens are the
+// fewer ones.
 static enum skip_reason decide_speculation(struct core *c, struct request *r, int64_t now_us)
 {
     enum skip_reason skip = skip_reason_of(c, r);
-    if (skip != SKIP_NONE || core_request_find_selection(c, r)) return skip;
+    if (skip != SKIP_NONE || core_request_find_selection(c, r) || score_sharing_find(c, r)) return skip;
     return may_keep_all(r) && !estimate_speculation_pays(&c->view, &r->sched, now_us) ? SKIP_COST : SKIP_NONE;
 }
 
@@ -279,12 +281,15 @@ void core_submit(struct core *c, struct request *r, int64_t now_us)
     if (r->state == REQUEST_RECEIVED) request_set_state(r, REQUEST_TOKENISED);
     ledger_arrived(&c->ledger, r);
     enum skip_reason skip = SKIP_NONE;
+    struct request *scored = NULL;
     enum status status = check_request(c, r, now_us);
     settle_quality(c, &r->spec.prefill);
     if (status == STATUS_OK) {
         core_request_set_prefix(c, r, &(struct token_range){0, r->spec.n_tokens - 1}, 1);
         skip = decide_speculation(c, r, now_us);
-        status = check_deadline(c, r, skip == SKIP_NONE && !r->kept, now_us);
+        if (skip == SKIP_NONE && !r->kept) scored = score_sharing_find(c, r);
+        // A sharer has the time of the other, whose deadline is the same.
+        if (!scored) status = check_deadline(c, r, skip == SKIP_NONE && !r->kept, now_us);
     }
     if (status != STATUS_OK) {
         request_refuse(c, r, status, now_us);
@@ -293,6 +298,8 @@ void core_submit(struct core *c, struct request *r, int64_t now_us)
     core_request_admit(c, r, queue_tenant(c, r));
     if (r->kept) {
         core_request_reuse_score(c, r, now_us);
+    } else if (scored) {
+        core_request_share_score(c, r, scored);
     } else if (skip == SKIP_NONE) {
         core_request_wait_for_score(c, r, now_us);
     } else {
@@ -394,6 +401,8 @@ static struct node_status node_status_of(const struct core_node *node)
         .hello = node->hello,
         .state = core_health_state(node),
         .kv_blocks_free = node->kv_blocks_free,
+        .held_prompts = node->held_prompts,
+        .held_kv_blocks = node->held_kv_blocks,
         .running = node->sched.account.requests.count,
         .tokens_in = counts->tokens_in - before->tokens_in,
         .tokens_out = counts->tokens_out - before->tokens_out,
@@ -402,10 +411,7 @@ static struct node_status node_status_of(const struct core_node *node)
         .pass_rows = counts->pass_rows - before->pass_rows,
         .pass_pairs = counts->pass_pairs - before->pass_pairs,
         .pass_us = counts->pass_us - before->pass_us,
-        .prompt_passes = counts->prompt_passes - before->prompt_passes,
-        .prompt_pass_rows = counts->prompt_pass_rows - before->prompt_pass_rows,
-        .prompt_pass_pairs = counts->prompt_pass_pairs - before->prompt_pass_pairs,
-        .prompt_pass_us = counts->prompt_pass_us - before->prompt_pass_us,
+        .pass_times = &node->pass_times,
         .pass_gaps = counts->pass_gaps - before->pass_gaps,
         .pass_gap_us = counts->pass_gap_us - before->pass_gap_us,
         .quality_scores = chosen,

@@ -139,6 +139,8 @@ struct node_heartbeat {
     uint64_t progress;    // grows while the node computes; 0: not counted
     uint64_t last_bin;    // the latest that the node counts in `requests`; 0: the node counts none
     int64_t requests;     // that the node works on or has waiting
+    int held_prompts;     // of a speculator, for drafts
+    int held_kv_blocks;   // their KV blocks
 };
 void core_heartbeat(struct core *c, struct core_node *node, const struct node_heartbeat *heartbeat, int64_t now_us);
 void core_draining(struct core *c, struct core_node *node, int64_t now_us); // no new work for it
@@ -216,9 +218,10 @@ struct node_status {
     struct node_hello hello;
     const char *state; // see core_health_state()
     int kv_blocks_free, running;
+    int held_prompts, held_kv_blocks; // of a speculator, for drafts
     uint64_t tokens_in, tokens_out, cached_tokens;
-    uint64_t passes, pass_rows, pass_pairs, pass_us;                             // sums over its passes
-    uint64_t prompt_passes, prompt_pass_rows, prompt_pass_pairs, prompt_pass_us; // of these, passes with prompt rows
+    uint64_t passes, pass_rows, pass_pairs, pass_us; // sums over its passes
+    const struct pass_times *pass_times;             // borrowed: until the next event of the core
     uint64_t pass_gaps;                              // between two passes of a node that had work
     int64_t pass_gap_us;                             // their time
     uint64_t quality_scores;                         // prompts whose keep rate it chose

@@ -14,10 +14,11 @@ struct histogram_scale {
     int64_t edges[HISTOGRAM_EDGES_MAX]; // ascending; a value that equals an edge is below it
 };
 
-extern const struct histogram_scale histogram_request_us; // 1 ms to 1000 s, five edges to a decade
-extern const struct histogram_scale histogram_token_us;   // 1 ms to 1 s, finest around 10 ms
-extern const struct histogram_scale histogram_plan_us;    // 10 us to 0.5 s
-extern const struct histogram_scale histogram_share_ppm;  // 5 % to 100 %, in millionths
+extern const struct histogram_scale histogram_request_us;    // 1 ms to 1000 s, five edges to a decade
+extern const struct histogram_scale histogram_token_us;      // 1 ms to 1 s, finest around 10 ms
+extern const struct histogram_scale histogram_plan_us;       // 10 us to 0.5 s
+extern const struct histogram_scale histogram_share_ppm;     // 5 % to 100 %, in millionths
+extern const struct histogram_scale histogram_deviation_ppm; // a ratio: 0.4 to 8, finest around 1, in millionths
 
 struct histogram {
     const struct histogram_scale *scale;

@@ -269,7 +269,8 @@ static uint64_t busy_us_of(const struct core_node *node, const struct pass_cost 
 {
     int64_t before_us = (int64_t)(node->measures->counts.pass_us - node->at_attach.pass_us);
     int64_t left_us = now_us - node->attached_us - before_us;
-    return (uint64_t)(pass->us < left_us ? pass->us : left_us > 0 ? left_us : 0);
+    if (left_us < 0) left_us = 0;
+    return (uint64_t)(pass->us < left_us ? pass->us : left_us);
 }
 
 void ledger_node_gone(struct ledger *ledger, const struct core_node *node, int64_t now_us)
@@ -294,6 +295,9 @@ void ledger_pass_reported(struct ledger *ledger, struct core_node *node, const s
     ledger->pools[node->sched.role].busy_us += busy_us_of(node, pass, now_us);
     learn_share(&node->sched, pass, now_us);
     gap_measure(node, pass, now_us);
+    bool known = cost_knows(&node->sched.cost, pass->rows, now_us);
+    double predicted_us = cost_pass_us(&node->sched.cost, 1, (double)pass->rows, (double)pass->pairs);
+    pass_times_add(&node->pass_times, pass->has_prompts, pass->rows, pass->pairs, pass->us, known ? predicted_us : 0);
     cost_learn(&node->sched.cost, pass->rows, pass->pairs, pass->us, now_us);
     histogram_add(&node->measures->pass, pass->us);
     struct node_counts *counts = &node->measures->counts;
@@ -301,12 +305,6 @@ void ledger_pass_reported(struct ledger *ledger, struct core_node *node, const s
     counts->pass_rows += (uint64_t)pass->rows;
     counts->pass_pairs += (uint64_t)pass->pairs;
     counts->pass_us += (uint64_t)pass->us;
-    if (pass->has_prompts) {
-        counts->prompt_passes++;
-        counts->prompt_pass_rows += (uint64_t)pass->rows;
-        counts->prompt_pass_pairs += (uint64_t)pass->pairs;
-        counts->prompt_pass_us += (uint64_t)pass->us;
-    }
     node_index_note_change(&node->sched);
 }
 

@@ -34,7 +34,6 @@ struct node_counts {
     uint64_t tokens_in, tokens_out, cached_tokens, bins;
     uint64_t preemptions; // as the node counts them, since its process started; nodes.c
     uint64_t passes, pass_rows, pass_pairs, pass_us;
-    uint64_t prompt_passes, prompt_pass_rows, prompt_pass_pairs, prompt_pass_us; // of these, passes with prompt rows
     uint64_t pass_gaps; // between two passes of a node that had work, as the router sees their reports
     int64_t pass_gap_us;
     uint64_t quality_scores; // prompts whose keep rate a speculator chose

@@ -6,6 +6,7 @@
 
 #include "router/core/core.h"
 #include "router/core/measures.h"
+#include "router/core/pass_times.h"
 
 struct node_health {
     uint64_t progress;        // by its last heartbeat; 0: the node does not count it
@@ -25,10 +26,10 @@ struct core_node {
     // Of a speculator: a hash of all that its selections depend on, beside prompt and options. Not 0.
     uint64_t scorer;
     int64_t attached_us, heard_us;
-    bool leaving;            // it drains; sched.draining is also true while the node is ejected
-    int kv_blocks_free;      // by its last heartbeat
-    int64_t passed_us;       // when it reported a pass while it had work left; 0: it had none
-    int draft_length;        // of a worker group, see core_draft_length()
+    bool leaving; // it drains; sched.draining is also true while the node is ejected
+    int kv_blocks_free, held_prompts, held_kv_blocks; // by its last heartbeat
+    int64_t passed_us;                                // when it reported a pass while it had work left; 0: it had none
+    int draft_length;                                 // of a worker group, see core_draft_length()
     struct request *drafted; // of a speculator: the requests whose prompts it holds; drafting.c
     int n_drafted;
     uint64_t *advanced; // [n_advanced] numbers of those with tokens to send; owned; drafting.c
@@ -36,6 +37,7 @@ struct core_node {
     struct node_health health;
     struct node_measures *measures; // of its id; the ledger's list owns them
     struct node_counts at_attach;   // when it attached
+    struct pass_times pass_times;
 };
 
 static inline struct core_node *core_node_of(const struct sched_node *node)

@@ -153,6 +153,7 @@ static void node_free(struct core *c, struct core_node *node)
     prefix_record_close(node->sched.prefixes);
     if (node->sched.tails) prefix_tails_fini(node->sched.tails);
     free(node->sched.tails);
+    pass_times_fini(&node->pass_times);
     free(node);
 }
 
@@ -541,6 +542,8 @@ void core_heartbeat(struct core *c, struct core_node *node, const struct node_he
 {
     node->heard_us = now_us;
     node->kv_blocks_free = heartbeat->kv_blocks_free;
+    node->held_prompts = heartbeat->held_prompts;
+    node->held_kv_blocks = heartbeat->held_kv_blocks;
     node->measures->counts.preemptions = heartbeat->preemptions;
     node_counts_progress(node, heartbeat->progress, now_us);
     node->health.lost = requests_lost(node, heartbeat);

@@ -77,8 +77,8 @@ struct request *request_create(void)
 void request_free(struct request *r)
 {
     if (!r) return;
-    assert(!r->drafting.node && !r->sched.list && !r->account.node && !r->account.bin && !r->sched.tenant_queue &&
-           r->links.timer_index < 0);
+    assert(!r->drafting.node && !r->sharing.scored && !r->sharing.first && !r->sched.list && !r->account.node &&
+           !r->account.bin && !r->sched.tenant_queue && r->links.timer_index < 0);
     free(r->id);
     free(r->spec.tokens);
     free(r->spec.pinned);
@@ -91,6 +91,7 @@ void request_free(struct request *r)
     free(r->importance);
     free(r->draft);
     free(r->sched.prefix);
+    free(r->sched.frozen.prefix);
     free(r->output);
     free(r);
 }
@@ -138,11 +139,25 @@ struct score_prompt request_score_prompt(const struct request *r)
     return prompt;
 }
 
-bool request_pins_rows(const struct request *r)
+static bool divides_budget(const struct request *r) // among its turns
 {
     const struct prefill *prefill = &r->spec.prefill;
-    return r->conversation && r->conversation->turn && prefill->quality == 0 &&
-           prefill_chunk_tokens(prefill) == CHUNK_TOKENS_AUTO;
+    return r->conversation && prefill->quality == 0 && prefill_chunk_tokens(prefill) == CHUNK_TOKENS_AUTO;
+}
+
+bool request_pins_rows(const struct request *r)
+{
+    return divides_budget(r) && r->conversation->turn;
+}
+
+int request_budget_tokens(const struct request *r)
+{
+    if (!divides_budget(r)) return 0;
+    const struct prompt_turn *first = r->spec.turns;
+    const struct score_prompt prompt = request_score_prompt(r);
+    int turn = r->conversation->turn, recall = prompt_turn_is_shared(first) ? prompt_shared_recall(first->end) : 0;
+    if (!turn) return recall ? prompt.n_tokens - recall : 0;
+    return prompt.n_tokens - prompt.fresh + (turn == 1 ? recall : 0);
 }
 
 int request_kept_tokens(const struct request *r)

@@ -107,6 +107,13 @@ struct request_drafting {
     bool is_over;                // a node held it once, and does no more
 };
 
+// Who is given whose score. Written by score_sharing.c only.
+struct request_sharing {
+    struct request *scored;       // that is scored for it; NULL: it is scored itself, or not at all
+    struct request *first, *last; // of its sharers
+    struct request *prev, *next;  // among the sharers of `scored`
+};
+
 // Links of the containers in request_table.h.
 struct request_links {
     struct request *number_next, *id_next;
@@ -121,6 +128,7 @@ struct request {
     struct request_sink sink;
     struct request_spec spec;   // what the client asked for
     struct trace_record *trace; // of its sink, which lends it until `done`; NULL: it is not traced
+    uint64_t score_with;        // number of the first choice of its prompt, with which it shares a score; 0: none
 
     // What it has used so far. Written by ledger.c only.
     struct request_usage usage;
@@ -138,6 +146,7 @@ struct request {
     int32_t *draft;    // [n_draft] a guess at the answer, of the speculator; owned
     int n_draft;
     struct request_drafting drafting;
+    struct request_sharing sharing;
     int n_prompt_logprobs; // of prompt tokens that were received and passed on
     int32_t *output;       // [usage.completion_tokens] owned
     int output_capacity;
@@ -170,6 +179,9 @@ struct score_prompt request_score_prompt(const struct request *r);
 // Whether the rows of earlier turns are pinned in it, and the keep rate is the share of the tokens since then.
 // Otherwise its selection is that of the prompt alone: under a quality, which needs what that keeps, and by chunks.
 bool request_pins_rows(const struct request *r);
+// Tokens of which the keep rate is the share in that prompt; 0: all. The turn behind a shared beginning has a part of
+// the beginning's, for what it recalls.
+int request_budget_tokens(const struct request *r);
 bool request_is_drafted(const struct request *r);           // speculators may draft its answer
 const char *request_deadline_name(const struct request *r); // of its ttft_deadline_us, in sentences for the client
 

@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "router/core/drafting.h"
 #include "router/core/nodes.h"
+#include "router/core/score_sharing.h"
 #include "router/sched/estimate.h"
 
 // Nodes lost in a row while they had the request, without one new token. From LOSSES_ALONE on the request may be what
@@ -176,6 +177,9 @@ void core_request_finish(struct core *c, struct request *r, enum finish_reason r
     if (node && tell_node) c->ops.send_cancel(node->link, &r->number, 1);
     core_drafting_ended(c, r);
     request_leave(c, r, now_us);
+    score_sharing_leave(r);
+    struct request *next = score_sharing_hand_over(r);
+    if (next) core_request_wait_for_score(c, next, now_us);
     request_timers_set(&c->timers, r, INT64_MAX);
     request_table_remove(&c->table, r);
     waiting_set_release(&r->sched);
@@ -193,11 +197,32 @@ static void request_fail(struct core *c, struct request *r, enum status status, 
 
 // --- scoring
 
+// Turns whose selections are added already have no part in what is still to be scored and computed.
+static void set_frozen(struct core *c, struct request *r)
+{
+    const struct conversation *conversation = r->conversation;
+    struct frozen_rows *frozen = &r->sched.frozen;
+    free(frozen->prefix);
+    *frozen = (struct frozen_rows){.rows = conversation->tokens,
+                                   .end = request_score_prompt(r).fresh,
+                                   .further_scores = r->spec.n_turns - conversation->turn};
+    for (int t = conversation->turn; t < r->spec.n_turns; t++)
+        frozen->answers += r->spec.turns[t].answer_end - r->spec.turns[t].end;
+    frozen->selected_of = r->spec.n_tokens - frozen->answers - frozen->rows;
+    if (request_pins_rows(r)) { // the next budget, and those of the turns behind it
+        const struct score_prompt prompt = request_score_prompt(r);
+        frozen->selected_of = request_budget_tokens(r) + r->spec.n_tokens - prompt.n_tokens - frozen->answers;
+    }
+    frozen->n_prefix = prefix_chain_make(&c->view.options.hash_key, r->spec.prefix_salt, r->spec.tokens,
+                                         conversation->rows, conversation->n_rows, &frozen->prefix);
+}
+
 // What the speculator is sent next.
 static void set_score_prompt(struct core *c, struct request *r)
 {
     if (!r->conversation) return;
     const struct score_prompt prompt = request_score_prompt(r);
+    set_frozen(c, r);
     r->sched.score_tokens = prompt.n_tokens;
     r->sched.score_ranges = prompt.n_pinned + (request_pins_rows(r) ? r->conversation->n_rows : 0);
     core_request_set_prefix(c, r, &(struct token_range){0, prompt.n_tokens - 1}, 1);
@@ -213,6 +238,14 @@ void core_request_wait_for_score(struct core *c, struct request *r, int64_t now_
         request_wait(c, r);
     else // for the next turn of a conversation: the speculators have gone since the last one
         core_request_unscorable(c, r, c->open_nodes[NODE_SPECULATOR] ? SKIP_TOO_LONG : SKIP_NO_NODE, now_us);
+}
+
+void core_request_share_score(struct core *c, struct request *r, struct request *scored)
+{
+    request_set_state(r, REQUEST_SCORING);
+    r->score_deadline_us = INT64_MAX; // that of the other applies
+    score_sharing_join(scored, r);
+    core_request_retime(c, r);
 }
 
 // Its kept ranges are known: it joins the waiting set in front of the worker groups.
@@ -275,6 +308,8 @@ static bool score_is_required(const struct request *r)
 
 void core_request_unscorable(struct core *c, struct request *r, enum skip_reason reason, int64_t now_us)
 {
+    for (struct request *sharer; (sharer = score_sharing_take(r));)
+        core_request_unscorable(c, sharer, reason, now_us);
     request_leave(c, r, now_us); // first, so that a speculator which gave it up is not sent a cancel
     bool whole_was_asked_for = reason == SKIP_OFF || reason == SKIP_KEEP_ALL || reason == SKIP_UNCALIBRATED;
     if (score_is_required(r) && !whole_was_asked_for) {
@@ -406,15 +441,45 @@ bool core_request_find_selection(struct core *c, struct request *r)
         r->conversation = conversation_create(r->spec.n_tokens);
         r->conversation->scorer = c->scorer;
     }
-    if (!find_selections(c, r)) return false;
-    r->usage.kept_tokens = request_kept_tokens(r);
-    return true;
+    if (find_selections(c, r)) {
+        r->usage.kept_tokens = request_kept_tokens(r);
+        return true;
+    }
+    if (r->conversation) set_frozen(c, r); // for the decision whether it is scored
+    return false;
 }
 
 void core_request_reuse_score(struct core *c, struct request *r, int64_t now_us)
 {
     ledger_score_reused(&c->ledger, r);
     request_ready(c, r, now_us);
+}
+
+static void take_score_of(struct core *c, struct request *r, const struct request *scored)
+{
+    r->kept = mem_copy(scored->kept, (size_t)scored->n_kept_ranges * sizeof *scored->kept);
+    r->n_kept_ranges = scored->n_kept_ranges;
+    if (r->conversation) ledger_conversation_kept(r, scored->usage.frozen_tokens, scored->usage.recalled_tokens);
+    conversation_free(r->conversation);
+    r->conversation = NULL;
+    set_rate(r, scored->keep_rate, scored->rate_reason);
+    keep_draft(r, scored->draft, scored->n_draft);
+    core_request_set_prefix(c, r, r->kept, r->n_kept_ranges);
+    ledger_score_reused(&c->ledger, r);
+}
+
+// The request, whose kept tokens are known, and then its sharers go to the worker groups.
+static void ready_with_sharers(struct core *c, struct request *r, int64_t now_us)
+{
+    for (struct request *sharer = r->sharing.first; sharer; sharer = sharer->sharing.next)
+        take_score_of(c, sharer, r);
+    struct request *next = score_sharing_hand_over(r);
+    request_ready(c, r, now_us); // may end it
+    while (next) {
+        struct request *sharer = next;
+        next = score_sharing_hand_over(sharer);
+        request_ready(c, sharer, now_us);
+    }
 }
 
 // --- the answer of a speculator
@@ -559,7 +624,7 @@ void core_request_scored(struct core *c, struct request *r, const struct score_r
     }
     if (r->spec.want_importance)
         r->importance = mem_copy(result->importance, (size_t)r->spec.n_tokens * sizeof *r->importance);
-    request_ready(c, r, now_us);
+    ready_with_sharers(c, r, now_us);
 }
 
 // --- on a worker group

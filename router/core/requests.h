@@ -13,10 +13,11 @@ void core_request_set_prefix(const struct core *c, struct request *r, const stru
 // attached. True: `kept` has it, and the request's prefix is that of the kept tokens.
 bool core_request_find_selection(struct core *c, struct request *r);
 
-// TOKENISED; then one of the next three. `tenant`: see ledger_admitted().
+// TOKENISED; then one of the next four. `tenant`: see ledger_admitted().
 void core_request_admit(struct core *c, struct request *r, const char *tenant);
 void core_request_reuse_score(struct core *c, struct request *r, int64_t now_us); // its selection was found
 void core_request_wait_for_score(struct core *c, struct request *r, int64_t now_us);
+void core_request_share_score(struct core *c, struct request *r, struct request *scored); // is given its score
 // No speculator can score it (any more): keeps the whole prompt, or ends the request if it requires a score.
 void core_request_unscorable(struct core *c, struct request *r, enum skip_reason reason, int64_t now_us);
 

@@ -147,6 +147,36 @@ static void model_info_on_message(struct rpc_call *call, const uint8_t *bytes, s
     loop_post(front->loop, event_model_info, call);
 }
 
+static void pass_class_fill(const struct pass_class *class, bool prompts, Forepack__V1__PassClass *m)
+{
+    forepack__v1__pass_class__init(m);
+    m->prompts = prompts;
+    m->passes = class->passes;
+    m->rows = class->rows;
+    m->pairs = class->pairs;
+    m->seconds = (double)class->us / 1e6;
+    m->deviations = (uint64_t *)class->deviation.counts;
+    m->n_deviations = (size_t) class->deviation.scale->n + 1;
+}
+
+// One block with the list and its messages, which borrow the counts; free() it.
+static Forepack__V1__PassClass **pass_class_messages(const struct pass_times *times, size_t *n_p)
+{
+    const size_t most = PASS_KINDS * COST_SIZES;
+    Forepack__V1__PassClass **list = mem_alloc(most * (sizeof *list + sizeof **list));
+    Forepack__V1__PassClass *items = (void *)(list + most);
+    size_t n = 0;
+    for (int kind = 0; kind < PASS_KINDS; kind++) {
+        for (int size = 0; size < COST_SIZES; size++) {
+            if (!times->classes[kind][size]) continue;
+            list[n] = &items[n];
+            pass_class_fill(times->classes[kind][size], kind, &items[n++]);
+        }
+    }
+    *n_p = n;
+    return list;
+}
+
 static void node_fill(const struct node_status *node, int64_t now_us, Forepack__V1__NodeInfo *m)
 {
     forepack__v1__node_info__init(m);
@@ -159,6 +189,8 @@ static void node_fill(const struct node_status *node, int64_t now_us, Forepack__
     m->token_budget = (uint32_t)node->hello.token_budget;
     m->kv_blocks = (uint32_t)node->hello.kv_blocks;
     m->kv_blocks_free = (uint32_t)node->kv_blocks_free;
+    m->held_prompts = (uint32_t)node->held_prompts;
+    m->held_kv_blocks = (uint32_t)node->held_kv_blocks;
     m->running = (uint32_t)node->running;
     m->tokens_in = node->tokens_in;
     m->tokens_out = node->tokens_out;
@@ -172,10 +204,7 @@ static void node_fill(const struct node_status *node, int64_t now_us, Forepack__
     m->pass_rows = node->pass_rows;
     m->pass_pairs = node->pass_pairs;
     m->pass_s = (double)node->pass_us / 1e6;
-    m->prompt_passes = node->prompt_passes;
-    m->prompt_pass_rows = node->prompt_pass_rows;
-    m->prompt_pass_pairs = node->prompt_pass_pairs;
-    m->prompt_pass_s = (double)node->prompt_pass_us / 1e6;
+    m->pass_classes = pass_class_messages(node->pass_times, &m->n_pass_classes);
     m->pass_gap_count = node->pass_gaps;
     m->pass_gap_s = (double)node->pass_gap_us / 1e6;
     m->calibrated_for = node->hello.calibration.main_fingerprint;
@@ -346,6 +375,8 @@ static void send_cluster_info(struct rpc_call *call, const struct core *c, const
     info.totals = &totals;
     reply_unary(call, &info.base);
     free(totals.prefill_skipped - 1);
+    for (int i = 0; i < status->n_nodes; i++)
+        free(nodes[i].pass_classes);
     free(list);
     free(nodes);
 }

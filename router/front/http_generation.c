@@ -400,6 +400,7 @@ static enum status read_answer(struct http_generation *g, struct http_input *in,
     if (first) {
         TRY(wire_request_read_choice(g->client.front, m, first, index % g->n, a->request, &a->text));
         if (!in->echo_logprobs) a->request->spec.sampling.prompt_logprobs = -1; // those of the first choice are shown
+        a->request->score_with = first->number;
         return STATUS_OK;
     }
     char id[HTTP_ID_ROOM + 16];

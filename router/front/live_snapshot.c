@@ -180,6 +180,8 @@ static void node_write(const struct node_status *node, struct bytes *out)
     add_integer(out, "max_seqs", node->hello.max_seqs);
     add_integer(out, "kv_blocks", node->hello.kv_blocks);
     add_integer(out, "kv_blocks_free", node->kv_blocks_free);
+    add_integer(out, "held_prompts", node->held_prompts);
+    add_integer(out, "held_kv_blocks", node->held_kv_blocks);
     add_integer(out, "running", node->running);
     add_integer(out, "tokens_in", (int64_t)node->tokens_in);
     add_integer(out, "tokens_out", (int64_t)node->tokens_out);

@@ -53,7 +53,7 @@ static void score_item_fill(int tail_tokens, const struct request *r, Forepack__
     if (r->trace) m->trace = r->trace->trace_text;
     m->tail_tokens = (uint32_t)prefill_tail_tokens(tail_tokens, prompt.n_tokens);
     m->pinned = pinned_messages(r, &prompt, &m->n_pinned);
-    if (request_pins_rows(r)) m->budget_tokens = (uint32_t)(prompt.n_tokens - prompt.fresh);
+    m->budget_tokens = (uint32_t)request_budget_tokens(r);
     m->hold = prompt.n_tokens == r->spec.n_tokens && request_is_drafted(r);
 }
 
@@ -122,6 +122,7 @@ static void sequence_fill(const struct request *r, Forepack__Cluster__V1__Sampli
     m->salt = r->spec.prefix_salt;
     m->draft_ids = (uint32_t *)r->draft; // never negative
     m->n_draft_ids = (size_t)r->n_draft;
+    m->drafts = request_is_drafted(r);
     if (r->trace) m->trace = r->trace->trace_text;
     if (r->spec.sampling.repetition_penalty != 1 && r->usage.kept_tokens < r->spec.n_tokens) {
         m->penalty_ids = (uint32_t *)r->spec.tokens; // the penalty counts pruned tokens too

@@ -165,7 +165,9 @@ static void handle_heartbeat(struct core *c, struct node_link *link, const Forep
                                        .preemptions = m->preemptions,
                                        .progress = m->progress,
                                        .last_bin = m->last_bin,
-                                       .requests = (int64_t)m->running + m->waiting};
+                                       .requests = (int64_t)m->running + m->waiting,
+                                       .held_prompts = intake_int(m->held_prompts),
+                                       .held_kv_blocks = intake_int(m->held_kv_blocks)};
     core_heartbeat(c, link->node, &heartbeat, now_us);
 }
 

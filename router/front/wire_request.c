@@ -250,6 +250,29 @@ static void trace_copied(struct request *r, const struct request *first)
 
 // --- requests
 
+// The shared beginning becomes the first turn, with what is pinned of it.
+static enum status shared_read(struct request_spec *spec)
+{
+    int n = spec->prefill.shared_tokens, most = spec->n_turns ? spec->turns[0].end : spec->n_tokens;
+    if (n >= most)
+        return status_fail(STATUS_INVALID, "shared_tokens %d: must be less than the %d prompt tokens%s", n, most,
+                           spec->n_turns ? " before the first answer" : "");
+    struct prompt_turn turn = {.end = n, .answer_end = n};
+    turn.pinned = mem_alloc_array((size_t)spec->n_pinned, sizeof *turn.pinned);
+    for (int i = 0; i < spec->n_pinned; i++) {
+        const struct token_range *range = &spec->pinned[i];
+        if (range->first < n)
+            turn.pinned[turn.n_pinned++] = (struct token_range){range->first, range->last < n ? range->last : n - 1};
+    }
+    struct prompt_turn *turns = mem_alloc_array((size_t)spec->n_turns + 1, sizeof *turns);
+    turns[0] = turn;
+    if (spec->n_turns) memcpy(turns + 1, spec->turns, (size_t)spec->n_turns * sizeof *turns);
+    free(spec->turns);
+    spec->turns = turns;
+    spec->n_turns++;
+    return STATUS_OK;
+}
+
 // `model` is the name that the client gave, which is served; `operation` as in a trace.
 static enum status prompt_read(const struct front *front, const struct wire_prompt *given, const char *model,
                                const char *operation, const Forepack__V1__PrefillOptions *prefill, struct request *r)
@@ -268,7 +291,8 @@ static enum status prompt_read(const struct front *front, const struct wire_prom
     r->spec.n_pinned = tokens.n_pinned;
     r->spec.turns = tokens.turns;
     r->spec.n_turns = tokens.n_turns;
-    return pinned_read(prefill, r);
+    TRY(pinned_read(prefill, r));
+    return prompt.wants_turns && p->shared_tokens ? shared_read(&r->spec) : STATUS_OK;
 }
 
 static bool stop_string_valid(const ProtobufCBinaryData *stop)

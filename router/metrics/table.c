@@ -90,11 +90,12 @@ static void write_node_histogram(struct exposition *e, const struct metric *metr
 
 // --- attached nodes
 
-static void write_node_status(struct exposition *e, const struct metrics_snapshot *s,
+static void write_node_status(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s,
                               double (*value)(const struct node_status *node))
 {
     for (int i = 0; i < s->core.status.n_nodes; i++) {
         const struct node_status *node = &s->core.status.nodes[i];
+        if (!has_role(metric, node->hello.role)) continue;
         struct labels labels = node_labels(node->hello.role, node->hello.node_id);
         exposition_number(e, &labels, value(node));
     }
@@ -107,7 +108,7 @@ static double running_of(const struct node_status *node)
 
 static void write_running(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
 {
-    write_node_status(e, s, running_of);
+    write_node_status(e, metric, s, running_of);
 }
 
 static double kv_usage_of(const struct node_status *node)
@@ -118,7 +119,27 @@ static double kv_usage_of(const struct node_status *node)
 
 static void write_kv_usage(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
 {
-    write_node_status(e, s, kv_usage_of);
+    write_node_status(e, metric, s, kv_usage_of);
+}
+
+static double held_prompts_of(const struct node_status *node)
+{
+    return node->held_prompts;
+}
+
+static void write_held_prompts(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    write_node_status(e, metric, s, held_prompts_of);
+}
+
+static double held_kv_usage_of(const struct node_status *node)
+{
+    return node->hello.kv_blocks > 0 ? (double)node->held_kv_blocks / node->hello.kv_blocks : 0;
+}
+
+static void write_held_kv_usage(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    write_node_status(e, metric, s, held_kv_usage_of);
 }
 
 static int count_nodes(const struct core_status *status, enum node_role role, const char *state)
@@ -342,7 +363,7 @@ const struct metric metrics_table[] = {
      "Time from dispatch to a worker group to the first token.",
      write_histogram, IN_SNAPSHOT(core.measures.prefill), 0},
     {"forepack:num_requests_running", METRIC_GAUGE, "pool, node",
-     "Requests on the node.", write_running, 0, 0},
+     "Requests on the node.", write_running, 0, OF_ALL},
     {"forepack:num_requests_waiting", METRIC_GAUGE, "pool",
      "Requests that wait in the router for a node of the pool.", write_waiting, 0, 0},
     {"forepack:speculator_queue_tokens", METRIC_GAUGE, "",
@@ -372,7 +393,11 @@ const struct metric metrics_table[] = {
     {"forepack:queue_capacity_tokens", METRIC_GAUGE, "class",
      "Prompt tokens of all classes together at which one of this class is refused.", write_capacity_tokens, 0, 0},
     {"forepack:kv_cache_usage_perc", METRIC_GAUGE, "pool, node",
-     "Share of the node's KV blocks in use, 0 to 1.", write_kv_usage, 0, 0},
+     "Share of the node's KV blocks in use, 0 to 1.", write_kv_usage, 0, OF_ALL},
+    {"forepack:held_prompts", METRIC_GAUGE, "pool, node",
+     "Prompts that the speculator holds to draft their answers.", write_held_prompts, 0, OF_SPECULATORS},
+    {"forepack:held_kv_usage_perc", METRIC_GAUGE, "pool, node",
+     "Share of the speculator's KV blocks that these prompts have, 0 to 1.", write_held_kv_usage, 0, OF_SPECULATORS},
     {"forepack:prompt_tokens_total", METRIC_COUNTER, "",
      "Prompt tokens of admitted requests.", write_count, IN_SNAPSHOT(core.status.totals.prompt_tokens), 0},
     {"forepack:kept_tokens_total", METRIC_COUNTER, "",

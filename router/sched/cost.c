@@ -29,7 +29,7 @@ double cost_pass_us(const struct cost_model *m, double passes, double rows, doub
     return m->fixed_us * passes + m->row_us * rows + m->pair_us * pairs;
 }
 
-static int size_index(int64_t rows)
+int cost_size(int64_t rows)
 {
     int size = 0;
     while (rows > 1 && size < COST_SIZES - 1) {
@@ -149,7 +149,7 @@ void cost_learn(struct cost_model *m, int64_t rows, int64_t pairs, int64_t pass_
         noise_learn(m, us, predicted_us);
     }
     const double term[3] = {1 / scale, (double)rows / scale, (double)pairs / scale};
-    struct cost_moments *moments = &m->moments[size_index(rows)];
+    struct cost_moments *moments = &m->moments[cost_size(rows)];
     int at = 0;
     for (int i = 0; i < 3; i++) {
         for (int j = i; j < 3; j++, at++)

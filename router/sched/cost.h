@@ -60,6 +60,8 @@ bool cost_knows(const struct cost_model *m, int64_t rows, int64_t now_us);
 // known.
 double cost_noise(const struct cost_model *m);
 
+int cost_size(int64_t rows); // of a pass: 0 .. COST_SIZES - 1, the power of two below
+
 double cost_pass_us(const struct cost_model *m, double passes, double rows, double pairs);
 
 double cost_pairs(double rows, double cached); // attention pairs of `rows` rows of one sequence after `cached` entries

@@ -93,7 +93,6 @@ struct subject {
     const struct sched_view *view;
     enum node_role role;
     const struct sched_request *r;
-    int kept_tokens;                 // assumed; 0: the request's present rows, less what caches hold
     const struct cost_model *likely; // for nodes whose costs are not known; NULL: no node's costs are known
     const struct sched_node *nodes[SAMPLE_MAX + FIRST_MAX + SHARING_MAX];
     int n_sample, n_nodes;
@@ -122,7 +121,6 @@ static void nodes_add_likely(struct subject *s, struct node_index *pool)
     const struct sched_node *first[FIRST_MAX];
     struct prefix_hit hits[SHARING_MAX];
     nodes_add(s, first, node_index_first(pool, s->view, first, FIRST_MAX));
-    if (s->kept_tokens) return;
     int n = prefix_index_lookup(s->view->prefixes[s->role], s->r->prefix, s->r->n_prefix, hits, SHARING_MAX);
     for (int i = 0; i < n; i++)
         nodes_add(s, (const struct sched_node *const *)&hits[i].node, 1);
@@ -130,8 +128,8 @@ static void nodes_add_likely(struct subject *s, struct node_index *pool)
 
 static bool is_known(const struct subject *s, const struct sched_node *node)
 {
-    if (estimate_node_known(s->view, node, s->kept_tokens ? s->kept_tokens : sched_request_rows(s->r))) return true;
-    return !s->kept_tokens && node->prefixes && estimate_node_known(s->view, node, sched_request_rows_on(s->r, node));
+    if (estimate_node_known(s->view, node, sched_request_rows(s->r))) return true;
+    return node->prefixes && estimate_node_known(s->view, node, sched_request_rows_on(s->r, node));
 }
 
 static const struct cost_model *cost_of(const struct subject *s, const struct sched_node *node)
@@ -146,11 +144,6 @@ static double others_us(const struct subject *s, const struct sched_node *node, 
     double us = work_us(node, cost, rows, pairs);
     if (s->role == NODE_WORKER) return us;
     return us + look_ahead_of_others_us(cost, s->r, ceil(rows / node->limits.token_budget), us);
-}
-
-static int own_rows(const struct subject *s, const struct sched_node *node)
-{
-    return s->kept_tokens ? s->kept_tokens : sched_request_rows_on(s->r, node);
 }
 
 // The time the node is busy before a request that takes `rows` further rows. Beside short prompts a long one gets half
@@ -171,19 +164,19 @@ static double busy_before_us(const struct subject *s, const struct sched_node *n
 
 static double busy_us(const struct subject *s, const struct sched_node *node, const struct cost_model *cost)
 {
-    return busy_before_us(s, node, cost, own_rows(s, node));
+    return busy_before_us(s, node, cost, sched_request_rows_on(s->r, node));
 }
 
 // The time the node spends on the request itself. The prompts that are waiting or on the node now stand for those that
 // a speculator reads during the look-ahead.
 static double own_us(const struct subject *s, const struct sched_node *node, const struct cost_model *cost)
 {
-    int rows = own_rows(s, node);
-    int cached = s->kept_tokens ? 0 : sched_request_rows(s->r) - rows;
+    int rows = sched_request_rows_on(s->r, node), cached = sched_request_rows(s->r) - rows;
     double us = work_us(node, cost, rows, cost_pairs(rows, cached));
     if (s->role == NODE_WORKER) return us;
     double waiting = s->view->computed_share[s->role] * (double)s->view->waiting[s->role].rows;
-    return us + look_ahead_us(node, cost, s->r, waiting + (double)node->account.bin_tokens);
+    us += look_ahead_us(node, cost, s->r, waiting + (double)node->account.bin_tokens);
+    return us + s->r->frozen.further_scores * (1 + later_steps(s->r)) * step_us(cost, s->r);
 }
 
 // A request whose kept tokens are not known yet, as if they were. Only nodes with KV blocks for them count.
@@ -200,12 +193,11 @@ static const struct sched_request *request_keep(struct kept_request *kept, const
     return &kept->sched;
 }
 
-static struct subject subject_make(const struct sched_view *view, enum node_role role, const struct sched_request *r,
-                                   int kept_tokens)
+static struct subject subject_make(const struct sched_view *view, enum node_role role, const struct sched_request *r)
 {
-    struct subject s = {.view = view, .role = role, .r = r, .kept_tokens = kept_tokens};
+    struct subject s = {.view = view, .role = role, .r = r};
     struct node_index *pool = &view->pools[role];
-    double least_us = INFINITY, rows = kept_tokens ? kept_tokens : sched_request_rows(r);
+    double least_us = INFINITY, rows = sched_request_rows(r);
     nodes_sample(&s, pool);
     if (pool->n_nodes > SAMPLE_MAX) nodes_add_likely(&s, pool);
     pool->estimate_visits += (uint64_t)s.n_nodes;
@@ -262,18 +254,23 @@ static int64_t latest_us(const struct subject *s, double own_us, int64_t now_us)
     return due_us < waited_us ? due_us : waited_us;
 }
 
-// What a speculator will keep of the prompt, but for overlaps of pinned ranges, tail and chosen chunks.
-static int kept_tokens_expected(const struct sched_view *view, const struct request_spec *spec)
+// The rows that the prompt will have once it is scored, but for overlaps of pinned ranges, tail and chosen chunks: in a
+// conversation those of earlier turns, of answers, and what the next selection adds.
+static int kept_tokens_expected(const struct sched_view *view, const struct sched_request *r)
 {
+    const struct request_spec *spec = r->spec;
+    const struct frozen_rows *frozen = &r->frozen;
     const struct prefill *p = &spec->prefill;
     double rate = p->quality > 0 ? rate_mean_get(&view->quality_rate, view->now_us) : p->keep_rate;
     int tokens = prefill_chunk_tokens(p), chunk = tokens > 0 ? tokens : 1; // spans use the budget to the last token
-    int64_t kept = (int64_t)chunk * prefill_keep_budget((spec->n_tokens - 1) / chunk + 1, rate);
+    int n = frozen->selected_of ? frozen->selected_of : spec->n_tokens;
+    int64_t kept = (int64_t)chunk * prefill_keep_budget((n - 1) / chunk + 1, rate);
     if (!p->paper_exact) {
         kept += prefill_tail_tokens(view->options.tail_tokens, spec->n_tokens);
         for (int k = 0; k < spec->n_pinned; k++)
-            kept += spec->pinned[k].last - spec->pinned[k].first + 1;
+            if (spec->pinned[k].first >= frozen->end) kept += spec->pinned[k].last - spec->pinned[k].first + 1;
     }
+    kept = (kept < n ? kept : n) + frozen->rows + frozen->answers;
     return kept < spec->n_tokens ? (int)kept : spec->n_tokens;
 }
 
@@ -375,19 +372,22 @@ static struct estimate pool_estimate(const struct subject *s, double after_us, i
     return best;
 }
 
-// The worker group's part of a request that a speculator scores before.
+// The worker group's part of a request that a speculator scores before. Of its rows, those that earlier turns of a
+// conversation had may be in caches.
 static struct subject subject_scored(const struct sched_view *view, const struct sched_request *r,
                                      struct kept_request *kept)
 {
-    int tokens = kept_tokens_expected(view, r->spec);
-    return subject_make(view, NODE_WORKER, request_keep(kept, r, tokens), tokens);
+    request_keep(kept, r, kept_tokens_expected(view, r));
+    kept->sched.prefix = r->frozen.prefix;
+    kept->sched.n_prefix = r->frozen.n_prefix;
+    return subject_make(view, NODE_WORKER, &kept->sched);
 }
 
 // Up to the first token by way of a speculator. The work that waits for worker groups now is dispatched meanwhile.
 static struct estimate speculated_estimate(const struct sched_view *view, const struct sched_request *r, int64_t now_us)
 {
     struct kept_request kept;
-    struct subject worker = subject_scored(view, r, &kept), speculator = subject_make(view, NODE_SPECULATOR, r, 0);
+    struct subject worker = subject_scored(view, r, &kept), speculator = subject_make(view, NODE_SPECULATOR, r);
     struct estimate prefill = pool_estimate(&worker, 0, now_us);
     struct estimate score = pool_estimate(&speculator, prefill.own_us, now_us);
     bool in_time = score.wait_us <= (double)view->options.score_timeout_us;
@@ -404,7 +404,7 @@ bool estimate_first_token(const struct sched_view *view, const struct sched_requ
     } else {
         struct kept_request kept;
         int tokens = r->usage->kept_tokens ? r->usage->kept_tokens : r->spec->n_tokens;
-        struct subject worker = subject_make(view, NODE_WORKER, request_keep(&kept, r, tokens), 0);
+        struct subject worker = subject_make(view, NODE_WORKER, request_keep(&kept, r, tokens));
         *estimate_p = pool_estimate(&worker, 0, now_us);
     }
     return isfinite(estimate_p->own_us);
@@ -439,7 +439,7 @@ static bool can_be_kept_whole(const struct sched_view *view, const struct sched_
 bool estimate_speculation_pays(const struct sched_view *view, const struct sched_request *r, int64_t now_us)
 {
     struct estimate whole, pruned;
-    struct subject speculator = subject_make(view, NODE_SPECULATOR, r, 0);
+    struct subject speculator = subject_make(view, NODE_SPECULATOR, r);
     if (!speculator.likely) return nothing_is_scored(view);
     if (!can_be_kept_whole(view, r)) return true;
     if (!estimate_first_token(view, r, false, now_us, &whole)) return false;
@@ -451,7 +451,7 @@ int64_t estimate_due_us(const struct sched_view *view, enum node_role role, cons
                         int64_t now_us)
 {
     if (r->spec->ttft_deadline_us == INT64_MAX) return max_wait_end_us(view, r, now_us); // the usual case
-    struct subject s = subject_make(view, role, r, 0);
+    struct subject s = subject_make(view, role, r);
     double us = least_own_us(&s);
     if (role == NODE_SPECULATOR && !r->spec->score_only) {
         struct kept_request kept;

@@ -60,6 +60,16 @@ struct request_need {
     int context; // tokens of its longest sequence
 };
 
+// Of a conversation until it is scored: what is known of its rows. Zeros: it is none.
+struct frozen_rows {
+    int rows, end;      // that turns have so far, their answers included; the first token behind these
+    int answers;        // tokens of later answers, which will all have rows
+    int selected_of;    // tokens of which the keep rate is the share that selections will add
+    int further_scores; // of later turns, after the next
+    uint64_t *prefix;   // [n_prefix] the prefix chain of `rows`; owned
+    int n_prefix;
+};
+
 struct sched_request {
     // Facts. The first four are set when the request is created.
     uint64_t number; // unique; the smaller the older
@@ -68,6 +78,7 @@ struct sched_request {
     const struct request_timing *timing;
     uint64_t *prefix; // [n_prefix] the prefix chain of the rows of its next pass, see prefix_chain.h; owned
     int n_prefix;
+    struct frozen_rows frozen;
     int score_tokens, score_ranges; // of a conversation: tokens and pinned ranges of the prompt that is scored next
     bool runs_alone; // it may have ended its worker groups: it gets a group to itself until its next token
 

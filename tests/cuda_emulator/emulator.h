@@ -45,6 +45,18 @@ enum { EMULATED_GEMM_US = 50000 };
 int emulator_gemm_multiprocessors(void);
 int emulator_nccl_blocks(void);
 
+// NCCL's version, as 10000 * major + 100 * minor + patch; initially EMULATED_NCCL. Older ones than 2.27 have no
+// windows, and sums in windows of 2.28 to 2.30.6 do not wait for the kernel before them: these end the program when
+// asked for one.
+enum { EMULATED_NCCL = 23007 };
+void emulator_set_nccl_version(int version);
+// From now on communicators have no windows, as where GPUs do not reach each other; or registering one fails.
+enum { EMULATED_WINDOWS, EMULATED_WINDOWS_NONE, EMULATED_WINDOWS_FAIL };
+void emulator_set_nccl_windows(int kind);
+int emulator_nccl_windows(void);         // open at present, on all ranks
+int emulator_nccl_sums_in_windows(void); // bf16 sums so far whose memory lies in windows, counted on every rank
+int emulator_nccl_sums_in_memory(void);  // and in other memory
+
 // From now on this rank of every NCCL group has failed, and the others are notified; -1: no rank.
 void emulator_fail_rank(int rank);
 

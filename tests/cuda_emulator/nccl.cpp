@@ -3,10 +3,16 @@
 // collective is an operation in the stream of each rank that completes when all ranks have reached it, as on devices.
 // Sums are in rank order. Ranks that make different calls end the program, where real ones would hang.
 //
+// Sums in bf16 are rounded after every rank, as by a ring: the least exact of the library's ways.
+//
+// Windows: memory of ncclMemAlloc that all ranks register together. Freeing registered memory, finalising a
+// communicator with open windows, and a sum whose ranks use different offsets of their windows end the program.
+//
 // As in the library: the first call of each kind connects its ranks, which blocks the host until all of them make it.
 // The calls of a group are issued together. A communicator that does not block the host returns ncclInProgress and
 // issues the calls later. Finalising, destroying and aborting wait for the operations in the streams and for every
 // graph that has captured one. Aborting ends the operations of this rank alone.
+#include <cuda_bf16.h>
 #include <nccl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,10 +34,12 @@ namespace
 
 struct part {
     bool here;
-    const float *from;
-    float *to;
+    const void *from;
+    void *to;
     size_t count;
+    ncclDataType_t type;
     ncclRedOp_t operation;
+    ptrdiff_t offset; // in the rank's window; -1: in none
 };
 
 struct group {
@@ -40,6 +48,8 @@ struct group {
     std::vector<part> parts;                   // of the current collective, by rank
     std::map<std::pair<int, int>, part> sent;  // by (from, to), until received
     std::map<int, std::set<int>> connected_by; // kind of connection: the ranks that have made a call of that kind
+    std::map<int, size_t> registering;         // ranks that register a window: its bytes
+    int registered;                            // windows that all ranks have registered
 };
 
 // Of one rank; operations in streams and graphs outlive the communicator.
@@ -81,30 +91,76 @@ int n_connections, n_issued_later;
 thread_local int group_depth;
 thread_local std::vector<struct call> group_calls;
 
-enum { TREE, RING, PAIRS, TREE_BYTES_MAX = 4096 }; // kinds of connections; PAIRS and above: from one rank to another
+// Kinds of connections: those of sums in bf16 are the ones of f32 plus BF16; PAIRS and above: from one rank to another.
+enum { TREE, RING, BF16, PAIRS = 2 * BF16, TREE_BYTES_MAX = 4096 };
+
+size_t type_bytes(ncclDataType_t type)
+{
+    return type == ncclBfloat16 ? 2 : 4;
+}
+
+float part_value(const part &p, size_t i)
+{
+    if (p.type == ncclFloat) return static_cast<const float *>(p.from)[i];
+    return __bfloat162float(static_cast<const __nv_bfloat16 *>(p.from)[i]);
+}
+
+void part_store(const part &p, const std::vector<float> &values)
+{
+    for (size_t i = 0; i < p.count; i++)
+        if (p.type == ncclFloat)
+            static_cast<float *>(p.to)[i] = values[i];
+        else
+            static_cast<__nv_bfloat16 *>(p.to)[i] = __float2bfloat16_rn(values[i]);
+}
 
 void group_reduce(struct group *g)
 {
-    const part &first = g->parts[0];
+    const part first = g->parts[0];
     std::vector<float> result(first.count);
     for (int r = 0; r < g->size; r++) {
         const part &p = g->parts[(size_t)r];
-        if (p.count != first.count || p.operation != first.operation) {
-            fprintf(stderr, "nccl emulator: rank 0 reduces %zu floats, rank %d %zu, or by another operation\n",
-                    first.count, r, p.count);
+        if (p.count != first.count || p.type != first.type || p.operation != first.operation ||
+            p.offset != first.offset) {
+            fprintf(
+                stderr,
+                "nccl emulator: rank 0 reduces %zu values, rank %d %zu, or in another type, by another operation or "
+                "at another offset of its window\n",
+                first.count, r, p.count);
             abort();
         }
-        for (size_t i = 0; i < first.count; i++)
-            result[i] = r == 0                       ? p.from[i]
-                        : first.operation == ncclSum ? result[i] + p.from[i]
-                        : p.from[i] > result[i]      ? p.from[i]
+        for (size_t i = 0; i < first.count; i++) {
+            const float value = part_value(p, i);
+            result[i] = r == 0                       ? value
+                        : first.operation == ncclSum ? result[i] + value
+                        : value > result[i]          ? value
                                                      : result[i];
+            if (p.type == ncclBfloat16) result[i] = __bfloat162float(__float2bfloat16_rn(result[i]));
+        }
     }
     for (part &p : g->parts) {
-        memcpy(p.to, result.data(), first.count * sizeof(float));
+        part_store(p, result);
         p.here = false;
     }
     g->round++;
+}
+
+// Memory of ncclMemAlloc: its size, and the communicator of its window or NULL.
+struct allocation {
+    size_t bytes;
+    ncclComm_t window_of;
+};
+std::map<char *, struct allocation> allocations;
+int nccl_version = EMULATED_NCCL, windows_kind, sums_in_windows, sums_in_memory;
+
+// Offset of memory in a window of the communicator, -1: it is in none.
+ptrdiff_t window_offset(ncclComm_t comm, const void *at, size_t bytes)
+{
+    auto next = allocations.upper_bound(static_cast<char *>(const_cast<void *>(at)));
+    if (next == allocations.begin()) return -1;
+    auto entry = std::prev(next);
+    const size_t offset = (size_t)(static_cast<const char *>(at) - entry->first);
+    return entry->second.window_of == comm && offset + bytes <= entry->second.bytes ? (ptrdiff_t)offset : -1;
 }
 
 } // namespace
@@ -149,9 +205,42 @@ int emulator_nccl_issued_later(void)
     return n_issued_later;
 }
 
+void emulator_set_nccl_version(int version)
+{
+    emulated_call call;
+    nccl_version = version;
+}
+
+void emulator_set_nccl_windows(int kind)
+{
+    emulated_call call;
+    windows_kind = kind;
+}
+
+int emulator_nccl_windows(void)
+{
+    emulated_call call;
+    int n = 0;
+    for (const auto &entry : allocations)
+        n += entry.second.window_of != NULL;
+    return n;
+}
+
+int emulator_nccl_sums_in_windows(void)
+{
+    emulated_call call;
+    return sums_in_windows;
+}
+
+int emulator_nccl_sums_in_memory(void)
+{
+    emulated_call call;
+    return sums_in_memory;
+}
+
 ncclResult_t ncclGetVersion(int *version)
 {
-    *version = NCCL_VERSION_CODE;
+    *version = nccl_version;
     return ncclSuccess;
 }
 
@@ -223,10 +312,87 @@ static bool is_unused(const struct rank_state *state)
     return !state->in_streams && !state->in_graphs;
 }
 
+[[noreturn]] static void misuse(const char *what)
+{
+    fprintf(stderr, "nccl emulator: %s\n", what);
+    abort();
+}
+
+static void need_windows(void)
+{
+    if (nccl_version < NCCL_VERSION(2, 27, 0)) misuse("this version has no windows");
+    if (nccl_version >= NCCL_VERSION(2, 28, 0) && nccl_version < NCCL_VERSION(2, 30, 7))
+        misuse("sums in windows of this version do not wait for their input");
+}
+
+ncclResult_t ncclMemAlloc(void **memory_p, size_t bytes)
+{
+    need_windows();
+    if (cudaMalloc(memory_p, bytes) != cudaSuccess) {
+        cudaGetLastError();
+        return ncclUnhandledCudaError;
+    }
+    emulated_call call;
+    allocations[static_cast<char *>(*memory_p)] = {bytes, NULL};
+    return ncclSuccess;
+}
+
+ncclResult_t ncclMemFree(void *memory)
+{
+    {
+        emulated_call call;
+        auto entry = allocations.find(static_cast<char *>(memory));
+        if (entry == allocations.end()) misuse("ncclMemFree of other memory");
+        if (entry->second.window_of) misuse("ncclMemFree of a registered window");
+        allocations.erase(entry);
+    }
+    return cudaFree(memory) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+}
+
+ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *memory, size_t bytes, ncclWindow_t *window_p, int flags)
+{
+    need_windows();
+    *window_p = NULL;
+    if (windows_kind == EMULATED_WINDOWS_NONE) return ncclSuccess;
+    if (windows_kind == EMULATED_WINDOWS_FAIL || flags != NCCL_WIN_COLL_SYMMETRIC) return ncclInvalidArgument;
+    int round;
+    {
+        emulated_call call;
+        struct group *g = comm->in.get();
+        auto entry = allocations.find(static_cast<char *>(memory));
+        if (entry == allocations.end() || entry->second.bytes < bytes) misuse("a window on other memory");
+        round = g->registered;
+        g->registering[comm->rank] = bytes;
+        for (const auto &one : g->registering)
+            if (one.second != bytes) misuse("windows of different sizes");
+        if ((int)g->registering.size() == g->size) {
+            g->registering.clear();
+            g->registered++;
+        }
+        entry->second.window_of = comm;
+    }
+    wait_until([=] { return comm->in->registered > round; });
+    *window_p = reinterpret_cast<ncclWindow_t>(memory);
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window)
+{
+    need_windows();
+    wait_until([=] { return is_unused(comm->state.get()); });
+    emulated_call call;
+    auto entry = allocations.find(reinterpret_cast<char *>(window));
+    if (entry == allocations.end() || entry->second.window_of != comm) return ncclInvalidArgument;
+    entry->second.window_of = NULL;
+    return ncclSuccess;
+}
+
 ncclResult_t ncclCommFinalize(ncclComm_t comm)
 {
     {
         emulated_call call;
+        for (const auto &entry : allocations)
+            if (entry.second.window_of == comm) misuse("a communicator is finalised before its window is deregistered");
         if (comm->finalized) return ncclInvalidArgument;
         comm->finalized = true;
     }
@@ -251,6 +417,8 @@ ncclResult_t ncclCommAbort(ncclComm_t comm)
         g->parts[(size_t)comm->rank].here = false;
         for (int to = 0; to < g->size; to++)
             g->sent.erase(std::make_pair(comm->rank, to));
+        for (auto &entry : allocations)
+            if (entry.second.window_of == comm) entry.second.window_of = NULL;
     }
     return ncclCommDestroy(comm);
 }
@@ -367,15 +535,22 @@ static bool is_device_memory(const void *at, size_t bytes)
 ncclResult_t ncclAllReduce(const void *from, void *to, size_t count, ncclDataType_t type, ncclRedOp_t operation,
                            ncclComm_t comm, cudaStream_t stream)
 {
-    const size_t bytes = count * sizeof(float);
-    if (type != ncclFloat || (operation != ncclSum && operation != ncclMax)) return ncclInvalidArgument;
+    const size_t bytes = count * type_bytes(type);
+    if (type != ncclFloat && (type != ncclBfloat16 || operation != ncclSum)) return ncclInvalidArgument;
+    if (operation != ncclSum && operation != ncclMax) return ncclInvalidArgument;
     if (!is_device_memory(from, bytes) || !is_device_memory(to, bytes)) return ncclInvalidArgument;
     std::shared_ptr<struct group> g = comm->in;
     size_t rank = (size_t)comm->rank;
-    part own = {true, static_cast<const float *>(from), static_cast<float *>(to), count, operation};
+    part own = {true, from, to, count, type, operation, -1};
+    {
+        emulated_call one;
+        own.offset = window_offset(comm, to, bytes);
+        if (type == ncclBfloat16) ++(own.offset >= 0 ? sums_in_windows : sums_in_memory);
+    }
     bool entered = false;
     uint64_t round = 0;
-    return call_add({comm, stream, {bytes <= TREE_BYTES_MAX ? TREE : RING}, g->size, [=]() mutable {
+    const int kind = (bytes <= TREE_BYTES_MAX ? TREE : RING) + (type == ncclBfloat16 ? BF16 : 0);
+    return call_add({comm, stream, {kind}, g->size, [=]() mutable {
                          if (!entered) {
                              entered = true;
                              round = g->round;
@@ -394,7 +569,7 @@ ncclResult_t ncclSend(const void *from, size_t count, ncclDataType_t type, int t
     if (!is_device_memory(from, count * sizeof(float))) return ncclInvalidArgument;
     std::shared_ptr<struct group> g = comm->in;
     std::pair<int, int> way(comm->rank, to);
-    part own = {true, static_cast<const float *>(from), NULL, count, ncclSum};
+    part own = {true, from, NULL, count, type, ncclSum, -1};
     bool entered = false;
     return call_add({comm, stream, {PAIRS + comm->rank * g->size + to}, 2, [=]() mutable {
                          if (!entered) g->sent[way] = own;

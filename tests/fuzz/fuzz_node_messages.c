@@ -184,6 +184,8 @@ static void heartbeat_fill(struct fuzz_script *script, Forepack__Cluster__V1__He
     m->progress = fuzz_number(script);
     m->last_bin = fuzz_number(script);
     m->preemptions = fuzz_number(script);
+    m->held_prompts = (uint32_t)fuzz_number(script);
+    m->held_kv_blocks = (uint32_t)fuzz_number(script);
 }
 
 // The parts of results, which messages refer to.

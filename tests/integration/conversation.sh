@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # A conversation of seven turns: each turn finds the rows of the one before in the prefix cache and recalls what that pruned; an
-# edited history reuses nothing behind the edit; the same tokens come after a start of the router and of the speculator.
+# edited history reuses nothing behind the edit; the same tokens come after a start of the router and of the speculator. Two
+# questions on one document have the same rows of it, whichever comes first.
 . "$(dirname "$0")/lib.sh"
 
 # Row t: a tool's message and a question, with the turns before and their answers.
@@ -11,6 +12,10 @@ jq -nc '[inputs | .prompt] as $prompts | range(7) as $t | {id: "turn\($t)", mess
     {role: "assistant", content: "\(1000 + 7 * $i)"}][:-1])}' <(head -n 7 "$prompts") >"$work/turns.jsonl"
 sed -n '$s/tool","content":"[A-Z]/&x/p' "$work/turns.jsonl" | jq -c '.id = "edited"' >"$work/edited.jsonl"
 sed -n '$p' "$work/turns.jsonl" >"$work/last.jsonl"
+for i in 0 1; do
+    jq -nc '[inputs | .prompt | split("Question: ")] as $prompts | {id: "about", prompt: ($prompts[0][0] + "Question: " + $prompts['$i'][1])}' \
+        <(head -n 2 "$prompts") >"$work/question$i.jsonl"
+done
 
 choose_ports
 run_router() {
@@ -63,9 +68,19 @@ equal '[0,0]' "$(jq -c '[.usage.frozen_tokens, .usage.recalled_tokens]' "$work/p
 ask edited edited
 equal true "$(jq '.usage.scored_tokens > 2 * .usage.prompt_tokens and .usage.cached_tokens <= 16' "$work/edited.out")" "an edited history"
 
+document=$(jq -c '{prompt: (.prompt | split("Question: ")[0])}' "$work/question0.jsonl" |
+    curl -sf "http://127.0.0.1:$http_port/tokenize" -d @- | jq .count)
+ask question0 question0 --shared-tokens "$((document - 4))"
+ask question1 question1 --shared-tokens "$((document - 4))"
+equal true "$(jq -s '(.[0].usage.frozen_tokens == .[1].usage.frozen_tokens) and .[1].usage.frozen_tokens > 0.2 * .[1].usage.prompt_tokens
+    and .[1].usage.cached_tokens >= (.[1].usage.frozen_tokens / 16 | floor) * 16 and (map(.usage.recalled_tokens) | add > 0)' \
+    "$work/question0.out" "$work/question1.out")" "the document's rows"
+
 stop "$router"
 run_router
 wait_until 60 "the nodes are attached again" all_attached
+ask first question1 --shared-tokens "$((document - 4))"
+same first question1
 ask router last
 same seventh router
 equal true "$(jq '.usage.scored_tokens > 2 * .usage.prompt_tokens' "$work/router.out")" "turns are scored after a start of the router"

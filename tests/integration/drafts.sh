@@ -55,3 +55,5 @@ equal "$(whole off)" "$(whole killed)" "answers of whole prompts without specula
 equal "$rows" "$(wc -l <"$work/killed.jsonl")" "rows without speculators"
 kill -CONT "$last_pid"
 wait_until 60 "every KV block is free" all_returned
+held_none() { status_is '[.nodes[] | select(.role == "speculator") | .held_prompts + .held_kv_blocks] | add == 0'; }
+wait_until 60 "no prompt is held any more" held_none

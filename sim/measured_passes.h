@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// The time of a node's passes as a router measured it, by kind and size (router/core/pass_times.h): the mean time of a
+// size, lines between the sizes, and how much passes of a size deviate from their mean.
+#pragma once
+
+#include <jansson.h>
+
+#include "bench/random.h"
+#include "router/core/pass_times.h"
+
+struct measured_passes {
+    double row_us, pair_us; // of the cost model
+    struct measured_kind {
+        struct measured_size {
+            double rows, us;            // means; us: without the time of attention pairs
+            struct histogram deviation; // empty: none is known
+        } sizes[COST_SIZES];            // by ascending rows
+        int n;
+    } kinds[PASS_KINDS];
+};
+
+// Reads a node of forepack status --json, with the costs of its cost model. Without classes of passes nothing is known.
+void measured_passes_read(struct measured_passes *m, const json_t *node, double row_us, double pair_us);
+
+// Passes of a size then take the mean time.
+void measured_passes_forget_deviations(struct measured_passes *m);
+
+bool measured_passes_known(const struct measured_passes *m);
+double measured_pass_us(const struct measured_passes *m, bool has_prompts, double rows, double pairs); // the mean
+
+// A factor for the time of such a pass, with mean 1, drawn from the deviations of its size.
+double measured_pass_vary(const struct measured_passes *m, bool has_prompts, double rows, struct random_source *random);

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/oracle_cost_model.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "router/sched/cost.h"
+
+enum { STEPS = 24 };
+#define TEN_MINUTES_US INT64_C(600000000)
+
+struct pass {
+    int64_t rows, pairs, us, at_us;
+    double scale; // its time is compared relative to that
+    double error; // of the prediction, squared; negative: none was made
+};
+
+struct history {
+    struct pass passes[STEPS];
+    int n;
+    int n_learned; // of the passes, since all were forgotten
+    int64_t now_us, done_rows, done_us;
+    struct cost_model model;
+};
+
+static int size_of(int64_t rows)
+{
+    int size = (int)floor(log2((double)rows));
+    return size < COST_SIZES - 1 ? size : COST_SIZES - 1;
+}
+
+// The passes of a size are forgotten when none came for ten minutes. First pass of those that are remembered at the
+// time; n: none.
+static int first_remembered(const struct history *h, int size, int n, int64_t at_us)
+{
+    int first = n;
+    for (int i = n - 1; i >= 0; i--) {
+        if (size_of(h->passes[i].rows) != size) continue;
+        if (at_us - h->passes[i].at_us >= TEN_MINUTES_US) break;
+        at_us = h->passes[i].at_us;
+        first = i;
+    }
+    return first;
+}
+
+// Passes since all sizes were forgotten at once.
+static int count_learned(const struct history *h)
+{
+    int n = 0;
+    for (int i = 0; i < h->n; i++, n++) {
+        bool left = false;
+        for (int size = 0; size < COST_SIZES && !left; size++)
+            left = first_remembered(h, size, i, h->passes[i].at_us) < i;
+        if (!left) n = 0;
+    }
+    return n;
+}
+
+// The sums over the remembered passes of the products of (1, rows, pairs) with each other, and with the time.
+struct sums {
+    double g[3][3], s[3];
+};
+
+static struct sums sum_up(const struct history *h)
+{
+    struct sums sums;
+    memset(&sums, 0, sizeof sums);
+    for (int size = 0; size < COST_SIZES; size++) {
+        // Learning forgets: as of the last pass of any size.
+        int first = first_remembered(h, size, h->n, h->n ? h->passes[h->n - 1].at_us : 0);
+        double weight = 1;
+        for (int i = h->n - 1; i >= first; i--) {
+            const struct pass *p = &h->passes[i];
+            if (size_of(p->rows) != size) continue;
+            double term[3] = {1 / p->scale, (double)p->rows / p->scale, (double)p->pairs / p->scale};
+            for (int a = 0; a < 3; a++) {
+                for (int b = 0; b < 3; b++)
+                    sums.g[a][b] += weight * term[a] * term[b];
+                sums.s[a] += weight * term[a] * (double)p->us / p->scale;
+            }
+            weight *= 0.9;
+        }
+    }
+    return sums;
+}
+
+// A least-squares fit without negative terms is the best where no term can be changed with a gain.
+static bool is_best_fit(const struct history *h)
+{
+    static const double pull[3] = {1e-3, 1e-7, 1e-4};
+    const double fit[3] = {h->model.fixed_us, h->model.row_us, h->model.pair_us};
+    struct sums sums = sum_up(h);
+    for (int i = 0; i < 3; i++) {
+        double unit = sqrt(sums.g[i][i]), slope = pull[i] * fit[i] * unit - sums.s[i] / unit, size = sums.s[i] / unit;
+        for (int j = 0; j < 3; j++)
+            slope += sums.g[i][j] / unit * fit[j];
+        double most = 1e-5 * size;
+        if (fit[i] < 0 || slope < -most || (fit[i] > 0 && slope > most)) return false;
+    }
+    return true;
+}
+
+static bool is_near(double a, double b)
+{
+    return fabs(a - b) <= 1e-9 * (fabs(a) + fabs(b));
+}
+
+static bool is_noise_right(const struct history *h)
+{
+    double errors = 0, n = 0, weight = 1;
+    for (int i = h->n - 1; i >= 0; i--) {
+        if (h->passes[i].error < 0) continue;
+        errors += weight * h->passes[i].error;
+        n += weight;
+        weight *= 0.995;
+    }
+    return is_near(cost_noise(&h->model), n > 0 ? sqrt(errors / n) : 0);
+}
+
+// Four passes, and lately one pass or prompt of at least a quarter of the rows.
+static bool is_known(const struct history *h, int64_t rows)
+{
+    bool lately = h->done_us && h->now_us - h->done_us < TEN_MINUTES_US && 4 * h->done_rows >= rows;
+    for (int size = 0; size < COST_SIZES; size++) {
+        int last = h->n - 1;
+        while (last >= 0 && size_of(h->passes[last].rows) != size)
+            last--;
+        if (last < 0 || h->now_us - h->passes[last].at_us >= TEN_MINUTES_US) continue;
+        for (int i = first_remembered(h, size, h->n, h->passes[last].at_us); i <= last; i++)
+            lately |= size_of(h->passes[i].rows) == size && 4 * h->passes[i].rows >= rows;
+    }
+    return lately && h->n_learned >= 4;
+}
+
+static void learn(struct history *h, struct random_source *random)
+{
+    int most = random_below(random, 8) ? random_below(random, 12) : random_below(random, 22);
+    int64_t rows = 1 + random_below(random, 1 << most), entries = random_below(random, 2000);
+    struct pass p = {.rows = rows, .pairs = rows * entries + rows * (rows + 1) / 2, .at_us = h->now_us, .error = -1};
+    double us = 300 + 5 * (double)rows + 0.002 * (double)p.pairs;
+    p.us = (int64_t)(us * (0.7 + 0.6 * random_unit(random)) * (random_below(random, 8) ? 1 : 4));
+    p.scale = (double)p.us;
+    h->passes[h->n++] = p;
+    h->n_learned = count_learned(h);
+    if (h->n_learned > 4) {
+        double predicted_us = cost_pass_us(&h->model, 1, (double)p.rows, (double)p.pairs);
+        double error = fmin(1, (double)p.us / predicted_us - 1);
+        p.error = error * error;
+        p.scale = fmax(predicted_us, (double)p.us / 2);
+        h->passes[h->n - 1] = p;
+    }
+    cost_learn(&h->model, p.rows, p.pairs, p.us, h->now_us);
+}
+
+// Of prompts the longest counts, until it is too long ago.
+static void complete_prompt(struct history *h, struct random_source *random)
+{
+    int64_t rows = 1 + random_below(random, 20000);
+    cost_prompt_done(&h->model, rows, h->now_us);
+    if (h->done_us && rows < h->done_rows && h->now_us - h->done_us < TEN_MINUTES_US) return;
+    h->done_rows = rows;
+    h->done_us = h->now_us;
+}
+
+// Reports that cannot be true, at the limits of those that can.
+static bool refuses_lies(struct history *h)
+{
+    const struct cost_model before = h->model;
+    cost_learn(&h->model, 0, 10, 100, h->now_us);
+    cost_learn(&h->model, 10, 9, 100, h->now_us);
+    cost_learn(&h->model, 10, 10, 0, h->now_us);
+    return memcmp(&before, &h->model, sizeof before) == 0;
+}
+
+static bool is_knowledge_right(const struct history *h)
+{
+    for (int64_t rows = 1; rows < 1 << 23; rows = 2 * rows + 1)
+        if (cost_knows(&h->model, rows, h->now_us) != is_known(h, rows)) return false;
+    for (int i = 0; i < h->n; i++)
+        for (int64_t rows = 4 * h->passes[i].rows; rows <= 4 * h->passes[i].rows + 1; rows++)
+            if (cost_knows(&h->model, rows, h->now_us) != is_known(h, rows)) return false;
+    return true;
+}
+
+static const char *share_check(struct random_source *random)
+{
+    struct cost_share share = {0, 0};
+    double prompt = 0, all = 0;
+    if (cost_share_of(&share) < 1) return "the share of prompts that is not known is not all";
+    for (int i = 0; i < 8; i++) {
+        double us = 100 + random_below(random, 1000), of_prompts = us * (2 * random_unit(random) - 0.5);
+        cost_share_learn(&share, of_prompts, us);
+        prompt = 0.95 * prompt + fmin(us, fmax(of_prompts, 0));
+        all = 0.95 * all + us;
+        if (!is_near(cost_share_of(&share), fmax(0.02, prompt / all))) return "a share of prompts is wrong";
+    }
+    return NULL;
+}
+
+static void pause_a_while(struct history *h, struct random_source *random)
+{
+    int64_t pause_us = 1 + random_below(random, 1000000);
+    if (random_below(random, 6) == 0) pause_us = TEN_MINUTES_US + random_below(random, 3) - 1;
+    if (random_below(random, 6) == 0) pause_us = TEN_MINUTES_US / 2;
+    h->now_us += pause_us;
+}
+
+const char *oracle_cost_model(struct random_source *random)
+{
+    struct history h = {.now_us = 1000};
+    while (h.n < STEPS) {
+        pause_a_while(&h, random);
+        if (random_below(random, 4) == 0) complete_prompt(&h, random);
+        learn(&h, random);
+        if (h.model.passes != h.n_learned) return "a cost model counts other passes than it has learned";
+        if (!is_best_fit(&h)) return "the costs of passes are not the best fit to them";
+        if (!is_noise_right(&h)) return "the noise of passes is not that of the predictions";
+        if (!refuses_lies(&h)) return "a cost model learned from a report that cannot be true";
+        int64_t now_us = h.now_us;
+        for (int k = 0; k < (h.n % 4 ? 0 : 3); k++, h.now_us = now_us + TEN_MINUTES_US - 2 + k)
+            if (!is_knowledge_right(&h)) return "a cost model knows, or does not know, passes that it should not";
+        h.now_us = now_us;
+    }
+    return share_check(random);
+}

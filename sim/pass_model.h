@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// The pass of a worker group written again by plain rules (worker/pass.c, admission.c, pace.h): which sequences it has,
+// in which order, and how many rows of each. What pacing has learned is the group's own (see pace_model.h).
+#pragma once
+
+#include "worker/scheduler_state.h"
+
+// A sequence, before the pass and while it is predicted.
+struct pass_sequence {
+    const struct sequence *q; // of the group, until the pass has run
+    int cached, blocks;       // entries and blocks that it has
+    int rows;                 // in the pass, with those of its draft
+    int draft;                // tokens of its draft
+    bool is_chunked;
+};
+
+// Rows of one sequence in the pass.
+struct pass_part {
+    int cached, rows;
+    int32_t token, position; // of the first row
+};
+
+struct pass_model {
+    const struct scheduler *s;
+    struct pass_sequence *sequences; // the running ones, then those in the queue
+    struct pass_sequence **running;  // in the order of their start
+    struct pass_sequence **queue;    // that have not been started
+    struct pass_part *parts;         // [n_parts] predicted
+    int n_running, n_queue, n_parts, n_sequences;
+    int sequences_capacity, running_capacity, queue_capacity, parts_capacity;
+    int *refs; // [kv_blocks] of each block
+    int free_blocks, blank_blocks;
+    int rows, rows_max, decodes, decodes_to_come;
+    int logit_rows, host_rows; // left: beside one of each sequence, and for the host to read
+    double budget, saved, host_us_per_row;
+    bool host_is_paced; // pacing limits host_rows
+    bool is_first;      // no prompt has rows yet
+    bool is_unknown;    // it depends on rounding, or on which blocks the cache evicts
+};
+
+void pass_model_before(struct pass_model *m, const struct scheduler *s);
+// After the pass. NULL, or what is wrong with it.
+const char *pass_model_after(const struct pass_model *m, const struct scheduler *s);
+void pass_model_fini(struct pass_model *m);

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+// Choices of one prompt share its score: a speculator reads the prompt once, whatever becomes of single choices, and
+// each has the kept tokens that it would have had alone.
+#include "base/mem.h"
+#include "router/core/core_state.h"
+#include "tests/core_case.h"
+
+enum { PROMPT = 100, KEEP_FIRST = 10, KEEP_LAST = 39, KEPT = 30, CHOICES = 4 };
+
+static struct fake_node *w, *s;
+static struct client *choices[CHOICES];
+
+static struct fake_node *attach(enum node_role role, const char *id)
+{
+    struct node_hello hello = fixture_hello(role, id);
+    return fixture_attach(&f, &hello);
+}
+
+// Selections are not held: choices share a score also without them.
+static void setup_nodes(void)
+{
+    setup();
+    w = attach(NODE_WORKER, "w");
+    s = attach(NODE_SPECULATOR, "s");
+}
+
+static struct client *choice(enum prefill_mode mode, int answer)
+{
+    struct client *client = fixture_request(&f, PROMPT, 4);
+    for (int i = 0; i < PROMPT; i++)
+        client->r->spec.tokens[i] = 3 + i;
+    client->r->spec.prefill.mode = mode;
+    client->r->score_with = answer ? choices[0]->number : 0;
+    return client;
+}
+
+static void submit_choices(enum prefill_mode mode)
+{
+    for (int i = 0; i < CHOICES; i++) {
+        choices[i] = choice(mode, i);
+        fixture_submit(&f, choices[i]);
+    }
+    fixture_advance(&f, 0);
+}
+
+static void check_shared(const struct client *client)
+{
+    finish(w, (struct client *)client);
+    ck_assert_int_eq(client->usage.kept_tokens, KEPT);
+    ck_assert_int_eq(client->n_kept, 1);
+    ck_assert(client->kept[0].first == KEEP_FIRST && client->kept[0].last == KEEP_LAST);
+    ck_assert_int_eq(client->usage.scored_tokens, PROMPT);
+}
+
+START_TEST(a_prompt_is_scored_once_for_all_its_choices)
+{
+    submit_choices(PREFILL_ON);
+    ck_assert_int_eq(s->n_requests, 1);
+    fake_node_score(&f, s, choices[0], KEEP_FIRST, KEEP_LAST);
+    for (int i = 0; i < CHOICES; i++) {
+        check_shared(choices[i]);
+        ck_assert_int_eq(choices[i]->usage.score_cached_tokens, i ? PROMPT : 0);
+    }
+    ck_assert_int_eq(s->n_requests, 0);
+}
+END_TEST
+
+// Otherwise the answer of one client would depend on another one.
+START_TEST(requests_of_other_exchanges_have_their_own_score)
+{
+    submit_choices(PREFILL_ON);
+    struct client *other = choice(PREFILL_ON, 0);
+    fixture_submit(&f, other);
+    fixture_advance(&f, 0);
+    fake_node_score(&f, s, choices[0], KEEP_FIRST, KEEP_LAST);
+    for (int i = 0; i < CHOICES; i++)
+        check_shared(choices[i]);
+    ck_assert(fake_node_has(s, other));
+    fake_node_score(&f, s, other, 0, 4);
+    finish(w, other);
+    ck_assert_int_eq(other->usage.kept_tokens, 5);
+}
+END_TEST
+
+// _i: the choice that is cancelled: the one on the speculator, or another one.
+START_TEST(the_others_go_on_when_one_is_cancelled)
+{
+    submit_choices(PREFILL_ON);
+    ck_assert(core_cancel(f.c, choices[_i]->number, f.now_us));
+    fixture_advance(&f, 0);
+    ck_assert_int_eq(choices[_i]->ends, 1);
+    ck_assert_int_eq(s->n_requests, 1);
+    fake_node_score(&f, s, choices[_i == 0], KEEP_FIRST, KEEP_LAST);
+    for (int i = 0; i < CHOICES; i++)
+        if (i != _i) check_shared(choices[i]);
+}
+END_TEST
+
+START_TEST(all_are_cancelled_in_any_order)
+{
+    submit_choices(PREFILL_ON);
+    for (int i = 0; i < CHOICES; i++)
+        ck_assert(core_cancel(f.c, choices[(i + _i) % CHOICES]->number, f.now_us));
+    fixture_advance(&f, 0);
+    ck_assert_int_eq(s->n_requests, 0);
+}
+END_TEST
+
+START_TEST(all_keep_their_whole_prompt_when_the_speculator_is_lost)
+{
+    submit_choices(PREFILL_ON);
+    fixture_detach(&f, s);
+    for (int i = 0; i < CHOICES; i++) {
+        finish(w, choices[i]);
+        ck_assert_int_eq(choices[i]->skip, SKIP_LOST);
+        ck_assert_int_eq(choices[i]->usage.kept_tokens, PROMPT);
+    }
+}
+END_TEST
+
+START_TEST(all_end_when_a_score_is_required_and_there_is_none)
+{
+    submit_choices(PREFILL_REQUIRED);
+    fixture_detach(&f, s);
+    for (int i = 0; i < CHOICES; i++) {
+        ck_assert_int_eq(choices[i]->ends, 1);
+        ck_assert_int_eq(choices[i]->status, STATUS_UNAVAILABLE);
+    }
+}
+END_TEST
+
+// A choice that comes when the score is known is scored by itself, as its selection is not held here.
+START_TEST(a_score_that_has_been_answered_is_not_shared)
+{
+    choices[0] = choice(PREFILL_ON, 0);
+    fixture_submit(&f, choices[0]);
+    fixture_advance(&f, 0);
+    fake_node_score(&f, s, choices[0], KEEP_FIRST, KEEP_LAST);
+    struct client *late = choice(PREFILL_ON, 1);
+    fixture_submit(&f, late);
+    fixture_advance(&f, 0);
+    ck_assert(fake_node_has(s, late));
+    check_shared(choices[0]);
+    fake_node_score(&f, s, late, KEEP_FIRST, KEEP_LAST);
+    check_shared(late);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("score_sharing");
+    TCase *tcase = tcase_create("core");
+    tcase_add_checked_fixture(tcase, setup_nodes, teardown);
+    tcase_add_test(tcase, a_prompt_is_scored_once_for_all_its_choices);
+    tcase_add_test(tcase, requests_of_other_exchanges_have_their_own_score);
+    tcase_add_loop_test(tcase, the_others_go_on_when_one_is_cancelled, 0, CHOICES);
+    tcase_add_loop_test(tcase, all_are_cancelled_in_any_order, 0, CHOICES);
+    tcase_add_test(tcase, all_keep_their_whole_prompt_when_the_speculator_is_lost);
+    tcase_add_test(tcase, all_end_when_a_score_is_required_and_there_is_none);
+    tcase_add_test(tcase, a_score_that_has_been_answered_is_not_shared);
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}
