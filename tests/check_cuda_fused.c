@@ -336,6 +336,60 @@ START_TEST(a_layer_of_a_decode_pass_has_few_kernels)
 }
 END_TEST
 
+// Attention of look-ahead rows, which are single rows with importance: entry by entry, then importance of the last.
+START_TEST(rope_with_attention_keeps_the_importance)
+{
+    enum { N = 3, ENTRIES = 20, WIDTH = HEADS * D };
+    float inv_freq[D / 2], *out[2], *maxima[2];
+    for (int i = 0; i < D / 2; i++)
+        inv_freq[i] = powf(10000, -2 * (float)i / D);
+    struct backend_shape shape = shape_of(D, KV_HEADS, GROUP, inv_freq);
+    if (_i) shape.kv_dtype = DTYPE_FP8;
+    static const int32_t token[N], row_start[N + 1] = {0, 1, 2, 3}, table[2 * N] = {4, 1, 0, 7, 3, 2};
+    static const int32_t rows[N] = {0, 1, 2}, keys[N] = {ENTRIES, 7, ENTRIES - 1};
+    const uint64_t seed = random_state;
+    for (int single = 0; single < 2; single++) {
+        random_state = seed;
+        struct backend *b = open_form(&shape, BF16);
+        struct tensor *qkv = make_tensor(b, TENSOR_F32, N, QKV), *to = make_tensor(b, TENSOR_ACTIVATION, N, WIDTH);
+        struct ragged_batch batch = {.n_rows = N,
+                                     .token = token,
+                                     .n_seqs = N,
+                                     .row_start = row_start,
+                                     .block_table = table,
+                                     .max_blocks = 2,
+                                     .importance_row = rows,
+                                     .importance_keys = keys,
+                                     .smoothing_window = 3};
+        for (int entry = 0; entry < ENTRIES; entry++) {
+            const int32_t position[N] = {entry, 5 * entry, 7 + entry}, kv_len[N] = {entry, entry, entry};
+            float *values = random_floats((size_t)(N * QKV), 2);
+            batch.position = position, batch.kv_len = kv_len;
+            batch.n_importance_rows = entry == ENTRIES - 1 ? N : 0;
+            tensor_write(b, qkv, values, (size_t)(N * QKV));
+            OK(b->ops->begin(b, &batch));
+            if (single) {
+                OK(b->ops->rope_append(b, 0, qkv, NULL, NULL, 0));
+                OK(b->ops->attention(b, 0, to, qkv));
+            } else {
+                OK(backend_rope_attention(b, 0, to, qkv, NULL, NULL, 0));
+            }
+            OK(b->ops->wait(b));
+            free(values);
+        }
+        int n;
+        maxima[single] = mem_alloc_array((size_t)ragged_importance_size(&batch), sizeof **maxima);
+        OK(b->ops->importance_read(b, maxima[single]));
+        out[single] = read_activation(b, to, N, WIDTH, &n);
+        check_same(out[single], out[0], N, n, "attention", N);
+        check_same(maxima[single], maxima[0], 1, ENTRIES + 7 + ENTRIES - 1, "importance", N);
+        ck_assert(maxima[single][0] > 0);
+        b->ops->close(b);
+    }
+    free(out[0]), free(out[1]), free(maxima[0]), free(maxima[1]);
+}
+END_TEST
+
 int main(void)
 {
     if (!cuda_is_here()) return EXIT_SKIPPED;
@@ -345,6 +399,7 @@ int main(void)
     tcase_add_loop_test(tests, steps_with_a_norm_are_the_same, 0, FORMS * SIZES);
     tcase_add_loop_test(tests, a_row_has_the_same_bits_beside_any_others, 0, FORMS);
     tcase_add_loop_test(tests, a_layer_of_a_decode_pass_has_few_kernels, 0, 2 * FORMS);
+    tcase_add_loop_test(tests, rope_with_attention_keeps_the_importance, 0, 2);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);
