@@ -265,7 +265,7 @@ static int draft_blocks(struct pass_model *m, struct pass_sequence *x, int rows)
 
 static int draft_rows(struct pass_model *m, struct pass_sequence *x, int rows, int most)
 {
-    int room = least(rows_left(m) - rows - m->decodes_to_come, m->logit_rows), wanted = least(x->q->n_draft, most);
+    int room = least(rows_left(m) - rows - m->decodes_to_come, m->logit_rows), wanted = least(x->n_draft, most);
     bool is_limited = m->host_is_paced && host_samples(m, x, 0);
     if (!wanted || room <= 0 || rows < pending(x) || is_limited || rates_prompt(x)) return 0;
     int n = least(wanted, room - rows_wanted(m, x, room));
@@ -338,12 +338,30 @@ static void add_decode(struct pass_model *m, struct pass_sequence *x, int drafts
     add_rows(m, x, 1, draft_rows(m, x, 1, drafts_max));
 }
 
+// The draft that the sequence decodes with. The index of copies is the group's own; check_copy_index tests it.
+static int draft_of(const struct pass_model *m, const struct sequence *q)
+{
+    bool prefers_copies = draft_pace_prefers_copies(&m->s->draft_pace);
+    int match = 0, n = 0, left = q->sampling.max_tokens - (q->n_tokens - q->n_kept) - 1;
+    if (!q->copies || left <= 0 || (q->n_draft && (q->is_copied || !prefers_copies))) return q->n_draft;
+    int place = copy_index_find(q->copies, q->tokens, q->n_tokens, &match);
+    if (!place) return q->n_draft;
+    const int most = least(least(left, match), COPY_DRAFT_MAX), behind = q->n_tokens - place; // then it repeats
+    const struct model_config *config = m->s->config;
+    while (n < most && !sampler_stops(&q->sampling, config->eos_id, config->n_eos, q->tokens[place + n % behind]))
+        n++;
+    return n;
+}
+
 static int drafts_max_of(struct pass_model *m)
 {
     struct draft_pace copy = m->s->draft_pace;
     int longest = 0;
-    for (int i = 0; i < m->n_running; i++)
-        if (is_decode(m->running[i]) && m->running[i]->q->n_draft > longest) longest = m->running[i]->q->n_draft;
+    for (int i = 0; i < m->n_running; i++) {
+        struct pass_sequence *x = m->running[i];
+        if (is_decode(x)) x->n_draft = draft_of(m, x->q);
+        if (is_decode(x) && x->n_draft > longest) longest = x->n_draft;
+    }
     if (measures_decodes(m, m->decodes_to_come) && rows_wanted(m, NULL, 1)) return 0;
     return m->s->limits.pace_us == PACE_UNLIMITED ? longest : draft_pace_rows(&copy, m->decodes_to_come, longest);
 }
@@ -474,8 +492,8 @@ static void add_prompts(struct pass_model *m)
 static void add_sequence(struct pass_model *m, const struct sequence *q)
 {
     MEM_GROW(m->sequences, m->n_sequences, m->sequences_capacity);
-    m->sequences[m->n_sequences++] =
-        (struct pass_sequence){.q = q, .cached = q->n_cached, .blocks = q->n_blocks, .is_chunked = q->is_chunked};
+    m->sequences[m->n_sequences++] = (struct pass_sequence){
+        .q = q, .cached = q->n_cached, .blocks = q->n_blocks, .n_draft = q->n_draft, .is_chunked = q->is_chunked};
 }
 
 static void read_blocks(struct pass_model *m)

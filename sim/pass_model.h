@@ -9,6 +9,7 @@
 struct pass_sequence {
     const struct sequence *q; // of the group, until the pass has run
     int cached, blocks;       // entries and blocks that it has
+    int n_draft;              // tokens of its draft
     int rows;                 // in the pass, with those of its draft
     bool is_chunked;
 };
