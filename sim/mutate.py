@@ -72,8 +72,6 @@ EQUIVALENT = {
         "the eighth subset is without any term and gains nothing",
     ("router/sched/cost.c", ">= to >", "valid &= isfinite(x[i]) && x[i] >= 0;"):
         "the subset without the term that is zero has the same solution",
-    ("worker/scheduler.c", "statement dropped", "if (!scheduler_busy(s)) return STATUS_OK;"):
-        "nodes run the passes of busy groups only",
     ("worker/sequence.c", ">= to >", "if (known < 0 || known >= n) return STATUS_OK;"):
         "of a draft that the sequence has already nothing is left",
     ("worker/sequence.c", "statement dropped", "s->sampling.grammar.text = NULL; // the matcher will have it"):

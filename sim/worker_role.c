@@ -17,7 +17,6 @@
 
 struct worker {
     struct service *service;
-    struct group_oracle oracle;
     struct pass_model pass;
     struct pace_watch pace;
     struct pace_model pace_model;
@@ -54,7 +53,6 @@ static void worker_free(void *object)
 {
     struct worker *worker = object;
     service_free(worker->service);
-    group_oracle_fini(&worker->oracle);
     pass_model_fini(&worker->pass);
     free(worker);
 }
@@ -87,7 +85,7 @@ static enum status worker_step(void *object)
 {
     struct worker *worker = object;
     const struct scheduler *s = service_scheduler(worker->service);
-    group_oracle_before(&worker->oracle, s);
+    if (!worker->problem) worker->problem = oracle_group(s);
     pass_model_before(&worker->pass, s);
     int64_t begun_us = clock_now_us();
     enum status status = service_step(worker->service);
@@ -96,7 +94,6 @@ static enum status worker_step(void *object)
         worker->problem = pace_watch_step(&worker->pace, s, worker->engine);
     if (status == STATUS_OK && !worker->problem)
         worker->problem = pace_model_step(&worker->pace_model, s, us, sim_engine_sampling_us(worker->engine));
-    if (status == STATUS_OK && !worker->problem) worker->problem = group_oracle_after(&worker->oracle, s);
     if (status == STATUS_OK && !worker->problem) worker->problem = pass_model_after(&worker->pass, s);
     if (status == STATUS_OK && !worker->problem) worker->problem = draft_watch_step(&worker->drafts, s);
     if (!worker->problem) worker->problem = oracle_sequences(s);
