@@ -55,8 +55,33 @@ int group_blocks_expected(const struct sequence *q)
     return expected < kv_blocks_for(most) ? expected : kv_blocks_for(most);
 }
 
+// Free blocks that the running sequences are expected to need; one at least for each that grows.
+static int blocks_reserved(const struct scheduler *s)
+{
+    int sum = 0;
+    for (int i = 0; i < s->n_running; i++) {
+        const struct sequence *q = s->running[i];
+        int more = group_blocks_expected(q) - q->n_blocks, most = kv_blocks_for(q->n_kept + q->sampling.max_tokens - 1);
+        sum += more > 0 ? more : q->n_blocks < most;
+    }
+    return sum;
+}
+
+// A prompt for a single token may start that needs just the blocks that are left, and none that needs one more.
+static bool room_is_right(const struct scheduler *s)
+{
+    int left = block_manager_n_free(s->blocks) - blocks_reserved(s);
+    for (int blocks = left > 0 ? left : 1; blocks <= left + 1; blocks++) {
+        struct sequence q = {.n_kept = blocks * KV_BLOCK_TOKENS, .n_tokens = blocks * KV_BLOCK_TOKENS};
+        q.sampling.max_tokens = 1;
+        if (admission_may_start(s, &q) != (blocks <= left && s->n_running < s->limits.max_seqs)) return false;
+    }
+    return true;
+}
+
 const char *oracle_group(const struct scheduler *s)
 {
+    if (!room_is_right(s)) return "a sequence may start, or may not, in the blocks that are left";
     for (struct sequence *q = s->queue.head; q; q = q->next) {
         bool has_cache = s->limits.prefix_cache;
         if (has_cache && admission_cached_entries(s, q) != KV_BLOCK_TOKENS * group_cached_blocks(s, q, NULL))
