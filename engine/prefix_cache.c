@@ -75,7 +75,8 @@ static bool same_prefix(const struct prefix_rows *a, const struct prefix_rows *b
 bool prefix_cache_worth_waiting(const struct prefix_rows *rows, int n_cached, const struct prefix_rows *other,
                                 int n_published)
 {
-    int worth = n_cached + SHARED_BLOCKS_MIN, shared = worth > n_published ? worth : n_published + 1;
-    if (shared > prefix_cache_blocks_max(rows->n) || shared > other->n / KV_BLOCK_TOKENS) return false;
+    // Blocks that the other sequence has published and that are not cached for this one are not those of its prefix.
+    int shared = n_cached + SHARED_BLOCKS_MIN, most = prefix_cache_blocks_max(rows->n);
+    if (shared <= n_published || shared > most || shared > other->n / KV_BLOCK_TOKENS) return false;
     return same_prefix(rows, other, shared * KV_BLOCK_TOKENS);
 }

@@ -43,6 +43,9 @@ static struct request *request_make(struct client *client)
     spec->sampling.ignore_eos = plan->ignore_eos;
     if (plan->reading == 1) spec->sampling.logprobs = 2;
     if (plan->reading == 2) spec->sampling.repetition_penalty = 1.1;
+    if (plan->grammar)
+        spec->sampling.grammar =
+            grammar_spec_of(GRAMMAR_REGEX, mem_format("%d %d", (int)plan->grammar / 100, (int)plan->grammar % 100));
     spec->prefill.mode = (enum prefill_mode)plan->mode;
     if (client_options(client)->draft_acceptance < 0) spec->prefill.drafts = DRAFTS_OFF;
     spec->prefill.quality = (double)plan->quality / 1e3;

@@ -252,6 +252,9 @@ static void usage_check(struct client *client, const struct request *r)
     if (r->usage.prompt_tokens != r->spec.n_tokens) client_fail(client, "prompt_tokens is not the prompt's length");
     rate_check(client, r);
     if (!scored_is_right(client, r)) client_fail(client, "scored_tokens is not what a speculator scored");
+    bool was_held = !client->talks && was_scored(client, r) && !r->timing.score_us; // the score of an earlier request
+    if (was_held && r->usage.score_cached_tokens != r->usage.scored_tokens)
+        client_fail(client, "the tokens of a score that was held are not cached ones");
     bool ascends = !client->talks;
     for (int k = 1; k < r->n_kept_ranges; k++)
         if (ascends ? r->kept[k].first <= r->kept[k - 1].last + 1 : r->kept[k].first == r->kept[k - 1].last + 1)
@@ -295,10 +298,10 @@ static bool same_tenant(const struct request *a, const struct request *b)
     return first_a == first_b;
 }
 
-// Tokens of the queue: a pinned range of a turn takes the memory of two.
+// Tokens of the queue: a pinned range of a turn takes the memory of two, and four bytes of a grammar that of one.
 static int64_t queue_tokens(const struct request *r)
 {
-    int64_t n = r->spec.n_tokens;
+    int64_t n = r->spec.n_tokens + ((int64_t)r->spec.sampling.grammar.text_bytes + 3) / 4;
     for (int t = 0; t < r->spec.n_turns; t++)
         n += 2 * r->spec.turns[t].n_pinned;
     return n;
@@ -429,6 +432,8 @@ void client_check_end(struct client *client, const struct request *r, enum finis
     switch (reason) {
     case FINISH_REASON_LENGTH:
         if (client->received != plan->max_tokens) client_fail(client, "the answer has not max_tokens tokens");
+        if (plan->grammar && plan->grammar / 100 <= plan->max_tokens)
+            client_fail(client, "the answer did not end with its grammar");
         usage_check(client, r);
         break;
     case FINISH_REASON_STOP:

@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "sim/answers.h"
 #include "sim/expect_score.h"
+#include "sim/grammar.h"
 #include "sim/load.h"
 #include "speculator/select.h"
 #include "tests/slow_spans.h"
@@ -42,6 +43,17 @@ void expect_begin(struct expectation *expect, const struct action *action, const
             expect->entry = answer_entry(expect->entry, r->spec.tokens[i], i);
 }
 
+// The likeliest that is allowed; logits of all but two are equal.
+static int32_t token_of_grammar(int64_t modulus, const struct expectation *expect, int32_t first, int32_t second)
+{
+    int32_t token = 0;
+    if (sim_grammar_allows((int)modulus, expect->index, first)) return first;
+    if (sim_grammar_allows((int)modulus, expect->index, second)) return second;
+    while (!sim_grammar_allows((int)modulus, expect->index, token))
+        token++;
+    return token;
+}
+
 int32_t expect_next(const struct expectation *expect, bool *stops_p)
 {
     const struct scenario_request *plan = expect->plan;
@@ -52,7 +64,9 @@ int32_t expect_next(const struct expectation *expect, bool *stops_p)
     bool is_penalised = plan->reading == 2 && expect->seen[token] && !expect->seen[second];
     bool is_masked = token == TOKEN_EOS && !plan->ignore_eos && expect->index < plan->min_tokens;
     if (is_penalised || is_masked) token = second;
-    *stops_p = token == TOKEN_EOS && !plan->ignore_eos;
+    if (plan->grammar) token = token_of_grammar(plan->grammar % 100, expect, token, second);
+    bool is_complete = plan->grammar && expect->index >= plan->grammar / 100;
+    *stops_p = is_complete || (token == TOKEN_EOS && !plan->ignore_eos);
     return token;
 }
 

@@ -390,6 +390,18 @@ static void draw_repeats(struct swarm *g)
     }
 }
 
+// Greedy answers whose tokens a grammar masks.
+static void draw_grammars(struct swarm *g)
+{
+    if (!one_in(g, 5)) return;
+    for (int i = 0; i < g->s->n_actions; i++) {
+        struct scenario_request *r = &g->s->actions[i].request;
+        if (g->s->actions[i].kind != ACTION_REQUEST || one_in(g, 2)) continue;
+        r->grammar = 100 * between(g, 1, 2 * r->max_tokens) + between(g, 2, 5);
+        r->temperature = r->reading = r->min_tokens = r->ignore_eos = 0;
+    }
+}
+
 void scenario_generate(uint64_t seed, int64_t events, struct scenario *s)
 {
     struct swarm g = {.random = random_stream(seed, 0), .s = s};
@@ -402,5 +414,6 @@ void scenario_generate(uint64_t seed, int64_t events, struct scenario *s)
     s->options.salted = one_in(&g, 2);
     draw_qualities(&g);
     draw_repeats(&g);
+    draw_grammars(&g);
     scenario_sort(s);
 }

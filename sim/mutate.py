@@ -72,8 +72,9 @@ EQUIVALENT = {
         "the eighth subset is without any term and gains nothing",
     ("router/sched/cost.c", ">= to >", "valid &= isfinite(x[i]) && x[i] >= 0;"):
         "the subset without the term that is zero has the same solution",
-    ("worker/scheduler.c", "statement dropped", "if (!scheduler_busy(s)) return STATUS_OK;"):
-        "nodes run the passes of busy groups only",
+    ("worker/scheduler.c", "!= to ==",
+     "if (sequence_set_draft(q, 0, request->draft, request->n_draft, s->config) != STATUS_OK)"):
+        "it decides whether a line is logged",
     ("worker/sequence.c", ">= to >", "if (known < 0 || known >= n) return STATUS_OK;"):
         "of a draft that the sequence has already nothing is left",
     ("worker/sequence.c", "statement dropped", "s->sampling.grammar.text = NULL; // the matcher will have it"):
@@ -85,9 +86,12 @@ EQUIVALENT = {
 BOUNDS = ("< to <=", "<= to <", "> to >=", ">= to >")
 EQUAL_CASE = [
     re.compile(r"([\w.>\[\]-]+) [<>]=? ([\w.>\[\]-]+) \? (\1 : \2|\2 : \1)\b"),
-    re.compile(r"if \(([\w.>\[\]-]+) [<>]=? ([\w.>\[\]-]+)\) (\1 = \2|\2 = \1);"),
+    re.compile(r"if \((?:[^()]* && )?([\w.>\[\]-]+) [<>]=? ([\w.>\[\]-]+)\) (\1 = \2|\2 = \1);"),
     re.compile(r"tree_weight [<>]=? \w+->tree_weight|heap_weight\(\w+\) [<>]=? heap_weight\(\w+\)"),
 ]
+
+# Of operands that differ, as the condition says, none are equal.
+UNEQUAL = re.compile(r"([\w.>-]+) != ([\w.>-]+) \? \1 [<>]=? \2 :")
 
 
 def candidates(path):
@@ -127,7 +131,10 @@ def optimised(build, target):
     return None if done.returncode else done.stdout
 
 
-def is_equal_case(name, line):
+def is_equal_case(name, line, changed):
+    guards = [UNEQUAL.search(text) for text in (line, changed)]
+    if name in BOUNDS and all(guards) and guards[0].group() != guards[1].group():
+        return True
     one = len(re.findall(r" [<>]=? ", line)) == 1
     return name in BOUNDS and one and any(pattern.search(line) for pattern in EQUAL_CASE)
 
@@ -140,7 +147,7 @@ def put_in(source, build, rng, part):
         original = open(target).read()
         lines = original.split("\n")
         before, lines[number] = lines[number].strip(), changed
-        if (path, name, before) in EQUIVALENT or is_equal_case(name, before):
+        if (path, name, before) in EQUIVALENT or is_equal_case(name, before, changed):
             continue
         same = optimised(build, target)
         open(target, "w").write("\n".join(lines))

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The requests of a bin against the order of admission (router/sched/bin_planner.h), by comparing each with all that
-// still wait. Checked without prefix caches, where the rules alone determine the order. Also the prefix chains of the
-// requests, and what the live page shows of the bin.
+// A bin that is sent: it fits the node, the prefix chains of its requests are right, and the live page shows it. Which
+// requests it has is checked by oracle_plan.h.
 #pragma once
 
 #include "router/core/core_state.h"

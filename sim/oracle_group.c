@@ -1,13 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/oracle_group.h"
 
-#include <limits.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-
-#include "base/mem.h"
 
 // --- the prefix cache
 
@@ -44,18 +38,6 @@ int group_cached_blocks(const struct scheduler *s, const struct sequence *q, int
     return n;
 }
 
-// A running sequence computes two blocks or more that the waiting one can use and the cache does not have yet.
-static bool waits_for_prefix(const struct scheduler *s, const struct sequence *q)
-{
-    int cached = group_cached_blocks(s, q, NULL);
-    if (sequence_wants_prompt_logprobs(q)) return false;
-    for (int i = 0; s->limits.prefix_cache && i < s->n_running; i++) {
-        int common = group_blocks_common(q, s->running[i]);
-        if (common >= cached + 2 && common > s->running[i]->n_published) return true;
-    }
-    return false;
-}
-
 // Whether a sequence would wait for one with the same tokens that another tenant computes.
 static bool waits_for_other_tenant(const struct sequence *q)
 {
@@ -73,177 +55,38 @@ int group_blocks_expected(const struct sequence *q)
     return expected < kv_blocks_for(most) ? expected : kv_blocks_for(most);
 }
 
-// Free blocks beyond those that the running sequences are expected to need, and this one.
-static int blocks_to_spare(const struct scheduler *s, const struct sequence *q)
+// Free blocks that the running sequences are expected to need; one at least for each that grows.
+static int blocks_reserved(const struct scheduler *s)
 {
-    int spare = block_manager_n_free(s->blocks) - group_blocks_expected(q);
+    int sum = 0;
     for (int i = 0; i < s->n_running; i++) {
-        const struct sequence *r = s->running[i];
-        int more = group_blocks_expected(r) - r->n_blocks;
-        bool grows = r->n_blocks < kv_blocks_for(r->n_kept + r->sampling.max_tokens - 1);
-        spare -= more > 0 ? more : grows;
+        const struct sequence *q = s->running[i];
+        int more = group_blocks_expected(q) - q->n_blocks, most = kv_blocks_for(q->n_kept + q->sampling.max_tokens - 1);
+        sum += more > 0 ? more : q->n_blocks < most;
     }
-    return spare;
+    return sum;
 }
 
-static int entries_lost(const struct scheduler *s, const struct sequence *q)
+// A prompt for a single token may start that needs just the blocks that are left, and none that needs one more.
+static bool room_is_right(const struct scheduler *s)
 {
-    int lost = q->n_cached;
-    for (int b = 0; b < q->n_published && block_manager_refs(s->blocks, q->blocks[b]) > 1; b++)
-        lost -= KV_BLOCK_TOKENS;
-    return lost;
-}
-
-// --- before
-
-static struct sequence_before describe(const struct scheduler *s, const struct sequence *q)
-{
-    int pending = q->n_tokens - q->n_cached;
-    return (struct sequence_before){.id = q->id, .pending = pending, .is_prompt = pending > 1};
-}
-
-void group_oracle_before(struct group_oracle *o, const struct scheduler *s)
-{
-    o->n_running = o->n_queue = o->prompt_rows = o->decodes = 0;
-    o->preemptions = s->preemptions;
-    o->counted_rows = s->prompt_rows;
-    o->generated = 0;
-    for (int i = 0; i < s->n_running; i++) {
-        struct sequence_before before = describe(s, s->running[i]);
-        before.lost = entries_lost(s, s->running[i]);
-        o->generated += s->running[i]->n_cached >= s->running[i]->n_kept;
-        *(before.is_prompt ? &o->prompt_rows : &o->decodes) += before.pending;
-        MEM_GROW(o->running, o->n_running, o->running_capacity);
-        o->running[o->n_running++] = before;
+    int left = block_manager_n_free(s->blocks) - blocks_reserved(s);
+    for (int blocks = left > 0 ? left : 1; blocks <= left + 1; blocks++) {
+        struct sequence q = {.n_kept = blocks * KV_BLOCK_TOKENS, .n_tokens = blocks * KV_BLOCK_TOKENS};
+        q.sampling.max_tokens = 1;
+        if (admission_may_start(s, &q) != (blocks <= left && s->n_running < s->limits.max_seqs)) return false;
     }
+    return true;
+}
+
+const char *oracle_group(const struct scheduler *s)
+{
+    if (!room_is_right(s)) return "a sequence may start, or may not, in the blocks that are left";
     for (struct sequence *q = s->queue.head; q; q = q->next) {
-        struct sequence_before before = describe(s, q);
-        int spare = blocks_to_spare(s, q);
-        before.waits = waits_for_prefix(s, q);
-        if (s->limits.prefix_cache &&
-            admission_cached_entries(s, q) != KV_BLOCK_TOKENS * group_cached_blocks(s, q, NULL))
-            o->has_wrong_match = true;
-        o->mixes_tenants |= waits_for_other_tenant(q);
-        before.starts = !before.waits && spare >= s->n_running && s->n_running < s->limits.max_seqs;
-        MEM_GROW(o->queue, o->n_queue, o->queue_capacity);
-        o->queue[o->n_queue++] = before;
-    }
-}
-
-// --- after
-
-static const struct sequence *find_running(const struct scheduler *s, uint64_t id)
-{
-    for (int i = 0; i < s->n_running; i++)
-        if (s->running[i]->id == id) return s->running[i];
-    return NULL;
-}
-
-static bool is_queued(const struct scheduler *s, uint64_t id)
-{
-    for (const struct sequence *q = s->queue.head; q; q = q->next)
-        if (q->id == id) return true;
-    return false;
-}
-
-// Of the running sequences it was the one that lost the fewest entries, of equals the last.
-static const char *victim_check(const struct group_oracle *o, int victim)
-{
-    for (int i = 0; i < o->n_running; i++) {
-        int lost = o->running[i].lost, least = o->running[victim].lost;
-        if (lost && (lost < least || (lost == least && i > victim)))
-            return "a sequence was preempted though another one would have lost less";
+        bool has_cache = s->limits.prefix_cache;
+        if (has_cache && admission_cached_entries(s, q) != KV_BLOCK_TOKENS * group_cached_blocks(s, q, NULL))
+            return "a waiting sequence remembers cached blocks that are not cached, or not all";
+        if (waits_for_other_tenant(q)) return "a sequence would wait for the prefix of another tenant";
     }
     return NULL;
-}
-
-static const char *preemptions_check(const struct group_oracle *o, const struct scheduler *s)
-{
-    uint64_t n = 0;
-    int victim = 0;
-    for (int i = 0; i < o->n_running; i++) {
-        if (!is_queued(s, o->running[i].id)) continue;
-        victim = i;
-        n++;
-    }
-    if (s->preemptions < o->preemptions + n) return "a preemption was not counted";
-    return n == 1 && s->preemptions == o->preemptions + 1 ? victim_check(o, victim) : NULL;
-}
-
-static int count_started(const struct group_oracle *o, const struct scheduler *s)
-{
-    int n = 0;
-    for (int i = 0; i < o->n_queue; i++)
-        n += !is_queued(s, o->queue[i].id);
-    return n;
-}
-
-// The prompts that are running all advance, or the rows of the pass are used up.
-static const char *rows_check(const struct group_oracle *o, const struct scheduler *s)
-{
-    bool is_full = s->builder.batch.n_rows >= s->limits.token_budget;
-    int others = 0, advanced = count_started(o, s); // prompts that are shorter than the one started first
-    const struct sequence_before *first = NULL;
-    for (int i = 0; i < o->n_running; i++) {
-        const struct sequence_before *before = &o->running[i];
-        const struct sequence *now = find_running(s, before->id);
-        bool stands = now && !now->pass_rows;
-        if (stands && !before->is_prompt) return "a decoding sequence had no row in a pass";
-        if (stands && before->is_prompt && !is_full) return "a prompt had no row in a pass that had room";
-        if (!before->is_prompt) continue;
-        for (int k = 0; k < i && !stands && first && first->pending > s->limits.token_budget; k++) {
-            const struct sequence *earlier = find_running(s, o->running[k].id);
-            bool is_same = o->running[k].is_prompt && o->running[k].pending == before->pending;
-            if (is_same && earlier && !earlier->pass_rows) return "of two equal prompts the later one advanced";
-        }
-        if (first && before->pending < first->pending) {
-            others++;
-            advanced += !stands;
-        }
-        if (!first) first = before;
-    }
-    for (int i = 0; first && i < o->n_queue; i++)
-        others += o->queue[i].starts && o->queue[i].pending < first->pending;
-    int rows = s->limits.token_budget - o->decodes;
-    return others && !advanced && rows >= 4 && first->pending > rows ? "short prompts wait behind a long one" : NULL;
-}
-
-static const char *waits_check(const struct group_oracle *o, const struct scheduler *s)
-{
-    for (int i = 0; i < o->n_queue; i++)
-        if (o->queue[i].waits && !is_queued(s, o->queue[i].id))
-            return "a sequence was started that was to wait for a prefix";
-    return NULL;
-}
-
-static const char *starts_check(const struct group_oracle *o, const struct scheduler *s)
-{
-    const struct sequence_before *first = NULL;
-    for (int i = 0; i < o->n_queue && !first; i++)
-        if (!o->queue[i].waits) first = &o->queue[i];
-    bool room = o->decodes + o->prompt_rows < s->limits.token_budget;
-    return room && !count_started(o, s) && first && first->starts ? "a sequence waits though the group has room for it"
-                                                                  : NULL;
-}
-
-const char *group_oracle_after(const struct group_oracle *o, const struct scheduler *s)
-{
-    bool preempted = s->preemptions != o->preemptions;
-    if (o->has_wrong_match) return "a waiting sequence remembers cached blocks that are not cached, or not all";
-    if (o->mixes_tenants) return "a sequence would wait for the prefix of another tenant";
-    const char *problem = preemptions_check(o, s);
-    if (!problem && !preempted) problem = waits_check(o, s);
-    // Pacing and sampling on the host keep rows out of a pass.
-    if (problem || preempted || !isinf(s->pace.budget) || s->host_rows_left < INT_MAX / 2) return problem;
-    if (s->prompt_rows - o->counted_rows > (uint64_t)(s->builder.batch.n_rows - o->generated))
-        return "rows of generated tokens were counted as those of prompts";
-    problem = rows_check(o, s);
-    return problem ? problem : starts_check(o, s);
-}
-
-void group_oracle_fini(struct group_oracle *o)
-{
-    free(o->running);
-    free(o->queue);
-    *o = (struct group_oracle){.n_running = 0};
 }

@@ -31,6 +31,10 @@ static void draw(struct drawn *d, struct random_source *random, const struct sch
     r->n_tokens = n_kept + r->n_generated;
     r->prompt_tokens = r->n_kept_ranges ? d->kept[r->n_kept_ranges - 1].last + 1 + random_below(random, 2) : n_kept;
     r->n_penalty_ids = random_below(random, 3);
+    if (random_below(random, 4) == 0) { // of all kept tokens, from one on
+        r->sampling.prompt_logprobs = random_below(random, 3);
+        r->logprobs_from = random_below(random, n_kept + 2);
+    }
     for (int i = 0; i < TOKENS; i++)
         d->tokens[i] = random_below(random, vocab);
     int64_t room = limits->context_tokens - r->prompt_tokens, blocks = (int64_t)limits->kv_blocks * KV_BLOCK_TOKENS;
@@ -92,12 +96,19 @@ static bool ranges_are_valid(const struct sequence_request *r)
     return true;
 }
 
+static bool logprobs_are_valid(const struct sequence_request *r)
+{
+    int n_kept = r->n_tokens - r->n_generated;
+    return r->sampling.prompt_logprobs < 0 ||
+           (n_kept == r->prompt_tokens && r->logprobs_from > 0 && r->logprobs_from <= n_kept);
+}
+
 static bool is_valid(const struct sequence_request *r, const struct scheduler_limits *limits, int vocab)
 {
     int n_prompt = r->n_tokens - r->n_generated, max_tokens = r->sampling.max_tokens;
     return r->n_generated >= 0 && n_prompt >= 1 && n_prompt == kept_count(r) && ranges_are_valid(r) &&
            max_tokens > r->n_generated && r->prompt_tokens + max_tokens <= limits->context_tokens &&
-           n_prompt + max_tokens - 1 <= limits->kv_blocks * KV_BLOCK_TOKENS &&
+           n_prompt + max_tokens - 1 <= limits->kv_blocks * KV_BLOCK_TOKENS && logprobs_are_valid(r) &&
            ids_are_valid(r->tokens, r->n_tokens, vocab) && ids_are_valid(r->penalty_ids, r->n_penalty_ids, vocab);
 }
 

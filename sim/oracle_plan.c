@@ -225,6 +225,34 @@ static bool saves(const struct model *m, const struct sched_request *r, const st
     return pays(sched_request_rows(r), blocks);
 }
 
+// --- tenant queues
+
+// Of the queues of a level, the one that was served least, of equals the oldest, with needs within what is left. The
+// least of each need is looked at, of whatever request.
+static struct queue_model *next_queue(struct model *m, int level, int64_t rows)
+{
+    struct queue_model *next = NULL;
+    for (int i = 0; i < m->n_queues; i++) {
+        struct queue_model *queue = &m->queues[i];
+        struct request_need least = {INT_MAX, INT_MAX, INT_MAX};
+        bool waits = false;
+        if (queue->queue->level != level || queue->is_aside) continue;
+        for (int k = 0; k < m->n_waiting; k++) {
+            if (!m->waiting[k] || m->waiting[k]->tenant_queue != queue->queue) continue;
+            const struct request_need *need = &m->waiting[k]->need;
+            least.rows = need->rows < least.rows ? need->rows : least.rows;
+            least.blocks = need->blocks < least.blocks ? need->blocks : least.blocks;
+            least.context = need->context < least.context ? need->context : least.context;
+            waits = true;
+        }
+        if (!waits || !is_within(m, &least, rows)) continue;
+        bool is_first = !next || queue->served < next->served ||
+                        (queue->served <= next->served && queue->queue->number < next->queue->number);
+        if (is_first) next = queue;
+    }
+    return next;
+}
+
 // --- overdue requests
 
 static struct sched_request *next_overdue(const struct model *m, const struct sched_request *after)
@@ -254,9 +282,6 @@ static int level_of(const struct sched_request *r)
 {
     return sched_priority_level(r->spec->priority);
 }
-
-// Whether, above the level, the needs of a queue are within what is left, each by itself.
-static const struct queue_model *next_queue(const struct model *m, int level, int64_t rows);
 
 static int overdue_slots(struct model *m, const struct sched_request *first)
 {
@@ -293,30 +318,6 @@ static void fill_overdue(struct model *m)
 }
 
 // --- by priority and tenant
-
-static const struct queue_model *next_queue(const struct model *m, int level, int64_t rows)
-{
-    const struct queue_model *next = NULL;
-    for (int i = 0; i < m->n_queues; i++) {
-        const struct queue_model *queue = &m->queues[i];
-        struct request_need least = {INT_MAX, INT_MAX, INT_MAX};
-        bool waits = false;
-        if (queue->queue->level != level || queue->is_aside) continue;
-        for (int k = 0; k < m->n_waiting; k++) {
-            if (!m->waiting[k] || m->waiting[k]->tenant_queue != queue->queue) continue;
-            const struct request_need *need = &m->waiting[k]->need;
-            least.rows = need->rows < least.rows ? need->rows : least.rows;
-            least.blocks = need->blocks < least.blocks ? need->blocks : least.blocks;
-            least.context = need->context < least.context ? need->context : least.context;
-            waits = true;
-        }
-        if (!waits || !is_within(m, &least, rows)) continue;
-        bool is_first = !next || queue->served < next->served ||
-                        (queue->served <= next->served && queue->queue->number < next->queue->number);
-        if (is_first) next = queue;
-    }
-    return next;
-}
 
 // The longest of the queue behind `after` (NULL: of all) with at most `rows` rows; of equals the oldest.
 static struct sched_request *next_longest(const struct model *m, const struct queue_model *queue, int64_t rows,
@@ -369,7 +370,7 @@ static void fill_level(struct model *m, int level)
 {
     while (!is_full(m)) {
         int64_t rows = m->node->prefixes ? INT_MAX : rows_most(m);
-        struct queue_model *queue = (struct queue_model *)next_queue(m, level, rows);
+        struct queue_model *queue = next_queue(m, level, rows);
         if (!queue) break;
         struct sched_request *r = next_of(m, queue);
         if (r) pick(m, r);

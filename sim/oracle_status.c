@@ -23,7 +23,31 @@ static void check_node_status(struct world *w, const struct core_node *node, con
     HOLDS(status->pass_gaps == now->pass_gaps - before->pass_gaps);
     HOLDS(status->pass_gap_us == now->pass_gap_us - before->pass_gap_us);
     HOLDS(status->quality_scores == now->quality_scores - before->quality_scores);
-    HOLDS(status->attached_us <= w->now_us);
+    uint64_t chosen = now->quality_scores - before->quality_scores;
+    double rates = now->quality_rates - before->quality_rates;
+    HOLDS(status->quality_keep_rate == (chosen ? rates / (double)chosen : 0));
+    HOLDS(status->attached_us == node->attached_us && status->attached_us <= w->now_us);
+    const struct cost_model *cost = &node->sched.cost;
+    HOLDS(status->pass_fixed_us == cost->fixed_us && status->pass_row_us == cost->row_us);
+    HOLDS(status->pass_pair_us == cost->pair_us && status->pass_noise == cost_noise(cost));
+}
+
+// Each class leaves a share of the queue to every class above it.
+static void check_classes(struct world *w, const struct core *c, const struct core_status *status)
+{
+    const struct scenario_options *o = &w->scenario->options;
+    int64_t tokens = 0;
+    for (int k = 0; k < QUEUE_CLASSES; k++) {
+        const struct class_status *class_status = &status->classes[k];
+        int64_t percent = 100 - o->queue_reserve * (QUEUE_HIGH - k);
+        HOLDS(class_status->waiting == c->ledger.waiting[k].requests);
+        HOLDS(class_status->waiting_tokens == c->ledger.waiting[k].tokens);
+        HOLDS(class_status->max_requests == (o->max_queue_requests * percent + 99) / 100);
+        HOLDS(class_status->max_tokens == (o->max_queue_tokens * percent + 99) / 100);
+        tokens += class_status->waiting_tokens;
+    }
+    HOLDS(status->waiting_tokens == tokens);
+    HOLDS(status->ejections == c->health.ejections && status->hangs == c->health.hangs);
 }
 
 static void check_nodes(struct world *w, const struct core *c, const struct core_status *status)
@@ -53,6 +77,7 @@ void oracle_status(struct world *w, const struct core *c)
     struct core_status status;
     core_get_status(c, &status);
     check_nodes(w, c, &status);
+    check_classes(w, c, &status);
     check_totals(w, &status.totals);
     HOLDS(status.ready == (c->open_nodes[NODE_WORKER] > 0 && !status.draining) &&
           status.draining == sim_router_drains(w->router));

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/oracle_view.h"
 
+#include <math.h>
+
 #include "sim/oracle_waiting.h"
 
 static int64_t least_of(int64_t a, int64_t b)
@@ -100,5 +102,25 @@ void oracle_view(struct world *w, const struct sched_node *node, const struct sc
         if (block_sizes[i]) other.limits.block_tokens = block_sizes[i];
         check_room(w, &other);
         check_request(w, &other, r);
+    }
+}
+
+void oracle_rate_mean(struct world *w, struct random_source *random)
+{
+    const int64_t ten_minutes_us = 600 * INT64_C(1000000);
+    struct rate_mean mean = {0, 0};
+    int64_t now_us = 1, added_us = 0;
+    double rate = 0;
+    for (int i = 0; i < 32; i++) {
+        double known = added_us && now_us - added_us < ten_minutes_us ? rate : 0.3, added = random_unit(random);
+        HOLDS(fabs(rate_mean_get(&mean, now_us) - known) < 1e-12);
+        if (random_below(random, 2)) {
+            rate_mean_add(&mean, added, now_us);
+            rate = known + (added - known) / 32;
+            added_us = now_us;
+        }
+        int64_t jump_us = ten_minutes_us + random_below(random, 3) - 1;
+        now_us = random_below(random, 3) && added_us ? now_us + random_below(random, 1000)
+                                                     : (added_us ? added_us : now_us) + jump_us;
     }
 }

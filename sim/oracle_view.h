@@ -3,7 +3,10 @@
 // blocks of other sizes.
 #pragma once
 
+#include "bench/random.h"
 #include "router/core/core_state.h"
 #include "sim/world.h"
 
 void oracle_view(struct world *w, const struct sched_node *node, const struct sched_request *r);
+// The mean of keep rates follows drawn ones, also where none came for about ten minutes.
+void oracle_rate_mean(struct world *w, struct random_source *random);

@@ -44,7 +44,7 @@ static bool host_samples(const struct pass_model *m, const struct pass_sequence 
 // --- KV blocks and the prefix cache
 
 // The cached blocks of a waiting sequence, and how many of them no sequence references.
-static int cached_blocks(const struct pass_model *m, const struct pass_sequence *x, int *n_free_p)
+static int cached_blocks(struct pass_model *m, const struct pass_sequence *x, int *n_free_p)
 {
     int32_t *blocks = mem_alloc_array((size_t)x->q->n_tokens / KV_BLOCK_TOKENS + 1, sizeof *blocks);
     int n = m->s->limits.prefix_cache ? group_cached_blocks(m->s, x->q, blocks) : 0;
@@ -52,6 +52,7 @@ static int cached_blocks(const struct pass_model *m, const struct pass_sequence 
     for (int i = 0; i < n; i++)
         *n_free_p += !m->refs[blocks[i]];
     free(blocks);
+    m->is_unknown |= *n_free_p && m->blank_blocks < 0; // some of them may have been evicted
     return n;
 }
 
@@ -76,11 +77,10 @@ static void take_blocks(struct pass_model *m, int n)
 {
     m->free_blocks -= n;
     m->blank_blocks -= n;
-    if (m->blank_blocks < 0 && m->s->limits.prefix_cache) m->is_unknown = true;
 }
 
 // A running sequence computes two blocks or more that the waiting one can use and the cache does not have yet.
-static bool waits(const struct pass_model *m, const struct pass_sequence *x)
+static bool waits(struct pass_model *m, const struct pass_sequence *x)
 {
     if (!m->s->limits.prefix_cache || rates_prompt(x)) return false;
     int n_free, cached = cached_blocks(m, x, &n_free);
@@ -91,7 +91,7 @@ static bool waits(const struct pass_model *m, const struct pass_sequence *x)
     return false;
 }
 
-static bool may_start(const struct pass_model *m, const struct pass_sequence *x)
+static bool may_start(struct pass_model *m, const struct pass_sequence *x)
 {
     int n_free, cached = cached_blocks(m, x, &n_free);
     return m->n_running < m->s->limits.max_seqs &&
@@ -111,11 +111,13 @@ static bool start(struct pass_model *m, struct pass_sequence *x)
     m->free_blocks -= n_free;
     take_blocks(m, kv_blocks_for(x->q->n_tokens) - cached);
     x->cached = cached * KV_BLOCK_TOKENS;
+    m->counts.reused_rows += (uint64_t)x->cached;
     x->blocks = kv_blocks_for(x->q->n_tokens);
     while (m->queue[at] != x)
         at++;
     memmove(m->queue + at, m->queue + at + 1, (size_t)(--m->n_queue - at) * sizeof *m->queue);
     m->running[m->n_running++] = x;
+    if (m->counts.most_running < (uint64_t)m->n_running) m->counts.most_running = (uint64_t)m->n_running;
     return true;
 }
 
@@ -236,7 +238,7 @@ static int rows_left(const struct pass_model *m)
 }
 
 // Rows that prompts beside the one could still use.
-static int rows_wanted(const struct pass_model *m, const struct pass_sequence *beside, int limit)
+static int rows_wanted(struct pass_model *m, const struct pass_sequence *beside, int limit)
 {
     int64_t rows = 0;
     for (int i = 0; i < m->n_running; i++) {
@@ -275,6 +277,7 @@ static int draft_rows(struct pass_model *m, struct pass_sequence *x, int rows, i
 // A row whose logits the host reads.
 static void host_row(struct pass_model *m)
 {
+    m->counts.host_sampled++;
     if (m->host_rows > 0) m->host_rows--;
     if (m->s->backend_samples && m->s->pace.us_per_work[1] > 0)
         spend(m, m->host_us_per_row / m->s->pace.us_per_work[1]);
@@ -292,6 +295,8 @@ static void add_rows(struct pass_model *m, struct pass_sequence *x, int rows, in
     m->parts[m->n_parts++] =
         (struct pass_part){x->cached, rows + drafts, x->q->tokens[x->cached], x->q->positions[x->cached]};
     m->rows += rows + drafts;
+    m->counts.prompt_rows += (uint64_t)(x->cached < x->q->n_kept ? least(rows, x->q->n_kept - x->cached) : 0);
+    m->counts.drafted += (uint64_t)drafts;
     x->rows = rows + drafts;
     for (int i = 0; i < rated; i++)
         host_row(m);
@@ -433,7 +438,7 @@ static bool completes(struct pass_model *m, const struct pass_sequence *x, int e
     return prompt_rows(m, x, entries) == rows && would_grant(m, entries, rows, !x->is_chunked);
 }
 
-static int entries_cached(const struct pass_model *m, const struct pass_sequence *x)
+static int entries_cached(struct pass_model *m, const struct pass_sequence *x)
 {
     int n_free;
     return KV_BLOCK_TOKENS * cached_blocks(m, x, &n_free);
@@ -501,6 +506,65 @@ static void add_prompts(struct pass_model *m)
     }
 }
 
+// --- preemption
+
+// Entries that would have to be computed again: those in blocks that no other sequence has.
+static int entries_lost(const struct pass_model *m, const struct pass_sequence *x)
+{
+    int shared = 0;
+    while (shared < x->q->n_published && m->refs[x->q->blocks[shared]] > 1)
+        shared++;
+    return x->cached - shared * KV_BLOCK_TOKENS;
+}
+
+// The running sequence that loses the fewest entries, of equals the last.
+static int victim_of(const struct pass_model *m)
+{
+    int victim = -1;
+    for (int i = 0; i < m->n_running; i++) {
+        int lost = entries_lost(m, m->running[i]);
+        if (lost && (victim < 0 || lost <= entries_lost(m, m->running[victim]))) victim = i;
+    }
+    return victim < 0 ? 0 : victim;
+}
+
+static void preempt(struct pass_model *m, int victim)
+{
+    struct pass_sequence *x = m->running[victim];
+    for (int b = 0; b < x->blocks; b++) {
+        bool is_new = b >= x->q->n_blocks; // of this pass
+        if (!is_new && --m->refs[x->q->blocks[b]]) continue;
+        m->free_blocks++;
+        m->blank_blocks += is_new || !block_manager_chain(m->s->blocks, x->q->blocks[b]);
+    }
+    x->cached = x->blocks = 0;
+    x->is_chunked = false;
+    memmove(m->running + victim, m->running + victim + 1, (size_t)(--m->n_running - victim) * sizeof *m->running);
+    memmove(m->queue + 1, m->queue, (size_t)m->n_queue++ * sizeof *m->queue);
+    m->queue[0] = x;
+    m->counts.preemptions++;
+}
+
+// Each running sequence gets a block for its next row.
+static void grow(struct pass_model *m)
+{
+    for (int i = 0; i < m->n_running;) {
+        struct pass_sequence *x = m->running[i];
+        int more = kv_blocks_for(x->cached + 1) - x->blocks;
+        if (more > m->free_blocks) {
+            int victim = victim_of(m);
+            preempt(m, victim);
+            i -= victim < i;
+            continue;
+        }
+        if (more > 0) {
+            take_blocks(m, more);
+            x->blocks += more;
+        }
+        i++;
+    }
+}
+
 // --- before and after
 
 static void add_sequence(struct pass_model *m, const struct sequence *q)
@@ -522,10 +586,17 @@ static void read_blocks(struct pass_model *m)
     }
 }
 
+static struct pass_counts counts_of(const struct scheduler *s)
+{
+    return (struct pass_counts){s->preemptions, s->prompt_rows,  s->reused_rows,
+                                s->drafted,     s->host_sampled, (uint64_t)s->most_running};
+}
+
 static void read_group(struct pass_model *m)
 {
     const struct scheduler *s = m->s;
     m->n_sequences = m->n_running = m->n_queue = m->n_parts = m->rows = m->decodes_to_come = 0;
+    m->counts = counts_of(s);
     m->is_unknown = false;
     for (int i = 0; i < s->n_running; i++)
         add_sequence(m, s->running[i]);
@@ -548,15 +619,7 @@ void pass_model_before(struct pass_model *m, const struct scheduler *s)
 {
     m->s = s;
     read_group(m);
-    for (int i = 0; i < m->n_running && !m->is_unknown; i++) { // each has a block for its next row
-        struct pass_sequence *x = m->running[i];
-        int more = kv_blocks_for(x->cached + 1) - x->blocks;
-        if (more <= 0) continue;
-        if (more > m->free_blocks) m->is_unknown = true; // one is preempted: see oracle_group.h
-        take_blocks(m, more);
-        x->blocks += more;
-    }
-    if (m->is_unknown) return;
+    grow(m);
     add_decodes(m);
     m->decodes = m->n_parts;
     int host_rows = 0;
@@ -570,7 +633,11 @@ void pass_model_before(struct pass_model *m, const struct scheduler *s)
 const char *pass_model_after(const struct pass_model *m, const struct scheduler *s)
 {
     const struct ragged_batch *batch = &s->builder.batch;
+    struct pass_counts counts = counts_of(s);
+    if (counts.preemptions != m->counts.preemptions) return "more or fewer sequences were preempted than the rules say";
     if (m->is_unknown) return NULL;
+    if (memcmp(&counts, &m->counts, sizeof counts)) return "a pass was counted with other rows than it has";
+    if (s->queue.n != m->n_queue) return "more or fewer sequences were started than the rules say";
     if (batch->n_seqs != m->n_parts) return "a pass has more or fewer sequences than the rules say";
     for (int i = 0; i < m->n_parts; i++) {
         const struct pass_part *part = &m->parts[i];

@@ -20,6 +20,11 @@ struct pass_part {
     int32_t token, position; // of the first row
 };
 
+// What the scheduler counts.
+struct pass_counts {
+    uint64_t preemptions, prompt_rows, reused_rows, drafted, host_sampled, most_running;
+};
+
 struct pass_model {
     const struct scheduler *s;
     struct pass_sequence *sequences; // the running ones, then those in the queue
@@ -28,7 +33,8 @@ struct pass_model {
     struct pass_part *parts;         // [n_parts] predicted
     int n_running, n_queue, n_parts, n_sequences;
     int sequences_capacity, running_capacity, queue_capacity, parts_capacity;
-    int *refs; // [kv_blocks] of each block
+    struct pass_counts counts; // predicted
+    int *refs;                 // [kv_blocks] of each block
     int free_blocks, blank_blocks;
     int rows, rows_max, decodes, decodes_to_come;
     int logit_rows, host_rows; // left: beside one of each sequence, and for the host to read

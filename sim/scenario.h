@@ -82,7 +82,8 @@
 // rate, all tokens are kept where nothing is calibrated. reading: 1 wants log-probabilities, 2 has penalties, 3 wants
 // log-probabilities of the prompt. stop_after: a stop string ends the answer then. retries: how often the client tries
 // again after UNAVAILABLE, EXHAUSTED or a lost router. read_us: the client reads a token in this time; with more than
-// unread_max tokens unread the front abandons its call.
+// unread_max tokens unread the front abandons its call. grammar: the length of the answer times 100, and the modulus
+// (grammar.h).
 #define SCENARIO_REQUEST(FIELD)                                                                                        \
     FIELD(tokens)                                                                                                      \
     FIELD(head)                                                                                                        \
@@ -114,7 +115,8 @@
     FIELD(importance)                                                                                                  \
     FIELD(deadline_us)                                                                                                 \
     FIELD(retries)                                                                                                     \
-    FIELD(read_us)
+    FIELD(read_us)                                                                                                     \
+    FIELD(grammar)
 
 // What happens, with the members of struct action that it uses.
 #define SCENARIO_KINDS(KIND)                                                                                           \

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "sim/grammar.h"
 #include "sim/oracle_group.h"
 #include "sim/oracle_intake.h"
 #include "sim/oracle_pace.h"
@@ -17,7 +18,6 @@
 
 struct worker {
     struct service *service;
-    struct group_oracle oracle;
     struct pass_model pass;
     struct pace_watch pace;
     struct pace_model pace_model;
@@ -45,16 +45,19 @@ static void *worker_create(struct engine *engine, const struct scenario_node *pl
     struct random_source random = random_stream((uint64_t)plan->kv_blocks, (uint64_t)plan->context);
     worker->problem = oracle_intake(&random, &limits, model_get_config(engine_model(engine))->vocab_size);
     if (!worker->problem) worker->problem = oracle_queue(&random);
-    if (service_create(engine, &limits, send, node, &worker->service) == STATUS_OK) return worker;
-    free(worker);
-    return NULL;
+    if (service_create(engine, &limits, send, node, &worker->service) != STATUS_OK) {
+        free(worker);
+        return NULL;
+    }
+    int vocab_size = model_get_config(engine_model(engine))->vocab_size;
+    if (vocab_size <= SCENARIO_VOCAB_MAX) service_set_grammars(worker->service, sim_grammar_library(vocab_size), NULL);
+    return worker;
 }
 
 static void worker_free(void *object)
 {
     struct worker *worker = object;
     service_free(worker->service);
-    group_oracle_fini(&worker->oracle);
     pass_model_fini(&worker->pass);
     free(worker);
 }
@@ -83,22 +86,30 @@ static const char *queue_check(const struct sequence_queue *queue)
     return queue->tail != previous || queue->n != n ? "the queue of waiting sequences lost some" : NULL;
 }
 
+// What is wrong with the pass that took `us`.
+static const char *pass_check(struct worker *worker, int64_t us, bool is_predicted)
+{
+    const struct scheduler *s = service_scheduler(worker->service);
+    const char *problem = NULL;
+    if (worker->is_paced_by_rows && !sim_engine_is_measured(worker->engine))
+        problem = pace_watch_step(&worker->pace, s, worker->engine);
+    if (!problem) problem = pace_model_step(&worker->pace_model, s, us, sim_engine_sampling_us(worker->engine));
+    if (!problem && is_predicted) problem = pass_model_after(&worker->pass, s);
+    return problem ? problem : draft_watch_step(&worker->drafts, s);
+}
+
 static enum status worker_step(void *object)
 {
     struct worker *worker = object;
     const struct scheduler *s = service_scheduler(worker->service);
-    group_oracle_before(&worker->oracle, s);
-    pass_model_before(&worker->pass, s);
+    uint64_t passes = s->n_passes;
+    bool is_predicted = s->held.n == 0; // a step begins with the sequences that get their grammars
+    if (!worker->problem) worker->problem = oracle_group(s);
+    if (is_predicted) pass_model_before(&worker->pass, s);
     int64_t begun_us = clock_now_us();
     enum status status = service_step(worker->service);
-    int64_t us = clock_now_us() - begun_us;
-    if (status == STATUS_OK && !worker->problem && worker->is_paced_by_rows && !sim_engine_is_measured(worker->engine))
-        worker->problem = pace_watch_step(&worker->pace, s, worker->engine);
-    if (status == STATUS_OK && !worker->problem)
-        worker->problem = pace_model_step(&worker->pace_model, s, us, sim_engine_sampling_us(worker->engine));
-    if (status == STATUS_OK && !worker->problem) worker->problem = group_oracle_after(&worker->oracle, s);
-    if (status == STATUS_OK && !worker->problem) worker->problem = pass_model_after(&worker->pass, s);
-    if (status == STATUS_OK && !worker->problem) worker->problem = draft_watch_step(&worker->drafts, s);
+    bool has_run = status == STATUS_OK && s->n_passes > passes;
+    if (has_run && !worker->problem) worker->problem = pass_check(worker, clock_now_us() - begun_us, is_predicted);
     if (!worker->problem) worker->problem = oracle_sequences(s);
     if (!worker->problem) worker->problem = queue_check(&s->queue);
     return status;
