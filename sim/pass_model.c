@@ -12,7 +12,7 @@
 
 #define ROUNDING 1e-9 // relative, of sums of work
 
-enum { ANY = INT_MAX / 2, COPIES_COMPARED = 24 };
+enum { ANY = INT_MAX / 2, COPIES_COMPARED = 24, FIRST_ROWS = 16 };
 
 // --- sequences
 
@@ -158,12 +158,19 @@ static int rows_in_budget(struct pass_model *m, int entries, int most)
 {
     double reading = reading_of(m, entries), border = 0.65 * m->budget;
     m->is_unknown |= reading > 0 && fabs(reading - border) <= ROUNDING * border;
-    return reading > border || most < 1 ? 0 : rows_within(m, entries, m->budget - reading, most);
+    if (reading > border || most < 1) return 0;
+    int rows = rows_within(m, entries, m->budget - reading, most);
+    if (isinf(m->row_budget)) return rows;
+    int grown = rows_within(m, entries, m->row_budget, most);
+    if (m->is_first && grown < FIRST_ROWS) grown = FIRST_ROWS;
+    return least(rows, grown);
 }
 
-static void spend(struct pass_model *m, double work)
+// Rows, and what they read.
+static void spend(struct pass_model *m, double row_work, double reading)
 {
-    m->budget = fmax(0, m->budget - work);
+    m->budget = fmax(0, m->budget - row_work - reading);
+    m->row_budget = fmax(0, m->row_budget - row_work);
 }
 
 static int grant(struct pass_model *m, int entries, int most, bool whole)
@@ -175,7 +182,7 @@ static int grant(struct pass_model *m, int entries, int most, bool whole)
         m->budget = 0;
     }
     if (rows < 1) return m->is_first = false, 0;
-    spend(m, work_of(m, entries, rows) + reading_of(m, entries));
+    spend(m, work_of(m, entries, rows), reading_of(m, entries));
     m->is_first = false;
     return rows;
 }
@@ -200,8 +207,7 @@ static double budget_of(const struct pass_model *m, int host_rows)
     double added_us = fmax(0.88 * target_us - decodes_us, 0.05 * decodes_us);
     added_us = fmax(added_us / 2, added_us - host_rows * p->sample_us);
     double us = p->us_per_work[1] > 0 ? p->us_per_work[1] : p->us_per_work[0];
-    double most = fmax(2 * p->mixed_work_max, 16 * row);
-    return (us > 0 ? fmin(added_us / us, most) : most) + p->saved_work;
+    return (us > 0 ? added_us / us : m->row_budget) + p->saved_work;
 }
 
 static bool measures_decodes(const struct pass_model *m, int decodes)
@@ -215,7 +221,7 @@ static void begin_prompts(struct pass_model *m, int host_rows)
 {
     const struct pace *p = &m->s->pace;
     m->is_first = true;
-    m->budget = INFINITY;
+    m->budget = m->row_budget = INFINITY;
     m->saved = p->saved_work;
     if (p->target_us == PACE_UNLIMITED) return;
     if (!m->decodes) {
@@ -225,6 +231,7 @@ static void begin_prompts(struct pass_model *m, int host_rows)
         m->is_first = false;
         m->budget = 0;
     } else {
+        m->row_budget = fmax(2 * p->mixed_work_max, FIRST_ROWS * pace_shape_work(m->s->config, 0).row);
         m->budget = budget_of(m, host_rows);
         m->saved = 0;
     }
@@ -280,7 +287,7 @@ static void host_row(struct pass_model *m)
     m->counts.host_sampled++;
     if (m->host_rows > 0) m->host_rows--;
     if (m->s->backend_samples && m->s->pace.us_per_work[1] > 0)
-        spend(m, m->host_us_per_row / m->s->pace.us_per_work[1]);
+        spend(m, 0, m->host_us_per_row / m->s->pace.us_per_work[1]);
 }
 
 static void add_rows(struct pass_model *m, struct pass_sequence *x, int rows, int drafts)
@@ -325,8 +332,8 @@ static void add_prompt(struct pass_model *m, struct pass_sequence *x)
     int rows = grant(m, x->cached, most, most == pending(x) && !x->is_chunked);
     int drafts = draft_rows(m, x, rows, ANY);
     if (rows > 0 && rows < pending(x)) x->is_chunked = true;
-    if (!is_unlimited(m, true)) drafts = rows_within(m, x->q->n_tokens, m->budget, drafts);
-    spend(m, work_of(m, x->q->n_tokens, drafts));
+    if (!is_unlimited(m, true)) drafts = rows_within(m, x->q->n_tokens, fmin(m->budget, m->row_budget), drafts);
+    spend(m, work_of(m, x->q->n_tokens, drafts), 0);
     add_rows(m, x, rows, drafts);
 }
 

@@ -38,7 +38,7 @@ struct pass_model {
     int free_blocks, blank_blocks;
     int rows, rows_max, decodes, decodes_to_come;
     int logit_rows, host_rows; // left: beside one of each sequence, and for the host to read
-    double budget, saved, host_us_per_row;
+    double budget, row_budget, saved, host_us_per_row;
     bool host_is_paced; // pacing limits host_rows
     bool is_first;      // no prompt has rows yet
     bool is_unknown;    // it depends on rounding, or on which blocks the cache evicts

@@ -8,7 +8,8 @@
 // without prompt rows: the first one runs with caches that prompts have filled, the second one counts. Until then, some
 // decode rows more or fewer are charged as prompt rows would be. The time that prompt rows add to a pass is modelled as
 // proportional to their work: the rows, their attention to the entries before them, and, once per prompt and pass,
-// reading its cached entries at the speed at which weights are read. The factor is learned from every pass. So chunks
+// reading its cached entries at the speed at which weights are read. The factor is learned from every pass. The work of
+// rows beside decodes at most doubles from one mixed pass to the next; what they read does not count in that. So chunks
 // shrink as a prompt grows, while a short prompt beside a long one keeps large chunks. A prompt whose cached entries
 // take longer to read than a pass may last skips passes and saves their budget until it is enough: few passes are long
 // then, and the mean time stays within the target.
@@ -44,13 +45,15 @@ struct pace {
     int decode_passes;     // consecutive passes without prompt rows up to now
     int mixed_passes;      // mixed passes since decode_us was measured
     double us_per_work[2]; // without and with decode rows; 0: not known
-    double mixed_work_max; // largest work of prompt rows in a mixed pass so far
+    double mixed_work_max; // largest work of prompt rows in a mixed pass so far, without reading cached entries
     double sample_us;      // time to sample one row on the host; 0: not known
     double saved_work;     // budget saved by a prompt that skipped a pass
 
     // The pass being composed.
     int decodes;
     double budget, work; // left for prompt rows; work of the prompt rows in it
+    double row_budget;   // left for prompt rows without what they read; INFINITY without decodes
+    double row_work_sum; // of the prompt rows in it without what they read
     bool is_first;       // no prompt has rows in it yet
     int sampled;         // its rows that the host samples
 };
