@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Drafts on against drafts off, with the demo models on this machine: sampled requests must have the same tokens. Prints a
-# JSON object: requests, requests with the same tokens, and, with drafts off and on, TTFT, the time per token after the first
-# one, and the drafted and accepted tokens; also by class of question. Both ways take turns. Exit code 1: tokens differ.
-# Usage: bench/drafts.sh [--bin DIR] [--threads N] [--requests N] [--first N] [--at-once N] [--window N] [--max-tokens N] [--keep-rate R]
-#        [--prefill on|off] [--rounds N] [--ignore-eos true|false] [--prefix-caching true|false]
+# JSON object: requests, requests with the same tokens, the time of all requests, and, with drafts off and on, TTFT, the time per
+# token after the first one, and the drafted and accepted tokens; also by class of question. Both ways take turns, after a
+# warm-up. Exit code 1: tokens differ.
+# Usage: bench/drafts.sh [--bin DIR] [--threads N] [--requests N] [--first N] [--at-once N] [--window N] [--max-tokens N]
+#        [--keep-rate R] [--prefill on|off] [--rounds N] [--ignore-eos true|false] [--prefix-caching true|false]
 #   --bin DIR          folder of the programs (default build/release/bin)
 #   --threads N        compute threads of each node (default: all cores)
 #   --requests N       requests, of the demo's prompts in turn (default 240)
@@ -67,16 +68,23 @@ done
 jq -cs --argjson first "$first" --argjson n "$requests" --argjson rate "$keep_rate" --arg prefill "$prefill" '. as $rows | range($first; $first + $n) as $i |
     $rows[$i % ($rows | length)] | {id: "\($i) \(.task)", prompt, temperature: (0.7 * ($i % 4 / 3)), seed: $i,
     prefill: $prefill, keep_rate: $rate}' "$pair/prompts.jsonl" >"$work/rows.jsonl"
+send() { # send WAY NAME ROWS
+    "$bin/forepack" batch --server "$server" --input "$3" --output "$work/$2.jsonl" --drafts "$1" --window "$window" \
+        --ignore-eos="$ignore_eos" --max-tokens "$max_tokens" 2>"$work/$2.log" || { cat "$work/$2.log" >&2; exit 1; }
+}
+head -n 24 "$work/rows.jsonl" >"$work/warm-up.jsonl" # every prompt once, for caches and cost models
+send off warm "$work/warm-up.jsonl"
+declare -A spent_ms=([off]=0 [auto]=0)
 for round in $(seq "$rounds"); do
     for way in off auto; do
-        "$bin/forepack" batch --server "$server" --input "$work/rows.jsonl" --output "$work/$way-$round.jsonl" --drafts $way \
-            --window "$window" --ignore-eos="$ignore_eos" --max-tokens "$max_tokens" 2>"$work/$way.log" ||
-            { cat "$work/$way.log" >&2; exit 1; }
+        begun_ms=$(date +%s%3N)
+        send $way $way-$round "$work/rows.jsonl"
+        spent_ms[$way]=$((spent_ms[$way] + $(date +%s%3N) - begun_ms))
     done
 done
 cat "$work"/off-*.jsonl >"$work/off.jsonl"
 cat "$work"/auto-*.jsonl >"$work/auto.jsonl"
-jq -n --slurpfile off "$work/off.jsonl" --slurpfile auto "$work/auto.jsonl" '
+jq -n --argjson off_ms "${spent_ms[off]}" --argjson auto_ms "${spent_ms[auto]}" --slurpfile off "$work/off.jsonl" --slurpfile auto "$work/auto.jsonl" '
     def median: sort | .[length / 2 | floor];
     def after_first: (map(.usage.completion_tokens - 1) | add) as $n | if $n > 0 then $n else 1 end;
     def sums: {tokens: (map(.usage.completion_tokens) | add), drafted: (map(.usage.draft_tokens) | add),
@@ -87,7 +95,8 @@ jq -n --slurpfile off "$work/off.jsonl" --slurpfile auto "$work/auto.jsonl" '
     def both($off; $auto): {off: ($off | sums), auto: ($auto | sums)} | .ratio = ratio(.off.ms_per_token; .auto.ms_per_token)
         | .ttft_ratio = ratio(.auto.ttft_ms; .off.ttft_ms);
     ($off | map({key: .id, value: .token_ids}) | from_entries) as $expected
-    | {requests: ($off | length), same: ($auto | map(select(.token_ids == $expected[.id])) | length)} + both($off; $auto)
+    | {requests: ($off | length), same: ($auto | map(select(.token_ids == $expected[.id])) | length),
+       off_s: ($off_ms / 1000), auto_s: ($auto_ms / 1000), throughput_ratio: ($off_ms / $auto_ms)} + both($off; $auto)
     | .by_class = ($auto | map(task) | unique | map(. as $task | {key: $task,
         value: both($off | map(select(task == $task)); $auto | map(select(task == $task)))}) | from_entries)' |
     tee "$work/result.json"

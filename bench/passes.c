@@ -127,6 +127,17 @@ enum status passes_prefill(struct passes *p, int first, int n, int tokens, struc
     return STATUS_OK;
 }
 
+enum status passes_continue(struct passes *p, int seq, int cached, int tokens, struct work *work_p, double *seconds_p)
+{
+    struct forward_result result;
+    int64_t from_us = clock_now_us();
+    batch_builder_reset(&p->builder);
+    passes_add_sequence(p, seq, cached, tokens, true);
+    TRY(passes_run_batch(p, work_p, &result));
+    if (seconds_p) *seconds_p += (double)(clock_now_us() - from_us) / 1e6;
+    return STATUS_OK;
+}
+
 enum status passes_decode(struct passes *p, int n, int context, int steps, struct work *work_p, double *seconds_p)
 {
     struct forward_result result;

@@ -28,6 +28,10 @@ void passes_set_entries(struct passes *p, int entries);
 // the work and the time to *work_p and *seconds_p, which may be NULL.
 enum status passes_prefill(struct passes *p, int first, int n, int tokens, struct work *work_p, double *seconds_p);
 
+// One pass of `tokens` tokens behind the first `cached` entries of sequence `seq`, at most those of a pass, with the
+// logits of the last one.
+enum status passes_continue(struct passes *p, int seq, int cached, int tokens, struct work *work_p, double *seconds_p);
+
 // Runs `steps` passes with one row for each of the sequences [0, n), which have `context` cached entries.
 enum status passes_decode(struct passes *p, int n, int context, int steps, struct work *work_p, double *seconds_p);
 

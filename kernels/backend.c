@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+#include "base/invariant.h"
 #include "base/log.h"
 #include "kernels/check.h"
 #include "kernels/convert.h"
@@ -224,9 +225,8 @@ enum status backend_norm_linear(struct backend *b, struct tensor *out, const str
 {
     const struct backend_ops *ops = b->ops;
     if (ops->norm_linear) return ops->norm_linear(b, out, norm, w, bias, mode, rows);
-    TRY(norm->addend
-            ? ops->add_rmsnorm(b, norm->out, norm->x, norm->addend, norm->gain, norm->epsilon, norm->row_index, rows)
-            : ops->rmsnorm(b, norm->out, norm->x, norm->gain, norm->epsilon, norm->row_index, rows));
+    INVARIANT(!norm->addend, "a norm with an addend in backend %s", ops->name);
+    TRY(ops->rmsnorm(b, norm->out, norm->x, norm->gain, norm->epsilon, norm->row_index, rows));
     return ops->linear(b, out, norm->out, w, bias, mode, rows);
 }
 

@@ -96,13 +96,15 @@ enum linear_mode {
     LINEAR_SWIGLU, // W was made by weight_gate_up: out = silu(x G^T) * (x U^T), out has N/2 columns
 };
 
-// RMSNorm as the first of several steps: backend_ops.add_rmsnorm if there is an addend, else rmsnorm.
+// RMSNorm as the first of several steps, see backend_ops.rmsnorm. With `addend`, a PARTIAL tensor, it is the norm of
+// x + addend, added in f32; without row_index x then receives the sum, once. A row has the bits that adding first
+// gives.
 struct norm_step {
     struct tensor *out, *x;
-    const struct tensor *addend; // PARTIAL, or NULL
     const struct weight *gain;
     float epsilon;
     const int32_t *row_index;
+    const struct tensor *addend; // NULL in backends without device_collectives
 };
 
 // One forward pass, described by the model and run by the backend. The model issues the steps, the backend decides when
@@ -258,14 +260,9 @@ struct backend_ops {
     // connects the same ranks on host memory; the caller owns it and keeps it open, since the new comm broadcasts over
     // it. The backend's waits then notice a failed rank. The backend owns the new comm and closes it in `close`.
     enum status (*comm_open)(struct backend *b, struct comm *host, struct comm **comm_p);
-    // Of backends with device_collectives: both operations.
     // Replaces `rows` rows of a PARTIAL tensor by their sums over the ranks of comm_open. Each rank has rounded its
     // addend to bf16; the sums are bf16, too, and are rounded at most once for each further rank.
     enum status (*sum_ranks)(struct backend *b, struct tensor *partial, int rows);
-    // As `rmsnorm` of x + addend, a PARTIAL tensor, added in f32; without row_index it also stores the sum in x. A row
-    // has the bits that adding and `rmsnorm` would give.
-    enum status (*add_rmsnorm)(struct backend *b, struct tensor *out, struct tensor *x, const struct tensor *addend,
-                               const struct weight *gain, float epsilon, const int32_t *row_index, int rows);
     // Total and free bytes of the device.
     enum status (*memory)(struct backend *b, size_t *total_p, size_t *free_p);
     // Host memory per row of a pass that the backend has allocated beside the tensors. NULL: none.
@@ -290,13 +287,13 @@ enum status pass_issue(const struct pass *pass, int rows, int logit_rows);
 // The run_pass of backends that neither capture nor overlap: `begin`, then pass_issue for the rows of the batch.
 enum status backend_run_pass(struct backend *b, const struct pass *pass);
 
-// out (mode) = norm W^T (+ bias).
+// out (mode) = rmsnorm(x) W^T (+ bias).
 enum status backend_norm_linear(struct backend *b, struct tensor *out, const struct norm_step *norm,
                                 const struct weight *w, const struct weight *bias, enum linear_mode mode, int rows);
 // rope_append, then attention.
 enum status backend_rope_attention(struct backend *b, int layer, struct tensor *out, struct tensor *qkv,
                                    const struct weight *q_gain, const struct weight *k_gain, float epsilon);
-// inner = silu(norm G^T) * (norm U^T), then out (mode) = inner down^T.
+// inner = silu(rmsnorm(x) G^T) * (rmsnorm(x) U^T), then out (mode) = inner down^T.
 enum status backend_mlp(struct backend *b, struct tensor *out, struct tensor *inner, const struct norm_step *norm,
                         const struct weight *gate_up, const struct weight *down, enum linear_mode mode, int rows);
 

@@ -29,8 +29,8 @@ static inline bool prompt_turn_is_shared(const struct prompt_turn *turn)
 {
     return turn->end == turn->answer_end;
 }
-// Of the keep budget of a shared beginning of n tokens, that of so many is left to the turn behind it, for tokens of
-// the beginning that this turn needs.
+// The turn behind a shared beginning of n tokens has the keep budget of so many of them besides its own, for tokens of
+// the beginning that it needs.
 static inline int prompt_shared_recall(int n)
 {
     return n / 3;

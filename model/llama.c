@@ -17,26 +17,20 @@
 // whole on every rank: rank 0 adds its part to its copy and the other ranks store only their part, so the sum over
 // ranks is the new stream. Where devices reduce in bf16 (m->partial), all ranks store their parts in a tensor of their
 // own, and the norm that follows adds their sum to the stream: the stream itself is never rounded, nor sent.
-static struct tensor *output_tensor(const struct model *m)
+static struct tensor *output(const struct model *m)
 {
     return m->partial ? m->partial : m->residual;
 }
 
 static enum linear_mode output_mode(const struct model *m)
 {
-    return m->partial || m->comm->rank != 0 ? LINEAR_STORE : LINEAR_ADD;
+    return m->partial || m->comm->rank ? LINEAR_STORE : LINEAR_ADD;
 }
 
-// The norm of the residual stream after the embedding or the output of a stage.
-static struct norm_step output_norm(const struct model *m, const struct weight *gain, bool of_embedding,
-                                    const int32_t *row_index)
+// The norm of the residual stream after the output of a stage.
+static struct norm_step output_norm(const struct model *m, const struct weight *gain, const int32_t *row_index)
 {
-    return (struct norm_step){.out = m->normed,
-                              .x = m->residual,
-                              .addend = of_embedding ? NULL : m->partial,
-                              .gain = gain,
-                              .epsilon = m->config.norm_epsilon,
-                              .row_index = row_index};
+    return (struct norm_step){m->normed, m->residual, gain, m->config.norm_epsilon, row_index, m->partial};
 }
 
 static enum status residual_sum(struct model *m, int first_row, int rows)
@@ -55,17 +49,18 @@ static enum status attention_stage(struct model *m, int l, int rows)
 {
     struct backend *b = m->backend;
     const struct layer *layer = &m->layers[l];
-    const struct norm_step norm = output_norm(m, layer->input_norm, l == 0, NULL);
+    struct norm_step norm = output_norm(m, layer->input_norm, NULL);
+    if (l == 0) norm.addend = NULL; // the embedding is summed already
     TRY(backend_norm_linear(b, m->qkv, &norm, layer->qkv, layer->qkv_bias, LINEAR_STORE, rows));
     TRY(backend_rope_attention(b, l, m->attended, m->qkv, layer->q_norm, layer->k_norm, m->config.norm_epsilon));
-    return b->ops->linear(b, output_tensor(m), m->attended, layer->o, layer->o_bias, output_mode(m), rows);
+    return b->ops->linear(b, output(m), m->attended, layer->o, layer->o_bias, output_mode(m), rows);
 }
 
 static enum status mlp_stage(struct model *m, int l, int rows)
 {
     const struct layer *layer = &m->layers[l];
-    const struct norm_step norm = output_norm(m, layer->post_attention_norm, false, NULL);
-    return backend_mlp(m->backend, output_tensor(m), m->mlp, &norm, layer->gate_up, layer->down, output_mode(m), rows);
+    const struct norm_step norm = output_norm(m, layer->post_attention_norm, NULL);
+    return backend_mlp(m->backend, output(m), m->mlp, &norm, layer->gate_up, layer->down, output_mode(m), rows);
 }
 
 // The context of a pass's functions.
@@ -93,7 +88,7 @@ static enum status forward_logits(void *context, int logit_rows)
 {
     const struct forward_call *call = context;
     struct model *m = call->m;
-    const struct norm_step norm = output_norm(m, m->final_norm, false, call->batch->logit_row);
+    const struct norm_step norm = output_norm(m, m->final_norm, call->batch->logit_row);
     return backend_norm_linear(m->backend, m->logits, &norm, m->head, NULL, LINEAR_STORE, logit_rows);
 }
 

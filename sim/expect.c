@@ -137,12 +137,12 @@ static void rows_add_turns(struct rows *rows)
     const struct request_spec *spec = &rows->r->spec;
     bool pins_rows = prefill_chunk_tokens(&spec->prefill) == CHUNK_TOKENS_AUTO;
     bool shortens = spec->prefill.mode == PREFILL_AUTO;
-    // A third of the budget of a shared beginning is that of the turn behind it.
-    int left = spec->turns[0].answer_end == spec->turns[0].end ? spec->turns[0].end / 3 : 0;
+    // The turn behind a shared beginning has a third of its budget more.
+    int more = spec->turns[0].answer_end == spec->turns[0].end ? spec->turns[0].end / 3 : 0;
     for (int t = 0; t <= spec->n_turns; t++) {
         const struct prompt_turn *turn = t < spec->n_turns ? &spec->turns[t] : NULL;
         int n = turn ? turn->end : spec->n_tokens, answer_end = turn ? turn->answer_end : n;
-        int budget = t ? n - spec->turns[t - 1].answer_end + (t == 1 ? left : 0) : left ? n - left : 0;
+        int budget = t ? n - spec->turns[t - 1].answer_end + (t == 1 ? more : 0) : 0;
         bool is_short = shortens && turn && n < rows->scenario->options.min_tokens;
         if (!is_short) rows_add_selection(rows, n, pins_rows ? budget : 0, t && pins_rows);
         for (int i = 0; i < answer_end; i++)

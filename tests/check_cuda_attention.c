@@ -57,6 +57,7 @@ struct bench {
     float *qkv; // [T][columns]
 
     int max_spans; // see schedule.h
+    bool captured; // with the padded lists of a captured pass
     cudaStream_t stream;
     void *staging_device;
     struct device_batch on_device;
@@ -112,15 +113,26 @@ static void batch_schedule(struct bench *b)
 {
     struct backend_shape shape = {.n_heads = b->n_heads,
                                   .n_kv_heads = b->shape.n_kv_heads,
-                                  .max_rows = b->batch.n_rows,
-                                  .max_seqs = b->batch.n_seqs,
+                                  .max_rows = b->batch.n_rows + KV_BLOCK_TOKENS,
+                                  .max_seqs = b->batch.n_seqs + 2,
                                   .max_context = b->batch.max_blocks * KV_BLOCK_TOKENS};
     size_t bytes = memory_staging_bytes(&shape);
     void *host = mem_alloc(bytes);
     CUDA(cudaMalloc(&b->staging_device, bytes));
     struct schedule_options options = {
         .group = b->shape.group, .max_spans = b->max_spans, .n_kv_heads = b->shape.n_kv_heads, .multiprocessors = 1000};
+    struct schedule_counts *c = &options.captured;
+    if (b->captured) {
+        *c = (struct schedule_counts){.rows = b->batch.n_rows + random_below(KV_BLOCK_TOKENS + 1),
+                                      .seqs = b->batch.n_seqs + random_below(3),
+                                      .table_columns = b->batch.max_blocks,
+                                      .max_splits = memory_max_splits(shape.max_context)};
+        c->singles = c->seqs;
+        c->spans = schedule_spans_most(&options, shape.max_context);
+        c->tiles = schedule_tiles_most(&options, c->rows, c->seqs) + c->spans;
+    }
     size_t used = schedule_make(&b->batch, &options, host, b->staging_device, &b->on_device);
+    if (b->captured) b->on_device = schedule_padded(&b->on_device, c);
     CUDA(cudaMemcpy(b->staging_device, host, used, cudaMemcpyHostToDevice));
     free(host);
 }
@@ -305,6 +317,7 @@ static void check_attention_in(struct shape shape, const struct seq_rows *seqs, 
     bench_build(&b, shape, seqs, n_seqs);
     cache_fill(&b);
     b.max_spans = has_spans(&b) ? max_spans : 0;
+    b.captured = random_below(2);
     bench_upload(&b);
     ck_assert(!b.max_spans == !b.on_device.n_spans);
     int n = b.n_heads * shape.head_size, stride = stride_of(&b);
@@ -387,7 +400,7 @@ static void values_cancel(struct bench *b)
         }
 }
 
-// One thread block for all spans of a tile, or one for each: the same bits.
+// One thread block for all spans of a tile, or one for each, in a captured pass too: the same bits.
 START_TEST(spans_apart_have_the_same_bits)
 {
     struct bench b;
@@ -395,9 +408,10 @@ START_TEST(spans_apart_have_the_same_bits)
     cache_fill(&b);
     values_cancel(&b);
     int stride = stride_of(&b);
-    uint16_t *out[2];
-    for (int apart = 0; apart < 2; apart++) {
+    uint16_t *out[3];
+    for (int apart = 0; apart < 3; apart++) {
         b.max_spans = has_spans(&b) && apart ? 3 : 0;
+        b.captured = apart == 2;
         bench_upload(&b);
         ck_assert_int_eq(b.on_device.n_spans, b.max_spans);
         out[apart] = run_attention(&b, stride, 0);
@@ -407,10 +421,11 @@ START_TEST(spans_apart_have_the_same_bits)
     }
     for (int i = 0; i < b.batch.n_rows * stride; i++)
         if (i % stride < b.n_heads * 64)
-            ck_assert_msg(out[0][i] == out[1][i], "row %d, column %d: %04x, in spans %04x", i / stride, i % stride,
-                          out[0][i], out[1][i]);
-    free(out[0]);
-    free(out[1]);
+            ck_assert_msg(out[0][i] == out[1][i] && out[0][i] == out[2][i],
+                          "row %d, column %d: %04x, in spans %04x, captured %04x", i / stride, i % stride, out[0][i],
+                          out[1][i], out[2][i]);
+    for (int i = 0; i < 3; i++)
+        free(out[i]);
     b.kv.data = NULL;
     b.qkv_device = NULL;
     b.staging_device = NULL;

@@ -111,7 +111,7 @@ static bool rows_open(struct rows_bench *t, enum form form, int hidden, int n)
     t->gain = make_vector(t->b, gain, hidden);
     t->bias = make_vector(t->b, bias, n);
     t->w = random_weight(t->b, form, n, hidden);
-    t->norm = (struct norm_step){t->normed, t->x, NULL, t->gain, 1e-5f, NULL};
+    t->norm = (struct norm_step){.out = t->normed, .x = t->x, .gain = t->gain, .epsilon = 1e-5f};
     free(x), free(gain), free(bias);
     return true;
 }
@@ -262,7 +262,7 @@ static void layer_open(struct layer_bench *t, struct backend *b, enum form form)
 static void layer_run(const struct layer_bench *t, int rows)
 {
     struct backend *b = t->b;
-    const struct norm_step norm = {t->normed, t->residual, NULL, t->gains, 1e-5f, NULL};
+    const struct norm_step norm = {.out = t->normed, .x = t->residual, .gain = t->gains, .epsilon = 1e-5f};
     OK(backend_norm_linear(b, t->qkv, &norm, t->qkv_weight, NULL, LINEAR_STORE, rows));
     OK(backend_rope_attention(b, 0, t->attended, t->qkv, NULL, NULL, 0));
     OK(b->ops->linear(b, t->residual, t->attended, t->o, NULL, LINEAR_ADD, rows));

@@ -72,7 +72,7 @@ END_TEST
 // A pass whose stages embed rows and sum them over the ranks or, with `normed`, sum their norms as partial sums and add
 // these.
 struct sum_pass {
-    struct tensor *out, *normed;
+    struct tensor *out, *normed, *after;
     const struct weight *table, *identity, *ones;
     int stages_issued, rows; // rows of the last stage
 };
@@ -85,7 +85,8 @@ static enum status partial_sums(const struct sum_pass *p, int rows)
     if (status == STATUS_OK) status = b->ops->linear(b, partial, p->normed, p->identity, NULL, LINEAR_STORE, rows);
     if (status == STATUS_OK) status = b->ops->sum_ranks(b, partial, rows);
     if (status != STATUS_OK) return status;
-    return b->ops->add_rmsnorm(b, p->normed, p->out, partial, p->ones, EPSILON, NULL, rows);
+    const struct norm_step norm = {p->normed, p->out, p->ones, EPSILON, NULL, partial};
+    return backend_norm_linear(b, p->after, &norm, p->identity, NULL, LINEAR_STORE, rows);
 }
 
 static enum status sum_stage(void *context, int i, int first_row, int rows)
@@ -122,6 +123,7 @@ static struct sum_pass make_sum_pass(const float *values, bool partials)
     for (int i = 0; i < COLUMNS; i++)
         identity[i * COLUMNS + i] = ones[i] = 1;
     sums.normed = make_tensor(b, TENSOR_ACTIVATION, ROWS_MAX, COLUMNS);
+    sums.after = make_tensor(b, TENSOR_F32, ROWS_MAX, COLUMNS);
     sums.identity = make_weight(b, identity, COLUMNS, COLUMNS);
     sums.ones = make_vector(b, ones, COLUMNS);
     return sums;

@@ -124,19 +124,19 @@ static void check_tiles(const struct made *m, const struct schedule_options *opt
     free(seen);
 }
 
-static void check_single(const struct made *m, const int32_t *single, const struct device_batch *d, int padding)
+static void check_single(const struct made *m, const int32_t *single, const struct device_batch *d, int captured)
 {
-    int n = 0, splits = padding ? 1 : 0;
+    int n = 0, splits = 0;
     for (int s = 0; s < m->batch.n_seqs; s++)
         if (m->row_start[s + 1] - m->row_start[s] == 1) {
             ck_assert_int_eq(single[n++], m->row_start[s]);
             int own = geometry_splits(m->kv_len[s] + 1);
             splits = own > splits ? own : splits;
         }
-    for (int i = 0; i < padding; i++)
-        ck_assert_int_eq(single[n++], m->batch.n_rows + i);
     ck_assert_int_eq(d->n_single, n);
     ck_assert_int_eq(d->max_splits, splits);
+    for (int i = n; i < captured; i++)
+        ck_assert_int_eq(single[i], -1);
     for (int i = 0; i < n; i++)
         ck_assert((single[i] < d->first_rows) == (i < d->first_single));
 }
@@ -223,6 +223,19 @@ static void check_rounds(const struct made *m, const void *host, const char *dev
     ck_assert(done == 0 || rows[all->importance_begin] >= all->first_row);
 }
 
+// Counts of a captured pass with `padding` padding rows that have room for every batch of its rows and sequences.
+static void captured_counts(const struct made *m, struct schedule_options *options, int padding)
+{
+    struct schedule_counts *c = &options->captured;
+    c->rows = m->batch.n_rows + padding;
+    c->seqs = m->batch.n_seqs + random_below(4);
+    c->table_columns = COLUMNS;
+    c->singles = c->seqs;
+    c->max_splits = SPLITS_MAX;
+    c->spans = schedule_spans_most(options, COLUMNS * KV_BLOCK_TOKENS);
+    c->tiles = schedule_tiles_most(options, c->rows, c->seqs) + c->spans;
+}
+
 START_TEST(staging_holds_the_batch_and_its_work)
 {
     struct made *m = mem_alloc(sizeof *m);
@@ -232,18 +245,20 @@ START_TEST(staging_holds_the_batch_and_its_work)
         const struct ragged_batch *batch = &m->batch;
         static const int groups[] = {1, 2, 3, 4, 7, 8, 64, 200};
         struct schedule_options options = {.group = groups[random_below(8)],
-                                           .table_columns = random_below(2) ? COLUMNS : 0,
-                                           .padding_rows = random_below(2) ? random_below(4) : 0,
                                            .padding_block = 7777,
                                            .max_spans = random_below(2) ? random_below(TILE_SPANS_MAX + 1) : 0,
                                            .n_kv_heads = 2,
                                            .multiprocessors = 1 + random_below(132)};
-        if (!options.padding_rows) options.first_rows = random_below(batch->n_rows);
-        int padding = options.padding_rows, n = batch->n_rows, n_seqs = batch->n_seqs;
+        const bool captured = random_below(2);
+        int padding = captured ? random_below(4) : 0, n = batch->n_rows, n_seqs = batch->n_seqs;
+        if (captured)
+            captured_counts(m, &options, padding);
+        else
+            options.first_rows = random_below(batch->n_rows);
         struct backend_shape shape = {.n_heads = 2 * options.group,
                                       .n_kv_heads = 2,
                                       .max_rows = n + padding,
-                                      .max_seqs = n_seqs + padding,
+                                      .max_seqs = captured ? options.captured.seqs : n_seqs,
                                       .max_context = COLUMNS * KV_BLOCK_TOKENS};
         size_t bytes = memory_staging_bytes(&shape);
         void *host = malloc(bytes); // not cleared and of its exact size, for sanitizers
@@ -251,9 +266,9 @@ START_TEST(staging_holds_the_batch_and_its_work)
         size_t used = schedule_make(batch, &options, host, device, &d);
         ck_assert_uint_le(used, bytes);
 
-        ck_assert_int_eq(d.n_rows, n + padding);
-        ck_assert_int_eq(d.n_seqs, n_seqs + padding);
-        ck_assert_int_eq(d.n_logit_rows, batch->n_logit_rows + padding);
+        ck_assert_int_eq(d.n_rows, n);
+        ck_assert_int_eq(d.n_seqs, n_seqs);
+        ck_assert_int_eq(d.n_logit_rows, batch->n_logit_rows);
         check_ints(host, device, d.token, batch->token, n);
         check_ints(host, device, d.position, batch->position, n);
         check_ints(host, device, d.row_start, batch->row_start, n_seqs + 1);
@@ -261,7 +276,7 @@ START_TEST(staging_holds_the_batch_and_its_work)
         check_ints(host, device, d.logit_row, batch->logit_row, batch->n_logit_rows);
         check_ints(host, device, d.importance_row, batch->importance_row, batch->n_importance_rows);
         check_ints(host, device, d.importance_keys, batch->importance_keys, batch->n_importance_rows);
-        ck_assert_int_eq(d.max_blocks, options.table_columns ? COLUMNS : schedule_table_columns(batch));
+        ck_assert_int_eq(d.max_blocks, captured ? COLUMNS : schedule_table_columns(batch));
 
         const int32_t *row_seq = staged(host, device, d.row_seq), *table = staged(host, device, d.block_table);
         for (int s = 0; s < n_seqs; s++) {
@@ -274,19 +289,22 @@ START_TEST(staging_holds_the_batch_and_its_work)
         }
         for (int i = 0; i < padding; i++) {
             const int32_t *kv_len = staged(host, device, d.kv_len), *start = staged(host, device, d.row_start);
-            ck_assert_int_eq(row_seq[n + i], n_seqs + i);
-            ck_assert_int_eq(kv_len[n_seqs + i], 0);
-            ck_assert_int_eq(start[n_seqs + i + 1], n + i + 1);
-            ck_assert_int_eq(table[(n_seqs + i) * d.max_blocks], 7777);
+            ck_assert_int_eq(row_seq[n + i], n_seqs);
+            ck_assert_int_eq(kv_len[n_seqs], 0);
+            ck_assert_int_eq(start[n_seqs], n);
+            ck_assert_int_eq(table[n_seqs * d.max_blocks], 7777);
             ck_assert_int_eq(((const int32_t *)staged(host, device, d.token))[n + i], 0);
             ck_assert_int_eq(((const int32_t *)staged(host, device, d.logit_row))[batch->n_logit_rows + i], n + i);
         }
+        const struct attend_tile *tiles = staged(host, device, d.tiles);
+        for (int i = d.n_tiles; i < options.captured.tiles; i++)
+            ck_assert_int_eq(tiles[i].count, 0);
         check_importance(m, host, device, &d);
-        check_tiles(m, &options, staged(host, device, d.tiles), &d);
-        check_single(m, staged(host, device, d.single_row), &d, padding);
+        check_tiles(m, &options, tiles, &d);
+        check_single(m, staged(host, device, d.single_row), &d, options.captured.singles);
         ck_assert_int_eq(d.first_rows, options.first_rows);
         if (d.first_rows) check_micro_batches(&d);
-        if (!padding) check_rounds(m, host, device, &d);
+        check_rounds(m, host, device, &d);
         for (int second = 0; second < 2 && d.first_rows; second++) {
             const struct device_batch part = schedule_micro_batch(&d, second);
             check_rounds(m, host, device, &part);
@@ -297,27 +315,49 @@ START_TEST(staging_holds_the_batch_and_its_work)
 }
 END_TEST
 
-// A captured pass reuses its pointers: they depend on counts, not on lengths.
-START_TEST(equal_counts_have_equal_addresses)
+static void check_same_arguments(const struct device_batch *a, const struct device_batch *b)
+{
+    ck_assert(a->token == b->token && a->position == b->position && a->row_seq == b->row_seq);
+    ck_assert(a->row_start == b->row_start && a->kv_len == b->kv_len && a->block_table == b->block_table);
+    ck_assert(a->logit_row == b->logit_row && a->tiles == b->tiles && a->single_row == b->single_row);
+    ck_assert(a->single_importance == b->single_importance && a->n_rows == b->n_rows && a->n_seqs == b->n_seqs);
+    ck_assert(a->n_logit_rows == b->n_logit_rows && a->max_blocks == b->max_blocks && a->n_single == b->n_single);
+    ck_assert(a->max_splits == b->max_splits && a->n_tiles == b->n_tiles && a->n_spans == b->n_spans);
+}
+
+// A captured pass reuses its arguments: those of all batches of its kind are equal. _i: rows of most sequences, at
+// most.
+START_TEST(captured_passes_of_a_kind_have_equal_arguments)
 {
     struct made *m = mem_alloc(sizeof *m);
     void *host = malloc(1 << 22);
-    struct schedule_options options = {.group = 4, .table_columns = COLUMNS};
-    struct device_batch first = {0};
-    for (int round = 0; round < 20; round++) {
-        batch_make(m, 1);
+    struct schedule_options options = {.group = 4, .max_spans = 300, .n_kv_heads = 2, .multiprocessors = 20};
+    struct schedule_counts *c = &options.captured;
+    struct device_batch first;
+    const int rows = _i * (MAX_SEQS - 4), most_padding = 7;
+    *c = (struct schedule_counts){
+        .rows = rows, .seqs = MAX_SEQS, .table_columns = COLUMNS, .singles = MAX_SEQS, .max_splits = SPLITS_MAX};
+    c->spans = _i > 1 ? schedule_spans_most(&options, COLUMNS * KV_BLOCK_TOKENS) : 0;
+    c->tiles = _i > 1 ? schedule_tiles_most(&options, c->rows, MAX_SEQS) + c->spans : 0;
+    int spans = 0;
+    for (int made = 0; made < 40;) {
+        batch_make(m, _i);
+        if (_i > 1 && m->batch.n_rows < rows - most_padding) // then the last sequence has more
+            m->row_start[m->batch.n_seqs] = m->batch.n_rows = rows - random_below(most_padding + 1);
+        if (m->batch.n_rows < rows - most_padding) continue;
         m->batch.n_importance_rows = 0;
-        options.padding_rows = MAX_SEQS - m->batch.n_seqs; // a graph of MAX_SEQS rows
+        m->batch.n_logit_rows = m->batch.n_rows;
+        for (int r = 0; r < m->batch.n_rows; r++)
+            m->logit_row[r] = r;
         struct device_batch d;
         schedule_make(&m->batch, &options, host, host, &d);
-        ck_assert_int_eq(d.n_single, MAX_SEQS);
-        if (round == 0) first = d;
-        d.max_splits = first.max_splits; // a captured pass has fixed bounds
-        d.max_importance_keys = first.max_importance_keys;
-        ck_assert(d.token == first.token && d.single_row == first.single_row && d.block_table == first.block_table);
-        ck_assert(d.logit_row == first.logit_row && d.row_seq == first.row_seq && d.kv_len == first.kv_len);
-        ck_assert_int_eq(d.n_rows, first.n_rows);
+        ck_assert_int_le(d.n_spans, c->spans);
+        spans += d.n_spans;
+        d = schedule_padded(&d, c);
+        if (made++ == 0) first = d;
+        check_same_arguments(&d, &first);
     }
+    ck_assert(_i == 1 || spans > 0);
     free(host);
     free(m);
 }
@@ -357,7 +397,7 @@ int main(void)
     TCase *cases = tcase_create("all");
     tcase_set_timeout(cases, 0);
     tcase_add_test(cases, staging_holds_the_batch_and_its_work);
-    tcase_add_test(cases, equal_counts_have_equal_addresses);
+    tcase_add_loop_test(cases, captured_passes_of_a_kind_have_equal_arguments, 1, 6);
     tcase_add_test(cases, splits_cover_a_row);
     tcase_add_test(cases, kv_entries_do_not_overlap);
     suite_add_tcase(suite, cases);

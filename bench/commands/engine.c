@@ -35,6 +35,8 @@ static const struct option options[] = {
     {.name = "-Measurements"},
     {.name = "prompt-tokens", .type = OPTION_STRING, .value = &o.prompt_tokens, .default_text = "128,512,2048",
      .unit = "tokens", .help = "prefill prompts of these lengths, comma-separated; 0 is no prefill"},
+    {.name = "more-tokens", .type = OPTION_INT, .value = &o.more_tokens, .default_text = "0", .max = 1e6, .unit = "tokens",
+     .help = "also compute so many tokens behind each prompt, once it is cached; 0 is none"},
     {.name = "batch", .type = OPTION_STRING, .value = &o.batch, .default_text = "1,8,32", .unit = "sequences",
      .help = "batch sizes, comma-separated; several prompts are prefilled only if one pass holds them"},
     {.name = "decode-tokens", .type = OPTION_INT, .value = &o.decode_tokens, .default_text = "64", .max = 1e6,
@@ -102,6 +104,8 @@ static enum status engine_plan(struct engine_bench *b)
                 engine_raise_limits(b, b->batches.count[i], o.context + o.decode_tokens, "context and --decode-tokens");
         if (o.draft_tokens && status == STATUS_OK) status = engine_raise_draft_limits(b, b->batches.count[i]);
     }
+    for (int t = 0; o.more_tokens && t < b->prompts.n && status == STATUS_OK; t++)
+        status = engine_raise_limits(b, 1, b->prompts.count[t] + o.more_tokens, "prompt-tokens and --more-tokens");
     for (int t = 0; o.score && t < b->prompts.n && status == STATUS_OK; t++)
         status = engine_raise_limits(b, 1, engine_score_entries(b, b->prompts.count[t]), "score");
     if (status == STATUS_OK && !b->limits.rows)
@@ -112,6 +116,9 @@ static enum status engine_plan(struct engine_bench *b)
 static enum status engine_configure(struct engine_bench *b)
 {
     if (!o.model == !o.shape) return status_fail(STATUS_INVALID, "give exactly one of --model DIR and --shape FILE");
+    if (o.more_tokens > o.token_budget)
+        return status_fail(STATUS_INVALID, "--more-tokens %lld: more than --max-num-batched-tokens %lld",
+                           (long long)o.more_tokens, (long long)o.token_budget);
     if (o.draft_tokens && !o.decode_tokens)
         return status_fail(STATUS_INVALID, "--draft-tokens %d: give --decode-tokens, too", (int)o.draft_tokens);
     b->path = o.model ? o.model : o.shape;

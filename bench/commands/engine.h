@@ -13,7 +13,7 @@
 
 struct engine_flags {
     char *model, *shape, *load, *backend, *dtype, *kv_dtype, *allreduce_dtype, *prompt_tokens, *batch;
-    int64_t tp, threads, decode_tokens, context, token_budget, rounds, probe_ms, min_ms, draft_tokens;
+    int64_t tp, threads, decode_tokens, context, token_budget, rounds, probe_ms, min_ms, draft_tokens, more_tokens;
     double draft_acceptance;
     bool fp8_fast_accum, score, json;
 };
@@ -39,7 +39,7 @@ struct engine_bench {
 // One row of the table.
 struct engine_run {
     struct engine_bench *bench;
-    const char *phase; // "prefill", "decode", "score"
+    const char *phase; // "prefill", "more", "decode", "score"
     int batch, tokens, context;
     struct work work; // of the last run
 };

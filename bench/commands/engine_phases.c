@@ -67,6 +67,27 @@ static enum status engine_measure_prefill(struct engine_bench *b)
     return STATUS_OK;
 }
 
+// ---- more tokens behind a cached prompt -----------------------------------------------------------------------------
+
+static enum status engine_run_more(struct contender *self, double *seconds_p)
+{
+    struct engine_run *run = self->context;
+    struct work work = {0};
+    *seconds_p = 0;
+    enum status status = passes_continue(run->bench->passes, 0, run->context, run->tokens, &work, seconds_p);
+    engine_set_work(self, run, &work);
+    return status;
+}
+
+static enum status engine_measure_more(struct engine_bench *b, int context)
+{
+    struct engine_run run = {
+        .bench = b, .phase = "more", .batch = 1, .tokens = (int)b->flags->more_tokens, .context = context};
+    passes_set_entries(b->passes, context + run.tokens);
+    enum status status = passes_prefill(b->passes, 0, 1, context, NULL, NULL);
+    return status == STATUS_OK ? engine_measure(b, &run, engine_run_more) : status;
+}
+
 // ---- decode ---------------------------------------------------------------------------------------------------------
 
 static enum status engine_run_decode(struct contender *self, double *seconds_p)
@@ -210,6 +231,8 @@ enum status engine_measure_all(struct engine_bench *b)
 {
     engine_print_heading(b);
     enum status status = engine_measure_prefill(b);
+    for (int t = 0; b->flags->more_tokens && t < b->prompts.n && status == STATUS_OK; t++)
+        status = engine_measure_more(b, b->prompts.count[t]);
     if (status == STATUS_OK) status = engine_measure_decode(b);
     for (int i = 0; b->flags->draft_tokens && i < b->batches.n && status == STATUS_OK; i++)
         status = engine_measure_drafts(b, b->batches.count[i]);

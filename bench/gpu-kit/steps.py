@@ -289,12 +289,12 @@ def measurements():
     yield bench("prepack", 60, "prepack", "--dtype", "bf16", "--shape", shape(SMALL), "--lengths", LENGTHS, "--limit",
                 "8" if o.trial else "256", "--batch-size", "4" if o.trial else "64", "--policies", "padded,batch",
                 "--max-num-batched-tokens", "16384", "--rounds", ROUNDS[1])
-    yield engine("score", 75, "bf16", "--prompt-tokens", tokens(32768), "--batch", "1", "--decode-tokens", "0",
-                 "--max-num-batched-tokens", tokens(8192), "--score")
-    yield engine("fp8", 75, FP8, "--prompt-tokens", tokens(16384), "--batch", "1,64", "--context", tokens(1024),
-                 "--decode-tokens", tokens(64), *whole)
+    yield engine("score", 75, "bf16", "--prompt-tokens", tokens(32768), "--more-tokens", "50", "--batch", "1",
+                 "--decode-tokens", "0", "--max-num-batched-tokens", tokens(8192), "--score")
+    both = ["--prompt-tokens", tokens(1024, 16384), *whole]
+    yield engine("fp8", 75, FP8, "--batch", "1,16,64", "--context", tokens(1024), "--decode-tokens", tokens(64), *both)
+    yield engine("fp8-fast", 40, FP8, "--fp8-fast-accum", "--batch", "1,16", "--decode-tokens", "0", *both)
     prompt = ["--prompt-tokens", tokens(16384), "--batch", "1", "--decode-tokens", "0", *whole]
-    yield engine("fp8-fast", 40, FP8, "--fp8-fast-accum", *prompt)
     yield bench("fp8-blocks", 40, "engine", "--shape", block_shape(), *ROUNDS, *prompt)
     yield bench("ttft", 120, "prefill-quality", "--task", "ttft", "--dtype", "bf16", "--shape", cut_shape(),
                 "--spec-shape", shape(MODEL), "--prompt-tokens", tokens(16384), "--keep-rates", "0.1,0.3", "--look-aheads",

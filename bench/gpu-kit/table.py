@@ -52,7 +52,7 @@ class Results:
     def rows(self, name):
         return read(self.folder, name, [])
 
-    def row(self, name, **wanted):
+    def row(self, name, /, **wanted):
         """The first row with these values; None without one. Numbers of tokens and rows are those of a run on a GPU."""
         scaled = {key: max(1, value // self.scale) if key in ("tokens", "m") else value for key, value in wanted.items()}
         return next((row for row in self.rows(name) if all(row.get(key) == value for key, value in scaled.items())), None)
@@ -82,6 +82,19 @@ def field(row, key):
     return row.get(key) if row else None
 
 
+# Prompts in one pass: batch and tokens.
+PROMPTS = ((16, 1024), (1, 16384))
+
+
+def prompt_name(prompts):
+    return "one prompt of {1:,}".format(*prompts) if prompts[0] == 1 else "{0} x {1:,} in one pass".format(*prompts)
+
+
+def fp8_over_bf16(r, name, prompts):
+    wanted = {"phase": "prefill", "batch": prompts[0], "tokens": prompts[1]}
+    return over(field(r.row(name, **wanted), "tokens_per_s"), field(r.row("prefill", **wanted), "tokens_per_s"))
+
+
 def figures(r):
     """Rows of (step, figure, goal, whether more is better, value, text of the value)."""
     def share(step, what, goal, value):
@@ -90,32 +103,37 @@ def figures(r):
     def at_least(step, what, goal, value, digits=2):
         return step, what, "at least %g" % goal, value is not None and value >= goal, value, number(value, digits)
 
+    def at_most(step, what, goal, value, digits=2, unit=""):
+        return (step, what, "at most %g%s" % (goal, unit), value is not None and value <= goal, value,
+                number(value, digits, unit))
+
     yield share("prefill", "prefill 8B bf16, 16 x 1,024 tokens in one pass, of the matrix limit", 0.75,
                 arithmetic_share(r.row("prefill", batch=16, tokens=1024)))
-    for tokens in (8192, 16384):
-        yield share("prefill", "prefill 8B bf16, one prompt of %d" % tokens, 0.72,
-                    arithmetic_share(r.row("prefill", batch=1, tokens=tokens)))
-    for rows in (8192, 16384):
-        yield share("gemms", "gemms of 8B alone, %d rows" % rows, 0.9, arithmetic_share(r.row("gemms", m=rows)))
-    yield share("attention-128", "attention alone, one prompt of 16,384, head size 128", 0.65,
-                arithmetic_share(r.row("attention-128", phase="attention_prefill", tokens=16384)))
-    for batch, goal in ((1, 0.8), (8, 0.8), (64, 0.7)):
+    yield share("prefill", "prefill 8B bf16, one prompt of 16,384", 0.72,
+                arithmetic_share(r.row("prefill", batch=1, tokens=16384)))
+    attention = r.row("attention-128", phase="attention_prefill", tokens=16384)
+    yield share("attention-128", "attention alone, one prompt of 16,384, head size 128", 0.65, arithmetic_share(attention))
+    cudnn = r.row("torch", phase="attention", name="cudnn", head_size=128, tokens=16384)
+    yield at_least("torch", "the same over PyTorch's cuDNN path, by speed", 1,
+                   over(field(attention, "gflops"), field(cudnn, "gflops")))
+    yield at_most("score", "50 new tokens on 32,768 cached, 8B bf16, a pass", 8, field(r.row("score", phase="more"), "ms"),
+                  2, " ms")
+    for batch, goal in ((1, 0.8), (64, 0.75)):
         yield share("decode", "decode 8B bf16, batch %d, context 1,024, of copy bandwidth" % batch, goal,
                     memory_share(r.row("decode", phase="decode", batch=batch)))
-    packed = r.row("prepack", policy="batch")
-    ratio = field(packed, "padded_time_ratio")
-    yield at_least("prepack", "padded over packed, mmlu lengths, batches of 64", 6, ratio)
     padded = next(iter(r.rows("transformers")), None)
-    yield at_least("transformers", "padded by Hugging Face transformers over packed, the same batches", 6,
-                   over(field(padded, "us_per_token"), field(packed, "us_per_token")))
-    slower = field(r.row("score", phase="score"), "over_plain")
-    yield ("score", "scoring 32,768 tokens, look-ahead 8, over its passes without importance", "at most 1.05",
-           slower is not None and slower <= 1.05, slower, number(slower, 3))
+    yield at_least("transformers", "padded by Hugging Face transformers over packed, mmlu lengths, batches of 64", 9,
+                   over(field(padded, "us_per_token"), field(r.row("prepack", policy="batch"), "us_per_token")))
+    yield at_most("score", "scoring 32,768 tokens, look-ahead 8, over prefill", 1.03,
+                  over(field(r.row("score", phase="score"), "ms"), field(r.row("score", phase="prefill"), "ms")), 3)
     layers = read(r.folder, os.path.join("main", "config"), {}).get("num_hidden_layers", "some")
     for rate in (0.1, 0.3):
         value = field(r.row("ttft", task="ttft", keep_rate=rate), "share")
         yield at_least("ttft", "TTFT at keep rate %g, 70B cut to %s layers with 8B speculator, speed-up over its bound"
-                       % (rate, layers), 0.95, value, 3)
+                       % (rate, layers), 0.85, value, 3)
+    for prompts in PROMPTS:
+        yield at_least("fp8-fast", "prefill 8B FP8 over bf16, %s, fast accumulation" % prompt_name(prompts), 1.5,
+                       fp8_over_bf16(r, "fp8-fast", prompts))
 
 
 def figure_table(r):
@@ -126,8 +144,17 @@ def figure_table(r):
 
 
 def speed_table(r):
-    """Figures without a goal: FP8, and what a cluster shows."""
-    lines = []
+    """Figures without a goal: padding, passes of scoring, FP8, and what a cluster shows."""
+    def ratio(step, what, value):
+        return what, r.why_missing(step) if value is None else number(value, 3)
+
+    lines = [ratio("prepack", "padded over packed by this engine, mmlu lengths, batches of 64",
+                   field(r.row("prepack", policy="batch"), "padded_time_ratio")),
+             ratio("score", "scoring 32,768 tokens over the same passes without importance",
+                   field(r.row("score", phase="score"), "over_plain"))]
+    lines += [ratio(name, "prefill 8B FP8%s over bf16, %s" % (how, prompt_name(prompts)), fp8_over_bf16(r, name, prompts))
+              for name, how, some in (("fp8", "", PROMPTS), ("fp8-blocks", " with scales of blocks", PROMPTS[1:]))
+              for prompts in some]
     for what, row in (("prefill 8B FP8, one prompt of 16,384", r.row("fp8", phase="prefill", batch=1, tokens=16384)),
                       ("decode 8B FP8, batch 1", r.row("fp8", phase="decode", batch=1)),
                       ("decode 8B FP8, batch 64", r.row("fp8", phase="decode", batch=64)),

@@ -379,6 +379,7 @@ static __global__ void __launch_bounds__(P::THREADS, P::BLOCKS)
 {
     DYNAMIC_SHARED(unsigned char, shared);
     const attend_tile tile = batch.tiles[blockIdx.y];
+    if (tile.count == 0) return; // the whole block, padding of a captured pass
     const int d = kv.head_size, group = n_heads / kv.n_kv_heads, kv_head = (int)blockIdx.x;
     const int kv_len = batch.kv_len[tile.seq], row = batch.row_start[tile.seq];
     const cached entries = cached_of<P>(&kv, layer, kv_head, batch.block_table + (int64_t)tile.seq * batch.max_blocks,

@@ -82,6 +82,7 @@ static __device__ __forceinline__ bool work_of(work *w, const device_batch *batc
     int block = i % 2 ? (int)gridDim.x - 1 - (int)blockIdx.x : (int)blockIdx.x, at = i * (int)gridDim.x + block;
     if (at >= batch->n_tiles * n_kv_heads) return false;
     w->tile = batch->tiles[at / n_kv_heads];
+    if (w->tile.count == 0) return false; // padding of a captured pass: only such tiles follow
     w->kv_head = at % n_kv_heads;
     w->row = __ldg(batch->row_start + w->tile.seq);
     w->kv_len = __ldg(batch->kv_len + w->tile.seq);
@@ -660,7 +661,7 @@ static __global__ void __launch_bounds__(COMBINE_WARPS *WARP)
     combine_spans_kernel(kv_cache kv, device_batch batch, uint16_t *out, int out_stride, int n_heads, float *partials)
 {
     const attend_tile tile = batch.tiles[blockIdx.y];
-    if (tile.span != 0) return; // the whole block
+    if (tile.span != 0 || tile.count == 0) return; // the whole block
     const int group = n_heads / kv.n_kv_heads, kv_head = (int)blockIdx.x, lane = (int)threadIdx.x % WARP;
     const int dim = D / WARP * lane, kv_len = batch.kv_len[tile.seq], row = batch.row_start[tile.seq];
     for (int row_head = (int)threadIdx.x / WARP; row_head < tile.count; row_head += COMBINE_WARPS) {

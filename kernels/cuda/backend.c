@@ -203,12 +203,8 @@ static cudaError_t batch_upload(struct cuda *cuda, const struct ragged_batch *ba
     cuda->capturable = graphs_begin(cuda->graphs, batch, &options);
     if (!cuda->capturable) options.first_rows = overlap_first_rows(cuda, batch);
     cuda->batch = *batch;
-    size_t bytes = schedule_make(batch, &options, cuda->staging_host, cuda->staging_device, &cuda->padded);
-    cuda->unpadded = cuda->padded;
-    cuda->unpadded.n_rows -= options.padding_rows;
-    cuda->unpadded.n_seqs -= options.padding_rows;
-    cuda->unpadded.n_single -= options.padding_rows;
-    cuda->unpadded.n_logit_rows -= options.padding_rows;
+    size_t bytes = schedule_make(batch, &options, cuda->staging_host, cuda->staging_device, &cuda->unpadded);
+    cuda->padded = cuda->capturable ? schedule_padded(&cuda->unpadded, &options.captured) : cuda->unpadded;
     cuda->on_device = cuda->unpadded;
     cuda->micro_batch = ALL_ROWS;
     cudaError_t error =
@@ -275,20 +271,19 @@ enum status cuda_row_index(struct cuda *cuda, const int32_t *row_index, int rows
     return error == cudaSuccess ? cuda_wait(cuda) : cuda_status(error, "rmsnorm");
 }
 
-void cuda_norm_check(const struct cuda *cuda, const struct norm_step *norm, int rows)
+void cuda_norm_check(const struct cuda *cuda, const struct tensor *out, const struct tensor *x,
+                     const struct weight *gain, const int32_t *row_index, int rows)
 {
-    assert(cuda->on_device.first_row + rows <= norm->out->max_rows);
-    assert(!(norm->row_index && cuda->on_device.first_row));
-    assert(norm->out->columns == norm->x->columns && norm->gain->columns == norm->x->columns);
-    assert(norm->x->kind == TENSOR_F32 && norm->out->kind == TENSOR_ACTIVATION);
-    assert(!norm->addend || (norm->addend->sums && norm->addend->columns == norm->x->columns));
+    assert(cuda->on_device.first_row + rows <= out->max_rows && !(row_index && cuda->on_device.first_row));
+    assert(out->columns == x->columns && gain->columns == x->columns);
+    assert(x->kind == TENSOR_F32 && out->kind == TENSOR_ACTIVATION);
 }
 
 static enum status rmsnorm(struct backend *b, struct tensor *out, const struct tensor *x, const struct weight *gain,
                            float epsilon, const int32_t *row_index, int rows)
 {
     struct cuda *cuda = cuda_of(b);
-    cuda_norm_check(cuda, &(struct norm_step){out, (struct tensor *)x, NULL, gain, epsilon, row_index}, rows);
+    cuda_norm_check(cuda, out, x, gain, row_index, rows);
     const int32_t *index;
     TRY(cuda_row_index(cuda, row_index, rows, &index));
     return cuda_status(launch_rmsnorm(cuda->stream, cuda_rows(cuda, out, 0), out->stride, cuda_rows(cuda, x, 0),
@@ -296,17 +291,16 @@ static enum status rmsnorm(struct backend *b, struct tensor *out, const struct t
                        "rmsnorm");
 }
 
-static enum status add_rmsnorm(struct backend *b, struct tensor *out, struct tensor *x, const struct tensor *addend,
-                               const struct weight *gain, float epsilon, const int32_t *row_index, int rows)
+enum status cuda_add_rmsnorm(struct cuda *cuda, const struct norm_step *norm, int rows)
 {
-    struct cuda *cuda = cuda_of(b);
-    cuda_norm_check(cuda, &(struct norm_step){out, x, addend, gain, epsilon, row_index}, rows);
+    const struct tensor *x = norm->x, *addend = norm->addend;
     const int32_t *index;
-    TRY(cuda_row_index(cuda, row_index, rows, &index));
-    return cuda_status(launch_add_rmsnorm(cuda->stream, cuda_rows(cuda, out, 0), out->stride, cuda_rows(cuda, x, 0),
-                                          cuda_rows(cuda, addend, 0), addend->stride, gain->data, epsilon, index, rows,
-                                          x->columns),
-                       "add_rmsnorm");
+    assert(addend->sums && addend->columns == x->columns);
+    TRY(cuda_row_index(cuda, norm->row_index, rows, &index));
+    return cuda_status(launch_add_rmsnorm(cuda->stream, cuda_rows(cuda, norm->out, 0), norm->out->stride,
+                                          cuda_rows(cuda, x, 0), cuda_rows(cuda, addend, 0), addend->stride,
+                                          norm->gain->data, norm->epsilon, index, rows, x->columns),
+                       "rmsnorm");
 }
 
 static const float *vector(const struct weight *w)
@@ -332,51 +326,50 @@ static enum status rope_append(struct backend *b, int layer, struct tensor *qkv,
         "rope_append");
 }
 
-// One round of attention; raises the maxima by this layer's attention of its importance rows. With `rope` all rows are
-// single rows, which the kernel rotates.
+// One round of attention; raises the maxima by this layer's attention of its importance rows.
 static enum status attention_round(struct cuda *cuda, const struct device_batch *round, int layer, struct tensor *out,
-                                   const float *qkv, const struct rope *rope)
+                                   const float *qkv)
 {
     const int n_heads = cuda->shape.n_heads;
-    const cudaError_t error = rope ? launch_attention_single(cuda->stream, &cuda->kv, round, layer, out->data,
-                                                             out->stride, qkv, n_heads, &cuda->attention, rope)
-                                   : launch_attention(cuda->stream, &cuda->kv, round, layer, out->data, out->stride,
-                                                      qkv, n_heads, &cuda->attention);
-    if (error != cudaSuccess || !round->n_importance_rows) return cuda_status(error, "attention");
+    enum status status = cuda_status(
+        launch_attention(cuda->stream, &cuda->kv, round, layer, out->data, out->stride, qkv, n_heads, &cuda->attention),
+        "attention");
+    if (status != STATUS_OK || !round->n_importance_rows) return status;
     return cuda_status(
         launch_importance(cuda->stream, &cuda->kv, round, layer, cuda->importance, qkv, n_heads, cuda->attention.kept),
         "importance");
 }
 
-static enum status attention_rounds(struct cuda *cuda, int layer, struct tensor *out, const struct tensor *qkv,
-                                    const struct rope *rope)
+static enum status attention(struct backend *b, int layer, struct tensor *out, const struct tensor *qkv)
 {
+    struct cuda *cuda = cuda_of(b);
     const struct device_batch *all = &cuda->on_device;
     assert(out->kind == TENSOR_ACTIVATION && out->columns == cuda->shape.n_heads * cuda->shape.head_size);
     enum status status = STATUS_OK;
     int done = 0; // importance rows
     do {
         const struct device_batch round = schedule_round(all, &cuda->batch, memory_kept_blocks(&cuda->shape), done);
-        status = attention_round(cuda, &round, layer, out, qkv->data, rope);
+        status = attention_round(cuda, &round, layer, out, qkv->data);
         done += round.n_importance_rows;
     } while (status == STATUS_OK && done < all->n_importance_rows);
     return status;
 }
 
-static enum status attention(struct backend *b, int layer, struct tensor *out, const struct tensor *qkv)
-{
-    return attention_rounds(cuda_of(b), layer, out, qkv, NULL);
-}
-
-// Passes of single rows alone, as decode passes are: one kernel.
+// Passes of single rows alone, as decode passes are: one kernel. Importance reads q after its rotation.
 static enum status rope_attention(struct backend *b, int layer, struct tensor *out, struct tensor *qkv,
                                   const struct weight *q_gain, const struct weight *k_gain, float epsilon)
 {
     struct cuda *cuda = cuda_of(b);
+    const struct device_batch *batch = &cuda->on_device;
+    if (batch->n_tiles || batch->n_importance_rows) {
+        TRY(rope_append(b, layer, qkv, q_gain, k_gain, epsilon));
+        return attention(b, layer, out, qkv);
+    }
+    assert(out->kind == TENSOR_ACTIVATION && out->columns == cuda->shape.n_heads * cuda->shape.head_size);
     const struct rope rope = rope_of(cuda, qkv, q_gain, k_gain, epsilon);
-    if (cuda->on_device.n_single == cuda->on_device.n_rows) return attention_rounds(cuda, layer, out, qkv, &rope);
-    TRY(rope_append(b, layer, qkv, q_gain, k_gain, epsilon));
-    return attention(b, layer, out, qkv);
+    return cuda_status(launch_attention_single(cuda->stream, &cuda->kv, batch, layer, out->data, out->stride, qkv->data,
+                                               cuda->shape.n_heads, &cuda->attention, &rope),
+                       "attention");
 }
 
 static float *importance_data(struct backend *b)
@@ -405,9 +398,9 @@ static enum status scratch_create(struct cuda *cuda)
         {MEMORY_BATCH, (void **)&cuda->angles, fixed.angles, "the angles of RoPE"},
         {MEMORY_BATCH, (void **)&cuda->row_index, fixed.row_index, "row indices"},
         {MEMORY_ATTENTION, (void **)&cuda->importance, fixed.importance, "importance maxima"},
-        {MEMORY_ATTENTION, (void **)&cuda->attention.kept, fixed.kept_scores, "scores of importance rows"},
         {MEMORY_ATTENTION, (void **)&cuda->attention.partials, fixed.partials, "partial results of attention"},
         {MEMORY_ATTENTION, (void **)&cuda->attention.arrivals, fixed.arrivals, "counters of attention"},
+        {MEMORY_ATTENTION, (void **)&cuda->attention.kept, fixed.kept_scores, "scores of importance rows"},
     };
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         enum status status = cuda_allocate(cuda, parts[i].use, parts[i].bytes, parts[i].what, parts[i].memory_p);
@@ -453,9 +446,9 @@ static void cuda_close(struct backend *b)
     cudaFree(cuda->angles);
     cudaFree(cuda->row_index);
     cudaFree(cuda->importance);
-    cudaFree(cuda->attention.kept);
     cudaFree(cuda->attention.partials);
     cudaFree(cuda->attention.arrivals);
+    cudaFree(cuda->attention.kept);
     if (cuda->stream) cudaStreamDestroy(cuda->stream);
     free(cuda);
 }
@@ -491,7 +484,6 @@ static const struct backend_ops cuda_ops = {
     .sample = cuda_sample,
     .comm_open = cuda_comm_open,
     .sum_ranks = cuda_sum_ranks,
-    .add_rmsnorm = add_rmsnorm,
     .measure = cuda_measure,
 };
 

@@ -36,7 +36,7 @@ struct weight {
 };
 
 struct gemm;   // gemm.c: cuBLASLt, its workspace and the selected algorithms
-struct graphs; // graphs.c: captured decode passes
+struct graphs; // graphs.c: captured passes of few rows
 struct upload; // weights.c: pinned memory through which weights are copied
 
 enum { ALL_ROWS = -1 };
@@ -54,7 +54,7 @@ struct cuda {
     struct ragged_batch batch;     // the caller's
     struct device_batch on_device; // rows that steps apply to: `unpadded`, `padded` or a micro-batch of `unpadded`
     struct device_batch unpadded;  // the batch as given
-    struct device_batch padded;    // with padding rows if `capturable`
+    struct device_batch padded;    // if `capturable` with the counts of a captured pass, else the same
     bool capturable;               // see graphs_begin
     void *staging_host, *staging_device;
     cudaEvent_t staged; // the last copy is done
@@ -68,9 +68,9 @@ struct cuda {
     float *inv_freq; // device [D/2]
     float *angles;   // device [max_rows, D/2, 2]: of the pass, see launch_rope_angles
     struct kv_cache kv;
-    int32_t *row_index;                 // device [max_rows]: row indices of rmsnorm that are not the batch's logit rows
-    float *importance;                  // device: maxima of the pass
-    struct attention_scratch attention; // kept: memory_kept_blocks()
+    int32_t *row_index; // device [max_rows]: row indices of rmsnorm that are not the batch's logit rows
+    float *importance;  // device: maxima of the pass
+    struct attention_scratch attention;
 
     bool block_scales;           // cuBLASLt multiplies block-scaled FP8 matrices here
     struct device_memory memory; // allocated, by use
@@ -109,7 +109,10 @@ void cuda_release(struct cuda *cuda, enum memory_use use, size_t bytes, void *me
 // Waits for everything in the stream.
 enum status cuda_wait(struct cuda *cuda);
 // Asserts that the tensors of a norm match.
-void cuda_norm_check(const struct cuda *cuda, const struct norm_step *norm, int rows);
+void cuda_norm_check(const struct cuda *cuda, const struct tensor *out, const struct tensor *x,
+                     const struct weight *gain, const int32_t *row_index, int rows);
+// A norm with an addend.
+enum status cuda_add_rmsnorm(struct cuda *cuda, const struct norm_step *norm, int rows);
 // Row indices on the device; NULL stays NULL.
 enum status cuda_row_index(struct cuda *cuda, const int32_t *row_index, int rows, const int32_t **device_p);
 
@@ -180,7 +183,7 @@ struct graphs *graphs_open(const struct backend_shape *shape);
 void graphs_close(struct graphs *g); // may be NULL
 // Destroys all captured graphs, for good: passes run eagerly from now on. NULL: no effect.
 void graphs_destroy(struct graphs *g);
-// Whether passes of this kind can be captured; then sets the padding of the batch.
+// Whether passes of this kind can be captured; then sets options->captured. Other options are set before.
 bool graphs_begin(struct graphs *g, const struct ragged_batch *batch, struct schedule_options *options);
 // Runs a pass for which graphs_begin returned true: eagerly, captured, or as a replay.
 enum status graphs_run(struct cuda *cuda, const struct pass *pass);

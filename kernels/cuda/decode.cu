@@ -264,21 +264,23 @@ static __device__ __forceinline__ bool arrive_last(uint32_t *arrivals, int split
 
 // Where the results go.
 struct split_results {
-    float *partials, *kept;
+    float *partials;
     uint32_t *arrivals;
+    float *kept;
     uint16_t *out;
     int out_stride, unused; // instead of padding
 };
 
-// Grid: splits x chunks of heads x single rows; shared memory: q and warp_results. KEEPS: keeps the scores of
-// importance rows. With rope.angles it rotates the row and writes its entry.
-template <int DP, bool FP8, bool KEEPS>
+// Grid: splits x chunks of heads x single rows; shared memory: q and warp_results. ROPE: the heads are not rotated yet,
+// and the entry is not in the cache. KEEPS: keeps the scores of importance rows.
+template <int DP, bool FP8, bool ROPE, bool KEEPS>
 static __global__ void __launch_bounds__(WARPS *WARP, FP8 &&DP <= 128 ? 3 : 2)
     attend_split_kernel(kv_cache kv, device_batch batch, int layer, const float *qkv, int n_heads, struct rope rope,
                         split_results to)
 {
     dependents_start();
-    int d = kv.head_size, row = batch.single_row[blockIdx.z], s = batch.row_seq[row], n = batch.kv_len[s] + 1;
+    int d = kv.head_size, row = batch.single_row[blockIdx.z], s = row < 0 ? -1 : batch.row_seq[row];
+    int n = s < 0 ? 0 : batch.kv_len[s] + 1; // 0: padding of a captured pass
     int split_entries = geometry_split_entries(n);
     int64_t begin = (int64_t)blockIdx.x * split_entries;
     if (begin >= n) { // the whole block
@@ -303,7 +305,7 @@ static __global__ void __launch_bounds__(WARPS *WARP, FP8 &&DP <= 128 ? 3 : 2)
     uint16_t *q = reinterpret_cast<uint16_t *>(shared);
     warp_results<DP> *results = reinterpret_cast<warp_results<DP> *>(shared + score_q<DP>::BYTES);
     const float *data = qkv + (int64_t)row * (n_heads + 2 * kv.n_kv_heads) * d;
-    if (rope.angles) {
+    if (ROPE) {
         rotate_q<DP>(q, &rope, data, row, &heads, n_heads, &kv);
         if (end == n) append_entry(&rope, data, row, heads.kv_head, n_heads, &kv, &batch, layer);
     } else {
@@ -406,12 +408,14 @@ static cudaError_t launch_splits(cudaStream_t stream, const kv_cache *kv, const 
     dim3 grid((unsigned)batch->max_splits, (unsigned)score_chunks(n_heads, kv->n_kv_heads), (unsigned)batch->n_single);
     size_t shared = score_q<DP>::BYTES + sizeof(warp_results<DP>);
     static_assert(sizeof(combined) <= score_q<DP>::BYTES + sizeof(warp_results<DP>), "in the same memory");
-    const struct rope none = {};
-    const bool keeps = batch->n_importance_rows > batch->n_tiled_importance;
-    return keeps ? CUDA_LAUNCH_EARLY((attend_split_kernel<DP, FP8, true>), grid, WARPS * WARP, shared, stream, *kv,
-                                     *batch, layer, qkv, n_heads, rope ? *rope : none, *to)
-                 : CUDA_LAUNCH_EARLY((attend_split_kernel<DP, FP8, false>), grid, WARPS * WARP, shared, stream, *kv,
-                                     *batch, layer, qkv, n_heads, rope ? *rope : none, *to);
+    if (rope)
+        return CUDA_LAUNCH_EARLY((attend_split_kernel<DP, FP8, true, false>), grid, WARPS * WARP, shared, stream, *kv,
+                                 *batch, layer, qkv, n_heads, *rope, *to);
+    if (batch->n_importance_rows > batch->n_tiled_importance)
+        return CUDA_LAUNCH_EARLY((attend_split_kernel<DP, FP8, false, true>), grid, WARPS * WARP, shared, stream, *kv,
+                                 *batch, layer, qkv, n_heads, {}, *to);
+    return CUDA_LAUNCH_EARLY((attend_split_kernel<DP, FP8, false, false>), grid, WARPS * WARP, shared, stream, *kv,
+                             *batch, layer, qkv, n_heads, {}, *to);
 }
 
 template <int DP>
@@ -428,7 +432,7 @@ cudaError_t launch_attention_single(cudaStream_t stream, const struct kv_cache *
 {
     const int d = kv->head_size;
     const split_results to = {
-        scratch->partials, scratch->kept, scratch->arrivals, static_cast<uint16_t *>(out), out_stride, 0};
+        scratch->partials, scratch->arrivals, scratch->kept, static_cast<uint16_t *>(out), out_stride, 0};
     return d <= 64    ? launch_head_size<64>(stream, kv, batch, layer, qkv, n_heads, rope, &to)
            : d <= 128 ? launch_head_size<128>(stream, kv, batch, layer, qkv, n_heads, rope, &to)
                       : launch_head_size<256>(stream, kv, batch, layer, qkv, n_heads, rope, &to);

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decode passes as CUDA graphs. A pass of a few rows is a few hundred kernels of some microseconds each; launching them
-// one by one takes longer than running them, launching a captured graph does not. The kernels of a captured pass read
-// the batch from staging memory, at addresses that depend only on its counts (schedule.h). So batches are padded to a
-// few numbers of rows, with rows that are sequences of their own in a KV block that no caller has, and their block
-// tables are padded to a few widths. All passes of one kind (rows, width) replay the same graph.
+// Passes of few rows as CUDA graphs: those of decoding sequences, with the rows that verify their drafts. Such a pass
+// is a few hundred kernels of some microseconds each; launching them one by one takes longer than running them,
+// launching a captured graph does not. The kernels of a captured pass read the batch from staging memory, at addresses
+// that depend only on its counts (schedule.h). So batches are padded to a few numbers of rows, with rows that write to
+// a KV block that no caller has, and their block tables are padded to a few widths. Where sequences have several rows,
+// the work lists of attention are padded, too, with tiles and single rows that end at once. All passes of one kind
+// (rows, width, single rows) replay the same graph.
 //
-// A pass can be captured if every sequence has one row whose logits are wanted, and no row is an importance row. The
-// first pass of a kind runs eagerly (libraries load kernels at their first launch, which a capture forbids), the second
-// is captured, the third and later ones replay the graph. Kinds whose capture fails run eagerly from then on.
+// A pass can be captured if the logits of all rows are wanted, and no row is an importance row. The first pass of a
+// kind runs eagerly (libraries load kernels at their first launch, which a capture forbids), the second is captured,
+// the third and later ones replay the graph. Kinds whose capture fails run eagerly from then on.
 #include <stdlib.h>
 
 #include "base/log.h"
@@ -20,6 +22,8 @@
 // shortest split.
 enum { ROWS_MAX = 256, ROW_KINDS = 4 + 1 + (ROWS_MAX - 16) / 8 };
 enum { COLUMNS_MIN = SPLIT_ENTRIES / KV_BLOCK_TOKENS, COLUMN_KINDS = 24 };
+// Passes whose sequences all have one row; passes with at most 0, 4, 16, 64 and 256 such sequences.
+enum { ALL_SINGLE, SINGLE_KINDS = 6 };
 
 enum state { NEW, LOADED, CAPTURED, EAGER }; // LOADED: one pass ran, its kernels are loaded
 
@@ -29,10 +33,9 @@ struct kind {
 };
 
 struct graphs {
-    int max_rows, max_columns;
-    struct kind kinds[ROW_KINDS][COLUMN_KINDS];
+    int max_rows, max_seqs, max_columns;
+    struct kind kinds[SINGLE_KINDS][ROW_KINDS][COLUMN_KINDS];
     struct kind *of_batch; // kind of the batch given to graphs_begin last; NULL: it cannot be captured
-    int max_splits;        // of a row with a full block table of that kind
 };
 
 // ---- kinds ----------------------------------------------------------------------------------------------------------
@@ -58,28 +61,41 @@ static int column_kind(int columns)
     return kind;
 }
 
-static bool is_decode(const struct ragged_batch *batch)
+static int single_kind(const struct ragged_batch *batch)
 {
-    return batch->n_seqs == batch->n_rows && batch->n_logit_rows == batch->n_rows && !batch->n_importance_rows;
+    int n = 0;
+    for (int s = 0; s < batch->n_seqs; s++)
+        n += batch->row_start[s + 1] - batch->row_start[s] == 1;
+    return n == batch->n_rows ? ALL_SINGLE : n == 0 ? 1 : n <= 4 ? 2 : n <= 16 ? 3 : n <= 64 ? 4 : 5;
+}
+
+static int single_kind_rows(int kind, int rows)
+{
+    const int most = kind == ALL_SINGLE ? rows : kind == 1 ? 0 : 1 << 2 * (kind - 1);
+    return most < rows ? most : rows;
+}
+
+static int least(int a, int b)
+{
+    return a < b ? a : b;
 }
 
 struct graphs *graphs_open(const struct backend_shape *shape)
 {
     struct graphs *g = mem_alloc(sizeof *g);
-    g->max_rows = shape->max_rows < shape->max_seqs ? shape->max_rows : shape->max_seqs;
-    if (g->max_rows > ROWS_MAX) g->max_rows = ROWS_MAX;
+    g->max_rows = least(shape->max_rows, ROWS_MAX);
+    g->max_seqs = shape->max_seqs;
     g->max_columns = (shape->max_context + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
     return g;
 }
 
 void graphs_destroy(struct graphs *g)
 {
-    for (int r = 0; g && r < ROW_KINDS; r++)
-        for (int c = 0; c < COLUMN_KINDS; c++) {
-            struct kind *kind = &g->kinds[r][c];
-            if (kind->exec) cudaGraphExecDestroy(kind->exec);
-            *kind = (struct kind){EAGER, NULL};
-        }
+    struct kind *kind = g ? &g->kinds[0][0][0] : NULL;
+    for (int i = 0; g && i < SINGLE_KINDS * ROW_KINDS * COLUMN_KINDS; i++, kind++) {
+        if (kind->exec) cudaGraphExecDestroy(kind->exec);
+        *kind = (struct kind){EAGER, NULL};
+    }
 }
 
 void graphs_close(struct graphs *g)
@@ -91,15 +107,19 @@ void graphs_close(struct graphs *g)
 bool graphs_begin(struct graphs *g, const struct ragged_batch *batch, struct schedule_options *options)
 {
     g->of_batch = NULL;
-    if (!is_decode(batch) || batch->n_rows > g->max_rows) return false;
+    if (batch->n_logit_rows != batch->n_rows || batch->n_importance_rows || batch->n_rows > g->max_rows) return false;
     const int rows = row_kind(batch->n_rows), columns = column_kind(schedule_table_columns(batch));
     if (columns >= COLUMN_KINDS) return false;
-    const int padded = row_kind_rows(rows) < g->max_rows ? row_kind_rows(rows) : g->max_rows;
-    const int width = COLUMNS_MIN << columns;
-    options->padding_rows = padded - batch->n_rows;
-    options->table_columns = width < g->max_columns ? width : g->max_columns;
-    g->of_batch = &g->kinds[rows][columns];
-    g->max_splits = memory_max_splits(width * KV_BLOCK_TOKENS);
+    const int singles = single_kind(batch), width = COLUMNS_MIN << columns;
+    struct schedule_counts *c = &options->captured;
+    c->rows = least(row_kind_rows(rows), singles == ALL_SINGLE ? least(g->max_rows, g->max_seqs) : g->max_rows);
+    c->seqs = least(c->rows, g->max_seqs);
+    c->table_columns = least(width, g->max_columns);
+    c->singles = single_kind_rows(singles, c->seqs);
+    c->max_splits = memory_max_splits(width * KV_BLOCK_TOKENS);
+    c->spans = singles == ALL_SINGLE ? 0 : schedule_spans_most(options, c->table_columns * KV_BLOCK_TOKENS);
+    c->tiles = singles == ALL_SINGLE ? 0 : schedule_tiles_most(options, c->rows, c->seqs) + c->spans;
+    g->of_batch = &g->kinds[singles][rows][columns];
     return true;
 }
 
@@ -116,7 +136,6 @@ static void capture_failed(struct kind *kind, const struct cuda *cuda, const cha
 static enum status issue_padded(struct cuda *cuda, const struct pass *pass)
 {
     cuda->on_device = cuda->padded;
-    cuda->on_device.max_splits = cuda->graphs->max_splits;
     return pass_issue(pass, cuda->padded.n_rows, cuda->padded.n_logit_rows);
 }
 
@@ -171,7 +190,6 @@ static enum status capture_run(struct cuda *cuda, const struct pass *pass, struc
 static enum status replay_run(struct cuda *cuda, struct kind *kind)
 {
     cuda->on_device = cuda->padded;
-    cuda->on_device.max_splits = cuda->graphs->max_splits;
     int suspended = no_alloc_suspend();
     cudaError_t error = cudaGraphLaunch(kind->exec, cuda->stream);
     no_alloc_resume(suspended);

@@ -154,7 +154,7 @@ cudaError_t launch_rope_append(cudaStream_t stream, const struct kv_cache *kv, c
 struct attention_scratch {
     float *partials;    // memory_partials_bytes()
     uint32_t *arrivals; // memory_arrivals_bytes(), zeros before and after every kernel
-    float *kept;        // see launch_importance
+    float *kept;        // scores of importance rows, memory_kept_blocks() of them, see launch_importance
 };
 // backend_ops.attention: out bf16 [T, H D] with rows of out_stride. qkv f32 [T, (H + 2 Hkv) D] after rope_append.
 cudaError_t launch_attention(cudaStream_t stream, const struct kv_cache *kv, const struct device_batch *batch,

@@ -385,13 +385,12 @@ enum status cuda_linear(struct backend *b, struct tensor *out, const struct tens
 
 static enum status linear_after_norm(struct cuda *cuda, struct linear *l, const struct norm_step *norm)
 {
+    cuda_norm_check(cuda, norm->out, norm->x, norm->gain, norm->row_index, l->rows);
     l->x = norm->out;
-    if (norm->addend) {
-        TRY(cuda->base.ops->add_rmsnorm(&cuda->base, norm->out, norm->x, norm->addend, norm->gain, norm->epsilon,
-                                        norm->row_index, l->rows));
+    if (norm->addend) { // by a kernel of its own, since adding changes x
+        TRY(cuda_add_rmsnorm(cuda, norm, l->rows));
         return linear_run(cuda, l);
     }
-    cuda_norm_check(cuda, norm, l->rows);
     l->norm = norm;
     TRY(cuda_row_index(cuda, norm->row_index, l->rows, &l->row_index));
     return linear_run(cuda, l);

@@ -124,14 +124,6 @@ cudaError_t launch_embed(cudaStream_t stream, float *out, const void *table, int
 
 // ---- RMSNorm (arXiv 1910.07467) -------------------------------------------------------------------------------------
 
-// The row that a norm reads, and with ADD writes.
-template <bool ADD> struct added {
-    typedef const float row;
-};
-template <> struct added<true> {
-    typedef float row;
-};
-
 // Values i .. of a row: those of x, or with ADD their sums with the addend.
 template <int W, bool ADD>
 static __device__ __forceinline__ void load_sum(float *to, const float *x, const __nv_bfloat16 *addend, int i)
@@ -146,7 +138,7 @@ static __device__ __forceinline__ void load_sum(float *to, const float *x, const
     }
 }
 
-// The factor of a row, or of its sum with an addend, in every thread. All threads of the block must call.
+// The factor of a row in every thread. All threads of the block must call.
 template <int W, bool ADD>
 static __device__ __forceinline__ float row_factor(const float *row, const __nv_bfloat16 *addend, int n, float epsilon,
                                                    float *warp_values)
@@ -174,6 +166,14 @@ static __device__ __forceinline__ float block_max(float x, float *warp_values)
         largest = fmaxf(largest, warp_values[w]);
     return largest;
 }
+
+// The row that a norm reads, and with ADD writes.
+template <bool ADD> struct added {
+    typedef const float row;
+};
+template <> struct added<true> {
+    typedef float row;
+};
 
 // One thread block per row; the row is read twice, the second time from the cache. With ADD and without row_index, x
 // receives the sums, which a thread stores after it has read them for the second time.

@@ -37,14 +37,20 @@ static void ints_copy(int32_t *to, const int32_t *from, int n)
     if (from) memcpy(to, from, (size_t)n * sizeof *to); // arrays that a pass does not use may be NULL
 }
 
-// n values of the batch, then `padding` values `rest`.
-static void staging_put_copy(struct staging *staging, const int32_t *from, int n, int padding, int32_t rest,
+// n values of the batch, then `rest` up to `count` values.
+static void staging_put_copy(struct staging *staging, const int32_t *from, int n, int count, int32_t rest,
                              const int32_t **device_p)
 {
-    int32_t *to = staging_put_ints(staging, (int64_t)n + padding, device_p);
+    int32_t *to = staging_put_ints(staging, count, device_p);
     ints_copy(to, from, n);
-    for (int i = 0; i < padding; i++)
-        to[n + i] = rest;
+    for (int i = n; i < count; i++)
+        to[i] = rest;
+}
+
+// The batch's count, or the larger one of a captured pass.
+static int larger(int count, int captured)
+{
+    return captured > count ? captured : count;
 }
 
 // ---- tiles ----------------------------------------------------------------------------------------------------------
@@ -160,8 +166,27 @@ static void tiles_put(struct staging *staging, const struct ragged_batch *batch,
     out->n_tiles = out->first_tiles +
                    tiles_make(batch, options, options->first_rows, batch->n_rows, tiles + out->first_tiles, &spans);
     out->n_spans = spans;
-    staging_put(staging, (size_t)out->n_tiles, sizeof *tiles, &device);
+    const int count = larger(out->n_tiles, options->captured.tiles);
+    assert(!options->captured.rows || count == options->captured.tiles);
+    for (int i = out->n_tiles; i < count; i++)
+        tiles[i] = (struct attend_tile){0};
+    staging_put(staging, (size_t)count, sizeof *tiles, &device);
     out->tiles = device;
+}
+
+int schedule_tiles_most(const struct schedule_options *options, int rows, int seqs)
+{
+    // A sequence has two rows at least, and one tile that is not full.
+    return (rows / 2 < seqs ? rows / 2 : seqs) + rows * options->group / TILE_ROW_HEADS;
+}
+
+int schedule_spans_most(const struct schedule_options *options, int entries)
+{
+    // Fewer tiles than this cost more than an even share.
+    const int64_t spans = ((int64_t)entries + TILE_SPAN - 1) / TILE_SPAN;
+    if (!options->max_spans || spans < 2) return 0;
+    const int64_t divided = (options->multiprocessors + options->n_kv_heads - 1) / options->n_kv_heads;
+    return divided * spans < options->max_spans ? (int)(divided * spans) : options->max_spans;
 }
 
 // ---- the rest of the batch ------------------------------------------------------------------------------------------
@@ -169,14 +194,14 @@ static void tiles_put(struct staging *staging, const struct ragged_batch *batch,
 static void single_rows_put(struct staging *staging, const struct ragged_batch *batch,
                             const struct schedule_options *options, struct device_batch *out)
 {
-    const int padding = options->padding_rows;
-    int n = padding, in_first = 0, max_splits = padding ? 1 : 0;
+    int n = 0, in_first = 0, max_splits = 0;
     for (int s = 0; s < batch->n_seqs; s++) {
         n += seq_rows(batch, s) == 1;
         in_first += seq_rows(batch, s) == 1 && batch->row_start[s] < options->first_rows;
     }
-    int32_t *row = staging_put_ints(staging, n, &out->single_row);
-    int32_t *importance = staging_put_ints(staging, n, &out->single_importance);
+    const int count = larger(n, options->captured.singles);
+    int32_t *row = staging_put_ints(staging, count, &out->single_row);
+    int32_t *importance = staging_put_ints(staging, count, &out->single_importance);
     for (int s = 0, p = 0; s < batch->n_seqs; s++)
         if (seq_rows(batch, s) == 1) {
             int splits = geometry_splits(batch->kv_len[s] + 1);
@@ -187,8 +212,8 @@ static void single_rows_put(struct staging *staging, const struct ragged_batch *
             *importance++ = p < batch->n_importance_rows && batch->importance_row[p] == *row ? p : -1;
             row++;
         }
-    for (int i = 0; i < padding; i++)
-        *row++ = batch->n_rows + i, *importance++ = -1;
+    for (int i = n; i < count; i++)
+        *row++ = -1, *importance++ = -1;
     out->n_single = n;
     out->first_single = in_first;
     out->max_splits = max_splits;
@@ -197,30 +222,28 @@ static void single_rows_put(struct staging *staging, const struct ragged_batch *
 static void sequences_put(struct staging *staging, const struct ragged_batch *batch,
                           const struct schedule_options *options, struct device_batch *out)
 {
-    int padding = options->padding_rows, n_seqs = batch->n_seqs;
-    int32_t *row_seq = staging_put_ints(staging, (int64_t)batch->n_rows + padding, &out->row_seq);
+    const int n_seqs = batch->n_seqs, rows = larger(batch->n_rows, options->captured.rows);
+    const int seqs = options->captured.rows ? options->captured.seqs + 1 : n_seqs; // and that of the padding rows
+    assert(seqs >= n_seqs + (rows > batch->n_rows));
+    int32_t *row_seq = staging_put_ints(staging, rows, &out->row_seq);
     for (int s = 0; s < n_seqs; s++)
         for (int r = batch->row_start[s]; r < batch->row_start[s + 1]; r++)
             row_seq[r] = s;
-    int32_t *row_start = staging_put_ints(staging, (int64_t)n_seqs + padding + 1, &out->row_start);
-    ints_copy(row_start, batch->row_start, n_seqs + 1);
-    for (int i = 0; i < padding; i++) {
-        row_seq[batch->n_rows + i] = n_seqs + i;
-        row_start[n_seqs + i + 1] = batch->n_rows + i + 1;
-    }
-    staging_put_copy(staging, batch->kv_len, n_seqs, padding, 0, &out->kv_len);
+    for (int r = batch->n_rows; r < rows; r++)
+        row_seq[r] = n_seqs;
+    staging_put_copy(staging, batch->row_start, n_seqs + 1, seqs + 1, rows, &out->row_start);
+    staging_put_copy(staging, batch->kv_len, n_seqs, seqs, 0, &out->kv_len);
 
-    int columns = options->table_columns ? options->table_columns : schedule_table_columns(batch);
-    int32_t *table = staging_put_ints(staging, (int64_t)(n_seqs + padding) * columns, &out->block_table);
-    memset(table, 0, (size_t)(n_seqs + padding) * (size_t)columns * sizeof *table);
+    const int columns = options->captured.rows ? options->captured.table_columns : schedule_table_columns(batch);
+    int32_t *table = staging_put_ints(staging, (int64_t)seqs * columns, &out->block_table);
+    memset(table, 0, (size_t)seqs * (size_t)columns * sizeof *table);
     for (int s = 0; s < n_seqs; s++, table += columns) {
         int blocks = (batch->kv_len[s] + seq_rows(batch, s) + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
         assert(blocks <= columns);
         ints_copy(table, batch->block_table + (size_t)s * (size_t)batch->max_blocks, blocks);
     }
-    for (int i = 0; i < padding; i++, table += columns)
-        table[0] = options->padding_block;
-    out->n_seqs = n_seqs + padding;
+    if (rows > batch->n_rows) table[0] = options->padding_block;
+    out->n_seqs = n_seqs;
     out->max_blocks = columns;
 }
 
@@ -243,8 +266,8 @@ static void importance_put(struct staging *staging, const struct ragged_batch *b
                            struct device_batch *out)
 {
     int n = batch->n_importance_rows, largest = 0;
-    staging_put_copy(staging, batch->importance_row, n, 0, 0, &out->importance_row);
-    staging_put_copy(staging, batch->importance_keys, n, 0, 0, &out->importance_keys);
+    staging_put_copy(staging, batch->importance_row, n, n, 0, &out->importance_row);
+    staging_put_copy(staging, batch->importance_keys, n, n, 0, &out->importance_keys);
     int32_t *first = staging_put_ints(staging, (int64_t)n + 1, &out->importance_first);
     int32_t *block = staging_put_ints(staging, (int64_t)n + 1, &out->importance_block);
     int32_t *tiled = staging_put_ints(staging, n, &out->tiled_importance);
@@ -288,10 +311,11 @@ size_t schedule_make(const struct ragged_batch *batch, const struct schedule_opt
                      const void *device, struct device_batch *out)
 {
     struct staging staging = {host, device, 0};
-    int padding = options->padding_rows;
-    assert(!options->first_rows || (options->first_rows < batch->n_rows && !padding));
-    staging_put_copy(&staging, batch->token, batch->n_rows, padding, 0, &out->token);
-    staging_put_copy(&staging, batch->position, batch->n_rows, padding, 0, &out->position);
+    const int rows = larger(batch->n_rows, options->captured.rows), padding = rows - batch->n_rows;
+    assert(!options->first_rows || (options->first_rows < batch->n_rows && !options->captured.rows));
+    assert(padding <= KV_BLOCK_TOKENS);
+    staging_put_copy(&staging, batch->token, batch->n_rows, rows, 0, &out->token);
+    staging_put_copy(&staging, batch->position, batch->n_rows, rows, 0, &out->position);
     sequences_put(&staging, batch, options, out);
     int32_t *logit_row = staging_put_ints(&staging, (int64_t)batch->n_logit_rows + padding, &out->logit_row);
     ints_copy(logit_row, batch->logit_row, batch->n_logit_rows);
@@ -302,10 +326,23 @@ size_t schedule_make(const struct ragged_batch *batch, const struct schedule_opt
     single_rows_put(&staging, batch, options, out);
     sampling_put(&staging, batch, out);
     out->first_row = 0;
-    out->n_rows = batch->n_rows + padding;
+    out->n_rows = batch->n_rows;
     out->first_rows = options->first_rows;
-    out->n_logit_rows = batch->n_logit_rows + padding;
+    out->n_logit_rows = batch->n_logit_rows;
     return staging.used;
+}
+
+struct device_batch schedule_padded(const struct device_batch *batch, const struct schedule_counts *captured)
+{
+    struct device_batch padded = *batch;
+    padded.n_logit_rows += captured->rows - batch->n_rows;
+    padded.n_rows = captured->rows;
+    padded.n_seqs = captured->seqs + 1;
+    padded.n_single = captured->singles;
+    padded.max_splits = captured->max_splits;
+    padded.n_tiles = padded.first_tiles = captured->tiles;
+    padded.n_spans = padded.first_spans = captured->spans;
+    return padded;
 }
 
 struct device_batch schedule_micro_batch(const struct device_batch *whole, bool second)

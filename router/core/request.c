@@ -139,25 +139,20 @@ struct score_prompt request_score_prompt(const struct request *r)
     return prompt;
 }
 
-static bool divides_budget(const struct request *r) // among its turns
-{
-    const struct prefill *prefill = &r->spec.prefill;
-    return r->conversation && prefill->quality == 0 && prefill_chunk_tokens(prefill) == CHUNK_TOKENS_AUTO;
-}
-
 bool request_pins_rows(const struct request *r)
 {
-    return divides_budget(r) && r->conversation->turn;
+    const struct prefill *prefill = &r->spec.prefill;
+    return r->conversation && r->conversation->turn && prefill->quality == 0 &&
+           prefill_chunk_tokens(prefill) == CHUNK_TOKENS_AUTO;
 }
 
 int request_budget_tokens(const struct request *r)
 {
-    if (!divides_budget(r)) return 0;
+    if (!request_pins_rows(r)) return 0;
     const struct prompt_turn *first = r->spec.turns;
     const struct score_prompt prompt = request_score_prompt(r);
-    int turn = r->conversation->turn, recall = prompt_turn_is_shared(first) ? prompt_shared_recall(first->end) : 0;
-    if (!turn) return recall ? prompt.n_tokens - recall : 0;
-    return prompt.n_tokens - prompt.fresh + (turn == 1 ? recall : 0);
+    int recall = r->conversation->turn == 1 && prompt_turn_is_shared(first) ? prompt_shared_recall(first->end) : 0;
+    return prompt.n_tokens - prompt.fresh + recall;
 }
 
 int request_kept_tokens(const struct request *r)

@@ -179,8 +179,8 @@ struct score_prompt request_score_prompt(const struct request *r);
 // Whether the rows of earlier turns are pinned in it, and the keep rate is the share of the tokens since then.
 // Otherwise its selection is that of the prompt alone: under a quality, which needs what that keeps, and by chunks.
 bool request_pins_rows(const struct request *r);
-// Tokens of which the keep rate is the share in that prompt; 0: all. The turn behind a shared beginning has a part of
-// the beginning's, for what it recalls.
+// Tokens of which the keep rate is the share in that prompt; 0: all. The turn behind a shared beginning has more than
+// its own, for what it recalls.
 int request_budget_tokens(const struct request *r);
 bool request_is_drafted(const struct request *r);           // speculators may draft its answer
 const char *request_deadline_name(const struct request *r); // of its ttft_deadline_us, in sentences for the client

@@ -11,9 +11,11 @@ check_json() { jq -e "$2" "$1" >/dev/null || fail "$1: this does not hold: $2: $
 
 # One process.
 "$bin/forepack" bench engine --shape "$shape" --load dummy --prompt-tokens 16,100 --decode-tokens 3 --context 20 \
-    --batch 1,3 --max-num-batched-tokens 64 --score "${quick[@]}" --json >"$work/engine.json" 2>"$work/engine.log"
+    --batch 1,3 --max-num-batched-tokens 64 --more-tokens 5 --score "${quick[@]}" --json >"$work/engine.json" \
+    2>"$work/engine.log"
 check_json "$work/engine.json" '[.[] | [.phase, .batch, .tokens]] == [["prefill",1,16], ["prefill",3,16],
-    ["prefill",1,100], ["decode",1,3], ["decode",3,3], ["score",1,16], ["score",1,100]]'
+    ["prefill",1,100], ["more",1,5], ["more",1,5], ["decode",1,3], ["decode",3,3], ["score",1,16], ["score",1,100]]'
+check_json "$work/engine.json" '[.[] | select(.phase == "more") | .context] == [16, 100]'
 check_json "$work/engine.json" 'all(.[]; has("phase") and has("tokens") and has("batch")
     and .tokens_per_s > 0 and .gflops > 0 and .gbytes_per_s > 0 and .peak_rss_mb > 0
     and .peak_gflops > 0 and .dram_gbytes_per_s > 0 and .share > 0 and (.probes | length) == 3

@@ -75,6 +75,9 @@ ask question1 question1 --shared-tokens "$((document - 4))"
 equal true "$(jq -s '(.[0].usage.frozen_tokens == .[1].usage.frozen_tokens) and .[1].usage.frozen_tokens > 0.2 * .[1].usage.prompt_tokens
     and .[1].usage.cached_tokens >= (.[1].usage.frozen_tokens / 16 | floor) * 16 and (map(.usage.recalled_tokens) | add > 0)' \
     "$work/question0.out" "$work/question1.out")" "the document's rows"
+refused=$(jq -c '. + {max_tokens: 1, prefill: "required", keep_rate: 0.3, shared_tokens: 99999}' "$work/question0.jsonl" |
+    curl -s "http://127.0.0.1:$http_port/v1/completions" -d @- | jq -r .error.message)
+[[ $refused =~ ^"shared_tokens 99999: must be less than the "[0-9]+" prompt tokens"$ ]] || fail "an end behind the prompt: $refused"
 
 stop "$router"
 run_router
