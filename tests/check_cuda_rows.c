@@ -124,6 +124,7 @@ START_TEST(add_rmsnorm_has_the_bits_of_adding_and_rmsnorm)
     float *gain = random_floats((size_t)n, 2), *parts = random_floats(X_ROWS * (size_t)stride, 2);
     float *after = mem_alloc_array(X_ROWS * (size_t)n, sizeof *after);
     uint16_t *addend = bf16_of(parts, X_ROWS * (size_t)stride);
+    const size_t byte_count = (size_t)(ROWS * stride);
     for (int i = 0; i < X_ROWS * n; i++)
         sum[i] = x[i] + bf16_to_f32(addend[i / n * stride + i % n]);
     void *device_gain = to_device(gain, (size_t)n * sizeof *gain), *device_index = to_device(index, sizeof index);
@@ -144,8 +145,29 @@ START_TEST(add_rmsnorm_has_the_bits_of_adding_and_rmsnorm)
         from_device(after, device_x, x_bytes);
         for (int i = 0; i < X_ROWS * n; i++)
             ck_assert_msg(after[i] == (!indexed && i < ROWS * n ? sum[i] : x[i]), "column %d of row %d", i % n, i / n);
+        // The same with rows in FP8.
+        uint8_t *want_fp8 = mem_alloc(byte_count), *got_fp8 = mem_alloc(byte_count);
+        float want_scale[ROWS], got_scale[ROWS];
+        void *device_want_fp8 = to_device(want_fp8, byte_count), *device_got_fp8 = to_device(got_fp8, byte_count);
+        void *device_want_scale = to_device(want_scale, sizeof want_scale);
+        void *device_got_scale = to_device(got_scale, sizeof got_scale);
+        device_x = to_device(x, x_bytes);
+        ck_assert_int_eq(launch_rmsnorm_fp8(NULL, device_want_fp8, stride, device_want_scale, 0, device_sum,
+                                            device_gain, 1e-5f, rows, ROWS, n),
+                         cudaSuccess);
+        ck_assert_int_eq(launch_add_rmsnorm_fp8(NULL, device_got_fp8, stride, device_got_scale, device_x, device_addend,
+                                                stride, device_gain, 1e-5f, rows, ROWS, n),
+                         cudaSuccess);
+        from_device(want_fp8, device_want_fp8, byte_count), from_device(got_fp8, device_got_fp8, byte_count);
+        from_device(want_scale, device_want_scale, sizeof want_scale);
+        from_device(got_scale, device_got_scale, sizeof got_scale);
+        ck_assert_mem_eq(got_fp8, want_fp8, byte_count);
+        ck_assert_mem_eq(got_scale, want_scale, sizeof want_scale);
+        from_device(after, device_x, x_bytes);
+        for (int i = 0; i < X_ROWS * n; i++)
+            ck_assert_msg(after[i] == (!indexed && i < ROWS * n ? sum[i] : x[i]), "column %d of row %d", i % n, i / n);
         cudaFree(device_sum);
-        free(want), free(got);
+        free(want), free(got), free(want_fp8), free(got_fp8);
     }
     cudaFree(device_gain), cudaFree(device_index), cudaFree(device_addend);
     free(x), free(sum), free(gain), free(parts), free(after), free(addend);

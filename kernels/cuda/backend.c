@@ -291,18 +291,6 @@ static enum status rmsnorm(struct backend *b, struct tensor *out, const struct t
                        "rmsnorm");
 }
 
-enum status cuda_add_rmsnorm(struct cuda *cuda, const struct norm_step *norm, int rows)
-{
-    const struct tensor *x = norm->x, *addend = norm->addend;
-    const int32_t *index;
-    assert(addend->sums && addend->columns == x->columns);
-    TRY(cuda_row_index(cuda, norm->row_index, rows, &index));
-    return cuda_status(launch_add_rmsnorm(cuda->stream, cuda_rows(cuda, norm->out, 0), norm->out->stride,
-                                          cuda_rows(cuda, x, 0), cuda_rows(cuda, addend, 0), addend->stride,
-                                          norm->gain->data, norm->epsilon, index, rows, x->columns),
-                       "rmsnorm");
-}
-
 static const float *vector(const struct weight *w)
 {
     return w ? w->data : NULL;

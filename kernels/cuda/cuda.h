@@ -111,8 +111,6 @@ enum status cuda_wait(struct cuda *cuda);
 // Asserts that the tensors of a norm match.
 void cuda_norm_check(const struct cuda *cuda, const struct tensor *out, const struct tensor *x,
                      const struct weight *gain, const int32_t *row_index, int rows);
-// A norm with an addend.
-enum status cuda_add_rmsnorm(struct cuda *cuda, const struct norm_step *norm, int rows);
 // Row indices on the device; NULL stays NULL.
 enum status cuda_row_index(struct cuda *cuda, const int32_t *row_index, int rows, const int32_t **device_p);
 

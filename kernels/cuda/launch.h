@@ -88,6 +88,10 @@ cudaError_t launch_quantise_blocks(cudaStream_t stream, void *out, int out_strid
 cudaError_t launch_rmsnorm_fp8(cudaStream_t stream, void *out, int out_stride, float *row_scale, int scale_stride,
                                const float *x, const float *gain, float epsilon, const int32_t *row_index, int rows,
                                int n);
+// launch_add_rmsnorm, then launch_quantise_rows of the result: the same bits, as above.
+cudaError_t launch_add_rmsnorm_fp8(cudaStream_t stream, void *out, int out_stride, float *row_scale, float *x,
+                                   const void *addend, int addend_stride, const float *gain, float epsilon,
+                                   const int32_t *row_index, int rows, int n);
 // out bf16 [rows, stride]: rows [first, first + rows) of e4m3 `bytes` [.., stride] times their scales: one for each
 // row, or with scale_stride one for each block of FP8_BLOCK x FP8_BLOCK, in rows of scale_stride. stride is a multiple
 // of 16.

@@ -292,7 +292,7 @@ static enum status few_rows_prepare(struct cuda *cuda, const struct linear *l, s
         return STATUS_OK;
     }
     if (!gemv->fp8) return l->norm ? linear_norm(cuda, l, 0, l->rows) : STATUS_OK;
-    if (!l->norm && (fits || l->n_maxima)) {
+    if (!l->norm && !l->x_is_fp8 && (fits || l->n_maxima)) {
         gemv->x_is = GEMV_QUANTISE;
         gemv->x_maxima = l->n_maxima ? g->maxima : NULL;
         gemv->n_maxima = l->n_maxima;
@@ -383,25 +383,6 @@ enum status cuda_linear(struct backend *b, struct tensor *out, const struct tens
     return linear_run(cuda_of(b), &(struct linear){out, x, w, bias, mode, rows, .norm = NULL});
 }
 
-static enum status linear_after_norm(struct cuda *cuda, struct linear *l, const struct norm_step *norm)
-{
-    cuda_norm_check(cuda, norm->out, norm->x, norm->gain, norm->row_index, l->rows);
-    l->x = norm->out;
-    if (norm->addend) { // by a kernel of its own, since adding changes x
-        TRY(cuda_add_rmsnorm(cuda, norm, l->rows));
-        return linear_run(cuda, l);
-    }
-    l->norm = norm;
-    TRY(cuda_row_index(cuda, norm->row_index, l->rows, &l->row_index));
-    return linear_run(cuda, l);
-}
-
-enum status cuda_norm_linear(struct backend *b, struct tensor *out, const struct norm_step *norm,
-                             const struct weight *w, const struct weight *bias, enum linear_mode mode, int rows)
-{
-    return linear_after_norm(cuda_of(b), &(struct linear){out, NULL, w, bias, mode, rows, .norm = NULL}, norm);
-}
-
 // Whether a step with scales for each output is multiplied in FP8.
 static bool linear_is_fp8(struct cuda *cuda, const struct linear *l)
 {
@@ -413,6 +394,49 @@ static bool linear_is_fp8(struct cuda *cuda, const struct linear *l)
             if (gemm_has_algorithm(cuda, &calls[i], l->rows)) return true;
         }
     return false;
+}
+
+// Adds the addend of a norm and computes x, as FP8 if it is multiplied so with scales for each row. In a kernel of its
+// own: adding changes the input of the norm, so it may be done only once.
+static enum status linear_add_norm(struct cuda *cuda, struct linear *l, const struct norm_step *norm)
+{
+    struct gemm *g = cuda->gemm;
+    float *x = cuda_rows(cuda, norm->x, 0);
+    const void *addend = cuda_rows(cuda, norm->addend, 0);
+    const int stride = norm->addend->stride, n = norm->x->columns;
+    const int32_t *index;
+    cudaError_t error;
+    assert(norm->addend->sums && norm->addend->columns == n);
+    TRY(cuda_row_index(cuda, norm->row_index, l->rows, &index));
+    l->x_is_fp8 = l->w->dtype == DTYPE_FP8 && !l->w->block_scaled && (l->rows <= GEMV_ROWS || linear_is_fp8(cuda, l));
+    if (l->x_is_fp8)
+        error = launch_add_rmsnorm_fp8(cuda->stream, g->quantised, l->x->stride, g->row_scales, x, addend, stride,
+                                       norm->gain->data, norm->epsilon, index, l->rows, n);
+    else
+        error = launch_add_rmsnorm(cuda->stream, cuda_rows(cuda, norm->out, 0), norm->out->stride, x, addend, stride,
+                                   norm->gain->data, norm->epsilon, index, l->rows, n);
+    return cuda_status(error, "rmsnorm");
+}
+
+static enum status linear_after_norm(struct cuda *cuda, struct linear *l, const struct norm_step *norm)
+{
+    cuda_norm_check(cuda, norm->out, norm->x, norm->gain, norm->row_index, l->rows);
+    l->x = norm->out;
+    if (norm->addend) {
+        int suspended = no_alloc_suspend(); // cuBLASLt is asked for algorithms
+        enum status status = linear_add_norm(cuda, l, norm);
+        no_alloc_resume(suspended);
+        return status == STATUS_OK ? linear_run(cuda, l) : status;
+    }
+    l->norm = norm;
+    TRY(cuda_row_index(cuda, norm->row_index, l->rows, &l->row_index));
+    return linear_run(cuda, l);
+}
+
+enum status cuda_norm_linear(struct backend *b, struct tensor *out, const struct norm_step *norm,
+                             const struct weight *w, const struct weight *bias, enum linear_mode mode, int rows)
+{
+    return linear_after_norm(cuda_of(b), &(struct linear){out, NULL, w, bias, mode, rows, .norm = NULL}, norm);
 }
 
 // SwiGLU of more rows than GEMV_ROWS writes FP8 where one kernel can do so, and where the rows are one chunk: then the

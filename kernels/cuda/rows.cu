@@ -372,25 +372,19 @@ cudaError_t launch_quantise_blocks(cudaStream_t stream, void *out, int out_strid
 // ---- RMSNorm to FP8 -------------------------------------------------------------------------------------------------
 
 // Results i .. i + 7 as launch_rmsnorm rounds them; zeros for columns that do not exist.
-template <int W>
-static __device__ __forceinline__ void normed_group(float group[WIDE], const float *row, const float *gain,
-                                                    float factor, int i, int n)
+template <int W, bool ADD>
+static __device__ __forceinline__ void normed_group(float group[WIDE], const float *row, const __nv_bfloat16 *addend,
+                                                    const float *gain, float factor, int i, int n)
 {
     float gains[WIDE];
-    if (W == WIDE && i < n) {
-        load<WIDE>(group, row + i);
-        load<WIDE>(gains, gain + i);
-    }
 #pragma unroll
-    for (int j = 0; j < WIDE; j++) {
+    for (int j = 0; j < WIDE; j += W) {
         const bool there = i + j < n;
-        const float x = !there      ? 0
-                        : W == WIDE ? group[j]
-                                    : row[i + j],
-                    g = !there      ? 0
-                        : W == WIDE ? gains[j]
-                                    : gain[i + j];
-        group[j] = there ? __bfloat162float(__float2bfloat16_rn(norm_value(x, factor, g))) : 0;
+        if (there) load_sum<W, ADD>(group + j, row, addend, i + j);
+        if (there) load<W>(gains + j, gain + i + j);
+#pragma unroll
+        for (int k = j; k < j + W; k++)
+            group[k] = there ? __bfloat162float(__float2bfloat16_rn(norm_value(group[k], factor, gains[k]))) : 0;
     }
 }
 
@@ -412,29 +406,45 @@ static __device__ __forceinline__ void store_quantised(uint8_t *to, const float 
     store_bytes<WIDE>(to, values);
 }
 
+// Stores sums i .. i + 7 in x.
+template <int W> static __device__ __forceinline__ void store_sums(float *x, const __nv_bfloat16 *addend, int i, int n)
+{
+    float sums[W];
+#pragma unroll
+    for (int j = i; j < i + WIDE && j < n; j += W) {
+        load_sum<W, true>(sums, x, addend, j);
+        store<W>(x + j, sums);
+    }
+}
+
 // One thread block per row, which is read three times, from the cache after the first. Sixteen threads have a block of
 // FP8_BLOCK columns.
-template <int W, bool BLOCKS>
+template <int W, bool BLOCKS, bool ADD>
 static __global__ void __launch_bounds__(THREADS_MAX)
-    rmsnorm_fp8_kernel(uint8_t *out, int out_stride, float *row_scale, int scale_stride, const float *x,
-                       const float *gain, float epsilon, const int32_t *row_index, int n)
+    rmsnorm_fp8_kernel(uint8_t *out, int out_stride, float *row_scale, int scale_stride, typename added<ADD>::row *x,
+                       const __nv_bfloat16 *addend, int addend_stride, const float *gain, float epsilon,
+                       const int32_t *row_index, int n)
 {
     __shared__ float warp_squares[NORM_WARPS_MAX], warp_largest[NORM_WARPS_MAX];
     dependents_start();
     dependency_wait();
-    const float *from = x + (row_index ? row_index[blockIdx.x] : (int64_t)blockIdx.x) * n;
+    const int64_t row = row_index ? row_index[blockIdx.x] : (int64_t)blockIdx.x;
+    typename added<ADD>::row *from = x + row * n;
+    const __nv_bfloat16 *plus = ADD ? addend + row * addend_stride : NULL;
     uint8_t *to = out + (int64_t)blockIdx.x * out_stride;
     const int mine = (int)threadIdx.x * WIDE, step = (int)blockDim.x * WIDE;
-    const float norm = row_factor<W, false>(from, NULL, n, epsilon, warp_squares);
+    const float norm = row_factor<W, ADD>(from, plus, n, epsilon, warp_squares);
     float largest = 0, group[WIDE];
     for (int i = mine; !BLOCKS && i < n; i += step) {
-        normed_group<W>(group, from, gain, norm, i, n);
+        normed_group<W, ADD>(group, from, plus, gain, norm, i, n);
         largest = fmaxf(largest, group_largest(group));
     }
     if (!BLOCKS) largest = block_max(largest, warp_largest);
     for (int first = 0; first < out_stride; first += step) { // all lanes, for the shuffles
         const int i = first + mine;
-        normed_group<W>(group, from, gain, norm, i, n);
+        normed_group<W, ADD>(group, from, plus, gain, norm, i, n);
+        if constexpr (ADD)
+            if (!row_index) store_sums<W>(from, plus, i, n);
         if (BLOCKS) {
             largest = group_largest(group);
 #pragma unroll
@@ -448,13 +458,14 @@ static __global__ void __launch_bounds__(THREADS_MAX)
     if (!BLOCKS && threadIdx.x == 0) row_scale[blockIdx.x] = e4m3_scale(largest);
 }
 
-template <int W, bool BLOCKS>
+template <int W, bool BLOCKS, bool ADD>
 static cudaError_t rmsnorm_fp8(cudaStream_t stream, void *out, int out_stride, float *row_scale, int scale_stride,
-                               const float *x, const float *gain, float epsilon, const int32_t *row_index, int rows,
-                               int n)
+                               typename added<ADD>::row *x, const void *addend, int addend_stride, const float *gain,
+                               float epsilon, const int32_t *row_index, int rows, int n)
 {
-    return CUDA_LAUNCH_EARLY((rmsnorm_fp8_kernel<W, BLOCKS>), dim3((unsigned)rows), dim3((unsigned)norm_threads(n)), 0,
-                             stream, (uint8_t *)out, out_stride, row_scale, scale_stride, x, gain, epsilon, row_index,
+    return CUDA_LAUNCH_EARLY((rmsnorm_fp8_kernel<W, BLOCKS, ADD>), dim3((unsigned)rows),
+                             dim3((unsigned)norm_threads(n)), 0, stream, (uint8_t *)out, out_stride, row_scale,
+                             scale_stride, x, (const __nv_bfloat16 *)addend, addend_stride, gain, epsilon, row_index,
                              n);
 }
 
@@ -462,13 +473,20 @@ cudaError_t launch_rmsnorm_fp8(cudaStream_t stream, void *out, int out_stride, f
                                const float *x, const float *gain, float epsilon, const int32_t *row_index, int rows,
                                int n)
 {
-    if (n % WIDE == 0)
-        return (scale_stride ? rmsnorm_fp8<WIDE, true> : rmsnorm_fp8<WIDE, false>)(stream, out, out_stride, row_scale,
-                                                                                   scale_stride, x, gain, epsilon,
-                                                                                   row_index, rows, n);
-    return (scale_stride ? rmsnorm_fp8<1, true> : rmsnorm_fp8<1, false>)(stream, out, out_stride, row_scale,
-                                                                         scale_stride, x, gain, epsilon, row_index,
-                                                                         rows, n);
+    const bool wide = n % WIDE == 0;
+    return (scale_stride ? wide ? rmsnorm_fp8<WIDE, true, false> : rmsnorm_fp8<1, true, false>
+            : wide ? rmsnorm_fp8<WIDE, false, false>
+                   : rmsnorm_fp8<1, false, false>)(stream, out, out_stride, row_scale, scale_stride, x, NULL, 0, gain,
+                                                   epsilon, row_index, rows, n);
+}
+
+cudaError_t launch_add_rmsnorm_fp8(cudaStream_t stream, void *out, int out_stride, float *row_scale, float *x,
+                                   const void *addend, int addend_stride, const float *gain, float epsilon,
+                                   const int32_t *row_index, int rows, int n)
+{
+    return (n % WIDE == 0 ? rmsnorm_fp8<WIDE, false, true>
+                          : rmsnorm_fp8<1, false, true>)(stream, out, out_stride, row_scale, 0, x, addend,
+                                                         addend_stride, gain, epsilon, row_index, rows, n);
 }
 
 // ---- SwiGLU to FP8 --------------------------------------------------------------------------------------------------
