@@ -14,9 +14,9 @@
 #   --runs N             runs of each load (default 3), each with different prompts
 #   --bin DIR            folder of the programs (default build/release/bin)
 # Prints one line for each load: medians over the runs, measured / planned, of TTFT p50, ITL p50, requests/s and the share of
-# the time that the workers compute; planned / measured of the medians of TTFT and requests/s, which should be within 15 %;
-# and planned / measured TTFT of each run. At saturation small changes of the costs change the waiting times of 40 requests
-# much, so medians are compared.
+# the time that the workers compute (measured with the warm-up); planned / measured of the medians of TTFT and requests/s,
+# which should be within 15 %; and planned / measured TTFT of each run. At saturation small changes of the costs change the
+# waiting times of 40 requests much, so medians are compared.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 
