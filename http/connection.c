@@ -406,6 +406,10 @@ static size_t feed_chunked_body(struct connection *c, const char *bytes, size_t 
             break;
         }
         if (n && !add_body(c, data, n)) break;
+        if (c->chunks.left > max_body_bytes(c->exchange, c->loop->server) - c->exchange->body_size) {
+            refuse(c, 413, "the body is larger than the limit of this path"); // once the size of the chunk is known
+            break;
+        }
         if (result == HTTP_PARSE_DONE) {
             complete_request(c);
             return used;

@@ -5,6 +5,8 @@
 
 #define NEAR 1e-6
 
+enum { FIRST_ROWS = 16 };
+
 // Costs that follow from the shape: of a row, of a pair, and of reading an entry, in work.
 struct shape_work {
     double row, pair, entry;
@@ -18,17 +20,33 @@ static struct shape_work shape_work_of(const struct model_config *c, double bala
     return (struct shape_work){row, row * model_config_pair_rows(c), 2 * of_keys * c->n_layers / all * balance * row};
 }
 
-// The prompt rows of the pass. Decode rows come first, and prompts beside them read their cached entries.
-static double work_of(const struct pace_model *m, const struct scheduler *s)
+// The work of the pass's prompts with at least `rows_min` rows. Decode rows come first.
+static double row_work_of(const struct scheduler *s, int rows_min)
 {
     const struct ragged_batch *batch = &s->builder.batch;
-    struct shape_work work = shape_work_of(s->config, m->balance);
+    struct shape_work work = shape_work_of(s->config, 0);
     double sum = 0;
     for (int i = s->pace.decodes; i < batch->n_seqs; i++) {
         double rows = batch->row_start[i + 1] - batch->row_start[i], entries = batch->kv_len[i];
-        sum += rows * work.row + rows * (entries + rows / 2) * work.pair + (s->pace.decodes ? entries * work.entry : 0);
+        if (rows >= rows_min) sum += rows * work.row + rows * (entries + rows / 2) * work.pair;
     }
     return sum;
+}
+
+// The prompt rows of the pass. Prompts beside decodes read their cached entries.
+static double work_of(const struct pace_model *m, const struct scheduler *s)
+{
+    const struct ragged_batch *batch = &s->builder.batch;
+    double sum = row_work_of(s, 1);
+    for (int i = s->pace.decodes; s->pace.decodes && i < batch->n_seqs; i++)
+        sum += batch->kv_len[i] * shape_work_of(s->config, m->balance).entry;
+    return sum;
+}
+
+// Rows beside decodes at most double from one pass to the next. Few rows are always allowed.
+static double row_work_max(const struct pace_model *m, const struct scheduler *s)
+{
+    return fmax(2 * m->most, FIRST_ROWS * shape_work_of(s->config, 0).row);
 }
 
 static bool is_stale(const struct pace_model *m, int decodes)
@@ -54,8 +72,7 @@ static double budget_of(const struct pace_model *m, const struct scheduler *s)
     double target_us = s->pace.target_us == PACE_TWICE ? 2 * decodes_us : (double)s->pace.target_us;
     double added_us = fmax(0.88 * target_us - decodes_us, 0.05 * decodes_us);
     double us = m->us_per_work[1] > 0 ? m->us_per_work[1] : m->us_per_work[0];
-    double most = fmax(2 * m->most, 16 * shape_work_of(s->config, 0).row);
-    return (us > 0 ? fmin(added_us / us, most) : most) + m->saved;
+    return (us > 0 ? added_us / us : row_work_max(m, s)) + m->saved;
 }
 
 static bool is_near(double a, double b)
@@ -68,6 +85,8 @@ static const char *budget_check(const struct pace_model *m, const struct schedul
 {
     if (s->pace.target_us == PACE_UNLIMITED || !s->pace.decodes) return NULL;
     if (is_stale(m, s->pace.decodes)) return work > 0 ? "prompt rows are in a pass that is to measure decodes" : NULL;
+    if (row_work_of(s, FIRST_ROWS + 1) > (1 + NEAR) * row_work_max(m, s))
+        return "prompt rows beside decodes more than double from one pass to the next";
     double budget = budget_of(m, s), left = s->pace.budget + s->pace.saved_work;
     return fabs(budget - work - left) <= NEAR * budget ? NULL
                                                        : "prompts got another budget beside decodes than pacing says";
@@ -94,7 +113,7 @@ static void learn_decodes(struct pace_model *m, int decodes, double us, double r
     m->balance_is_known = true;
 }
 
-static void learn_work(struct pace_model *m, int decodes, double added_us, double work)
+static void learn_work(struct pace_model *m, int decodes, double added_us, double work, double row_work)
 {
     double *known = &m->us_per_work[decodes > 0];
     double measured = added_us / work;
@@ -106,7 +125,7 @@ static void learn_work(struct pace_model *m, int decodes, double added_us, doubl
     }
     m->alone = 0;
     if (!decodes) return;
-    m->most = fmax(m->most, work);
+    m->most = fmax(m->most, row_work);
     m->mixed++;
 }
 
@@ -123,7 +142,8 @@ const char *pace_model_step(struct pace_model *m, const struct scheduler *s, int
     double work = work_of(m, s);
     const char *problem = budget_check(m, s, work);
     if (work > 0) {
-        learn_work(m, s->pace.decodes, fmax((double)us - decodes_us_of(m, s), (double)us / 50), work);
+        learn_work(m, s->pace.decodes, fmax((double)us - decodes_us_of(m, s), (double)us / 50), work,
+                   row_work_of(s, 1));
     } else if (s->pace.decodes && s->builder.batch.n_rows == s->builder.batch.n_seqs) {
         learn_decodes(m, s->pace.decodes, (double)us, shape_work_of(s->config, 0).row);
     }

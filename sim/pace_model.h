@@ -6,7 +6,7 @@
 #include "worker/scheduler_state.h"
 
 struct pace_model {
-    double decode_us, balance, most; // time of decodes alone; rows that take as long; most work beside decodes
+    double decode_us, balance, most; // time of decodes alone; rows that take as long; most work of rows beside decodes
     double us_per_work[2];           // without and with decodes
     int decode_rows, alone, mixed;   // decodes of decode_us; passes since with decodes alone, and with prompt rows
     bool balance_is_known, is_started;

@@ -281,6 +281,14 @@ START_TEST(a_body_above_the_limit_is_refused_and_the_client_reads_why)
     free(text.bytes);
     free(body);
     close(fd);
+
+    // Refused by the size of its chunk, of which nothing has come.
+    fd = client_connect(port());
+    client_send(fd, "POST /small HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n8\r\n12345678\r\n9\r\n");
+    text = client_receive_all(fd);
+    expect_start(text.bytes, "HTTP/1.1 413");
+    free(text.bytes);
+    close(fd);
     expect_answer("POST /small HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 16\r\n\r\n0123456789abcdef",
                   "HTTP/1.1 200", "\r\n\r\n0123456789abcdef");
     ck_assert_int_eq(atomic_load(&n_requests), 1);

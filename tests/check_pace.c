@@ -92,6 +92,35 @@ START_TEST(a_prompt_with_entries_slow_to_read_skips_passes)
 END_TEST
 
 // The rows of the short prompt are cheap, those of the long one expensive.
+// Questions on one long document that many sequences share: each reads its entries anew. While the cost of mixed passes
+// is not known, that limits their rows, not what they read.
+START_TEST(prompts_behind_a_long_cached_document_start_in_the_first_mixed_pass)
+{
+    enum { ENTRIES = 8192, QUESTION = 52, DECODES = 40, QUESTIONS = 24 };
+    const struct machine m = {20000, 500, 250, 0.002, 0.02, 0};
+    struct pace pace;
+    pace_init(&pace, &config, 400000);
+    pace_pass_begin(&pace, 0);
+    pace_pass_end(&pace, (int64_t)pass_us(&m, 0, 0, pace_grant_rows(&pace, 0, 2048, true)));
+    int passes = 0;
+    for (int left = QUESTIONS * QUESTION; left > 0; passes++) {
+        int decodes = DECODES + (QUESTIONS * QUESTION - left) / QUESTION, rows_before = left, rows;
+        double us = pass_us(&m, decodes, 0, 0);
+        pace_pass_begin(&pace, decodes);
+        do { // a question at a time
+            int of_question = (left - 1) % QUESTION + 1;
+            rows = left ? pace_grant_rows(&pace, ENTRIES, of_question, of_question == QUESTION) : 0;
+            left -= rows;
+            us += pass_us(&m, 0, ENTRIES, rows) - m.alone_us;
+        } while (rows > 0);
+        pace_pass_end(&pace, (int64_t)us);
+        ck_assert_msg(passes < 2 || rows_before > left || pace.decodes > pace.decode_rows * 5 / 4, "pass %d", passes);
+        ck_assert_double_lt(us, 480000);
+    }
+    ck_assert_msg(passes <= 16, "%d passes", passes);
+}
+END_TEST
+
 START_TEST(a_short_prompt_beside_a_long_one_has_many_rows)
 {
     enum { DECODES = 4 };
@@ -227,6 +256,7 @@ int main(void)
     TCase *tcase = tcase_create("pace");
     tcase_add_loop_test(tcase, mixed_passes_take_at_most_twice_as_long, 0, sizeof machines / sizeof *machines);
     tcase_add_test(tcase, a_prompt_with_entries_slow_to_read_skips_passes);
+    tcase_add_test(tcase, prompts_behind_a_long_cached_document_start_in_the_first_mixed_pass);
     tcase_add_test(tcase, a_short_prompt_beside_a_long_one_has_many_rows);
     tcase_add_test(tcase, without_decodes_a_whole_prompt_fills_the_pass);
     tcase_add_loop_test(tcase, without_decodes_a_chunk_takes_little_time, 0, sizeof machines / sizeof *machines);

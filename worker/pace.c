@@ -86,9 +86,9 @@ int pace_sampled_max(const struct pace *p)
 void pace_pass_begin(struct pace *p, int decodes)
 {
     p->decodes = decodes;
-    p->work = 0;
+    p->work = p->row_work_sum = 0;
     p->is_first = true;
-    p->budget = INFINITY;
+    p->budget = p->row_budget = INFINITY;
     if (p->target_us == PACE_UNLIMITED) return;
     if (decodes == 0) {
         if (p->us_per_work[0] > 0) p->budget = CHUNK_US / p->us_per_work[0];
@@ -103,10 +103,10 @@ void pace_pass_begin(struct pace *p, int decodes)
     double added_us = pace_added_us(p, pace_decodes_us(p)), us_per_work = p->us_per_work[1];
     added_us -= fmin(p->sampled * p->sample_us, SAMPLING_MAX * added_us);
     if (us_per_work == 0) us_per_work = p->us_per_work[0];
-    double work_in_time = us_per_work > 0 ? added_us / us_per_work : INFINITY;
-    // Where decoding is bound by memory, a few prompt rows cost almost nothing, which says little about many rows.
-    double work_max = fmax(GROW * p->mixed_work_max, CHUNK_FIRST * p->row_work);
-    p->budget = fmin(work_in_time, work_max) + p->saved_work;
+    // Where decoding is bound by memory, a few prompt rows cost almost nothing, which says little about many rows. Of
+    // reading cached entries the decodes' time says enough.
+    p->row_budget = fmax(GROW * p->mixed_work_max, CHUNK_FIRST * p->row_work);
+    p->budget = (us_per_work > 0 ? added_us / us_per_work : p->row_budget) + p->saved_work;
     p->saved_work = 0;
 }
 
@@ -122,11 +122,22 @@ static double pace_reading_work(const struct pace *p, double entries)
     return p->decodes > 0 ? entries * p->entry_share * p->balance_rows * p->row_work : 0;
 }
 
-// Rows behind `entries` cached entries that fit the budget.
+// Rows behind `entries` cached entries that fit both budgets. The first prompt of a pass may have a first chunk,
+// however long its rows take behind their entries.
 static double pace_rows_left(const struct pace *p, double entries)
 {
     double reading = pace_reading_work(p, entries);
-    return reading > READING_MAX * p->budget ? 0 : floor(pace_rows_for(p, entries, p->budget - reading));
+    if (reading > READING_MAX * p->budget) return 0;
+    double of_rows = fmax(pace_rows_for(p, entries, p->row_budget), p->is_first ? CHUNK_FIRST : 0);
+    return floor(fmin(pace_rows_for(p, entries, p->budget - reading), of_rows));
+}
+
+static void pace_deduct(struct pace *p, double row_work, double reading)
+{
+    p->work += row_work + reading;
+    p->row_work_sum += row_work;
+    p->budget = fmax(0, p->budget - row_work - reading);
+    p->row_budget = fmax(0, p->row_budget - row_work);
 }
 
 // Saves the rest of the budget for a later pass.
@@ -146,19 +157,16 @@ int pace_grant_rows(struct pace *p, int entries, int rows_max, bool whole)
         if (p->is_first) pace_save_budget(p);
         return 0;
     }
-    double work = pace_work(p, entries, rows) + pace_reading_work(p, entries);
-    p->work += work;
-    p->budget = p->budget > work ? p->budget - work : 0;
+    pace_deduct(p, pace_work(p, entries, rows), pace_reading_work(p, entries));
     p->is_first = false;
     return (int)rows;
 }
 
 int pace_grant_draft_rows(struct pace *p, int entries, int rows)
 {
-    if (!pace_is_unlimited(p, true)) rows = (int)fmin(rows, floor(pace_rows_for(p, entries, p->budget)));
-    double work = pace_work(p, entries, rows);
-    p->work += work;
-    p->budget = p->budget > work ? p->budget - work : 0;
+    double work = fmin(p->budget, p->row_budget);
+    if (!pace_is_unlimited(p, true)) rows = (int)fmin(rows, floor(pace_rows_for(p, entries, work)));
+    pace_deduct(p, pace_work(p, entries, rows), 0);
     return rows;
 }
 
@@ -234,6 +242,6 @@ void pace_pass_end(struct pace *p, int64_t us)
     if (known > 0) measured = clamp(measured, known / 8, known * 8);
     *us_per_work = known == 0 ? measured : known + (measured > known ? LEARN_SLOWER : LEARN) * (measured - known);
     if (p->decodes == 0) return;
-    p->mixed_work_max = fmax(p->mixed_work_max, p->work);
+    p->mixed_work_max = fmax(p->mixed_work_max, p->row_work_sum);
     p->mixed_passes++;
 }

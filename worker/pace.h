@@ -44,15 +44,17 @@ struct pace {
     int decode_passes;     // consecutive passes without prompt rows up to now
     int mixed_passes;      // mixed passes since decode_us was measured
     double us_per_work[2]; // without and with decode rows; 0: not known
-    double mixed_work_max; // largest work of prompt rows in a mixed pass so far
+    double mixed_work_max; // largest work of prompt rows in a mixed pass so far, without reading cached entries
     double sample_us;      // time to sample one row on the host; 0: not known
     double saved_work;     // budget saved by a prompt that skipped a pass
 
     // The pass being composed.
     int decodes;
     double budget, work; // left for prompt rows; work of the prompt rows in it
-    bool is_first;       // no prompt has rows in it yet
-    int sampled;         // its rows that the host samples
+    double row_budget;   // the same without reading cached entries
+    double row_work_sum;
+    bool is_first; // no prompt has rows in it yet
+    int sampled;   // its rows that the host samples
 };
 
 void pace_init(struct pace *p, const struct model_config *config, int64_t target_us);

@@ -17,7 +17,7 @@
 
 static struct {
     char *model, *shape, *config, *rate, *prompt, *log;
-    int64_t prompt_tokens, output_tokens, connections, concurrency, core, tokenise_threads, large_mb;
+    int64_t prompt_tokens, output_tokens, connections, concurrency, core, tokenise_threads, large_mb, at_once;
     double seconds;
     bool json;
 } o;
@@ -49,9 +49,11 @@ static const struct option options[] = {
      .help = "connections of the clients"},
     {.name = "concurrency", .type = OPTION_INT, .value = &o.concurrency, .default_text = "64", .min = 1, .max = 4096,
      .help = "calls at once at most; requests that are due later wait at the client, which counts"},
-    {.name = "-Large messages"},
+    {.name = "-Beside a running stream, instead of requests at a rate"},
     {.name = "large-mb", .type = OPTION_INT, .value = &o.large_mb, .default_text = "0", .max = 1024, .unit = "MiB",
-     .help = "instead of requests at a rate: three chat messages of this size, far over the context, beside a running stream"},
+     .help = "three chat messages of this size, far over the context"},
+    {.name = "at-once", .type = OPTION_INT, .value = &o.at_once, .default_text = "0", .max = 4096, .unit = "requests",
+     .help = "requests of --prompt and --prompt-tokens, all at once"},
     {.name = "-Output"},
     {.name = "json", .type = OPTION_BOOL, .value = &o.json, .help = "print a JSON list"},
     {0},
@@ -161,20 +163,21 @@ static enum status measure(const struct router_process *router, const struct rou
     static struct fake_pace pace = {.interval_ms = PACE_MS};
     struct fake_node *node = NULL;
     enum status status = router_process_wait(router, false);
-    if (status == STATUS_OK) status = fake_node_open(router, o.large_mb ? &pace : NULL, &node);
+    if (status == STATUS_OK) status = fake_node_open(router, large->calls ? &pace : NULL, &node);
     if (status == STATUS_OK) status = router_process_wait(router, true);
     if (status == STATUS_OK)
-        status = o.large_mb ? router_large_measure(large, router, sender, rows) : measure_rates(router, rows);
+        status = large->calls ? router_large_measure(large, router, sender, rows) : measure_rates(router, rows);
     fake_node_close(node);
     return status;
 }
 
 int bench_router_grpc(int argc, char **argv)
 {
-    options_main(options,
-                 "Usage: forepack bench router-grpc --model DIR [--rate 2500,5000 | --large-mb 60] [options]\n"
-                 "Latency, throughput and CPU time that a router adds, with a node that answers at once.",
-                 argc, argv, NULL);
+    options_main(
+        options,
+        "Usage: forepack bench router-grpc --model DIR [--rate 2500,5000 | --large-mb 60 | --at-once 100] [options]\n"
+        "Latency, throughput and CPU time that a router adds, with a node that answers at once.",
+        argc, argv, NULL);
     json_t *rows = json_array();
     struct router_process router = {0};
     const struct router_process_options router_options = {.model = o.model,
@@ -186,9 +189,9 @@ int bench_router_grpc(int argc, char **argv)
                                                           .tokenise_threads = o.tokenise_threads};
     enum status status = o.model ? router_process_start(&router_options, &router)
                                  : status_fail(STATUS_INVALID, "--model DIR is required");
-    const struct router_large large = {o.large_mb, LARGE_CALLS, o.json};
+    const struct router_large large = {o.large_mb, o.large_mb ? LARGE_CALLS : (int)o.at_once, make_message, o.json};
     struct large_sender sender = {0};
-    if (status == STATUS_OK && o.large_mb) status = large_sender_start(&large, &router, &sender);
+    if (status == STATUS_OK && large.calls) status = large_sender_start(&large, &router, &sender);
     if (status == STATUS_OK) {
         node_block_signals();
         rpc_init();

@@ -25,13 +25,15 @@
 
 #define GENERATE "/forepack.v1.Inference/Generate"
 
-enum { STREAM_TOKENS = 3000, SETTLED = 20 }; // messages of the stream before the first large one
+// SETTLED messages do not count, those up to ALONE are before the load.
+enum { STREAM_TOKENS = 30000, SETTLED = 20, ALONE = 320, CHANNELS = 4 };
 
 struct stream {
     struct rpc_stream *call;
     pthread_t thread;
     atomic_int messages;
-    struct samples gap_ms; // of the thread until it has ended
+    atomic_bool loaded;
+    struct samples alone_ms, gap_ms; // before and during the load; of the thread until it has ended
 };
 
 static struct rpc_bytes request_pack(char *text, uint32_t tokens)
@@ -70,7 +72,8 @@ static void *stream_read(void *argument)
     while (rpc_stream_read(s->call, &bytes) == STATUS_OK && bytes.data) {
         int64_t now_us = clock_now_us();
         rpc_bytes_free(&bytes);
-        if (atomic_fetch_add(&s->messages, 1) >= SETTLED) samples_add(&s->gap_ms, (double)(now_us - before_us) / 1e3);
+        if (atomic_fetch_add(&s->messages, 1) >= SETTLED)
+            samples_add(atomic_load(&s->loaded) ? &s->gap_ms : &s->alone_ms, (double)(now_us - before_us) / 1e3);
         before_us = now_us;
     }
     return NULL;
@@ -97,20 +100,53 @@ static double large_send(const struct router_process *router, const struct rpc_b
     return ms;
 }
 
+static void result_write(int results, double ms)
+{
+    if (write(results, &ms, sizeof ms) != sizeof ms) _exit(1);
+}
+
+static void larges_send(const struct router_large *large, const struct router_process *router, int results)
+{
+    size_t size = (size_t)large->mb << 20;
+    char *text = mem_alloc(size + 1);
+    memset(text, 'a', size);
+    struct rpc_bytes request = request_pack(text, 1);
+    for (int i = 0; i < large->calls; i++)
+        result_write(results, large_send(router, &request));
+}
+
+// All prompts at once. The results: milliseconds until the end of each answer, or -1.
+static void prompts_send(const struct router_large *large, const struct router_process *router, int results)
+{
+    struct rpc_channel *channels[CHANNELS];
+    struct rpc_stream **calls = mem_alloc_array((size_t)large->calls, sizeof *calls);
+    for (int i = 0; i < CHANNELS; i++)
+        if (router_process_channel(router, &channels[i]) != STATUS_OK) _exit(1);
+    struct rpc_bytes prompt = large->prompt(channels[0]), bytes;
+    int64_t start_us = clock_now_us();
+    for (int i = 0; i < large->calls; i++) {
+        struct rpc_bytes copy = {mem_copy(prompt.data, prompt.size), prompt.size};
+        if (request_send(channels[i % CHANNELS], &copy, &calls[i]) != STATUS_OK) _exit(1);
+    }
+    for (int i = 0; i < large->calls; i++) {
+        enum status status;
+        while ((status = rpc_stream_read(calls[i], &bytes)) == STATUS_OK && bytes.data)
+            rpc_bytes_free(&bytes);
+        result_write(results, status == STATUS_OK ? (double)(clock_now_us() - start_us) / 1e3 : -1);
+    }
+}
+
 static _Noreturn void sender_run(const struct router_large *large, const struct router_process *router, int go,
                                  int results)
 {
-    size_t size = (size_t)large->mb << 20;
-    char *text = mem_alloc(size + 1), byte;
+    char byte;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    memset(text, 'a', size);
-    struct rpc_bytes request = request_pack(text, 1);
     if (read(go, &byte, 1) != 1) _exit(1);
     rpc_init();
-    for (int i = 0; i < large->calls; i++) {
-        double ms = large_send(router, &request);
-        if (write(results, &ms, sizeof ms) != sizeof ms) _exit(1);
-    }
+    if (large->mb)
+        larges_send(large, router, results);
+    else
+        prompts_send(large, router, results);
     _exit(0);
 }
 
@@ -137,14 +173,19 @@ void large_sender_stop(struct large_sender *sender)
 
 // --- this process
 
-static void print_row(const json_t *row)
+static void print_row(const struct router_large *large, const json_t *row)
 {
-    printf("%.0f messages of %.0f MiB: refused in ms p50 %.1f max %.1f   router's peak memory %+.0f MB   stream's gap "
-           "in ms "
-           "p50 %.1f max %.1f\n",
-           bench_row_number(row, "calls"), bench_row_number(row, "mib"), bench_row_number(row, "refused_p50_ms"),
-           bench_row_number(row, "refused_max_ms"), bench_row_number(row, "growth_mb"),
-           bench_row_number(row, "gap_p50_ms"), bench_row_number(row, "gap_max_ms"));
+    if (large->mb)
+        printf("%.0f messages of %.0f MiB: refused", bench_row_number(row, "calls"), bench_row_number(row, "mib"));
+    else
+        printf("%.0f prompts at once: answered", bench_row_number(row, "calls"));
+    printf(" in ms p50 %.1f max %.1f   router's peak memory %+.0f MB\n"
+           "stream's gap in ms alone p50 %.1f p99 %.1f max %.1f, meanwhile p50 %.1f p99 %.1f max %.1f\n",
+           bench_row_number(row, "ended_p50_ms"), bench_row_number(row, "ended_max_ms"),
+           bench_row_number(row, "growth_mb"), bench_row_number(row, "alone_p50_ms"),
+           bench_row_number(row, "alone_p99_ms"), bench_row_number(row, "alone_max_ms"),
+           bench_row_number(row, "gap_p50_ms"), bench_row_number(row, "gap_p99_ms"),
+           bench_row_number(row, "gap_max_ms"));
 }
 
 static enum status calls_await(const struct router_large *large, const struct large_sender *sender, struct samples *ms)
@@ -153,7 +194,8 @@ static enum status calls_await(const struct router_large *large, const struct la
     if (write(sender->go, "", 1) != 1) return status_fail(STATUS_INTERNAL, "the process of the sender has ended");
     for (int i = 0; i < large->calls; i++) {
         if (read(sender->results, &one, sizeof one) != sizeof one || one < 0)
-            return status_fail(STATUS_INTERNAL, "a message far over the context was not refused: see --log");
+            return status_fail(STATUS_INTERNAL,
+                               "a message far over the context was not refused, or a prompt not answered: see --log");
         samples_add(ms, one);
     }
     return STATUS_OK;
@@ -178,23 +220,27 @@ enum status router_large_measure(const struct router_large *large, const struct 
     TRY(router_process_channel(router, &channel));
     enum status status = stream_start(&stream, channel);
     if (status == STATUS_OK) {
-        while (atomic_load(&stream.messages) <= SETTLED)
+        while (atomic_load(&stream.messages) <= ALONE)
             nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
         double before_mb = memory_peak_mb(router->pid);
+        atomic_store(&stream.loaded, true);
         status = calls_await(large, sender, &ms);
         double growth_mb = memory_peak_mb(router->pid) - before_mb;
         rpc_stream_cancel(stream.call);
         pthread_join(stream.thread, NULL);
         rpc_stream_close(stream.call);
-        struct quantiles refused = samples_quantiles(&ms), gap = samples_quantiles(&stream.gap_ms);
-        json_t *row = json_pack("{s:i,s:f,s:f,s:f,s:f,s:f,s:f}", "calls", large->calls, "mib", (double)large->mb,
-                                "refused_p50_ms", refused.p50, "refused_max_ms", refused.max, "growth_mb", growth_mb,
-                                "gap_p50_ms", gap.p50, "gap_max_ms", gap.max);
+        struct quantiles ended = samples_quantiles(&ms), gap = samples_quantiles(&stream.gap_ms),
+                         alone = samples_quantiles(&stream.alone_ms);
+        json_t *row = json_pack("{s:i,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f}", "calls", large->calls, "mib",
+                                (double)large->mb, "ended_p50_ms", ended.p50, "ended_max_ms", ended.max, "growth_mb",
+                                growth_mb, "alone_p50_ms", alone.p50, "alone_p99_ms", alone.p99, "alone_max_ms",
+                                alone.max, "gap_p50_ms", gap.p50, "gap_p99_ms", gap.p99, "gap_max_ms", gap.max);
         json_array_append_new(rows, row);
-        if (!large->json && status == STATUS_OK) print_row(row);
+        if (!large->json && status == STATUS_OK) print_row(large, row);
     }
     samples_free(&ms);
     samples_free(&stream.gap_ms);
+    samples_free(&stream.alone_ms);
     rpc_channel_close(channel);
     return status;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chat messages far over the context, sent to a router beside a running stream: how soon they are refused, how much
-// memory they take, and how long the stream waits meanwhile.
+// Load beside a running stream: chat messages far over the context, or many long prompts at once. How soon they are
+// refused or answered, how much memory the router takes, and how long the stream waits meanwhile.
 #pragma once
 
 #include <jansson.h>
@@ -8,12 +8,13 @@
 #include "bench/commands/router_process.h"
 
 struct router_large {
-    int64_t mb; // of each message, in MiB
-    int calls;  // one after the other
+    int64_t mb; // of each message that is too large, in MiB, one after the other; 0: prompts at once
+    int calls;
+    struct rpc_bytes (*prompt)(struct rpc_channel *channel); // with mb 0: makes the message of a prompt; freed
     bool json;
 };
 
-// A separate process sends the large messages, so that they do not delay the threads of the stream's client.
+// A separate process sends them, so that they do not delay the threads of the stream's client.
 struct large_sender {
     pid_t pid; // 0: none
     int go, results;

@@ -124,20 +124,38 @@ double router_process_cpu_s(const struct router_process *router)
     return n == 2 ? (double)(user + kernel) / (double)sysconf(_SC_CLK_TCK) : 0;
 }
 
-static enum status wait_for_health(struct rpc_channel *channel, bool serving)
+enum { WATCH_MS = 500, WATCHES_MAX = 120 };
+
+// True once the router answers or serves, within WATCH_MS.
+static bool health_watch(struct rpc_channel *channel, bool serving)
 {
     static const uint8_t is_serving[] = {8, 1}; // a HealthCheckResponse
     struct rpc_stream *stream;
     struct rpc_bytes bytes = {0};
-    TRY(rpc_stream_open(channel, "/grpc.health.v1.Health/Watch", 60000, true, &stream));
-    rpc_stream_send(stream, NULL, 0);
     bool reached = false;
+    if (rpc_stream_open(channel, "/grpc.health.v1.Health/Watch", WATCH_MS, true, &stream) != STATUS_OK) return false;
+    rpc_stream_send(stream, NULL, 0);
     while (!reached && rpc_stream_read(stream, &bytes) == STATUS_OK && bytes.data) {
         reached = !serving || (bytes.size == sizeof is_serving && !memcmp(bytes.data, is_serving, sizeof is_serving));
         rpc_bytes_free(&bytes);
     }
     rpc_stream_close(stream);
-    return reached ? STATUS_OK : status_fail(STATUS_UNAVAILABLE, "the router did not become ready, see --log");
+    return reached;
+}
+
+static bool router_has_ended(const struct router_process *router)
+{
+    siginfo_t info = {0}; // the process stays for router_process_stop()
+    return waitid(P_PID, (id_t)router->pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid;
+}
+
+static enum status wait_for_health(const struct router_process *router, struct rpc_channel *channel, bool serving)
+{
+    for (int i = 0; i < WATCHES_MAX; i++) {
+        if (health_watch(channel, serving)) return STATUS_OK;
+        if (router_has_ended(router)) return status_fail(STATUS_UNAVAILABLE, "the router has ended, see --log");
+    }
+    return status_fail(STATUS_UNAVAILABLE, "the router did not become ready, see --log");
 }
 
 enum status router_process_channel(const struct router_process *router, struct rpc_channel **channel_p)
@@ -150,7 +168,7 @@ enum status router_process_wait(const struct router_process *router, bool servin
 {
     struct rpc_channel *channel;
     TRY(router_process_channel(router, &channel));
-    enum status status = wait_for_health(channel, serving);
+    enum status status = wait_for_health(router, channel, serving);
     rpc_channel_close(channel);
     return status;
 }

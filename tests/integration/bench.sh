@@ -195,7 +195,9 @@ check_json "$work/streams.json" '.[0].lost == 0 and .[0].tokens_per_s > 20 and .
 check_json "$work/page.json" '[.[].pages] == [0, 2] and .[1].waiting == 20 and .[1].page_kb_per_s > 1 and .[1].router_cpu_percent < 100'
 
 "$bin/forepack" bench router-grpc --model "$main_model" --core -1 --large-mb 8 --json >"$work/large.json"
-check_json "$work/large.json" '.[0].calls == 3 and .[0].refused_max_ms > 0 and .[0].gap_p50_ms > 0'
+check_json "$work/large.json" '.[0].calls == 3 and .[0].ended_max_ms > 0 and .[0].gap_p50_ms > 0'
+"$bin/forepack" bench router-grpc --model "$main_model" --core -1 --at-once 5 --prompt text --prompt-tokens 200 --json >"$work/at_once.json"
+check_json "$work/at_once.json" '.[0].calls == 5 and .[0].ended_max_ms > 0 and .[0].alone_p99_ms > 0'
 "$bin/forepack" bench router-http --model "$main_model" --core -1 --tls --seconds 0.2 --concurrency 4 --json >"$work/tls.json"
 check_json "$work/tls.json" '[.[] | .transport + " " + .measurement] == ["plain requests", "plain connections", "tls requests",
     "tls connections", "tls connections, resumed"] and all(.[]; .per_s > 0 and .p50_ms > 0)'

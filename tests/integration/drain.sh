@@ -56,6 +56,7 @@ equal "$(jq -cS '[.token_ids, .usage.replays]' "$work/expected")" "$(jq -cS '[.t
 wait "$waiting" || fail "the drain did not end: $(cat "$work/error")"
 grep -q "^a: gone after " "$work/drain" || fail "the drain says: $(cat "$work/drain")"
 wait "$a" || fail "the drained node did not exit with 0"
+equal 0 "$(grep -c " warn \| error " "$work/a.log" || true)" "warnings of a node that was drained"
 grep -q "drain_started by=router" "$work/a.log" || fail "the node does not say who drained it"
 grep -q "drain_requested node=a key=boss" "$work/router.log" || fail "the router does not say who drained the node"
 is_gone a || fail "the drained node is still attached"
@@ -75,6 +76,11 @@ refused "did not come back\|no worker group is attached" generate --prompt Hello
 # A node that a supervisor starts anew under the same name is another process: it serves.
 start_worker b
 wait_until 60 "the node serves again" ready
+b=$last_pid
+kill -TERM "$b"
+wait "$b" || fail "the node that drained by a signal did not exit with 0"
+grep -q "drain_started by=SIGTERM" "$work/b.log" || fail "the node does not say that a signal drained it"
+equal 0 "$(grep -c " warn \| error " "$work/b.log" || true)" "warnings of a node that drained by a signal"
 
 # forepack up does not start a drained node again: it did not fail.
 start_up --threads 1 --workers 2 --speculators 0 --api-keys "$work/keys"
