@@ -104,7 +104,7 @@ START_TEST(prompts_behind_a_long_cached_document_start_in_the_first_mixed_pass)
     pace_pass_end(&pace, (int64_t)pass_us(&m, 0, 0, pace_grant_rows(&pace, 0, 2048, true)));
     int passes = 0;
     for (int left = QUESTIONS * QUESTION; left > 0; passes++) {
-        int decodes = DECODES + (QUESTIONS * QUESTION - left) / QUESTION, rows_before = left, rows;
+        int decodes = DECODES + (QUESTIONS * QUESTION - left) / QUESTION, rows;
         double us = pass_us(&m, decodes, 0, 0);
         pace_pass_begin(&pace, decodes);
         do { // a question at a time
@@ -114,10 +114,9 @@ START_TEST(prompts_behind_a_long_cached_document_start_in_the_first_mixed_pass)
             us += pass_us(&m, 0, ENTRIES, rows) - m.alone_us;
         } while (rows > 0);
         pace_pass_end(&pace, (int64_t)us);
-        ck_assert_msg(passes < 2 || rows_before > left || pace.decodes > pace.decode_rows * 5 / 4, "pass %d", passes);
+        ck_assert_int_lt(passes, 12);
         ck_assert_double_lt(us, 480000);
     }
-    ck_assert_msg(passes <= 16, "%d passes", passes);
 }
 END_TEST
 

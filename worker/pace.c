@@ -128,8 +128,9 @@ static double pace_rows_left(const struct pace *p, double entries)
 {
     double reading = pace_reading_work(p, entries);
     if (reading > READING_MAX * p->budget) return 0;
-    double of_rows = fmax(pace_rows_for(p, entries, p->row_budget), p->is_first ? CHUNK_FIRST : 0);
-    return floor(fmin(pace_rows_for(p, entries, p->budget - reading), of_rows));
+    double rows = pace_rows_for(p, entries, p->budget - reading);
+    if (p->row_budget == INFINITY) return floor(rows); // without decodes
+    return floor(fmin(rows, fmax(pace_rows_for(p, entries, p->row_budget), p->is_first ? CHUNK_FIRST : 0)));
 }
 
 static void pace_deduct(struct pace *p, double row_work, double reading)
