@@ -8,7 +8,8 @@
 // without prompt rows: the first one runs with caches that prompts have filled, the second one counts. Until then, some
 // decode rows more or fewer are charged as prompt rows would be. The time that prompt rows add to a pass is modelled as
 // proportional to their work: the rows, their attention to the entries before them, and, once per prompt and pass,
-// reading its cached entries at the speed at which weights are read. The factor is learned from every pass. So chunks
+// reading its cached entries at the speed at which weights are read. The factor is learned from every pass. The work of
+// rows beside decodes at most doubles from one mixed pass to the next; what they read does not count in that. So chunks
 // shrink as a prompt grows, while a short prompt beside a long one keeps large chunks. A prompt whose cached entries
 // take longer to read than a pass may last skips passes and saves their budget until it is enough: few passes are long
 // then, and the mean time stays within the target.
@@ -51,10 +52,10 @@ struct pace {
     // The pass being composed.
     int decodes;
     double budget, work; // left for prompt rows; work of the prompt rows in it
-    double row_budget;   // the same without reading cached entries
-    double row_work_sum;
-    bool is_first; // no prompt has rows in it yet
-    int sampled;   // its rows that the host samples
+    double row_budget;   // left for prompt rows without what they read; INFINITY without decodes
+    double row_work_sum; // of the prompt rows in it without what they read
+    bool is_first;       // no prompt has rows in it yet
+    int sampled;         // its rows that the host samples
 };
 
 void pace_init(struct pace *p, const struct model_config *config, int64_t target_us);
