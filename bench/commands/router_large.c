@@ -26,13 +26,13 @@
 #define GENERATE "/forepack.v1.Inference/Generate"
 
 // SETTLED messages do not count, those up to ALONE are before the load.
-enum { STREAM_TOKENS = 30000, SETTLED = 20, ALONE = 320, CHANNELS = 4 };
+enum { STREAM_TOKENS = 3000, SETTLED = 20, ALONE = 320, CHANNELS = 4 };
 
 struct stream {
     struct rpc_stream *call;
     pthread_t thread;
     atomic_int messages;
-    atomic_bool loaded;
+    atomic_bool loaded, ended;
     struct samples alone_ms, gap_ms; // before and during the load; of the thread until it has ended
 };
 
@@ -76,6 +76,7 @@ static void *stream_read(void *argument)
             samples_add(atomic_load(&s->loaded) ? &s->gap_ms : &s->alone_ms, (double)(now_us - before_us) / 1e3);
         before_us = now_us;
     }
+    atomic_store(&s->ended, true);
     return NULL;
 }
 
@@ -220,11 +221,12 @@ enum status router_large_measure(const struct router_large *large, const struct 
     TRY(router_process_channel(router, &channel));
     enum status status = stream_start(&stream, channel);
     if (status == STATUS_OK) {
-        while (atomic_load(&stream.messages) <= ALONE)
+        while (atomic_load(&stream.messages) <= ALONE && !atomic_load(&stream.ended))
             nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
         double before_mb = memory_peak_mb(router->pid);
         atomic_store(&stream.loaded, true);
         status = calls_await(large, sender, &ms);
+        if (atomic_load(&stream.ended)) status = status_fail(STATUS_INTERNAL, "the stream has ended: see --log");
         double growth_mb = memory_peak_mb(router->pid) - before_mb;
         rpc_stream_cancel(stream.call);
         pthread_join(stream.thread, NULL);

@@ -104,26 +104,33 @@ two_documents=$((2 * (document + 64 + output) / 16))
 jq '.vocab_size = 1536 | .max_position_embeddings = 16384' "$source_dir/tests/data/shapes/tiny.json" >"$work/main.json"
 jq -nc --argjson n $questions --argjson document $document 'range($n) as $i | {id: "row\($i)", token_ids:
     ([range($document) | 300 + . % 701] + [range(48 + $i % 9) | 3 + (. * 37 + $i * 101) % 1400])}' >"$work/questions.jsonl"
-choose_ports
-start router "$bin/forepack-router" --model "$main_model" --shape "$work/main.json" "${listen[@]}" --heartbeat-ms 60000 --bins-ahead 4
-router=$last_pid
-start worker "$bin/forepack-worker" --model "$main_model" --shape "$work/main.json" --router "$node_server" \
-    --kv-blocks $two_documents --max-num-batched-tokens 8192 --itl-target-ms 100000
-worker=$last_pid
-wait_until 60 "the cluster is ready" ready
-kill -STOP "$worker"
-start batch "$bin/forepack" batch --server "$server" --input "$work/questions.jsonl" --output "$work/answers.jsonl" \
-    --max-tokens $output --ignore-eos
-batch=$last_pid
-wait_until 60 "all questions are at the group" status_is ".queue.running == $questions"
-kill -CONT "$worker"
-wait "$batch" || fail "the batch of questions ended with $?"
-wait_until 20 "every KV block is free" all_returned
-kill -TERM "$worker"
-wait "$worker" || fail "the worker ended with $?"
-served=$(grep -o "served.*" "$work/worker.log")
-equal $questions "$(sed 's/.*most_running=\([0-9]*\).*/\1/' <<<"$served")" "questions that ran at once ($served)"
-equal 0 "$(sed 's/.*preemptions=\([0-9]*\).*/\1/' <<<"$served")" "preemptions"
-equal $((document + $(jq -s --argjson document $document 'map((.token_ids | length) - $document) | add' "$work/questions.jsonl"))) \
-    "$(sed 's/.*prompt_rows=\([0-9]*\).*/\1/' <<<"$served")" "rows computed of the document and $questions questions"
+# In one pass after the document, or in several beside the first ones that decode.
+for budget in $document 2048; do
+    choose_ports
+    start router "$bin/forepack-router" --model "$main_model" --shape "$work/main.json" "${listen[@]}" --heartbeat-ms 60000 --bins-ahead 4
+    router=$last_pid
+    start worker "$bin/forepack-worker" --model "$main_model" --shape "$work/main.json" --router "$node_server" \
+        --kv-blocks $two_documents --max-num-batched-tokens "$budget" --itl-target-ms 100000
+    worker=$last_pid
+    wait_until 60 "the cluster is ready" ready
+    if [ $budget = $document ]; then kill -STOP "$worker"; fi
+    start batch "$bin/forepack" batch --server "$server" --input "$work/questions.jsonl" --output "$work/answers-$budget.jsonl" \
+        --max-tokens $output --ignore-eos
+    batch=$last_pid
+    if [ $budget = $document ]; then
+        wait_until 60 "all questions are at the group" status_is ".queue.running == $questions"
+        kill -CONT "$worker"
+    fi
+    wait "$batch" || fail "the batch of questions ended with $?"
+    wait_until 20 "every KV block is free" all_returned
+    kill -TERM "$worker"
+    wait "$worker" || fail "the worker ended with $?"
+    kill -TERM "$router"
+    wait "$router" || fail "the router ended with $?"
+    served=$(grep -o "served.*" "$work/worker.log")
+    equal $questions "$(sed 's/.*most_running=\([0-9]*\).*/\1/' <<<"$served")" "questions that ran at once with a budget of $budget ($served)"
+    equal 0 "$(sed 's/.*preemptions=\([0-9]*\).*/\1/' <<<"$served")" "preemptions"
+    equal $((document + $(jq -s --argjson document $document 'map((.token_ids | length) - $document) | add' "$work/questions.jsonl"))) \
+        "$(sed 's/.*prompt_rows=\([0-9]*\).*/\1/' <<<"$served")" "rows computed of the document and $questions questions"
+done
 echo "prefix: all passed ($questions questions on one document ran at once)"
