@@ -546,6 +546,7 @@ static void preempt(struct pass_model *m, int victim)
     }
     x->cached = x->blocks = 0;
     x->is_chunked = false;
+    x->is_preempted = true;
     memmove(m->running + victim, m->running + victim + 1, (size_t)(--m->n_running - victim) * sizeof *m->running);
     memmove(m->queue + 1, m->queue, (size_t)m->n_queue++ * sizeof *m->queue);
     m->queue[0] = x;
@@ -577,8 +578,12 @@ static void grow(struct pass_model *m)
 static void add_sequence(struct pass_model *m, const struct sequence *q)
 {
     MEM_GROW(m->sequences, m->n_sequences, m->sequences_capacity);
-    m->sequences[m->n_sequences++] = (struct pass_sequence){
-        .q = q, .cached = q->n_cached, .blocks = q->n_blocks, .is_chunked = q->is_chunked, .draft = q->n_draft};
+    m->sequences[m->n_sequences++] = (struct pass_sequence){.q = q,
+                                                            .cached = q->n_cached,
+                                                            .blocks = q->n_blocks,
+                                                            .is_chunked = q->is_chunked,
+                                                            .id = q->id,
+                                                            .draft = q->n_draft};
 }
 
 static void read_blocks(struct pass_model *m)
@@ -613,6 +618,8 @@ static void read_group(struct pass_model *m)
         MEM_GROW(m->running, m->running_capacity, m->running_capacity);
     while (m->queue_capacity < m->n_sequences || !m->queue)
         MEM_GROW(m->queue, m->queue_capacity, m->queue_capacity);
+    for (int i = 0; i < s->n_running; i++)
+        m->sequences[i].has_run = true;
     for (int i = 0; i < m->n_sequences; i++)
         *(i < s->n_running ? &m->running[m->n_running++] : &m->queue[m->n_queue++]) = &m->sequences[i];
     read_blocks(m);
@@ -637,11 +644,21 @@ void pass_model_before(struct pass_model *m, const struct scheduler *s)
     add_prompts(m);
 }
 
+// Of the sequences that ran, only those may wait that were to be preempted, whatever was started afterwards.
+static bool victims_are_right(const struct pass_model *m, const struct scheduler *s)
+{
+    for (const struct sequence *q = s->queue.head; q; q = q->next)
+        for (int i = 0; i < m->n_sequences; i++)
+            if (m->sequences[i].id == q->id && m->sequences[i].has_run && !m->sequences[i].is_preempted) return false;
+    return true;
+}
+
 const char *pass_model_after(const struct pass_model *m, const struct scheduler *s)
 {
     const struct ragged_batch *batch = &s->builder.batch;
     struct pass_counts counts = counts_of(s);
     if (counts.preemptions != m->counts.preemptions) return "more or fewer sequences were preempted than the rules say";
+    if (!victims_are_right(m, s)) return "a sequence was preempted though another one would have lost less";
     if (m->is_unknown) return NULL;
     if (memcmp(&counts, &m->counts, sizeof counts)) return "a pass was counted with other rows than it has";
     if (s->queue.n != m->n_queue) return "more or fewer sequences were started than the rules say";

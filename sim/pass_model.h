@@ -12,6 +12,8 @@ struct pass_sequence {
     int rows;                 // in the pass, with those of its draft
     int draft;                // tokens of its draft
     bool is_chunked;
+    uint64_t id;
+    bool has_run, is_preempted; // before the pass; by it
 };
 
 // Rows of one sequence in the pass.
