@@ -410,7 +410,7 @@ static __device__ __forceinline__ void store_quantised(uint8_t *to, const float 
 template <int W> static __device__ __forceinline__ void store_sums(float *x, const __nv_bfloat16 *addend, int i, int n)
 {
     float sums[W];
-#pragma unroll
+#pragma unroll 1
     for (int j = i; j < i + WIDE && j < n; j += W) {
         load_sum<W, true>(sums, x, addend, j);
         store<W>(x + j, sums);
@@ -443,8 +443,6 @@ static __global__ void __launch_bounds__(THREADS_MAX)
     for (int first = 0; first < out_stride; first += step) { // all lanes, for the shuffles
         const int i = first + mine;
         normed_group<W, ADD>(group, from, plus, gain, norm, i, n);
-        if constexpr (ADD)
-            if (!row_index) store_sums<W>(from, plus, i, n);
         if (BLOCKS) {
             largest = group_largest(group);
 #pragma unroll
@@ -456,6 +454,9 @@ static __global__ void __launch_bounds__(THREADS_MAX)
         if (i < out_stride) store_quantised(to + i, group, e4m3_factor(largest));
     }
     if (!BLOCKS && threadIdx.x == 0) row_scale[blockIdx.x] = e4m3_scale(largest);
+    if constexpr (ADD)
+        for (int i = mine; !row_index && i < n; i += step)
+            store_sums<W>(from, plus, i, n);
 }
 
 template <int W, bool BLOCKS, bool ADD>
