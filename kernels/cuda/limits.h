@@ -22,8 +22,8 @@ enum { TILE_SPANS_MAX = 1024 };
 // does not depend on other rows.
 enum { SPLIT_ENTRIES = 256, SPLITS_MAX = 128 }; // entries of the shortest split; splits of one row
 
-// Kept of an importance row and query head: this many floats, the exponent and the sum of each split, then the scores of
-// the prompt's keys.
+// Kept of an importance row and query head: this many floats, the exponent and the sum of each split, then the scores
+// of the prompt's keys.
 enum { KEPT_SUMS = 2 * SPLITS_MAX };
 
 // A scale of a block-scaled FP8 matrix covers this many rows and columns; one of a row that the matrix multiplies
