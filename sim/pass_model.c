@@ -330,7 +330,9 @@ static void add_prompt(struct pass_model *m, struct pass_sequence *x)
     if (most == pending(x) && waits_for_host) most--; // for the last row
     if (!most) return;
     int rows = grant(m, x->cached, most, most == pending(x) && !x->is_chunked);
-    int drafts = draft_rows(m, x, rows, ANY);
+    bool is_paced = m->s->limits.pace_us != PACE_UNLIMITED;
+    int drafts = is_paced ? draft_pace_first_rows(&m->s->draft_pace, m->decodes, x->draft) : x->draft;
+    drafts = draft_rows(m, x, rows, drafts);
     if (rows > 0 && rows < pending(x)) x->is_chunked = true;
     if (!is_unlimited(m, true)) drafts = rows_within(m, x->q->n_tokens, fmin(m->budget, m->row_budget), drafts);
     spend(m, work_of(m, x->q->n_tokens, drafts), 0);

@@ -165,6 +165,30 @@ START_TEST(drafts_that_slow_down_the_group_end)
 END_TEST
 
 // Speculators that slow down the group are not asked, and what the group copies is verified all the same.
+// Of a prompt beside decodes. A draft row that takes as long as a row of the decodes gains nothing unless it is always
+// accepted.
+START_TEST(first_drafts_are_as_long_as_they_save_time)
+{
+    struct draft_pace p;
+    draft_pace_init(&p);
+    ck_assert_int_eq(draft_pace_first_rows(&p, 0, 8), 8);
+    ck_assert_int_eq(draft_pace_first_rows(&p, 32, 8), 8); // times are not known
+    p.speculated = (struct draft_record){.accepted = 60, .refused = 40};
+    struct draft_times *times = p.costs[5].times; // of 32 to 63
+    times[0] = times[1] = (struct draft_times){.pass_us = 3200, .row_us = 100};
+    ck_assert_int_eq(draft_pace_first_rows(&p, 32, 8), 0);
+    times[0].row_us = 50; // 0.6 and 0.36 of 100
+    ck_assert_int_eq(draft_pace_first_rows(&p, 32, 8), 1);
+    times[0].row_us = 20;
+    ck_assert_int_eq(draft_pace_first_rows(&p, 32, 8), 3);
+    ck_assert_int_eq(draft_pace_first_rows(&p, 32, 2), 2);
+    ck_assert_int_eq(draft_pace_first_rows(&p, 31, 8), 8); // another batch size
+    ck_assert_int_eq(draft_pace_first_rows(&p, 0, 8), 8);
+    times[0].row_us = 0; // those of the other phases
+    ck_assert_int_eq(draft_pace_first_rows(&p, 32, 8), 0);
+}
+END_TEST
+
 START_TEST(copies_need_no_speculator)
 {
     struct draft_pace pace;
@@ -206,6 +230,7 @@ int main(void)
     tcase_add_test(tcase, each_batch_size_has_its_length);
     tcase_add_test(tcase, drafts_that_are_always_accepted_teach_other_batch_sizes);
     tcase_add_test(tcase, drafts_that_slow_down_the_group_end);
+    tcase_add_test(tcase, first_drafts_are_as_long_as_they_save_time);
     tcase_add_test(tcase, copies_need_no_speculator);
     tcase_add_test(tcase, the_kind_that_is_accepted_is_preferred);
     suite_add_tcase(suite, tcase);

@@ -87,15 +87,28 @@ int draft_pace_rows(struct draft_pace *p, int sequences, int most)
     return length < most ? length : most;
 }
 
+static double chance_of(const struct draft_record *record)
+{
+    return record->accepted / (record->accepted + record->refused);
+}
+
+int draft_pace_first_rows(const struct draft_pace *p, int decodes, int most)
+{
+    const struct draft_cost *cost = &p->costs[index_of(decodes)];
+    const struct draft_times *times = times_of(cost);
+    if (!(times->row_us > 0)) times = &cost->times[!cost->phase.is_off]; // better than none
+    if (decodes < 1 || !(times->pass_us > 0 && times->row_us > 0)) return most;
+    double token_us = times->pass_us / decodes, chance = fmin(chance_of(&p->speculated), CHANCE_MAX), yield = chance;
+    int rows = 0;
+    for (; rows < most && yield * token_us > times->row_us; rows++)
+        yield *= chance;
+    return rows;
+}
+
 int draft_pace_length(const struct draft_pace *p, int sequences)
 {
     const struct draft_cost *cost = &p->costs[index_of(sequences)];
     return is_measured(cost, sequences) && !cost->phase.is_off ? length_of(cost) : 0;
-}
-
-static double chance_of(const struct draft_record *record)
-{
-    return record->accepted / (record->accepted + record->refused);
 }
 
 bool draft_pace_prefers_copies(const struct draft_pace *p)

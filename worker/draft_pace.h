@@ -59,6 +59,11 @@ void draft_pace_init(struct draft_pace *p);
 // draft.
 int draft_pace_rows(struct draft_pace *p, int sequences, int most);
 
+// Draft rows for a prompt that is complete, beside `decodes` decoding sequences: as many of `most` as save more time by
+// the tokens that they are expected to yield, each worth that of a token of a decoding sequence, than they take. All
+// while no sequence decodes or times are not known.
+int draft_pace_first_rows(const struct draft_pace *p, int decodes, int most);
+
 // The length of the drafts of speculators that `sequences` decoding sequences have use for now; 0: none.
 int draft_pace_length(const struct draft_pace *p, int sequences);
 

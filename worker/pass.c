@@ -155,7 +155,9 @@ static void pass_add_prompt_rows(struct scheduler *s, struct sequence *q)
     if (rows == pending && s->host_rows_left == 0 && pass_host_samples(s, q)) rows--;
     int n = rows > 0 ? pace_grant_rows(&s->pace, q->n_cached, rows, rows == pending && !q->is_chunked) : 0;
     if (n > 0 && n < pending) q->is_chunked = true;
-    pass_add_rows(s, q, n, pace_grant_draft_rows(&s->pace, q->n_tokens, pass_draft_rows(s, q, n, INT_MAX)));
+    bool is_paced = s->limits.pace_us != PACE_UNLIMITED;
+    int drafts = is_paced ? draft_pace_first_rows(&s->draft_pace, s->pace.decodes, q->n_draft) : q->n_draft;
+    pass_add_rows(s, q, n, pace_grant_draft_rows(&s->pace, q->n_tokens, pass_draft_rows(s, q, n, drafts)));
 }
 
 // ---- prompts ahead of a long one ----
