@@ -129,6 +129,14 @@ START_TEST(all_end_when_a_score_is_required_and_there_is_none)
 }
 END_TEST
 
+// teardown() checks it. The first choice is on the speculator.
+START_TEST(all_end_with_the_router)
+{
+    submit_choices(PREFILL_ON);
+    ck_assert_int_eq(s->n_requests, 1);
+}
+END_TEST
+
 // A choice that comes when the score is known is scored by itself, as its selection is not held here.
 START_TEST(a_score_that_has_been_answered_is_not_shared)
 {
@@ -157,6 +165,7 @@ int main(void)
     tcase_add_loop_test(tcase, all_are_cancelled_in_any_order, 0, CHOICES);
     tcase_add_test(tcase, all_keep_their_whole_prompt_when_the_speculator_is_lost);
     tcase_add_test(tcase, all_end_when_a_score_is_required_and_there_is_none);
+    tcase_add_test(tcase, all_end_with_the_router);
     tcase_add_test(tcase, a_score_that_has_been_answered_is_not_shared);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);

@@ -72,12 +72,13 @@ void core_free(struct core *c)
     // Nodes are sent no cancels: their streams end next, and with them their work.
     for (struct core_node *node = core_first_node(c); node; node = core_node_next(node))
         core_drafting_node_gone(node);
+    // First those on nodes: the choices that share the score of one wait for a speculator then, or for a worker group.
+    for (struct core_node *node = core_first_node(c); node; node = core_node_next(node))
+        cancel_all(c, &node->sched.account.requests);
     for (enum node_role role = NODE_SPECULATOR; role <= NODE_WORKER; role++) {
         cancel_all(c, &c->waiting[role].overdue);
         cancel_all(c, &c->waiting[role].queue);
     }
-    for (struct core_node *node = core_first_node(c); node; node = core_node_next(node))
-        cancel_all(c, &node->sched.account.requests);
     core_nodes_free(c);
     for (enum node_role role = NODE_SPECULATOR; role <= NODE_WORKER; role++) {
         waiting_set_fini(&c->waiting[role]);
