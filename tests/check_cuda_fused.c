@@ -11,6 +11,7 @@
 #include "tests/kernel_fixture.h"
 
 #ifdef FOREPACK_CUDA_EMULATED
+#include "kernels/cuda/gemm.h"
 #include "tests/cuda_emulator/emulator.h"
 #endif
 
@@ -235,6 +236,32 @@ START_TEST(a_row_has_the_same_bits_beside_any_others)
 }
 END_TEST
 
+#ifdef FOREPACK_CUDA_EMULATED
+// Where results of all rows do not fit into scratch memory, the norm that adds a sum writes FP8 for all chunks at once.
+START_TEST(a_sum_is_added_before_a_gemm_in_chunks)
+{
+    enum { COLUMNS = 40, OUTPUTS = 34, CHUNK = 8 };
+    struct rows_bench t;
+    int n;
+    rows_open(&t, FP8_OUTPUTS, COLUMNS, OUTPUTS);
+    struct tensor *addend = make_tensor(t.b, TENSOR_PARTIAL, ROWS, t.hidden); // zeros
+    struct tensor *inner = make_tensor(t.b, TENSOR_ACTIVATION, ROWS, t.n / 2);
+    t.norm.addend = addend;
+    float *got[2];
+    size_t *results = &cuda_of(t.b)->gemm->memory.results;
+    const size_t sizes_bytes[] = {(size_t)CHUNK * (size_t)cuda_stride(t.n) * sizeof(float), *results};
+    for (int i = 0; i < 2; i++) {
+        *results = sizes_bytes[i];
+        OK(backend_norm_linear(t.b, inner, &t.norm, t.w, NULL, LINEAR_SWIGLU, ROWS));
+        got[i] = read_activation(t.b, inner, ROWS, t.n / 2, &n);
+    }
+    check_same(got[0], got[1], ROWS, n, "norm, gemm in chunks", ROWS);
+    free(got[0]), free(got[1]);
+    t.b->ops->close(t.b);
+}
+END_TEST
+#endif
+
 // ---- a layer of a decode pass ---------------------------------------------------------------------------------------
 
 enum { D = 64, KV_HEADS = 2, GROUP = 2, HEADS = KV_HEADS * GROUP, HIDDEN = 128, INNER = 256, QKV = (HEADS + 4) * D };
@@ -417,6 +444,9 @@ int main(void)
     tcase_add_loop_test(tests, steps_with_a_norm_are_the_same, 0, FORMS * SIZES);
     tcase_add_test(tests, squares_are_added_in_the_order_of_the_kernel);
     tcase_add_loop_test(tests, a_row_has_the_same_bits_beside_any_others, 0, FORMS);
+#ifdef FOREPACK_CUDA_EMULATED
+    tcase_add_test(tests, a_sum_is_added_before_a_gemm_in_chunks);
+#endif
     tcase_add_loop_test(tests, a_layer_of_a_decode_pass_has_few_kernels, 0, 2 * FORMS);
     tcase_add_loop_test(tests, rope_with_attention_keeps_the_importance, 0, 2);
     suite_add_tcase(suite, tests);

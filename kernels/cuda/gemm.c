@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/invariant.h"
 #include "base/log.h"
 #include "base/mem.h"
 
@@ -225,6 +226,7 @@ bool gemm_has_algorithm(struct cuda *cuda, const struct gemm_call *call, int row
 {
     struct problem *problem = gemm_problem_of(cuda->gemm, call);
     const int bucket = bucket_of(rows);
+    INVARIANT(rows <= problem->max_rows, "an algorithm for %d rows of at most %d", rows, problem->max_rows);
     if (problem->bucket[bucket].known == UNKNOWN)
         problem->bucket[bucket].known = algorithm_select(cuda->gemm, problem, bucket);
     return problem->bucket[bucket].known != NONE;

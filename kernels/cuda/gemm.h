@@ -57,7 +57,8 @@ struct problem *gemm_problem_of(struct gemm *g, const struct gemm_call *call);
 struct gemm_key gemm_call_key(const struct gemm_call *call);
 // The status of a gemm with the library's sentence.
 enum status gemm_status(cublasStatus_t status, const struct gemm_key *key, int rows);
-// Whether the library has an algorithm for a call of the largest number of rows in the bucket of `rows`.
+// Whether the library has an algorithm for a call of the largest number of rows in the bucket of `rows`, which are at
+// most call->max_rows.
 bool gemm_has_algorithm(struct cuda *cuda, const struct gemm_call *call, int rows);
 // Runs a gemm. CUBLAS_STATUS_NOT_SUPPORTED: the library has no algorithm for it, and nothing was done.
 cublasStatus_t gemm_try(struct cuda *cuda, const struct gemm_call *call, int rows);

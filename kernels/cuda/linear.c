@@ -383,16 +383,19 @@ enum status cuda_linear(struct backend *b, struct tensor *out, const struct tens
     return linear_run(cuda_of(b), &(struct linear){out, x, w, bias, mode, rows, .norm = NULL});
 }
 
-// Whether a step with scales for each output is multiplied in FP8.
+// Whether a step with scales for each output is multiplied in FP8, directly or in chunks.
 static bool linear_is_fp8(struct cuda *cuda, const struct linear *l)
 {
     struct gemm_call calls[] = {direct_call(cuda, l), chunk_call(cuda->gemm, l), chunk_call(cuda->gemm, l)};
     calls[1].row_scale = cuda->gemm->row_scales;
-    for (int i = linear_is_direct(l) ? 0 : 1; i < 3; i++)
+    for (int i = linear_is_direct(l) ? 0 : 1; i < 3; i++) {
+        const int rows = l->rows < calls[i].max_rows ? l->rows : calls[i].max_rows;
+        calls[i].x = cuda->gemm->quantised; // tune may run it
         for (int fast = cuda->shape.fp8_fast_accum; fast >= 0; fast--) {
             calls[i].fast = fast;
-            if (gemm_has_algorithm(cuda, &calls[i], l->rows)) return true;
+            if (gemm_has_algorithm(cuda, &calls[i], rows)) return true;
         }
+    }
     return false;
 }
 
