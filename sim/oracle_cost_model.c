@@ -165,11 +165,12 @@ static void complete_prompt(struct history *h, struct random_source *random)
 // Reports that cannot be true, at the limits of those that can.
 static bool refuses_lies(struct history *h)
 {
-    const struct cost_model before = h->model;
+    const struct cost_model *after = &h->model, before = *after;
     cost_learn(&h->model, 0, 10, 100, h->now_us);
     cost_learn(&h->model, 10, 9, 100, h->now_us);
     cost_learn(&h->model, 10, 10, 0, h->now_us);
-    return memcmp(&before, &h->model, sizeof before) == 0;
+    return after->passes == before.passes && after->predicted == before.predicted &&
+           after->fixed_us == before.fixed_us && after->row_us == before.row_us && after->pair_us == before.pair_us;
 }
 
 static bool is_knowledge_right(const struct history *h)

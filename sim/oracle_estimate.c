@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/oracle_estimate.h"
 
+#include <float.h>
 #include <math.h>
 
 #include "model/generation.h"
@@ -204,9 +205,10 @@ static struct cost_work ahead_of(const struct question *q, int64_t due_us, int64
 // When the work ahead is dispatched to nodes that are filled evenly, like water in vessels of different depth.
 static double level_of(const struct question *q, struct cost_work ahead)
 {
-    double level = INFINITY, next;
+    double level = INFINITY, next = DBL_MAX;
     if (ahead.rows <= 0) return 0;
-    for (;; level = next) {
+    while (next < level) {
+        level = next;
         double work = 1, rate = 0;
         EACH_NODE(q, node)
         {
@@ -217,8 +219,8 @@ static double level_of(const struct question *q, struct cost_work ahead)
             rate += busy < level ? 1 / all : 0;
         }
         next = work / rate;
-        if (next >= level) return level;
     }
+    return level;
 }
 
 static struct answer answer_of(const struct question *q, double after_us, int64_t now_us)

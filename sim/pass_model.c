@@ -662,7 +662,7 @@ const char *pass_model_after(const struct pass_model *m, const struct scheduler 
     if (counts.preemptions != m->counts.preemptions) return "more or fewer sequences were preempted than the rules say";
     if (!victims_are_right(m, s)) return "a sequence was preempted though another one would have lost less";
     if (m->is_unknown) return NULL;
-    if (memcmp(&counts, &m->counts, sizeof counts)) return "a pass was counted with other rows than it has";
+    if (memcmp(&counts, &m->counts, sizeof counts) != 0) return "a pass was counted with other rows than it has";
     if (s->queue.n != m->n_queue) return "more or fewer sequences were started than the rules say";
     if (batch->n_seqs != m->n_parts) return "a pass has more or fewer sequences than the rules say";
     for (int i = 0; i < m->n_parts; i++) {
