@@ -227,8 +227,8 @@ static bool saves(const struct model *m, const struct sched_request *r, const st
 
 // --- tenant queues
 
-// Of the queues of a level, the one that was served least, of equals the oldest, with needs within what is left. The
-// least of each need is looked at, of whatever request.
+// The queue of a level that was served least, and of equally served ones the oldest. Only queues whose smallest needs,
+// each over all requests of the queue, fit what is left.
 static struct queue_model *next_queue(struct model *m, int level, int64_t rows)
 {
     struct queue_model *next = NULL;

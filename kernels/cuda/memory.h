@@ -19,7 +19,7 @@ static inline int cuda_block_stride(int64_t columns)
     return (int)((columns + FP8_BLOCK - 1) / FP8_BLOCK + 3) / 4 * 4;
 }
 
-// What is kept of an importance row over `keys` keys, in units of KV_BLOCK_TOKENS floats for each head.
+// Size of the scores that are kept of an importance row over `keys` keys, in units of KV_BLOCK_TOKENS floats per head.
 static inline int cuda_kept_blocks(int keys)
 {
     return (KEPT_SUMS + keys + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;

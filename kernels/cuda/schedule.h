@@ -41,8 +41,8 @@ int schedule_tiles_most(const struct schedule_options *options, int rows, int se
 int schedule_spans_most(const struct schedule_options *options, int entries);
 // One of the two micro-batches of a batch that was made with first_rows.
 struct device_batch schedule_micro_batch(const struct device_batch *whole, bool second);
-// Attention runs in rounds, whose importance rows' scores fit into `blocks` (cuda_kept_blocks): all of a batch or
-// micro-batch in one round, as a rule. Returns the round behind the `done` importance rows of earlier rounds. There is
-// one round, and then as many as leave importance rows. The first round has all tiles.
+// Attention runs in rounds. The scores of a round's importance rows fit into `blocks` (cuda_kept_blocks); usually one
+// round has all rows of a batch or micro-batch. Returns the round after `done` importance rows of earlier rounds. Call
+// it until all importance rows are done, and at least once. The first round has all tiles.
 struct device_batch schedule_round(const struct device_batch *all, const struct ragged_batch *batch, int blocks,
                                    int done);

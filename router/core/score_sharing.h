@@ -9,7 +9,7 @@
 
 #include "router/core/core_state.h"
 
-// The request whose score this one, not yet admitted, would be given; NULL: it is scored by itself.
+// The request whose score a request that is not admitted yet would share; NULL: it is scored by itself.
 struct request *score_sharing_find(const struct core *c, const struct request *r);
 void score_sharing_join(struct request *scored, struct request *r);
 // Of a sharer that ends; others: no effect.
