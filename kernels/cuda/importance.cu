@@ -20,7 +20,7 @@ static __device__ __forceinline__ int split_entries_of(const device_batch *batch
 // of decode attention, so that the row has the same bits alone. Thread blocks of splits that a prompt does not have end
 // at once.
 template <int DP, bool FP8>
-static __global__ void __launch_bounds__(WARPS *WARP, 4)
+static __global__ void __launch_bounds__(WARPS *WARP, DP > 128 ? 3 : 4)
     importance_scores_kernel(kv_cache kv, device_batch batch, int layer, const float *qkv, int n_heads, float *kept)
 {
     DYNAMIC_SHARED(uint16_t, q);
