@@ -233,10 +233,12 @@ enum status router_large_measure(const struct router_large *large, const struct 
         rpc_stream_close(stream.call);
         struct quantiles ended = samples_quantiles(&ms), gap = samples_quantiles(&stream.gap_ms),
                          alone = samples_quantiles(&stream.alone_ms);
-        json_t *row = json_pack("{s:i,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f}", "calls", large->calls, "mib",
-                                (double)large->mb, "ended_p50_ms", ended.p50, "ended_max_ms", ended.max, "growth_mb",
-                                growth_mb, "alone_p50_ms", alone.p50, "alone_p99_ms", alone.p99, "alone_max_ms",
-                                alone.max, "gap_p50_ms", gap.p50, "gap_p99_ms", gap.p99, "gap_max_ms", gap.max);
+        // The prompts may end between two tokens of the stream.
+        json_t *row =
+            json_pack("{s:i,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:o,s:o,s:o}", "calls", large->calls, "mib", (double)large->mb,
+                      "ended_p50_ms", ended.p50, "ended_max_ms", ended.max, "growth_mb", growth_mb, "alone_p50_ms",
+                      alone.p50, "alone_p99_ms", alone.p99, "alone_max_ms", alone.max, "gap_p50_ms",
+                      bench_number(gap.p50), "gap_p99_ms", bench_number(gap.p99), "gap_max_ms", bench_number(gap.max));
         json_array_append_new(rows, row);
         if (!large->json && status == STATUS_OK) print_row(large, row);
     }
