@@ -20,7 +20,7 @@ static __device__ __forceinline__ int split_entries_of(const device_batch *batch
 // of decode attention, so that the row has the same bits alone. Thread blocks of splits that a prompt does not have end
 // at once.
 template <int DP, bool FP8>
-static __global__ void __launch_bounds__(WARPS *WARP, DP > 128 ? 3 : 4)
+static __global__ void __launch_bounds__(WARPS *WARP, 4)
     importance_scores_kernel(kv_cache kv, device_batch batch, int layer, const float *qkv, int n_heads, float *kept)
 {
     DYNAMIC_SHARED(uint16_t, q);
@@ -38,7 +38,7 @@ static __global__ void __launch_bounds__(WARPS *WARP, DP > 128 ? 3 : 4)
     for (int i = (int)begin / KV_BLOCK_TOKENS + (int)threadIdx.x / WARP; i <= (end - 1) / KV_BLOCK_TOKENS; i += WARPS) {
         const int64_t at = geometry_kv_at(&kv, layer, __ldg(table + i), false, heads.kv_head);
         float scores[2][4] = {};
-#pragma unroll
+#pragma unroll 1 // for registers: only the largest heads have several parts
         for (int part = 0; part < score_keys<DP, FP8>::PARTS; part++) {
             score_keys<DP, FP8> of_block;
             load_keys(&of_block, block_data<FP8>(&kv, at), d, part);
