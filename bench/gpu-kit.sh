@@ -55,7 +55,7 @@ cp "$root/LICENSE" "$out/licenses/forepack"
 
 # needed FILE...: name and path of every shared library that the files need; the path is empty where it is not found.
 needed() {
-    ldd "$@" | awk '$2 == "=>" { print $1, ($3 ~ "^/" ? $3 : "") }' | sort -u
+    LD_LIBRARY_PATH=$build/worker ldd "$@" | awk '$2 == "=>" { print $1, ($3 ~ "^/" ? $3 : "") }' | sort -u
 }
 is_libc='^(libc|libm|libdl|librt|libpthread|libresolv|ld-linux[^ ]*)\.so'
 is_cuda='^lib(cuda|cudart|cublas|cublasLt|nccl|nv[^ ]*)\.so'
