@@ -96,7 +96,7 @@ static double mean_ratio(const struct histogram *h)
     return sum / (double)histogram_count(h);
 }
 
-// The size whose mean is nearest, by ratio.
+// The size with the nearest mean number of rows; distances are ratios.
 static const struct measured_size *size_near(const struct measured_kind *kind, double rows)
 {
     const struct measured_size *size = kind->sizes, *last = &kind->sizes[kind->n - 1];

@@ -28,5 +28,5 @@ void measured_passes_forget_deviations(struct measured_passes *m);
 bool measured_passes_known(const struct measured_passes *m);
 double measured_pass_us(const struct measured_passes *m, bool has_prompts, double rows, double pairs); // the mean
 
-// A factor for the time of such a pass, with mean 1, drawn from the deviations of its size.
+// A random factor for the time of such a pass. Its mean is 1; it varies as passes of this size were measured to vary.
 double measured_pass_vary(const struct measured_passes *m, bool has_prompts, double rows, struct random_source *random);

@@ -166,7 +166,7 @@ static int rows_in_budget(struct pass_model *m, int entries, int most)
     return least(rows, grown);
 }
 
-// Rows, and what they read.
+// Takes the work of rows, and of reading their cached entries, from the budgets.
 static void spend(struct pass_model *m, double row_work, double reading)
 {
     m->budget = fmax(0, m->budget - row_work - reading);

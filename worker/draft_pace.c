@@ -8,7 +8,7 @@
 enum { TRIAL = 32, TRIAL_MIN = 12, COMPARE = 16, STAY = 512, PAUSE_FIRST = 256, PAUSE_LAST = 8192, SETTLE = 4 };
 
 static const double WORTH = 1.02;   // what a sequence gets with drafts, against without
-static const double HOPELESS = 0.8; // likewise: the phase ends after TRIAL_MIN passes
+static const double HOPELESS = 0.8; // the same ratio: below it the phase ends after TRIAL_MIN passes
 
 static const double BETTER = 1.05;   // than the present length
 static const double REMEMBER = 0.98; // of the counts, after each verified draft

@@ -52,8 +52,8 @@ struct pace {
     // The pass being composed.
     int decodes;
     double budget, work; // left for prompt rows; work of the prompt rows in it
-    double row_budget;   // left for prompt rows without what they read; INFINITY without decodes
-    double row_work_sum; // of the prompt rows in it without what they read
+    double row_budget;   // left for prompt rows, reading not counted; INFINITY without decodes
+    double row_work_sum; // work of the prompt rows in it, reading not counted
     bool is_first;       // no prompt has rows in it yet
     int sampled;         // its rows that the host samples
 };

@@ -492,7 +492,7 @@ cudaError_t launch_add_rmsnorm_fp8(cudaStream_t stream, void *out, int out_strid
 
 // ---- SwiGLU to FP8 --------------------------------------------------------------------------------------------------
 
-// One thread block per row, whose results wait in shared memory as bf16 until the largest is known.
+// One thread block per row. It keeps the results in shared memory, in bf16, until the largest is known.
 template <int W>
 static __global__ void __launch_bounds__(THREADS_MAX)
     swiglu_fp8_kernel(uint8_t *out, int out_stride, float *row_scale, const float *x, int x_stride, int n)
