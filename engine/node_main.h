@@ -103,7 +103,7 @@ struct node_options {
     {.name = "allreduce-dtype", .type = OPTION_CHOICE, .value = &(o).allreduce_dtype, .default_text = "auto",          \
      .choices = MODEL_ALLREDUCE_DTYPES,                                                                                \
      .help = "type in which ranks send partial sums to each other; bf16: half the bytes, rounded. auto is bf16 on "    \
-             "GPUs and f32 on CPUs, whose ranks of one host always add in f32"},                                       \
+             "GPUs and f32 on CPUs. CPU ranks of one host always add in f32"},                                         \
     {.name = "node-id", .type = OPTION_STRING, .placeholder = "NAME", .value = &(o).node_id,                           \
      .help = "unique name of this node; default: ROLE-HOST-SUFFIX with a random suffix"},                              \
     {.name = "-Logging"},                                                                                              \
