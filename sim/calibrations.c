@@ -8,7 +8,7 @@
 enum { PROMPT_MOST = 1500, TAIL_TOKENS = 128 };
 
 // Importance in the simulator is random, so the evidence of prompts differs little but for their lengths and ends.
-static struct calibration calibration_make(uint64_t main, double first_threshold)
+static struct calibration calibration_make(uint64_t main, double constant)
 {
     struct prefill options;
     prefill_defaults(&options);
@@ -19,14 +19,18 @@ static struct calibration calibration_make(uint64_t main, double first_threshold
                             .pool_window = options.pool_window,
                             .tail_tokens = TAIL_TOKENS,
                             .low = {1, -20},
-                            .high = {PROMPT_MOST, 0, 1, 1, 1, 10, 10}};
+                            .high = {PROMPT_MOST, 0, 1, 1, 1, 10, 10},
+                            .deviation = {1, 1, 1, 1, 1, 1, 1}};
     for (int m = 0; m < 2; m++) {
         struct calibration_fit *fit = &c.fits[m];
-        *fit = (struct calibration_fit){.weights = {3, 1, -0.5, -20, 10, 0.5, 0.1 * m, 0}};
+        const double slopes[QUALITY_VALUES] = {1, -0.5, -20, 10, 0.5, 0.1};
+        *fit = (struct calibration_fit){.weights = {constant}};
+        for (int v = 0; v < QUALITY_VALUES; v++)
+            fit->weights[calibration_feature_of(v)] = slopes[v];
         for (int t = 0; t < QUALITY_TARGETS; t++)
-            fit->thresholds[t] = first_threshold + t * 0.6;
+            fit->prices[t] = 0.2 * (1 << t);
     }
-    c.fits[0].thresholds[QUALITY_TARGETS - 1] = INFINITY;
+    c.fits[0].prices[QUALITY_TARGETS - 1] = INFINITY;
     return c;
 }
 
@@ -34,9 +38,9 @@ const struct calibration *sim_calibration(int64_t number)
 {
     static struct calibration calibrations[SIM_CALIBRATIONS + 1];
     if (!calibrations[1].look_ahead) {
-        calibrations[1] = calibration_make(SIM_MAIN_FINGERPRINT, -8.5);
-        calibrations[2] = calibration_make(SIM_MAIN_FINGERPRINT, -10);
-        calibrations[3] = calibration_make(SIM_MAIN_FINGERPRINT + 1, -8.5);
+        calibrations[1] = calibration_make(SIM_MAIN_FINGERPRINT, 11);
+        calibrations[2] = calibration_make(SIM_MAIN_FINGERPRINT, 12.5);
+        calibrations[3] = calibration_make(SIM_MAIN_FINGERPRINT + 1, 11);
     }
     return number ? &calibrations[number] : NULL;
 }

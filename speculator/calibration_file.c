@@ -13,7 +13,7 @@
 #include "model/json_members.h"
 #include "speculator/calibration.h"
 
-enum { CALIBRATION_VERSION = 2, CALIBRATION_BYTES_MAX = 1 << 20 };
+enum { CALIBRATION_VERSION = 3, CALIBRATION_BYTES_MAX = 1 << 20 };
 static const double number_most = 1e9;
 
 // --- writing
@@ -36,19 +36,20 @@ static json_t *model_json(const struct calibration_model *model)
 
 static json_t *fit_json(const struct calibration_fit *fit)
 {
-    return json_pack("{s:o,s:o}", "weights", numbers_json(fit->weights, QUALITY_FEATURES), "thresholds",
-                     numbers_json(fit->thresholds, QUALITY_TARGETS));
+    return json_pack("{s:o,s:o}", "weights", numbers_json(fit->weights, QUALITY_FEATURES), "prices",
+                     numbers_json(fit->prices, QUALITY_TARGETS));
 }
 
 json_t *calibration_to_json(const struct calibration *c)
 {
-    return json_pack("{s:i,s:o,s:o,s:{s:i,s:i,s:i,s:i},s:o,s:o,s:o,s:o,s:[o,o]}", "version", CALIBRATION_VERSION,
-                     "main", model_json(&c->main), "speculator", model_json(&c->speculator), "options", "look_ahead",
-                     c->look_ahead, "chunk_tokens", c->chunk_tokens, "pool_window", c->pool_window, "tail_tokens",
-                     c->tail_tokens, "rates", numbers_json(quality_rates, QUALITY_RATES), "targets",
-                     numbers_json(quality_targets, QUALITY_TARGETS), "low", numbers_json(c->low, EVIDENCE_VALUES),
-                     "high", numbers_json(c->high, EVIDENCE_VALUES), "fits", fit_json(&c->fits[0]),
-                     fit_json(&c->fits[1]));
+    return json_pack("{s:i,s:o,s:o,s:{s:i,s:i,s:i,s:i},s:o,s:o,s:o,s:o,s:o,s:o,s:[o,o]}", "version",
+                     CALIBRATION_VERSION, "main", model_json(&c->main), "speculator", model_json(&c->speculator),
+                     "options", "look_ahead", c->look_ahead, "chunk_tokens", c->chunk_tokens, "pool_window",
+                     c->pool_window, "tail_tokens", c->tail_tokens, "rates", numbers_json(quality_rates, QUALITY_RATES),
+                     "targets", numbers_json(quality_targets, QUALITY_TARGETS), "low",
+                     numbers_json(c->low, EVIDENCE_VALUES), "high", numbers_json(c->high, EVIDENCE_VALUES), "mean",
+                     numbers_json(c->mean, QUALITY_VALUES), "deviation", numbers_json(c->deviation, QUALITY_VALUES),
+                     "fits", fit_json(&c->fits[0]), fit_json(&c->fits[1]));
 }
 
 // --- reading
@@ -119,12 +120,13 @@ static enum status options_read(const char *path, const json_t *object, struct c
     return member_int(options, path, "tail_tokens", -1, 0, 1000000000, &c->tail_tokens);
 }
 
-// The threshold must not fall with the quality.
+// Prices must not fall with the quality.
 static enum status fit_check(const char *path, const struct calibration_fit *fit)
 {
-    for (int t = 1; t < QUALITY_TARGETS; t++)
-        if (fit->thresholds[t] < fit->thresholds[t - 1])
-            return status_fail(STATUS_DATA, "%s: thresholds[%d]: must not be below the one before", path, t);
+    for (int t = 0; t < QUALITY_TARGETS; t++)
+        if (fit->prices[t] < (t ? fit->prices[t - 1] : 0))
+            return status_fail(STATUS_DATA, "%s: prices[%d]: must not be below %s", path, t,
+                               t ? "the one before" : "0");
     return STATUS_OK;
 }
 
@@ -136,7 +138,7 @@ static enum status fits_read(const char *path, const json_t *object, struct cali
     for (int i = 0; i < 2; i++) {
         const json_t *fit = json_array_get(list, (size_t)i);
         TRY(numbers_read(path, fit, "weights", QUALITY_FEATURES, false, c->fits[i].weights));
-        TRY(numbers_read(path, fit, "thresholds", QUALITY_TARGETS, true, c->fits[i].thresholds));
+        TRY(numbers_read(path, fit, "prices", QUALITY_TARGETS, true, c->fits[i].prices));
         TRY(fit_check(path, &c->fits[i]));
     }
     return STATUS_OK;
@@ -157,6 +159,8 @@ enum status calibration_from_json(const char *path, const json_t *object, struct
     TRY(options_read(path, object, c));
     TRY(numbers_read(path, object, "low", EVIDENCE_VALUES, false, c->low));
     TRY(numbers_read(path, object, "high", EVIDENCE_VALUES, false, c->high));
+    TRY(numbers_read(path, object, "mean", QUALITY_VALUES, false, c->mean));
+    TRY(numbers_read(path, object, "deviation", QUALITY_VALUES, false, c->deviation));
     return fits_read(path, object, c);
 }
 

@@ -8,42 +8,49 @@
 #include "base/mem.h"
 
 enum { DOCUMENTS_MIN = 20, NEWTON_STEPS = 20, RATES_BELOW_1 = QUALITY_RATES - 1 };
-static const double ridge = 1; // of the standardised weights
-
-// --- the held-out documents
-
-// Two of three documents of each group: a bound on the loss needs more of them than ten weights do.
-static bool *held_out_of(const struct fit_document *documents, int n, int n_groups)
-{
-    bool *held_out = mem_alloc_array((size_t)n, sizeof *held_out);
-    int *seen = mem_alloc_array((size_t)n_groups, sizeof *seen);
-    for (int i = 0; i < n; i++)
-        held_out[i] = seen[documents[i].group]++ % 3 > 0;
-    free(seen);
-    return held_out;
-}
+static const double ridge = 3; // of the weights of standardised values and their products
 
 // --- the regression
 
-// A row for each document that is not held out and keep rate.
+static void find_scales(const struct fit_document *documents, int n, struct calibration *c)
+{
+    double values[QUALITY_VALUES], squares[QUALITY_VALUES] = {0};
+    int rows = 0;
+    for (int i = 0; i < n; i++) {
+        for (int r = 0; r < RATES_BELOW_1 && documents[i].counts; r++) {
+            calibration_values(&documents[i].evidence, r, values);
+            rows++;
+            for (int v = 0; v < QUALITY_VALUES; v++) { // Welford's method
+                double difference = values[v] - c->mean[v];
+                c->mean[v] += difference / rows;
+                squares[v] += difference * (values[v] - c->mean[v]);
+            }
+        }
+    }
+    for (int v = 0; v < QUALITY_VALUES; v++)
+        c->deviation[v] = sqrt(squares[v] / rows);
+}
+
+// A row for each keep rate of each document that the full prompt answers right.
 struct rows {
-    double (*features)[QUALITY_FEATURES]; // standardised, but for the constant
+    double (*features)[QUALITY_FEATURES];
     bool *right;
-    int n;
-    double mean[QUALITY_FEATURES], deviation[QUALITY_FEATURES];
+    int *fold;
+    int n, n_features;
 };
 
-static struct rows rows_create(const struct fit_document *documents, int n, const bool *held_out)
+static struct rows rows_create(const struct calibration *c, const struct fit_document *documents, const int *folds,
+                               int n)
 {
-    struct rows rows = {.n = 0};
     size_t most = (size_t)n * RATES_BELOW_1;
-    rows.features = mem_alloc_array(most, sizeof *rows.features);
-    rows.right = mem_alloc_array(most, sizeof *rows.right);
+    struct rows rows = {.features = mem_alloc_array(most, sizeof *rows.features),
+                        .right = mem_alloc_array(most, sizeof *rows.right),
+                        .fold = mem_alloc_array(most, sizeof *rows.fold)};
     for (int i = 0; i < n; i++) {
-        if (held_out[i] || !documents[i].counts) continue;
-        for (int r = 0; r < RATES_BELOW_1; r++) {
-            calibration_features(&documents[i].evidence, r, rows.features[rows.n]);
-            rows.right[rows.n++] = documents[i].right[r];
+        for (int r = 0; r < RATES_BELOW_1 && documents[i].counts; r++) {
+            rows.n_features = calibration_features(c, &documents[i].evidence, r, rows.features[rows.n]);
+            rows.right[rows.n] = documents[i].right[r];
+            rows.fold[rows.n++] = folds[i];
         }
     }
     return rows;
@@ -53,44 +60,27 @@ static void rows_free(struct rows *rows)
 {
     free(rows->features);
     free(rows->right);
+    free(rows->fold);
 }
 
-static void rows_standardise(struct rows *rows)
-{
-    for (int f = 1; f < QUALITY_FEATURES; f++) {
-        double sum = 0, squares = 0;
-        for (int i = 0; i < rows->n; i++)
-            sum += rows->features[i][f];
-        double mean = rows->mean[f] = sum / rows->n;
-        for (int i = 0; i < rows->n; i++)
-            squares += (rows->features[i][f] - mean) * (rows->features[i][f] - mean);
-        double deviation = rows->deviation[f] = sqrt(squares / rows->n);
-        for (int i = 0; i < rows->n; i++)
-            rows->features[i][f] = deviation > 1e-9 ? (rows->features[i][f] - mean) / deviation : 0;
-    }
-}
-
-static double probability(double log_odds)
-{
-    return 1 / (1 + exp(-log_odds));
-}
-
-// The slope of the likelihood, with the ridge, and its curvature: `curve` is symmetric, below its diagonal only.
-static void likelihood_at(const struct rows *rows, int n_features, const double w[QUALITY_FEATURES],
+// The slope of the likelihood without the rows of `fold`, with the ridge, and its curvature: `curve` is symmetric,
+// below its diagonal only.
+static void likelihood_at(const struct rows *rows, int fold, const double w[QUALITY_FEATURES],
                           double slope[QUALITY_FEATURES], double curve[QUALITY_FEATURES][QUALITY_FEATURES])
 {
-    for (int f = 0; f < n_features; f++) {
+    for (int f = 0; f < rows->n_features; f++) {
         slope[f] = f ? -ridge * w[f] : 0;
         memset(curve[f], 0, sizeof curve[f]);
         curve[f][f] = f ? ridge : 1e-9;
     }
     for (int i = 0; i < rows->n; i++) {
+        if (rows->fold[i] == fold) continue;
         const double *x = rows->features[i];
-        double sum = 0;
-        for (int f = 0; f < n_features; f++)
-            sum += w[f] * x[f];
-        double p = probability(sum), weight = p * (1 - p);
-        for (int f = 0; f < n_features; f++) {
+        double log_odds = 0;
+        for (int f = 0; f < rows->n_features; f++)
+            log_odds += w[f] * x[f];
+        double p = 1 / (1 + exp(-log_odds)), weight = p * (1 - p);
+        for (int f = 0; f < rows->n_features; f++) {
             slope[f] += x[f] * (rows->right[i] - p);
             for (int g = 0; g <= f; g++)
                 curve[f][g] += weight * x[f] * x[g];
@@ -118,36 +108,35 @@ static void solve(int n, double curve[QUALITY_FEATURES][QUALITY_FEATURES], doubl
     }
 }
 
-// Newton's method: the likelihood is concave, and the ridge keeps its maximum near.
-static void fit_weights(const struct rows *rows, int n_features, double weights[QUALITY_FEATURES])
+// Newton's method: the likelihood is concave, and the ridge keeps its maximum near. Fold FOLDS: all rows.
+static void fit_weights(const struct rows *rows, int fold, double w[QUALITY_FEATURES])
 {
-    double w[QUALITY_FEATURES] = {0}, step[QUALITY_FEATURES], curve[QUALITY_FEATURES][QUALITY_FEATURES];
-    for (int k = 0; k < NEWTON_STEPS; k++) {
-        likelihood_at(rows, n_features, w, step, curve);
-        solve(n_features, curve, step);
-        for (int f = 0; f < n_features; f++)
+    double step[QUALITY_FEATURES], curve[QUALITY_FEATURES][QUALITY_FEATURES], size = 1;
+    memset(w, 0, QUALITY_FEATURES * sizeof *w);
+    for (int k = 0; k < NEWTON_STEPS && size > 1e-9; k++) {
+        likelihood_at(rows, fold, w, step, curve);
+        solve(rows->n_features, curve, step);
+        size = 0;
+        for (int f = 0; f < rows->n_features; f++) {
             w[f] += step[f];
-    }
-    for (int f = 0; f < QUALITY_FEATURES; f++) { // back to features as they are
-        bool used = f && rows->deviation[f] > 1e-9;
-        weights[f] = f == 0 ? weights[0] + w[0] : used ? w[f] / rows->deviation[f] : 0;
-        if (used) weights[0] -= weights[f] * rows->mean[f];
+            size = fmax(size, fabs(step[f]));
+        }
     }
 }
 
-// --- the thresholds
+// --- the prices
 
-enum { STEPS = 400 };
-static const double step_first = -2, step_size = 0.04; // log-odds
-
-// Right answers from full prompts, and how many fewer there are at the chosen rates.
+// At each chosen rate, against the full prompts.
 struct group_loss {
-    int right, lost;
+    int right;           // answers from the full prompts
+    int lost;            // of these, less those that only the pruned prompts give
+    int lost_and_gained; // both
 };
 
+// Above the loss with a confidence of 95 %: the difference of two counts, by the normal approximation.
 static double loss_bound(const struct group_loss *loss)
 {
-    return (loss->lost + 1.0) / (loss->right + 1);
+    return (loss->lost + 1.645 * sqrt(loss->lost_and_gained) + 1) / (loss->right + 1);
 }
 
 static bool is_right_at(const struct fit_document *d, double rate)
@@ -159,19 +148,20 @@ static bool is_right_at(const struct fit_document *d, double rate)
 
 static void loss_add(struct group_loss *loss, const struct fit_document *d, double rate)
 {
+    bool right = is_right_at(d, rate);
     loss->right += d->counts;
-    loss->lost += d->counts - is_right_at(d, rate);
+    loss->lost += d->counts - right;
+    loss->lost_and_gained += d->counts != right;
 }
 
-// Whether the held-out documents lose little enough with this threshold.
-static bool threshold_holds(const struct calibration *calibration, const struct fit_document *documents, int n,
-                            const bool *held_out, int n_groups, double quality)
+// Whether the documents lose little enough at this price.
+static bool price_holds(const struct fit_document *documents, const struct predicted_losses *predicted, int n,
+                        int n_groups, double quality, double price)
 {
     const double most = 1 - quality + 1e-9;
-    struct group_loss all = {0, 0}, *groups = mem_alloc_array((size_t)n_groups, sizeof *groups);
+    struct group_loss all = {0}, *groups = mem_alloc_array((size_t)n_groups, sizeof *groups);
     for (int i = 0; i < n; i++) {
-        if (!held_out[i]) continue;
-        struct rate_choice choice = calibration_choose(calibration, &documents[i].evidence, quality);
+        struct rate_choice choice = rate_at_price(predicted[i].at, price);
         loss_add(&groups[documents[i].group], &documents[i], choice.rate);
         loss_add(&all, &documents[i], choice.rate);
     }
@@ -182,26 +172,27 @@ static bool threshold_holds(const struct calibration *calibration, const struct 
     return holds;
 }
 
-// From the strictest threshold down to the last one that holds, as do all above it.
-static double find_threshold(struct calibration *calibration, struct calibration_fit *fit,
-                             const struct fit_document *documents, int n, const bool *held_out, int n_groups,
-                             int target)
+enum { PRICES = 16 * 16 }; // from 2^10 down to 2^-6, 16 for each power of two
+
+// From the highest price down to the last one that holds, as do all above it.
+static double find_price(const struct fit_document *documents, const struct predicted_losses *predicted, int n,
+                         int n_groups, double quality)
 {
     double found = INFINITY;
-    for (int k = STEPS - 1; k >= 0; k--) {
-        fit->thresholds[target] = step_first + k * step_size;
-        if (!threshold_holds(calibration, documents, n, held_out, n_groups, quality_targets[target])) break;
-        found = fit->thresholds[target];
+    for (int k = 0; k < PRICES; k++) {
+        double price = exp2(10 - k / 16.0);
+        if (!price_holds(documents, predicted, n, n_groups, quality, price)) break;
+        found = price;
     }
     return found;
 }
 
-static void fit_thresholds(struct calibration *calibration, struct calibration_fit *fit,
-                           const struct fit_document *documents, int n, const bool *held_out, int n_groups)
+static void fit_prices(struct calibration_fit *fit, const struct fit_document *documents,
+                       const struct predicted_losses *predicted, int n, int n_groups)
 {
     for (int t = 0; t < QUALITY_TARGETS; t++) {
-        double found = find_threshold(calibration, fit, documents, n, held_out, n_groups, t);
-        fit->thresholds[t] = t && found < fit->thresholds[t - 1] ? fit->thresholds[t - 1] : found;
+        double found = find_price(documents, predicted, n, n_groups, quality_targets[t]);
+        fit->prices[t] = t ? fmax(found, fit->prices[t - 1]) : found;
     }
 }
 
@@ -211,7 +202,7 @@ static void find_ranges(const struct fit_document *documents, int n, struct cali
 {
     for (int i = 0; i < n; i++) {
         double values[EVIDENCE_VALUES];
-        calibration_values(&documents[i].evidence, values);
+        calibration_range_values(&documents[i].evidence, values);
         for (int v = 0; v < EVIDENCE_VALUES; v++) {
             if (i == 0 || values[v] < calibration->low[v]) calibration->low[v] = values[v];
             if (i == 0 || values[v] > calibration->high[v]) calibration->high[v] = values[v];
@@ -219,13 +210,35 @@ static void find_ranges(const struct fit_document *documents, int n, struct cali
     }
 }
 
-// As calibration_choose() sees documents whose evidence has no margins.
+static int *folds_create(const struct fit_document *documents, int n, int n_groups)
+{
+    int *folds = mem_alloc_array((size_t)n, sizeof *folds), *seen = mem_alloc_array((size_t)n_groups, sizeof *seen);
+    for (int i = 0; i < n; i++)
+        folds[i] = seen[documents[i].group]++ % FOLDS;
+    free(seen);
+    return folds;
+}
+
+// Documents as hosts without margins see them, or as they are.
 static struct fit_document *documents_as(const struct fit_document *documents, int n, bool margins)
 {
     struct fit_document *copy = mem_copy(documents, (size_t)n * sizeof *copy);
     for (int i = 0; i < n; i++)
         copy[i].evidence.has_margins &= margins;
     return copy;
+}
+
+static void fit_one(struct calibration *c, struct calibration_fit *fit, const struct fit_document *documents,
+                    const int *folds, int n, int n_groups, struct predicted_losses *predicted)
+{
+    struct rows rows = rows_create(c, documents, folds, n);
+    for (int fold = 0; fold <= FOLDS; fold++) {
+        fit_weights(&rows, fold, fit->weights);
+        for (int i = 0; i < n; i++)
+            if (folds[i] == fold) calibration_losses(c, &documents[i].evidence, predicted[i].at);
+    }
+    fit_prices(fit, documents, predicted, n, n_groups);
+    rows_free(&rows);
 }
 
 static enum status check_documents(const struct fit_document *documents, int n)
@@ -239,23 +252,19 @@ static enum status check_documents(const struct fit_document *documents, int n)
                        DOCUMENTS_MIN);
 }
 
-enum status calibration_fit(const struct fit_document *documents, int n, int n_groups, struct calibration *calibration)
+enum status calibration_fit(const struct fit_document *documents, int n, int n_groups, struct calibration *calibration,
+                            struct predicted_losses *predicted)
 {
     TRY(check_documents(documents, n));
-    bool *held_out = held_out_of(documents, n, n_groups);
-    struct rows rows = rows_create(documents, n, held_out);
-    rows_standardise(&rows);
+    int *folds = folds_create(documents, n, n_groups);
     find_ranges(documents, n, calibration);
+    find_scales(documents, n, calibration);
     for (int margins = 0; margins < 2; margins++) {
         struct fit_document *seen = documents_as(documents, n, margins);
-        struct calibration_fit *fit = &calibration->fits[margins];
-        *fit = (struct calibration_fit){.weights = {0}};
-        fit_weights(&rows, QUALITY_FEATURES - (margins ? 0 : MARGIN_FEATURES), fit->weights);
-        fit_thresholds(calibration, fit, seen, n, held_out, n_groups);
+        fit_one(calibration, &calibration->fits[margins], seen, folds, n, n_groups, predicted);
         free(seen);
     }
-    rows_free(&rows);
-    free(held_out);
+    free(folds);
     return STATUS_OK;
 }
 
@@ -265,29 +274,29 @@ static double loss_share(const struct group_loss *loss)
 }
 
 struct fit_outcome calibration_measure(const struct calibration *calibration, const struct fit_document *documents,
-                                       int n, int n_groups, int group, double quality)
+                                       const struct predicted_losses *predicted, int n, int n_groups, int group,
+                                       double quality)
 {
-    bool *held_out = held_out_of(documents, n, n_groups);
-    struct group_loss *groups = mem_alloc_array((size_t)n_groups, sizeof *groups), all = {0, 0};
+    struct group_loss *groups = mem_alloc_array((size_t)n_groups, sizeof *groups), all = {0};
     struct fit_outcome outcome = {0};
-    int n_held_out = 0;
+    int n_measured = 0;
     for (int i = 0; i < n; i++) {
         const struct fit_document *d = &documents[i];
-        if (!held_out[i] || (group >= 0 && d->group != group)) continue;
-        struct rate_choice choice = calibration_choose(calibration, &d->evidence, quality);
-        n_held_out++;
+        if (group >= 0 && d->group != group) continue;
+        double price = calibration_price(&calibration->fits[d->evidence.has_margins], quality);
+        struct rate_choice choice = rate_at_price(predicted[i].at, price);
+        n_measured++;
         outcome.kept += choice.rate;
         outcome.unsure += choice.reason == RATE_UNSURE;
         loss_add(&groups[d->group], d, choice.rate);
         loss_add(&all, d, choice.rate);
     }
-    outcome.kept /= n_held_out ? n_held_out : 1;
-    outcome.unsure /= n_held_out ? n_held_out : 1;
+    outcome.kept /= n_measured ? n_measured : 1;
+    outcome.unsure /= n_measured ? n_measured : 1;
     outcome.loss = loss_share(&all);
     outcome.loss_worst = outcome.loss;
     for (int g = 0; g < n_groups; g++)
         if (groups[g].right) outcome.loss_worst = fmax(outcome.loss_worst, loss_share(&groups[g]));
     free(groups);
-    free(held_out);
     return outcome;
 }

@@ -104,6 +104,25 @@ static struct fit_document *documents_make(uint64_t seed)
     return documents;
 }
 
+static struct fit_outcome measure(const struct calibration *c, const struct fit_document *documents, int n,
+                                  int n_groups, int group, double quality)
+{
+    struct predicted_losses *predicted = mem_alloc_array((size_t)n, sizeof *predicted);
+    for (int i = 0; i < n; i++)
+        calibration_losses(c, &documents[i].evidence, predicted[i].at);
+    struct fit_outcome outcome = calibration_measure(c, documents, predicted, n, n_groups, group, quality);
+    free(predicted);
+    return outcome;
+}
+
+static enum status fit(const struct fit_document *documents, int n, struct calibration *c)
+{
+    struct predicted_losses *predicted = mem_alloc_array((size_t)n, sizeof *predicted);
+    enum status status = calibration_fit(documents, n, 2, c, predicted);
+    free(predicted);
+    return status;
+}
+
 static struct calibration made; // a fit takes a second under sanitizers: main() makes one, before tests fork
 
 static enum status calibration_fit_once(void)
@@ -115,7 +134,7 @@ static enum status calibration_fit_once(void)
                                 .chunk_tokens = 32,
                                 .pool_window = 13,
                                 .tail_tokens = 128};
-    enum status status = calibration_fit(documents, DOCUMENTS, 2, &made);
+    enum status status = fit(documents, DOCUMENTS, &made);
     free(documents);
     return status;
 }
@@ -129,13 +148,13 @@ START_TEST(the_fit_reaches_the_quality_in_every_group_and_prunes_what_can_be)
             unseen[i].evidence.has_margins = margins;
         for (int t = 0; t < QUALITY_TARGETS; t++) {
             const double q = quality_targets[t];
-            struct fit_outcome all = calibration_measure(&calibration, unseen, DOCUMENTS, 2, -1, q);
+            struct fit_outcome all = measure(&calibration, unseen, DOCUMENTS, 2, -1, q);
             ck_assert_msg(all.loss <= 1.2 * (1 - q) + 0.01, "quality %g: loss %g", q, all.loss);
             ck_assert_msg(all.loss_worst <= 1.2 * GROUP_LOSS * (1 - q) + 0.01, "quality %g: loss %g in a group", q,
                           all.loss_worst);
         }
-        struct fit_outcome easy = calibration_measure(&calibration, unseen, DOCUMENTS, 2, 0, 0.98);
-        struct fit_outcome hard = calibration_measure(&calibration, unseen, DOCUMENTS, 2, 1, 0.98);
+        struct fit_outcome easy = measure(&calibration, unseen, DOCUMENTS, 2, 0, 0.98);
+        struct fit_outcome hard = measure(&calibration, unseen, DOCUMENTS, 2, 1, 0.98);
         ck_assert_double_lt(easy.kept, 0.35);
         ck_assert_double_gt(hard.kept, 0.9);
     }
@@ -153,7 +172,7 @@ START_TEST(an_answer_that_is_gained_makes_up_for_one_that_is_lost)
         for (int k = 0; k < QUALITY_RATES - 1; k++)
             documents[i].right[k] = !documents[i].counts;
     }
-    struct fit_outcome outcome = calibration_measure(&made, documents, 12, 1, -1, 0.5);
+    struct fit_outcome outcome = measure(&made, documents, 12, 1, -1, 0.5);
     ck_assert_double_lt(outcome.kept, 1);
     ck_assert(outcome.loss == 0 && outcome.loss_worst == 0);
 }
@@ -172,9 +191,9 @@ START_TEST(too_few_documents_are_refused_and_keep_everything_at_a_high_quality)
 {
     struct calibration calibration = {.look_ahead = 8};
     struct fit_document *documents = documents_make(1);
-    ck_assert_int_eq(calibration_fit(documents, 19, 2, &calibration), STATUS_INVALID);
+    ck_assert_int_eq(fit(documents, 19, &calibration), STATUS_INVALID);
     ck_assert(strstr(status_message(), "at least 20 are needed"));
-    ck_assert_int_eq(calibration_fit(documents, 60, 2, &calibration), STATUS_OK);
+    ck_assert_int_eq(fit(documents, 60, &calibration), STATUS_OK);
     struct rate_choice choice = calibration_choose(&calibration, &documents[0].evidence, 0.99);
     ck_assert(choice.rate == 1 && choice.reason == RATE_UNSURE);
     free(documents);
@@ -182,6 +201,19 @@ START_TEST(too_few_documents_are_refused_and_keep_everything_at_a_high_quality)
 END_TEST
 
 // --- the choice
+
+START_TEST(a_rate_is_chosen_by_what_it_keeps_and_what_it_may_lose)
+{
+    const double losses[QUALITY_RATES - 1] = {0.5, 0.3, 0.2, 0.16, 0.15, 0.15, 0.04, 0.02};
+    ck_assert_double_eq(rate_at_price(losses, 0).rate, 0.05);
+    ck_assert_double_eq(rate_at_price(losses, 0.6).rate, 0.15);
+    ck_assert_double_eq(rate_at_price(losses, 2).rate, 0.4);
+    ck_assert_double_eq(rate_at_price(losses, 15).rate, 0.6);
+    ck_assert_double_eq(rate_at_price(losses, 30).rate, 1);
+    ck_assert_double_eq(rate_at_price(losses, (double)INFINITY).rate, 1);
+    ck_assert(rate_at_price(losses, 15).reason == RATE_QUALITY && rate_at_price(losses, 30).reason == RATE_UNSURE);
+}
+END_TEST
 
 START_TEST(a_higher_quality_never_keeps_less)
 {
@@ -261,7 +293,7 @@ END_TEST
 static const struct wrong_case {
     const char *key, *value, *sentence;
 } wrong_cases[] = {
-    {"version", "1", "version 1: this program reads version 2"},
+    {"version", "1", "version 1: this program reads version 3"},
     {"version", "\"1\"", "version is a string"},
     {"main", "null", "main is missing"},
     {"main", "{\"model\":\"12\",\"tokenizer\":\"0000000000000002\"}", "16 hexadecimal digits"},
@@ -272,8 +304,8 @@ static const struct wrong_case {
     {"low", "[0,0,0,0,0,0,1e300]", "low[6]: must be a number of at most"},
     {"high", "[0,0,0,0,0,0,null]", "high[6]"},
     {"fits", "[{}]", "must be a list of two"},
-    {"fits", "[{\"weights\":[0,1,0,0,0,0,0,0],\"thresholds\":[0,0,null,0,0,0,0,0,0]},{}]",
-     "must not be below the one before"},
+    {"mean", "[0,0,0,0,0,0]", "mean has 6 numbers: must be 7"},
+    {"deviation", "[0,0,0,0,0,0,-1e300]", "deviation[6]: must be a number of at most"},
 };
 
 START_TEST(wrong_files_are_refused_with_a_sentence)
@@ -284,6 +316,23 @@ START_TEST(wrong_files_are_refused_with_a_sentence)
     json_object_set_new(object, c->key, json_loads(c->value, JSON_DECODE_ANY, NULL));
     ck_assert_int_eq(calibration_from_json("file", object, &read), STATUS_DATA);
     ck_assert_msg(strstr(status_message(), c->sentence) && strstr(status_message(), "file"), "%s", status_message());
+    json_decref(object);
+}
+END_TEST
+
+START_TEST(prices_that_fall_are_refused)
+{
+    struct calibration calibration = made, read;
+    calibration.fits[1].prices[3] = 0.9 * calibration.fits[1].prices[2];
+    json_t *object = calibration_to_json(&calibration);
+    ck_assert_int_eq(calibration_from_json("file", object, &read), STATUS_DATA);
+    ck_assert_msg(strstr(status_message(), "file: prices[3]: must not be below the one before"), "%s",
+                  status_message());
+    json_decref(object);
+    calibration.fits[1].prices[0] = -1;
+    object = calibration_to_json(&calibration);
+    ck_assert_int_eq(calibration_from_json("file", object, &read), STATUS_DATA);
+    ck_assert_msg(strstr(status_message(), "file: prices[0]: must not be below 0"), "%s", status_message());
     json_decref(object);
 }
 END_TEST
@@ -315,6 +364,7 @@ int main(void)
     tcase_add_test(all, an_answer_that_is_gained_makes_up_for_one_that_is_lost);
     tcase_add_test(all, the_fit_is_the_same_each_time);
     tcase_add_test(all, too_few_documents_are_refused_and_keep_everything_at_a_high_quality);
+    tcase_add_test(all, a_rate_is_chosen_by_what_it_keeps_and_what_it_may_lose);
     tcase_add_test(all, a_higher_quality_never_keeps_less);
     tcase_add_test(all, evidence_out_of_range_keeps_everything);
     tcase_add_test(all, only_the_options_of_the_calibration_are_covered);
@@ -322,6 +372,7 @@ int main(void)
     tcase_add_test(all, the_fuzz_corpus_has_a_file_that_is_read);
     tcase_add_loop_test(all, wrong_files_are_refused_with_a_sentence, 0,
                         (int)(sizeof wrong_cases / sizeof *wrong_cases));
+    tcase_add_test(all, prices_that_fall_are_refused);
     tcase_add_test(all, a_calibration_of_another_speculator_is_refused);
     suite_add_tcase(suite, all);
     SRunner *runner = srunner_create(suite);

@@ -58,15 +58,20 @@ static void setup(void)
 {
     calibration =
         (struct calibration){.look_ahead = LOOK_AHEAD, .chunk_tokens = 0, .pool_window = 13, .tail_tokens = 0};
+    for (int v = 0; v < QUALITY_VALUES; v++)
+        calibration.deviation[v] = 1;
     for (int v = 0; v < EVIDENCE_VALUES; v++) {
         calibration.low[v] = -1e6;
         calibration.high[v] = 1e6;
     }
     for (int m = 0; m < 2; m++) {
         struct calibration_fit *fit = &calibration.fits[m];
-        *fit = (struct calibration_fit){.weights = {3, 1, -0.5, -1, 2, 0.01, 0.4, 0.3}};
+        const double slopes[QUALITY_VALUES] = {1, -0.5, -1, 2, 0.01, 0.4, 0.3};
+        *fit = (struct calibration_fit){.weights = {3}};
+        for (int v = 0; v < QUALITY_VALUES; v++)
+            fit->weights[calibration_feature_of(v)] = slopes[v];
         for (int t = 0; t < QUALITY_TARGETS; t++)
-            fit->thresholds[t] = t / 2.0;
+            fit->prices[t] = 1 << t;
     }
 }
 

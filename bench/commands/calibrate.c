@@ -75,7 +75,8 @@ struct run {
     struct model_pair *pair;
     struct prefill prefill;
     struct calibrate_rows rows;
-    struct fit_document *documents; // [rows.n]
+    struct fit_document *documents;     // [rows.n]
+    struct predicted_losses *predicted; // [rows.n]
     struct progress progress;
 };
 
@@ -224,8 +225,8 @@ static double share(const struct run *run, int group, int rate) // of right answ
 
 static json_t *group_json(const struct run *run, const struct calibration *calibration, int group)
 {
-    struct fit_outcome outcome =
-        calibration_measure(calibration, run->documents, run->rows.n, run->rows.n_groups, group, o.quality);
+    struct fit_outcome outcome = calibration_measure(calibration, run->documents, run->predicted, run->rows.n,
+                                                     run->rows.n_groups, group, o.quality);
     json_t *rates = json_array();
     for (int r = 0; r < QUALITY_RATES - 1; r++)
         json_array_append_new(rates, json_real(share(run, group, r)));
@@ -240,7 +241,7 @@ static json_t *group_json(const struct run *run, const struct calibration *calib
 static void table_print(const json_t *groups)
 {
     printf("%-12s | %9s | %10s | right of those at keep rate", "", "documents", "full right");
-    printf("%*s| at quality %g, held out\n%-12s |           |            |", 14, "", o.quality, "task");
+    printf("%*s| at quality %g, cross-validated\n%-12s |           |            |", 14, "", o.quality, "task");
     for (int r = 0; r < QUALITY_RATES - 1; r++)
         printf(" %5g", quality_rates[r]);
     printf("      | keep rate | right | kept whole\n");
@@ -312,7 +313,7 @@ static enum status fingerprints_get(const char *dir, struct calibration_model *m
     return STATUS_OK;
 }
 
-static enum status fit_and_write(const struct run *run, const char *path)
+static enum status fit_and_write(struct run *run, const char *path)
 {
     struct calibration calibration = {.look_ahead = run->prefill.look_ahead,
                                       .chunk_tokens = run->prefill.chunk_tokens,
@@ -320,7 +321,8 @@ static enum status fit_and_write(const struct run *run, const char *path)
                                       .tail_tokens = (int)o.tail_tokens};
     TRY(fingerprints_get(o.main, &calibration.main));
     TRY(fingerprints_get(o.spec, &calibration.speculator));
-    TRY(calibration_fit(run->documents, run->rows.n, run->rows.n_groups, &calibration));
+    run->predicted = mem_alloc_array((size_t)run->rows.n, sizeof *run->predicted);
+    TRY(calibration_fit(run->documents, run->rows.n, run->rows.n_groups, &calibration, run->predicted));
     return file_write(path, &calibration, measured_json(run, &calibration));
 }
 
@@ -374,6 +376,7 @@ static void run_fini(struct run *run)
 {
     calibrate_rows_fini(&run->rows);
     free(run->documents);
+    free(run->predicted);
     model_pair_close(run->pair);
     tokenizer_free(run->tokenizer);
 }
