@@ -133,10 +133,10 @@ struct group_loss {
     int lost_and_gained; // both
 };
 
-// Above the loss with a confidence of 95 %: the difference of two counts, by the normal approximation.
+// Above the loss with a confidence of 90 %: the difference of two counts, by the normal approximation.
 static double loss_bound(const struct group_loss *loss)
 {
-    return (loss->lost + 1.645 * sqrt(loss->lost_and_gained) + 1) / (loss->right + 1);
+    return (loss->lost + 1.282 * sqrt(loss->lost_and_gained) + 1) / (loss->right + 1);
 }
 
 static bool is_right_at(const struct fit_document *d, double rate)
