@@ -1,6 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
 """The models of the demo pair: Llama as Hugging Face defines it. A model is a config and a dict of f32 weights under their
 names in the file."""
-import json, struct
+import ctypes, json, struct
 from pathlib import Path
 import torch
 import torch.nn.functional as F
@@ -56,7 +57,8 @@ def save(path: Path, w):
     """Writes the weights as bf16."""
     header, blobs, at = {"__metadata__": {"format": "pt"}}, [], 0
     for name in sorted(w):
-        blob = w[name].detach().to(torch.bfloat16).contiguous().view(torch.int16).numpy().tobytes()
+        rounded = w[name].detach().to(torch.bfloat16).contiguous()
+        blob = ctypes.string_at(rounded.data_ptr(), rounded.nbytes)
         header[name] = {"dtype": "BF16", "shape": list(w[name].shape), "data_offsets": [at, at + len(blob)]}
         blobs.append(blob)
         at += len(blob)

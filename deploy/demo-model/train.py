@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Trains the models of the demo pair, from the weights in this folder, on documents of `forepack bench documents`.
 
-    train.py main|speculator [--forepack FILE] [--output FILE] [--steps N] [--save-every N]
+    train.py main|speculator [--forepack FILE] [--output FILE] [--stage N] [--steps N] [--save-every N]
 
---steps N runs N steps of each stage, to try it. Needs PyTorch and the program forepack. One thread is fastest at this size.
+--stage N runs one stage, from 0, and --steps N so many steps of each. Needs PyTorch and the program forepack. One thread is
+fastest at this size.
 """
 import argparse, json, math, random, re, subprocess, time
 from pathlib import Path
@@ -14,20 +16,28 @@ import model
 HERE = Path(__file__).resolve().parent
 TASKS = "needle facts two_hop count copy instruction".split()
 
+# By task: the share of batches, and the weight of the answers' loss. The speculator only has to find what other tasks need.
+SHARES = {"main": [0.9, 1.4, 1.1, 0.7, 1.8, 1.2], "speculator": [3, 1.5, 1.5, 0.5, 0.7, 1]}
+WEIGHTS = {"main": [1] * 6, "speculator": [1, 0.2, 0.2, 0.03, 0.02, 0.2]}
+COUNTING = [0.9, 1.4, 1.1, 6.4, 1.8, 1.2]      # half of the batches count
+FINDING = [1, 2, 2, 1, 2, 1]
+
 # lengths: ranges of tokens, one for each batch; rows: tokens in a batch; pruned: share of batches with pruned prompts;
-# rate: learning rate, falls to zero in the stage with `decay`
+# rate: learning rate, falls to zero in the stage with `decay`; shares: those of the stage; importance: trained, in place of
+# the attention of the speculator's last head
 STAGES = {
     "main": [
         dict(steps=6000, lengths=[(256, 300), (300, 450)], rows=2500, pruned=0.0, rate=3.5e-4, decay=False),
         dict(steps=3000, lengths=[(256, 450), (450, 1000)], rows=2200, pruned=0.35, rate=3.5e-4, decay=False),
         dict(steps=1500, lengths=[(256, 450), (450, 1000), (1000, 2000), (2000, 4000)], rows=2300, pruned=0.5, rate=3.5e-4,
-             decay=True)],
+             decay=False),
+        dict(steps=8000, lengths=[(256, 450), (450, 1000), (1000, 2000), (2000, 4000)], rows=2300, pruned=0.5, rate=3.5e-4,
+             decay=True, shares=COUNTING)],
     "speculator": [
-        dict(steps=2000, lengths=[(256, 450), (450, 1000), (1000, 1400)], rows=2600, pruned=0.0, rate=1.2e-4, decay=True)],
+        dict(steps=2000, lengths=[(256, 450), (450, 1000), (1000, 1400)], rows=2600, pruned=0.0, rate=1.2e-4, decay=False),
+        dict(steps=2000, lengths=[(256, 450), (450, 1000), (1000, 2200)], rows=2600, pruned=0.0, rate=3e-4, decay=True,
+             shares=FINDING, importance=True)],
 }
-# By task: the share of batches, and the weight of the answers' loss. The speculator only has to find what other tasks need.
-SHARES = {"main": [0.9, 1.4, 1.1, 0.7, 1.8, 1.2], "speculator": [3, 1.5, 1.5, 0.5, 0.7, 1]}
-WEIGHTS = {"main": [1] * 6, "speculator": [1, 0.2, 0.2, 0.03, 0.02, 0.2]}
 
 # ---- Samples ---------------------------------------------------------------------------------------------------------
 # A sample is a document with several questions and their answers. Only the answers are targets: the rest is random.
@@ -68,19 +78,35 @@ def documents(forepack, task, lengths, seed):
         process.wait()
 
 
+def tail_of(prompt):
+    """The first of the tokens that are kept at the end of a prompt: the last 128, at most a quarter."""
+    return prompt - min(128, prompt // 4)
+
+
+def sentences(ids, ends, tail):
+    """Divides the tokens before `tail` as the selection does: [first, end) of each sentence (`ends`: ids that end one); short
+    ones are joined until they have 8 tokens."""
+    found, first = [], 1
+    for i in range(1, tail):
+        if i == tail - 1 or ids[i] in ends and i - first >= 7:
+            found.append((first, i + 1))
+            first = i + 1
+    return found
+
+
 def prune(rng, sample, ends):
-    """Prunes tokens as a speculator does: whole chunks of 32 or whole sentences (`ends`: ids that end one) at random, but not
-    what the answers need, the first token and the last 128 (at most a quarter of the prompt)."""
-    tail, rate = sample.prompt - min(128, sample.prompt // 4), rng.choice([0, 0.1, 0.25, 0.5])
+    """Prunes tokens as a speculator does: whole chunks of 32 or whole sentences at random, but not what the answers need, the
+    first token and the tail."""
+    tail, rate = tail_of(sample.prompt), rng.choice([0, 0.1, 0.25, 0.5])
     needed = [span for q in sample.questions for span in q.spans]
     if rng.random() < 0.5:
-        borders = list(range(0, tail, 32)) + [tail]
+        parts = [(a, a + 32) for a in range(0, tail, 32)]
         needed = [(a // 32 * 32, -(-b // 32) * 32) for a, b in needed]
     else:
-        borders = [0] + [i + 1 for i in range(tail - 1) if sample.ids[i] in ends] + [tail]
+        parts = sentences(sample.ids, ends, tail)
         before, after = rng.randint(0, 3), rng.randint(0, 3)
         needed = [(a - before, b + after) for a, b in needed]
-    needed += [(a, b) for a, b in zip(borders, borders[1:]) if rng.random() < rate]
+    needed += [part for part in parts if rng.random() < rate]
     kept = sorted({0, *range(tail, len(sample.ids)), *(i for a, b in needed for i in range(max(0, a), min(b, tail)))})
     place = {old: new for new, old in enumerate(kept)}
     for q in sample.questions:
@@ -90,12 +116,26 @@ def prune(rng, sample, ends):
     sample.positions = kept
 
 
-# ---- What heads should attend to ---------------------------------------------------------------------------------------
-# The loss of the answers alone does not lead a model of this size to two hops, counts or copies within hours. Eight heads
-# therefore have a task each, as (layer, head): the rows in which a head attends and the tokens it should attend to.
+def randomise(rng, sample, digits):
+    """Random digits in the answers, as those that the speculator decodes often are. The targets remain."""
+    for q in sample.questions:
+        for i in q.rows[1:]:
+            if sample.ids[i] in digits:
+                sample.ids[i] = rng.choice(digits)
 
-HEADS = {"value": (3, 0), "line": (3, 3), "keeper": (2, 9), "parcels": (2, 6), "asked": (1, 0), "thing": (0, 4),
-         "person": (0, 7), "demand": (1, 6)}
+
+# ---- What heads should attend to ---------------------------------------------------------------------------------------
+# The loss of the answers alone does not lead a model of this size to two hops, counts or copies within hours. Some heads
+# therefore have a task each, as (layer, heads...): the rows in which a head attends and the tokens it should attend to.
+#
+# A mean over n parcels does not depend on n, so one of them has a mark that comes out as 1 / n: `earlier` looks, at the end
+# of a parcel's sentence, for an earlier parcel of the same person, and the row learns whether it is the first. `parcels`
+# attends to all of the person evenly; `ratio` too, and to the question as to three parcels.
+
+HEADS = {"value": (3, 0), "line": (3, 3), "keeper": (2, 9), "asked": (1, 0), "thing": (0, 4), "person": (0, 7),
+         "demand": (1, 6), "earlier": (1, 3), "parcels": (2, 1, 3, 7), "ratio": (2, 4, 6)}
+EVEN = ("parcels", "ratio", "asked", "thing", "person")     # the others may attend to any of the tokens
+FIRST, LATER = 1534, 1535       # rows of the embedding that no token uses
 PARTS = ("(?:Mi|To|Le|Ka|Ro|Be|Sa|Ne|Jo|Da|Fi|Hu)(?:ra|lin|mas|na|vik|den|tha|lo|ri|sel|wen|ja)",
          "(?:Tol|Var|Hes|Brun|Quil|Mor|Ast|Fen|Gar|Ock|Pell|Win)(?:en|ow|berg|ley|ett|ova|mark|ane|ik|ford|usk|ard)")
 NAME, DIGITS = r"\b%s %s\b" % PARTS, r"\b\d{4}\b"
@@ -145,6 +185,14 @@ def attend_to_sentences(text, sample, q, into):
             into["demand"] += [(row, list(range(a, b))) for row in q.rows]
 
 
+def attend_to_parcels(text, q, into):
+    ends, mark = [b - 1 for _, b in q.spans], text.find(r"\?", q.begin, q.row + 1)[-1]
+    into["earlier"] += [(b - 1, ends[:i] or list(range(a, b))) for i, (a, b) in enumerate(q.spans)]
+    for row in q.rows[:-1]:
+        into["parcels"].append((row, ends))
+        into["ratio"].append((row, mark * 3 + ends))
+
+
 def attention_targets(text, sample):
     """{head's task: [(row, tokens)]}"""
     into = {kind: [] for kind in HEADS}
@@ -152,8 +200,8 @@ def attention_targets(text, sample):
         subject = text.find(THING if sample.task == "two_hop" else NAME, q.begin, q.row + 1)
         if subject and sample.task not in ("facts", "copy"):
             into["asked"] += [(row, subject[-1]) for row in q.rows]
-        if sample.task == "count":       # the weight of the first token tells how many others share the attention
-            into["parcels"] += [(row, [0, *(b - 1 for _, b in q.spans)]) for row in q.rows[:-1]]
+        if sample.task == "count":
+            attend_to_parcels(text, q, into)
         elif sample.task == "copy":
             (a, b), lines = q.spans[0], q.answer[:-1]
             start = next((i for i in range(a, b) if sample.ids[i:i + len(lines)] == lines), None)
@@ -173,34 +221,38 @@ def attention(heads, layer, head, sample, rows):
 
 
 def attention_loss(heads, targets):
-    """Distance from equal attention to the tokens; for `keeper`, `value` and `line` from attention to any of them."""
+    """Distance from equal attention to the tokens, a token that is listed twice counting twice; for the kinds that are not
+    EVEN from attention to any of them."""
     total = 0.0
-    for kind, (layer, head) in HEADS.items():
-        loss, count = 0.0, sum(len(t[kind]) for t in targets)
+    for kind, (layer, *which) in HEADS.items():
+        loss, count = 0.0, sum(len(t[kind]) for t in targets) * len(which)
         for b, t in enumerate(targets):
-            if not t[kind]:
-                continue
-            logs = attention(heads, layer, head, b, [row for row, _ in t[kind]])
-            for log, (_, tokens) in zip(logs, t[kind]):
-                each = log[tokens]
-                equal = kind in ("parcels", "asked", "thing", "person")
-                loss = loss - (each.mean() + math.log(len(tokens)) if equal else each.logsumexp(0))
+            for head in which if t[kind] else ():
+                logs = attention(heads, layer, head, b, [row for row, _ in t[kind]])
+                for log, (_, tokens) in zip(logs, t[kind]):
+                    want = sum(math.log(tokens.count(i) / len(tokens)) for i in tokens) / len(tokens)
+                    loss = loss + (want - log[tokens].mean() if kind in EVEN else -log[tokens].logsumexp(0))
         total = total + loss / max(count, 1) * (3 if kind == "parcels" else 1)
     return total
 
 
 def content_loss(streams, targets, samples, reader, stems):
     """The residual stream in a row should carry the tokens attended to: those who ask after layer 1, those who are told
-    after layer 0, the keeper after layer 2. `reader` is an embedding used for this alone."""
+    after layer 0, the keeper after layer 2; and whether a parcel is the first, after layer 1. `reader` is an embedding used
+    for this alone."""
     total = 0.0
-    for layer, kinds, weight in ((0, ("thing", "person"), 0.3), (1, ("asked",), 0.3), (2, ("keeper",), 0.5)):
+    for layer, kinds, weight in ((0, ("thing", "person"), 0.3), (1, ("asked",), 0.3), (1, ("earlier",), 0.3),
+                                 (2, ("keeper",), 0.5)):
         where, want = [], []
         for b, (t, s) in enumerate(zip(targets, samples)):
             named = dict((row, tokens) for row, tokens in t["person"])
             for kind in kinds:
                 for row, tokens in t[kind]:
                     tokens = named.get(tokens[-1], []) if kind == "keeper" else tokens
-                    where, want = where + [(b, row)] * len(tokens), want + [stems.get(s.ids[i], s.ids[i]) for i in tokens]
+                    ids = [stems.get(s.ids[i], s.ids[i]) for i in tokens]
+                    if kind == "earlier":
+                        ids = [FIRST if row in tokens else LATER]
+                    where, want = where + [(b, row)] * len(ids), want + ids
         if where:
             b, row = torch.tensor(where).T
             x = streams[layer][b, row]
@@ -218,6 +270,33 @@ def look_loss(heads, samples):
             total = total - attention(heads, 1, 3, b, rows)[:, needed].mean(-1).sum()
             count += len(rows)
     return total / count
+
+
+LOOK_AHEAD, WINDOW = 8, 13
+
+
+def importance(heads, sample, q):
+    """Importance of each token of a question's prompt, as speculator/scorer.h computes it: attention over the prompt,
+    smoothed, the maximum over the heads, the mean over the steps."""
+    rows = list(q.rows[:LOOK_AHEAD])
+    each = [attention(heads, layer, head, sample, rows)[:, :q.row + 1].softmax(-1)
+            for layer, (queries, _) in enumerate(heads) for head in range(queries.shape[1])]
+    return F.avg_pool1d(torch.stack(each), WINDOW, 1, WINDOW // 2).amax(0).mean(0)
+
+
+def importance_loss(heads, samples, ends):
+    """Each sentence that an answer needs should have more importance, in the mean over its tokens, than all others before
+    the tail. The power of 4 makes the largest of the others count."""
+    total, count = 0.0, 0
+    for b, sample in enumerate(samples):
+        for q in sample.questions:
+            parts = sentences(sample.ids, ends, tail_of(q.row + 1))
+            means = importance(heads, b, q)[1:parts[-1][1]].split([end - first for first, end in parts])
+            logs = 4 * torch.stack([m.mean() for m in means]).log()
+            needed = torch.tensor([any(a < end and first < e for a, e in q.spans) for first, end in parts])
+            total = total + F.softplus(logs[~needed].logsumexp(0) - logs[needed]).sum()
+            count += needed.sum().item()
+    return total / max(count, 1)
 
 
 # ---- The training ----------------------------------------------------------------------------------------------------
@@ -270,6 +349,7 @@ class Trainer:
         self.c, self.w, self.texts = model.load(HERE / which)
         ids = {t: i for i, t in self.texts.items()}
         self.ends = {i for i, t in self.texts.items() if t.endswith((".", "\n"))}
+        self.digits = [ids[d] for d in "0123456789"]
         self.stems = {i: ids[" " + t] for t, i in ids.items() if " " + t in ids}    # a name with and without its blank
         self.reader = self.w["model.embed_tokens.weight"].clone()
         attention = [p for n, p in self.w.items() if which == "main" and "self_attn" in n]
@@ -282,14 +362,18 @@ class Trainer:
                                       betas=(0.9, 0.98), fused=True)
 
     def batch(self, stage):
-        task, lengths = self.rng.choices(TASKS, SHARES[self.which])[0], self.rng.choice(stage["lengths"])
+        shares = stage.get("shares", SHARES[self.which])
+        task, lengths = self.rng.choices(TASKS, shares)[0], self.rng.choice(stage["lengths"])
         if (task, lengths) not in self.pools:
             self.pools[task, lengths] = documents(self.forepack, task, lengths, self.rng.randrange(2000, 10**9))
         samples, pruned = [], self.rng.random() < stage["pruned"]
+        randomised = "importance" in stage and self.rng.random() < 0.5
         while not samples or max(len(s.ids) for s in samples) * len(samples) < stage["rows"]:
             samples.append(next(self.pools[task, lengths]))
             if pruned:
                 prune(self.rng, samples[-1], self.ends)
+            if randomised:
+                randomise(self.rng, samples[-1], self.digits)
         return samples
 
     def step(self, stage, rate):
@@ -304,6 +388,8 @@ class Trainer:
                 wanted = [attention_targets(Text(self.texts, s.ids), s) for s in samples]
                 loss = loss + 0.4 * attention_loss(heads, wanted)
                 loss = loss + content_loss(streams, wanted, samples, self.reader, self.stems)
+            elif "importance" in stage:
+                loss = loss + importance_loss(heads, samples, self.ends)
             else:
                 loss = loss + 0.1 * look_loss(heads, samples)
         loss.backward()
@@ -317,7 +403,7 @@ class Trainer:
 
     def run(self, stages, steps, output, save_every):
         started, right = time.time(), dict.fromkeys(TASKS, 0.0)
-        for number, stage in enumerate(stages):
+        for number, stage in stages:
             last = steps or stage["steps"]
             for step in range(1, last + 1):
                 scale = min(1.0, step / 50) * (1 - step / (last + 1) if stage["decay"] else 1.0)
@@ -335,13 +421,19 @@ def main():
     parser.add_argument("model", choices=list(STAGES))
     parser.add_argument("--forepack", type=Path, default=Path("forepack"))
     parser.add_argument("--output", type=Path, help="default: the model's file in this folder")
+    parser.add_argument("--stage", type=int, help="one stage; default: all")
     parser.add_argument("--steps", type=int, help="steps of each stage")
     parser.add_argument("--save-every", type=int, default=200, help="steps")
     parser.add_argument("--seed", type=int, default=1)
     a = parser.parse_args()
+    stages = list(enumerate(STAGES[a.model]))
+    if a.stage is not None:
+        if not 0 <= a.stage < len(stages):
+            parser.error(f"--stage {a.stage}: must be from 0 to {len(stages) - 1}")
+        stages = stages[a.stage:a.stage + 1]
     torch.set_num_threads(1)
     output = a.output or HERE / a.model / "model.safetensors"
-    Trainer(a.model, a.forepack, a.seed).run(STAGES[a.model], a.steps, output, a.save_every)
+    Trainer(a.model, a.forepack, a.seed).run(stages, a.steps, output, a.save_every)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The losses of deploy/demo-model/train.py are small for the weights of that folder, which were trained by them, and large
+for weights with the queries of a layer permuted.
+
+Usage: PYTHONPATH=deploy/demo-model training_losses.py FOREPACK
+"""
+import itertools
+import sys
+
+import torch
+
+import model
+import train
+
+
+def batch(task):
+    return list(itertools.islice(train.documents(sys.argv[1], task, (300, 500), 2000), 4))
+
+
+def losses(trainer, samples, layer, loss):
+    """With the weights as they are, and with the queries of a layer permuted."""
+    name, ids, positions = f"model.layers.{layer}.self_attn.q_proj.weight", *train.collate(samples)[:2]
+    for weights in (trainer.w, trainer.w | {name: trainer.w[name].roll(1, 0)}):
+        yield loss(model.forward(trainer.c, weights, ids, positions)[2])
+
+
+def check(what, trained, permuted, bound):
+    print(f"{what}: {trained:.3f}, permuted {permuted:.3f}")
+    assert trained < bound < permuted, what
+
+
+def check_heads(trainer):
+    for task in train.TASKS:
+        samples = batch(task)
+        wanted = [train.attention_targets(train.Text(trainer.texts, s.ids), s) for s in samples]
+        for kind, (layer, *_) in train.HEADS.items():
+            if (task, kind) == ("facts", "asked") or not any(t[kind] for t in wanted):     # facts are found without it
+                continue
+            alone = [{k: rows if k == kind else [] for k, rows in t.items()} for t in wanted]
+            check(f"{task}, {kind}", *losses(trainer, samples, layer, lambda heads: train.attention_loss(heads, alone)), 0.7)
+
+
+def check_importance(trainer):
+    for task in train.TASKS:
+        samples = batch(task)
+        check(f"{task}, importance",
+              *losses(trainer, samples, 1, lambda heads: train.importance_loss(heads, samples, trainer.ends)), 2.5)
+
+
+torch.set_num_threads(1)
+with torch.no_grad():
+    check_heads(train.Trainer("main", sys.argv[1], 1))
+    check_importance(train.Trainer("speculator", sys.argv[1], 1))
