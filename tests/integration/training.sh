@@ -7,7 +7,7 @@ packages=$source_dir/tests/integration/transformers.txt
 pip_options=(--no-deps --no-compile)
 . "$source_dir/tests/integration/venv.sh"
 
-[ -e "$venv/stubs/real" ] || bash "$source_dir/tests/transformers/stubs.sh" "$venv"
+bash "$source_dir/tests/transformers/stubs.sh" "$venv"
 export LD_LIBRARY_PATH=$venv/stubs:$venv/stubs/real PYTHONPATH=$source_dir/deploy/demo-model PYTHONDONTWRITEBYTECODE=1
 
 for model in main speculator; do

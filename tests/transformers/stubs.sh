@@ -1,9 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# stubs.sh VENV: makes the CUDA libraries that PyPI's torch links and that are not installed, in VENV/stubs. Their
-# functions do nothing: on the CPU torch calls none of them, and the real libraries are 2 GB.
+# stubs.sh VENV: makes the CUDA libraries that PyPI's torch links and that are not installed, in VENV/stubs, unless they are
+# there. Their functions do nothing: on the CPU torch calls none of them, and the real libraries are 2 GB.
 set -euo pipefail
 stubs=$1/stubs
+exec 7>"$1.lock"
+flock 7 # another test may be making them
+[ ! -e "$stubs/real" ] || exit 0
 libraries=("$1"/lib/python3*/site-packages/torch/lib/*.so)
 real=("$1"/lib/python3*/site-packages/nvidia/*/lib)
 rm -rf "$stubs"
