@@ -188,7 +188,7 @@ const struct probe_loop *probe_loop_best(enum probe_type type)
 // One body, compiled for each vector width.
 typedef uint64_t vec_words __attribute__((vector_size(64), aligned(64)));
 
-enum { STREAM_STEP = 1024, STREAM_AHEAD = 2048 }; // bytes; the distance of the AMX gemm
+enum { STREAM_STEP = 1024, STREAM_AHEAD = 2048 }; // bytes; the usual distance of the AMX gemm
 
 static inline __attribute__((always_inline)) uint64_t stream_xor(const void *data, size_t bytes, bool prefetch)
 {

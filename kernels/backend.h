@@ -184,10 +184,11 @@ struct backend_ops {
     // A file of packed weights that later starts read instead of packing again; NULL in backends that do not pack.
     // `packed_cache_open` before the first weight: returns true if the file exists; weights are then read from it in
     // the order in which they were created, as long as they match. `key` identifies the contents of the views; the
-    // backend completes the path and owns the layout. `packed_cache_finish` after the last weight: writes the file
-    // unless every weight was read from it. Neither fails: a file that cannot be used or written is logged.
+    // backend completes the path and owns the layout. `weights_finish` after the last weight, with a file or without:
+    // measures how weights are read fastest, and writes the file unless every weight was read from it. Neither fails: a
+    // file that cannot be used or written is logged.
     bool (*packed_cache_open)(struct backend *b, const char *path, uint64_t key);
-    void (*packed_cache_finish)(struct backend *b);
+    void (*weights_finish)(struct backend *b);
 
     // Runs a pass, see struct pass. Returns when every step is issued.
     enum status (*run_pass)(struct backend *b, const struct pass *pass);

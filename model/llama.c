@@ -462,7 +462,6 @@ static enum status open_saved(const struct model_options *o, const struct safete
                             dtype_name(m->dtype), m->comm->rank, m->comm->size);
     uint64_t part = (uint64_t)m->dtype << 40 | (uint64_t)m->comm->size << 20 | (uint64_t)m->comm->rank;
     m->saved = m->backend->ops->packed_cache_open(m->backend, path, safetensors_stamp(st, fingerprint ^ part));
-    m->saves = true;
     free(path);
     return STATUS_OK;
 }
@@ -487,7 +486,7 @@ static enum status open_with(const struct model_options *options, const struct s
     TRY(open_saved(options, st, m));
     enum status status = model_load_weights(m, st);
     if (status != STATUS_OK) return status_context(status, "model %s", options->dir);
-    if (m->saves) m->backend->ops->packed_cache_finish(m->backend);
+    if (m->backend->ops->weights_finish) m->backend->ops->weights_finish(m->backend);
     return make_buffers(m);
 }
 

@@ -32,7 +32,7 @@ struct model {
     size_t free_at_start;          // bytes of device memory before the backend allocated any
     struct device_memory planned;  // what the backend is to allocate, without the KV cache
     bool zeros;                    // see struct model_options
-    bool saves, saved;             // packed weights are written to a file; the file of an earlier start exists
+    bool saved;                    // packed weights are read from the file of an earlier start
 
     // This rank's share of the model: H, Hkv, the intermediate size I, and V vocabulary ids from first_id on. V is the
     // same on every rank; where the number of ranks does not divide the vocabulary, the last rank's table is shorter

@@ -9,6 +9,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "kernels/cpu/cpu.h"
 #include "tests/isa_levels.h"
 #include "tests/kernel_fixture.h"
 
@@ -370,6 +371,43 @@ START_TEST(gemms_are_the_same_bits_for_any_number_of_rows)
 }
 END_TEST
 
+// Every prefetch of streamed weights, at numbers of rows around those of one and two tiles.
+START_TEST(a_prefetch_changes_no_bit)
+{
+    enum { ROWS = 33, K = 1101, N = 70 };
+    static const int some_rows[] = {1, 2, 5, 6, 7, 16, 17, 32, 33};
+    cpu_isa_prefer(isas[_i / DTYPES]);
+    struct backend_shape shape = {.n_layers = 1,
+                                  .n_heads = 1,
+                                  .n_kv_heads = 1,
+                                  .head_size = 2,
+                                  .inv_freq = (float[]){1},
+                                  .max_rows = 1,
+                                  .max_seqs = 1,
+                                  .max_context = 1,
+                                  .n_kv_blocks = 1};
+    struct backend *b;
+    OK(backend_open_cpu(&shape, dtypes[_i % DTYPES], 2, &b));
+    struct tensor *x = make_tensor(b, TENSOR_F32, ROWS, K), *normed = make_tensor(b, TENSOR_ACTIVATION, ROWS, K);
+    struct tensor *out = make_tensor(b, TENSOR_F32, ROWS, N);
+    struct weight *w = random_weight(b, N, K, 1), *gain = random_vector(b, K, 1);
+    float *values = random_floats(ROWS * K, 1), without[ROWS * N], with[ROWS * N];
+    tensor_write(b, x, values, ROWS * K);
+    free(values);
+    OK(b->ops->rmsnorm(b, normed, x, gain, 1e-5f, NULL, ROWS));
+    for (size_t i = 0; i < sizeof some_rows / sizeof *some_rows; i++)
+        for (int c = 0; c < STREAM_CANDIDATES; c++) {
+            int rows = some_rows[i];
+            ((struct cpu *)b)->prefetch = stream_candidates[c];
+            OK(b->ops->linear(b, out, normed, w, NULL, LINEAR_STORE, rows));
+            OK(b->ops->read(b, out, rows, c ? with : without));
+            ck_assert_msg(!c || !memcmp(with, without, (size_t)(rows * N) * sizeof *with), "%d rows, %s %d bytes ahead",
+                          rows, stream_target_name(stream_candidates[c].target), stream_candidates[c].ahead_bytes);
+        }
+    b->ops->close(b);
+}
+END_TEST
+
 // Attention alone, over contexts of several segments: prefilled whole, then in chunks, with single rows (their segments
 // are separate items) at and around every segment boundary.
 START_TEST(long_contexts_are_the_same_bits_in_any_chunks)
@@ -447,6 +485,7 @@ int main(int argc, char **argv)
     TCase *tcase = tcase_create("exactness");
     tcase_add_loop_test(tcase, packed_chunked_and_alone_are_the_same_bits, 0, 2 * KINDS * n_isas);
     tcase_add_loop_test(tcase, gemms_are_the_same_bits_for_any_number_of_rows, 0, DTYPES * n_isas);
+    tcase_add_loop_test(tcase, a_prefetch_changes_no_bit, 0, DTYPES * n_isas);
     tcase_add_loop_test(tcase, long_contexts_are_the_same_bits_in_any_chunks, 0, 3 * n_isas);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);

@@ -156,8 +156,9 @@ static void flip(const char *path, size_t at)
 START_TEST(a_damaged_header_or_table_is_detected)
 {
     struct fixture x = saved_fixture("int8");
-    // The header is 8 + 2 * 4 + 48 + 4 * 8 bytes, a table entry 2 * 8 + 2 * 4 + 2 * 8.
-    for (size_t at = 0; at < 96 + 3 * 40; at += at < 96 ? 1 : 7) {
+    // The header is 8 + 2 * 4 + 48 + 4 * 8 bytes, the choice of a prefetch 24 (check_stream_tuning), a table entry
+    // 2 * 8 + 2 * 4 + 2 * 8.
+    for (size_t at = 0; at < 120 + 3 * 40; at += at < 95 ? 1 : at == 95 ? 25 : 7) {
         flip(x.file, at);
         expect_replaced(&x);
     }
@@ -168,7 +169,8 @@ END_TEST
 START_TEST(a_truncated_or_overlong_file_is_detected)
 {
     struct fixture x = saved_fixture("bf16");
-    const size_t lengths[] = {0, 1, 8, 95, 96, 200, 4096, x.bytes / 2, x.bytes - 1, x.bytes + 1, x.bytes + 4096};
+    const size_t lengths[] = {0,   1,    8,           95,          96,          119,           120,
+                              200, 4096, x.bytes / 2, x.bytes - 1, x.bytes + 1, x.bytes + 4096};
     for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
         ck_assert_int_eq(truncate(x.file, (off_t)lengths[i]), 0);
         expect_replaced(&x);

@@ -15,6 +15,7 @@
 #include "bench/commands/onednn_process.h"
 #include "cli/request.h"
 #include "engine/engine.h"
+#include "kernels/cpu/stream_tuning.h"
 #include "model/dummy.h"
 
 static struct kernels_flags o;
@@ -33,6 +34,9 @@ static const struct option options[] = {
     {.name = "-Gemms"},
     {.name = "rows", .type = OPTION_STRING, .value = &o.m, .default_text = "1,4,16,64,256,512,1024,2048",
      .help = "rows M of the activation, comma-separated"},
+    {.name = "prefetch", .type = OPTION_STRING, .value = &o.prefetch, .default_text = "auto",
+     .help = "software prefetch of weights that are read once, on the CPU: auto measures it as a start of a node does; "
+             "none; or the cache and the bytes ahead, such as L1:2048"},
     {.name = "onednn", .type = OPTION_BOOL, .value = &o.onednn, .default_text = "true",
      .help = "compare with oneDNN, if it was installed when Forepack was built"},
     {.name = "-Attention"},
@@ -169,6 +173,7 @@ static enum status kernels_make_weights(struct kernels *k, const struct dummy *d
                                          : ops->weight_create(k->backend, views, 1, weight_p);
             if (status != STATUS_OK) return status;
         }
+    if (ops->weights_finish) ops->weights_finish(k->backend);
     return STATUS_OK;
 }
 
@@ -269,11 +274,20 @@ static const char *kernels_onednn_state(const struct kernels *k, const struct on
                                  : "not built: install libdnnl-dev and build Forepack again; its columns stay empty";
 }
 
+// The software prefetch of weights that are read once.
+static const char *kernels_prefetch(const struct kernels *k, char name[STREAM_NAME_BYTES])
+{
+    if (strcmp(k->backend->ops->name, "cpu") != 0) return "none";
+    cpu_stream_name(k->backend, name);
+    return name;
+}
+
 static void kernels_print_heading(const struct kernels *k, const struct onednn_process *onednn)
 {
+    char prefetch[STREAM_NAME_BYTES];
     if (o.json) return;
-    printf("one layer of %.1f million weights in %s, %d copies, %d threads\n", k->weights / 1e6, o.dtype, k->copies,
-           group_threads((int)o.threads));
+    printf("one layer of %.1f million weights in %s, %d copies, %d threads, prefetch %s\n", k->weights / 1e6, o.dtype,
+           k->copies, group_threads((int)o.threads), kernels_prefetch(k, prefetch));
     printf("oneDNN: %s\n" BENCH_SHARE_LEGEND "\n\n", kernels_onednn_state(k, onednn));
     printf("%6s %10s %7s %9s %9s %7s %7s %7s %9s %9s %9s %9s %9s %9s\n", "M", "us", "spread", "GFLOP/s", "peak", "GB/s",
            "DRAM", "share", "qkv", "o", "gate_up", "down", "oneDNN", "ratio");
@@ -309,6 +323,8 @@ static json_t *kernels_make_row(const struct kernels *k, const struct onednn_pro
                                                   "gflops", gemm_gflops(k, gemm)));
     }
     json_object_set_new(row, "products", products);
+    char prefetch[STREAM_NAME_BYTES];
+    json_object_set_new(row, "prefetch", json_string(kernels_prefetch(k, prefetch)));
     json_object_set_new(row, "onednn", json_string(kernels_onednn_state(k, onednn)));
     json_object_set_new(row, "onednn_gflops", onednn_gflops > 0 ? json_real(onednn_gflops) : json_null());
     bench_add_readings(row, readings);
@@ -395,6 +411,11 @@ int bench_kernels(int argc, char **argv)
     json_t *rows = json_array();
     enum status status = STATUS_OK;
     if (!o.model == !o.shape) status = status_fail(STATUS_INVALID, "give exactly one of --model DIR and --shape FILE");
+    if (status == STATUS_OK && strcmp(o.prefetch, "auto") != 0 && !stream_prefer(o.prefetch))
+        status = status_fail(STATUS_INVALID,
+                             "--prefetch %s: it is not auto and no prefetch that a start measures, "
+                             "such as none, L1:2048 and L2:8192",
+                             o.prefetch);
     if (status == STATUS_OK) status = model_config_read(o.model ? o.model : o.shape, &k.config);
     if (status == STATUS_OK && o.probe_ms && strcmp(o.backend, "cuda") != 0)
         status = probe_open(group_threads((int)o.threads), (int)o.probe_ms, &k.probe);

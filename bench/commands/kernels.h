@@ -11,7 +11,7 @@
 #include "model/config.h"
 
 struct kernels_flags {
-    char *model, *shape, *backend, *dtype, *m, *kv_dtype, *prompt_tokens, *cached_tokens, *batch, *context;
+    char *model, *shape, *backend, *dtype, *m, *prefetch, *kv_dtype, *prompt_tokens, *cached_tokens, *batch, *context;
     int64_t threads, rounds, probe_ms, min_ms, head_size, token_budget;
     bool onednn, attention, json;
 };

@@ -222,7 +222,7 @@ static const struct backend_ops cpu_ops = {
     .weight_embedding = cpu_weight_embedding,
     .weight_vector = cpu_weight_vector,
     .packed_cache_open = cpu_packed_cache_open,
-    .packed_cache_finish = cpu_packed_cache_finish,
+    .weights_finish = cpu_weights_finish,
     .run_pass = backend_run_pass,
     .begin = cpu_begin,
     .embed = cpu_embed,
@@ -269,6 +269,7 @@ enum status backend_open_cpu(const struct backend_shape *shape, enum dtype dtype
                         .bf16 = dtype_of_activations(dtype) == DTYPE_BF16};
     cpu->shape.inv_freq = mem_copy(shape->inv_freq, (size_t)shape->head_size / 2 * sizeof *shape->inv_freq);
     cpu->threads = threads ? threads : cores_count();
+    cpu->prefetch = stream_candidates[stream_default(cpu->isa)];
     status = thread_pool_open(cpu->threads, &cpu->pool);
     if (!status) status = cpu_scratch_create(cpu);
     if (!status) status = cpu_attention_create(cpu);

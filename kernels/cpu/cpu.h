@@ -9,6 +9,7 @@
 #include "kernels/backend.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/packed_cache.h"
+#include "kernels/cpu/stream_tuning.h"
 #include "kernels/cpu/thread_pool.h"
 
 // How a gemm is cut: into items of at most `rows` rows by `panels` panels, each computed `words` of K at a time for all
@@ -79,6 +80,7 @@ struct cpu {
     bool bf16;                // activations, embeddings, K and V are bf16, else f32
     int threads;
     struct thread_pool *pool;
+    struct stream_prefetch prefetch; // of weights that are read once
 
     // The current pass, set by begin.
     struct ragged_batch batch; // arrays owned by the caller
@@ -206,7 +208,7 @@ enum status cpu_weight_vector(struct backend *b, const struct matrix_view *parts
                               struct weight **weight_p);
 void cpu_weight_free(struct weight *w);
 bool cpu_packed_cache_open(struct backend *b, const char *path, uint64_t key);
-void cpu_packed_cache_finish(struct backend *b);
+void cpu_weights_finish(struct backend *b);
 // The table's row of vocabulary id `token` as f32; zeros for ids of other ranks.
 void cpu_embedding_row(const struct weight *table, bool bf16, int32_t token, float *out);
 // linear.c

@@ -101,6 +101,15 @@ static inline size_t tiled_sums_at(int row, int column)
            (size_t)(row % TILE_SIDE * TILE_SIDE + column % TILE_SIDE);
 }
 
+// Software prefetch of a panel that streams past its rows: each line is requested `ahead_bytes` before its use. Which
+// choice reads memory fastest depends on the machine (stream_tuning.h). It changes no result.
+enum stream_target { STREAM_NONE, STREAM_INTO_L1, STREAM_INTO_L2, STREAM_TARGETS };
+struct stream_prefetch {
+    enum stream_target target;
+    int ahead_bytes; // a multiple of cache lines up to STREAM_AHEAD_MAX; 0 with STREAM_NONE
+};
+enum { STREAM_AHEAD_MAX = 16 << 10 };
+
 // One gemm over a block of K: c [rows][PANEL_COLUMNS] = (or +=) x [rows][words] times panel [words][PANEL_COLUMNS]; all
 // three are tiled, or none. The next block of a panel follows in memory; tiled blocks but the last are a multiple of
 // TILED_BLOCK_WORDS. GEMM_INT8 leaves integers in c; panel_finish scales them.
@@ -117,6 +126,7 @@ struct panel_gemm {
     const float *w_scale; // INT8_GROUPS: [groups of the block][PANEL_COLUMNS]
     const float *x_scale; // INT8_GROUPS: [rows][x_scale_stride], from the block's first group on
     int x_scale_stride;
+    struct stream_prefetch prefetch; // of a panel that is used once
 };
 
 // Destination of a gemm over one panel, and the operations applied to it on the way.

@@ -52,15 +52,30 @@ struct l2_prefetch {
     int lines;    // cache lines for every L2_PREFETCH_WORDS
 };
 
-// A panel used by one tile only (PANEL_STREAMED) is not prefetched in software: requesting its lines before the
-// hardware prefetcher does costs between 5 % and a third of the memory bandwidth.
-enum panel_use { PANEL_STREAMED, PANEL_REUSED };
+// A panel used by one tile only streams from memory, with panel_gemm.prefetch (PANEL_PREFETCHED) or without software
+// prefetch (PANEL_STREAMED, a loop without its branches).
+enum panel_use { PANEL_STREAMED, PANEL_PREFETCHED, PANEL_REUSED };
+
+// Requests the cache lines of a streamed panel that lie ahead of `vecs` vectors.
+INLINE void stream_prefetch_word(const uint32_t *from, struct stream_prefetch ahead, const int vecs)
+{
+    const char *line = (const char *)from + ahead.ahead_bytes;
+    if (ahead.target == STREAM_INTO_L1) {
+#pragma GCC unroll 4
+        for (int i = 0; i < vecs * VEC * 4; i += 64)
+            __builtin_prefetch(line + i, 0, 3);
+    } else {
+#pragma GCC unroll 4
+        for (int i = 0; i < vecs * VEC * 4; i += 64)
+            __builtin_prefetch(line + i, 0, 2);
+    }
+}
 
 // acc += `words` words of x times w. rows, vecs, use and type are compile-time constants after inlining, so acc stays
 // in registers. Each element is one chain over K, whatever rows and vecs are.
 INLINE void tile_dot_words(vec acc[TILE_ROWS][4], const uint32_t *x, size_t x_stride, const uint32_t *panel, int words,
-                           struct l2_prefetch *fetch, const int rows, const int vecs, const enum panel_use use,
-                           const enum gemm_type type)
+                           struct l2_prefetch *fetch, const struct stream_prefetch ahead, const int rows,
+                           const int vecs, const enum panel_use use, const enum gemm_type type)
 {
     for (int k = 0; k < words;) {
         int end = k + L2_PREFETCH_WORDS < words ? k + L2_PREFETCH_WORDS : words;
@@ -68,6 +83,7 @@ INLINE void tile_dot_words(vec acc[TILE_ROWS][4], const uint32_t *x, size_t x_st
             __builtin_prefetch((const void *)fetch->at, 0, 2);
         for (; k < end; k++) {
             vec_word w[4];
+            if (use == PANEL_PREFETCHED) stream_prefetch_word(panel + (size_t)k * PANEL_COLUMNS, ahead, vecs);
 #pragma GCC unroll 4
             for (int v = 0; v < vecs; v++) {
                 const uint32_t *from = panel + (size_t)k * PANEL_COLUMNS + v * VEC;
@@ -128,8 +144,8 @@ INLINE void tile_gemm(const struct panel_gemm *p, int row, int column, struct l2
                 else
                     acc[r][v] = vec_set(0);
         int words = p->words - k < step ? p->words - k : step;
-        tile_dot_words(acc, x + k, p->x_stride, p->panel + (size_t)k * PANEL_COLUMNS + column, words, fetch, rows, vecs,
-                       use, type);
+        tile_dot_words(acc, x + k, p->x_stride, p->panel + (size_t)k * PANEL_COLUMNS + column, words, fetch,
+                       p->prefetch, rows, vecs, use, type);
 #pragma GCC unroll 6
         for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
@@ -164,7 +180,10 @@ INLINE void any_rows_gemm(const struct panel_gemm *p, int row, struct l2_prefetc
 INLINE void typed_panel_gemm(const struct panel_gemm *p, const enum gemm_type type)
 {
     if (p->rows <= TILE_ROWS) {
-        any_rows_gemm(p, 0, (struct l2_prefetch){0}, p->rows, PANEL_STREAMED, type);
+        if (p->prefetch.target == STREAM_NONE)
+            any_rows_gemm(p, 0, (struct l2_prefetch){0}, p->rows, PANEL_STREAMED, type);
+        else
+            any_rows_gemm(p, 0, (struct l2_prefetch){0}, p->rows, PANEL_PREFETCHED, type);
         return;
     }
     // Equal tiles: 7 rows are 4 + 3, not 6 + 1, because the cost of a tile falls slower than its number of rows.

@@ -18,9 +18,9 @@ enum {
     ROW_TILE_FLOATS = TILE_SIDE * PANEL_COLUMNS           // of sums
 };
 
-// How far ahead of its use a panel is prefetched: into L1 where it is used once, into L2 where it is used from L1 by
-// several row tiles. Measured on a Xeon with 2 MiB of L2: a panel used once streams a fifth faster than 8 KiB ahead.
-enum { STREAM_AHEAD_BYTES = 2048, PAIRS_AHEAD_BYTES = 32768 };
+// How far ahead of its use a panel is prefetched into L2 where it is used from L1 by several row tiles. A panel used
+// once is prefetched as panel_gemm.prefetch says.
+enum { PAIRS_AHEAD_BYTES = 32768 };
 
 // Prefetch into L2, spread over the steps of a gemm. Lines are requested from several pages in turn: the hardware
 // prefetcher follows each page by a limited number of lines, which at the speed of one page would not cover the latency
@@ -110,17 +110,23 @@ INLINE struct amx_start amx_start_at(const struct panel_gemm *p, const float *c,
             tile_load(t, from, TILE_BYTES);                                                                            \
     } while (0)
 
-// Prefetches the tile that follows a streamed one by STREAM_AHEAD_BYTES. Issued before the load of each tile, since
-// more requests at once wait for each other.
-INLINE void tile_prefetch(const uint32_t *tile)
+// Prefetches the tile that is `ahead` of a streamed one. Issued before the load of each tile, since more requests at
+// once wait for each other.
+INLINE void tile_prefetch(const uint32_t *tile, struct stream_prefetch ahead)
 {
-    for (int line = 0; line < TILE_SIZE * 4; line += 64)
-        __builtin_prefetch((const char *)tile + STREAM_AHEAD_BYTES + line, 0, 3);
+    const char *to = (const char *)tile + ahead.ahead_bytes;
+    if (ahead.target == STREAM_INTO_L1)
+        for (int line = 0; line < TILE_SIZE * 4; line += 64)
+            __builtin_prefetch(to + line, 0, 3);
+    else if (ahead.target == STREAM_INTO_L2)
+        for (int line = 0; line < TILE_SIZE * 4; line += 64)
+            __builtin_prefetch(to + line, 0, 2);
 }
 
 // Sums of 17 to 32 rows by half a panel, four tiles at c. The panel streams (`use`), or `fetch` goes on with each step.
 INLINE void amx_two_by_two(float *c, struct amx_start start, const uint32_t *x, size_t x_stride, const uint32_t *panel,
-                           int steps, struct page_prefetch *fetch, const enum panel_use use, const enum gemm_type type)
+                           int steps, struct page_prefetch *fetch, struct stream_prefetch stream,
+                           const enum panel_use use, const enum gemm_type type)
 {
     TILE_START(0, start, 0, 0);
     TILE_START(1, start, 0, 1);
@@ -130,10 +136,10 @@ INLINE void amx_two_by_two(float *c, struct amx_start start, const uint32_t *x, 
     struct page_prefetch ahead = *fetch; // in registers: the tile instructions clobber memory
     for (int k = 0; k < steps; k++, x += TILE_SIZE, x_second += TILE_SIZE, panel += STEP_WORDS) {
         TILE_LOAD(4, x, use == PANEL_REUSED);
-        if (use == PANEL_STREAMED) tile_prefetch(panel);
+        if (use == PANEL_STREAMED) tile_prefetch(panel, stream);
         TILE_LOAD(6, panel, use == PANEL_STREAMED);
         TILE_DOT(0, 4, 6);
-        if (use == PANEL_STREAMED) tile_prefetch(panel + TILE_SIZE);
+        if (use == PANEL_STREAMED) tile_prefetch(panel + TILE_SIZE, stream);
         TILE_LOAD(7, panel + TILE_SIZE, use == PANEL_STREAMED);
         TILE_DOT(1, 4, 7);
         TILE_LOAD(5, x_second, use == PANEL_REUSED);
@@ -149,14 +155,14 @@ INLINE void amx_two_by_two(float *c, struct amx_start start, const uint32_t *x, 
 }
 
 // One row tile by half a panel: adds to the sums in tiles 0 and 1, or 2 and 3.
-INLINE void amx_one_by_two(const uint32_t *x, const uint32_t *panel, int steps, const bool second_half,
-                           const enum gemm_type type)
+INLINE void amx_one_by_two(const uint32_t *x, const uint32_t *panel, int steps, struct stream_prefetch stream,
+                           const bool second_half, const enum gemm_type type)
 {
     for (int k = 0; k < steps; k++, x += TILE_SIZE, panel += STEP_WORDS) {
         tile_load(4, x, TILE_BYTES);
-        tile_prefetch(panel);
+        tile_prefetch(panel, stream);
         TILE_LOAD(6, panel, true);
-        tile_prefetch(panel + TILE_SIZE);
+        tile_prefetch(panel + TILE_SIZE, stream);
         TILE_LOAD(7, panel + TILE_SIZE, true);
         if (second_half) {
             TILE_DOT(2, 4, 6);
@@ -178,9 +184,10 @@ INLINE void amx_one_by_four(const struct panel_gemm *p, float *c, struct amx_sta
     TILE_START(3, start, 0, 3);
     for (int end = k + words; k < end;) {
         int left = TILED_BLOCK_WORDS - k % TILED_BLOCK_WORDS, block = end - k < left ? end - k : left;
-        const uint32_t *x_block = x + (size_t)k * TILE_SIDE;
-        amx_one_by_two(x_block, p->panel + tiled_panel_at(p->words, k, 0), block / TILE_WORDS, false, type);
-        amx_one_by_two(x_block, p->panel + tiled_panel_at(p->words, k, HALF_COLUMNS), block / TILE_WORDS, true, type);
+        const uint32_t *x_block = x + (size_t)k * TILE_SIDE, *first = p->panel + tiled_panel_at(p->words, k, 0);
+        const uint32_t *second = p->panel + tiled_panel_at(p->words, k, HALF_COLUMNS);
+        amx_one_by_two(x_block, first, block / TILE_WORDS, p->prefetch, false, type);
+        amx_one_by_two(x_block, second, block / TILE_WORDS, p->prefetch, true, type);
         k += block;
     }
     tile_store(0, c, TILE_BYTES);
@@ -206,7 +213,8 @@ INLINE void rows_gemm_amx(const struct panel_gemm *p, int row, int rows, int col
             amx_one_by_four(p, c, start, x, k, part, type);
         else
             amx_two_by_two(c, start, x + (size_t)k * TILE_MAX_ROWS, p->x_stride,
-                           p->panel + tiled_panel_at(p->words, k, column), part / TILE_WORDS, fetch, use, type);
+                           p->panel + tiled_panel_at(p->words, k, column), part / TILE_WORDS, fetch, p->prefetch, use,
+                           type);
         if (grouped) group_add(p, sums, true, row, column, rows, columns, k / GROUP_WORDS);
     }
 }

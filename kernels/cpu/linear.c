@@ -112,6 +112,7 @@ static void gemm_block_sum(const struct gemm *p, const struct gemm_block *b, int
         .x = (const uint32_t *)(const void *)p->words + (size_t)b->row * row_words + (size_t)k * unit,
         .x_stride = row_words * unit,
         .panel = w->panels + (size_t)panel * panel_words + (size_t)k * PANEL_COLUMNS,
+        .prefetch = cpu->prefetch,
     };
     if (cpu_int8(cpu)) {
         int group = w->groups > 1 ? k / GROUP_WORDS : 0;

@@ -2,6 +2,7 @@
 #include "kernels/cpu/packed_cache.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,9 +17,16 @@
 #include "base/new_file.h"
 #include "kernels/cpu/cpu.h"
 
-enum { FORMAT_VERSION = 1, ARRAY_ALIGNMENT = 4096, MAX_ENTRIES = 1 << 20 };
+enum { FORMAT_VERSION = 2, ARRAY_ALIGNMENT = 4096, MAX_ENTRIES = 1 << 20 };
 
 static const char magic[8] = {'F', 'P', 'W', 'E', 'I', 'G', 'H', 'T'};
+
+// How one machine streams the weights of this file fastest.
+struct measured {
+    uint64_t machine;
+    uint32_t target, ahead_bytes;
+    uint64_t hash; // of the members before it
+};
 
 // File format, in this machine's byte order. A file of the other byte order has an unknown version.
 struct header {
@@ -26,6 +34,7 @@ struct header {
     uint32_t version, n_entries;
     char layout[48];
     uint64_t key, file_bytes, table_hash, header_hash; // header_hash covers all members before it
+    struct measured measured;                          // zeros in a new file
 };
 
 struct entry {
@@ -39,6 +48,8 @@ struct packed_cache {
     uint64_t key;
     void *map; // NULL: no matching file
     size_t map_bytes;
+    dev_t device; // of the mapped file
+    ino_t inode;
     uint32_t next; // next entry of the table
     bool complete; // every weight so far came from the file
 };
@@ -87,6 +98,8 @@ static void cache_map(struct packed_cache *s)
     wrong = "it is empty";
     if (fstat(fd, &info) == 0 && info.st_size > 0) {
         s->map_bytes = (size_t)info.st_size;
+        s->device = info.st_dev;
+        s->inode = info.st_ino;
         void *map = mmap(NULL, s->map_bytes, PROT_READ, MAP_SHARED, fd, 0);
         s->map = map == MAP_FAILED ? NULL : map;
         wrong = s->map ? cache_check(s) : strerror(errno);
@@ -152,6 +165,21 @@ bool packed_cache_lookup(struct packed_cache *s, const struct weight *w, struct 
     return true;
 }
 
+static uint64_t measured_hash(const struct measured *m)
+{
+    return fnv1a(FNV_START, m, offsetof(struct measured, hash));
+}
+
+bool packed_cache_prefetch(const struct packed_cache *s, uint64_t machine, struct stream_prefetch *prefetch_p)
+{
+    if (!s->map) return false;
+    struct measured m = ((const struct header *)s->map)->measured; // a copy: another process may write it meanwhile
+    if (m.hash != measured_hash(&m) || m.machine != machine) return false;
+    if (m.target >= STREAM_TARGETS || m.ahead_bytes > STREAM_AHEAD_MAX || m.ahead_bytes % 64) return false;
+    *prefetch_p = (struct stream_prefetch){(enum stream_target)m.target, (int)m.ahead_bytes};
+    return true;
+}
+
 // ---- writing --------------------------------------------------------------------------------------------------------
 
 static bool write_all(int fd, const void *data, size_t bytes, uint64_t at)
@@ -163,6 +191,19 @@ static bool write_all(int fd, const void *data, size_t bytes, uint64_t at)
         done += (size_t)n;
     }
     return true;
+}
+
+void packed_cache_keep_prefetch(struct packed_cache *s, uint64_t machine, const struct stream_prefetch *prefetch)
+{
+    if (!s->complete) return;
+    struct measured m = {machine, (uint32_t)prefetch->target, (uint32_t)prefetch->ahead_bytes, 0};
+    m.hash = measured_hash(&m);
+    int fd = open(s->path, O_WRONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0) return; // such as a folder that is read-only: each start measures
+    struct stat info;
+    if (fstat(fd, &info) == 0 && info.st_dev == s->device && info.st_ino == s->inode)
+        write_all(fd, &m, sizeof m, offsetof(struct header, measured));
+    close(fd);
 }
 
 static uint64_t align_up(uint64_t at)

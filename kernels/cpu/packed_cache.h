@@ -8,11 +8,17 @@
 // caller's key (it identifies the checkpoint), hashes of header and table, file length, and each weight's shape and
 // array sizes. Otherwise the weights are packed from the checkpoint. The contents of the arrays carry no hash, as in a
 // checkpoint; a file that another user may have written is not used (base/new_file.h).
+//
+// Behind the header is the prefetch that one machine measured (stream_tuning.h), with a hash of its own. A start that
+// finds none of its machine measures again and overwrites it in place. It is measured on the mapped file only: the
+// start that writes the file reads other memory, in pages of another size.
 #pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "kernels/cpu/isa.h"
 
 struct packed_cache;
 struct weight;
@@ -31,6 +37,11 @@ void packed_cache_close(struct packed_cache *cache);     // unmaps the arrays; N
 // Sets the data pointers of the next weight's arrays; the caller has set their sizes. False: the file lacks this weight
 // and all later ones.
 bool packed_cache_lookup(struct packed_cache *cache, const struct weight *w, struct packed_array *arrays, int n);
+
+// The prefetch that `machine` measured on this file; false if the file has none.
+bool packed_cache_prefetch(const struct packed_cache *cache, uint64_t machine, struct stream_prefetch *prefetch_p);
+// Keeps it for later starts, if every weight so far came from the file and the file can be written.
+void packed_cache_keep_prefetch(struct packed_cache *cache, uint64_t machine, const struct stream_prefetch *prefetch);
 
 // Writes these weights as a new file and renames it into place; logs success or failure. Does nothing if every weight
 // came from the file.

@@ -334,9 +334,8 @@ bool cpu_packed_cache_open(struct backend *b, const char *path, uint64_t key)
     return packed_cache_hit(cpu->packed_cache);
 }
 
-void cpu_packed_cache_finish(struct backend *b)
+static void packed_cache_save(struct cpu *cpu)
 {
-    struct cpu *cpu = cpu_of(b);
     int n = 0;
     for (const struct weight *w = cpu->weights; w; w = w->next)
         n++;
@@ -349,6 +348,13 @@ void cpu_packed_cache_finish(struct backend *b)
     }
     packed_cache_write(cpu->packed_cache, all, n);
     free(all);
+}
+
+void cpu_weights_finish(struct backend *b)
+{
+    struct cpu *cpu = cpu_of(b);
+    cpu_stream_tune(cpu);
+    if (cpu->packed_cache) packed_cache_save(cpu);
 }
 
 // ---- creating weights -----------------------------------------------------------------------------------------------

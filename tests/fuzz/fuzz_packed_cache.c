@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // A packed weight cache: any file, with the right hashes and length unless the first byte says otherwise. Arrays that
-// are found lie within the file.
+// are found lie within the file, and a prefetch that is found within its bounds.
+#include "base/invariant.h"
 #include "base/log.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/packed_cache.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/fuzz_folder.h"
 
-enum { FILE_MAX = 3 * 4096, KEY = 7, KEEP_HASHES = 1, KEEP_IDENTITY = 2 };
+enum { FILE_MAX = 3 * 4096, KEY = 7, MACHINE = 5, KEEP_HASHES = 1, KEEP_IDENTITY = 2 };
 
 // The layout of packed_cache.c.
 struct header {
@@ -15,6 +16,11 @@ struct header {
     uint32_t version, n_entries;
     char layout[48];
     uint64_t key, file_bytes, table_hash, header_hash;
+    struct {
+        uint64_t machine;
+        uint32_t target, ahead_bytes;
+        uint64_t hash;
+    } measured;
 };
 enum { ENTRY_BYTES = 40 };
 
@@ -31,15 +37,18 @@ static void mend_header(uint8_t *file, size_t n, int keep)
     struct header *header = (void *)file;
     if (!(keep & KEEP_IDENTITY)) {
         memcpy(header->magic, "FPWEIGHT", 8);
-        header->version = 1;
+        header->version = 2;
         snprintf(header->layout, sizeof header->layout, "fuzz");
         header->key = KEY;
         header->file_bytes = n;
+        header->measured.machine = MACHINE;
     }
     if (keep & KEEP_HASHES) return;
     size_t table_bytes = (size_t)header->n_entries * ENTRY_BYTES;
     if (table_bytes <= n - sizeof *header) header->table_hash = fnv1a(header + 1, table_bytes);
     header->header_hash = fnv1a(header, offsetof(struct header, header_hash));
+    header->measured.hash =
+        fnv1a(&header->measured, offsetof(struct header, measured.hash) - offsetof(struct header, measured));
 }
 
 static void look_up(struct packed_cache *cache)
@@ -57,6 +66,19 @@ static void look_up(struct packed_cache *cache)
     }
 }
 
+static void look_up_prefetch(struct packed_cache *cache)
+{
+    static const struct stream_prefetch kept = {STREAM_INTO_L2, 640};
+    struct stream_prefetch found;
+    if (packed_cache_prefetch(cache, MACHINE, &found))
+        INVARIANT(found.target < STREAM_TARGETS && found.ahead_bytes >= 0 && found.ahead_bytes <= STREAM_AHEAD_MAX &&
+                      found.ahead_bytes % 64 == 0,
+                  "prefetch %d, %d bytes ahead", (int)found.target, found.ahead_bytes);
+    packed_cache_keep_prefetch(cache, MACHINE + 1, &kept);
+    if (packed_cache_prefetch(cache, MACHINE + 1, &found))
+        INVARIANT(found.target == kept.target && found.ahead_bytes == kept.ahead_bytes, "another prefetch was kept");
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static uint64_t file[FILE_MAX / sizeof(uint64_t)];
@@ -72,7 +94,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     fuzz_folder_put("cache", (const uint8_t *)file, n);
     snprintf(path, sizeof path, "%s/cache", fuzz_folder());
     struct packed_cache *cache = packed_cache_open(path, "fuzz", KEY);
-    if (packed_cache_hit(cache)) look_up(cache);
+    if (packed_cache_hit(cache)) {
+        look_up_prefetch(cache);
+        look_up(cache);
+    }
     packed_cache_close(cache);
     return 0;
 }
