@@ -169,6 +169,8 @@ START_TEST(linear_matches_reference)
     check_linear(48, 64, 66, true);
     check_linear(9, 66, 2 * 2048 + 133, true); // three blocks of K in int8, the last group is short
     check_linear(71, 33, 2 * 512 + 70, false); // pairs of row tiles over two blocks of tiles and a part of one
+    check_linear(70, 1090, 150, true);         // several panels in an item: AMX finishes one beside the next one
+    check_linear(19, 520, 2 * 1024 + 40, false);
 }
 END_TEST
 
@@ -176,15 +178,23 @@ END_TEST
 static void check_streamed(const struct cpu_isa *isa, enum linear_mode mode, bool bf16, int columns)
 {
     enum { ROWS = 17, STRIDE = 96 };
-    static float sums[2 * TILE_SIDE * PANEL_COLUMNS], copy[2 * TILE_SIDE * PANEL_COLUMNS];
+    static float sums[2 * TILE_SIDE * PANEL_COLUMNS];
     static float out[2][ROWS * STRIDE] __attribute__((aligned(64)));
     for (int i = 0; i < 2 * TILE_SIDE * PANEL_COLUMNS; i++)
         sums[i] = random_float(3);
     memset(out, 0, sizeof out);
     for (int streamed = 0; streamed < 2; streamed++) {
-        struct panel_out to = {mode, isa->tiled, NULL, NULL, NULL, bf16, out[streamed], STRIDE, columns, streamed};
-        memcpy(copy, sums, sizeof copy);
-        isa->panel_finish(copy, ROWS, &to);
+        struct panel_out to = {.sums = sums,
+                               .rows = ROWS,
+                               .mode = mode,
+                               .tiled = isa->tiled,
+                               .bf16 = bf16,
+                               .out = out[streamed],
+                               .stride = STRIDE,
+                               .columns = columns,
+                               .streamed = streamed};
+        isa->panel_finish(&to, 5);
+        isa->panel_finish(&to, ROWS);
     }
     ck_assert_mem_eq(out[0], out[1], sizeof out[0]);
 }
@@ -205,8 +215,9 @@ START_TEST(swiglu_matches_reference)
 {
     variant_setup(_i);
     static const int halves[] = {1, 15, 16, 31, 32, 33, 50, 97};
-    for (int i = 0; i < 16; i++) {
+    for (int i = 0; i < 17; i++) {
         int n = halves[i % 8], k = 2 + random_below(70), rows = 1 + random_below(14);
+        if (i == 16) n = 530, rows = 36; // several panels in an item
         open_both(&small);
         struct tensor *x[2], *out[2];
         random_activation(x, rows, k);

@@ -117,10 +117,14 @@ struct panel_gemm {
     const float *w_scale; // INT8_GROUPS: [groups of the block][PANEL_COLUMNS]
     const float *x_scale; // INT8_GROUPS: [rows][x_scale_stride], from the block's first group on
     int x_scale_stride;
+    struct panel_out *beside; // NULL, or the sums of another panel. Tiled: finished by vector instructions between the
+                              // tile instructions of this gemm. Other levels leave them as they are
 };
 
-// Destination of a gemm over one panel, and the operations applied to it on the way.
+// The sums of one panel, their destination, and the operations applied to them on the way.
 struct panel_out {
+    const float *sums; // [rows][PANEL_COLUMNS]
+    int rows, done;    // rows before `done` are finished
     enum linear_mode mode;
     bool tiled;                     // layout of the sums
     const float *bias;              // of this panel [PANEL_COLUMNS], or NULL
@@ -221,8 +225,8 @@ struct cpu_isa {
     void (*panel_gemm)(const struct panel_gemm *p);
     // Quantises n values (bf16 or f32) to out [n] = bytes q + 128; returns the scale.
     float (*quantise)(uint8_t *out, const void *x, bool bf16, int n);
-    // Scales, adds the bias, applies the mode and stores c [rows][PANEL_COLUMNS]; may destroy c.
-    void (*panel_finish)(float *c, int rows, const struct panel_out *out);
+    // Scales, adds the bias, applies the mode and stores the rows from out->done on, up to row `end`.
+    void (*panel_finish)(struct panel_out *out, int end);
 
     void (*rmsnorm_row)(void *out, bool bf16, const float *x, const float *gain, int n, float epsilon);
     // In place on one head: RMS norm (gain NULL: none), then RoPE with cos and sin [D/2].

@@ -299,15 +299,26 @@ static __attribute__((noinline)) void finish_store_some(void *to, const float *c
         sum[i] += c[i];
 }
 
-INLINE void finish_rows(const float *sums, int rows, const struct panel_out *out, const bool tiled, const bool integers,
+// How many rows ahead of its use the residual is prefetched where rows are finished between tile instructions. One row
+// then takes about as long as a line takes from memory.
+enum { RESIDUAL_AHEAD_ROWS = 2 };
+
+INLINE void residual_prefetch(const char *row, size_t row_bytes)
+{
+    for (int line = 0; line < PANEL_COLUMNS * 4; line += 64)
+        __builtin_prefetch(row + RESIDUAL_AHEAD_ROWS * row_bytes + line, 0, 3);
+}
+
+INLINE void finish_rows(const struct panel_out *out, int end, const bool tiled, const bool integers,
                         const enum linear_mode mode, const bool bf16, const bool streamed)
 {
     const int vecs = mode == LINEAR_SWIGLU ? PANEL_VECS / 2 : PANEL_VECS;
     const size_t row_bytes = (size_t)out->stride * (bf16 ? 2 : 4);
-    char *to = out->out;
-    for (int r = 0; r < rows; r++, to += row_bytes) {
+    char *to = (char *)out->out + (size_t)out->done * row_bytes;
+    for (int r = out->done; r < end; r++, to += row_bytes) {
         vec c[PANEL_VECS];
-        finish_load(c, sums, r, out, tiled, integers);
+        if (tiled && mode == LINEAR_ADD) residual_prefetch(to, row_bytes);
+        finish_load(c, out->sums, r, out, tiled, integers);
         for (int v = 0; mode == LINEAR_SWIGLU && v < vecs; v++) // gate and up columns alternate vector by vector
             c[v] = vec_silu(c[2 * v]) * c[2 * v + 1];
         if (out->columns == vecs * VEC)
@@ -317,41 +328,41 @@ INLINE void finish_rows(const float *sums, int rows, const struct panel_out *out
     }
 }
 
-// The modes that store activations or f32. Streamed stores are ordered before those that follow.
-INLINE void finish_mode(const float *sums, int rows, const struct panel_out *out, const bool tiled, const bool integers,
+// The modes that store activations or f32. The streamed stores of a panel are ordered before those that follow.
+INLINE void finish_mode(const struct panel_out *out, int end, const bool tiled, const bool integers,
                         const enum linear_mode mode, const bool bf16)
 {
     if (out->streamed) {
-        finish_rows(sums, rows, out, tiled, integers, mode, bf16, true);
-        vec_store_fence();
+        finish_rows(out, end, tiled, integers, mode, bf16, true);
+        if (end == out->rows) vec_store_fence();
     } else {
-        finish_rows(sums, rows, out, tiled, integers, mode, bf16, false);
+        finish_rows(out, end, tiled, integers, mode, bf16, false);
     }
 }
 
-INLINE void finish_typed(const float *sums, int rows, const struct panel_out *out, const bool tiled,
-                         const bool integers)
+INLINE void finish_typed(const struct panel_out *out, int end, const bool tiled, const bool integers)
 {
     if (out->mode == LINEAR_ADD)
-        finish_rows(sums, rows, out, tiled, integers, LINEAR_ADD, false, false);
+        finish_rows(out, end, tiled, integers, LINEAR_ADD, false, false);
     else if (out->mode == LINEAR_SWIGLU && out->bf16)
-        finish_mode(sums, rows, out, tiled, integers, LINEAR_SWIGLU, true);
+        finish_mode(out, end, tiled, integers, LINEAR_SWIGLU, true);
     else if (out->mode == LINEAR_SWIGLU)
-        finish_mode(sums, rows, out, tiled, integers, LINEAR_SWIGLU, false);
+        finish_mode(out, end, tiled, integers, LINEAR_SWIGLU, false);
     else if (out->bf16)
-        finish_mode(sums, rows, out, tiled, integers, LINEAR_STORE, true);
+        finish_mode(out, end, tiled, integers, LINEAR_STORE, true);
     else
-        finish_mode(sums, rows, out, tiled, integers, LINEAR_STORE, false);
+        finish_mode(out, end, tiled, integers, LINEAR_STORE, false);
 }
 
-static void panel_finish(float *sums, int rows, const struct panel_out *out)
+static void panel_finish(struct panel_out *out, int end)
 {
     if (out->tiled && out->x_scale)
-        finish_typed(sums, rows, out, true, true);
+        finish_typed(out, end, true, true);
     else if (out->tiled)
-        finish_typed(sums, rows, out, true, false);
+        finish_typed(out, end, true, false);
     else if (out->x_scale)
-        finish_typed(sums, rows, out, false, true);
+        finish_typed(out, end, false, true);
     else
-        finish_typed(sums, rows, out, false, false);
+        finish_typed(out, end, false, false);
+    out->done = end;
 }
