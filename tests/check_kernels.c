@@ -188,9 +188,7 @@ static void check_streamed(const struct cpu_isa *isa, enum linear_mode mode, boo
                                .rows = ROWS,
                                .mode = mode,
                                .tiled = isa->tiled,
-                               .bf16 = bf16,
-                               .out = out[streamed],
-                               .stride = STRIDE,
+                               .to = {.data = out[streamed], .stride = STRIDE, .bf16 = bf16},
                                .columns = columns,
                                .streamed = streamed};
         isa->panel_finish(&to, 5);
@@ -198,6 +196,46 @@ static void check_streamed(const struct cpu_isa *isa, enum linear_mode mode, boo
     }
     ck_assert_mem_eq(out[0], out[1], sizeof out[0]);
 }
+
+// bf16 rows from row 3 on, in tiles and row by row.
+static void check_tiled(const struct cpu_isa *isa, enum linear_mode mode, int column, int columns)
+{
+    enum { ROWS = 17, FIRST = 3, STRIDE = 128, PADDED = 2 * TILE_SIDE };
+    static float sums[2 * TILE_SIDE * PANEL_COLUMNS];
+    static uint16_t out[2][PADDED * STRIDE] __attribute__((aligned(64)));
+    for (int i = 0; i < 2 * TILE_SIDE * PANEL_COLUMNS; i++)
+        sums[i] = random_float(3);
+    memset(out, 0, sizeof out);
+    struct rows_out to[2];
+    for (int tiled = 0; tiled < 2; tiled++) {
+        to[tiled] = (struct rows_out){.data = out[tiled], .stride = STRIDE, .bf16 = true, .tiled = tiled};
+        struct panel_out panel = {.sums = sums,
+                                  .rows = ROWS,
+                                  .mode = mode,
+                                  .tiled = isa->tiled,
+                                  .to = to[tiled],
+                                  .row = FIRST,
+                                  .column = column,
+                                  .columns = columns};
+        isa->panel_finish(&panel, ROWS);
+    }
+    for (int r = 0; r < PADDED; r++)
+        for (int c = 0; c < STRIDE; c++) {
+            uint16_t *want = rows_out_at(to[0], r, c), *got = rows_out_at(to[1], r, c);
+            ck_assert_msg(*got == *want, "row %d, column %d: %x, row-major %x", r, c, *got, *want);
+            ck_assert(got == out[1] + ((r / 16 * (STRIDE / 32) + c / 32) * 16 + r % 16) * 32 + c % 32);
+        }
+}
+
+START_TEST(tiled_outputs_are_the_same)
+{
+    if (isas[_i] == &cuda_level) return;
+    check_tiled(isas[_i], LINEAR_STORE, PANEL_COLUMNS, PANEL_COLUMNS);
+    check_tiled(isas[_i], LINEAR_STORE, 0, PANEL_COLUMNS - 5);
+    check_tiled(isas[_i], LINEAR_SWIGLU, PANEL_COLUMNS / 2, PANEL_COLUMNS / 2);
+    check_tiled(isas[_i], LINEAR_SWIGLU, PANEL_COLUMNS, 7);
+}
+END_TEST
 
 START_TEST(streamed_outputs_are_the_same)
 {
@@ -592,6 +630,7 @@ int main(int argc, char **argv)
     TCase *tcase = tcase_create("kernels");
     variants_list();
     tcase_add_loop_test(tcase, linear_matches_reference, 0, n_variants);
+    tcase_add_loop_test(tcase, tiled_outputs_are_the_same, 0, n_isas);
     tcase_add_loop_test(tcase, streamed_outputs_are_the_same, 0, n_isas);
     tcase_add_loop_test(tcase, swiglu_matches_reference, 0, n_variants);
     tcase_add_loop_test(tcase, weights_pack_from_unaligned_views, 0, n_variants);

@@ -25,7 +25,7 @@
 // contiguous, because a tile load is twice as fast from 16 neighbouring cache lines as from 16 distant ones:
 //
 //      a panel          [words / 256][2 halves of 32 outputs][16 steps][2 tiles of 16 outputs][16 words][16 outputs]
-//      x                [rows / 16][words / 16][16 rows][16 words]
+//      x                [rows / 16][words / 16][16 rows][16 words]      bf16 activations, or int8 after quantisation
 //      sums of a panel  [rows / 16][4 tiles of 16 outputs][16 rows][16 outputs]
 //
 // Half a panel over TILED_BLOCK_WORDS words of K is 32 KiB: all rows use it from L1 before the next half. It is
@@ -101,6 +101,27 @@ static inline size_t tiled_sums_at(int row, int column)
            (size_t)(row % TILE_SIDE * TILE_SIDE + column % TILE_SIDE);
 }
 
+// Rows that a kernel writes: f32 or bf16, `stride` elements from row to row; or bf16 as tiled x, where `stride` is a
+// multiple of the elements of a tile's row.
+struct rows_out {
+    void *data; // row 0, column 0
+    int stride;
+    bool bf16, tiled;
+};
+
+enum { TILE_ROW_HALVES = 2 * TILE_SIDE };
+
+// Tiled: as far as the next multiple of TILE_ROW_HALVES, the columns that follow are contiguous.
+static inline void *rows_out_at(struct rows_out out, int row, int column)
+{
+    size_t at = (size_t)row * (size_t)out.stride + (size_t)column;
+    if (out.tiled)
+        at = (size_t)(row / TILE_SIDE * TILE_SIDE) * (size_t)out.stride +
+             (size_t)(column / TILE_ROW_HALVES * TILE_SIDE + row % TILE_SIDE) * TILE_ROW_HALVES +
+             (size_t)(column % TILE_ROW_HALVES);
+    return (char *)out.data + at * (out.bf16 ? 2 : 4);
+}
+
 // One gemm over a block of K: c [rows][PANEL_COLUMNS] = (or +=) x [rows][words] times panel [words][PANEL_COLUMNS]; all
 // three are tiled, or none. The next block of a panel follows in memory; tiled blocks but the last are a multiple of
 // TILED_BLOCK_WORDS. GEMM_INT8 leaves integers in c; panel_finish scales them.
@@ -129,11 +150,10 @@ struct panel_out {
     bool tiled;                     // layout of the sums
     const float *bias;              // of this panel [PANEL_COLUMNS], or NULL
     const float *x_scale, *w_scale; // GEMM_INT8: [rows], [PANEL_COLUMNS]; else NULL
-    bool bf16;                      // type of out
-    void *out;                      // first row, first column of the panel
-    int stride;                     // in elements, from row to row
-    int columns;                    // columns of the panel that exist in out
-    bool streamed; // store past the caches; not with LINEAR_ADD, and whole aligned cache lines but in the last panel
+    struct rows_out to;
+    int row, column; // of the first sum
+    int columns;     // columns of the panel that exist in out
+    bool streamed;   // store past the caches; not with LINEAR_ADD, and whole aligned cache lines but in the last panel
 };
 
 // The cached K and V of one layer, one KV head and one sequence, in blocks of KV_BLOCK_TOKENS entries. Both gemms of
@@ -154,15 +174,15 @@ struct kv_view {
 // The queries of consecutive rows of one sequence, in all heads of one KV group.
 struct attend_tile {
     struct kv_view kv;
-    int rows, group; // rows * group queries
-    int first_valid; // entries visible to row 0; row r sees first_valid + r
-    int first, end;  // entries to attend to; first is a multiple of SEGMENT_ENTRIES
-    const float *q;  // row 0, first head of the group; heads are head_size apart
-    int q_stride;    // in floats, from row to row
-    void *out;       // layout of q, in the dtype of activations
-    int out_stride;  // in elements, from row to row
-    float *partial;  // NULL, or [attend_partial_floats]: receives the partial result of one segment for attend_merge
-    float *scratch;  // [attend_scratch_floats]
+    int rows, group;     // rows * group queries
+    int first_valid;     // entries visible to row 0; row r sees first_valid + r
+    int first, end;      // entries to attend to; first is a multiple of SEGMENT_ENTRIES
+    const float *q;      // row 0, first head of the group; heads are head_size apart
+    int q_stride;        // in floats, from row to row
+    struct rows_out out; // receives row 0, first head from (row, column) on, in the layout of q
+    int row, column;
+    float *partial; // NULL, or [attend_partial_floats]: receives the partial result of one segment for attend_merge
+    float *scratch; // [attend_scratch_floats]
 };
 
 // Floats of the partial result of `queries` = rows * group queries.
@@ -228,7 +248,7 @@ struct cpu_isa {
     // Scales, adds the bias, applies the mode and stores the rows from out->done on, up to row `end`.
     void (*panel_finish)(struct panel_out *out, int end);
 
-    void (*rmsnorm_row)(void *out, bool bf16, const float *x, const float *gain, int n, float epsilon);
+    void (*rmsnorm_row)(struct rows_out out, int row, const float *x, const float *gain, int n, float epsilon);
     // In place on one head: RMS norm (gain NULL: none), then RoPE with cos and sin [D/2].
     void (*rope_head)(float *head, const float *gain, int head_size, float epsilon, const float *cos_sin);
     // In place on one head: the Hadamard rotation of an int8 cache (backend.h).

@@ -258,6 +258,16 @@ INLINE void store_row(void *out, bool bf16, const float *from, int n)
     }
 }
 
+// Stores n floats from `column` on. Writes nothing beyond them.
+INLINE void store_columns(struct rows_out out, int row, int column, const float *from, int n)
+{
+    for (int i = 0, part; i < n; i += part) {
+        int contiguous = out.tiled ? TILE_ROW_HALVES - (column + i) % TILE_ROW_HALVES : n;
+        part = n - i < contiguous ? n - i : contiguous;
+        store_row(rows_out_at(out, row, column + i), out.bf16, from + i, part);
+    }
+}
+
 enum { PANEL_VECS = PANEL_COLUMNS / VEC };
 
 // Row r of the sums with scales and bias.
@@ -272,29 +282,32 @@ INLINE void finish_load(vec c[PANEL_VECS], const float *sums, int r, const struc
     }
 }
 
-// All columns of a row. Streamed lines are written to memory without being read first.
-INLINE void finish_store(void *to, const vec *c, int vecs, const bool bf16, const bool add, const bool streamed)
+// All columns of row r. Streamed lines are written to memory without being read first.
+INLINE void finish_store(const struct panel_out *out, int r, const vec *c, int vecs, const bool bf16, const bool add,
+                         const bool streamed)
 {
-    float *floats = to;
-    uint16_t *halves = to;
+    float *floats = rows_out_at(out->to, out->row + r, out->column);
+    uint16_t *halves = (uint16_t *)(void *)floats;
+    const size_t apart =
+        out->to.tiled ? TILE_SIDE * TILE_ROW_HALVES : TILE_ROW_HALVES; // from TILE_ROW_HALVES to the next
 #pragma GCC unroll 16
-    for (int v = 0; v < vecs; v++) {
-        if (bf16 && streamed)
-            vec_store_bf16_streamed(halves + v * VEC, c[v]);
-        else if (bf16)
-            vec_store_bf16(halves + v * VEC, c[v]);
+    for (int v = 0; v < vecs; v += bf16 ? 2 : 1) {
+        const size_t column = (size_t)v * VEC;
+        if (bf16)
+            vec_store_bf16_pair(halves + column / TILE_ROW_HALVES * apart + column % TILE_ROW_HALVES, c[v], c[v + 1],
+                                streamed);
         else if (streamed)
-            vec_store_streamed(floats + v * VEC, c[v]);
+            vec_store_streamed(floats + column, c[v]);
         else
-            vec_store(floats + v * VEC, add ? vec_load(floats + v * VEC) + c[v] : c[v]);
+            vec_store(floats + column, add ? vec_load(floats + column) + c[v] : c[v]);
     }
 }
 
-// The columns of a row that exist.
-static __attribute__((noinline)) void finish_store_some(void *to, const float *c, const struct panel_out *out)
+// The columns of row r that exist.
+static __attribute__((noinline)) void finish_store_some(const struct panel_out *out, int r, const float *c)
 {
-    float *sum = to;
-    if (out->mode != LINEAR_ADD) store_row(to, out->bf16, c, out->columns);
+    float *sum = rows_out_at(out->to, out->row + r, out->column);
+    if (out->mode != LINEAR_ADD) store_columns(out->to, out->row + r, out->column, c, out->columns);
     for (int i = 0; out->mode == LINEAR_ADD && i < out->columns; i++)
         sum[i] += c[i];
 }
@@ -303,28 +316,27 @@ static __attribute__((noinline)) void finish_store_some(void *to, const float *c
 // then takes about as long as a line takes from memory.
 enum { RESIDUAL_AHEAD_ROWS = 2 };
 
-INLINE void residual_prefetch(const char *row, size_t row_bytes)
+INLINE void residual_prefetch(const struct panel_out *out, int r)
 {
+    const char *row = rows_out_at(out->to, out->row + r + RESIDUAL_AHEAD_ROWS, out->column);
     for (int line = 0; line < PANEL_COLUMNS * 4; line += 64)
-        __builtin_prefetch(row + RESIDUAL_AHEAD_ROWS * row_bytes + line, 0, 3);
+        __builtin_prefetch(row + line, 0, 3);
 }
 
 INLINE void finish_rows(const struct panel_out *out, int end, const bool tiled, const bool integers,
                         const enum linear_mode mode, const bool bf16, const bool streamed)
 {
     const int vecs = mode == LINEAR_SWIGLU ? PANEL_VECS / 2 : PANEL_VECS;
-    const size_t row_bytes = (size_t)out->stride * (bf16 ? 2 : 4);
-    char *to = (char *)out->out + (size_t)out->done * row_bytes;
-    for (int r = out->done; r < end; r++, to += row_bytes) {
+    for (int r = out->done; r < end; r++) {
         vec c[PANEL_VECS];
-        if (tiled && mode == LINEAR_ADD) residual_prefetch(to, row_bytes);
+        if (tiled && mode == LINEAR_ADD) residual_prefetch(out, r);
         finish_load(c, out->sums, r, out, tiled, integers);
         for (int v = 0; mode == LINEAR_SWIGLU && v < vecs; v++) // gate and up columns alternate vector by vector
             c[v] = vec_silu(c[2 * v]) * c[2 * v + 1];
         if (out->columns == vecs * VEC)
-            finish_store(to, c, vecs, bf16, mode == LINEAR_ADD, streamed);
+            finish_store(out, r, c, vecs, bf16, mode == LINEAR_ADD, streamed);
         else
-            finish_store_some(to, (const float *)c, out);
+            finish_store_some(out, r, (const float *)c);
     }
 }
 
@@ -344,11 +356,11 @@ INLINE void finish_typed(const struct panel_out *out, int end, const bool tiled,
 {
     if (out->mode == LINEAR_ADD)
         finish_rows(out, end, tiled, integers, LINEAR_ADD, false, false);
-    else if (out->mode == LINEAR_SWIGLU && out->bf16)
+    else if (out->mode == LINEAR_SWIGLU && out->to.bf16)
         finish_mode(out, end, tiled, integers, LINEAR_SWIGLU, true);
     else if (out->mode == LINEAR_SWIGLU)
         finish_mode(out, end, tiled, integers, LINEAR_SWIGLU, false);
-    else if (out->bf16)
+    else if (out->to.bf16)
         finish_mode(out, end, tiled, integers, LINEAR_STORE, true);
     else
         finish_mode(out, end, tiled, integers, LINEAR_STORE, false);

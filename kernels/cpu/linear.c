@@ -20,7 +20,7 @@ struct gemm {
     size_t row_bytes;
 };
 
-// int8: quantises one row of x, with one scale for each group.
+// Quantises one row of x, with one scale for each group.
 static void quantise_row(const struct gemm *p, int row, uint8_t *out)
 {
     const struct cpu *cpu = p->cpu;
@@ -37,20 +37,17 @@ static void pack_x_row(void *arg, int row, int thread)
     quantise_row(p, row, (uint8_t *)p->cpu->packed_x + (size_t)row * p->row_bytes);
 }
 
-// One row tile. int8 rows are quantised into the thread's scratch first.
+// One row tile, by rows that are quantised into the thread's scratch.
 static void pack_x_tile(void *arg, int tile, int thread)
 {
     const struct gemm *p = arg;
     char *out = p->cpu->packed_x + (size_t)tile * TILE_SIDE * p->row_bytes;
+    uint8_t *bytes = (uint8_t *)cpu_thread_scratch(p->cpu, thread);
     int first = tile * TILE_SIDE, rows = p->rows - first < TILE_SIDE ? p->rows - first : TILE_SIDE;
     for (int r = 0; r < rows; r++) {
-        const char *from = cpu_row(p->x, first + r);
-        if (cpu_int8(p->cpu)) {
-            from = (const char *)cpu_thread_scratch(p->cpu, thread);
-            quantise_row(p, first + r, (uint8_t *)cpu_thread_scratch(p->cpu, thread));
-        }
+        quantise_row(p, first + r, bytes);
         for (size_t at = 0; at < p->row_bytes; at += TILE_SIDE * 4)
-            memcpy(out + at * TILE_SIDE + (size_t)r * TILE_SIDE * 4, from + at, TILE_SIDE * 4);
+            memcpy(out + at * TILE_SIDE + (size_t)r * TILE_SIDE * 4, bytes + at, TILE_SIDE * 4);
     }
 }
 
@@ -59,7 +56,7 @@ static void gemm_pack_x(struct gemm *p)
 {
     const struct cpu *cpu = p->cpu;
     int64_t work = (int64_t)p->rows * p->x->columns;
-    if (!cpu_tiled(cpu) && !cpu_int8(cpu)) {
+    if (!cpu_int8(cpu)) {
         p->words = p->x->data;
         p->row_bytes = (size_t)p->x->stride * (p->x->bf16 ? 2 : 4);
         return;
@@ -151,9 +148,9 @@ static struct panel_out gemm_block_out(const struct gemm *p, const struct gemm_b
         .bias = p->bias ? p->bias->vector + (size_t)panel * PANEL_COLUMNS : NULL,
         .x_scale = integers ? p->cpu->row_scale + b->row : NULL,
         .w_scale = integers ? w->scale + (size_t)panel * (size_t)w->groups * PANEL_COLUMNS : NULL,
-        .bf16 = p->out->bf16,
-        .out = (char *)cpu_row(p->out, b->row) + (size_t)column * element,
-        .stride = p->out->stride,
+        .to = cpu_rows_out(p->out),
+        .row = b->row,
+        .column = column,
         .columns = left < p->panel_columns ? left : p->panel_columns,
         .streamed = gemm_streams_out(p, (size_t)column * element, (size_t)p->panel_columns * element),
     };

@@ -152,15 +152,18 @@ INLINE void vec_store_bf16(uint16_t *to, vec v)
     memcpy(to, &half, sizeof half);
 }
 
-// vec_store_bf16 past the caches; `to` is aligned to half a vector.
-INLINE void vec_store_bf16_streamed(uint16_t *to, vec v)
+// vec_store_bf16 of two neighbours. Streamed: past the caches where the level can; `to` is aligned to a vector.
+INLINE void vec_store_bf16_pair(uint16_t *to, vec low, vec high, const bool streamed)
 {
-    uint16_t half[VEC] __attribute__((aligned(64)));
-    vec_store_bf16(half, v);
-#if defined(__AVX512F__)
-    _mm256_stream_si256((__m256i *)(void *)to, _mm256_load_si256((const __m256i *)(const void *)half));
+#ifdef __AVX512BF16__
+    __m512i pair = (__m512i)_mm512_cvtne2ps_pbh(high, low);
+    if (streamed)
+        _mm512_stream_si512((void *)to, pair);
+    else
+        memcpy(to, &pair, sizeof pair);
 #else
-    memcpy(to, half, sizeof half);
+    vec_store_bf16(to, low);
+    vec_store_bf16(to + VEC, high);
 #endif
 }
 
