@@ -216,6 +216,56 @@ INLINE float vec_largest(vec v)
     return v[0];
 }
 
+// v, loaded before its use: an instruction that overwrites one of its operands may then overwrite v. With v as an
+// operand in memory the compiler would first copy another one.
+INLINE vec vec_in_register(vec v)
+{
+#if defined(__AVX512F__)
+    __asm__("" : "+v"(v));
+#endif
+    return v;
+}
+
+// A constant that is loaded for each use, for the same reason.
+INLINE vec vec_broadcast(const float *value)
+{
+#if defined(__AVX512F__)
+    vec v;
+    __asm__ volatile("vbroadcastss %1, %0" : "=v"(v) : "m"(*value));
+    return v;
+#else
+    return vec_set(*value);
+#endif
+}
+
+// Lane i is the largest lane of x[i].
+INLINE vec vec_largest_of_each(const vec x[VEC])
+{
+#if defined(__AVX512F__)
+    // Each step halves the lanes that are left of a vector and puts those of two vectors side by side.
+    vec of8[8], of4[4], of2[2];
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) { // in an order that the last steps turn into 0, 1, 2 ..
+        const int first = (i & 4) << 1 | (i & 1) << 1 | (i & 2) >> 1;
+        const vec a = x[first], b = x[first + 4];
+        of8[i] = vec_max(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++)
+        of4[i] =
+            vec_max(_mm512_shuffle_f32x4(of8[i], of8[i + 4], 0x88), _mm512_shuffle_f32x4(of8[i], of8[i + 4], 0xdd));
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; i++)
+        of2[i] = vec_max(_mm512_shuffle_ps(of4[i], of4[i + 2], 0x88), _mm512_shuffle_ps(of4[i], of4[i + 2], 0xdd));
+    return vec_max(_mm512_shuffle_ps(of2[0], of2[1], 0x88), _mm512_shuffle_ps(of2[0], of2[1], 0xdd));
+#else
+    vec largest;
+    for (int i = 0; i < VEC; i++)
+        largest[i] = vec_largest(x[i]);
+    return largest;
+#endif
+}
+
 // The number of each lane.
 INLINE vec_mask vec_lanes(void)
 {
@@ -292,6 +342,29 @@ INLINE void vec_exp2(vec *x, const int n)
         x[i] = vec_select(x[i] < -126.f, vec_set(0), y[i] * (vec)exponent);
 #endif
     }
+}
+
+// x minus the largest integer that is not above it; 0 for minus infinity. x is below 2^22.
+INLINE vec vec_fraction(vec x)
+{
+#if defined(__AVX512DQ__)
+    return _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF);
+#else
+    vec clamped = vec_max(vec_set(-127.f), x), nearest = vec_round(clamped);
+    return clamped - vec_select(nearest > clamped, nearest - 1.f, nearest);
+#endif
+}
+
+// y times 2 to the largest integer that is not above x. Valid up to 127; without the scalef instruction 0 below -126.
+INLINE vec vec_scale_exp2(vec y, vec x)
+{
+#if defined(__AVX512F__)
+    return _mm512_scalef_ps(y, x);
+#else
+    vec clamped = vec_max(vec_set(-127.f), x);
+    vec_word exponent = ((vec_word)(clamped - vec_fraction(clamped) + 12582912.f) - 0x4b400000u + 127u) << 23;
+    return vec_select(x < -126.f, vec_set(0), y * (vec)exponent);
+#endif
 }
 
 // f32 words: acc + x w. bf16 words: acc + x_even w_even + x_odd w_odd.
