@@ -169,6 +169,8 @@ START_TEST(linear_matches_reference)
     check_linear(48, 64, 66, true);
     check_linear(9, 66, 2 * 2048 + 133, true); // three blocks of K in int8, the last group is short
     check_linear(71, 33, 2 * 512 + 70, false); // pairs of row tiles over two blocks of tiles and a part of one
+    check_linear(70, 1090, 150, true);         // several panels in an item: AMX finishes one beside the next one
+    check_linear(19, 520, 2 * 1024 + 40, false);
 }
 END_TEST
 
@@ -176,18 +178,64 @@ END_TEST
 static void check_streamed(const struct cpu_isa *isa, enum linear_mode mode, bool bf16, int columns)
 {
     enum { ROWS = 17, STRIDE = 96 };
-    static float sums[2 * TILE_SIDE * PANEL_COLUMNS], copy[2 * TILE_SIDE * PANEL_COLUMNS];
+    static float sums[2 * TILE_SIDE * PANEL_COLUMNS];
     static float out[2][ROWS * STRIDE] __attribute__((aligned(64)));
     for (int i = 0; i < 2 * TILE_SIDE * PANEL_COLUMNS; i++)
         sums[i] = random_float(3);
     memset(out, 0, sizeof out);
     for (int streamed = 0; streamed < 2; streamed++) {
-        struct panel_out to = {mode, isa->tiled, NULL, NULL, NULL, bf16, out[streamed], STRIDE, columns, streamed};
-        memcpy(copy, sums, sizeof copy);
-        isa->panel_finish(copy, ROWS, &to);
+        struct panel_out to = {.sums = sums,
+                               .rows = ROWS,
+                               .mode = mode,
+                               .tiled = isa->tiled,
+                               .to = {.data = out[streamed], .stride = STRIDE, .bf16 = bf16},
+                               .columns = columns,
+                               .streamed = streamed};
+        isa->panel_finish(&to, 5);
+        isa->panel_finish(&to, ROWS);
     }
     ck_assert_mem_eq(out[0], out[1], sizeof out[0]);
 }
+
+// bf16 rows from row 3 on, in tiles and row by row.
+static void check_tiled(const struct cpu_isa *isa, enum linear_mode mode, int column, int columns)
+{
+    enum { ROWS = 17, FIRST = 3, STRIDE = 128, PADDED = 2 * TILE_SIDE };
+    static float sums[2 * TILE_SIDE * PANEL_COLUMNS];
+    static uint16_t out[2][PADDED * STRIDE] __attribute__((aligned(64)));
+    for (int i = 0; i < 2 * TILE_SIDE * PANEL_COLUMNS; i++)
+        sums[i] = random_float(3);
+    memset(out, 0, sizeof out);
+    struct rows_out to[2];
+    for (int tiled = 0; tiled < 2; tiled++) {
+        to[tiled] = (struct rows_out){.data = out[tiled], .stride = STRIDE, .bf16 = true, .tiled = tiled};
+        struct panel_out panel = {.sums = sums,
+                                  .rows = ROWS,
+                                  .mode = mode,
+                                  .tiled = isa->tiled,
+                                  .to = to[tiled],
+                                  .row = FIRST,
+                                  .column = column,
+                                  .columns = columns};
+        isa->panel_finish(&panel, ROWS);
+    }
+    for (int r = 0; r < PADDED; r++)
+        for (int c = 0; c < STRIDE; c++) {
+            uint16_t *want = rows_out_at(to[0], r, c), *got = rows_out_at(to[1], r, c);
+            ck_assert_msg(*got == *want, "row %d, column %d: %x, row-major %x", r, c, *got, *want);
+            ck_assert(got == out[1] + ((r / 16 * (STRIDE / 32) + c / 32) * 16 + r % 16) * 32 + c % 32);
+        }
+}
+
+START_TEST(tiled_outputs_are_the_same)
+{
+    if (isas[_i] == &cuda_level) return;
+    check_tiled(isas[_i], LINEAR_STORE, PANEL_COLUMNS, PANEL_COLUMNS);
+    check_tiled(isas[_i], LINEAR_STORE, 0, PANEL_COLUMNS - 5);
+    check_tiled(isas[_i], LINEAR_SWIGLU, PANEL_COLUMNS / 2, PANEL_COLUMNS / 2);
+    check_tiled(isas[_i], LINEAR_SWIGLU, PANEL_COLUMNS, 7);
+}
+END_TEST
 
 START_TEST(streamed_outputs_are_the_same)
 {
@@ -205,8 +253,9 @@ START_TEST(swiglu_matches_reference)
 {
     variant_setup(_i);
     static const int halves[] = {1, 15, 16, 31, 32, 33, 50, 97};
-    for (int i = 0; i < 16; i++) {
+    for (int i = 0; i < 17; i++) {
         int n = halves[i % 8], k = 2 + random_below(70), rows = 1 + random_below(14);
+        if (i == 16) n = 530, rows = 36; // several panels in an item
         open_both(&small);
         struct tensor *x[2], *out[2];
         random_activation(x, rows, k);
@@ -581,6 +630,7 @@ int main(int argc, char **argv)
     TCase *tcase = tcase_create("kernels");
     variants_list();
     tcase_add_loop_test(tcase, linear_matches_reference, 0, n_variants);
+    tcase_add_loop_test(tcase, tiled_outputs_are_the_same, 0, n_isas);
     tcase_add_loop_test(tcase, streamed_outputs_are_the_same, 0, n_isas);
     tcase_add_loop_test(tcase, swiglu_matches_reference, 0, n_variants);
     tcase_add_loop_test(tcase, weights_pack_from_unaligned_views, 0, n_variants);

@@ -9,21 +9,30 @@
 #include "tests/cuda_here.h"
 #include "tests/kernel_fixture.h"
 
-extern const struct cpu_isa cpu_isa_amx_emulated; // linked into these tests only
+// Linked into these tests only.
+extern const struct cpu_isa cpu_isa_amx_emulated;
+extern const struct cpu_isa cpu_isa_amx_emulated_avx512 __attribute__((weak)); // in builds for x86
 
 static const struct cpu_isa cuda_level = {.name = "cuda"};
 
-enum { ISAS_MAX = CPU_ISA_COUNT + 2 };
+enum { ISAS_MAX = CPU_ISA_COUNT + 3 };
 static const struct cpu_isa *isas[ISAS_MAX];
 static int n_isas;
+
+// The levels of the CPU, then the emulated ones. NULL when the build or the machine lacks this one.
+static inline const struct cpu_isa *isa_at(int level)
+{
+    if (level < CPU_ISA_COUNT) return cpu_isa_at((enum cpu_isa_level)level);
+    if (level == CPU_ISA_COUNT) return &cpu_isa_amx_emulated;
+    return cpu_isa_at(CPU_ISA_AVX512_BF16) ? &cpu_isa_amx_emulated_avx512 : NULL;
+}
 
 // Selects the level named on the command line, or all levels of this machine; returns their number. With the thread
 // sanitizer, the best level only.
 static inline int choose_isas(int argc, char **argv)
 {
-    for (int level = 0; level <= CPU_ISA_COUNT; level++) {
-        const struct cpu_isa *isa =
-            level < CPU_ISA_COUNT ? cpu_isa_at((enum cpu_isa_level)level) : &cpu_isa_amx_emulated;
+    for (int level = 0; level <= CPU_ISA_COUNT + 1; level++) {
+        const struct cpu_isa *isa = isa_at(level);
         if (!isa || (QUICK && isa != cpu_isa_best())) continue;
         if (argc < 2 || !strcmp(isa->name, argv[1])) isas[n_isas++] = isa;
     }

@@ -271,8 +271,9 @@ static struct attend_tile attend_tile_of(const struct attention *a, const struct
         .end = rows->end,
         .q = (const float *)cpu_row(a->qkv, rows->row) + column,
         .q_stride = a->qkv->stride,
-        .out = (char *)cpu_row(a->out, rows->row) + (size_t)column * (a->out->bf16 ? 2 : 4),
-        .out_stride = a->out->stride,
+        .out = cpu_rows_out(a->out),
+        .row = rows->row,
+        .column = column,
         .scratch = cpu->attend_scratch + (size_t)thread * cpu->attend_scratch_floats,
     };
 }

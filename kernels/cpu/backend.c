@@ -59,31 +59,37 @@ static size_t cpu_row_bytes(const struct backend *b)
 static void tensor_clear_row(void *arg, int row, int thread)
 {
     const struct tensor *t = arg;
-    memset(cpu_row(t, row), 0, (size_t)t->stride * (t->bf16 ? 2 : 4));
+    size_t bytes = (size_t)t->stride * (t->bf16 ? 2 : 4); // tiled: a 16th of a row tile
+    memset((char *)t->data + (size_t)row * bytes, 0, bytes);
 }
 
 static enum status cpu_tensor_create(struct backend *b, enum tensor_kind kind, int max_rows, int columns,
                                      struct tensor **tensor_p)
 {
     struct cpu *cpu = cpu_of(b);
-    if (kind == TENSOR_ACTIVATION && (cpu_int8(cpu) || cpu_tiled(cpu))) {
+    if (kind == TENSOR_ACTIVATION && cpu_int8(cpu)) {
         enum status status = packed_x_reserve(cpu, max_rows, columns);
         if (status) return status;
     }
     struct tensor *t = mem_alloc(sizeof *t);
     *t = (struct tensor){.kind = kind, .max_rows = max_rows, .columns = columns, .stride = columns};
-    if (kind == TENSOR_ACTIVATION) {
+    int stored_rows = max_rows;
+    if (kind == TENSOR_ACTIVATION && cpu_tiled(cpu) && !cpu_int8(cpu)) {
+        t->bf16 = t->tiled = true;
+        t->stride = (int)(cpu_packed_row_bytes(cpu, columns) / 2);
+        stored_rows = (max_rows + TILE_SIDE - 1) / TILE_SIDE * TILE_SIDE;
+    } else if (kind == TENSOR_ACTIVATION) {
         // Pad to whole cache lines, plus one: rows a multiple of 4 KiB apart would compete for the same cache sets.
         t->bf16 = cpu->bf16;
         int line = t->bf16 ? 32 : 16;
         t->stride = (columns + line - 1) / line * line + line;
     }
-    t->data = cpu_memory_alloc((size_t)max_rows * (size_t)t->stride, t->bf16 ? 2 : 4, false);
+    t->data = cpu_memory_alloc((size_t)stored_rows * (size_t)t->stride, t->bf16 ? 2 : 4, false);
     if (!t->data) {
         free(t);
         return tensor_no_memory(max_rows, columns);
     }
-    cpu_run(cpu, THREAD_POOL_STATIC, (int64_t)max_rows * columns, tensor_clear_row, t, max_rows);
+    cpu_run(cpu, THREAD_POOL_STATIC, (int64_t)max_rows * columns, tensor_clear_row, t, stored_rows);
     t->next = cpu->tensors;
     *tensor_p = cpu->tensors = t;
     return STATUS_OK;
@@ -155,7 +161,7 @@ static void rmsnorm_row(void *arg, int row, int thread)
 {
     const struct norm *n = arg;
     const float *x = cpu_row(n->x, n->row_index ? n->row_index[row] : row);
-    n->cpu->isa->rmsnorm_row(cpu_row(n->out, row), n->out->bf16, x, n->gain->vector, n->x->columns, n->epsilon);
+    n->cpu->isa->rmsnorm_row(cpu_rows_out(n->out), row, x, n->gain->vector, n->x->columns, n->epsilon);
 }
 
 static enum status cpu_rmsnorm(struct backend *b, struct tensor *out, const struct tensor *x, const struct weight *gain,

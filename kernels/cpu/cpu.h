@@ -32,9 +32,11 @@ enum { MIN_PARALLEL_WORK = 1 << 17 };
 struct tensor {
     struct tensor *next; // list of the backend's tensors, for close
     enum tensor_kind kind;
-    bool bf16; // set for an ACTIVATION of a bf16 backend
+    bool bf16;  // set for an ACTIVATION of a bf16 backend
+    bool tiled; // bf16 ACTIVATION in the layout of tiled x: gemms read it as it is
     int max_rows, columns;
-    int stride; // elements from row to row: columns for F32; for ACTIVATION padded to words and cache lines
+    int stride; // elements from row to row: columns for F32; for ACTIVATION padded to words and cache lines. See
+                // rows_out
     void *data;
 };
 
@@ -106,10 +108,9 @@ struct cpu {
     size_t partial_floats;
     int max_slots;
 
-    // The current gemm's x in the words that the kernel reads, where these are not the activations themselves (int8 or
-    // tiled), sized for the largest ACTIVATION.
+    // int8: the current gemm's x in the words that the kernel reads, sized for the largest ACTIVATION.
     char *packed_x;   // [rows][cpu_packed_row_bytes()], or the same in tiles
-    float *row_scale; // int8: [rows][groups]
+    float *row_scale; // [rows][groups]
     size_t packed_x_bytes, row_scales;
 
     struct tensor *tensors;
@@ -185,9 +186,15 @@ static inline float *cpu_thread_scratch(const struct cpu *cpu, int thread)
     return cpu->scratch + (size_t)thread * cpu->scratch_floats;
 }
 
+// Not for a tiled tensor.
 static inline void *cpu_row(const struct tensor *t, int row)
 {
     return (char *)t->data + (size_t)row * (size_t)t->stride * (t->bf16 ? 2 : 4);
+}
+
+static inline struct rows_out cpu_rows_out(const struct tensor *t)
+{
+    return (struct rows_out){.data = t->data, .stride = t->stride, .bf16 = t->bf16, .tiled = t->tiled};
 }
 
 enum { HUGE_PAGE_BYTES = 2 << 20 };

@@ -25,7 +25,7 @@
 // contiguous, because a tile load is twice as fast from 16 neighbouring cache lines as from 16 distant ones:
 //
 //      a panel          [words / 256][2 halves of 32 outputs][16 steps][2 tiles of 16 outputs][16 words][16 outputs]
-//      x                [rows / 16][words / 16][16 rows][16 words]
+//      x                [rows / 16][words / 16][16 rows][16 words]      bf16 activations, or int8 after quantisation
 //      sums of a panel  [rows / 16][4 tiles of 16 outputs][16 rows][16 outputs]
 //
 // Half a panel over TILED_BLOCK_WORDS words of K is 32 KiB: all rows use it from L1 before the next half. It is
@@ -110,6 +110,27 @@ struct stream_prefetch {
 };
 enum { STREAM_AHEAD_MAX = 16 << 10 };
 
+// Rows that a kernel writes: f32 or bf16, `stride` elements from row to row; or bf16 as tiled x, where `stride` is a
+// multiple of the elements of a tile's row.
+struct rows_out {
+    void *data; // row 0, column 0
+    int stride;
+    bool bf16, tiled;
+};
+
+enum { TILE_ROW_HALVES = 2 * TILE_SIDE };
+
+// Tiled: as far as the next multiple of TILE_ROW_HALVES, the columns that follow are contiguous.
+static inline void *rows_out_at(struct rows_out out, int row, int column)
+{
+    size_t at = (size_t)row * (size_t)out.stride + (size_t)column;
+    if (out.tiled)
+        at = (size_t)(row / TILE_SIDE * TILE_SIDE) * (size_t)out.stride +
+             (size_t)(column / TILE_ROW_HALVES * TILE_SIDE + row % TILE_SIDE) * TILE_ROW_HALVES +
+             (size_t)(column % TILE_ROW_HALVES);
+    return (char *)out.data + at * (out.bf16 ? 2 : 4);
+}
+
 // One gemm over a block of K: c [rows][PANEL_COLUMNS] = (or +=) x [rows][words] times panel [words][PANEL_COLUMNS]; all
 // three are tiled, or none. The next block of a panel follows in memory; tiled blocks but the last are a multiple of
 // TILED_BLOCK_WORDS. GEMM_INT8 leaves integers in c; panel_finish scales them.
@@ -127,19 +148,22 @@ struct panel_gemm {
     const float *x_scale; // INT8_GROUPS: [rows][x_scale_stride], from the block's first group on
     int x_scale_stride;
     struct stream_prefetch prefetch; // of a panel that is used once
+    struct panel_out *beside; // NULL, or the sums of another panel. Tiled: finished by vector instructions between the
+                              // tile instructions of this gemm. Other levels leave them as they are
 };
 
-// Destination of a gemm over one panel, and the operations applied to it on the way.
+// The sums of one panel, their destination, and the operations applied to them on the way.
 struct panel_out {
+    const float *sums; // [rows][PANEL_COLUMNS]
+    int rows, done;    // rows before `done` are finished
     enum linear_mode mode;
     bool tiled;                     // layout of the sums
     const float *bias;              // of this panel [PANEL_COLUMNS], or NULL
     const float *x_scale, *w_scale; // GEMM_INT8: [rows], [PANEL_COLUMNS]; else NULL
-    bool bf16;                      // type of out
-    void *out;                      // first row, first column of the panel
-    int stride;                     // in elements, from row to row
-    int columns;                    // columns of the panel that exist in out
-    bool streamed; // store past the caches; not with LINEAR_ADD, and whole aligned cache lines but in the last panel
+    struct rows_out to;
+    int row, column; // of the first sum
+    int columns;     // columns of the panel that exist in out
+    bool streamed;   // store past the caches; not with LINEAR_ADD, and whole aligned cache lines but in the last panel
 };
 
 // The cached K and V of one layer, one KV head and one sequence, in blocks of KV_BLOCK_TOKENS entries. Both gemms of
@@ -160,15 +184,15 @@ struct kv_view {
 // The queries of consecutive rows of one sequence, in all heads of one KV group.
 struct attend_tile {
     struct kv_view kv;
-    int rows, group; // rows * group queries
-    int first_valid; // entries visible to row 0; row r sees first_valid + r
-    int first, end;  // entries to attend to; first is a multiple of SEGMENT_ENTRIES
-    const float *q;  // row 0, first head of the group; heads are head_size apart
-    int q_stride;    // in floats, from row to row
-    void *out;       // layout of q, in the dtype of activations
-    int out_stride;  // in elements, from row to row
-    float *partial;  // NULL, or [attend_partial_floats]: receives the partial result of one segment for attend_merge
-    float *scratch;  // [attend_scratch_floats]
+    int rows, group;     // rows * group queries
+    int first_valid;     // entries visible to row 0; row r sees first_valid + r
+    int first, end;      // entries to attend to; first is a multiple of SEGMENT_ENTRIES
+    const float *q;      // row 0, first head of the group; heads are head_size apart
+    int q_stride;        // in floats, from row to row
+    struct rows_out out; // receives row 0, first head from (row, column) on, in the layout of q
+    int row, column;
+    float *partial; // NULL, or [attend_partial_floats]: receives the partial result of one segment for attend_merge
+    float *scratch; // [attend_scratch_floats]
 };
 
 // Floats of the partial result of `queries` = rows * group queries.
@@ -231,10 +255,10 @@ struct cpu_isa {
     void (*panel_gemm)(const struct panel_gemm *p);
     // Quantises n values (bf16 or f32) to out [n] = bytes q + 128; returns the scale.
     float (*quantise)(uint8_t *out, const void *x, bool bf16, int n);
-    // Scales, adds the bias, applies the mode and stores c [rows][PANEL_COLUMNS]; may destroy c.
-    void (*panel_finish)(float *c, int rows, const struct panel_out *out);
+    // Scales, adds the bias, applies the mode and stores the rows from out->done on, up to row `end`.
+    void (*panel_finish)(struct panel_out *out, int end);
 
-    void (*rmsnorm_row)(void *out, bool bf16, const float *x, const float *gain, int n, float epsilon);
+    void (*rmsnorm_row)(struct rows_out out, int row, const float *x, const float *gain, int n, float epsilon);
     // In place on one head: RMS norm (gain NULL: none), then RoPE with cos and sin [D/2].
     void (*rope_head)(float *head, const float *gain, int head_size, float epsilon, const float *cos_sin);
     // In place on one head: the Hadamard rotation of an int8 cache (backend.h).

@@ -364,8 +364,7 @@ INLINE void partial_finish(const struct attend_tile *t, const struct partial *to
         float *o = total->o + i * stride, scale = 1 / vec_sum(vec_load(total->sum + i * SUM_LANES));
         for (int j = 0; j < stride; j += VEC)
             vec_store(o + j, vec_load(o + j) * scale);
-        size_t at = (size_t)(i / t->group) * (size_t)t->out_stride + (size_t)(i % t->group) * (size_t)d;
-        store_row((char *)t->out + at * (t->kv.bf16 ? 2 : 4), t->kv.bf16, o, d);
+        store_columns(t->out, t->row + i / t->group, t->column + i % t->group * d, o, d);
     }
 }
 

@@ -277,6 +277,16 @@ INLINE void store_row(void *out, bool bf16, const float *from, int n)
     }
 }
 
+// Stores n floats from `column` on. Writes nothing beyond them.
+INLINE void store_columns(struct rows_out out, int row, int column, const float *from, int n)
+{
+    for (int i = 0, part; i < n; i += part) {
+        int contiguous = out.tiled ? TILE_ROW_HALVES - (column + i) % TILE_ROW_HALVES : n;
+        part = n - i < contiguous ? n - i : contiguous;
+        store_row(rows_out_at(out, row, column + i), out.bf16, from + i, part);
+    }
+}
+
 enum { PANEL_VECS = PANEL_COLUMNS / VEC };
 
 // Row r of the sums with scales and bias.
@@ -291,86 +301,99 @@ INLINE void finish_load(vec c[PANEL_VECS], const float *sums, int r, const struc
     }
 }
 
-// All columns of a row. Streamed lines are written to memory without being read first.
-INLINE void finish_store(void *to, const vec *c, int vecs, const bool bf16, const bool add, const bool streamed)
+// All columns of row r. Streamed lines are written to memory without being read first.
+INLINE void finish_store(const struct panel_out *out, int r, const vec *c, int vecs, const bool bf16, const bool add,
+                         const bool streamed)
 {
-    float *floats = to;
-    uint16_t *halves = to;
+    float *floats = rows_out_at(out->to, out->row + r, out->column);
+    uint16_t *halves = (uint16_t *)(void *)floats;
+    const size_t apart =
+        out->to.tiled ? TILE_SIDE * TILE_ROW_HALVES : TILE_ROW_HALVES; // from TILE_ROW_HALVES to the next
 #pragma GCC unroll 16
-    for (int v = 0; v < vecs; v++) {
-        if (bf16 && streamed)
-            vec_store_bf16_streamed(halves + v * VEC, c[v]);
-        else if (bf16)
-            vec_store_bf16(halves + v * VEC, c[v]);
+    for (int v = 0; v < vecs; v += bf16 ? 2 : 1) {
+        const size_t column = (size_t)v * VEC;
+        if (bf16)
+            vec_store_bf16_pair(halves + column / TILE_ROW_HALVES * apart + column % TILE_ROW_HALVES, c[v], c[v + 1],
+                                streamed);
         else if (streamed)
-            vec_store_streamed(floats + v * VEC, c[v]);
+            vec_store_streamed(floats + column, c[v]);
         else
-            vec_store(floats + v * VEC, add ? vec_load(floats + v * VEC) + c[v] : c[v]);
+            vec_store(floats + column, add ? vec_load(floats + column) + c[v] : c[v]);
     }
 }
 
-// The columns of a row that exist.
-static __attribute__((noinline)) void finish_store_some(void *to, const float *c, const struct panel_out *out)
+// The columns of row r that exist.
+static __attribute__((noinline)) void finish_store_some(const struct panel_out *out, int r, const float *c)
 {
-    float *sum = to;
-    if (out->mode != LINEAR_ADD) store_row(to, out->bf16, c, out->columns);
+    float *sum = rows_out_at(out->to, out->row + r, out->column);
+    if (out->mode != LINEAR_ADD) store_columns(out->to, out->row + r, out->column, c, out->columns);
     for (int i = 0; out->mode == LINEAR_ADD && i < out->columns; i++)
         sum[i] += c[i];
 }
 
-INLINE void finish_rows(const float *sums, int rows, const struct panel_out *out, const bool tiled, const bool integers,
+// How many rows ahead of its use the residual is prefetched where rows are finished between tile instructions. One row
+// then takes about as long as a line takes from memory.
+enum { RESIDUAL_AHEAD_ROWS = 2 };
+
+INLINE void residual_prefetch(const struct panel_out *out, int r)
+{
+    const char *row = rows_out_at(out->to, out->row + r + RESIDUAL_AHEAD_ROWS, out->column);
+    for (int line = 0; line < PANEL_COLUMNS * 4; line += 64)
+        __builtin_prefetch(row + line, 0, 3);
+}
+
+INLINE void finish_rows(const struct panel_out *out, int end, const bool tiled, const bool integers,
                         const enum linear_mode mode, const bool bf16, const bool streamed)
 {
     const int vecs = mode == LINEAR_SWIGLU ? PANEL_VECS / 2 : PANEL_VECS;
-    const size_t row_bytes = (size_t)out->stride * (bf16 ? 2 : 4);
-    char *to = out->out;
-    for (int r = 0; r < rows; r++, to += row_bytes) {
+    for (int r = out->done; r < end; r++) {
         vec c[PANEL_VECS];
-        finish_load(c, sums, r, out, tiled, integers);
+        if (tiled && mode == LINEAR_ADD) residual_prefetch(out, r);
+        finish_load(c, out->sums, r, out, tiled, integers);
         for (int v = 0; mode == LINEAR_SWIGLU && v < vecs; v++) // gate and up columns alternate vector by vector
             c[v] = vec_silu(c[2 * v]) * c[2 * v + 1];
         if (out->columns == vecs * VEC)
-            finish_store(to, c, vecs, bf16, mode == LINEAR_ADD, streamed);
+            finish_store(out, r, c, vecs, bf16, mode == LINEAR_ADD, streamed);
         else
-            finish_store_some(to, (const float *)c, out);
+            finish_store_some(out, r, (const float *)c);
     }
 }
 
-// The modes that store activations or f32. Streamed stores are ordered before those that follow.
-INLINE void finish_mode(const float *sums, int rows, const struct panel_out *out, const bool tiled, const bool integers,
+// The modes that store activations or f32. The streamed stores of a panel are ordered before those that follow.
+INLINE void finish_mode(const struct panel_out *out, int end, const bool tiled, const bool integers,
                         const enum linear_mode mode, const bool bf16)
 {
     if (out->streamed) {
-        finish_rows(sums, rows, out, tiled, integers, mode, bf16, true);
-        vec_store_fence();
+        finish_rows(out, end, tiled, integers, mode, bf16, true);
+        if (end == out->rows) vec_store_fence();
     } else {
-        finish_rows(sums, rows, out, tiled, integers, mode, bf16, false);
+        finish_rows(out, end, tiled, integers, mode, bf16, false);
     }
 }
 
-INLINE void finish_typed(const float *sums, int rows, const struct panel_out *out, const bool tiled,
-                         const bool integers)
+INLINE void finish_typed(const struct panel_out *out, int end, const bool tiled, const bool integers)
 {
     if (out->mode == LINEAR_ADD)
-        finish_rows(sums, rows, out, tiled, integers, LINEAR_ADD, false, false);
-    else if (out->mode == LINEAR_SWIGLU && out->bf16)
-        finish_mode(sums, rows, out, tiled, integers, LINEAR_SWIGLU, true);
+        finish_rows(out, end, tiled, integers, LINEAR_ADD, false, false);
+    else if (out->mode == LINEAR_SWIGLU && out->to.bf16)
+        finish_mode(out, end, tiled, integers, LINEAR_SWIGLU, true);
     else if (out->mode == LINEAR_SWIGLU)
-        finish_mode(sums, rows, out, tiled, integers, LINEAR_SWIGLU, false);
-    else if (out->bf16)
-        finish_mode(sums, rows, out, tiled, integers, LINEAR_STORE, true);
+        finish_mode(out, end, tiled, integers, LINEAR_SWIGLU, false);
+    else if (out->to.bf16)
+        finish_mode(out, end, tiled, integers, LINEAR_STORE, true);
     else
-        finish_mode(sums, rows, out, tiled, integers, LINEAR_STORE, false);
+        finish_mode(out, end, tiled, integers, LINEAR_STORE, false);
 }
 
-static void panel_finish(float *sums, int rows, const struct panel_out *out)
+static void panel_finish(struct panel_out *out, int end)
 {
     if (out->tiled && out->x_scale)
-        finish_typed(sums, rows, out, true, true);
+        finish_typed(out, end, true, true);
     else if (out->tiled)
-        finish_typed(sums, rows, out, true, false);
+        finish_typed(out, end, true, false);
     else if (out->x_scale)
-        finish_typed(sums, rows, out, false, true);
+        finish_typed(out, end, false, true);
     else
-        finish_typed(sums, rows, out, false, false);
+        finish_typed(out, end, false, false);
+    out->done = end;
 }

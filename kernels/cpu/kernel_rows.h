@@ -19,29 +19,29 @@ INLINE float rms_scale(const float *x, int n, float epsilon)
     return 1 / __builtin_sqrtf(total / (float)n + epsilon);
 }
 
-static void rmsnorm_row(void *out, bool bf16, const float *x, const float *gain, int n, float epsilon)
+static void rmsnorm_row(struct rows_out out, int row, const float *x, const float *gain, int n, float epsilon)
 {
     float scale = rms_scale(x, n, epsilon);
     int i = 0;
     for (; i + VEC <= n; i += VEC) {
         vec y = vec_load(x + i) * scale * vec_load(gain + i);
-        if (bf16)
-            vec_store_bf16((uint16_t *)out + i, y);
+        if (out.bf16)
+            vec_store_bf16(rows_out_at(out, row, i), y);
         else
-            vec_store((float *)out + i, y);
+            vec_store(rows_out_at(out, row, i), y);
     }
     for (; i < n; i++) {
         float y = x[i] * scale * gain[i];
-        if (bf16)
-            ((uint16_t *)out)[i] = bf16_from_f32(y);
+        if (out.bf16)
+            *(uint16_t *)rows_out_at(out, row, i) = bf16_from_f32(y);
         else
-            ((float *)out)[i] = y;
+            *(float *)rows_out_at(out, row, i) = y;
     }
 }
 
 static void rope_head(float *head, const float *gain, int head_size, float epsilon, const float *cos_sin)
 {
-    if (gain) rmsnorm_row(head, false, head, gain, head_size, epsilon);
+    if (gain) rmsnorm_row((struct rows_out){.data = head}, 0, head, gain, head_size, epsilon);
     int half = head_size / 2, i = 0;
     const float *cosine = cos_sin, *sine = cos_sin + half;
     float *low = head, *high = head + half;

@@ -52,6 +52,32 @@ INLINE void page_prefetch_step(struct page_prefetch *fetch)
     }
 }
 
+// Another panel's rows that are finished between the steps of a gemm, evenly: the tile unit multiplies while the vector
+// units finish them, and a residual that comes from memory delays neither.
+struct beside {
+    struct panel_out *out; // NULL: none
+    int step, steps;       // of the gemm, TILE_WORDS words of half a panel each
+};
+
+enum { BESIDE_STEPS = 4 }; // between two calls of panel_finish: one or two rows of a full block
+
+INLINE void beside_advance(struct beside *b, int steps)
+{
+    if (!b->out) return;
+    b->step += steps;
+    int end = (int)((int64_t)b->out->rows * b->step / b->steps);
+    if (end > b->out->done) panel_finish(b->out, end);
+}
+
+// After step k of `steps`.
+INLINE void beside_step(struct beside *b, int k, int steps)
+{
+    if (k % BESIDE_STEPS == BESIDE_STEPS - 1)
+        beside_advance(b, BESIDE_STEPS);
+    else if (k == steps - 1)
+        beside_advance(b, steps % BESIDE_STEPS);
+}
+
 // Two row tiles by half a panel: sums in tiles 0 to 3, x in 4 and 5, the panel in 6 and 7. One row tile (second_rows 0)
 // by a whole panel: sums in 0 to 3, x in 4, the panel in 6 and 7.
 INLINE void amx_configure(int first_rows, int second_rows)
@@ -125,7 +151,7 @@ INLINE void tile_prefetch(const uint32_t *tile, struct stream_prefetch ahead)
 
 // Sums of 17 to 32 rows by half a panel, four tiles at c. The panel streams (`use`), or `fetch` goes on with each step.
 INLINE void amx_two_by_two(float *c, struct amx_start start, const uint32_t *x, size_t x_stride, const uint32_t *panel,
-                           int steps, struct page_prefetch *fetch, struct stream_prefetch stream,
+                           int steps, struct page_prefetch *fetch, struct stream_prefetch stream, struct beside *beside,
                            const enum panel_use use, const enum gemm_type type)
 {
     TILE_START(0, start, 0, 0);
@@ -146,6 +172,7 @@ INLINE void amx_two_by_two(float *c, struct amx_start start, const uint32_t *x, 
         TILE_DOT(2, 5, 6);
         TILE_DOT(3, 5, 7);
         if (use == PANEL_REUSED) page_prefetch_step(&ahead);
+        beside_step(beside, k, steps);
     }
     *fetch = ahead;
     tile_store(0, c, TILE_BYTES);
@@ -156,7 +183,7 @@ INLINE void amx_two_by_two(float *c, struct amx_start start, const uint32_t *x, 
 
 // One row tile by half a panel: adds to the sums in tiles 0 and 1, or 2 and 3.
 INLINE void amx_one_by_two(const uint32_t *x, const uint32_t *panel, int steps, struct stream_prefetch stream,
-                           const bool second_half, const enum gemm_type type)
+                           struct beside *beside, const bool second_half, const enum gemm_type type)
 {
     for (int k = 0; k < steps; k++, x += TILE_SIZE, panel += STEP_WORDS) {
         tile_load(4, x, TILE_BYTES);
@@ -171,12 +198,13 @@ INLINE void amx_one_by_two(const uint32_t *x, const uint32_t *panel, int steps, 
             TILE_DOT(0, 4, 6);
             TILE_DOT(1, 4, 7);
         }
+        beside_step(beside, k, steps);
     }
 }
 
 // Sums of 1 to 16 rows over words [k, k + words), four tiles at c: reads the panel once from end to end.
 INLINE void amx_one_by_four(const struct panel_gemm *p, float *c, struct amx_start start, const uint32_t *x, int k,
-                            int words, const enum gemm_type type)
+                            int words, struct beside *beside, const enum gemm_type type)
 {
     TILE_START(0, start, 0, 0);
     TILE_START(1, start, 0, 1);
@@ -186,8 +214,9 @@ INLINE void amx_one_by_four(const struct panel_gemm *p, float *c, struct amx_sta
         int left = TILED_BLOCK_WORDS - k % TILED_BLOCK_WORDS, block = end - k < left ? end - k : left;
         const uint32_t *x_block = x + (size_t)k * TILE_SIDE, *first = p->panel + tiled_panel_at(p->words, k, 0);
         const uint32_t *second = p->panel + tiled_panel_at(p->words, k, HALF_COLUMNS);
-        amx_one_by_two(x_block, first, block / TILE_WORDS, p->prefetch, false, type);
-        amx_one_by_two(x_block, second, block / TILE_WORDS, p->prefetch, true, type);
+        const int steps = block / TILE_WORDS;
+        amx_one_by_two(x_block, first, steps, p->prefetch, beside, false, type);
+        amx_one_by_two(x_block, second, steps, p->prefetch, beside, true, type);
         k += block;
     }
     tile_store(0, c, TILE_BYTES);
@@ -199,8 +228,8 @@ INLINE void amx_one_by_four(const struct panel_gemm *p, float *c, struct amx_sta
 // Rows [row, row + rows), at most two tiles, by `columns` columns, over words [word, word + words) of one block of
 // TILED_BLOCK_WORDS, or of all of K with all columns; compare tile_gemm.
 INLINE void rows_gemm_amx(const struct panel_gemm *p, int row, int rows, int column, int word, int words,
-                          struct page_prefetch *fetch, const int columns, const enum panel_use use,
-                          const enum gemm_type type)
+                          struct page_prefetch *fetch, struct beside *beside, const int columns,
+                          const enum panel_use use, const enum gemm_type type)
 {
     const bool grouped = type == GEMM_INT8_GROUPS;
     float sums[2 * ROW_TILE_FLOATS], *c = grouped ? sums : p->c + tiled_sums_at(row, column);
@@ -210,26 +239,27 @@ INLINE void rows_gemm_amx(const struct panel_gemm *p, int row, int rows, int col
         int part = end - k < step ? end - k : step;
         struct amx_start start = amx_start_at(p, c, k, column, type);
         if (columns == PANEL_COLUMNS)
-            amx_one_by_four(p, c, start, x, k, part, type);
+            amx_one_by_four(p, c, start, x, k, part, beside, type);
         else
             amx_two_by_two(c, start, x + (size_t)k * TILE_MAX_ROWS, p->x_stride,
-                           p->panel + tiled_panel_at(p->words, k, column), part / TILE_WORDS, fetch, p->prefetch, use,
-                           type);
+                           p->panel + tiled_panel_at(p->words, k, column), part / TILE_WORDS, fetch, p->prefetch,
+                           beside, use, type);
         if (grouped) group_add(p, sums, true, row, column, rows, columns, k / GROUP_WORDS);
     }
 }
 
 // One row tile: the panel streams past it.
-INLINE void one_tile_gemm(const struct panel_gemm *p, int row, int rows, const enum gemm_type type)
+INLINE void one_tile_gemm(const struct panel_gemm *p, int row, int rows, struct beside *beside,
+                          const enum gemm_type type)
 {
     amx_configure(rows, 0);
-    rows_gemm_amx(p, row, rows, 0, 0, p->words, NULL, PANEL_COLUMNS, PANEL_STREAMED, type);
+    rows_gemm_amx(p, row, rows, 0, 0, p->words, NULL, beside, PANEL_COLUMNS, PANEL_STREAMED, type);
 }
 
 // Pairs of row tiles, all but the last one full. While several use half a panel from L1, the words that follow in
 // memory are prefetched.
-INLINE void tile_pairs_gemm(const struct panel_gemm *p, int pairs, int last_rows, const enum panel_use use,
-                            const enum gemm_type type)
+INLINE void tile_pairs_gemm(const struct panel_gemm *p, int pairs, int last_rows, struct beside *beside,
+                            const enum panel_use use, const enum gemm_type type)
 {
     const int pair_rows = 2 * TILE_MAX_ROWS;
     struct page_prefetch fetch = page_prefetch_of(STEP_WORDS * 4 / 64, pairs);
@@ -242,7 +272,7 @@ INLINE void tile_pairs_gemm(const struct panel_gemm *p, int pairs, int last_rows
                 int rows = i == pairs - 1 ? last_rows : pair_rows;
                 if (rows != configured) amx_configure(TILE_MAX_ROWS, rows - TILE_MAX_ROWS);
                 configured = rows;
-                rows_gemm_amx(p, i * pair_rows, rows, column, word, words, &fetch, HALF_COLUMNS, use, type);
+                rows_gemm_amx(p, i * pair_rows, rows, column, word, words, &fetch, beside, HALF_COLUMNS, use, type);
             }
         }
     }
@@ -253,9 +283,11 @@ INLINE void typed_panel_gemm_amx(const struct panel_gemm *p, const enum gemm_typ
     const int pair_rows = 2 * TILE_MAX_ROWS;
     int rest = p->rows % pair_rows, pairs = p->rows / pair_rows + (rest > TILE_MAX_ROWS);
     int last_rows = rest > TILE_MAX_ROWS ? rest : pair_rows;
-    if (pairs == 1) tile_pairs_gemm(p, 1, last_rows, PANEL_STREAMED, type);
-    if (pairs > 1) tile_pairs_gemm(p, pairs, last_rows, PANEL_REUSED, type);
-    if (rest && rest <= TILE_MAX_ROWS) one_tile_gemm(p, p->rows - rest, rest, type);
+    bool single = rest && rest <= TILE_MAX_ROWS;
+    struct beside beside = {.out = p->beside, .steps = 2 * (pairs + single) * (p->words / TILE_WORDS)};
+    if (pairs == 1) tile_pairs_gemm(p, 1, last_rows, &beside, PANEL_STREAMED, type);
+    if (pairs > 1) tile_pairs_gemm(p, pairs, last_rows, &beside, PANEL_REUSED, type);
+    if (single) one_tile_gemm(p, p->rows - rest, rest, &beside, type);
     tile_release();
 }
 

@@ -14,12 +14,13 @@ struct gemm {
     enum linear_mode mode;
     int rows, row_blocks, panels;
     int panel_groups, block_words;
+    int sums;          // panels of an item with sums at the same time
     int panel_columns; // outputs of a panel: PANEL_COLUMNS, half of it for SwiGLU
     const char *words; // row 0 of x in the words that the kernel reads
     size_t row_bytes;
 };
 
-// int8: quantises one row of x, with one scale for each group.
+// Quantises one row of x, with one scale for each group.
 static void quantise_row(const struct gemm *p, int row, uint8_t *out)
 {
     const struct cpu *cpu = p->cpu;
@@ -36,20 +37,17 @@ static void pack_x_row(void *arg, int row, int thread)
     quantise_row(p, row, (uint8_t *)p->cpu->packed_x + (size_t)row * p->row_bytes);
 }
 
-// One row tile. int8 rows are quantised into the thread's scratch first.
+// One row tile, by rows that are quantised into the thread's scratch.
 static void pack_x_tile(void *arg, int tile, int thread)
 {
     const struct gemm *p = arg;
     char *out = p->cpu->packed_x + (size_t)tile * TILE_SIDE * p->row_bytes;
+    uint8_t *bytes = (uint8_t *)cpu_thread_scratch(p->cpu, thread);
     int first = tile * TILE_SIDE, rows = p->rows - first < TILE_SIDE ? p->rows - first : TILE_SIDE;
     for (int r = 0; r < rows; r++) {
-        const char *from = cpu_row(p->x, first + r);
-        if (cpu_int8(p->cpu)) {
-            from = (const char *)cpu_thread_scratch(p->cpu, thread);
-            quantise_row(p, first + r, (uint8_t *)cpu_thread_scratch(p->cpu, thread));
-        }
+        quantise_row(p, first + r, bytes);
         for (size_t at = 0; at < p->row_bytes; at += TILE_SIDE * 4)
-            memcpy(out + at * TILE_SIDE + (size_t)r * TILE_SIDE * 4, from + at, TILE_SIDE * 4);
+            memcpy(out + at * TILE_SIDE + (size_t)r * TILE_SIDE * 4, bytes + at, TILE_SIDE * 4);
     }
 }
 
@@ -58,7 +56,7 @@ static void gemm_pack_x(struct gemm *p)
 {
     const struct cpu *cpu = p->cpu;
     int64_t work = (int64_t)p->rows * p->x->columns;
-    if (!cpu_tiled(cpu) && !cpu_int8(cpu)) {
+    if (!cpu_int8(cpu)) {
         p->words = p->x->data;
         p->row_bytes = (size_t)p->x->stride * (p->x->bf16 ? 2 : 4);
         return;
@@ -96,8 +94,9 @@ static struct gemm_block gemm_block_at(const struct gemm *p, int item)
 }
 
 // c [rows][PANEL_COLUMNS] = (or +=, from the second block of K on) the block's rows of x times one of its panels, over
-// the block of K from word k on.
-static void gemm_block_sum(const struct gemm *p, const struct gemm_block *b, int panel, int k, float *c)
+// the block of K from word k on. `waiting` may be finished on the way.
+static void gemm_block_sum(const struct gemm *p, const struct gemm_block *b, int panel, int k, float *c,
+                           struct panel_out *waiting)
 {
     const struct cpu *cpu = p->cpu;
     const struct weight *w = p->w;
@@ -113,6 +112,7 @@ static void gemm_block_sum(const struct gemm *p, const struct gemm_block *b, int
         .x_stride = row_words * unit,
         .panel = w->panels + (size_t)panel * panel_words + (size_t)k * PANEL_COLUMNS,
         .prefetch = cpu->prefetch,
+        .beside = waiting->done < waiting->rows ? waiting : NULL,
     };
     if (cpu_int8(cpu)) {
         int group = w->groups > 1 ? k / GROUP_WORDS : 0;
@@ -135,27 +135,34 @@ static bool gemm_streams_out(const struct gemm *p, size_t column_bytes, size_t c
            (at | row_bytes | columns_bytes) % line == 0;
 }
 
-static void gemm_block_store(const struct gemm *p, const struct gemm_block *b, int panel, float *c)
+static struct panel_out gemm_block_out(const struct gemm *p, const struct gemm_block *b, int panel, const float *c)
 {
     const struct weight *w = p->w;
     int column = panel * p->panel_columns, left = p->out->columns - column;
     bool integers = p->cpu->gemm_type == GEMM_INT8;
     size_t element = p->out->bf16 ? 2 : 4;
-    struct panel_out out = {
+    return (struct panel_out){
+        .sums = c,
+        .rows = b->rows,
         .mode = p->mode,
         .tiled = cpu_tiled(p->cpu),
         .bias = p->bias ? p->bias->vector + (size_t)panel * PANEL_COLUMNS : NULL,
         .x_scale = integers ? p->cpu->row_scale + b->row : NULL,
         .w_scale = integers ? w->scale + (size_t)panel * (size_t)w->groups * PANEL_COLUMNS : NULL,
-        .bf16 = p->out->bf16,
-        .out = (char *)cpu_row(p->out, b->row) + (size_t)column * element,
-        .stride = p->out->stride,
+        .to = cpu_rows_out(p->out),
+        .row = b->row,
+        .column = column,
         .columns = left < p->panel_columns ? left : p->panel_columns,
         .streamed = gemm_streams_out(p, (size_t)column * element, (size_t)p->panel_columns * element),
     };
-    p->cpu->isa->panel_finish(c, b->rows, &out);
 }
 
+static void gemm_finish(const struct gemm *p, struct panel_out *waiting)
+{
+    if (waiting->done < waiting->rows) p->cpu->isa->panel_finish(waiting, waiting->rows);
+}
+
+// The sums of a panel wait until the tile instructions of the next one, which overlap with finishing them.
 static void gemm_item(void *arg, int item, int thread)
 {
     const struct gemm *p = arg;
@@ -163,14 +170,18 @@ static void gemm_item(void *arg, int item, int thread)
     float *c = cpu_thread_scratch(p->cpu, thread);
     // Whole row tiles: sums are stored by tiles.
     size_t panel_floats = (size_t)((block.rows + TILE_SIDE - 1) / TILE_SIDE * TILE_SIDE) * PANEL_COLUMNS;
+    struct panel_out waiting = {0};
     for (int k = 0; k < p->w->words; k += p->block_words) {
         bool last = k + p->block_words >= p->w->words;
         for (int panel = block.first_panel; panel < block.end_panel; panel++) {
-            float *sums = c + (size_t)(panel - block.first_panel) * panel_floats;
-            gemm_block_sum(p, &block, panel, k, sums);
-            if (last) gemm_block_store(p, &block, panel, sums);
+            float *sums = c + (size_t)((panel - block.first_panel) % p->sums) * panel_floats;
+            gemm_block_sum(p, &block, panel, k, sums, &waiting);
+            if (!last) continue;
+            gemm_finish(p, &waiting);
+            waiting = gemm_block_out(p, &block, panel, sums);
         }
     }
+    gemm_finish(p, &waiting);
 }
 
 // All of K where a tiled panel streams past a pair of row tiles: it is then read in one run.
@@ -179,12 +190,19 @@ static int gemm_block_words(const struct gemm *p, const struct gemm_blocking *bl
     return cpu_tiled(p->cpu) && p->rows <= 2 * TILE_SIDE ? p->w->words : blocking->words;
 }
 
-// Groups of panels as large as an item may be, but several for each thread. One panel where K is a single block: its
-// sums are stored at once, so a group would not save reading x again.
+// Whether K is a single block: at most two panels then have sums at a time.
+static bool gemm_sums_once(const struct gemm *p)
+{
+    return p->w->words <= p->block_words;
+}
+
+// Groups of panels as large as an item may be, but several for each thread. Where K is a single block a group does not
+// save reading x again, but only its last panel is finished without tile instructions beside it, so smaller groups do.
+// One panel for so few rows that finishing them takes no time.
 static int gemm_panel_groups(const struct gemm *p, const struct gemm_blocking *blocking)
 {
-    if (p->w->words <= p->block_words) return p->panels;
-    int panels = p->panels / (2 * p->cpu->threads);
+    if (gemm_sums_once(p) && p->rows <= TILE_SIDE) return p->panels;
+    int panels = p->panels / ((gemm_sums_once(p) ? 4 : 2) * p->cpu->threads);
     if (panels > blocking->panels) panels = blocking->panels;
     return panels > 1 ? (p->panels + panels - 1) / panels : p->panels;
 }
@@ -211,6 +229,7 @@ enum status cpu_linear(struct backend *b, struct tensor *out, const struct tenso
     const struct gemm_blocking *blocking = cpu_blocking(cpu);
     p.row_blocks = (rows + blocking->rows - 1) / blocking->rows;
     p.block_words = gemm_block_words(&p, blocking);
+    p.sums = gemm_sums_once(&p) ? 2 : blocking->panels;
     p.panel_groups = gemm_panel_groups(&p, blocking);
     gemm_pack_x(&p);
     cpu_run_groups(cpu, (int64_t)rows * w->rows * w->columns, gemm_item, &p, p.panel_groups, p.row_blocks);

@@ -152,15 +152,18 @@ INLINE void vec_store_bf16(uint16_t *to, vec v)
     memcpy(to, &half, sizeof half);
 }
 
-// vec_store_bf16 past the caches; `to` is aligned to half a vector.
-INLINE void vec_store_bf16_streamed(uint16_t *to, vec v)
+// vec_store_bf16 of two neighbours. Streamed: past the caches where the level can; `to` is aligned to a vector.
+INLINE void vec_store_bf16_pair(uint16_t *to, vec low, vec high, const bool streamed)
 {
-    uint16_t half[VEC] __attribute__((aligned(64)));
-    vec_store_bf16(half, v);
-#if defined(__AVX512F__)
-    _mm256_stream_si256((__m256i *)(void *)to, _mm256_load_si256((const __m256i *)(const void *)half));
+#ifdef __AVX512BF16__
+    __m512i pair = (__m512i)_mm512_cvtne2ps_pbh(high, low);
+    if (streamed)
+        _mm512_stream_si512((void *)to, pair);
+    else
+        memcpy(to, &pair, sizeof pair);
 #else
-    memcpy(to, half, sizeof half);
+    vec_store_bf16(to, low);
+    vec_store_bf16(to + VEC, high);
 #endif
 }
 
@@ -211,6 +214,56 @@ INLINE float vec_largest(vec v)
     for (int width = VEC / 2; width; width /= 2)
         v = vec_max(v, vec_swap(v, width));
     return v[0];
+}
+
+// v, loaded before its use: an instruction that overwrites one of its operands may then overwrite v. With v as an
+// operand in memory the compiler would first copy another one.
+INLINE vec vec_in_register(vec v)
+{
+#if defined(__AVX512F__)
+    __asm__("" : "+v"(v));
+#endif
+    return v;
+}
+
+// A constant that is loaded for each use, for the same reason.
+INLINE vec vec_broadcast(const float *value)
+{
+#if defined(__AVX512F__)
+    vec v;
+    __asm__ volatile("vbroadcastss %1, %0" : "=v"(v) : "m"(*value));
+    return v;
+#else
+    return vec_set(*value);
+#endif
+}
+
+// Lane i is the largest lane of x[i].
+INLINE vec vec_largest_of_each(const vec x[VEC])
+{
+#if defined(__AVX512F__)
+    // Each step halves the lanes that are left of a vector and puts those of two vectors side by side.
+    vec of8[8], of4[4], of2[2];
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) { // in an order that the last steps turn into 0, 1, 2 ..
+        const int first = (i & 4) << 1 | (i & 1) << 1 | (i & 2) >> 1;
+        const vec a = x[first], b = x[first + 4];
+        of8[i] = vec_max(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++)
+        of4[i] =
+            vec_max(_mm512_shuffle_f32x4(of8[i], of8[i + 4], 0x88), _mm512_shuffle_f32x4(of8[i], of8[i + 4], 0xdd));
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; i++)
+        of2[i] = vec_max(_mm512_shuffle_ps(of4[i], of4[i + 2], 0x88), _mm512_shuffle_ps(of4[i], of4[i + 2], 0xdd));
+    return vec_max(_mm512_shuffle_ps(of2[0], of2[1], 0x88), _mm512_shuffle_ps(of2[0], of2[1], 0xdd));
+#else
+    vec largest;
+    for (int i = 0; i < VEC; i++)
+        largest[i] = vec_largest(x[i]);
+    return largest;
+#endif
 }
 
 // The number of each lane.
@@ -289,6 +342,29 @@ INLINE void vec_exp2(vec *x, const int n)
         x[i] = vec_select(x[i] < -126.f, vec_set(0), y[i] * (vec)exponent);
 #endif
     }
+}
+
+// x minus the largest integer that is not above it; 0 for minus infinity. x is below 2^22.
+INLINE vec vec_fraction(vec x)
+{
+#if defined(__AVX512DQ__)
+    return _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF);
+#else
+    vec clamped = vec_max(vec_set(-127.f), x), nearest = vec_round(clamped);
+    return clamped - vec_select(nearest > clamped, nearest - 1.f, nearest);
+#endif
+}
+
+// y times 2 to the largest integer that is not above x. Valid up to 127; without the scalef instruction 0 below -126.
+INLINE vec vec_scale_exp2(vec y, vec x)
+{
+#if defined(__AVX512F__)
+    return _mm512_scalef_ps(y, x);
+#else
+    vec clamped = vec_max(vec_set(-127.f), x);
+    vec_word exponent = ((vec_word)(clamped - vec_fraction(clamped) + 12582912.f) - 0x4b400000u + 127u) << 23;
+    return vec_select(x < -126.f, vec_set(0), y * (vec)exponent);
+#endif
 }
 
 // f32 words: acc + x w. bf16 words: acc + x_even w_even + x_odd w_odd.
