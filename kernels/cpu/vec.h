@@ -259,7 +259,7 @@ INLINE vec vec_largest_of_each(const vec x[VEC])
         of2[i] = vec_max(_mm512_shuffle_ps(of4[i], of4[i + 2], 0x88), _mm512_shuffle_ps(of4[i], of4[i + 2], 0xdd));
     return vec_max(_mm512_shuffle_ps(of2[0], of2[1], 0x88), _mm512_shuffle_ps(of2[0], of2[1], 0xdd));
 #else
-    vec largest;
+    vec largest = x[0];
     for (int i = 0; i < VEC; i++)
         largest[i] = vec_largest(x[i]);
     return largest;
