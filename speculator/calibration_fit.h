@@ -4,8 +4,8 @@
 // Prices are set by cross-validation: the documents of each group are divided into FOLDS, and the loss of each document
 // is predicted by a regression that was fitted to the other folds. The price of a quality is the lowest one from which
 // on, with a confidence of 90 %, at most 1 - quality of the right answers from the full prompts are lost over all
-// documents and at most GROUP_LOSS times that in every group. A document that only the pruned prompt answers right makes
-// up for one that is lost.
+// documents and at most GROUP_LOSS times that in every group. A document that only the pruned prompt answers right
+// makes up for one that is lost.
 #pragma once
 
 #include "speculator/calibration.h"
