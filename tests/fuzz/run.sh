@@ -39,13 +39,13 @@ fi
 
 # --- the log: a row for each target, | target | minutes | inputs | edges | commit |
 
-# log_add TARGET SECONDS INPUTS EDGES: adds to the row of the target; 0 seconds start it over.
+# log_add TARGET SECONDS INPUTS EDGES: adds to the row of the target; SECONDS `failed` starts it over.
 log_add() {
     local commit
     commit=$(git -C "$root" log -1 --format=%h -- . ':!tests/fuzz/LOG.md' ':!tests/fuzz/corpus')
     awk -F' *[|] *' -v target="$1" -v seconds="$2" -v inputs="$3" -v edges="$4" -v commit="$commit" '
         function row(minutes, n) { printf "| %s | %.1f | %d | %d | %s |\n", target, minutes, n, edges, commit; seen = 1 }
-        $2 == target { row(seconds > 0 ? $3 + seconds / 60 : 0, seconds > 0 ? $4 + inputs : 0); next }
+        $2 == target { row(seconds == "failed" ? 0 : $3 + seconds / 60, seconds == "failed" ? 0 : $4 + inputs); next }
         { print }
         END { if (!seen) row(seconds / 60, inputs) }' "$log" >"$build/log.new"
     cat "$build/log.new" >"$log"
@@ -86,7 +86,7 @@ run_piece() {
         failed=1
         tail -n 80 "$output"
         echo "$target FAILED, see $output"
-        ! $write_log || log_add "$target" 0 0 "$(edges_of "$output")"
+        ! $write_log || log_add "$target" failed 0 "$(edges_of "$output")"
     fi
 }
 
