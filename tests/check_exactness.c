@@ -330,11 +330,10 @@ START_TEST(packed_chunked_and_alone_are_the_same_bits)
 }
 END_TEST
 
-// Gemms alone, over two row blocks and several blocks of K.
-START_TEST(gemms_are_the_same_bits_for_any_number_of_rows)
+// A backend for gemms alone, at the level and in the dtype of loop index `i`.
+static struct backend *gemm_backend_open(int i)
 {
-    enum { ROWS = 200, K = 1100, N = 70 };
-    cpu_isa_prefer(isas[_i / DTYPES]);
+    cpu_isa_prefer(isas[i / DTYPES]);
     struct backend_shape shape = {.n_layers = 1,
                                   .n_heads = 1,
                                   .n_kv_heads = 1,
@@ -345,7 +344,15 @@ START_TEST(gemms_are_the_same_bits_for_any_number_of_rows)
                                   .max_context = 1,
                                   .n_kv_blocks = 1};
     struct backend *b;
-    OK(backend_open_cpu(&shape, dtypes[_i % DTYPES], 2, &b));
+    OK(backend_open_cpu(&shape, dtypes[i % DTYPES], 2, &b));
+    return b;
+}
+
+// Gemms alone, over two row blocks and several blocks of K.
+START_TEST(gemms_are_the_same_bits_for_any_number_of_rows)
+{
+    enum { ROWS = 200, K = 1100, N = 70 };
+    struct backend *b = gemm_backend_open(_i);
     struct tensor *x = make_tensor(b, TENSOR_F32, ROWS, K), *normed = make_tensor(b, TENSOR_ACTIVATION, ROWS, K);
     struct tensor *out = make_tensor(b, TENSOR_F32, ROWS, N);
     struct weight *w = random_weight(b, N, K, 1), *gain = random_vector(b, K, 1);
@@ -376,18 +383,7 @@ START_TEST(a_prefetch_changes_no_bit)
 {
     enum { ROWS = 33, K = 1101, N = 70 };
     static const int some_rows[] = {1, 2, 5, 6, 7, 16, 17, 32, 33};
-    cpu_isa_prefer(isas[_i / DTYPES]);
-    struct backend_shape shape = {.n_layers = 1,
-                                  .n_heads = 1,
-                                  .n_kv_heads = 1,
-                                  .head_size = 2,
-                                  .inv_freq = (float[]){1},
-                                  .max_rows = 1,
-                                  .max_seqs = 1,
-                                  .max_context = 1,
-                                  .n_kv_blocks = 1};
-    struct backend *b;
-    OK(backend_open_cpu(&shape, dtypes[_i % DTYPES], 2, &b));
+    struct backend *b = gemm_backend_open(_i);
     struct tensor *x = make_tensor(b, TENSOR_F32, ROWS, K), *normed = make_tensor(b, TENSOR_ACTIVATION, ROWS, K);
     struct tensor *out = make_tensor(b, TENSOR_F32, ROWS, N);
     struct weight *w = random_weight(b, N, K, 1), *gain = random_vector(b, K, 1);

@@ -9,9 +9,9 @@
 // array sizes. Otherwise the weights are packed from the checkpoint. The contents of the arrays carry no hash, as in a
 // checkpoint; a file that another user may have written is not used (base/new_file.h).
 //
-// Behind the header is the prefetch that one machine measured (stream_tuning.h), with a hash of its own. A start that
-// finds none of its machine measures again and overwrites it in place. It is measured on the mapped file only: the
-// start that writes the file reads other memory, in pages of another size.
+// After the header comes the prefetch choice of one machine (stream_tuning.h), with its own hash. If it is the choice
+// of another machine, the start measures again and overwrites it in place. Only a start that maps the file measures:
+// the start that writes the file reads other memory, in pages of another size.
 #pragma once
 
 #include <stdbool.h>

@@ -18,7 +18,7 @@ enum {
     SLICE_BYTES = SLICE_WORDS * PANEL_COLUMNS * 4,
     SAMPLE_SLICES = 32, // of each thread: 2 MiB, about 0.1 ms
     // Samples read this many slices in a cycle, or those of all weights: more than caches hold. On a virtual machine
-    // whose host has 480 MiB of L3, 512 MiB stream as slowly as 3 GiB.
+    // with 480 MiB of L3 in its host, reading 512 MiB is as slow as reading 3 GiB.
     CYCLE_SLICES = (512 << 20) / SLICE_BYTES,
     CYCLE_SLICES_OF_THREAD = 256,
     MEASURED_SLICES_MIN = (128 << 20) / SLICE_BYTES,
