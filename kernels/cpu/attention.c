@@ -46,10 +46,12 @@ static bool attends_with_tiles(const struct cpu *cpu)
     return cpu->isa->tiled && cpu->bf16;
 }
 
-// The most queries of one item, unless a KV group has more.
-static int attend_queries(const struct cpu *cpu)
+// The most queries of one item in a batch of `rows` rows, unless a KV group has more.
+static int attend_queries(const struct cpu *cpu, int rows)
 {
-    return attends_with_tiles(cpu) ? ATTEND_QUERIES_TILED : ATTEND_QUERIES;
+    if (!attends_with_tiles(cpu)) return ATTEND_QUERIES;
+    int64_t enough = (int64_t)ATTEND_ITEMS * cpu->threads * ATTEND_QUERIES_TILED;
+    return (int64_t)rows * cpu->shape.n_heads < enough ? ATTEND_QUERIES_TILED / 2 : ATTEND_QUERIES_TILED;
 }
 
 enum status cpu_attention_create(struct cpu *cpu)
@@ -57,7 +59,7 @@ enum status cpu_attention_create(struct cpu *cpu)
     enum status status = kv_cache_create(cpu);
     if (status) return status;
     const struct backend_shape *shape = &cpu->shape;
-    int group = shape->n_heads / shape->n_kv_heads, queries = attend_queries(cpu);
+    int group = shape->n_heads / shape->n_kv_heads, queries = attend_queries(cpu, shape->max_rows);
     if (queries < group) queries = group;
     size_t rows = (size_t)shape->max_rows, seqs = (size_t)shape->max_seqs, threads = (size_t)cpu->threads;
     size_t scratch = attends_with_tiles(cpu) ? attend_tiles_scratch_floats(queries, shape->head_size)
@@ -142,8 +144,8 @@ static void tiles_add_split_row(struct cpu *cpu, int sequence, int row, int entr
 void cpu_attention_begin(struct cpu *cpu)
 {
     const struct ragged_batch *batch = &cpu->batch;
-    int group = cpu->shape.n_heads / cpu->shape.n_kv_heads, slots = 0;
-    int tile_rows = group < attend_queries(cpu) ? attend_queries(cpu) / group : 1;
+    int group = cpu->shape.n_heads / cpu->shape.n_kv_heads, slots = 0, queries = attend_queries(cpu, batch->n_rows);
+    int tile_rows = group < queries ? queries / group : 1;
     cpu->n_tiles = cpu->n_splits = 0;
     cpu->attend_work = 0;
     for (int s = 0; s < batch->n_seqs; s++) {

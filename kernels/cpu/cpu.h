@@ -23,8 +23,9 @@ struct gemm_blocking {
 static const struct gemm_blocking row_major_blocking = {192, 512, 1}, tiled_blocking = {256, 1024, 8};
 
 // Queries (rows * heads of a KV group) in one item of attention: enough to read K and V from cache, few enough that
-// their sums and the K and V of two steps stay in a core's L1 and L2 caches. With tiles more of them share a copy of V.
-enum { ATTEND_QUERIES = 48, ATTEND_QUERIES_TILED = 128 };
+// their sums and the K and V of two steps stay in a core's L1 and L2 caches. With tiles more of them share a copy of V,
+// half as many in a batch of fewer than ATTEND_ITEMS of these items for each thread.
+enum { ATTEND_QUERIES = 48, ATTEND_QUERIES_TILED = 256, ATTEND_ITEMS = 8 };
 
 // Work below this many multiply-adds runs on the calling thread: waking others costs a few microseconds.
 enum { MIN_PARALLEL_WORK = 1 << 17 };

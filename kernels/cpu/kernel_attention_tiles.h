@@ -165,6 +165,8 @@ INLINE void tile_step_prefetch(const struct tile_work *w, int part, int parts)
 }
 
 // ---- tile instructions of a pair, a few at a time -------------------------------------------------------------------
+//
+// K and V come from L2, once for each pair; queries and weights are used from L1 again and again.
 
 // One or two tiles of queries in the current step.
 struct tile_pair {
@@ -188,9 +190,9 @@ INLINE void tile_scores_part(const struct tile_work *w, const struct tile_pair *
         tile_zero(3);
     }
     tile_load(4, q, q_bytes);
-    tile_load(6, w->keys[e] + (size_t)k * tile, TILE_BYTES);
+    tile_load_streamed(6, w->keys[e] + (size_t)k * tile, TILE_BYTES);
     tile_dot_bf16(0, 4, 6);
-    tile_load(7, w->keys[e + 1] + (size_t)k * tile, TILE_BYTES);
+    tile_load_streamed(7, w->keys[e + 1] + (size_t)k * tile, TILE_BYTES);
     tile_dot_bf16(1, 4, 7);
     if (p->two) {
         tile_load(5, q + tile * (size_t)w->steps, q_bytes);
@@ -225,9 +227,9 @@ INLINE void tile_sums_part(const struct tile_work *w, const struct tile_pair *p,
     const uint32_t *values = w->values + (size_t)(g * w->dim_tiles + c) * TILE_SIZE;
     if (g == 0) TILE_SUMS_MOVE(tile_load);
     tile_load(4, p->weight + g * TILE_SIZE, TILE_BYTES);
-    tile_load(6, values, TILE_BYTES);
+    tile_load_streamed(6, values, TILE_BYTES);
     tile_dot_bf16(0, 4, 6);
-    if (wide) tile_load(7, values + TILE_SIZE, TILE_BYTES);
+    if (wide) tile_load_streamed(7, values + TILE_SIZE, TILE_BYTES);
     if (wide) tile_dot_bf16(1, 4, 7);
     if (p->two) tile_load(5, p->weight + (STEP_GROUPS + g) * TILE_SIZE, TILE_BYTES);
     if (p->two) tile_dot_bf16(2, 5, 6);
