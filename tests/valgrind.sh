@@ -5,13 +5,13 @@
 # Usage: tests/valgrind.sh [BUILD_FOLDER] [PATTERN]     default build/release, and all tests but those listed below
 #
 # Left out: tests of instruction sets that valgrind does not know (it reports a machine with AVX2); the emulated GPU,
-# whose fibers switch stacks; ranks under mpirun; tests that measure heap, pages or descriptors, which valgrind changes, or
-# that start themselves by /proc/self/exe; and tests that compute for minutes even without valgrind.
+# whose fibers switch stacks; ranks under mpirun; tests that measure heap, pages or descriptors, which valgrind changes, that
+# fault on purpose, or that start themselves by /proc/self/exe; and tests that compute for minutes even without valgrind.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 build=$(realpath "${1:-build/release}") pattern=${2:-.}
 command -v valgrind >/dev/null || { echo "skipped: valgrind is not installed" >&2; exit 77; }
-left_out='cuda|gpu_|_mpi|avx512|amx|_data|check_golden|check_perplexity|check_net_python|check_net_authorise|check_http_load|check_bench|check_load$|check_prefix_index|integration|packaging'
+left_out='cuda|gpu_|_mpi|avx512|amx|_data|check_golden|check_perplexity|check_net_python|check_net_authorise|check_http_load|check_log_writer|check_net_flood|check_bench|check_load$|check_prefix_index|integration|packaging'
 mkdir -p "$build/valgrind"
 
 code=0
