@@ -83,7 +83,7 @@ static bool is_near(double a, double b)
 static const char *budget_check(const struct pace_model *m, const struct scheduler *s, double work)
 {
     if (s->pace.target_us == PACE_UNLIMITED || !s->pace.decodes) return NULL;
-    if (s->n_host_rows && s->backend_samples) return NULL; // see pass_model.h
+    if (s->n_host_rows && s->backend_samples) return NULL; // see pass_budget.h
     if (pace_is_stale(m->decode_us, m->decode_rows, m->mixed, s->pace.decodes))
         return work > 0 ? "prompt rows are in a pass that is to measure decodes" : NULL;
     if (row_work_of(s, FIRST_ROWS + 1) > (1 + NEAR) * row_work_max(m, s))

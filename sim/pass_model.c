@@ -1,18 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/pass_model.h"
 
-#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
-#include "sim/oracle_group.h"
-#include "sim/pace_model.h"
+#include "sim/pass_group.h"
 
-#define ROUNDING 1e-9 // relative, of sums of work
-
-enum { ANY = INT_MAX / 2, COPIES_COMPARED = 24, FIRST_ROWS = 16 };
+enum { COPIES_COMPARED = 24 };
 
 // --- sequences
 
@@ -31,210 +27,9 @@ static bool is_decode(const struct pass_sequence *x)
     return pending(x) == 1;
 }
 
-static bool rates_prompt(const struct pass_sequence *x)
-{
-    return x->q->next_logprob < x->q->n_kept;
-}
-
 static bool host_samples(const struct pass_model *m, const struct pass_sequence *x, int drafted)
 {
     return !m->s->backend_samples || sampling_needs_host(&x->q->sampling, x->q->n_tokens - x->q->n_kept + drafted);
-}
-
-// --- KV blocks and the prefix cache
-
-// The cached blocks of a waiting sequence, and how many of them no sequence references.
-static int cached_blocks(struct pass_model *m, const struct pass_sequence *x, int *n_free_p)
-{
-    int32_t *blocks = mem_alloc_array((size_t)x->q->n_tokens / KV_BLOCK_TOKENS + 1, sizeof *blocks);
-    int n = m->s->limits.prefix_cache ? group_cached_blocks(m->s, x->q, blocks) : 0;
-    *n_free_p = 0;
-    for (int i = 0; i < n; i++)
-        *n_free_p += !m->refs[blocks[i]];
-    free(blocks);
-    m->is_unknown |= *n_free_p && m->blank_blocks < 0; // some of them may have been evicted
-    return n;
-}
-
-static int blocks_most(const struct pass_sequence *x)
-{
-    return kv_blocks_for(x->q->n_kept + x->q->sampling.max_tokens - 1);
-}
-
-// Blocks that the running sequences are expected to need beside theirs; one at least for each that grows.
-static int blocks_reserved(const struct pass_model *m)
-{
-    int sum = 0;
-    for (int i = 0; i < m->n_running; i++) {
-        const struct pass_sequence *x = m->running[i];
-        int more = group_blocks_expected(x->q) - x->blocks;
-        sum += more > 0 ? more : x->blocks < blocks_most(x);
-    }
-    return sum;
-}
-
-static void take_blocks(struct pass_model *m, int n)
-{
-    m->free_blocks -= n;
-    m->blank_blocks -= n;
-}
-
-// A running sequence computes two blocks or more that the waiting one can use and the cache does not have yet.
-static bool waits(struct pass_model *m, const struct pass_sequence *x)
-{
-    if (!m->s->limits.prefix_cache || rates_prompt(x)) return false;
-    int n_free, cached = cached_blocks(m, x, &n_free);
-    for (int i = 0; i < m->n_running; i++) {
-        int common = group_blocks_common(x->q, m->running[i]->q);
-        if (common >= cached + 2 && common > m->running[i]->cached / KV_BLOCK_TOKENS) return true;
-    }
-    return false;
-}
-
-static bool may_start(struct pass_model *m, const struct pass_sequence *x)
-{
-    int n_free, cached = cached_blocks(m, x, &n_free);
-    return m->n_running < m->s->limits.max_seqs &&
-           group_blocks_expected(x->q) - cached + blocks_reserved(m) <= m->free_blocks;
-}
-
-static bool start(struct pass_model *m, struct pass_sequence *x)
-{
-    int n_free, cached = cached_blocks(m, x, &n_free), at = 0;
-    if (m->n_running == m->s->limits.max_seqs) return false;
-    if (group_blocks_expected(x->q) - cached + blocks_reserved(m) > m->free_blocks - n_free) return false;
-    int32_t *blocks = mem_alloc_array((size_t)cached + 1, sizeof *blocks);
-    if (cached) group_cached_blocks(m->s, x->q, blocks);
-    for (int i = 0; i < cached; i++)
-        m->refs[blocks[i]]++;
-    free(blocks);
-    m->free_blocks -= n_free;
-    take_blocks(m, kv_blocks_for(x->q->n_tokens) - cached);
-    x->cached = cached * KV_BLOCK_TOKENS;
-    m->counts.reused_rows += (uint64_t)x->cached;
-    x->blocks = kv_blocks_for(x->q->n_tokens);
-    while (m->queue[at] != x)
-        at++;
-    memmove(m->queue + at, m->queue + at + 1, (size_t)(--m->n_queue - at) * sizeof *m->queue);
-    m->running[m->n_running++] = x;
-    if (m->counts.most_running < (uint64_t)m->n_running) m->counts.most_running = (uint64_t)m->n_running;
-    return true;
-}
-
-// --- the budget of prompts
-
-static bool is_unlimited(const struct pass_model *m, bool whole)
-{
-    return isinf(m->budget) || (!m->decodes && whole);
-}
-
-static double work_of(const struct pass_model *m, double entries, double rows)
-{
-    struct shape_work work = pace_shape_work(m->s->config, m->s->pace.balance_rows);
-    return rows * work.row + rows * (entries + rows / 2) * work.pair;
-}
-
-static double reading_of(const struct pass_model *m, double entries)
-{
-    return m->decodes ? entries * pace_shape_work(m->s->config, m->s->pace.balance_rows).entry : 0;
-}
-
-// The most rows whose work is within the budget, found by trying.
-static int rows_within(struct pass_model *m, int entries, double budget, int most)
-{
-    int low = 0, high = most + 1; // `low` fit, `high` do not
-    while (high - low > 1) {
-        int middle = low + (high - low) / 2;
-        *(work_of(m, entries, middle) <= budget ? &low : &high) = middle;
-    }
-    double beyond = work_of(m, entries, low + 1);
-    m->is_unknown |= low < most && fabs(beyond - budget) <= ROUNDING * beyond;
-    m->is_unknown |= low > 0 && fabs(work_of(m, entries, low) - budget) <= ROUNDING * budget;
-    return low;
-}
-
-// A prompt that would spend most of the budget on reading what it has computed gets none.
-static int rows_in_budget(struct pass_model *m, int entries, int most)
-{
-    double reading = reading_of(m, entries), border = 0.65 * m->budget;
-    m->is_unknown |= reading > 0 && fabs(reading - border) <= ROUNDING * border;
-    if (reading > border || most < 1) return 0;
-    int rows = rows_within(m, entries, m->budget - reading, most);
-    if (isinf(m->row_budget)) return rows;
-    int grown = rows_within(m, entries, m->row_budget, most);
-    if (m->is_first && grown < FIRST_ROWS) grown = FIRST_ROWS;
-    return least(rows, grown);
-}
-
-// Takes the work of rows, and of reading their cached entries, from the budgets.
-static void spend(struct pass_model *m, double row_work, double reading)
-{
-    m->budget = fmax(0, m->budget - row_work - reading);
-    m->row_budget = fmax(0, m->row_budget - row_work);
-}
-
-static int grant(struct pass_model *m, int entries, int most, bool whole)
-{
-    int rows = is_unlimited(m, whole) ? most : rows_in_budget(m, entries, most);
-    if (!m->decodes && m->is_first && rows < 128) rows = least(128, most);
-    if (rows < 1 && m->is_first) {
-        m->saved = m->budget;
-        m->budget = 0;
-    }
-    if (rows < 1) return m->is_first = false, 0;
-    spend(m, work_of(m, entries, rows), reading_of(m, entries));
-    m->is_first = false;
-    return rows;
-}
-
-static bool would_grant(struct pass_model *m, int entries, int rows, bool whole)
-{
-    return is_unlimited(m, whole) || rows_in_budget(m, entries, rows) >= rows;
-}
-
-static bool has_budget(struct pass_model *m, bool whole)
-{
-    return m->is_first || would_grant(m, 0, 1, whole);
-}
-
-// The time beside the decodes, less what sampling on the host takes of it.
-static double budget_of(const struct pass_model *m, int host_rows)
-{
-    const struct pace *p = &m->s->pace;
-    double row = pace_shape_work(m->s->config, 0).row;
-    double decodes_us = pace_decodes_us_expected(p->decode_us, p->decode_rows, p->us_per_work[0] * row, m->decodes);
-    double target_us = p->target_us == PACE_TWICE ? 2 * decodes_us : (double)p->target_us;
-    double added_us = fmax(0.88 * target_us - decodes_us, 0.05 * decodes_us);
-    added_us = fmax(added_us / 2, added_us - host_rows * p->sample_us);
-    double us = p->us_per_work[1] > 0 ? p->us_per_work[1] : p->us_per_work[0];
-    return (us > 0 ? added_us / us : m->row_budget) + p->saved_work;
-}
-
-static bool measures_decodes(const struct pass_model *m, int decodes)
-{
-    const struct pace *p = &m->s->pace;
-    return p->target_us != PACE_UNLIMITED && decodes &&
-           pace_is_stale(p->decode_us, p->decode_rows, p->mixed_passes, decodes);
-}
-
-static void begin_prompts(struct pass_model *m, int host_rows)
-{
-    const struct pace *p = &m->s->pace;
-    m->is_first = true;
-    m->budget = m->row_budget = INFINITY;
-    m->saved = p->saved_work;
-    if (p->target_us == PACE_UNLIMITED) return;
-    if (!m->decodes) {
-        m->saved = 0;
-        if (p->us_per_work[0] > 0) m->budget = 500000 / p->us_per_work[0];
-    } else if (measures_decodes(m, m->decodes)) {
-        m->is_first = false;
-        m->budget = 0;
-    } else {
-        m->row_budget = fmax(2 * p->mixed_work_max, FIRST_ROWS * pace_shape_work(m->s->config, 0).row);
-        m->budget = budget_of(m, host_rows);
-        m->saved = 0;
-    }
 }
 
 // --- rows
@@ -253,32 +48,20 @@ static int rows_wanted(struct pass_model *m, const struct pass_sequence *beside,
         if (x != beside && !x->rows && !is_decode(x)) rows += pending(x);
     }
     for (int i = 0; i < m->n_queue && rows < limit; i++) {
-        if (waits(m, m->queue[i])) continue;
-        if (!may_start(m, m->queue[i])) break;
+        if (pass_group_waits(m, m->queue[i])) continue;
+        if (!pass_group_may_start(m, m->queue[i])) break;
         rows += pending(m->queue[i]);
     }
     return rows < limit ? (int)rows : limit;
-}
-
-// Draft rows for which the sequence has blocks, or gets free ones that no other is expected to need.
-static int draft_blocks(struct pass_model *m, struct pass_sequence *x, int rows)
-{
-    int more = kv_blocks_for(x->q->n_tokens + rows) - x->blocks;
-    bool others_wait = m->n_queue && m->n_running < m->s->limits.max_seqs;
-    if (more > 0 && !others_wait && more + blocks_reserved(m) <= m->free_blocks) {
-        take_blocks(m, more);
-        x->blocks += more;
-    }
-    return least(rows, x->blocks * KV_BLOCK_TOKENS - x->q->n_tokens);
 }
 
 static int draft_rows(struct pass_model *m, struct pass_sequence *x, int rows, int most)
 {
     int room = least(rows_left(m) - rows - m->decodes_to_come, m->logit_rows), wanted = least(x->draft, most);
     bool is_limited = m->host_is_paced && host_samples(m, x, 0);
-    if (!wanted || room <= 0 || rows < pending(x) || is_limited || rates_prompt(x)) return 0;
+    if (!wanted || room <= 0 || rows < pending(x) || is_limited || pass_rates_prompt(x)) return 0;
     int n = least(wanted, room - rows_wanted(m, x, room));
-    return n > 0 ? draft_blocks(m, x, n) : 0;
+    return n > 0 ? pass_group_draft_blocks(m, x, n) : 0;
 }
 
 // A row whose logits the host reads.
@@ -286,8 +69,7 @@ static void host_row(struct pass_model *m)
 {
     m->counts.host_sampled++;
     if (m->host_rows > 0) m->host_rows--;
-    if (m->s->backend_samples && m->s->pace.us_per_work[1] > 0)
-        spend(m, 0, m->host_us_per_row / m->s->pace.us_per_work[1]);
+    if (m->s->backend_samples) pass_budget_add_sampled(&m->budget);
 }
 
 static void add_rows(struct pass_model *m, struct pass_sequence *x, int rows, int drafts)
@@ -296,7 +78,7 @@ static void add_rows(struct pass_model *m, struct pass_sequence *x, int rows, in
     bool is_complete = rows == pending(x);
     int rated = 0;
     drafts = is_complete ? drafts : 0;
-    for (int i = x->cached; rates_prompt(x) && i < x->cached + rows; i++)
+    for (int i = x->cached; pass_rates_prompt(x) && i < x->cached + rows; i++)
         rated += i + 1 >= x->q->next_logprob && i + 1 < x->q->n_kept;
     MEM_GROW(m->parts, m->n_parts, m->parts_capacity);
     m->parts[m->n_parts++] =
@@ -317,7 +99,7 @@ static void add_rows(struct pass_model *m, struct pass_sequence *x, int rows, in
 static int prompt_rows(const struct pass_model *m, const struct pass_sequence *x, int entries)
 {
     int rows = least(x->q->n_tokens - entries, rows_left(m));
-    if (!rates_prompt(x)) return rows;
+    if (!pass_rates_prompt(x)) return rows;
     int first = x->q->next_logprob - 1, unrated = first > entries ? first - entries : 0;
     int logits = least(m->logit_rows, m->host_rows > 0 ? m->host_rows - 1 : 0);
     return least(rows, unrated + 1 + logits);
@@ -329,14 +111,12 @@ static void add_prompt(struct pass_model *m, struct pass_sequence *x)
     bool waits_for_host = m->host_rows == 0 && host_samples(m, x, 0);
     if (most == pending(x) && waits_for_host) most--; // for the last row
     if (!most) return;
-    int rows = grant(m, x->cached, most, most == pending(x) && !x->is_chunked);
+    int rows = pass_budget_grant(&m->budget, x->cached, most, most == pending(x) && !x->is_chunked);
     bool is_paced = m->s->limits.pace_us != PACE_UNLIMITED;
-    int drafts = is_paced ? draft_pace_first_rows(&m->s->draft_pace, m->decodes, x->draft) : x->draft;
+    int drafts = is_paced ? draft_pace_first_rows(&m->s->draft_pace, m->budget.decodes, x->draft) : x->draft;
     drafts = draft_rows(m, x, rows, drafts);
     if (rows > 0 && rows < pending(x)) x->is_chunked = true;
-    if (!is_unlimited(m, true)) drafts = rows_within(m, x->q->n_tokens, fmin(m->budget, m->row_budget), drafts);
-    spend(m, work_of(m, x->q->n_tokens, drafts), 0);
-    add_rows(m, x, rows, drafts);
+    add_rows(m, x, rows, pass_budget_grant_drafts(&m->budget, x->q->n_tokens, drafts));
 }
 
 // --- decodes
@@ -390,21 +170,16 @@ static int drafts_max_of(struct pass_model *m)
         if (x->q->copies && (!x->draft || (instead && !x->q->is_copied))) copy_draft(m, x);
         if (x->draft > longest) longest = x->draft;
     }
-    if (measures_decodes(m, m->decodes_to_come) && rows_wanted(m, NULL, 1)) return 0;
+    if (pass_budget_measures_decodes(&m->budget, m->decodes_to_come) && rows_wanted(m, NULL, 1)) return 0;
     return m->s->limits.pace_us == PACE_UNLIMITED ? longest : draft_pace_rows(&copy, m->decodes_to_come, longest);
 }
 
-// Rows that the host may read beside sequences that the backend samples: half of the time beside the decodes.
 static int host_rows_max(const struct pass_model *m)
 {
-    const struct pace *p = &m->s->pace;
     bool others = false;
     for (int i = 0; i < m->n_running; i++)
-        others |= !rates_prompt(m->running[i]) && !host_samples(m, m->running[i], 0);
-    if (!others || p->target_us == PACE_UNLIMITED || p->decode_us == 0 || p->sample_us == 0) return ANY;
-    double target_us = p->target_us == PACE_TWICE ? 2 * p->decode_us : (double)p->target_us;
-    double rows = fmax(0.88 * target_us - p->decode_us, 0.05 * p->decode_us) / 2 / p->sample_us;
-    return rows < 1 ? 1 : rows < ANY - 1 ? (int)rows : ANY - 1;
+        others |= !pass_rates_prompt(m->running[i]) && !host_samples(m, m->running[i], 0);
+    return others ? pass_budget_host_rows(&m->budget) : PASS_ANY_ROWS;
 }
 
 // Of those that the host samples, the one that has waited longest for a row.
@@ -423,11 +198,11 @@ static void add_decodes(struct pass_model *m)
     int on_host = 0;
     bool rates = false;
     m->host_rows = host_rows_max(m);
-    m->host_is_paced = m->host_rows < ANY;
+    m->host_is_paced = m->host_rows < PASS_ANY_ROWS;
     for (int i = 0; i < m->n_running; i++) {
         m->decodes_to_come += is_decode(m->running[i]);
         on_host += is_decode(m->running[i]) && host_samples(m, m->running[i], 0);
-        rates |= rates_prompt(m->running[i]);
+        rates |= pass_rates_prompt(m->running[i]);
     }
     int turns = rates ? m->host_rows - m->host_rows / 2 : m->host_rows, drafts_max = drafts_max_of(m);
     bool all = on_host <= turns;
@@ -444,13 +219,7 @@ static void add_decodes(struct pass_model *m)
 static bool completes(struct pass_model *m, const struct pass_sequence *x, int entries)
 {
     int rows = x->q->n_tokens - entries;
-    return prompt_rows(m, x, entries) == rows && would_grant(m, entries, rows, !x->is_chunked);
-}
-
-static int entries_cached(struct pass_model *m, const struct pass_sequence *x)
-{
-    int n_free;
-    return KV_BLOCK_TOKENS * cached_blocks(m, x, &n_free);
+    return prompt_rows(m, x, entries) == rows && pass_budget_would_grant(&m->budget, entries, rows, !x->is_chunked);
 }
 
 // The shortest prompt without rows; of equals one that runs, and the first.
@@ -463,15 +232,14 @@ static struct pass_sequence *shortest_prompt(struct pass_model *m, const struct 
         if (!is_decode(x) && !x->rows && pending(x) < fewest) fewest = pending(running = x);
     }
     for (int i = 0; i < m->n_queue; i++)
-        if (pending(m->queue[i]) < fewest && !waits(m, m->queue[i])) fewest = pending(waiting = m->queue[i]);
-    return waiting && start(m, waiting) ? waiting : running;
+        if (pending(m->queue[i]) < fewest && !pass_group_waits(m, m->queue[i])) fewest = pending(waiting = m->queue[i]);
+    return waiting && pass_group_start(m, waiting) ? waiting : running;
 }
 
 static void add_before_long(struct pass_model *m, const struct pass_sequence *longest)
 {
-    double half = isinf(m->budget) ? 0 : m->budget / 2;
     if (completes(m, longest, longest->cached)) return;
-    m->budget -= half;
+    double half = pass_budget_reserve_half(&m->budget);
     m->rows_max -= rows_left(m) / 2;
     for (int i = 0; i < m->n_running; i++) {
         struct pass_sequence *x = m->running[i];
@@ -479,21 +247,19 @@ static void add_before_long(struct pass_model *m, const struct pass_sequence *lo
     }
     for (int i = 0; i < m->n_queue;) {
         struct pass_sequence *x = m->queue[i];
-        if (!completes(m, x, entries_cached(m, x)) || waits(m, x)) {
+        if (!completes(m, x, pass_group_cached_entries(m, x)) || pass_group_waits(m, x)) {
             i++;
             continue;
         }
-        if (!start(m, x)) break;
+        if (!pass_group_start(m, x)) break;
         add_prompt(m, x);
     }
-    if (rows_left(m) > 0 && has_budget(m, false)) {
+    if (rows_left(m) > 0 && pass_budget_is_left(&m->budget, false)) {
         struct pass_sequence *shortest = shortest_prompt(m, longest);
         if (shortest) add_prompt(m, shortest);
     }
     m->rows_max = m->s->limits.token_budget;
-    m->budget += half + m->saved;
-    m->saved = 0;
-    m->is_first = !m->decodes || m->budget > 0;
+    pass_budget_release_half(&m->budget, half);
 }
 
 static void add_prompts(struct pass_model *m)
@@ -506,99 +272,16 @@ static void add_prompts(struct pass_model *m)
         if (!is_decode(m->running[i]) && !m->running[i]->rows) add_prompt(m, m->running[i]);
     for (int i = 0; i < m->n_queue && rows_left(m) > 0;) {
         struct pass_sequence *x = m->queue[i];
-        if (!has_budget(m, x->q->n_tokens <= rows_left(m)) || waits(m, x)) {
+        if (!pass_budget_is_left(&m->budget, x->q->n_tokens <= rows_left(m)) || pass_group_waits(m, x)) {
             i++;
             continue;
         }
-        if (!start(m, x)) return;
+        if (!pass_group_start(m, x)) return;
         add_prompt(m, x);
     }
 }
 
-// --- preemption
-
-// Entries that would have to be computed again: those in blocks that no other sequence has.
-static int entries_lost(const struct pass_model *m, const struct pass_sequence *x)
-{
-    int shared = 0;
-    while (shared < x->q->n_published && m->refs[x->q->blocks[shared]] > 1)
-        shared++;
-    return x->cached - shared * KV_BLOCK_TOKENS;
-}
-
-// The running sequence that loses the fewest entries, of equals the last.
-static int victim_of(const struct pass_model *m)
-{
-    int victim = -1;
-    for (int i = 0; i < m->n_running; i++) {
-        int lost = entries_lost(m, m->running[i]);
-        if (lost && (victim < 0 || lost <= entries_lost(m, m->running[victim]))) victim = i;
-    }
-    return victim < 0 ? 0 : victim;
-}
-
-static void preempt(struct pass_model *m, int victim)
-{
-    struct pass_sequence *x = m->running[victim];
-    for (int b = 0; b < x->blocks; b++) {
-        bool is_new = b >= x->q->n_blocks; // of this pass
-        if (!is_new && --m->refs[x->q->blocks[b]]) continue;
-        m->free_blocks++;
-        m->blank_blocks += is_new || !block_manager_chain(m->s->blocks, x->q->blocks[b]);
-    }
-    x->cached = x->blocks = 0;
-    x->is_chunked = false;
-    x->is_preempted = true;
-    memmove(m->running + victim, m->running + victim + 1, (size_t)(--m->n_running - victim) * sizeof *m->running);
-    memmove(m->queue + 1, m->queue, (size_t)m->n_queue++ * sizeof *m->queue);
-    m->queue[0] = x;
-    m->counts.preemptions++;
-}
-
-// Each running sequence gets a block for its next row.
-static void grow(struct pass_model *m)
-{
-    for (int i = 0; i < m->n_running;) {
-        struct pass_sequence *x = m->running[i];
-        int more = kv_blocks_for(x->cached + 1) - x->blocks;
-        if (more > m->free_blocks) {
-            int victim = victim_of(m);
-            preempt(m, victim);
-            i -= victim < i;
-            continue;
-        }
-        if (more > 0) {
-            take_blocks(m, more);
-            x->blocks += more;
-        }
-        i++;
-    }
-}
-
 // --- before and after
-
-static void add_sequence(struct pass_model *m, const struct sequence *q)
-{
-    MEM_GROW(m->sequences, m->n_sequences, m->sequences_capacity);
-    m->sequences[m->n_sequences++] = (struct pass_sequence){.q = q,
-                                                            .cached = q->n_cached,
-                                                            .blocks = q->n_blocks,
-                                                            .is_chunked = q->is_chunked,
-                                                            .id = q->id,
-                                                            .draft = q->n_draft};
-}
-
-static void read_blocks(struct pass_model *m)
-{
-    free(m->refs);
-    m->refs = mem_alloc_array((size_t)m->s->limits.kv_blocks, sizeof *m->refs);
-    m->free_blocks = m->blank_blocks = 0;
-    for (int b = 0; b < m->s->limits.kv_blocks; b++) {
-        m->refs[b] = block_manager_refs(m->s->blocks, b);
-        m->free_blocks += !m->refs[b];
-        m->blank_blocks += !m->refs[b] && !block_manager_chain(m->s->blocks, b);
-    }
-}
 
 static struct pass_counts counts_of(const struct scheduler *s)
 {
@@ -606,43 +289,19 @@ static struct pass_counts counts_of(const struct scheduler *s)
                                 s->drafted,     s->host_sampled, (uint64_t)s->most_running};
 }
 
-static void read_group(struct pass_model *m)
-{
-    const struct scheduler *s = m->s;
-    m->n_sequences = m->n_running = m->n_queue = m->n_parts = m->rows = m->decodes_to_come = 0;
-    m->counts = counts_of(s);
-    m->is_unknown = false;
-    for (int i = 0; i < s->n_running; i++)
-        add_sequence(m, s->running[i]);
-    for (const struct sequence *q = s->queue.head; q; q = q->next)
-        add_sequence(m, q);
-    while (m->running_capacity < m->n_sequences || !m->running)
-        MEM_GROW(m->running, m->running_capacity, m->running_capacity);
-    while (m->queue_capacity < m->n_sequences || !m->queue)
-        MEM_GROW(m->queue, m->queue_capacity, m->queue_capacity);
-    for (int i = 0; i < s->n_running; i++)
-        m->sequences[i].has_run = true;
-    for (int i = 0; i < m->n_sequences; i++)
-        *(i < s->n_running ? &m->running[m->n_running++] : &m->queue[m->n_queue++]) = &m->sequences[i];
-    read_blocks(m);
-    m->rows_max = s->limits.token_budget;
-    m->logit_rows = s->builder.limits.logit_rows - least(s->limits.max_seqs, m->n_sequences);
-    m->host_us_per_row = s->pace.sample_us;
-    m->budget = INFINITY; // until the decode rows are there
-}
-
 void pass_model_before(struct pass_model *m, const struct scheduler *s)
 {
     m->s = s;
-    read_group(m);
-    grow(m);
+    m->n_parts = m->rows = m->decodes_to_come = 0;
+    m->counts = counts_of(s);
+    m->is_unknown = false;
+    pass_group_read(m);
+    m->rows_max = s->limits.token_budget;
+    m->logit_rows = s->builder.limits.logit_rows - least(s->limits.max_seqs, m->n_sequences);
+    pass_budget_init(&m->budget, &s->pace, s->config);
+    pass_group_grow(m);
     add_decodes(m);
-    m->decodes = m->n_parts;
-    int host_rows = 0;
-    for (int i = 0; i < m->n_running && s->backend_samples; i++)
-        for (int k = 0; k < m->running[i]->rows; k++)
-            host_rows += host_samples(m, m->running[i], k);
-    begin_prompts(m, host_rows);
+    pass_budget_begin(&m->budget, m->n_parts);
     add_prompts(m);
 }
 
@@ -661,7 +320,7 @@ const char *pass_model_after(const struct pass_model *m, const struct scheduler 
     struct pass_counts counts = counts_of(s);
     if (counts.preemptions != m->counts.preemptions) return "more or fewer sequences were preempted than the rules say";
     if (!victims_are_right(m, s)) return "a sequence was preempted though another one would have lost less";
-    if (m->is_unknown) return NULL;
+    if (m->is_unknown || m->budget.is_unknown) return NULL;
     if (memcmp(&counts, &m->counts, sizeof counts) != 0) return "a pass was counted with other rows than it has";
     if (s->queue.n != m->n_queue) return "more or fewer sequences were started than the rules say";
     if (batch->n_seqs != m->n_parts) return "a pass has more or fewer sequences than the rules say";
@@ -673,7 +332,8 @@ const char *pass_model_after(const struct pass_model *m, const struct scheduler 
             return "a pass has another sequence than the rules say";
         if (batch->row_start[i + 1] - first != part->rows) return "a sequence has another number of rows in a pass";
     }
-    return fabs(s->pace.saved_work - m->saved) > 1e-6 * m->saved ? "another budget is saved for the next pass" : NULL;
+    double saved = m->budget.saved;
+    return fabs(s->pace.saved_work - saved) > 1e-6 * saved ? "another budget is saved for the next pass" : NULL;
 }
 
 void pass_model_fini(struct pass_model *m)

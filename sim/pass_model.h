@@ -3,6 +3,7 @@
 // in which order, and how many rows of each. What pacing has learned is the group's own (see pace_model.h).
 #pragma once
 
+#include "sim/pass_budget.h"
 #include "worker/scheduler_state.h"
 
 // A sequence, before the pass and while it is predicted.
@@ -29,21 +30,25 @@ struct pass_counts {
 
 struct pass_model {
     const struct scheduler *s;
+    struct pass_counts counts; // predicted
+    struct pass_budget budget;
+
+    // The group (pass_group.h).
     struct pass_sequence *sequences; // the running ones, then those in the queue
     struct pass_sequence **running;  // in the order of their start
     struct pass_sequence **queue;    // that have not been started
-    struct pass_part *parts;         // [n_parts] predicted
-    int n_running, n_queue, n_parts, n_sequences;
-    int sequences_capacity, running_capacity, queue_capacity, parts_capacity;
-    struct pass_counts counts; // predicted
-    int *refs;                 // [kv_blocks] of each block
+    int n_running, n_queue, n_sequences;
+    int sequences_capacity, running_capacity, queue_capacity;
+    int *refs; // [kv_blocks] of each block
     int free_blocks, blank_blocks;
-    int rows, rows_max, decodes, decodes_to_come;
+
+    // The pass.
+    struct pass_part *parts; // [n_parts] predicted
+    int n_parts, parts_capacity;
+    int rows, rows_max, decodes_to_come;
     int logit_rows, host_rows; // left: beside one of each sequence, and for the host to read
-    double budget, row_budget, saved, host_us_per_row;
-    bool host_is_paced; // pacing limits host_rows
-    bool is_first;      // no prompt has rows yet
-    bool is_unknown;    // it depends on rounding, or on which blocks the cache evicts
+    bool host_is_paced;        // pacing limits host_rows
+    bool is_unknown;           // it depends on which blocks the cache evicts, or on which copies the group compares
 };
 
 void pass_model_before(struct pass_model *m, const struct scheduler *s);
