@@ -155,10 +155,7 @@ static void bench_build(struct bench *b, struct shape shape, const struct seq_ro
     b->position = mem_alloc_array((size_t)rows, sizeof *b->position);
     b->table = mem_alloc_array((size_t)(n_seqs * max_blocks), sizeof *b->table);
     int32_t *order = mem_alloc_array((size_t)n_blocks, sizeof *order);
-    for (int i = 0; i < n_blocks; i++) { // shuffled
-        int j = random_below(i + 1);
-        order[i] = order[j], order[j] = i;
-    }
+    random_order(order, n_blocks);
     for (int s = 0, next = 0; s < n_seqs; s++)
         for (int i = 0; i < (seqs[s].kv_len + seqs[s].rows + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS; i++)
             b->table[s * max_blocks + i] = order[next++];

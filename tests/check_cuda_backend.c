@@ -9,57 +9,17 @@
 #include <unistd.h>
 
 #include "kernels/convert.h"
-#include "tests/cuda_here.h"
+#include "tests/cuda_fixture.h"
 #include "tests/forward.h"
-#include "tests/kernel_fixture.h"
 #include "tests/tiny_model.h"
 
-#ifdef FOREPACK_CUDA_EMULATED
-#include "tests/cuda_emulator/emulator.h"
-enum { EMULATED = 1 };
-#else // a real GPU does not count launches and cannot be changed
-enum { EMULATED = 0 };
-static int emulator_launches(void)
-{
-    return 0;
-}
-static int emulator_graph_launches(void)
-{
-    return 0;
-}
-static size_t emulator_memory_used(void)
-{
-    return 0;
-}
-static void emulator_set_capability(int major, int minor)
-{
-}
-#endif
-
-// ---- backends -------------------------------------------------------------------------------------------------------
-
-static const struct backend_shape small = {.n_layers = 1,
-                                           .n_heads = 1,
-                                           .n_kv_heads = 1,
-                                           .head_size = 16,
-                                           .inv_freq = (float[8]){1},
-                                           .max_rows = 64,
-                                           .max_seqs = 8,
-                                           .max_context = 64,
-                                           .n_kv_blocks = 32};
-
-static struct backend *open_cuda(const struct backend_shape *shape, enum dtype dtype)
-{
-    struct backend *b;
-    OK(backend_open("cuda", shape, dtype, 0, &b));
-    return b;
-}
+// ---- memory ---------------------------------------------------------------------------------------------------------
 
 // More than any GPU has.
 START_TEST(missing_memory_is_reported_with_sizes)
 {
     enum { ROWS = 1 << 20, COLUMNS = 1 << 19 };
-    struct backend *b = open_cuda(&small, DTYPE_BF16);
+    struct backend *b = open_cuda(&small_shape, DTYPE_BF16);
     struct tensor *t;
     ck_assert_int_eq(b->ops->tensor_create(b, TENSOR_F32, ROWS, COLUMNS, &t), STATUS_EXHAUSTED);
     ck_assert_msg(strstr(status_message(), "needs 2097152 MiB for a tensor of 1048576 x 524288, GPU 0 has") != NULL,
@@ -75,7 +35,7 @@ START_TEST(missing_memory_is_reported_with_sizes)
     b->ops->close(b);
     free(values);
 
-    struct backend_shape shape = small;
+    struct backend_shape shape = small_shape;
     shape.n_kv_blocks = (int)(total >> 10); // of 1 KiB
     b = open_cuda(&shape, DTYPE_BF16);
     char *says = mem_format("MiB for %d KV blocks, GPU 0 has", shape.n_kv_blocks);
@@ -93,18 +53,11 @@ END_TEST
 // Reads rows of an embedding table back.
 static float *table_rows(struct backend *b, const struct weight *table, int columns, const int32_t *token, int rows)
 {
-    int32_t row_start[9], kv_len[8] = {0}, blocks[8] = {0};
-    for (int i = 0; i <= rows; i++)
-        row_start[i] = i;
-    for (int i = 0; i < rows; i++)
-        blocks[i] = i;
-    const struct ragged_batch batch = {rows, token, kv_len, rows, row_start, kv_len, blocks, 1, .smoothing_window = 1};
+    const struct ragged_batch batch = single_rows(token, rows);
     struct tensor *out = make_tensor(b, TENSOR_F32, rows, columns);
     OK(b->ops->begin(b, &batch));
     OK(b->ops->embed(b, out, table));
-    float *host = mem_alloc_array((size_t)rows * (size_t)columns, sizeof *host);
-    OK(b->ops->read(b, out, rows, host));
-    return host;
+    return tensor_read(b, out, rows, columns);
 }
 
 // Weights of 39 MiB and more pass through two buffers of 16 MiB: every stored dtype, aligned and not.
@@ -127,7 +80,7 @@ START_TEST(weights_are_uploaded_in_pieces)
                                .scale = scale,
                                .scale_dtype = DTYPE_F32,
                                .scale_stride = aligned};
-    struct backend *b = open_cuda(&small, DTYPE_BF16);
+    struct backend *b = open_cuda(&small_shape, DTYPE_BF16);
     struct weight *table;
     OK(b->ops->weight_embedding(b, &view, 0, NULL, &table));
     const int32_t token[8] = {0, 4063, 4064, 4065, 4066, TABLE - 2, TABLE - 1, 2000};
@@ -146,7 +99,7 @@ END_TEST
 
 START_TEST(a_tied_table_shares_the_memory_of_the_head)
 {
-    struct backend *b = open_cuda(&small, DTYPE_BF16);
+    struct backend *b = open_cuda(&small_shape, DTYPE_BF16);
     float *values = random_floats(40 * 1000, 1);
     struct matrix_view view = float_view(values, 40, 1000);
     struct weight *head = make_weight(b, values, 40, 1000), *tied, *own;
@@ -168,14 +121,7 @@ END_TEST
 // With scales applied by the library (9.0) and by the epilogue kernel (8.9), against the reference.
 START_TEST(fp8_gemms_match_the_reference)
 {
-    struct backend *any;
-    enum status there = backend_open("cuda", &small, DTYPE_FP8, 0, &any);
-    if (there == STATUS_UNSUPPORTED) { // an Ampere
-        printf("skipped: %s\n", status_message());
-        return;
-    }
-    OK(there);
-    any->ops->close(any);
+    if (!fp8_is_here()) return;
     if (_i) emulator_set_capability(8, 9);
     static const int ns[] = {16, 48, 50, 1}, ks[] = {16, 30, 64, 7};
     for (int i = 0; i < 16; i++) {
@@ -186,20 +132,16 @@ START_TEST(fp8_gemms_match_the_reference)
         for (int side = 0; side < 2; side++) {
             struct backend *b;
             if (side)
-                b = open_cuda(&small, DTYPE_FP8);
+                b = open_cuda(&small_shape, DTYPE_FP8);
             else
-                OK(backend_open_reference(&small, DTYPE_FP8, &b));
-            struct tensor *raw = make_tensor(b, TENSOR_F32, rows, k),
-                          *normed = make_tensor(b, TENSOR_ACTIVATION, rows, k);
-            tensor_write(b, raw, x, (size_t)(rows * k));
-            OK(b->ops->rmsnorm(b, normed, raw, make_vector(b, gain, k), 1e-5f, NULL, rows));
+                OK(backend_open_reference(&small_shape, DTYPE_FP8, &b));
+            struct tensor *normed = make_normed(b, x, gain, rows, k);
             struct weight *weight = make_weight(b, w, n, k);
             for (int mode = 0; mode < 3; mode++) {
                 struct tensor *out = make_tensor(b, TENSOR_F32, rows, n);
                 struct weight *v = mode == 2 ? make_vector(b, bias, n) : NULL;
                 OK(b->ops->linear(b, out, normed, weight, v, mode == 1 ? LINEAR_ADD : LINEAR_STORE, rows));
-                y[side][mode] = mem_alloc_array((size_t)(rows * n), sizeof(float));
-                OK(b->ops->read(b, out, rows, y[side][mode]));
+                y[side][mode] = tensor_read(b, out, rows, n);
             }
             b->ops->close(b);
         }
@@ -276,15 +218,13 @@ static struct stat file_stat(void)
 static bool tune_times(void)
 {
     struct stat now = file_stat();
-    struct backend *b = open_cuda(&small, DTYPE_BF16);
-    float *w = random_floats(48 * 32, 1);
+    struct backend *b = open_cuda(&small_shape, DTYPE_BF16);
     struct tensor *x = make_tensor(b, TENSOR_ACTIVATION, 40, 32), *out = make_tensor(b, TENSOR_F32, 40, 48);
-    OK(b->ops->linear(b, out, x, make_weight(b, w, 48, 32), NULL, LINEAR_ADD, 1));
+    OK(b->ops->linear(b, out, x, random_weight(b, 48, 32, 1), NULL, LINEAR_ADD, 1));
     int before = emulator_launches();
     OK(b->ops->tune(b));
     int gemms = emulator_launches() - before;
     b->ops->close(b);
-    free(w);
     if (EMULATED) ck_assert(gemms <= 1 || gemms > 3); // the first gemm may have been pending
     struct stat after = file_stat();
     bool written = after.st_ino != now.st_ino || after.st_mtim.tv_sec != now.st_mtim.tv_sec ||
@@ -462,18 +402,10 @@ static enum status embed_stage(void *context, int i, int first_row, int rows)
     return status;
 }
 
-static enum status no_logits(void *context, int logit_rows)
-{
-    return STATUS_OK;
-}
-
 static void embed_open(struct embed_pass *p, float *values)
 {
-    *p = (struct embed_pass){.b = open_cuda(&small, DTYPE_BF16)};
-    struct matrix_view view = float_view(values, 10, 16);
-    struct weight *table;
-    OK(p->b->ops->weight_embedding(p->b, &view, 0, NULL, &table));
-    p->table = table;
+    *p = (struct embed_pass){.b = open_cuda(&small_shape, DTYPE_BF16)};
+    p->table = make_table(p->b, values, 10, 16);
     p->out = make_tensor(p->b, TENSOR_F32, 8, 16);
 }
 
@@ -481,7 +413,7 @@ static void embed_open(struct embed_pass *p, float *values)
 static void embed_check(struct embed_pass *p, const int32_t token[3], int max_logit_rows, int issued, int rows,
                         const float *values)
 {
-    const struct ragged_batch batch = three_single_rows(token);
+    const struct ragged_batch batch = single_rows(token, 3);
     float got[3 * 16];
     p->issued = 0;
     OK(p->b->ops->run_pass(p->b, &(struct pass){&batch, p, embed_stage, no_logits, 1, max_logit_rows}));

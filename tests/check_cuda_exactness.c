@@ -5,8 +5,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "tests/cuda_here.h"
-#include "tests/kernel_fixture.h"
+#include "tests/cuda_fixture.h"
 
 enum { SEQUENCES = 3, LENGTH = 290, MAX_BLOCKS = (LENGTH + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS };
 
@@ -32,8 +31,7 @@ static struct device {
 static void device_open(const struct form *form)
 {
     float inv_freq[64];
-    for (int i = 0; i < form->d / 2; i++)
-        inv_freq[i] = powf(10000, -2 * (float)i / (float)form->d);
+    rope_frequencies(inv_freq, form->d);
     struct backend_shape shape = {.n_layers = 1,
                                   .n_heads = form->group * form->n_kv_heads,
                                   .n_kv_heads = form->n_kv_heads,
@@ -44,7 +42,7 @@ static void device_open(const struct form *form)
                                   .max_context = LENGTH,
                                   .n_kv_blocks = SEQUENCES * MAX_BLOCKS,
                                   .kv_dtype = form->kv_dtype};
-    OK(backend_open("cuda", &shape, DTYPE_BF16, 0, &it.b));
+    it.b = open_cuda(&shape, DTYPE_BF16);
     it.columns = (form->group + 2) * form->n_kv_heads * form->d;
     it.width = form->group * form->n_kv_heads * form->d;
     it.qkv = make_tensor(it.b, TENSOR_F32, shape.max_rows, it.columns);
@@ -63,12 +61,7 @@ static void device_close(void)
 // Permutes the KV blocks, so that sequences reuse blocks that held entries of others.
 static void shuffle_blocks(void)
 {
-    int32_t *all = it.blocks[0];
-    for (int i = 0; i < SEQUENCES * MAX_BLOCKS; i++) {
-        int other = random_below(i + 1);
-        all[i] = all[other];
-        all[other] = i;
-    }
+    random_order(it.blocks[0], SEQUENCES * MAX_BLOCKS);
 }
 
 // Runs rows [done[s], done[s] + rows[s]) of each sequence in one pass (0 rows: not in the pass). Returns the results of

@@ -3,76 +3,38 @@
 // MLP, RoPE with attention. In bf16, in FP8 with a scale for each output and with one for each block, at odd shapes,
 // for few rows and many. And how many kernels a layer of a decode pass has, on an emulated GPU.
 #include <math.h>
-#include <stdio.h>
 
-#include "kernels/convert.h"
 #include "kernels/cuda/limits.h"
-#include "tests/cuda_here.h"
-#include "tests/kernel_fixture.h"
+#include "tests/cuda_fixture.h"
 
 #ifdef FOREPACK_CUDA_EMULATED
 #include "kernels/cuda/gemm.h"
-#include "tests/cuda_emulator/emulator.h"
 #endif
 
-enum { ROWS = 20, BLOCK = FP8_BLOCK };
+enum { ROWS = 20 };
 
 // How weights are stored.
 enum form { BF16, FP8_OUTPUTS, FP8_BLOCKS, FORMS };
 
-static struct backend_shape shape_of(int d, int n_kv_heads, int group, const float *inv_freq)
+static struct backend_shape shape_of_rows(void)
 {
-    return (struct backend_shape){.n_layers = 1,
-                                  .n_heads = n_kv_heads * group,
-                                  .n_kv_heads = n_kv_heads,
-                                  .head_size = d,
-                                  .inv_freq = inv_freq,
-                                  .max_rows = ROWS,
-                                  .max_seqs = ROWS,
-                                  .max_context = 64,
-                                  .n_kv_blocks = 4 * ROWS};
+    struct backend_shape shape = small_shape;
+    shape.max_rows = shape.max_seqs = ROWS;
+    shape.n_kv_blocks = 4 * ROWS;
+    return shape;
 }
 
-// NULL: the device has no FP8.
-static struct backend *open_form(const struct backend_shape *shape, enum form form)
+static enum dtype dtype_of(enum form form)
 {
-    struct backend *b = NULL;
-    const enum status status = backend_open("cuda", shape, form == BF16 ? DTYPE_BF16 : DTYPE_FP8, 0, &b);
-    if (status == STATUS_UNSUPPORTED && form != BF16) {
-        printf("skipped: %s\n", status_message());
-        return NULL;
-    }
-    OK(status);
-    return b;
+    return form == BF16 ? DTYPE_BF16 : DTYPE_FP8;
 }
 
-static struct weight *random_weight(struct backend *b, enum form form, int n, int k)
+static struct weight *weight_in(struct backend *b, enum form form, int n, int k)
 {
-    float *values = random_floats((size_t)n * (size_t)k, 1);
-    struct weight *w;
-    if (form != FP8_BLOCKS) {
-        w = make_weight(b, values, n, k);
-        free(values);
-        return w;
-    }
-    const int across = (k + BLOCK - 1) / BLOCK;
-    uint8_t *bytes = mem_alloc((size_t)n * (size_t)k);
-    float *scale = random_floats((size_t)((n + BLOCK - 1) / BLOCK * across), 0.001f);
-    for (int i = 0; i < n * k; i++)
-        bytes[i] = e4m3_from_f32(300 * values[i]);
-    for (int i = 0; i < (n + BLOCK - 1) / BLOCK * across; i++)
-        scale[i] += 0.003f;
-    const struct matrix_view view = {.data = bytes,
-                                     .dtype = DTYPE_FP8,
-                                     .rows = n,
-                                     .columns = k,
-                                     .row_stride_bytes = k,
-                                     .scale = scale,
-                                     .scale_dtype = DTYPE_F32,
-                                     .scale_stride = across,
-                                     .scale_block = BLOCK};
-    OK(b->ops->weight_create(b, &view, 1, &w));
-    free(values), free(bytes), free(scale);
+    if (form != FP8_BLOCKS) return random_weight(b, n, k, 1);
+    struct fp8_matrix m = fp8_matrix_make(n, k, FP8_BLOCK);
+    struct weight *w = make_weight_from(b, fp8_matrix_view(&m));
+    fp8_matrix_free(&m);
     return w;
 }
 
@@ -94,49 +56,35 @@ struct rows_bench {
     struct norm_step norm;
 };
 
-static const float inv_freq_one[8] = {1};
-
-static bool rows_open(struct rows_bench *t, enum form form, int hidden, int n)
+static void rows_open(struct rows_bench *t, enum form form, int hidden, int n)
 {
-    const struct backend_shape shape = shape_of(16, 1, 1, inv_freq_one);
-    *t = (struct rows_bench){.b = open_form(&shape, form), .hidden = hidden, .n = n};
-    if (!t->b) return false;
-    float *x = random_floats((size_t)(ROWS * hidden), 3), *gain = random_floats((size_t)hidden, 2);
-    float *bias = random_floats((size_t)n, 1);
+    const struct backend_shape shape = shape_of_rows();
+    *t = (struct rows_bench){.b = open_cuda(&shape, dtype_of(form)), .hidden = hidden, .n = n};
+    float *x = random_floats((size_t)(ROWS * hidden), 3);
     for (int i = 0; i < hidden; i++)
         x[2 * hidden + i] = 0; // a row of zeros
     x[4 * hidden + hidden / 2] = NAN;
     t->x = make_tensor(t->b, TENSOR_F32, ROWS, hidden);
     tensor_write(t->b, t->x, x, (size_t)(ROWS * hidden));
     t->normed = make_tensor(t->b, TENSOR_ACTIVATION, ROWS, hidden);
-    t->gain = make_vector(t->b, gain, hidden);
-    t->bias = make_vector(t->b, bias, n);
-    t->w = random_weight(t->b, form, n, hidden);
+    t->gain = random_vector(t->b, hidden, 2);
+    t->bias = random_vector(t->b, n, 1);
+    t->w = weight_in(t->b, form, n, hidden);
     t->norm = (struct norm_step){.out = t->normed, .x = t->x, .gain = t->gain, .epsilon = 1e-5f};
-    free(x), free(gain), free(bias);
-    return true;
+    free(x);
 }
 
-// Both outs as ones, so that rows behind the step's and LINEAR_ADD are seen.
 static void outs_make(struct rows_bench *t, int columns)
 {
-    float *ones = mem_alloc_array((size_t)(ROWS * columns), sizeof *ones);
-    for (int i = 0; i < ROWS * columns; i++)
-        ones[i] = 1;
-    for (int i = 0; i < 2; i++) {
-        t->out[i] = make_tensor(t->b, TENSOR_F32, ROWS, columns);
-        tensor_write(t->b, t->out[i], ones, (size_t)(ROWS * columns));
-    }
-    free(ones);
+    for (int i = 0; i < 2; i++)
+        t->out[i] = make_ones(t->b, ROWS, columns);
 }
 
 static void outs_compare(struct rows_bench *t, int columns, const char *what, int rows)
 {
     float *got[2];
-    for (int i = 0; i < 2; i++) {
-        got[i] = mem_alloc_array((size_t)(ROWS * columns), sizeof **got);
-        OK(t->b->ops->read(t->b, t->out[i], ROWS, got[i]));
-    }
+    for (int i = 0; i < 2; i++)
+        got[i] = tensor_read(t->b, t->out[i], ROWS, columns);
     check_same(got[0], got[1], ROWS, columns, what, rows);
     for (int i = rows * columns; i < ROWS * columns; i++)
         ck_assert(got[0][i] == 1);
@@ -164,7 +112,7 @@ static void check_mlp(struct rows_bench *t, enum form form, int rows)
     const struct backend_ops *ops = t->b->ops;
     const int inner = t->n / 2;
     struct tensor *mlp = make_tensor(t->b, TENSOR_ACTIVATION, ROWS, inner);
-    struct weight *down = random_weight(t->b, form, t->hidden, inner);
+    struct weight *down = weight_in(t->b, form, t->hidden, inner);
     outs_make(t, t->hidden);
     OK(backend_mlp(t->b, t->out[0], mlp, &t->norm, t->w, down, LINEAR_ADD, rows));
     OK(ops->rmsnorm(t->b, t->normed, t->x, t->gain, 1e-5f, NULL, rows));
@@ -185,7 +133,8 @@ START_TEST(steps_with_a_norm_are_the_same)
     static const int rows[] = {1, 3, 7, GEMV_ROWS, GEMV_ROWS + 3, ROWS};
     const enum form form = (enum form)(_i / SIZES);
     struct rows_bench t;
-    if (!rows_open(&t, form, sizes[_i % SIZES].hidden, sizes[_i % SIZES].n)) return;
+    if (form != BF16 && !fp8_is_here()) return;
+    rows_open(&t, form, sizes[_i % SIZES].hidden, sizes[_i % SIZES].n);
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         check_norm_linear(&t, rows[i], LINEAR_STORE, false, false);
         if (t.n < 1000) check_norm_linear(&t, rows[i], LINEAR_STORE, true, true);
@@ -213,25 +162,27 @@ END_TEST
 START_TEST(a_row_has_the_same_bits_beside_any_others)
 {
     struct rows_bench t;
-    if (!rows_open(&t, (enum form)_i, 4112, 16)) return;
+    if (_i != BF16 && !fp8_is_here()) return;
+    rows_open(&t, (enum form)_i, 4112, 16);
     const struct backend_ops *ops = t.b->ops;
-    float *all = mem_alloc_array((size_t)(ROWS * t.n), sizeof *all), *some = mem_alloc_array((size_t)(ROWS * t.n), 4);
     outs_make(&t, t.n);
     OK(backend_norm_linear(t.b, t.out[0], &t.norm, t.w, NULL, LINEAR_STORE, GEMV_ROWS));
     OK(ops->linear(t.b, t.out[1], t.normed, t.w, NULL, LINEAR_STORE, GEMV_ROWS));
-    OK(ops->read(t.b, t.out[0], ROWS, all));
+    float *all = tensor_read(t.b, t.out[0], ROWS, t.n), *some;
     for (int rows = 1; rows < GEMV_ROWS; rows++) {
         OK(backend_norm_linear(t.b, t.out[0], &t.norm, t.w, NULL, LINEAR_STORE, rows));
-        OK(ops->read(t.b, t.out[0], ROWS, some));
+        some = tensor_read(t.b, t.out[0], ROWS, t.n);
         check_same(some, all, rows, t.n, "norm and gemm", rows);
+        free(some);
     }
     OK(ops->rmsnorm(t.b, t.normed, t.x, t.gain, 1e-5f, NULL, GEMV_ROWS));
     for (int rows = 1; rows <= GEMV_ROWS; rows++) {
         OK(ops->linear(t.b, t.out[1], t.normed, t.w, NULL, LINEAR_STORE, rows));
-        OK(ops->read(t.b, t.out[1], ROWS, some));
+        some = tensor_read(t.b, t.out[1], ROWS, t.n);
         check_same(some, all, rows, t.n, "gemm", rows);
+        free(some);
     }
-    free(all), free(some);
+    free(all);
     t.b->ops->close(t.b);
 }
 END_TEST
@@ -266,6 +217,18 @@ END_TEST
 
 enum { D = 64, KV_HEADS = 2, GROUP = 2, HEADS = KV_HEADS * GROUP, HIDDEN = 128, INNER = 256, QKV = (HEADS + 4) * D };
 
+static struct backend_shape shape_of_layer(void)
+{
+    static float inv_freq[D / 2];
+    rope_frequencies(inv_freq, D);
+    struct backend_shape shape = shape_of_rows();
+    shape.n_heads = HEADS;
+    shape.n_kv_heads = KV_HEADS;
+    shape.head_size = D;
+    shape.inv_freq = inv_freq;
+    return shape;
+}
+
 struct layer_bench {
     struct backend *b;
     struct tensor *residual, *normed, *qkv, *attended, *inner;
@@ -274,16 +237,16 @@ struct layer_bench {
 
 static void layer_open(struct layer_bench *t, struct backend *b, enum form form)
 {
-    float *x = random_floats((size_t)(ROWS * HIDDEN), 1), *gain = random_floats(HIDDEN, 1);
+    float *x = random_floats((size_t)(ROWS * HIDDEN), 1);
     t->b = b;
     t->residual = make_tensor(b, TENSOR_F32, ROWS, HIDDEN), t->normed = make_tensor(b, TENSOR_ACTIVATION, ROWS, HIDDEN);
     t->qkv = make_tensor(b, TENSOR_F32, ROWS, QKV), t->attended = make_tensor(b, TENSOR_ACTIVATION, ROWS, HEADS * D);
     t->inner = make_tensor(b, TENSOR_ACTIVATION, ROWS, INNER);
-    t->gains = make_vector(b, gain, HIDDEN);
-    t->qkv_weight = random_weight(b, form, QKV, HIDDEN), t->o = random_weight(b, form, HIDDEN, HEADS * D);
-    t->gate_up = random_weight(b, form, 2 * INNER, HIDDEN), t->down = random_weight(b, form, HIDDEN, INNER);
+    t->gains = random_vector(b, HIDDEN, 1);
+    t->qkv_weight = weight_in(b, form, QKV, HIDDEN), t->o = weight_in(b, form, HIDDEN, HEADS * D);
+    t->gate_up = weight_in(b, form, 2 * INNER, HIDDEN), t->down = weight_in(b, form, HIDDEN, INNER);
     tensor_write(b, t->residual, x, (size_t)(ROWS * HIDDEN));
-    free(x), free(gain);
+    free(x);
 }
 
 static void layer_run(const struct layer_bench *t, int rows)
@@ -325,23 +288,11 @@ static struct ragged_batch decode_batch(int rows)
                                  .max_blocks = 1};
 }
 
-#ifdef FOREPACK_CUDA_EMULATED
-enum { COUNTS_KERNELS = true };
-
 static int kernels_so_far(struct backend *b)
 {
     OK(b->ops->wait(b));
     return emulator_launches();
 }
-#else
-enum { COUNTS_KERNELS = false };
-
-static int kernels_so_far(struct backend *b)
-{
-    OK(b->ops->wait(b));
-    return 0;
-}
-#endif
 
 // Kernels of a layer for few rows and for many, whose gemms are the library's.
 static const struct {
@@ -350,16 +301,14 @@ static const struct {
 
 START_TEST(a_layer_of_a_decode_pass_has_few_kernels)
 {
-    float inv_freq[D / 2], *got[2];
-    for (int i = 0; i < D / 2; i++)
-        inv_freq[i] = powf(10000, -2 * (float)i / D);
-    const struct backend_shape shape = shape_of(D, KV_HEADS, GROUP, inv_freq);
+    const struct backend_shape shape = shape_of_layer();
     const int rows = _i % 2 ? ROWS : GEMV_ROWS;
     const enum form form = (enum form)(_i / 2);
+    float *got[2];
+    if (form != BF16 && !fp8_is_here()) return;
     const uint64_t seed = random_state;
     for (int single = 0; single < 2; single++) {
-        struct backend *b = open_form(&shape, form);
-        if (!b) return;
+        struct backend *b = open_cuda(&shape, dtype_of(form));
         struct layer_bench t;
         random_state = seed;
         layer_open(&t, b, form);
@@ -371,9 +320,8 @@ START_TEST(a_layer_of_a_decode_pass_has_few_kernels)
         else
             layer_run(&t, rows);
         const int launched = kernels_so_far(b) - before;
-        if (!single && COUNTS_KERNELS) ck_assert_int_eq(launched, _i % 2 ? kernels[form].many : kernels[form].few);
-        got[single] = mem_alloc_array(ROWS * HIDDEN, sizeof **got);
-        OK(b->ops->read(b, t.residual, ROWS, got[single]));
+        if (!single && EMULATED) ck_assert_int_eq(launched, _i % 2 ? kernels[form].many : kernels[form].few);
+        got[single] = tensor_read(b, t.residual, ROWS, HIDDEN);
         b->ops->close(b);
     }
     check_same(got[0], got[1], ROWS, HIDDEN, "a layer", rows);
@@ -385,17 +333,15 @@ END_TEST
 START_TEST(rope_with_attention_keeps_the_importance)
 {
     enum { N = 3, ENTRIES = 20, WIDTH = HEADS * D };
-    float inv_freq[D / 2], *out[2], *maxima[2];
-    for (int i = 0; i < D / 2; i++)
-        inv_freq[i] = powf(10000, -2 * (float)i / D);
-    struct backend_shape shape = shape_of(D, KV_HEADS, GROUP, inv_freq);
+    float *out[2], *maxima[2];
+    struct backend_shape shape = shape_of_layer();
     if (_i) shape.kv_dtype = DTYPE_FP8;
     static const int32_t token[N], row_start[N + 1] = {0, 1, 2, 3}, table[2 * N] = {4, 1, 0, 7, 3, 2};
     static const int32_t rows[N] = {0, 1, 2}, keys[N] = {ENTRIES, 7, ENTRIES - 1};
     const uint64_t seed = random_state;
     for (int single = 0; single < 2; single++) {
         random_state = seed;
-        struct backend *b = open_form(&shape, BF16);
+        struct backend *b = open_cuda(&shape, DTYPE_BF16);
         struct tensor *qkv = make_tensor(b, TENSOR_F32, N, QKV), *to = make_tensor(b, TENSOR_ACTIVATION, N, WIDTH);
         struct ragged_batch batch = {.n_rows = N,
                                      .token = token,

@@ -6,24 +6,13 @@
 
 #include "kernels/convert.h"
 #include "kernels/cuda/limits.h"
-#include "tests/cuda_here.h"
-#include "tests/kernel_fixture.h"
+#include "tests/cuda_fixture.h"
 
 // Outputs and columns: a tile and less, no multiples of it, one stage and several for each warp.
 static const struct {
     int n, k;
 } sizes[] = {{2, 1}, {16, 16}, {34, 40}, {130, 257}, {26, 1304}};
 enum { SIZES = sizeof sizes / sizeof sizes[0], MAX_ROWS = 20 };
-
-static const struct backend_shape shape = {.n_layers = 1,
-                                           .n_heads = 1,
-                                           .n_kv_heads = 1,
-                                           .head_size = 16,
-                                           .inv_freq = (float[8]){1},
-                                           .max_rows = MAX_ROWS,
-                                           .max_seqs = MAX_ROWS,
-                                           .max_context = 64,
-                                           .n_kv_blocks = 32};
 
 static struct gemv_bench {
     struct backend *b;
@@ -35,25 +24,18 @@ static struct gemv_bench {
 
 static void bench_open(int n, int k)
 {
-    OK(backend_open("cuda", &shape, DTYPE_BF16, 0, &it.b));
+    struct backend_shape shape = small_shape;
+    shape.max_rows = shape.max_seqs = MAX_ROWS;
+    it.b = open_cuda(&shape, DTYPE_BF16);
     it.n = n, it.k = k;
     it.w = random_floats((size_t)(n * k), 1);
     it.bias = random_floats((size_t)n, 1);
     it.weight = make_weight(it.b, it.w, n, k);
     it.vector = make_vector(it.b, it.bias, n);
     float *raw = random_floats((size_t)(MAX_ROWS * k), 1), *gain = random_floats((size_t)k, 1);
-    struct tensor *from = make_tensor(it.b, TENSOR_F32, MAX_ROWS, k);
-    it.rows = make_tensor(it.b, TENSOR_ACTIVATION, MAX_ROWS, k);
-    tensor_write(it.b, from, raw, (size_t)(MAX_ROWS * k));
-    OK(it.b->ops->rmsnorm(it.b, it.rows, from, make_vector(it.b, gain, k), 1e-5f, NULL, MAX_ROWS));
-    float *identity = mem_alloc_array((size_t)k * (size_t)k, sizeof *identity);
-    for (int i = 0; i < k; i++)
-        identity[i * k + i] = 1;
-    struct tensor *back = make_tensor(it.b, TENSOR_F32, MAX_ROWS, k);
-    OK(it.b->ops->linear(it.b, back, it.rows, make_weight(it.b, identity, k, k), NULL, LINEAR_STORE, MAX_ROWS));
-    it.x = mem_alloc_array((size_t)(MAX_ROWS * k), sizeof *it.x);
-    OK(it.b->ops->read(it.b, back, MAX_ROWS, it.x));
-    free(raw), free(gain), free(identity);
+    it.rows = make_normed(it.b, raw, gain, MAX_ROWS, k);
+    it.x = read_columns(it.b, it.rows, MAX_ROWS, k, k);
+    free(raw), free(gain);
 }
 
 static void bench_close(void)
@@ -80,15 +62,9 @@ static void check_value(double is, double should, double bound, int row, int out
 // Runs a step of `rows` rows into a tensor of ones. Returns its MAX_ROWS rows.
 static float *run_linear(enum linear_mode mode, bool biased, int rows)
 {
-    const size_t all = (size_t)(MAX_ROWS * it.n);
-    struct tensor *out = make_tensor(it.b, TENSOR_F32, MAX_ROWS, it.n);
-    float *ones = mem_alloc_array(all, sizeof *ones);
-    for (size_t i = 0; i < all; i++)
-        ones[i] = 1;
-    tensor_write(it.b, out, ones, all);
+    struct tensor *out = make_ones(it.b, MAX_ROWS, it.n);
     OK(it.b->ops->linear(it.b, out, it.rows, it.weight, biased ? it.vector : NULL, mode, rows));
-    OK(it.b->ops->read(it.b, out, MAX_ROWS, ones));
-    return ones;
+    return tensor_read(it.b, out, MAX_ROWS, it.n);
 }
 
 static void check_linear(enum linear_mode mode, bool biased, int rows)

@@ -5,8 +5,7 @@
 #include <stdio.h>
 
 #include "kernels/cuda/memory.h"
-#include "tests/cuda_here.h"
-#include "tests/kernel_fixture.h"
+#include "tests/cuda_fixture.h"
 
 enum { SEQS = 4, ROWS = 98, HEADS = 3, COLUMNS = (HEADS + 2) * 16, CONTEXT = 64, BLOCKS = CONTEXT / KV_BLOCK_TOKENS };
 enum { TILED = 1, TILED_ROWS = 11 }; // the sequence that has several rows in the second pass
@@ -29,7 +28,7 @@ struct run {
 
 static void run_open(struct run *run)
 {
-    OK(backend_open("cuda", &shape, DTYPE_BF16, 0, &run->b));
+    run->b = open_cuda(&shape, DTYPE_BF16);
     run->qkv = make_tensor(run->b, TENSOR_F32, ROWS, COLUMNS);
     run->out = make_tensor(run->b, TENSOR_ACTIVATION, ROWS, HEADS * 16);
 }

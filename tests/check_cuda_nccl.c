@@ -6,8 +6,7 @@
 
 #include "kernels/comm.h"
 #include "kernels/convert.h"
-#include "tests/cuda_here.h"
-#include "tests/kernel_fixture.h"
+#include "tests/cuda_fixture.h"
 
 enum { ROWS = 8, COLUMNS = 16, N = ROWS * COLUMNS, ROWS_MAX = 128 };
 
@@ -17,17 +16,10 @@ static struct tensor *partial; // exists before the comm is opened, which regist
 
 static void setup(void)
 {
-    const struct backend_shape shape = {.n_layers = 1,
-                                        .n_heads = 1,
-                                        .n_kv_heads = 1,
-                                        .head_size = 16,
-                                        .inv_freq = (float[8]){1},
-                                        .max_rows = ROWS_MAX,
-                                        .max_seqs = ROWS,
-                                        .max_context = ROWS_MAX,
-                                        .n_kv_blocks = ROWS,
-                                        .overlap_rows = ROWS_MAX / 2};
-    OK(backend_open("cuda", &shape, DTYPE_BF16, 0, &b));
+    struct backend_shape shape = small_shape;
+    shape.max_rows = shape.max_context = ROWS_MAX;
+    shape.overlap_rows = ROWS_MAX / 2;
+    b = open_cuda(&shape, DTYPE_BF16);
     partial = make_tensor(b, TENSOR_PARTIAL, ROWS_MAX, COLUMNS);
     OK(comm_open_self(&self));
     OK(b->ops->comm_open(b, self, &comm));
@@ -101,11 +93,6 @@ static enum status sum_stage(void *context, int i, int first_row, int rows)
     return comm->ops->all_reduce_sum(comm, data + first_row * COLUMNS, (size_t)(rows * COLUMNS));
 }
 
-static enum status no_logits(void *context, int logit_rows)
-{
-    return STATUS_OK;
-}
-
 static void check_rows(const float *got, const float *values, const int32_t *token, int rows)
 {
     for (int i = 0; i < rows * COLUMNS; i++)
@@ -114,10 +101,8 @@ static void check_rows(const float *got, const float *values, const int32_t *tok
 
 static struct sum_pass make_sum_pass(const float *values, bool partials)
 {
-    struct matrix_view view = float_view(values, 10, COLUMNS);
-    struct weight *table;
-    OK(b->ops->weight_embedding(b, &view, 0, NULL, &table));
-    struct sum_pass sums = {.out = make_tensor(b, TENSOR_F32, ROWS_MAX, COLUMNS), .table = table};
+    struct sum_pass sums = {.out = make_tensor(b, TENSOR_F32, ROWS_MAX, COLUMNS),
+                            .table = make_table(b, values, 10, COLUMNS)};
     if (!partials) return sums;
     float identity[COLUMNS * COLUMNS] = {0}, ones[COLUMNS];
     for (int i = 0; i < COLUMNS; i++)
@@ -153,7 +138,7 @@ START_TEST(sums_are_captured_with_their_pass)
     struct sum_pass sums = make_sum_pass(values, _i);
     for (int i = 0; i < 5; i++) {
         const int32_t token[3] = {i, 9 - i, i / 2};
-        const struct ragged_batch batch = three_single_rows(token);
+        const struct ragged_batch batch = single_rows(token, 3);
         OK(b->ops->run_pass(b, &(struct pass){&batch, &sums, sum_stage, no_logits, 1, ROWS}));
         ck_assert_int_eq(sums.stages_issued, i < 2 ? i + 1 : 2); // then replayed: NCCL can be captured
         OK(b->ops->read(b, sums.out, 3, got));

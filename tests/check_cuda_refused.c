@@ -3,8 +3,7 @@
 // small, lost.
 #include <stdio.h>
 
-#include "tests/cuda_emulator/emulator.h"
-#include "tests/kernel_fixture.h"
+#include "tests/cuda_fixture.h"
 
 static void emulate_one_gpu(void)
 {
@@ -12,16 +11,6 @@ static void emulate_one_gpu(void)
     emulator_set_memory((size_t)1 << 30);
     emulator_set_capability(9, 0);
 }
-
-static const struct backend_shape small = {.n_layers = 1,
-                                           .n_heads = 1,
-                                           .n_kv_heads = 1,
-                                           .head_size = 16,
-                                           .inv_freq = (float[8]){1},
-                                           .max_rows = 64,
-                                           .max_seqs = 8,
-                                           .max_context = 64,
-                                           .n_kv_blocks = 32};
 
 static void check_refused(const struct backend_shape *shape, enum dtype dtype, enum status status, const char *word)
 {
@@ -33,12 +22,12 @@ static void check_refused(const struct backend_shape *shape, enum dtype dtype, e
 START_TEST(unsupported_shapes_and_devices_are_refused)
 {
     emulate_one_gpu();
-    struct backend_shape shape = small;
+    struct backend_shape shape = small_shape;
     check_refused(&shape, DTYPE_F32, STATUS_UNSUPPORTED, "bf16 or fp8");
     check_refused(&shape, DTYPE_INT8, STATUS_UNSUPPORTED, "bf16 or fp8");
     shape.kv_dtype = DTYPE_INT8;
     check_refused(&shape, DTYPE_BF16, STATUS_UNSUPPORTED, "bf16 or fp8");
-    shape = small;
+    shape = small_shape;
     shape.head_size = 3;
     check_refused(&shape, DTYPE_BF16, STATUS_INVALID, "head size");
     shape.head_size = 20;
@@ -46,17 +35,17 @@ START_TEST(unsupported_shapes_and_devices_are_refused)
     shape.head_size = 264;
     check_refused(&shape, DTYPE_BF16, STATUS_UNSUPPORTED, "head size 264");
     emulator_set_capability(7, 5);
-    check_refused(&small, DTYPE_BF16, STATUS_UNSUPPORTED, "7.5");
+    check_refused(&small_shape, DTYPE_BF16, STATUS_UNSUPPORTED, "7.5");
     emulator_set_capability(8, 0);
-    check_refused(&small, DTYPE_FP8, STATUS_UNSUPPORTED, "8.9");
-    shape = small;
+    check_refused(&small_shape, DTYPE_FP8, STATUS_UNSUPPORTED, "8.9");
+    shape = small_shape;
     shape.gpu = (struct gpu_place){.device = GPU_NONE, .rank = 3, .seen = 2, .used_by = 1};
     emulate_one_gpu();
     emulator_set_devices(2);
     check_refused(&shape, DTYPE_BF16, STATUS_INVALID,
                   "rank 3 sees 2 GPUs, all in use by lower ranks (the first by rank 1): each rank needs its own GPU");
     emulator_set_devices(0);
-    check_refused(&small, DTYPE_BF16, STATUS_NOT_FOUND, "no CUDA device");
+    check_refused(&small_shape, DTYPE_BF16, STATUS_NOT_FOUND, "no CUDA device");
     ck_assert_uint_eq(emulator_memory_used(), 0);
 }
 END_TEST
@@ -65,7 +54,7 @@ START_TEST(a_device_that_is_too_small_is_refused)
 {
     emulate_one_gpu();
     emulator_set_memory((size_t)4 << 20);
-    check_refused(&small, DTYPE_BF16, STATUS_EXHAUSTED, "MiB");
+    check_refused(&small_shape, DTYPE_BF16, STATUS_EXHAUSTED, "MiB");
     ck_assert_uint_eq(emulator_memory_used(), 0);
 }
 END_TEST
@@ -74,7 +63,7 @@ START_TEST(a_lost_device_is_reported_by_every_wait)
 {
     emulate_one_gpu();
     struct backend *b;
-    OK(backend_open_cuda(&small, DTYPE_BF16, &b));
+    OK(backend_open_cuda(&small_shape, DTYPE_BF16, &b));
     struct tensor *t = make_tensor(b, TENSOR_F32, 1, 16);
     float host[16];
     OK(b->ops->read(b, t, 1, host));

@@ -3,8 +3,7 @@
 // it works before it times, candidates take turns, and the fastest round of each counts.
 #include <stdlib.h>
 
-#include "tests/cuda_emulator/emulator.h"
-#include "tests/kernel_fixture.h"
+#include "tests/cuda_fixture.h"
 
 enum { ALGORITHMS = 3, ROWS = 64, COLUMNS = 32, CALLS_MAX = 4096 };
 
@@ -34,28 +33,18 @@ static struct weight *w;
 
 static void setup(void)
 {
-    const struct backend_shape shape = {.n_layers = 1,
-                                        .n_heads = 1,
-                                        .n_kv_heads = 1,
-                                        .head_size = 16,
-                                        .inv_freq = (float[8]){1},
-                                        .max_rows = ROWS,
-                                        .max_seqs = 1,
-                                        .max_context = ROWS,
-                                        .n_kv_blocks = ROWS / KV_BLOCK_TOKENS};
+    struct backend_shape shape = small_shape;
+    shape.max_rows = ROWS;
     unsetenv("XDG_CACHE_HOME"); // algorithms of an earlier test would be found
     unsetenv("HOME");
-    OK(backend_open("cuda", &shape, DTYPE_BF16, 0, &b));
-    float *values = random_floats(COLUMNS * COLUMNS, 1);
-    struct matrix_view view = float_view(values, COLUMNS, COLUMNS);
-    OK(b->ops->weight_create(b, &view, 1, &w));
+    b = open_cuda(&shape, DTYPE_BF16);
+    w = random_weight(b, COLUMNS, COLUMNS, 1);
     x = make_tensor(b, TENSOR_ACTIVATION, ROWS, COLUMNS);
     out = make_tensor(b, TENSOR_F32, ROWS, COLUMNS);
     const struct ragged_batch batch = ragged_warm_up_batch();
     OK(b->ops->begin(b, &batch));
     OK(b->ops->linear(b, out, x, w, NULL, LINEAR_STORE, 1));
     OK(b->ops->wait(b));
-    free(values);
 }
 
 static void teardown(void)

@@ -59,27 +59,10 @@ static const struct kind {
                   {DTYPE_INT8_G128, DTYPE_BF16}, {DTYPE_BF16, DTYPE_INT8}, {DTYPE_INT8, DTYPE_INT8}};
 static struct sequence sequences[SEQUENCES];
 
-static struct weight *random_weight(struct backend *b, int rows, int columns, float scale)
-{
-    float *data = random_floats((size_t)rows * (size_t)columns, scale);
-    struct weight *w = make_weight(b, data, rows, columns);
-    free(data);
-    return w;
-}
-
-static struct weight *random_vector(struct backend *b, int n, float scale)
-{
-    float *data = random_floats((size_t)n, scale);
-    struct weight *w = make_vector(b, data, n);
-    free(data);
-    return w;
-}
-
 static void model_open(struct model *m, struct kind kind, int threads)
 {
     float inv_freq[HEAD_SIZE / 2];
-    for (int i = 0; i < HEAD_SIZE / 2; i++)
-        inv_freq[i] = powf(10000, -2 * (float)i / HEAD_SIZE);
+    rope_frequencies(inv_freq, HEAD_SIZE);
     struct backend_shape shape = {.n_layers = LAYERS,
                                   .n_heads = HEADS,
                                   .n_kv_heads = KV_HEADS,
@@ -114,8 +97,7 @@ static void model_open(struct model *m, struct kind kind, int threads)
     float *table = random_floats(VOCABULARY * HIDDEN, 1);
     for (int i = 0; i < HIDDEN; i++)
         table[POISON * HIDDEN + i] = NAN;
-    struct matrix_view view = float_view(table, VOCABULARY, HIDDEN);
-    OK(b->ops->weight_embedding(b, &view, 0, NULL, &m->table));
+    m->table = make_table(b, table, VOCABULARY, HIDDEN);
     free(table);
     m->norm = random_vector(b, HIDDEN, 1);
     m->head = random_weight(b, VOCABULARY, HIDDEN, 0.5f);
@@ -414,8 +396,7 @@ START_TEST(long_contexts_are_the_same_bits_in_any_chunks)
     struct kind kind = cases[_i % 3];
     cpu_isa_prefer(isa);
     float inv_freq[D / 2];
-    for (int i = 0; i < D / 2; i++)
-        inv_freq[i] = powf(10000, -2 * (float)i / D);
+    rope_frequencies(inv_freq, D);
     enum { N_BLOCKS = (LENGTH + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS };
     struct backend_shape shape = {.n_layers = 1,
                                   .n_heads = GROUP,

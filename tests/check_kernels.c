@@ -460,11 +460,7 @@ static void check_attention(int d, int group, int n_kv_heads, int window, bool w
     }
     int32_t table[SEQUENCES * 10], kv_len[SEQUENCES] = {0}, row_start[SEQUENCES + 1], importance_row[SEQUENCES];
     int32_t importance_keys[SEQUENCES], position[SEQUENCES * CONTEXT];
-    for (int i = 0; i < SEQUENCES * max_blocks; i++) {
-        int other = random_below(i + 1);
-        table[i] = table[other];
-        table[other] = i;
-    }
+    random_order(table, SEQUENCES * max_blocks);
     for (int step = 0; step < (n_heads * d > 300 ? 3 : 5); step++) {
         int rows = 0;
         for (int s = 0; s < SEQUENCES; s++) {

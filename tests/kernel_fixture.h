@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shared by the kernel tests: repeatable random numbers, weights from arrays, reading activations.
+// Shared by the kernel tests: repeatable random numbers, weights and tensors from arrays, reading them back.
 #pragma once
 
 #include <check.h>
+#include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -59,28 +60,74 @@ static inline struct matrix_view float_view(const float *data, int rows, int col
                                 .row_stride_bytes = columns * (int64_t)sizeof *data};
 }
 
-// Three sequences of one row each, in blocks 0, 1, 2, at position 0; logits of every row.
-static inline struct ragged_batch three_single_rows(const int32_t token[3])
+// Numbers 0 .. n - 1 in random order.
+static inline void random_order(int32_t *order, int n)
 {
-    static const int32_t zeros[3] = {0}, numbers[4] = {0, 1, 2, 3};
-    return (struct ragged_batch){.n_rows = 3,
+    for (int i = 0; i < n; i++) {
+        const int other = random_below(i + 1);
+        order[i] = order[other];
+        order[other] = i;
+    }
+}
+
+// Of RoPE with base 10000: [head_size / 2].
+static inline void rope_frequencies(float *inv_freq, int head_size)
+{
+    for (int i = 0; i < head_size / 2; i++)
+        inv_freq[i] = powf(10000, -2 * (float)i / (float)head_size);
+}
+
+enum { MAX_SINGLE_ROWS = 8 };
+
+// Up to MAX_SINGLE_ROWS sequences of one row each, in blocks 0, 1, .., at position 0; logits of every row.
+static inline struct ragged_batch single_rows(const int32_t *token, int rows)
+{
+    static const int32_t zeros[MAX_SINGLE_ROWS] = {0}, numbers[MAX_SINGLE_ROWS + 1] = {0, 1, 2, 3, 4, 5, 6, 7, 8};
+    return (struct ragged_batch){.n_rows = rows,
                                  .token = token,
                                  .position = zeros,
-                                 .n_seqs = 3,
+                                 .n_seqs = rows,
                                  .row_start = numbers,
                                  .kv_len = zeros,
                                  .block_table = numbers,
                                  .max_blocks = 1,
-                                 .n_logit_rows = 3,
+                                 .n_logit_rows = rows,
                                  .logit_row = numbers,
                                  .smoothing_window = 1};
 }
 
+// For passes without logits.
+static inline enum status no_logits(void *context, int logit_rows)
+{
+    return STATUS_OK;
+}
+
+static inline struct weight *make_weight_from(struct backend *b, struct matrix_view view)
+{
+    struct weight *w;
+    OK(b->ops->weight_create(b, &view, 1, &w));
+    return w;
+}
+
 static inline struct weight *make_weight(struct backend *b, const float *data, int rows, int columns)
+{
+    return make_weight_from(b, float_view(data, rows, columns));
+}
+
+static inline struct weight *random_weight(struct backend *b, int rows, int columns, float scale)
+{
+    float *data = random_floats((size_t)rows * (size_t)columns, scale);
+    struct weight *w = make_weight(b, data, rows, columns);
+    free(data);
+    return w;
+}
+
+// An embedding table.
+static inline struct weight *make_table(struct backend *b, const float *data, int rows, int columns)
 {
     struct matrix_view view = float_view(data, rows, columns);
     struct weight *w;
-    OK(b->ops->weight_create(b, &view, 1, &w));
+    OK(b->ops->weight_embedding(b, &view, 0, NULL, &w));
     return w;
 }
 
@@ -89,6 +136,14 @@ static inline struct weight *make_vector(struct backend *b, const float *data, i
     struct matrix_view view = float_view(data, 1, n);
     struct weight *w;
     OK(b->ops->weight_vector(b, &view, 1, &w));
+    return w;
+}
+
+static inline struct weight *random_vector(struct backend *b, int n, float scale)
+{
+    float *data = random_floats((size_t)n, scale);
+    struct weight *w = make_vector(b, data, n);
+    free(data);
     return w;
 }
 
@@ -113,21 +168,53 @@ static inline void tensor_write(struct backend *b, struct tensor *t, const float
     memcpy(b->ops->tensor_data(b, t), values, n * sizeof *values);
 }
 
-enum { MAX_READ_COLUMNS = 80 };
-
-// Reads an activation exactly, through a gemm with rows of the identity: all columns, or MAX_READ_COLUMNS evenly spread
-// ones. Returns [rows][*n_p].
-static inline float *read_activation(struct backend *b, struct tensor *x, int rows, int columns, int *n_p)
+static inline float *tensor_read(struct backend *b, struct tensor *t, int rows, int columns)
 {
-    int n = columns < MAX_READ_COLUMNS ? columns : MAX_READ_COLUMNS;
+    float *values = mem_alloc_array((size_t)rows * (size_t)columns, sizeof *values);
+    OK(b->ops->read(b, t, rows, values));
+    return values;
+}
+
+// Ones, so that rows which a step must not write and LINEAR_ADD are seen.
+static inline struct tensor *make_ones(struct backend *b, int rows, int columns)
+{
+    const size_t n = (size_t)rows * (size_t)columns;
+    struct tensor *t = make_tensor(b, TENSOR_F32, rows, columns);
+    float *ones = mem_alloc_array(n, sizeof *ones);
+    for (size_t i = 0; i < n; i++)
+        ones[i] = 1;
+    tensor_write(b, t, ones, n);
+    free(ones);
+    return t;
+}
+
+// An activation: the RMSNorm of rows x.
+static inline struct tensor *make_normed(struct backend *b, const float *x, const float *gain, int rows, int columns)
+{
+    struct tensor *raw = make_tensor(b, TENSOR_F32, rows, columns);
+    struct tensor *normed = make_tensor(b, TENSOR_ACTIVATION, rows, columns);
+    tensor_write(b, raw, x, (size_t)rows * (size_t)columns);
+    OK(b->ops->rmsnorm(b, normed, raw, make_vector(b, gain, columns), 1e-5f, NULL, rows));
+    return normed;
+}
+
+// Reads n evenly spread columns of an activation exactly, through a gemm with rows of the identity. Returns [rows][n].
+static inline float *read_columns(struct backend *b, struct tensor *x, int rows, int columns, int n)
+{
     float *pick = mem_alloc_array((size_t)n * (size_t)columns, sizeof *pick);
     for (int i = 0; i < n; i++)
         pick[i * columns + (int)((int64_t)i * columns / n)] = 1;
     struct tensor *out = make_tensor(b, TENSOR_F32, rows, n);
     OK(b->ops->linear(b, out, x, make_weight(b, pick, n, columns), NULL, LINEAR_STORE, rows));
-    float *host = mem_alloc_array((size_t)rows * (size_t)n, sizeof *host);
-    OK(b->ops->read(b, out, rows, host));
     free(pick);
-    *n_p = n;
-    return host;
+    return tensor_read(b, out, rows, n);
+}
+
+enum { MAX_READ_COLUMNS = 80 };
+
+// The same with all columns, or with MAX_READ_COLUMNS of them. Returns [rows][*n_p].
+static inline float *read_activation(struct backend *b, struct tensor *x, int rows, int columns, int *n_p)
+{
+    *n_p = columns < MAX_READ_COLUMNS ? columns : MAX_READ_COLUMNS;
+    return read_columns(b, x, rows, columns, *n_p);
 }
