@@ -11,7 +11,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 build=$(realpath "${1:-build/release}") pattern=${2:-.}
 command -v valgrind >/dev/null || { echo "skipped: valgrind is not installed" >&2; exit 77; }
-left_out='cuda|gpu_|_mpi|avx512|amx|_data|check_golden|check_perplexity|check_net_python|check_net_authorise|check_http_load|check_log_writer|check_net_flood|check_bench|check_load$|check_prefix_index|integration|packaging'
+left_out='cuda|gpu_|_mpi|avx512|amx|_data|check_golden|check_perplexity|check_net_python|check_net_authorise|check_http_load|check_log_writer|check_net_flood|check_bench|check_load$|check_prefix_index|check_model_storage|check_fp8_blocks|integration|packaging'
 mkdir -p "$build/valgrind"
 
 code=0

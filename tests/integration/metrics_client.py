@@ -45,8 +45,9 @@ def check_counts(m):
     check("scored prompts", len(scored), total(m, "forepack:kept_ratio_count"))
     check("kept ratio", sum(u["kept_tokens"] / u["prompt_tokens"] for u in scored), total(m, "forepack:kept_ratio_sum"), 1e-3)
     check("scores", len(scored), total(m, "forepack:speculator_score_seconds_count", pool="speculator"))
-    check("skipped", len(answers) - len(scored), total(m, "forepack:prefill_skipped_total", reason="keep_all"))
-    assert 0 < len(scored) < len(answers)
+    # By any reason: on a busy machine a score may also come too late.
+    check("skipped", len(answers) - len(scored), total(m, "forepack:prefill_skipped_total"))
+    assert len(scored) and total(m, "forepack:prefill_skipped_total", reason="keep_all")
 
 
 def check_times(m):
