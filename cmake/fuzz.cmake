@@ -14,7 +14,7 @@ if(FOREPACK_FUZZ)
 endif()
 
 # forepack_fuzz(NAME [MAX_BYTES n] [SOURCES extra...] LIBS libraries...): tests/fuzz/NAME.c with the seeds
-# tests/fuzz/corpus/NAME/*. MAX_BYTES bounds the inputs that libFuzzer makes.
+# tests/fuzz/corpus/NAME/* and NAME.zip (run.sh). MAX_BYTES bounds the inputs that libFuzzer makes.
 function(forepack_fuzz name)
   if(NOT FOREPACK_FUZZ AND NOT FOREPACK_TESTS)
     return()

@@ -7,7 +7,8 @@
 #   --pieces N   run N pieces, each of the target with the least time in the log; default: one piece of every target
 #   --seed N     draw the same inputs in every run; default: others each time
 #   --no-log     leave the log as it is
-#   --merge      replace each corpus of the repository by a minimal set of inputs that reaches the same code
+#   --merge      write the inputs that reach code which the corpus does not to corpus/TARGET.zip: a minimal set
+# Seeds are the files in corpus/TARGET and the inputs of earlier runs in corpus/TARGET.zip.
 # Inputs that reach new code are added to $FUZZ_FOUND/TARGET. An input that fails is stored as $FUZZ_FOUND/failed/TARGET-*,
 # the time of its target is set to 0, and the exit code is 1.
 # Environment: FUZZ_BUILD, the build folder (build/fuzz); FUZZ_FOUND (build/fuzz/found); FUZZ_LOG, another log; FUZZ_WRAP, a
@@ -25,7 +26,7 @@ while [ $# -gt 0 ]; do
     --seed) seed=$2; shift ;;
     --merge) merge=true ;;
     --no-log) write_log=false ;;
-    --help) sed -n '3,15s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    --help) sed -n '3,16s/^# \{0,1\}//p' "$0"; exit 0 ;;
     -*) echo "unknown flag $1 (--help lists all)" >&2; exit 2 ;;
     *) targets+=("$1") ;;
     esac
@@ -72,10 +73,17 @@ fuzz() {
 inputs_of() { awk '$1 == "stat::number_of_executed_units:" {print $2}' "$1"; }
 edges_of() { awk '{for (i = 1; i < NF; i++) if ($i == "cov:") n = $(i + 1)} END {print n + 0}' "$1"; }
 
+# unpack TARGET: adds the inputs of earlier runs to those found here.
+unpack() {
+    local zip=$root/tests/fuzz/corpus/$1.zip
+    mkdir -p "$found/$1" "$found/failed"
+    [ ! -e "$zip" ] || (cd "$found/$1" && cmake -E tar xf "$zip")
+}
+
 failed=0
 run_piece() {
     local target=$1 output=$build/fuzz/$1.output corpus=$root/tests/fuzz/corpus/$1 cpu status=0 TIMEFORMAT='%U %S'
-    mkdir -p "$found/$target" "$found/failed"
+    unpack "$target"
     { time fuzz "$target" -max_total_time="$seconds" -seed="$seed" -print_final_stats=1 -artifact_prefix="$found/failed/$target-" \
         "$found/$target" "$corpus" >"$output" 2>&1; } 2>"$output.time" || status=$?
     if [ $status = 0 ]; then
@@ -90,14 +98,16 @@ run_piece() {
     fi
 }
 
-# Inputs with names that people gave them are kept: they are failures of the past, or easy to read.
 merge_corpus() {
-    local corpus=$root/tests/fuzz/corpus/$1 before=$build/merge/$1
-    rm -rf "$before"
-    mkdir -p "$before" "$found/$1"
-    find "$corpus" -type f -regextype egrep -regex '.*/[0-9a-f]{40}' -exec mv -t "$before" {} +
-    fuzz "$1" -set_cover_merge=1 "$corpus" "$before" "$found/$1" >"$build/fuzz/$1.output" 2>&1
-    echo "$1: $(find "$corpus" -type f | wc -l) inputs, $(du -sb "$corpus" | cut -f1) bytes"
+    local corpus=$root/tests/fuzz/corpus/$1 least=$build/merge/$1
+    unpack "$1"
+    rm -rf "$least"
+    mkdir -p "$least"
+    cp "$corpus"/* "$least"
+    fuzz "$1" -set_cover_merge=1 "$least" "$found/$1" >"$build/fuzz/$1.output" 2>&1
+    (cd "$least" && comm -23 <(ls) <(ls "$corpus") >"$least.files" &&
+        cmake -E tar cf "$corpus.zip" --format=zip --mtime="1980-01-01 UTC" --files-from="$least.files")
+    echo "$1: $(wc -l <"$least.files") inputs, $(stat -c %s "$corpus.zip") bytes"
 }
 
 if $merge; then
