@@ -22,7 +22,7 @@ cluster-token-file = $work/token
 tls-cert = $certs/router.pem
 tls-key = $certs/router.key
 max-queue-requests = 1000
-drain-ms = 20000
+drain-ms = 120000
 END
 cp "$work/router.conf" "$work/first.conf"
 echo "log-level = info" >"$work/worker.conf"
@@ -121,10 +121,10 @@ reload worker
 silent "error"
 
 # Options in the --config file: some may change while the program runs, others not, flags never.
-sed -i 's/drain-ms = 20000/drain-ms = 21000/; s/max-queue-requests = 1000/max-queue-requests = 5/' "$work/router.conf"
+sed -i 's/drain-ms = 120000/drain-ms = 121000/; s/max-queue-requests = 1000/max-queue-requests = 5/' "$work/router.conf"
 printf 'log-level = debug\nmax-wait-ms = 7\nbins-ahead = 3\n' >>"$work/router.conf"
 reload router
-said 'info router option_changed option=drain-ms old=20000 new=21000'
+said 'info router option_changed option=drain-ms old=120000 new=121000'
 said 'info router option_changed option=log-level old=info new=debug'
 said 'info router option_changed option=max-queue-requests old=1000 new=5'
 said 'warn router option_not_changed option=bins-ahead old=2 new=3 effect="the program has to be started again for it"'
@@ -137,7 +137,7 @@ reload router
 said 'error router config_refused reason=".*router.conf:11: --log-level .loud.: must be one of .*" effect="all options stay as they are"'
 cp "$work/first.conf" "$work/router.conf"
 reload router
-said 'option_changed option=drain-ms old=21000 new=20000'
+said 'option_changed option=drain-ms old=121000 new=120000'
 grep -q 'option_changed option=log-level old=debug new=info' "$work/router.log" || fail "the default is not back"
 echo "log-level = debug" >"$work/worker.conf"
 reload worker
