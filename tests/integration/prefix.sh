@@ -104,7 +104,7 @@ two_documents=$((2 * (document + 64 + output) / 16))
 jq '.vocab_size = 1536 | .max_position_embeddings = 16384' "$source_dir/tests/data/shapes/tiny.json" >"$work/main.json"
 jq -nc --argjson n $questions --argjson document $document 'range($n) as $i | {id: "row\($i)", token_ids:
     ([range($document) | 300 + . % 701] + [range(48 + $i % 9) | 3 + (. * 37 + $i * 101) % 1400])}' >"$work/questions.jsonl"
-# In one pass after the document, or in several beside the first ones that decode.
+# In one pass after the document, or in several beside the first ones that decode, of which some may end before the last start.
 for budget in $document 2048; do
     choose_ports
     start router "$bin/forepack-router" --model "$main_model" --shape "$work/main.json" "${listen[@]}" --heartbeat-ms 60000 --bins-ahead 4
@@ -128,9 +128,11 @@ for budget in $document 2048; do
     kill -TERM "$router"
     wait "$router" || fail "the router ended with $?"
     served=$(grep -o "served.*" "$work/worker.log")
-    equal $questions "$(sed 's/.*most_running=\([0-9]*\).*/\1/' <<<"$served")" "questions that ran at once with a budget of $budget ($served)"
+    at_once=$(sed 's/.*most_running=\([0-9]*\).*/\1/' <<<"$served")
+    [ "$at_once" -ge $((budget == document ? questions : questions * 7 / 8)) ] ||
+        fail "$at_once questions ran at once with a budget of $budget ($served)"
     equal 0 "$(sed 's/.*preemptions=\([0-9]*\).*/\1/' <<<"$served")" "preemptions"
     equal $((document + $(jq -s --argjson document $document 'map((.token_ids | length) - $document) | add' "$work/questions.jsonl"))) \
         "$(sed 's/.*prompt_rows=\([0-9]*\).*/\1/' <<<"$served")" "rows computed of the document and $questions questions"
 done
-echo "prefix: all passed ($questions questions on one document ran at once)"
+echo "prefix: all passed ($at_once of $questions questions on one document ran at once)"
