@@ -41,6 +41,6 @@ int pass_budget_grant_drafts(struct pass_budget *b, int entries, int most);
 bool pass_budget_would_grant(struct pass_budget *b, int entries, int rows, bool whole);
 bool pass_budget_is_left(struct pass_budget *b, bool whole);
 
-// Half of the work left is withheld from prompts until it is released, with what they saved.
+// Withholds half of the work left from prompts, and returns it. Releasing it also returns what prompts saved.
 double pass_budget_reserve_half(struct pass_budget *b);
 void pass_budget_release_half(struct pass_budget *b, double half);
