@@ -542,6 +542,8 @@ START_TEST(a_message_that_needs_more_is_refused)
         {"{\"max_tokens\":5,\"tool_choice\":{\"type\":\"tool\"}," TURNS "}", "tool_choice: must be of type"},
         {"{\"max_tokens\":5,\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"tool_use\"}]}]}",
          "messages[0].content[0]: a tool_use block must have"},
+        {"{\"max_tokens\":5,\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"thinking\"}]}]}",
+         "messages[0].content[0]"},
         {"{\"max_tokens\":5,\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":1024}," TURNS "}",
          "thinking: not supported"},
         {"{\"max_tokens\":5,\"stop_sequences\":\"x\"," TURNS "}", "stop_sequences: must be a list"},

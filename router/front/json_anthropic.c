@@ -104,8 +104,15 @@ static enum status result_add(json_t *messages, const json_t *block, const char 
     return status;
 }
 
+// Of an earlier turn of the model: not shown to it again.
+static bool is_thinking(const char *role, const char *type)
+{
+    return strcmp(role, "assistant") == 0 && (strcmp(type, "thinking") == 0 || strcmp(type, "redacted_thinking") == 0);
+}
+
 // Splits the blocks of a turn: results of calls become messages before the turn's message, calls become its member.
-static enum status blocks_split(json_t *messages, const json_t *content, const char *where, json_t *rest, json_t *calls)
+static enum status blocks_split(json_t *messages, const char *role, const json_t *content, const char *where,
+                                json_t *rest, json_t *calls)
 {
     size_t i;
     json_t *block;
@@ -115,7 +122,7 @@ static enum status blocks_split(json_t *messages, const json_t *content, const c
             TRY(result_add(messages, block, where, i));
         } else if (strcmp(type_of(block), "tool_use") == 0) {
             TRY(call_add(calls, block, where, i));
-        } else if (strncmp(type_of(block), "thinking", strlen("thinking")) != 0) { // of earlier turns: not shown again
+        } else if (!is_thinking(role, type_of(block))) {
             json_array_append(rest, block);
         }
     }
@@ -125,7 +132,7 @@ static enum status blocks_split(json_t *messages, const json_t *content, const c
 static enum status turn_of_blocks_add(json_t *messages, const char *role, const json_t *content, const char *where)
 {
     json_t *rest = json_array(), *calls = json_array();
-    enum status status = blocks_split(messages, content, where, rest, calls);
+    enum status status = blocks_split(messages, role, content, where, rest, calls);
     bool turn = json_array_size(rest) || json_array_size(calls) || !json_array_size(content);
     if (status == STATUS_OK && turn) status = json_turn_add(messages, role, rest, text_blocks, where);
     if (status == STATUS_OK && json_array_size(calls)) {
