@@ -104,7 +104,7 @@ static bool is_unlimited(const struct pass_budget *b, bool whole)
     return isinf(b->work_left) || (!b->decodes && whole);
 }
 
-// The most rows whose work is at most `work`, found by trying.
+// The largest number of rows, at most `most`, whose work is at most `work`. Bisects.
 static int rows_within(struct pass_budget *b, int entries, double work, int most)
 {
     int low = 0, high = most + 1; // `low` fit, `high` do not
@@ -118,7 +118,7 @@ static int rows_within(struct pass_budget *b, int entries, double work, int most
     return low;
 }
 
-// A prompt that would spend most of the budget on reading what it has computed gets none.
+// None if reading the cached entries of the prompt alone would take most of the budget.
 static int rows_in_budget(struct pass_budget *b, int entries, int most)
 {
     double reading = reading_of(b, entries), border = 0.65 * b->work_left;

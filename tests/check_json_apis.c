@@ -499,7 +499,8 @@ START_TEST(tools_of_a_message_are_those_of_a_chat)
         "{\"max_tokens\":5,\"tools\":[{\"name\":\"f\",\"description\":\"d\",\"input_schema\":{\"type\":\"object\"}}],"
         "\"tool_choice\":{\"type\":\"tool\",\"name\":\"f\",\"disable_parallel_tool_use\":true},"
         "\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":["
-        "{\"type\":\"thinking\",\"thinking\":\"t\",\"signature\":\"\"},{\"type\":\"text\",\"text\":\"b\"},"
+        "{\"type\":\"thinking\",\"thinking\":\"t\",\"signature\":\"\"},"
+        "{\"type\":\"redacted_thinking\",\"data\":\"d\"},{\"type\":\"text\",\"text\":\"b\"},"
         "{\"type\":\"tool_use\",\"id\":\"1\",\"name\":\"f\",\"input\":{\"x\":1}}]},"
         "{\"role\":\"user\",\"content\":[{\"type\":\"tool_result\",\"tool_use_id\":\"1\",\"content\":\"r\"},"
         "{\"type\":\"text\",\"text\":\"c\"}]}]}",
