@@ -18,10 +18,11 @@ static struct value filter_abs(struct run *run, struct call *call)
     return value_tagged(value_int(i < 0 ? -i : i), v, v);
 }
 
-bool number_parse(const struct string *s, double *number_p)
+bool number_parse(struct run *run, const struct string *s, double *number_p)
 {
     char digits[400];
     size_t n = 0, from = 0, to = s->n;
+    run_spend(run, s->n / 16); // blanks
     while (from < to && char_is_space(s->data[from]))
         from++;
     while (to > from && char_is_space(s->data[to - 1]))
@@ -39,10 +40,11 @@ bool number_parse(const struct string *s, double *number_p)
     return end != digits && !*end && !strpbrk(digits, "xX");
 }
 
-bool integer_parse(const struct string *s, int base, int64_t *integer_p)
+bool integer_parse(struct run *run, const struct string *s, int base, int64_t *integer_p)
 {
     char digits[80];
     size_t n = 0, from = 0, to = s->n;
+    run_spend(run, s->n / 16); // blanks
     while (from < to && char_is_space(s->data[from]))
         from++;
     while (to > from && char_is_space(s->data[to - 1]))
@@ -75,10 +77,10 @@ static struct value filter_int(struct run *run, struct call *call)
     int64_t i = 0, base = call_integer(run, call, 1, 10);
     double d;
     if (v.kind == KIND_UNDEFINED) undefined_fail(run, v);
-    bool ok = v.kind == KIND_STRING && base >= 2 && base <= 36 ? integer_parse(v.string, (int)base, &i)
+    bool ok = v.kind == KIND_STRING && base >= 2 && base <= 36 ? integer_parse(run, v.string, (int)base, &i)
                                                                : value_integer(v, &i);
     if (!ok && v.kind == KIND_FLOAT) ok = float_to_integer(v.number, &i);
-    if (!ok && v.kind == KIND_STRING) ok = number_parse(v.string, &d) && float_to_integer(d, &i);
+    if (!ok && v.kind == KIND_STRING) ok = number_parse(run, v.string, &d) && float_to_integer(d, &i);
     if (ok) return value_tagged(value_int(i), v, v);
     return call->at[0].kind == KIND_MISSING ? value_int(0) : call->at[0];
 }
@@ -88,7 +90,7 @@ static struct value filter_float(struct run *run, struct call *call)
     struct value v = call->self;
     double d;
     if (v.kind == KIND_UNDEFINED) undefined_fail(run, v);
-    if (value_number(v, &d) || (v.kind == KIND_STRING && number_parse(v.string, &d)))
+    if (value_number(v, &d) || (v.kind == KIND_STRING && number_parse(run, v.string, &d)))
         return value_tagged(value_float(d), v, v);
     return call->at[0].kind == KIND_MISSING ? value_float(0) : call->at[0];
 }
@@ -152,7 +154,7 @@ static struct value filter_filesizeformat(struct run *run, struct call *call)
     bool is_binary = call_flag(run, call, 0);
     double bytes, base = is_binary ? 1024 : 1000, unit = 0;
     if (v.kind == KIND_UNDEFINED) undefined_fail(run, v);
-    if (!value_number(v, &bytes) && !(v.kind == KIND_STRING && number_parse(v.string, &bytes)))
+    if (!value_number(v, &bytes) && !(v.kind == KIND_STRING && number_parse(run, v.string, &bytes)))
         run_fail(run, "could not convert %s to float", value_repr_short(run, v));
     char out[400];
     if (bytes < base) {

@@ -299,7 +299,7 @@ static struct value first_name(struct braces *b, struct value name)
         if (b->numbered) run_fail(b->run, "cannot switch from manual field specification to automatic field numbering");
         return positional(b, b->next++);
     }
-    if (integer_parse(name.string, 10, &i) && i >= 0) {
+    if (integer_parse(b->run, name.string, 10, &i) && i >= 0) {
         b->numbered = true;
         if (b->automatic)
             run_fail(b->run, "cannot switch from automatic field numbering to manual field specification");
@@ -328,7 +328,7 @@ static struct value field_value(struct braces *b, struct value field)
         if (attribute)
             v = value_attribute(b->run, v, name.string, method_find(name.string->data, name.string->n));
         else
-            v = value_item(b->run, v, integer_parse(name.string, 10, &i) ? value_int(i) : name);
+            v = value_item(b->run, v, integer_parse(b->run, name.string, 10, &i) ? value_int(i) : name);
         if (!attribute && at++ >= s->n) run_fail(b->run, "Missing ']' in format string");
     }
     return v;

@@ -44,10 +44,16 @@ static void reverse(struct list *list)
 }
 
 // The last place of `part` in data [n]; SIZE_MAX: nowhere.
-static size_t find_last(const char *data, size_t n, const struct string *part)
+static size_t find_last(struct run *run, const char *data, size_t n, const struct string *part)
 {
-    for (size_t at = n + 1 - part->n; part->n <= n && at-- > 0;)
-        if (!memcmp(data + at, part->data, part->n)) return at;
+    if (part->n > n) return SIZE_MAX;
+    if (!part->n) return n;
+    const char *at, *end = data + n - part->n + 1;
+    for (; (at = memrchr(data, part->data[0], (size_t)(end - data))); end = at) {
+        run_spend(run, ((size_t)(end - at) + part->n) / 16 + 1);
+        if (!memcmp(at, part->data, part->n)) return (size_t)(at - data);
+    }
+    run_spend(run, (size_t)(end - data) / 16);
     return SIZE_MAX;
 }
 
@@ -123,9 +129,8 @@ static struct value str_rsplit(struct run *run, struct call *call)
     const struct string *s = v.string, *separator = separator_of(run, call);
     struct list *list = list_new(run, 0);
     size_t to = s->n;
-    run_spend(run, s->n / 4);
     for (size_t at; most-- != 0; to = at) {
-        at = find_last(s->data, to, separator);
+        at = find_last(run, s->data, to, separator);
         if (at == SIZE_MAX) break;
         run_spend(run, 1);
         list_add(run, list, value_part(run, v, at + separator->n, to));
@@ -149,9 +154,11 @@ static struct value bounded(struct run *run, const struct call *call, int parame
     return value_slice(run, call->self, start, end, value_none);
 }
 
-static bool affix_matches(const struct string *s, const struct string *affix, bool start)
+static bool affix_matches(struct run *run, const struct string *s, const struct string *affix, bool start)
 {
+    run_spend(run, 1);
     if (affix->n > s->n) return false;
+    run_spend(run, affix->n / 16);
     return !memcmp(start ? s->data : s->data + s->n - affix->n, affix->data, affix->n);
 }
 
@@ -160,12 +167,12 @@ static struct value has_affix(struct run *run, struct call *call, bool start)
     const struct string *s = bounded(run, call, 1).string;
     struct value affix = call->at[0];
     if (affix.kind == KIND_UNDEFINED) undefined_fail(run, affix);
-    if (affix.kind == KIND_STRING) return value_bool(affix_matches(s, affix.string, start));
+    if (affix.kind == KIND_STRING) return value_bool(affix_matches(run, s, affix.string, start));
     if (affix.kind != KIND_TUPLE)
         run_fail(run, "%s first arg must be str or a tuple of str, not %s", start ? "startswith" : "endswith",
                  value_type(affix));
     for (size_t i = 0; i < affix.list->n; i++)
-        if (affix.list->items[i].kind == KIND_STRING && affix_matches(s, affix.list->items[i].string, start))
+        if (affix.list->items[i].kind == KIND_STRING && affix_matches(run, s, affix.list->items[i].string, start))
             return value_bool(true);
     return value_bool(false);
 }
@@ -225,8 +232,8 @@ static int64_t find(struct run *run, struct call *call, bool last)
     struct value part = call_text(run, call, 0), within = bounded(run, call, 1);
     const struct string *s = within.string;
     run_spend(run, s->n / 8);
-    size_t at =
-        last ? find_last(s->data, s->n, part.string) : string_find(s->data, s->n, part.string->data, part.string->n);
+    size_t at = last ? find_last(run, s->data, s->n, part.string)
+                     : string_find(s->data, s->n, part.string->data, part.string->n);
     if (at == SIZE_MAX) return -1;
     const struct string *all = call->self.string;
     return (int64_t)utf8_count(all->data, (size_t)(s->data - all->data) + at);
@@ -287,7 +294,8 @@ static struct value partition(struct run *run, struct call *call, bool last)
     const struct string *s = call->self.string, *separator = separator_of(run, call);
     struct list *parts = list_new(run, 3);
     run_spend(run, s->n / 8);
-    size_t at = last ? find_last(s->data, s->n, separator) : string_find(s->data, s->n, separator->data, separator->n);
+    size_t at =
+        last ? find_last(run, s->data, s->n, separator) : string_find(s->data, s->n, separator->data, separator->n);
     size_t end = at == SIZE_MAX ? (last ? 0 : s->n) : at + separator->n;
     if (at == SIZE_MAX) at = end;
     list_add(run, parts, value_part(run, call->self, 0, at));
@@ -309,13 +317,13 @@ static struct value str_rpartition(struct run *run, struct call *call)
 static struct value str_removeprefix(struct run *run, struct call *call)
 {
     const struct string *affix = call_text(run, call, 0).string, *s = call->self.string;
-    return value_part(run, call->self, affix_matches(s, affix, true) ? affix->n : 0, s->n);
+    return value_part(run, call->self, affix_matches(run, s, affix, true) ? affix->n : 0, s->n);
 }
 
 static struct value str_removesuffix(struct run *run, struct call *call)
 {
     const struct string *affix = call_text(run, call, 0).string, *s = call->self.string;
-    return value_part(run, call->self, 0, s->n - (affix_matches(s, affix, false) ? affix->n : 0));
+    return value_part(run, call->self, 0, s->n - (affix_matches(run, s, affix, false) ? affix->n : 0));
 }
 
 // Pads to the width of the first argument with the character of the second.

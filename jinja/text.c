@@ -198,17 +198,18 @@ struct value string_strip(struct run *run, struct value v, struct value chars, b
     const char *data = v.string->data;
     size_t start = 0, end = v.string->n, length;
     size_t cost = chars.kind == KIND_STRING ? chars.string->n : 1;
-    while (left && start < end && strips(utf8_get(data + start, &length), chars)) {
-        start += length;
+    while (left && start < end) {
         run_spend(run, cost / 16 + 1);
+        if (!strips(utf8_get(data + start, &length), chars)) break;
+        start += length;
     }
     while (right && start < end) {
         size_t before = end - 1;
+        run_spend(run, cost / 16 + 1);
         while ((data[before] & 0xC0) == 0x80)
             before--;
         if (!strips(utf8_get(data + before, &length), chars)) break;
         end = before;
-        run_spend(run, cost / 16 + 1);
     }
     return value_part(run, v, start, end);
 }

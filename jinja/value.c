@@ -177,6 +177,7 @@ static uint64_t value_hash(struct run *run, struct value v)
 {
     double d;
     uint64_t hash = 1;
+    run_spend(run, v.kind == KIND_STRING ? v.string->n / 16 + 1 : 1);
     if (v.kind == KIND_STRING) return hash_bytes(&run->hash_key, v.string->data, v.string->n);
     if (value_number(v, &d)) {
         d += 0.0; // -0.0 equals 0.0
@@ -194,11 +195,12 @@ static uint64_t value_hash(struct run *run, struct value v)
     return v.kind == KIND_NONE || v.kind == KIND_UNDEFINED ? v.kind : (uint64_t)(uintptr_t)v.list;
 }
 
-static void index_add(struct dict *dict, size_t entry)
+// Keys that differ may have the same hash: NaN does not equal itself.
+static void index_add(struct run *run, struct dict *dict, size_t entry)
 {
     size_t at = dict->entries[entry].hash & (dict->index_size - 1);
-    while (dict->index[at])
-        at = (at + 1) & (dict->index_size - 1);
+    for (; dict->index[at]; at = (at + 1) & (dict->index_size - 1))
+        run_spend(run, 1);
     dict->index[at] = (uint32_t)entry + 1;
 }
 
@@ -210,15 +212,8 @@ static void index_build(struct run *run, struct dict *dict)
     dict->index = heap_array(run, dict->index_size, sizeof *dict->index);
     for (size_t i = 0; i < dict->n; i++) {
         dict->entries[i].hash = value_hash(run, dict->entries[i].key);
-        index_add(dict, i);
+        index_add(run, dict, i);
     }
-}
-
-static bool keys_equal(struct run *run, struct value a, struct value b)
-{
-    if (a.kind == KIND_STRING && b.kind == KIND_STRING)
-        return a.string->n == b.string->n && !memcmp(a.string->data, b.string->data, a.string->n);
-    return value_equal(run, a, b);
 }
 
 static struct dict_entry *dict_find(struct run *run, const struct dict *dict, struct value key)
@@ -226,13 +221,14 @@ static struct dict_entry *dict_find(struct run *run, const struct dict *dict, st
     if (!dict->index) {
         if (key.kind != KIND_STRING) value_hash(run, key); // fails for a list
         for (size_t i = 0; i < dict->n; i++)
-            if (keys_equal(run, dict->entries[i].key, key)) return &dict->entries[i];
+            if (value_equal(run, dict->entries[i].key, key)) return &dict->entries[i];
         return NULL;
     }
     uint64_t hash = value_hash(run, key);
     for (size_t at = hash & (dict->index_size - 1); dict->index[at]; at = (at + 1) & (dict->index_size - 1)) {
         struct dict_entry *entry = &dict->entries[dict->index[at] - 1];
-        if (entry->hash == hash && keys_equal(run, entry->key, key)) return entry;
+        run_spend(run, 1);
+        if (entry->hash == hash && value_equal(run, entry->key, key)) return entry;
     }
     return NULL;
 }
@@ -252,7 +248,7 @@ void dict_set(struct run *run, struct dict *dict, struct value key, struct value
         return;
     }
     dict->entries[dict->n - 1].hash = value_hash(run, key);
-    index_add(dict, dict->n - 1);
+    index_add(run, dict, dict->n - 1);
 }
 
 bool dict_get(struct run *run, const struct dict *dict, struct value key, struct value *value_p)
@@ -386,8 +382,10 @@ bool value_truth(struct run *run, struct value v)
 static bool lists_equal(struct run *run, const struct list *a, const struct list *b)
 {
     if (a->n != b->n) return false;
-    for (size_t i = 0; i < a->n; i++)
+    for (size_t i = 0; i < a->n; i++) {
+        run_spend(run, 1);
         if (!value_equal(run, a->items[i], b->items[i])) return false;
+    }
     return true;
 }
 
@@ -435,8 +433,10 @@ static int strings_order(const struct string *a, const struct string *b)
 static int lists_order(struct run *run, const struct list *a, const struct list *b, const char *op)
 {
     size_t n = a->n < b->n ? a->n : b->n;
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < n; i++) {
+        run_spend(run, 1);
         if (!value_equal(run, a->items[i], b->items[i])) return value_order(run, a->items[i], b->items[i], op);
+    }
     return (a->n > b->n) - (a->n < b->n);
 }
 

@@ -329,8 +329,8 @@ const struct function *global_find(const char *name, size_t n);
 struct value function_call(struct run *run, const struct function *function, struct value self,
                            struct arguments *arguments);
 
-bool number_parse(const struct string *s, double *number_p);              // Python's float(text)
-bool integer_parse(const struct string *s, int base, int64_t *integer_p); // Python's int(text, base)
+bool number_parse(struct run *run, const struct string *s, double *number_p);              // Python's float(text)
+bool integer_parse(struct run *run, const struct string *s, int base, int64_t *integer_p); // Python's int(text, base)
 struct value list_sorted(struct run *run, struct value *keys, struct value *items, size_t n, bool reverse);
 int64_t call_integer(struct run *run, const struct call *call, int parameter, int64_t otherwise);
 bool call_flag(struct run *run, const struct call *call, int parameter);

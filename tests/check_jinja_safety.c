@@ -150,6 +150,26 @@ START_TEST(endless_templates_end_with_an_error)
         {"{% set ns = namespace(s='ab') %}{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}{{ ns.s }}",
          "memory"},
         {"{% set ns = namespace(s=[1]) %}{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}", "memory"},
+        // Work that no loop of the template shows.
+        {"{{ ('a' * 4000 * 4000).rfind('a' * 4000 * 2000 ~ 'b') }}", "steps"},
+        {"{{ ('a' * 4000 * 4000).rsplit('a' * 4000 * 2000 ~ 'b') }}", "steps"},
+        {"{% set s = 'a' * 4000 * 4000 %}{% set d = {s: 1} %}{% for i in range(99999) %}{{ d[s ~ ''] }}{% endfor %}",
+         "steps"},
+        {"{% set d = {'a': 1, 'b': 1, 'c': 1, 'd': 1, 'e': 1, 'f': 1, 'g': 1, 'h': 1, 'i': 1} %}"
+         "{% set s = 'a' * 4000 * 4000 %}{% for i in range(99999) %}{% if s in d %}{% endif %}{% endfor %}",
+         "steps"},
+        {"{% set s = 'a' * 4000 * 4000 %}{% for i in range(99999) %}{% if s.startswith(s) %}{% endif %}{% endfor %}",
+         "steps"},
+        {"{% set s = ' ' * 4000 * 4000 %}{% for i in range(99999) %}{{ s|int }}{{ s|float }}{% endfor %}", "steps"},
+        {"{% set s = 'a' * 4000 * 4000 %}{% for i in range(99999) %}{{ 'b'.strip(s) }}{% endfor %}", "steps"},
+        {"{% set a = [1] * 1000000 %}{% set b = [1] * 1000000 %}{% for i in range(99999) %}{% if a == b %}{% endif %}"
+         "{% endfor %}",
+         "steps"},
+        {"{% set a = [[1] * 1000000] %}{% set b = [[1] * 1000000] %}{% for i in range(99999) %}{% if a < b %}{% endif "
+         "%}"
+         "{% endfor %}",
+         "steps"},
+        {"{{ dict([['nan'|float, 1]] * 100000) }}", "steps"},
         {"{{ 'x' * 1000000000000 }}", "memory"},
         {"{{ [1] * 1000000000000 }}", "memory"},
         {"{{ 'x'.ljust(1000000000000) }}", "memory"},
