@@ -166,16 +166,17 @@ static enum status fail(enum status status, const struct grammar_matcher *matche
 }
 
 // JSON allows any number of blanks between two tokens, and a model may never stop writing blanks. If the schema does
-// not state which blanks are allowed, adds a rule: one blank, or a new line with its indentation. The caller frees the
-// text.
+// not state which blanks are allowed, adds a rule: one blank, or a new line with its indentation. The rule is inserted
+// into the text, so that numbers stay as they are. The caller frees the text.
 static char *schema_with_bounded_blanks(const char *schema)
 {
-    json_t *root = json_loads(schema, JSON_DECODE_ANY, NULL); // NULL: llguidance reports the error
-    if (json_is_object(root) && !json_object_get(root, "x-guidance"))
-        json_object_set_new(root, "x-guidance", json_pack("{s:s}", "whitespace_pattern", "[ ]|\n[ ]{0,32}"));
-    char *text = root ? json_dumps(root, JSON_COMPACT | JSON_ENCODE_ANY) : mem_string(schema);
+    static const char rule[] = "\"x-guidance\":{\"whitespace_pattern\":\"[ ]|\\n[ ]{0,32}\"}";
+    json_t *root = json_loads(schema, JSON_DECODE_ANY | GRAMMAR_JSON_FLAGS, NULL); // NULL: llguidance reports the error
+    bool add = json_is_object(root) && !json_object_get(root, "x-guidance"), is_empty = json_object_size(root) == 0;
     json_decref(root);
-    return text;
+    if (!add) return mem_string(schema);
+    const char *open = strchr(schema, '{') + 1;
+    return mem_format("%.*s%s%s%s", (int)(open - schema), schema, rule, is_empty ? "" : ",", open);
 }
 
 // llguidance follows references between rules by recursion: a chain of some thousand rules overflows a stack of 8 MiB.

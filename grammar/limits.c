@@ -2,7 +2,6 @@
 #include "grammar/limits.h"
 
 #include <ctype.h>
-#include <jansson.h>
 #include <stdbool.h>
 #include <string.h>
 
@@ -67,25 +66,47 @@ static size_t schema_regex_bytes(const json_t *schema)
 
 static size_t schema_text_regex_bytes(const char *text)
 {
-    json_t *schema = json_loads(text, JSON_DECODE_ANY, NULL);
-    size_t n = schema ? schema_regex_bytes(schema) : 0; // llguidance refuses what is not JSON
+    json_t *schema = json_loads(text, JSON_DECODE_ANY | GRAMMAR_JSON_FLAGS, NULL);
+    size_t n = schema ? schema_regex_bytes(schema) : strlen(text); // llguidance may read what jansson does not
     json_decref(schema);
     return n;
 }
 
+static const char *quoted_end(const char *c, char quote)
+{
+    for (c++; *c && *c != quote; c++)
+        if (*c == '\\' && c[1]) c++;
+    return *c ? c + 1 : c;
+}
+
+// The end of the comment, text, expression or special token that starts at c; c + 1 if none does.
+static const char *lark_part_end(const char *c)
+{
+    if (*c == '#' || strncmp(c, "//", 2) == 0) return c + strcspn(c, "\n");
+    if (*c == '"' || *c == '/') return quoted_end(c, *c);
+    size_t n = *c == '<' ? strcspn(c, "> \t\r\n") : 0;
+    return c[n] == '>' ? c + n + 1 : c + 1;
+}
+
+// Only a %json outside of texts, expressions and comments starts a schema.
 static size_t lark_regex_bytes(const char *text)
 {
     static const char mark[] = "%json";
     size_t n = 0;
-    for (const char *at; (at = strstr(text, mark));) {
-        const char *json = at + sizeof mark - 1;
-        json_error_t end;
-        json_t *schema = json_loadb(json, strlen(json), JSON_DISABLE_EOF_CHECK, &end);
-        n += (size_t)(json - text) + (schema ? schema_regex_bytes(schema) : 0);
-        text = json + (schema ? end.position : 0);
+    for (const char *end; *text; text = end) {
+        if (strncmp(text, mark, sizeof mark - 1) != 0) {
+            end = lark_part_end(text);
+            n += (size_t)(end - text);
+            continue;
+        }
+        json_error_t read;
+        json_t *schema = json_loads(text + sizeof mark - 1, JSON_DISABLE_EOF_CHECK | GRAMMAR_JSON_FLAGS, &read);
+        if (!schema) return n + strlen(text);
+        n += sizeof mark - 1 + schema_regex_bytes(schema);
+        end = text + sizeof mark - 1 + read.position;
         json_decref(schema);
     }
-    return n + strlen(text);
+    return n;
 }
 
 size_t grammar_regex_bytes(const struct grammar_spec *spec)

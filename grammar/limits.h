@@ -3,8 +3,13 @@
 // compile, so what a client may write as expressions is bounded more tightly than names and other literal text.
 #pragma once
 
+#include <jansson.h>
+
 #include "grammar/llguidance.h"
 #include "model/grammar_spec.h"
+
+// How llguidance reads JSON, for jansson: integers of any size, and the character 0 in texts.
+enum { GRAMMAR_JSON_FLAGS = JSON_DECODE_INT_AS_REAL | JSON_ALLOW_NUL };
 
 // Bytes of the grammar that are regular expressions, or may be: patterns of a JSON schema, a whole regular expression
 // that is more than a choice of texts, a Lark grammar without its JSON schemas.

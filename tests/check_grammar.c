@@ -336,6 +336,15 @@ START_TEST(hostile_grammars_take_little_memory)
         {GRAMMAR_LARK, "start: /", "a?", 16000, "/\n"},
         {GRAMMAR_LARK, "start: a b\na: %json {\"type\":\"null\"}\nb: /", "a?", 16000, "/\n"},
         {GRAMMAR_LARK, "start: %json {\"type\":\"string\",\"pattern\":\"", "a?", 16000, "\"}\n"},
+        // llguidance reads more JSON than jansson does.
+        {GRAMMAR_JSON_SCHEMA, "{\"title\":\"\\u0000\",\"type\":\"string\",\"pattern\":\"", "a?", 16000, "\"}"},
+        {GRAMMAR_JSON_SCHEMA, "{\"\\u0000\":1,\"type\":\"string\",\"pattern\":\"", "a?", 16000, "\"}"},
+        {GRAMMAR_JSON_SCHEMA, "{\"maximum\":99999999999999999999,\"pattern\":\"", "a?", 16000, "\"}"},
+        // A %json that starts no schema.
+        {GRAMMAR_LARK, "start: \"%json [\" /", "a?", 16000, "/ \"]\"\n"},
+        {GRAMMAR_LARK, "start: /%json{\"/ \"/:/\" /", "a?", 16000, "/ /\"}/\n"},
+        {GRAMMAR_LARK, "start: b // %json [\"\nb: /", "a?", 16000, "/ # \"]\n"},
+        {GRAMMAR_LARK, "start: <\"> \"%json [\" /", "a?", 16000, "/ \"]\"\n"},
     };
     struct bytes text = repeated(hostile[_i].before, hostile[_i].part, hostile[_i].n, hostile[_i].after);
     long mb = memory_added_mb(hostile[_i].kind, text.data);
@@ -440,7 +449,7 @@ int main(int argc, char **argv)
     tcase_add_test(all, a_required_call_is_parsed_as_a_call);
     tcase_add_test(all, a_recursive_tool_schema_stays_itself);
     tcase_add_test(all, references_to_other_documents_are_refused);
-    tcase_add_loop_test(all, hostile_grammars_take_little_memory, 0, 11);
+    tcase_add_loop_test(all, hostile_grammars_take_little_memory, 0, 18);
     tcase_add_test(all, large_ordinary_grammars_are_accepted);
     tcase_add_test(all, a_token_outside_the_grammar_is_refused);
     tcase_add_test(all, long_chains_do_not_overflow_the_stack);
