@@ -130,8 +130,21 @@ static bool is_ascii(const char *text, size_t n)
 
 // ---- Prepend and Replace.
 
+// A step makes at most this many bytes of a text of n bytes. Those of known tokenizers triple it.
+static size_t bytes_max(size_t n)
+{
+    return 16 * n + (64 << 10);
+}
+
+static enum status grown_too_much(void)
+{
+    return status_fail(STATUS_INVALID,
+                       "the tokenizer's normalizer makes this text more than 16 times longer: its steps "
+                       "replace or prepend too much");
+}
+
 static enum status run_replace(const struct normalizer_step *step, struct pattern_scratch *scratch,
-                               const struct text_span *span, struct text_buffer *out)
+                               const struct text_span *span, size_t out_max, struct text_buffer *out)
 {
     struct pattern_walk walk = pattern_walk_start(step->pattern, scratch, span->text, span->n);
     size_t from = 0, start, end;
@@ -139,6 +152,7 @@ static enum status run_replace(const struct normalizer_step *step, struct patter
     for (;;) {
         TRY(pattern_walk_next(&walk, &start, &end, &found));
         if (!found) break;
+        if (out->n > out_max) return grown_too_much();
         text_buffer_copy(out, span, from, start);
         text_buffer_add(out, step->text, step->n, text_span_origin(span, start < span->n ? start : span->n - 1));
         from = end;
@@ -151,6 +165,7 @@ enum status normalizer_run(const struct normalizer *normalizer, struct pattern_s
                            struct text_buffer buffers[2], struct text_span *out_p)
 {
     int written = 0;
+    size_t n_max = bytes_max(span.n);
     for (int i = 0; i < normalizer->n_steps && span.n; i++) {
         const struct normalizer_step *step = &normalizer->steps[i];
         enum status status = STATUS_OK;
@@ -163,9 +178,10 @@ enum status normalizer_run(const struct normalizer *normalizer, struct pattern_s
             text_buffer_add(out, step->text, step->n, text_span_origin(&span, 0));
             text_buffer_copy(out, &span, 0, span.n);
             break;
-        case NORMALIZER_REPLACE: status = run_replace(step, scratch, &span, out); break;
+        case NORMALIZER_REPLACE: status = run_replace(step, scratch, &span, n_max, out); break;
         }
         if (status) return status;
+        if (out->n > n_max) return grown_too_much();
         span = text_buffer_view(out, &span);
     }
     *out_p = span;

@@ -14,15 +14,22 @@
 
 #define PATTERN_LIMIT_BYTES 65536
 
-// Limits of one match, so that no pattern takes exponential time or unbounded memory. A step is one of PCRE2's calls
-// of its internal match(). The patterns of GPT-2, GPT-4o, Llama 3, Qwen and DeepSeek take at most one step per byte,
-// and their memory does not depend on the text. A pattern such as (?:ab|c)+ takes about 120 bytes per repetition.
-enum { STEPS_MIN = 100000, STEPS_PER_BYTE = 16, DEPTH_MAX = 10000000, HEAP_MAX_KIB = 256 << 10 };
+// Limits, so that no pattern takes exponential or quadratic time, or unbounded memory. PCRE2's own limit does not bound
+// time: it counts anew for each start of a match, and loops over one class of characters not at all. So the translation
+// adds a callout, which matches nothing, at the start, after each "(" and after each quantifier: no loop and no way of
+// backtracking is without one. The work of a walk is the number of callouts and of bytes between them; long patterns
+// count more, since PCRE2 may search all of a class for each byte. The patterns of GPT-2, Llama 3 and Qwen take at most
+// 6 for a byte of any text, and their memory does not depend on the text. A pattern such as (?:ab|c)+ takes about 120
+// bytes per repetition.
+enum { WORK_MIN = 1000000, WORK_PER_BYTE = 128, WORK_SOURCE_BYTES = 1024 };
+enum { DEPTH_MAX = 10000000, HEAP_MAX_KIB = 256 << 10 };
+#define CALLOUT "(?C)"
 
 struct pattern {
     pcre2_code *code; // NULL: a literal
     char *source;
-    size_t n; // bytes of the literal
+    size_t n;      // bytes of the literal
+    uint64_t work; // that a callout or a byte counts
 };
 
 struct pattern_scratch {
@@ -182,9 +189,23 @@ static enum status translate_class(struct translation *t)
     return STATUS_OK;
 }
 
+// Bytes of the quantifier at t->at; 0: none.
+static size_t quantifier_length(const struct translation *t)
+{
+    const char *c = t->source + t->at, *end = t->source + t->n;
+    if (strchr("*+?", *c)) return c + 1 < end && strchr("?+", c[1]) ? 2 : 1;
+    if (*c++ != '{' || c == end || !isdigit((unsigned char)*c)) return 0;
+    while (c < end && (isdigit((unsigned char)*c) || *c == ','))
+        c++;
+    if (c == end || *c++ != '}' || (c < end && *c == '+')) return 0;
+    return (size_t)(c - t->source) - t->at + (c < end && *c == '?');
+}
+
 static enum status translate(struct translation *t)
 {
+    emit(t, CALLOUT);
     while (t->at < t->n) {
+        size_t quantifier = t->in_class ? 0 : quantifier_length(t);
         enum status status = STATUS_OK;
         char c = t->source[t->at];
         if (t->in_class) {
@@ -193,6 +214,7 @@ static enum status translate(struct translation *t)
             status = translate_escape(t);
         } else if (c == '(') {
             status = translate_group(t);
+            emit(t, CALLOUT);
         } else if (c == '[') {
             t->in_class = true;
             emit_source(t, source_at(t, "[^") ? 2 : 1);
@@ -200,6 +222,9 @@ static enum status translate(struct translation *t)
         } else if (source_at(t, "{,") || source_at(t, "}+")) {
             // Oniguruma reads 0 to n, and a repeated repetition; PCRE2 reads a literal, and a possessive repetition.
             status = unsupported("{,n} or {n,m}+");
+        } else if (quantifier) {
+            emit_source(t, quantifier);
+            emit(t, CALLOUT);
         } else {
             emit_source(t, 1);
         }
@@ -242,7 +267,7 @@ enum status pattern_open_regex(const char *source, struct pattern **pattern_p)
     bytes_free(&t.out);
     if (status) return status;
     *pattern_p = mem_alloc(sizeof **pattern_p);
-    **pattern_p = (struct pattern){.code = code, .source = mem_string(source)};
+    **pattern_p = (struct pattern){.code = code, .source = mem_string(source), .work = 1 + n / WORK_SOURCE_BYTES};
     return STATUS_OK;
 }
 
@@ -279,6 +304,7 @@ struct pattern_scratch *pattern_scratch_create(void)
     scratch->data = pcre2_match_data_create(1, NULL);
     scratch->context = pcre2_match_context_create(NULL);
     if (!scratch->data || !scratch->context) abort(); // out of memory: abort as base/mem.h does
+    pcre2_set_match_limit(scratch->context, UINT32_MAX);
     pcre2_set_depth_limit(scratch->context, DEPTH_MAX);
     pcre2_set_heap_limit(scratch->context, HEAP_MAX_KIB);
     return scratch;
@@ -298,12 +324,23 @@ struct pattern_walk pattern_walk_start(const struct pattern *pattern, struct pat
     return (struct pattern_walk){.pattern = pattern, .scratch = scratch, .text = text, .n = n};
 }
 
+static int count_work(pcre2_callout_block *at, void *arg)
+{
+    struct pattern_walk *walk = arg;
+    size_t position = at->current_position, last = walk->last_position;
+    walk->work += (1 + (position > last ? position - last : last - position)) * walk->pattern->work;
+    walk->last_position = position;
+    return walk->work > WORK_MIN + (uint64_t)WORK_PER_BYTE * walk->n ? PCRE2_ERROR_CALLOUT : 0;
+}
+
 static enum status match_refuse(int rc)
 {
     char reason[160];
     pcre2_get_error_message(rc, (PCRE2_UCHAR *)reason, sizeof reason);
-    if (rc == PCRE2_ERROR_MATCHLIMIT || rc == PCRE2_ERROR_DEPTHLIMIT || rc == PCRE2_ERROR_HEAPLIMIT)
-        return status_fail(STATUS_INVALID, "the tokenizer's pattern takes too many steps on this text: %s", reason);
+    if (rc == PCRE2_ERROR_CALLOUT)
+        return status_fail(STATUS_INVALID, "the tokenizer's pattern takes too much work on this text");
+    if (rc == PCRE2_ERROR_DEPTHLIMIT || rc == PCRE2_ERROR_HEAPLIMIT)
+        return status_fail(STATUS_INVALID, "the tokenizer's pattern takes too much memory on this text: %s", reason);
     return status_fail(STATUS_INTERNAL, "the tokenizer's pattern failed on this text: %s", reason);
 }
 
@@ -322,8 +359,7 @@ static enum status walk_match(struct pattern_walk *walk, size_t *start_p, size_t
     }
     // The text was validated once; validating it at every match would take quadratic time.
     uint32_t options = PCRE2_NO_UTF_CHECK;
-    uint64_t steps_max = STEPS_MIN + (uint64_t)STEPS_PER_BYTE * walk->n;
-    pcre2_set_match_limit(walk->scratch->context, steps_max < UINT32_MAX ? (uint32_t)steps_max : UINT32_MAX);
+    pcre2_set_callout(walk->scratch->context, count_work, walk);
     int rc = pcre2_match(pattern->code, (PCRE2_SPTR)walk->text, walk->n, walk->from, options, walk->scratch->data,
                          walk->scratch->context);
     if (rc == PCRE2_ERROR_JIT_STACKLIMIT) // the interpreter keeps its state on the heap

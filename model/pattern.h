@@ -9,6 +9,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "base/status.h"
 
@@ -32,10 +33,12 @@ struct pattern_walk {
     const char *text;
     size_t n, from, last_end;
     bool matched;
+    uint64_t work; // so far
+    size_t last_position;
 };
 
 struct pattern_walk pattern_walk_start(const struct pattern *pattern, struct pattern_scratch *scratch, const char *text,
                                        size_t n);
-// The next match [*start_p, *end_p), or *found_p false after the last. INVALID: the pattern backtracks too often on
-// this text. The limits grow with the text; patterns of known tokenizers stay far below them.
+// The next match [*start_p, *end_p), or *found_p false after the last. INVALID: the walk takes too much work. Its
+// limit is proportional to the text; patterns of known tokenizers stay far below it.
 enum status pattern_walk_next(struct pattern_walk *walk, size_t *start_p, size_t *end_p, bool *found_p);

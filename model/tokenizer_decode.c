@@ -47,6 +47,8 @@ int byte_fallback_value(const char *token)
     return (int)strtol(token + 3, NULL, 16);
 }
 
+enum { REPLACED_BYTES_MAX = 1 << 20 }; // of a token
+
 // Replaces all matches of the pattern in `piece`.
 static enum status replace_matches(const struct pattern *pattern, const char *by, size_t n_by,
                                    struct pattern_scratch *scratch, struct bytes *piece)
@@ -58,6 +60,8 @@ static enum status replace_matches(const struct pattern *pattern, const char *by
     bool found = true;
     for (;;) {
         enum status status = pattern_walk_next(&walk, &start, &end, &found);
+        if (status == STATUS_OK && found && out.n > REPLACED_BYTES_MAX)
+            status = status_fail(STATUS_DATA, "the decoder replaces a token by more than %d bytes", REPLACED_BYTES_MAX);
         if (status) {
             bytes_free(&out);
             return status;

@@ -155,20 +155,24 @@ END_TEST
     "\"pattern\": {\"Regex\": \"" regex "\"}}, {\"type\": \"ByteLevel\", \"use_regex\": false, "                       \
     "\"add_prefix_space\": false}]}}"
 
-// Each of these backtracks exponentially on a run of "a".
-START_TEST(a_pattern_that_takes_too_many_steps_is_refused)
+// Each of these backtracks exponentially on a run of "a", or takes quadratic time.
+START_TEST(a_pattern_that_takes_too_much_work_is_refused)
 {
-    static const char *const patterns[] = {SPLIT_AT("(a+)+[bc]"), SPLIT_AT("(a|aa)+[bc]"), SPLIT_AT("(a|a)*[bc]"),
-                                           SPLIT_AT("(?:(?:a?){32}){32}[bc]")};
-    char text[45];
-    memset(text, 'a', sizeof text - 1);
-    text[44] = 0;
+    static const char *const patterns[] = {SPLIT_AT("(a+)+[bc]"),           SPLIT_AT("(a|aa)+[bc]"),
+                                           SPLIT_AT("(a|a)*[bc]"),          SPLIT_AT("(?:(?:a?){32}){32}[bc]"),
+                                           SPLIT_AT("(?:a|b)*[cd]"),        SPLIT_AT("a[^cd]*[cd]"),
+                                           SPLIT_AT("(?:(?=[^c]*)a)*[cd]"), SPLIT_AT("a(?=(?:a|b)*[cd])|a"),
+                                           SPLIT_AT("(?:x|[^c]*d|a)")};
+    size_t size = 1 << 20;
+    char *text = mem_alloc(size);
+    memset(text, 'a', size);
     struct tokenizer *t = open_variant("bytes", patterns[_i], NULL);
     int32_t *ids;
     int n;
-    ck_assert_int_eq(tokenizer_encode(t, text, 44, 0, &ids, &n), STATUS_INVALID);
-    ck_assert_msg(strstr(status_message(), "the tokenizer's pattern") != NULL, "%s", status_message());
+    ck_assert_int_eq(tokenizer_encode(t, text, size, 0, &ids, &n), STATUS_INVALID);
+    ck_assert_msg(strstr(status_message(), "the tokenizer's pattern takes too much") != NULL, "%s", status_message());
     tokenizer_free(t);
+    free(text);
 }
 END_TEST
 
@@ -193,6 +197,37 @@ START_TEST(a_pattern_that_fails_on_a_token_of_its_file_is_refused)
 END_TEST
 
 // The limits grow with the text: the longest runs that one match of a usual pattern sees must still pass.
+// Each Replace makes a text a thousand times longer.
+START_TEST(replacements_that_grow_without_bound_are_refused)
+{
+    char *dir = scratch_create(NULL, NULL), a[1001] = {0};
+    memset(a, 'a', sizeof a - 1);
+    json_t *steps = json_array(), *change = json_object(), *token;
+    for (int i = 0; i < 5; i++)
+        json_array_append_new(
+            steps, json_pack("{s:s,s:{s:s},s:s}", "type", "Replace", "pattern", "String", "a", "content", a));
+    if (_i == 0) { // of every token that is decoded
+        json_array_append_new(steps, json_pack("{s:s}", "type", "Fuse"));
+        json_object_set_new(change, "decoder", json_pack("{s:s,s:o}", "type", "Sequence", "decoders", steps));
+    } else { // of an added token
+        json_object_set_new(change, "normalizer", json_pack("{s:s,s:o}", "type", "Sequence", "normalizers", steps));
+        token = json_pack("{s:i,s:s,s:b}", "id", 600, "content", "aa", "normalized", true);
+        json_object_set_new(change, "added_tokens", json_pack("[o]", token));
+    }
+    json_t *root = fixture_changed("bytes", change);
+    char *text = json_dumps(root, 0);
+    struct tokenizer *t = NULL;
+    scratch_write(dir, "tokenizer.json", text);
+    ck_assert_int_eq(tokenizer_open(dir, &t), STATUS_DATA);
+    ck_assert_msg(strstr(status_message(), "/tokenizer.json: ") != NULL, "%s", status_message());
+    ck_assert_msg(strstr(status_message(), "replace") != NULL, "%s", status_message());
+    free(text);
+    json_decref(root);
+    json_decref(change);
+    scratch_remove(dir);
+}
+END_TEST
+
 START_TEST(long_runs_stay_within_the_limits)
 {
     static const char *const fillers[] = {" ", "\n", "\r", "a", "-", "7", "\xE6\xBC\xA2", "\xC2\xA0", "' "};
@@ -465,8 +500,9 @@ int main(void)
     tcase_add_test(files, fingerprint_ignores_layout);
     tcase_add_test(files, fingerprint_tells_tokenizers_apart);
     tcase_add_test(files, an_empty_unknown_token_is_a_token);
-    tcase_add_loop_test(files, a_pattern_that_takes_too_many_steps_is_refused, 0, 4);
+    tcase_add_loop_test(files, a_pattern_that_takes_too_much_work_is_refused, 0, 9);
     tcase_add_test(files, a_pattern_that_fails_on_a_token_of_its_file_is_refused);
+    tcase_add_loop_test(files, replacements_that_grow_without_bound_are_refused, 0, 2);
     tcase_add_loop_test(files, long_runs_stay_within_the_limits, 0, 9);
     tcase_add_test(files, broken_files_are_refused_with_a_reason);
     tcase_add_test(files, broken_json_and_missing_files_are_named);
