@@ -19,25 +19,25 @@ static uint32_t table_mask(size_t n)
     return size - 1;
 }
 
-static uint64_t hash_mix(uint64_t x)
+// Multiplication by a random key: nobody can write a file whose tokens or merges share a slot. A lookup for each word
+// and each symbol is too frequent for the hash of base/hash.h.
+static uint64_t hash_mix(const struct hash_key *key, uint64_t x)
 {
-    x ^= x >> 32;
-    x *= 0xD6E8FEB86659FD93u;
-    x ^= x >> 32;
-    return x;
+    __extension__ unsigned __int128 product = (unsigned __int128)(x ^ key->k0) * (key->k1 | 1);
+    return (uint64_t)product ^ (uint64_t)(product >> 64);
 }
 
-static uint32_t vocabulary_hash(const char *text, size_t n)
+static uint32_t vocabulary_slot(const struct vocabulary *vocabulary, const char *text, size_t n)
 {
     uint64_t hash = n;
     for (; n >= 8; text += 8, n -= 8) {
         uint64_t word;
         memcpy(&word, text, 8);
-        hash = hash_mix(hash ^ word);
+        hash = hash_mix(&vocabulary->key, hash ^ word);
     }
     uint64_t rest = 0;
     memcpy(&rest, text, n);
-    return (uint32_t)hash_mix(hash * 31 ^ rest);
+    return (uint32_t)hash_mix(&vocabulary->key, hash * 31 ^ rest) & vocabulary->mask;
 }
 
 void vocabulary_init(struct vocabulary *vocabulary, int n_ids)
@@ -47,7 +47,8 @@ void vocabulary_init(struct vocabulary *vocabulary, int n_ids)
                                       .length = mem_alloc_array((size_t)n_ids, sizeof(uint32_t)),
                                       .n_ids = n_ids,
                                       .slots = mem_alloc_array((size_t)mask + 1, sizeof(int32_t)),
-                                      .mask = mask};
+                                      .mask = mask,
+                                      .key = hash_key_random()};
     memset(vocabulary->slots, -1, ((size_t)mask + 1) * sizeof(int32_t));
 }
 
@@ -61,7 +62,7 @@ void vocabulary_fini(struct vocabulary *vocabulary)
 
 void vocabulary_add(struct vocabulary *vocabulary, int32_t id, const char *token, size_t length)
 {
-    uint32_t slot = vocabulary_hash(token, length) & vocabulary->mask;
+    uint32_t slot = vocabulary_slot(vocabulary, token, length);
     while (vocabulary->slots[slot] >= 0)
         slot = (slot + 1) & vocabulary->mask;
     vocabulary->slots[slot] = id;
@@ -71,7 +72,7 @@ void vocabulary_add(struct vocabulary *vocabulary, int32_t id, const char *token
 
 int32_t vocabulary_find(const struct vocabulary *vocabulary, const char *token, size_t length)
 {
-    uint32_t slot = vocabulary_hash(token, length) & vocabulary->mask;
+    uint32_t slot = vocabulary_slot(vocabulary, token, length);
     for (int32_t id; (id = vocabulary->slots[slot]) >= 0; slot = (slot + 1) & vocabulary->mask)
         if (vocabulary->length[id] == length && !memcmp(vocabulary->token[id], token, length)) return id;
     return -1;
@@ -88,7 +89,8 @@ void bpe_fini(struct bpe *bpe)
 
 static uint32_t merge_slot(const struct bpe *bpe, int32_t left, int32_t right)
 {
-    uint32_t slot = (uint32_t)hash_mix((uint64_t)left << 32 | (uint32_t)right) & bpe->merge_mask;
+    uint64_t pair = (uint64_t)left << 32 | (uint32_t)right;
+    uint32_t slot = (uint32_t)hash_mix(&bpe->vocabulary.key, pair) & bpe->merge_mask;
     while (bpe->merges[slot].left >= 0 && (bpe->merges[slot].left != left || bpe->merges[slot].right != right))
         slot = (slot + 1) & bpe->merge_mask;
     return slot;

@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/hash.h"
 #include "base/status.h"
 
 // Token strings with their ids: a hash table with open addressing.
@@ -16,6 +17,7 @@ struct vocabulary {
     int n_ids;          // largest id + 1
     int32_t *slots;     // id or -1; owned, as the arrays above
     uint32_t mask;
+    struct hash_key key;
 };
 
 void vocabulary_init(struct vocabulary *vocabulary, int n_ids);

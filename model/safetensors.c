@@ -235,7 +235,7 @@ static enum status parse_header(struct file *file)
 
 static enum status map_file(struct file *file)
 {
-    int fd = open(file->path, O_RDONLY | O_CLOEXEC);
+    int fd = open(file->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a pipe must not block
     if (fd < 0)
         return status_fail(errno == ENOENT ? STATUS_NOT_FOUND : STATUS_INTERNAL, "%s: %s", file->path, strerror(errno));
     enum status status = STATUS_OK;

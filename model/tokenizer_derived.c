@@ -99,7 +99,7 @@ static void hash_int(uint64_t *hash, int64_t value)
     hash_add(hash, &value, sizeof value);
 }
 
-static void hash_text(uint64_t *hash, const char *text)
+static void hash_string(uint64_t *hash, const char *text)
 {
     hash_int(hash, text ? (int64_t)strlen(text) : -1);
     if (text) hash_add(hash, text, strlen(text));
@@ -108,7 +108,7 @@ static void hash_text(uint64_t *hash, const char *text)
 static void hash_pattern(uint64_t *hash, const struct pattern *pattern)
 {
     hash_int(hash, pattern ? (int64_t)pattern_literal_length(pattern) : -1); // 0 is a regular expression
-    hash_text(hash, pattern ? pattern_source(pattern) : NULL);
+    hash_string(hash, pattern ? pattern_source(pattern) : NULL);
 }
 
 // In the order of the file, without merges that were left out.
@@ -139,7 +139,7 @@ static void hash_added(uint64_t *hash, const struct added_set *set)
     for (int i = 0; i < set->n; i++) { // sorted by content
         const struct added_token *token = &set->tokens[i];
         hash_int(hash, token->id);
-        hash_text(hash, token->content);
+        hash_string(hash, token->content);
         hash_int(hash, token->special | token->single_word << 1 | token->lstrip << 2 | token->rstrip << 3);
     }
 }
@@ -149,21 +149,21 @@ uint64_t tokenizer_compute_fingerprint(const struct tokenizer *t, bool ignore_me
     uint64_t hash = 0xCBF29CE484222325u;
     hash_int(&hash, t->n_ids);
     for (int32_t id = 0; id < t->n_ids; id++)
-        hash_text(&hash, t->spelling[id]);
+        hash_string(&hash, t->spelling[id]);
     hash_merges(&hash, &t->bpe);
     hash_added(&hash, &t->added);
     hash_added(&hash, &t->added_normalized);
     hash_int(&hash, t->normalizer.n_steps);
     for (int i = 0; i < t->normalizer.n_steps; i++) {
         hash_int(&hash, t->normalizer.steps[i].kind);
-        hash_text(&hash, t->normalizer.steps[i].text);
+        hash_string(&hash, t->normalizer.steps[i].text);
         hash_pattern(&hash, t->normalizer.steps[i].pattern);
     }
     hash_int(&hash, t->n_pretoken);
     for (int i = 0; i < t->n_pretoken; i++) {
         const struct pretoken_step *step = &t->pretoken[i];
         hash_int(&hash, step->kind | step->behavior << 4 | step->invert << 8 | step->scheme << 12);
-        hash_text(&hash, step->text);
+        hash_string(&hash, step->text);
         hash_pattern(&hash, step->pattern);
     }
     hash_int(&hash, t->bpe.byte_level | t->bpe.byte_fallback << 1 | t->bpe.fuse_unknown << 2 | ignore_merges << 3);

@@ -11,6 +11,7 @@
 
 #include "base/mem.h"
 #include "base/utf8.h"
+#include "model/bpe.h"
 #include "model/normalizer.h"
 #include "tests/test_data.h"
 #include "text_data.h"
@@ -519,6 +520,33 @@ START_TEST(the_least_number_of_tokens_is_near_the_number)
 }
 END_TEST
 
+// Tokens of 16 bytes that share a slot under a hash that mixes words without a random key. A table that finds a slot by
+// trying one after the other would take hours.
+START_TEST(tokens_that_are_made_to_collide_do_not)
+{
+    enum { TOKENS = 1 << 20, WORDS = 2 };
+    const uint64_t factor = 0xD6E8FEB86659FD93u;
+    uint64_t inverse = factor, (*words)[WORDS] = mem_alloc_array(TOKENS, sizeof *words);
+    for (int i = 0; i < 6; i++)
+        inverse *= 2 - factor * inverse;
+    struct vocabulary vocabulary;
+    vocabulary_init(&vocabulary, TOKENS);
+    for (int32_t id = 0; id < TOKENS; id++) {
+        uint64_t first = 16 ^ (uint64_t)id, goal = 42;
+        words[id][0] = (uint64_t)id;
+        first = (first ^ first >> 32) * factor;
+        first ^= first >> 32;
+        goal = (goal ^ goal >> 32) * inverse;
+        words[id][1] = first ^ goal ^ goal >> 32;
+        vocabulary_add(&vocabulary, id, (const char *)words[id], sizeof words[id]);
+    }
+    for (int32_t id = 0; id < TOKENS; id++)
+        ck_assert_int_eq(vocabulary_find(&vocabulary, (const char *)words[id], sizeof words[id]), id);
+    vocabulary_fini(&vocabulary);
+    free(words);
+}
+END_TEST
+
 static Suite *external_suite(void)
 {
     Suite *suite = suite_create("tokenizers of published models");
@@ -540,6 +568,7 @@ static Suite *own_suite(void)
     tcase_add_loop_test(same, golden_prompts_agree, 0, 2);
     tcase_add_test(same, nfc_agrees_with_utf8proc_on_every_character);
     tcase_add_test(any, merging_agrees_with_the_definition);
+    tcase_add_test(any, tokens_that_are_made_to_collide_do_not);
     tcase_add_loop_test(any, decoding_gives_the_text_back, 0, 2);
     tcase_add_loop_test(any, token_starts_ascend_and_cover_the_text, 0, 2);
     tcase_add_loop_test(any, long_runs_of_one_character_pass, 0, 9);
