@@ -16,6 +16,12 @@
 #include "http/internal.h"
 
 enum { KEEPALIVE_S = 30, NOTSENT_BYTES = 16384, OTHER_DESCRIPTORS = 256 };
+enum { BODY_BYTES = 64 << 20, BODIES = 4 }; // defaults: the largest body, and how many of them at once
+
+static size_t all_bodies(size_t max_body_bytes)
+{
+    return BODIES * (max_body_bytes > BODY_BYTES ? max_body_bytes : BODY_BYTES);
+}
 
 static void set_defaults(struct http_server_options *o)
 {
@@ -23,8 +29,8 @@ static void set_defaults(struct http_server_options *o)
     if (!o->threads) o->threads = 1;
     if (!o->max_connections) o->max_connections = 20000;
     if (!o->max_head_bytes) o->max_head_bytes = 32 << 10;
-    if (!o->max_body_bytes) o->max_body_bytes = 64 << 20;
-    if (!o->max_bodies_bytes) o->max_bodies_bytes = 256 << 20;
+    if (!o->max_body_bytes) o->max_body_bytes = BODY_BYTES;
+    if (!o->max_bodies_bytes) o->max_bodies_bytes = all_bodies(o->max_body_bytes);
     if (!o->max_unread_bytes) o->max_unread_bytes = 16 << 20;
     if (!o->max_all_unread_bytes) o->max_all_unread_bytes = 256 << 20;
     if (!o->head_ms) o->head_ms = 10000;

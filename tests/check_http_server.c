@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // http/: requests and responses over real sockets, and every way a connection can end.
 #include "base/mem.h"
+#include "http/internal.h"
 #include "tests/http_service.h"
 
 static void expect_start(const char *text, const char *start)
@@ -318,6 +319,15 @@ START_TEST(bodies_beyond_the_total_are_refused)
     expect_start(text.bytes, "HTTP/1.1 200");
     free(text.bytes);
     close(first);
+    close_server();
+}
+END_TEST
+
+START_TEST(four_of_the_largest_bodies_are_received_at_once)
+{
+    static const size_t largest_mb[] = {16, 64, 300}, all_mb[] = {256, 256, 1200};
+    open_server((struct http_server_options){.max_body_bytes = largest_mb[_i] << 20});
+    ck_assert_uint_eq(server->o.max_bodies_bytes, all_mb[_i] << 20);
     close_server();
 }
 END_TEST
@@ -763,6 +773,7 @@ int main(void)
     tcase_add_test(bodies, a_caller_is_refused_before_the_body_is_read);
     tcase_add_test(bodies, a_body_above_the_limit_is_refused_and_the_client_reads_why);
     tcase_add_test(bodies, bodies_beyond_the_total_are_refused);
+    tcase_add_loop_test(bodies, four_of_the_largest_bodies_are_received_at_once, 0, 3);
     tcase_add_test(bodies, heads_count_like_bodies);
     suite_add_tcase(suite, bodies);
     TCase *streams = tcase_create("streams");
