@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Streams of the HTTP API through a router in the test's process: HTTP over sockets, the core on its thread, and a node
 // whose passes the test controls. Idle streams are pinged; clients that do not read or go away are disconnected, and
-// their requests are cancelled at the node before it computes another pass for them.
+// their requests are cancelled at the node before it computes another pass for them. Metrics of many nodes keep to the
+// bound of unread answers.
 #include "base/mem.h"
 #include "base/version.h"
 #include "router/front/front.h"
@@ -11,7 +12,7 @@
 #include "router/front/reading.h"
 #include "tests/http_client.h"
 
-enum { ANSWER_TOKEN = 5, CONTEXT = 1 << 20, STEP_TOKENS = 1000, PASSES_MAX = 1000 };
+enum { ANSWER_TOKEN = 5, CONTEXT = 1 << 20, STEP_TOKENS = 1000, PASSES_MAX = 1000, NODES = 200 };
 
 static struct front front;
 static struct core *core;
@@ -53,13 +54,17 @@ static const char *node_peer(const struct node_link *link)
 
 static const struct node_link_ops node_ops = {node_receive, node_finish, node_peer};
 
-static void event_attach(struct core *c, void *arg, int64_t now_us)
+static void attach(struct node_link *link, int number, struct core *c, int64_t now_us)
 {
+    char id[16];
+    snprintf(id, sizeof id, "node-%d", number);
     Forepack__Cluster__V1__Hello hello = FOREPACK__CLUSTER__V1__HELLO__INIT;
     hello.protocol = CLUSTER_PROTOCOL_VERSION;
     hello.role = FOREPACK__CLUSTER__V1__ROLE__ROLE_WORKER;
-    hello.node_id = hello.version = hello.host = hello.backend = hello.dtype = hello.kv_dtype = "test";
-    hello.instance = hello.model_fingerprint = 1;
+    hello.node_id = id;
+    hello.version = hello.host = hello.backend = hello.dtype = hello.kv_dtype = "test";
+    hello.instance = (uint64_t)number;
+    hello.model_fingerprint = 1;
     hello.ranks = 1;
     hello.tokenizer_fingerprint = tokenizer_fingerprint(front.tokenizer);
     hello.vocab_size = (uint32_t)front.config.vocab_size;
@@ -71,7 +76,20 @@ static void event_attach(struct core *c, void *arg, int64_t now_us)
     node_message message = FOREPACK__CLUSTER__V1__NODE_MESSAGE__INIT;
     message.kind_case = FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_HELLO;
     message.hello = &hello;
-    node_link_handle(&node.link, c, &message, now_us);
+    *link = (struct node_link){.ops = &node_ops, .heartbeat_ms = 1000};
+    node_link_handle(link, c, &message, now_us);
+}
+
+static void event_attach(struct core *c, void *arg, int64_t now_us)
+{
+    attach(&node.link, 1, c, now_us);
+}
+
+static void event_attach_many(struct core *c, void *arg, int64_t now_us)
+{
+    static struct node_link links[NODES];
+    for (int i = 0; i < NODES; i++)
+        attach(&links[i], i + 2, c, now_us);
 }
 
 static void event_step(struct core *c, void *arg, int64_t now_us)
@@ -133,7 +151,6 @@ static void open_router(const struct http_service_options *options)
     front.loop = loop_start(core);
     front.pool = intake_pool_open(&(struct intake_pool_options){.threads = 1, .max_bytes = 1 << 20, .max_jobs = 10});
     front.readings = reading_table_create();
-    node.link = (struct node_link){.ops = &node_ops, .heartbeat_ms = 1000};
     ck_assert_msg(http_service_open(&front, options, &service) == STATUS_OK, "%s", status_message());
     loop_post(front.loop, event_attach, NULL);
 }
@@ -213,6 +230,22 @@ START_TEST(a_stream_that_is_not_read_for_a_while_is_cut_off)
 END_TEST
 
 // The node is told while its pass runs: the next pass has the KV blocks.
+START_TEST(metrics_keep_to_the_bound_of_all_unread_answers)
+{
+    static const char request[] = "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    open_router(&(struct http_service_options){.host = "127.0.0.1", .max_all_unread_bytes = 1 << 20});
+    char *text = client_ask_raw(http_service_port(service), request);
+    ck_assert_msg(strncmp(text, "HTTP/1.1 200 ", 13) == 0, "%.200s", text);
+    free(text);
+    loop_post(front.loop, event_attach_many, NULL);
+    text = client_ask_raw(http_service_port(service), request); // its copy is made after the nodes have attached
+    ck_assert_msg(strncmp(text, "HTTP/1.1 503 ", 13) == 0, "%zu bytes: %.200s", strlen(text), text);
+    ck_assert_ptr_nonnull(strstr(text, "unread"));
+    free(text);
+    close_router();
+}
+END_TEST
+
 START_TEST(no_pass_lies_between_a_disconnect_and_the_cancel)
 {
     open_router(&(struct http_service_options){.host = "127.0.0.1"});
@@ -253,6 +286,7 @@ int main(void)
     tcase_add_test(all, an_idle_stream_is_pinged);
     tcase_add_test(all, a_stream_that_leaves_too_much_unread_is_cut_off);
     tcase_add_test(all, a_stream_that_is_not_read_for_a_while_is_cut_off);
+    tcase_add_test(all, metrics_keep_to_the_bound_of_all_unread_answers);
     tcase_add_test(all, no_pass_lies_between_a_disconnect_and_the_cancel);
     tcase_add_test(all, a_client_that_goes_away_before_its_first_token_is_noticed);
     suite_add_tcase(suite, all);

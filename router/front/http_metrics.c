@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "router/front/http_metrics.h"
 
+#include "router/front/http_call.h"
 #include "router/front/http_service.h"
 #include "router/front/metrics_reporter.h"
 
 static void metrics_answer(void *arg, enum metrics_format format, const char *text, size_t size)
 {
     struct http_exchange *x = arg;
-    http_respond(x, 200, metrics_content_type(format), text, size);
+    if (http_response_fits(x, size))
+        http_respond(x, 200, metrics_content_type(format), text, size);
+    else
+        http_fail(x, STATUS_UNAVAILABLE, "clients leave too many bytes of answers unread: try again later");
     http_unref(x);
 }
 

@@ -135,6 +135,7 @@ static enum status server_open(struct http_service *service, const struct http_s
         .max_connections_per_address = options->max_connections_per_address,
         .max_body_bytes = options->max_body_bytes,
         .max_unread_bytes = options->max_unread_bytes,
+        .max_all_unread_bytes = options->max_all_unread_bytes,
         .stall_ms = options->stall_ms,
         .error_body = http_error_body,
         .error_type = "application/json",

@@ -49,9 +49,10 @@ struct http_service_options {
     const struct http_tls_files *tls; // NULL: plain
     int max_connections_per_address;  // 0: no bound
     size_t max_body_bytes;
-    int64_t ping_ms;         // [15000] a stream is pinged when nothing was sent for this long, and a third of it more
-    int64_t stall_ms;        // see http_server_options; 0: its default
-    size_t max_unread_bytes; // see http_server_options; 0: its default
+    int64_t ping_ms; // [15000] a stream is pinged when nothing was sent for this long, and a third of it more
+    // See http_server_options; 0: its default.
+    int64_t stall_ms;
+    size_t max_unread_bytes, max_all_unread_bytes;
 };
 
 // Serves until it is closed. INVALID when it cannot listen; the sentence names the port.
