@@ -580,7 +580,8 @@ static void check_peer(struct connection *c)
 static void note_ready(struct connection *c)
 {
     if (c->state == HTTP_CLOSED) return;
-    bool more = (c->readable && wanted_bytes(c)) || (c->writable && http_buffer_size(&c->out)) ||
+    bool may_read = c->readable && !c->read_awaits_room, may_write = c->writable && !c->write_awaits_bytes;
+    bool more = (may_read && wanted_bytes(c)) || (may_write && http_buffer_size(&c->out)) ||
                 (c->unfed && c->state == HTTP_HEAD);
     if (more) http_loop_ready(c->loop, c);
 }
@@ -610,9 +611,13 @@ void connection_turn(struct connection *c)
 void connection_event(struct connection *c, uint32_t events)
 {
     if (c->state == HTTP_CLOSED) return;
-    if (events & EPOLLOUT) c->writable = true;
+    if (events & EPOLLOUT) {
+        c->writable = true;
+        c->read_awaits_room = false;
+    }
     if (events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) {
         c->readable = true;
+        c->write_awaits_bytes = false;
         c->drained = false;
     }
     if (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) c->peer_closed = true;

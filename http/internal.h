@@ -54,16 +54,19 @@ struct connection {
     uint16_t port;
     uint8_t state;           // enum connection_state
     bool readable, writable; // the socket may have bytes, or room for some
-    bool drained;            // TLS: the socket has no bytes until the next event
-    bool peer_closed;        // the client has closed its sending side
-    bool broken;             // the socket is of no more use
-    bool is_ready;           // in the list of ready connections
-    bool head_started;       // bytes of the head are there
-    bool served;             // it is not the first request
-    bool answered;           // the whole response is in `out`
-    bool close_after;        // the response
-    bool unfed;              // `in` has not been looked at since the last response
-    bool is_head;            // the request's method is HEAD
+    // TLS: reading has to write first and waits for room, or writing has to read first and waits for bytes, until the
+    // socket's event. A handshake message that has come in part, such as a new key's, holds both up.
+    bool read_awaits_room, write_awaits_bytes;
+    bool drained;      // TLS: the socket has no bytes until the next event
+    bool peer_closed;  // the client has closed its sending side
+    bool broken;       // the socket is of no more use
+    bool is_ready;     // in the list of ready connections
+    bool head_started; // bytes of the head are there
+    bool served;       // it is not the first request
+    bool answered;     // the whole response is in `out`
+    bool close_after;  // the response
+    bool unfed;        // `in` has not been looked at since the last response
+    bool is_head;      // the request's method is HEAD
 };
 
 struct http_exchange {

@@ -54,6 +54,7 @@ ssize_t socket_read(struct connection *c, char *bytes, size_t size)
     if (!c->ssl || c->state == HTTP_LINGER) return read_plain(c, bytes, size);
     ERR_clear_error();
     int n = SSL_read(c->ssl, bytes, (int)size);
+    c->read_awaits_room = SSL_want_write(c->ssl);
     if (n <= 0) return tls_result(c, n);
     c->readable = !tls_bio_empty(c) || SSL_has_pending(c->ssl);
     return n;
@@ -64,6 +65,7 @@ ssize_t socket_write(struct connection *c, const char *bytes, size_t size)
     if (!c->ssl) return write_plain(c, bytes, size);
     ERR_clear_error();
     int n = SSL_write(c->ssl, bytes, size > INT_MAX ? INT_MAX : (int)size);
+    c->write_awaits_bytes = SSL_want_read(c->ssl);
     if (n > 0) return n;
     int result = tls_result(c, n);
     return result == 0 ? HTTP_BROKEN : result;

@@ -4,10 +4,12 @@
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <signal.h>
+#include <sys/epoll.h>
 
 #include "base/mem.h"
 #include "tests/certificates.h"
 #include "tests/http_service.h"
+#include "tests/tls_records.h"
 
 static char folder[] = "/tmp/check_http_tls.XXXXXX";
 static char cert_file[64], key_file[64], ca_file[64], log_file[64];
@@ -229,6 +231,44 @@ START_TEST(a_stream_passes_and_a_client_that_goes_away_is_seen)
 }
 END_TEST
 
+// Instead of the C library's: counts how often a thread of the server waits.
+static atomic_int n_waits;
+
+int epoll_wait(int fd, struct epoll_event *events, int n, int timeout_ms)
+{
+    if (timeout_ms != 0) atomic_fetch_add(&n_waits, 1);
+    return epoll_pwait(fd, events, n, timeout_ms, NULL);
+}
+
+// Writing has to read the message first, which the thread must wait for as for any other bytes.
+START_TEST(a_handshake_message_in_two_parts_does_not_keep_the_server_busy)
+{
+    static const char request[] = "GET /hello HTTP/1.1\r\nHost: x\r\n\r\n", new_key[] = {24, 0, 0, 1, 0};
+    open_tls_server(false, (struct http_server_options){.stall_ms = 10 * CLIENT_WAIT_MS});
+    SSL_CTX *context = client_context(TLS1_3_VERSION, NULL);
+    ck_assert_int_eq(SSL_CTX_set_ciphersuites(context, TLS_RECORDS_CIPHER), 1);
+    SSL_CTX_set_keylog_callback(context, tls_records_keep_secret);
+    SSL *ssl = tls_connect(context, NULL);
+    struct tls_records records = tls_records_open();
+    unsigned char bytes[2 * TLS_RECORD_BYTES];
+    size_t size = tls_records_add(&records, TLS_APPLICATION, request, sizeof request - 1, bytes);
+    size += tls_records_add(&records, TLS_HANDSHAKE, new_key, 4, bytes + size);
+    ck_assert(client_send_bytes(SSL_get_fd(ssl), (const char *)bytes, size));
+    AWAIT(atomic_load(&n_requests) == 1);
+
+    int before = atomic_load(&n_waits);
+    close(client_connect(port())); // wakes the thread, which may be waiting already
+    AWAIT(atomic_load(&n_waits) > before);
+    size = tls_records_add(&records, TLS_HANDSHAKE, new_key + 4, 1, bytes);
+    ck_assert(client_send_bytes(SSL_get_fd(ssl), (const char *)bytes, size));
+    char text[4096];
+    ck_assert(tls_receive_until(ssl, "\r\n\r\nhello", text, sizeof text));
+    close(SSL_get_fd(ssl));
+    SSL_free(ssl);
+    SSL_CTX_free(context);
+}
+END_TEST
+
 // --- sessions and certificates
 
 static SSL_SESSION *kept_session;
@@ -375,6 +415,7 @@ int main(void)
     tcase_add_test(tls, a_handshake_that_stalls_meets_the_limit_of_the_head);
     tcase_add_test(tls, large_bodies_pass_both_ways);
     tcase_add_test(tls, a_stream_passes_and_a_client_that_goes_away_is_seen);
+    tcase_add_test(tls, a_handshake_message_in_two_parts_does_not_keep_the_server_busy);
     tcase_add_test(tls, sessions_are_resumed);
     tcase_add_test(tls, client_certificates_are_required_where_an_authority_is_given);
     tcase_add_test(tls, changed_files_are_read_while_streams_go_on);
