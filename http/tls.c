@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/secret_file.h"
+#include "base/tls_files.h"
 
 enum { N_FILES = 3 };
 
@@ -84,6 +85,9 @@ static void set_options(SSL_CTX *context)
 
 static enum status make_context(char *const file[N_FILES], SSL_CTX **context_p)
 {
+    struct tls_pem pem;
+    TRY(tls_pem_read(file[0], file[1], file[2], &pem)); // OpenSSL would accept a certificate that has expired
+    tls_pem_free(&pem);
     ERR_clear_error();
     SSL_CTX *context = SSL_CTX_new(TLS_server_method());
     if (!context) return status_fail(STATUS_INTERNAL, "OpenSSL cannot make a TLS context");

@@ -7,6 +7,7 @@
 #include <openssl/pem.h>
 #include <openssl/x509v3.h>
 #include <stdio.h>
+#include <sys/stat.h>
 #include <time.h>
 
 struct identity {
@@ -24,6 +25,11 @@ static inline void certificate_extend(X509 *cert, X509 *issuer, int nid, const c
     X509_EXTENSION_free(extension);
 }
 
+static inline void identity_sign(struct identity *id, const struct identity *by)
+{
+    ck_assert_int_gt(X509_sign(id->cert, by ? by->key : id->key, EVP_sha256()), 0);
+}
+
 // A certificate for `name` and 127.0.0.1, signed by `by`, or an authority if `by` is NULL.
 static inline struct identity identity_create(const char *name, const struct identity *by)
 {
@@ -39,7 +45,17 @@ static inline struct identity identity_create(const char *name, const struct ide
     X509_set_issuer_name(id.cert, by ? X509_get_subject_name(by->cert) : subject);
     certificate_extend(id.cert, by ? by->cert : id.cert, NID_basic_constraints, by ? "CA:FALSE" : "critical,CA:TRUE");
     if (by) certificate_extend(id.cert, by->cert, NID_subject_alt_name, "DNS:localhost,IP:127.0.0.1");
-    ck_assert_int_gt(X509_sign(id.cert, by ? by->key : id.key, EVP_sha256()), 0);
+    identity_sign(&id, by);
+    return id;
+}
+
+// Like identity_create(), but the certificate expired a minute ago.
+static inline struct identity identity_create_expired(const char *name, const struct identity *by)
+{
+    struct identity id = identity_create(name, by);
+    X509_gmtime_adj(X509_getm_notBefore(id.cert), -3600);
+    X509_gmtime_adj(X509_getm_notAfter(id.cert), -60);
+    identity_sign(&id, by);
     return id;
 }
 
@@ -56,6 +72,7 @@ static inline void identity_write_key(const struct identity *id, const char *pat
     snprintf(made, sizeof made, "%s.new", path);
     FILE *file = fopen(made, "w");
     ck_assert_ptr_nonnull(file);
+    ck_assert_int_eq(fchmod(fileno(file), 0600), 0);
     PEM_write_PrivateKey(file, id->key, password ? EVP_aes_256_cbc() : NULL, (const unsigned char *)password,
                          password ? (int)strlen(password) : 0, NULL, NULL);
     fclose(file);

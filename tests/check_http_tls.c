@@ -5,6 +5,7 @@
 #include <openssl/ssl.h>
 #include <signal.h>
 #include <sys/epoll.h>
+#include <sys/stat.h>
 
 #include "base/mem.h"
 #include "tests/certificates.h"
@@ -346,6 +347,13 @@ START_TEST(changed_files_are_read_while_streams_go_on)
 }
 END_TEST
 
+static void log_to_file(void)
+{
+    int log = open(log_file, O_CREAT | O_WRONLY | O_APPEND, 0600);
+    dup2(log, STDERR_FILENO);
+    close(log);
+}
+
 static int count_in_log(const char *word)
 {
     static char text[100000];
@@ -362,9 +370,7 @@ static int count_in_log(const char *word)
 START_TEST(files_that_cannot_be_used_are_logged_once_and_the_old_ones_kept)
 {
     open_tls_server(false, (struct http_server_options){0});
-    int log = open(log_file, O_CREAT | O_WRONLY | O_APPEND, 0600);
-    dup2(log, STDERR_FILENO);
-    close(log);
+    log_to_file();
     SSL_CTX *context = client_context(0, NULL);
     long before = serial_now(context);
     identity_write_key(&second, key_file, NULL); // does not belong to the certificate
@@ -380,12 +386,42 @@ START_TEST(files_that_cannot_be_used_are_logged_once_and_the_old_ones_kept)
 }
 END_TEST
 
+static void expect_reload_refused(SSL_CTX *context, const char *reason)
+{
+    long before = serial_now(context);
+    http_server_reload(server);
+    ck_assert_int_eq(count_in_log(reason), 1);
+    ck_assert_int_eq(serial_now(context), before);
+}
+
+START_TEST(an_expired_certificate_and_a_key_that_everyone_can_read_are_refused)
+{
+    open_tls_server(false, (struct http_server_options){0});
+    log_to_file();
+    SSL_CTX *context = client_context(0, NULL);
+    struct identity expired = identity_create_expired("expired", &authority);
+    identity_write_cert(&expired, cert_file);
+    identity_write_key(&expired, key_file, NULL);
+    expect_reload_refused(context, "the certificate has expired");
+    identity_write_cert(&second, cert_file);
+    identity_write_key(&second, key_file, NULL);
+    ck_assert_int_eq(chmod(key_file, 0644), 0);
+    expect_reload_refused(context, "every user can read this secret");
+    ck_assert_int_eq(count_in_log("certificate_refused"), 2);
+    identity_write_key(&second, key_file, NULL);
+    http_server_reload(server);
+    ck_assert_int_eq(serial_now(context), ASN1_INTEGER_get(X509_get_serialNumber(second.cert)));
+    identity_free(&expired);
+    SSL_CTX_free(context);
+}
+END_TEST
+
 static void expect_open_failure(const char *cert, const char *key, const char *ca, const char *named)
 {
     struct http_tls_files files = {.cert = cert, .key = key, .client_ca = ca};
     struct http_server *refused = NULL;
-    ck_assert_int_eq(http_server_open(&(struct http_server_options){.routes = routes, .tls = &files}, &refused),
-                     STATUS_INVALID);
+    ck_assert_int_ne(http_server_open(&(struct http_server_options){.routes = routes, .tls = &files}, &refused),
+                     STATUS_OK);
     ck_assert_msg(strstr(status_message(), named), "%s", status_message());
     ck_assert_ptr_null(refused);
 }
@@ -398,6 +434,8 @@ START_TEST(a_server_does_not_start_with_files_that_cannot_be_used)
     expect_open_failure(cert_file, cert_file, NULL, cert_file);
     expect_open_failure(key_file, key_file, NULL, key_file);
     expect_open_failure(cert_file, key_file, key_file, key_file);
+    ck_assert_int_eq(chmod(key_file, 0644), 0);
+    expect_open_failure(cert_file, key_file, NULL, "every user can read this secret");
     identity_write_key(&second, key_file, NULL);
     expect_open_failure(cert_file, key_file, NULL, key_file);
     identity_write_key(&first, key_file, "secret"); // nobody is there to type the password
@@ -420,6 +458,7 @@ int main(void)
     tcase_add_test(tls, client_certificates_are_required_where_an_authority_is_given);
     tcase_add_test(tls, changed_files_are_read_while_streams_go_on);
     tcase_add_test(tls, files_that_cannot_be_used_are_logged_once_and_the_old_ones_kept);
+    tcase_add_test(tls, an_expired_certificate_and_a_key_that_everyone_can_read_are_refused);
     tcase_add_test(tls, a_server_does_not_start_with_files_that_cannot_be_used);
     suite_add_tcase(suite, tls);
     SRunner *runner = srunner_create(suite);
