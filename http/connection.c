@@ -282,12 +282,19 @@ static void start_handling(struct connection *c)
     }
 }
 
+static bool is_too_old(const struct connection *c)
+{
+    int64_t age_ms = c->loop->server->o.max_connection_age_ms;
+    return age_ms && c->loop->now_us - c->opened_us > 1000 * age_ms;
+}
+
 static void start_request(struct connection *c, const struct http_head *head)
 {
     struct http_server *server = c->loop->server;
     atomic_fetch_add(&server->requests, 1);
     struct http_exchange *x = exchange_create(c, head, c->loop->texts);
     c->exchange = x;
+    if (is_too_old(c)) x->head.keep_alive = false;
     char methods[HTTP_METHODS_BYTES];
     enum route_result result = route_find(server->o.routes, http_method(x), http_path(x), &x->route, methods);
     if (result == ROUTE_FOUND)
@@ -645,6 +652,7 @@ void connection_open(struct http_loop *loop, int fd, const struct sockaddr_in6 *
     struct connection *c = mem_alloc(sizeof *c);
     *c = (struct connection){.loop = loop, .fd = fd, .address = address->sin6_addr, .port = ntohs(address->sin6_port)};
     c->timer.due_us = INT64_MAX;
+    c->opened_us = loop->now_us;
     c->writable = true;
     c->state = HTTP_HEAD;
     if (server->tls) {

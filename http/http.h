@@ -69,6 +69,9 @@ struct http_server_options {
     int64_t stall_ms;     // [30000] for each KiB of a body; without progress of an unread response
     int64_t idle_ms;      // [120000] between two requests
     int64_t tls_check_ms; // [1000] at least, between two checks of the TLS files
+    // [0: no bound] a request on an older connection is the last one there, so that a client shows its certificate
+    // again
+    int64_t max_connection_age_ms;
     // The body of error responses that the server makes itself (400, 404, 405, 408, 413, 417, 431, 501, 503, 505):
     // writes JSON or text to `body` [room] and returns its size, at most `room`. `path` is that of the request, or the
     // start of its target if the head could not be parsed; "": not known. NULL: a line of text.

@@ -37,6 +37,7 @@ struct connection {
     struct connection *next_ready;             // of the loop's list of ready connections, then of the dead ones
     struct connection *less_idle, **idle_link; // of the loop's list of idle connections; idle_link NULL: not in it
     struct http_timer timer;
+    int64_t opened_us;
     SSL *ssl; // NULL: plain
     struct http_exchange *exchange;
     struct http_buffer in;     // bytes of the next request, not yet parsed

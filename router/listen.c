@@ -135,6 +135,7 @@ static enum status http_open(const struct listen_options *o, struct front *front
                                                  .port = (int)o->http_port,
                                                  .tls = tls.cert ? &tls : NULL,
                                                  .max_connections_per_address = (int)o->connections_per_address,
+                                                 .max_connection_age_ms = tls.client_ca ? CONNECTION_AGE_MS : 0,
                                                  .max_body_bytes = (size_t)o->max_message_mb << 20};
     return o->http_port < 0 ? STATUS_OK : http_service_open(front, &options, &l->http);
 }

@@ -632,6 +632,35 @@ START_TEST(time_limits_end_slow_requests)
 }
 END_TEST
 
+// Asks again; whether the connection ends with the response.
+static bool is_last_response(int fd)
+{
+    client_send(fd, "GET /hello HTTP/1.1\r\nHost: x\r\n\r\n");
+    struct client_text text = client_receive_until(fd, "\r\n\r\nhello");
+    bool last = strstr(text.bytes, "Connection: close\r\n");
+    free(text.bytes);
+    return last;
+}
+
+START_TEST(an_old_connection_ends_with_its_next_response)
+{
+    open_server((struct http_server_options){.max_connection_age_ms = 100});
+    int running = client_connect(port()), asking = client_connect(port());
+    client_send(running, "GET /stream HTTP/1.1\r\nHost: x\r\n\r\n");
+    struct http_exchange *x = await_held();
+    AWAIT(is_last_response(asking));
+    struct client_text text = client_receive_all(asking);
+    ck_assert(text.size == 0 && !text.reset);
+    free(text.bytes);
+    http_stream_send(x, "goes on", 7);
+    free(client_receive_until(running, "goes on").bytes);
+    http_unref(x);
+    close(asking);
+    close(running);
+    close_server();
+}
+END_TEST
+
 // A byte now and then does not put the limit of the head off.
 START_TEST(a_head_in_single_bytes_meets_its_limit)
 {
@@ -790,6 +819,7 @@ int main(void)
     tcase_add_test(bounds, idle_connections_give_way_at_the_limit);
     tcase_add_test(bounds, connections_of_one_address_are_bounded);
     tcase_add_test(bounds, time_limits_end_slow_requests);
+    tcase_add_test(bounds, an_old_connection_ends_with_its_next_response);
     tcase_add_test(bounds, a_head_in_single_bytes_meets_its_limit);
     tcase_add_test(bounds, half_open_connections_do_not_disturb_others);
     suite_add_tcase(suite, bounds);

@@ -137,6 +137,7 @@ static enum status server_open(struct http_service *service, const struct http_s
         .max_unread_bytes = options->max_unread_bytes,
         .max_all_unread_bytes = options->max_all_unread_bytes,
         .stall_ms = options->stall_ms,
+        .max_connection_age_ms = options->max_connection_age_ms,
         .error_body = http_error_body,
         .error_type = "application/json",
         .own_headers = http_own_headers,

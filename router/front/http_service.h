@@ -51,7 +51,7 @@ struct http_service_options {
     size_t max_body_bytes;
     int64_t ping_ms; // [15000] a stream is pinged when nothing was sent for this long, and a third of it more
     // See http_server_options; 0: its default.
-    int64_t stall_ms;
+    int64_t stall_ms, max_connection_age_ms;
     size_t max_unread_bytes, max_all_unread_bytes;
 };
 
