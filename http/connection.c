@@ -354,6 +354,34 @@ static size_t feed_head(struct connection *c, const char *bytes, size_t size)
     return used;
 }
 
+static const char too_many_bodies[] = "the server is receiving too many request bodies; try again later";
+
+// Refuses the largest body that is being received, if it has more than `bytes`. False: none of this loop has. Each
+// look at every connection ends a body or the request that caused it, so that no client causes many looks for few
+// bytes.
+static bool refuse_largest(struct http_loop *loop, size_t bytes)
+{
+    struct connection *largest = NULL;
+    for (struct connection *c = loop->connections; c; c = c->next) {
+        if (c->state != HTTP_BODY || c->exchange->body_size <= bytes) continue;
+        largest = c;
+        bytes = c->exchange->body_size;
+    }
+    if (!largest) return false;
+    refuse(largest, 503, too_many_bodies);
+    if (largest->state != HTTP_CLOSED) http_loop_ready(loop, largest);
+    return true;
+}
+
+// At the limit of all bodies the largest gives way, because clients whose large bodies never end must not keep out the
+// small ones of others. False: there is no room for a connection that has `bytes`.
+static bool make_room(struct http_loop *loop, size_t bytes)
+{
+    while (atomic_load(&loop->server->body_bytes) > loop->server->o.max_bodies_bytes)
+        if (!refuse_largest(loop, bytes)) return false;
+    return true;
+}
+
 // False: the request was refused.
 static bool add_body(struct connection *c, const char *bytes, size_t size)
 {
@@ -363,9 +391,10 @@ static bool add_body(struct connection *c, const char *bytes, size_t size)
         refuse(c, 413, "the body is larger than the limit of this path");
         return false;
     }
-    if (atomic_fetch_add(&server->body_bytes, size) + size > server->o.max_bodies_bytes) {
+    atomic_fetch_add(&server->body_bytes, size);
+    if (!make_room(c->loop, x->body_size + size)) {
         atomic_fetch_sub(&server->body_bytes, size);
-        refuse(c, 503, "the server is receiving too many request bodies; try again later");
+        refuse(c, 503, too_many_bodies);
         return false;
     }
     x->body_charge += size;
@@ -564,12 +593,12 @@ static void shake_hands(struct connection *c)
 // more memory than the limit either.
 static void charge_input(struct connection *c)
 {
-    struct http_server *server = c->loop->server;
     size_t kept = http_buffer_size(&c->in) + http_buffer_size(&c->tls_in), before = c->in_charge;
     if (kept == before) return;
     c->in_charge = kept;
-    size_t total = atomic_fetch_add(&server->body_bytes, kept - before) + kept - before;
-    if (kept < before || total <= server->o.max_bodies_bytes) return;
+    atomic_fetch_add(&c->loop->server->body_bytes, kept - before);
+    size_t body = c->state == HTTP_BODY ? c->exchange->body_size : 0;
+    if (kept < before || make_room(c->loop, kept + body)) return;
     if (c->state == HTTP_HEAD)
         refuse(c, 503, "the server is receiving too many requests; try again later");
     else

@@ -297,27 +297,61 @@ START_TEST(a_body_above_the_limit_is_refused_and_the_client_reads_why)
 }
 END_TEST
 
-START_TEST(bodies_beyond_the_total_are_refused)
+// A client that sends the first `n` bytes of a body and then stalls, once the server has `all` bytes of bodies.
+static int send_part_of_body(size_t n, size_t all)
 {
-    open_server((struct http_server_options){.max_bodies_bytes = 100000});
-    char body[60001];
-    memset(body, 'x', 60000);
-    body[60000] = '\0';
-    int first = client_connect(port()), second = client_connect(port());
-    client_send(first, "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 60001\r\n\r\n");
-    client_send(first, body);
-    AWAIT(server_status().body_bytes == 60000);
-    client_send(second, "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 60000\r\n\r\n");
-    client_send(second, body);
-    struct client_text text = client_receive_all(second);
+    static char body[60000];
+    memset(body, 'x', sizeof body);
+    int fd = client_connect(port());
+    client_send(fd, "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 60001\r\n\r\n");
+    client_send_bytes(fd, body, n);
+    AWAIT(server_status().body_bytes == all);
+    return fd;
+}
+
+static void expect_refused(int fd)
+{
+    struct client_text text = client_receive_all(fd);
     expect_start(text.bytes, "HTTP/1.1 503");
     expect_part(text.bytes, "Retry-After: 1\r\n");
+    ck_assert(!text.reset);
     free(text.bytes);
-    close(second);
-    client_send(first, "y");
-    text = client_receive_until(first, "xxy");
-    expect_start(text.bytes, "HTTP/1.1 200");
-    free(text.bytes);
+    close(fd);
+}
+
+START_TEST(stalled_bodies_do_not_keep_out_smaller_ones)
+{
+    open_server((struct http_server_options){.max_bodies_bytes = 100000});
+    int larger = send_part_of_body(60000, 60000), smaller = send_part_of_body(40000, 100000);
+    expect_answer("POST /echo HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 4\r\n\r\nbody",
+                  "HTTP/1.1 200", "\r\n\r\nbody");
+    expect_refused(larger);
+    AWAIT(server_status().body_bytes == 40000);
+
+    // Nor heads.
+    larger = send_part_of_body(60000, 100000);
+    int head = client_connect(port());
+    client_send(head, "GET /hello HT");
+    expect_refused(larger);
+    client_send(head, "TP/1.1\r\nHost: x\r\n\r\n");
+    free(client_receive_until(head, "hello").bytes);
+    close(head);
+    close(smaller);
+    close_server();
+}
+END_TEST
+
+START_TEST(the_largest_body_beyond_the_total_is_refused)
+{
+    open_server((struct http_server_options){.max_bodies_bytes = 80000});
+    int first = send_part_of_body(40000, 40000), second = send_part_of_body(40000, 80000);
+    client_send(second, "x");
+    expect_refused(second);
+    AWAIT(server_status().body_bytes == 40000);
+    char rest[20002] = "";
+    memset(rest, 'y', sizeof rest - 1);
+    client_send(first, rest);
+    free(client_receive_until(first, "xxy").bytes);
     close(first);
     close_server();
 }
@@ -801,7 +835,8 @@ int main(void)
     tcase_add_test(bodies, continue_is_sent_before_the_body_is_awaited);
     tcase_add_test(bodies, a_caller_is_refused_before_the_body_is_read);
     tcase_add_test(bodies, a_body_above_the_limit_is_refused_and_the_client_reads_why);
-    tcase_add_test(bodies, bodies_beyond_the_total_are_refused);
+    tcase_add_test(bodies, stalled_bodies_do_not_keep_out_smaller_ones);
+    tcase_add_test(bodies, the_largest_body_beyond_the_total_is_refused);
     tcase_add_loop_test(bodies, four_of_the_largest_bodies_are_received_at_once, 0, 3);
     tcase_add_test(bodies, heads_count_like_bodies);
     suite_add_tcase(suite, bodies);
