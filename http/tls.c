@@ -63,6 +63,9 @@ static enum status set_files(SSL_CTX *context, char *const file[N_FILES])
     }
     SSL_CTX_set_client_CA_list(context, names); // takes it over
     SSL_CTX_set_verify(context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, NULL);
+    // A resumed session would not show the certificate again, which may have expired.
+    SSL_CTX_set_options(context, SSL_OP_NO_TICKET);
+    SSL_CTX_set_num_tickets(context, 0);
     return STATUS_OK;
 }
 
@@ -75,7 +78,7 @@ static void set_options(SSL_CTX *context)
     // Idle streams give their buffers back, 33 KiB each.
     SSL_CTX_set_mode(context,
                      SSL_MODE_RELEASE_BUFFERS | SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
-    // Sessions are resumed by tickets, which the client keeps.
+    // Sessions are resumed by tickets, which the client keeps; not where clients have certificates.
     SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
     SSL_CTX_set_session_id_context(context, name, sizeof name - 1);
     SSL_CTX_set_num_tickets(context, 1);

@@ -281,7 +281,8 @@ static int keep_session(SSL *ssl, SSL_SESSION *session)
     return 1;
 }
 
-static void expect_resumption(int version, const struct identity *id)
+// Three connections with the last session that the server offered.
+static void expect_resumption(int version, const struct identity *id, bool expected)
 {
     SSL_CTX *context = client_context(version, id);
     SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_CLIENT | SSL_SESS_CACHE_NO_INTERNAL);
@@ -290,7 +291,7 @@ static void expect_resumption(int version, const struct identity *id)
         SSL *ssl = tls_connect(context, kept_session);
         ck_assert_ptr_nonnull(ssl);
         ck_assert(tls_ask(ssl));
-        ck_assert_int_eq(SSL_session_reused(ssl), round > 0);
+        ck_assert_int_eq(SSL_session_reused(ssl), expected && round > 0);
         tls_close(ssl);
     }
     SSL_SESSION_free(kept_session);
@@ -301,8 +302,8 @@ static void expect_resumption(int version, const struct identity *id)
 START_TEST(sessions_are_resumed)
 {
     open_tls_server(false, (struct http_server_options){0});
-    expect_resumption(TLS1_2_VERSION, NULL);
-    expect_resumption(TLS1_3_VERSION, NULL);
+    expect_resumption(TLS1_2_VERSION, NULL, true);
+    expect_resumption(TLS1_3_VERSION, NULL, true);
 }
 END_TEST
 
@@ -318,8 +319,8 @@ START_TEST(client_certificates_are_required_where_an_authority_is_given)
         SSL_CTX_free(context);
     }
     ck_assert_int_eq(atomic_load(&n_requests), 0);
-    expect_resumption(TLS1_2_VERSION, &second);
-    expect_resumption(TLS1_3_VERSION, &second);
+    expect_resumption(TLS1_2_VERSION, &second, false);
+    expect_resumption(TLS1_3_VERSION, &second, false);
     ck_assert_int_eq(atomic_load(&n_requests), 6);
 }
 END_TEST
