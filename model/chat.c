@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json_count.h"
 #include "base/mem.h"
 #include "model/chat_parts.h"
 #include "model/json_file.h"
@@ -133,24 +134,31 @@ static enum status convert_content(const struct chat_template *chat, json_t *mes
     return STATUS_OK;
 }
 
-// Tool calls whose arguments are JSON text get them as an object.
-static void convert_tool_calls(json_t *message)
+static enum status convert_arguments(json_t *function, struct json_count *count)
+{
+    const json_t *arguments = json_object_get(function, "arguments");
+    if (!json_is_string(arguments)) return STATUS_OK;
+    const char *text = json_string_value(arguments);
+    json_count_add(count, text, json_string_length(arguments));
+    TRY(json_count_check(count, "messages: the arguments of all tool calls have"));
+    json_t *object = json_loads(text, 0, NULL);
+    if (json_is_object(object))
+        json_object_set_new(function, "arguments", object);
+    else
+        json_decref(object);
+    return STATUS_OK;
+}
+
+// Tool calls whose arguments are JSON text get them as an object. `count`: of all messages.
+static enum status convert_tool_calls(json_t *message, struct json_count *count)
 {
     json_t *calls = json_object_get(message, "tool_calls"), *call;
     size_t i;
-    if (!json_is_array(calls)) return;
+    if (!json_is_array(calls)) return STATUS_OK;
     calls = json_deep_copy(calls);
-    json_array_foreach(calls, i, call)
-    {
-        json_t *function = json_object_get(call, "function");
-        const char *text = json_string_value(json_object_get(function, "arguments"));
-        json_t *object = text ? json_loads(text, 0, NULL) : NULL;
-        if (json_is_object(object))
-            json_object_set_new(function, "arguments", object);
-        else
-            json_decref(object);
-    }
     json_object_set_new(message, "tool_calls", calls);
+    json_array_foreach(calls, i, call) TRY(convert_arguments(json_object_get(call, "function"), count));
+    return STATUS_OK;
 }
 
 // A copy of the messages as the template expects them.
@@ -159,6 +167,7 @@ static enum status convert_messages(const struct chat_template *chat, const json
     size_t i;
     json_t *message, *converted = json_array();
     enum status status = STATUS_OK;
+    struct json_count count = {0};
     if (!json_is_array(messages) || !json_array_size(messages))
         status = status_fail(STATUS_INVALID, "messages: there must be at least one");
     for (i = 0; status == STATUS_OK && i < json_array_size(messages); i++) {
@@ -170,8 +179,8 @@ static enum status convert_messages(const struct chat_template *chat, const json
         if (status != STATUS_OK) break;
         message = json_copy(message);
         json_array_append_new(converted, message);
-        convert_tool_calls(message);
-        status = convert_content(chat, message, i);
+        status = convert_tool_calls(message, &count);
+        if (status == STATUS_OK) status = convert_content(chat, message, i);
     }
     if (status == STATUS_OK)
         *converted_p = converted;

@@ -466,6 +466,42 @@ START_TEST(arguments_of_tool_calls_become_objects)
 }
 END_TEST
 
+// A call whose arguments have `n` objects.
+static json_t *call_with_objects(int n)
+{
+    char *objects = mem_alloc((size_t)n * 3 + 1);
+    for (int i = 0; i < n; i++)
+        memcpy(objects + i * 3, "{},", 3);
+    char *arguments = mem_format("{\"a\": [%s{}]}", objects);
+    json_t *message = json_pack("{s:s,s:n,s:[{s:{s:s,s:s}}]}", "role", "assistant", "content", "tool_calls", "function",
+                                "name", "f", "arguments", arguments);
+    free(arguments);
+    free(objects);
+    return message;
+}
+
+START_TEST(arguments_that_would_take_much_memory_are_refused)
+{
+    static const struct {
+        int first, second; // objects in the calls of two messages
+        enum status expected;
+    } cases[] = {{1000, 1000, STATUS_OK}, {70000, 0, STATUS_INVALID}, {40000, 40000, STATUS_INVALID}};
+    struct model m = open_model("{% for m in messages %}{{ m.tool_calls|length }}{% endfor %}");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        json_t *messages = json_pack("[o,o]", call_with_objects(cases[i].first), call_with_objects(cases[i].second));
+        const struct chat_conversation conversation = {.messages = messages};
+        struct chat_prompt prompt = {0};
+        ck_assert_int_eq(chat_render(m.chat, m.tokenizer, &conversation, INT_MAX, 0, &prompt), cases[i].expected);
+        if (cases[i].expected != STATUS_OK)
+            ck_assert_str_eq(status_message(), "messages: the arguments of all tool calls have over 65536 lists and "
+                                               "objects: send fewer per request");
+        chat_prompt_fini(&prompt);
+        json_decref(messages);
+    }
+    close_model(m);
+}
+END_TEST
+
 // Variables, tools and roles come from clients as well.
 START_TEST(no_input_can_forge_a_special_token)
 {
@@ -677,6 +713,7 @@ int main(int argc, char **argv)
         tcase_add_test(tc, named_templates_are_chosen_by_tools);
         tcase_add_test(tc, contents_take_the_form_that_the_template_prints);
         tcase_add_test(tc, arguments_of_tool_calls_become_objects);
+        tcase_add_test(tc, arguments_that_would_take_much_memory_are_refused);
         tcase_add_test(tc, no_input_can_forge_a_special_token);
         tcase_add_test(tc, a_known_role_may_be_part_of_a_special_token);
         tcase_add_test(tc, a_conversation_with_tools_pins_instructions_and_the_last_turn);

@@ -3,34 +3,8 @@
 
 #include <string.h>
 
+#include "base/json_count.h"
 #include "model/generation_json.h"
-
-// In jansson an object takes some 400 bytes and a number some 40.
-enum { CONTAINERS_MAX = 1 << 16, VALUES_MAX = 1 << 21 };
-
-// Counts brackets and commas outside strings. Of malformed text the counts mean nothing: the parser refuses it.
-static enum status check_size(const char *bytes, size_t size)
-{
-    size_t containers = 0, commas = 0;
-    bool text = false;
-    for (size_t i = 0; i < size; i++) {
-        char c = bytes[i];
-        if (text && c == '\\') {
-            i++;
-        } else if (c == '"') {
-            text = !text;
-        } else if (!text) {
-            containers += c == '{' || c == '[';
-            commas += c == ',';
-        }
-    }
-    if (containers > CONTAINERS_MAX)
-        return status_fail(STATUS_INVALID, "the body has over %d lists and objects: send fewer per request",
-                           CONTAINERS_MAX);
-    if (commas > VALUES_MAX)
-        return status_fail(STATUS_INVALID, "the body has over %d values: send fewer per request", VALUES_MAX);
-    return STATUS_OK;
-}
 
 // The name of the body's member that the byte at `end` is part of; its length is 0 if there is none.
 static size_t member_name(const char *bytes, size_t end, const char **name_p)
@@ -83,7 +57,9 @@ static enum status refuse_json(const char *bytes, const json_error_t *error)
 enum status json_body_parse(const char *bytes, size_t size, json_t **body_p)
 {
     json_error_t error;
-    TRY(check_size(bytes, size));
+    struct json_count count = {0};
+    json_count_add(&count, bytes, size);
+    TRY(json_count_check(&count, "the body has"));
     json_t *body = json_loadb(bytes, size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
     if (!body) return refuse_json(bytes, &error);
     if (!json_is_object(body)) {
