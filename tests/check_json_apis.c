@@ -134,8 +134,10 @@ START_TEST(a_response_is_asked_for_as_a_chat)
                "{\"input\":\"Hi\",\"store\":true,\"background\":false,\"tools\":[],\"tool_choice\":\"auto\","
                "\"previous_response_id\":null,\"truncation\":\"disabled\",\"text\":{\"format\":{\"type\":\"text\"}},"
                "\"reasoning\":null,\"include\":[],\"metadata\":{\"a\":\"b\"},\"parallel_tool_calls\":false,"
-               "\"service_tier\":\"flex\",\"instructions\":\"\",\"max_tokens\":3,\"n\":4,\"messages\":[]}",
-               "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}],\"response_format\":{\"type\":\"text\"},"
+               "\"service_tier\":\"flex\",\"instructions\":\"\",\"max_tokens\":null,\"n\":1,\"stream\":true,"
+               "\"stream_options\":{\"include_usage\":true,\"include_obfuscation\":false}}",
+               "{\"max_tokens\":null,\"n\":1,\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}],"
+               "\"response_format\":{\"type\":\"text\"},"
                "\"tools\":[],\"tool_choice\":\"auto\",\"parallel_tool_calls\":false}");
     check_chat(responses_to_chat,
                "{\"input\":\"Hi\",\"text\":{\"format\":{\"type\":\"json_schema\",\"name\":\"a\",\"schema\":{}}}}",
@@ -222,6 +224,16 @@ START_TEST(a_response_that_needs_more_is_refused)
         {"{\"input\":\"a\",\"metadata\":[]}", "metadata: must be an object"},
         {"{\"input\":\"a\",\"instructions\":[]}", "instructions: must be a string"},
         {"{\"input\":\"a\",\"store\":\"yes\"}", "store: must be true or false"},
+        {"{\"input\":\"a\",\"max_tokens\":5}", "max_tokens: not supported: give max_output_tokens"},
+        {"{\"input\":\"a\",\"max_completion_tokens\":5}", "max_completion_tokens: not supported: give max_output"},
+        {"{\"input\":\"a\",\"messages\":[]}", "messages: not supported: give input"},
+        {"{\"input\":\"a\",\"logprobs\":true}", "logprobs: not supported, except false: give include"},
+        {"{\"input\":\"a\",\"n\":2}", "n: not supported, except 1"},
+        {"{\"input\":\"a\",\"best_of\":2}", "best_of: not supported, except 1"},
+        {"{\"input\":\"a\",\"return_kept\":true}", "return_kept: not supported, except false"},
+        {"{\"input\":\"a\",\"return_token_ids\":true}", "return_token_ids: not supported, except false"},
+        {"{\"input\":\"a\",\"stream\":true,\"stream_options\":{\"continuous_usage_stats\":true}}",
+         "continuous_usage_stats: not supported, except false"},
         {"{\"input\":\"a\",\"max_output_tokens\":0}", "max_output_tokens 0: must be from 1"},
         {"{\"input\":\"a\",\"max_output_tokens\":1.5}", "max_output_tokens: must be a whole number"},
     };
@@ -479,12 +491,12 @@ START_TEST(a_message_is_asked_for_as_a_chat)
         "\"ephemeral\"}}],\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\","
         "\"content\":[{\"type\":\"text\",\"text\":\"b\"}]},{\"role\":\"user\",\"content\":\"c\"}],"
         "\"stop_sequences\":[\"x\"],\"top_k\":3,\"top_p\":0.5,\"stream\":true,\"keep_rate\":0.3,"
-        "\"metadata\":{\"user_id\":\"u\"},\"thinking\":{\"type\":\"disabled\"},\"tools\":[],\"n\":3,"
-        "\"stop\":\"ignored\",\"service_tier\":\"auto\"}",
+        "\"metadata\":{\"user_id\":\"u\"},\"thinking\":{\"type\":\"disabled\"},\"tools\":[],\"n\":1,"
+        "\"stop\":null,\"service_tier\":\"auto\"}",
         "{\"max_completion_tokens\":5,\"messages\":[{\"role\":\"system\",\"content\":[{\"type\":\"text\",\"text\":"
         "\"s\"}]},{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":[{\"type\":\"text\","
         "\"text\":\"b\"}]},{\"role\":\"user\",\"content\":\"c\"}],\"stop\":[\"x\"],\"top_k\":3,\"top_p\":0.5,"
-        "\"stream\":true,\"keep_rate\":0.3,\"user\":\"u\"}");
+        "\"stream\":true,\"keep_rate\":0.3,\"user\":\"u\",\"n\":1}");
     json_t *body = parse("{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}]}"), *chat;
     ck_assert_int_eq(anthropic_to_chat(body, true, &chat), STATUS_OK); // counting needs no max_tokens
     json_decref(chat);
@@ -548,6 +560,16 @@ START_TEST(a_message_that_needs_more_is_refused)
         {"{\"max_tokens\":5,\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":1024}," TURNS "}",
          "thinking: not supported"},
         {"{\"max_tokens\":5,\"stop_sequences\":\"x\"," TURNS "}", "stop_sequences: must be a list"},
+        {"{\"max_tokens\":5,\"max_completion_tokens\":5," TURNS "}",
+         "max_completion_tokens: not supported: give max_tokens"},
+        {"{\"max_tokens\":5,\"stop\":\"x\"," TURNS "}", "stop: not supported: give stop_sequences"},
+        {"{\"max_tokens\":5,\"stream_options\":{}," TURNS "}", "stream_options: not supported"},
+        {"{\"max_tokens\":5,\"logprobs\":true," TURNS "}", "logprobs: not supported, except false"},
+        {"{\"max_tokens\":5,\"top_logprobs\":2," TURNS "}", "top_logprobs: not supported, except 0"},
+        {"{\"max_tokens\":5,\"n\":2," TURNS "}", "n: not supported, except 1"},
+        {"{\"max_tokens\":5,\"best_of\":2," TURNS "}", "best_of: not supported, except 1"},
+        {"{\"max_tokens\":5,\"return_kept\":true," TURNS "}", "return_kept: not supported, except false"},
+        {"{\"max_tokens\":5,\"return_token_ids\":true," TURNS "}", "return_token_ids: not supported, except false"},
         {"{\"max_tokens\":5,\"metadata\":5," TURNS "}", "metadata: must be an object"},
     };
     check_refusals(message_to_chat, cases, sizeof cases / sizeof *cases);

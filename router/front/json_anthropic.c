@@ -17,33 +17,25 @@ static const struct json_unsupported unsupported[] = {
     {"mcp_servers", "[]", NULL},
     {"container", NULL, NULL},
     {"context_management", NULL, NULL},
+    // What other APIs call differently or have beyond this one.
+    {"max_completion_tokens", NULL, "give max_tokens"},
+    {"stop", NULL, "give stop_sequences"},
+    {"stream_options", NULL, "leave it out: every stream has the usage"},
+    {"logprobs", "false", NULL},
+    {"top_logprobs", "0", NULL},
+    {"n", "1", "send a request for each answer"},
+    {"best_of", "1", NULL},
+    {"return_kept", "false", NULL},
+    {"return_token_ids", "false", NULL},
     {0},
 };
 static const struct json_unsupported unsupported_output[] = {{"effort", NULL, NULL}, {0}};
 
-// Not passed on: what the API defines otherwise than /v1/chat/completions, or not at all.
-static const char *const own_fields[] = {"system",
-                                         "messages",
-                                         "max_tokens",
-                                         "stop_sequences",
-                                         "metadata",
-                                         "tools",
-                                         "tool_choice",
-                                         "thinking",
-                                         "mcp_servers",
-                                         "container",
-                                         "context_management",
-                                         "output_config",
-                                         "output_format",
-                                         "service_tier",
-                                         "stop",
-                                         "stream_options",
-                                         "max_completion_tokens",
-                                         "logprobs",
-                                         "top_logprobs",
-                                         "n",
-                                         "best_of",
-                                         NULL};
+// Not passed on: what the API defines otherwise than /v1/chat/completions, or that endpoint not at all.
+static const char *const own_fields[] = {
+    "system",        "messages",     "max_tokens",  "stop_sequences", "metadata",           "tools",
+    "tool_choice",   "thinking",     "mcp_servers", "container",      "context_management", "output_config",
+    "output_format", "service_tier", NULL};
 
 struct values {
     int64_t max_tokens;

@@ -25,11 +25,22 @@ static const struct json_unsupported unsupported[] = {
     {"truncation", "\"disabled\"", "shorten the input"},
     {"context_management", "[]", NULL},
     {"moderation", NULL, NULL},
+    // What other APIs call differently or have beyond this one.
+    {"messages", NULL, "give input"},
+    {"max_tokens", NULL, "give max_output_tokens"},
+    {"max_completion_tokens", NULL, "give max_output_tokens"},
+    {"logprobs", "false", "give include with message.output_text.logprobs"},
+    {"n", "1", "send a request for each answer"},
+    {"best_of", "1", NULL},
+    {"return_kept", "false", NULL},
+    {"return_token_ids", "false", NULL},
     {0},
 };
+// The usage is in the last event of every stream.
+static const struct json_unsupported unsupported_stream[] = {{"continuous_usage_stats", "false", NULL}, {0}};
 // clang-format on
 
-// Fields that are not passed on: /v1/chat/completions defines them differently, or this API does not have them.
+// Fields that are not passed on: /v1/chat/completions defines them differently or does not have them.
 static const char *const own_fields[] = {"input",
                                          "instructions",
                                          "max_output_tokens",
@@ -49,12 +60,6 @@ static const char *const own_fields[] = {"input",
                                          "top_logprobs",
                                          "stream_options",
                                          "service_tier",
-                                         "messages",
-                                         "max_tokens",
-                                         "max_completion_tokens",
-                                         "logprobs",
-                                         "n",
-                                         "best_of",
                                          NULL};
 
 struct values {
@@ -279,6 +284,7 @@ enum status responses_to_chat(const json_t *body, json_t **chat_p)
     struct values v = {0};
     TRY(json_unsupported_check(body, unsupported));
     TRY(json_fields_read(body, fields, &v));
+    TRY(json_unsupported_check(v.stream_options, unsupported_stream));
     TRY(check_identifier("user", v.user));
     TRY(check_identifier("safety_identifier", v.safety_identifier));
     TRY(check_identifier("prompt_cache_key", v.prompt_cache_key));
