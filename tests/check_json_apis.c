@@ -263,6 +263,28 @@ START_TEST(a_response_repeats_a_bounded_part_of_its_request)
 }
 END_TEST
 
+START_TEST(long_instructions_are_taken_but_not_repeated)
+{
+    for (int large = 0; large < 2; large++) {
+        json_t *chat, *instructions;
+        char *text = mem_format("{\"input\":\"a\",\"instructions\":\"%0*d\"}", large ? 300000 : 200000, 0);
+        json_t *body = parse(text);
+        ck_assert_int_eq(responses_to_chat(body, &chat), STATUS_OK);
+        ck_assert(json_equal(get(chat, "messages.0.content"), json_object_get(body, "instructions")));
+        char *echo = responses_echo(body), *repeated = mem_format("{\"id\":1%s}", echo);
+        json_t *response = parse(repeated);
+        instructions = json_object_get(response, "instructions");
+        ck_assert(large ? json_is_null(instructions) : json_equal(instructions, json_object_get(body, "instructions")));
+        json_decref(response);
+        free(repeated);
+        free(echo);
+        json_decref(chat);
+        json_decref(body);
+        free(text);
+    }
+}
+END_TEST
+
 static struct responses_answer answer_start(void)
 {
     json_t *body =
@@ -696,6 +718,7 @@ int main(void)
     tcase_add_test(tcase, a_response_with_tools_is_asked_for_as_a_chat);
     tcase_add_test(tcase, a_response_that_needs_more_is_refused);
     tcase_add_test(tcase, a_response_repeats_a_bounded_part_of_its_request);
+    tcase_add_test(tcase, long_instructions_are_taken_but_not_repeated);
     tcase_add_test(tcase, a_response_is_an_object_with_a_message);
     tcase_add_test(tcase, a_streamed_response_has_openais_events_in_order);
     tcase_add_test(tcase, the_last_events_of_a_stream_leave_out_many_log_probabilities);

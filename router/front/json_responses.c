@@ -91,16 +91,15 @@ static const struct json_field fields[] = {
     {0},
 };
 
-// A response repeats these fields, a stream several times, and a waiting request keeps them. Bounds in bytes; those of
-// metadata and identifiers are OpenAI's.
+// Bounds in bytes of what a response repeats: those of metadata and identifiers are OpenAI's.
 enum { METADATA_MAX = 16, METADATA_KEY_MAX = 64, METADATA_VALUE_MAX = 512, IDENTIFIER_MAX = 512 };
-enum { REPEATED_JSON_MAX = 256 << 10 };
 
 static enum status check_repeated(const char *name, const json_t *value)
 {
     size_t n = value ? json_dumpb(value, NULL, 0, JSON_COMPACT | JSON_ENCODE_ANY) : 0;
-    if (n <= REPEATED_JSON_MAX) return STATUS_OK;
-    return status_fail(STATUS_INVALID, "%s: %zu bytes of JSON, at most %d are allowed", name, n, REPEATED_JSON_MAX);
+    if (n <= RESPONSES_REPEATED_JSON_MAX) return STATUS_OK;
+    return status_fail(STATUS_INVALID, "%s: %zu bytes of JSON, at most %d are allowed", name, n,
+                       RESPONSES_REPEATED_JSON_MAX);
 }
 
 static enum status check_identifier(const char *name, const char *value)

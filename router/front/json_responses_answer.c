@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "router/front/json_responses.h"
 #include "router/front/json_translate.h"
 
 // --- items
@@ -68,7 +69,7 @@ void responses_answer_fini(struct responses_answer *a)
 
 // --- the response object
 
-// ,"NAME":VALUE as the body has it, or `otherwise`.
+// ,"NAME":VALUE as the body has it, or `otherwise` if there is none or it is too long to be repeated.
 static void echo_add(struct bytes *out, const json_t *body, const char *name, const char *otherwise)
 {
     const json_t *value = json_object_get(body, name);
@@ -76,7 +77,7 @@ static void echo_add(struct bytes *out, const json_t *body, const char *name, co
     JSON_ADD(out, ",\"");
     json_add(out, name);
     JSON_ADD(out, "\":");
-    json_add(out, text ? text : otherwise);
+    json_add(out, text && strlen(text) <= RESPONSES_REPEATED_JSON_MAX ? text : otherwise);
     free(text);
 }
 
