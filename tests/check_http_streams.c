@@ -149,7 +149,7 @@ static void open_router(const struct http_service_options *options)
                                               .vocab_size = front.config.vocab_size};
     core = core_create(&core_options, &ops);
     front.loop = loop_start(core);
-    front.pool = intake_pool_open(&(struct intake_pool_options){.threads = 1, .max_bytes = 1 << 20, .max_jobs = 10});
+    front.pool = intake_pool_open(&(struct intake_pool_options){.threads = 1, .max_bytes = 4 << 20, .max_jobs = 10});
     front.readings = reading_table_create();
     ck_assert_msg(http_service_open(&front, options, &service) == STATUS_OK, "%s", status_message());
     loop_post(front.loop, event_attach, NULL);
@@ -167,16 +167,22 @@ static void close_router(void)
     tokenizer_free(front.tokenizer);
 }
 
+// A client that has asked for a completion.
+static int open_completion(const char *body)
+{
+    char *request =
+        mem_format("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %zu\r\n\r\n%s", strlen(body), body);
+    int fd = client_connect(http_service_port(service));
+    client_send(fd, request);
+    free(request);
+    return fd;
+}
+
 // A client whose stream is on the node.
 static int open_stream(void)
 {
-    static const char body[] =
-        "{\"prompt\":\"hello\",\"max_tokens\":1000000,\"stream\":true,\"return_token_ids\":true}";
-    char request[512];
-    snprintf(request, sizeof request, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %zu\r\n\r\n%s",
-             sizeof body - 1, body);
-    int fd = client_connect(http_service_port(service)), before = atomic_load(&node.bins);
-    client_send(fd, request);
+    int before = atomic_load(&node.bins),
+        fd = open_completion("{\"prompt\":\"hello\",\"max_tokens\":1000000,\"stream\":true,\"return_token_ids\":true}");
     AWAIT(atomic_load(&node.bins) == before + 1);
     return fd;
 }
@@ -278,6 +284,48 @@ START_TEST(a_client_that_goes_away_before_its_first_token_is_noticed)
 }
 END_TEST
 
+// A completion that starts with its prompt of n words. All answers together may take nothing, so each may take 1 MiB.
+static int open_echo(int n, const char *more)
+{
+    static const char word[] = " the";
+    const size_t length = strlen(word);
+    char *words = mem_alloc((size_t)n * length + 1);
+    for (int i = 0; i < n; i++)
+        memcpy(words + (size_t)i * length, word, length);
+    char *body = mem_format("{\"prompt\":\"%s\",\"echo\":true%s}", words, more);
+    int fd = open_completion(body);
+    free(body);
+    free(words);
+    return fd;
+}
+
+// The node computes no pass.
+START_TEST(an_echo_counts_while_its_request_waits)
+{
+    static const char *const cases[] = {"", ",\"stream\":true"};
+    open_router(&(struct http_service_options){.host = "127.0.0.1", .max_body_bytes = 4 << 20});
+    for (int i = 0; i < 2; i++) {
+        int fd = open_echo(300000, cases[i]);
+        expect_text(fd, "whole answers take over 0 MiB");
+        close(fd);
+    }
+    close_router();
+    ck_assert_uint_eq(front.whole.bytes, 0);
+}
+END_TEST
+
+START_TEST(the_echo_of_each_choice_counts)
+{
+    open_router(&(struct http_service_options){.host = "127.0.0.1", .max_body_bytes = 4 << 20});
+    int fd = open_echo(175000, ",\"n\":2"); // waiting 700 kB, with a choice that has begun 1.4 MB
+    AWAIT(atomic_load(&node.bins));
+    node_pass(1);
+    expect_text(fd, "whole answers take over 0 MiB");
+    close(fd);
+    close_router();
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("http_streams");
@@ -289,6 +337,8 @@ int main(void)
     tcase_add_test(all, metrics_keep_to_the_bound_of_all_unread_answers);
     tcase_add_test(all, no_pass_lies_between_a_disconnect_and_the_cancel);
     tcase_add_test(all, a_client_that_goes_away_before_its_first_token_is_noticed);
+    tcase_add_test(all, an_echo_counts_while_its_request_waits);
+    tcase_add_test(all, the_echo_of_each_choice_counts);
     suite_add_tcase(suite, all);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);

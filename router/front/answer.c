@@ -68,8 +68,8 @@ bool whole_answer_grow(struct whole_answers *whole, size_t *bytes_p, size_t more
     whole->bytes += more;
     if (whole->bytes <= whole->max_bytes || *bytes_p <= (size_t)SMALL_MB << 20) return true;
     status_fail(STATUS_EXHAUSTED,
-                "whole answers take over %zu MiB of the router's memory, this one over %d MiB: set stream, or ask for "
-                "fewer choices and log-probabilities",
+                "whole answers take over %zu MiB of the router's memory, this one over %d MiB: set stream, leave out "
+                "echo, or ask for fewer choices and log-probabilities",
                 whole->max_bytes >> 20, SMALL_MB);
     return false;
 }

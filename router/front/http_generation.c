@@ -112,11 +112,8 @@ void http_streams_ping(struct http_streams *streams, int64_t now_us)
     }
 }
 
-static void generation_submitted(struct client *client)
+static void streams_add(struct http_generation *g)
 {
-    struct http_generation *g = (struct http_generation *)client;
-    g->sent_us = clock_now_us();
-    if (!g->stream) return;
     g->next = g->streams->first;
     if (g->next) g->next->previous = g;
     g->streams->first = g;
@@ -126,6 +123,37 @@ static void generation_end(struct http_generation *g)
 {
     g->ended = true;
     if (g->stream) streams_remove(g);
+}
+
+static void generation_fail(struct http_generation *g, enum status status, const char *message)
+{
+    if (g->begun) {
+        struct bytes *out = scratch_of(g);
+        g->api->fail(g, status, message, out);
+        stream_send(g, out);
+        http_stream_end(g->x);
+    } else {
+        http_fail(g->x, status, message);
+    }
+    generation_end(g);
+}
+
+static int echo_count(const struct http_generation *g)
+{
+    return g->echoes ? g->n_choices / g->n : 0;
+}
+
+// The echoes count from here on, since a request may wait for long.
+static void generation_submitted(struct client *client)
+{
+    struct http_generation *g = (struct http_generation *)client;
+    size_t echo_bytes = 0;
+    g->sent_us = clock_now_us();
+    if (g->stream) streams_add(g);
+    for (int i = 0; i < echo_count(g); i++)
+        echo_bytes += g->echoes[i].n;
+    if (!whole_answer_grow(g->streams->whole, &g->collected_bytes, echo_bytes))
+        generation_fail(g, STATUS_EXHAUSTED, status_message());
 }
 
 // --- core's thread: answers
@@ -172,11 +200,20 @@ static size_t collected_bytes(const struct http_generation *g, const struct http
     return n;
 }
 
+// What the choice's text still has to start with. Borrowed.
+static struct bytes echo_left(const struct http_generation *g, const struct http_choice *choice)
+{
+    return g->echoes && !choice->echoed ? g->echoes[choice->index / g->n] : (struct bytes){0};
+}
+
 // False: there is too much, with the reason.
 static bool collect_chunk(struct http_generation *g, struct http_choice *choice, const struct answer_chunk *chunk)
 {
     const size_t before = collected_bytes(g, choice);
+    const struct bytes echo = echo_left(g, choice);
     struct parts parts = {g, choice, NULL};
+    if (echo.n) bytes_add(&choice->text, echo.data, echo.n);
+    choice->echoed = true;
     if (choice->chat) {
         output_parser_push(choice->chat->parser, chunk->text, chunk->text_bytes, part_add, &parts);
     } else {
@@ -192,7 +229,7 @@ static bool collect_chunk(struct http_generation *g, struct http_choice *choice,
 static bool has_content(const struct http_generation *g, const struct http_choice *choice,
                         const struct answer_chunk *chunk)
 {
-    return chunk->text_bytes || choice->echo.n || chunk->n_prompt_logprobs ||
+    return chunk->text_bytes || echo_left(g, choice).n || chunk->n_prompt_logprobs ||
            (chunk->n && (chunk->logprobs || g->return_token_ids));
 }
 
@@ -215,17 +252,20 @@ static void stream_chunk(struct http_generation *g, struct http_choice *choice, 
         stream_parts(g, choice, chunk, out);
         return;
     }
-    if (!choice->echo.n) {
+    const struct bytes echo = echo_left(g, choice);
+    choice->echoed = true;
+    if (!echo.n) {
         g->api->chunk(g, choice, chunk, out);
         return;
     }
-    bytes_add(&choice->echo, chunk->text, chunk->text_bytes);
+    struct bytes text = {0};
+    bytes_add(&text, echo.data, echo.n);
+    bytes_add(&text, chunk->text, chunk->text_bytes);
     struct answer_chunk whole = *chunk;
-    whole.text = choice->echo.data;
-    whole.text_bytes = choice->echo.n;
+    whole.text = text.data;
+    whole.text_bytes = text.n;
     g->api->chunk(g, choice, &whole, out);
-    bytes_free(&choice->echo);
-    choice->echo = (struct bytes){0};
+    bytes_free(&text);
 }
 
 // A worker group that lies may report any number of drafted tokens.
@@ -258,19 +298,6 @@ static void usage_update(struct http_generation *g, struct http_choice *choice, 
         sum->recalled_tokens += now.recalled_tokens - before->recalled_tokens;
     }
     *before = now;
-}
-
-static void generation_fail(struct http_generation *g, enum status status, const char *message)
-{
-    if (g->begun) {
-        struct bytes *out = scratch_of(g);
-        g->api->fail(g, status, message, out);
-        stream_send(g, out);
-        http_stream_end(g->x);
-    } else {
-        http_fail(g->x, status, message);
-    }
-    generation_end(g);
 }
 
 // Without its new tokens if the answer is the echo of the prompt alone.
@@ -356,7 +383,6 @@ static void generation_done(struct answer *a, const struct request *r, enum fini
 
 static void choice_fini(struct http_choice *choice)
 {
-    bytes_free(&choice->echo);
     chat_answer_free(choice->chat);
     bytes_free(&choice->text);
     for (int i = 0; i < HTTP_LOGPROB_LISTS; i++)
@@ -374,6 +400,9 @@ static void generation_free(struct client *client)
     for (int i = 0; i < g->n_choices; i++)
         choice_fini(&g->choices[i]);
     free(g->choices);
+    for (int i = 0; i < echo_count(g); i++)
+        bytes_free(&g->echoes[i]);
+    free(g->echoes);
     if (g->data.free) g->data.free(g->data.value);
     principal_unref(client->principal);
     http_unref(g->x);
@@ -426,11 +455,10 @@ static void answer_split(struct http_generation *g, const struct http_input *in,
     text_stream_show(a->text, syntax->shown, syntax->n_shown);
 }
 
-// The answer starts with its prompt, whose length was checked. *total_p: bytes of the echoes so far.
-static enum status echo_prompt(struct http_generation *g, const struct http_input *in, struct http_choice *choice,
+// The text of a prompt that was checked. *total_p: bytes that all choices so far start with.
+static enum status echo_prompt(struct http_generation *g, const struct http_prompt *prompt, struct bytes *echo,
                                size_t *total_p)
 {
-    const struct http_prompt *prompt = &in->prompts[choice->index / g->n];
     const char *text = prompt->text;
     char *decoded = NULL;
     size_t n = prompt->text_bytes;
@@ -439,13 +467,22 @@ static enum status echo_prompt(struct http_generation *g, const struct http_inpu
                              TOKENIZER_SKIP_SPECIAL, &decoded, &n));
         text = decoded;
     }
-    *total_p += n;
+    *total_p += n * (size_t)g->n;
     bool fits = *total_p <= (size_t)ECHO_MB_MAX << 20;
-    if (fits) bytes_add(g->stream ? &choice->echo : &choice->text, text, n);
+    if (fits) bytes_add(echo, text, n);
     free(decoded);
     if (fits) return STATUS_OK;
     return status_fail(STATUS_INVALID, "echo: the prompts of all choices have over %d MiB: send fewer per request",
                        ECHO_MB_MAX);
+}
+
+static enum status echo_prompts(struct http_generation *g, const struct http_input *in)
+{
+    size_t total_bytes = 0;
+    g->echoes = mem_alloc_array((size_t)in->n_prompts, sizeof *g->echoes);
+    for (int i = 0; i < in->n_prompts; i++)
+        TRY(echo_prompt(g, &in->prompts[i], &g->echoes[i], &total_bytes));
+    return STATUS_OK;
 }
 
 // The requests of all choices, linked by `next`.
@@ -454,7 +491,6 @@ static enum status read_answers(struct http_generation *g, struct http_input *in
 {
     struct answer **end = first_p, *of_prompt = NULL;
     int64_t prompt_tokens = 0;
-    size_t echo_bytes = 0;
     for (int i = 0; i < g->n_choices; i++) {
         struct answer *a = answer_create(message->user, message->arrived_us);
         *end = a;
@@ -462,7 +498,6 @@ static enum status read_answers(struct http_generation *g, struct http_input *in
         if (i % g->n == 0) of_prompt = NULL;
         TRY(read_answer(g, in, of_prompt ? of_prompt->request : NULL, i, a));
         answer_split(g, in, a);
-        if (in->echo) TRY(echo_prompt(g, in, &g->choices[i], &echo_bytes));
         if (in->echo_logprobs) g->api->echo_begin(g, &g->choices[i], a->request->spec.tokens[0]);
         if (!of_prompt) of_prompt = a;
         prompt_tokens += a->request->spec.n_tokens;
@@ -534,6 +569,7 @@ static enum status read_body(struct http_generation *g, const struct http_messag
     TRY(intake_check_model(g->client.front, in->fields.message.model));
     TRY(choices_create(g, in));
     TRY(read_answers(g, in, message, first_p));
+    if (in->echo) TRY(echo_prompts(g, in));
     return answers_reserve(*first_p, &in->retry_us);
 }
 

@@ -54,7 +54,7 @@ enum { HTTP_LOGPROB_LISTS = 4 };
 
 struct http_choice {
     int index;
-    struct bytes echo;        // text before the answer that is not sent yet
+    bool echoed;              // the text has begun, with the echo if there is one
     struct chat_answer *chat; // NULL: the text is not split
     // Of a whole answer:
     struct bytes text;                         // the content, if the text is split
@@ -116,6 +116,7 @@ struct http_generation {
     int n;                       // choices of each prompt
     struct http_choice *choices; // [n_choices] all choices of the first prompt, then of the next
     int n_choices;
+    struct bytes *echoes; // [n_choices / n] the prompts, with which the texts of their choices start; NULL: they do not
 
     // Core's thread only.
     int n_left;                 // choices that have not ended
