@@ -5,8 +5,6 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "model/generation_json.h"
-#include "router/front/http_messages.h"
 #include "router/front/http_openai.h"
 #include "router/front/http_service.h"
 #include "router/front/json_anthropic.h"
@@ -116,15 +114,12 @@ const struct http_api http_anthropic = {
 
 static enum status tokens_count(const struct front *front, const json_t *body, struct http_input *in, int *n_p)
 {
-    struct http_prompt prompt = {0};
     Forepack__V1__TokenizeRequest m = FOREPACK__V1__TOKENIZE_REQUEST__INIT;
     int32_t *tokens;
     TRY(anthropic_to_chat(body, true, &in->translated));
-    TRY(http_messages_read(in->translated, in, &prompt));
-    const json_t *model = json_object_get(body, "model");
-    if (model && !json_is_string(model)) return json_refuse_type("model", "a string");
-    if (model) m.model = (char *)json_string_value(model);
-    TRY(wire_tokenize(front, &m, prompt.conversation, &tokens, n_p));
+    TRY(http_chat.read(in->translated, in));
+    m.model = in->fields.message.model;
+    TRY(wire_tokenize(front, &m, in->prompts->conversation, &tokens, n_p));
     free(tokens);
     return STATUS_OK;
 }

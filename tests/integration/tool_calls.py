@@ -108,6 +108,8 @@ asking = {"model": model, "max_tokens": 300, "messages": turns, "tools": own, "e
 answer = anthropic_client.messages.create(**asking)
 assert [block.type for block in answer.content] == ["thinking", "text", "tool_use", "tool_use"], answer
 assert answer.stop_reason == "tool_use" and all("city" in block.input for block in answer.content[2:]), answer
+count = anthropic_client.messages.count_tokens(model=model, messages=turns, tools=own)
+assert count.input_tokens == answer.usage.input_tokens + answer.usage.cache_read_input_tokens, (count, answer)
 assert answer.content[0].thinking == message["reasoning"] and answer.content[1].text == message["content"]
 with anthropic_client.messages.stream(**asking) as events:
     streamed = events.get_final_message()
