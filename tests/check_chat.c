@@ -502,6 +502,23 @@ START_TEST(arguments_that_would_take_much_memory_are_refused)
 }
 END_TEST
 
+START_TEST(a_rendering_takes_at_most_256_mib)
+{
+    enum { CONVERSATION_BYTES = 24 << 20 };
+    struct model m = open_model("{{ (messages[0].content * 11)|length }}"); // 264 MiB
+    char *content = mem_format("%0*d", CONVERSATION_BYTES, 0);
+    json_t *messages = json_pack("[{s:s,s:s}]", "role", "user", "content", content);
+    const struct chat_conversation conversation = {.messages = messages};
+    struct chat_prompt prompt = {0};
+    ck_assert_int_eq(chat_render(m.chat, m.tokenizer, &conversation, INT_MAX, 0, &prompt), STATUS_INVALID);
+    ck_assert_str_eq(status_message(),
+                     "the chat template: line 1: the template needs more than 268435456 bytes of memory");
+    json_decref(messages);
+    free(content);
+    close_model(m);
+}
+END_TEST
+
 // Variables, tools and roles come from clients as well.
 START_TEST(no_input_can_forge_a_special_token)
 {
@@ -714,6 +731,7 @@ int main(int argc, char **argv)
         tcase_add_test(tc, contents_take_the_form_that_the_template_prints);
         tcase_add_test(tc, arguments_of_tool_calls_become_objects);
         tcase_add_test(tc, arguments_that_would_take_much_memory_are_refused);
+        tcase_add_test(tc, a_rendering_takes_at_most_256_mib);
         tcase_add_test(tc, no_input_can_forge_a_special_token);
         tcase_add_test(tc, a_known_role_may_be_part_of_a_special_token);
         tcase_add_test(tc, a_conversation_with_tools_pins_instructions_and_the_last_turn);
