@@ -282,7 +282,8 @@ static void admit_prompts(struct scorer *s)
 // What the next pass contains.
 struct pass_plan {
     bool reads, looks_ahead; // has rows of prompts that are read; has look-ahead rows
-    int window;
+    struct prompt *longest;  // the prompt that has gone longest without a row
+    int window;              // its smoothing window, which is that of the pass
 };
 
 static bool prompt_looks_ahead(const struct prompt *p)
@@ -295,16 +296,15 @@ static bool prompt_takes_part(const struct prompt *p, const struct pass_plan *pl
     return prompt_looks_ahead(p) ? plan->looks_ahead : plan->reads;
 }
 
-// A pass has one smoothing window: that of the prompt that has gone longest without a row. Importance rows of prompts
-// with another window wait for a later pass.
-static int choose_window(const struct scorer *s, const struct pass_plan *plan)
+// A pass has one smoothing window. Importance rows of prompts with another window wait for a later pass.
+static void choose_window(const struct scorer *s, struct pass_plan *plan)
 {
-    const struct prompt *longest = NULL;
     for (int i = 0; i < s->n_running; i++) {
-        const struct prompt *p = s->prompts[i];
-        if (prompt_takes_part(p, plan) && (!longest || p->last_pass < longest->last_pass)) longest = p;
+        struct prompt *p = s->prompts[i];
+        if (!prompt_takes_part(p, plan)) continue;
+        if (!plan->longest || p->last_pass < plan->longest->last_pass) plan->longest = p;
     }
-    return longest->smoothing_window;
+    plan->window = plan->longest->smoothing_window;
 }
 
 static struct pass_plan choose_pass(const struct scorer *s)
@@ -313,7 +313,7 @@ static struct pass_plan choose_pass(const struct scorer *s)
     for (int i = 0; i < s->n_running; i++)
         *(prompt_looks_ahead(s->prompts[i]) ? &plan.looks_ahead : &plan.reads) = true;
     if (plan.looks_ahead && score_pace_look_ahead_first(&s->pace)) plan.reads = false;
-    plan.window = choose_window(s, &plan);
+    choose_window(s, &plan);
     return plan;
 }
 
@@ -385,6 +385,13 @@ static void plan_reading(struct scorer *s, int rows_left, int window)
     }
 }
 
+static bool pass_has_rows(const struct scorer *s)
+{
+    for (int i = 0; i < s->n_running; i++)
+        if (s->prompts[i]->rows) return true;
+    return false;
+}
+
 // Look-ahead rows first, so that the prompts that have begun finish and release their blocks.
 static void plan_pass(struct scorer *s, const struct pass_plan *plan)
 {
@@ -398,6 +405,8 @@ static void plan_pass(struct scorer *s, const struct pass_plan *plan)
         room -= p->rows;
     }
     if (plan->reads) plan_reading(s, room, plan->window);
+    // All rows that fit the room may be importance rows of another window.
+    if (!pass_has_rows(s)) prompt_plan_rows(plan->longest, 1, plan->window);
 }
 
 static void prompt_add_rows(struct scorer *s, struct prompt *p)

@@ -93,6 +93,17 @@ static enum status fake_forward(void *context, const struct ragged_batch *batch,
 
 static const struct model_config config = {.vocab_size = VOCAB, .bos_id = 5, .eos_id = {7, 8, 9}, .n_eos = 3};
 
+// Dimensions with which a row behind 40 entries is as much work as four rows behind none.
+static const struct model_config attending = {.vocab_size = VOCAB,
+                                              .hidden = 8,
+                                              .intermediate = 16,
+                                              .n_heads = 2,
+                                              .n_kv_heads = 2,
+                                              .head_size = 8,
+                                              .bos_id = 5,
+                                              .eos_id = {7, 8, 9},
+                                              .n_eos = 3};
+
 struct expected {
     int32_t tokens[CONTEXT];
     int n, look_ahead, window;
@@ -201,6 +212,7 @@ START_TEST(random_loads_score_as_if_alone)
         struct fake *f = fake_open(budgets[random_below(5)], 1 + (int)random_below(12), 4 + (int)random_below(60));
         f->prefix_cache = _i % 2;
         struct scorer_model model = fake_model(f);
+        model.config = &attending;
         struct scorer *s = scorer_create(&model, take_result, items);
         int longest = smaller(CONTEXT, f->shape.n_kv_blocks * KV_BLOCK_TOKENS);
         int n_items = 1 + (int)random_below(MAX_ITEMS), added = 0;
