@@ -151,26 +151,57 @@ static enum status output_fail(const char *path)
     return status_fail(STATUS_INVALID, "--output %s: %s", path, strerror(errno));
 }
 
+static bool is_same_file(const struct stat *a, const struct stat *b)
+{
+    return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
+}
+
+static bool is_input(const char *path)
+{
+    struct stat file, input;
+    return stat(path, &file) == 0 && stat(o.input, &input) == 0 && is_same_file(&file, &input);
+}
+
+static char *part_path(void)
+{
+    return mem_format("%s.part", o.output);
+}
+
+static enum status output_check_input(void)
+{
+    if (is_input(o.output))
+        return status_fail(STATUS_INVALID, "--output %s: is the input file: choose another one", o.output);
+    char *part = part_path();
+    bool part_is_input = is_input(part);
+    free(part);
+    if (!part_is_input) return STATUS_OK;
+    return status_fail(STATUS_INVALID,
+                       "--output %s: %s.part, which batch replaces, is the input file: choose another output", o.output,
+                       o.output);
+}
+
 // Whether the output is a file, or does not exist yet; a pipe or device has no earlier answers.
 static enum status output_check(bool *is_file_p)
 {
-    struct stat output, input;
+    struct stat output;
     *is_file_p = true;
     if (stat(o.output, &output) != 0) return errno == ENOENT ? STATUS_OK : output_fail(o.output);
     if (S_ISDIR(output.st_mode)) return status_fail(STATUS_INVALID, "--output %s: is a directory", o.output);
     *is_file_p = S_ISREG(output.st_mode);
-    if (*is_file_p && stat(o.input, &input) == 0 && input.st_dev == output.st_dev && input.st_ino == output.st_ino) {
-        return status_fail(STATUS_INVALID, "--output %s: is the input file: choose another one", o.output);
-    }
     return STATUS_OK;
 }
 
 // Opens and locks the output. Another run may have replaced the file between opening and locking: then once more.
+// A link is refused, because the new file would replace the link rather than the file that it points to.
 static enum status output_lock(int *fd_p)
 {
     for (;;) {
         struct stat locked, named;
-        int fd = open(o.output, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+        int fd = open(o.output, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
+        if (fd < 0 && errno == ELOOP) {
+            return status_fail(STATUS_INVALID, "--output %s: is a symbolic link: name the file that it points to",
+                               o.output);
+        }
         if (fd < 0) return output_fail(o.output);
         if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
             int error = errno;
@@ -178,7 +209,7 @@ static enum status output_lock(int *fd_p)
             if (error != EWOULDBLOCK) return status_fail(STATUS_INVALID, "--output %s: %s", o.output, strerror(error));
             return status_fail(STATUS_INVALID, "--output %s: another forepack batch is writing it", o.output);
         }
-        if (fstat(fd, &locked) == 0 && stat(o.output, &named) == 0 && locked.st_ino == named.st_ino) {
+        if (fstat(fd, &locked) == 0 && lstat(o.output, &named) == 0 && is_same_file(&locked, &named)) {
             *fd_p = fd;
             return STATUS_OK;
         }
@@ -210,7 +241,7 @@ static enum status output_resume(struct batch *b)
     int fd = dup(b->lock);
     FILE *file = fd >= 0 ? fdopen(fd, "r") : NULL;
     if (!file) return output_fail(o.output);
-    char *temporary = mem_format("%s.part", o.output);
+    char *temporary = part_path();
     FILE *resumed = part_create(b, temporary);
     enum status status = resumed ? output_copy(b, file, resumed) : output_fail(temporary);
     fclose(file);
@@ -232,6 +263,7 @@ static enum status output_open(struct batch *b)
     bool is_file;
     TRY(output_check(&is_file));
     if (is_file) {
+        TRY(output_check_input());
         TRY(output_lock(&b->lock));
         return output_resume(b);
     }

@@ -108,6 +108,16 @@ cmp -s "$work/in.jsonl" "$work/saved.jsonl" || fail "the input of the batch was 
 printf 'my\nnotes\n' >"$work/notes"
 expect 2 "notes:1: not an answer" batch "$work/notes"
 equal $'my\nnotes' "$(cat "$work/notes")" "the file after a batch that refused it"
+cp "$work/in.jsonl" "$work/other.jsonl.part"
+other() { "$forepack" batch --server "$server" --input "$work/other.jsonl.part" --output "$work/other.jsonl"; }
+expect 2 "other.jsonl.part, which batch replaces, is the input file" other
+cmp -s "$work/in.jsonl" "$work/other.jsonl.part" || fail "the batch removed its input"
+[ ! -e "$work/other.jsonl" ] || fail "a batch that is refused creates its output"
+ln -s target.jsonl "$work/link.jsonl"
+expect 2 "link.jsonl: is a symbolic link: name the file that it points to" batch "$work/link.jsonl" # to no file
+: >"$work/target.jsonl"
+expect 2 "link.jsonl: is a symbolic link: name the file that it points to" batch "$work/link.jsonl"
+[ -L "$work/link.jsonl" ] || fail "the batch replaced a link by a file"
 expect 2 "is a directory" batch "$work"
 expect 1 "no space left" batch /dev/full
 mkfifo "$work/pipe"
