@@ -108,6 +108,11 @@ cmp -s "$work/in.jsonl" "$work/saved.jsonl" || fail "the input of the batch was 
 printf 'my\nnotes\n' >"$work/notes"
 expect 2 "notes:1: not an answer" batch "$work/notes"
 equal $'my\nnotes' "$(cat "$work/notes")" "the file after a batch that refused it"
+for note in 'my note' '42' '{"id":"a","prompt":"x"}'; do
+    printf '%s' "$note" >"$work/note"
+    expect 2 "note:1: not an answer" batch "$work/note"
+    equal "$note" "$(cat "$work/note")" "a line without an end after a batch that refused it"
+done
 cp "$work/in.jsonl" "$work/other.jsonl.part"
 other() { "$forepack" batch --server "$server" --input "$work/other.jsonl.part" --output "$work/other.jsonl"; }
 expect 2 "other.jsonl.part, which batch replaces, is the input file" other
