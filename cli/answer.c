@@ -129,6 +129,11 @@ json_t *answer_json(const struct answer *a, const char *id)
     return object;
 }
 
+bool answer_reason_is_failure(const char *finish_reason)
+{
+    return !finish_reason || strcmp(finish_reason, "error") == 0 || strcmp(finish_reason, "cancelled") == 0;
+}
+
 const char *answer_error(const struct answer *a)
 {
     return json_string_value(json_object_get(json_object_get(a->completion, "error"), "message"));

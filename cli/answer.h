@@ -37,6 +37,9 @@ bool answer_add_response(struct answer *a, const Forepack__V1__GenerateResponse 
 // The JSON object of the answer; `id` may be NULL. The caller owns the object.
 json_t *answer_json(const struct answer *a, const char *id);
 
+// Whether the request failed or was aborted, by the finish_reason of its answer; NULL: the answer has none.
+bool answer_reason_is_failure(const char *finish_reason);
+
 // The sentence of the error; NULL without an error.
 const char *answer_error(const struct answer *a);
 

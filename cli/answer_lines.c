@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/answer.h"
+
 // Whether a line may be what a killed run has written of an answer.
 static bool begins_answer(const char *line, size_t size)
 {
@@ -21,7 +23,7 @@ static enum status line_copy(const char *path, int number, const char *line, siz
     json_t *object = json_loadb(line, size, JSON_ALLOW_NUL, NULL);
     const char *id = json_string_value(json_object_get(object, "id"));
     const char *reason = json_string_value(json_object_get(object, "finish_reason"));
-    bool complete = line[size - 1] == '\n', answered = id && reason && strcmp(reason, "error") != 0;
+    bool complete = line[size - 1] == '\n', answered = id && !answer_reason_is_failure(reason);
     if (answered && copies(arg, id)) {
         fwrite(line, 1, size, to);
         if (!complete) fputc('\n', to);

@@ -292,6 +292,11 @@ static enum status row_write(struct batch *b, const struct row *row)
     return status_fail(STATUS_DATA, "--output %s: %s", o.output, strerror(errno));
 }
 
+static bool row_failed(const struct row *row)
+{
+    return answer_reason_is_failure(json_string_value(json_object_get(row->answer.completion, "finish_reason")));
+}
+
 static enum status row_finish(struct batch *b, struct row *row)
 {
     enum status status = row_write(b, row);
@@ -299,9 +304,10 @@ static enum status row_finish(struct batch *b, struct row *row)
     b->answered_us = clock_now_us();
     b->trouble_told = false;
     b->tokens += (long long)json_array_size(row->answer.token_ids);
-    if (row->answer.error_code) {
+    if (row_failed(row)) {
+        const char *error = answer_error(&row->answer);
         b->n_failed++;
-        if (b->n_failed == 1) fprintf(stderr, "%s: %s\n", row->id, answer_error(&row->answer));
+        if (b->n_failed == 1) fprintf(stderr, "%s: %s\n", row->id, error ? error : "the request was aborted");
     }
     row->done = true;
     b->n_done++;

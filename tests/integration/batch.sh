@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# forepack batch goes on when its router is killed and started again; when it gives up it says how to continue; and two
-# runs do not write one output.
+# forepack batch goes on when its router is killed and started again; when it gives up it says how to continue; two runs
+# do not write one output; and an aborted row is sent again.
 . "$(dirname "$0")/lib.sh"
 
 choose_ports
@@ -57,4 +57,21 @@ wait_until 60 "the worker is back" ready
 "${asking[@]}" --output "$work/out.jsonl" 2>"$work/fourth.log"
 grep -q "^[1-9][0-9]* of 12 rows already have an answer" "$work/fourth.log" || fail "the second run started anew"
 equal "$(sorted "$work/calm.jsonl")" "$(sorted "$work/out.jsonl")" "answers of two runs"
+
+# An aborted row has no answer: the batch fails, and a second run sends the row again.
+head -n 1 "$work/in.jsonl" >"$work/one.jsonl"
+one=("$bin/forepack" batch --server "$server" --input "$work/one.jsonl" --output "$work/aborted.jsonl")
+kill -STOP "$worker_pid"
+start fifth "${one[@]}"
+batch_pid=$last_pid
+wait_until 30 "the router has the row" status_is '.queue.waiting + .queue.running == 1'
+request_id=$(sed -n 's/.*request_received .*client_id=\([^ ]*\).*/\1/p' "$work/router.log" | tail -n 1)
+PYTHONPATH=$source_dir/tests/integration /usr/bin/python3 -c 'import abort, sys; abort.abort(*sys.argv[1:])' "$server" "$request_id"
+code=0
+wait "$batch_pid" || code=$?
+equal '1 "cancelled"' "$code $(jq .finish_reason "$work/aborted.jsonl")" "exit code and answer of a batch whose row was aborted"
+grep -q "row 0: the request was aborted" "$work/fifth.log" || fail "the batch does not name the aborted row"
+kill -CONT "$worker_pid"
+"${one[@]}" 2>"$work/sixth.log"
+equal "$(sorted "$work/calm.jsonl" | grep '"row 0"')" "$(sorted "$work/aborted.jsonl")" "answer of the row that was aborted"
 echo "batch: all passed"
