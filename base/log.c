@@ -75,26 +75,6 @@ static size_t character_bytes(const char *text, size_t left)
     return n <= left && utf8_valid(text, n, NULL) ? n : 0;
 }
 
-// Whether a terminal or a pager acts on the character: C0 and C1 controls, line separators, and marks and overrides of
-// the text direction, which change the order in which a line is shown.
-static bool character_is_control(uint32_t c)
-{
-    return c < 0x20 || (c >= 0x7f && c < 0xa0) || c == 0x200e || c == 0x200f || (c >= 0x2028 && c <= 0x202e) ||
-           (c >= 0x2066 && c <= 0x2069);
-}
-
-// Decodes a character of `n` bytes; 0xffff for all beyond U+FFFF.
-static uint32_t character_decode(const char *text, size_t n)
-{
-    const unsigned char *b = (const unsigned char *)text;
-    switch (n) {
-    case 1: return b[0];
-    case 2: return (b[0] & 0x1fu) << 6 | (b[1] & 0x3fu);
-    case 3: return (b[0] & 0xfu) << 12 | (b[1] & 0x3fu) << 6 | (b[2] & 0x3fu);
-    default: return 0xffff;
-    }
-}
-
 // In double quotes; valid both as JSON and as logfmt. Control characters are escaped, malformed bytes become U+FFFD.
 static void line_add_quoted(struct line *line, const char *text)
 {
@@ -104,12 +84,12 @@ static void line_add_quoted(struct line *line, const char *text)
     line_add(line, "\"");
     while (left && line->n <= last) {
         size_t n = character_bytes(text, left);
-        uint32_t c = character_decode(text, n);
+        uint32_t c = n ? utf8_code_point(text, n) : 0;
         if (!n) {
             line_add(line, "\\ufffd");
         } else if (c == '"' || c == '\\') {
             line_add(line, "\\%c", (int)c);
-        } else if (character_is_control(c)) {
+        } else if (utf8_is_control(c)) {
             line_add(line, "\\u%04x", c);
         } else {
             line_add(line, "%.*s", (int)n, text);

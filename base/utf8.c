@@ -62,3 +62,29 @@ size_t utf8_incomplete_tail(const char *text, size_t size_bytes)
     }
     return 0;
 }
+
+uint32_t utf8_code_point(const char *character, size_t n)
+{
+    const unsigned char *b = (const unsigned char *)character;
+    switch (n) {
+    case 1: return b[0];
+    case 2: return (b[0] & 0x1fu) << 6 | (b[1] & 0x3fu);
+    case 3: return (b[0] & 0xfu) << 12 | (b[1] & 0x3fu) << 6 | (b[2] & 0x3fu);
+    default: return 0xffff;
+    }
+}
+
+bool utf8_is_control(uint32_t c)
+{
+    return c < 0x20 || (c >= 0x7f && c < 0xa0) || c == 0x200e || c == 0x200f || (c >= 0x2028 && c <= 0x202e) ||
+           (c >= 0x2066 && c <= 0x2069);
+}
+
+bool utf8_has_control(const char *text, size_t size_bytes)
+{
+    for (size_t i = 0, n; i < size_bytes; i += n) {
+        n = utf8_sequence_bytes((unsigned char)text[i]);
+        if (utf8_is_control(utf8_code_point(text + i, n))) return true;
+    }
+    return false;
+}

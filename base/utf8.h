@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 // True when all `size_bytes` bytes are well-formed; otherwise `*bad_p` (may be NULL) is the index of the first byte of
 // the first malformed character.
@@ -12,3 +13,11 @@ bool utf8_valid(const char *text, size_t size_bytes, size_t *bad_p);
 // Number of bytes (0 to 3) at the end of `text` that are the start of a character and that more bytes could complete.
 // More bytes cannot change whether the text before them is well-formed.
 size_t utf8_incomplete_tail(const char *text, size_t size_bytes);
+
+// The code point of a character of `n` bytes, which are well-formed; 0xffff for all beyond U+FFFF.
+uint32_t utf8_code_point(const char *character, size_t n);
+
+// Whether a terminal or a pager acts on the code point: C0 and C1 controls, line separators, and marks and overrides of
+// the text direction, which change the order in which a line is shown.
+bool utf8_is_control(uint32_t c);
+bool utf8_has_control(const char *text, size_t size_bytes); // a character of the text, which is well-formed

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // forepack status: the state of a cluster, as text or as one JSON object.
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +9,7 @@
 #include "base/mem.h"
 #include "base/version.h"
 #include "cli/commands.h"
+#include "cli/plain_text.h"
 #include "cli/remote.h"
 
 static struct {
@@ -188,18 +190,35 @@ static int node_name_width(const Forepack__V1__ClusterInfo *m)
     return width;
 }
 
+static void print_text(const char *text, int width)
+{
+    plain_text_print(stdout, text, INT_MAX, width);
+    putchar(' ');
+}
+
+// Begins a line of the node.
+static void print_name(const Forepack__V1__NodeInfo *n, int width)
+{
+    printf("  ");
+    print_text(n->node_id, width);
+}
+
 static void print_node(const Forepack__V1__NodeInfo *n, int name_width)
 {
     char kv[32];
     snprintf(kv, sizeof kv, "%u of %u", n->kv_blocks_free, n->kv_blocks);
-    printf("  %-*s %-10s %-8s %5u %-5s %7u %16s %13llu %13llu %13llu\n", name_width, n->node_id, n->role, n->state,
-           n->ranks, n->dtype, n->running, kv, (unsigned long long)n->tokens_in, (unsigned long long)n->cached_tokens,
-           (unsigned long long)n->tokens_out);
+    print_name(n, name_width);
+    print_text(n->role, 10);
+    print_text(n->state, 8);
+    printf("%5u ", n->ranks);
+    print_text(n->dtype, 5);
+    printf("%7u %16s %13llu %13llu %13llu\n", n->running, kv, (unsigned long long)n->tokens_in,
+           (unsigned long long)n->cached_tokens, (unsigned long long)n->tokens_out);
 }
 
 static void print_cost(const Forepack__V1__NodeInfo *n, int name_width)
 {
-    printf("  %-*s ", name_width, n->node_id);
+    print_name(n, name_width);
     if (n->pass_fixed_us + n->pass_row_us + n->pass_pair_us > 0) {
         printf("%.0f us + %.3g us per row + %.3g us per attention pair\n", n->pass_fixed_us, n->pass_row_us,
                n->pass_pair_us);
@@ -210,7 +229,7 @@ static void print_cost(const Forepack__V1__NodeInfo *n, int name_width)
 
 static void print_calibration(const Forepack__V1__NodeInfo *n, int name_width)
 {
-    printf("  %-*s ", name_width, n->node_id);
+    print_name(n, name_width);
     if (!n->calibrated_for)
         printf("none: a quality keeps every token (forepack calibrate)\n");
     else if (*n->calibration_unused)
@@ -241,8 +260,8 @@ static void print_held(const Forepack__V1__ClusterInfo *m, int name_width)
         if (strcmp(n->role, "speculator") != 0) continue;
         if (!any) printf("\nprompts that speculators hold for drafts\n");
         any = true;
-        printf("  %-*s %u in %u of %u KV blocks\n", name_width, n->node_id, n->held_prompts, n->held_kv_blocks,
-               n->kv_blocks);
+        print_name(n, name_width);
+        printf("%u in %u of %u KV blocks\n", n->held_prompts, n->held_kv_blocks, n->kv_blocks);
     }
 }
 

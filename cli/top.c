@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "cli/commands.h"
+#include "cli/plain_text.h"
 #include "cli/remote.h"
 
 static struct {
@@ -65,13 +66,10 @@ static void line_end(struct frame *f)
     f->rows_left--;
 }
 
-// At most `width` bytes; what a terminal would not print becomes a question mark.
+// At most `width` bytes.
 static void put_text(struct frame *f, const char *text, int width)
 {
-    int n = 0;
-    for (; n < width && text[n]; n++)
-        fputc(text[n] >= ' ' && text[n] <= '~' ? text[n] : '?', f->out);
-    fprintf(f->out, "%*s", width - n, "");
+    plain_text_print(f->out, text, width, width);
 }
 
 static void put_bar(struct frame *f, double share)

@@ -42,10 +42,11 @@ static void hello_refuse(struct node_link *link, const Forepack__Cluster__V1__He
     link->ops->finish(link, STATUS_OK, "");
 }
 
-// False when `from` does not fit or is not UTF-8.
+// False when `from` does not fit, is not UTF-8 or has a control character, on which the terminal of a reader would act.
 static bool name_copy(char *to, size_t size, const char *from)
 {
-    if (strlen(from) >= size || !utf8_valid(from, strlen(from), NULL)) return false;
+    size_t n = strlen(from);
+    if (n >= size || !utf8_valid(from, n, NULL) || utf8_has_control(from, n)) return false;
     snprintf(to, size, "%s", from);
     return true;
 }
@@ -117,8 +118,8 @@ static enum status hello_read(const Forepack__Cluster__V1__Hello *m, struct node
         !name_copy(h->host, sizeof h->host, m->host) || !name_copy(h->version, sizeof h->version, m->version) ||
         !name_copy(h->backend, sizeof h->backend, m->backend) || !name_copy(h->dtype, sizeof h->dtype, m->dtype) ||
         !name_copy(h->kv_dtype, sizeof h->kv_dtype, m->kv_dtype)) {
-        return status_fail(STATUS_INVALID, "node_id, host, version, backend, dtype and kv_dtype must be short UTF-8, "
-                                           "node_id not empty");
+        return status_fail(STATUS_INVALID, "node_id, host, version, backend, dtype and kv_dtype must be short UTF-8 "
+                                           "without control characters, node_id not empty");
     }
     TRY(hello_check_protocol(m));
     hello_read_calibration(m->calibration, &h->calibration);
