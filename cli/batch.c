@@ -10,8 +10,8 @@
 // pause if no row is in flight. Each refusal reduces the window to the rows in flight, each answer widens it by one.
 //
 // When the router is lost, its restart for instance, the rows in flight are sent again over a new call, under new
-// request ids, after a pause of 0.5 s that doubles up to 10 s. The command gives up after --reconnect-s without an
-// answer.
+// request ids, after a pause of 0.5 s that doubles up to 10 s. A router that serves nothing, because no worker group is
+// attached for instance, is sent the rows again, too. The command gives up when either has lasted for --reconnect-s.
 //
 // The output is locked (flock) against a second run. Answers kept from an earlier run are written to OUTPUT.part,
 // synced and renamed, and the folder is synced; each answer is then appended and flushed, and the file is synced at the
@@ -58,7 +58,7 @@ static const struct option options[] = {
     {.name = "window", .type = OPTION_INT, .value = &o.window, .default_text = "512", .min = 1, .max = 100000,
      .unit = "requests", .help = "maximum number of requests in flight"},
     {.name = "reconnect-s", .type = OPTION_INT, .value = &o.reconnect_s, .default_text = "300", .max = 604800,
-     .unit = "s", .help = "how long to go on without an answer when the router is lost or serves nothing; 0: not at all"},
+     .unit = "s", .help = "how long to wait for a router that is lost or serves nothing; 0: not at all"},
     REQUEST_OPTION_ROWS,
     {0},
 };
@@ -77,13 +77,11 @@ struct batch {
     int n_rows;
     int *waiting, n_waiting; // rows to send, the next one last; [n_rows]
     int n_done, n_failed, n_in_flight, window;
-    bool refused;      // the last answer was that the router cannot take the row now
-    bool connected;    // the router has answered something
-    bool trouble_told; // standard error says that the router was lost, since the last answer
+    bool refused; // the last answer was that the router cannot take the row now
     char run_name[20];
-    int n_calls;         // GenerateMany calls so far: part of the request ids
-    int64_t answered_us; // when the last answer came, or the start
-    int lock;            // descriptor of the output that holds the lock; -1: none
+    int n_calls;        // GenerateMany calls so far: part of the request ids
+    int64_t trouble_us; // since when the router is lost or serves nothing; 0: it serves
+    int lock;           // descriptor of the output that holds the lock; -1: none
     FILE *output;
     int64_t started_us;
     struct progress progress;
@@ -301,8 +299,6 @@ static enum status row_finish(struct batch *b, struct row *row)
 {
     enum status status = row_write(b, row);
     if (status != STATUS_OK) return status;
-    b->answered_us = clock_now_us();
-    b->trouble_told = false;
     b->tokens += (long long)json_array_size(row->answer.token_ids);
     if (row_failed(row)) {
         const char *error = answer_error(&row->answer);
@@ -334,25 +330,27 @@ static void row_put_back(struct batch *b, struct row *row)
     b->n_in_flight--;
 }
 
-// Whether the command still waits for a router that is away or serves nothing.
-static bool may_wait(const struct batch *b)
+// The router is lost or serves nothing. Whether the command still waits for it.
+static bool trouble_may_wait(struct batch *b, const char *sentence)
 {
-    return clock_now_us() - b->answered_us < o.reconnect_s * 1000000;
-}
-
-static void tell_trouble(struct batch *b, const char *sentence)
-{
-    if (!b->trouble_told) fprintf(stderr, "\n%s: trying again for up to %lld s\n", sentence, (long long)o.reconnect_s);
-    b->trouble_told = true;
+    int64_t now_us = clock_now_us();
+    if (!b->trouble_us) {
+        b->trouble_us = now_us;
+        if (o.reconnect_s) fprintf(stderr, "\n%s: trying again for up to %lld s\n", sentence, (long long)o.reconnect_s);
+    }
+    return now_us - b->trouble_us < o.reconnect_s * 1000000;
 }
 
 static enum status batch_handle_response(struct batch *b, const Forepack__V1__GenerateResponse *m)
 {
     struct row *row = row_by_request_id(b, m->request_id);
     // Ignores an answer to a row that is not in flight.
-    if (!row || row->done || !row->answer.token_ids || !answer_add_response(&row->answer, m)) return STATUS_OK;
-    bool unavailable = row->answer.error_code == GRPC_UNAVAILABLE && may_wait(b);
-    if (unavailable) tell_trouble(b, answer_error(&row->answer));
+    if (!row || row->done || !row->answer.token_ids) return STATUS_OK;
+    bool ended = answer_add_response(&row->answer, m), unavailable = row->answer.error_code == GRPC_UNAVAILABLE;
+    if (unavailable && !trouble_may_wait(b, answer_error(&row->answer)))
+        return status_fail(STATUS_UNAVAILABLE, "%s", answer_error(&row->answer));
+    if (!unavailable) b->trouble_us = 0;
+    if (!ended) return STATUS_OK;
     b->refused = unavailable || row->answer.error_code == GRPC_RESOURCE_EXHAUSTED;
     if (b->refused) {
         row_put_back(b, row);
@@ -393,7 +391,6 @@ static enum status batch_exchange(struct batch *b, struct rpc_stream *stream)
         if (status == STATUS_OK && !bytes.data)
             status = status_fail(STATUS_UNAVAILABLE, "%s ended the call before the last answer", o.remote.server);
         if (status != STATUS_OK) break;
-        b->connected = true;
         Forepack__V1__GenerateResponse *m = proto_unpack(&forepack__v1__generate_response__descriptor, bytes.data,
                                                          bytes.size, PROTO_ANSWER_MEMORY_MAX, NULL);
         rpc_bytes_free(&bytes);
@@ -423,18 +420,28 @@ static bool router_is_lost(enum status status)
     return status == STATUS_UNAVAILABLE || status == STATUS_CANCELLED;
 }
 
-// Calls again when the router is lost. A router that has never answered is more likely a wrong address.
+// Calls again when the router is lost.
 static enum status batch_call_until_done(struct batch *b, struct rpc_channel *channel)
 {
     for (int wait_ms = PAUSE_MS;;) {
-        int64_t answered_us = b->answered_us;
         enum status status = batch_call(b, channel);
-        if (!router_is_lost(status) || !b->connected || !may_wait(b)) return status;
-        tell_trouble(b, status_message());
-        if (b->answered_us != answered_us) wait_ms = PAUSE_MS;
+        if (!router_is_lost(status)) return status;
+        if (!b->trouble_us) wait_ms = PAUSE_MS; // it has served since it was lost before
+        if (!trouble_may_wait(b, status_message())) return status;
         pause_ms(wait_ms);
         wait_ms = 2 * wait_ms < RECONNECT_MAX_MS ? 2 * wait_ms : RECONNECT_MAX_MS;
     }
+}
+
+// A router that does not answer before the first row is more likely a wrong address than a router that was lost.
+static enum status router_find(struct rpc_channel *channel)
+{
+    Forepack__V1__GetClusterInfoRequest request = FOREPACK__V1__GET_CLUSTER_INFO_REQUEST__INIT;
+    ProtobufCMessage *answer;
+    TRY(remote_call_on(channel, &o.remote, "/forepack.v1.Inference/GetClusterInfo", &request.base,
+                       &forepack__v1__cluster_info__descriptor, &answer));
+    protobuf_c_message_free_unpacked(answer, NULL);
+    return STATUS_OK;
 }
 
 static enum status batch_send(struct batch *b)
@@ -446,8 +453,9 @@ static enum status batch_send(struct batch *b)
     }
     struct rpc_channel *channel;
     TRY(remote_open(&o.remote, &channel));
-    b->started_us = b->answered_us = clock_now_us();
-    enum status status = batch_call_until_done(b, channel);
+    b->started_us = clock_now_us();
+    enum status status = router_find(channel);
+    if (status == STATUS_OK) status = batch_call_until_done(b, channel);
     batch_draw(b, true);
     rpc_channel_close(channel);
     return status;

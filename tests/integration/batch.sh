@@ -6,6 +6,7 @@
 
 choose_ports
 start_router() { start router "$bin/forepack-router" --model "$main_model" "${listen[@]}"; router_pid=$last_pid; }
+router_has() { status_is ".queue.waiting + .queue.running == $1"; }
 kill_router() { kill -KILL "$router_pid" && wait "$router_pid" 2>/dev/null || true; }
 start_router
 start worker "$bin/forepack-worker" --model "$main_model" --router "$node_server" --threads 1 --max-num-seqs 2
@@ -29,7 +30,10 @@ code=0
 equal 2 "$code" "exit code of a second run"
 grep -q "another forepack batch is writing it" "$work/second.log" || fail "the second run says $(cat "$work/second.log")"
 
-# The router is killed with answers outstanding and starts again.
+# The router is killed before it has sent anything, and with answers outstanding, and starts again.
+wait_until 30 "the router has the rows" router_has 12
+kill_router
+start_router
 kill -CONT "$worker_pid"
 wait_until 30 "some rows are answered" answered 2
 kill -STOP "$worker_pid"
@@ -38,18 +42,21 @@ start_router
 kill -CONT "$worker_pid"
 wait "$batch_pid" || fail "the batch failed when the router was started again"
 equal "$(sorted "$work/calm.jsonl")" "$(sorted "$work/out.jsonl")" "answers over a restart of the router"
-equal 1 "$(grep -c "trying again for up to 300 s" "$work/first.log")" "lines about the lost router"
+equal 2 "$(grep -c "trying again for up to 300 s" "$work/first.log")" "lines about the lost router"
 
-# It gives up, and a second run continues.
+# It gives up, and a second run continues. The time before the loss does not count, though no row has ended for longer.
 rm "$work/out.jsonl"
 start third "${asking[@]}" --output "$work/out.jsonl" --reconnect-s 1
 batch_pid=$last_pid
 wait_until 30 "some rows are answered" answered 2
 kill -STOP "$worker_pid"
+uptime=$(status_json | jq .uptime_s)
+wait_until 30 "--reconnect-s has passed" status_is ".uptime_s >= $uptime + 3"
 kill_router
 code=0
 wait "$batch_pid" || code=$?
 equal 1 "$code" "exit code of a batch that gives up"
+equal 1 "$(grep -c "trying again for up to 1 s" "$work/third.log")" "lines about the lost router of a batch that gives up"
 grep -q "[0-9]* of 12 rows are answered in .*out.jsonl: the same command again continues" "$work/third.log" || fail "the batch does not say how to continue"
 start_router
 kill -CONT "$worker_pid"
@@ -64,7 +71,7 @@ one=("$bin/forepack" batch --server "$server" --input "$work/one.jsonl" --output
 kill -STOP "$worker_pid"
 start fifth "${one[@]}"
 batch_pid=$last_pid
-wait_until 30 "the router has the row" status_is '.queue.waiting + .queue.running == 1'
+wait_until 30 "the router has the row" router_has 1
 request_id=$(sed -n 's/.*request_received .*client_id=\([^ ]*\).*/\1/p' "$work/router.log" | tail -n 1)
 PYTHONPATH=$source_dir/tests/integration /usr/bin/python3 -c 'import abort, sys; abort.abort(*sys.argv[1:])' "$server" "$request_id"
 code=0
@@ -74,4 +81,16 @@ grep -q "row 0: the request was aborted" "$work/fifth.log" || fail "the batch do
 kill -CONT "$worker_pid"
 "${one[@]}" 2>"$work/sixth.log"
 equal "$(sorted "$work/calm.jsonl" | grep '"row 0"')" "$(sorted "$work/aborted.jsonl")" "answer of the row that was aborted"
+
+# A router that serves nothing: the batch gives up once, and no row has an answer.
+kill -KILL "$worker_pid"
+kill_router
+start_router
+wait_until 30 "the router answers" status_json
+jq -cn 'range(20) | {id: "row \(.)", prompt: "Hello"}' >"$work/in.jsonl"
+code=0
+"${asking[@]}" --output "$work/unserved.jsonl" --reconnect-s 1 2>"$work/seventh.log" || code=$?
+equal "1 0" "$code $(wc -l <"$work/unserved.jsonl")" "exit code and answers of a batch that nothing serves"
+grep -q "no worker group is attached" "$work/seventh.log" || fail "the batch does not say why it gives up"
+grep -q "0 of 20 rows are answered" "$work/seventh.log" || fail "the batch does not say that it continues"
 echo "batch: all passed"
