@@ -38,7 +38,7 @@ static enum status address_resolve(const char *address, struct addrinfo **found_
     struct addrinfo hints = {.ai_flags = AI_PASSIVE, .ai_socktype = SOCK_STREAM};
     int error = getaddrinfo(*bare ? bare : NULL, colon + 1, &hints, found_p);
     free(host);
-    return error ? status_fail(STATUS_INVALID, "address %s: %s", address, gai_strerror(error)) : STATUS_OK;
+    return error ? status_fail(STATUS_UNAVAILABLE, "address %s: %s", address, gai_strerror(error)) : STATUS_OK;
 }
 
 // both: a socket for IPv6 serves IPv4, too. Accepted sockets inherit these options. They are those that gRPC sets on
@@ -55,10 +55,11 @@ static void listen_options_set(int fd, bool both)
 static enum status listen_fail(const char *address, int reason)
 {
     if (reason == EADDRINUSE)
-        return status_fail(STATUS_INVALID,
+        return status_fail(STATUS_UNAVAILABLE,
                            "port %s is in use: stop the program that listens there or choose another port",
                            strrchr(address, ':') + 1);
-    return status_fail(STATUS_INVALID, "cannot listen on %s: %s", address, strerror(reason));
+    enum status status = reason == EADDRNOTAVAIL ? STATUS_UNAVAILABLE : STATUS_INVALID;
+    return status_fail(status, "cannot listen on %s: %s", address, strerror(reason));
 }
 
 static in_port_t *port_of(struct sockaddr *address)

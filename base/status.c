@@ -35,7 +35,8 @@ int status_exit_code(enum status status)
     case STATUS_OK: return 0;
     case STATUS_INVALID:
     case STATUS_NOT_FOUND:
-    case STATUS_UNSUPPORTED: return 2;
+    case STATUS_UNSUPPORTED:
+    case STATUS_DATA: return 2;
     default: return 1;
     }
 }

@@ -19,8 +19,8 @@ enum status {
     STATUS_UNAUTHENTICATED, // no credentials, or wrong ones
     STATUS_DENIED,          // the caller is known, but may not do this
     STATUS_UNSUPPORTED,     // valid, but not built in or not implemented for this model
-    STATUS_DATA,            // a file or message is truncated or contradicts itself
-    STATUS_INTERNAL,        // a bug, or a system call that failed
+    STATUS_DATA,            // a file is truncated or contradicts itself
+    STATUS_INTERNAL,        // a bug, a system call that failed, or an answer of a server that is malformed
     STATUS_COUNT
 };
 
@@ -34,8 +34,8 @@ enum status status_fail(enum status status, const char *format, ...) __attribute
 // Puts "context: " before this thread's sentence ("model dir/x: ...") and returns `status` unchanged.
 enum status status_context(enum status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-// Exit code of a program that ended with `status`: 0 done; 2 wrong usage or configuration (INVALID, NOT_FOUND,
-// UNSUPPORTED); 1 every other failure, OUT_OF_RANGE included: there the prompt is too long, not the command line wrong.
+// Exit code of a program that ended with `status`: 0 done; 2 if the same start would fail again (INVALID, NOT_FOUND,
+// UNSUPPORTED, DATA); 1 otherwise, OUT_OF_RANGE included: the prompt is too long, not the command line wrong.
 int status_exit_code(enum status status);
 
 // Returns from the calling function with the status of `call` unless it is STATUS_OK.

@@ -287,7 +287,7 @@ static enum status row_write(struct batch *b, const struct row *row)
     json_decref(object);
     fputc('\n', b->output);
     if (!failed && fflush(b->output) == 0 && !ferror(b->output)) return STATUS_OK;
-    return status_fail(STATUS_DATA, "--output %s: %s", o.output, strerror(errno));
+    return status_fail(STATUS_INTERNAL, "--output %s: %s", o.output, strerror(errno));
 }
 
 static bool row_failed(const struct row *row)
@@ -394,7 +394,7 @@ static enum status batch_exchange(struct batch *b, struct rpc_stream *stream)
         Forepack__V1__GenerateResponse *m = proto_unpack(&forepack__v1__generate_response__descriptor, bytes.data,
                                                          bytes.size, PROTO_ANSWER_MEMORY_MAX, NULL);
         rpc_bytes_free(&bytes);
-        if (!m) return status_fail(STATUS_DATA, "%s sent a message that cannot be unpacked", o.remote.server);
+        if (!m) return status_fail(STATUS_INTERNAL, "%s sent a message that cannot be unpacked", o.remote.server);
         status = batch_handle_response(b, m);
         forepack__v1__generate_response__free_unpacked(m, NULL);
     }

@@ -58,7 +58,8 @@ enum status remote_call_on(struct rpc_channel *channel, const struct remote *rem
     if (status == STATUS_OK) {
         *answer_p = proto_unpack(descriptor, answer.data, answer.size, PROTO_ANSWER_MEMORY_MAX, NULL);
         rpc_bytes_free(&answer);
-        if (!*answer_p) status = status_fail(STATUS_DATA, "%s sent a message that cannot be unpacked", remote->server);
+        if (!*answer_p)
+            status = status_fail(STATUS_INTERNAL, "%s sent a message that cannot be unpacked", remote->server);
     }
     return status;
 }
@@ -83,7 +84,7 @@ static enum status remote_read_answer(const struct remote *remote, struct rpc_st
         Forepack__V1__GenerateResponse *m = proto_unpack(&forepack__v1__generate_response__descriptor, bytes.data,
                                                          bytes.size, PROTO_ANSWER_MEMORY_MAX, NULL);
         rpc_bytes_free(&bytes);
-        if (!m) return status_fail(STATUS_DATA, "%s sent a message that cannot be unpacked", remote->server);
+        if (!m) return status_fail(STATUS_INTERNAL, "%s sent a message that cannot be unpacked", remote->server);
         if (id_p && !*id_p) *id_p = mem_string(m->request_id);
         size_t before = answer->text_bytes;
         answer_add_response(answer, m);
@@ -91,7 +92,7 @@ static enum status remote_read_answer(const struct remote *remote, struct rpc_st
         forepack__v1__generate_response__free_unpacked(m, NULL);
     }
     if (status == STATUS_OK && !answer->completion)
-        return status_fail(STATUS_DATA, "%s ended the answer without a completion", remote->server);
+        return status_fail(STATUS_INTERNAL, "%s ended the answer without a completion", remote->server);
     return status;
 }
 

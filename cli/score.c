@@ -60,7 +60,7 @@ static enum status text_fetch(const Forepack__V1__ScoreResponse *m, Forepack__V1
         return STATUS_OK;
     }
     protobuf_c_message_free_unpacked(answer, NULL);
-    return status_fail(STATUS_DATA, "%s sent a text without the ends of its tokens", o.remote.server);
+    return status_fail(STATUS_INTERNAL, "%s sent a text without the ends of its tokens", o.remote.server);
 }
 
 struct slice {
@@ -85,8 +85,8 @@ static enum status segments_create(const Forepack__V1__ScoreResponse *m, struct 
     for (size_t k = 0; k < m->n_kept && status == STATUS_OK; k++) {
         size_t first = m->kept[k]->first, last = m->kept[k]->last;
         if (first < at || last < first || last >= m->n_token_ids) {
-            status =
-                status_fail(STATUS_DATA, "%s sent ranges of kept tokens that do not fit the prompt", o.remote.server);
+            status = status_fail(STATUS_INTERNAL, "%s sent ranges of kept tokens that do not fit the prompt",
+                                 o.remote.server);
             break;
         }
         if (first > at) segments[n++] = (struct segment){.first = at, .last = first - 1};

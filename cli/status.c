@@ -391,7 +391,7 @@ static enum status status_print(const Forepack__V1__ClusterInfo *m)
     if (m->limited)
         status_print_limited(m);
     else if (!m->queue || !m->totals || !m->score_bins || !m->prefill_bins)
-        return status_fail(STATUS_DATA, "%s sent an incomplete answer: its version must be %s", o.remote.server,
+        return status_fail(STATUS_INTERNAL, "%s sent an incomplete answer: its version must be %s", o.remote.server,
                            FOREPACK_VERSION);
     else if (o.json)
         status_print_json(m);

@@ -257,7 +257,7 @@ static enum status reading_check(const Forepack__V1__ClusterInfo *m)
         return status_fail(STATUS_DENIED, "the state of the cluster is shown to an operator's API key only: give "
                                           "--api-key-file");
     if (!m->queue || !m->totals || !m->score_bins || !m->prefill_bins)
-        return status_fail(STATUS_DATA, "%s sent an incomplete answer", o.remote.server);
+        return status_fail(STATUS_INTERNAL, "%s sent an incomplete answer", o.remote.server);
     return STATUS_OK;
 }
 

@@ -559,5 +559,5 @@ int main(int argc, char **argv)
     free(weights);
     free(weights_text);
     options_free(options);
-    return status == STATUS_OK ? 0 : 2; // whatever keeps a router from starting is its configuration
+    return status_exit_code(status);
 }

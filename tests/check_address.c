@@ -28,6 +28,7 @@ static const struct {
     {"127.0.0.1", STATUS_INVALID, false},
     {"127.0.0.1:port", STATUS_INVALID, false},
     {"127.0.0.1:65536", STATUS_INVALID, false},
+    {"no such host:1", STATUS_UNAVAILABLE, false},
 };
 
 START_TEST(loopback_addresses_are_those_that_no_other_machine_reaches)

@@ -333,8 +333,10 @@ START_TEST(exit_codes_tell_usage_from_failure)
     ck_assert_int_eq(status_exit_code(STATUS_INVALID), 2);
     ck_assert_int_eq(status_exit_code(STATUS_NOT_FOUND), 2);
     ck_assert_int_eq(status_exit_code(STATUS_UNSUPPORTED), 2);
+    ck_assert_int_eq(status_exit_code(STATUS_DATA), 2);
     ck_assert_int_eq(status_exit_code(STATUS_OUT_OF_RANGE), 1);
     ck_assert_int_eq(status_exit_code(STATUS_UNAVAILABLE), 1);
+    ck_assert_int_eq(status_exit_code(STATUS_INTERNAL), 1);
 }
 END_TEST
 

@@ -794,10 +794,10 @@ START_TEST(a_used_address_and_a_bad_host_are_refused)
     open_server((struct http_server_options){0});
     struct http_server *second = NULL;
     struct http_server_options o = {.routes = routes, .port = port()};
-    ck_assert_int_eq(http_server_open(&o, &second), STATUS_INVALID);
+    ck_assert_int_eq(http_server_open(&o, &second), STATUS_UNAVAILABLE);
     expect_part(status_message(), "is in use");
     o = (struct http_server_options){.routes = routes, .host = "no such host"};
-    ck_assert_int_eq(http_server_open(&o, &second), STATUS_INVALID);
+    ck_assert_int_eq(http_server_open(&o, &second), STATUS_UNAVAILABLE);
     ck_assert_ptr_null(second);
     close_server();
 }

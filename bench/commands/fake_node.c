@@ -194,7 +194,7 @@ static enum status read_model_info(const struct router_process *router, Forepack
     if (status == STATUS_OK) {
         *info_p = forepack__v1__model_info__unpack(NULL, answer.size, answer.data);
         rpc_bytes_free(&answer);
-        if (!*info_p) status = status_fail(STATUS_DATA, "the router's answer is not a valid ModelInfo");
+        if (!*info_p) status = status_fail(STATUS_INTERNAL, "the router's answer is not a valid ModelInfo");
     }
     rpc_channel_close(channel);
     return status;

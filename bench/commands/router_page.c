@@ -106,7 +106,7 @@ static enum status state_read(struct bench *b, int64_t *waiting_p, int64_t *node
     TRY(rpc_unary(b->channel, "/forepack.v1.Inference/GetClusterInfo", (const uint8_t *)"", 0, 10000, &answer));
     Forepack__V1__ClusterInfo *info = forepack__v1__cluster_info__unpack(NULL, answer.size, answer.data);
     rpc_bytes_free(&answer);
-    if (!info || !info->queue) return status_fail(STATUS_DATA, "the router's answer is not a valid ClusterInfo");
+    if (!info || !info->queue) return status_fail(STATUS_INTERNAL, "the router's answer is not a valid ClusterInfo");
     *waiting_p = info->queue->waiting;
     *nodes_p = (int64_t)info->n_nodes;
     forepack__v1__cluster_info__free_unpacked(info, NULL);

@@ -200,7 +200,7 @@ static enum status serve_ask_model(struct serve *s)
     s->context_tokens = (int)m->context_tokens;
     protobuf_c_message_free_unpacked(answer, NULL);
     if (s->vocab_size < 1 || s->context_tokens < 2)
-        return status_fail(STATUS_DATA, "%s reports a vocabulary of %d tokens and a context of %d", o.remote.server,
+        return status_fail(STATUS_INTERNAL, "%s reports a vocabulary of %d tokens and a context of %d", o.remote.server,
                            s->vocab_size, s->context_tokens);
     return STATUS_OK;
 }

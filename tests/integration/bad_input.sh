@@ -67,15 +67,17 @@ equal 2 "$code" "exit code without a reader of standard error"
 # Broken checkpoints, run by forepack-bench.
 broken() { rm -rf "$work/broken"; cp -r "$main_model" "$work/broken"; }
 run_broken() { expect "$1" "$2" "$forepack" generate --model "$work/broken" --prompt x --max-tokens 1; }
-broken; truncate -s -100 "$work/broken/model.safetensors"; run_broken 1 "model.safetensors"
-broken; truncate -s 4 "$work/broken/model.safetensors"; run_broken 1 "model.safetensors"
-broken; printf '\377\377\377\377\377\377\377\177' | dd of="$work/broken/model.safetensors" conv=notrunc status=none; run_broken 1 "model.safetensors"
+broken; truncate -s -100 "$work/broken/model.safetensors"; run_broken 2 "model.safetensors"
+broken; truncate -s 4 "$work/broken/model.safetensors"; run_broken 2 "model.safetensors"
+broken; printf '\377\377\377\377\377\377\377\177' | dd of="$work/broken/model.safetensors" conv=notrunc status=none; run_broken 2 "model.safetensors"
 broken; rm "$work/broken/model.safetensors"; run_broken 2 "safetensors"
-broken; jq '.hidden_size *= 2' "$main_model/config.json" >"$work/broken/config.json"; run_broken 1 "expected|shape"
-broken; jq '.num_hidden_layers += 1' "$main_model/config.json" >"$work/broken/config.json"; run_broken 1 "layers"
-broken; echo '{' >"$work/broken/config.json"; run_broken 1 "config.json"
-broken; echo '{"model": 3}' >"$work/broken/tokenizer.json"; run_broken 1 "tokenizer.json"
-broken; head -c 1000 "$main_model/tokenizer.json" >"$work/broken/tokenizer.json"; run_broken 1 "tokenizer.json"
+broken; jq '.hidden_size *= 2' "$main_model/config.json" >"$work/broken/config.json"; run_broken 2 "expected|shape"
+broken; jq '.num_hidden_layers += 1' "$main_model/config.json" >"$work/broken/config.json"; run_broken 2 "layers"
+broken; echo '{' >"$work/broken/config.json"; run_broken 2 "config.json"
+expect 2 "config.json" "$bin/forepack-worker" --model "$work/broken" --router 127.0.0.1:1 --log-level error
+expect 2 "config.json" "$bin/forepack-router" --model "$work/broken" --log-level error
+broken; echo '{"model": 3}' >"$work/broken/tokenizer.json"; run_broken 2 "tokenizer.json"
+broken; head -c 1000 "$main_model/tokenizer.json" >"$work/broken/tokenizer.json"; run_broken 2 "tokenizer.json"
 
 # Against a cluster.
 start_up --workers 1 --speculators 1
@@ -145,12 +147,12 @@ wait "$last_pid" || fail "the other batch failed"
 printf 'not json\n' >"$work/in.jsonl"
 expect 2 "in.jsonl:1: not JSON" "$forepack" batch --server "$server" --input "$work/in.jsonl" --output "$work/res2.jsonl"
 
-# A second router on the same port.
-expect 2 "port $port|$port.*in use" "$bin/forepack-router" --model "$main_model" --port "$port" --http-port -1 \
+# A second router on the same port: another start may find the port free.
+expect 1 "port $port|$port.*in use" "$bin/forepack-router" --model "$main_model" --port "$port" --http-port -1 \
     --node-listen 127.0.0.1:0 --log-level error
 
 before=$(status_json | jq .totals.replays)
-expect 2 "port $port.*in use" "$forepack" up --port "$port" --http-port -1 --main "$main_model" --speculators 0
+expect 1 "port $port.*in use" "$forepack" up --port "$port" --http-port -1 --main "$main_model" --speculators 0
 status_is ".totals.replays == $before and (.nodes | length) == 2" || fail "a second cluster on the port disturbed the first"
 
 wait_until 20 "every KV block is free" all_returned

@@ -59,7 +59,7 @@ jq '.speculator.model = "0123456789abcdef"' "$spec_model/calibration.json" >"$wo
 cp "$work/other_pair.json" "$spec_model/calibration.json"
 code=0
 "$bin/forepack-speculator" --model "$spec_model" --router "$node_server" >"$work/refused.log" 2>&1 || code=$?
-equal 1 "$code" "exit code with the calibration of another speculator"
+equal 2 "$code" "exit code with the calibration of another speculator"
 grep -q 'calibration.json: made for a speculator with fingerprint 0123456789abcdef' "$work/refused.log" || fail "no reason"
 equal 1 "$(grep -c calibration.json "$work/refused.log")" "one sentence"
 echo "calibration: all passed"
