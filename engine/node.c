@@ -28,6 +28,7 @@
 #include "base/monotonic_cond.h"
 #include "base/secret_file.h"
 #include "base/version.h"
+#include "engine/start_signals.h"
 #include "proto/unpack.h"
 
 typedef Forepack__Cluster__V1__NodeMessage node_message;
@@ -670,6 +671,7 @@ enum status node_start(const struct node_router *router, const Forepack__Cluster
     node->load.kv_blocks_free = hello->kv_blocks;
     pthread_mutex_init(&node->mutex, NULL);
     monotonic_cond_init(&node->changed);
+    start_signals_release();
     sigset_t set;
     signals_set(&set);
     node->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);

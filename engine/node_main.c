@@ -14,6 +14,7 @@
 #include "base/log_writer.h"
 #include "base/mem.h"
 #include "base/version.h"
+#include "engine/start_signals.h"
 #include "model/tokenizer.h"
 
 bool node_has_random_weights(const struct node_options *options)
@@ -260,7 +261,10 @@ int node_main(const struct node_program *program, int argc, char **argv)
     if (parse_options(program, argc, argv)) {
         log_options_apply(&program->common->log, program->name);
         log_writer_start();
-        if (group_rank_hint() == 0) options_log(program->options);
+        if (group_rank_hint() == 0) {
+            start_signals_watch();
+            options_log(program->options);
+        }
         struct comm *comm;
         enum status status = group_open(&argc, &argv, (int)program->common->group_limit_s, &comm);
         if (status == STATUS_OK) {
@@ -271,6 +275,7 @@ int node_main(const struct node_program *program, int argc, char **argv)
         } else {
             code = report_failure(program, status);
         }
+        start_signals_release();
     }
     options_free(program->options);
     return code;

@@ -3,6 +3,7 @@
 // refuses, sends malformed messages or stops while work runs, drain by signal, a node that dies.
 #include <check.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -15,6 +16,7 @@
 #include "base/mem.h"
 #include "base/version.h"
 #include "engine/node.h"
+#include "engine/start_signals.h"
 #include "tests/test_router.h"
 
 typedef Forepack__Cluster__V1__NodeMessage node_message;
@@ -379,6 +381,38 @@ START_TEST(a_second_signal_quits)
 }
 END_TEST
 
+// As kill(), and waits until the process has handled the signal.
+static void signal_self(int signal)
+{
+    sigset_t pending;
+    kill(getpid(), signal);
+    do {
+        sched_yield();
+        sigpending(&pending);
+    } while (sigismember(&pending, signal));
+}
+
+static void starting_process(bool twice)
+{
+    node_block_signals();
+    start_signals_watch();
+    signal_self(SIGTERM);
+    if (twice) signal_self(SIGTERM);
+    struct node *node = open_node(1, "child"); // no router: the signal alone ends the wait
+    expect_event(node, NODE_DRAIN);
+    node_stop(node);
+    _exit(0);
+}
+
+START_TEST(a_signal_to_a_starting_node_drains_it_and_a_second_one_quits)
+{
+    pid_t child = fork();
+    ck_assert_int_ge(child, 0);
+    if (!child) starting_process(_i == 1);
+    wait_child(child, _i);
+}
+END_TEST
+
 START_TEST(a_killed_node_is_seen)
 {
     struct test_router router;
@@ -417,6 +451,7 @@ int main(void)
     tcase_add_test(link, bad_addresses_are_refused);
     tcase_add_loop_test(signals, a_signal_drains, 0, 3);
     tcase_add_test(signals, a_second_signal_quits);
+    tcase_add_loop_test(signals, a_signal_to_a_starting_node_drains_it_and_a_second_one_quits, 0, 2);
     tcase_add_test(signals, a_killed_node_is_seen);
     tcase_set_timeout(link, 60);
     tcase_set_timeout(signals, 60);

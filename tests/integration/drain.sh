@@ -82,6 +82,20 @@ wait "$b" || fail "the node that drained by a signal did not exit with 0"
 grep -q "drain_started by=SIGTERM" "$work/b.log" || fail "the node does not say that a signal drained it"
 equal 0 "$(grep -c " warn \| error " "$work/b.log" || true)" "warnings of a node that drained by a signal"
 
+# A node whose model is being opened keeps the first signal; a second one ends it. A pipe as the weights is never opened.
+cp -r "$main_model" "$work/endless"
+rm -f "$work/endless/model.safetensors"
+mkfifo "$work/endless/model.safetensors"
+start c "$bin/forepack-worker" --model "$work/endless" --router "$node_server" --threads 1
+c=$last_pid
+wait_until 20 "the node starts" grep -q settings "$work/c.log"
+kill -TERM "$c"
+wait_until 20 "the node keeps the signal" grep -q "drain_postponed signal=SIGTERM" "$work/c.log"
+kill -TERM "$c"
+code=0
+wait "$c" || code=$?
+equal 1 "$code" "exit code after a second signal"
+
 # forepack up does not start a drained node again: it did not fail.
 start_up --threads 1 --workers 2 --speculators 0 --api-keys "$work/keys"
 wait_until 60 "both worker groups are ready" status_is '[.nodes[] | select(.state == "ready")] | length == 2'

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/start_signals.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/log_writer.h"
+#include "base/thread.h"
+
+enum { WATCH_ENDS = SIGUSR2 }; // sent to the thread alone
+
+static pthread_t thread;
+static bool watching;
+static int kept; // 0, or the first signal; the thread's until it is joined
+
+static void signal_handle(int signal)
+{
+    char name[16];
+    snprintf(name, sizeof name, "SIG%s", sigabbrev_np(signal));
+    if (kept) {
+        log_event(LOG_WARN, "drain_aborted", LOG_FIELD("signal", name), LOG_FIELD("reason", "second signal"));
+        log_flush();
+        _exit(1);
+    }
+    kept = signal;
+    log_event(LOG_INFO, "drain_postponed", LOG_FIELD("signal", name),
+              LOG_FIELD("reason", "the node is starting; a second signal ends it at once"));
+}
+
+static void *watch_thread(void *argument)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGUSR1);
+    sigaddset(&set, WATCH_ENDS);
+    int signal;
+    while (sigwait(&set, &signal) == 0 && signal != WATCH_ENDS)
+        signal_handle(signal);
+    return NULL;
+}
+
+void start_signals_watch(void)
+{
+    thread_start(&thread, "signals", watch_thread, NULL);
+    watching = true;
+}
+
+void start_signals_release(void)
+{
+    if (!watching) return;
+    pthread_kill(thread, WATCH_ENDS);
+    pthread_join(thread, NULL);
+    watching = false;
+    if (kept) kill(getpid(), kept);
+}
