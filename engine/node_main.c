@@ -234,17 +234,11 @@ static void name_process(const struct node_program *program, const struct comm *
     log_options_apply(&program->common->log, name);
 }
 
-static int logit_rows(const struct node_program *program)
-{
-    int64_t rows = program->common->max_seqs + program->spare_logit_rows, budget = program->common->token_budget;
-    return (int)(rows < budget ? rows : budget);
-}
-
 // sends_bf16: between hosts, see group_set_allreduce_bf16().
 static int run_rank(const struct node_program *program, struct comm *comm, bool sends_bf16)
 {
     struct model_options model = node_model_options(program->common);
-    model.max_logit_rows = logit_rows(program);
+    if (program->logit_rows) model.max_logit_rows = program->logit_rows(model.max_seqs, model.max_rows);
     struct engine *engine;
     enum status status = engine_open(&model, comm, &engine);
     if (status != STATUS_OK) return report_failure(program, status);

@@ -138,7 +138,8 @@ struct node_program {
     const char *usage; // first lines of --help
     const struct option *options;
     const struct node_options *common; // the values of NODE_OPTION_ROWS in `options`
-    int spare_logit_rows;              // logit rows of a pass beyond one for each sequence, as far as it has rows
+    // Rows of a pass that have memory for logits. NULL: one for each sequence.
+    int (*logit_rows)(int max_seqs, int token_budget);
     // Checks the options against each other before anything is opened: STATUS_INVALID and a sentence. May be NULL.
     enum status (*check)(void);
     // Adds to the leader's Hello, which is otherwise complete, what only this program knows. May be NULL.

@@ -11,8 +11,7 @@
 #include "sim/answers.h"
 #include "sim/clock.h"
 #include "sim/load.h"
-
-enum { SPARE_LOGIT_ROWS = 64 }; // as of forepack-worker
+#include "worker/scheduler.h"
 
 struct entry {
     int32_t token, position;
@@ -63,7 +62,7 @@ struct engine *sim_engine_create(const struct scenario *scenario, const struct s
     struct engine *e = mem_alloc(sizeof *e);
     e->model.config = config_of(scenario, node);
     e->model.kv_blocks = (int)node->kv_blocks;
-    e->model.max_logit_rows = (int)(node->max_seqs + SPARE_LOGIT_ROWS);
+    e->model.max_logit_rows = scheduler_logit_rows((int)node->max_seqs, (int)node->budget);
     e->model.samples = options->samples;
     e->model.sample_us = node->sample_us;
     e->fixed_us = (double)node->fixed_us;

@@ -5,10 +5,8 @@
 
 #include "base/log.h"
 #include "worker/pace.h"
+#include "worker/scheduler.h"
 #include "worker/service.h"
-
-// For the draft rows of a full group. Each row has memory for its logits, which bounds their number.
-enum { SPARE_LOGIT_ROWS = 64 };
 
 static struct node_options common;
 static int64_t step_timeout_s, itl_target_ms;
@@ -147,7 +145,7 @@ int main(int argc, char **argv)
             "SIGTERM, SIGINT or SIGUSR1 drains it; a second signal ends it at once. SIGHUP looks at changed files.",
         .options = options,
         .common = &common,
-        .spare_logit_rows = SPARE_LOGIT_ROWS,
+        .logit_rows = scheduler_logit_rows,
         .check = check_options,
         .serve = serve,
     };

@@ -87,6 +87,14 @@ struct step_report {
 
 typedef void scheduler_report_fn(void *arg, const struct step_report *report);
 
+// Rows with logits in a pass of a worker: one for each sequence, and 64 more for the drafts of a full group, as far as
+// the pass has rows. Each takes memory for its logits.
+static inline int scheduler_logit_rows(int max_seqs, int token_budget)
+{
+    enum { SPARE = 64 };
+    return max_seqs + SPARE < token_budget ? max_seqs + SPARE : token_budget;
+}
+
 struct scheduler_limits {
     int token_budget;   // rows of a step, at most the model's max_rows
     int max_seqs;       // running at once, at most token_budget and the model's max_seqs

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// forepack plan: the memory that a model needs on each GPU, whether it fits, how many GPUs it needs, the FLOPs of a
-// prompt and the largest speed-up of speculative prefill. No GPU is needed.
+// forepack plan: the memory that a worker's model needs on each GPU, whether it fits, how many GPUs it needs, the FLOPs
+// of a prompt and the largest speed-up of speculative prefill. No GPU is needed.
 #include <stdio.h>
 #include <string.h>
 
@@ -11,6 +11,7 @@
 #include "cli/request.h"
 #include "engine/block_manager.h"
 #include "model/model.h"
+#include "worker/scheduler.h"
 
 static struct {
     char *model, *shape, *dtype, *kv_dtype, *allreduce_dtype, *spec_shape;
@@ -89,6 +90,7 @@ static enum status plan_memory(const struct plan *p, int gpus, struct memory_pla
                                         .kv_dtype = o.kv_dtype,
                                         .max_rows = (int)o.token_budget,
                                         .max_seqs = (int)o.max_seqs,
+                                        .max_logit_rows = scheduler_logit_rows((int)o.max_seqs, (int)o.token_budget),
                                         .max_context = (int)o.max_context,
                                         .allreduce_dtype = o.allreduce_dtype};
     enum status status = model_plan(&model, 0, gpus, memory_p);
@@ -162,8 +164,8 @@ static void plan_print(const struct plan *p)
            dtype_name(m->dtype), dtype_name(m->kv_dtype), (int)o.tp, o.tp > 1 ? "s" : "", (long long)o.gpu_mib);
     printf("per GPU                    MiB\n");
     printf("weights             %10.0f\n", used_mib(p, MEMORY_WEIGHTS));
-    printf("activations         %10.0f   a pass of %lld rows, logits of %lld\n", used_mib(p, MEMORY_ACTIVATIONS),
-           (long long)o.token_budget, (long long)(o.max_seqs < o.token_budget ? o.max_seqs : o.token_budget));
+    printf("activations         %10.0f   a pass of %lld rows, logits of %d\n", used_mib(p, MEMORY_ACTIVATIONS),
+           (long long)o.token_budget, scheduler_logit_rows((int)o.max_seqs, (int)o.token_budget));
     printf("workspace           %10.0f   gemms %.0f, attention %.0f, batches %.0f\n", workspace_mib(p),
            used_mib(p, MEMORY_GEMM), used_mib(p, MEMORY_ATTENTION), used_mib(p, MEMORY_BATCH));
     printf("libraries (approx.) %10.0f   CUDA, cuBLASLt%s, rounding to pages\n", libraries_mib(m),
@@ -207,7 +209,7 @@ int bench_plan(int argc, char **argv)
 {
     options_main(options,
                  "Usage: forepack plan --model DIR|--shape FILE [--tp N] [--gpu-mib M] [--dtype D]\n"
-                 "Memory of a model on each GPU, whether it fits, and the cost of a prompt.",
+                 "Memory of a worker's model on each GPU, whether it fits, and the cost of a prompt.",
                  argc, argv, NULL);
     struct plan plan = {0};
     enum status status = plan_make(&plan);

@@ -312,3 +312,6 @@ code=0
 "${plan[@]}" --tp 4 >"$work/plan-4.json" || code=$?
 [ $code = 1 ] || fail "exit code $code of a plan that does not fit"
 check_json "$work/plan-4.json" '.fits == false and .kv_blocks == 0'
+# The rows with logits of a worker: --max-num-seqs and those for drafts.
+"$bin/forepack" plan --shape "$source_dir/bench/shapes/llama-3.1-8b.json" --max-num-seqs 32 >"$work/plan.txt"
+grep -q "a pass of 2048 rows, logits of 96$" "$work/plan.txt" || fail "the logit rows of a worker: $(cat "$work/plan.txt")"
