@@ -8,6 +8,7 @@
 
 #include "base/mem.h"
 #include "base/options.h"
+#include "base/priority.h"
 #include "cli/commands.h"
 #include "cli/program.h"
 #include "cli/request.h"
@@ -32,8 +33,8 @@ static const struct option add_options[] = {
      .help = "name of the key in the file, in logs and in messages; default: TENANT-1, TENANT-2, ..."},
     {.name = "expires", .type = OPTION_STRING, .value = &o.expires, .placeholder = "TIME",
      .help = "time from which on the key is refused: 2027-01-31 or 2027-01-31T12:00:00Z; default: never"},
-    {.name = "priority", .type = OPTION_INT, .value = &o.priority, .default_text = "0", .min = -KEY_PRIORITY_MAX,
-     .max = KEY_PRIORITY_MAX, .help = "highest priority that requests with this key may have"},
+    {.name = "priority", .type = OPTION_INT, .value = &o.priority, .default_text = "0", .min = -PRIORITY_MAX,
+     .max = PRIORITY_MAX, .help = "highest priority that requests with this key may have"},
     {.name = "requests-per-minute", .type = OPTION_INT, .value = &o.requests_per_minute, .default_text = "0",
      .max = 1e9, .unit = "requests", .help = "limit of requests and tokenise calls; 0: no limit"},
     {.name = "tokens-per-minute", .type = OPTION_INT, .value = &o.tokens_per_minute, .default_text = "0", .max = 1e12,

@@ -6,6 +6,7 @@
 #include <jansson.h>
 
 #include "base/options.h"
+#include "base/priority.h"
 #include "model/generation_wire.h"
 #include "net/rpc.h"
 #include "proto/forepack/v1/inference.pb-c.h"
@@ -102,8 +103,8 @@ extern struct request_flags request_flags;
     {.name = "-Request"},                                                                                              \
     {.name = "served-model-name", .type = OPTION_STRING, .value = &request_flags.model_name, .placeholder = "NAME",    \
      .help = "name of the model; default the model that the router serves"},                                           \
-    {.name = "priority", .type = OPTION_INT, .value = &request_flags.priority, .default_text = "0", .min = -1000,      \
-     .max = 1000, .help = "higher is dispatched first"},                                                               \
+    {.name = "priority", .type = OPTION_INT, .value = &request_flags.priority, .default_text = "0",                    \
+     .min = -PRIORITY_MAX, .max = PRIORITY_MAX, .help = "higher is dispatched first"},                                 \
     {.name = "tenant", .type = OPTION_STRING, .value = &request_flags.tenant, .placeholder = "NAME",                   \
      .help = "tenant that the request is accounted to"},                                                               \
     {.name = "ttft-deadline-ms", .type = OPTION_INT, .value = &request_flags.ttft_deadline_ms, .default_text = "0",    \

@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/priority.h"
 #include "base/secret_file.h"
 #include "identity/key_changes.h"
 #include "identity/key_file.h"
@@ -125,7 +126,7 @@ enum status principal_check(struct principal *p, const char *tenant, int32_t pri
     if (*tenant && strcmp(tenant, key.tenant) != 0)
         return status_fail(STATUS_DENIED, "tenant: the API key %s is of tenant %s: leave the tenant empty or name it",
                            key.id, key.tenant);
-    if (priority <= key.priority) return STATUS_OK;
+    if (priority_clamp(priority) <= priority_clamp(key.priority)) return STATUS_OK;
     return status_fail(STATUS_DENIED, "priority %d: requests with the API key %s may have at most %lld", (int)priority,
                        key.id, (long long)key.priority);
 }

@@ -23,7 +23,7 @@ enum {
     KEY_HASH_BYTES = 32,
     KEY_FILE_KEYS_MAX = 100000,
     KEY_FILE_BYTES_MAX = 64 << 20,
-    KEY_PRIORITY_MAX = 1000, // and least, negative
+    KEY_PRIORITY_MAX = 1000, // of what a file may say, and least, negative; values beyond PRIORITY_MAX count as that
 };
 #define KEY_PREFIX "fpk_"
 enum { KEY_DIGITS = 43, KEY_BYTES = sizeof KEY_PREFIX - 1 + KEY_DIGITS }; // of a key: 43 digits of base 62 are 256 bits

@@ -121,6 +121,20 @@ START_TEST(a_request_names_its_own_tenant_and_an_allowed_priority)
 }
 END_TEST
 
+// Priorities beyond -8 and 8 count as these, of requests and of keys.
+START_TEST(a_priority_out_of_range_counts_as_the_nearest_in_range)
+{
+    keys_write(0, "acme priority=8", 1, "globex priority=-1000");
+    struct principal *highest = authenticated(0), *lowest = authenticated(1);
+    ck_assert_int_eq(principal_check(highest, "", 9), STATUS_OK);
+    ck_assert_int_eq(principal_check(highest, "", INT32_MAX), STATUS_OK);
+    ck_assert_int_eq(principal_check(lowest, "", -8), STATUS_OK);
+    ck_assert_int_eq(principal_check(lowest, "", -7), STATUS_DENIED);
+    principal_unref(highest);
+    principal_unref(lowest);
+}
+END_TEST
+
 START_TEST(changes_of_the_file_take_effect_within_a_second)
 {
     struct principal *before = authenticated(0);
@@ -375,6 +389,7 @@ int main(void)
     tcase_add_checked_fixture(tcase, setup, teardown);
     tcase_add_test(tcase, callers_are_found_by_their_keys);
     tcase_add_test(tcase, a_request_names_its_own_tenant_and_an_allowed_priority);
+    tcase_add_test(tcase, a_priority_out_of_range_counts_as_the_nearest_in_range);
     tcase_add_test(tcase, changes_of_the_file_take_effect_within_a_second);
     tcase_add_test(tcase, a_key_that_left_the_file_or_changed_its_tenant_starts_nothing);
     tcase_add_test(tcase, a_broken_or_missing_file_keeps_the_keys_before_it);

@@ -5,8 +5,7 @@
 
 int sched_priority_level(int32_t priority)
 {
-    int max = PRIORITY_MAX;
-    return max + (priority > max ? max : priority < -max ? -max : priority);
+    return PRIORITY_MAX + priority_clamp(priority);
 }
 
 int sched_request_rows(const struct sched_request *r)

@@ -10,10 +10,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/priority.h"
 #include "model/generation.h"
 
-// Larger priorities go first. Values beyond PRIORITY_MAX on either side count as PRIORITY_MAX.
-enum { PRIORITY_MAX = 8, PRIORITY_LEVELS = 2 * PRIORITY_MAX + 1 };
+enum { PRIORITY_LEVELS = 2 * PRIORITY_MAX + 1 };
 int sched_priority_level(int32_t priority); // 0 is the lowest
 
 // What the client asked for. Constant once the request is TOKENISED.

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+// Priorities of requests: larger ones go first. Values beyond PRIORITY_MAX on either side count as PRIORITY_MAX.
+#pragma once
+
+#include <stdint.h>
+
+enum { PRIORITY_MAX = 8 };
+
+static inline int priority_clamp(int64_t priority)
+{
+    return priority > PRIORITY_MAX ? PRIORITY_MAX : priority < -PRIORITY_MAX ? -PRIORITY_MAX : (int)priority;
+}
