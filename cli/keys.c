@@ -44,7 +44,7 @@ static const struct option add_options[] = {
     {.name = "concurrency", .type = OPTION_INT, .value = &o.concurrency, .default_text = "0", .max = 1e6,
      .unit = "requests", .help = "requests that may run or wait at once; 0: no limit"},
     {.name = "operator", .type = OPTION_BOOL, .value = &o.operator_key, .default_text = "false",
-     .help = "the key may see the nodes and the queue, and abort requests of every tenant"},
+     .help = "the key may see nodes, queue and metrics, drain nodes, and abort requests of every tenant"},
     {0},
 };
 static const struct option list_options[] = {

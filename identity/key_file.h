@@ -39,7 +39,7 @@ struct api_key {
     struct key_limits limits;
     int64_t priority;  // the highest that its requests may have
     int64_t expires_s; // Unix time from which on it is refused; 0: never
-    bool is_operator;  // may abort and see what belongs to other tenants
+    bool is_operator;  // may see nodes, queue and metrics, drain nodes and abort requests of other tenants
     bool revoked;      // is refused
 };
 
