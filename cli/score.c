@@ -176,7 +176,7 @@ static void html_write_head(FILE *file, const Forepack__V1__ScoreResponse *m, bo
         fprintf(file, "<i class=\"i%d\"></i>", i);
     fprintf(file,
             "</span>importance</span><span class=\"prompt\"><span class=\"kept\">kept</span></span>"
-            "<span class=\"prompt\"><span class=\"drop\">dropped</span></span>%s</p>\n<div class=\"card prompt\">",
+            "<span class=\"prompt\"><span class=\"drop\">pruned</span></span>%s</p>\n<div class=\"card prompt\">",
             chunks ? "<span>| border of a chunk</span>" : "");
 }
 

@@ -96,7 +96,7 @@ static enum status check_concurrency(const struct limits_use *use, const struct 
 {
     if (!limits->concurrency || use->running + more <= limits->concurrency) return STATUS_OK;
     if (more >= limits->concurrency)
-        return status_fail(STATUS_DENIED, "n: the request has %d answers, this API key runs at most %lld at once",
+        return status_fail(STATUS_DENIED, "n: the request has %d choices, this API key runs at most %lld at once",
                            more + 1, (long long)limits->concurrency);
     return status_fail(STATUS_EXHAUSTED,
                        "this API key runs %lld requests, %d more are over its limit of %lld: "
@@ -111,10 +111,11 @@ static enum status check_tokens(const struct limits_use *use, const struct limit
     if (need->n == 1 && !(use->reserved > 0)) return check(limits + TOKENS, LIMITS - TOKENS, 1, retry_us_p);
     for (int i = TOKENS; i < LIMITS && need->n > 1; i++) {
         if (limits[i].size && tokens > (double)limits[i].size)
-            return status_fail(STATUS_DENIED,
-                               "n: %d prompts and answers may have %.0f tokens, this API key has %lld %s: ask for "
-                               "fewer answers, or lower max_tokens",
-                               need->n, tokens, (long long)limits[i].size, limits[i].what);
+            return status_fail(
+                STATUS_DENIED,
+                "n: the prompts and answers of %d choices may have %.0f tokens, this API key has %lld %s: "
+                "ask for fewer choices, or lower max_tokens",
+                need->n, tokens, (long long)limits[i].size, limits[i].what);
     }
     return check(limits + TOKENS, LIMITS - TOKENS, tokens, retry_us_p);
 }

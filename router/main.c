@@ -89,8 +89,8 @@ static const struct option options[] = {
                           "the same part of the rest; 100: no bound. With --tenant-weights all tenants that it does "
                           "not name count as one"},
     {.name = "tenant-weights", .type = OPTION_STRING, .value = &o.tenant_weights, .placeholder = "NAME=W,...",
-     .help = "tokens that a tenant gets for each token of a tenant that is not named, while requests of both wait "
-             "(W 0.001..1000)"},
+     .help = "share of a tenant relative to a tenant without a weight, which has 1: with a=4, tenant a gets four tokens "
+             "for each token of another (W 0.001..1000)"},
     {.name = "max-wait-ms", .type = OPTION_INT, .value = &o.max_wait_ms, .default_text = "500", .max = 3600000,
      .unit = "ms", .help = "waiting time after which a request is overdue; overdue requests, and requests near their "
                            "deadline, go into the next bin before all others"},
@@ -143,7 +143,8 @@ static const struct option options[] = {
              "then it gets one request, two, four and so on; 0: no node is ejected"},
     {.name = "worker-grace-ms", .type = OPTION_INT, .value = &o.worker_grace_ms, .default_text = "30000",
      .max = 3600000, .unit = "ms",
-     .help = "after the loss of a worker group, time that requests which no other one can hold wait for one"},
+     .help = "time that a request waits, after a worker group was lost, for a group that can hold it; then it ends with "
+             "UNAVAILABLE"},
     {.name = "model-fingerprint", .type = OPTION_STRING, .value = &o.model_fingerprint, .placeholder = "HEX",
      .help = "accept only worker groups with the model of this fingerprint, 16 hexadecimal digits, which the event "
              "node_attached names; default: that of the first one"},

@@ -330,7 +330,8 @@ START_TEST(one_request_may_exceed_the_limit_alone_and_several_never)
     const struct key_limits limits = {.tokens_per_minute = 6000};
     use = (struct limits_use){0};
     ck_assert_int_eq(reserve(&limits, 1024, 1024, 1024 * 100000.0), STATUS_DENIED);
-    ck_says("n: 1024 prompts and answers may have 102401024 tokens, this API key has 6000 tokens per minute");
+    ck_says("n: the prompts and answers of 1024 choices may have 102401024 tokens, this API key has 6000 tokens per "
+            "minute");
     ck_assert(use.running == 0 && !(use.reserved > 0));
     ck_assert_int_eq(reserve(&limits, 1, 10, 8192), STATUS_OK);
     ck_assert_int_eq(reserve(&limits, 1, 10, 8192), STATUS_EXHAUSTED); // beside another one

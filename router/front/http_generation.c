@@ -511,7 +511,7 @@ static enum status choices_create(struct http_generation *g, const struct http_i
 {
     int64_t n = (int64_t)in->fields.n * in->n_prompts;
     if (n > ANSWERS_MAX) {
-        return status_fail(STATUS_INVALID, "prompt: %d prompts with n %d are %lld answers, at most %d are allowed",
+        return status_fail(STATUS_INVALID, "prompt: %d prompts with n %d are %lld choices, at most %d are allowed",
                            in->n_prompts, in->fields.n, (long long)n, ANSWERS_MAX);
     }
     g->n_choices = g->n_left = (int)n;
