@@ -408,14 +408,22 @@ size_t rpc_call_server_queued(struct rpc_call *call)
     return queued;
 }
 
+// Drops what is queued. A message that C-core is sending ends when the client reads, which may be never: cancelling
+// drops it, too, and sends the status.
+static void call_drop_unsent(struct rpc_call *call)
+{
+    call_clear_outbox(call);
+    if (call->sending) grpc_call_cancel_with_status(call->core, call->status, call->message ? call->message : "", NULL);
+}
+
 static void call_end(struct rpc_call *call, enum status status, const char *message, bool now)
 {
     pthread_mutex_lock(&call->mutex);
     if (!call->finished) {
         call->finished = true;
-        if (now && call->core) call_clear_outbox(call);
         call->status = (grpc_status_code)rpc_code(status);
         call->message = message && *message ? status_details(message) : NULL;
+        if (now && call->core) call_drop_unsent(call);
         call_send_next(call);
     }
     pthread_mutex_unlock(&call->mutex);

@@ -115,7 +115,8 @@ void rpc_call_add_trailer(struct rpc_call *call, const char *key, const char *va
 size_t rpc_call_server_queued(struct rpc_call *call);
 // Ends the call once all queued messages are sent. Only the first end of a call has an effect.
 void rpc_call_finish(struct rpc_call *call, enum status status, const char *message);
-// Ends the call at once: queued messages that the transport has not accepted are dropped.
+// Ends the call with a failure at once, also when the client does not read: queued messages that the transport has not
+// accepted are dropped, and trailers may be.
 void rpc_call_abandon(struct rpc_call *call, enum status status, const char *message);
 
 // --- client

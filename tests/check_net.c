@@ -126,6 +126,12 @@ static void flood(struct rpc_call *call, const uint8_t *bytes, size_t size)
     free(block);
 }
 
+static void flood_and_abandon(struct rpc_call *call, const uint8_t *bytes, size_t size)
+{
+    flood(call, bytes, size);
+    rpc_call_abandon(call, STATUS_EXHAUSTED, "the client does not read");
+}
+
 static void fail_as_asked(struct rpc_call *call, const uint8_t *bytes, size_t size)
 {
     char *text = mem_copy(bytes, size);
@@ -175,6 +181,11 @@ static const struct rpc_method methods[] = {
     {.path = "/test.B/Flood",
      .on_open = count_open,
      .on_message = flood,
+     .on_half_close = count_half_close,
+     .on_close = count_close},
+    {.path = "/test.B/FloodAndAbandon",
+     .on_open = count_open,
+     .on_message = flood_and_abandon,
      .on_half_close = count_half_close,
      .on_close = count_close},
     {.path = "/test.B/Fail",
@@ -506,6 +517,21 @@ START_TEST(unread_bytes_are_reported_to_the_sender)
     wait_for(&flooded, 1);
     rpc_stream_close(stream);
     wait_for(&cancelled, 1);
+}
+END_TEST
+
+START_TEST(an_abandoned_call_ends_although_the_client_does_not_read)
+{
+    struct rpc_stream *stream = open_stream("/test.B/FloodAndAbandon", 0);
+    send_number(stream, 0);
+    wait_for(&cancelled, 1);
+    struct rpc_bytes bytes;
+    enum status status;
+    while ((status = rpc_stream_read(stream, &bytes)) == STATUS_OK && bytes.data)
+        rpc_bytes_free(&bytes);
+    ck_assert_msg(status == STATUS_EXHAUSTED, "%s: %s", status_name(status), status_message());
+    ck_assert_str_eq(status_message(), "the client does not read");
+    rpc_stream_close(stream);
 }
 END_TEST
 
@@ -857,6 +883,7 @@ int main(void)
     tcase_add_test(calls, status_text_is_short_utf8);
     tcase_add_test(calls, large_messages_pass_and_too_large_ones_do_not);
     tcase_add_test(calls, unread_bytes_are_reported_to_the_sender);
+    tcase_add_test(calls, an_abandoned_call_ends_although_the_client_does_not_read);
     tcase_add_test(calls, taken_port_is_refused);
     tcase_add_test(calls, bad_addresses_are_refused);
     tcase_add_test(calls, absent_server_is_named);
