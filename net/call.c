@@ -161,7 +161,8 @@ static void call_on_received(void *owner, bool ok)
 // Updates the server's count after a change of the outbox, which held `before` bytes. Mutex held, server open.
 static void call_count_queued(struct rpc_call *call, size_t before)
 {
-    atomic_fetch_add(&call->server->queued, call->outbox.bytes - before); // unsigned arithmetic also subtracts
+    size_t more = call->outbox.bytes - before; // unsigned arithmetic also subtracts
+    if (!call->builtin) atomic_fetch_add(&call->server->queued, more);
 }
 
 static void call_clear_outbox(struct rpc_call *call)
@@ -195,6 +196,7 @@ static void call_on_closed(void *owner, bool ok)
     struct rpc_call *call = owner;
     pthread_mutex_lock(&call->mutex);
     call->closed = true;
+    if (!call->builtin) atomic_fetch_sub(&call->server->n_calls, 1);
     call_clear_outbox(call);
     pthread_mutex_unlock(&call->mutex);
     if (call->method->on_close) call->method->on_close(call, call->cancelled != 0);
@@ -256,6 +258,7 @@ void net_call_begin(struct rpc_server *server, grpc_call *core, char *path, gpr_
     call->on_received = (struct net_tag){call_on_received, call};
     call->on_sent = (struct net_tag){call_on_sent, call};
     call->on_closed = (struct net_tag){call_on_closed, call};
+    if (!call->builtin) atomic_fetch_add(&server->n_calls, 1);
     net_server_add_call(server, call);
 
     pthread_mutex_lock(&call->mutex);
@@ -400,12 +403,14 @@ static char *status_details(const char *message)
     return text;
 }
 
-size_t rpc_call_server_queued(struct rpc_call *call)
+size_t rpc_call_share(struct rpc_call *call, size_t all_bytes)
 {
+    size_t share = SIZE_MAX;
     pthread_mutex_lock(&call->mutex);
-    size_t queued = call->core ? atomic_load(&call->server->queued) : 0; // a call without `core` may outlive the server
+    if (!call->closed && atomic_load(&call->server->queued) > all_bytes) // a closed call may outlive the server
+        share = all_bytes / atomic_load(&call->server->n_calls);
     pthread_mutex_unlock(&call->mutex);
-    return queued;
+    return share;
 }
 
 // Drops what is queued. A message that C-core is sending ends when the client reads, which may be never: cancelling

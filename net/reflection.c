@@ -17,8 +17,8 @@ typedef Grpc__Reflection__V1__ServiceResponse service;
 #define ASKED(name)  GRPC__REFLECTION__V1__SERVER_REFLECTION_REQUEST__MESSAGE_REQUEST_##name
 #define ANSWER(name) GRPC__REFLECTION__V1__SERVER_REFLECTION_RESPONSE__MESSAGE_RESPONSE_##name
 
-// A client with more unread bytes than this is cut off.
-#define QUEUED_BYTES ((size_t)4 << 20)
+// Reflection is open to everyone: calls at once, and unread bytes of a call, several times all files.
+enum { REFLECTIONS_MAX = 64, UNREAD_BYTES = 256 << 10 };
 
 // A response and the messages it points to while it is packed.
 struct answer {
@@ -93,6 +93,22 @@ static void answer_list(struct answer *answer, const struct rpc_server *server)
     answer->head.list_services_response = &answer->list;
 }
 
+static void reflection_on_open(struct rpc_call *call)
+{
+    struct rpc_server *server = call->server;
+    pthread_mutex_lock(&server->mutex);
+    bool full = ++server->n_reflections > REFLECTIONS_MAX;
+    pthread_mutex_unlock(&server->mutex);
+    if (full) rpc_call_finish(call, STATUS_EXHAUSTED, "too many clients use reflection: try again later");
+}
+
+static void reflection_on_close(struct rpc_call *call, bool cancelled)
+{
+    pthread_mutex_lock(&call->server->mutex);
+    call->server->n_reflections--;
+    pthread_mutex_unlock(&call->server->mutex);
+}
+
 static void reflection_on_message(struct rpc_call *call, const uint8_t *bytes, size_t size)
 {
     const struct net_symbols *symbols = call->server->symbols;
@@ -123,8 +139,8 @@ static void reflection_on_message(struct rpc_call *call, const uint8_t *bytes, s
     size_t packed_size = grpc__reflection__v1__server_reflection_response__get_packed_size(&answer.head);
     uint8_t *packed = mem_alloc(packed_size + 1);
     grpc__reflection__v1__server_reflection_response__pack(&answer.head, packed);
-    if (rpc_call_send(call, packed, packed_size) > QUEUED_BYTES)
-        rpc_call_finish(call, STATUS_EXHAUSTED, "too many answers wait to be read");
+    if (rpc_call_send(call, packed, packed_size) > UNREAD_BYTES)
+        rpc_call_abandon(call, STATUS_EXHAUSTED, "too many answers wait to be read");
     free(packed);
     for (size_t i = 0; i < answer.list.n_service; i++) {
         free(answer.list.service[i]->name);
@@ -141,12 +157,16 @@ static void reflection_on_half_close(struct rpc_call *call)
 
 const struct rpc_method net_reflection_methods[] = {
     {.path = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+     .on_open = reflection_on_open,
      .on_message = reflection_on_message,
      .max_message_bytes = NET_BUILTIN_MESSAGE_BYTES,
-     .on_half_close = reflection_on_half_close},
+     .on_half_close = reflection_on_half_close,
+     .on_close = reflection_on_close},
     {.path = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+     .on_open = reflection_on_open,
      .on_message = reflection_on_message,
      .max_message_bytes = NET_BUILTIN_MESSAGE_BYTES,
-     .on_half_close = reflection_on_half_close},
+     .on_half_close = reflection_on_half_close,
+     .on_close = reflection_on_close},
     {0},
 };

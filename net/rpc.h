@@ -111,8 +111,9 @@ struct rpc_bytes rpc_call_take_message(struct rpc_call *call);
 // accepted yet, so that the caller can bound it. Messages after rpc_call_finish() are dropped.
 size_t rpc_call_send(struct rpc_call *call, const uint8_t *bytes, size_t size);
 void rpc_call_add_trailer(struct rpc_call *call, const char *key, const char *value); // before finish
-// Bytes queued by all calls of its server; 0 for a call that has ended.
-size_t rpc_call_server_queued(struct rpc_call *call);
+// An equal share of `all_bytes` for each open call, once all calls of the server together have more queued; SIZE_MAX
+// until then, and for a call that has ended.
+size_t rpc_call_share(struct rpc_call *call, size_t all_bytes);
 // Ends the call once all queued messages are sent. Only the first end of a call has an effect.
 void rpc_call_finish(struct rpc_call *call, enum status status, const char *message);
 // Ends the call with a failure at once, also when the client does not read: queued messages that the transport has not

@@ -28,7 +28,8 @@ struct rpc_server {
     struct net_tag on_stopped;
     struct net_symbols *symbols; // read-only once open
     struct net_tls *tls;         // NULL: plain text
-    atomic_size_t queued;        // bytes in the outboxes of all calls
+    atomic_size_t queued;        // bytes in the outboxes of all calls; this and the next: without builtin calls
+    atomic_size_t n_calls;       // that are not closed
 
     pthread_mutex_t mutex; // guards what follows
     pthread_cond_t changed;
@@ -36,12 +37,13 @@ struct rpc_server {
     bool closing;           // health.c: no new watchers
     bool stopped;           // C-core has ended every call and connection
     struct net_health *health;
+    int n_reflections; // calls of reflection.c
 };
 
 struct rpc_call {
     struct rpc_server *server; // valid until on_close has returned
     const struct rpc_method *method;
-    bool builtin; // health or reflection: a closing server does not wait for it
+    bool builtin; // health or reflection: they bound what they queue, and a closing server does not wait for them
     atomic_int refs;
     void *context, *user, *identity;
     void (*release_identity)(void *identity);

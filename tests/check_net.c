@@ -116,12 +116,12 @@ static void hand_over(struct rpc_call *call, const uint8_t *bytes, size_t size)
     pthread_detach(thread);
 }
 
-// Sends to a client that does not read until a megabyte is queued.
+// Sends to a client that does not read until more is queued than C-core takes from it.
 static void flood(struct rpc_call *call, const uint8_t *bytes, size_t size)
 {
     uint8_t *block = mem_alloc(65536);
     for (int i = 0; i < 10000 && !atomic_load(&flooded); i++) {
-        if (rpc_call_send(call, block, 65536) > 1000000) atomic_store(&flooded, 1);
+        if (rpc_call_send(call, block, 65536) > 16000000) atomic_store(&flooded, 1);
     }
     free(block);
 }
@@ -130,6 +130,14 @@ static void flood_and_abandon(struct rpc_call *call, const uint8_t *bytes, size_
 {
     flood(call, bytes, size);
     rpc_call_abandon(call, STATUS_EXHAUSTED, "the client does not read");
+}
+
+// The share of a call once all calls have half a megabyte queued.
+static void share(struct rpc_call *call, const uint8_t *bytes, size_t size)
+{
+    uint64_t share = rpc_call_share(call, 500000);
+    rpc_call_send(call, (const uint8_t *)&share, sizeof share);
+    rpc_call_finish(call, STATUS_OK, NULL);
 }
 
 static void fail_as_asked(struct rpc_call *call, const uint8_t *bytes, size_t size)
@@ -188,6 +196,7 @@ static const struct rpc_method methods[] = {
      .on_message = flood_and_abandon,
      .on_half_close = count_half_close,
      .on_close = count_close},
+    {.path = "/test.B/Share", .on_open = count_open, .on_message = share, .on_close = count_close},
     {.path = "/test.B/Fail",
      .on_open = count_open,
      .on_message = fail_as_asked,
@@ -244,6 +253,13 @@ static void wait_for(atomic_int *value, int wanted)
     for (int i = 0; i < 200000 && atomic_load(value) < wanted; i++)
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     ck_assert_int_eq(atomic_load(value), wanted);
+}
+
+static void wait_for_objects(int wanted)
+{
+    for (int i = 0; i < 20000 && rpc_live_objects() != wanted; i++)
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    ck_assert_int_eq(rpc_live_objects(), wanted);
 }
 
 static struct rpc_stream *open_stream(const char *method, int64_t timeout_ms)
@@ -520,6 +536,35 @@ START_TEST(unread_bytes_are_reported_to_the_sender)
 }
 END_TEST
 
+static uint64_t ask_share(void)
+{
+    uint64_t share;
+    struct rpc_bytes answer;
+    ck_assert_int_eq(unary("/test.B/Share", "", &answer), STATUS_OK);
+    ck_assert_uint_eq(answer.size, sizeof share);
+    memcpy(&share, answer.data, sizeof share);
+    rpc_bytes_free(&answer);
+    return share;
+}
+
+START_TEST(calls_share_what_may_be_unread)
+{
+    struct rpc_stream *streams[4] = {open_stream("/test.B/Flood", 0)};
+    ck_assert_uint_eq(ask_share(), SIZE_MAX);
+    wait_for(&closed, 1);
+    send_number(streams[0], 0);
+    wait_for(&flooded, 1);
+    ck_assert_uint_eq(ask_share(), 500000 / 2); // the flood's and its own
+    wait_for(&closed, 2);
+    for (int i = 1; i < 4; i++)
+        streams[i] = open_stream("/test.A/Hang", 0);
+    wait_for(&opened, 6);
+    ck_assert_uint_eq(ask_share(), 500000 / 5);
+    for (int i = 0; i < 4; i++)
+        rpc_stream_close(streams[i]);
+}
+END_TEST
+
 START_TEST(an_abandoned_call_ends_although_the_client_does_not_read)
 {
     struct rpc_stream *stream = open_stream("/test.B/FloodAndAbandon", 0);
@@ -768,13 +813,18 @@ END_TEST
 typedef Grpc__Reflection__V1__ServerReflectionRequest reflect_request;
 typedef Grpc__Reflection__V1__ServerReflectionResponse reflect_response;
 
-static reflect_response *reflect(struct rpc_stream *stream, int which, const char *text)
+static void reflect_ask(struct rpc_stream *stream, int which, const char *text)
 {
     reflect_request request = GRPC__REFLECTION__V1__SERVER_REFLECTION_REQUEST__INIT;
     request.message_request_case = which;
     request.list_services = (char *)text; // a member of a union: sets any text
     uint8_t bytes[256];
     rpc_stream_send(stream, bytes, grpc__reflection__v1__server_reflection_request__pack(&request, bytes));
+}
+
+static reflect_response *reflect(struct rpc_stream *stream, int which, const char *text)
+{
+    reflect_ask(stream, which, text);
     struct rpc_bytes answer;
     ck_assert_int_eq(rpc_stream_read(stream, &answer), STATUS_OK);
     reflect_response *response =
@@ -832,6 +882,41 @@ START_TEST(reflection_answers_both_versions)
 }
 END_TEST
 
+enum { REFLECTIONS_MAX = 64 };
+static const char reflection[] = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
+
+START_TEST(reflection_serves_a_bounded_number_of_calls)
+{
+    struct rpc_stream *streams[REFLECTIONS_MAX];
+    int objects = rpc_live_objects();
+    for (int i = 0; i < REFLECTIONS_MAX; i++) {
+        streams[i] = open_stream(reflection, 0);
+        reflect_free(reflect(streams[i], 7, "*"));
+    }
+    struct rpc_stream *refused = open_stream(reflection, 0);
+    expect_end(refused, STATUS_EXHAUSTED, "too many clients use reflection");
+    rpc_stream_close(refused);
+    for (int i = 0; i < REFLECTIONS_MAX; i++)
+        rpc_stream_close(streams[i]);
+    wait_for_objects(objects);
+    struct rpc_stream *stream = open_stream(reflection, 0);
+    reflect_free(reflect(stream, 7, "*"));
+    rpc_stream_close(stream);
+}
+END_TEST
+
+START_TEST(reflection_ends_for_a_client_that_does_not_read)
+{
+    struct rpc_stream *stream = open_stream(reflection, 0);
+    reflect_free(reflect(stream, 7, "*"));
+    int objects = rpc_live_objects();
+    for (int i = 0; i < 2000; i++)
+        reflect_ask(stream, 3, "forepack/v1/inference.proto");
+    wait_for_objects(objects - 1); // the server's call
+    rpc_stream_close(stream);
+}
+END_TEST
+
 START_TEST(symbols_of_every_kind_are_found)
 {
     static const char *const names[] = {
@@ -883,6 +968,7 @@ int main(void)
     tcase_add_test(calls, status_text_is_short_utf8);
     tcase_add_test(calls, large_messages_pass_and_too_large_ones_do_not);
     tcase_add_test(calls, unread_bytes_are_reported_to_the_sender);
+    tcase_add_test(calls, calls_share_what_may_be_unread);
     tcase_add_test(calls, an_abandoned_call_ends_although_the_client_does_not_read);
     tcase_add_test(calls, taken_port_is_refused);
     tcase_add_test(calls, bad_addresses_are_refused);
@@ -893,6 +979,8 @@ int main(void)
     tcase_add_test(calls, health_is_per_service);
     tcase_add_test(calls, watchers_get_each_change);
     tcase_add_test(calls, reflection_answers_both_versions);
+    tcase_add_test(calls, reflection_serves_a_bounded_number_of_calls);
+    tcase_add_test(calls, reflection_ends_for_a_client_that_does_not_read);
     suite_add_tcase(suite, calls);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -8,9 +8,9 @@
 
 #define RETRY_US 1000000
 
-// Bounds on unread bytes: of one client; of all clients together; and the amount up to which a client is left alone
-// when all clients together are over their bound.
-enum { UNREAD_MAX_MB = 16, ALL_UNREAD_MAX_MB = 256, SMALL_UNREAD_MB = 1 };
+// Bounds on unread bytes: of one call; of all calls together; and the amount up to which a call is left alone when all
+// calls together are over their bound, about as much as C-core takes for an open call.
+enum { UNREAD_MAX_MB = 16, ALL_UNREAD_MAX_MB = 256, SMALL_UNREAD_KB = 16 };
 
 size_t reply_send(struct rpc_call *call, const ProtobufCMessage *message)
 {
@@ -23,9 +23,10 @@ size_t reply_send(struct rpc_call *call, const ProtobufCMessage *message)
     return queued;
 }
 
-static bool unread_exceeds_limit(struct rpc_call *call)
+// Once all calls together are over their bound, those with more than an equal share end: most of it is theirs.
+static bool exceeds_share(struct rpc_call *call, size_t unread)
 {
-    return rpc_call_server_queued(call) > (size_t)ALL_UNREAD_MAX_MB << 20;
+    return unread > (size_t)SMALL_UNREAD_KB << 10 && unread > rpc_call_share(call, (size_t)ALL_UNREAD_MAX_MB << 20);
 }
 
 void reply_stream(struct rpc_call *call, const ProtobufCMessage *message)
@@ -33,10 +34,10 @@ void reply_stream(struct rpc_call *call, const ProtobufCMessage *message)
     size_t queued = reply_send(call, message);
     if (queued > (size_t)UNREAD_MAX_MB << 20) {
         status_fail(STATUS_EXHAUSTED, "the client reads too slowly: over %d MiB are unread", UNREAD_MAX_MB);
-    } else if (queued > (size_t)SMALL_UNREAD_MB << 20 && unread_exceeds_limit(call)) {
+    } else if (exceeds_share(call, queued)) {
         status_fail(STATUS_EXHAUSTED,
-                    "the client reads too slowly: over %d MiB are unread, and over %d MiB of all clients together",
-                    SMALL_UNREAD_MB, ALL_UNREAD_MAX_MB);
+                    "the client reads too slowly: %zu KiB are unread, and over %d MiB of all calls together",
+                    queued >> 10, ALL_UNREAD_MAX_MB);
     } else {
         return;
     }
@@ -45,9 +46,11 @@ void reply_stream(struct rpc_call *call, const ProtobufCMessage *message)
 
 void reply_unary(struct rpc_call *call, const ProtobufCMessage *message)
 {
-    if (unread_exceeds_limit(call)) {
-        status_fail(STATUS_EXHAUSTED, "clients have left over %d MiB of answers unread: try again later",
-                    ALL_UNREAD_MAX_MB);
+    size_t size = protobuf_c_message_get_packed_size(message);
+    if (exceeds_share(call, size)) {
+        status_fail(STATUS_EXHAUSTED,
+                    "clients have left over %d MiB of answers unread, and this one has %zu KiB: try again later",
+                    ALL_UNREAD_MAX_MB, size >> 10);
         reply_refuse(call, STATUS_EXHAUSTED);
         return;
     }
