@@ -22,6 +22,9 @@ enum {
     EVENT_BYTES = 512,     // counted for each message in addition
 };
 
+// Bound on the messages that a node has not read: two of the largest.
+enum { UNREAD_MAX_MB = 128 };
+
 struct attachment {
     struct node_link link; // first: the link's functions get this; core's thread
     struct rpc_call *call; // our reference
@@ -40,12 +43,21 @@ struct node_event {
 
 static void attachment_send(struct node_link *link, const Forepack__Cluster__V1__RouterMessage *message)
 {
-    reply_send(((struct attachment *)link)->call, &message->base);
+    struct rpc_call *call = ((struct attachment *)link)->call;
+    if (reply_send(call, &message->base) <= (size_t)UNREAD_MAX_MB << 20) return;
+    status_fail(STATUS_EXHAUSTED, "the node reads too slowly: over %d MiB are unread", UNREAD_MAX_MB);
+    log_event(LOG_WARN, "node_unread", LOG_FIELD("peer", rpc_call_peer(call)), LOG_REASON);
+    rpc_call_abandon(call, STATUS_EXHAUSTED, status_message());
 }
 
+// A node that has failed may not read.
 static void attachment_finish(struct node_link *link, enum status status, const char *reason)
 {
-    rpc_call_finish(((struct attachment *)link)->call, status, reason);
+    struct rpc_call *call = ((struct attachment *)link)->call;
+    if (status == STATUS_OK)
+        rpc_call_finish(call, status, reason);
+    else
+        rpc_call_abandon(call, status, reason);
 }
 
 static const char *attachment_peer(const struct node_link *link)
@@ -106,7 +118,7 @@ static void attach_on_message(struct rpc_call *call, const uint8_t *bytes, size_
     size_t memory = 0;
     node_message *m = attach_unpack(a, bytes, size, &memory);
     if (!m) {
-        rpc_call_finish(call, STATUS_INVALID, status_message());
+        rpc_call_abandon(call, STATUS_INVALID, status_message());
         return;
     }
     a->greeted = true;

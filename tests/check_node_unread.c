@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+// router/front: nodes that read nothing from their stream, as a stopped process or a broken one does. The router lets
+// go of them and of what waits for them.
+#include <check.h>
+#include <semaphore.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/version.h"
+#include "net/core.h"
+
+#include "router/core/core_state.h"
+#include "router/core/nodes.h"
+#include "router/front/front.h"
+#include "router/front/node_link.h"
+
+// Messages of 30 MiB. The node's C-core takes one or two of them; the others wait.
+enum { TOKENS = 6 << 20, TOKEN = INT32_MAX, FEW = 4, TOO_MANY = 8 };
+
+static struct front front;
+static struct core *core;
+static struct rpc_server *server;
+static struct rpc_channel *channel;
+static struct rpc_stream *stream;
+static sem_t done; // an event has run
+
+// --- on the core's thread
+
+static void event_count_nodes(struct core *c, void *arg, int64_t now_us)
+{
+    *(bool *)arg = core_first_node(c) != NULL;
+    sem_post(&done);
+}
+
+// A large message, as many long answers that the node is to draft for make.
+static void event_send(struct core *c, void *arg, int64_t now_us)
+{
+    struct core_node *node = core_first_node(c);
+    if (node) c->ops.send_drafts(node->link, arg, 1);
+    sem_post(&done);
+}
+
+static void event_lose(struct core *c, void *arg, int64_t now_us)
+{
+    core_node_lose(c, core_first_node(c), LOSS_HUNG, "no progress", now_us);
+    sem_post(&done);
+}
+
+static void run_event(void (*event)(struct core *c, void *arg, int64_t now_us), void *arg)
+{
+    loop_post(front.loop, event, arg);
+    sem_wait(&done);
+}
+
+static bool is_attached(void)
+{
+    bool attached;
+    run_event(event_count_nodes, &attached);
+    return attached;
+}
+
+// --- the node
+
+static void attach(void)
+{
+    Forepack__Cluster__V1__Hello hello = FOREPACK__CLUSTER__V1__HELLO__INIT;
+    hello.protocol = CLUSTER_PROTOCOL_VERSION;
+    hello.instance = 1;
+    hello.node_id = "silent";
+    hello.role = FOREPACK__CLUSTER__V1__ROLE__ROLE_SPECULATOR;
+    hello.ranks = hello.kv_blocks = hello.max_seqs = 1;
+    hello.vocab_size = hello.context_tokens = hello.token_budget = 100;
+    hello.block_tokens = 16;
+    Forepack__Cluster__V1__NodeMessage message = FOREPACK__CLUSTER__V1__NODE_MESSAGE__INIT;
+    message.kind_case = FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_HELLO;
+    message.hello = &hello;
+    uint8_t bytes[256];
+    size_t size = forepack__cluster__v1__node_message__pack(&message, bytes);
+    ck_assert_int_eq(rpc_stream_open(channel, front_attach.path, 0, true, &stream), STATUS_OK);
+    rpc_stream_send(stream, bytes, size);
+    for (int i = 0; i < 20000 && !is_attached(); i++)
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    ck_assert(is_attached());
+}
+
+// The server's call is one of the objects.
+static void wait_for_end(int objects)
+{
+    for (int i = 0; i < 20000 && rpc_live_objects() >= objects; i++)
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    ck_assert_int_lt(rpc_live_objects(), objects);
+    ck_assert(!is_attached());
+}
+
+// --- the router
+
+static void ready_changed(void *user, bool ready)
+{
+}
+
+static void setup(void)
+{
+    log_setup("test", LOG_ERROR);
+    rpc_init();
+    const struct core_options options = {.max_queue_requests = 1000,
+                                         .max_queue_tokens = 1000000,
+                                         .max_wait_us = 1000,
+                                         .score_timeout_us = 1000000,
+                                         .heartbeat_us = 3600000000,
+                                         .bins_ahead = 2,
+                                         .vocab_size = 100};
+    struct core_ops ops;
+    front_core_ops_init(&front, &ops);
+    ops.ready_changed = ready_changed;
+    core = core_create(&options, &ops);
+    front.loop = loop_start(core);
+    front.heartbeat_ms = 3600000;
+    sem_init(&done, 0, 0);
+    static struct rpc_method methods[2];
+    methods[0] = front_attach;
+    const struct rpc_server_options server_options = {
+        .address = "127.0.0.1:0", .methods = methods, .context = &front, .threads = 1};
+    ck_assert_msg(rpc_server_open(&server_options, &server) == STATUS_OK, "%s", status_message());
+    char target[32];
+    snprintf(target, sizeof target, "127.0.0.1:%d", rpc_server_port(server));
+    ck_assert_int_eq(rpc_channel_open(target, &channel), STATUS_OK);
+}
+
+static void teardown(void)
+{
+    rpc_stream_close(stream);
+    rpc_channel_close(channel);
+    rpc_server_close(server, 0);
+    loop_stop(front.loop);
+    core_free(core);
+    rpc_shutdown();
+}
+
+// --- tests
+
+static struct node_draft large_draft(void)
+{
+    int32_t *tokens = mem_alloc_array(TOKENS, sizeof *tokens);
+    for (int i = 0; i < TOKENS; i++)
+        tokens[i] = TOKEN;
+    return (struct node_draft){.request = 1, .tokens = tokens, .n = TOKENS};
+}
+
+START_TEST(a_node_is_disconnected_when_too_much_waits_for_it)
+{
+    struct node_draft draft = large_draft();
+    attach();
+    int objects = rpc_live_objects();
+    for (int i = 0; i < TOO_MANY; i++)
+        run_event(event_send, &draft);
+    wait_for_end(objects);
+    free((void *)draft.tokens);
+}
+END_TEST
+
+START_TEST(the_stream_of_a_lost_node_ends_although_it_does_not_read)
+{
+    struct node_draft draft = large_draft();
+    attach();
+    int objects = rpc_live_objects();
+    for (int i = 0; i < FEW; i++)
+        run_event(event_send, &draft);
+    run_event(event_lose, NULL);
+    wait_for_end(objects);
+    free((void *)draft.tokens);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("node_unread");
+    TCase *tcase = tcase_create("node_unread");
+    tcase_add_checked_fixture(tcase, setup, teardown);
+    tcase_set_timeout(tcase, 60);
+    tcase_add_test(tcase, a_node_is_disconnected_when_too_much_waits_for_it);
+    tcase_add_test(tcase, the_stream_of_a_lost_node_ends_although_it_does_not_read);
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? 1 : 0;
+}
