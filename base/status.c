@@ -2,8 +2,9 @@
 #include "base/status.h"
 
 #include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
+
+#include "base/utf8.h"
 
 static _Thread_local char message[1024];
 
@@ -47,7 +48,7 @@ enum status status_fail(enum status status, const char *format, ...)
     char text[sizeof message];
     va_list args;
     va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
+    utf8_format_list(text, sizeof text, format, args);
     va_end(args);
     memcpy(message, text, sizeof message);
     return status;
@@ -58,7 +59,7 @@ enum status status_context(enum status status, const char *format, ...)
     char context[256];
     va_list args;
     va_start(args, format);
-    vsnprintf(context, sizeof context, format, args);
+    utf8_format_list(context, sizeof context, format, args);
     va_end(args);
     return status_fail(status, "%s: %s", context, message);
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/utf8.h"
 
+#include <stdio.h>
+
 // Length of the character that starts with `lead`; 0 when no character starts with this byte.
 static size_t utf8_sequence_bytes(unsigned char lead)
 {
@@ -87,4 +89,19 @@ bool utf8_has_control(const char *text, size_t size_bytes)
         if (utf8_is_control(utf8_code_point(text + i, n))) return true;
     }
     return false;
+}
+
+void utf8_format_list(char *text, size_t size_bytes, const char *format, va_list args)
+{
+    int whole_bytes = vsnprintf(text, size_bytes, format, args);
+    size_t have = size_bytes - 1;
+    if (whole_bytes > 0 && (size_t)whole_bytes > have) text[have - utf8_incomplete_tail(text, have)] = 0;
+}
+
+void utf8_format(char *text, size_t size_bytes, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    utf8_format_list(text, size_bytes, format, args);
+    va_end(args);
 }

@@ -2,6 +2,7 @@
 // UTF-8 as of RFC 3629: no overlong forms, no surrogates, nothing above U+10FFFF.
 #pragma once
 
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -21,3 +22,8 @@ uint32_t utf8_code_point(const char *character, size_t n);
 // the text direction, which change the order in which a line is shown.
 bool utf8_is_control(uint32_t c);
 bool utf8_has_control(const char *text, size_t size_bytes); // a character of the text, which is well-formed
+
+// snprintf() and vsnprintf() that never cut inside a character.
+void utf8_format(char *text, size_t size_bytes, const char *format, ...) __attribute__((format(printf, 3, 4)));
+void utf8_format_list(char *text, size_t size_bytes, const char *format, va_list args)
+    __attribute__((format(printf, 3, 0)));

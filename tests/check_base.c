@@ -378,6 +378,28 @@ START_TEST(utf8_tail_is_what_more_bytes_could_complete)
 }
 END_TEST
 
+START_TEST(a_long_text_is_cut_between_characters)
+{
+    char text[8], accents[2048] = "";
+    utf8_format(text, sizeof text, "%s%d", "\xC3\xA9", 12345);
+    ck_assert_str_eq(text, "\xC3\xA9"
+                           "12345");
+    utf8_format(text, sizeof text, "%s\xC3\xA9", "123456");
+    ck_assert_str_eq(text, "123456");
+    utf8_format(text, sizeof text, "1\xF0\x9F\x98\x80\xE2\x82\xAC");
+    ck_assert_str_eq(text, "1\xF0\x9F\x98\x80");
+    for (int i = 0; i < 1000; i++)
+        memcpy(accents + 2 * i, "\xC3\xA9", 2);
+    for (int skip = 0; skip < 2; skip++) {
+        status_fail(STATUS_INVALID, "%.*s%s", skip, "x", accents);
+        ck_assert(utf8_valid(status_message(), strlen(status_message()), NULL));
+        ck_assert_uint_eq(strlen(status_message()), 1022 + skip);
+        status_context(STATUS_INVALID, "%.*s%s", skip, "x", accents);
+        ck_assert(utf8_valid(status_message(), strlen(status_message()), NULL));
+    }
+}
+END_TEST
+
 // Whether this build traps allocations; without a sanitizer it does not.
 static bool traps(void)
 {
@@ -465,6 +487,7 @@ int main(void)
     tcase_add_test(tcase, a_condition_waits_until_its_time);
     tcase_add_test(tcase, utf8_accepts_exactly_rfc_3629);
     tcase_add_test(tcase, utf8_tail_is_what_more_bytes_could_complete);
+    tcase_add_test(tcase, a_long_text_is_cut_between_characters);
     tcase_add_test_raise_signal(tcase, allocating_where_it_must_not_aborts, SIGABRT);
     tcase_add_test_raise_signal(tcase, libraries_count_as_well, SIGABRT);
     tcase_add_test(tcase, allocating_elsewhere_is_fine);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/utf8.h"
 #include "tests/core_case.h"
 
 static struct fake_node *worker(const char *id)
@@ -649,6 +650,25 @@ START_TEST(results_of_a_worker_group_are_checked)
 }
 END_TEST
 
+START_TEST(a_long_error_of_a_worker_group_is_cut_between_characters)
+{
+    struct fake_node *w = worker("w");
+    char error[602] = "x";
+    for (int i = 0; i < 300; i++)
+        memcpy(error + 1 + 2 * i, "\xC3\xA9", 2);
+    for (int skip = 0; skip < 2; skip++) { // one of the two is cut inside a character
+        struct client *a = fixture_send(&f, 10, 4);
+        struct sequence_result step = {.request = a->number, .finished = true, .reason = FINISH_REASON_ERROR};
+        step.error = error + skip;
+        fake_node_forget(w, a->number);
+        core_step(f.c, w->node, &step, 1, f.now_us);
+        ck_ended(a, FINISH_REASON_ERROR, STATUS_INTERNAL);
+        ck_assert_uint_gt(strlen(a->message), 500);
+        ck_assert(utf8_valid(a->message, strlen(a->message), NULL));
+    }
+}
+END_TEST
+
 START_TEST(a_stop_string_ends_the_text_where_the_sink_says)
 {
     struct fake_node *w = worker("w");
@@ -815,6 +835,7 @@ int main(void)
     tcase_add_test(tcase, each_class_leaves_room_in_the_queue_for_those_above);
     tcase_add_test(tcase, late_results_are_ignored);
     tcase_add_test(tcase, results_of_a_worker_group_are_checked);
+    tcase_add_test(tcase, a_long_error_of_a_worker_group_is_cut_between_characters);
     tcase_add_test(tcase, a_stop_string_ends_the_text_where_the_sink_says);
     tcase_add_test(tcase, nodes_with_another_model_or_tokenizer_are_refused);
     tcase_add_test(tcase, silent_and_replaced_nodes_are_lost);

@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/no_alloc.h"
+#include "base/utf8.h"
 #include "worker/scheduler_state.h"
 
 enum { UNPACED_DRAFT = 8 };   // length of drafts while their time does not matter
@@ -170,7 +171,7 @@ static enum sequence_finish sequence_advance(struct scheduler *s, struct sequenc
     struct sampled_token token;
     *is_drafted_p = false;
     if (sequence_next_token(s, &context, result, row, &token) != STATUS_OK) {
-        snprintf(out->error, sizeof out->error, "%s", status_message());
+        utf8_format(out->error, sizeof out->error, "%s", status_message());
         return SEQUENCE_ERROR;
     }
     if (sampler_stops(&q->sampling, context.eos, context.n_eos, token.token)) return SEQUENCE_STOP;

@@ -3,12 +3,12 @@
 
 #include <assert.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/utf8.h"
 #include "router/core/drafting.h"
 #include "router/core/nodes.h"
 #include "router/core/score_sharing.h"
@@ -172,7 +172,7 @@ void core_request_finish(struct core *c, struct request *r, enum finish_reason r
 {
     // `message` may be this thread's status_message(), which the sink may overwrite.
     char text[512];
-    snprintf(text, sizeof text, "%s", message);
+    utf8_format(text, sizeof text, "%s", message);
     struct core_node *node = r->account.node;
     if (node && tell_node) c->ops.send_cancel(node->link, &r->number, 1);
     core_drafting_ended(c, r);

@@ -143,8 +143,12 @@ static uint64_t any_request(struct fuzz_script *script)
 
 static char *any_text(struct fuzz_script *script)
 {
-    static char *const texts[] = {"", "it broke", "bad \xff\xfe", "a", "node-0", "node-1"};
-    return texts[fuzz_below(script, 6)];
+    static char long_text[600]; // two bytes a character: a cut may be inside one
+    static char *const texts[] = {"", "it broke", "bad \xff\xfe", "a", "node-0", "node-1", long_text};
+    for (size_t i = 1; i < sizeof long_text - 1; i++)
+        long_text[i] = i % 2 ? '\xc3' : '\xa9';
+    long_text[0] = 'x';
+    return texts[fuzz_below(script, 7)];
 }
 
 // Each bit of `flags` makes one field wrong or different.
