@@ -468,6 +468,38 @@ START_TEST(without_worker_groups_there_is_a_time_of_grace)
 }
 END_TEST
 
+// The time of grace begins when it leaves, however long it drains.
+START_TEST(a_worker_group_that_drains_for_long_leaves_a_time_of_grace)
+{
+    struct fake_node *w = worker("w");
+    struct client *running = fixture_send(&f, 10, 4), *waiting = fixture_send(&f, 512, 4), *late;
+    while (fake_node_has(w, waiting)) // until the bins are full
+        waiting = fixture_send(&f, 512, 4);
+    core_draining(f.c, w->node, f.now_us);
+    fixture_advance(&f, 4 * SECOND);
+    fixture_detach(&f, w);
+    fixture_advance(&f, 4 * SECOND);
+    late = fixture_send(&f, 10, 4);
+    fixture_advance(&f, SECOND - 1);
+    ck_assert(!running->ends && !waiting->ends && !late->ends);
+    fixture_advance(&f, 1);
+    ck_ended(running, FINISH_REASON_ERROR, STATUS_UNAVAILABLE);
+    ck_ended(waiting, FINISH_REASON_ERROR, STATUS_UNAVAILABLE);
+    ck_ended(late, FINISH_REASON_ERROR, STATUS_UNAVAILABLE);
+    // It drains for longer than that.
+    w = worker("w");
+    running = fixture_send(&f, 10, 4);
+    core_draining(f.c, w->node, f.now_us);
+    fixture_advance(&f, 6 * SECOND);
+    fixture_detach(&f, w);
+    fixture_advance(&f, SECOND);
+    ck_assert_int_eq(running->ends, 0);
+    w = worker("w");
+    fixture_advance(&f, 0);
+    ck_assert(fake_node_has(w, running));
+}
+END_TEST
+
 START_TEST(requests_that_cannot_be_served_are_refused_with_a_reason)
 {
     struct fake_node *w = worker("w");
@@ -829,6 +861,7 @@ int main(void)
     tcase_add_test(tcase, cancel_works_in_every_state);
     tcase_add_test(tcase, a_request_ends_when_its_first_token_misses_the_deadline);
     tcase_add_test(tcase, without_worker_groups_there_is_a_time_of_grace);
+    tcase_add_test(tcase, a_worker_group_that_drains_for_long_leaves_a_time_of_grace);
     tcase_add_test(tcase, requests_that_cannot_be_served_are_refused_with_a_reason);
     tcase_add_test(tcase, kept_tokens_must_fit_the_kv_cache);
     tcase_add_test(tcase, the_queue_is_bounded);

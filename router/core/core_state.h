@@ -62,7 +62,7 @@ struct core {
     // nodes.c; the calibration that all attached speculators have; fingerprint 0: they have none, or not the same.
     struct node_calibration calibration;
     uint64_t model_fingerprint; // nodes.c; of the worker group attached last; 0: none yet
-    int64_t workers_gone_us;    // nodes.c; when a worker group was lost or began to drain; 0: none ever
+    int64_t workers_gone_us;    // nodes.c; when a worker group was lost, began to drain or left; 0: none ever
     int workers_gone_context;   // nodes.c; the longest of those that went within the time of grace
     struct drained_process drained[DRAINED_MAX]; // nodes.c; the latest replaces the oldest
     unsigned n_drained;                          // nodes.c; in all

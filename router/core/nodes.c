@@ -180,7 +180,11 @@ static void node_remove(struct core *c, struct core_node *node, enum node_loss l
     }
     log_event(LOG_INFO, "node_gone", LOG_FIELD("node", node->hello.node_id), LOG_FIELD("role", role_name(role)),
               LOG_FIELD("requests", n), LOG_FIELD("reason", reason));
-    if (!node->sched.draining) node_closed(c, node, now_us);
+    if (!node->sched.draining) {
+        node_closed(c, node, now_us);
+    } else if (role == NODE_WORKER) {
+        worker_gone(c, node->hello.context_tokens, now_us); // again: it may have drained for long
+    }
     node_free(c, node);
 }
 
