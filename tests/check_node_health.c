@@ -189,6 +189,23 @@ START_TEST(without_a_count_of_progress_a_pass_may_take_four_times_its_expected_t
 }
 END_TEST
 
+START_TEST(passes_that_take_years_by_the_model_do_not_make_their_node_hang)
+{
+    static const struct pass_cost passes[] = {{1, 1, 17000000, false},
+                                              {1, 100, 1700000000, false},
+                                              {1, 200, 3400000000, false},
+                                              {250, 250, 4250000000, false}};
+    struct node_hello hello = fixture_hello(NODE_WORKER, "w");
+    hello.context_tokens = hello.token_budget = 1 << 20;
+    struct fake_node *w = fixture_attach(&f, &hello);
+    for (int i = 0; i < 100; i++)
+        core_passed(f.c, w->node, &passes[i % 4], f.now_us);
+    struct client *client = send_on(100);
+    run(10, NULL);
+    ck_assert(fake_node_has(w, client));
+}
+END_TEST
+
 START_TEST(a_group_without_work_does_not_hang)
 {
     struct fake_node *w = attach(NODE_WORKER, "w");
@@ -479,6 +496,7 @@ int main(void)
     tcase_add_test(all, a_speculator_that_hangs_again_is_ejected_for_longer);
     tcase_add_test(all, a_long_pass_that_makes_progress_is_no_hang);
     tcase_add_test(all, without_a_count_of_progress_a_pass_may_take_four_times_its_expected_time);
+    tcase_add_test(all, passes_that_take_years_by_the_model_do_not_make_their_node_hang);
     tcase_add_test(all, a_group_without_work_does_not_hang);
     tcase_add_test(all, time_in_which_the_router_did_not_run_is_no_hang);
     tcase_add_test(all, the_requests_of_a_hung_group_are_replayed_elsewhere);

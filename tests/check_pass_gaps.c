@@ -128,6 +128,17 @@ START_TEST(passes_are_counted_by_their_time_over_the_prediction)
 }
 END_TEST
 
+START_TEST(a_pass_that_was_predicted_to_take_almost_nothing_is_in_the_last_bucket)
+{
+    struct pass_times times = {0};
+    pass_times_add(&times, true, 10, 55, 1000000, 1e-9);
+    const struct histogram *h = &times.classes[1][3]->deviation;
+    ck_assert_uint_eq(h->counts[h->scale->n], 1);
+    ck_assert_int_gt(h->sum, 0);
+    pass_times_fini(&times);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("pass_gaps");
@@ -136,6 +147,7 @@ int main(void)
     tcase_add_test(tcase, reports_are_further_apart_than_the_passes_take);
     tcase_add_test(tcase, passes_are_counted_by_kind_and_size);
     tcase_add_test(tcase, passes_are_counted_by_their_time_over_the_prediction);
+    tcase_add_test(tcase, a_pass_that_was_predicted_to_take_almost_nothing_is_in_the_last_bucket);
     tcase_add_test(tcase, a_node_without_work_has_no_gap);
     tcase_add_test(tcase, gaps_of_another_process_with_the_same_id_are_not_counted);
     suite_add_tcase(suite, tcase);

@@ -2,6 +2,7 @@
 // See health.h.
 #include "router/core/health.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +13,8 @@
 #include "router/core/requests.h"
 #include "router/sched/node_index.h"
 
-#define SLOW 10.0 // times the median of the peers
+#define SLOW         10.0   // times the median of the peers
+#define STALL_US_MAX 86.4e9 // a day, whatever a node reports of its passes
 enum {
     SLOW_ROWS = 64,    // of the pass by which nodes are compared
     SLOW_PASSES = 16,  // a node reports after it was admitted, before it is compared again
@@ -76,7 +78,7 @@ static int64_t stall_limit_us(const struct core *c, const struct core_node *node
     if (!cost_knows(cost, 1, c->view.now_us)) return node->health.progress ? limit_us : INT64_MAX;
     double rows = limits->token_budget;
     double longest_us = STALL_PASSES * cost_pass_us(cost, 1, rows, rows * limits->context_tokens);
-    return longest_us > (double)limit_us ? (int64_t)longest_us : limit_us;
+    return longest_us > (double)limit_us ? (int64_t)fmin(longest_us, STALL_US_MAX) : limit_us;
 }
 
 static bool node_hangs(const struct core *c, struct core_node *node, int64_t absent_us, int64_t now_us)

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "router/core/pass_times.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #include "base/mem.h"
+
+#define DEVIATION_PPM_MAX 1e9 // far beyond the last bucket; its sum stays a number
 
 void pass_times_add(struct pass_times *times, bool has_prompts, int64_t rows, int64_t pairs, int64_t us,
                     double predicted_us)
@@ -17,7 +20,8 @@ void pass_times_add(struct pass_times *times, bool has_prompts, int64_t rows, in
     class->rows += (uint64_t)rows;
     class->pairs += (uint64_t)pairs;
     class->us += (uint64_t)us;
-    if (predicted_us > 0) histogram_add(&class->deviation, (int64_t)(1e6 * (double)us / predicted_us));
+    if (predicted_us > 0)
+        histogram_add(&class->deviation, (int64_t)fmin(1e6 * (double)us / predicted_us, DEVIATION_PPM_MAX));
 }
 
 void pass_times_fini(struct pass_times *times)

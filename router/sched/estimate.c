@@ -249,7 +249,8 @@ static int64_t latest_us(const struct subject *s, double own_us, int64_t now_us)
             due_us = now_us + left_us / 2; // own_us not known: half of the time is for it
     if (isfinite(own_us)) {
         if (own_us > (double)left_us) return waited_us; // too late: requests that are in time go before it
-        due_us = deadline_us - (int64_t)(own_us + full_bin_us(s));
+        // Reports of a node may make the time of a bin larger than any time.
+        due_us = deadline_us - (int64_t)fmin(own_us + full_bin_us(s), (double)deadline_us);
     }
     return due_us < waited_us ? due_us : waited_us;
 }
