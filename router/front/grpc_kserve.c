@@ -54,13 +54,23 @@ static void event_cancel(struct core *c, void *arg, int64_t now_us)
     free(arg);
 }
 
+// With the reason in status_message().
+static void answer_exceeds(struct answer *a)
+{
+    answer_fail(call_of(a->client), a->data, STATUS_EXHAUSTED, status_message());
+    loop_post(a->client->front->loop, event_cancel, mem_copy(&a->request->number, sizeof a->request->number));
+}
+
+static void call_submitted(struct client *client)
+{
+    struct answer *a = client->answers; // the one of the message
+    if (a->data && !kserve_answer_begin(a->data)) answer_exceeds(a);
+}
+
 static void call_chunk(struct answer *a, const struct answer_chunk *chunk)
 {
-    struct kserve_call *c = call_of(a->client);
     struct kserve_answer *k = a->data;
-    if (k->ended || kserve_chunk(c->call, k, chunk, a->request)) return;
-    answer_fail(c, k, STATUS_EXHAUSTED, status_message());
-    loop_post(c->client.front->loop, event_cancel, mem_copy(&a->request->number, sizeof a->request->number));
+    if (!k->ended && !kserve_chunk(call_of(a->client)->call, k, chunk, a->request)) answer_exceeds(a);
 }
 
 static void call_done(struct answer *a, const struct request *r, enum finish_reason reason, enum status status,
@@ -93,8 +103,12 @@ static void call_free(struct client *client)
     free(client);
 }
 
-static const struct client_ops call_ops = {
-    .chunk = call_chunk, .done = call_done, .idle = call_idle, .release = call_release, .free = call_free};
+static const struct client_ops call_ops = {.submitted = call_submitted,
+                                           .chunk = call_chunk,
+                                           .done = call_done,
+                                           .idle = call_idle,
+                                           .release = call_release,
+                                           .free = call_free};
 
 static void event_half_close(struct core *c, void *arg, int64_t now_us)
 {

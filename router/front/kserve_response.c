@@ -224,8 +224,13 @@ struct kserve_answer *kserve_answer_create(struct front *front, const Inference_
     a->tokenizer = front->tokenizer;
     a->whole = &front->whole;
     const ProtobufCBinaryData *prompt = &q->fields.message.text;
-    if (q->echo) bytes_add(&a->text, (const char *)prompt->data, prompt->len);
+    if (q->echo && a->outputs & 1u << KSERVE_TEXT) bytes_add(&a->text, (const char *)prompt->data, prompt->len);
     return a;
+}
+
+bool kserve_answer_begin(struct kserve_answer *a)
+{
+    return whole_answer_grow(a->whole, &a->whole_bytes, a->text.n);
 }
 
 void kserve_answer_free(struct kserve_answer *a)

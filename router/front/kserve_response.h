@@ -24,6 +24,9 @@ struct kserve_answer {
 
 struct kserve_answer *kserve_answer_create(struct front *front, const Inference__ModelInferRequest *m,
                                            const struct kserve_request *q, bool on_stream);
+// Counts the prompt that the text repeats, from its submission on: a request may wait for long. False: as of
+// kserve_chunk().
+bool kserve_answer_begin(struct kserve_answer *a);
 void kserve_answer_free(struct kserve_answer *a);
 
 // Adds tokens to the output; those of an answer in pieces are sent. False: a whole answer is too large, with the
