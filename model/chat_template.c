@@ -6,27 +6,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/file_text.h"
 #include "base/mem.h"
 #include "model/chat_parts.h"
 #include "model/json_file.h"
-
-static enum status file_read_all(const char *path, char **text_p, size_t *bytes_p)
-{
-    FILE *file = fopen(path, "rb");
-    if (!file)
-        return status_fail(errno == ENOENT ? STATUS_NOT_FOUND : STATUS_INTERNAL, "%s: %s", path, strerror(errno));
-    char *text = mem_alloc(JINJA_SOURCE_LIMIT_BYTES + 2);
-    size_t n = fread(text, 1, JINJA_SOURCE_LIMIT_BYTES + 1, file);
-    bool failed = ferror(file);
-    fclose(file);
-    if (failed) {
-        free(text);
-        return status_fail(STATUS_INTERNAL, "%s: cannot be read: %s", path, strerror(errno));
-    }
-    *text_p = text;
-    *bytes_p = n;
-    return STATUS_OK;
-}
 
 static enum status compile(const char *name, const char *source, size_t n, struct jinja_template **jinja_p)
 {
@@ -34,15 +17,16 @@ static enum status compile(const char *name, const char *source, size_t n, struc
     return status_fail(STATUS_UNSUPPORTED, "%s: the chat template cannot be used: %s", name, status_message());
 }
 
+enum { TEMPLATE_BYTES_MAX = 16 << 20 };
+
 static enum status compile_file(struct chat_template *chat, const char *path)
 {
     char *source = NULL;
     size_t n = 0;
-    TRY(file_read_all(path, &source, &n));
+    TRY(file_text_read(path, TEMPLATE_BYTES_MAX, &source, &n)); // jinja_compile() names its own limit
     free(chat->name);
     chat->name = mem_string(path);
     enum status status = compile(path, source, n, &chat->jinja);
-    source[n < JINJA_SOURCE_LIMIT_BYTES ? n : JINJA_SOURCE_LIMIT_BYTES] = 0;
     chat->syntax = output_syntax_detect(source);
     free(source);
     return status;
@@ -101,7 +85,7 @@ static void read_special_tokens(struct chat_template *chat, const json_t *config
 static enum status read_config(struct chat_template *chat, const char *path, json_t **config_p)
 {
     if (access(path, F_OK) != 0) return STATUS_OK;
-    TRY(json_file_read_reals(path, config_p));
+    TRY(json_file_read_reals(path, JSON_CONFIG_BYTES_MAX, config_p));
     read_special_tokens(chat, *config_p);
     return STATUS_OK;
 }

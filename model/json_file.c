@@ -2,18 +2,23 @@
 // JSON files of a checkpoint, through jansson.
 #include "model/json_file.h"
 
-#include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
 
-#include "base/mem.h"
+#include "base/file_text.h"
+#include "base/json_count.h"
 
-enum status json_text_read(const char *path, const char *text, size_t text_bytes, json_t **object_p)
+// The vocabulary and the merges of the largest tokenizers have a fifth of these.
+enum { CONTAINERS_MAX = 1 << 21, VALUES_MAX = 1 << 23 };
+
+static enum status parse(const char *path, const char *text, size_t text_bytes, size_t flags, json_t **object_p)
 {
     json_error_t error;
-    json_t *root = json_loadb(text, text_bytes, JSON_REJECT_DUPLICATES, &error);
+    struct json_count count = {0};
+    json_count_add(&count, text, text_bytes);
+    if (count.containers > CONTAINERS_MAX || count.commas > VALUES_MAX)
+        return status_fail(STATUS_DATA, "%s: %zu lists and objects, %zu values: must be at most %d and %d", path,
+                           count.containers, count.commas, CONTAINERS_MAX, VALUES_MAX);
+    json_t *root = json_loadb(text, text_bytes, JSON_REJECT_DUPLICATES | flags, &error);
     if (!root)
         return status_fail(STATUS_DATA, "%s: not valid JSON: %s (line %d, column %d)", path, error.text, error.line,
                            error.column);
@@ -26,45 +31,29 @@ enum status json_text_read(const char *path, const char *text, size_t text_bytes
     return STATUS_OK;
 }
 
-enum status json_file_read(const char *path, size_t max_bytes, json_t **object_p)
+enum status json_text_read(const char *path, const char *text, size_t text_bytes, json_t **object_p)
 {
-    struct stat info;
-    FILE *file = fopen(path, "rb");
-    if (!file)
-        return status_fail(errno == ENOENT ? STATUS_NOT_FOUND : STATUS_INTERNAL, "%s: %s", path, strerror(errno));
-    enum status status = STATUS_OK;
-    char *text = NULL;
-    size_t bytes = 0;
-    if (fstat(fileno(file), &info) != 0 || !S_ISREG(info.st_mode))
-        status = status_fail(STATUS_DATA, "%s: not a regular file", path);
-    else if ((size_t)info.st_size > max_bytes)
-        status =
-            status_fail(STATUS_DATA, "%s: %lld bytes: must be at most %zu", path, (long long)info.st_size, max_bytes);
-    if (status == STATUS_OK) {
-        text = mem_alloc((size_t)info.st_size + 1);
-        bytes = fread(text, 1, (size_t)info.st_size, file);
-        if (ferror(file)) status = status_fail(STATUS_INTERNAL, "%s: %s", path, strerror(errno));
-    }
-    fclose(file);
-    if (status == STATUS_OK) status = json_text_read(path, text, bytes, object_p);
+    return parse(path, text, text_bytes, 0, object_p);
+}
+
+static enum status read_file(const char *path, size_t max_bytes, size_t flags, json_t **object_p)
+{
+    char *text;
+    size_t bytes;
+    TRY(file_text_read(path, max_bytes, &text, &bytes));
+    enum status status = parse(path, text, bytes, flags, object_p);
     free(text);
     return status;
 }
 
-enum status json_file_read_reals(const char *path, json_t **object_p)
+enum status json_file_read(const char *path, size_t max_bytes, json_t **object_p)
 {
-    json_error_t error;
-    json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, &error);
-    if (!root)
-        return status_fail(STATUS_DATA, "%s: not valid JSON: %s (line %d, column %d)", path, error.text, error.line,
-                           error.column);
-    if (!json_is_object(root)) {
-        status_fail(STATUS_DATA, "%s: the JSON is %s: must be an object", path, json_type_name(root));
-        json_decref(root);
-        return STATUS_DATA;
-    }
-    *object_p = root;
-    return STATUS_OK;
+    return read_file(path, max_bytes, 0, object_p);
+}
+
+enum status json_file_read_reals(const char *path, size_t max_bytes, json_t **object_p)
+{
+    return read_file(path, max_bytes, JSON_DECODE_INT_AS_REAL, object_p);
 }
 
 const char *json_type_name(const json_t *value)

@@ -52,7 +52,7 @@ static enum status read_config(const char *dir, json_t **config_p)
     enum status status = STATUS_OK;
     for (int i = 0; i < 3 && status == STATUS_OK && !json_object_get(config, "added_tokens_decoder"); i++) {
         char *path = mem_format("%s/%s", dir, parts[i].file);
-        status = access(path, F_OK) == 0 ? json_file_read_reals(path, &part) : STATUS_NOT_FOUND;
+        status = access(path, F_OK) == 0 ? json_file_read_reals(path, JSON_CONFIG_BYTES_MAX, &part) : STATUS_NOT_FOUND;
         if (status == STATUS_OK && parts[i].key)
             json_object_set(config, parts[i].key, part);
         else if (status == STATUS_OK)

@@ -6,9 +6,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/mem.h"
 #include "base/utf8.h"
+#include "model/unicode.h"
 #include "text_data.h"
 
 static void encode_into(struct tokenizer *t, const char *text, size_t n, unsigned flags, int32_t **ids_p, int *n_p)
@@ -321,6 +324,44 @@ START_TEST(broken_files_are_refused_with_a_reason)
 }
 END_TEST
 
+// What these would take in memory is a multiple of their bytes; a pipe would block the start.
+START_TEST(files_beyond_the_bounds_are_refused)
+{
+    static const struct {
+        const char *file, *reason;
+    } cases[] = {{"tokenizer.json", "3000000 lists and objects"},
+                 {"tokenizer_config.json", "16777217 bytes: must be at most"},
+                 {"tokenizer_config.json", "not a regular file"}};
+    char *dir = scratch_create(NULL, NULL), *path = mem_format("%s/%s", dir, cases[_i].file);
+    json_t *root = fixture_changed("bytes", NULL);
+    char *text = json_dumps(root, 0);
+    scratch_write(dir, "tokenizer.json", text);
+    struct bytes many = {0};
+    switch (_i) {
+    case 0:
+        bytes_add(&many, "{\"a\":[0", 7);
+        for (int i = 0; i < 2999998; i++)
+            bytes_add(&many, ",[]", 3);
+        bytes_add(&many, "]}", 3); // and a zero byte
+        scratch_write(dir, cases[_i].file, many.data);
+        break;
+    case 1:
+        scratch_write(dir, cases[_i].file, "{}");
+        ck_assert_int_eq(truncate(path, (16 << 20) + 1), 0);
+        break;
+    default: ck_assert_int_eq(mkfifo(path, 0600), 0);
+    }
+    struct tokenizer *t = NULL;
+    ck_assert_int_eq(tokenizer_open(dir, &t), STATUS_DATA);
+    ck_assert_msg(strstr(status_message(), path) && strstr(status_message(), cases[_i].reason), "%s", status_message());
+    bytes_free(&many);
+    free(text);
+    json_decref(root);
+    free(path);
+    scratch_remove(dir);
+}
+END_TEST
+
 START_TEST(broken_json_and_missing_files_are_named)
 {
     static const struct {
@@ -506,6 +547,7 @@ int main(void)
     tcase_add_loop_test(files, long_runs_stay_within_the_limits, 0, 9);
     tcase_add_test(files, broken_files_are_refused_with_a_reason);
     tcase_add_test(files, broken_json_and_missing_files_are_named);
+    tcase_add_loop_test(files, files_beyond_the_bounds_are_refused, 0, 3);
     tcase_add_loop_test(files, mutated_bytes_never_crash, 0, 2);
     tcase_add_loop_test(files, mutated_values_never_crash, 0, 2);
     suite_add_tcase(suite, files);
