@@ -6,6 +6,8 @@
 
 #define MINUTE_US INT64_C(60000000)
 #define DAY_US    (1440 * MINUTE_US)
+// What was used before a limit was lowered may take longer to drain.
+#define WAIT_MAX_US (366.0 * (double)DAY_US)
 
 // A limit of `size` per `period_us`; size 0: none.
 struct limit {
@@ -40,7 +42,8 @@ static double missing(const struct limit *l, double more)
 static int64_t wait_us(const struct limit *l, double more)
 {
     double over = missing(l, more);
-    return over <= l->bucket->used ? (int64_t)ceil(over * (double)l->period_us / (double)l->size) : 0;
+    double us = ceil(over * (double)l->period_us / (double)l->size);
+    return over <= l->bucket->used ? (int64_t)fmin(us, WAIT_MAX_US) : 0;
 }
 
 static enum status refuse(const struct limit *l, double more, int64_t us)

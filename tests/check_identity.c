@@ -362,6 +362,17 @@ START_TEST(the_limit_with_the_longest_wait_is_named)
 }
 END_TEST
 
+START_TEST(a_limit_that_was_lowered_has_a_wait_of_at_most_a_year)
+{
+    struct key_limits limits = {.tokens_per_day = INT64_C(200000000)};
+    use = (struct limits_use){0};
+    ck_assert(starts(&limits, 200000000));
+    limits.tokens_per_day = 1;
+    ck_assert(!starts(&limits, 1));
+    ck_assert_int_eq(retry_us, INT64_C(366) * 1440 * 60 * SECOND);
+}
+END_TEST
+
 START_TEST(no_more_requests_run_than_the_limit)
 {
     const struct key_limits limits = {.concurrency = 2};
@@ -402,6 +413,7 @@ int main(void)
     tcase_add_test(limits, requests_start_at_the_rate_of_their_limit);
     tcase_add_test(limits, a_prompt_may_exceed_the_limit_and_the_next_one_waits);
     tcase_add_test(limits, the_limit_with_the_longest_wait_is_named);
+    tcase_add_test(limits, a_limit_that_was_lowered_has_a_wait_of_at_most_a_year);
     tcase_add_test(limits, no_more_requests_run_than_the_limit);
     suite_add_tcase(suite, tcase);
     suite_add_tcase(suite, limits);
