@@ -146,9 +146,10 @@ enum status listeners_open(const struct listen_options *options, struct front *f
     *listeners = (struct listeners){0};
     front->whole.max_bytes = (size_t)options->max_answers_mb << 20;
     if (options->cluster_token_file) TRY(cluster_token_open(options->cluster_token_file, &front->cluster_token));
-    TRY(nodes_open(options, front, listeners));
     enum status status = clients_open(options, front, methods, &listeners->clients);
     if (status == STATUS_OK) status = http_open(options, front, listeners);
+    if (status == STATUS_OK)
+        status = nodes_open(options, front, listeners); // attached nodes mean that clients can connect
     if (status != STATUS_OK) listeners_close(listeners, 0);
     return status;
 }
