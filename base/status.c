@@ -50,6 +50,7 @@ enum status status_fail(enum status status, const char *format, ...)
     va_start(args, format);
     utf8_format_list(text, sizeof text, format, args);
     va_end(args);
+    utf8_mend(text); // clients refuse messages with malformed UTF-8, and the names of files may be any bytes
     memcpy(message, text, sizeof message);
     return status;
 }

@@ -27,7 +27,7 @@ enum status {
 // Lower-case name for logs; never NULL.
 const char *status_name(enum status status);
 
-// Records the sentence for this thread (cut after 1023 bytes at most, not inside a character) and returns `status`. The
+// Records the sentence for this thread (well-formed UTF-8, cut after 1023 bytes at most) and returns `status`. The
 // arguments may include status_message().
 enum status status_fail(enum status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 

@@ -2,6 +2,7 @@
 #include "base/utf8.h"
 
 #include <stdio.h>
+#include <string.h>
 
 // Length of the character that starts with `lead`; 0 when no character starts with this byte.
 static size_t utf8_sequence_bytes(unsigned char lead)
@@ -89,6 +90,13 @@ bool utf8_has_control(const char *text, size_t size_bytes)
         if (utf8_is_control(utf8_code_point(text + i, n))) return true;
     }
     return false;
+}
+
+void utf8_mend(char *text)
+{
+    size_t bad;
+    while (!utf8_valid(text, strlen(text), &bad))
+        text[bad] = '?';
 }
 
 void utf8_format_list(char *text, size_t size_bytes, const char *format, va_list args)

@@ -23,6 +23,9 @@ uint32_t utf8_code_point(const char *character, size_t n);
 bool utf8_is_control(uint32_t c);
 bool utf8_has_control(const char *text, size_t size_bytes); // a character of the text, which is well-formed
 
+// Replaces each byte that is part of no well-formed character by a question mark.
+void utf8_mend(char *text);
+
 // snprintf() and vsnprintf() that never cut inside a character.
 void utf8_format(char *text, size_t size_bytes, const char *format, ...) __attribute__((format(printf, 3, 4)));
 void utf8_format_list(char *text, size_t size_bytes, const char *format, va_list args)

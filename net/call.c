@@ -394,12 +394,11 @@ void rpc_call_add_trailer(struct rpc_call *call, const char *key, const char *va
 // A status message cut to fit a header, with bytes that are not UTF-8 replaced; free() it.
 static char *status_details(const char *message)
 {
-    size_t size = strnlen(message, MESSAGE_BYTES), bad;
+    size_t size = strnlen(message, MESSAGE_BYTES);
     char *text = mem_alloc(size + 1);
     memcpy(text, message, size);
     if (message[size]) text[size - utf8_incomplete_tail(text, size)] = 0;
-    while (!utf8_valid(text, strlen(text), &bad))
-        text[bad] = '?';
+    utf8_mend(text);
     return text;
 }
 

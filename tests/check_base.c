@@ -378,6 +378,13 @@ START_TEST(utf8_tail_is_what_more_bytes_could_complete)
 }
 END_TEST
 
+START_TEST(a_sentence_is_always_well_formed)
+{
+    status_fail(STATUS_INVALID, "%.3s and \xff", "\xC3\xA9\xC3\xA9");
+    ck_assert_str_eq(status_message(), "\xC3\xA9? and ?");
+}
+END_TEST
+
 START_TEST(a_long_text_is_cut_between_characters)
 {
     char text[8], accents[2048] = "";
@@ -487,6 +494,7 @@ int main(void)
     tcase_add_test(tcase, a_condition_waits_until_its_time);
     tcase_add_test(tcase, utf8_accepts_exactly_rfc_3629);
     tcase_add_test(tcase, utf8_tail_is_what_more_bytes_could_complete);
+    tcase_add_test(tcase, a_sentence_is_always_well_formed);
     tcase_add_test(tcase, a_long_text_is_cut_between_characters);
     tcase_add_test_raise_signal(tcase, allocating_where_it_must_not_aborts, SIGABRT);
     tcase_add_test_raise_signal(tcase, libraries_count_as_well, SIGABRT);
