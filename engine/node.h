@@ -63,8 +63,8 @@ struct node_callbacks {
 
 // Copies `hello`, completed by the protocol version, the instance number of this process and, if node_id is empty, an
 // id. `router` is copied. INVALID or NOT_FOUND if its address or files cannot be used. SIGTERM, SIGINT, SIGUSR1 and
-// SIGHUP must be blocked in every thread before (node_block_signals() at the top of main() does that). Ends the watch of
-// start_signals.h.
+// SIGHUP must be blocked in every thread before (node_block_signals() at the top of main() does that). Ends the watch
+// of start_signals.h.
 void node_block_signals(void);
 enum status node_start(const struct node_router *router, const Forepack__Cluster__V1__Hello *hello,
                        const struct node_callbacks *callbacks, struct node **node_p);
