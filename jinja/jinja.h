@@ -33,7 +33,8 @@ struct jinja_template;
 enum status jinja_compile(const char *source, size_t size_bytes, struct jinja_template **template_p);
 void jinja_free(struct jinja_template *t); // NULL is fine
 
-// Bounds of one rendering. A step is an evaluated expression or 16 bytes of text that are copied or searched.
+// Bounds of one rendering. A step is an evaluated expression, an element that is compared or looked up, or 16 bytes of
+// text that are copied, compared or searched.
 struct jinja_limits {
     size_t steps, output_bytes, memory_bytes;
     int depth; // nested expressions, statements, macro calls and values together
