@@ -11,6 +11,18 @@
 
 #include "base/mem.h"
 
+enum status file_open_status(int error)
+{
+    switch (error) {
+    case ENOENT: return STATUS_NOT_FOUND;
+    case EIO:
+    case EMFILE:
+    case ENFILE:
+    case ENOMEM: return STATUS_INTERNAL;
+    default: return STATUS_INVALID;
+    }
+}
+
 static enum status read_regular(int fd, const char *path, size_t max_bytes, char **text_p, size_t *n_bytes_p)
 {
     struct stat info;
@@ -34,8 +46,7 @@ static enum status read_regular(int fd, const char *path, size_t max_bytes, char
 enum status file_text_read(const char *path, size_t max_bytes, char **text_p, size_t *n_bytes_p)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a pipe must not block
-    if (fd < 0)
-        return status_fail(errno == ENOENT ? STATUS_NOT_FOUND : STATUS_INTERNAL, "%s: %s", path, strerror(errno));
+    if (fd < 0) return status_fail(file_open_status(errno), "%s: %s", path, strerror(errno));
     enum status status = read_regular(fd, path, max_bytes, text_p, n_bytes_p);
     close(fd);
     return status;

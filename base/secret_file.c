@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/file_text.h"
 #include "base/mem.h"
 
 struct file_stamp file_stamp_get(const char *path)
@@ -59,7 +60,7 @@ enum status file_read_small(const char *path, bool secret, char **text_p)
     if (fd < 0 || fstat(fd, &info)) {
         int reason = errno;
         if (fd >= 0) close(fd);
-        return status_fail(reason == ENOENT ? STATUS_NOT_FOUND : STATUS_INVALID, "%s: %s", path, strerror(reason));
+        return status_fail(file_open_status(reason), "%s: %s", path, strerror(reason));
     }
     enum status status = file_check(path, secret, &info);
     char *text = NULL;

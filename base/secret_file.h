@@ -21,7 +21,7 @@ bool file_stamp_update(struct file_stamp *stamp, const char *path);
 enum { FILE_SECRET_BYTES_MAX = 1 << 20 };
 
 // Reads a file of at most FILE_SECRET_BYTES_MAX; the caller frees *text_p, which ends with a zero byte. `secret`: a
-// file that users other than its owner and group may read is refused. NOT_FOUND, INVALID.
+// file that users other than its owner and group may read is refused. INVALID, and what file_open_status() gives.
 enum status file_read_small(const char *path, bool secret, char **text_p);
 // The only line of a file with a secret: without the white space around it, not empty.
 enum status secret_file_read(const char *path, char **secret_p);

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/file_text.h"
 #include "base/mem.h"
 #include "identity/key_text.h"
 
@@ -179,8 +180,7 @@ static enum status fd_parse(int fd, struct key_file *file_p, bool *exposed_p)
 enum status key_file_read(const char *path, struct key_file *file_p, bool *exposed_p)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a pipe must not block the start
-    if (fd < 0)
-        return status_fail(errno == ENOENT ? STATUS_NOT_FOUND : STATUS_INVALID, "%s: %s", path, strerror(errno));
+    if (fd < 0) return status_fail(file_open_status(errno), "%s: %s", path, strerror(errno));
     enum status status = fd_parse(fd, file_p, exposed_p);
     close(fd);
     return status == STATUS_OK ? status : status_context(status, "%s", path);

@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/file_text.h"
 #include "base/fnv.h"
 #include "base/mem.h"
 #include "model/json_file.h"
@@ -236,8 +237,7 @@ static enum status parse_header(struct file *file)
 static enum status map_file(struct file *file)
 {
     int fd = open(file->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a pipe must not block
-    if (fd < 0)
-        return status_fail(errno == ENOENT ? STATUS_NOT_FOUND : STATUS_INTERNAL, "%s: %s", file->path, strerror(errno));
+    if (fd < 0) return status_fail(file_open_status(errno), "%s: %s", file->path, strerror(errno));
     enum status status = STATUS_OK;
     struct stat info;
     if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {

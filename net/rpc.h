@@ -74,9 +74,9 @@ struct rpc_server_options {
     int threads;                     // completion-queue threads; 0: 2
 };
 
-// Serves `methods`, health and reflection. Every service is NOT_SERVING until rpc_server_set_serving(). INVALID when
-// the port is in use or a file of TLS cannot be used; the sentence names it. With TLS, files that change are used for
-// new connections; those that cannot be used are logged, and the last certificate stays.
+// Serves `methods`, health and reflection. Every service is NOT_SERVING until rpc_server_set_serving(). UNAVAILABLE
+// when the port is in use; INVALID or NOT_FOUND when a file of TLS cannot be used; the sentence names it. With TLS,
+// files that change are used for new connections; those that cannot be used are logged, and the last certificate stays.
 enum status rpc_server_open(const struct rpc_server_options *options, struct rpc_server **server_p);
 // Looks at the files of TLS now and logs what has changed, which happens at each new connection otherwise. Any thread.
 void rpc_server_reload(struct rpc_server *server);

@@ -57,7 +57,7 @@ static enum status node_rule_check(const char *address, const struct listen_opti
 static enum status rule_check(char *address, const struct listen_options *o,
                               enum status (*rule)(const char *address, const struct listen_options *o))
 {
-    bool loopback;
+    bool loopback = true;
     enum status status = address_is_loopback(address, &loopback);
     if (status == STATUS_OK && !loopback) status = rule(address, o);
     if (status != STATUS_OK && o->insecure && !loopback) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // base/: options, logs, UTF-8, condition variables, code that must not allocate.
 #include <check.h>
+#include <errno.h>
 #include <jansson.h>
 #include <math.h>
 #include <signal.h>
@@ -11,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/cores.h"
+#include "base/file_text.h"
 #include "base/log_options.h"
 #include "base/log_writer.h"
 #include "base/mem.h"
@@ -378,6 +380,19 @@ START_TEST(utf8_tail_is_what_more_bytes_could_complete)
 }
 END_TEST
 
+// A program that cannot read a file ends with exit code 2, for its supervisor not to start it again.
+START_TEST(files_that_cannot_be_opened_have_the_status_of_the_reason)
+{
+    char *text;
+    size_t n;
+    ck_assert_int_eq(file_text_read("/nowhere", 1, &text, &n), STATUS_NOT_FOUND);
+    ck_assert_int_eq(file_text_read("/dev/null/file", 1, &text, &n), STATUS_INVALID);
+    ck_assert_int_eq(file_text_read("/dev/null", 1, &text, &n), STATUS_DATA);
+    ck_assert_int_eq(file_open_status(EACCES), STATUS_INVALID);
+    ck_assert_int_eq(file_open_status(EMFILE), STATUS_INTERNAL);
+}
+END_TEST
+
 START_TEST(a_sentence_is_always_well_formed)
 {
     status_fail(STATUS_INVALID, "%.3s and \xff", "\xC3\xA9\xC3\xA9");
@@ -494,6 +509,7 @@ int main(void)
     tcase_add_test(tcase, a_condition_waits_until_its_time);
     tcase_add_test(tcase, utf8_accepts_exactly_rfc_3629);
     tcase_add_test(tcase, utf8_tail_is_what_more_bytes_could_complete);
+    tcase_add_test(tcase, files_that_cannot_be_opened_have_the_status_of_the_reason);
     tcase_add_test(tcase, a_sentence_is_always_well_formed);
     tcase_add_test(tcase, a_long_text_is_cut_between_characters);
     tcase_add_test_raise_signal(tcase, allocating_where_it_must_not_aborts, SIGABRT);

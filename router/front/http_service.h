@@ -55,7 +55,7 @@ struct http_service_options {
     size_t max_unread_bytes, max_all_unread_bytes;
 };
 
-// Serves until it is closed. INVALID when it cannot listen; the sentence names the port.
+// Serves until it is closed. UNAVAILABLE or INVALID when it cannot listen; the sentence names the port.
 enum status http_service_open(struct front *front, const struct http_service_options *options,
                               struct http_service **service_p);
 void http_service_reload(struct http_service *service);    // see http_server_reload(); NULL is allowed
