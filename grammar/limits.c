@@ -84,7 +84,7 @@ static const char *lark_part_end(const char *c)
 {
     if (*c == '#' || strncmp(c, "//", 2) == 0) return c + strcspn(c, "\n");
     if (*c == '"' || *c == '/') return quoted_end(c, *c);
-    size_t n = *c == '<' ? strcspn(c, "> \t\r\n") : 0;
+    size_t n = *c == '<' ? 1 + strcspn(c + 1, "<> \t\r\n") : 0;
     return c[n] == '>' ? c + n + 1 : c + 1;
 }
 

@@ -182,6 +182,7 @@ enum status normalizer_run(const struct normalizer *normalizer, struct pattern_s
         }
         if (status) return status;
         if (out->n > n_max) return grown_too_much();
+        TRY(pattern_scratch_spend(scratch, out->n));
         span = text_buffer_view(out, &span);
     }
     *out_p = span;

@@ -16,12 +16,14 @@
 
 // Limits, so that no pattern takes exponential or quadratic time, or unbounded memory. PCRE2's own limit does not bound
 // time: it counts anew for each start of a match, and loops over one class of characters not at all. So the translation
-// adds a callout, which matches nothing, at the start, after each "(" and after each quantifier: no loop and no way of
-// backtracking is without one. The work of a walk is the number of callouts and of bytes between them; long patterns
-// count more, since PCRE2 may search all of a class for each byte. The patterns of GPT-2, Llama 3 and Qwen take at most
-// 6 for a byte of any text, and their memory does not depend on the text. A pattern such as (?:ab|c)+ takes about 120
-// bytes per repetition.
-enum { WORK_MIN = 1000000, WORK_PER_BYTE = 128, WORK_SOURCE_BYTES = 1024 };
+// adds a callout, which matches nothing, at the start, after each "(" and after each quantifier: no loop without bound
+// and no way of backtracking is without one. Work is the number of callouts and of bytes between them. It counts more
+// in long patterns, since PCRE2 may search all of a class for each byte, and in patterns with large numbers in {n,m},
+// since the first n repetitions have no callouts. The patterns of GPT-2, Llama 3 and Qwen take at most 6 for a byte of
+// any text, and their memory does not depend on the text. A pattern such as (?:ab|c)+ takes about 120 bytes per
+// repetition.
+enum { WORK_MIN = 1000000, WORK_PER_BYTE = 64, WORK_SOURCE_BYTES = 1024, WORK_REPEATS = 64 };
+#define REPEATS_MAX ((uint64_t)1 << 32)
 enum { DEPTH_MAX = 10000000, HEAP_MAX_KIB = 256 << 10 };
 #define CALLOUT "(?C)"
 
@@ -33,6 +35,7 @@ struct pattern {
 };
 
 struct pattern_scratch {
+    uint64_t work, work_max;
     pcre2_match_data *data;
     pcre2_match_context *context;
 };
@@ -43,6 +46,7 @@ struct translation {
     const char *source;
     size_t n, at;
     bool in_class;
+    uint64_t repeats; // product of the n of all {n} and {n,m}
     struct bytes out;
 };
 
@@ -194,11 +198,20 @@ static size_t quantifier_length(const struct translation *t)
 {
     const char *c = t->source + t->at, *end = t->source + t->n;
     if (strchr("*+?", *c)) return c + 1 < end && strchr("?+", c[1]) ? 2 : 1;
-    if (*c++ != '{' || c == end || !isdigit((unsigned char)*c)) return 0;
+    if (*c++ != '{' || c == end || !isdigit((unsigned char)*c)) return 0; // no number
     while (c < end && (isdigit((unsigned char)*c) || *c == ','))
         c++;
     if (c == end || *c++ != '}' || (c < end && *c == '+')) return 0;
     return (size_t)(c - t->source) - t->at + (c < end && *c == '?');
+}
+
+// Of the quantifier at t->at.
+static void count_repeats(struct translation *t)
+{
+    if (t->source[t->at] != '{') return;
+    uint64_t n = strtoul(t->source + t->at + 1, NULL, 10);
+    if (n > REPEATS_MAX) n = REPEATS_MAX;
+    if (n) t->repeats = t->repeats > REPEATS_MAX / n ? REPEATS_MAX : t->repeats * n;
 }
 
 static enum status translate(struct translation *t)
@@ -223,6 +236,7 @@ static enum status translate(struct translation *t)
             // Oniguruma reads 0 to n, and a repeated repetition; PCRE2 reads a literal, and a possessive repetition.
             status = unsupported("{,n} or {n,m}+");
         } else if (quantifier) {
+            count_repeats(t);
             emit_source(t, quantifier);
             emit(t, CALLOUT);
         } else {
@@ -260,14 +274,15 @@ enum status pattern_open_regex(const char *source, struct pattern **pattern_p)
     size_t n = strlen(source);
     if (n > PATTERN_LIMIT_BYTES)
         return status_fail(STATUS_DATA, "regular expression of %zu bytes: at most %d", n, PATTERN_LIMIT_BYTES);
-    struct translation t = {.source = source, .n = n};
+    struct translation t = {.source = source, .n = n, .repeats = 1};
     pcre2_code *code = NULL;
     enum status status = translate(&t);
     if (status == STATUS_OK) status = pattern_compile(&t.out, &code);
     bytes_free(&t.out);
     if (status) return status;
     *pattern_p = mem_alloc(sizeof **pattern_p);
-    **pattern_p = (struct pattern){.code = code, .source = mem_string(source), .work = 1 + n / WORK_SOURCE_BYTES};
+    **pattern_p = (struct pattern){
+        .code = code, .source = mem_string(source), .work = 1 + n / WORK_SOURCE_BYTES + t.repeats / WORK_REPEATS};
     return STATUS_OK;
 }
 
@@ -298,9 +313,10 @@ size_t pattern_literal_length(const struct pattern *pattern)
     return pattern->n;
 }
 
-struct pattern_scratch *pattern_scratch_create(void)
+struct pattern_scratch *pattern_scratch_create(size_t n_bytes)
 {
     struct pattern_scratch *scratch = mem_alloc(sizeof *scratch);
+    scratch->work_max = WORK_MIN + (uint64_t)WORK_PER_BYTE * n_bytes;
     scratch->data = pcre2_match_data_create(1, NULL);
     scratch->context = pcre2_match_context_create(NULL);
     if (!scratch->data || !scratch->context) abort(); // out of memory: abort as base/mem.h does
@@ -328,9 +344,16 @@ static int count_work(pcre2_callout_block *at, void *arg)
 {
     struct pattern_walk *walk = arg;
     size_t position = at->current_position, last = walk->last_position;
-    walk->work += (1 + (position > last ? position - last : last - position)) * walk->pattern->work;
+    walk->scratch->work += (1 + (position > last ? position - last : last - position)) * walk->pattern->work;
     walk->last_position = position;
-    return walk->work > WORK_MIN + (uint64_t)WORK_PER_BYTE * walk->n ? PCRE2_ERROR_CALLOUT : 0;
+    return walk->scratch->work > walk->scratch->work_max ? PCRE2_ERROR_CALLOUT : 0;
+}
+
+enum status pattern_scratch_spend(struct pattern_scratch *scratch, size_t n_bytes)
+{
+    scratch->work += n_bytes;
+    if (scratch->work <= scratch->work_max) return STATUS_OK;
+    return status_fail(STATUS_INVALID, "the tokenizer's patterns and replacements take too much work on this text");
 }
 
 static enum status match_refuse(int rc)
@@ -338,7 +361,7 @@ static enum status match_refuse(int rc)
     char reason[160];
     pcre2_get_error_message(rc, (PCRE2_UCHAR *)reason, sizeof reason);
     if (rc == PCRE2_ERROR_CALLOUT)
-        return status_fail(STATUS_INVALID, "the tokenizer's pattern takes too much work on this text");
+        return status_fail(STATUS_INVALID, "the tokenizer's patterns take too much work on this text");
     if (rc == PCRE2_ERROR_DEPTHLIMIT || rc == PCRE2_ERROR_HEAPLIMIT)
         return status_fail(STATUS_INVALID, "the tokenizer's pattern takes too much memory on this text: %s", reason);
     return status_fail(STATUS_INTERNAL, "the tokenizer's pattern failed on this text: %s", reason);

@@ -4,7 +4,7 @@
 // tokenizer.json is written for Oniguruma (Ruby syntax). Where PCRE2 would read the source differently, the source is
 // translated: \s is Unicode White_Space (PCRE2 adds U+180E), ^ and $ are line anchors, \p{Han} is the script without
 // its extensions. A source without a translation is STATUS_UNSUPPORTED, never a silent difference.
-// A pattern is immutable and shared by threads; a scratch belongs to one thread.
+// A pattern is immutable and shared by threads; a scratch belongs to one thread and bounds the work of all its walks.
 #pragma once
 
 #include <stdbool.h>
@@ -23,7 +23,10 @@ void pattern_free(struct pattern *pattern);
 const char *pattern_source(const struct pattern *pattern);    // as written in the file
 size_t pattern_literal_length(const struct pattern *pattern); // bytes of a literal; 0 for a regular expression
 
-struct pattern_scratch *pattern_scratch_create(void);
+// For texts that have `n_bytes` together before anything is replaced in them.
+struct pattern_scratch *pattern_scratch_create(size_t n_bytes);
+// Adds work that is proportional to `n_bytes` of a text. INVALID: too much.
+enum status pattern_scratch_spend(struct pattern_scratch *scratch, size_t n_bytes);
 void pattern_scratch_free(struct pattern_scratch *scratch);
 
 // Iterates over the matches of a pattern in well-formed text, from left to right.
@@ -33,12 +36,11 @@ struct pattern_walk {
     const char *text;
     size_t n, from, last_end;
     bool matched;
-    uint64_t work; // so far
     size_t last_position;
 };
 
 struct pattern_walk pattern_walk_start(const struct pattern *pattern, struct pattern_scratch *scratch, const char *text,
                                        size_t n);
-// The next match [*start_p, *end_p), or *found_p false after the last. INVALID: the walk takes too much work. Its
-// limit is proportional to the text; patterns of known tokenizers stay far below it.
+// The next match [*start_p, *end_p), or *found_p false after the last. INVALID: the walks of the scratch take
+// too much work. The limit is proportional to the texts; patterns of known tokenizers stay far below it.
 enum status pattern_walk_next(struct pattern_walk *walk, size_t *start_p, size_t *end_p, bool *found_p);

@@ -103,7 +103,10 @@ static enum status decode_token(const struct tokenizer *t, const char *token, st
 
 enum status tokenizer_make_pieces(struct tokenizer *t)
 {
-    struct pattern_scratch *scratch = pattern_scratch_create();
+    size_t n_bytes = 0;
+    for (int32_t id = 0; id < t->n_ids; id++)
+        if (t->spelling[id]) n_bytes += strlen(t->spelling[id]);
+    struct pattern_scratch *scratch = pattern_scratch_create(n_bytes);
     enum status status = STATUS_OK;
     t->piece_start = mem_alloc_array((size_t)t->n_ids + 1, sizeof *t->piece_start);
     for (int32_t id = 0; id < t->n_ids && status == STATUS_OK; id++) {

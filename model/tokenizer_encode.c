@@ -199,7 +199,7 @@ enum status tokenizer_encode_untrusted(const struct tokenizer *tokenizer, const 
                         .policy = {flags & TOKENIZER_PARSE_SPECIAL, untrusted, n_untrusted},
                         .tracked = starts_p || n_untrusted,
                         .max = max_ids,
-                        .patterns = pattern_scratch_create()};
+                        .patterns = pattern_scratch_create(size_bytes)};
     e.normalized[0].tracked = e.normalized[1].tracked = e.tracked;
     struct text_span span = {.text = text, .n = size_bytes, .at_start = true};
 

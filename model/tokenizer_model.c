@@ -101,10 +101,10 @@ static enum status read_added_token(struct tokenizer *t, const json_t *item, str
 }
 
 // A token that is matched in normalized text is normalized itself.
-static enum status normalize_token(const struct tokenizer *t, struct added_token *token)
+static enum status normalize_token(const struct tokenizer *t, struct pattern_scratch *scratch,
+                                   struct added_token *token)
 {
     struct text_buffer buffers[2] = {0};
-    struct pattern_scratch *scratch = pattern_scratch_create();
     struct text_span span = {.text = token->content, .n = token->n, .at_start = true};
     enum status status = normalizer_run(&t->normalizer, scratch, span, buffers, &span);
     if (status == STATUS_OK && span.n == 0)
@@ -118,26 +118,35 @@ static enum status normalize_token(const struct tokenizer *t, struct added_token
     }
     text_buffer_free(&buffers[0]);
     text_buffer_free(&buffers[1]);
-    pattern_scratch_free(scratch);
     return status;
+}
+
+static size_t contents_bytes(const json_t *added)
+{
+    size_t i, n = 0;
+    const json_t *token;
+    json_array_foreach(added, i, token) n += json_string_length(json_object_get(token, "content"));
+    return n;
 }
 
 static enum status read_added(struct tokenizer *t, const json_t *added)
 {
     size_t n = json_array_size(added);
+    struct pattern_scratch *scratch = pattern_scratch_create(contents_bytes(added));
     struct added_token *plain = mem_alloc_array(n, sizeof *plain), *normalized = mem_alloc_array(n, sizeof *plain);
     int n_plain = 0, n_normalized = 0;
     enum status status = STATUS_OK;
     for (size_t i = 0; i < n && status == STATUS_OK; i++) {
         struct added_token token = {0};
         status = read_added_token(t, json_array_get(added, i), &token);
-        if (status == STATUS_OK && token.normalized) status = normalize_token(t, &token);
+        if (status == STATUS_OK && token.normalized) status = normalize_token(t, scratch, &token);
         if (!token.content) break; // reading it failed
         if (token.normalized)
             normalized[n_normalized++] = token;
         else
             plain[n_plain++] = token;
     }
+    pattern_scratch_free(scratch);
     // From here on the sets own their tokens, even on failure.
     enum status plain_status = added_set_init(&t->added, plain, n_plain);
     enum status normalized_status = added_set_init(&t->added_normalized, normalized, n_normalized);

@@ -168,14 +168,16 @@ START_TEST(nfc_agrees_with_utf8proc_on_every_character)
         n += 4;
     }
     struct text_span in = {.text = text, .n = n, .at_start = true}, out;
+    struct pattern_scratch *scratch = pattern_scratch_create(n);
     utf8proc_uint8_t *want = utf8proc_NFC((const utf8proc_uint8_t *)text);
-    ck_assert_int_eq(normalizer_run(&nfc, NULL, in, buffers, &out), STATUS_OK);
+    ck_assert_int_eq(normalizer_run(&nfc, scratch, in, buffers, &out), STATUS_OK);
     ck_assert_uint_eq(out.n, strlen((char *)want));
     ck_assert_int_eq(memcmp(out.text, want, out.n), 0);
     bool sound = true; // one assertion: Check writes each one to a pipe
     for (size_t i = 1; i < out.n; i++)
         sound = sound && out.origin[i] >= out.origin[i - 1] && (out.text[i] != 'x' || text[out.origin[i]] == 'x');
     ck_assert(sound);
+    pattern_scratch_free(scratch);
     free(want);
     free(text);
     text_buffer_free(&buffers[0]);

@@ -152,28 +152,40 @@ START_TEST(an_empty_unknown_token_is_a_token)
 }
 END_TEST
 
-#define SPLIT_AT(regex)                                                                                                \
-    "{\"pre_tokenizer\": {\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Split\", \"behavior\": "            \
-    "\"Isolated\", "                                                                                                   \
-    "\"pattern\": {\"Regex\": \"" regex "\"}}, {\"type\": \"ByteLevel\", \"use_regex\": false, "                       \
-    "\"add_prefix_space\": false}]}}"
+#define SPLIT(regex) "{\"type\": \"Split\", \"behavior\": \"Isolated\", \"pattern\": {\"Regex\": \"" regex "\"}}, "
+#define SPLIT_AT(splits)                                                                                               \
+    "{\"pre_tokenizer\": {\"type\": \"Sequence\", \"pretokenizers\": [" splits                                         \
+    "{\"type\": \"ByteLevel\", \"use_regex\": false, \"add_prefix_space\": false}]}}"
+#define A_65535 "a{65535}|a{65535}|a{65535}|a{65535}|a{65535}|a{65535}|a{65535}|a{65535}|"
 
-// Each of these backtracks exponentially on a run of "a", or takes quadratic time.
+// Each of these takes exponential or quadratic time, or hours for each piece, on a megabyte of the repeated text.
 START_TEST(a_pattern_that_takes_too_much_work_is_refused)
 {
-    static const char *const patterns[] = {SPLIT_AT("(a+)+[bc]"),           SPLIT_AT("(a|aa)+[bc]"),
-                                           SPLIT_AT("(a|a)*[bc]"),          SPLIT_AT("(?:(?:a?){32}){32}[bc]"),
-                                           SPLIT_AT("(?:a|b)*[cd]"),        SPLIT_AT("a[^cd]*[cd]"),
-                                           SPLIT_AT("(?:(?=[^c]*)a)*[cd]"), SPLIT_AT("a(?=(?:a|b)*[cd])|a"),
-                                           SPLIT_AT("(?:x|[^c]*d|a)")};
-    size_t size = 1 << 20;
-    char *text = mem_alloc(size);
-    memset(text, 'a', size);
-    struct tokenizer *t = open_variant("bytes", patterns[_i], NULL);
+    enum { BYTES = 1 << 20 };
+    static const struct {
+        const char *change;
+        int run; // of a
+        const char *after;
+    } cases[] = {{SPLIT_AT(SPLIT("(a+)+[bc]")), BYTES, ""},
+                 {SPLIT_AT(SPLIT("(a|aa)+[bc]")), BYTES, ""},
+                 {SPLIT_AT(SPLIT("(a|a)*[bc]")), BYTES, ""},
+                 {SPLIT_AT(SPLIT("(?:(?:a?){32}){32}[bc]")), BYTES, ""},
+                 {SPLIT_AT(SPLIT("(?:a|b)*[cd]")), BYTES, ""},
+                 {SPLIT_AT(SPLIT("a[^cd]*[cd]")), BYTES, ""},
+                 {SPLIT_AT(SPLIT("(?:(?=[^c]*)a)*[cd]")), BYTES, ""},
+                 {SPLIT_AT(SPLIT("a(?=(?:a|b)*[cd])|a")), BYTES, ""},
+                 {SPLIT_AT(SPLIT("(?:x|[^c]*d|a)")), BYTES, ""},
+                 {SPLIT_AT(SPLIT(" ") SPLIT("(a|aa)+[bc]")), 25, " "},
+                 {SPLIT_AT(SPLIT(A_65535 A_65535 A_65535 "b")), 65534, "x"}};
+    char *text = mem_alloc(BYTES);
+    size_t width = (size_t)cases[_i].run + strlen(cases[_i].after);
+    for (size_t i = 0; i < BYTES; i++)
+        text[i] = i % width < (size_t)cases[_i].run ? 'a' : *cases[_i].after;
+    struct tokenizer *t = open_variant("bytes", cases[_i].change, NULL);
     int32_t *ids;
     int n;
-    ck_assert_int_eq(tokenizer_encode(t, text, size, 0, &ids, &n), STATUS_INVALID);
-    ck_assert_msg(strstr(status_message(), "the tokenizer's pattern takes too much") != NULL, "%s", status_message());
+    ck_assert_int_eq(tokenizer_encode(t, text, BYTES, 0, &ids, &n), STATUS_INVALID);
+    ck_assert_msg(strstr(status_message(), "the tokenizer's pattern") && strstr(status_message(), "too much"), "%s", status_message());
     tokenizer_free(t);
     free(text);
 }
@@ -199,7 +211,6 @@ START_TEST(a_pattern_that_fails_on_a_token_of_its_file_is_refused)
 }
 END_TEST
 
-// The limits grow with the text: the longest runs that one match of a usual pattern sees must still pass.
 // Each Replace makes a text a thousand times longer.
 START_TEST(replacements_that_grow_without_bound_are_refused)
 {
@@ -231,6 +242,7 @@ START_TEST(replacements_that_grow_without_bound_are_refused)
 }
 END_TEST
 
+// The limits grow with the text: the longest runs that one match of a usual pattern sees must still pass.
 START_TEST(long_runs_stay_within_the_limits)
 {
     static const char *const fillers[] = {" ", "\n", "\r", "a", "-", "7", "\xE6\xBC\xA2", "\xC2\xA0", "' "};
@@ -541,7 +553,7 @@ int main(void)
     tcase_add_test(files, fingerprint_ignores_layout);
     tcase_add_test(files, fingerprint_tells_tokenizers_apart);
     tcase_add_test(files, an_empty_unknown_token_is_a_token);
-    tcase_add_loop_test(files, a_pattern_that_takes_too_much_work_is_refused, 0, 9);
+    tcase_add_loop_test(files, a_pattern_that_takes_too_much_work_is_refused, 0, 11);
     tcase_add_test(files, a_pattern_that_fails_on_a_token_of_its_file_is_refused);
     tcase_add_loop_test(files, replacements_that_grow_without_bound_are_refused, 0, 2);
     tcase_add_loop_test(files, long_runs_stay_within_the_limits, 0, 9);

@@ -15,20 +15,23 @@ static bool at_border(const struct bytes *text, size_t at)
     return at == text->n || ((unsigned char)text->data[at] & 0xC0) != 0x80;
 }
 
-static struct walk_result walk(const struct pattern *pattern, struct pattern_scratch *scratch, const struct bytes *text)
+static struct walk_result walk(const struct pattern *pattern, const struct bytes *text)
 {
+    struct pattern_scratch *scratch = pattern_scratch_create(text->n);
     struct pattern_walk walk = pattern_walk_start(pattern, scratch, text->n ? text->data : "", text->n);
     struct walk_result r = {STATUS_OK, 0, 0};
     for (size_t last = 0;; r.n++) {
         size_t start, end;
         bool found;
         r.status = pattern_walk_next(&walk, &start, &end, &found);
-        if (r.status != STATUS_OK || !found) return r;
+        if (r.status != STATUS_OK || !found) break;
         FUZZ_CHECK(start >= last && start <= end && end <= text->n && r.n <= text->n);
         FUZZ_CHECK(at_border(text, start) && at_border(text, end));
         last = end;
         r.sum = 31 * r.sum + start + 7 * end;
     }
+    pattern_scratch_free(scratch);
+    return r;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -38,13 +41,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct pattern *pattern;
     if (pattern_open_regex(source, &pattern) == STATUS_OK) {
         struct bytes text = {0};
-        struct pattern_scratch *scratch = pattern_scratch_create();
         utf8_repair(&text, (const char *)script.at, script.left, true);
         FUZZ_CHECK(strcmp(pattern_source(pattern), source) == 0);
-        struct walk_result once = walk(pattern, scratch, &text), again = walk(pattern, scratch, &text);
+        struct walk_result once = walk(pattern, &text), again = walk(pattern, &text);
         FUZZ_CHECK(once.status == again.status && once.n == again.n && once.sum == again.sum);
         FUZZ_CHECK(once.status == STATUS_OK || *status_message());
-        pattern_scratch_free(scratch);
         bytes_free(&text);
         pattern_free(pattern);
     } else {

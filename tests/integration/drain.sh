@@ -82,16 +82,15 @@ wait "$b" || fail "the node that drained by a signal did not exit with 0"
 grep -q "drain_started by=SIGTERM" "$work/b.log" || fail "the node does not say that a signal drained it"
 equal 0 "$(grep -c " warn \| error " "$work/b.log" || true)" "warnings of a node that drained by a signal"
 
-# A node whose model is being opened keeps the first signal; a second one ends it. A pipe as the weights is never opened.
-cp -r "$main_model" "$work/endless"
-rm -f "$work/endless/model.safetensors"
-mkfifo "$work/endless/model.safetensors"
-start c "$bin/forepack-worker" --model "$work/endless" --router "$node_server" --threads 1
-c=$last_pid
+# A node that starts, here one that waits for a rank that never comes, keeps the first signal; a second one ends it.
+start c mpirun --oversubscribe --bind-to none -n 1 "$bin/forepack-worker" --model "$main_model" --router "$node_server" \
+    --threads 1 : -n 1 sleep 60
 wait_until 20 "the node starts" grep -q settings "$work/c.log"
-kill -TERM "$c"
+c=$last_pid
+rank=$(pgrep -P "$c" -x forepack-worker)
+kill -TERM "$rank"
 wait_until 20 "the node keeps the signal" grep -q "drain_postponed signal=SIGTERM" "$work/c.log"
-kill -TERM "$c"
+kill -TERM "$rank"
 code=0
 wait "$c" || code=$?
 equal 1 "$code" "exit code after a second signal"
