@@ -73,6 +73,14 @@ static void finish_exchange(struct connection *c, bool disconnected)
     if (x) exchange_close(x, disconnected);
 }
 
+static void drop_input(struct connection *c)
+{
+    http_buffer_free(&c->in);
+    http_buffer_free(&c->tls_in);
+    atomic_fetch_sub(&c->loop->server->body_bytes, c->in_charge);
+    c->in_charge = 0;
+}
+
 static void close_with(struct connection *c, bool reset)
 {
     if (c->state == HTTP_CLOSED) return;
@@ -85,10 +93,8 @@ static void close_with(struct connection *c, bool reset)
     // Closing is not enough while a forked process still has the descriptor: its events would name freed memory.
     epoll_ctl(c->loop->epoll_fd, EPOLL_CTL_DEL, c->fd, NULL);
     socket_close(c, reset);
-    http_buffer_free(&c->in);
-    http_buffer_free(&c->tls_in);
+    drop_input(c);
     http_buffer_free(&c->out);
-    atomic_fetch_sub(&server->body_bytes, c->in_charge);
     address_counts_remove(server->addresses, &c->address);
     atomic_fetch_sub(&server->connections, 1);
     http_loop_bury(c->loop, c);
@@ -103,8 +109,7 @@ void connection_close(struct connection *c)
 static void linger(struct connection *c)
 {
     set_state(c, HTTP_LINGER);
-    http_buffer_free(&c->in);
-    http_buffer_free(&c->tls_in);
+    drop_input(c);
     socket_shutdown(c);
     if (c->peer_closed)
         connection_close(c);
@@ -354,31 +359,50 @@ static size_t feed_head(struct connection *c, const char *bytes, size_t size)
     return used;
 }
 
-static const char too_many_bodies[] = "the server is receiving too many request bodies; try again later";
+static const char too_many_requests[] = "the server is receiving too many requests; try again later";
 
-// Refuses the largest body that is being received, if it has more than `bytes`. False: none of this loop has. Each
-// look at every connection ends a body or the request that caused it, so that no client causes many looks for few
-// bytes.
-static bool refuse_largest(struct http_loop *loop, size_t bytes)
+// Bytes that count in max_bodies_bytes and that ending the connection's requests gives back.
+static size_t received_bytes(const struct connection *c)
+{
+    return c->in_charge + (c->state == HTTP_BODY ? c->exchange->body_size : 0);
+}
+
+// Its bytes are given back at once. A request that is being handled or answered cannot be refused any more: its
+// connection, whose client has sent further requests ahead, is closed.
+static void give_way(struct connection *c)
+{
+    if (c->state != HTTP_HEAD && c->state != HTTP_BODY) {
+        connection_close(c);
+        return;
+    }
+    refuse(c, 503, too_many_requests);
+    if (c->state == HTTP_CLOSED) return;
+    drop_input(c);
+    http_loop_ready(c->loop, c);
+}
+
+// Ends what the connection with the most bytes is sending, if it has more than `bytes`. False: none of this loop has.
+// Each look at every connection ends a request or the one that caused the look, so that no client causes many looks
+// for few bytes.
+static bool end_largest(struct http_loop *loop, size_t bytes)
 {
     struct connection *largest = NULL;
     for (struct connection *c = loop->connections; c; c = c->next) {
-        if (c->state != HTTP_BODY || c->exchange->body_size <= bytes) continue;
+        if (received_bytes(c) <= bytes) continue;
         largest = c;
-        bytes = c->exchange->body_size;
+        bytes = received_bytes(c);
     }
     if (!largest) return false;
-    refuse(largest, 503, too_many_bodies);
-    if (largest->state != HTTP_CLOSED) http_loop_ready(loop, largest);
+    give_way(largest);
     return true;
 }
 
-// At the limit of all bodies the largest gives way, because clients whose large bodies never end must not keep out the
-// small ones of others. False: there is no room for a connection that has `bytes`.
+// At the limit of all bodies the connection with the most bytes gives way, because clients whose large bodies or heads
+// never end must not keep out the small requests of others. False: there is no room for a connection that has `bytes`.
 static bool make_room(struct http_loop *loop, size_t bytes)
 {
     while (atomic_load(&loop->server->body_bytes) > loop->server->o.max_bodies_bytes)
-        if (!refuse_largest(loop, bytes)) return false;
+        if (!end_largest(loop, bytes)) return false;
     return true;
 }
 
@@ -392,9 +416,9 @@ static bool add_body(struct connection *c, const char *bytes, size_t size)
         return false;
     }
     atomic_fetch_add(&server->body_bytes, size);
-    if (!make_room(c->loop, x->body_size + size)) {
+    if (!make_room(c->loop, received_bytes(c) + size)) {
         atomic_fetch_sub(&server->body_bytes, size);
-        refuse(c, 503, too_many_bodies);
+        refuse(c, 503, too_many_requests);
         return false;
     }
     x->body_charge += size;
@@ -495,11 +519,13 @@ static void feed(struct connection *c, const char *bytes, size_t size)
 
 // --- turns
 
-// How many bytes to read next: 0 while a client has sent its next requests ahead.
+// How many bytes to read next: 0 while a client has sent its next requests ahead, and when none will be served: input
+// may have been dropped, and TLS cannot read on behind a gap.
 static size_t wanted_bytes(const struct connection *c)
 {
     if (c->state == HTTP_HEAD || c->state == HTTP_BODY || c->state == HTTP_LINGER) return HTTP_IN_BYTES;
     if (c->state != HTTP_HANDLING && c->state != HTTP_FLUSHING) return 0;
+    if (c->state == HTTP_FLUSHING && c->close_after) return 0;
     size_t kept = http_buffer_size(&c->in);
     return kept < HTTP_AHEAD_BYTES ? HTTP_AHEAD_BYTES - kept : 0;
 }
@@ -597,10 +623,9 @@ static void charge_input(struct connection *c)
     if (kept == before) return;
     c->in_charge = kept;
     atomic_fetch_add(&c->loop->server->body_bytes, kept - before);
-    size_t body = c->state == HTTP_BODY ? c->exchange->body_size : 0;
-    if (kept < before || make_room(c->loop, kept + body)) return;
+    if (kept < before || make_room(c->loop, received_bytes(c))) return;
     if (c->state == HTTP_HEAD)
-        refuse(c, 503, "the server is receiving too many requests; try again later");
+        give_way(c);
     else
         connection_close(c);
 }

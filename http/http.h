@@ -58,8 +58,9 @@ struct http_server_options {
     int max_connections_per_address;  // [0: no bound]
     size_t max_head_bytes;            // [32 KiB]
     size_t max_body_bytes;            // [64 MiB]
-    // [four times max_body_bytes, at least 256 MiB] of all bodies and unparsed heads; beyond it, the largest body that
-    // is being received is refused with 503, or the new request if it has the most bytes
+    // [four times max_body_bytes, at least 256 MiB] of all bodies, unfinished heads and requests sent ahead; beyond it,
+    // the connection with the most bytes gives way: its head or body is refused with 503, and a connection whose
+    // request is being handled or answered already, and which has sent further requests ahead, is closed
     size_t max_bodies_bytes;
     size_t max_unread_bytes; // [16 MiB] of one stream; a client that leaves more unread is disconnected
     // [256 MiB] of all responses; when they have more, a stream with over HTTP_UNREAD_SMALL_BYTES unread is

@@ -319,12 +319,17 @@ static void expect_refused(int fd)
     close(fd);
 }
 
+static void expect_small_body_echoed(void)
+{
+    expect_answer("POST /echo HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 4\r\n\r\nbody",
+                  "HTTP/1.1 200", "\r\n\r\nbody");
+}
+
 START_TEST(stalled_bodies_do_not_keep_out_smaller_ones)
 {
     open_server((struct http_server_options){.max_bodies_bytes = 100000});
     int larger = send_part_of_body(60000, 60000), smaller = send_part_of_body(40000, 100000);
-    expect_answer("POST /echo HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 4\r\n\r\nbody",
-                  "HTTP/1.1 200", "\r\n\r\nbody");
+    expect_small_body_echoed();
     expect_refused(larger);
     AWAIT(server_status().body_bytes == 40000);
 
@@ -336,6 +341,58 @@ START_TEST(stalled_bodies_do_not_keep_out_smaller_ones)
     client_send(head, "TP/1.1\r\nHost: x\r\n\r\n");
     free(client_receive_until(head, "hello").bytes);
     close(head);
+    close(smaller);
+    close_server();
+}
+END_TEST
+
+// A client that sends the first `size` bytes of a head, once the server has `all` bytes of bodies and heads.
+static int send_part_of_head(const char *before, size_t size, size_t all)
+{
+    static char head[30000];
+    memset(head, 'x', sizeof head);
+    int n = snprintf(head, sizeof head, "%sGET /hello HTTP/1.1\r\nX: ", before);
+    head[n] = 'x';
+    int fd = client_connect(port());
+    client_send_bytes(fd, head, strlen(before) + size);
+    AWAIT(server_status().body_bytes == all);
+    return fd;
+}
+
+START_TEST(stalled_heads_do_not_keep_out_bodies)
+{
+    open_server((struct http_server_options){.max_bodies_bytes = 50000});
+    int smaller = send_part_of_head("", 24000, 24000), larger = send_part_of_head("", 26000, 50000);
+    expect_small_body_echoed();
+    expect_refused(larger);
+    AWAIT(server_status().body_bytes == 24000);
+    client_send(smaller, "\r\nHost: x\r\n\r\n");
+    free(client_receive_until(smaller, "hello").bytes);
+    AWAIT(server_status().body_bytes == 0);
+    close(smaller);
+    close_server();
+}
+END_TEST
+
+START_TEST(requests_sent_ahead_do_not_keep_out_bodies)
+{
+    static const char request[] = "GET /hold HTTP/1.1\r\nHost: x\r\n\r\n";
+    open_server((struct http_server_options){.max_bodies_bytes = 4000});
+    int smaller = send_part_of_head(request, 1900, 1900);
+    struct http_exchange *kept = await_held();
+    int larger = send_part_of_head(request, 2100, 4000);
+    struct http_exchange *closed = await_held();
+    expect_small_body_echoed();
+    struct client_text text = client_receive_all(larger);
+    ck_assert_uint_eq(text.size, 0);
+    ck_assert_int_eq(atomic_load(&n_disconnected), 1);
+    AWAIT(server_status().body_bytes == 1900);
+    http_respond(kept, 200, "text/plain", "kept", 4);
+    free(client_receive_until(smaller, "\r\n\r\nkept").bytes);
+    http_unref(closed);
+    http_unref(kept);
+    free(text.bytes);
+    close(larger);
     close(smaller);
     close_server();
 }
@@ -836,6 +893,8 @@ int main(void)
     tcase_add_test(bodies, a_caller_is_refused_before_the_body_is_read);
     tcase_add_test(bodies, a_body_above_the_limit_is_refused_and_the_client_reads_why);
     tcase_add_test(bodies, stalled_bodies_do_not_keep_out_smaller_ones);
+    tcase_add_test(bodies, stalled_heads_do_not_keep_out_bodies);
+    tcase_add_test(bodies, requests_sent_ahead_do_not_keep_out_bodies);
     tcase_add_test(bodies, the_largest_body_beyond_the_total_is_refused);
     tcase_add_loop_test(bodies, four_of_the_largest_bodies_are_received_at_once, 0, 3);
     tcase_add_test(bodies, heads_count_like_bodies);
