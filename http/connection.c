@@ -623,11 +623,7 @@ static void charge_input(struct connection *c)
     if (kept == before) return;
     c->in_charge = kept;
     atomic_fetch_add(&c->loop->server->body_bytes, kept - before);
-    if (kept < before || make_room(c->loop, received_bytes(c))) return;
-    if (c->state == HTTP_HEAD)
-        give_way(c);
-    else
-        connection_close(c);
+    if (kept > before && !make_room(c->loop, received_bytes(c))) give_way(c);
 }
 
 static void check_peer(struct connection *c)

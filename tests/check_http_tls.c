@@ -3,11 +3,13 @@
 #include <fcntl.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/stat.h>
 
 #include "base/mem.h"
+#include "http/internal.h"
 #include "tests/certificates.h"
 #include "tests/http_service.h"
 #include "tests/tls_records.h"
@@ -228,6 +230,42 @@ START_TEST(a_stream_passes_and_a_client_that_goes_away_is_seen)
         http_unref(x);
         tls_close(ssl);
     }
+    SSL_CTX_free(context);
+}
+END_TEST
+
+// Instead of the C library's: the server's reads wait until they have all bytes that they ask for, once the test sets
+// this, so that the end of a turn leaves bytes for the next one.
+static atomic_bool reads_are_full;
+
+ssize_t recv(int fd, void *bytes, size_t size, int flags)
+{
+    size_t n = 0;
+    for (;;) {
+        ssize_t more = recvfrom(fd, (char *)bytes + n, size - n, flags, NULL, NULL);
+        if (more > 0) n += (size_t)more;
+        bool may_wait = size == HTTP_IN_BYTES && atomic_load(&reads_are_full);
+        bool is_over = more == 0 || (more < 0 && errno != EAGAIN);
+        if (n == size || is_over || !may_wait) return n ? (ssize_t)n : more;
+        poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, CLIENT_WAIT_MS);
+    }
+}
+
+// Its bytes that are not decrypted yet exceed the bound, at the end of a turn.
+START_TEST(a_body_beyond_the_total_gets_its_answer)
+{
+    static const char head[] = "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 400001\r\n\r\n";
+    static char body[400000], text[4096];
+    open_tls_server(false, (struct http_server_options){.max_bodies_bytes = HTTP_TURN_BYTES + HTTP_IN_BYTES / 2});
+    SSL_CTX *context = client_context(0, NULL);
+    SSL *ssl = tls_connect(context, NULL);
+    atomic_store(&reads_are_full, true);
+    ck_assert_int_gt(SSL_write(ssl, head, sizeof head - 1), 0);
+    ck_assert_int_eq(SSL_write(ssl, body, sizeof body), sizeof body);
+    ck_assert(tls_receive_until(ssl, "\r\n\r\n", text, sizeof text));
+    ck_assert_msg(strncmp(text, "HTTP/1.1 503 ", 13) == 0, "%s", text);
+    tls_close(ssl);
+    AWAIT(server_status().connections == 0 && server_status().body_bytes == 0);
     SSL_CTX_free(context);
 }
 END_TEST
@@ -454,6 +492,7 @@ int main(void)
     tcase_add_test(tls, a_handshake_that_stalls_meets_the_limit_of_the_head);
     tcase_add_test(tls, large_bodies_pass_both_ways);
     tcase_add_test(tls, a_stream_passes_and_a_client_that_goes_away_is_seen);
+    tcase_add_test(tls, a_body_beyond_the_total_gets_its_answer);
     tcase_add_test(tls, a_handshake_message_in_two_parts_does_not_keep_the_server_busy);
     tcase_add_test(tls, sessions_are_resumed);
     tcase_add_test(tls, client_certificates_are_required_where_an_authority_is_given);
