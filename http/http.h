@@ -84,7 +84,7 @@ struct http_server_options {
     size_t (*own_headers)(const struct http_exchange *x, char *lines, size_t room);
 };
 
-// INVALID: the address is in use or a TLS file is unusable; NOT_FOUND: a TLS file is absent. The sentence names it.
+// UNAVAILABLE: the address is in use; INVALID: a TLS file is unusable; NOT_FOUND: it is absent. The sentence names it.
 enum status http_server_open(const struct http_server_options *options, struct http_server **server_p);
 int http_server_port(const struct http_server *server);
 // The port is released, idle connections are closed, and responses begun from now on close theirs.
