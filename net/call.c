@@ -161,8 +161,11 @@ static void call_on_received(void *owner, bool ok)
 // Updates the server's count after a change of the outbox, which held `before` bytes. Mutex held, server open.
 static void call_count_queued(struct rpc_call *call, size_t before)
 {
-    size_t more = call->outbox.bytes - before; // unsigned arithmetic also subtracts
-    if (!call->builtin) atomic_fetch_add(&call->server->queued, more);
+    if (call->builtin) return;
+    size_t now = call->outbox.bytes;
+    bool counted = before > RPC_SMALL_BYTES, counts = now > RPC_SMALL_BYTES;
+    atomic_fetch_add(&call->server->queued, now - before); // unsigned arithmetic also subtracts
+    if (counts != counted) atomic_fetch_add(&call->server->n_sharing, counts ? 1 : -1);
 }
 
 static void call_clear_outbox(struct rpc_call *call)
@@ -196,7 +199,6 @@ static void call_on_closed(void *owner, bool ok)
     struct rpc_call *call = owner;
     pthread_mutex_lock(&call->mutex);
     call->closed = true;
-    if (!call->builtin) atomic_fetch_sub(&call->server->n_calls, 1);
     call_clear_outbox(call);
     pthread_mutex_unlock(&call->mutex);
     if (call->method->on_close) call->method->on_close(call, call->cancelled != 0);
@@ -258,7 +260,6 @@ void net_call_begin(struct rpc_server *server, grpc_call *core, char *path, gpr_
     call->on_received = (struct net_tag){call_on_received, call};
     call->on_sent = (struct net_tag){call_on_sent, call};
     call->on_closed = (struct net_tag){call_on_closed, call};
-    if (!call->builtin) atomic_fetch_add(&server->n_calls, 1);
     net_server_add_call(server, call);
 
     pthread_mutex_lock(&call->mutex);
@@ -406,28 +407,35 @@ size_t rpc_call_share(struct rpc_call *call, size_t all_bytes)
 {
     size_t share = SIZE_MAX;
     pthread_mutex_lock(&call->mutex);
-    if (!call->closed && atomic_load(&call->server->queued) > all_bytes) // a closed call may outlive the server
-        share = all_bytes / atomic_load(&call->server->n_calls);
+    if (!call->closed && atomic_load(&call->server->queued) > all_bytes) { // a closed call may outlive the server
+        bool counted = call->outbox.bytes > RPC_SMALL_BYTES;
+        share = all_bytes / (size_t)(atomic_load(&call->server->n_sharing) + !counted);
+        atomic_store(&call->server->exceeded, true);
+    }
     pthread_mutex_unlock(&call->mutex);
     return share;
 }
 
 // Drops what is queued. A message that C-core is sending ends when the client reads, which may be never: cancelling
 // drops it, too, and sends the status.
-static void call_drop_unsent(struct rpc_call *call)
+static void call_drop_unsent(struct rpc_call *call, enum status status, const char *message)
 {
     call_clear_outbox(call);
-    if (call->sending) grpc_call_cancel_with_status(call->core, call->status, call->message ? call->message : "", NULL);
+    if (!call->sending) return;
+    char *details = status_details(message ? message : "");
+    grpc_call_cancel_with_status(call->core, (grpc_status_code)rpc_code(status), details, NULL);
+    free(details);
 }
 
 static void call_end(struct rpc_call *call, enum status status, const char *message, bool now)
 {
     pthread_mutex_lock(&call->mutex);
-    if (!call->finished) {
-        call->finished = true;
+    bool first = !call->finished;
+    call->finished = true;
+    if (now && call->core && (first || call->outbox.bytes)) call_drop_unsent(call, status, message);
+    if (first) {
         call->status = (grpc_status_code)rpc_code(status);
         call->message = message && *message ? status_details(message) : NULL;
-        if (now && call->core) call_drop_unsent(call);
         call_send_next(call);
     }
     pthread_mutex_unlock(&call->mutex);
@@ -441,4 +449,14 @@ void rpc_call_finish(struct rpc_call *call, enum status status, const char *mess
 void rpc_call_abandon(struct rpc_call *call, enum status status, const char *message)
 {
     call_end(call, status, message, true);
+}
+
+bool net_call_overdue(struct rpc_call *call)
+{
+    pthread_mutex_lock(&call->mutex);
+    bool unread = call->finished && call->outbox.bytes;
+    bool overdue = unread && call->overdue;
+    call->overdue = unread;
+    pthread_mutex_unlock(&call->mutex);
+    return overdue;
 }

@@ -71,7 +71,8 @@ struct rpc_server_options {
     int max_connections;           // 0: a quarter of the limit of descriptors, at most 20,000
     int max_connections_per_address; // 0: no bound
     int idle_ms;                     // without calls a connection is closed after this time; 0: 2 minutes
-    int threads;                     // completion-queue threads; 0: 2
+    int unread_ms; // once too much is unread, a finished call has one to two times as long to be read; 0: 30 s
+    int threads;   // completion-queue threads; 0: 2
 };
 
 // Serves `methods`, health and reflection. Every service is NOT_SERVING until rpc_server_set_serving(). UNAVAILABLE
@@ -111,13 +112,16 @@ struct rpc_bytes rpc_call_take_message(struct rpc_call *call);
 // accepted yet, so that the caller can bound it. Messages after rpc_call_finish() are dropped.
 size_t rpc_call_send(struct rpc_call *call, const uint8_t *bytes, size_t size);
 void rpc_call_add_trailer(struct rpc_call *call, const char *key, const char *value); // before finish
-// An equal share of `all_bytes` for each open call, once all calls of the server together have more queued; SIZE_MAX
-// until then, and for a call that has ended.
+// A call with so little queued, about as much as C-core takes for an open call, does not count in the shares.
+enum { RPC_SMALL_BYTES = 16 << 10 };
+// An equal share of `all_bytes` for this call and each other one with over RPC_SMALL_BYTES queued, once all calls of
+// the server together have more queued; SIZE_MAX until then, and for a call that has ended. From then on finished calls
+// whose clients do not read end, too, after `unread_ms` of the server.
 size_t rpc_call_share(struct rpc_call *call, size_t all_bytes);
-// Ends the call once all queued messages are sent. Only the first end of a call has an effect.
+// Ends the call once all queued messages are sent. Only the first finish of a call has an effect.
 void rpc_call_finish(struct rpc_call *call, enum status status, const char *message);
 // Ends the call with a failure at once, also when the client does not read: queued messages that the transport has not
-// accepted are dropped, and trailers may be.
+// accepted are dropped, and trailers may be. A finished call with such messages ends so, too.
 void rpc_call_abandon(struct rpc_call *call, enum status status, const char *message);
 
 // --- client

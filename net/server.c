@@ -18,7 +18,7 @@
 // Calls that a queue can accept before its thread runs again.
 #define ACCEPTS 16
 
-enum { CONNECTIONS_MAX = 20000, IDLE_MS = 120000 };
+enum { CONNECTIONS_MAX = 20000, IDLE_MS = 120000, UNREAD_MS = 30000 };
 
 // --- accepting
 
@@ -85,9 +85,22 @@ size_t net_path_service(const char *path)
     return slash ? (size_t)(slash - path - 1) : 0;
 }
 
+// Running calls that leave too much unread end at their next message. Finished calls have none: once too much is
+// unread, those end that were finished at the look before. Mutex held.
+static void server_look(struct rpc_server *server)
+{
+    int64_t now_us = clock_now_us();
+    if (now_us < server->next_look_us || !atomic_exchange(&server->exceeded, false)) return;
+    server->next_look_us = now_us + server->unread_us;
+    for (struct rpc_call *call = server->calls; call; call = call->next) {
+        if (net_call_overdue(call)) rpc_call_abandon(call, STATUS_EXHAUSTED, "the client reads its answers too slowly");
+    }
+}
+
 void net_server_add_call(struct rpc_server *server, struct rpc_call *call)
 {
     pthread_mutex_lock(&server->mutex);
+    server_look(server);
     call->next = server->calls;
     if (call->next) call->next->previous = call;
     server->calls = call;
@@ -269,6 +282,7 @@ enum status rpc_server_open(const struct rpc_server_options *options, struct rpc
     server->methods = options->methods;
     server->context = options->context;
     server->authorise = options->authorise;
+    server->unread_us = (int64_t)(options->unread_ms ? options->unread_ms : UNREAD_MS) * 1000;
     pthread_mutex_init(&server->mutex, NULL);
     monotonic_cond_init(&server->changed);
     server->on_stopped = (struct net_tag){server_on_stopped, server};

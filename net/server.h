@@ -29,11 +29,14 @@ struct rpc_server {
     struct net_symbols *symbols; // read-only once open
     struct net_tls *tls;         // NULL: plain text
     atomic_size_t queued;        // bytes in the outboxes of all calls; this and the next: without builtin calls
-    atomic_size_t n_calls;       // that are not closed
+    atomic_int n_sharing;        // calls with more than RPC_SMALL_BYTES in their outbox
+    atomic_bool exceeded;        // rpc_call_share() has found too much unread since the last look
+    int64_t unread_us;           // between two looks
 
     pthread_mutex_t mutex; // guards what follows
     pthread_cond_t changed;
     struct rpc_call *calls; // calls that C-core has not released
+    int64_t next_look_us;   // for overdue calls
     bool closing;           // health.c: no new watchers
     bool stopped;           // C-core has ended every call and connection
     struct net_health *health;
@@ -68,6 +71,7 @@ struct rpc_call {
     bool sending;          // on_sent is outstanding
     bool finished;         // rpc_call_finish() was called
     bool status_sent;
+    bool overdue; // it was finished at the last look, with messages that were not sent
     struct net_outbox outbox;
     grpc_status_code status;
     char *message;
@@ -78,6 +82,8 @@ struct rpc_call {
 // call.c: runs the call until its end. Owns `core` and `path` (gpr_free()) from here on; metadata is copied.
 void net_call_begin(struct rpc_server *server, grpc_call *core, char *path, gpr_timespec deadline,
                     const grpc_metadata_array *metadata);
+// One look: whether the call was finished at the look before, too, and still has messages that are not sent.
+bool net_call_overdue(struct rpc_call *call);
 // server.c: the method that serves `path`, never NULL.
 const struct rpc_method *net_server_method(const struct rpc_server *server, const char *path, bool *builtin_p);
 void net_server_add_call(struct rpc_server *server, struct rpc_call *call);

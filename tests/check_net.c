@@ -132,6 +132,12 @@ static void flood_and_abandon(struct rpc_call *call, const uint8_t *bytes, size_
     rpc_call_abandon(call, STATUS_EXHAUSTED, "the client does not read");
 }
 
+static void flood_and_finish(struct rpc_call *call, const uint8_t *bytes, size_t size)
+{
+    flood(call, bytes, size);
+    rpc_call_finish(call, STATUS_OK, NULL);
+}
+
 // The share of a call once all calls have half a megabyte queued.
 static void share(struct rpc_call *call, const uint8_t *bytes, size_t size)
 {
@@ -196,6 +202,11 @@ static const struct rpc_method methods[] = {
      .on_message = flood_and_abandon,
      .on_half_close = count_half_close,
      .on_close = count_close},
+    {.path = "/test.B/FloodAndFinish",
+     .on_open = count_open,
+     .on_message = flood_and_finish,
+     .on_half_close = count_half_close,
+     .on_close = count_close},
     {.path = "/test.B/Share", .on_open = count_open, .on_message = share, .on_close = count_close},
     {.path = "/test.B/Fail",
      .on_open = count_open,
@@ -219,10 +230,12 @@ static enum status open_server(int port, size_t max_message_bytes)
 {
     char address[64];
     snprintf(address, sizeof address, "127.0.0.1:%d", port ? port : test_port());
-    return rpc_server_open(
-        &(struct rpc_server_options){
-            .address = address, .methods = methods, .context = &context, .max_message_bytes = max_message_bytes},
-        &server);
+    return rpc_server_open(&(struct rpc_server_options){.address = address,
+                                                        .methods = methods,
+                                                        .context = &context,
+                                                        .max_message_bytes = max_message_bytes,
+                                                        .unread_ms = 1},
+                           &server);
 }
 
 static void open_channel(int port)
@@ -559,9 +572,32 @@ START_TEST(calls_share_what_may_be_unread)
     for (int i = 1; i < 4; i++)
         streams[i] = open_stream("/test.A/Hang", 0);
     wait_for(&opened, 6);
-    ck_assert_uint_eq(ask_share(), 500000 / 5);
+    ck_assert_uint_eq(ask_share(), 500000 / 2); // calls with nothing queued take no share
     for (int i = 0; i < 4; i++)
         rpc_stream_close(streams[i]);
+}
+END_TEST
+
+static void expect_end_after_messages(struct rpc_stream *stream, enum status wanted, const char *text)
+{
+    struct rpc_bytes bytes;
+    enum status status;
+    while ((status = rpc_stream_read(stream, &bytes)) == STATUS_OK && bytes.data)
+        rpc_bytes_free(&bytes);
+    ck_assert_msg(status == wanted, "%s: %s", status_name(status), status_message());
+    ck_assert_str_eq(status_message(), text);
+}
+
+START_TEST(a_finished_call_ends_although_the_client_does_not_read)
+{
+    struct rpc_stream *stream = open_stream("/test.B/FloodAndFinish", 0);
+    send_number(stream, 0);
+    wait_for(&flooded, 1);
+    while (ask_share() != SIZE_MAX) // each of these calls finds that too much is unread
+        continue;
+    wait_for(&cancelled, 1);
+    expect_end_after_messages(stream, STATUS_EXHAUSTED, "the client reads its answers too slowly");
+    rpc_stream_close(stream);
 }
 END_TEST
 
@@ -570,12 +606,7 @@ START_TEST(an_abandoned_call_ends_although_the_client_does_not_read)
     struct rpc_stream *stream = open_stream("/test.B/FloodAndAbandon", 0);
     send_number(stream, 0);
     wait_for(&cancelled, 1);
-    struct rpc_bytes bytes;
-    enum status status;
-    while ((status = rpc_stream_read(stream, &bytes)) == STATUS_OK && bytes.data)
-        rpc_bytes_free(&bytes);
-    ck_assert_msg(status == STATUS_EXHAUSTED, "%s: %s", status_name(status), status_message());
-    ck_assert_str_eq(status_message(), "the client does not read");
+    expect_end_after_messages(stream, STATUS_EXHAUSTED, "the client does not read");
     rpc_stream_close(stream);
 }
 END_TEST
@@ -969,6 +1000,7 @@ int main(void)
     tcase_add_test(calls, large_messages_pass_and_too_large_ones_do_not);
     tcase_add_test(calls, unread_bytes_are_reported_to_the_sender);
     tcase_add_test(calls, calls_share_what_may_be_unread);
+    tcase_add_test(calls, a_finished_call_ends_although_the_client_does_not_read);
     tcase_add_test(calls, an_abandoned_call_ends_although_the_client_does_not_read);
     tcase_add_test(calls, taken_port_is_refused);
     tcase_add_test(calls, bad_addresses_are_refused);

@@ -8,9 +8,8 @@
 
 #define RETRY_US 1000000
 
-// Bounds on unread bytes: of one call; of all calls together; and the amount up to which a call is left alone when all
-// calls together are over their bound, about as much as C-core takes for an open call.
-enum { UNREAD_MAX_MB = 16, ALL_UNREAD_MAX_MB = 256, SMALL_UNREAD_KB = 16 };
+// Bounds on unread bytes: of one call; of all calls together.
+enum { UNREAD_MAX_MB = 16, ALL_UNREAD_MAX_MB = 256 };
 
 size_t reply_send(struct rpc_call *call, const ProtobufCMessage *message)
 {
@@ -23,10 +22,11 @@ size_t reply_send(struct rpc_call *call, const ProtobufCMessage *message)
     return queued;
 }
 
-// Once all calls together are over their bound, those with more than an equal share end: most of it is theirs.
+// Once all calls together are over their bound, those with more than an equal share end: most of it is theirs. Calls
+// with little are left alone.
 static bool exceeds_share(struct rpc_call *call, size_t unread)
 {
-    return unread > (size_t)SMALL_UNREAD_KB << 10 && unread > rpc_call_share(call, (size_t)ALL_UNREAD_MAX_MB << 20);
+    return unread > RPC_SMALL_BYTES && unread > rpc_call_share(call, (size_t)ALL_UNREAD_MAX_MB << 20);
 }
 
 void reply_stream(struct rpc_call *call, const ProtobufCMessage *message)
