@@ -17,8 +17,8 @@ typedef Grpc__Reflection__V1__ServiceResponse service;
 #define ASKED(name)  GRPC__REFLECTION__V1__SERVER_REFLECTION_REQUEST__MESSAGE_REQUEST_##name
 #define ANSWER(name) GRPC__REFLECTION__V1__SERVER_REFLECTION_RESPONSE__MESSAGE_RESPONSE_##name
 
-// Reflection is open to everyone: calls at once, and unread bytes of a call, several times all files.
-enum { REFLECTIONS_MAX = 64, UNREAD_BYTES = 256 << 10 };
+// Unread bytes of a call: several times all files.
+enum { UNREAD_BYTES = 256 << 10 };
 
 // A response and the messages it points to while it is packed.
 struct answer {
@@ -93,19 +93,34 @@ static void answer_list(struct answer *answer, const struct rpc_server *server)
     answer->head.list_services_response = &answer->list;
 }
 
+// Mutex held.
+static void reflections_remove(struct rpc_server *server, const struct rpc_call *call)
+{
+    int n = 0;
+    for (int i = 0; i < server->n_reflections; i++) {
+        if (server->reflections[i] != call) server->reflections[n++] = server->reflections[i];
+    }
+    server->n_reflections = n;
+}
+
+// Beyond the bound the oldest call ends, so that clients that ask nothing do not keep others out.
 static void reflection_on_open(struct rpc_call *call)
 {
     struct rpc_server *server = call->server;
     pthread_mutex_lock(&server->mutex);
-    bool full = ++server->n_reflections > REFLECTIONS_MAX;
+    if (server->n_reflections == NET_REFLECTIONS_MAX) {
+        struct rpc_call *oldest = server->reflections[0];
+        rpc_call_abandon(oldest, STATUS_EXHAUSTED, "too many clients use reflection: try again later");
+        reflections_remove(server, oldest);
+    }
+    server->reflections[server->n_reflections++] = call;
     pthread_mutex_unlock(&server->mutex);
-    if (full) rpc_call_finish(call, STATUS_EXHAUSTED, "too many clients use reflection: try again later");
 }
 
 static void reflection_on_close(struct rpc_call *call, bool cancelled)
 {
     pthread_mutex_lock(&call->server->mutex);
-    call->server->n_reflections--;
+    reflections_remove(call->server, call);
     pthread_mutex_unlock(&call->server->mutex);
 }
 

@@ -14,6 +14,8 @@ struct net_health;
 struct net_listener;
 struct net_symbols;
 
+enum { NET_REFLECTIONS_MAX = 64 }; // reflection is open to everyone
+
 struct rpc_server {
     grpc_server *core;
     const struct rpc_method *methods; // borrowed
@@ -40,7 +42,8 @@ struct rpc_server {
     bool closing;           // health.c: no new watchers
     bool stopped;           // C-core has ended every call and connection
     struct net_health *health;
-    int n_reflections; // calls of reflection.c
+    int n_reflections;
+    struct rpc_call *reflections[NET_REFLECTIONS_MAX]; // calls of reflection.c, the oldest first
 };
 
 struct rpc_call {
