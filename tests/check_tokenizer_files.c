@@ -185,7 +185,8 @@ START_TEST(a_pattern_that_takes_too_much_work_is_refused)
     int32_t *ids;
     int n;
     ck_assert_int_eq(tokenizer_encode(t, text, BYTES, 0, &ids, &n), STATUS_INVALID);
-    ck_assert_msg(strstr(status_message(), "the tokenizer's pattern") && strstr(status_message(), "too much"), "%s", status_message());
+    ck_assert_msg(strstr(status_message(), "the tokenizer's pattern") && strstr(status_message(), "too much"), "%s",
+                  status_message());
     tokenizer_free(t);
     free(text);
 }
