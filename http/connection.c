@@ -397,8 +397,8 @@ static bool end_largest(struct http_loop *loop, size_t bytes)
     return true;
 }
 
-// At the limit of all bodies the connection with the most bytes gives way, because clients whose large bodies or heads
-// never end must not keep out the small requests of others. False: there is no room for a connection that has `bytes`.
+// At the limit of all bodies, ends the connections with the most bytes: otherwise a few clients that never finish large
+// bodies or heads would keep out the small requests of others. False: a connection that has `bytes` is the largest.
 static bool make_room(struct http_loop *loop, size_t bytes)
 {
     while (atomic_load(&loop->server->body_bytes) > loop->server->o.max_bodies_bytes)

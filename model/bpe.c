@@ -19,8 +19,8 @@ static uint32_t table_mask(size_t n)
     return size - 1;
 }
 
-// Multiplication by a random key: nobody can write a file whose tokens or merges share a slot. A lookup for each word
-// and each symbol is too frequent for the hash of base/hash.h.
+// Multiplies by a random key, so that nobody can write a file whose tokens or merges share a slot. The hash of
+// base/hash.h is too slow here: each word and each symbol needs a lookup.
 static uint64_t hash_mix(const struct hash_key *key, uint64_t x)
 {
     __extension__ unsigned __int128 product = (unsigned __int128)(x ^ key->k0) * (key->k1 | 1);

@@ -152,7 +152,7 @@ static enum status convert_arguments(json_t *function, struct json_count *count)
     return STATUS_OK;
 }
 
-// Tool calls whose arguments are JSON text get them as an object. `count`: of all messages.
+// Parses arguments that are JSON text. `count` sums over all messages.
 static enum status convert_tool_calls(json_t *message, struct json_count *count)
 {
     json_t *calls = json_object_get(message, "tool_calls"), *call;

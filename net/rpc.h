@@ -115,8 +115,8 @@ void rpc_call_add_trailer(struct rpc_call *call, const char *key, const char *va
 // A call with so little queued, about as much as C-core takes for an open call, does not count in the shares.
 enum { RPC_SMALL_BYTES = 16 << 10 };
 // An equal share of `all_bytes` for this call and each other one with over RPC_SMALL_BYTES queued, once all calls of
-// the server together have more queued; SIZE_MAX until then, and for a call that has ended. From then on finished calls
-// whose clients do not read end, too, after `unread_ms` of the server.
+// the server together have more queued; SIZE_MAX until then, and for a call that has ended. From then on, a finished
+// call that its client does not read is ended after `unread_ms` of the server.
 size_t rpc_call_share(struct rpc_call *call, size_t all_bytes);
 // Ends the call once all queued messages are sent. Only the first finish of a call has an effect.
 void rpc_call_finish(struct rpc_call *call, enum status status, const char *message);

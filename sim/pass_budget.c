@@ -104,7 +104,7 @@ static bool is_unlimited(const struct pass_budget *b, bool whole)
     return isinf(b->work_left) || (!b->decodes && whole);
 }
 
-// The largest number of rows, at most `most`, whose work is at most `work`. Bisects.
+// The most rows that take at most `work`, up to `most`; by bisection.
 static int rows_within(struct pass_budget *b, int entries, double work, int most)
 {
     int low = 0, high = most + 1; // `low` fit, `high` do not

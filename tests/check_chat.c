@@ -466,7 +466,7 @@ START_TEST(arguments_of_tool_calls_become_objects)
 }
 END_TEST
 
-// A call whose arguments have `n` objects.
+// A tool call with a list of `n` objects as its arguments.
 static json_t *call_with_objects(int n)
 {
     char *objects = mem_alloc((size_t)n * 3 + 1);

@@ -51,7 +51,7 @@ static inline void tls_records_derive(const char *label, unsigned char *out, siz
     EVP_KDF_free(kdf);
 }
 
-// After the handshake of a client whose secret was kept.
+// Call it after the handshake, during which the client has kept its secret.
 static inline struct tls_records tls_records_open(void)
 {
     struct tls_records r = {.n_sent = 0};
