@@ -393,20 +393,11 @@ START_TEST(while_costs_are_unknown_half_of_the_time_is_reserved_for_the_request)
 }
 END_TEST
 
-// Passes as a wrong clock may report them: of a bin the model expects more microseconds than 64 bits hold.
 START_TEST(expected_times_that_no_node_can_take_are_bounded)
 {
-    static const struct pass_cost passes[] = {{1, 1, 17000000, false},
-                                              {1, 100, 1700000000, false},
-                                              {1, 200, 3400000000, false},
-                                              {250, 250, 4250000000, false}};
-    struct node_hello hello = fixture_hello(NODE_WORKER, "w");
-    hello.context_tokens = hello.token_budget = 1 << 20;
-    struct fake_node *w = fixture_attach(&f, &hello);
-    for (int i = 0; i < 100; i++)
-        core_passed(f.c, w->node, &passes[i % 4], f.now_us);
+    struct fake_node *w = worker_with_wrong_clock();
     const struct cost_model *cost = &w->node->sched.cost;
-    double rows = hello.token_budget;
+    double rows = w->node->hello.token_budget;
     ck_assert_double_gt(cost_pass_us(cost, 1, rows, cost_pairs(rows, 0)), 0x1p63);
     struct client *client = submit(1, PREFILL_OFF, (int64_t)400 * SECOND);
     ck_assert_int_ge(client->r->sched.due_us, 0);

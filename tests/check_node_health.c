@@ -191,15 +191,7 @@ END_TEST
 
 START_TEST(passes_that_take_years_by_the_model_do_not_make_their_node_hang)
 {
-    static const struct pass_cost passes[] = {{1, 1, 17000000, false},
-                                              {1, 100, 1700000000, false},
-                                              {1, 200, 3400000000, false},
-                                              {250, 250, 4250000000, false}};
-    struct node_hello hello = fixture_hello(NODE_WORKER, "w");
-    hello.context_tokens = hello.token_budget = 1 << 20;
-    struct fake_node *w = fixture_attach(&f, &hello);
-    for (int i = 0; i < 100; i++)
-        core_passed(f.c, w->node, &passes[i % 4], f.now_us);
+    struct fake_node *w = worker_with_wrong_clock();
     struct client *client = send_on(100);
     run(10, NULL);
     ck_assert(fake_node_has(w, client));
