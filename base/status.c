@@ -15,6 +15,7 @@ static const char *const names[STATUS_COUNT] = {
     [STATUS_EXISTS] = "already_exists",
     [STATUS_OUT_OF_RANGE] = "out_of_range",
     [STATUS_EXHAUSTED] = "exhausted",
+    [STATUS_KEY_LIMIT] = "key_limit",
     [STATUS_UNAVAILABLE] = "unavailable",
     [STATUS_DEADLINE] = "deadline",
     [STATUS_CANCELLED] = "cancelled",

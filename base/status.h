@@ -13,6 +13,7 @@ enum status {
     STATUS_EXISTS,          // the id is in use
     STATUS_OUT_OF_RANGE,    // the prompt does not fit the context
     STATUS_EXHAUSTED,       // a bounded resource is full; try again later
+    STATUS_KEY_LIMIT,       // the caller's API key has used up a limit; try again later
     STATUS_UNAVAILABLE,     // a peer is down or a pool is empty; try again later
     STATUS_DEADLINE,        // the deadline passed
     STATUS_CANCELLED,       // the client cancelled

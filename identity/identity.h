@@ -42,12 +42,12 @@ enum status principal_check_operator(struct principal *p);
 enum status principal_check(struct principal *p, const char *tenant, int32_t priority);
 
 // A request starts. UNAUTHENTICATED if the key has expired or was revoked after the call was authenticated, which may
-// be long ago. EXHAUSTED: a limit is used up; *retry_us_p is the time after which it is not, 0: unknown.
+// be long ago. KEY_LIMIT: a limit is used up; *retry_us_p is the time after which it is not, 0: unknown.
 enum status identity_admit(struct principal *p, int64_t *retry_us_p);
 // The same for a call without a model's work, such as tokenising: it counts as a request only, and needs no release.
 enum status identity_admit_call(struct principal *p, int64_t *retry_us_p);
 // Once a message that was admitted as one request is read: reserves for all its requests, see limits_reserve().
-// EXHAUSTED or DENIED.
+// KEY_LIMIT or DENIED.
 enum status identity_reserve(struct principal *p, const struct limits_need *need, int64_t *retry_us_p);
 // Called once for each admitted request, see limits_end().
 void identity_end(struct principal *p, double reserved, double tokens);

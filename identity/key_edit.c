@@ -119,7 +119,7 @@ static enum status add_line(const struct key_file *keys, const char *text, size_
 {
     const struct api_key *key = user;
     if (find(keys, key->id, key->hash))
-        return status_fail(STATUS_EXISTS, "the id %s is taken: choose another one", key->id);
+        return status_fail(STATUS_INVALID, "the id %s is taken: choose another one", key->id);
     char *line = api_key_format(key);
     *new_p = mem_format("%.*s%s%s\n", (int)size, text, size && text[size - 1] != '\n' ? "\n" : "", line);
     free(line);

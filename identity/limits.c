@@ -51,9 +51,9 @@ static enum status refuse(const struct limit *l, double more, int64_t us)
     char when[64] = "when running requests have ended";
     if (us) snprintf(when, sizeof when, "in %.1f s", ceil((double)us / 1e5) / 10);
     if (more <= 1)
-        return status_fail(STATUS_EXHAUSTED, "this API key has %lld %s, which are used up: try again %s",
+        return status_fail(STATUS_KEY_LIMIT, "this API key has %lld %s, which are used up: try again %s",
                            (long long)l->size, l->what, when);
-    return status_fail(STATUS_EXHAUSTED,
+    return status_fail(STATUS_KEY_LIMIT,
                        "this API key has %lld %s, of which %.0f are left, and %.0f may be needed: lower max_tokens, or "
                        "try again %s",
                        (long long)l->size, l->what, more - missing(l, more), more, when);
@@ -88,7 +88,7 @@ enum status limits_start(struct limits_use *use, const struct key_limits *limits
     list(use, limits, now_us, all);
     TRY(check(all, LIMITS, 1, retry_us_p));
     if (limits->concurrency && use->running >= limits->concurrency)
-        return status_fail(STATUS_EXHAUSTED, "this API key runs %lld requests, as many as it may: wait for one to end",
+        return status_fail(STATUS_KEY_LIMIT, "this API key runs %lld requests, as many as it may: wait for one to end",
                            (long long)use->running);
     use->requests.used++;
     use->running++;
@@ -101,7 +101,7 @@ static enum status check_concurrency(const struct limits_use *use, const struct 
     if (more >= limits->concurrency)
         return status_fail(STATUS_DENIED, "n: the request has %d choices, this API key runs at most %lld at once",
                            more + 1, (long long)limits->concurrency);
-    return status_fail(STATUS_EXHAUSTED,
+    return status_fail(STATUS_KEY_LIMIT,
                        "this API key runs %lld requests, %d more are over its limit of %lld: "
                        "wait for some to end",
                        (long long)use->running, more, (long long)limits->concurrency);

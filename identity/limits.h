@@ -32,14 +32,14 @@ struct limits_need {
     double prompts, answers; // tokens of all prompts; maximum tokens of all answers
 };
 
-// A request starts, or nothing changes: EXHAUSTED, with the limit in the sentence and the time after which a request
+// A request starts, or nothing changes: KEY_LIMIT, with the limit in the sentence and the time after which a request
 // may start. *retry_us_p is 0 where that is unknown.
 enum status limits_start(struct limits_use *use, const struct key_limits *limits, int64_t now_us, int64_t *retry_us_p);
 // A call without a model's work: counts as a request that has ended, and needs no tokens.
 enum status limits_count_call(struct limits_use *use, const struct key_limits *limits, int64_t now_us,
                               int64_t *retry_us_p);
 // For a message that was started as one request: starts its other requests, charges the prompts and reserves the
-// answers, or nothing changes. DENIED if the requests together exceed a limit even of an idle key, else EXHAUSTED as
+// answers, or nothing changes. DENIED if the requests together exceed a limit even of an idle key, else KEY_LIMIT as
 // above.
 enum status limits_reserve(struct limits_use *use, const struct key_limits *limits, const struct limits_need *need,
                            int64_t now_us, int64_t *retry_us_p);

@@ -147,7 +147,7 @@ START_TEST(changes_of_the_file_take_effect_within_a_second)
     ck_assert_ptr_eq(same, before); // the key keeps the use of its limits
     refused_key(1, "is unknown");
     ck_assert_int_eq(identity_admit(before, &retry_us), STATUS_OK);
-    ck_assert_int_eq(identity_admit(same, &retry_us), STATUS_EXHAUSTED); // the new limit
+    ck_assert_int_eq(identity_admit(same, &retry_us), STATUS_KEY_LIMIT); // the new limit
 
     keys_write(0, "acme revoked", 2, "initech expires=2020-01-01");
     refused_key(0, "was revoked");
@@ -278,7 +278,7 @@ START_TEST(requests_start_at_the_rate_of_their_limit)
     ck_assert(!starts(&limits, 1));
     now_us += 1;
     ck_assert_int_eq(limits_count_call(&use, &limits, now_us, &retry_us), STATUS_OK); // counts, too
-    ck_assert_int_eq(limits_count_call(&use, &limits, now_us, &retry_us), STATUS_EXHAUSTED);
+    ck_assert_int_eq(limits_count_call(&use, &limits, now_us, &retry_us), STATUS_KEY_LIMIT);
     ck_assert(!starts(&limits, 1));
     ck_assert(starts(&(struct key_limits){0}, 1)); // the limit was taken away
 }
@@ -307,17 +307,17 @@ START_TEST(the_tokens_of_all_answers_are_reserved_and_what_is_not_generated_is_g
     const struct key_limits limits = {.tokens_per_minute = 6000, .tokens_per_day = 100000};
     use = (struct limits_use){0};
     ck_assert_int_eq(reserve(&limits, 4, 4000, 1600), STATUS_OK);
-    ck_assert_int_eq(reserve(&limits, 1, 100, 301), STATUS_EXHAUSTED);
+    ck_assert_int_eq(reserve(&limits, 1, 100, 301), STATUS_KEY_LIMIT);
     ck_says("6000 tokens per minute, of which 400 are left, and 401 may be needed: lower max_tokens, or try again in");
     ck_assert_int_eq(retry_us, SECOND / 100); // a prompt drains
     ck_assert_int_eq(reserve(&limits, 1, 100, 300), STATUS_OK);
-    ck_assert_int_eq(reserve(&limits, 1, 1, 0), STATUS_EXHAUSTED);
+    ck_assert_int_eq(reserve(&limits, 1, 1, 0), STATUS_KEY_LIMIT);
     for (int i = 0; i < 4; i++)
         limits_end(&use, &limits, 400, i ? 0 : 100, now_us);
-    ck_assert_int_eq(reserve(&limits, 2, 1000, 501), STATUS_EXHAUSTED);
+    ck_assert_int_eq(reserve(&limits, 2, 1000, 501), STATUS_KEY_LIMIT);
     ck_assert_int_eq(reserve(&limits, 2, 1000, 500), STATUS_OK);
     now_us += INT64_C(60) * SECOND; // what is reserved does not drain
-    ck_assert_int_eq(reserve(&limits, 1, 5201, 0), STATUS_EXHAUSTED);
+    ck_assert_int_eq(reserve(&limits, 1, 5201, 0), STATUS_KEY_LIMIT);
     ck_assert_int_eq(retry_us, 0); // not known: a request has to end
     ck_says("try again when running requests have ended");
     ck_assert_int_eq(reserve(&limits, 1, 5200, 0), STATUS_OK);
@@ -334,7 +334,7 @@ START_TEST(one_request_may_exceed_the_limit_alone_and_several_never)
             "minute");
     ck_assert(use.running == 0 && !(use.reserved > 0));
     ck_assert_int_eq(reserve(&limits, 1, 10, 8192), STATUS_OK);
-    ck_assert_int_eq(reserve(&limits, 1, 10, 8192), STATUS_EXHAUSTED); // beside another one
+    ck_assert_int_eq(reserve(&limits, 1, 10, 8192), STATUS_KEY_LIMIT); // beside another one
     ck_says("which are used up: try again when running requests have ended");
     ck_assert_int_eq(limits_count_call(&use, &limits, now_us, &retry_us), STATUS_OK); // needs no tokens
     limits_end(&use, &limits, 8192, 5, now_us);
@@ -382,7 +382,7 @@ START_TEST(no_more_requests_run_than_the_limit)
     ck_assert_int_eq(retry_us, 0);
     ck_assert_int_eq(limits_count_call(&use, &limits, now_us, &retry_us), STATUS_OK);
     limits_end(&use, &limits, 0, 0, now_us);
-    ck_assert_int_eq(reserve(&limits, 2, 1, 1), STATUS_EXHAUSTED); // another choice of a message
+    ck_assert_int_eq(reserve(&limits, 2, 1, 1), STATUS_KEY_LIMIT); // another choice of a message
     ck_says("1 more are over its limit of 2");
     ck_assert_int_eq(reserve(&limits, 3, 1, 1), STATUS_DENIED);
     limits_end(&use, &limits, 0, 0, now_us);

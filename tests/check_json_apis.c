@@ -667,15 +667,12 @@ START_TEST(an_error_has_anthropics_shape)
     static const struct {
         enum status status;
         const char *type;
-    } cases[] = {{STATUS_INVALID, "\"invalid_request_error\""},
-                 {STATUS_UNAUTHENTICATED, "\"authentication_error\""},
-                 {STATUS_NOT_FOUND, "\"not_found_error\""},
-                 {STATUS_DENIED, "\"permission_error\""},
-                 {STATUS_EXHAUSTED, "\"rate_limit_error\""},
-                 {STATUS_UNAVAILABLE, "\"overloaded_error\""},
-                 {STATUS_DEADLINE, "\"timeout_error\""},
-                 {STATUS_OUT_OF_RANGE, "\"invalid_request_error\""},
-                 {STATUS_INTERNAL, "\"api_error\""}};
+    } cases[] = {
+        {STATUS_INVALID, "\"invalid_request_error\""},      {STATUS_UNAUTHENTICATED, "\"authentication_error\""},
+        {STATUS_NOT_FOUND, "\"not_found_error\""},          {STATUS_DENIED, "\"permission_error\""},
+        {STATUS_EXHAUSTED, "\"rate_limit_error\""},         {STATUS_KEY_LIMIT, "\"rate_limit_error\""},
+        {STATUS_UNAVAILABLE, "\"overloaded_error\""},       {STATUS_DEADLINE, "\"timeout_error\""},
+        {STATUS_OUT_OF_RANGE, "\"invalid_request_error\""}, {STATUS_INTERNAL, "\"api_error\""}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct bytes out = {0}, stream = {0};
         anthropic_add_error(&out, cases[i].status, "no \"such\" model");

@@ -177,8 +177,8 @@ START_TEST(keys_are_added_and_revoked_and_other_lines_stay)
     ck_assert_int_eq(add("b", 1), STATUS_INVALID); // an edit checks the whole file
     file_write("# ours\n aa " HASH " t");
     ck_assert_msg(add("a", 1) == STATUS_OK, "%s", status_message());
-    ck_assert_int_eq(add("a", 2), STATUS_EXISTS);
-    ck_assert_int_eq(add("b", 1), STATUS_EXISTS);
+    ck_assert_int_eq(add("a", 2), STATUS_INVALID);
+    ck_assert_int_eq(add("b", 1), STATUS_INVALID);
     ck_assert_int_eq(mark_revoked("c"), STATUS_NOT_FOUND);
     ck_assert_int_eq(mark_revoked("aa"), STATUS_OK);
     ck_assert_int_eq(mark_revoked("aa"), STATUS_OK); // is revoked already

@@ -502,8 +502,8 @@ END_TEST
 
 START_TEST(codes_map_both_ways)
 {
-    for (int i = 0; i < STATUS_COUNT; i++)
-        ck_assert_int_eq(rpc_status(rpc_code((enum status)i)), i);
+    for (int i = 0; i < STATUS_COUNT; i++) // gRPC has one code for both kinds of limits
+        ck_assert_int_eq(rpc_status(rpc_code((enum status)i)), i == STATUS_KEY_LIMIT ? STATUS_EXHAUSTED : i);
     ck_assert_int_eq(rpc_code(STATUS_INVALID), 3);
     ck_assert_int_eq(rpc_code(STATUS_EXHAUSTED), 8);
     for (int code = 0; code <= 17; code++)

@@ -72,7 +72,7 @@ struct answer {
 // request, it is refused, and nothing else is called for it.
 // DENIED if the key does not allow the tenant or the priority that a message names.
 enum status client_check(const struct client *client, const char *tenant, int32_t priority);
-// The last call before answers_submit() of the same requests: EXHAUSTED or DENIED if the key may not run so many
+// The last call before answers_submit() of the same requests: KEY_LIMIT or DENIED if the key may not run so many
 // requests at once, or has too few tokens left for their prompts and max_tokens. *retry_us_p is the time after which
 // enough tokens are left, 0: not known.
 enum status answers_reserve(struct answer *first, int64_t *retry_us_p);

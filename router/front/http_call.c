@@ -29,6 +29,7 @@ static const struct error_kind kinds[STATUS_COUNT] = {
     [STATUS_EXISTS] = {409, "invalid_request_error", NULL},
     [STATUS_OUT_OF_RANGE] = {400, "invalid_request_error", "context_length_exceeded"},
     [STATUS_EXHAUSTED] = {429, "rate_limit_error", "rate_limit_exceeded"},
+    [STATUS_KEY_LIMIT] = {429, "rate_limit_error", "rate_limit_exceeded"},
     [STATUS_UNAVAILABLE] = {503, "server_error", "unavailable"},
     [STATUS_DEADLINE] = {504, "server_error", "deadline_exceeded"},
     [STATUS_CANCELLED] = {499, "server_error", "cancelled"},
@@ -101,7 +102,8 @@ static void fail_until(struct http_exchange *x, enum status status, const char *
     } else {
         http_error_add(&body, status, message);
     }
-    if (status == STATUS_EXHAUSTED || status == STATUS_UNAVAILABLE) add_retry(x, retry_us);
+    if (status == STATUS_EXHAUSTED || status == STATUS_KEY_LIMIT || status == STATUS_UNAVAILABLE)
+        add_retry(x, retry_us);
     if (status == STATUS_UNAUTHENTICATED) http_add_header(x, "WWW-Authenticate", "Bearer");
     http_respond(x, http_status_of(status), "application/json", body.data, body.n);
     bytes_free(&body);

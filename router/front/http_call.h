@@ -33,8 +33,8 @@ void http_trace_open(struct http_exchange *x, struct client *client);
 // Answers with a JSON body.
 void http_answer(struct http_exchange *x, const struct bytes *json);
 
-// Answers with the error object of a status, of the API that the path belongs to; EXHAUSTED and UNAVAILABLE have the
-// header Retry-After: a second.
+// Answers with the error object of a status, of the API that the path belongs to; EXHAUSTED, KEY_LIMIT and UNAVAILABLE
+// have the header Retry-After: a second.
 void http_fail(struct http_exchange *x, enum status status, const char *message);
 // http_fail() with status_message(); retry_us 0: not known.
 void http_refuse(struct http_exchange *x, enum status status);

@@ -187,7 +187,8 @@ static const char *error_type(enum status status)
     case STATUS_NOT_FOUND: return "not_found_error";
     case STATUS_UNAUTHENTICATED: return "authentication_error";
     case STATUS_DENIED: return "permission_error";
-    case STATUS_EXHAUSTED: return "rate_limit_error";
+    case STATUS_EXHAUSTED:
+    case STATUS_KEY_LIMIT: return "rate_limit_error";
     case STATUS_UNAVAILABLE: return "overloaded_error";
     case STATUS_DEADLINE: return "timeout_error";
     case STATUS_CANCELLED:

@@ -62,7 +62,8 @@ static void finish(struct rpc_call *call, enum status status, const char *messag
 {
     char retry_ms[24];
     snprintf(retry_ms, sizeof retry_ms, "%lld", (long long)(retry_us + 999) / 1000);
-    if (status == STATUS_EXHAUSTED) rpc_call_add_trailer(call, "retry-after-ms", retry_ms);
+    if (status == STATUS_EXHAUSTED || status == STATUS_KEY_LIMIT)
+        rpc_call_add_trailer(call, "retry-after-ms", retry_ms);
     rpc_call_finish(call, status, message);
 }
 

@@ -418,7 +418,8 @@ const struct metric metrics_table[] = {
     {"forepack:request_errors_total", METRIC_COUNTER, "reason",
      "Of these the ones that ended with an error, by its status.", write_errors, 0, 0},
     {"forepack:requests_refused_total", METRIC_COUNTER, "reason",
-     "Requests that were not admitted, by the status of the refusal.", write_refused, 0, 0},
+     "Requests that were not admitted, by the status of the refusal: exhausted for lack of capacity, key_limit for a "
+     "limit of the client's API key.", write_refused, 0, 0},
     {"forepack:replays_total", METRIC_COUNTER, "reason",
      "Requests that left a lost worker group, by what ended it.", write_replays, 0, 0},
     {"forepack:prefill_skipped_total", METRIC_COUNTER, "reason",
