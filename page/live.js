@@ -4,7 +4,7 @@
 // content security policy allows no style attributes.
 "use strict";
 (() => {
-  const KEY = "forepack-operator-key", HISTORY = 300, SVG = "http://www.w3.org/2000/svg";
+  const KEY = "forepack-operator-key", HISTORY = 300, SILENCE_MS = 10000, SVG = "http://www.w3.org/2000/svg";
   const $ = (id) => document.getElementById(id);
   const state = { points: [], fields: [], snapshots: [], stop: null, bins: new Map() };
 
@@ -306,12 +306,13 @@
   }
 
   // Server-sent events end in an empty line.
-  async function read(body) {
+  async function read(body, alive) {
     const reader = body.pipeThrough(new TextDecoderStream()).getReader();
     let text = "";
     for (;;) {
       const { done, value } = await reader.read();
       if (done) return;
+      alive();
       text += value;
       for (let end; (end = text.indexOf("\n\n")) >= 0; text = text.slice(end + 2)) {
         const event = /^event: (.*)\ndata: (.*)$/.exec(text.slice(0, end));
@@ -330,7 +331,7 @@
   }
 
   // Whether to try again.
-  async function listen(signal) {
+  async function listen(signal, alive) {
     const key = sessionStorage.getItem(KEY);
     const answer = await fetch("live/events", { headers: key ? { Authorization: "Bearer " + key } : {}, cache: "no-store", signal });
     if (answer.status === 401) return askKey(key ? "The router does not know this key." : ""), false;
@@ -341,7 +342,7 @@
     }
     $("key").hidden = true;
     $("forget").hidden = !key;
-    await read(answer.body);
+    await read(answer.body, alive);
     throw new Error("the router ended the stream");
   }
 
@@ -350,13 +351,25 @@
     const stop = (state.stop = new AbortController());
     for (let pause = 1; !stop.signal.aborted; pause = Math.min(10, 2 * pause)) {
       const started = Date.now();
+      const attempt = new AbortController();
+      const end = () => attempt.abort(stop.signal.reason);
+      stop.signal.addEventListener("abort", end);
+      let timer;
+      const alive = () => {
+        clearTimeout(timer);
+        timer = setTimeout(() => attempt.abort(new Error("the router is silent")), SILENCE_MS);
+      };
+      alive();
       try {
-        if (!(await listen(stop.signal))) break;
+        if (!(await listen(attempt.signal, alive))) break;
       } catch (error) {
         if (stop.signal.aborted) break;
         if (Date.now() - started > 5000) pause = 1;
         say(error instanceof TypeError ? "not connected: the router does not answer" : "not connected: " + error.message, "bad");
         document.body.classList.add("stale");
+      } finally {
+        clearTimeout(timer);
+        stop.signal.removeEventListener("abort", end);
       }
       await new Promise((resolve) => setTimeout(resolve, 1000 * pause));
     }

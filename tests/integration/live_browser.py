@@ -94,6 +94,10 @@ try:
     check(browser.problems == refusals and len(refusals) == 2, browser.problems)
     step("serving")
 
+    browser.wait("the page says that the router is silent", "document.getElementById('state').textContent.includes('is silent')")
+    check(browser.evaluate("document.body.classList.contains('stale')"), "the numbers are marked as old")
+    step("silent")
+
     browser.wait("the page says that the router is gone", "document.getElementById('state').textContent.startsWith('not connected')")
     look(browser, "gone")
     step("gone")

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # The live page in headless Chromium: keys, empty states, bins, contrast and widths in light, dark and on a phone, no
-# error of scripts or of the content security policy, and what it says when the router is gone. FOREPACK_SCREENSHOTS=DIR
+# error of scripts or of the content security policy, and what it says when the router is silent or gone. FOREPACK_SCREENSHOTS=DIR
 # keeps pictures.
 . "$(dirname "$0")/lib.sh"
 
@@ -42,6 +42,10 @@ echo >&5
 "$bin/forepack" batch --server "$server" --api-key-file "$work/operator.key" --prefill on --max-tokens 3 \
     --input "$prompts" --output "$work/out.jsonl" 2>"$work/batch.log"
 reached serving
+kill -STOP "$router"
+echo >&5
+reached silent
+kill -CONT "$router"
 kill -TERM "$router"
 wait "$router" || fail "the router ended with $?"
 echo >&5
