@@ -38,8 +38,7 @@ static bool wait_writable(void)
     return poll(&out, 1, -1) >= 0 || errno == EINTR;
 }
 
-// Bytes are lost if the reader has closed the pipe.
-static void write_all(const char *bytes, size_t n)
+void log_write_stderr(const char *bytes, size_t n)
 {
     while (n) {
         ssize_t written = write(STDERR_FILENO, bytes, n);
@@ -86,7 +85,7 @@ void log_writer_put(const char *line, size_t n)
 {
     uint64_t at;
     if (!atomic_load_explicit(&running, memory_order_relaxed) || is_writer) {
-        write_all(line, n);
+        log_write_stderr(line, n);
     } else if (ring_reserve(units_of(n), &at)) {
         ring_copy_in(at, line, n);
         atomic_store_explicit(&line_bytes[at % UNITS], (uint32_t)n, memory_order_release);
@@ -142,7 +141,7 @@ static void *writer_thread(void *arg)
         while (sem_wait(&queued) != 0)
             continue;
         for (uint64_t units; (units = ring_take(bytes, &n));) {
-            write_all(bytes, n);
+            log_write_stderr(bytes, n);
             atomic_fetch_add(&tail, units);
             tell_dropped(&place);
         }

@@ -23,6 +23,9 @@ void log_writer_start(void);
 // log_writer_start() it writes the line itself.
 void log_writer_put(const char *line, size_t n);
 
+// Writes the bytes itself and waits while standard error takes none. Bytes are lost if its reader is gone.
+void log_write_stderr(const char *bytes, size_t n);
+
 // Waits until the lines queued so far are written, at most LOG_FLUSH_MS. Any thread, also in a signal handler.
 void log_flush(void);
 

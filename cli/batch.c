@@ -7,7 +7,8 @@
 //
 // At most `window` rows are in flight: the router packs over its queue, so it should have many of them, but it need not
 // hold the whole file. A row that was refused because the queue is full is sent again after the next answer, or after a
-// pause if no row is in flight. Each refusal reduces the window to the rows in flight, each answer widens it by one.
+// pause if no row is in flight; the command then says why. Each refusal reduces the window to the rows in flight, each
+// answer widens it by one.
 //
 // When the router is lost, its restart for instance, the rows in flight are sent again over a new call, under new
 // request ids, after a pause of 0.5 s that doubles up to 10 s. A router that serves nothing, because no worker group is
@@ -78,6 +79,7 @@ struct batch {
     int *waiting, n_waiting; // rows to send, the next one last; [n_rows]
     int n_done, n_failed, n_in_flight, window;
     bool refused; // the last answer was that the router cannot take the row now
+    bool stalled; // the user knows that no row is taken
     char run_name[20];
     int n_calls;        // GenerateMany calls so far: part of the request ids
     int64_t trouble_us; // since when the router is lost or serves nothing; 0: it serves
@@ -353,10 +355,15 @@ static enum status batch_handle_response(struct batch *b, const Forepack__V1__Ge
     if (!ended) return STATUS_OK;
     b->refused = unavailable || row->answer.error_code == GRPC_RESOURCE_EXHAUSTED;
     if (b->refused) {
+        if (!unavailable && b->n_in_flight == 1 && !b->stalled) {
+            fprintf(stderr, "\n%s: trying again\n", answer_error(&row->answer));
+            b->stalled = true;
+        }
         row_put_back(b, row);
         b->window = b->n_in_flight > 1 ? b->n_in_flight : 1;
         return STATUS_OK;
     }
+    b->stalled = false;
     if (b->window < o.window) b->window++;
     return row_finish(b, row);
 }

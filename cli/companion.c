@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/file_text.h"
 #include "base/mem.h"
 
 char *companion_path(const char *name)
@@ -39,5 +40,5 @@ int companion_exec(const char *name, char **argv)
     }
     free(all);
     free(path);
-    return 1;
+    return status_exit_code(file_open_status(error));
 }

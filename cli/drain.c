@@ -13,6 +13,8 @@
 #include "cli/commands.h"
 #include "cli/remote.h"
 
+enum { CALL_TIMEOUT_MS = 120000 };
+
 static struct {
     struct remote remote;
     bool wait;
@@ -44,7 +46,15 @@ struct drain {
     struct rpc_channel *channel;
     const char *node_id;
     uint64_t instance; // 0: not known yet
+    int64_t start_us;
 };
+
+// No call lasts longer than --timeout-s.
+static int64_t call_timeout_ms(const struct drain *drain)
+{
+    int64_t left_ms = o.timeout_s * 1000 - (clock_now_us() - drain->start_us) / 1000;
+    return left_ms < 1 ? 1 : left_ms < CALL_TIMEOUT_MS ? left_ms : CALL_TIMEOUT_MS;
+}
 
 // The caller frees *answer_p.
 static enum status drain_ask(const struct drain *drain, Forepack__V1__DrainNodeResponse **answer_p)
@@ -52,6 +62,7 @@ static enum status drain_ask(const struct drain *drain, Forepack__V1__DrainNodeR
     Forepack__V1__DrainNodeRequest request = FOREPACK__V1__DRAIN_NODE_REQUEST__INIT;
     request.node_id = (char *)drain->node_id;
     request.instance = drain->instance;
+    if (o.timeout_s) o.remote.call_timeout_ms = call_timeout_ms(drain);
     return remote_call_on(drain->channel, &o.remote, "/forepack.v1.Inference/DrainNode", &request.base,
                           &forepack__v1__drain_node_response__descriptor, (ProtobufCMessage **)answer_p);
 }
@@ -81,7 +92,7 @@ static void print_left(const struct drain *drain, uint32_t running, uint32_t *la
 }
 
 // Until the process is gone. DEADLINE after --timeout-s. A router that is too busy to answer is asked again.
-static enum status drain_wait(const struct drain *drain, uint32_t running, int64_t start_us)
+static enum status drain_wait(const struct drain *drain, uint32_t running)
 {
     const struct timespec pause = {.tv_nsec = 200000000};
     for (;;) {
@@ -93,7 +104,7 @@ static enum status drain_wait(const struct drain *drain, uint32_t running, int64
             print_left(drain, m->running, &running);
             forepack__v1__drain_node_response__free_unpacked(m, NULL);
         }
-        if (o.timeout_s && clock_now_us() - start_us >= o.timeout_s * 1000000)
+        if (o.timeout_s && clock_now_us() - drain->start_us >= o.timeout_s * 1000000)
             return status_fail(STATUS_DEADLINE,
                                "%s still has %" PRIu32 " requests after %" PRId64 " s: it goes on draining",
                                drain->node_id, running, o.timeout_s);
@@ -103,7 +114,6 @@ static enum status drain_wait(const struct drain *drain, uint32_t running, int64
 
 static enum status drain_node(struct drain *drain)
 {
-    int64_t start_us = clock_now_us();
     Forepack__V1__DrainNodeResponse *m;
     TRY(drain_ask(drain, &m));
     drain->instance = m->instance;
@@ -111,15 +121,15 @@ static enum status drain_node(struct drain *drain)
     uint32_t running = m->running;
     forepack__v1__drain_node_response__free_unpacked(m, NULL);
     if (!o.wait) return STATUS_OK;
-    TRY(drain_wait(drain, running, start_us));
-    printf("%s: gone after %.1f s\n", drain->node_id, (double)(clock_now_us() - start_us) / 1e6);
+    TRY(drain_wait(drain, running));
+    printf("%s: gone after %.1f s\n", drain->node_id, (double)(clock_now_us() - drain->start_us) / 1e6);
     return STATUS_OK;
 }
 
 static enum status drain_run(char **names, int n)
 {
     if (n != 1) return status_fail(STATUS_INVALID, "NODE: give the id of one node, as forepack status shows it");
-    struct drain drain = {.node_id = names[0]};
+    struct drain drain = {.node_id = names[0], .start_us = clock_now_us()};
     TRY(remote_open(&o.remote, &drain.channel));
     enum status status = drain_node(&drain);
     rpc_channel_close(drain.channel);

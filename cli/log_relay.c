@@ -8,16 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static void relay_write(const char *bytes, size_t n)
-{
-    while (n) {
-        ssize_t written = write(STDERR_FILENO, bytes, n);
-        if (written < 0 && errno == EINTR) continue;
-        if (written < 0) return; // no reader: what is left is dropped
-        bytes += written;
-        n -= (size_t)written;
-    }
-}
+#include "base/log_writer.h"
 
 static _Noreturn void relay_copy(int from)
 {
@@ -27,7 +18,7 @@ static _Noreturn void relay_copy(int from)
         ssize_t n = read(from, bytes, sizeof bytes);
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0) _exit(0);
-        relay_write(bytes, (size_t)n);
+        log_write_stderr(bytes, (size_t)n);
     }
 }
 

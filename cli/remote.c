@@ -53,7 +53,8 @@ enum status remote_call_on(struct rpc_channel *channel, const struct remote *rem
     uint8_t *bytes = mem_alloc(size);
     protobuf_c_message_pack(request, bytes);
     struct rpc_bytes answer;
-    enum status status = rpc_unary(channel, method, bytes, size, CALL_TIMEOUT_MS, &answer);
+    int64_t timeout_ms = remote->call_timeout_ms ? remote->call_timeout_ms : CALL_TIMEOUT_MS;
+    enum status status = rpc_unary(channel, method, bytes, size, timeout_ms, &answer);
     free(bytes);
     if (status == STATUS_OK) {
         *answer_p = proto_unpack(descriptor, answer.data, answer.size, PROTO_ANSWER_MEMORY_MAX, NULL);

@@ -11,6 +11,7 @@ struct remote {
     char *server;                      // HOST:PORT
     char *tls_ca, *tls_cert, *tls_key; // PEM; tls_ca NULL: plain text
     char *api_key_file;                // NULL: no key is sent
+    int64_t call_timeout_ms;           // of a unary call; 0: two minutes
 };
 
 // clang-format off

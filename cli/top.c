@@ -17,6 +17,8 @@
 #include "cli/plain_text.h"
 #include "cli/remote.h"
 
+enum { CALL_TIMEOUT_MS = 5000 }; // a signal waits for the call in progress
+
 static struct {
     struct remote remote;
     double interval_s;
@@ -276,18 +278,21 @@ static enum status reading_take(struct reading *reading)
 
 // --- the terminal
 
-static volatile sig_atomic_t ended;
+static volatile sig_atomic_t ended, suspended;
 static struct termios terminal_before;
 
 static void on_signal(int signal)
 {
-    if (signal != SIGWINCH) ended = 1;
+    if (signal == SIGTSTP)
+        suspended = 1;
+    else if (signal != SIGWINCH)
+        ended = 1;
 }
 
 static void terminal_enter(void)
 {
     struct sigaction action = {.sa_handler = on_signal}; // without SA_RESTART: they end the wait
-    for (const int *s = (const int[]){SIGINT, SIGTERM, SIGHUP, SIGWINCH, 0}; *s; s++)
+    for (const int *s = (const int[]){SIGINT, SIGTERM, SIGHUP, SIGTSTP, SIGWINCH, 0}; *s; s++)
         sigaction(*s, &action, NULL);
     tcgetattr(STDIN_FILENO, &terminal_before);
     struct termios raw = terminal_before;
@@ -301,6 +306,15 @@ static void terminal_leave(void)
     fputs("\033[?25h\033[?1049l", stdout);
     fflush(stdout);
     tcsetattr(STDIN_FILENO, TCSANOW, &terminal_before);
+}
+
+// Ctrl-Z: the shell gets the terminal as it was.
+static void terminal_suspend(void)
+{
+    suspended = 0;
+    terminal_leave();
+    raise(SIGSTOP);
+    terminal_enter();
 }
 
 static struct frame frame_begin(bool terminal)
@@ -363,6 +377,7 @@ static enum status top_run(void)
     TRY(reading_take(&now)); // a wrong address or key is an error, and not a frame
     terminal_enter();
     do {
+        if (suspended) terminal_suspend();
         top_draw(&now, &before);
     } while (!ended && !wait_for_key(o.interval_s));
     terminal_leave();
@@ -377,6 +392,7 @@ int command_top(int argc, char **argv)
                  "Usage: forepack top [--server HOST:PORT] [--once]\n"
                  "Shows nodes, queue and bins of a cluster, and how they change. The key q ends it.",
                  argc, argv, NULL);
+    o.remote.call_timeout_ms = CALL_TIMEOUT_MS;
     rpc_init();
     bool terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO) && !o.once;
     enum status status = terminal ? top_run() : top_print_once();

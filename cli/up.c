@@ -127,8 +127,9 @@ static const struct option options[] = {
     {.name = "drafts", .type = OPTION_CHOICE, .value = &o.drafts, .default_text = "auto", .choices = DRAFT_MODES,
      .help = "default for requests that do not say whether their answers are drafted"},
     {.name = "quality", .type = OPTION_REAL, .value = &o.quality, .default_text = "0.99", .min = 1e-6, .max = 1,
-     .help = "share of the full-prompt score to reach when a request gives neither a quality nor a keep rate; without a "
-             "calibration of the speculator (forepack calibrate) every token is kept"},
+     .help = "share of the answers that are right with the whole prompt and must stay right, for requests that give "
+             "neither a quality nor a keep rate; without a calibration of the speculator (forepack calibrate) every token "
+             "is kept"},
     {.name = "keep-rate", .type = OPTION_REAL, .value = &o.keep_rate, .min = 1e-6, .max = 1,
      .help = "fixed share of the prompt's tokens to keep when a request gives neither, instead of --quality"},
     {.name = "speculate-min-tokens", .type = OPTION_INT, .value = &o.speculate_min_tokens, .default_text = "512", .max = 1e9,
@@ -630,10 +631,25 @@ static enum status exposure_check(void)
         o.host);
 }
 
+static enum status ports_differ(void)
+{
+    const struct {
+        const char *option;
+        int64_t port;
+    } ports[] = {{"port", o.port}, {"node-port", o.node_port}, {"http-port", o.http_port}};
+    for (int i = 1; i < 3; i++)
+        for (int k = 0; k < i; k++)
+            if (ports[i].port == ports[k].port)
+                return status_fail(STATUS_INVALID, "--%s and --%s: both are %lld: choose two ports", ports[k].option,
+                                   ports[i].option, (long long)ports[i].port);
+    return STATUS_OK;
+}
+
 // Before any start, so that one sentence says what is wrong.
 static enum status ports_check(void)
 {
     if (!o.node_port) o.node_port = o.port + 1;
+    TRY(ports_differ());
     TRY(exposure_check());
     TRY(port_check("--port", mem_format("%s:%lld", o.host, (long long)o.port)));
     TRY(port_check("--node-port", node_address()));
@@ -695,14 +711,21 @@ static enum status configure(void)
     return token_create();
 }
 
+// Signals that nohup or a shell ignores for this process are still ignored: a blocked signal would be reported.
+static void signals_add(sigset_t *signals, int signal)
+{
+    struct sigaction action;
+    if (sigaction(signal, NULL, &action) == 0 && action.sa_handler != SIG_IGN) sigaddset(signals, signal);
+}
+
 // A descriptor that reports the signals, which are blocked from now on.
 static int signals_open(void)
 {
     sigset_t signals;
     sigemptyset(&signals);
-    sigaddset(&signals, SIGINT);
+    signals_add(&signals, SIGINT);
+    signals_add(&signals, SIGHUP);
     sigaddset(&signals, SIGTERM);
-    sigaddset(&signals, SIGHUP);
     sigaddset(&signals, SIGCHLD);
     sigprocmask(SIG_BLOCK, &signals, NULL);
     return signalfd(-1, &signals, SFD_NONBLOCK | SFD_CLOEXEC);

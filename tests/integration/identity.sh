@@ -62,6 +62,10 @@ equal 1 "$(as boss status --json | jq '.nodes | length')" "nodes that an operato
 ask few Hi >/dev/null
 ask few Hi >/dev/null
 refused "this API key has 2 requests per minute, which are used up: try again in" ask few Hi
+echo '{"prompt": "Hi"}' >"$work/row.jsonl"
+start batch "$bin/forepack" batch --server "$server" --api-key-file "$work/few.key" --input "$work/row.jsonl" --output "$work/answers.jsonl"
+wait_until 20 "a batch says why it waits" grep -q "which are used up: try again in .* s: trying again" "$work/batch.log"
+kill -TERM "$last_pid"
 ask small one two three four five six seven eight nine ten eleven twelve >/dev/null
 refused "10 tokens per day, which are used up" ask small Hi
 
@@ -107,6 +111,10 @@ equal "403 permission_denied None" "$(http acme authorization /metrics)" "metric
 equal "200 None" "$(http boss authorization /metrics)" "metrics for an operator"
 equal "403 permission_denied n" "$(http single authorization /v1/completions '{"prompt": "Hi", "n": 2}')" "more choices than requests at once"
 equal "429 rate_limit_exceeded None" "$(http few authorization /v1/completions "$(body Hi)")" "over the limit"
+refusals() { curl -s -H @<(printf 'x-api-key: '; cat "$work/boss.key") "http://127.0.0.1:$http_port/metrics" |
+    sed -n "s/^forepack:requests_refused_total{reason=\"$1\"} //p"; }
+[ "$(refusals key_limit)" -ge 1 ] || fail "no refusal by the limit of a key is counted"
+equal 0 "$(refusals exhausted)" "refusals for lack of capacity"
 equal "403 permission_denied n" "$(http budget authorization /v1/completions '{"prompt": "Hi", "n": 8, "max_tokens": 200}')" "more tokens than the limit"
 equal "200 0" "$(http budget authorization /v1/completions '{"prompt": "Hi", "n": 8, "max_tokens": 2}')" "fewer tokens than the limit"
 equal "429 rate_limit_exceeded None" "$(http few authorization /tokenize '{"prompt": "Hi"}')" "tokenising over the limit"

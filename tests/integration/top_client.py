@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""forepack top in a terminal of 80 columns and 24 rows: its lines fit, it ends on q and Ctrl-C, and the terminal is as
-before. Usage: top_client.py COMMAND..."""
+"""forepack top in a terminal of 80 columns and 24 rows: its lines fit, it ends on q and Ctrl-C and stops on Ctrl-Z, and
+the terminal is then as before. Usage: top_client.py COMMAND..."""
 import fcntl
 import os
 import pty
 import re
+import signal
 import struct
 import subprocess
 import sys
@@ -17,7 +18,16 @@ def check(condition, *what):
         sys.exit("FAILED: " + " ".join(str(w) for w in what))
 
 
-def watch(key):
+def stopped(command, end):
+    while time.monotonic() < end:
+        pid, status = os.waitpid(command.pid, os.WNOHANG | os.WUNTRACED)
+        if pid:
+            return os.WIFSTOPPED(status)
+        time.sleep(0.01)
+    return False
+
+
+def watch(key, stop=False):
     outer, inner = pty.openpty()
     fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     before = termios.tcgetattr(inner)
@@ -30,6 +40,16 @@ def watch(key):
     text, end = "", time.monotonic() + 60
     while text.count("\x1b[J") < 3 and time.monotonic() < end:  # three frames
         text += os.read(outer, 65536).decode()
+    if stop:
+        os.write(outer, b"\x1a")
+        check(stopped(command, end), "Ctrl-Z does not stop it")
+        check(termios.tcgetattr(inner) == before, "the terminal has changed")
+        command.send_signal(signal.SIGCONT)
+        while text.count("\x1b[?1049h") < 2 and time.monotonic() < end:
+            text += os.read(outer, 65536).decode()
+        text = text[text.rindex("\x1b[?1049h"):]
+        while text.count("\x1b[J") < 3 and time.monotonic() < end:
+            text += os.read(outer, 65536).decode()
     os.write(outer, key)
     while "\x1b[?1049l" not in text and time.monotonic() < end:
         text += os.read(outer, 65536).decode()
@@ -43,4 +63,4 @@ def watch(key):
 
 
 watch(b"q")
-watch(b"\x03")
+watch(b"\x03", stop=True)

@@ -9,9 +9,11 @@ printf '{%% for m in messages %%}<{{ m.content }}>{%% endfor %%}' >"$work/angles
 many=()
 for i in $(seq 1 60); do many+=(--router-option "max-wait-ms=$((i + 100))"); done
 "$source_dir/deploy/certificates.sh" "$work/certs" router=127.0.0.1 >/dev/null
+trap '' HUP # as under nohup
 start_up --threads 1 --tls-cert "$work/certs/router.pem" --tls-key "$work/certs/router.key" --api-keys "$work/keys" --chat-template "$work/angles.jinja" "${many[@]}" \
     --router-option served-model-name=last --router-option metrics-open --worker-option max-model-len=128 \
     --speculator-option node-id=reader
+kill -HUP "$up_pid" # its drain would end the tests below
 
 grep -q "https://127.0.0.1:$http_port/v1" "$work/up.log" || fail "no address of HTTPS: $(cat "$work/up.log")"
 export CURL_CA_BUNDLE=$work/certs/ca.pem
