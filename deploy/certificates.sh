@@ -7,12 +7,12 @@
 #            are replaced; a running router takes the new files for new connections
 #   HOST     host name or address at which clients reach the program, for programs that listen
 #   --days   validity of the new certificates, default 90; the authority is valid for ten years
-# Example: deploy/certificates.sh certs router=router.example.org,10.0.0.5 node alice
+# Example: deploy/certificates.sh nodes router=router.example.org,10.0.0.5 node
 set -euo pipefail
 
 days=90
 if [ "${1-}" = --days ]; then
-    days=$2
+    days=${2:?--days: must be a number of days}
     shift 2
 fi
 if [ $# -lt 2 ] || [ "${1#-}" != "$1" ]; then
@@ -36,6 +36,9 @@ fi
 
 for subject; do
     name=${subject%%=*}
+    case $name in
+    '' | ca | */*) echo "$subject: NAME must not be empty or ca, or contain /" >&2; exit 2 ;;
+    esac
     hosts=
     if [ "$name" != "$subject" ]; then
         for host in $(tr ',' ' ' <<<"${subject#*=}"); do

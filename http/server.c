@@ -5,17 +5,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/log.h"
 #include "base/mem.h"
 #include "base/monotonic_cond.h"
 #include "http/internal.h"
 
-enum { KEEPALIVE_S = 30, NOTSENT_BYTES = 16384, OTHER_DESCRIPTORS = 256 };
+enum { KEEPALIVE_S = 30, NOTSENT_BYTES = 16384 };
 enum { BODY_BYTES = 64 << 20, BODIES = 4 }; // defaults: the largest body, and how many of them at once
 
 static size_t all_bodies(size_t max_body_bytes)
@@ -66,19 +64,6 @@ static enum status open_listeners(struct http_server *s)
     return status == STATUS_OK ? status : status_context(status, "HTTP");
 }
 
-// Raises the soft limit of descriptors towards what max_connections needs.
-static void raise_descriptors(int max_connections)
-{
-    struct rlimit limit;
-    rlim_t needed = (rlim_t)max_connections + OTHER_DESCRIPTORS;
-    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) return;
-    limit.rlim_cur = limit.rlim_max < needed ? limit.rlim_max : needed;
-    setrlimit(RLIMIT_NOFILE, &limit);
-    if (limit.rlim_cur < (rlim_t)max_connections)
-        log_event(LOG_WARN, "http_descriptors_few", LOG_FIELD("descriptors", (uint64_t)limit.rlim_cur),
-                  LOG_FIELD("max_connections", max_connections));
-}
-
 static void free_server(struct http_server *s)
 {
     for (int i = 0; i < s->n_listeners; i++)
@@ -102,7 +87,6 @@ static enum status start(struct http_server *s)
 {
     if (s->o.tls) TRY(http_tls_open(s->o.tls, s->o.tls_check_ms, &s->tls));
     TRY(open_listeners(s));
-    raise_descriptors(s->o.max_connections);
     while (s->n_loops < s->o.threads) {
         TRY(http_loop_open(&s->loops[s->n_loops], s));
         s->n_loops++;

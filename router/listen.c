@@ -8,6 +8,7 @@
 #include "base/descriptors.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/secret_file.h"
 #include "router/front/grpc_access.h"
 #include "router/front/http_service.h"
 
@@ -19,6 +20,11 @@ enum { NODE_CONNECTIONS_MAX = 4096, NODE_MESSAGE_BYTES_MAX = 16 << 20 };
 static char *client_address(const struct listen_options *o)
 {
     return mem_format("%s:%lld", o->host, (long long)o->port);
+}
+
+static char *http_address(const struct listen_options *o)
+{
+    return mem_format("%s:%lld", o->host, (long long)o->http_port);
 }
 
 static char *node_address(const struct listen_options *o)
@@ -77,10 +83,48 @@ static enum status pair_check(const char *prefix, const char *cert, const char *
     return STATUS_OK;
 }
 
+// Found here, because the sockets would report a port in use, after which another start may succeed.
+static enum status ports_check(const struct listen_options *o)
+{
+    char *grpc = client_address(o), *http = http_address(o), *nodes = node_address(o);
+    const struct port {
+        const char *option, *address;
+        bool fixed;
+    } ports[] = {{"port", grpc, o->port > 0},
+                 {"http-port", http, o->http_port > 0},
+                 {"node-listen", nodes, strcmp(strrchr(nodes, ':') ?: "", ":0") != 0}};
+    enum status status = STATUS_OK;
+    for (size_t i = 1; i < 3 && status == STATUS_OK; i++)
+        for (size_t k = 0; k < i && status == STATUS_OK; k++)
+            if (ports[i].fixed && ports[k].fixed && strcmp(ports[i].address, ports[k].address) == 0)
+                status = status_fail(STATUS_INVALID, "--%s and --%s: both are %s: choose two ports", ports[k].option,
+                                     ports[i].option, ports[i].address);
+    free(grpc);
+    free(http);
+    free(nodes);
+    return status;
+}
+
+// Files that cannot be read are reported when they are loaded.
+static void authorities_check(const struct listen_options *o)
+{
+    char *clients = NULL, *nodes = NULL;
+    if (!o->tls_client_ca || !o->node_tls_ca || o->cluster_token_file) return;
+    if (file_read_small(o->tls_client_ca, false, &clients) == STATUS_OK &&
+        file_read_small(o->node_tls_ca, false, &nodes) == STATUS_OK && strcmp(clients, nodes) == 0)
+        log_event(LOG_WARN, "authority_shared", LOG_FIELD("tls_client_ca", o->tls_client_ca),
+                  LOG_FIELD("node_tls_ca", o->node_tls_ca),
+                  LOG_FIELD("effect", "clients can attach as nodes: give nodes another authority or a cluster token"));
+    free(clients);
+    free(nodes);
+}
+
 enum status listen_check(const struct listen_options *o)
 {
     TRY(pair_check("tls", o->tls_cert, o->tls_key, o->tls_client_ca, "tls-client-ca"));
     TRY(pair_check("node-tls", o->node_tls_cert, o->node_tls_key, o->node_tls_ca, "node-tls-ca"));
+    TRY(ports_check(o));
+    authorities_check(o);
     TRY(rule_check(client_address(o), o, client_rule_check));
     return rule_check(node_address(o), o, node_rule_check);
 }

@@ -29,6 +29,11 @@ refuses "any machine could attach as a node" --node-listen 0.0.0.0:0 "${node_tls
 refuses "tls-cert and --tls-key: must be given together" --tls-cert "$certs/router.pem"
 refuses "node-tls-ca: needs --node-tls-cert" --node-tls-ca "$certs/ca.pem"
 refuses "is not the private key of" --node-listen 127.0.0.1:0 --tls-cert "$certs/router.pem" --tls-key "$certs/node.key"
+refuses "port and --http-port: both are 127.0.0.1:4000: choose two ports" --port 4000 --http-port 4000
+refuses "http-port and --node-listen: both are 127.0.0.1:50052" --http-port 50052
+refuses "is not the private key of" --node-listen 127.0.0.1:0 --tls-cert "$certs/router.pem" --tls-key "$certs/node.key" \
+    --tls-client-ca "$certs/ca.pem" "${node_tls[@]}" --node-tls-ca "$certs/ca.pem"
+grep -q "warn router authority_shared" "$work/refused" || fail "no warning of one authority for clients and nodes"
 refuses "fingerprint 'cafe': must be 16 hexadecimal digits" --model-fingerprint cafe
 
 install -m 644 "$work/token" "$work/open-token"
@@ -41,6 +46,10 @@ wait_until 20 "an insecure router listens" grep -q router_listening "$work/insec
 equal 2 "$(grep -c "warn router listening_insecurely" "$work/insecure.log")" "warnings of an insecure router"
 kill -TERM "$last_pid"
 wait "$last_pid" || fail "the insecure router did not end well"
+
+code=0
+"$bin/forepack" up --port 7999 2>"$work/up-refused" || code=$?
+equal "2 1" "$code $(grep -c 'node-port and --http-port: both are 8000: choose two ports' "$work/up-refused")" "forepack up with one port for nodes and HTTP"
 
 code=0
 "$bin/forepack" up --host 0.0.0.0 --port "$(free_port)" 2>"$work/up-refused" || code=$?
