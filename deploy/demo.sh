@@ -7,6 +7,7 @@
 # Usage: deploy/demo.sh [--prompts N] [--port P] [--keep-running]
 # Exit code: 0 if every request was answered, 1 if not, 2 for wrong usage.
 set -euo pipefail
+export LC_ALL=C.UTF-8 # printf reads numbers with a decimal point
 cd "$(dirname "$0")/.."
 
 n_prompts=10

@@ -109,9 +109,9 @@ static const struct option options[] = {
     {.name = "drafts", .type = OPTION_CHOICE, .value = &o.drafts, .default_text = "auto", .choices = DRAFT_MODES,
      .help = "default for requests that do not say whether their answers are drafted"},
     {.name = "quality", .type = OPTION_REAL, .value = &o.quality, .default_text = "0.99", .min = 1e-6, .max = 1,
-     .help = "share of the full-prompt score to reach when a request gives neither a quality nor a keep rate: the "
-             "speculator chooses the keep rate by its calibration (forepack calibrate); without one every token is "
-             "kept"},
+     .help = "share of the answers that are right with the whole prompt and must stay right, for requests that give "
+             "neither a quality nor a keep rate: the speculator chooses the keep rate by its calibration (forepack "
+             "calibrate); without one every token is kept"},
     {.name = "keep-rate", .type = OPTION_REAL, .value = &o.keep_rate, .min = 1e-6, .max = 1,
      .help = "fixed share of the prompt's tokens to keep when a request gives neither, instead of --quality; a request "
              "that gives one of them and no prefill mode is prefilled with auto"},
