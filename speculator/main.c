@@ -48,7 +48,10 @@ static void handle_event(struct speculator *s, const struct node_event *event)
     switch (event->kind) {
     case NODE_MESSAGE: score_service_handle(s->service, event->message); break;
     case NODE_DETACHED: score_service_drop_all(s->service); break;
-    case NODE_DRAIN: s->draining = true; break;
+    case NODE_DRAIN:
+        s->draining = true;
+        score_service_stop_drafts(s->service); // answers go on for as long as worker groups decode
+        break;
     case NODE_ATTACHED:
     case NODE_NOTHING: break;
     }

@@ -591,11 +591,12 @@ static int count_reading(const struct scorer *s)
 void scorer_on_draft(struct scorer *s, scorer_draft_fn *on_draft)
 {
     s->on_draft = on_draft;
+    if (!on_draft) drafter_clear(s->drafter);
 }
 
 bool scorer_advance(struct scorer *s, const struct score_advance *advance)
 {
-    return drafter_advance(s->drafter, advance);
+    return s->on_draft && drafter_advance(s->drafter, advance);
 }
 
 bool scorer_drafts(const struct scorer *s)

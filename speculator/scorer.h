@@ -115,7 +115,7 @@ void scorer_free(struct scorer *s); // NULL is allowed; drops unfinished prompts
 // context: a prompt that fills the context is scored by its last token alone.
 void scorer_add(struct scorer *s, const struct score_item *item);
 
-// Prompts may be held from now on; drafts go to `on_draft`, with the context of results.
+// Prompts may be held from now on; drafts go to `on_draft`, with the context of results. NULL: none is held any more.
 void scorer_on_draft(struct scorer *s, scorer_draft_fn *on_draft);
 
 // The answer to a held prompt has advanced. Tokens that are known already may be repeated. False: the prompt is not

@@ -104,6 +104,11 @@ void score_service_drop_all(struct score_service *service)
     draft_outbox_clear(&service->drafts);
 }
 
+void score_service_stop_drafts(struct score_service *service)
+{
+    scorer_on_draft(service->scorer, NULL);
+}
+
 bool score_service_busy(const struct score_service *service)
 {
     struct scorer_load load = scorer_get_load(service->scorer);

@@ -20,6 +20,8 @@ void score_service_free(struct score_service *service);
 void score_service_handle(struct score_service *service, const Forepack__Cluster__V1__RouterMessage *message);
 void score_service_drop_all(struct score_service *service); // after the stream ended
 
+void score_service_stop_drafts(struct score_service *service); // prompts that are still scored are not held
+
 bool score_service_busy(const struct score_service *service);  // whether a step has work or results to send
 enum status score_service_step(struct score_service *service); // after a failure the speculator is lost
 struct scorer_load score_service_get_load(const struct score_service *service); // waiting: refusals not sent yet, too

@@ -210,6 +210,28 @@ START_TEST(guesses_continue_what_is_known)
 }
 END_TEST
 
+START_TEST(no_prompt_is_held_after_the_end_of_drafts)
+{
+    for (int id = 0; id < 3; id++)
+        make(id, 40);
+    add(0, true);
+    finish_scores();
+    generate(&asks[0], 3, 3);
+    ck_assert(advance(0, 0, 6, false));
+    ck_assert(scorer_drafts(scorer));
+    add(1, true);
+    scorer_on_draft(scorer, NULL);
+    ck_assert(!scorer_drafts(scorer));
+    finish_scores();
+    ck_assert(asks[1].scored);
+    ck_assert_int_eq(scorer_get_load(scorer).held_prompts, 0);
+    generate(&asks[2], 3, 3);
+    for (int id = 0; id < 3; id++)
+        ck_assert(!advance(id, 0, 6, id == 2));
+    ck_assert_int_eq(n_drafts, 0);
+}
+END_TEST
+
 // With the first guess, then with twice as many each time, and with the last one.
 START_TEST(long_drafts_come_in_few_messages)
 {
@@ -343,6 +365,7 @@ int main(void)
     TCase *tcase = tcase_create("drafter");
     tcase_add_checked_fixture(tcase, start, stop);
     tcase_add_test(tcase, guesses_continue_what_is_known);
+    tcase_add_test(tcase, no_prompt_is_held_after_the_end_of_drafts);
     tcase_add_test(tcase, long_drafts_come_in_few_messages);
     tcase_add_test(tcase, any_order_of_events_guesses_right);
     tcase_add_test(tcase, scores_go_first);
