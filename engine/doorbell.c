@@ -230,12 +230,10 @@ static enum status open_follower(struct doorbell *bell, struct comm *comm)
     }
     if (status == STATUS_OK) {
         const struct process_name name = own_name();
-        int fd = -1;
-        if (strcmp(name.host, invitation->leader.host) == 0) {
-            struct sockaddr_un address;
-            socklen_t length = unix_address(invitation->socket_name, &address);
-            fd = leader_connect(invitation, (struct sockaddr *)&address, length, bell->rank);
-        }
+        // First as on one host, whatever the names: containers have their own. On another host nothing listens there.
+        struct sockaddr_un local;
+        socklen_t length = unix_address(invitation->socket_name, &local);
+        int fd = leader_connect(invitation, (struct sockaddr *)&local, length, bell->rank);
         for (int i = 0; i < invitation->addresses.n && fd < 0; i++) {
             const struct sockaddr_storage *address = &invitation->addresses.address[i];
             fd = leader_connect(invitation, (const struct sockaddr *)address, group_address_size(address), bell->rank);

@@ -132,14 +132,20 @@ static enum status check_same_backend(const struct model *model, struct comm *co
     return name_rank(comm, status);
 }
 
+// With the reason in status_message().
+static _Noreturn void rank_abort(struct engine *e)
+{
+    log_event(LOG_ERROR, "group_lost", LOG_FIELD("rank", e->comm->rank), LOG_REASON);
+    group_abort(e->comm, 1);
+}
+
 // Ends the process when a rank is missing: then the ranks cannot agree on a status either.
 static enum status model_join_or_abort(struct engine *e)
 {
     enum roll_call_result result;
     enum status status = name_missing(e, model_join(e->model), &result);
     if (result == ROLL_CALL_COMPLETE) return status;
-    log_event(LOG_ERROR, "group_lost", LOG_FIELD("rank", e->comm->rank), LOG_REASON);
-    group_abort(e->comm, 1);
+    rank_abort(e);
 }
 
 static enum status ranks_agree(struct engine *e, enum status mine)
@@ -160,11 +166,12 @@ static enum status open_model(struct engine *e, struct model_options *options)
     return ranks_agree(e, model_join_or_abort(e));
 }
 
-// Doorbell and roll call, which only a group of several ranks has.
+// Doorbell and roll call, which only a group of several ranks has. Ends the process when a rank cannot connect: ranks
+// that can are in the next collective, in which MPI_Finalize would wait for them for ever.
 static enum status open_links(struct engine *e)
 {
     if (e->comm->size == 1) return STATUS_OK;
-    TRY(doorbell_open(e->comm, &e->bell));
+    if (doorbell_open(e->comm, &e->bell) != STATUS_OK) rank_abort(e);
     return doorbell_agree(e->bell, roll_call_open(e->comm, &e->roll_call));
 }
 

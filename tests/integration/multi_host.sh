@@ -132,6 +132,13 @@ code=0
 wait "$unformed_pid" || code=$?
 [ $code != 0 ] || fail "the group that did not form ended with 0"
 
+# Ranks of one host in containers: each has a host name of its own.
+start names on 6 node-6 mpirun --allow-run-as-root --oversubscribe --bind-to none -n 1 "${worker[@]}" : \
+    -n 1 unshare --uts bash -c 'hostname "$0"; exec "$@"' container "${worker[@]}"
+wait_until 60 "a group of ranks with different host names" nodes worker 2
+kill -TERM "$last_pid" && wait "$last_pid" || true
+wait_until 30 "it is gone" group_gone
+
 # A rank is killed.
 start_group killed "${connects[@]}" "${keepalive[@]}"
 wait_until 60 "two groups" nodes worker 2
