@@ -13,8 +13,6 @@
 #include "cli/commands.h"
 #include "cli/remote.h"
 
-enum { CALL_TIMEOUT_MS = 120000 };
-
 static struct {
     struct remote remote;
     bool wait;
@@ -53,7 +51,7 @@ struct drain {
 static int64_t call_timeout_ms(const struct drain *drain)
 {
     int64_t left_ms = o.timeout_s * 1000 - (clock_now_us() - drain->start_us) / 1000;
-    return left_ms < 1 ? 1 : left_ms < CALL_TIMEOUT_MS ? left_ms : CALL_TIMEOUT_MS;
+    return left_ms < 1 ? 1 : left_ms < REMOTE_CALL_TIMEOUT_MS ? left_ms : REMOTE_CALL_TIMEOUT_MS;
 }
 
 // The caller frees *answer_p.

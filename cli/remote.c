@@ -7,8 +7,6 @@
 #include "base/mem.h"
 #include "proto/unpack.h"
 
-enum { CALL_TIMEOUT_MS = 120000 };
-
 // The key in the file, without white space around it; free() it. No sentence contains it.
 static enum status api_key_read(const char *path, char **key_p)
 {
@@ -53,7 +51,7 @@ enum status remote_call_on(struct rpc_channel *channel, const struct remote *rem
     uint8_t *bytes = mem_alloc(size);
     protobuf_c_message_pack(request, bytes);
     struct rpc_bytes answer;
-    int64_t timeout_ms = remote->call_timeout_ms ? remote->call_timeout_ms : CALL_TIMEOUT_MS;
+    int64_t timeout_ms = remote->call_timeout_ms ? remote->call_timeout_ms : REMOTE_CALL_TIMEOUT_MS;
     enum status status = rpc_unary(channel, method, bytes, size, timeout_ms, &answer);
     free(bytes);
     if (status == STATUS_OK) {

@@ -6,12 +6,14 @@
 #include "cli/request.h"
 #include "net/rpc.h"
 
+enum { REMOTE_CALL_TIMEOUT_MS = 120000 };
+
 // The router and how to connect to it; the strings live until options_free() of the table with REMOTE_OPTION_ROWS.
 struct remote {
     char *server;                      // HOST:PORT
     char *tls_ca, *tls_cert, *tls_key; // PEM; tls_ca NULL: plain text
     char *api_key_file;                // NULL: no key is sent
-    int64_t call_timeout_ms;           // of a unary call; 0: two minutes
+    int64_t call_timeout_ms;           // of a unary call; 0: REMOTE_CALL_TIMEOUT_MS
 };
 
 // clang-format off

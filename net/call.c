@@ -416,8 +416,8 @@ size_t rpc_call_share(struct rpc_call *call, size_t all_bytes)
     return share;
 }
 
-// Drops what is queued. C-core keeps the message that it is sending until the client reads, which may be never;
-// cancelling drops that message and sends the status.
+// Drops the queued messages. C-core keeps the message that it is sending until the client reads, and a client may never
+// read: cancelling drops that message, too, and sends the status.
 static void call_drop_unsent(struct rpc_call *call, enum status status, const char *message)
 {
     call_clear_outbox(call);
