@@ -222,7 +222,7 @@ struct backend_ops {
     // scale of k, and a weight is multiplied by the scale of v before it is rounded (the sum of weights is not).
     // For importance rows it also raises the importance maxima: softmax over the first importance_keys keys, averaged
     // over the smoothing window (zeros outside the prompt, divisor always the window), maximum over this rank's heads
-    // and the layers so far.
+    // and the layers so far; infinite where an average is not finite, since a maximum may drop NaN.
     enum status (*attention)(struct backend *b, int layer, struct tensor *out, const struct tensor *qkv);
     // The importance maxima so far, F32 [1, sum of importance_keys], in the backend's memory (as tensor_data); NULL
     // when the batch has no importance rows.

@@ -562,7 +562,8 @@ START_TEST(attention_over_fp8_kv_matches_reference)
 }
 END_TEST
 
-// An entry that is not finite reaches the rows that see it, and no row after it was overwritten.
+// An entry that is not finite reaches the rows that see it, and no row after it was overwritten; a key that is not
+// finite makes the importance infinite, which no maximum drops.
 static void check_non_finite_entries(enum dtype cache_dtype)
 {
     enum { D = 8, ROWS = 20 };
@@ -582,8 +583,12 @@ static void check_non_finite_entries(enum dtype cache_dtype)
                                  .row_start = start,
                                  .kv_len = kv_len,
                                  .block_table = blocks,
-                                 .max_blocks = 2};
-    float *values = random_floats(ROWS * 3 * D, 1);
+                                 .max_blocks = 2,
+                                 .n_importance_rows = 1,
+                                 .importance_row = (int32_t[]){ROWS - 1},
+                                 .importance_keys = (int32_t[]){ROWS},
+                                 .smoothing_window = 3};
+    float *values = random_floats(ROWS * 3 * D, 1), importance[ROWS];
     for (int bad = 0; bad < 4; bad++) { // a bad key, a bad value, a key of zeros, none
         for (int i = 0; i < D; i++)
             values[9 * 3 * D + D + i] = bad == 2 ? 0 : 0.5f;
@@ -603,6 +608,10 @@ static void check_non_finite_entries(enum dtype cache_dtype)
                 ck_assert_msg(isnan(y[r * n + 1]) == (bad < 2 && r >= 9), "row %d of case %d: %g", r, bad,
                               y[r * n + 1]);
             free(y);
+            OK(b->ops->importance_read(b, importance));
+            for (int k = 0; k < ROWS; k++)
+                ck_assert_msg(isfinite(importance[k]) == (bad > 0) && importance[k] > 0, "key %d of case %d: %g", k,
+                              bad, importance[k]);
         }
     }
     free(values);

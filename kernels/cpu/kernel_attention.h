@@ -541,6 +541,11 @@ INLINE void importance_heads(const struct importance_tile *t, int head, int head
     }
     for (int r = 0; r < heads; r++, p += t->stride) {
         float sum = softmax_row(p, n, scale);
+        if (!__builtin_isfinite(sum)) { // as all weights; a maximum would drop NaN
+            for (int j = 0; j < n; j++)
+                t->maximum[j] = __builtin_inff();
+            continue;
+        }
         memset(p - TILE_ENTRIES, 0, TILE_ENTRIES * sizeof *p);
         memset(p + (n + TILE_ENTRIES - 1) / TILE_ENTRIES * TILE_ENTRIES, 0, TILE_ENTRIES * sizeof *p);
         importance_raise(t->maximum, p, n, t->window / 2, 1 / (sum * (float)t->window));

@@ -87,7 +87,7 @@ static __device__ __forceinline__ uint32_t e4m3x2_from_floats(float x, float y)
 // smaller than E4M3_MIN they become zeros, since E4M3_MAX / largest could overflow.
 static const float E4M3_MAX = 448.f, E4M3_MIN = 0x1p-100f;
 
-// For the search of the largest magnitude: that of a value, infinite unless it is finite, because fmaxf ignores NaN.
+// For maxima: the magnitude of a value, infinite unless it is finite, because fmaxf ignores NaN.
 static __device__ __forceinline__ float magnitude(float x)
 {
     return x - x == 0 ? fabsf(x) : INFINITY;

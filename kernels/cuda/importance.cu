@@ -105,7 +105,7 @@ static __global__ void __launch_bounds__(WARPS *WARP)
             float sum = 0;
             for (int i = 0; i <= 2 * reach; i++)
                 sum += first[i];
-            largest = fmaxf(largest, sum); // fmaxf ignores NaN
+            largest = fmaxf(largest, magnitude(sum));
         }
         // The bits of non-negative floats are in the same order as the floats.
         if (largest > 0)

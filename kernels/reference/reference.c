@@ -482,6 +482,7 @@ static void importance_raise(struct reference *ref, int n, double total, float *
         for (int i = j - reach; i <= j + reach; i++)
             if (i >= 0 && i < n) sum += ref->score[i];
         ref->smooth[j] = sum / total / ref->batch.smoothing_window;
+        if (!isfinite(ref->smooth[j])) ref->smooth[j] = INFINITY; // the comparison below would drop NaN
     }
     for (int j = 0; j < n; j++)
         if ((float)ref->smooth[j] > maximum[j]) maximum[j] = (float)ref->smooth[j];
