@@ -269,6 +269,16 @@ enum status engine_forward(struct engine *e, const struct ragged_batch *batch, s
     return status == STATUS_OK || !e->bell ? status : pass_failed(e, status);
 }
 
+void engine_sampling_begin(struct engine *e)
+{
+    watchdog_enter_sampling(e->watchdog);
+}
+
+void engine_sampling_end(struct engine *e)
+{
+    watchdog_leave(e->watchdog);
+}
+
 static enum status follow_pass(struct engine *e, uint32_t size_bytes)
 {
     size_t n_ints = size_bytes / sizeof *e->encoded;

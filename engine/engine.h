@@ -43,6 +43,11 @@ enum status engine_check(struct engine *e);
 // Leader: one pass over the batch on all ranks. A failed pass leaves the group unusable, see group_abort().
 enum status engine_forward(struct engine *e, const struct ragged_batch *batch, struct forward_result *result);
 
+// Leader: around the work with the logits of a pass on the host, such as sampling and token masks. It has to end within
+// the step timeout; otherwise the watchdog ends the process.
+void engine_sampling_begin(struct engine *e);
+void engine_sampling_end(struct engine *e);
+
 // Followers: run the leader's passes until it closes (STATUS_OK) or dies (STATUS_UNAVAILABLE). Any other status is this
 // rank's own failure, with its sentence: the program logs it and calls group_abort().
 enum status engine_follow(struct engine *e);

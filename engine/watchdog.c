@@ -20,7 +20,7 @@
 
 enum { NAP_MAX_MS = 10000, LATE_MS = 1000 };
 
-enum work { OPEN_ENDED, PASS, CHECK };
+enum work { OPEN_ENDED, PASS, SAMPLING, CHECK };
 
 struct watchdog {
     pthread_t thread;
@@ -69,8 +69,13 @@ static int time_left_ms(struct watchdog *w, int64_t entered_us)
     return left_us <= 0 ? 0 : left_us < (int64_t)nap_ms * 1000 ? (int)(left_us / 1000) + 1 : nap_ms;
 }
 
-static enum roll_call_result ask_ranks(const struct watchdog *w, int timeout_ms, char sentence[ROLL_CALL_SENTENCE_MAX])
+static enum roll_call_result find_cause(const struct watchdog *w, int work, int timeout_ms,
+                                        char sentence[ROLL_CALL_SENTENCE_MAX])
 {
+    if (work == SAMPLING) {
+        snprintf(sentence, ROLL_CALL_SENTENCE_MAX, "sampling on the host makes no progress");
+        return ROLL_CALL_COMPLETE;
+    }
     if (w->roll_call) return roll_call_ask(w->roll_call, roll_call_timeout_for(timeout_ms), sentence);
     snprintf(sentence, ROLL_CALL_SENTENCE_MAX, "the pass makes no progress: a device or a thread hangs");
     return ROLL_CALL_COMPLETE;
@@ -81,9 +86,9 @@ static void watchdog_expire(struct watchdog *w, int64_t entered_us)
 {
     int work = w->work, rows = w->rows, timeout_ms = limit_ms(w);
     char sentence[ROLL_CALL_SENTENCE_MAX];
-    enum roll_call_result result = ask_ranks(w, timeout_ms, sentence);
+    enum roll_call_result result = find_cause(w, work, timeout_ms, sentence);
     if (w->entered_us != entered_us || *w->progress != w->seen_progress) return;
-    if (work == PASS) {
+    if (work == PASS || work == SAMPLING) {
         log_event(LOG_ERROR, "step_stuck", LOG_FIELD("rows", rows), LOG_FIELD("timeout_ms", timeout_ms),
                   LOG_FIELD("reason", sentence));
     } else if (work == CHECK) {
@@ -166,6 +171,11 @@ void watchdog_enter_pass(struct watchdog *w, int rows)
 {
     atomic_store(&w->rows, rows);
     work_enter(w, PASS);
+}
+
+void watchdog_enter_sampling(struct watchdog *w)
+{
+    work_enter(w, SAMPLING);
 }
 
 void watchdog_enter_check(struct watchdog *w, int timeout_ms)

@@ -256,6 +256,16 @@ enum status engine_forward(struct engine *e, const struct ragged_batch *batch, s
     return STATUS_OK;
 }
 
+void engine_sampling_begin(struct engine *e)
+{
+    (void)e;
+}
+
+void engine_sampling_end(struct engine *e)
+{
+    (void)e;
+}
+
 struct model *engine_model(const struct engine *e)
 {
     return (struct model *)&e->model;

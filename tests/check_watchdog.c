@@ -56,6 +56,24 @@ START_TEST(a_hung_pass_of_one_rank_ends_the_process)
 }
 END_TEST
 
+static void hang_in_sampling(void)
+{
+    struct watchdog *watchdog = watchdog_start(NULL, &progress);
+    watchdog_set_timeout(watchdog, 20);
+    watchdog_enter_pass(watchdog, 5);
+    watchdog_enter_sampling(watchdog);
+    for (;;)
+        pause();
+}
+
+START_TEST(sampling_that_hangs_ends_the_process)
+{
+    char words[4096];
+    ck_assert_int_eq(run_child(hang_in_sampling, words, sizeof words), 1);
+    ck_assert_msg(strstr(words, "step_stuck rows=5 timeout_ms=20 reason=\"sampling"), "%s", words);
+}
+END_TEST
+
 // A pass of more than twice the timeout.
 static void work_slowly(void)
 {
@@ -97,6 +115,7 @@ int main(void)
     Suite *suite = suite_create("watchdog");
     TCase *tcase = tcase_create("watchdog");
     tcase_add_test(tcase, a_hung_pass_of_one_rank_ends_the_process);
+    tcase_add_test(tcase, sampling_that_hangs_ends_the_process);
     tcase_add_test(tcase, a_long_pass_that_makes_progress_goes_on);
     tcase_add_test(tcase, a_check_that_hangs_ends_the_process);
     tcase_set_timeout(tcase, 60);

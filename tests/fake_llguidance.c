@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "grammar/llguidance.h"
 
@@ -14,6 +15,7 @@ struct llg_tokenizer {
 struct llg_matcher {
     const char *error;
     uint32_t steps, step; // of a grammar "steps N"; 0: another one
+    bool hangs;
 };
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -107,7 +109,8 @@ struct llg_matcher *llg_new_matcher(const struct llg_init *init, const char *kin
         pthread_cond_wait(&changed, &mutex);
     compiled++;
     pthread_mutex_unlock(&mutex);
-    struct llg_matcher matcher = {.error = strcmp(text, "bad") ? NULL : "the grammar is bad"};
+    struct llg_matcher matcher = {.error = strcmp(text, "bad") ? NULL : "the grammar is bad",
+                                  .hangs = strcmp(text, "hang") == 0};
     if (strncmp(text, "steps ", 6) == 0) matcher.steps = (uint32_t)atoi(text + 6);
     return matcher_new(matcher);
 }
@@ -143,6 +146,8 @@ static bool matcher_allows(const struct llg_matcher *matcher, uint32_t token)
 
 int32_t llg_matcher_compute_mask_into(struct llg_matcher *matcher, uint32_t *mask, size_t bytes)
 {
+    while (matcher->hangs)
+        pause();
     memset(mask, 0xff, bytes);
     for (uint32_t token = 0; token < 8 * bytes; token++)
         if (!matcher_allows(matcher, token)) mask[token / 32] &= ~(UINT32_C(1) << token % 32);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A shared library with the functions of llguidance that Forepack uses: every grammar allows every token, the text
 // "bad" is refused, and compiling waits while the test says so. The text "steps N" is a grammar of N tokens, each with
-// a mask of its own: of five tokens in a row four may come next. Any thread.
+// a mask of its own: of five tokens in a row four may come next. The masks of the text "hang" never end. Any thread.
 #pragma once
 
 #include <stdbool.h>

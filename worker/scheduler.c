@@ -280,8 +280,10 @@ static enum status run_pass(struct scheduler *s, int *n_outputs_p, int64_t *samp
     INVARIANT(batch->n_rows > 0, "%d running and %d waiting sequences, but no rows", s->n_running, s->queue.n);
     struct forward_result result;
     TRY(engine_forward(s->engine, batch, &result));
+    engine_sampling_begin(s->engine);
     *sampling_us_p = sample_on_host(s, &result);
     *n_outputs_p = apply_results(s, &result);
+    engine_sampling_end(s->engine);
     return STATUS_OK;
 }
 

@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # A hung rank of a worker group, here a stopped process, is named by the other ranks, and the group ends: a follower
-# during a pass, and the leader at any time. A group of one rank whose pass hangs ends too, although its heartbeats go on.
+# during a pass, and the leader at any time. A group of one rank whose pass or sampling hangs ends too, although its
+# heartbeats go on.
 . "$(dirname "$0")/lib.sh"
 
 choose_ports
-start router "$bin/forepack-router" --model "$main_model" "${listen[@]}"
+grammars=$bin/libfake_llguidance.so
+start router "$bin/forepack-router" --model "$main_model" "${listen[@]}" --grammar-library "$grammars"
 wait_until 30 "the router answers" status_json
 
 start_group() {
@@ -78,4 +80,15 @@ kill -KILL "$stop_pid" 2>/dev/null || true
 code=0
 wait "$alone_pid" || code=$?
 equal 1 "$code" "exit code of the group of one rank"
+
+start sampling "$bin/forepack-worker" --model "$main_model" --router "$node_server" --threads 1 --step-timeout-s 1 \
+    --grammar-library "$grammars"
+sampling_pid=$last_pid
+wait_until 60 "the last group answers" generate --prompt Hello --max-tokens 2
+start asking "$bin/forepack" generate --server "$server" --prompt Hello --guided-regex hang --max-tokens 2
+wait_until 60 "the hung sampling is logged" \
+    grep -q "step_stuck rows=[0-9]* timeout_ms=1000 reason=\"sampling on the host makes no progress" "$work/sampling.log"
+code=0
+wait "$sampling_pid" || code=$?
+equal 1 "$code" "exit code of the group whose sampling hung"
 echo "hang: all passed"
