@@ -56,9 +56,8 @@ static enum status mpi_check(const char *call, int code)
 
 static enum status mpi_check_count(const struct comm *c, size_t count)
 {
-    if (count <= (size_t)INT_MAX / (size_t)c->size) return STATUS_OK;
-    return status_fail(STATUS_INTERNAL, "collective of %zu items over %d ranks: the largest count of MPI is %d", count,
-                       c->size, INT_MAX);
+    if (count <= (size_t)(INT_MAX - c->size)) return STATUS_OK; // slices are rounded up, see mpi_sum_slices()
+    return status_fail(STATUS_INTERNAL, "collective of %zu items: the largest count of MPI is %d", count, INT_MAX);
 }
 
 static float *mpi_scratch(struct mpi_comm *m, size_t floats)
@@ -157,7 +156,7 @@ static enum status mpi_all_reduce_sum(struct comm *c, float *data, size_t count)
 {
     enum status status = mpi_check_count(c, count);
     if (status != STATUS_OK || count == 0 || c->size == 1) return status;
-    if (c->size == 2 || count <= GATHER_WHOLE_MAX) {
+    if ((c->size == 2 && count <= INT_MAX / 2) || count <= GATHER_WHOLE_MAX) {
         return mpi_comm_of(c)->bf16 ? mpi_sum_whole_bf16(mpi_comm_of(c), data, (int)count)
                                     : mpi_sum_whole(mpi_comm_of(c), data, (int)count);
     }
@@ -174,7 +173,7 @@ static enum status mpi_all_reduce_max(struct comm *c, float *data, size_t count)
 
 static enum status mpi_gather(struct comm *c, const float *data, size_t count, float *out)
 {
-    enum status status = mpi_check_count(c, count);
+    enum status status = mpi_check_count(c, count * (size_t)c->size);
     if (status != STATUS_OK || count == 0) return status;
     bool in_place = c->rank == 0 && data == out; // MPI requires overlap to be declared
     WAIT_MPI(mpi_comm_of(c), MPI_Gather, in_place ? MPI_IN_PLACE : data, (int)count, MPI_FLOAT, out, (int)count,
