@@ -96,8 +96,9 @@ endfunction()
 #   RANKS  runs it under mpirun, without other tests beside it: ranks that wait for a core run into their time limits
 #   EACH   adds one test for each word, NAME_WORD, with the word as the argument of the program
 #   DATA   adds NAME_data (with EACH: NAME_data_WORD), which tests with FOREPACK_DATA; its last argument is "data"
-#   CUDA   links the CUDA backend on the emulated GPU, where its headers are installed. With FOREPACK_CUDA it also adds
-#          gpu_NAME (label `gpu`, argument "cuda"), which runs on a GPU and is skipped where there is none
+#   CUDA   links the CUDA backend on the emulated GPU, where its headers are installed: tests named check_cuda_* and
+#          NAME_cuda have the label `dev`. With FOREPACK_CUDA it also adds gpu_NAME (label `gpu`, argument "cuda"), which
+#          runs on a GPU and is skipped where there is none
 function(forepack_test name)
   if(NOT FOREPACK_TESTS)
     return()
@@ -156,6 +157,13 @@ function(forepack_test name)
     endif()
   endif()
   set_tests_properties(${unit_tests} PROPERTIES LABELS unit)
+  if(arg_CUDA OR "forepack_cuda_emulated" IN_LIST arg_LIBS)
+    set(emulated ${unit_tests})
+    list(FILTER emulated INCLUDE REGEX "^check_cuda_|_cuda$")
+    if(emulated)
+      set_tests_properties(${emulated} PROPERTIES LABELS "unit;dev")
+    endif()
+  endif()
   forepack_test_order(${unit_tests})
   set(environment "${FOREPACK_TEST_ENVIRONMENT}")
   if(NOT name MATCHES "engine|node|net|comm|speculator")

@@ -301,12 +301,12 @@ static int32_t token_of(int sequence, int position)
     return 1 + (sequence * 31 + position * 7 + sequence * position % 11) % 250; // 0 is the padding token
 }
 
-// Sequences of about 250 entries in slots 0 .. SEQUENCES - 1, which soon need a second split.
+// Sequences in slots 0 .. SEQUENCES - 1; every third has about 250 entries and soon needs a second split.
 static void prefill(struct ranks *ranks, int *length)
 {
     for (int s = 0; s < SEQUENCES; s++) {
         int32_t token[PROMPT];
-        length[s] = s % 3 ? PROMPT - s : 3 + s;
+        length[s] = s % 3 == 1 ? PROMPT - s : 3 + s;
         for (int i = 0; i < length[s]; i++)
             token[i] = token_of(s, i);
         forward_start(&f, 14);
