@@ -6,12 +6,12 @@
 #
 # Left out: tests of instruction sets that valgrind does not know (it reports a machine with AVX2); the emulated GPU,
 # whose fibers switch stacks; ranks under mpirun; tests that measure heap, pages or descriptors, which valgrind changes, that
-# fault on purpose, or that start themselves by /proc/self/exe; and tests that compute for minutes even without valgrind.
+# fault on purpose, or that find their own program by /proc/self/exe; and tests that compute for minutes even without valgrind.
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit
 build=$(realpath "${1:-build/release}") pattern=${2:-.}
 command -v valgrind >/dev/null || { echo "skipped: valgrind is not installed" >&2; exit 77; }
-left_out='cuda|gpu_|_mpi|avx512|amx|_data|check_golden|check_perplexity|check_net_python|check_net_authorise|check_http_load|check_log_writer|check_net_flood|check_bench|check_load$|check_prefix_index|check_model_storage|check_fp8_blocks|integration|packaging'
+left_out='cuda|gpu_|_mpi|avx512|amx|_data|check_golden|check_perplexity|check_net_python|check_net_authorise|check_http_load|check_log_writer|check_net_flood|check_bench|check_load$|check_prefix_index|check_model_storage|check_fp8_blocks|check_gpus|integration|packaging'
 mkdir -p "$build/valgrind"
 
 code=0
@@ -19,6 +19,7 @@ while IFS=$'\t' read -r name command; do
     log=$build/valgrind/$name.log
     # shellcheck disable=SC2086 # the command has no blanks in its words
     FOREPACK_SOURCE=$PWD FOREPACK_BIN=$build/bin CK_TIMEOUT_MULTIPLIER=100 \
+        OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
         valgrind --quiet --error-exitcode=99 --fair-sched=yes \
         --suppressions=tests/valgrind.supp --log-file="$log" $command </dev/null >"$build/valgrind/$name.out" 2>&1
     status=$?
