@@ -68,12 +68,14 @@ static bool is_allowed(const struct added_token *token, const struct text_span *
     return low == policy->n || policy->ranges[low].start > last;
 }
 
+// *depth_p: the bytes that were compared.
 static const struct added_token *longest_at(const struct added_set *set, const struct text_span *span, size_t start,
-                                            const struct special_policy *policy)
+                                            const struct special_policy *policy, size_t *depth_p)
 {
     const struct added_token *best = NULL;
     int low = 0, high = set->n;
-    for (size_t depth = 0; low < high; depth++) {
+    size_t depth = 0;
+    for (; low < high; depth++) {
         if (set->tokens[low].n == depth) { // the shortest token sorts first
             if (is_allowed(&set->tokens[low], span, start, policy)) best = &set->tokens[low];
             low++;
@@ -83,6 +85,7 @@ static const struct added_token *longest_at(const struct added_set *set, const s
         low = lower_bound(set, low, high, depth, byte);
         high = lower_bound(set, low, high, depth, byte + 1);
     }
+    *depth_p = depth;
     return best;
 }
 
@@ -93,15 +96,18 @@ static bool touches_word(const struct text_span *span, size_t start, size_t end)
     return end < span->n && unicode_is_word(utf8_decode(span->text + end, &length));
 }
 
-bool added_set_search(const struct added_set *set, const struct text_span *span, size_t from,
-                      const struct special_policy *policy, struct added_match *match_p)
+enum status added_set_search(const struct added_set *set, const struct text_span *span, size_t from,
+                             const struct special_policy *policy, struct pattern_scratch *work,
+                             struct added_match *match_p, bool *found_p)
 {
-    if (!set->n) return false;
-    for (size_t at = from; at < span->n; at++) {
+    *found_p = false;
+    for (size_t at = from; set->n && at < span->n; at++) {
         if (!set->starts[(unsigned char)span->text[at]]) continue;
-        const struct added_token *token = longest_at(set, span, at, policy);
+        size_t depth, length;
+        const struct added_token *token = longest_at(set, span, at, policy, &depth);
+        TRY(pattern_scratch_spend(work, depth));
         if (!token) continue;
-        size_t start = at, end = at + token->n, length;
+        size_t start = at, end = at + token->n;
         if (token->single_word && touches_word(span, start, end)) {
             at = end - 1; // like Hugging Face, without trying a shorter token here
             continue;
@@ -116,7 +122,8 @@ bool added_set_search(const struct added_set *set, const struct text_span *span,
             for (; end < span->n && unicode_is_space(utf8_decode(span->text + end, &length)); end += length)
                 ;
         *match_p = (struct added_match){.token = token, .start = start, .end = end};
-        return true;
+        *found_p = true;
+        break;
     }
-    return false;
+    return STATUS_OK;
 }

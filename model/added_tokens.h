@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "model/pattern.h"
 #include "model/text_span.h"
 #include "model/tokenizer.h"
 
@@ -45,6 +46,8 @@ struct added_match {
     size_t start, end; // in the span, including the white space consumed
 };
 
-// The leftmost match at or after byte `from`; of several at one place the longest. False when there is none.
-bool added_set_search(const struct added_set *set, const struct text_span *span, size_t from,
-                      const struct special_policy *policy, struct added_match *match_p);
+// The leftmost match at or after byte `from`; of several at one place the longest. *found_p is false when there is
+// none. INVALID: `work` is used up. Texts that begin like a token again and again are compared with it at each place.
+enum status added_set_search(const struct added_set *set, const struct text_span *span, size_t from,
+                             const struct special_policy *policy, struct pattern_scratch *work,
+                             struct added_match *match_p, bool *found_p);

@@ -152,7 +152,7 @@ static enum status run_replace(const struct normalizer_step *step, struct patter
     for (;;) {
         TRY(pattern_walk_next(&walk, &start, &end, &found));
         if (!found) break;
-        if (out->n > out_max) return grown_too_much();
+        if (out->n + step->n > out_max) return grown_too_much();
         text_buffer_copy(out, span, from, start);
         text_buffer_add(out, step->text, step->n, text_span_origin(span, start < span->n ? start : span->n - 1));
         from = end;
@@ -175,6 +175,7 @@ enum status normalizer_run(const struct normalizer *normalizer, struct pattern_s
         switch (step->kind) {
         case NORMALIZER_NFC: run_nfc(&span, out); break;
         case NORMALIZER_PREPEND:
+            if (step->n > n_max) return grown_too_much();
             text_buffer_add(out, step->text, step->n, text_span_origin(&span, 0));
             text_buffer_copy(out, &span, 0, span.n);
             break;

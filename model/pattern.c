@@ -353,7 +353,8 @@ enum status pattern_scratch_spend(struct pattern_scratch *scratch, size_t n_byte
 {
     scratch->work += n_bytes;
     if (scratch->work <= scratch->work_max) return STATUS_OK;
-    return status_fail(STATUS_INVALID, "the tokenizer's patterns and replacements take too much work on this text");
+    return status_fail(STATUS_INVALID, "the tokenizer's patterns, replacements and added tokens take too much work on "
+                                       "this text");
 }
 
 static enum status match_refuse(int rc)

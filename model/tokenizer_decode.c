@@ -48,6 +48,7 @@ int byte_fallback_value(const char *token)
 }
 
 enum { REPLACED_BYTES_MAX = 1 << 20 }; // of a token
+enum { PIECES_BYTES_MAX = 256 << 20 }; // of all tokens together: as much as a tokenizer.json may have
 
 // Replaces all matches of the pattern in `piece`.
 static enum status replace_matches(const struct pattern *pattern, const char *by, size_t n_by,
@@ -60,7 +61,7 @@ static enum status replace_matches(const struct pattern *pattern, const char *by
     bool found = true;
     for (;;) {
         enum status status = pattern_walk_next(&walk, &start, &end, &found);
-        if (status == STATUS_OK && found && out.n > REPLACED_BYTES_MAX)
+        if (status == STATUS_OK && found && out.n + n_by > REPLACED_BYTES_MAX)
             status = status_fail(STATUS_DATA, "the decoder replaces a token by more than %d bytes", REPLACED_BYTES_MAX);
         if (status) {
             bytes_free(&out);
@@ -74,7 +75,7 @@ static enum status replace_matches(const struct pattern *pattern, const char *by
     bytes_add(&out, text + from, piece->n - from);
     bytes_free(piece);
     *piece = out;
-    return STATUS_OK;
+    return pattern_scratch_spend(scratch, out.n);
 }
 
 static enum status decode_token(const struct tokenizer *t, const char *token, struct pattern_scratch *scratch,
@@ -111,8 +112,8 @@ enum status tokenizer_make_pieces(struct tokenizer *t)
     t->piece_start = mem_alloc_array((size_t)t->n_ids + 1, sizeof *t->piece_start);
     for (int32_t id = 0; id < t->n_ids && status == STATUS_OK; id++) {
         if (t->spelling[id]) status = decode_token(t, t->spelling[id], scratch, &t->pieces);
-        if (status == STATUS_OK && t->pieces.n > UINT32_MAX)
-            status = status_fail(STATUS_DATA, "the tokens decode to more than 4 GB");
+        if (status == STATUS_OK && t->pieces.n > PIECES_BYTES_MAX)
+            status = status_fail(STATUS_DATA, "the tokens decode to more than %d MiB", PIECES_BYTES_MAX >> 20);
         t->piece_start[id + 1] = (uint32_t)t->pieces.n;
     }
     pattern_scratch_free(scratch);

@@ -148,17 +148,15 @@ static enum status encode_around_added(struct encoder *e, const struct added_set
                                        text_fn *text)
 {
     struct added_match match;
-    enum status status = STATUS_OK;
     size_t from = 0;
-    while (status == STATUS_OK && added_set_search(set, span, from, &e->policy, &match)) {
+    for (bool found = true; found; from = match.end) {
+        TRY(added_set_search(set, span, from, &e->policy, e->patterns, &match, &found));
+        if (!found) match.start = match.end = span->n;
         struct text_span before = text_span_slice(span, from, match.start);
-        if (before.n) status = text(e, &before);
-        if (status == STATUS_OK && !add_id(e, match.token->id, text_span_origin(span, match.start)))
-            status = too_long(e->max);
-        from = match.end;
+        if (before.n) TRY(text(e, &before));
+        if (found && !add_id(e, match.token->id, text_span_origin(span, match.start))) return too_long(e->max);
     }
-    struct text_span rest = text_span_slice(span, from, span->n);
-    return rest.n && status == STATUS_OK ? text(e, &rest) : status;
+    return STATUS_OK;
 }
 
 static enum status encode_normalized(struct encoder *e, const struct text_span *span)

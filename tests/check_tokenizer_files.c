@@ -212,6 +212,56 @@ START_TEST(a_pattern_that_fails_on_a_token_of_its_file_is_refused)
 }
 END_TEST
 
+// The text begins like the token at each of its places, and is compared with it up to the end of the token.
+START_TEST(an_added_token_that_takes_too_much_work_is_refused)
+{
+    enum { TOKEN = 8000, BYTES = 1 << 20 };
+    char *text = mem_alloc(BYTES), token[TOKEN + 2] = {0};
+    memset(text, 'a', BYTES);
+    memset(token, 'a', TOKEN);
+    token[TOKEN] = 'b';
+    char *change = mem_format("{\"added_tokens\": [{\"id\": 600, \"content\": \"%s\", \"normalized\": %s}]}", token,
+                              _i ? "true" : "false");
+    struct tokenizer *t = open_variant("bytes", change, NULL);
+    int32_t *ids;
+    int n;
+    ck_assert_int_eq(tokenizer_encode(t, text, BYTES, TOKENIZER_PARSE_SPECIAL, &ids, &n), STATUS_INVALID);
+    ck_assert_msg(strstr(status_message(), "added tokens take too much work") != NULL, "%s", status_message());
+    tokenizer_free(t);
+    free(change);
+    free(text);
+}
+END_TEST
+
+// A megabyte for each of 5,000 tokens, by one replacement in each.
+START_TEST(one_replacement_of_many_bytes_in_each_token_is_refused)
+{
+    enum { TOKENS = 5000, BYTES = 1000000 };
+    char *dir = scratch_create(NULL, NULL), *by = mem_alloc(BYTES + 1), name[16];
+    memset(by, 'x', BYTES);
+    json_t *vocab = json_object();
+    for (int i = 0; i < TOKENS; i++) {
+        snprintf(name, sizeof name, "a%d", i);
+        json_object_set_new(vocab, name, json_integer(i));
+    }
+    json_t *change = json_pack("{s:o,s:[],s:[],s:n,s:{s:s,s:[{s:s,s:{s:s},s:s},{s:s}]}}", "model.vocab", vocab,
+                               "model.merges", "added_tokens", "post_processor", "decoder", "type", "Sequence",
+                               "decoders", "type", "Replace", "pattern", "String", "a", "content", by, "type", "Fuse");
+    json_t *root = fixture_changed("bytes", change);
+    char *text = json_dumps(root, 0);
+    struct tokenizer *t = NULL;
+    scratch_write(dir, "tokenizer.json", text);
+    ck_assert_int_eq(tokenizer_open(dir, &t), STATUS_DATA);
+    ck_assert_msg(strstr(status_message(), "replacements and added tokens take too much work") != NULL, "%s",
+                  status_message());
+    free(text);
+    free(by);
+    json_decref(root);
+    json_decref(change);
+    scratch_remove(dir);
+}
+END_TEST
+
 // Each Replace makes a text a thousand times longer.
 START_TEST(replacements_that_grow_without_bound_are_refused)
 {
@@ -556,6 +606,8 @@ int main(void)
     tcase_add_test(files, an_empty_unknown_token_is_a_token);
     tcase_add_loop_test(files, a_pattern_that_takes_too_much_work_is_refused, 0, 11);
     tcase_add_test(files, a_pattern_that_fails_on_a_token_of_its_file_is_refused);
+    tcase_add_loop_test(files, an_added_token_that_takes_too_much_work_is_refused, 0, 2);
+    tcase_add_test(files, one_replacement_of_many_bytes_in_each_token_is_refused);
     tcase_add_loop_test(files, replacements_that_grow_without_bound_are_refused, 0, 2);
     tcase_add_loop_test(files, long_runs_stay_within_the_limits, 0, 9);
     tcase_add_test(files, broken_files_are_refused_with_a_reason);
