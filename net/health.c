@@ -26,14 +26,14 @@ struct service {
 struct net_health { // under the server's mutex
     int count, capacity;
     struct service *services;
-    struct watch *watches;
+    struct watch *watches, **watches_end; // the oldest first
     int n_watches;
 };
 
 // The user of a Watch call, under the server's mutex.
 struct watch {
     struct rpc_call *call;
-    struct watch *next, **link;
+    struct watch *next, **link; // link is NULL once it has been removed
     char *name;
     int sent; // the last state sent; -1: none
 };
@@ -62,6 +62,7 @@ static struct service *service_find_or_add(struct net_health *health, const char
 struct net_health *net_health_create(const struct rpc_method *methods)
 {
     struct net_health *health = mem_alloc(sizeof *health);
+    health->watches_end = &health->watches;
     service_find_or_add(health, "", 0);
     for (; methods && methods->path; methods++) {
         size_t length = net_path_service(methods->path);
@@ -111,21 +112,31 @@ static void watches_notify(struct net_health *health)
         watch_notify(health, watch);
 }
 
-static void watch_add(struct net_health *health, struct watch *watch)
-{
-    watch->next = health->watches;
-    watch->link = &health->watches;
-    if (watch->next) watch->next->link = &watch->next;
-    health->watches = watch;
-    health->n_watches++;
-    watch_notify(health, watch);
-}
-
 static void watch_remove(struct net_health *health, struct watch *watch)
 {
+    if (!watch->link) return;
     *watch->link = watch->next;
-    if (watch->next) watch->next->link = watch->link;
+    if (watch->next)
+        watch->next->link = watch->link;
+    else
+        health->watches_end = watch->link;
+    watch->link = NULL;
     health->n_watches--;
+}
+
+// Beyond the bound the oldest watch ends, so that no client keeps others out. gRPC's clients then watch again.
+static void watch_add(struct net_health *health, struct watch *watch)
+{
+    if (health->n_watches == WATCHES_MAX) {
+        rpc_call_abandon(health->watches->call, STATUS_EXHAUSTED,
+                         "too many clients watch the health of this server: use Check");
+        watch_remove(health, health->watches);
+    }
+    watch->link = health->watches_end;
+    *watch->link = watch;
+    health->watches_end = &watch->next;
+    health->n_watches++;
+    watch_notify(health, watch);
 }
 
 // --- states
@@ -185,29 +196,24 @@ static void health_watch_on_message(struct rpc_call *call, const uint8_t *bytes,
     if (call->user) return; // one request per Watch call
     char *name = health_read_name(call, bytes, size);
     if (!name) return;
-    struct net_health *health = call->server->health;
+    struct watch *watch = mem_alloc(sizeof *watch);
+    *watch = (struct watch){.call = call, .name = name, .sent = -1};
+    call->user = watch;
     pthread_mutex_lock(&call->server->mutex);
-    bool closing = call->server->closing, full = health->n_watches == WATCHES_MAX;
-    if (!full) {
-        struct watch *watch = mem_alloc(sizeof *watch);
-        *watch = (struct watch){.call = call, .name = name, .sent = -1};
-        call->user = watch;
-        watch_add(health, watch);
-    }
+    bool closing = call->server->closing;
+    watch_add(call->server->health, watch);
     pthread_mutex_unlock(&call->server->mutex);
-    if (full) free(name);
-    if (full) rpc_call_finish(call, STATUS_EXHAUSTED, "too many clients watch the health of this server: use Check");
     if (closing) rpc_call_finish(call, STATUS_UNAVAILABLE, "the server is closing");
 }
 
 static void health_watch_on_close(struct rpc_call *call, bool cancelled)
 {
-    pthread_mutex_lock(&call->server->mutex);
     struct watch *watch = call->user;
-    call->user = NULL;
-    if (watch) watch_remove(call->server->health, watch);
-    pthread_mutex_unlock(&call->server->mutex);
     if (!watch) return;
+    pthread_mutex_lock(&call->server->mutex);
+    watch_remove(call->server->health, watch);
+    pthread_mutex_unlock(&call->server->mutex);
+    call->user = NULL;
     free(watch->name);
     free(watch);
 }

@@ -841,6 +841,33 @@ START_TEST(watchers_get_each_change)
 }
 END_TEST
 
+enum { WATCHES_MAX = 4096 }; // as in net/health.c
+
+START_TEST(a_watch_beyond_the_bound_ends_the_oldest)
+{
+    struct rpc_stream **streams = mem_alloc_array(WATCHES_MAX, sizeof *streams), *another;
+    int objects = rpc_live_objects();
+    for (int i = 0; i < WATCHES_MAX; i++) {
+        streams[i] = open_stream("/grpc.health.v1.Health/Watch", 0);
+        rpc_stream_send(streams[i], (const uint8_t *)"\x0A\x06test.A", 8);
+        expect_bytes(streams[i], "\x08\x02", 2);
+    }
+    another = open_stream("/grpc.health.v1.Health/Watch", 0);
+    rpc_stream_send(another, (const uint8_t *)"\x0A\x06test.A", 8);
+    expect_bytes(another, "\x08\x02", 2);
+    expect_end(streams[0], STATUS_EXHAUSTED, "too many clients watch the health");
+    rpc_server_set_serving(server, "test.A", true);
+    expect_bytes(another, "\x08\x01", 2);
+    for (int i = 1; i < WATCHES_MAX; i++)
+        expect_bytes(streams[i], "\x08\x01", 2);
+    for (int i = 0; i < WATCHES_MAX; i++)
+        rpc_stream_close(streams[i]);
+    rpc_stream_close(another);
+    free(streams);
+    wait_for_objects(objects);
+}
+END_TEST
+
 typedef Grpc__Reflection__V1__ServerReflectionRequest reflect_request;
 typedef Grpc__Reflection__V1__ServerReflectionResponse reflect_response;
 
@@ -1010,6 +1037,7 @@ int main(void)
     tcase_add_test(calls, referenced_calls_do_not_delay_the_end);
     tcase_add_test(calls, health_is_per_service);
     tcase_add_test(calls, watchers_get_each_change);
+    tcase_add_test(calls, a_watch_beyond_the_bound_ends_the_oldest);
     tcase_add_test(calls, reflection_answers_both_versions);
     tcase_add_test(calls, reflection_serves_a_bounded_number_of_calls);
     tcase_add_test(calls, reflection_ends_for_a_client_that_does_not_read);
