@@ -116,6 +116,11 @@ enum status address_listen(const char *address, int sockets[ADDRESS_SOCKETS_MAX]
     return listen_fail(address, reason);
 }
 
+bool address_listener_is_dead(int error)
+{
+    return error == EBADF || error == EINVAL || error == ENOTSOCK;
+}
+
 enum status address_check(const char *address)
 {
     int sockets[ADDRESS_SOCKETS_MAX], n, port;

@@ -13,6 +13,9 @@
 enum { ADDRESS_SOCKETS_MAX = 8 };
 enum status address_listen(const char *address, int sockets[ADDRESS_SOCKETS_MAX], int *n_p, int *port_p);
 
+// Whether accept() failed with `error` because the socket no longer listens.
+bool address_listener_is_dead(int error);
+
 // Tries to listen.
 enum status address_check(const char *address);
 

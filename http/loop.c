@@ -10,7 +10,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/address.h"
 #include "base/clock.h"
+#include "base/invariant.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/thread.h"
@@ -213,10 +215,13 @@ static void accept_some(struct http_loop *loop, int listener)
         int fd = accept4(listener, (struct sockaddr *)&from, &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd >= 0)
             accept_one(loop, fd, &from);
-        else if (errno == EAGAIN || errno == EINVAL)
-            return; // EINVAL: the listener was shut down
+        else if (errno == EAGAIN || atomic_load(&loop->server->stopping))
+            return;
         else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
             refuse_without_descriptor(loop, listener);
+        else // the program's supervisor starts it again
+            INVARIANT(!address_listener_is_dead(errno), "port %d no longer listens: %s", loop->server->port,
+                      strerror(errno));
     }
 }
 
@@ -250,6 +255,7 @@ static void run_once(struct http_loop *loop, struct epoll_event events[EVENTS])
 {
     struct http_server *server = loop->server;
     int n = epoll_wait(loop->epoll_fd, events, EVENTS, wait_ms(loop));
+    INVARIANT(n >= 0 || errno == EINTR, "epoll_wait: %s", strerror(errno));
     loop->now_us = clock_now_us();
     for (int i = 0; i < n; i++) {
         const int *listener = events[i].data.ptr;

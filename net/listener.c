@@ -18,6 +18,7 @@
 #include "base/address.h"
 #include "base/address_counts.h"
 #include "base/clock.h"
+#include "base/invariant.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/thread.h"
@@ -219,6 +220,8 @@ static void accept_some(struct net_listener *l, int socket)
             return;
         else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
             refuse_without_descriptor(l, socket);
+        else // the program's supervisor starts it again
+            INVARIANT(!address_listener_is_dead(errno), "port %d no longer listens: %s", l->port, strerror(errno));
     }
 }
 
@@ -235,6 +238,7 @@ static void run_once(struct net_listener *l)
 {
     struct epoll_event events[EVENTS];
     int n = epoll_wait(l->epoll_fd, events, EVENTS, wait_ms(l));
+    INVARIANT(n >= 0 || errno == EINTR, "epoll_wait: %s", strerror(errno));
     l->now_us = clock_now_us();
     for (int i = 0; i < n; i++) { // silent connections first: accepting may close one of them
         void *at = events[i].data.ptr;

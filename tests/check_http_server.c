@@ -2,6 +2,7 @@
 // http/: requests and responses over real sockets, and every way a connection can end.
 #include "base/mem.h"
 #include "http/internal.h"
+#include "tests/dead_listener.h"
 #include "tests/http_service.h"
 
 static void expect_start(const char *text, const char *start)
@@ -871,6 +872,18 @@ START_TEST(a_server_listens_on_every_address_of_its_host)
 }
 END_TEST
 
+static int open_and_get_port(void)
+{
+    open_server((struct http_server_options){0});
+    return port();
+}
+
+START_TEST(a_server_without_listener_ends_the_process)
+{
+    expect_abort_without_listener(open_and_get_port);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("http_server");
@@ -922,6 +935,7 @@ int main(void)
     tcase_add_test(closing, closing_disconnects_after_the_grace_and_late_answers_do_nothing);
     tcase_add_test(closing, a_used_address_and_a_bad_host_are_refused);
     tcase_add_loop_test(closing, a_server_listens_on_every_address_of_its_host, 0, 2);
+    tcase_add_test(closing, a_server_without_listener_ends_the_process);
     suite_add_tcase(suite, closing);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);

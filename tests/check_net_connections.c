@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "net/rpc.h"
+#include "tests/dead_listener.h"
 
 enum { PER_ADDRESS = 3, TIMEOUT_MS = 60000 };
 
@@ -103,11 +104,24 @@ START_TEST(a_connection_without_calls_is_closed)
 }
 END_TEST
 
+static int open_and_get_port(void)
+{
+    server_open(0, 0);
+    return rpc_server_port(server);
+}
+
+START_TEST(a_server_without_listener_ends_the_process)
+{
+    expect_abort_without_listener(open_and_get_port);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("net_connections");
     TCase *all = tcase_create("all");
     tcase_set_timeout(all, 0);
+    tcase_add_test(all, a_server_without_listener_ends_the_process); // first: it forks before gRPC has threads
     tcase_add_test(all, an_address_has_a_bounded_number_of_connections);
     tcase_add_test(all, a_connection_without_calls_is_closed);
     suite_add_tcase(suite, all);
