@@ -12,7 +12,7 @@
 #include "router/front/grpc_access.h"
 #include "router/front/http_service.h"
 
-// A client or node with a certificate shows it at least this often, except in calls that last longer.
+// No client keeps a connection for ever, and one with a certificate shows it again, except in calls that last longer.
 #define CONNECTION_AGE_MS (60 * 60 * 1000)
 
 enum { NODE_CONNECTIONS_MAX = 4096, NODE_MESSAGE_BYTES_MAX = 16 << 20 };
@@ -142,7 +142,7 @@ static enum status clients_open(const struct listen_options *o, struct front *fr
                                                      .context = front,
                                                      .authorise = front_authorise,
                                                      .tls = tls.cert ? &tls : NULL,
-                                                     .max_connection_age_ms = tls.ca ? CONNECTION_AGE_MS : 0,
+                                                     .max_connection_age_ms = CONNECTION_AGE_MS,
                                                      .max_connections_per_address = (int)o->connections_per_address,
                                                      .max_message_bytes = (size_t)o->max_message_mb << 20},
                         server_p);
@@ -162,7 +162,7 @@ static enum status nodes_open(const struct listen_options *o, struct front *fron
                                                      .context = front,
                                                      .authorise = front_authorise_node,
                                                      .tls = tls.cert ? &tls : NULL,
-                                                     .max_connection_age_ms = tls.ca ? CONNECTION_AGE_MS : 0,
+                                                     .max_connection_age_ms = CONNECTION_AGE_MS,
                                                      .max_message_bytes = NODE_MESSAGE_BYTES_MAX,
                                                      .max_connections = descriptors_share(2, NODE_CONNECTIONS_MAX),
                                                      .threads = 1},
@@ -179,7 +179,7 @@ static enum status http_open(const struct listen_options *o, struct front *front
                                                  .port = (int)o->http_port,
                                                  .tls = tls.cert ? &tls : NULL,
                                                  .max_connections_per_address = (int)o->connections_per_address,
-                                                 .max_connection_age_ms = tls.client_ca ? CONNECTION_AGE_MS : 0,
+                                                 .max_connection_age_ms = CONNECTION_AGE_MS,
                                                  .max_body_bytes = (size_t)o->max_message_mb << 20};
     return o->http_port < 0 ? STATUS_OK : http_service_open(front, &options, &l->http);
 }
