@@ -88,22 +88,28 @@ enum status new_file_commit(struct new_file *file)
 
 // --- reading
 
-static const char *cache_file_check(int fd, const char *path)
+static bool is_trusted(uid_t user)
+{
+    return user == geteuid() || user == 0;
+}
+
+static const char *cache_file_check(int fd, const char *path, bool trust_folder_owner)
 {
     struct stat info, folder;
     const char *wrong = folder_check(path, &folder);
     if (wrong) return wrong;
     if (fstat(fd, &info) != 0) return strerror(errno);
     if (!S_ISREG(info.st_mode)) return "not a regular file";
-    if (info.st_uid != geteuid() && info.st_uid != 0 && info.st_uid != folder.st_uid)
+    if (!trust_folder_owner && !is_trusted(folder.st_uid)) return "its folder belongs to another user";
+    if (!is_trusted(info.st_uid) && !(trust_folder_owner && info.st_uid == folder.st_uid))
         return "it belongs to another user";
     return info.st_mode & (S_IWGRP | S_IWOTH) ? "other users may write it" : NULL;
 }
 
-int cache_file_open(const char *path, const char **wrong_p)
+int cache_file_open(const char *path, bool trust_folder_owner, const char **wrong_p)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK); // open() of a pipe must not block
-    *wrong_p = fd >= 0 ? cache_file_check(fd, path) : errno == ENOENT ? NULL : strerror(errno);
+    *wrong_p = fd >= 0 ? cache_file_check(fd, path, trust_folder_owner) : errno == ENOENT ? NULL : strerror(errno);
     if (fd < 0 || !*wrong_p) return fd;
     close(fd);
     return -1;

@@ -9,6 +9,8 @@
 // Any thread. Paths are copied. A failure's message has only the reason: callers add the path.
 #pragma once
 
+#include <stdbool.h>
+
 #include "base/status.h"
 
 struct new_file {
@@ -28,7 +30,8 @@ void new_file_discard(struct new_file *file);
 
 void folder_sync(const char *path); // the folder of this file: a rename in it survives a crash of the machine
 
-// Opens a cache file of an earlier start for reading, without following a link. It must belong to this user, root or
-// the owner of its folder, and no other user may write it. -1: *wrong_p is the reason, a constant string or
-// strerror(errno); NULL if there is no file.
-int cache_file_open(const char *path, const char **wrong_p);
+// Opens a cache file of an earlier start for reading, without following a link. The file and its folder must belong to
+// this user or root, and no other user may write it. trust_folder_owner: they may belong to any one user, for caches
+// beside a model that this user owns. -1: *wrong_p is the reason, a constant string or strerror(errno); NULL if there
+// is no file.
+int cache_file_open(const char *path, bool trust_folder_owner, const char **wrong_p);

@@ -79,7 +79,7 @@ END_TEST
 static void expect_wrong(const char *wanted)
 {
     const char *wrong;
-    ck_assert_int_eq(cache_file_open(path, &wrong), -1);
+    ck_assert_int_eq(cache_file_open(path, false, &wrong), -1);
     if (wanted)
         ck_assert_msg(wrong && strstr(wrong, wanted), "%s", wrong);
     else
@@ -91,7 +91,7 @@ START_TEST(cache_files_of_others_are_not_opened)
     const char *wrong;
     expect_wrong(NULL); // absent
     put(path, "cache", 0644);
-    int fd = cache_file_open(path, &wrong);
+    int fd = cache_file_open(path, false, &wrong);
     ck_assert_int_ge(fd, 0);
     close(fd);
     chmod(path, 0664);
@@ -109,8 +109,24 @@ START_TEST(cache_files_of_others_are_not_opened)
     put(path, "cache", 0644);
     if (geteuid() == 0) { // else no file can be given away
         ck_assert_int_eq(chown(path, 12345, 12345), 0);
-        expect_wrong("belongs to another user");
+        expect_wrong("it belongs to another user");
+        ck_assert_int_eq(cache_file_open(path, true, &wrong), -1); // nor to the owner of its folder
     }
+}
+END_TEST
+
+START_TEST(the_owner_of_a_folder_is_trusted_on_request_only)
+{
+    const char *wrong;
+    if (geteuid() != 0) return; // no folder can be given away
+    put(path, "cache", 0644);
+    ck_assert_int_eq(chown(folder, 12345, 12345), 0);
+    expect_wrong("its folder belongs to another user");
+    ck_assert_int_eq(chown(path, 12345, 12345), 0);
+    expect_wrong("its folder belongs to another user");
+    int fd = cache_file_open(path, true, &wrong);
+    ck_assert_int_ge(fd, 0);
+    close(fd);
 }
 END_TEST
 
@@ -135,6 +151,7 @@ int main(void)
     tcase_add_test(tcase, a_commit_replaces_and_a_discard_does_not);
     tcase_add_test(tcase, a_link_is_replaced_and_not_followed);
     tcase_add_test(tcase, cache_files_of_others_are_not_opened);
+    tcase_add_test(tcase, the_owner_of_a_folder_is_trusted_on_request_only);
     tcase_add_test(tcase, a_folder_that_every_user_may_change_is_refused);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);

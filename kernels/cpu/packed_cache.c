@@ -89,7 +89,7 @@ static void cache_unmap(struct packed_cache *s)
 static void cache_map(struct packed_cache *s)
 {
     const char *wrong;
-    int fd = cache_file_open(s->path, &wrong);
+    int fd = cache_file_open(s->path, true, &wrong);
     struct stat info;
     if (fd < 0) {
         if (wrong) log_event(LOG_WARN, "packed_cache_ignored", LOG_FIELD("path", s->path), LOG_FIELD("reason", wrong));

@@ -92,7 +92,7 @@ static const char *choices_read(struct algorithms *a, FILE *file)
 static void choices_load(struct algorithms *a)
 {
     const char *wrong;
-    int fd = cache_file_open(a->path, &wrong);
+    int fd = cache_file_open(a->path, false, &wrong);
     FILE *file = fd >= 0 ? fdopen(fd, "r") : NULL;
     if (file) {
         wrong = choices_read(a, file);
