@@ -18,6 +18,7 @@ struct merger {
     json_t *added;       // added_tokens of tokenizer.json, grows
     json_t *by_content;  // content -> its item of `added`
     json_t *named;       // content -> key of tokenizer_config.json that names it: "pad_token", "image_token"
+    json_t *made_by;     // content -> key whose flags the token has, if no list of added tokens has it
     const json_t *vocab; // model.vocab
     json_int_t next_id;  // of a token that is in neither
 };
@@ -153,9 +154,21 @@ static enum status merge_added_file(struct merger *m, const json_t *file)
 static enum status merge_token(struct merger *m, const char *key, const json_t *value)
 {
     const char *content;
-    struct flags flags;
+    struct flags flags, made;
     TRY(token_content(value, key, &content));
-    if (!content || json_object_get(m->by_content, content)) return STATUS_OK;
+    if (!content) return STATUS_OK;
+    const json_t *known = json_object_get(m->by_content, content), *made_by = json_object_get(m->made_by, content);
+    if (known && !made_by) return STATUS_OK;
+    if (made_by) {
+        TRY(flags_read(value, content, true, &flags));
+        TRY(flags_read(known, content, true, &made));
+        flags.special = true;
+        return flags_equal(&flags, &made)
+                   ? STATUS_OK
+                   : status_fail(STATUS_UNSUPPORTED,
+                                 "%s and %s name \"%.64s\" with different flags: give them the same",
+                                 json_string_value(made_by), key, content);
+    }
     const json_t *in_vocab = json_object_get(m->vocab, content);
     if (!in_vocab)
         return status_fail(STATUS_DATA, "%s \"%.64s\" is not a token of tokenizer.json: add it to added_tokens there",
@@ -163,6 +176,7 @@ static enum status merge_token(struct merger *m, const char *key, const json_t *
     TRY(flags_read(value, content, true, &flags));
     flags.special = true;
     token_append(m, json_integer_value(in_vocab), content, &flags);
+    json_object_set_new(m->made_by, content, json_string(key));
     return STATUS_OK;
 }
 
@@ -249,8 +263,10 @@ enum status tokenizer_merge_config(json_t *root, const json_t *config)
     if (!json_is_array(m.added) || !json_is_object(m.vocab)) return STATUS_OK; // tokenizer_read() reports the error
     m.by_content = json_object();
     m.named = json_object();
+    m.made_by = json_object();
     enum status status = merge_all(&m, config);
     json_decref(m.by_content);
     json_decref(m.named);
+    json_decref(m.made_by);
     return status;
 }

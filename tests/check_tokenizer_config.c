@@ -95,6 +95,7 @@ START_TEST(named_and_extra_tokens_of_the_vocabulary_become_special)
         "{\"extra_special_tokens\":{\"image_token\":\"th\"}}",
         "{\"additional_special_tokens\":[\"th\"]}",
         "{\"additional_special_tokens\":[\"th\"],\"extra_special_tokens\":[]}",
+        "{\"pad_token\":\"th\",\"sep_token\":{\"content\":\"th\",\"lstrip\":false}}",
     };
     struct tokenizer *t = open_ok(NULL, NULL, NULL);
     int32_t id = 0;
@@ -132,7 +133,7 @@ START_TEST(tokens_of_added_tokens_json_are_recognised)
 }
 END_TEST
 
-START_TEST(tokens_without_a_certain_id_are_refused_by_their_key)
+START_TEST(uncertain_tokens_are_refused_by_their_key)
 {
     static const struct {
         const char *config, *sentence;
@@ -142,6 +143,10 @@ START_TEST(tokens_without_a_certain_id_are_refused_by_their_key)
         {"{\"extra_special_tokens\":[\"<x>\"]}", "extra_special_tokens \"<x>\" is not"},
         {"{\"split_special_tokens\":true}", "split_special_tokens is true"},
         {"{\"added_tokens_decoder\":[]}", "added_tokens_decoder is an array"},
+        {"{\"pad_token\":\"th\",\"sep_token\":{\"content\":\"th\",\"lstrip\":true}}",
+         "pad_token and sep_token name \"th\" with different flags"},
+        {"{\"extra_special_tokens\":[{\"content\":\"th\",\"rstrip\":true},\"th\"]}",
+         "extra_special_tokens and extra_special_tokens name \"th\" with different flags"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         enum status status;
@@ -185,7 +190,7 @@ int main(void)
     tcase_add_test(tests, flags_of_added_tokens_decoder_override_those_of_tokenizer_json);
     tcase_add_test(tests, named_and_extra_tokens_of_the_vocabulary_become_special);
     tcase_add_test(tests, tokens_of_added_tokens_json_are_recognised);
-    tcase_add_test(tests, tokens_without_a_certain_id_are_refused_by_their_key);
+    tcase_add_test(tests, uncertain_tokens_are_refused_by_their_key);
     tcase_add_test(tests, the_post_processor_alone_decides_which_tokens_surround_a_text);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);

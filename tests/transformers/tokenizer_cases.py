@@ -116,7 +116,7 @@ def drawn(seed):
     name = rng.choice(["bytes", "pieces"])
     next_id, plain, added = facts(FIXTURES / name)
     config, files = {}, {}
-    # No token has two names: of two names with different flags Forepack takes the first, transformers the last.
+    # No token has two names: two names with different flags are refused.
     names = rng.sample(plain, 5)
     if rng.random() < 0.7:
         config["added_tokens_decoder"] = decoder = {}
