@@ -578,6 +578,11 @@ void model_config_inv_freq(const struct model_config *c, float *inv_freq)
     }
 }
 
+const char *model_config_context_note(const struct model_config *config)
+{
+    return config->sliding_window == config->max_context ? " (the sliding_window of the model's config.json)" : "";
+}
+
 bool model_config_is_eos(const struct model_config *config, int32_t token)
 {
     for (int i = 0; i < config->n_eos; i++)

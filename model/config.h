@@ -46,6 +46,9 @@ enum status model_config_read(const char *dir, struct model_config *config);
 // RoPE angle per position [head_size/2], with scaling applied.
 void model_config_inv_freq(const struct model_config *config, float *inv_freq);
 
+// What a refusal says behind max_context: the key that sets it if that is the sliding window, else "".
+const char *model_config_context_note(const struct model_config *config);
+
 bool model_config_is_eos(const struct model_config *config, int32_t token);
 
 // Prompt rows that take as long as the attention of one row to one entry, for the pacing of passes: an estimate.

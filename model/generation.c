@@ -127,20 +127,21 @@ enum status prefill_check(const struct prefill *p)
     return status_fail(STATUS_INVALID, "pool_window %d: must be odd, 1 is no smoothing", p->pool_window);
 }
 
-enum status sampling_resolve(struct sampling *s, int prompt_tokens, int context_tokens, int default_tokens,
-                             const char *name)
+enum status sampling_resolve(struct sampling *s, int prompt_tokens, const struct model_config *config,
+                             int default_tokens, const char *name)
 {
-    int room = context_tokens - prompt_tokens;
+    const char *note = model_config_context_note(config);
+    int room = config->max_context - prompt_tokens;
     if (room < 1) {
         return status_fail(STATUS_OUT_OF_RANGE,
-                           "the prompt has %d tokens, the context holds %d with at least one to generate: shorten it",
-                           prompt_tokens, context_tokens);
+                           "the prompt has %d tokens, the context holds %d%s with at least one to generate: shorten it",
+                           prompt_tokens, config->max_context, note);
     }
     if (s->max_tokens > room) {
         return status_fail(
             STATUS_OUT_OF_RANGE,
-            "%s %d: with the prompt of %d tokens over the context of %d: lower %s to %d or shorten the prompt", name,
-            s->max_tokens, prompt_tokens, context_tokens, name, room);
+            "%s %d: with the prompt of %d tokens over the context of %d%s: lower %s to %d or shorten the prompt", name,
+            s->max_tokens, prompt_tokens, config->max_context, note, name, room);
     }
     if (!s->max_tokens) s->max_tokens = room < default_tokens ? room : default_tokens;
     return min_tokens_check(s);

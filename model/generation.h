@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "model/config.h"
 #include "model/generation_fields.h"
 #include "model/grammar_spec.h"
 #include "model/logit_bias.h"
@@ -123,8 +124,8 @@ enum status prefill_check(const struct prefill *p);
 // whichever is less. STATUS_OUT_OF_RANGE when the context has no room for one token after the prompt, or not for
 // max_tokens, which the sentence calls `name`.
 enum { MAX_TOKENS_DEFAULT = 256 };
-enum status sampling_resolve(struct sampling *s, int prompt_tokens, int context_tokens, int default_tokens,
-                             const char *name);
+enum status sampling_resolve(struct sampling *s, int prompt_tokens, const struct model_config *config,
+                             int default_tokens, const char *name);
 
 // What decided the keep rate of a scored prompt.
 enum rate_reason {

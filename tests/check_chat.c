@@ -357,7 +357,7 @@ START_TEST(templates_that_cannot_be_used_are_refused)
 {
     static const struct {
         const char *source, *reason;
-    } cases[] = {{NULL, "no chat template"},
+    } cases[] = {{NULL, "no chat template (the file chat_template.jinja"},
                  {"{% if %}", "tokenizer_config.json: the chat template cannot be used: line 1: "},
                  {"\n{{ x | y }}", "line 2: No filter named 'y'."}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -430,6 +430,22 @@ static void ck_bias_refused(enum status status, const char *sentence, struct req
     options_free(options);
 }
 
+START_TEST(a_context_that_ends_with_the_window_names_it)
+{
+    struct model_config config = {.max_context = 64, .sliding_window = 64};
+    struct sampling s = {.max_tokens = 60};
+    ck_assert_int_eq(sampling_resolve(&s, 4, &config, 16, "max_tokens"), STATUS_OK);
+    ck_assert_int_eq(sampling_resolve(&s, 5, &config, 16, "max_tokens"), STATUS_OUT_OF_RANGE);
+    ck_assert_ptr_nonnull(strstr(status_message(), "over the context of 64 (the sliding_window of the model's "
+                                                   "config.json): lower max_tokens to 59 or shorten"));
+    ck_assert_int_eq(sampling_resolve(&s, 64, &config, 16, "max_tokens"), STATUS_OUT_OF_RANGE);
+    ck_assert_ptr_nonnull(strstr(status_message(), "holds 64 (the sliding_window of the model's config.json) with"));
+    config.max_context = 63;
+    ck_assert_int_eq(sampling_resolve(&s, 64, &config, 16, "max_tokens"), STATUS_OUT_OF_RANGE);
+    ck_assert_ptr_null(strstr(status_message(), "sliding_window"));
+}
+END_TEST
+
 START_TEST(a_logit_bias_flag_arrives)
 {
     struct request_spec spec, copy;
@@ -488,6 +504,7 @@ int main(void)
     tcase_add_test(tests, auto_chunks_arrive_as_a_word);
     tcase_add_test(tests, numbers_of_a_client_outside_the_range_are_refused);
     tcase_add_test(tests, fields_of_their_own_arrive);
+    tcase_add_test(tests, a_context_that_ends_with_the_window_names_it);
     tcase_add_test(tests, a_logit_bias_flag_arrives);
     tcase_add_test(tests, a_logit_bias_in_a_row_arrives);
     suite_add_tcase(suite, tests);

@@ -58,8 +58,7 @@ static enum status prompt_too_long(const struct front *front, const char *amount
 {
     const struct model_config *c = &front->config;
     return status_fail(STATUS_OUT_OF_RANGE, "the prompt has %s, the context holds %d tokens%s: shorten it", amount,
-                       c->max_context,
-                       c->sliding_window == c->max_context ? " (the sliding_window of the model's config.json)" : "");
+                       c->max_context, model_config_context_note(c));
 }
 
 static enum status prompt_check_length(const struct front *front, size_t n_tokens)

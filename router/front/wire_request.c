@@ -341,7 +341,7 @@ enum status wire_request_read(const struct front *front, const Forepack__V1__Gen
     TRY(prompt_logprobs_read(m->prefill, &r->spec));
     const char *operation = m->n_messages || options->conversation ? "chat" : "text_completion";
     TRY(prompt_read(front, &prompt, m->model, operation, m->prefill, r));
-    TRY(sampling_resolve(&r->spec.sampling, r->spec.n_tokens, front->config.max_context, options->default_tokens,
+    TRY(sampling_resolve(&r->spec.sampling, r->spec.n_tokens, &front->config, options->default_tokens,
                          options->max_tokens_name ? options->max_tokens_name : "max_tokens"));
     TRY(text_stream_read(front, m->sampling, text_p));
     r->id = *m->request_id ? mem_string(m->request_id) : request_id_create();
