@@ -126,6 +126,12 @@ static enum status option_set(const struct option *row, const char *text)
     return STATUS_OK;
 }
 
+static void list_clear(struct option_list *list)
+{
+    while (list->count)
+        free(list->items[--list->count]);
+}
+
 typedef enum status set_fn(const struct option *row, const char *text);
 
 static enum status option_set_given(const struct option *row, const char *text)
@@ -135,8 +141,10 @@ static enum status option_set_given(const struct option *row, const char *text)
     return status;
 }
 
+// The first flag of a list replaces the items of the configuration files.
 static enum status option_set_by_flag(const struct option *row, const char *text)
 {
+    if (row->type == OPTION_LIST && !rows_have(&given_by_flag, row)) list_clear(row->value);
     enum status status = option_set_given(row, text);
     if (status == STATUS_OK) rows_add(&given_by_flag, row);
     return status;
@@ -354,10 +362,9 @@ void options_free(const struct option *table)
             *(char **)row->value = NULL;
         } else if (row->type == OPTION_LIST) {
             struct option_list *list = row->value;
-            for (int i = 0; i < list->count; i++)
-                free(list->items[i]);
+            list_clear(list);
             free(list->items);
-            *list = (struct option_list){0};
+            list->items = NULL;
         }
     }
 }

@@ -102,16 +102,21 @@ START_TEST(options_file_yields_to_flags)
 {
     char path[] = "/tmp/forepack-options-XXXXXX";
     int fd = mkstemp(path);
-    const char *text = "# comment\ncount = 4\n name = a b \n";
+    const char *text = "# comment\ncount = 4\n name = a b \nstop = c\nstop = d\n";
     ck_assert_int_eq(write(fd, text, strlen(text)), (ssize_t)strlen(text));
     char line[128];
-    snprintf(line, sizeof line, "--count 5 --config %s", path);
+    snprintf(line, sizeof line, "--config %s", path);
     ck_assert_int_eq(parse(line), STATUS_OK);
-    ck_assert_int_eq(v.count, 5);
+    ck_assert(v.count == 4 && v.stops.count == 2);
     ck_assert_str_eq(v.name, "a b");
+    snprintf(line, sizeof line, "--count 5 --stop e --stop f --config %s", path);
+    ck_assert_int_eq(parse(line), STATUS_OK);
+    ck_assert(v.count == 5 && v.stops.count == 2);
+    ck_assert_str_eq(v.stops.items[0], "e");
+    ck_assert_str_eq(v.stops.items[1], "f");
     ck_assert_int_eq(write(fd, "nonsense\n", 9), 9);
     ck_assert_int_eq(parse(line), STATUS_INVALID);
-    ck_assert(strstr(status_message(), ":4: expected 'key = value'"));
+    ck_assert(strstr(status_message(), ":6: expected 'key = value'"));
     close(fd);
     unlink(path);
     options_free(table);
