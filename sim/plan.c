@@ -10,7 +10,7 @@
 #include "bench/arrivals.h"
 #include "model/generation.h"
 
-enum { REQUESTS_DEFAULT = 100, WARM_UP_TOKENS = 8, ATTACH_US = 1000000 };
+enum { REQUESTS_DEFAULT = 100, REQUESTS_MAX = 10000000, WARM_UP_TOKENS = 8, ATTACH_US = 1000000 };
 
 // --- the load
 
@@ -19,6 +19,9 @@ static enum status load_check(const struct plan_options *o)
     if (o->trace && o->prompt_tokens) return status_fail(STATUS_INVALID, "give one of --trace and --prompt-tokens");
     if (!o->trace && !(o->qps > 0))
         return status_fail(STATUS_INVALID, "--prompt-tokens: give --qps too (only --trace has recorded arrival times)");
+    if (!o->trace && !o->requests && o->qps * o->duration > REQUESTS_MAX)
+        return status_fail(STATUS_INVALID, "--duration: at --qps %g these are %.4g requests, at most %d are simulated",
+                           o->qps, o->qps * o->duration, REQUESTS_MAX);
     if (!o->shape) return status_fail(STATUS_INVALID, "--shape: give the config.json of the workers' model");
     if (o->speculators && !o->spec_shape)
         return status_fail(STATUS_INVALID, "--spec-shape: give the config.json of the speculators' model");

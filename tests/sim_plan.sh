@@ -92,6 +92,7 @@ awk -v n="$drafted" -v k="$accepted" 'BEGIN { exit !(n > 200 && k > 0.1 * n && k
 
 refused "give one of --trace and --prompt-tokens" --trace "$trace" --prompt-tokens 3
 refused "--prompt-tokens: give --qps too" --prompt-tokens 3 --shape "$shape"
+refused "--duration: at --qps 10000 these are 1e+10 requests, at most 10000000" --prompt-tokens 3 --qps 10000 --duration 1e6
 refused "--shape: give the config.json" --trace "$trace"
 refused "--spec-shape: give the config.json" --trace "$trace" --shape "$shape" --speculators 1
 refused "costs of a pass of a worker are not known: give --pass-fixed-us" --trace "$trace" --shape "$shape"
