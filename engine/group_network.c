@@ -17,12 +17,6 @@ struct leader_host {
     struct group_addresses addresses;
 };
 
-// Summed over all ranks.
-struct votes {
-    float remote;                      // ranks on other hosts than the leader
-    float shared[GROUP_ADDRESSES_MAX]; // remote ranks connected to the network of an address
-};
-
 // Identifies the network namespace of this process, in which UNIX sockets connect: boot id of the machine and network
 // namespace, since hosts and containers may share a host name.
 static void network_name(char *name, size_t room)
@@ -88,10 +82,10 @@ bool group_network_shared(const struct sockaddr *address, const struct ifaddrs *
     return shared;
 }
 
-static struct votes votes_of(const struct leader_host *leader, const char *own_network,
-                             const struct ifaddrs *interfaces)
+static struct group_votes votes_of(const struct leader_host *leader, const char *own_network,
+                                   const struct ifaddrs *interfaces)
 {
-    struct votes votes = {0};
+    struct group_votes votes = {0};
     if (*own_network && strcmp(own_network, leader->network) == 0) return votes;
     votes.remote = 1;
     for (int i = 0; i < leader->addresses.n; i++)
@@ -99,15 +93,16 @@ static struct votes votes_of(const struct leader_host *leader, const char *own_n
     return votes;
 }
 
-static void choose(const struct group_addresses *all, const struct votes *votes, struct group_addresses *chosen)
+void group_network_pick(const struct group_addresses *all, const struct group_votes *votes,
+                        struct group_addresses *chosen_p)
 {
-    *chosen = (struct group_addresses){0};
+    *chosen_p = (struct group_addresses){0};
     if (votes->remote == 0) return;
-    *chosen = *all;
+    *chosen_p = *all;
     for (int i = 0; i < all->n; i++) {
         if (votes->shared[i] != votes->remote) continue;
-        chosen->n = 1;
-        chosen->address[0] = all->address[i];
+        chosen_p->n = 1;
+        chosen_p->address[0] = all->address[i];
         return;
     }
 }
@@ -122,10 +117,10 @@ enum status group_network_choose(struct comm *comm, struct group_addresses *chos
     if (getifaddrs(&interfaces) != 0) interfaces = NULL;
     addresses_list(interfaces, &leader->addresses);
     enum status status = comm->ops->broadcast(comm, leader, sizeof *leader);
-    struct votes votes = votes_of(leader, network, interfaces);
+    struct group_votes votes = votes_of(leader, network, interfaces);
     freeifaddrs(interfaces);
     if (status == STATUS_OK) status = comm->ops->all_reduce_sum(comm, (float *)&votes, sizeof votes / sizeof(float));
-    if (status == STATUS_OK) choose(&leader->addresses, &votes, chosen_p);
+    if (status == STATUS_OK) group_network_pick(&leader->addresses, &votes, chosen_p);
     if (comm->rank != 0) chosen_p->n = 0;
     free(leader);
     return status;

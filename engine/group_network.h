@@ -15,10 +15,20 @@ struct group_addresses {
     struct sockaddr_storage address[GROUP_ADDRESSES_MAX]; // IPv4 or IPv6, port 0
 };
 
+// Of one rank, and summed over all ranks.
+struct group_votes {
+    float remote;                      // ranks on other hosts than the leader
+    float shared[GROUP_ADDRESSES_MAX]; // remote ranks connected to the network of an address
+};
+
 // Called by all ranks. On the leader *chosen_p is empty if all ranks are on one host; else the leader's first address
 // in a network that all hosts are connected to; else, if network routers connect the hosts, all its addresses. Empty on
 // followers.
 enum status group_network_choose(struct comm *comm, struct group_addresses *chosen_p);
+
+// The choice for the leader's addresses and the sums of all ranks' votes.
+void group_network_pick(const struct group_addresses *all, const struct group_votes *votes,
+                        struct group_addresses *chosen_p);
 
 // Whether a host with these interfaces is connected to the network of the leader's address. A network in which both
 // have the same address (docker0) is not one network.

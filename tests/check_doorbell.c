@@ -165,6 +165,24 @@ START_TEST(hosts_share_the_networks_of_their_interfaces)
 }
 END_TEST
 
+START_TEST(a_leader_listens_in_one_network_of_all_hosts)
+{
+    struct group_addresses all = {.n = 3}, chosen;
+    for (int i = 0; i < all.n; i++)
+        ((struct sockaddr_in *)&all.address[i])->sin_port = (in_port_t)(i + 1);
+    struct group_votes votes = {.remote = 0, .shared = {3, 3, 3}};
+    group_network_pick(&all, &votes, &chosen);
+    ck_assert_int_eq(chosen.n, 0); // one host
+    votes = (struct group_votes){.remote = 3, .shared = {2, 3, 3}};
+    group_network_pick(&all, &votes, &chosen);
+    ck_assert_int_eq(chosen.n, 1);
+    ck_assert_int_eq(((struct sockaddr_in *)&chosen.address[0])->sin_port, 2);
+    votes.shared[1] = votes.shared[2] = 0; // network routers connect the hosts
+    group_network_pick(&all, &votes, &chosen);
+    ck_assert_int_eq(chosen.n, 3);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("doorbell");
@@ -172,6 +190,7 @@ int main(void)
     tcase_set_timeout(tcase, 60);
     tcase_add_test(tcase, strangers_do_not_keep_followers_out);
     tcase_add_test(tcase, hosts_share_the_networks_of_their_interfaces);
+    tcase_add_test(tcase, a_leader_listens_in_one_network_of_all_hosts);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);
