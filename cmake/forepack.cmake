@@ -91,6 +91,15 @@ function(forepack_test_order)
   endforeach()
 endfunction()
 
+# Optimisation can change what computes: a release build has the unit tests that link this, and the others only with
+# FOREPACK_ALL_TESTS. They run in the build `dev`.
+if(CMAKE_BUILD_TYPE STREQUAL "Debug")
+  set(FOREPACK_ALL_TESTS ON)
+else()
+  option(FOREPACK_ALL_TESTS "Release builds: all unit tests, instead of those of computation" OFF)
+endif()
+set(FOREPACK_COMPUTING "forepack_(kernels|model|engine|worker|speculator)|tiny_model")
+
 # forepack_test(NAME [SOURCES extra...] [RANKS n | EACH words...] [DATA] [TIMEOUT seconds] [CUDA] LIBS libraries...)
 # builds tests/NAME.c (or .cpp) with Check and adds it to CTest with the label `unit`. Exit code 77 means skipped.
 #   RANKS  runs it under mpirun, without other tests beside it: ranks that wait for a core run into their time limits
@@ -134,7 +143,9 @@ function(forepack_test name)
     add_dependencies(gpu_tests ${name}_gpu)
     list(APPEND tests gpu_${name})
   endif()
-  if(arg_RANKS)
+  if(NOT FOREPACK_ALL_TESTS AND (name MATCHES "^check_cuda_" OR NOT "${arg_LIBS} ${arg_SOURCES}" MATCHES "${FOREPACK_COMPUTING}"))
+    set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL TRUE)
+  elseif(arg_RANKS)
     add_test(NAME ${name} COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${arg_RANKS} --oversubscribe
              --bind-to none $<TARGET_FILE:${name}>)
     set_tests_properties(${name} PROPERTIES RUN_SERIAL TRUE)
@@ -156,7 +167,9 @@ function(forepack_test name)
       list(APPEND unit_tests ${name}_data)
     endif()
   endif()
-  set_tests_properties(${unit_tests} PROPERTIES LABELS unit)
+  if(unit_tests)
+    set_tests_properties(${unit_tests} PROPERTIES LABELS unit)
+  endif()
   if(arg_CUDA OR "forepack_cuda_emulated" IN_LIST arg_LIBS)
     set(emulated ${unit_tests})
     list(FILTER emulated INCLUDE REGEX "^check_cuda_|_cuda$")
@@ -170,6 +183,8 @@ function(forepack_test name)
     # Suppressions of leaks in Open MPI's plugins need whole stacks, which take half of the time of tests that allocate much.
     list(TRANSFORM environment REPLACE "fast_unwind_on_malloc=0:" "")
   endif()
-  set_tests_properties(${tests} ${unit_tests} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT ${arg_TIMEOUT}
-                       ENVIRONMENT "${environment}")
+  if(tests OR unit_tests)
+    set_tests_properties(${tests} ${unit_tests} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT ${arg_TIMEOUT}
+                         ENVIRONMENT "${environment}")
+  endif()
 endfunction()

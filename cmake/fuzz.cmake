@@ -1,5 +1,5 @@
 # Fuzz targets (tests/fuzz/CMakeLists.txt lists them) with clang's libFuzzer: the preset `fuzz` builds them, and
-# `ctest --preset fuzz` runs each for FOREPACK_FUZZ_SECONDS. Builds without FOREPACK_FUZZ replay the corpora as unit tests.
+# `ctest --preset fuzz` runs each for FOREPACK_FUZZ_SECONDS. Other builds replay the corpora as unit tests.
 option(FOREPACK_FUZZ "Build the fuzz targets with libFuzzer; needs clang" OFF)
 set(FOREPACK_FUZZ_SECONDS 10 CACHE STRING "Seconds that CTest runs each fuzz target")
 if(FOREPACK_FUZZ)
@@ -41,6 +41,8 @@ function(forepack_fuzz name)
     file(WRITE ${CMAKE_BINARY_DIR}/fuzz/${name}.options "-max_len=${arg_MAX_BYTES}\n")
     add_test(NAME ${name} COMMAND ${folder}/run.sh --seconds ${FOREPACK_FUZZ_SECONDS} --seed 1 --no-log ${name})
     set_tests_properties(${name} PROPERTIES LABELS fuzz TIMEOUT 600 ENVIRONMENT "FUZZ_BUILD=${CMAKE_BINARY_DIR}")
+  elseif(NOT FOREPACK_ALL_TESTS)
+    set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL TRUE)
   else()
     add_test(NAME ${name} COMMAND ${name} ${folder}/corpus/${name})
     set_tests_properties(${name} PROPERTIES LABELS unit TIMEOUT 1200 ENVIRONMENT "${FOREPACK_TEST_ENVIRONMENT}")

@@ -13,9 +13,3 @@ forepack_test(check_tokenizer_config SOURCES ${CMAKE_SOURCE_DIR}/tests/text_data
 forepack_test(check_text_stream DATA SOURCES ${CMAKE_SOURCE_DIR}/tests/text_data.c LIBS forepack_text)
 forepack_test(check_output_parser DATA SOURCES ${CMAKE_SOURCE_DIR}/tests/text_data.c LIBS forepack_text)
 forepack_test(check_chat DATA SOURCES ${CMAKE_SOURCE_DIR}/tests/text_data.c LIBS forepack_text)
-if(FOREPACK_TESTS)
-  # Only MPI's plugins need the slow unwinder; here it would turn seconds into minutes.
-  set_tests_properties(check_tokenizer check_tokenizer_data check_tokenizer_files check_text_stream check_text_stream_data
-                       check_chat check_chat_data PROPERTIES
-                       ENVIRONMENT_MODIFICATION "ASAN_OPTIONS=set:detect_leaks=1")
-endif()

@@ -24,7 +24,7 @@ done
 
 lint=0
 tests/lint.sh build/dev || lint=$?
-[ $lint = 0 ] || [ $lint = 77 ] || exit 1
+[ $lint = 0 ] || { [ $lint = 77 ] && [ "${CI:-}" != true ]; } || exit 1
 
 # CONTRIBUTING.md says which tests have the labels `release` and `dev`: they run in that build alone. The test of the GPU
 # kit compiles for minutes and runs by `ctest --preset release -L kit`. One test more than there are cores, since some
@@ -39,5 +39,6 @@ if command -v clang-14 >/dev/null; then
     cmake --build --preset fuzz
     ctest --preset fuzz --parallel "$(nproc)" "$@"
 else
+    [ "${CI:-}" != true ] || { echo "clang-14 is not installed (deploy/packages.sh --fuzz)" >&2; exit 1; }
     echo "skipped: clang-14 is not installed (deploy/packages.sh --fuzz), no fuzz target runs"
 fi

@@ -3,14 +3,18 @@
 # Runs unit tests of a release build under valgrind's memcheck, which finds reads of uninitialised memory: the sanitizers
 # do not. One line per test; the reports are in BUILD_FOLDER/valgrind. Exit codes: 0 clean, 1 findings, 77 no valgrind.
 # Usage: tests/valgrind.sh [BUILD_FOLDER] [PATTERN]     default build/release, and all tests but those listed below
+# Builds the unit tests that a release build leaves out.
 #
 # Left out: tests of instruction sets that valgrind does not know (it reports a machine with AVX2); the emulated GPU,
 # whose fibers switch stacks; ranks under mpirun; tests that measure heap, pages or descriptors, which valgrind changes, that
 # fault on purpose, or that find their own program by /proc/self/exe; and tests that compute for minutes even without valgrind.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
-build=$(realpath "${1:-build/release}") pattern=${2:-.}
+build=${1:-build/release} pattern=${2:-.}
 command -v valgrind >/dev/null || { echo "skipped: valgrind is not installed" >&2; exit 77; }
+cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DFOREPACK_ALL_TESTS=ON >/dev/null && cmake --build "$build" >/dev/null ||
+    { echo "the tests cannot be built in $build" >&2; exit 1; }
+build=$(realpath "$build")
 left_out='cuda|gpu_|_mpi|avx512|amx|_data|check_golden|check_perplexity|check_net_python|check_net_authorise|check_http_load|check_log_writer|check_net_flood|check_bench|check_load$|check_prefix_index|check_model_storage|check_fp8_blocks|check_gpus|integration|packaging'
 mkdir -p "$build/valgrind"
 
