@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # forepack batch goes on when its router is killed and started again; when it gives up it says how to continue; two runs
-# do not write one output; and an aborted row is sent again.
+# do not write one output; what it has written is synced; and an aborted row is sent again.
 . "$(dirname "$0")/lib.sh"
 
 choose_ports
@@ -17,7 +17,16 @@ wait_until 60 "the worker is ready" ready
 jq -cn 'range(12) | {id: "row \(.)", prompt: "Hello \(.)", max_tokens: (if . < 2 then 10 else 200 end), ignore_eos: true, seed: ., temperature: 1}' >"$work/in.jsonl"
 asking=("$bin/forepack" batch --server "$server" --input "$work/in.jsonl")
 sorted() { jq -cS '{id, token_ids, finish_reason}' "$1" | sort; }
-"${asking[@]}" --output "$work/calm.jsonl" 2>"$work/calm.log"
+# Before the first answer the new output and its folder are synced, at the end the answers.
+sanitized() { ldd "$bin/forepack" | grep -qE 'lib(a|t)san'; }
+if sanitized; then
+    "${asking[@]}" --output "$work/calm.jsonl" 2>"$work/calm.log"
+else
+    LD_PRELOAD=$bin/fsync_log.so FSYNC_LOG=$work/synced "${asking[@]}" --output "$work/calm.jsonl" 2>"$work/calm.log"
+    equal "$work/calm.jsonl.part
+$work
+$work/calm.jsonl" "$(cat "$work/synced")" "files that were synced"
+fi
 answered() { [ "$(grep -c . "$work/out.jsonl")" -ge "$1" ]; }
 
 # Two runs.
