@@ -145,6 +145,7 @@ static void release_beyond_share(struct drafter *d)
 
 void drafter_hold(struct drafter *d, const struct held_prompt *prompt)
 {
+    drafter_release(d, prompt->request); // a request has one answer: the cancel releases one prompt
     struct held *h = mem_alloc(sizeof *h);
     *h = (struct held){.request = prompt->request,
                        .salt = prompt->salt,

@@ -56,7 +56,7 @@ struct score_item {
     const struct token_range *pinned; // [n_pinned]
     int n_pinned;
     int tail_tokens;
-    int budget_tokens; // as in struct select_policy
+    int budget_tokens; // as in struct select_policy; unused with a quality
     bool want_importance, want_evidence;
     bool hold;         // for drafts, after its score; needs scorer_on_draft()
     uint64_t salt;     // of the prefix cache: blocks are shared among equal salts
