@@ -18,8 +18,8 @@ struct grammar_matcher {
 
 struct job {
     uint64_t id;
-    struct grammar_matcher *matcher;
-    int takes_left; // until it is compiled
+    struct grammar_matcher *matcher; // NULL: the grammar is refused
+    int takes_left;                  // until it is compiled
 };
 
 struct grammar_compiler {
@@ -98,13 +98,21 @@ void grammar_compiler_free(struct grammar_compiler *compiler)
     free(compiler);
 }
 
+// NULL: the text is no grammar, or does not match the tokens that were generated before.
+static struct grammar_matcher *matcher_create(int vocab_size, const char *text, const int32_t *tokens, int n)
+{
+    struct grammar_matcher *matcher = mem_alloc(sizeof *matcher);
+    matcher->vocab_size = vocab_size;
+    bool is_grammar = sscanf(text, "%d %d", &matcher->length, &matcher->modulus) == 2 && matcher->modulus > 0;
+    if (is_grammar && grammar_matcher_accept(matcher, tokens, n) == STATUS_OK) return matcher;
+    grammar_matcher_free(matcher);
+    return NULL;
+}
+
 void grammar_compiler_add(struct grammar_compiler *compiler, uint64_t id, const struct grammar_spec *spec,
                           const int32_t *tokens, int n)
 {
-    struct grammar_matcher *matcher = mem_alloc(sizeof *matcher);
-    matcher->vocab_size = compiler->library->vocab_size;
-    sscanf(spec->text, "%d %d", &matcher->length, &matcher->modulus);
-    grammar_matcher_accept(matcher, tokens, n);
+    struct grammar_matcher *matcher = matcher_create(compiler->library->vocab_size, spec->text, tokens, n);
     MEM_GROW(compiler->jobs, compiler->n, compiler->capacity);
     compiler->jobs[compiler->n++] = (struct job){id, matcher, (int)(id % 3)};
 }
@@ -128,7 +136,9 @@ bool grammar_compiler_take(struct grammar_compiler *compiler, struct grammar_com
 {
     for (int i = 0; i < compiler->n; i++) {
         if (compiler->jobs[i].takes_left-- > 0) continue;
-        *result = (struct grammar_compiled){compiler->jobs[i].id, compiler->jobs[i].matcher, NULL};
+        struct grammar_matcher *matcher = compiler->jobs[i].matcher;
+        char *reason = matcher ? NULL : mem_string("the grammar cannot be compiled, or does not match the tokens");
+        *result = (struct grammar_compiled){compiler->jobs[i].id, matcher, reason};
         job_remove(compiler, i);
         return true;
     }
