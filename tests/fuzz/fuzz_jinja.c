@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Jinja: the input is a template, rendered with a fixed conversation and small limits. Origins must be ascending and
-// inside the text.
+// inside the text, which keeps to its limit. A template that is refused, or whose rendering fails, has a sentence with
+// a line of it.
 #include <jansson.h>
 #include <stdlib.h>
 
+#include "base/utf8.h"
 #include "jinja/jinja.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -21,6 +23,27 @@ static json_t *variables(void)
     return object;
 }
 
+// One line of UTF-8 that names a line of the template, or the byte that is not UTF-8. The sentences of calls before
+// were cleared.
+static void check_sentence(const uint8_t *source, size_t size)
+{
+    const char *sentence = status_message();
+    int line = 0, text_at = 0;
+    bool is_text = utf8_valid((const char *)source, size, NULL);
+    FUZZ_CHECK(utf8_valid(sentence, strlen(sentence), NULL) && !strchr(sentence, '\n'));
+    sscanf(sentence, is_text ? "line %d: %n" : "byte %d %n", &line, &text_at);
+    FUZZ_CHECK(text_at > 0 && sentence[text_at] && line >= is_text);
+    for (size_t i = 0; is_text && i < size; i++)
+        line -= source[i] == '\n' || source[i] == '\r';
+    FUZZ_CHECK(!is_text || line <= 1);
+}
+
+static void check_output(const struct jinja_output *output, const struct jinja_limits *limits)
+{
+    FUZZ_CHECK(output->text_bytes <= limits->output_bytes && !output->text[output->text_bytes]);
+    FUZZ_CHECK(utf8_valid(output->text, output->text_bytes, NULL));
+}
+
 static void check_spans(const struct jinja_output *output)
 {
     size_t at = 0;
@@ -36,20 +59,31 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const struct jinja_limits limits = {50000, 1 << 18, 1 << 23, 300};
     const struct tm now = {.tm_mday = 1, .tm_year = 126};
     struct jinja_input inputs[8];
-    struct jinja_template *t;
-    struct jinja_output output;
+    struct jinja_template *t = NULL;
+    struct jinja_output output = {.n_spans = -1};
     const char *name;
     json_t *value;
     int n = 0;
-    if (jinja_compile((const char *)data, size, &t) != STATUS_OK) return 0;
+    status_fail(STATUS_OK, "%s", "");
+    enum status status = jinja_compile((const char *)data, size, &t);
+    FUZZ_CHECK(status == STATUS_OK ? t != NULL : status == STATUS_DATA && !t);
+    if (!t) {
+        check_sentence(data, size);
+        return 0;
+    }
     json_object_foreach(variables(), name, value)
     {
         inputs[n] = (struct jinja_input){.name = name, .value = value, .tag = n, .tag_elements = true};
         n++;
     }
-    if (jinja_render(t, inputs, n, &now, &limits, &output) == STATUS_OK) {
+    status = jinja_render(t, inputs, n, &now, &limits, &output);
+    if (status == STATUS_OK) {
+        check_output(&output, &limits);
         check_spans(&output);
         jinja_output_fini(&output);
+    } else {
+        FUZZ_CHECK(status == STATUS_INVALID && !output.text && output.n_spans == -1);
+        check_sentence(data, size);
     }
     jinja_free(t);
     return 0;
