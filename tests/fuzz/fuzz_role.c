@@ -5,102 +5,167 @@
 #include "proto/unpack.h"
 #include "sim/clock.h"
 
-enum { KV_BLOCKS = 24, BINS_MAX = 12, STEPS_MAX = 300, UNPACKED_MAX = 1 << 20 };
+enum { KV_BLOCKS = 24, BINS_MAX = 12, STEPS_MAX = 20000, UNPACKED_MAX = 1 << 20 };
 
-static void send(void *node, const Forepack__Cluster__V1__NodeMessage *message)
+static struct {
+    const struct fuzz_role *role;
+    struct scenario_node plan;
+    void *service;
+    int bins;
+} w;
+
+// --- the role
+
+static void check(void)
+{
+    const struct role_load load = w.role->ops->load(w.service);
+    const char *problem = w.role->ops->check(w.service);
+    if (!problem) problem = w.role->check(&load, &w.plan);
+    if (problem) fprintf(stderr, "%s\n", problem);
+    FUZZ_CHECK(!problem);
+}
+
+static void send(void *node, const node_message *message)
 {
     size_t n = forepack__cluster__v1__node_message__get_packed_size(message);
     uint8_t *bytes = malloc(n + 1);
     FUZZ_CHECK(forepack__cluster__v1__node_message__pack(message, bytes) == n);
     free(bytes);
+    w.role->sent(message);
 }
 
-static void step(const struct role_ops *role, void *service, int n)
+static void step(int n)
 {
-    while (n-- && role->busy(service)) {
-        FUZZ_CHECK(role->step(service) == STATUS_OK);
-        const char *problem = role->check(service);
-        if (problem) fprintf(stderr, "%s\n", problem);
-        FUZZ_CHECK(!problem);
+    while (n-- && w.role->ops->busy(w.service)) {
+        FUZZ_CHECK(w.role->ops->step(w.service) == STATUS_OK);
+        check();
     }
 }
 
-static void cancel(const struct role_ops *role, void *service, struct fuzz_script *script)
+static void handle_bytes(const uint8_t *bytes, size_t n)
 {
-    uint64_t id = fuzz_number(script) % (FUZZ_IDS + 1);
-    Forepack__Cluster__V1__Cancel m = FOREPACK__CLUSTER__V1__CANCEL__INIT;
-    Forepack__Cluster__V1__RouterMessage message = FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__INIT;
-    message.kind_case = FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_CANCEL;
-    message.cancel = &m;
-    m.requests = &id;
-    m.n_requests = 1;
-    role->handle(service, &message);
+    router_message *m = proto_unpack(&forepack__cluster__v1__router_message__descriptor, bytes, n, UNPACKED_MAX, NULL);
+    if (!m) return;
+    w.role->handle(w.service, m);
+    forepack__cluster__v1__router_message__free_unpacked(m, NULL);
+    check();
 }
 
-static void handle_bytes(const struct role_ops *role, void *service, const uint8_t *bytes, size_t n)
-{
-    Forepack__Cluster__V1__RouterMessage *m =
-        proto_unpack(&forepack__cluster__v1__router_message__descriptor, bytes, n, UNPACKED_MAX, NULL);
-    if (m) role->handle(service, m);
-    if (m) forepack__cluster__v1__router_message__free_unpacked(m, NULL);
-}
-
-static void handle_packed(const struct role_ops *role, void *service, const Forepack__Cluster__V1__RouterMessage *m)
+static void handle_packed(const router_message *m)
 {
     size_t n = forepack__cluster__v1__router_message__get_packed_size(m);
     uint8_t *bytes = malloc(n + 1);
     forepack__cluster__v1__router_message__pack(m, bytes);
-    handle_bytes(role, service, bytes, n);
+    handle_bytes(bytes, n);
     free(bytes);
 }
 
-static void act(const struct role_ops *role, void *service, fuzz_bin_fn *make_bin, struct fuzz_script *script,
-                int *bins)
+static void drop_all(void)
+{
+    w.role->ops->drop_all(w.service);
+    w.role->dropped();
+}
+
+// --- the script
+
+static void cancel(struct fuzz_script *script)
+{
+    uint64_t id = fuzz_number(script) % (FUZZ_IDS + 1);
+    Forepack__Cluster__V1__Cancel m = FOREPACK__CLUSTER__V1__CANCEL__INIT;
+    router_message message = FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__INIT;
+    message.kind_case = FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_CANCEL;
+    message.cancel = &m;
+    m.requests = &id;
+    m.n_requests = 1;
+    handle_packed(&message);
+}
+
+static void act(struct fuzz_script *script)
 {
     switch (fuzz_below(script, 8)) {
     case 0:
     case 1:
     case 2:
-        if (++*bins <= BINS_MAX) handle_packed(role, service, make_bin(script));
+        if (++w.bins <= BINS_MAX) handle_packed(w.role->make_bin(script));
         break;
-    case 3: cancel(role, service, script); break;
+    case 3: cancel(script); break;
     case 4: {
         struct fuzz_script bytes = fuzz_part(script, fuzz_byte(script));
-        if (++*bins <= BINS_MAX) handle_bytes(role, service, bytes.at, bytes.left);
+        if (++w.bins <= BINS_MAX) handle_bytes(bytes.at, bytes.left);
         break;
     }
     case 5:
-        if (fuzz_byte(script) > 200) role->drop_all(service);
+        if (fuzz_byte(script) > 200)
+            drop_all();
+        else
+            handle_packed(w.role->make_drafting(script));
         break;
-    default: step(role, service, 1 + fuzz_below(script, 8));
+    default: step(1 + fuzz_below(script, 8));
     }
 }
 
-void fuzz_role_run(const struct role_ops *role, enum node_role kind, fuzz_bin_fn *make_bin, struct fuzz_script *script)
+static bool has_nothing(void)
 {
-    const struct scenario scenario = {.options = {.vocab = FUZZ_VOCAB, .samples = fuzz_byte(script) % 2}};
-    const struct scenario_node plan = {.role = kind,
-                                       .context = FUZZ_CONTEXT,
-                                       .budget = 32,
-                                       .kv_blocks = KV_BLOCKS,
-                                       .max_seqs = 4,
-                                       .prefix_cache = true,
-                                       .fixed_us = 100,
-                                       .row_ns = 1000,
-                                       .itl_target_ms = fuzz_below(script, 3) - 1};
-    int bins = 0;
+    const struct role_load load = w.role->ops->load(w.service);
+    return !w.role->ops->busy(w.service) && !load.running && !load.waiting && !load.held_prompts &&
+           !load.held_kv_blocks && load.kv_blocks_free == KV_BLOCKS;
+}
+
+// Bits of the first byte choose whether the engine samples, how many blocks drafts may hold, and a calibration.
+static struct scenario_node plan_of(struct fuzz_script *script, int setup, enum node_role kind)
+{
+    return (struct scenario_node){.role = kind,
+                                  .context = FUZZ_CONTEXT,
+                                  .budget = FUZZ_ROWS,
+                                  .kv_blocks = KV_BLOCKS,
+                                  .max_seqs = 4,
+                                  .prefix_cache = true,
+                                  .fixed_us = 100,
+                                  .row_ns = 1000,
+                                  .itl_target_ms = fuzz_below(script, 3) - 1,
+                                  .draft_blocks = setup / 2 % 4 * 5,
+                                  .calibration = setup / 8 % 4};
+}
+
+void fuzz_role_run(const struct fuzz_role *role, struct fuzz_script *script)
+{
+    int setup = fuzz_byte(script);
+    const struct scenario scenario = {.options = {.vocab = FUZZ_VOCAB, .samples = setup % 2}};
     log_setup("fuzz", LOG_ERROR);
     sim_clock_set(SIM_START_US);
-    struct engine *engine = sim_engine_create(&scenario, &plan, 1);
-    void *service = role->create(engine, &plan, send, NULL);
-    FUZZ_CHECK(service);
+    w.role = role;
+    w.plan = plan_of(script, setup, role->kind);
+    w.bins = 0;
+    struct engine *engine = sim_engine_create(&scenario, &w.plan, 1);
+    w.service = role->ops->create(engine, &w.plan, send, NULL);
+    FUZZ_CHECK(w.service);
     while (script->left)
-        act(role, service, make_bin, script, &bins);
-    step(role, service, STEPS_MAX);
-    role->drop_all(service);
-    FUZZ_CHECK(!role->busy(service) && role->load(service).kv_blocks_free == KV_BLOCKS);
-    role->free(service);
+        act(script);
+    step(STEPS_MAX);
+    FUZZ_CHECK(!role->ops->busy(w.service));
+    role->ended(w.service);
+    FUZZ_CHECK(has_nothing());
+    role->ops->free(w.service);
     sim_engine_free(engine);
+}
+
+// --- for the targets
+
+uint64_t fuzz_content(uint64_t content, const uint32_t *tokens, size_t n, uint32_t first_position)
+{
+    for (size_t i = 0; i < n; i++)
+        content = answer_entry(content, (int32_t)tokens[i], (int32_t)(first_position + i));
+    return content;
+}
+
+void fuzz_answer(uint64_t content, uint32_t first_position, uint32_t *tokens, size_t n)
+{
+    const struct scenario_options options = {.vocab = FUZZ_VOCAB};
+    const struct answer_rule rule = answer_rule_of(&options, false);
+    for (size_t i = 0; i < n; i++) {
+        tokens[i] = (uint32_t)answer_token(content, -1, &rule);
+        content = fuzz_content(content, &tokens[i], 1, first_position + (uint32_t)i);
+    }
 }
 
 size_t fuzz_tokens(struct fuzz_script *script, uint32_t tokens[FUZZ_TOKENS_MAX])
