@@ -149,7 +149,7 @@ static enum status sampling_read(const sampling_message *m, struct sampling *s)
     s->logit_bias =
         (struct logit_bias){(int32_t *)m->logit_bias_ids, m->logit_bias, int_from_number(m->n_logit_bias_ids)};
     s->grammar = grammar_spec_of((enum grammar_kind)m->grammar_kind, m->grammar);
-    if (m->grammar_kind < 0 || (int)m->grammar_kind >= GRAMMAR_KINDS)
+    if ((uint32_t)m->grammar_kind >= GRAMMAR_KINDS) // a number below 0, too
         return status_fail(STATUS_INVALID, "grammar_kind %d is not known", (int)m->grammar_kind);
     return sampling_from_message(&m->base, s);
 }
