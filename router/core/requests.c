@@ -350,7 +350,7 @@ static bool rate_holds(const struct core *c, const struct request *r)
 
 static void keep_draft(struct request *r, const int32_t *draft, int n)
 {
-    if (r->spec.prefill.drafts == DRAFTS_OFF || r->spec.score_only || n <= 0) return;
+    if (!request_is_drafted(r) || n <= 0) return;
     r->n_draft = n;
     r->draft = mem_copy(draft, (size_t)n * sizeof *draft);
 }
