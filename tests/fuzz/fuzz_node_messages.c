@@ -55,11 +55,18 @@ static void settle(void)
     } while (core_next_deadline_us(w.core) <= w.now_us);
 }
 
+static void drain(int node)
+{
+    struct node_drain state;
+    if (w.ends[node].link.node) core_drain_node(w.core, w.ends[node].link.node->hello.node_id, 0, w.now_us, &state);
+}
+
 // False: it is no action.
 static bool act_more(struct fuzz_script *script, int node, int action)
 {
     switch (action) {
     case 0: node_choices_submit(script); return true;
+    case 7: drain(node); return true;
     case 10:
     case 13: message_send(script, node, FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_DRAFTS, true); return true;
     case 11:

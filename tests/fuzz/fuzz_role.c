@@ -111,7 +111,8 @@ static bool has_nothing(void)
            !load.held_kv_blocks && load.kv_blocks_free == KV_BLOCKS;
 }
 
-// Bits of the first byte choose whether the engine samples, how many blocks drafts may hold, and a calibration.
+// Bits of the first byte choose whether the engine samples, how many blocks drafts may hold, a calibration, and whether
+// sampling on the host takes time.
 static struct scenario_node plan_of(struct fuzz_script *script, int setup, enum node_role kind)
 {
     return (struct scenario_node){.role = kind,
@@ -122,6 +123,7 @@ static struct scenario_node plan_of(struct fuzz_script *script, int setup, enum 
                                   .prefix_cache = true,
                                   .fixed_us = 100,
                                   .row_ns = 1000,
+                                  .sample_us = setup / 32 % 2 * 100,
                                   .itl_target_ms = fuzz_below(script, 3) - 1,
                                   .draft_blocks = setup / 2 % 4 * 5,
                                   .calibration = setup / 8 % 4};
