@@ -27,8 +27,8 @@ struct drafter *drafter_create(const struct scorer_model *model, struct block_ma
                                struct batch_builder *builder);
 void drafter_free(struct drafter *d);
 
-// A prompt after its look-ahead, whose tokens are the first guesses. It takes the place of one that is held for the same
-// request.
+// A prompt after its look-ahead, whose tokens are the first guesses. It takes the place of one that is held for the
+// same request.
 struct held_prompt {
     uint64_t request, salt;
     const int32_t *tokens; // [n] copied
