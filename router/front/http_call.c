@@ -94,6 +94,14 @@ static void add_retry(struct http_exchange *x, int64_t retry_us)
     http_add_header(x, "retry-after-ms", number); // read by the clients of OpenAI
 }
 
+// The official clients of both APIs send a request again after 408, 409, 429 and every 5xx, unless this header is
+// false. INTERNAL: a request that ended worker groups would end further ones. DEADLINE: what is refused to shed load
+// would come back threefold.
+static bool may_succeed_later(enum status status)
+{
+    return status != STATUS_INTERNAL && status != STATUS_DEADLINE;
+}
+
 static void fail_until(struct http_exchange *x, enum status status, const char *message, int64_t retry_us)
 {
     struct bytes body = {0};
@@ -104,6 +112,7 @@ static void fail_until(struct http_exchange *x, enum status status, const char *
     }
     if (status == STATUS_EXHAUSTED || status == STATUS_KEY_LIMIT || status == STATUS_UNAVAILABLE)
         add_retry(x, retry_us);
+    if (!may_succeed_later(status)) http_add_header(x, "x-should-retry", "false");
     if (status == STATUS_UNAUTHENTICATED) http_add_header(x, "WWW-Authenticate", "Bearer");
     http_respond(x, http_status_of(status), "application/json", body.data, body.n);
     bytes_free(&body);

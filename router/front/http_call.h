@@ -34,7 +34,7 @@ void http_trace_open(struct http_exchange *x, struct client *client);
 void http_answer(struct http_exchange *x, const struct bytes *json);
 
 // Answers with the error object of a status, of the API that the path belongs to; EXHAUSTED, KEY_LIMIT and UNAVAILABLE
-// have the header Retry-After: a second.
+// have the header Retry-After: a second. INTERNAL and DEADLINE have x-should-retry: false.
 void http_fail(struct http_exchange *x, enum status status, const char *message);
 // http_fail() with status_message(); retry_us 0: not known.
 void http_refuse(struct http_exchange *x, enum status status);

@@ -12,6 +12,7 @@ import anthropic
 import openai
 
 from abort import abort
+from answered import answered
 
 url, server, prompts_file = sys.argv[1:4]
 client = anthropic.Anthropic(base_url=url, api_key="none", max_retries=0, timeout=600)
@@ -124,6 +125,17 @@ def test_errors():
     refused(*invalid, "last turn", messages=turns + [{"role": "assistant", "content": "The"}])
     refused(*invalid, "context", messages=[{"role": "user", "content": "word " * 100000}])
     refused(*invalid, "context", max_tokens=10 ** 8, stream=True)  # before the stream begins
+
+
+def test_retries():
+    before = answered(url, "5xx")
+    try:
+        client.with_options(max_retries=anthropic.DEFAULT_MAX_RETRIES).messages.create(
+            model=model, messages=long_turns, max_tokens=4, extra_body={"ttft_deadline_ms": 1})
+        raise AssertionError("the deadline did not pass")
+    except anthropic.InternalServerError as error:
+        assert error.status_code == 504 and error.response.headers["x-should-retry"] == "false", error
+    assert answered(url, "5xx") == before + 1, "the client tried again"
 
 
 def test_headers():

@@ -12,6 +12,7 @@ import sys
 import openai
 
 from abort import abort
+from answered import answered
 
 url, server, prompts_file, forepack = sys.argv[1:5]
 client = openai.OpenAI(base_url=url + "/v1", api_key="none", max_retries=0, timeout=600)
@@ -186,6 +187,17 @@ def test_errors():
     refused(openai.BadRequestError, "max_completion_tokens", chat, max_completion_tokens=10 ** 6)
     refused(openai.BadRequestError, "max_tokens", complete, max_tokens=10 ** 6)
     refused(openai.BadRequestError, None, chat, stream=True, max_tokens=10 ** 8)  # before the stream begins
+
+
+def test_retries():
+    before = answered(url, "5xx")
+    try:
+        client.with_options(max_retries=openai.DEFAULT_MAX_RETRIES).chat.completions.create(
+            model=model, messages=long_turns, extra_body={"ttft_deadline_ms": 1})
+        raise AssertionError("the deadline did not pass")
+    except openai.InternalServerError as error:
+        assert error.status_code == 504 and error.response.headers["x-should-retry"] == "false", error
+    assert answered(url, "5xx") == before + 1, "the client tried again"
 
 
 def test_headers():
