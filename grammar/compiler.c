@@ -80,17 +80,12 @@ static void list_drop(struct job_list *list, uint64_t id)
 
 // --- the thread
 
-static bool specs_are_equal(const struct grammar_spec *a, const struct grammar_spec *b)
-{
-    return a->kind == b->kind && a->text_bytes == b->text_bytes && memcmp(a->text, b->text, a->text_bytes) == 0;
-}
-
 // Mutex held.
 static void take_equal_jobs(struct grammar_compiler *c)
 {
     const struct grammar_spec *spec = &c->compiling.head->spec;
     for (struct job **at = &c->waiting.head; *at;) {
-        if (specs_are_equal(spec, &(*at)->spec)) {
+        if (grammar_specs_equal(spec, &(*at)->spec)) {
             list_add(&c->compiling, list_remove(&c->waiting, at));
         } else {
             at = &(*at)->next;

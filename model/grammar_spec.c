@@ -40,6 +40,11 @@ struct grammar_spec grammar_spec_copy(const struct grammar_spec *from)
     return (struct grammar_spec){from->kind, mem_string(from->text), from->text_bytes};
 }
 
+bool grammar_specs_equal(const struct grammar_spec *a, const struct grammar_spec *b)
+{
+    return a->kind == b->kind && a->text_bytes == b->text_bytes && memcmp(a->text, b->text, a->text_bytes) == 0;
+}
+
 void grammar_spec_free(struct grammar_spec *spec)
 {
     free(spec->text);

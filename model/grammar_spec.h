@@ -2,6 +2,7 @@
 // What the text of an answer must match. Plain data; any thread.
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "base/status.h"
@@ -28,6 +29,7 @@ struct grammar_spec grammar_spec_of(enum grammar_kind kind, char *text); // NUL-
 struct grammar_spec grammar_spec_choice(const char *const *texts, size_t n);
 
 struct grammar_spec grammar_spec_copy(const struct grammar_spec *from);
+bool grammar_specs_equal(const struct grammar_spec *a, const struct grammar_spec *b);
 void grammar_spec_free(struct grammar_spec *spec); // leaves it empty
 
 // STATUS_INVALID: no text, more than GRAMMAR_TEXT_BYTES_MAX, or not UTF-8. Only grammar_matcher_create()

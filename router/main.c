@@ -242,6 +242,7 @@ static enum status front_open(struct front *front)
     TRY(chat_open(front));
     front->grammars = grammar_library_start(o.grammar_library, front->tokenizer, front->config.vocab_size,
                                             front->config.eos_id, front->config.n_eos);
+    if (front->grammars) front->valid_grammars = grammar_cache_create();
     front->metrics_open = o.metrics_open;
     if (o.api_keys) TRY(identity_open(o.api_keys, &front->identity));
     front->share_prefix_cache = o.share_prefix_cache;
@@ -263,6 +264,7 @@ static enum status front_open(struct front *front)
 static void front_close(struct front *front)
 {
     chat_template_free(front->chat);
+    grammar_cache_free(front->valid_grammars);
     grammar_library_free(front->grammars);
     free(front->chat_problem);
     tokenizer_free(front->tokenizer);

@@ -1,22 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 // The HTTP API of a whole router: what its clients see when nodes are lost, deadlines pass and grammars take long to
-// compile. A node of the test takes the bins and answers only what the test says.
+// compile; the latter over gRPC, too. A node of the test takes the bins and answers only what the test says.
 #include <semaphore.h>
 #include <stdatomic.h>
 
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/version.h"
+#include "proto/forepack/v1/inference.pb-c.h"
+#include "proto/inference/kserve.pb-c.h"
 #include "router/front/http_service.h"
 #include "router/front/node_link.h"
 #include "router/front/reading.h"
+#include "tests/fake_llguidance.h"
 #include "tests/http_client.h"
 
-enum { CONTEXT = 512 };
+enum { CONTEXT = 512, RPC_MS = 60000 };
 
 static struct front front;
 static struct core *core;
 static struct http_service *service;
+static struct rpc_server *server;
+static struct rpc_channel *channel;
 
 // --- nodes
 
@@ -88,10 +93,26 @@ static void post(loop_fn event, void *arg)
 
 // --- the router
 
+static void grpc_open(void)
+{
+    static struct rpc_method methods[4];
+    methods[0] = front_generate;
+    methods[1] = front_model_infer;
+    methods[2] = front_model_info;
+    // One thread: a handler that blocks stops all calls.
+    const struct rpc_server_options options = {
+        .address = "127.0.0.1:0", .methods = methods, .context = &front, .threads = 1};
+    ck_assert_msg(rpc_server_open(&options, &server) == STATUS_OK, "%s", status_message());
+    char target[32];
+    snprintf(target, sizeof target, "127.0.0.1:%d", rpc_server_port(server));
+    ck_assert_int_eq(rpc_channel_open(target, &channel), STATUS_OK);
+}
+
 static void setup(void)
 {
     static char *names[] = {"demo"};
     log_setup("test", LOG_ERROR);
+    rpc_init();
     sem_init(&done, 0, 0);
     const char *source = getenv("FOREPACK_SOURCE");
     char *dir = mem_format("%s/deploy/demo-model/main", source ? source : ".");
@@ -102,6 +123,11 @@ static void setup(void)
     ck_assert_msg(chat_template_open(dir, NULL, &front.chat) == STATUS_OK, "%s", status_message());
     free(dir);
     front.config.vocab_size = tokenizer_vocab_size(front.tokenizer);
+    const int32_t eos = 0;
+    ck_assert_msg(grammar_library_open(FAKE_LLGUIDANCE, front.tokenizer, front.config.vocab_size, &eos, 1,
+                                       &front.grammars) == STATUS_OK,
+                  "%s", status_message());
+    front.valid_grammars = grammar_cache_create();
     prefill_defaults(&front.prefill);
     struct core_ops ops;
     front_core_ops_init(&front, &ops);
@@ -121,10 +147,13 @@ static void setup(void)
     post(event_attach, NULL);
     const struct http_service_options http = {.host = "127.0.0.1", .max_body_bytes = 1 << 20};
     ck_assert_msg(http_service_open(&front, &http, &service) == STATUS_OK, "%s", status_message());
+    grpc_open();
 }
 
 static void teardown(void)
 {
+    rpc_channel_close(channel);
+    rpc_server_close(server, 0);
     intake_pool_close(front.pool);
     http_service_close(service, 0);
     loop_stop(front.loop);
@@ -132,8 +161,11 @@ static void teardown(void)
     core_free(core);
     intake_pool_free(front.pool);
     reading_table_free(front.readings);
+    grammar_cache_free(front.valid_grammars);
+    grammar_library_free(front.grammars);
     chat_template_free(front.chat);
     tokenizer_free(front.tokenizer);
+    rpc_shutdown();
 }
 
 // Sends a request on a connection of its own, which closes after the answer. Returns the connection.
@@ -217,6 +249,148 @@ START_TEST(what_may_succeed_later_is_tried_again)
 }
 END_TEST
 
+// --- grammars
+
+// An answer of another connection, within the time of a client.
+static void check_version(void)
+{
+    char *answer = client_ask_raw(http_service_port(service), "GET /version HTTP/1.0\r\n\r\n");
+    check_answer(answer, 200, "{\"version\":");
+    free(answer);
+}
+
+#define SCHEMA_(name) "\"" name "\":{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"}}}"
+#define MESSAGES_     "\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}]"
+#define FUNCTION_     "\"name\":\"f\"," SCHEMA_("parameters")
+
+static const struct {
+    const char *path, *body;
+} with_grammar[] = {
+    {"/v1/chat/completions",
+     "{" MESSAGES_ ",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{" SCHEMA_("schema") "}}}"},
+    {"/v1/chat/completions", "{" MESSAGES_ ",\"guided_regex\":\"a+\"}"},
+    {"/v1/chat/completions", "{" MESSAGES_ ",\"guided\\u005fregex\":\"a+\"}"},
+    {"/v1/chat/completions", "{" MESSAGES_ ",\"tool_choice\":\"required\","
+                             "\"tools\":[{\"type\":\"function\",\"function\":{" FUNCTION_ "}}]}"},
+    {"/v1/completions", "{\"prompt\":[\"Hi\",\"Ho\"],\"structured_outputs\":{\"choice\":[\"a\",\"b\"]}}"},
+    {"/v1/responses",
+     "{\"input\":\"Hi\",\"text\":{\"format\":{\"type\":\"json_schema\",\"name\":\"a\"," SCHEMA_("schema") "}}}"},
+    {"/v1/messages", "{\"max_tokens\":4," MESSAGES_ ",\"tool_choice\":{\"type\":\"any\"},"
+                     "\"tools\":[{\"name\":\"f\"," SCHEMA_("input_schema") "}]}"},
+};
+
+// A short body is read on the thread that serves all connections.
+START_TEST(a_grammar_that_is_compiled_delays_no_other_connection)
+{
+    front.chat_syntax.output.calls = OUTPUT_CALLS_HERMES;
+    fake_llguidance_hold(true);
+    int fd = post_send(with_grammar[_i].path, "", with_grammar[_i].body);
+    fake_llguidance_await_compile();
+    check_version();
+    ck_assert_int_eq(atomic_load(&bins), 0);
+    fake_llguidance_hold(false);
+    AWAIT(atomic_load(&bins) == 1);
+    close(fd);
+}
+END_TEST
+
+START_TEST(a_wrong_grammar_is_refused)
+{
+    char *answer = post_ask("/v1/completions", "{\"prompt\":\"Hi\",\"guided_grammar\":\"bad\"}");
+    check_answer(answer, 400, "structured output: the grammar is bad");
+    free(answer);
+}
+END_TEST
+
+// Sends a message and gives it up.
+static struct rpc_stream *rpc_send(const char *path, const ProtobufCMessage *m)
+{
+    struct rpc_stream *stream;
+    struct rpc_bytes bytes = {.size = protobuf_c_message_get_packed_size(m)};
+    bytes.data = mem_alloc(bytes.size + 1);
+    protobuf_c_message_pack(m, bytes.data);
+    ck_assert_int_eq(rpc_stream_open(channel, path, RPC_MS, true, &stream), STATUS_OK);
+    rpc_stream_give(stream, &bytes);
+    rpc_stream_half_close(stream);
+    return stream;
+}
+
+// While a grammar is being compiled another call is answered.
+static void check_other_call(struct rpc_stream *waiting)
+{
+    Forepack__V1__GetModelInfoRequest info = FOREPACK__V1__GET_MODEL_INFO_REQUEST__INIT;
+    struct rpc_bytes answer = {0};
+    fake_llguidance_await_compile();
+    struct rpc_stream *stream = rpc_send(front_model_info.path, &info.base);
+    ck_assert_msg(rpc_stream_read(stream, &answer) == STATUS_OK, "%s", status_message());
+    rpc_bytes_free(&answer);
+    rpc_stream_close(stream);
+    ck_assert_int_eq(atomic_load(&bins), 0);
+    fake_llguidance_hold(false);
+    AWAIT(atomic_load(&bins) == 1);
+    rpc_stream_close(waiting);
+}
+
+START_TEST(a_grammar_over_grpc_delays_no_other_call)
+{
+    Forepack__V1__SamplingOptions sampling = FOREPACK__V1__SAMPLING_OPTIONS__INIT;
+    sampling.guided_case = FOREPACK__V1__SAMPLING_OPTIONS__GUIDED_GUIDED_REGEX;
+    sampling.guided_regex = "a+";
+    Forepack__V1__GenerateRequest m = FOREPACK__V1__GENERATE_REQUEST__INIT;
+    m.text = (ProtobufCBinaryData){2, (uint8_t *)"Hi"};
+    m.sampling = &sampling;
+    fake_llguidance_hold(true);
+    check_other_call(rpc_send(front_generate.path, &m.base));
+}
+END_TEST
+
+START_TEST(a_grammar_over_kserve_delays_no_other_call)
+{
+    Inference__InferTensorContents contents = INFERENCE__INFER_TENSOR_CONTENTS__INIT;
+    Inference__ModelInferRequest__InferInputTensor input = INFERENCE__MODEL_INFER_REQUEST__INFER_INPUT_TENSOR__INIT;
+    Inference__ModelInferRequest__InferInputTensor *inputs = &input;
+    Inference__InferParameter value = INFERENCE__INFER_PARAMETER__INIT;
+    Inference__ModelInferRequest__ParametersEntry regex = INFERENCE__MODEL_INFER_REQUEST__PARAMETERS_ENTRY__INIT;
+    Inference__ModelInferRequest__ParametersEntry *parameters = &regex;
+    Inference__ModelInferRequest m = INFERENCE__MODEL_INFER_REQUEST__INIT;
+    ProtobufCBinaryData prompt = {2, (uint8_t *)"Hi"};
+    int64_t shape = 1;
+    contents.bytes_contents = &prompt;
+    contents.n_bytes_contents = 1;
+    input.name = "text_input";
+    input.datatype = "BYTES";
+    input.shape = &shape;
+    input.n_shape = 1;
+    input.contents = &contents;
+    value.parameter_choice_case = INFERENCE__INFER_PARAMETER__PARAMETER_CHOICE_STRING_PARAM;
+    value.string_param = "a+";
+    regex.key = "guided_regex";
+    regex.value = &value;
+    m.model_name = "demo";
+    m.inputs = &inputs;
+    m.parameters = &parameters;
+    m.n_inputs = m.n_parameters = 1;
+    fake_llguidance_hold(true);
+    check_other_call(rpc_send(front_model_infer.path, &m.base));
+}
+END_TEST
+
+START_TEST(a_grammar_that_was_compiled_lately_is_not_compiled_again)
+{
+    for (int n = 1; n <= 3; n++) {
+        int fd = post_send(with_grammar[0].path, "", with_grammar[0].body);
+        AWAIT(atomic_load(&bins) == n);
+        close(fd);
+        ck_assert_int_eq(fake_llguidance_compiled(), 1);
+    }
+    fake_llguidance_hold(true); // it would wait
+    int fd = post_send(with_grammar[0].path, "", with_grammar[0].body);
+    AWAIT(atomic_load(&bins) == 4);
+    close(fd);
+    fake_llguidance_hold(false);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("http_api");
@@ -226,6 +400,12 @@ int main(void)
     tcase_add_loop_test(tcase, a_request_that_ends_worker_groups_is_not_sent_again, 0, GENERATIONS);
     tcase_add_loop_test(tcase, a_deadline_that_has_passed_is_not_tried_again, 0, GENERATIONS);
     tcase_add_test(tcase, what_may_succeed_later_is_tried_again);
+    tcase_add_loop_test(tcase, a_grammar_that_is_compiled_delays_no_other_connection, 0,
+                        sizeof with_grammar / sizeof *with_grammar);
+    tcase_add_test(tcase, a_wrong_grammar_is_refused);
+    tcase_add_test(tcase, a_grammar_over_grpc_delays_no_other_call);
+    tcase_add_test(tcase, a_grammar_over_kserve_delays_no_other_call);
+    tcase_add_test(tcase, a_grammar_that_was_compiled_lately_is_not_compiled_again);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -35,6 +35,7 @@
 
 #include <stdatomic.h>
 
+#include "grammar/cache.h"
 #include "grammar/grammar.h"
 #include "identity/identity.h"
 #include "model/chat.h"
@@ -63,10 +64,11 @@ struct front {
     struct tokenizer *tokenizer;
     struct chat_template *chat; // NULL: no usable template, `chat_problem` says why
     char *chat_problem;
-    struct chat_syntax chat_syntax;   // of `chat`
-    struct grammar_library *grammars; // NULL: structured output is refused
-    struct identity *identity;        // NULL: no API keys are used, every caller may do everything
-    bool share_prefix_cache;          // among tenants
+    struct chat_syntax chat_syntax;       // of `chat`
+    struct grammar_library *grammars;     // NULL: structured output is refused
+    struct grammar_cache *valid_grammars; // compiled lately; with `grammars`
+    struct identity *identity;            // NULL: no API keys are used, every caller may do everything
+    bool share_prefix_cache;              // among tenants
     int64_t heartbeat_ms;
     atomic_int max_queue_requests;
     int tail_tokens;

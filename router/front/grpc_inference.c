@@ -157,17 +157,34 @@ static void *message_unpack(const struct grpc_message *message, const ProtobufCM
     return NULL;
 }
 
-static void generate_read(const struct grpc_message *message)
+static void generate_postpone(const struct grpc_message *message, const char *client_id)
 {
-    static const struct wire_options options = {.default_tokens = MAX_TOKENS_DEFAULT};
+    enum status status = grpc_message_postpone(message);
+    if (status != STATUS_OK) call_refuse(message->user, NULL, client_id, status, 0);
+}
+
+static void generate_submit(const struct grpc_message *message, const Forepack__V1__GenerateRequest *m,
+                            bool grammar_known)
+{
+    const struct wire_options options = {.default_tokens = MAX_TOKENS_DEFAULT, .grammar_valid = grammar_known};
     struct client *client = rpc_call_user(message->call);
-    Forepack__V1__GenerateRequest *m = message_unpack(message, &forepack__v1__generate_request__descriptor);
-    if (!m) return;
     struct answer *a = answer_create(message->user, message->arrived_us);
     a->return_kept = m->prefill && m->prefill->return_kept;
     enum status status = client_check(client, m->tenant, m->priority);
     if (status == STATUS_OK) status = wire_request_read(client->front, m, &options, a->request, &a->text);
     call_answer(a, m->request_id, status);
+}
+
+static void generate_read(const struct grpc_message *message)
+{
+    struct client *client = rpc_call_user(message->call);
+    Forepack__V1__GenerateRequest *m = message_unpack(message, &forepack__v1__generate_request__descriptor);
+    if (!m) return;
+    bool grammar_known = wire_grammar_known(client->front, m);
+    if (message->at_once && !grammar_known)
+        generate_postpone(message, m->request_id);
+    else
+        generate_submit(message, m, grammar_known);
     forepack__v1__generate_request__free_unpacked(m, NULL);
 }
 

@@ -14,28 +14,51 @@
 enum { TENANT_ROOM = 257 };
 
 struct message_job {
-    struct intake_job job; // first: the pool's pointer is ours
-    struct rpc_call *call; // our reference
-    struct rpc_bytes message;
-    grpc_read_fn *read;
-    void *user;
-    int64_t arrived_us;
+    struct intake_job job;       // first: the pool's pointer is ours
+    struct grpc_message message; // with our reference of the call
+    struct rpc_bytes bytes;
     char tenant[TENANT_ROOM];
 };
 
 static void job_free(struct message_job *job)
 {
-    rpc_bytes_free(&job->message);
-    rpc_call_unref(job->call);
+    rpc_bytes_free(&job->bytes);
+    rpc_call_unref(job->message.call);
     free(job);
 }
 
 static void job_run(struct intake_job *base, bool dropped)
 {
     struct message_job *job = (struct message_job *)base;
-    job->read(
-        &(struct grpc_message){job->call, job->message.data, job->message.size, job->arrived_us, job->user, dropped});
+    job->message.dropped = dropped;
+    job->message.read(&job->message);
     job_free(job);
+}
+
+static void tenant_write(const struct grpc_message *message, char tenant[TENANT_ROOM])
+{
+    const struct principal *p = grpc_principal(message->call);
+    if (p)
+        snprintf(tenant, TENANT_ROOM, "%s", principal_tenant(p));
+    else if (message->tenant_field)
+        proto_field_text(message->bytes, message->size, message->tenant_field, tenant, TENANT_ROOM);
+}
+
+// `weight`: its bytes for the pool.
+static enum status job_add(const struct grpc_message *message, size_t weight)
+{
+    const struct front *front = rpc_call_context(message->call);
+    struct message_job *job = mem_alloc(sizeof *job);
+    job->bytes = rpc_call_take_message(message->call);
+    job->message = *message;
+    job->message.bytes = job->bytes.data;
+    job->message.at_once = false;
+    job->job = (struct intake_job){.run = job_run, .tenant = job->tenant, .bytes = weight};
+    tenant_write(&job->message, job->tenant);
+    rpc_call_ref(message->call);
+    enum status status = intake_pool_add(front->pool, &job->job, message->owner);
+    if (status != STATUS_OK) job_free(job);
+    return status;
 }
 
 enum status grpc_message_read(struct rpc_call *call, const uint8_t *bytes, size_t size, uint32_t tenant_field,
@@ -43,26 +66,23 @@ enum status grpc_message_read(struct rpc_call *call, const uint8_t *bytes, size_
 {
     const struct front *front = rpc_call_context(call);
     TRY(intake_check_open(front));
-    if (size <= INTAKE_AT_ONCE_BYTES) {
-        read(&(struct grpc_message){call, bytes, size, clock_now_us(), user, false});
-        return STATUS_OK;
-    }
-    struct message_job *job = mem_alloc(sizeof *job);
-    *job = (struct message_job){.job = {.run = job_run, .tenant = job->tenant, .bytes = size},
-                                .call = call,
-                                .message = rpc_call_take_message(call),
-                                .read = read,
-                                .user = user,
-                                .arrived_us = clock_now_us()};
-    const struct principal *p = grpc_principal(call);
-    if (p)
-        snprintf(job->tenant, sizeof job->tenant, "%s", principal_tenant(p));
-    else if (tenant_field)
-        proto_field_text(bytes, size, tenant_field, job->tenant, sizeof job->tenant);
-    rpc_call_ref(call);
-    enum status status = intake_pool_add(front->pool, &job->job, owner);
-    if (status != STATUS_OK) job_free(job);
-    return status;
+    const struct grpc_message message = {.call = call,
+                                         .bytes = bytes,
+                                         .size = size,
+                                         .arrived_us = clock_now_us(),
+                                         .user = user,
+                                         .at_once = size <= INTAKE_AT_ONCE_BYTES,
+                                         .read = read,
+                                         .tenant_field = tenant_field,
+                                         .owner = owner};
+    if (!message.at_once) return job_add(&message, size);
+    read(&message);
+    return STATUS_OK;
+}
+
+enum status grpc_message_postpone(const struct grpc_message *message)
+{
+    return job_add(message, message->size + INTAKE_POSTPONED_BYTES);
 }
 
 void *grpc_message_unpack(const ProtobufCMessageDescriptor *type, const uint8_t *bytes, size_t size)

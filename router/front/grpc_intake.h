@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Messages of gRPC clients on their way to the handlers that unpack and tokenise them: short ones are read on the I/O
-// thread, at less cost than waking another one; all others on the intake pool, so that streams never wait for them.
+// thread, at less cost than waking another one; all others, and those whose grammar must be compiled, on the intake
+// pool, so that streams never wait for them.
 #pragma once
 
 #include <protobuf-c/protobuf-c.h>
@@ -14,7 +15,12 @@ struct grpc_message {
     size_t size;
     int64_t arrived_us;
     void *user;
+    bool at_once; // on the I/O thread: what takes long is postponed
     bool dropped; // while the message waited: do not read it
+    // For grpc_message_postpone():
+    void (*read)(const struct grpc_message *message);
+    uint32_t tenant_field;
+    struct intake_owner *owner;
 };
 typedef void grpc_read_fn(const struct grpc_message *message);
 
@@ -24,6 +30,10 @@ typedef void grpc_read_fn(const struct grpc_message *message);
 // Whatever the status, `bytes` may not be used afterwards.
 enum status grpc_message_read(struct rpc_call *call, const uint8_t *bytes, size_t size, uint32_t tenant_field,
                               struct intake_owner *owner, grpc_read_fn *read, void *user);
+
+// To be called by the reader of a message that is read at once: the reader is called for it again, on the intake pool.
+// EXHAUSTED: it will not be. Whatever the status, `bytes` may not be used afterwards.
+enum status grpc_message_postpone(const struct grpc_message *message);
 
 // A client's message; NULL and the reason (INVALID) when it is malformed or takes more memory than any honest message.
 // Free it with the free_unpacked function of its type.

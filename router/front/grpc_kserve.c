@@ -147,17 +147,15 @@ static enum status request_check(const struct kserve_call *c, const struct kserv
     return client_check(&c->client, q->fields.message.tenant, q->fields.message.priority);
 }
 
-static enum status request_read(struct kserve_call *c, const Inference__ModelInferRequest *m, struct answer *a)
+static enum status request_read(struct kserve_call *c, const Inference__ModelInferRequest *m,
+                                const struct kserve_request *q, bool grammar_known, struct answer *a)
 {
-    static const struct wire_options options = {.default_tokens = MAX_TOKENS_DEFAULT, .ids_field = "input_ids"};
-    const struct front *front = c->client.front;
-    struct kserve_request q;
-    enum status status = kserve_request_read(m, &q);
-    if (status == STATUS_OK) status = request_check(c, &q);
-    if (status == STATUS_OK) status = wire_request_read(front, &q.fields.message, &options, a->request, &a->text);
-    if (status == STATUS_OK) a->data = kserve_answer_create(rpc_call_context(c->call), m, &q, c->stream);
-    kserve_request_fini(&q);
-    return status;
+    const struct wire_options options = {
+        .default_tokens = MAX_TOKENS_DEFAULT, .ids_field = "input_ids", .grammar_valid = grammar_known};
+    TRY(request_check(c, q));
+    TRY(wire_request_read(c->client.front, &q->fields.message, &options, a->request, &a->text));
+    a->data = kserve_answer_create(rpc_call_context(c->call), m, q, c->stream);
+    return STATUS_OK;
 }
 
 // Clients may send the same id, so the request has an id of its own.
@@ -168,10 +166,32 @@ static void request_submit(struct kserve_call *c, const char *id, struct answer 
     answers_submit(a, c->stream ? "kserve_stream" : "kserve");
 }
 
-static void infer_read(const struct grpc_message *message)
+// `status`: of what was read so far.
+static void infer_submit(const struct grpc_message *message, const Inference__ModelInferRequest *m,
+                         const struct kserve_request *q, bool grammar_known, enum status status)
 {
     struct reading *reading = message->user;
     struct kserve_call *c = call_of(reading->client);
+    int64_t retry_us = 0;
+    struct answer *a = answer_create(reading, message->arrived_us);
+    if (status == STATUS_OK) status = request_read(c, m, q, grammar_known, a);
+    if (status == STATUS_OK) status = answers_reserve(a, &retry_us);
+    if (status == STATUS_OK) {
+        request_submit(c, m->id, a);
+    } else {
+        call_refuse(reading, a, m->id, status, retry_us);
+    }
+}
+
+static void infer_postpone(const struct grpc_message *message, const char *id)
+{
+    enum status status = grpc_message_postpone(message);
+    if (status != STATUS_OK) call_refuse(message->user, NULL, id, status, 0);
+}
+
+static void infer_read(const struct grpc_message *message)
+{
+    struct reading *reading = message->user;
     if (message->dropped) { // the client is gone
         client_dropped(reading, message->arrived_us);
         return;
@@ -182,15 +202,14 @@ static void infer_read(const struct grpc_message *message)
         call_refuse(reading, NULL, "", STATUS_INVALID, 0);
         return;
     }
-    int64_t retry_us = 0;
-    struct answer *a = answer_create(reading, message->arrived_us);
-    enum status status = request_read(c, m, a);
-    if (status == STATUS_OK) status = answers_reserve(a, &retry_us);
-    if (status == STATUS_OK) {
-        request_submit(c, m->id, a);
-    } else {
-        call_refuse(reading, a, m->id, status, retry_us);
-    }
+    struct kserve_request q;
+    enum status status = kserve_request_read(m, &q);
+    bool grammar_known = status != STATUS_OK || wire_grammar_known(reading->client->front, &q.fields.message);
+    if (message->at_once && !grammar_known)
+        infer_postpone(message, m->id);
+    else
+        infer_submit(message, m, &q, grammar_known, status);
+    kserve_request_fini(&q);
     inference__model_infer_request__free_unpacked(m, NULL);
 }
 

@@ -438,7 +438,7 @@ static enum status read_answer(struct http_generation *g, struct http_input *in,
     const struct http_prompt *prompt = &in->prompts[index / g->n];
     set_prompt(m, prompt);
     const struct wire_options options = {in->default_tokens, prompt->conversation, "prompt", in->max_tokens_name,
-                                         index > 0};
+                                         in->grammar_known || index > 0};
     return wire_request_read(g->client.front, m, &options, a->request, &a->text);
 }
 
@@ -551,12 +551,20 @@ static enum status read_required_call(const struct front *front, struct http_inp
 }
 
 static enum status read_body(struct http_generation *g, const struct http_message *message, struct http_input *in,
-                             json_t **body_p, struct answer **first_p)
+                             json_t **body_p)
 {
     TRY(http_message_parse(message, body_p));
     TRY(g->api->read(*body_p, in));
     TRY(json_generation_finish(&in->fields));
     TRY(read_required_call(g->client.front, in));
+    in->grammar_known = wire_grammar_known(g->client.front, &in->fields.message);
+    return STATUS_OK;
+}
+
+// What takes long, and what the generation keeps.
+static enum status read_requests(struct http_generation *g, const struct http_message *message, struct http_input *in,
+                                 struct answer **first_p)
+{
     if (in->tools && g->client.front->chat && g->client.front->chat_syntax.output.calls == OUTPUT_CALLS_NONE)
         return status_fail(STATUS_UNSUPPORTED,
                            "tools: the model's chat template has no form of tool calls that is supported (Llama 3's, "
@@ -605,9 +613,16 @@ static void generation_read(const struct http_message *message)
     struct http_input in = {.n_prompts = 0};
     json_t *body = NULL;
     struct answer *first = NULL;
-    enum status status = read_body(g, message, &in, &body, &first);
+    enum status status = read_body(g, message, &in, &body);
+    bool later = status == STATUS_OK && message->at_once && !in.grammar_known;
+    if (status == STATUS_OK && !later) status = read_requests(g, message, &in, &first);
     http_input_fini(&in); // keeps the sentence
-    json_decref(body);
+    if (later) {
+        status = http_message_postpone(message, body);
+        if (status == STATUS_OK) return;
+    } else {
+        json_decref(body);
+    }
     if (status == STATUS_OK) {
         log_name(g);
         answers_submit(first, g->api->method);

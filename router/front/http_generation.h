@@ -41,6 +41,7 @@ struct http_input {
     bool single_call;            // at most one
     bool required_call;          // at least one: of `required_tool`, or of any if that is NULL
     const char *required_tool;
+    bool grammar_known; // wire_grammar_known()
     json_t *translated; // a body of /v1/chat/completions that an API made of its own and reads; owned
     struct http_data data;
     struct http_memory *memory;

@@ -10,22 +10,22 @@
 #include "router/front/json_body.h"
 
 struct body_job {
-    struct intake_job job; // first: the pool's pointer is ours
-    struct http_message message;
-    http_read_fn *read;
-    char *tenant; // owned
+    struct intake_job job;       // first: the pool's pointer is ours
+    struct http_message message; // with our reference of the exchange; owns its body
+    char *tenant;                // owned
 };
 
-static void message_run(const struct http_message *message, http_read_fn *read)
+static void message_run(const struct http_message *message)
 {
     struct http_exchange *x = message->x;
     http_ref(x);
-    read(message);
+    message->read(message);
     http_unref(x);
 }
 
 static void job_free(struct body_job *job)
 {
+    json_decref(job->message.body);
     http_unref(job->message.x);
     free(job->tenant);
     free(job);
@@ -35,35 +35,50 @@ static void job_run(struct intake_job *base, bool dropped)
 {
     struct body_job *job = (struct body_job *)base;
     job->message.dropped = dropped;
-    message_run(&job->message, job->read);
+    message_run(&job->message);
     job_free(job);
+}
+
+// `body` as in struct http_message; `weight`: bytes of the message for the pool.
+static enum status job_add(const struct http_message *message, json_t *body, size_t weight)
+{
+    struct body_job *job = mem_alloc(sizeof *job);
+    const struct principal *p = ((struct http_call *)http_user(message->x))->principal;
+    job->tenant = mem_string(p ? principal_tenant(p) : "");
+    job->message = *message;
+    job->message.at_once = false;
+    job->message.body = body;
+    job->job = (struct intake_job){.run = job_run, .tenant = job->tenant, .bytes = weight};
+    http_ref(message->x);
+    enum status status = intake_pool_add(message->front->pool, &job->job, message->owner);
+    if (status != STATUS_OK) job_free(job);
+    return status;
 }
 
 enum status http_message_read(const struct front *front, struct http_exchange *x, struct intake_owner *owner,
                               http_read_fn *read, void *user)
 {
     TRY(intake_check_open(front));
-    struct http_message message = {.x = x, .user = user, .arrived_us = clock_now_us()};
-    size_t size;
-    http_body(x, &size);
-    if (size <= INTAKE_AT_ONCE_BYTES) {
-        message_run(&message, read);
-        return STATUS_OK;
-    }
-    struct body_job *job = mem_alloc(sizeof *job);
-    const struct principal *p = ((struct http_call *)http_user(x))->principal;
-    job->tenant = mem_string(p ? principal_tenant(p) : "");
-    job->message = message;
-    job->read = read;
-    job->job = (struct intake_job){.run = job_run, .tenant = job->tenant, .bytes = size};
-    http_ref(x);
-    enum status status = intake_pool_add(front->pool, &job->job, owner);
-    if (status != STATUS_OK) job_free(job);
-    return status;
+    struct http_message message = {
+        .x = x, .user = user, .arrived_us = clock_now_us(), .front = front, .owner = owner, .read = read};
+    http_body(x, &message.size);
+    message.at_once = message.size <= INTAKE_AT_ONCE_BYTES;
+    if (!message.at_once) return job_add(&message, NULL, message.size);
+    message_run(&message);
+    return STATUS_OK;
+}
+
+enum status http_message_postpone(const struct http_message *message, json_t *body)
+{
+    return job_add(message, body, message->size + INTAKE_POSTPONED_BYTES);
 }
 
 enum status http_message_parse(const struct http_message *message, json_t **body_p)
 {
+    if (message->body) {
+        *body_p = json_incref(message->body);
+        return STATUS_OK;
+    }
     size_t size;
     const char *bytes = http_body(message->x, &size);
     enum status status = json_body_parse(bytes, size, body_p);

@@ -21,6 +21,8 @@
 enum {
     INTAKE_AT_ONCE_BYTES = 4096,  // of a message that is read where it arrives, at less cost than waking the pool
     INTAKE_SHORT_BYTES = 1 << 16, // of a short job at most
+    // What a short message counts in addition that takes long to read all the same: no short prompt waits for it.
+    INTAKE_POSTPONED_BYTES = INTAKE_SHORT_BYTES,
 };
 
 struct intake_pool;

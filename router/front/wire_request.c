@@ -70,7 +70,18 @@ static enum status grammar_compile(const struct front *front, const struct gramm
     enum status status = grammar_matcher_create(front->grammars, spec, &matcher);
     if (status != STATUS_OK) return status_context(status, "structured output");
     grammar_matcher_free(matcher);
+    grammar_cache_add(front->valid_grammars, spec);
     return STATUS_OK;
+}
+
+bool wire_grammar_known(const struct front *front, const Forepack__V1__GenerateRequest *m)
+{
+    struct grammar_spec grammar = {0};
+    if (!m->sampling || m->sampling->guided_case == FOREPACK__V1__SAMPLING_OPTIONS__GUIDED__NOT_SET) return true;
+    bool known = front->grammars && grammar_read(m->sampling, &grammar) == STATUS_OK &&
+                 grammar_cache_has(front->valid_grammars, &grammar);
+    grammar_spec_free(&grammar);
+    return known;
 }
 
 static enum status sampling_read(const Forepack__V1__SamplingOptions *m, struct sampling *s)

@@ -34,8 +34,12 @@ struct wire_options {
     const struct chat_conversation *conversation; // its prompt; NULL: that of the message
     const char *ids_field;                        // as in struct intake_prompt
     const char *max_tokens_name;                  // of the client's API; NULL: max_tokens
-    bool grammar_valid;                           // it was compiled for another prompt with the same message
+    bool grammar_valid;                           // it is known, or was compiled for another prompt of the message
 };
+
+// Whether reading the message compiles no grammar, because it has none or one that was compiled lately. Compiling takes
+// up to 100 ms: a message with another grammar is read on the intake pool.
+bool wire_grammar_known(const struct front *front, const struct Forepack__V1__GenerateRequest *m);
 
 // Fills in `r`, which was just created and whose arrival time is set. `text_p` receives the stream that turns its
 // tokens into text and finds its stop strings; the caller frees it. On failure `r` may be half filled.
