@@ -93,6 +93,23 @@ static void post(loop_fn event, void *arg)
 
 // --- the router
 
+// A template as Mistral's, which refuses two user messages after another, of a model that reasons.
+static void chat_open(const char *model_dir)
+{
+    static const char text[] =
+        "{# <think></think> #}{% for m in messages %}{% if (m['role'] == 'user') != (loop.index0 % 2 == 0) %}"
+        "{{ raise_exception('conversation roles must alternate') }}{% endif %}"
+        "{{ '<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>\\n' }}{% endfor %}"
+        "{{ '<|im_start|>assistant\\n' }}";
+    char path[] = "/tmp/check_http_api.XXXXXX";
+    int fd = mkstemp(path);
+    ck_assert_int_eq(write(fd, text, strlen(text)), strlen(text));
+    close(fd);
+    ck_assert_msg(chat_template_open(model_dir, path, &front.chat) == STATUS_OK, "%s", status_message());
+    unlink(path);
+    front.chat_syntax = chat_syntax_open(front.chat, front.tokenizer);
+}
+
 static void grpc_open(void)
 {
     static struct rpc_method methods[4];
@@ -120,7 +137,7 @@ static void setup(void)
     front.max_queue_requests = 100;
     front.whole.max_bytes = 1 << 20;
     ck_assert_msg(tokenizer_open(dir, &front.tokenizer) == STATUS_OK, "%s", status_message());
-    ck_assert_msg(chat_template_open(dir, NULL, &front.chat) == STATUS_OK, "%s", status_message());
+    chat_open(dir);
     free(dir);
     front.config.vocab_size = tokenizer_vocab_size(front.tokenizer);
     const int32_t eos = 0;
@@ -246,6 +263,22 @@ START_TEST(what_may_succeed_later_is_tried_again)
     check_answer(answer, 503, "\r\nRetry-After: ");
     ck_assert_ptr_null(strstr(answer, "x-should-retry"));
     free(answer);
+}
+END_TEST
+
+START_TEST(turns_of_one_role_are_rendered_as_one)
+{
+    static const char *const turns[] = {
+        "{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"user\",\"content\":\"b\"}",
+        "{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":[{\"type\":\"thinking\","
+        "\"thinking\":\"t\",\"signature\":\"\"}]},{\"role\":\"user\",\"content\":\"b\"}"};
+    for (int i = 0; i < 2; i++) {
+        char *body = mem_format("{\"messages\":[%s]}", turns[i]);
+        char *answer = post_ask("/v1/messages/count_tokens", body);
+        check_answer(answer, 200, "{\"input_tokens\":");
+        free(answer);
+        free(body);
+    }
 }
 END_TEST
 
@@ -400,6 +433,7 @@ int main(void)
     tcase_add_loop_test(tcase, a_request_that_ends_worker_groups_is_not_sent_again, 0, GENERATIONS);
     tcase_add_loop_test(tcase, a_deadline_that_has_passed_is_not_tried_again, 0, GENERATIONS);
     tcase_add_test(tcase, what_may_succeed_later_is_tried_again);
+    tcase_add_test(tcase, turns_of_one_role_are_rendered_as_one);
     tcase_add_loop_test(tcase, a_grammar_that_is_compiled_delays_no_other_connection, 0,
                         sizeof with_grammar / sizeof *with_grammar);
     tcase_add_test(tcase, a_wrong_grammar_is_refused);

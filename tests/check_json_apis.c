@@ -550,6 +550,49 @@ START_TEST(tools_of_a_message_are_those_of_a_chat)
 }
 END_TEST
 
+// The messages of a chat that a conversation of turns becomes.
+static void check_turns(const char *turns, const char *messages)
+{
+    char *body = mem_format("{\"max_tokens\":5,\"messages\":[%s]}", turns);
+    char *chat = mem_format("{\"max_completion_tokens\":5,\"messages\":[%s]}", messages);
+    check_chat(message_to_chat, body, chat);
+    free(chat);
+    free(body);
+}
+
+START_TEST(consecutive_turns_of_one_role_are_one_turn)
+{
+#define PART(text) "{\"type\":\"text\",\"text\":\"" text "\"}"
+#define CALL(id)   "{\"type\":\"tool_use\",\"id\":\"" id "\",\"name\":\"f\",\"input\":{}}"
+#define CALLED(id) "{\"id\":\"" id "\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}}"
+#define RESULT(id) "{\"type\":\"tool_result\",\"tool_use_id\":\"" id "\",\"content\":\"r" id "\"}"
+#define TOOL(id)   "{\"role\":\"tool\",\"content\":\"r" id "\",\"tool_call_id\":\"" id "\"}"
+#define USER       "{\"role\":\"user\",\"content\":"
+#define ASSISTANT  "{\"role\":\"assistant\",\"content\":"
+    check_turns(USER "\"a\"}," USER "\"b\"}", USER "[" PART("a") "," PART("b") "]}");
+    check_turns(USER "\"a\"}," USER "[" PART("b") "," PART("c") "]}," USER "\"d\"}",
+                USER "[" PART("a") "," PART("b") "," PART("c") "," PART("d") "]}");
+    // A turn that the model does not see again stands between no others.
+    check_turns(USER "\"a\"}," ASSISTANT "[{\"type\":\"thinking\",\"thinking\":\"t\",\"signature\":\"\"}]}," USER
+                     "\"b\"}",
+                USER "[" PART("a") "," PART("b") "]}");
+    check_turns(USER "\"a\"}," ASSISTANT "\"b\"}," ASSISTANT "[" CALL("1") "]}," ASSISTANT "[" PART("c") "," CALL(
+                    "2") "]}," USER "[" RESULT("1") "]}," USER "[" RESULT("2") "," PART("d") "]}," USER "\"e\"}",
+                USER "\"a\"}," ASSISTANT "[" PART("b") "," PART("c") "],\"tool_calls\":[" CALLED("1") "," CALLED(
+                    "2") "]}," TOOL("1") "," TOOL("2") "," USER "[" PART("d") "," PART("e") "]}");
+    // Results come before what the user says, as within one turn.
+    check_turns(USER "\"a\"}," ASSISTANT "[" CALL("1") "," CALL("2") "]}," USER
+                                                                     "[" RESULT("1") "," PART("b") "]}," USER
+                                                                                                   "[" RESULT("2") "]}",
+                USER "\"a\"}," ASSISTANT "null,\"tool_calls\":[" CALLED("1") "," CALLED("2") "]}," TOOL("1") "," TOOL(
+                    "2") "," USER "[" PART("b") "]}");
+    check_turns(USER "\"a\"}," ASSISTANT "[" CALL("1") "]}," ASSISTANT
+                                                       "[" CALL("2") "]}," USER "[" RESULT("1") "," RESULT("2") "]}",
+                USER "\"a\"}," ASSISTANT
+                     "null,\"tool_calls\":[" CALLED("1") "," CALLED("2") "]}," TOOL("1") "," TOOL("2"));
+}
+END_TEST
+
 START_TEST(a_message_that_needs_more_is_refused)
 {
 #define TURNS "\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]"
@@ -724,6 +767,7 @@ int main(void)
     tcase = tcase_create("messages");
     tcase_add_test(tcase, a_message_is_asked_for_as_a_chat);
     tcase_add_test(tcase, tools_of_a_message_are_those_of_a_chat);
+    tcase_add_test(tcase, consecutive_turns_of_one_role_are_one_turn);
     tcase_add_test(tcase, a_message_that_needs_more_is_refused);
     tcase_add_test(tcase, a_message_says_why_it_stopped);
     tcase_add_test(tcase, a_streamed_message_has_anthropics_events_in_order);

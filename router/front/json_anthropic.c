@@ -137,16 +137,70 @@ static enum status turn_of_blocks_add(json_t *messages, const char *role, const 
     return status;
 }
 
-static enum status turn_add(json_t *messages, const json_t *turn, size_t index)
+// --- turns: consecutive ones of one role are one turn
+
+static bool is_of(const json_t *message, const char *role)
 {
-    const char *role = json_string_value(json_object_get(turn, "role"));
+    return strcmp(json_string_value(json_object_get(message, "role")), role) == 0;
+}
+
+// Turns its content into parts, if it is not yet.
+static json_t *message_parts(json_t *message)
+{
+    json_t *content = json_object_get(message, "content");
+    if (json_is_array(content)) return content;
+    json_t *parts = json_array();
+    if (json_is_string(content)) json_array_append_new(parts, json_pack("{s:s,s:O}", "type", "text", "text", content));
+    json_object_set_new(message, "content", parts);
+    return parts;
+}
+
+static void message_join(json_t *to, json_t *from)
+{
+    json_t *before = json_object_get(to, "tool_calls"), *calls = json_object_get(from, "tool_calls");
+    if (!json_is_null(json_object_get(from, "content"))) json_array_extend(message_parts(to), message_parts(from));
+    if (before)
+        json_array_extend(before, calls);
+    else if (calls)
+        json_object_set(to, "tool_calls", calls);
+}
+
+// Adds the messages of a turn. If the last message has the same role, the turn goes on with it; results of calls come
+// before it, as within one turn.
+static void turn_join(json_t *messages, const json_t *turn, const char *role)
+{
+    size_t i, n = json_array_size(messages);
+    json_t *last = n ? json_array_get(messages, n - 1) : NULL, *message;
+    if (last && !is_of(last, role)) last = NULL;
+    json_array_foreach(turn, i, message)
+    {
+        if (last && is_of(message, role))
+            message_join(last, message);
+        else
+            json_array_insert(messages, json_array_size(messages) - (last ? 1 : 0), message);
+    }
+}
+
+// The messages of a turn; there may be none.
+static enum status turn_read(json_t *messages, const json_t *turn, const char *role, size_t index)
+{
     const json_t *content = json_object_get(turn, "content");
     char where[64];
     snprintf(where, sizeof where, "messages[%zu].content", index);
-    if (!role || (strcmp(role, "user") != 0 && strcmp(role, "assistant") != 0))
-        return status_fail(STATUS_INVALID, "messages[%zu].role: must be user or assistant", index);
     if (json_is_array(content)) return turn_of_blocks_add(messages, role, content, where);
     return json_turn_add(messages, role, content, text_blocks, where);
+}
+
+static enum status turn_add(json_t *messages, const json_t *turn, size_t index)
+{
+    const char *role = json_string_value(json_object_get(turn, "role"));
+    if (!role || (strcmp(role, "user") != 0 && strcmp(role, "assistant") != 0))
+        return status_fail(STATUS_INVALID, "messages[%zu].role: must be user or assistant", index);
+    json_t *added = json_array();
+    enum status status = turn_read(added, turn, role, index);
+    if (status == STATUS_OK) turn_join(messages, added, role);
+    json_decref(added);
+    return status;
 }
 
 static enum status turns_add(json_t *messages, const json_t *turns)
