@@ -282,6 +282,25 @@ START_TEST(turns_of_one_role_are_rendered_as_one)
 }
 END_TEST
 
+// Clients count tokens to learn whether a prompt fits.
+START_TEST(a_prompt_over_the_context_is_counted)
+{
+    static const char *const paths[] = {"/v1/messages/count_tokens", "/tokenize", "/v1/chat/completions"};
+    char words[2 * CONTEXT + 1] = "";
+    for (int i = 0; i < CONTEXT; i++)
+        memcpy(words + 2 * i, " a", 3);
+    char *body = mem_format("{\"messages\":[{\"role\":\"user\",\"content\":\"%s\"}]}", words);
+    for (int i = 0; i < 3; i++) {
+        char *answer = post_ask(paths[i], body);
+        const char *count = strstr(answer, i ? "\"count\":" : "\"input_tokens\":");
+        check_answer(answer, i < 2 ? 200 : 400, i < 2 ? "" : "the context holds 512 tokens");
+        if (i < 2) ck_assert_int_gt(atoi(strchr(count, ':') + 1), CONTEXT);
+        free(answer);
+    }
+    free(body);
+}
+END_TEST
+
 // --- grammars
 
 // An answer of another connection, within the time of a client.
@@ -434,6 +453,7 @@ int main(void)
     tcase_add_loop_test(tcase, a_deadline_that_has_passed_is_not_tried_again, 0, GENERATIONS);
     tcase_add_test(tcase, what_may_succeed_later_is_tried_again);
     tcase_add_test(tcase, turns_of_one_role_are_rendered_as_one);
+    tcase_add_test(tcase, a_prompt_over_the_context_is_counted);
     tcase_add_loop_test(tcase, a_grammar_that_is_compiled_delays_no_other_connection, 0,
                         sizeof with_grammar / sizeof *with_grammar);
     tcase_add_test(tcase, a_wrong_grammar_is_refused);

@@ -99,13 +99,12 @@ enum status intake_check_messages(size_t n)
 }
 
 static enum status prompt_from_messages(const struct front *front, const struct chat_conversation *conversation,
-                                        struct intake_tokens *tokens_p)
+                                        int max_ids, struct intake_tokens *tokens_p)
 {
     if (!front->chat) return status_fail(STATUS_UNSUPPORTED, "messages: %s", front->chat_problem);
     TRY(intake_check_messages(json_array_size(conversation->messages)));
     struct chat_prompt prompt;
-    TRY(chat_render(front->chat, front->tokenizer, conversation, front->config.max_context, front->pinned_turn_tokens,
-                    &prompt));
+    TRY(chat_render(front->chat, front->tokenizer, conversation, max_ids, front->pinned_turn_tokens, &prompt));
     *tokens_p =
         (struct intake_tokens){prompt.ids, prompt.n_ids, prompt.pinned, prompt.n_pinned, prompt.turns, prompt.n_turns};
     free(prompt.text);
@@ -132,9 +131,9 @@ static enum status prompt_from_ids(const struct front *front, const struct intak
 static enum status prompt_read(const struct front *front, const struct intake_prompt *prompt,
                                struct intake_tokens *tokens_p)
 {
-    int max_ids = front->config.max_context;
+    int max_ids = prompt->max_ids ? prompt->max_ids : front->config.max_context;
     if (prompt->n_ids) return prompt_from_ids(front, prompt, tokens_p);
-    if (prompt->conversation) return prompt_from_messages(front, prompt->conversation, tokens_p);
+    if (prompt->conversation) return prompt_from_messages(front, prompt->conversation, max_ids, tokens_p);
     return intake_encode(front, prompt->text, prompt->text_bytes, TOKENIZER_ADD_SPECIAL | TOKENIZER_PARSE_SPECIAL,
                          max_ids, &tokens_p->tokens, &tokens_p->n_tokens);
 }
@@ -154,6 +153,8 @@ enum status intake_tokenise(const struct front *front, const struct intake_promp
     if (given > 1) return status_fail(STATUS_INVALID, "give only one of text, token_ids, messages");
     struct intake_tokens tokens = {0};
     enum status status = prompt_read(front, prompt, &tokens);
+    if (status == STATUS_OUT_OF_RANGE && prompt->max_ids)
+        return status_fail(STATUS_OUT_OF_RANGE, "the prompt has over %d tokens: no more are counted", prompt->max_ids);
     if (status == STATUS_OUT_OF_RANGE && !prompt->n_ids) {
         char amount[32];
         snprintf(amount, sizeof amount, "over %d tokens", front->config.max_context);

@@ -40,6 +40,7 @@ struct intake_prompt {
     size_t n_ids;
     const char *ids_field;                        // their name in the message; NULL: token_ids
     const struct chat_conversation *conversation; // NULL: none
+    int max_ids;                                  // at most so many tokens of text or turns; 0: the context
 };
 
 // INVALID if a conversation has too many messages.

@@ -229,6 +229,7 @@ enum status wire_prompt_read(const struct front *front, const struct wire_prompt
                                         .ids = prompt->ids,
                                         .n_ids = prompt->n_ids,
                                         .ids_field = prompt->ids_field,
+                                        .max_ids = prompt->max_ids,
                                         .conversation = messages || prompt->conversation ? &conversation : NULL};
     enum status status = intake_tokenise(front, &given, tokens_p);
     json_decref(messages);
@@ -410,8 +411,11 @@ enum status wire_tokenize(const struct front *front, const Forepack__V1__Tokeniz
         unsigned flags = TOKENIZER_PARSE_SPECIAL | (m->no_special ? 0 : TOKENIZER_ADD_SPECIAL);
         return intake_encode(front, (const char *)m->text.data, m->text.len, flags, TOKENIZE_IDS_MAX, tokens_p, n_p);
     }
-    const struct wire_prompt prompt = {
-        .text = &m->text, .messages = m->messages, .n_messages = m->n_messages, .conversation = conversation};
+    const struct wire_prompt prompt = {.text = &m->text,
+                                       .messages = m->messages,
+                                       .n_messages = m->n_messages,
+                                       .conversation = conversation,
+                                       .max_ids = TOKENIZE_IDS_MAX};
     struct intake_tokens tokens;
     TRY(wire_prompt_read(front, &prompt, &tokens));
     *tokens_p = tokens.tokens;

@@ -24,6 +24,7 @@ struct wire_prompt {
     size_t n_messages;
     const struct chat_conversation *conversation; // instead of messages
     bool wants_turns;                             // of a chat
+    int max_ids;                                  // as in struct intake_prompt
 };
 enum status wire_prompt_read(const struct front *front, const struct wire_prompt *prompt,
                              struct intake_tokens *tokens_p);
@@ -56,7 +57,7 @@ enum status wire_request_read_choice(const struct front *front, const struct For
 enum status wire_score_request_read(const struct front *front, const struct Forepack__V1__ScoreRequest *m,
                                     const struct wire_options *options, struct request *r);
 
-// The answers of Tokenize and Detokenize; the caller frees them.
+// The answers of Tokenize and Detokenize; the caller frees them. The context does not bound them.
 enum status wire_tokenize(const struct front *front, const struct Forepack__V1__TokenizeRequest *m,
                           const struct chat_conversation *conversation, int32_t **tokens_p, int *n_p);
 enum status wire_detokenize(const struct front *front, const struct Forepack__V1__DetokenizeRequest *m, char **text_p,
