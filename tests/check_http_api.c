@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/version.h"
+#include "identity/key_file.h"
 #include "proto/forepack/v1/inference.pb-c.h"
 #include "proto/inference/kserve.pb-c.h"
 #include "router/front/http_service.h"
@@ -28,12 +29,17 @@ static struct rpc_channel *channel;
 typedef Forepack__Cluster__V1__RouterMessage router_message;
 typedef Forepack__Cluster__V1__NodeMessage node_message;
 
-static atomic_int bins; // received by the nodes
-static sem_t done;      // an event has run
+static atomic_int bins;         // received by the nodes
+static atomic_ullong last_salt; // of a prompt to score
+static sem_t done;              // an event has run
 
 static void node_receive(struct node_link *link, const router_message *m)
 {
-    if (m->kind_case == FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_PREFILL_BIN) atomic_fetch_add(&bins, 1);
+    if (m->kind_case == FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_SCORE_BIN)
+        atomic_store(&last_salt, m->score_bin->items[0]->salt);
+    else if (m->kind_case != FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_PREFILL_BIN)
+        return;
+    atomic_fetch_add(&bins, 1);
 }
 
 static void node_finish(struct node_link *link, enum status status, const char *reason)
@@ -46,7 +52,7 @@ static const char *node_peer(const struct node_link *link)
 }
 
 static const struct node_link_ops node_ops = {node_receive, node_finish, node_peer};
-static struct node_link worker;
+static struct node_link worker, speculator;
 
 static void node_attach(struct node_link *node, struct core *c, Forepack__Cluster__V1__Role role, int64_t now_us)
 {
@@ -75,6 +81,12 @@ static void node_attach(struct node_link *node, struct core *c, Forepack__Cluste
 static void event_attach(struct core *c, void *arg, int64_t now_us)
 {
     node_attach(&worker, c, FOREPACK__CLUSTER__V1__ROLE__ROLE_WORKER, now_us);
+    sem_post(&done);
+}
+
+static void event_attach_speculator(struct core *c, void *arg, int64_t now_us)
+{
+    node_attach(&speculator, c, FOREPACK__CLUSTER__V1__ROLE__ROLE_SPECULATOR, now_us);
     sem_post(&done);
 }
 
@@ -112,10 +124,11 @@ static void chat_open(const char *model_dir)
 
 static void grpc_open(void)
 {
-    static struct rpc_method methods[4];
+    static struct rpc_method methods[5];
     methods[0] = front_generate;
     methods[1] = front_model_infer;
     methods[2] = front_model_info;
+    methods[3] = front_score;
     // One thread: a handler that blocks stops all calls.
     const struct rpc_server_options options = {
         .address = "127.0.0.1:0", .methods = methods, .context = &front, .threads = 1};
@@ -151,6 +164,7 @@ static void setup(void)
     const struct core_options options = {.max_queue_requests = 100,
                                          .max_queue_tokens = 1 << 20,
                                          .worker_grace_us = 60000000,
+                                         .score_timeout_us = 60000000,
                                          .heartbeat_us = 3600000000,
                                          .bins_ahead = 2,
                                          .policy = BIN_DATASET,
@@ -178,6 +192,7 @@ static void teardown(void)
     core_free(core);
     intake_pool_free(front.pool);
     reading_table_free(front.readings);
+    identity_close(front.identity);
     grammar_cache_free(front.valid_grammars);
     grammar_library_free(front.grammars);
     chat_template_free(front.chat);
@@ -383,6 +398,72 @@ static void check_other_call(struct rpc_stream *waiting)
     rpc_stream_close(waiting);
 }
 
+// --- scores
+
+START_TEST(a_score_belongs_to_its_tenant)
+{
+    Forepack__V1__ScoreRequest m = FOREPACK__V1__SCORE_REQUEST__INIT;
+    m.text = (ProtobufCBinaryData){2, (uint8_t *)"Ho"};
+    m.tenant = "globex";
+    post(event_attach_speculator, NULL);
+    int fd = post_send("/v1/score", "", "{\"prompt\":\"Hi\",\"tenant\":\"acme\",\"priority\":1}");
+    AWAIT(atomic_load(&bins) == 1);
+    ck_assert_uint_eq(atomic_load(&last_salt), identity_prefix_salt("acme"));
+    struct rpc_stream *stream = rpc_send(front_score.path, &m.base);
+    AWAIT(atomic_load(&bins) == 2);
+    ck_assert_uint_eq(atomic_load(&last_salt), identity_prefix_salt("globex"));
+    rpc_stream_close(stream);
+    close(fd);
+}
+END_TEST
+
+START_TEST(a_score_has_a_deadline)
+{
+    Forepack__V1__ScoreRequest m = FOREPACK__V1__SCORE_REQUEST__INIT;
+    m.text = (ProtobufCBinaryData){2, (uint8_t *)"Ho"};
+    m.ttft_deadline_ms = 1;
+    post(event_attach_speculator, NULL);
+    char *answer = post_ask("/v1/score", "{\"prompt\":\"Hi\",\"ttft_deadline_ms\":1}");
+    check_answer(answer, 504, "\r\nx-should-retry: false\r\n");
+    free(answer);
+    struct rpc_stream *stream = rpc_send(front_score.path, &m.base);
+    struct rpc_bytes bytes = {0};
+    ck_assert_int_eq(rpc_stream_read(stream, &bytes), STATUS_DEADLINE);
+    ck_assert_msg(strstr(status_message(), "ttft_deadline_ms"), "%s", status_message());
+    rpc_stream_close(stream);
+}
+END_TEST
+
+START_TEST(a_score_is_not_streamed)
+{
+    char *answer = post_ask("/v1/score", "{\"prompt\":\"Hi\",\"stream\":true}");
+    check_answer(answer, 400, "\"param\":\"stream\",\"code\":\"unsupported_parameter\"");
+    free(answer);
+}
+END_TEST
+
+START_TEST(a_score_with_a_key_names_no_other_tenant)
+{
+    char path[] = "/tmp/check_http_api.XXXXXX", key[KEY_BYTES + 1], hash[2 * KEY_HASH_BYTES + 1];
+    uint8_t bytes[KEY_HASH_BYTES];
+    key_generate(key, bytes);
+    for (int i = 0; i < KEY_HASH_BYTES; i++)
+        snprintf(hash + 2 * i, 3, "%02x", bytes[i]);
+    FILE *file = fdopen(mkstemp(path), "w");
+    fprintf(file, "one sha256:%s acme\n", hash);
+    fclose(file);
+    ck_assert_msg(identity_open(path, &front.identity) == STATUS_OK, "%s", status_message());
+    char *header = mem_format("x-api-key: %s\r\n", key);
+    char *answer = answer_take(post_send("/v1/score", header, "{\"prompt\":\"Hi\",\"tenant\":\"globex\"}"));
+    check_answer(answer, 403, "tenant");
+    free(answer);
+    free(header);
+    unlink(path);
+}
+END_TEST
+
+// --- grammars over gRPC
+
 START_TEST(a_grammar_over_grpc_delays_no_other_call)
 {
     Forepack__V1__SamplingOptions sampling = FOREPACK__V1__SAMPLING_OPTIONS__INIT;
@@ -457,6 +538,10 @@ int main(void)
     tcase_add_loop_test(tcase, a_grammar_that_is_compiled_delays_no_other_connection, 0,
                         sizeof with_grammar / sizeof *with_grammar);
     tcase_add_test(tcase, a_wrong_grammar_is_refused);
+    tcase_add_test(tcase, a_score_belongs_to_its_tenant);
+    tcase_add_test(tcase, a_score_has_a_deadline);
+    tcase_add_test(tcase, a_score_is_not_streamed);
+    tcase_add_test(tcase, a_score_with_a_key_names_no_other_tenant);
     tcase_add_test(tcase, a_grammar_over_grpc_delays_no_other_call);
     tcase_add_test(tcase, a_grammar_over_kserve_delays_no_other_call);
     tcase_add_test(tcase, a_grammar_that_was_compiled_lately_is_not_compiled_again);

@@ -194,13 +194,16 @@ static void score_read(const struct grpc_message *message)
     Forepack__V1__ScoreRequest *m = message_unpack(message, &forepack__v1__score_request__descriptor);
     if (!m) return;
     struct answer *a = answer_create(message->user, message->arrived_us);
-    call_answer(a, "", wire_score_request_read(client->front, m, &(struct wire_options){0}, a->request));
+    enum status status = client_check(client, m->tenant, m->priority);
+    if (status == STATUS_OK) status = wire_score_request_read(client->front, m, &(struct wire_options){0}, a->request);
+    call_answer(a, "", status);
     forepack__v1__score_request__free_unpacked(m, NULL);
 }
 
 // --- I/O threads
 
 enum { FIELD_REQUEST_ID = 1, FIELD_TENANT = 9, ID_ROOM = 257 }; // of GenerateRequest
+enum { FIELD_SCORE_TENANT = 6 };                                // of ScoreRequest
 
 static void call_on_open(struct rpc_call *call)
 {
@@ -255,7 +258,7 @@ static void generate_on_oversized(struct rpc_call *call, size_t size, const uint
 
 static void score_on_message(struct rpc_call *call, const uint8_t *bytes, size_t size)
 {
-    message_read(rpc_call_user(call), bytes, size, "", 0, score_read);
+    message_read(rpc_call_user(call), bytes, size, "", FIELD_SCORE_TENANT, score_read);
 }
 
 static void score_on_oversized(struct rpc_call *call, size_t size, const uint8_t *head, size_t head_size)

@@ -78,8 +78,10 @@ static enum status read_prompt(const json_t *body, struct http_input *in)
         {.name = "messages", .type = JSON_FIELD_LIST, .offset = offsetof(struct values, messages)},
         {0},
     };
-    static const struct json_unsupported unsupported[] = {
-        {"text_1", NULL, "give the prompt to score"}, {"text_2", NULL, "give the prompt to score"}, {0}};
+    static const struct json_unsupported unsupported[] = {{"text_1", NULL, "give the prompt to score"},
+                                                          {"text_2", NULL, "give the prompt to score"},
+                                                          {"stream", "false", NULL},
+                                                          {0}};
     struct values v = {0};
     TRY(json_unsupported_check(body, unsupported));
     TRY(json_generation_read(body, &in->fields));
@@ -89,17 +91,23 @@ static enum status read_prompt(const json_t *body, struct http_input *in)
     return v.prompt ? http_prompt_read(v.prompt, in, in->prompts) : http_messages_read(body, in, in->prompts);
 }
 
-static enum status read_request(const struct front *front, const json_t *body, struct http_input *in, struct request *r)
+static enum status read_request(const struct client *client, const json_t *body, struct http_input *in,
+                                struct request *r)
 {
+    const Forepack__V1__GenerateRequest *fields = &in->fields.message;
     TRY(read_prompt(body, in));
+    TRY(client_check(client, fields->tenant, fields->priority));
     Forepack__V1__ScoreRequest m = FOREPACK__V1__SCORE_REQUEST__INIT;
-    m.model = in->fields.message.model;
+    m.model = fields->model;
+    m.tenant = fields->tenant;
+    m.priority = fields->priority;
+    m.ttft_deadline_ms = fields->ttft_deadline_ms;
     m.prefill = &in->fields.prefill_options;
     m.text = (ProtobufCBinaryData){in->prompts->text_bytes, (uint8_t *)in->prompts->text};
     m.token_ids = in->prompts->ids;
     m.n_token_ids = in->prompts->n_ids;
     const struct wire_options options = {.conversation = in->prompts->conversation, .ids_field = "prompt"};
-    return wire_score_request_read(front, &m, &options, r);
+    return wire_score_request_read(client->front, &m, &options, r);
 }
 
 // `a`: its answer, or NULL.
@@ -124,7 +132,7 @@ static void score_read(const struct http_message *message)
     json_t *body = NULL;
     struct answer *a = answer_create(reading, message->arrived_us);
     enum status status = http_message_parse(message, &body);
-    if (status == STATUS_OK) status = read_request(reading->client->front, body, &in, a->request);
+    if (status == STATUS_OK) status = read_request(reading->client, body, &in, a->request);
     if (status == STATUS_OK) status = answers_reserve(a, &in.retry_us);
     http_input_fini(&in);
     json_decref(body);

@@ -333,6 +333,14 @@ static enum status text_stream_read(const struct front *front, const Forepack__V
     return status;
 }
 
+// What a message says of the queue. The tenant's name was checked.
+static void queue_read(const char *tenant, int32_t priority, uint32_t ttft_deadline_ms, struct request_spec *spec)
+{
+    spec->tenant = *tenant ? mem_string(tenant) : NULL;
+    spec->priority = priority;
+    if (ttft_deadline_ms) spec->ttft_deadline_us = spec->arrived_us + 1000 * (int64_t)ttft_deadline_ms;
+}
+
 enum status wire_request_read(const struct front *front, const Forepack__V1__GenerateRequest *m,
                               const struct wire_options *options, struct request *r, struct text_stream **text_p)
 {
@@ -357,9 +365,7 @@ enum status wire_request_read(const struct front *front, const Forepack__V1__Gen
                          options->max_tokens_name ? options->max_tokens_name : "max_tokens"));
     TRY(text_stream_read(front, m->sampling, text_p));
     r->id = *m->request_id ? mem_string(m->request_id) : request_id_create();
-    r->spec.tenant = *m->tenant ? mem_string(m->tenant) : NULL;
-    r->spec.priority = m->priority;
-    if (m->ttft_deadline_ms) r->spec.ttft_deadline_us = r->spec.arrived_us + 1000 * (int64_t)m->ttft_deadline_ms;
+    queue_read(m->tenant, m->priority, m->ttft_deadline_ms, &r->spec);
     return STATUS_OK;
 }
 
@@ -387,6 +393,7 @@ enum status wire_score_request_read(const struct front *front, const Forepack__V
                                        .n_messages = m->n_messages,
                                        .conversation = options->conversation};
     TRY(intake_check_model(front, m->model));
+    TRY(intake_check_name("tenant", m->tenant));
     Forepack__V1__PrefillOptions asked = *(m->prefill ? m->prefill : &no_options);
     asked.mode = FOREPACK__V1__PREFILL_MODE__PREFILL_MODE_ON; // a score is asked for
     TRY(prefill_read(front, &asked, &r->spec.prefill));
@@ -394,6 +401,7 @@ enum status wire_score_request_read(const struct front *front, const Forepack__V
     sampling_defaults(&r->spec.sampling);
     r->spec.sampling.max_tokens = 1;
     r->id = request_id_create();
+    queue_read(m->tenant, m->priority, m->ttft_deadline_ms, &r->spec);
     r->spec.score_only = r->spec.want_importance = true;
     return STATUS_OK;
 }
