@@ -21,6 +21,7 @@ enum state {
 struct output_parser {
     struct output_syntax syntax;
     enum state state;
+    size_t before;     // bytes of the answer before `text`
     struct bytes text; // not emitted yet
     size_t from;       // position in `text`: everything before it has been used
     size_t read; // position up to which the text is read; at least `from`. Only a call has more than blanks between
@@ -320,6 +321,7 @@ static void advance(struct output_parser *p, output_part_fn *part, void *user)
     if (p->from) memmove(p->text.data, p->text.data + p->from, p->text.n - p->from);
     p->text.n -= p->from;
     p->read -= p->from;
+    p->before += p->from;
     p->from = 0;
 }
 
@@ -350,6 +352,11 @@ void output_parser_finish(struct output_parser *parser, output_part_fn *part, vo
 {
     parser->final = true;
     advance(parser, part, user);
+}
+
+size_t output_parser_used(const struct output_parser *parser)
+{
+    return parser->before + parser->from;
 }
 
 size_t output_parser_held(const struct output_parser *parser)

@@ -53,4 +53,7 @@ void output_parser_free(struct output_parser *parser); // NULL is fine
 void output_parser_push(struct output_parser *parser, const char *text, size_t n, output_part_fn *part, void *user);
 void output_parser_finish(struct output_parser *parser, output_part_fn *part, void *user);
 
+// Bytes of the answer that were emitted or dropped. Within `part`, with REASONING and CONTENT: the position of its text
+// in the answer.
+size_t output_parser_used(const struct output_parser *parser);
 size_t output_parser_held(const struct output_parser *parser); // bytes of the answer that it has in memory

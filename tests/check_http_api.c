@@ -31,13 +31,16 @@ typedef Forepack__Cluster__V1__NodeMessage node_message;
 
 static atomic_int bins;         // received by the nodes
 static atomic_ullong last_salt; // of a prompt to score
+static uint64_t last_request;   // of a prefill bin; core's thread
 static sem_t done;              // an event has run
 
 static void node_receive(struct node_link *link, const router_message *m)
 {
     if (m->kind_case == FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_SCORE_BIN)
         atomic_store(&last_salt, m->score_bin->items[0]->salt);
-    else if (m->kind_case != FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_PREFILL_BIN)
+    else if (m->kind_case == FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_PREFILL_BIN)
+        last_request = m->prefill_bin->sequences[0]->request;
+    else
         return;
     atomic_fetch_add(&bins, 1);
 }
@@ -398,6 +401,152 @@ static void check_other_call(struct rpc_stream *waiting)
     rpc_stream_close(waiting);
 }
 
+// --- log-probabilities of an answer that is split
+
+// Tokens of a worker group's pass.
+struct step {
+    const int32_t *tokens;
+    size_t n;
+    bool last;
+};
+
+static void event_step(struct core *c, void *arg, int64_t now_us)
+{
+    const struct step *step = arg;
+    Forepack__Cluster__V1__TokenLogprob *logprobs = mem_alloc_array(step->n, sizeof *logprobs);
+    Forepack__Cluster__V1__TokenLogprob **list = mem_alloc_array(step->n, sizeof *list);
+    for (size_t i = 0; i < step->n; i++) {
+        forepack__cluster__v1__token_logprob__init(&logprobs[i]);
+        logprobs[i].token_id = (uint32_t)step->tokens[i];
+        logprobs[i].logprob = -0.5f;
+        list[i] = &logprobs[i];
+    }
+    Forepack__Cluster__V1__SequenceResult result = FOREPACK__CLUSTER__V1__SEQUENCE_RESULT__INIT, *results = &result;
+    result.request = last_request;
+    result.token_ids = (uint32_t *)step->tokens;
+    result.logprobs = list;
+    result.n_token_ids = result.n_logprobs = step->n;
+    if (step->last) result.finish = FOREPACK__CLUSTER__V1__FINISH__FINISH_STOP;
+    Forepack__Cluster__V1__StepResults steps = FOREPACK__CLUSTER__V1__STEP_RESULTS__INIT;
+    steps.results = &results;
+    steps.n_results = 1;
+    node_message message = FOREPACK__CLUSTER__V1__NODE_MESSAGE__INIT;
+    message.kind_case = FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_STEP;
+    message.step = &steps;
+    node_link_handle(&worker, c, &message, now_us);
+    free(list);
+    free(logprobs);
+    sem_post(&done);
+}
+
+// The worker group generates the text, at most `pass` tokens in a pass.
+static void generate(const char *text, size_t pass)
+{
+    int32_t *tokens;
+    int n;
+    ck_assert_int_eq(tokenizer_encode(front.tokenizer, text, strlen(text), 0, &tokens, &n), STATUS_OK);
+    for (size_t at = 0; at < (size_t)n; at += pass) {
+        size_t left = (size_t)n - at;
+        struct step step = {tokens + at, left < pass ? left : pass, left <= pass};
+        post(event_step, &step);
+    }
+    free(tokens);
+}
+
+// The bytes of the tokens of all lists "logprobs" of a JSON value, joined.
+static void join_tokens(const json_t *value, char *text)
+{
+    const json_t *inner;
+    const char *key;
+    size_t i;
+    json_array_foreach(value, i, inner) join_tokens(inner, text);
+    json_object_foreach((json_t *)value, key, inner)
+    {
+        if (strcmp(key, "bytes") != 0 && strcmp(key, "top_logprobs") != 0) join_tokens(inner, text);
+        for (i = 0; strcmp(key, "bytes") == 0 && i < json_array_size(inner); i++)
+            sprintf(text + strlen(text), "%c", (char)json_integer_value(json_array_get(inner, i)));
+    }
+}
+
+static void check_logprobs(const json_t *value, const char *expected)
+{
+    char text[256] = "";
+    join_tokens(value, text);
+    ck_assert_str_eq(text, expected);
+}
+
+static json_t *json_of(const char *text)
+{
+    json_t *value = json_loads(text, JSON_DISABLE_EOF_CHECK, NULL);
+    ck_assert_msg(value != NULL, "%s", text);
+    return value;
+}
+
+static const struct {
+    const char *text, *content;
+} split_answers[] = {
+    {"<think>why</think>\n\nHello there", "Hello there"},
+    {"Hello there", "Hello there"},
+    {"<think>why\n</think>Hello<b> there \n", "Hello<b> there \n"}, // held: it might be a call
+    {"<think>why", ""},
+    {"So: <tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>", "So:"},
+    {"<tool_call>{\"nome\": \"f\"} \u00e9\u00e9", "<tool_call>{\"nome\": \"f\"} \u00e9\u00e9"},
+};
+enum { SPLIT_ANSWERS = sizeof split_answers / sizeof *split_answers };
+
+static int ask_logprobs(bool stream)
+{
+    static const char form[] = "{\"input\":\"Hi\",\"include\":[\"message.output_text.logprobs\"],\"stream\":%s,"
+                               "\"tools\":[{\"type\":\"function\",\"name\":\"f\",\"parameters\":{}}]}";
+    char *body = mem_format(form, stream ? "true" : "false");
+    front.chat_syntax.output.calls = OUTPUT_CALLS_HERMES;
+    int before = atomic_load(&bins), fd = post_send("/v1/responses", "", body);
+    AWAIT(atomic_load(&bins) > before);
+    free(body);
+    return fd;
+}
+
+// The log-probabilities of a message are those of its tokens, however many tokens a pass yields.
+START_TEST(the_tokens_of_a_message_have_its_text)
+{
+    const char *content = split_answers[_i].content;
+    for (size_t pass = 1; pass <= 64; pass = pass < 4 ? pass + 1 : 16 * pass) {
+        int fd = ask_logprobs(false);
+        generate(split_answers[_i].text, pass);
+        char *answer = answer_take(fd);
+        check_answer(answer, 200, "\r\n\r\n{");
+        json_t *response = json_of(strstr(answer, "\r\n\r\n{") + 4);
+        check_logprobs(response, content);
+        json_decref(response);
+        free(answer);
+    }
+}
+END_TEST
+
+START_TEST(the_tokens_of_a_streamed_message_have_its_text)
+{
+    for (size_t pass = 1; pass <= 64; pass = pass < 4 ? pass + 1 : 16 * pass) {
+        char tokens[256] = "", text[256] = "";
+        int fd = ask_logprobs(true);
+        generate(split_answers[_i].text, pass);
+        char *answer = answer_take(fd);
+        for (const char *at = answer; (at = strstr(at, "\ndata: ")); at++) {
+            json_t *event = json_of(at + 7);
+            if (strcmp(json_string_value(json_object_get(event, "type")), "response.output_text.delta") == 0) {
+                strcat(text, json_string_value(json_object_get(event, "delta")));
+                join_tokens(event, tokens);
+            }
+            if (strcmp(json_string_value(json_object_get(event, "type")), "response.completed") == 0)
+                check_logprobs(event, split_answers[_i].content);
+            json_decref(event);
+        }
+        ck_assert_str_eq(text, split_answers[_i].content);
+        ck_assert_str_eq(tokens, text);
+        free(answer);
+    }
+}
+END_TEST
+
 // --- scores
 
 START_TEST(a_score_belongs_to_its_tenant)
@@ -538,6 +687,8 @@ int main(void)
     tcase_add_loop_test(tcase, a_grammar_that_is_compiled_delays_no_other_connection, 0,
                         sizeof with_grammar / sizeof *with_grammar);
     tcase_add_test(tcase, a_wrong_grammar_is_refused);
+    tcase_add_loop_test(tcase, the_tokens_of_a_message_have_its_text, 0, SPLIT_ANSWERS);
+    tcase_add_loop_test(tcase, the_tokens_of_a_streamed_message_have_its_text, 0, SPLIT_ANSWERS);
     tcase_add_test(tcase, a_score_belongs_to_its_tenant);
     tcase_add_test(tcase, a_score_has_a_deadline);
     tcase_add_test(tcase, a_score_is_not_streamed);

@@ -83,6 +83,8 @@ struct joined {
     char text[4096];
     size_t n;
     int last; // kind, -1: none
+    const struct output_parser *parser;
+    const char *answer;
 };
 
 static void joined_add(struct joined *all, const char *text, size_t n)
@@ -97,6 +99,8 @@ static void add_part(void *user, enum output_kind kind, const char *text, size_t
     static const char *const begin[] = {"{r:", "{c:", "{f:", "{a:"};
     struct joined *all = user;
     ck_assert_uint_gt(n, 0);
+    if (kind == OUTPUT_REASONING || kind == OUTPUT_CONTENT)
+        ck_assert_mem_eq(all->answer + output_parser_used(all->parser), text, n);
     if (all->last != (int)kind) {
         if (all->last >= 0) joined_add(all, "}", 1);
         joined_add(all, begin[kind], 3);
@@ -110,7 +114,7 @@ static void parse(const struct answer_case *c, int first, int second, struct joi
 {
     struct output_parser *p = output_parser_create(c->syntax, c->reasoning);
     int n = (int)strlen(c->text);
-    *all = (struct joined){.last = -1};
+    *all = (struct joined){.last = -1, .parser = p, .answer = c->text};
     for (int i = 0, next; i < n; i = next) {
         next = first < 0 ? i + 1 : i < first ? first : i < second ? second : n;
         char *piece = mem_copy(c->text + i, (size_t)(next - i)); // the sanitizer sees reads beyond the piece

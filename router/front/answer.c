@@ -12,15 +12,16 @@
 // --- core's thread: the output of one request
 
 // Pushes tokens until one completes a stop string. The text of several tokens is joined in *joined_p, which is NULL
-// after a single one.
-static bool answer_push(struct answer *a, const int32_t *tokens, int n, struct answer_chunk *chunk, char **joined_p)
+// after a single one; `ends` [n] becomes chunk->ends.
+static bool answer_push(struct answer *a, const int32_t *tokens, int n, struct answer_chunk *chunk, size_t *ends,
+                        char **joined_p)
 {
     bool stopped = false;
     *joined_p = NULL;
     while (chunk->n < n && !stopped) {
         struct text_piece piece;
         a->n_tokens++;
-        text_stream_push(a->text, tokens[chunk->n++], a->n_tokens >= a->min_tokens, &piece);
+        text_stream_push(a->text, tokens[chunk->n], a->n_tokens >= a->min_tokens, &piece);
         stopped = piece.stop >= 0;
         if (stopped) a->stop = piece.stop;
         if (n == 1) {
@@ -30,6 +31,7 @@ static bool answer_push(struct answer *a, const int32_t *tokens, int n, struct a
             if (piece.size_bytes) memcpy(*joined_p + chunk->text_bytes, piece.text, piece.size_bytes);
         }
         chunk->text_bytes += piece.size_bytes;
+        ends[chunk->n++] = chunk->text_bytes;
     }
     return stopped;
 }
@@ -38,11 +40,13 @@ static bool answer_add_tokens(void *user, const int32_t *tokens, const struct to
                               int *n_used_p)
 {
     struct answer *a = user;
-    struct answer_chunk chunk = {.tokens = tokens, .logprobs = logprobs};
+    size_t one, *ends = n > 1 ? mem_alloc_array((size_t)n, sizeof *ends) : &one;
+    struct answer_chunk chunk = {.tokens = tokens, .logprobs = logprobs, .ends = ends};
     char *joined;
-    bool stopped = answer_push(a, tokens, n, &chunk, &joined);
+    bool stopped = answer_push(a, tokens, n, &chunk, ends, &joined);
     a->client->ops->chunk(a, &chunk);
     free(joined);
+    if (n > 1) free(ends);
     *n_used_p = chunk.n;
     return stopped;
 }

@@ -25,6 +25,7 @@ struct answer_chunk {
     size_t text_bytes;
     const int32_t *tokens;
     const struct token_logprob *logprobs;
+    const size_t *ends; // [n] of the text after each token
     int n;
     const struct token_logprob
         *prompt_logprobs; // [n_prompt_logprobs] of the next prompt tokens, from the second one on

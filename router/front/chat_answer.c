@@ -56,7 +56,6 @@ struct chat_answer *chat_answer_create(const struct chat_syntax *syntax, const s
     struct chat_answer *answer = mem_alloc(sizeof *answer);
     answer->parser = output_parser_create(&output, reasoning);
     answer->single = single;
-    answer->last_kind = -1;
     return answer;
 }
 
@@ -64,6 +63,7 @@ void chat_answer_free(struct chat_answer *answer)
 {
     if (!answer) return;
     output_parser_free(answer->parser);
+    content_tokens_fini(&answer->tokens);
     bytes_free(&answer->reasoning);
     for (int i = 0; i < answer->n_calls; i++) {
         bytes_free(&answer->calls[i].name);

@@ -8,6 +8,7 @@
 #include "model/output_parser.h"
 #include "model/text_stream.h"
 #include "model/unicode.h"
+#include "router/front/content_tokens.h"
 
 // The marks of sections, found in the chat template, and the special tokens among them.
 struct chat_syntax {
@@ -30,10 +31,10 @@ struct chat_answer {
     struct bytes reasoning;  // of a whole answer
     struct chat_call *calls; // [n_calls] names and arguments of a whole answer
     int n_calls, capacity;
-    size_t collected; // bytes of `reasoning` and `calls`
-    bool single;      // further calls are dropped
-    bool dropped;     // the last call was dropped
-    int last_kind;    // enum output_kind of the last part; -1: there was none
+    size_t collected;             // bytes of `reasoning` and `calls`
+    bool single;                  // further calls are dropped
+    bool dropped;                 // the last call was dropped
+    struct content_tokens tokens; // with log-probabilities of the content alone
 };
 
 // State to split the answer to a prompt [n]; n 0: the answer does not continue what the prompt ends with. tools: look

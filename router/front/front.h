@@ -10,6 +10,7 @@
 //   reading.c         the messages of clients that are being read
 //   grpc_intake.c     messages of clients to their readers, at once or through the pool
 //   chat_answer.c     answers of chats in sections: reasoning, content, tool calls
+//   content_tokens.c  which tokens of such an answer are its content
 //   answer.c          running requests of a client and the text of their answers
 //   wire_request.c    GenerateRequest and ScoreRequest to a request of the core
 //   wire_response.c   chunks, completions and scores to a client

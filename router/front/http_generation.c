@@ -175,10 +175,23 @@ static void part_collect(struct http_choice *choice, enum output_kind kind, stru
     if (kind != OUTPUT_CONTENT) choice->chat->collected += n + (kind == OUTPUT_CALL ? sizeof *call : 0);
 }
 
+// The log-probabilities of the tokens of a part, which was just sent or collected.
+static void content_logprobs_add(const struct parts *p, size_t text_bytes)
+{
+    struct chat_answer *chat = p->choice->chat;
+    size_t begin = output_parser_used(chat->parser);
+    int n = content_tokens_take(&chat->tokens, begin, begin + text_bytes);
+    const struct answer_chunk tokens = {.logprobs = chat->tokens.taken, .n = n};
+    if (!n) return;
+    if (p->g->stream)
+        p->g->api->chunk(p->g, p->choice, &tokens, p->out);
+    else
+        p->g->api->add_logprobs(p->g, p->choice, &tokens, p->choice->logprobs);
+}
+
 static void part_add(void *user, enum output_kind kind, const char *text, size_t n)
 {
     const struct parts *p = user;
-    p->choice->chat->last_kind = (int)kind;
     struct chat_call *call = kind == OUTPUT_CALL        ? chat_answer_add_call(p->choice->chat)
                              : kind == OUTPUT_ARGUMENTS ? chat_answer_last_call(p->choice->chat)
                                                         : NULL;
@@ -188,13 +201,38 @@ static void part_add(void *user, enum output_kind kind, const char *text, size_t
     } else {
         part_collect(p->choice, kind, call, text, n);
     }
+    if (kind == OUTPUT_CONTENT) content_logprobs_add(p, n);
+}
+
+// Whether the log-probabilities of the chunk are those of the content alone.
+static bool content_only(const struct parts *p, const struct answer_chunk *chunk)
+{
+    return chunk->logprobs && p->g->api->content_logprobs;
+}
+
+// Splits the text of a chunk, token by token where it matters which of them are content.
+static void split_chunk(struct parts *p, const struct answer_chunk *chunk)
+{
+    struct chat_answer *chat = p->choice->chat;
+    size_t begin = 0;
+    for (int i = 0; i < chunk->n && content_only(p, chunk); i++) {
+        size_t size = chunk->ends[i] - begin;
+        content_tokens_add(&chat->tokens, &chunk->logprobs[i], size);
+        output_parser_push(chat->parser, chunk->text + begin, size, part_add, p);
+        content_tokens_decide(&chat->tokens, output_parser_used(chat->parser));
+        begin = chunk->ends[i];
+    }
+    content_tokens_add_text(&chat->tokens, chunk->text_bytes - begin);
+    output_parser_push(chat->parser, chunk->text + begin, chunk->text_bytes - begin, part_add, p);
 }
 
 static size_t collected_bytes(const struct http_generation *g, const struct http_choice *choice)
 {
     // All choices of a prompt repeat the log-probabilities that the first one collects.
     size_t n = choice->text.n + choice->token_ids.n + choice->prompt_logprobs.n * (size_t)g->n;
-    if (choice->chat) n += choice->chat->collected + output_parser_held(choice->chat->parser);
+    if (choice->chat)
+        n += choice->chat->collected + output_parser_held(choice->chat->parser) +
+             (size_t)choice->chat->tokens.n * sizeof *choice->chat->tokens.waiting;
     for (int i = 0; i < HTTP_LOGPROB_LISTS; i++)
         n += choice->logprobs[i].n;
     return n;
@@ -215,11 +253,12 @@ static bool collect_chunk(struct http_generation *g, struct http_choice *choice,
     if (echo.n) bytes_add(&choice->text, echo.data, echo.n);
     choice->echoed = true;
     if (choice->chat) {
-        output_parser_push(choice->chat->parser, chunk->text, chunk->text_bytes, part_add, &parts);
+        split_chunk(&parts, chunk);
     } else {
         bytes_add(&choice->text, chunk->text, chunk->text_bytes);
     }
-    if (chunk->logprobs || g->echo_logprobs) g->api->add_logprobs(g, choice, chunk, choice->logprobs);
+    bool added = choice->chat && content_only(&parts, chunk);
+    if ((chunk->logprobs || g->echo_logprobs) && !added) g->api->add_logprobs(g, choice, chunk, choice->logprobs);
     if (chunk->n_prompt_logprobs && g->prompt_logprobs) g->api->add_prompt_logprobs(g, choice, chunk);
     if (g->return_token_ids) http_token_ids_add(&choice->token_ids, chunk);
     return whole_answer_grow(g->streams->whole, &g->collected_bytes, collected_bytes(g, choice) - before);
@@ -238,9 +277,10 @@ static void stream_parts(struct http_generation *g, struct http_choice *choice, 
                          struct bytes *out)
 {
     struct parts parts = {g, choice, out};
-    output_parser_push(choice->chat->parser, chunk->text, chunk->text_bytes, part_add, &parts);
+    split_chunk(&parts, chunk);
     struct answer_chunk tokens = *chunk;
     tokens.text_bytes = 0;
+    if (content_only(&parts, chunk)) tokens.logprobs = NULL;
     if (has_content(g, choice, &tokens)) g->api->chunk(g, choice, &tokens, out);
 }
 

@@ -80,6 +80,7 @@ struct http_api {
     // with them. NULL: the API has none.
     void (*add_logprobs)(struct http_generation *g, struct http_choice *choice, const struct answer_chunk *chunk,
                          struct bytes lists[HTTP_LOGPROB_LISTS]);
+    bool content_logprobs; // of an answer that is split: those of its content alone
     // The echo of a prompt begins with this token, which has no log-probability. NULL: the API has no echo.
     void (*echo_begin)(struct http_generation *g, struct http_choice *choice, int32_t token);
     // Appends to choice->prompt_logprobs, for the field "prompt_logprobs". NULL: the API does not have it.

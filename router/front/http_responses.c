@@ -41,11 +41,11 @@ static struct responses_answer *answer_of(struct http_generation *g)
     return &r->answer;
 }
 
-// Those of a message's tokens, in the form of a chat; reasoning and calls have none.
+// In the form of a chat.
 static void responses_add_logprobs(struct http_generation *g, struct http_choice *choice,
                                    const struct answer_chunk *chunk, struct bytes lists[HTTP_LOGPROB_LISTS])
 {
-    if (!choice->chat || choice->chat->last_kind == OUTPUT_CONTENT) http_chat.add_logprobs(g, choice, chunk, lists);
+    http_chat.add_logprobs(g, choice, chunk, lists);
 }
 
 static void responses_begin(struct http_generation *g, struct http_choice *choice, struct bytes *out)
@@ -91,6 +91,7 @@ const struct http_api http_responses = {
     .id_prefix = "resp",
     .read = responses_read,
     .add_logprobs = responses_add_logprobs,
+    .content_logprobs = true,
     .begin = responses_begin,
     .chunk = responses_chunk,
     .part = responses_part,
