@@ -7,8 +7,6 @@
 #include "base/mem.h"
 #include "model/unicode.h"
 
-#define BPE_NO_MERGE UINT32_MAX
-
 // ---- Vocabulary.
 
 static uint32_t table_mask(size_t n)
@@ -84,33 +82,38 @@ void bpe_fini(struct bpe *bpe)
 {
     vocabulary_fini(&bpe->vocabulary);
     free(bpe->merges);
+    free(bpe->merge_slots);
     free(bpe->self_encoded);
 }
 
-static uint32_t merge_slot(const struct bpe *bpe, int32_t left, int32_t right)
+static uint32_t *merge_slot(const struct bpe *bpe, int32_t left, int32_t right)
 {
     uint64_t pair = (uint64_t)left << 32 | (uint32_t)right;
     uint32_t slot = (uint32_t)hash_mix(&bpe->vocabulary.key, pair) & bpe->merge_mask;
-    while (bpe->merges[slot].left >= 0 && (bpe->merges[slot].left != left || bpe->merges[slot].right != right))
-        slot = (slot + 1) & bpe->merge_mask;
-    return slot;
+    for (uint32_t rank; (rank = bpe->merge_slots[slot]) != BPE_NO_MERGE; slot = (slot + 1) & bpe->merge_mask)
+        if (bpe->merges[rank].left == left && bpe->merges[rank].right == right) break;
+    return &bpe->merge_slots[slot];
 }
 
 void bpe_merges_init(struct bpe *bpe, size_t n)
 {
-    bpe->merge_mask = table_mask(n);
-    bpe->merges = mem_alloc_array((size_t)bpe->merge_mask + 1, sizeof *bpe->merges);
-    for (size_t i = 0; i <= bpe->merge_mask; i++)
+    bpe->merges = mem_alloc_array(n, sizeof *bpe->merges);
+    bpe->n_merges = n;
+    for (size_t i = 0; i < n; i++)
         bpe->merges[i].left = -1;
+    bpe->merge_mask = table_mask(n);
+    bpe->merge_slots = mem_alloc_array((size_t)bpe->merge_mask + 1, sizeof *bpe->merge_slots);
+    memset(bpe->merge_slots, -1, ((size_t)bpe->merge_mask + 1) * sizeof *bpe->merge_slots);
 }
 
-enum status bpe_merge_add(struct bpe *bpe, struct merge merge)
+enum status bpe_merge_add(struct bpe *bpe, uint32_t rank, struct merge merge)
 {
     const struct vocabulary *v = &bpe->vocabulary;
-    struct merge *slot = &bpe->merges[merge_slot(bpe, merge.left, merge.right)];
-    if (slot->left >= 0)
-        return status_fail(STATUS_DATA, "model.merges[%u] repeats model.merges[%u]", merge.rank, slot->rank);
-    *slot = merge;
+    uint32_t *slot = merge_slot(bpe, merge.left, merge.right);
+    if (*slot != BPE_NO_MERGE)
+        return status_fail(STATUS_DATA, "model.merges[%u] repeats model.merges[%u]", rank, *slot);
+    *slot = rank;
+    bpe->merges[rank] = merge;
     unsigned char tail = (unsigned char)v->token[merge.left][v->length[merge.left] - 1];
     unsigned char head = (unsigned char)v->token[merge.right][0];
     bpe->joinable[tail][head / 64] |= (uint64_t)1 << head % 64;
@@ -130,16 +133,32 @@ static bool symbols_can_merge(const struct bpe *bpe, int32_t left, int32_t right
 
 void bpe_scratch_free(struct bpe_scratch *scratch)
 {
-    free(scratch->symbols);
+    free(scratch->cells);
     free(scratch->heap);
     *scratch = (struct bpe_scratch){0};
 }
 
+// Room for the word's cells. Only those of the longest part that merges are touched.
+static void cells_reserve(struct bpe_scratch *s, size_t n)
+{
+    if (n <= s->cells_capacity) return;
+    s->cells = mem_resize(s->cells, n, sizeof *s->cells);
+    s->cells_capacity = (uint32_t)n;
+}
+
+// Room for an entry of each symbol and some stale ones: queue_all() removes these so rarely that it takes linear time.
+static void heap_reserve(struct bpe_scratch *s)
+{
+    uint32_t n = s->n_symbols + s->n_symbols / 8 + 1;
+    if (n <= s->heap_capacity) return;
+    s->heap = mem_resize(s->heap, n, sizeof *s->heap);
+    s->heap_capacity = n;
+}
+
 static void heap_push(struct bpe_scratch *s, uint64_t entry)
 {
-    MEM_GROW(s->heap, s->n_heap, s->heap_capacity);
-    int at = s->n_heap++;
-    for (int up; at > 0 && s->heap[up = (at - 1) / 2] > entry; at = up)
+    uint32_t at = s->n_heap++;
+    for (uint32_t up; at > 0 && s->heap[up = (at - 1) / 2] > entry; at = up)
         s->heap[at] = s->heap[up];
     s->heap[at] = entry;
 }
@@ -147,8 +166,8 @@ static void heap_push(struct bpe_scratch *s, uint64_t entry)
 static uint64_t heap_pop(struct bpe_scratch *s)
 {
     uint64_t top = s->heap[0], last = s->heap[--s->n_heap];
-    int at = 0;
-    for (int down; (down = 2 * at + 1) < s->n_heap; at = down) {
+    uint32_t at = 0;
+    for (uint32_t down; (down = 2 * at + 1) < s->n_heap; at = down) {
         if (down + 1 < s->n_heap && s->heap[down + 1] < s->heap[down]) down++;
         if (s->heap[down] >= last) break;
         s->heap[at] = s->heap[down];
@@ -157,54 +176,74 @@ static uint64_t heap_pop(struct bpe_scratch *s)
     return top;
 }
 
-// Looks up the merge of symbol `i` with its successor and pushes it onto the heap.
-static void merge_queue(const struct bpe *bpe, struct bpe_scratch *s, int i)
+// Pushes the merge of the symbol at cell `i` with its successor onto the heap.
+static void queue_pair(const struct bpe *bpe, struct bpe_scratch *s, uint32_t i)
 {
-    struct bpe_symbol *symbol = &s->symbols[i];
-    symbol->rank = BPE_NO_MERGE;
-    if (symbol->next < 0) return;
-    const struct merge *merge = &bpe->merges[merge_slot(bpe, symbol->id, s->symbols[symbol->next].id)];
-    if (merge->left < 0) return;
-    symbol->rank = merge->rank;
-    symbol->result = merge->result;
-    heap_push(s, (uint64_t)merge->rank << 32 | (uint32_t)i);
+    uint32_t next = i + s->cells[i].length;
+    if (next == s->n) return;
+    uint32_t rank = *merge_slot(bpe, s->cells[i].id, s->cells[next].id);
+    if (rank != BPE_NO_MERGE) heap_push(s, (uint64_t)rank << 32 | i);
 }
 
-// Merges the collected symbols, emits their tokens and clears them. False when `emit` ended the word.
+// Makes the heap anew, without stale entries.
+static void queue_all(const struct bpe *bpe, struct bpe_scratch *s)
+{
+    s->n_heap = 0;
+    for (uint32_t i = 0; i < s->n; i += s->cells[i].length)
+        queue_pair(bpe, s, i);
+}
+
+static void merge_first(const struct bpe *bpe, struct bpe_scratch *s)
+{
+    uint64_t top = heap_pop(s);
+    s->steps++;
+    const struct merge *merge = &bpe->merges[top >> 32];
+    uint32_t i = (uint32_t)top, right = i + s->cells[i].length;
+    // Otherwise the entry is stale: the symbol or its successor has been merged since.
+    if (s->cells[i].id != merge->left || right == s->n || s->cells[right].id != merge->right) return;
+    uint32_t length = s->cells[i].length + s->cells[right].length;
+    s->cells[right].id = -1;
+    s->cells[i] = (struct bpe_cell){merge->result, length};
+    s->cells[i + length - 1].length = length;
+    if (i > 0) queue_pair(bpe, s, i - s->cells[i - 1].length);
+    queue_pair(bpe, s, i);
+}
+
+// The last symbol has the bytes up to byte `end` of the word.
+static void symbol_close(struct bpe_scratch *s, size_t end)
+{
+    s->n = (uint32_t)(end - s->start);
+    s->cells[s->last].length = s->cells[s->n - 1].length = s->n - s->last;
+}
+
+// Merges the collected symbols, which end at byte `end` of the word, emits their tokens and clears them. False when
+// `emit` ended the word.
 static bool symbols_merge(const struct bpe *bpe, struct bpe_scratch *s, bpe_emit_fn *emit, void *user)
 {
-    if (!s->n) return true;
-    s->symbols[s->n - 1].next = -1;
-    for (int i = 0; i < s->n; i++)
-        merge_queue(bpe, s, i);
+    heap_reserve(s);
+    queue_all(bpe, s);
     while (s->n_heap) {
-        uint64_t top = heap_pop(s);
-        s->steps++;
-        int i = (int)(uint32_t)top;
-        struct bpe_symbol *symbol = &s->symbols[i];
-        if (symbol->rank != top >> 32) continue; // stale entry: the symbol or its successor has been merged since
-        struct bpe_symbol *right = &s->symbols[symbol->next];
-        symbol->id = symbol->result;
-        symbol->next = right->next;
-        right->rank = BPE_NO_MERGE;
-        if (symbol->next >= 0) s->symbols[symbol->next].previous = i;
-        if (symbol->previous >= 0) merge_queue(bpe, s, symbol->previous);
-        merge_queue(bpe, s, i);
+        if (s->n_heap == s->heap_capacity) queue_all(bpe, s);
+        merge_first(bpe, s); // removes an entry and adds at most two
     }
-    s->n = 0;
-    for (int i = 0; i >= 0; i = s->symbols[i].next)
-        if (!emit(user, s->symbols[i].id, s->symbols[i].start)) return false;
+    s->n_symbols = 0;
+    for (uint32_t i = 0; i < s->n; i += s->cells[i].length)
+        if (!emit(user, s->cells[i].id, s->start + i)) return false;
     return true;
 }
 
-static bool symbol_push(const struct bpe *bpe, struct bpe_scratch *s, int32_t id, size_t start, bpe_emit_fn *emit,
+// Collects the symbol that begins at byte `at` of the word. Bytes between two symbols belong to the first one.
+static bool symbol_push(const struct bpe *bpe, struct bpe_scratch *s, int32_t id, size_t at, bpe_emit_fn *emit,
                         void *user)
 {
-    if (s->n && !symbols_can_merge(bpe, s->symbols[s->n - 1].id, id) && !symbols_merge(bpe, s, emit, user))
-        return false;
-    MEM_GROW(s->symbols, s->n, s->capacity);
-    s->symbols[s->n] = (struct bpe_symbol){.id = id, .previous = s->n - 1, .next = s->n + 1, .start = start};
-    s->n++;
+    if (s->n_symbols) {
+        symbol_close(s, at);
+        if (!symbols_can_merge(bpe, s->cells[s->last].id, id) && !symbols_merge(bpe, s, emit, user)) return false;
+    }
+    if (!s->n_symbols) s->start = at;
+    s->last = (uint32_t)(at - s->start);
+    s->cells[s->last].id = id;
+    s->n_symbols++;
     return true;
 }
 
@@ -223,6 +262,7 @@ bool bpe_encode(const struct bpe *bpe, struct bpe_scratch *scratch, const char *
         int32_t id = vocabulary_find(&bpe->vocabulary, word, n);
         if (id >= 0 && bpe->self_encoded[id]) return emit(user, id, 0);
     }
+    cells_reserve(scratch, n);
     bool after_unknown = false, going = true;
     for (size_t at = 0, length = 1; at < n && going; at += length) {
         int32_t id;
@@ -244,7 +284,9 @@ bool bpe_encode(const struct bpe *bpe, struct bpe_scratch *scratch, const char *
             after_unknown = true;
         }
     }
-    return going && symbols_merge(bpe, scratch, emit, user);
+    if (!going || !scratch->n_symbols) return going;
+    symbol_close(scratch, n);
+    return symbols_merge(bpe, scratch, emit, user);
 }
 
 // ---- Tokens that need no merging.

@@ -28,12 +28,13 @@ int32_t vocabulary_find(const struct vocabulary *vocabulary, const char *token, 
 
 struct merge {
     int32_t left, right, result;
-    uint32_t rank; // position in the file: merges of lower rank go first
 };
 
 struct bpe {
     struct vocabulary vocabulary; // of the symbols
-    struct merge *merges;         // owned hash table of `merge_mask` + 1 slots; left -1: empty
+    struct merge *merges;         // [n_merges] by rank, owned: those of lower rank go first; left -1: left out
+    size_t n_merges;
+    uint32_t *merge_slots; // owned hash table of `merge_mask` + 1 ranks; BPE_NO_MERGE: empty
     uint32_t merge_mask;
     // Bit b of joinable[a]: some merge joins a token ending in byte a with one starting with byte b. Where no merge can
     // join two neighbours the word is split, which keeps the heap small for models without pre-tokenizer.
@@ -48,28 +49,34 @@ struct bpe {
 
 void bpe_fini(struct bpe *bpe);
 
-// Room for `n` merges.
+#define BPE_NO_MERGE UINT32_MAX
+
+// Room for the merges of ranks 0 to `n` - 1.
 void bpe_merges_init(struct bpe *bpe, size_t n);
 // DATA: these two tokens already have a merge.
-enum status bpe_merge_add(struct bpe *bpe, struct merge merge);
+enum status bpe_merge_add(struct bpe *bpe, uint32_t rank, struct merge merge);
 // After the last merge: marks the tokens to which their own text encodes (all of them if `ignore_merges`), except
 // `excluded` [n_ids]: special tokens, which plain text must never become.
 void bpe_find_self_encoded(struct bpe *bpe, bool ignore_merges, const bool *excluded);
 
-struct bpe_symbol {
-    int32_t id;
-    uint32_t rank;          // of the merge with the next symbol; BPE_NO_MERGE: none
-    int32_t result;         // of that merge
-    int32_t previous, next; // neighbours, -1 at the ends
-    size_t start;           // byte offset in the word
+// A byte of text that is being merged. The first and the last cell of a symbol have its length, so that both neighbours
+// are found without links (boundary tags, Knuth, The Art of Computer Programming 1, 2.5).
+struct bpe_cell {
+    int32_t id;      // of the symbol that begins here; -1: that symbol became part of the one before
+    uint32_t length; // bytes of the symbol that begins or ends here
 };
 
+// A word of n bytes takes at most BPE_BYTES_PER_BYTE * n bytes of memory.
+enum { BPE_BYTES_PER_BYTE = 17, BPE_WORD_LIMIT_BYTES = 1 << 30 };
+
 struct bpe_scratch {
-    struct bpe_symbol *symbols; // symbols being merged
-    int n, capacity;
-    uint64_t *heap; // rank << 32 | symbol: lowest rank first, then leftmost
-    int n_heap, heap_capacity;
-    uint64_t steps; // taken from the heap so far: fewer than three per byte of text
+    struct bpe_cell *cells; // [n] of the part of the word that is being merged
+    uint32_t n, cells_capacity;
+    size_t start;                   // byte of the word that is in cell 0
+    uint32_t n_symbols, last;       // collected so far; first cell of the last one
+    uint64_t *heap;                 // rank << 32 | cell: the lowest rank first, then the leftmost symbol
+    uint32_t n_heap, heap_capacity; // entries
+    uint64_t steps;                 // taken from the heap so far: fewer than three per byte of text
 };
 
 void bpe_scratch_free(struct bpe_scratch *scratch);
@@ -77,6 +84,6 @@ void bpe_scratch_free(struct bpe_scratch *scratch);
 // Receives each id with its byte offset in the word, in order. False ends the word: its other ids are not needed.
 typedef bool bpe_emit_fn(void *user, int32_t id, size_t start);
 
-// False when `emit` ended the word.
+// `n` is at most BPE_WORD_LIMIT_BYTES. False when `emit` ended the word.
 bool bpe_encode(const struct bpe *bpe, struct bpe_scratch *scratch, const char *word, size_t n, bpe_emit_fn *emit,
                 void *user);

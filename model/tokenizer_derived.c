@@ -114,23 +114,15 @@ static void hash_pattern(uint64_t *hash, const struct pattern *pattern)
 // In the order of the file, without merges that were left out.
 static void hash_merges(uint64_t *hash, const struct bpe *bpe)
 {
-    size_t n = 0, end = 0; // end: largest rank + 1
-    for (size_t i = 0; i <= bpe->merge_mask; i++) {
-        const struct merge *merge = &bpe->merges[i];
-        if (merge->left < 0) continue;
-        n++;
-        if (merge->rank >= end) end = merge->rank + (size_t)1;
+    int64_t n = 0;
+    for (size_t rank = 0; rank < bpe->n_merges; rank++)
+        n += bpe->merges[rank].left >= 0;
+    hash_int(hash, n);
+    for (size_t rank = 0; rank < bpe->n_merges; rank++) {
+        if (bpe->merges[rank].left < 0) continue;
+        hash_int(hash, bpe->merges[rank].left);
+        hash_int(hash, bpe->merges[rank].right);
     }
-    const struct merge **by_rank = mem_alloc_array(end, sizeof *by_rank);
-    for (size_t i = 0; i <= bpe->merge_mask; i++)
-        if (bpe->merges[i].left >= 0) by_rank[bpe->merges[i].rank] = &bpe->merges[i];
-    hash_int(hash, (int64_t)n);
-    for (size_t rank = 0; rank < end; rank++) {
-        if (!by_rank[rank]) continue;
-        hash_int(hash, by_rank[rank]->left);
-        hash_int(hash, by_rank[rank]->right);
-    }
-    free(by_rank);
 }
 
 static void hash_added(uint64_t *hash, const struct added_set *set)

@@ -262,8 +262,7 @@ static enum status read_merges(struct tokenizer *t, const json_t *merges)
         bytes_add(&joined, part[1], length[1]);
         struct merge merge = {.left = vocabulary_find(&spelled, part[0], length[0]),
                               .right = vocabulary_find(&spelled, part[1], length[1]),
-                              .result = vocabulary_find(&spelled, joined.data, joined.n),
-                              .rank = (uint32_t)i};
+                              .result = vocabulary_find(&spelled, joined.data, joined.n)};
         if (merge.left < 0 || merge.right < 0 || merge.result < 0) {
             status = status_fail(STATUS_DATA, "model.merges[%zu]: \"%.*s\" is not in model.vocab", i,
                                  merge.left < 0    ? (int)length[0]
@@ -278,7 +277,7 @@ static enum status read_merges(struct tokenizer *t, const json_t *merges)
         // not spelled in bytes.
         const char *const *token = (const char *const *)t->bpe.vocabulary.token;
         if (t->special[merge.result] || !token[merge.left] || !token[merge.right] || !token[merge.result]) continue;
-        status = bpe_merge_add(&t->bpe, merge);
+        status = bpe_merge_add(&t->bpe, (uint32_t)i, merge);
     }
     bytes_free(&joined);
     vocabulary_fini(&spelled);

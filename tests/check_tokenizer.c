@@ -13,6 +13,8 @@
 #include "base/utf8.h"
 #include "model/bpe.h"
 #include "model/normalizer.h"
+#include "model/tokenizer_parts.h"
+#include "tests/heap.h"
 #include "tests/test_data.h"
 #include "text_data.h"
 
@@ -213,20 +215,16 @@ static int slow_merge(const json_t *merges, struct symbol *symbols, int n)
     }
 }
 
-START_TEST(merging_agrees_with_the_definition)
+// Encodes random words of `letters`.
+static void check_merging(struct tokenizer *t, const json_t *merges, const char *letters, int rounds, uint64_t *state)
 {
-    struct tokenizer *t = open_variant("pieces", "{\"normalizer\": null}", NULL);
-    json_t *root = fixture_changed("pieces", NULL);
-    const json_t *merges = json_object_get(json_object_get(root, "model"), "merges");
-    static const char letters[] = "eeeetttaooinnsrrhlcdufpgmy";
-    uint64_t state = 8;
-    for (int round = 0; round < 1000; round++) {
+    for (int round = 0; round < rounds; round++) {
         char word[48] = "";
         struct symbol symbols[48];
-        int n = 2 + (int)(random_next(&state) % 40), n_ids;
+        int n = 2 + (int)(random_next(state) % 40), n_ids;
         int32_t *ids;
         for (int i = 0; i < n; i++) {
-            word[i] = letters[random_next(&state) % (sizeof letters - 1)];
+            word[i] = letters[random_next(state) % strlen(letters)];
             symbols[i] = (struct symbol){word + i, 1};
         }
         encode_into(t, word, (size_t)n, 0, &ids, &n_ids);
@@ -239,8 +237,53 @@ START_TEST(merging_agrees_with_the_definition)
         }
         free(ids);
     }
+}
+
+START_TEST(merging_agrees_with_the_definition)
+{
+    struct tokenizer *t = open_variant("pieces", "{\"normalizer\": null}", NULL);
+    json_t *root = fixture_changed("pieces", NULL);
+    uint64_t state = 8;
+    check_merging(t, json_object_get(json_object_get(root, "model"), "merges"), "eeeetttaooinnsrrhlcdufpgmy", 1000,
+                  &state);
     json_decref(root);
     tokenizer_free(t);
+}
+END_TEST
+
+// Adds all words of `n` letters a and b to the vocabulary, and their merges in front of a random other one.
+static void add_words(json_t *vocab, json_t *merges, int n, uint64_t *state)
+{
+    for (int bits = 0; bits < 1 << n; bits++) {
+        char word[8] = "";
+        for (int i = 0; i < n; i++)
+            word[i] = bits >> i & 1 ? 'b' : 'a';
+        if (!json_object_get(vocab, word))
+            json_object_set_new(vocab, word, json_integer((json_int_t)json_object_size(vocab)));
+        for (int i = 1; i < n; i++) {
+            char *merge = mem_format("%.*s %s", i, word, word + i);
+            json_array_insert_new(merges, random_next(state) % (json_array_size(merges) + 1), json_string(merge));
+            free(merge);
+        }
+    }
+}
+
+// Merges that make more neighbours mergeable than they take away: many entries of the heap are stale.
+START_TEST(merging_in_any_order_agrees_with_the_definition)
+{
+    uint64_t state = (uint64_t)_i + 1;
+    json_t *root = fixture_changed("pieces", NULL), *model = json_object_get(root, "model"), *merges = json_array();
+    json_object_set_new(root, "normalizer", json_null());
+    json_object_set_new(model, "merges", merges);
+    for (int n = 2; n <= 5; n++)
+        add_words(json_object_get(model, "vocab"), merges, n, &state);
+    char *text = json_dumps(root, 0), *dir = scratch_create(text, NULL);
+    struct tokenizer *t = open_dir(dir);
+    check_merging(t, merges, "ab", 100, &state);
+    tokenizer_free(t);
+    scratch_remove(dir);
+    free(text);
+    json_decref(root);
 }
 END_TEST
 
@@ -340,6 +383,35 @@ START_TEST(long_runs_of_one_character_pass)
         free(text);
         tokenizer_free(t);
     }
+}
+END_TEST
+
+static bool ignore_id(void *user, int32_t id, size_t start)
+{
+    (void)user, (void)id, (void)start;
+    return true;
+}
+
+// A client chooses the length of a word. The scratch keeps what the word took.
+START_TEST(the_memory_of_a_long_word_is_bounded)
+{
+    static const char *const units[] = {"-", " ", "et", "theinternet", "\u00e9"};
+    enum { UNITS = 200000, ROOM = 4096 };
+    size_t length = strlen(units[_i]), n = UNITS * length;
+    char *word = mem_alloc(n);
+    for (size_t i = 0; i < n; i++)
+        word[i] = units[_i][i % length];
+    for (int base = 0; base < 2; base++) {
+        struct tokenizer *t = open_variant(base ? "pieces" : "bytes", NULL, NULL);
+        struct bpe_scratch scratch = {0};
+        size_t before = heap_bytes();
+        ck_assert(bpe_encode(&t->bpe, &scratch, word, n, ignore_id, NULL));
+        size_t taken = heap_bytes() - before, most = BPE_BYTES_PER_BYTE * n + ROOM;
+        ck_assert_uint_le(taken, most + most * HEAP_ROUNDING_PERCENT / 100);
+        bpe_scratch_free(&scratch);
+        tokenizer_free(t);
+    }
+    free(word);
 }
 END_TEST
 
@@ -570,10 +642,12 @@ static Suite *own_suite(void)
     tcase_add_loop_test(same, golden_prompts_agree, 0, 2);
     tcase_add_test(same, nfc_agrees_with_utf8proc_on_every_character);
     tcase_add_test(any, merging_agrees_with_the_definition);
+    tcase_add_loop_test(any, merging_in_any_order_agrees_with_the_definition, 0, 20);
     tcase_add_test(any, tokens_that_are_made_to_collide_do_not);
     tcase_add_loop_test(any, decoding_gives_the_text_back, 0, 2);
     tcase_add_loop_test(any, token_starts_ascend_and_cover_the_text, 0, 2);
     tcase_add_loop_test(any, long_runs_of_one_character_pass, 0, 9);
+    tcase_add_loop_test(any, the_memory_of_a_long_word_is_bounded, 0, 5);
     tcase_add_test(any, text_that_is_not_utf8_is_refused_with_its_place);
     tcase_add_test(any, ids_outside_the_vocabulary_are_refused);
     tcase_add_test(any, ill_formed_bytes_become_replacement_characters);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Any text through a real tokenizer: the first byte chooses byte-level BPE, BPE of pieces with byte fallback, or the
-// demo model's. Tokens decode to the text they came from, and merging takes a bounded number of steps per byte.
+// demo model's. Tokens decode to the text they came from, and merging takes a bounded number of steps and of bytes of
+// memory for each byte.
 #include "base/utf8.h"
 #include "model/tokenizer_parts.h"
 #include "tests/fuzz/fuzz.h"
@@ -31,6 +32,8 @@ static void check_merges(const struct tokenizer *tokenizer, const char *text, si
     int ids = 0;
     FUZZ_CHECK(bpe_encode(&tokenizer->bpe, &scratch, text, n, count_id, &ids));
     FUZZ_CHECK(scratch.steps <= MERGE_STEPS_PER_BYTE * n && (size_t)ids <= n);
+    size_t memory = scratch.cells_capacity * sizeof *scratch.cells + scratch.heap_capacity * sizeof *scratch.heap;
+    FUZZ_CHECK(memory <= BPE_BYTES_PER_BYTE * n + sizeof *scratch.heap);
     bpe_scratch_free(&scratch);
 }
 
