@@ -226,6 +226,57 @@ START_TEST(a_tenant_leaves_room_for_others)
 }
 END_TEST
 
+// What they take of memory does not grow with the number of threads.
+START_TEST(long_jobs_run_at_once_within_a_bound_while_short_ones_go_on)
+{
+    enum { BIG = INTAKE_RUNNING_BYTES / 3 };
+    open_pool(8, JOBS_MAX * BIG, JOBS_MAX, 0);
+    for (int i = 0; i < 3; i++)
+        block_thread(BIG);
+    for (int i = 0; i < 3; i++)
+        ck_assert_int_eq(add_job("gate", "more", BIG, true, NULL), STATUS_OK);
+    for (int i = 0; i < 50; i++)
+        add("", "short", 1000);
+    wait_ended(50);
+    ck_assert_int_eq(blocked, 3);
+    ck_assert_int_eq(intake_pool_waiting(pool), 3);
+    let_go();
+    wait_ended(56);
+    close_pool();
+}
+END_TEST
+
+START_TEST(a_job_above_the_bound_runs_alone_and_is_not_passed)
+{
+    struct intake_owner owner = {0};
+    open_pool(4, 4 * INTAKE_RUNNING_BYTES, JOBS_MAX, 0);
+    block_thread(LONG_BYTES);
+    add("a", "big", 2 * INTAKE_RUNNING_BYTES);
+    add("b", "small", LONG_BYTES);
+    for (int i = 0; i < 50; i++)
+        add("", "", 1000);
+    wait_ended(50);
+    ck_assert_int_eq(intake_pool_waiting(pool), 2);
+    let_go();
+    wait_ended(53);
+    ck_assert_ptr_nonnull(strstr(log_text, "big small"));
+    close_pool();
+
+    open_pool(4, 4 * INTAKE_RUNNING_BYTES, JOBS_MAX, 0);
+    block_thread(LONG_BYTES);
+    ck_assert_int_eq(add_job("a", "big", 2 * INTAKE_RUNNING_BYTES, false, &owner), STATUS_OK);
+    add("b", "small", LONG_BYTES);
+    for (int i = 0; i < 50; i++)
+        add("", "", 1000);
+    wait_ended(50);
+    intake_pool_cancel(pool, &owner); // what waited behind it starts
+    wait_ended(52);
+    let_go();
+    wait_ended(53);
+    close_pool();
+}
+END_TEST
+
 START_TEST(cancelled_jobs_are_dropped_and_their_bytes_are_free)
 {
     struct intake_owner mine = {0}, theirs = {0};
@@ -279,7 +330,7 @@ static void *storm_add(void *argument)
     for (int i = 0; i < 3000; i++) {
         struct intake_job *job = mem_alloc(sizeof *job);
         *job = (struct intake_job){
-            .run = storm_run, .tenant = tenants[i % 3], .bytes = i % 5 ? (size_t)i : (size_t)i + LONG_BYTES};
+            .run = storm_run, .tenant = tenants[i % 3], .bytes = i % 5 ? (size_t)i : (size_t)i + 9 * LONG_BYTES};
         if (intake_pool_add(pool, job, i % 2 ? &owner : NULL) != STATUS_OK) {
             free(job);
             refused++;
@@ -316,6 +367,8 @@ int main(void)
     tcase_add_test(tcase, tenants_take_turns_by_bytes);
     tcase_add_test(tcase, bytes_and_jobs_are_bounded);
     tcase_add_test(tcase, a_tenant_leaves_room_for_others);
+    tcase_add_test(tcase, long_jobs_run_at_once_within_a_bound_while_short_ones_go_on);
+    tcase_add_test(tcase, a_job_above_the_bound_runs_alone_and_is_not_passed);
     tcase_add_test(tcase, cancelled_jobs_are_dropped_and_their_bytes_are_free);
     tcase_add_test(tcase, closing_drops_what_waits);
     tcase_add_test(tcase, every_job_ends_once_under_load);

@@ -100,6 +100,7 @@ struct intake_pool {
     bool turn; // whose turn it is in a pool of one thread
     int waiting, running;
     size_t waiting_bytes, running_bytes;
+    size_t running_long_bytes; // of running_bytes
     uint64_t last_number;
     struct heap lanes[LANE_KINDS]; // those with jobs
     uint64_t floor[LANE_KINDS];    // counter at which a lane starts when no other has jobs
@@ -203,13 +204,22 @@ static struct intake_job *first_job(struct intake_pool *pool, enum lane_kind kin
     return (struct intake_job *)((char *)lane->jobs.entries[0] - offsetof(struct intake_job, key));
 }
 
+// A long job starts alone or within the bound. If the first one has to wait, no other passes it, or it would wait for
+// as long as smaller ones come.
+static struct intake_job *first_to_start(struct intake_pool *pool, enum lane_kind kind)
+{
+    struct intake_job *job = first_job(pool, kind);
+    if (!job || kind == LANE_SHORT || !pool->running_long_bytes) return job;
+    return pool->running_long_bytes + job->bytes <= INTAKE_RUNNING_BYTES ? job : NULL;
+}
+
 // Out of the waiting jobs; NULL: none for this thread.
 static struct intake_job *take_job(struct intake_pool *pool, bool short_only)
 {
     pool->turn = !pool->turn;
     enum lane_kind kind = pool->options.threads == 1 && pool->turn ? LANE_SHORT : LANE_LONG;
-    struct intake_job *job = short_only ? NULL : first_job(pool, kind);
-    if (!job) job = first_job(pool, short_only ? LANE_SHORT : LANE_KINDS - 1 - kind);
+    struct intake_job *job = short_only ? NULL : first_to_start(pool, kind);
+    if (!job) job = first_to_start(pool, short_only ? LANE_SHORT : LANE_KINDS - 1 - kind);
     if (!job) return NULL;
     job->lane->key.key += job->bytes;
     heap_sift(&pool->lanes[job->lane->kind], &job->lane->key);
@@ -217,16 +227,30 @@ static struct intake_job *take_job(struct intake_pool *pool, bool short_only)
     return job;
 }
 
+static enum lane_kind job_kind(const struct intake_job *job)
+{
+    return job->bytes <= INTAKE_SHORT_BYTES ? LANE_SHORT : LANE_LONG;
+}
+
+// For threads that found no long job that could start.
+static void wake_for_long_jobs(struct intake_pool *pool)
+{
+    if (pool->lanes[LANE_LONG].n) pthread_cond_broadcast(&pool->any);
+}
+
 static void run_job(struct intake_pool *pool, struct intake_job *job)
 {
-    size_t bytes = job->bytes;
+    size_t bytes = job->bytes, long_bytes = job_kind(job) == LANE_LONG ? bytes : 0;
     pool->running++;
     pool->running_bytes += bytes;
+    pool->running_long_bytes += long_bytes;
     pthread_mutex_unlock(&pool->mutex);
     job->run(job, false);
     pthread_mutex_lock(&pool->mutex);
     pool->running--;
     pool->running_bytes -= bytes;
+    pool->running_long_bytes -= long_bytes;
+    if (long_bytes) wake_for_long_jobs(pool);
 }
 
 // Where cores are scarce, tokens that are being streamed matter more than prompts.
@@ -315,7 +339,7 @@ static enum status check_bounds(struct intake_pool *pool, const struct intake_jo
 
 enum status intake_pool_add(struct intake_pool *pool, struct intake_job *job, struct intake_owner *owner)
 {
-    enum lane_kind kind = job->bytes <= INTAKE_SHORT_BYTES ? LANE_SHORT : LANE_LONG;
+    enum lane_kind kind = job_kind(job);
     pthread_mutex_lock(&pool->mutex);
     struct pool_tenant **tenant = tenant_find(pool, job->tenant);
     enum status status = check_bounds(pool, job, *tenant);
@@ -355,6 +379,7 @@ void intake_pool_cancel(struct intake_pool *pool, struct intake_owner *owner)
 {
     pthread_mutex_lock(&pool->mutex);
     struct intake_job *jobs = owner_clear(pool, owner);
+    if (jobs) wake_for_long_jobs(pool); // the first one may have been among them
     pthread_mutex_unlock(&pool->mutex);
     drop_all(jobs);
 }

@@ -2,7 +2,8 @@
 // The threads on which prompts are read and tokenised, and the prompts that wait for them. A job is a function: the
 // pool knows neither gRPC nor tokenizers.
 //
-//   bounds   bytes and number of all jobs, and a tenant's part of the bytes (router/core/tenant_share.h)
+//   bounds   bytes and number of all jobs, and a tenant's part of the bytes (router/core/tenant_share.h); bytes of the
+//            long jobs that run, which bounds the memory of tokenising for any number of threads
 //   lanes    one thread runs short jobs only, so that no short prompt waits for a long one; the other threads prefer
 //            long jobs, so that no number of short ones delays them. A pool of one thread alternates.
 //   order    within a lane the tenant goes next whose jobs had the fewest bytes (virtual token counter, arXiv
@@ -23,6 +24,9 @@ enum {
     INTAKE_SHORT_BYTES = 1 << 16, // of a short job at most
     // What a short message counts in addition that takes long to read all the same: no short prompt waits for it.
     INTAKE_POSTPONED_BYTES = INTAKE_SHORT_BYTES,
+    // Of the long jobs that run at once; a longer job runs alone among them. Contexts of 131,072 tokens take about 512
+    // KiB each.
+    INTAKE_RUNNING_BYTES = 16 << 20,
 };
 
 struct intake_pool;
