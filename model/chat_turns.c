@@ -7,6 +7,7 @@
 
 #include "base/mem.h"
 #include "model/chat_parts.h"
+#include "model/tail_search.h"
 
 // The prompt of each turn has all spans before it. This bounds the time and the pinned ranges of a conversation whose
 // history has very many short messages.
@@ -19,26 +20,10 @@ static bool is_answer(const struct chat_rendering *r, int tag)
     return role && strcmp(role, "assistant") == 0;
 }
 
-// The end of the last place in text [start, end) that has the `n` bytes of `part`; 0: there is none.
-static size_t last_end_of(const char *text, size_t start, size_t end, const char *part, size_t n)
+static void prompt_end_find(const struct jinja_output *output, struct tail_search *search)
 {
-    for (size_t at = end; at >= start + n; at--)
-        if (memcmp(text + at - n, part, n) == 0) return at;
-    return 0;
-}
-
-// Where the answer begins in the frame [start, end) in front of its text: behind the longest end of the generation
-// prompt that the frame has.
-static size_t answer_start(const struct jinja_output *output, size_t start, size_t end)
-{
-    enum { LONGEST = 256 };
-    size_t prompt_start = output->n_spans ? output->spans[output->n_spans - 1].end : 0;
-    size_t n = output->text_bytes - prompt_start;
-    for (n = n < LONGEST ? n : LONGEST; n > 0; n--) {
-        size_t at = last_end_of(output->text, start, end, output->text + output->text_bytes - n, n);
-        if (at) return at;
-    }
-    return end;
+    size_t start = output->n_spans ? output->spans[output->n_spans - 1].end : 0;
+    tail_search_init(search, output->text + start, output->text_bytes - start);
 }
 
 // The first token that begins at the byte or behind it.
@@ -55,11 +40,13 @@ static int token_at(const struct chat_rendering *r, size_t byte)
     return low;
 }
 
-// The part in front of the answer whose first span is number `span`.
-static struct chat_part part_before(const struct chat_rendering *r, int span)
+// The part in front of the answer whose first span is number `span`. In the frame in front of its text, the answer
+// begins behind the longest end of the generation prompt that the frame has.
+static struct chat_part part_before(const struct chat_rendering *r, struct tail_search *prompt_end, int span)
 {
     const struct jinja_span *spans = r->output->spans;
-    size_t bytes = answer_start(r->output, span ? spans[span - 1].end : 0, spans[span].start);
+    size_t frame = span ? spans[span - 1].end : 0;
+    size_t bytes = frame + tail_search_run(prompt_end, r->output->text + frame, spans[span].start - frame);
     return (struct chat_part){spans[span].tag, span, bytes, token_at(r, bytes)};
 }
 
@@ -78,13 +65,15 @@ int chat_turns(const struct chat_rendering *rendering, int turn_tokens, struct p
 {
     struct prompt_turn *turns = NULL;
     int n = 0, capacity = 0, n_spans = 0; // n_spans: of the prompts of all turns
+    struct tail_search prompt_end;
+    prompt_end_find(rendering->output, &prompt_end);
     *turns_p = NULL;
     for (int span = 0; span < rendering->output->n_spans && n <= PROMPT_TURNS_MAX;) {
         if (!is_answer(rendering, rendering->output->spans[span].tag)) {
             span++;
             continue;
         }
-        struct chat_part part = part_before(rendering, span);
+        struct chat_part part = part_before(rendering, &prompt_end, span);
         int end = answer_end(rendering, &span);
         if (n && part.n_ids <= turns[n - 1].answer_end) { // two messages of the assistant are one answer
             turns[n - 1].answer_end = end;
