@@ -10,10 +10,18 @@
 
 enum { BUCKETS = 4096 };
 
+// The messages of one owner with one request id that no abort has found yet: at least one. A client may send an id in
+// any number of messages, and others may look for that id, so a look-up costs a visit for each group and not for each
+// message.
+struct reading_group {
+    struct reading_group *next; // in its bucket
+    struct reading *first;
+};
+
 struct reading_table {
     struct hash_key hash_key;
-    pthread_mutex_t mutex; // guards the lists, those of clients included
-    struct reading *buckets[BUCKETS];
+    pthread_mutex_t mutex; // guards the groups and the lists, those of clients included
+    struct reading_group *buckets[BUCKETS];
 };
 
 struct reading_table *reading_table_create(void)
@@ -31,24 +39,60 @@ void reading_table_free(struct reading_table *table)
     free(table);
 }
 
-static struct reading **bucket_of(struct reading_table *table, const char *id)
+// --- groups; the caller holds the mutex
+
+// The link to the group of this id and owner, or of any owner if `any`; to NULL: there is none.
+static struct reading_group **group_find(struct reading_table *table, const char *id, uint64_t owner, bool any)
 {
-    return &table->buckets[hash_text(&table->hash_key, id) % BUCKETS];
+    struct reading_group **link = &table->buckets[hash_text(&table->hash_key, id) % BUCKETS];
+    while (*link && (strcmp((*link)->first->id, id) != 0 || (!any && (*link)->first->owner != owner)))
+        link = &(*link)->next;
+    return link;
 }
+
+static struct reading *group_take(struct reading_group **link)
+{
+    struct reading_group *group = *link;
+    struct reading *first = group->first;
+    *link = group->next;
+    free(group);
+    return first;
+}
+
+static void group_add(struct reading_table *table, struct reading *r)
+{
+    struct reading_group **link = group_find(table, r->id, r->owner, false);
+    if (!*link) *link = mem_alloc(sizeof **link);
+    r->group = *link;
+    r->group_next = r->group->first;
+    if (r->group_next) r->group_next->group_previous = r;
+    r->group->first = r;
+}
+
+static void group_remove(struct reading_table *table, struct reading *r)
+{
+    if (!r->group_previous && !r->group_next) {
+        group_take(group_find(table, r->id, r->owner, false));
+        return;
+    }
+    *(r->group_previous ? &r->group_previous->group_next : &r->group->first) = r->group_next;
+    if (r->group_next) r->group_next->group_previous = r->group_previous;
+}
+
+// --- messages
 
 struct reading *reading_begin(struct reading_table *table, struct client *client, struct reading **list, const char *id,
                               uint64_t owner)
 {
-    struct reading *r = mem_alloc(sizeof *r), **bucket = bucket_of(table, id);
+    struct reading *r = mem_alloc(sizeof *r);
     r->client = client;
     r->id = mem_string(id);
     r->owner = owner;
     pthread_mutex_lock(&table->mutex);
-    r->bucket_next = *bucket;
+    if (*id) group_add(table, r);
     r->client_next = *list;
-    if (*bucket) (*bucket)->bucket_previous = r;
     if (*list) (*list)->client_previous = r;
-    *bucket = *list = r;
+    *list = r;
     pthread_mutex_unlock(&table->mutex);
     return r;
 }
@@ -56,8 +100,7 @@ struct reading *reading_begin(struct reading_table *table, struct client *client
 void reading_end(struct reading_table *table, struct reading **list, struct reading *r)
 {
     pthread_mutex_lock(&table->mutex);
-    *(r->bucket_previous ? &r->bucket_previous->bucket_next : bucket_of(table, r->id)) = r->bucket_next;
-    if (r->bucket_next) r->bucket_next->bucket_previous = r->bucket_previous;
+    if (r->group) group_remove(table, r);
     *(r->client_previous ? &r->client_previous->client_next : list) = r->client_next;
     if (r->client_next) r->client_next->client_previous = r->client_previous;
     pthread_mutex_unlock(&table->mutex);
@@ -80,15 +123,27 @@ bool reading_any(struct reading_table *table, struct reading *const *list)
     return first_of(table, list);
 }
 
+// Takes a group with this id out of the table and returns its messages, linked by group_next; NULL: there is none.
+static struct reading *reading_take(struct reading_table *table, const char *id, uint64_t owner)
+{
+    struct reading *first = NULL;
+    pthread_mutex_lock(&table->mutex);
+    struct reading_group **link = group_find(table, id, owner, !owner);
+    if (*link) first = group_take(link);
+    for (struct reading *r = first; r; r = r->group_next)
+        r->group = NULL;
+    pthread_mutex_unlock(&table->mutex);
+    return first;
+}
+
 bool reading_abort(struct reading_table *table, struct intake_pool *pool, const char *id, uint64_t owner)
 {
     bool found = false;
-    if (!*id) return false;
-    for (struct reading *r = first_of(table, bucket_of(table, id)); r; r = r->bucket_next) {
-        if (strcmp(r->id, id) != 0 || (owner && r->owner != owner)) continue;
-        found = true;
-        atomic_store(&r->aborted, true);
-        intake_pool_cancel(pool, &r->waiting);
+    for (struct reading *r; (r = reading_take(table, id, owner)); found = true) {
+        for (; r; r = r->group_next) {
+            atomic_store(&r->aborted, true);
+            intake_pool_cancel(pool, &r->waiting);
+        }
     }
     return found;
 }

@@ -11,6 +11,7 @@
 #include "router/front/intake_pool.h"
 
 struct client;
+struct reading_group;
 struct reading_table;
 
 struct reading {
@@ -20,7 +21,8 @@ struct reading {
     // The table's:
     char *id;
     uint64_t owner;
-    struct reading *bucket_previous, *bucket_next, *client_previous, *client_next;
+    struct reading_group *group; // those with the same id and owner; NULL: no id, or aborted
+    struct reading *group_previous, *group_next, *client_previous, *client_next;
 };
 
 struct reading_table *reading_table_create(void);
@@ -34,7 +36,8 @@ void reading_end(struct reading_table *table, struct reading **list, struct read
 bool reading_any(struct reading_table *table, struct reading *const *list);
 
 // Marks the messages with this request id (`owner` 0: of all owners) as aborted, and drops those that wait in the pool,
-// so that they end now. False: there are none.
+// so that they end now. False: there are none that have not been aborted before. It visits a message at most once, so
+// that an id that comes again costs no more than an unknown one.
 bool reading_abort(struct reading_table *table, struct intake_pool *pool, const char *id, uint64_t owner);
 // Drops the messages of the list that wait in the pool.
 void reading_drop(struct reading_table *table, struct intake_pool *pool, struct reading *const *list);
