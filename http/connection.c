@@ -22,6 +22,7 @@
 enum {
     BODY_FIRST_BYTES = 4096,
     BODY_PROGRESS_BYTES = 1024,
+    RESPONSE_PROGRESS_BYTES = 16 << 10,
     ERROR_BODY_BYTES = 1024,
     OWN_HEADERS_BYTES = 512,
     TARGET_BYTES = 128
@@ -42,6 +43,12 @@ static void set_deadline(struct connection *c, int64_t due_us)
 static void set_deadline_in(struct connection *c, int64_t ms)
 {
     set_deadline(c, c->loop->now_us + 1000 * ms);
+}
+
+static void await_progress(struct connection *c)
+{
+    c->progress = 0;
+    set_deadline_in(c, c->loop->server->o.stall_ms);
 }
 
 static void unlink_connection(struct connection *c)
@@ -191,7 +198,7 @@ static void answer(struct connection *c, const struct response_head *head, const
     c->answered = true;
     finish_exchange(c, false);
     set_state(c, HTTP_FLUSHING);
-    set_deadline_in(c, c->loop->server->o.stall_ms);
+    await_progress(c);
 }
 
 static void refuse_with(struct connection *c, int status, const char *sentence, struct http_buffer *extra)
@@ -253,18 +260,16 @@ static void write_continue(struct connection *c)
 {
     static const char line[] = "HTTP/1.1 100 Continue\r\n\r\n";
     http_buffer_append(&c->out, line, sizeof line - 1);
-    atomic_fetch_add(&c->exchange->unread, sizeof line - 1);
-    atomic_fetch_add(&c->loop->server->unread_bytes, sizeof line - 1);
+    exchange_count_unread(c->exchange, sizeof line - 1);
 }
 
 static void await_body(struct connection *c)
 {
     struct http_exchange *x = c->exchange;
     set_state(c, HTTP_BODY);
-    set_deadline_in(c, c->loop->server->o.stall_ms);
+    await_progress(c);
     c->chunks = (struct http_chunks){0};
     c->body_left = x->head.content_length;
-    c->progress = 0;
     if (x->head.expect_continue && !x->head.http_1_0) write_continue(c);
 }
 
@@ -435,13 +440,12 @@ static bool add_body(struct connection *c, const char *bytes, size_t size)
     return true;
 }
 
-// A body of many bytes gets more time for each KiB, so that single bytes do not hold a connection for ever.
-static void note_progress(struct connection *c, size_t size)
+// A body or a response of many bytes gets more time whenever `enough` of them have passed, so that single bytes do not
+// hold a connection and its memory for ever.
+static void note_progress(struct connection *c, size_t size, uint32_t enough)
 {
     c->progress += (uint32_t)size;
-    if (c->progress < BODY_PROGRESS_BYTES) return;
-    c->progress = 0;
-    set_deadline_in(c, c->loop->server->o.stall_ms);
+    if (c->progress >= enough) await_progress(c);
 }
 
 static size_t feed_length_body(struct connection *c, const char *bytes, size_t size)
@@ -449,7 +453,7 @@ static size_t feed_length_body(struct connection *c, const char *bytes, size_t s
     size_t n = size < c->body_left ? size : (size_t)c->body_left;
     if (!add_body(c, bytes, n)) return 0;
     c->body_left -= n;
-    note_progress(c, n);
+    note_progress(c, n, BODY_PROGRESS_BYTES);
     if (c->body_left == 0) complete_request(c);
     return n;
 }
@@ -475,7 +479,7 @@ static size_t feed_chunked_body(struct connection *c, const char *bytes, size_t 
             return used;
         }
     }
-    if (c->state == HTTP_BODY) note_progress(c, used);
+    if (c->state == HTTP_BODY) note_progress(c, used, BODY_PROGRESS_BYTES);
     return used;
 }
 
@@ -553,15 +557,14 @@ static void count_written(struct connection *c, size_t n)
 {
     http_buffer_consume(&c->out, n);
     atomic_fetch_add(&c->loop->server->sent_bytes, n);
-    if (!c->exchange) return;
-    atomic_fetch_sub(&c->exchange->unread, n);
-    atomic_fetch_sub(&c->loop->server->unread_bytes, n);
+    if (c->exchange) exchange_count_unread(c->exchange, 0 - n);
 }
 
 // False: the connection is closed.
 static bool write_output(struct connection *c, int64_t *share)
 {
-    bool was_empty = c->timer.due_us == INT64_MAX, progress = false;
+    bool was_empty = c->timer.due_us == INT64_MAX;
+    size_t written = 0;
     while (http_buffer_size(&c->out) && c->writable && *share > 0) {
         ssize_t n = socket_write(c, http_buffer_start(&c->out), http_buffer_size(&c->out));
         if (n == HTTP_AGAIN) break;
@@ -571,13 +574,15 @@ static bool write_output(struct connection *c, int64_t *share)
         }
         count_written(c, (size_t)n);
         *share -= n;
-        progress = true;
+        written += (size_t)n;
     }
     if (c->state != HTTP_HANDLING && c->state != HTTP_FLUSHING) return true;
     if (http_buffer_size(&c->out) == 0)
         set_deadline(c, INT64_MAX);
-    else if (was_empty || progress)
-        set_deadline_in(c, c->loop->server->o.stall_ms);
+    else if (was_empty)
+        await_progress(c);
+    else
+        note_progress(c, written, RESPONSE_PROGRESS_BYTES);
     return true;
 }
 

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/equal_share.h"
 #include "base/mem.h"
 #include "http/internal.h"
 
@@ -71,6 +72,15 @@ static void count_exchange_closed(struct http_server *server)
     pthread_mutex_unlock(&server->lock);
 }
 
+void exchange_count_unread(struct http_exchange *x, size_t more)
+{
+    struct http_server *server = x->loop->server;
+    size_t before = atomic_fetch_add(&x->unread, more);
+    bool counted = !equal_share_is_small(before), counts = !equal_share_is_small(before + more);
+    atomic_fetch_add(&server->unread_bytes, more);
+    if (counts != counted) atomic_fetch_add(&server->sharing, counts ? 1 : -1);
+}
+
 void exchange_close(struct http_exchange *x, bool disconnected)
 {
     struct http_server *server = x->loop->server;
@@ -78,7 +88,7 @@ void exchange_close(struct http_exchange *x, bool disconnected)
     x->closed = true;
     http_buffer_free(&x->out);
     release_body_charge(x);
-    atomic_fetch_sub(&server->unread_bytes, atomic_exchange(&x->unread, 0));
+    exchange_count_unread(x, 0 - atomic_load(&x->unread));
     pthread_mutex_unlock(&x->lock);
     x->connection = NULL;
     if (x->notify && x->route->on_close) x->route->on_close(x, disconnected);
@@ -205,8 +215,7 @@ static bool is_head_request(const struct http_exchange *x)
 // Under the lock, after the response has grown by `size` bytes.
 static void response_grown(struct http_exchange *x, size_t size)
 {
-    atomic_fetch_add(&x->unread, size);
-    atomic_fetch_add(&x->loop->server->unread_bytes, size);
+    exchange_count_unread(x, size);
     if (x->queued) return;
     x->queued = true;
     http_loop_queue(x->loop, x);
@@ -257,8 +266,9 @@ static void write_head(struct http_exchange *x, int status, const char *content_
 static bool unread_fits(const struct http_exchange *x, size_t size)
 {
     const struct http_server *server = x->loop->server;
-    return atomic_load(&x->unread) + size <= HTTP_UNREAD_SMALL_BYTES ||
-           atomic_load(&server->unread_bytes) + size <= server->o.max_all_unread_bytes;
+    size_t unread = atomic_load(&x->unread);
+    int others = atomic_load(&server->sharing) - !equal_share_is_small(unread);
+    return equal_share_allows(server->o.max_all_unread_bytes, atomic_load(&server->unread_bytes), unread, size, others);
 }
 
 bool http_response_fits(struct http_exchange *x, size_t size)

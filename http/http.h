@@ -39,8 +39,6 @@ struct http_route {
     size_t max_body_bytes; // a larger body is refused with 413 before it is read; 0: as the server
 };
 
-enum { HTTP_UNREAD_SMALL_BYTES = 1 << 20 };
-
 struct http_tls_files {
     const char *cert, *key, *client_ca; // PEM; client_ca NULL: clients need no certificate
 };
@@ -63,11 +61,11 @@ struct http_server_options {
     // request is being handled or answered already, and which has sent further requests ahead, is closed
     size_t max_bodies_bytes;
     size_t max_unread_bytes; // [16 MiB] of one stream; a client that leaves more unread is disconnected
-    // [256 MiB] of all responses; when they have more, a stream with over HTTP_UNREAD_SMALL_BYTES unread is
+    // [256 MiB] of all responses; when they have more, a stream with more than an equal share (base/equal_share.h) is
     // disconnected
     size_t max_all_unread_bytes;
     int64_t head_ms;      // [10000] from accepting, or from a request's first byte, until its head is there
-    int64_t stall_ms;     // [30000] for each KiB of a body; without progress of an unread response
+    int64_t stall_ms;     // [30000] for each KiB of a body, each 16 KiB of an unread response or the rest of it
     int64_t idle_ms;      // [120000] between two requests
     int64_t tls_check_ms; // [1000] at least, between two checks of the TLS files
     // [0: no bound] a request on an older connection is the last one there, so that a client shows its certificate
@@ -128,8 +126,8 @@ void http_unref(struct http_exchange *x);
 // become blanks.
 void http_add_header(struct http_exchange *x, const char *name, const char *value);
 void http_respond(struct http_exchange *x, int status, const char *content_type, const void *body, size_t size);
-// Whether a whole response of `size` bytes keeps to max_all_unread_bytes, or is small. The handler refuses it
-// otherwise.
+// Whether a whole response of `size` bytes keeps to max_all_unread_bytes, or to an equal share of it. The handler
+// refuses it otherwise.
 bool http_response_fits(struct http_exchange *x, size_t size);
 void http_stream_begin(struct http_exchange *x, int status, const char *content_type);
 // Sends one chunk; `size` 0 sends none. Returns the bytes of this response that the socket has not taken yet.

@@ -49,7 +49,7 @@ struct connection {
     size_t head_size;
     struct http_chunks chunks;
     uint64_t body_left; // of a body with a length
-    uint32_t progress;  // bytes of the body since its time limit was put off
+    uint32_t progress;  // bytes of the body or the response since the time limit was put off
     int fd;
     struct in6_addr address;
     uint16_t port;
@@ -123,6 +123,7 @@ struct http_server {
     struct address_counts *addresses; // NULL: no bound
     atomic_bool stopping, closing;
     atomic_int connections, exchanges;
+    atomic_int sharing; // exchanges whose unread bytes are not small (base/equal_share.h)
     atomic_size_t unread_bytes, body_bytes;
     atomic_ullong accepted, refused, requests, responses[HTTP_STATUS_CLASSES];
     atomic_ullong received_bytes, sent_bytes, handshakes_failed;
@@ -175,6 +176,8 @@ bool exchange_is_started(struct http_exchange *x);
 void exchange_take_headers(struct http_exchange *x, struct http_buffer *extra);
 // Moves the response so far to the connection. False: the exchange was abandoned.
 bool exchange_take_output(struct http_exchange *x, struct connection *c);
+// Updates the counts of unread bytes; unsigned arithmetic also subtracts.
+void exchange_count_unread(struct http_exchange *x, size_t more);
 // The end: no function of http.h has an effect afterwards. Calls on_close and releases the loop's reference.
 void exchange_close(struct http_exchange *x, bool disconnected);
 

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/equal_share.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/utf8.h"
@@ -163,7 +164,7 @@ static void call_count_queued(struct rpc_call *call, size_t before)
 {
     if (call->builtin) return;
     size_t now = call->outbox.bytes;
-    bool counted = before > RPC_SMALL_BYTES, counts = now > RPC_SMALL_BYTES;
+    bool counted = !equal_share_is_small(before), counts = !equal_share_is_small(now);
     atomic_fetch_add(&call->server->queued, now - before); // unsigned arithmetic also subtracts
     if (counts != counted) atomic_fetch_add(&call->server->n_sharing, counts ? 1 : -1);
 }
@@ -407,9 +408,10 @@ size_t rpc_call_share(struct rpc_call *call, size_t all_bytes)
 {
     size_t share = SIZE_MAX;
     pthread_mutex_lock(&call->mutex);
-    if (!call->closed && atomic_load(&call->server->queued) > all_bytes) { // a closed call may outlive the server
-        bool counted = call->outbox.bytes > RPC_SMALL_BYTES;
-        share = all_bytes / (size_t)(atomic_load(&call->server->n_sharing) + !counted);
+    size_t own = call->outbox.bytes, all = call->closed ? 0 : atomic_load(&call->server->queued);
+    if (all > all_bytes) { // a closed call may outlive the server
+        int n = atomic_load(&call->server->n_sharing) + equal_share_is_small(own);
+        share = equal_share_bytes(all_bytes, all - own, n);
         atomic_store(&call->server->exceeded, true);
     }
     pthread_mutex_unlock(&call->mutex);

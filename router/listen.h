@@ -38,8 +38,8 @@ struct listen_options {
                                          "take at most four times this together (at least 256 MiB)"},                  \
     {.name = "max-answers-mb", .type = OPTION_INT, .value = &(l).max_answers_mb, .default_text = "256", .min = 1,      \
      .max = 65536, .unit = "MiB", .help = "memory of all whole (not streamed) answers, over HTTP and KServe, and of "   \
-                                          "prompts that echo will repeat; beyond it, one of over 1 MiB ends with "     \
-                                          "status 429 or RESOURCE_EXHAUSTED"},                                           \
+                                          "prompts that echo will repeat; beyond it, one with more than an equal "      \
+                                          "share ends with status 429 or RESOURCE_EXHAUSTED"},                           \
     {.name = "-Security"},                                                                                             \
     {.name = "tls-cert", .type = OPTION_STRING, .value = &(l).tls_cert, .placeholder = "FILE",                         \
      .help = "serve clients with TLS; the router's certificate, followed by intermediate ones, in PEM. All TLS "       \

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // http/: requests and responses over real sockets, and every way a connection can end.
+#include <netinet/tcp.h>
+
+#include "base/equal_share.h"
 #include "base/mem.h"
 #include "http/internal.h"
 #include "tests/dead_listener.h"
@@ -583,6 +586,52 @@ START_TEST(readers_that_stop_share_a_limit)
 }
 END_TEST
 
+// A stream whose sockets hold few bytes, so that those that the client does not read stay with the server. Its kernel
+// does not watch the client.
+static struct http_exchange *open_narrow_stream(int *fd_p)
+{
+    *fd_p = client_connect_with(port(), 4096);
+    client_send(*fd_p, "GET /stream HTTP/1.1\r\nHost: x\r\n\r\n");
+    struct http_exchange *x = await_held();
+    ck_assert_int_eq(setsockopt(x->connection->fd, SOL_SOCKET, SO_SNDBUF, &(int){4096}, sizeof(int)), 0);
+    ck_assert_int_eq(setsockopt(x->connection->fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &(int){0}, sizeof(int)), 0);
+    return x;
+}
+
+// However many they are, and however they choose their sizes: here each takes what would have been its equal share when
+// it came.
+START_TEST(many_readers_that_stop_keep_to_the_limit)
+{
+    enum { N = 64, MAX = 4 << 20 };
+    static const char small[1000];
+    open_server((struct http_server_options){.max_all_unread_bytes = MAX});
+    char *much = mem_alloc(MAX);
+    int fds[N];
+    struct http_exchange *x[N];
+    for (int i = 0; i < N; i++) {
+        x[i] = open_narrow_stream(&fds[i]);
+        http_stream_send(x[i], much, (size_t)(MAX / (i + 1)) - 1000);
+        http_stream_send(x[i], small, sizeof small);
+        ck_assert_uint_le(server_status().unread_bytes, 2 * MAX + (i + 1) * EQUAL_SHARE_SMALL_BYTES);
+    }
+    ck_assert_uint_ge(server_status().unread_bytes, MAX / 2);
+    int fd = client_connect(port());
+    client_send(fd, "GET /stream HTTP/1.1\r\nHost: x\r\n\r\n");
+    struct http_exchange *honest = await_held();
+    ck_assert(http_response_fits(honest, 10000));
+    ck_assert(!http_response_fits(honest, 100000));
+    http_unref(honest);
+    close(fd);
+    for (int i = 0; i < N; i++) {
+        http_unref(x[i]);
+        close(fds[i]);
+    }
+    free(much);
+    AWAIT(server_status().unread_bytes == 0 && atomic_load(&server->sharing) == 0);
+    close_server();
+}
+END_TEST
+
 START_TEST(a_reader_that_stops_is_disconnected_after_a_while)
 {
     open_server((struct http_server_options){.stall_ms = 200});
@@ -593,6 +642,29 @@ START_TEST(a_reader_that_stops_is_disconnected_after_a_while)
     http_stream_send(x, much, 10000000);
     free(much);
     AWAIT(atomic_load(&n_disconnected) == 1);
+    http_unref(x);
+    close(fd);
+    close_server();
+}
+END_TEST
+
+START_TEST(a_reader_that_takes_a_few_bytes_now_and_then_is_disconnected)
+{
+    open_server((struct http_server_options){.stall_ms = 1000});
+    int fd;
+    struct http_exchange *x = open_narrow_stream(&fd);
+    char *much = mem_alloc(1000000), some[250];
+    http_stream_send(x, much, 1000000);
+    free(much);
+    size_t taken = 0;
+    while (taken < 40000) // what the sockets held before they were made narrow
+        taken += (size_t)recv(fd, some, sizeof some, 0);
+    while (atomic_load(&n_disconnected) == 0) {
+        ssize_t n = recv(fd, some, sizeof some, MSG_DONTWAIT);
+        if (n > 0) taken += (size_t)n;
+        ck_assert_uint_lt(taken, 500000);
+        usleep(20000);
+    }
     http_unref(x);
     close(fd);
     close_server();
@@ -919,6 +991,8 @@ int main(void)
     tcase_add_test(streams, a_reader_that_stops_is_disconnected_at_the_limit);
     tcase_add_test(streams, readers_that_stop_share_a_limit);
     tcase_add_test(streams, a_reader_that_stops_is_disconnected_after_a_while);
+    tcase_add_test(streams, many_readers_that_stop_keep_to_the_limit);
+    tcase_add_test(streams, a_reader_that_takes_a_few_bytes_now_and_then_is_disconnected);
     tcase_add_test(streams, a_slow_reader_gets_everything);
     suite_add_tcase(suite, streams);
     TCase *bounds = tcase_create("bounds");

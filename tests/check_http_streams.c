@@ -3,8 +3,10 @@
 // whose passes the test controls. Idle streams are pinged; clients that do not read or go away are disconnected, and
 // their requests are cancelled at the node before it computes another pass for them. Metrics of many nodes keep to the
 // bound of unread answers.
+#include "base/equal_share.h"
 #include "base/mem.h"
 #include "base/version.h"
+#include "router/core/core_state.h"
 #include "router/front/front.h"
 #include "router/front/http_service.h"
 #include "router/front/intake_pool.h"
@@ -284,7 +286,7 @@ START_TEST(a_client_that_goes_away_before_its_first_token_is_noticed)
 }
 END_TEST
 
-// A completion that starts with its prompt of n words. All answers together may take nothing, so each may take 1 MiB.
+// A completion that starts with its prompt of n words.
 static int open_echo(int n, const char *more)
 {
     static const char word[] = " the";
@@ -317,11 +319,65 @@ END_TEST
 START_TEST(the_echo_of_each_choice_counts)
 {
     open_router(&(struct http_service_options){.host = "127.0.0.1", .max_body_bytes = 4 << 20});
+    front.whole.max_bytes = 1 << 20;
     int fd = open_echo(175000, ",\"n\":2"); // waiting 700 kB, with a choice that has begun 1.4 MB
     AWAIT(atomic_load(&node.bins));
     node_pass(1);
-    expect_text(fd, "whole answers take over 0 MiB");
+    expect_text(fd, "whole answers take over 1 MiB");
     close(fd);
+    close_router();
+}
+END_TEST
+
+static atomic_size_t whole_bytes;
+static atomic_ullong whole_requests; // that were submitted
+static atomic_int whole_events;
+
+static void event_whole(struct core *c, void *arg, int64_t now_us)
+{
+    atomic_store(&whole_bytes, front.whole.bytes);
+    atomic_store(&whole_requests, c->ledger.totals.requests);
+    atomic_fetch_add(&whole_events, 1);
+}
+
+static size_t count_whole(void)
+{
+    int before = atomic_load(&whole_events);
+    loop_post(front.loop, event_whole, NULL);
+    AWAIT(atomic_load(&whole_events) == before + 1);
+    return atomic_load(&whole_bytes);
+}
+
+static bool requests_were(int n)
+{
+    count_whole();
+    return atomic_load(&whole_requests) == (unsigned)n;
+}
+
+// Each echo is what would have been its equal share when it came. A small one is let through.
+START_TEST(many_echoes_that_wait_keep_to_the_limit)
+{
+    enum { N = 40, MAX = 1 << 20, WORD = 4 };
+    open_router(&(struct http_service_options){.host = "127.0.0.1", .max_body_bytes = 4 << 20});
+    front.whole.max_bytes = MAX;
+    int fds[N + 1];
+    for (int i = 0; i < N; i++) {
+        fds[i] = open_echo(MAX / (i + 1) / WORD - 1, "");
+        AWAIT(requests_were(i + 1));
+        ck_assert_uint_le(count_whole(), 2 * MAX + (i + 1) * EQUAL_SHARE_SMALL_BYTES);
+    }
+    ck_assert_uint_gt(count_whole(), MAX);
+    size_t held = count_whole();
+    fds[N] = open_echo(1000, "");
+    AWAIT(count_whole() == held + 1000 * WORD);
+    int refused = open_echo(100000, "");
+    expect_text(refused, "whole answers take over 1 MiB");
+    ck_assert_uint_eq(count_whole(), held + 1000 * WORD);
+    close(refused);
+    for (int i = 0; i <= N; i++)
+        close(fds[i]);
+    AWAIT(count_whole() == 0);
+    ck_assert_int_eq(front.whole.sharing, 0);
     close_router();
 }
 END_TEST
@@ -339,6 +395,7 @@ int main(void)
     tcase_add_test(all, a_client_that_goes_away_before_its_first_token_is_noticed);
     tcase_add_test(all, an_echo_counts_while_its_request_waits);
     tcase_add_test(all, the_echo_of_each_choice_counts);
+    tcase_add_test(all, many_echoes_that_wait_keep_to_the_limit);
     suite_add_tcase(suite, all);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);

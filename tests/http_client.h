@@ -17,10 +17,12 @@
 
 enum { CLIENT_WAIT_MS = 60000 };
 
-static inline int client_try_connect(int port)
+// `receive_bytes`: the room in the kernel for what is not read; 0: as it chooses.
+static inline int client_try_connect_with(int port, int receive_bytes)
 {
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0) return -1;
+    if (receive_bytes) setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &receive_bytes, sizeof receive_bytes);
     struct sockaddr_in to = {
         .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr = {htonl(INADDR_LOOPBACK)}};
     if (connect(fd, (struct sockaddr *)&to, sizeof to) == 0) return fd;
@@ -28,11 +30,21 @@ static inline int client_try_connect(int port)
     return -1;
 }
 
-static inline int client_connect(int port)
+static inline int client_try_connect(int port)
 {
-    int fd = client_try_connect(port);
+    return client_try_connect_with(port, 0);
+}
+
+static inline int client_connect_with(int port, int receive_bytes)
+{
+    int fd = client_try_connect_with(port, receive_bytes);
     ck_assert_msg(fd >= 0, "connect to port %d: %s", port, strerror(errno));
     return fd;
+}
+
+static inline int client_connect(int port)
+{
+    return client_connect_with(port, 0);
 }
 
 // False when the server has closed the connection.

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/equal_share.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "router/core/ledger.h"
@@ -65,17 +66,29 @@ struct answer_chunk answer_rest(struct answer *a)
     return (struct answer_chunk){.text = rest.text, .text_bytes = rest.size_bytes};
 }
 
+static void whole_answer_count(struct whole_answers *whole, size_t *bytes_p, size_t bytes)
+{
+    whole->sharing += equal_share_is_small(*bytes_p) - equal_share_is_small(bytes);
+    whole->bytes += bytes - *bytes_p; // unsigned arithmetic also subtracts
+    *bytes_p = bytes;
+}
+
 bool whole_answer_grow(struct whole_answers *whole, size_t *bytes_p, size_t more)
 {
-    enum { SMALL_MB = 1 };
-    *bytes_p += more;
-    whole->bytes += more;
-    if (whole->bytes <= whole->max_bytes || *bytes_p <= (size_t)SMALL_MB << 20) return true;
+    int others = whole->sharing - !equal_share_is_small(*bytes_p);
+    bool allowed = equal_share_allows(whole->max_bytes, whole->bytes, *bytes_p, more, others);
+    whole_answer_count(whole, bytes_p, *bytes_p + more);
+    if (allowed) return true;
     status_fail(STATUS_EXHAUSTED,
-                "whole answers take over %zu MiB of the router's memory, this one over %d MiB: set stream, leave out "
+                "whole answers take over %zu MiB of the router's memory, this one %zu KiB of it: set stream, leave out "
                 "echo, or ask for fewer choices and log-probabilities",
-                whole->max_bytes >> 20, SMALL_MB);
+                whole->max_bytes >> 20, *bytes_p >> 10);
     return false;
+}
+
+void whole_answer_free(struct whole_answers *whole, size_t *bytes_p)
+{
+    whole_answer_count(whole, bytes_p, 0);
 }
 
 static void answer_unlink(struct answer *a)

@@ -97,7 +97,9 @@ void client_close(struct client *client);
 bool client_abort(const struct front *front, struct core *c, const char *id, uint64_t owner, int64_t now_us);
 void client_check_idle(struct client *client); // after a change that lets an idle client end
 // Counts memory of a whole answer in addition to its *bytes_p so far. False, with the reason (EXHAUSTED): it is too
-// large while all together are over their limit.
+// large while all together are over their limit, and must be freed.
 bool whole_answer_grow(struct whole_answers *whole, size_t *bytes_p, size_t more);
+void whole_answer_free(struct whole_answers *whole,
+                       size_t *bytes_p); // counts nothing more of it; it may be called again
 // Within client_ops.done: the text that was held back, valid until it returns.
 struct answer_chunk answer_rest(struct answer *a);

@@ -55,7 +55,8 @@ struct refusals {
 
 // Whole answers, which are collected until their end, of all clients.
 struct whole_answers {
-    size_t bytes, max_bytes; // beyond the limit, answers of over 1 MiB are refused
+    size_t bytes, max_bytes; // beyond the limit, answers with more than an equal share (base/equal_share.h) end
+    int sharing;             // answers whose bytes are not small
 };
 
 struct front {

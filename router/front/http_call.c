@@ -148,13 +148,18 @@ size_t http_error_body(const char *path, int http_status, const char *sentence, 
     return n;
 }
 
-void http_answer(struct http_exchange *x, const struct bytes *json)
+void http_answer_as(struct http_exchange *x, const char *content_type, const void *bytes, size_t size)
 {
-    if (http_response_fits(x, json->n)) {
-        http_respond(x, 200, "application/json", json->data, json->n);
+    if (http_response_fits(x, size)) {
+        http_respond(x, 200, content_type, bytes, size);
     } else {
         http_fail(x, STATUS_UNAVAILABLE, "clients leave too many bytes of answers unread: try again later");
     }
+}
+
+void http_answer(struct http_exchange *x, const struct bytes *json)
+{
+    http_answer_as(x, "application/json", json->data, json->n);
 }
 
 // --- ids

@@ -30,8 +30,9 @@ bool http_admit_call(struct http_exchange *x);
 // Begins the trace of the exchange, to which all its requests belong (request_trace.h).
 void http_trace_open(struct http_exchange *x, struct client *client);
 
-// Answers with a JSON body.
+// Answers with a JSON body, or with one of another type; UNAVAILABLE, if clients leave too many bytes unread.
 void http_answer(struct http_exchange *x, const struct bytes *json);
+void http_answer_as(struct http_exchange *x, const char *content_type, const void *bytes, size_t size);
 
 // Answers with the error object of a status, of the API that the path belongs to; EXHAUSTED, KEY_LIMIT and UNAVAILABLE
 // have the header Retry-After: a second. INTERNAL and DEADLINE have x-should-retry: false.

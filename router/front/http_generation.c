@@ -119,10 +119,45 @@ static void streams_add(struct http_generation *g)
     g->streams->first = g;
 }
 
+// --- core's thread: the end
+
+static int echo_count(const struct http_generation *g)
+{
+    return g->echoes ? g->n_choices / g->n : 0;
+}
+
+static void choice_fini(struct http_choice *choice)
+{
+    chat_answer_free(choice->chat);
+    bytes_free(&choice->text);
+    for (int i = 0; i < HTTP_LOGPROB_LISTS; i++)
+        bytes_free(&choice->logprobs[i]);
+    bytes_free(&choice->prompt_logprobs);
+    bytes_free(&choice->token_ids);
+    bytes_free(&choice->kept);
+}
+
+// What the answer has taken so far. It may be called again.
+static void generation_drop_output(struct http_generation *g)
+{
+    whole_answer_free(g->streams->whole, &g->collected_bytes);
+    for (int i = 0; i < echo_count(g); i++)
+        bytes_free(&g->echoes[i]);
+    free(g->echoes);
+    g->echoes = NULL;
+    for (int i = 0; i < g->n_choices; i++)
+        choice_fini(&g->choices[i]);
+    free(g->choices);
+    g->choices = NULL;
+    g->n_choices = 0;
+}
+
+// The client may leave the end of its answer unread, but it holds no memory beyond that.
 static void generation_end(struct http_generation *g)
 {
     g->ended = true;
     if (g->stream) streams_remove(g);
+    generation_drop_output(g);
 }
 
 static void generation_fail(struct http_generation *g, enum status status, const char *message)
@@ -136,11 +171,6 @@ static void generation_fail(struct http_generation *g, enum status status, const
         http_fail(g->x, status, message);
     }
     generation_end(g);
-}
-
-static int echo_count(const struct http_generation *g)
-{
-    return g->echoes ? g->n_choices / g->n : 0;
 }
 
 // The echoes count from here on, since a request may wait for long.
@@ -351,9 +381,9 @@ static struct answer_chunk chunk_shown(const struct http_generation *g, const st
 static void generation_chunk(struct answer *a, const struct answer_chunk *received)
 {
     struct http_generation *g = (struct http_generation *)a->client;
+    if (g->ended) return;
     struct http_choice *choice = &g->choices[a->index];
     const struct answer_chunk shown = chunk_shown(g, received), *chunk = &shown;
-    if (g->ended) return;
     if (!g->stream) {
         if (!collect_chunk(g, choice, chunk)) generation_fail(g, STATUS_EXHAUSTED, status_message());
         return;
@@ -421,28 +451,11 @@ static void generation_done(struct answer *a, const struct request *r, enum fini
     generation_end(g);
 }
 
-static void choice_fini(struct http_choice *choice)
-{
-    chat_answer_free(choice->chat);
-    bytes_free(&choice->text);
-    for (int i = 0; i < HTTP_LOGPROB_LISTS; i++)
-        bytes_free(&choice->logprobs[i]);
-    bytes_free(&choice->prompt_logprobs);
-    bytes_free(&choice->token_ids);
-    bytes_free(&choice->kept);
-}
-
 static void generation_free(struct client *client)
 {
     struct http_generation *g = (struct http_generation *)client;
     if (g->stream && !g->ended) streams_remove(g);
-    g->streams->whole->bytes -= g->collected_bytes;
-    for (int i = 0; i < g->n_choices; i++)
-        choice_fini(&g->choices[i]);
-    free(g->choices);
-    for (int i = 0; i < echo_count(g); i++)
-        bytes_free(&g->echoes[i]);
-    free(g->echoes);
+    generation_drop_output(g);
     if (g->data.free) g->data.free(g->data.value);
     principal_unref(client->principal);
     http_unref(g->x);

@@ -123,7 +123,7 @@ struct http_generation {
     // Core's thread only.
     int n_left;                 // choices that have not ended
     bool begun;                 // the stream
-    bool ended;                 // nothing more is sent
+    bool ended;                 // nothing more is sent, and the choices are freed
     int64_t sent_us;            // when something was sent last
     struct request_usage usage; // prompts once, outputs of all choices
     char prefill[64];           // of the first choice, like the next two

@@ -8,10 +8,7 @@
 static void metrics_answer(void *arg, enum metrics_format format, const char *text, size_t size)
 {
     struct http_exchange *x = arg;
-    if (http_response_fits(x, size))
-        http_respond(x, 200, metrics_content_type(format), text, size);
-    else
-        http_fail(x, STATUS_UNAVAILABLE, "clients leave too many bytes of answers unread: try again later");
+    http_answer_as(x, metrics_content_type(format), text, size);
     http_unref(x);
 }
 

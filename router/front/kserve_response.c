@@ -235,7 +235,7 @@ bool kserve_answer_begin(struct kserve_answer *a)
 
 void kserve_answer_free(struct kserve_answer *a)
 {
-    if (a->whole_bytes) a->whole->bytes -= a->whole_bytes; // before its submission none, on any thread
+    if (a->whole_bytes) whole_answer_free(a->whole, &a->whole_bytes); // before its submission none, on any thread
     free(a->id);
     free(a->model);
     bytes_free(&a->text);

@@ -231,7 +231,7 @@ static void file_answer(struct http_exchange *x, const char *content_type, const
     http_add_header(x, "X-Content-Type-Options", "nosniff");
     http_add_header(x, "Referrer-Policy", "no-referrer");
     http_add_header(x, "Cache-Control", "no-store"); // an older script must not meet a newer router
-    http_respond(x, 200, content_type, bytes, size);
+    http_answer_as(x, content_type, bytes, size);
 }
 
 void live_page_get(struct http_exchange *x)

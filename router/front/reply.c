@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/equal_share.h"
 #include "base/mem.h"
 
 #define RETRY_US 1000000
@@ -26,7 +27,7 @@ size_t reply_send(struct rpc_call *call, const ProtobufCMessage *message)
 // with little are left alone.
 static bool exceeds_share(struct rpc_call *call, size_t unread)
 {
-    return unread > RPC_SMALL_BYTES && unread > rpc_call_share(call, (size_t)ALL_UNREAD_MAX_MB << 20);
+    return !equal_share_is_small(unread) && unread > rpc_call_share(call, (size_t)ALL_UNREAD_MAX_MB << 20);
 }
 
 void reply_stream(struct rpc_call *call, const ProtobufCMessage *message)
