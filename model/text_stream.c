@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Each stop string has a Knuth-Morris-Pratt automaton that reads the text byte by byte. Its state is the length of the
-// longest prefix of the stop string that ends the text; the largest state is the number of bytes to hold back.
+// longest prefix of the stop string that ends the text; the largest state is the number of bytes to hold back. Streams
+// of several sequences may share the automatons; each has its own states.
 #include "model/text_stream.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,15 +15,24 @@
 struct stop {
     char *text; // owned, [n]
     int n;
-    int *border; // owned, [n + 1]: border[k] is the longest proper prefix of text[0..k) that also ends it
-    int state;   // bytes matched
+    uint16_t *border; // owned, [n + 1]: border[k] is the longest proper prefix of text[0..k) that also ends it
+};
+
+_Static_assert(TEXT_STREAM_STOP_LIMIT_BYTES <= UINT16_MAX, "borders and states are 16 bits wide");
+
+// Constant once it is shared.
+struct stop_set {
+    atomic_int references;
+    int n;
+    size_t bytes;
+    struct stop stops[];
 };
 
 struct text_stream {
     const struct tokenizer *tokenizer; // borrowed
-    struct stop *stops;                // owned
-    int n_stops;
-    const int32_t *shown; // [n_shown] special tokens that are text; borrowed
+    struct stop_set *set;              // with a reference
+    uint16_t *matched;                 // owned, [set->n]: bytes matched of each stop string
+    const int32_t *shown;              // [n_shown] special tokens that are text; borrowed
     int n_shown;
     struct bytes unfinished; // bytes of an incomplete character
     struct bytes text;       // whole characters: the text of the last call, then the text held back
@@ -29,75 +40,121 @@ struct text_stream {
     int stopped;             // index of the stop string that ended the text, -1: none
 };
 
-static enum status stop_init(struct stop *stop, const char *text, int index)
+static enum status stop_check(const char *text, size_t n, int index)
 {
-    size_t n = strlen(text);
     if (n == 0) return status_fail(STATUS_INVALID, "stop string %d is empty", index);
     if (n > TEXT_STREAM_STOP_LIMIT_BYTES)
         return status_fail(STATUS_INVALID, "stop string %d has %zu bytes: at most %d", index, n,
                            TEXT_STREAM_STOP_LIMIT_BYTES);
     if (!utf8_valid(text, n, NULL)) return status_fail(STATUS_INVALID, "stop string %d is not UTF-8", index);
+    return STATUS_OK;
+}
+
+static void stop_init(struct stop *stop, const char *text, size_t n)
+{
     *stop =
         (struct stop){.text = mem_copy(text, n), .n = (int)n, .border = mem_alloc_array(n + 1, sizeof *stop->border)};
-    for (int i = 1, k = 0; i < stop->n; stop->border[++i] = k) {
+    for (int i = 1, k = 0; i < stop->n; stop->border[++i] = (uint16_t)k) {
         while (k && text[i] != text[k])
             k = stop->border[k];
         k += text[i] == text[k];
     }
+}
+
+static void stop_set_unref(struct stop_set *set)
+{
+    if (atomic_fetch_sub(&set->references, 1) != 1) return;
+    for (int i = 0; i < set->n; i++) {
+        free(set->stops[i].text);
+        free(set->stops[i].border);
+    }
+    free(set);
+}
+
+static enum status stop_set_create(const char *const *stops, int n, struct stop_set **set_p)
+{
+    struct stop_set *set = mem_alloc(sizeof *set + (size_t)n * sizeof *set->stops);
+    atomic_init(&set->references, 1);
+    for (; set->n < n; set->n++) {
+        size_t size = strlen(stops[set->n]);
+        enum status status = stop_check(stops[set->n], size, set->n);
+        if (status) {
+            stop_set_unref(set);
+            return status;
+        }
+        stop_init(&set->stops[set->n], stops[set->n], size);
+        set->bytes += sizeof *set->stops + size + (size + 1) * sizeof *set->stops->border;
+    }
+    *set_p = set;
     return STATUS_OK;
+}
+
+// Takes over the reference to the set.
+static struct text_stream *stream_create(const struct tokenizer *tokenizer, struct stop_set *set)
+{
+    struct text_stream *stream = mem_alloc(sizeof *stream);
+    stream->tokenizer = tokenizer;
+    stream->set = set;
+    stream->matched = mem_alloc_array((size_t)set->n, sizeof *stream->matched);
+    stream->stopped = -1;
+    return stream;
 }
 
 enum status text_stream_create(const struct tokenizer *tokenizer, const char *const *stops, int n_stops,
                                struct text_stream **stream_p)
 {
+    struct stop_set *set;
     if (n_stops > TEXT_STREAM_STOPS_LIMIT)
         return status_fail(STATUS_INVALID, "%d stop strings: at most %d", n_stops, TEXT_STREAM_STOPS_LIMIT);
-    struct text_stream *stream = mem_alloc(sizeof *stream);
-    *stream = (struct text_stream){
-        .tokenizer = tokenizer, .stops = mem_alloc_array((size_t)n_stops, sizeof *stream->stops), .stopped = -1};
-    for (; stream->n_stops < n_stops; stream->n_stops++) {
-        enum status status = stop_init(&stream->stops[stream->n_stops], stops[stream->n_stops], stream->n_stops);
-        if (status) {
-            text_stream_free(stream);
-            return status;
-        }
-    }
-    *stream_p = stream;
+    TRY(stop_set_create(stops, n_stops, &set));
+    *stream_p = stream_create(tokenizer, set);
     return STATUS_OK;
+}
+
+struct text_stream *text_stream_create_like(const struct text_stream *other)
+{
+    atomic_fetch_add_explicit(&other->set->references, 1, memory_order_relaxed); // the other one has a reference
+    return stream_create(other->tokenizer, other->set);
+}
+
+size_t text_stream_stop_bytes(const struct text_stream *stream)
+{
+    return stream->set->bytes;
 }
 
 void text_stream_free(struct text_stream *stream)
 {
     if (!stream) return;
-    for (int i = 0; i < stream->n_stops; i++) {
-        free(stream->stops[i].text);
-        free(stream->stops[i].border);
-    }
-    free(stream->stops);
+    stop_set_unref(stream->set);
+    free(stream->matched);
     bytes_free(&stream->unfinished);
     bytes_free(&stream->text);
     free(stream);
 }
 
 // Feeds one byte; true when it completes the stop string.
-static bool stop_step(struct stop *stop, char byte)
+static bool stop_step(const struct stop *stop, uint16_t *matched, char byte)
 {
-    if (stop->state == stop->n) stop->state = stop->border[stop->n];
-    while (stop->state && stop->text[stop->state] != byte)
-        stop->state = stop->border[stop->state];
-    stop->state += stop->text[stop->state] == byte;
-    return stop->state == stop->n;
+    int state = *matched;
+    if (state == stop->n) state = stop->border[stop->n];
+    while (state && stop->text[state] != byte)
+        state = stop->border[state];
+    state += stop->text[state] == byte;
+    *matched = (uint16_t)state;
+    return state == stop->n;
 }
 
 // Feeds one byte to all stop strings. Returns the length of the longest one it completes, 0: none.
 static int stops_step(struct text_stream *stream, char byte)
 {
     int longest = 0;
-    for (int i = 0; i < stream->n_stops; i++)
-        if (stop_step(&stream->stops[i], byte) && stream->stops[i].n > longest) {
-            longest = stream->stops[i].n;
+    for (int i = 0; i < stream->set->n; i++) {
+        const struct stop *stop = &stream->set->stops[i];
+        if (stop_step(stop, &stream->matched[i], byte) && stop->n > longest) {
+            longest = stop->n;
             stream->stopped = i;
         }
+    }
     return longest;
 }
 
@@ -106,9 +163,9 @@ static int stops_step(struct text_stream *stream, char byte)
 static size_t held_bytes(const struct text_stream *stream)
 {
     int most = 0;
-    for (int i = 0; i < stream->n_stops; i++) {
-        const struct stop *stop = &stream->stops[i];
-        int state = stop->state == stop->n ? stop->border[stop->n] : stop->state;
+    for (int i = 0; i < stream->set->n; i++) {
+        const struct stop *stop = &stream->set->stops[i];
+        int state = stream->matched[i] == stop->n ? stop->border[stop->n] : stream->matched[i];
         if (state > most) most = state;
     }
     return (size_t)most;

@@ -7,7 +7,8 @@
 // vLLM, which decode prompt and output together.) The stop string that completes first wins, the longest of several;
 // token boundaries make no difference.
 //
-// One owner, one thread at a time. The tokenizer is borrowed until text_stream_free(); stop strings are copied.
+// One owner, one thread at a time, also for streams that share stop strings. The tokenizer is borrowed until
+// text_stream_free(); stop strings are copied.
 #pragma once
 
 #include "model/tokenizer.h"
@@ -27,6 +28,12 @@ struct text_piece {
 // stops [n_stops]: NUL-terminated UTF-8, not empty. INVALID names the wrong one.
 enum status text_stream_create(const struct tokenizer *tokenizer, const char *const *stops, int n_stops,
                                struct text_stream **stream_p);
+
+// A stream for another sequence with the same stop strings, which both share.
+struct text_stream *text_stream_create_like(const struct text_stream *other);
+
+// The memory of its stop strings, shared or not.
+size_t text_stream_stop_bytes(const struct text_stream *stream);
 
 // From now on the names of these special tokens [n] are text. Borrowed.
 void text_stream_show(struct text_stream *stream, const int32_t *ids, int n);

@@ -77,8 +77,8 @@ static const struct option options[] = {
     {.name = "max-queue-tokens", .type = OPTION_INT, .value = &o.max_queue_tokens, .default_text = "100000000",
      .min = 1, .max = 1e15, .unit = "tokens",
      .live = true,
-     .help = "prompt tokens of all waiting requests, and a token for every 4 bytes of a grammar; further requests are "
-             "refused with RESOURCE_EXHAUSTED"},
+     .help = "prompt tokens of all waiting requests, and a token for every 4 bytes of a grammar or of stop strings; "
+             "further requests are refused with RESOURCE_EXHAUSTED"},
     {.name = "queue-reserve", .type = OPTION_INT, .value = &o.queue_reserve, .default_text = "10", .max = 49,
      .live = true,
      .unit = "%", .help = "part of both limits that each priority class leaves to every class above it: with 10, normal "

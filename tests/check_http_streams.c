@@ -19,6 +19,7 @@ enum { ANSWER_TOKEN = 5, CONTEXT = 1 << 20, STEP_TOKENS = 1000, PASSES_MAX = 100
 static struct front front;
 static struct core *core;
 static struct http_service *service;
+static int64_t max_queue_tokens = CONTEXT;
 
 // --- the node
 
@@ -144,7 +145,7 @@ static void open_router(const struct http_service_options *options)
     struct core_ops ops;
     front_core_ops_init(&front, &ops);
     const struct core_options core_options = {.max_queue_requests = 100,
-                                              .max_queue_tokens = CONTEXT,
+                                              .max_queue_tokens = max_queue_tokens,
                                               .heartbeat_us = 3600000000,
                                               .bins_ahead = 2,
                                               .tokenizer_fingerprint = tokenizer_fingerprint(front.tokenizer),
@@ -330,7 +331,7 @@ START_TEST(the_echo_of_each_choice_counts)
 END_TEST
 
 static atomic_size_t whole_bytes;
-static atomic_ullong whole_requests; // that were submitted
+static atomic_ullong whole_requests; // that the core has taken
 static atomic_int whole_events;
 
 static void event_whole(struct core *c, void *arg, int64_t now_us)
@@ -382,6 +383,34 @@ START_TEST(many_echoes_that_wait_keep_to_the_limit)
 }
 END_TEST
 
+// 16 stop strings of 1,024 bytes count as over 10,000 tokens with each choice.
+START_TEST(stop_strings_count_in_the_queue)
+{
+    char stop[1025], *stops = mem_string("\"end\"");
+    memset(stop, 's', 1024);
+    stop[1024] = '\0';
+    for (int i = 0; i < 15; i++) {
+        char *more = mem_format("%s,\"%s\"", stops, stop);
+        free(stops);
+        stops = more;
+    }
+    max_queue_tokens = 100000;
+    open_router(&(struct http_service_options){.host = "127.0.0.1"});
+    for (int i = 0; i < 2; i++) {
+        char *body = mem_format("{\"prompt\":\"hello\",\"n\":%d,\"stop\":[%s]}", i ? 40 : 2, stops);
+        int fd = open_completion(body);
+        if (i == 0)
+            AWAIT(requests_were(2));
+        else
+            expect_text(fd, "grammar, stop strings and turns' pinned ranges count as one");
+        close(fd);
+        free(body);
+    }
+    free(stops);
+    close_router();
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("http_streams");
@@ -396,6 +425,7 @@ int main(void)
     tcase_add_test(all, an_echo_counts_while_its_request_waits);
     tcase_add_test(all, the_echo_of_each_choice_counts);
     tcase_add_test(all, many_echoes_that_wait_keep_to_the_limit);
+    tcase_add_test(all, stop_strings_count_in_the_queue);
     suite_add_tcase(suite, all);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);

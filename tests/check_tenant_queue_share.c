@@ -84,7 +84,7 @@ START_TEST(four_bytes_of_a_grammar_count_as_a_token)
     ck_assert_str_eq(
         third->message,
         "the queue is full: prompts of 9990 tokens wait, 10000 are allowed for one of normal priority and "
-        "this has 11 (4 bytes of its grammar and of its turns' pinned ranges count as one); try again later");
+        "this has 11 (4 bytes of its grammar, stop strings and turns' pinned ranges count as one); try again later");
     ck_assert_int_eq(put_with_grammar(1, 40000)->status, STATUS_OUT_OF_RANGE);
     ck_assert_int_eq(put_with_grammar(9, 4)->ends, 0);
     fixture_advance(&f, SECOND); // the node takes what waits

@@ -175,6 +175,38 @@ static struct text_stream *open_stream(struct tokenizer *t, const char *stop)
     return stream;
 }
 
+START_TEST(streams_that_share_stop_strings_read_on_their_own)
+{
+    struct tokenizer *t = open_variant("pieces", NULL, NULL);
+    struct text_stream *first = open_stream(t, "ab");
+    check_piece(push_byte(first, 'a', true), "", -1);
+    struct text_stream *second = text_stream_create_like(first);
+    check_piece(push_byte(second, 'b', true), "b", -1);
+    check_piece(push_byte(first, 'b', true), "", 0);
+    text_stream_free(first);
+    check_piece(push_byte(second, 'a', true), "", -1);
+    check_piece(push_byte(second, 'b', true), "", 0);
+    text_stream_free(second);
+    tokenizer_free(t);
+}
+END_TEST
+
+START_TEST(stop_strings_take_three_bytes_for_each)
+{
+    struct tokenizer *t = open_variant("pieces", NULL, NULL);
+    char stop[1025];
+    memset(stop, 's', 1024);
+    stop[1024] = '\0';
+    struct text_stream *stream = open_stream(t, stop), *like = text_stream_create_like(stream);
+    ck_assert_uint_ge(text_stream_stop_bytes(stream), 3 * 1024);
+    ck_assert_uint_lt(text_stream_stop_bytes(stream), 3 * 1024 + 64);
+    ck_assert_uint_eq(text_stream_stop_bytes(like), text_stream_stop_bytes(stream));
+    text_stream_free(stream);
+    text_stream_free(like);
+    tokenizer_free(t);
+}
+END_TEST
+
 START_TEST(half_a_character_is_held_back)
 {
     struct tokenizer *t = open_variant("pieces", NULL, NULL);
@@ -314,6 +346,8 @@ int main(int argc, char **argv)
     } else {
         tcase_add_loop_test(any, pieces_joined_equal_decoding, 0, TOKENIZERS_IN_REPOSITORY);
         tcase_add_loop_test(any, text_is_cut_where_a_slow_search_cuts_it, 0, 2);
+        tcase_add_test(one, streams_that_share_stop_strings_read_on_their_own);
+        tcase_add_test(one, stop_strings_take_three_bytes_for_each);
         tcase_add_test(one, half_a_character_is_held_back);
         tcase_add_test(one, a_possible_stop_string_is_held_back);
         tcase_add_test(one, a_stop_string_does_not_count_before_min_tokens);

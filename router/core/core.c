@@ -147,8 +147,9 @@ static enum status check_queue(const struct core *c, const struct request *r)
     enum queue_class queue_class = ledger_class_of(r->spec.priority);
     const char *name = queue_class_name(queue_class);
     int64_t n_tokens = request_queue_tokens(r);
-    const char *other =
-        n_tokens > r->spec.n_tokens ? " (4 bytes of its grammar and of its turns' pinned ranges count as one)" : "";
+    const char *other = n_tokens > r->spec.n_tokens
+                            ? " (4 bytes of its grammar, stop strings and turns' pinned ranges count as one)"
+                            : "";
     int64_t requests = class_bound(c, c->options.max_queue_requests, queue_class);
     int64_t tokens = class_bound(c, c->options.max_queue_tokens, queue_class);
     int64_t waiting_tokens = ledger_waiting_tokens(&c->ledger);

@@ -168,8 +168,9 @@ struct request *request_create(void); // any thread
 void request_free(struct request *r);
 // A deep copy of the spec, into a request that was just created.
 void request_copy_spec(const struct request *from, struct request *to);
-// What the request takes of the queue's prompt tokens: its prompt, and a token for every 4 bytes of its grammar and
-// of its turns' pinned ranges, which take as much memory.
+// What the request takes of the queue's prompt tokens: its prompt, and a token for every 4 bytes of its grammar, of its
+// stop strings and of its turns' pinned ranges, which take as much memory. Each choice that shares stop strings counts
+// them, because it may be the last that holds them.
 int64_t request_queue_tokens(const struct request *r);
 int request_kept_tokens(const struct request *r); // in its kept ranges
 // Its kept ranges ascending, to be freed by the caller; returns their number.

@@ -474,15 +474,17 @@ static void set_prompt(Forepack__V1__GenerateRequest *m, const struct http_promp
     m->n_token_ids = prompt->n_ids;
 }
 
-static enum status read_answer(struct http_generation *g, struct http_input *in, const struct request *first, int index,
-                               struct answer *a)
+// `of_prompt`: the answer of the first choice for the prompt; NULL: this is it. `first`: that of the message, which
+// this may be.
+static enum status read_answer(struct http_generation *g, struct http_input *in, const struct answer *of_prompt,
+                               const struct answer *first, int index, struct answer *a)
 {
     Forepack__V1__GenerateRequest *m = &in->fields.message;
     a->index = index;
-    if (first) {
-        TRY(wire_request_read_choice(g->client.front, m, first, index % g->n, a->request, &a->text));
+    if (of_prompt) {
+        a->text = wire_request_copy_choice(of_prompt->request, of_prompt->text, index % g->n, a->request);
         if (!in->echo_logprobs) a->request->spec.sampling.prompt_logprobs = -1; // those of the first choice are shown
-        a->request->score_with = first->number;
+        a->request->score_with = of_prompt->request->number;
         return STATUS_OK;
     }
     char id[HTTP_ID_ROOM + 16];
@@ -491,7 +493,7 @@ static enum status read_answer(struct http_generation *g, struct http_input *in,
     const struct http_prompt *prompt = &in->prompts[index / g->n];
     set_prompt(m, prompt);
     const struct wire_options options = {in->default_tokens, prompt->conversation, "prompt", in->max_tokens_name,
-                                         in->grammar_known || index > 0};
+                                         in->grammar_known || index > 0, first->text};
     return wire_request_read(g->client.front, m, &options, a->request, &a->text);
 }
 
@@ -549,7 +551,7 @@ static enum status read_answers(struct http_generation *g, struct http_input *in
         *end = a;
         end = &a->next;
         if (i % g->n == 0) of_prompt = NULL;
-        TRY(read_answer(g, in, of_prompt ? of_prompt->request : NULL, i, a));
+        TRY(read_answer(g, in, of_prompt, *first_p, i, a));
         answer_split(g, in, a);
         if (in->echo_logprobs) g->api->echo_begin(g, &g->choices[i], a->request->spec.tokens[0]);
         if (!of_prompt) of_prompt = a;

@@ -314,8 +314,12 @@ static bool stop_string_valid(const ProtobufCBinaryData *stop)
 }
 
 static enum status text_stream_read(const struct front *front, const Forepack__V1__SamplingOptions *m,
-                                    struct text_stream **text_p)
+                                    const struct text_stream *other, struct text_stream **text_p)
 {
+    if (other) {
+        *text_p = text_stream_create_like(other);
+        return STATUS_OK;
+    }
     size_t n = m ? m->n_stop : 0;
     char *stops[STOP_STRINGS_MAX] = {NULL};
     if (n > STOP_STRINGS_MAX) {
@@ -363,22 +367,21 @@ enum status wire_request_read(const struct front *front, const Forepack__V1__Gen
     TRY(prompt_read(front, &prompt, m->model, operation, m->prefill, r));
     TRY(sampling_resolve(&r->spec.sampling, r->spec.n_tokens, &front->config, options->default_tokens,
                          options->max_tokens_name ? options->max_tokens_name : "max_tokens"));
-    TRY(text_stream_read(front, m->sampling, text_p));
+    TRY(text_stream_read(front, m->sampling, options->text_of_other, text_p));
+    r->spec.stop_bytes = text_stream_stop_bytes(*text_p);
     r->id = *m->request_id ? mem_string(m->request_id) : request_id_create();
     queue_read(m->tenant, m->priority, m->ttft_deadline_ms, &r->spec);
     return STATUS_OK;
 }
 
-enum status wire_request_read_choice(const struct front *front, const Forepack__V1__GenerateRequest *m,
-                                     const struct request *first, int index, struct request *r,
-                                     struct text_stream **text_p)
+struct text_stream *wire_request_copy_choice(const struct request *first, const struct text_stream *text_of_first,
+                                             int index, struct request *r)
 {
-    TRY(text_stream_read(front, m->sampling, text_p));
     trace_copied(r, first);
     request_copy_spec(first, r);
     r->spec.sampling.seed += (uint64_t)index;
     r->id = mem_format("%s-%d", first->id, index);
-    return STATUS_OK;
+    return text_stream_create_like(text_of_first);
 }
 
 enum status wire_score_request_read(const struct front *front, const Forepack__V1__ScoreRequest *m,

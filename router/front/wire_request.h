@@ -36,6 +36,7 @@ struct wire_options {
     const char *ids_field;                        // as in struct intake_prompt
     const char *max_tokens_name;                  // of the client's API; NULL: max_tokens
     bool grammar_valid;                           // it is known, or was compiled for another prompt of the message
+    const struct text_stream *text_of_other;      // of such a prompt, whose stop strings are shared; NULL: none
 };
 
 // Whether reading the message compiles no grammar, because it has none or one that was compiled lately. Compiling takes
@@ -47,11 +48,10 @@ bool wire_grammar_known(const struct front *front, const struct Forepack__V1__Ge
 enum status wire_request_read(const struct front *front, const struct Forepack__V1__GenerateRequest *m,
                               const struct wire_options *options, struct request *r, struct text_stream **text_p);
 
-// Fills in `r` as another choice, number `index` from 1, for the prompt of `first`, which was read from `m`: its seed
-// is larger by `index`.
-enum status wire_request_read_choice(const struct front *front, const struct Forepack__V1__GenerateRequest *m,
-                                     const struct request *first, int index, struct request *r,
-                                     struct text_stream **text_p);
+// Fills in `r` as another choice, number `index` from 1, for the prompt of `first`: its seed is larger by `index`. The
+// stream, which the caller frees, shares the stop strings of `text_of_first`.
+struct text_stream *wire_request_copy_choice(const struct request *first, const struct text_stream *text_of_first,
+                                             int index, struct request *r);
 
 // The same for a request that ends once a speculator has scored it.
 enum status wire_score_request_read(const struct front *front, const struct Forepack__V1__ScoreRequest *m,

@@ -29,6 +29,7 @@ struct request_spec {
     bool score_only; // a Score call: ends when the speculator has answered
     bool want_importance;
     int32_t priority;
+    size_t stop_bytes;    // memory of the stop strings, which the front has
     char *tenant;         // owned, may be NULL
     uint64_t owner;       // the tenant of the API key, within which ids are unique; 0: no keys are used
     uint64_t prefix_salt; // requests with different salts share no KV blocks
