@@ -297,6 +297,21 @@ START_TEST(an_abort_of_all_owners_finds_those_of_each)
 }
 END_TEST
 
+// It is refused once the message is read, and would spoil the traces of others.
+START_TEST(an_id_that_is_not_utf8_is_none)
+{
+    send_message("first");
+    sem_wait(&entered);
+    send_message("\xff");
+    ck_assert(!abort_request("\xff", 0));
+    ck_assert_int_eq(intake_pool_waiting(front.pool), 1);
+    sem_post(&gate);
+    sem_post(&gate);
+    sem_wait(&client->ended);
+    sem_wait(&client->ended);
+}
+END_TEST
+
 START_TEST(a_client_that_is_gone_drops_its_messages)
 {
     send_message("first");
@@ -327,6 +342,7 @@ int main(void)
     tcase_add_test(tcase, an_id_that_comes_again_costs_no_walk_over_its_messages);
     tcase_add_test(tcase, messages_of_one_id_are_found_until_the_last_has_ended);
     tcase_add_test(tcase, an_abort_of_all_owners_finds_those_of_each);
+    tcase_add_test(tcase, an_id_that_is_not_utf8_is_none);
     tcase_add_test(tcase, a_client_that_is_gone_drops_its_messages);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);

@@ -4,6 +4,7 @@
 // their requests are cancelled at the node before it computes another pass for them. Metrics of many nodes keep to the
 // bound of unread answers.
 #include "base/equal_share.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/version.h"
 #include "router/core/core_state.h"
@@ -170,15 +171,20 @@ static void close_router(void)
     tokenizer_free(front.tokenizer);
 }
 
-// A client that has asked for a completion.
-static int open_completion(const char *body)
+static int open_post(const char *path, const char *body)
 {
     char *request =
-        mem_format("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %zu\r\n\r\n%s", strlen(body), body);
+        mem_format("POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %zu\r\n\r\n%s", path, strlen(body), body);
     int fd = client_connect(http_service_port(service));
     client_send(fd, request);
     free(request);
     return fd;
+}
+
+// A client that has asked for a completion.
+static int open_completion(const char *body)
+{
+    return open_post("/v1/completions", body);
 }
 
 // A client whose stream is on the node.
@@ -411,6 +417,39 @@ START_TEST(stop_strings_count_in_the_queue)
 }
 END_TEST
 
+// The sentence for the client quotes it, the log does not.
+START_TEST(text_of_a_refused_client_is_not_logged)
+{
+    static const char *const requests[][2] = {
+        {"/v1/completions", "{\"prompt\":\"hello\",\"response_format\":{\"type\":\"MARKER\"}}"},
+        {"/v1/completions", "{\"prompt\":\"hello\",\"model\":\"MARKER\"}"},
+        {"/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"MARKER\"}]}]}"},
+    };
+    char path[] = "/tmp/forepack-log-XXXXXX", text[8192] = "";
+    int saved = dup(STDERR_FILENO), log = mkstemp(path);
+    ck_assert_int_ge(log, 0);
+    dup2(log, STDERR_FILENO);
+    log_setup("test", LOG_INFO);
+    open_router(&(struct http_service_options){.host = "127.0.0.1"});
+    for (int i = 0; i < 3; i++) {
+        int fd = open_post(requests[i][0], requests[i][1]);
+        expect_text(fd, "MARKER");
+        close(fd);
+    }
+    close_router();
+    dup2(saved, STDERR_FILENO);
+    close(saved);
+    ck_assert_int_ge(pread(log, text, sizeof text - 1, 0), 0);
+    close(log);
+    unlink(path);
+    int refused = 0;
+    for (const char *at = text; (at = strstr(at, "request_refused")); at++)
+        refused++;
+    ck_assert_int_eq(refused, 3);
+    ck_assert_msg(!strstr(text, "MARKER"), "%s", text);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("http_streams");
@@ -426,6 +465,7 @@ int main(void)
     tcase_add_test(all, the_echo_of_each_choice_counts);
     tcase_add_test(all, many_echoes_that_wait_keep_to_the_limit);
     tcase_add_test(all, stop_strings_count_in_the_queue);
+    tcase_add_test(all, text_of_a_refused_client_is_not_logged);
     suite_add_tcase(suite, all);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);

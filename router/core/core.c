@@ -268,10 +268,9 @@ static void request_refuse(struct core *c, struct request *r, enum status status
     char *message = mem_string(status_message()); // the sink may overwrite the original
     ledger_refused(&c->ledger, r, status, now_us);
     request_set_state(r, REQUEST_FAILED);
-    // The sentence of an INVALID may quote the client, whose text is not logged.
     log_event_limited(LOG_INFO, "request_refused", LOG_REQUEST(r->number), LOG_FIELD("client_id", r->id),
                       LOG_FIELD("status", status_name(status)), LOG_FIELD("tokens", r->spec.n_tokens),
-                      LOG_FIELD("reason", status == STATUS_INVALID ? "invalid" : (const char *)message),
+                      LOG_FIELD("reason", request_refusal_reason(status, message)),
                       LOG_FIELD("trace", r->trace ? r->trace->trace_text : "none"));
     r->sink.done(r->sink.user, r, FINISH_REASON_ERROR, status, message);
     free(message);

@@ -47,6 +47,17 @@ const char *skip_reason_name(enum skip_reason reason)
     return (unsigned)reason < SKIP_COUNT ? skip_names[reason] : "unknown";
 }
 
+const char *request_refusal_reason(enum status status, const char *sentence)
+{
+    switch (status) {
+    case STATUS_INVALID: return "invalid";
+    case STATUS_UNSUPPORTED: return "unsupported";
+    case STATUS_NOT_FOUND: return "not found";
+    case STATUS_DATA: return "the chat template refused it"; // in words of the template, which may quote a message
+    default: return sentence;
+    }
+}
+
 const char *finish_reason_name(enum finish_reason reason)
 {
     switch (reason) {

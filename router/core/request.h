@@ -50,6 +50,9 @@ enum skip_reason {
     SKIP_LOST,         // the speculator was lost or failed
     SKIP_COUNT
 };
+// Why a request was refused, for the log: the sentence for the client, unless it may quote the client, whose text is
+// not logged.
+const char *request_refusal_reason(enum status status, const char *sentence);
 const char *skip_reason_name(enum skip_reason reason);
 
 struct token_logprob {

@@ -7,6 +7,7 @@
 #include "base/equal_share.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/utf8.h"
 #include "router/core/ledger.h"
 #include "router/front/request_trace.h"
 
@@ -259,9 +260,19 @@ static uint64_t owner_of(const struct client *client)
     return client->principal ? identity_prefix_salt(principal_tenant(client->principal)) : 0;
 }
 
+// An id that is not UTF-8 is refused once the message is read; until then it must reach neither an answer nor a trace.
 struct reading *client_reading(struct client *client, const char *id)
 {
+    if (!utf8_valid(id, strlen(id), NULL)) id = "";
     return reading_begin(client->front->readings, client, &client->reading, id, owner_of(client));
+}
+
+void client_refused(const struct client *client, const char *client_id, enum status status)
+{
+    log_event_limited(LOG_INFO, "request_refused", LOG_FIELD("client_id", client_id),
+                      LOG_FIELD("status", status_name(status)),
+                      LOG_FIELD("reason", request_refusal_reason(status, status_message())));
+    front_refused(client->front, status);
 }
 
 void client_not_submitted(struct reading *reading)

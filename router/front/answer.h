@@ -77,9 +77,12 @@ enum status client_check(const struct client *client, const char *tenant, int32_
 // requests at once, or has too few tokens left for their prompts and max_tokens. *retry_us_p is the time after which
 // enough tokens are left, 0: not known.
 enum status answers_reserve(struct answer *first, int64_t *retry_us_p);
-// A message has arrived. `id` is the id of its request; empty: there is none, or it is not known yet.
+// A message has arrived. `id` is the id of its request; empty: there is none, or it is not known yet. No abort finds a
+// message without an id, or with one that is not UTF-8.
 struct reading *client_reading(struct client *client, const char *id);
 void client_not_submitted(struct reading *reading); // it was refused
+// Counts and logs a refused message, with the reason in status_message(). The core does so for what it refuses itself.
+void client_refused(const struct client *client, const char *client_id, enum status status);
 // The intake pool dropped the message: its request was aborted, or its client is gone.
 void client_dropped(struct reading *reading, int64_t arrived_us);
 struct answer *answer_create(struct reading *reading, int64_t arrived_us);

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/log.h"
 #include "base/mem.h"
 #include "proto/fields.h"
 #include "proto/forepack/v1/inference.pb-c.h"
@@ -93,13 +92,11 @@ static void call_submit(struct client_call *c, struct answer *a)
     answers_submit(a, c->score ? "score" : "generate");
 }
 
-// Answers a message that is refused, with the reason in status_message(). The core logs what it refuses itself. The
-// other requests of a GenerateMany call go on.
+// Answers a message that is refused, with the reason in status_message(). The other requests of a GenerateMany call go
+// on.
 static void call_answer_refused(struct client_call *c, const char *client_id, enum status status, int64_t retry_us)
 {
-    log_event_limited(LOG_INFO, "request_refused", LOG_FIELD("client_id", client_id),
-                      LOG_FIELD("status", status_name(status)), LOG_REASON);
-    front_refused(c->client.front, status);
+    client_refused(&c->client, client_id, status);
     if (c->many)
         wire_refusal_send(c->call, client_id, status, status_message());
     else

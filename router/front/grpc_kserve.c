@@ -122,9 +122,7 @@ static void event_half_close(struct core *c, void *arg, int64_t now_us)
 // Answers a message that is refused, with the reason in status_message(). The other requests of a stream go on.
 static void call_answer_refused(struct kserve_call *c, const char *id, enum status status, int64_t retry_us)
 {
-    log_event_limited(LOG_INFO, "request_refused", LOG_FIELD("client_id", id), LOG_FIELD("status", status_name(status)),
-                      LOG_REASON);
-    front_refused(c->client.front, status);
+    client_refused(&c->client, id, status);
     atomic_fetch_sub(&c->requests, 1);
     if (c->stream)
         kserve_error_send(c->call, id, status_message());

@@ -643,9 +643,7 @@ static void generation_refuse(struct reading *reading, struct answer *first, enu
     struct http_generation *g = (struct http_generation *)reading->client;
     client_trace_refused(&g->client, first, status, arrived_us);
     answers_free(first);
-    log_event_limited(LOG_INFO, "request_refused", LOG_FIELD("client_id", g->id),
-                      LOG_FIELD("status", status_name(status)), LOG_REASON);
-    front_refused(g->client.front, status);
+    client_refused(&g->client, g->id, status);
     http_refuse_until(g->x, status, retry_us);
     client_not_submitted(reading);
 }

@@ -34,7 +34,7 @@ static bool is_field_name(const char *name, size_t n)
     return n > 0 && n <= NAME_MAX_BYTES;
 }
 
-// The reason without the bytes of the body that jansson quotes, since it is logged: "invalid token near 'abc'".
+// The reason without the bytes of the body that jansson quotes, since clients log errors: "invalid token near 'abc'".
 static int reason_length(const char *text)
 {
     const char *quote = strstr(text, " near ");
