@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// router/front: nodes that read nothing from their stream, as a stopped process or a broken one does. The router lets
-// go of them and of what waits for them.
+// router/front: nodes that read nothing from their stream, as a stopped process or a broken one does, and a router that
+// does not handle what they send. The router lets go of them and of what waits.
 #include <check.h>
 #include <semaphore.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "base/log.h"
@@ -25,6 +26,7 @@ static struct rpc_server *server;
 static struct rpc_channel *channel;
 static struct rpc_stream *stream;
 static sem_t done; // an event has run
+static sem_t gate; // lets the core's thread go on
 
 // --- on the core's thread
 
@@ -118,6 +120,7 @@ static void setup(void)
     front.loop = loop_start(core);
     front.heartbeat_ms = 3600000;
     sem_init(&done, 0, 0);
+    sem_init(&gate, 0, 0);
     static struct rpc_method methods[2];
     methods[0] = front_attach;
     const struct rpc_server_options server_options = {
@@ -173,6 +176,49 @@ START_TEST(the_stream_of_a_lost_node_ends_although_it_does_not_read)
 }
 END_TEST
 
+static void event_block(struct core *c, void *arg, int64_t now_us)
+{
+    sem_post(&done);
+    sem_wait(&gate);
+}
+
+// Messages that take 16 MiB each once they are unpacked, where 40 MiB may wait.
+static void send_much(void)
+{
+    enum { IDS = 4 << 20, MESSAGES = 3 };
+    Forepack__Cluster__V1__SequenceResult result = FOREPACK__CLUSTER__V1__SEQUENCE_RESULT__INIT, *results = &result;
+    result.token_ids = mem_alloc_array(IDS, sizeof *result.token_ids);
+    result.n_token_ids = IDS;
+    Forepack__Cluster__V1__StepResults step = FOREPACK__CLUSTER__V1__STEP_RESULTS__INIT;
+    step.results = &results;
+    step.n_results = 1;
+    Forepack__Cluster__V1__NodeMessage message = FOREPACK__CLUSTER__V1__NODE_MESSAGE__INIT;
+    message.kind_case = FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_STEP;
+    message.step = &step;
+    size_t size = forepack__cluster__v1__node_message__get_packed_size(&message);
+    uint8_t *bytes = mem_alloc(size);
+    forepack__cluster__v1__node_message__pack(&message, bytes);
+    for (int i = 0; i < MESSAGES; i++)
+        rpc_stream_send(stream, bytes, size);
+    free(bytes);
+    free(result.token_ids);
+}
+
+START_TEST(a_node_whose_messages_are_not_handled_is_told_so)
+{
+    attach();
+    run_event(event_block, NULL);
+    send_much();
+    struct rpc_bytes bytes;
+    enum status status;
+    while ((status = rpc_stream_read(stream, &bytes)) == STATUS_OK && bytes.data)
+        rpc_bytes_free(&bytes);
+    ck_assert_msg(status == STATUS_UNAVAILABLE && strstr(status_message(), "has not handled"), "%s: %s",
+                  status_name(status), status_message());
+    sem_post(&gate);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("node_unread");
@@ -181,6 +227,7 @@ int main(void)
     tcase_set_timeout(tcase, 60);
     tcase_add_test(tcase, a_node_is_disconnected_when_too_much_waits_for_it);
     tcase_add_test(tcase, the_stream_of_a_lost_node_ends_although_it_does_not_read);
+    tcase_add_test(tcase, a_node_whose_messages_are_not_handled_is_told_so);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -100,25 +100,42 @@ static void attach_on_open(struct rpc_call *call)
     rpc_call_set_user(call, a);
 }
 
-static node_message *attach_unpack(struct attachment *a, const uint8_t *bytes, size_t size, size_t *memory_p)
+static enum status unpack_within(const uint8_t *bytes, size_t size, size_t memory_max, node_message **m_p,
+                                 size_t *memory_p)
 {
+    *m_p = proto_unpack(&forepack__cluster__v1__node_message__descriptor, bytes, size, memory_max, memory_p);
+    return *m_p ? STATUS_OK : STATUS_INVALID;
+}
+
+static enum status hello_unpack(const uint8_t *bytes, size_t size, node_message **m_p, size_t *memory_p)
+{
+    if (size > HELLO_BYTES_MAX)
+        return status_fail(STATUS_INVALID, "the first message has %zu bytes: must be a Hello of at most %d bytes", size,
+                           HELLO_BYTES_MAX);
+    return unpack_within(bytes, size, HELLO_MEMORY_MAX, m_p, memory_p);
+}
+
+// A message that does not fit beside those that wait is not the node's fault, unless it would not fit alone either.
+static enum status attach_unpack(const struct attachment *a, const uint8_t *bytes, size_t size, node_message **m_p,
+                                 size_t *memory_p)
+{
+    if (!a->greeted) return hello_unpack(bytes, size, m_p, memory_p);
     size_t posted = atomic_load(&a->memory), left = posted < MEMORY_MAX ? MEMORY_MAX - posted : 0;
-    if (!a->greeted && size > HELLO_BYTES_MAX) {
-        status_fail(STATUS_INVALID, "the first message has %zu bytes: must be a Hello of at most %d bytes", size,
-                    HELLO_BYTES_MAX);
-        return NULL;
-    }
-    return proto_unpack(&forepack__cluster__v1__node_message__descriptor, bytes, size,
-                        a->greeted ? left : HELLO_MEMORY_MAX, memory_p);
+    if (unpack_within(bytes, size, left, m_p, memory_p) == STATUS_OK) return STATUS_OK;
+    TRY(unpack_within(bytes, size, MEMORY_MAX, m_p, memory_p));
+    forepack__cluster__v1__node_message__free_unpacked(*m_p, NULL);
+    return status_fail(STATUS_UNAVAILABLE, "the router has not handled %zu MiB of the node's earlier messages yet",
+                       posted >> 20);
 }
 
 static void attach_on_message(struct rpc_call *call, const uint8_t *bytes, size_t size)
 {
     struct attachment *a = rpc_call_user(call);
     size_t memory = 0;
-    node_message *m = attach_unpack(a, bytes, size, &memory);
-    if (!m) {
-        rpc_call_abandon(call, STATUS_INVALID, status_message());
+    node_message *m;
+    enum status status = attach_unpack(a, bytes, size, &m, &memory);
+    if (status != STATUS_OK) {
+        rpc_call_abandon(call, status, status_message());
         return;
     }
     a->greeted = true;
