@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+// router/front: calls that are refused while the core's thread is behind or clients leave much unread, before they add
+// to it.
+#include <check.h>
+#include <sched.h>
+#include <semaphore.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "proto/forepack/v1/inference.pb-c.h"
+#include "router/front/front.h"
+#include "router/front/intake_pool.h"
+#include "router/front/node_link.h"
+#include "router/front/reading.h"
+#include "router/front/wire_response.h"
+
+enum { TIMEOUT_MS = 20000, BACKLOG = 1001, HOG_BYTES = 40 << 20, HOGS_MAX = 16, ALL_UNREAD = 256 << 20 };
+enum { BLOCK_BYTES = 1 << 20, SCORE_TOKENS = 8 << 20 }; // an answer of 40 MiB
+
+static struct front front;
+static struct core *core;
+static struct rpc_server *server;
+static struct rpc_channel *channel;
+static sem_t entered, gate; // the core's thread is blocked; may go on
+static atomic_int hogs;
+static atomic_int exceeded; // hogs that found too much unread; C-core takes some of it afterwards
+
+static void event_block(struct core *c, void *arg, int64_t now_us)
+{
+    sem_post(&entered);
+    sem_wait(&gate);
+}
+
+static void event_nothing(struct core *c, void *arg, int64_t now_us)
+{
+}
+
+static void event_last(struct core *c, void *arg, int64_t now_us)
+{
+    sem_post(&entered);
+}
+
+// --- methods of the test
+
+static void hog(struct rpc_call *call, const uint8_t *bytes, size_t size)
+{
+    uint8_t *block = mem_alloc(BLOCK_BYTES);
+    while (rpc_call_send(call, block, BLOCK_BYTES) < HOG_BYTES) // beyond what C-core takes
+        continue;
+    free(block);
+    if (rpc_call_share(call, ALL_UNREAD) != SIZE_MAX) atomic_fetch_add(&exceeded, 1);
+    atomic_fetch_add(&hogs, 1);
+}
+
+static void score(struct rpc_call *call, const uint8_t *bytes, size_t size)
+{
+    struct request *r = request_create();
+    r->spec.n_tokens = SCORE_TOKENS;
+    r->spec.tokens = mem_alloc_array(SCORE_TOKENS, sizeof *r->spec.tokens);
+    r->importance = mem_alloc_array(SCORE_TOKENS, sizeof *r->importance);
+    wire_score_send(call, r);
+    request_free(r);
+}
+
+// --- the router
+
+static void setup(void)
+{
+    static char *names[] = {"demo"};
+    static struct rpc_method methods[32];
+    int n = 0;
+    log_setup("test", LOG_ERROR);
+    rpc_init();
+    front = (struct front){.model_names = names, .n_model_names = 1};
+    struct core_ops ops;
+    front_core_ops_init(&front, &ops);
+    const struct core_options options = {.max_queue_requests = 1, .max_queue_tokens = 1, .heartbeat_us = 3600000000};
+    core = core_create(&options, &ops);
+    front.loop = loop_start(core);
+    front.readings = reading_table_create();
+    sem_init(&entered, 0, 0);
+    sem_init(&gate, 0, 0);
+    atomic_store(&hogs, 0);
+    atomic_store(&exceeded, 0);
+    methods[n++] = front_abort;
+    methods[n++] = front_model_info;
+    methods[n++] = front_cluster_info;
+    for (const struct rpc_method *m = front_kserve_info; m->path; m++)
+        methods[n++] = *m;
+    methods[n++] = (struct rpc_method){.path = "/test/Hog", .on_message = hog};
+    methods[n++] = (struct rpc_method){.path = "/test/Score", .on_message = score};
+    methods[n].path = NULL;
+    const struct rpc_server_options server_options = {.address = "127.0.0.1:0", .methods = methods, .context = &front};
+    ck_assert_msg(rpc_server_open(&server_options, &server) == STATUS_OK, "%s", status_message());
+    char target[32];
+    snprintf(target, sizeof target, "127.0.0.1:%d", rpc_server_port(server));
+    ck_assert_int_eq(rpc_channel_open(target, &channel), STATUS_OK);
+}
+
+static void teardown(void)
+{
+    rpc_channel_close(channel);
+    rpc_server_close(server, 0);
+    loop_stop(front.loop);
+    core_free(core);
+    reading_table_free(front.readings);
+    rpc_shutdown();
+}
+
+static void expect(const char *method, const struct rpc_bytes *message, enum status wanted, const char *part)
+{
+    struct rpc_bytes answer = {0};
+    const uint8_t none = 0;
+    enum status status =
+        rpc_unary(channel, method, message ? message->data : &none, message ? message->size : 0, TIMEOUT_MS, &answer);
+    ck_assert_msg(status == wanted && (!part || strstr(status_message(), part)), "%s: %s: %s", method,
+                  status_name(status), status_message());
+    rpc_bytes_free(&answer);
+}
+
+// --- tests
+
+START_TEST(calls_are_refused_while_the_core_is_behind)
+{
+    loop_post(front.loop, event_block, NULL);
+    sem_wait(&entered);
+    for (int i = 0; i < BACKLOG; i++)
+        loop_post(front.loop, i < BACKLOG - 1 ? event_nothing : event_last, NULL);
+    static const char part[] = "the router is 1001 events behind";
+    expect(front_abort.path, NULL, STATUS_EXHAUSTED, part);
+    expect(front_model_info.path, NULL, STATUS_EXHAUSTED, part);
+    expect(front_cluster_info.path, NULL, STATUS_EXHAUSTED, part);
+    for (const struct rpc_method *m = front_kserve_info; m->path; m++)
+        expect(m->path, NULL, STATUS_EXHAUSTED, part);
+    sem_post(&gate);
+    sem_wait(&entered);
+    expect(front_cluster_info.path, NULL, STATUS_OK, NULL);
+}
+END_TEST
+
+START_TEST(an_abort_has_at_most_10000_ids)
+{
+    enum { IDS = 10001 };
+    char *ids[IDS], id[] = "x";
+    Forepack__V1__AbortRequest m = FOREPACK__V1__ABORT_REQUEST__INIT;
+    for (int i = 0; i < IDS; i++)
+        ids[i] = id;
+    m.request_ids = ids;
+    for (m.n_request_ids = IDS - 1; m.n_request_ids <= IDS; m.n_request_ids++) {
+        struct rpc_bytes bytes = {.size = forepack__v1__abort_request__get_packed_size(&m)};
+        bytes.data = mem_alloc(bytes.size);
+        forepack__v1__abort_request__pack(&m, bytes.data);
+        if (m.n_request_ids < IDS)
+            expect(front_abort.path, &bytes, STATUS_OK, NULL);
+        else
+            expect(front_abort.path, &bytes, STATUS_INVALID, "10001 given, at most 10000 are allowed");
+        free(bytes.data);
+    }
+}
+END_TEST
+
+START_TEST(a_score_keeps_to_what_clients_may_leave_unread)
+{
+    static struct rpc_stream *streams[HOGS_MAX];
+    int n = 0;
+    expect("/test/Score", NULL, STATUS_OK, NULL);
+    for (; atomic_load(&exceeded) < 3; n++) {
+        ck_assert_int_lt(n, HOGS_MAX);
+        ck_assert_int_eq(rpc_stream_open(channel, "/test/Hog", 0, true, &streams[n]), STATUS_OK);
+        rpc_stream_send(streams[n], (const uint8_t *)"", 0);
+        while (atomic_load(&hogs) == n)
+            sched_yield();
+    }
+    expect("/test/Score", NULL, STATUS_EXHAUSTED, "clients have left over 256 MiB of answers unread");
+    while (n)
+        rpc_stream_close(streams[--n]);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("overload");
+    TCase *tcase = tcase_create("overload");
+    tcase_add_checked_fixture(tcase, setup, teardown);
+    tcase_set_timeout(tcase, 120);
+    tcase_add_test(tcase, calls_are_refused_while_the_core_is_behind);
+    tcase_add_test(tcase, an_abort_has_at_most_10000_ids);
+    tcase_add_test(tcase, a_score_keeps_to_what_clients_may_leave_unread);
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? 1 : 0;
+}
