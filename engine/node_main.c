@@ -15,7 +15,6 @@
 #include "base/mem.h"
 #include "base/version.h"
 #include "engine/start_signals.h"
-#include "model/tokenizer.h"
 
 bool node_has_random_weights(const struct node_options *options)
 {
@@ -55,21 +54,11 @@ struct node_limits node_limits_get(const struct node_options *options, const str
                                 .prefix_cache = options->prefix_cache};
 }
 
-enum status node_hello_fill(Forepack__Cluster__V1__Hello *hello, const struct node_options *options,
-                            const struct model *model, const struct comm *comm, Forepack__Cluster__V1__Role role)
+void node_hello_fill(Forepack__Cluster__V1__Hello *hello, const struct node_options *options, const struct model *model,
+                     const struct tokenizer *tokenizer, const struct comm *comm, Forepack__Cluster__V1__Role role)
 {
     static char host[HOST_NAME_MAX + 1];
     static uint32_t eos[MODEL_MAX_EOS];
-    struct tokenizer *tokenizer;
-    uint64_t model_print;
-    enum status status = node_has_random_weights(options)
-                             ? model_dummy_fingerprint(node_model_options(options).dir, &model_print)
-                             : model_fingerprint(options->model, &model_print);
-    if (status == STATUS_OK) status = tokenizer_open(options->model, &tokenizer);
-    if (status != STATUS_OK) return status;
-    uint64_t tokenizer_print = tokenizer_fingerprint(tokenizer);
-    tokenizer_free(tokenizer);
-
     const struct model_config *config = model_get_config(model);
     struct node_limits limits = node_limits_get(options, model);
     gethostname(host, sizeof host - 1);
@@ -84,8 +73,8 @@ enum status node_hello_fill(Forepack__Cluster__V1__Hello *hello, const struct no
     hello->backend = (char *)model_backend(model);
     hello->dtype = (char *)dtype_name(model_dtype(model));
     hello->kv_dtype = (char *)dtype_name(model_kv_dtype(model));
-    hello->model_fingerprint = model_print;
-    hello->tokenizer_fingerprint = tokenizer_print;
+    hello->model_fingerprint = model_fingerprint(model);
+    hello->tokenizer_fingerprint = tokenizer_fingerprint(tokenizer);
     hello->vocab_size = (uint32_t)config->vocab_size;
     hello->context_tokens = (uint32_t)limits.context_tokens;
     hello->token_budget = (uint32_t)limits.token_budget;
@@ -95,7 +84,6 @@ enum status node_hello_fill(Forepack__Cluster__V1__Hello *hello, const struct no
     hello->prefix_cache = limits.prefix_cache;
     hello->eos_token_ids = eos;
     hello->n_eos_token_ids = (size_t)config->n_eos;
-    return STATUS_OK;
 }
 
 // --- the life of the process
@@ -182,7 +170,8 @@ static void group_reload(void *arg)
     log_options_apply_level(&group->program->common->log);
 }
 
-static int run_leader(const struct node_program *program, struct engine *engine, struct comm *comm, bool sends_bf16)
+static int run_leader(const struct node_program *program, struct engine *engine, const struct tokenizer *tokenizer,
+                      struct comm *comm, bool sends_bf16)
 {
     Forepack__Cluster__V1__Hello hello;
     struct node *node;
@@ -195,8 +184,8 @@ static int run_leader(const struct node_program *program, struct engine *engine,
         report_failure(program, status);
         group_abort(comm, 1);
     }
-    status = node_hello_fill(&hello, program->common, model, comm, program->role);
-    if (status == STATUS_OK && program->describe) status = program->describe(&hello);
+    node_hello_fill(&hello, program->common, model, tokenizer, comm, program->role);
+    if (program->describe) status = program->describe(&hello);
     struct group_of_node group = {program, engine, comm};
     const struct node_callbacks callbacks = {
         .check = group_check, .progress = group_progress, .reload = group_reload, .arg = &group};
@@ -209,7 +198,7 @@ static int run_leader(const struct node_program *program, struct engine *engine,
     if (status != STATUS_OK) return report_failure(program, status);
     struct node_limits limits = node_limits_get(program->common, model);
     log_ready(program, model, comm, &limits);
-    enum node_end end = program->serve(engine, node, &limits);
+    enum node_end end = program->serve(engine, tokenizer, node, &limits);
     if (end == NODE_END_BROKEN) group_abort(comm, 1);
     node_stop(node);
     log_event(LOG_INFO, "node_stopped", LOG_FIELD("router", program->common->router));
@@ -234,16 +223,35 @@ static void name_process(const struct node_program *program, const struct comm *
     log_options_apply(&program->common->log, name);
 }
 
-// sends_bf16: between hosts, see group_set_allreduce_bf16().
-static int run_rank(const struct node_program *program, struct comm *comm, bool sends_bf16)
+// Called by all ranks, which end alike if the leader's tokenizer cannot be opened. Other ranks need none.
+static enum status open_tokenizer(const struct node_program *program, struct comm *comm, struct tokenizer **tokenizer_p)
+{
+    enum status status = comm->rank ? STATUS_OK : tokenizer_open(program->common->model, tokenizer_p);
+    int32_t leaders = status;
+    TRY(comm->ops->broadcast(comm, &leaders, sizeof leaders));
+    return comm->rank && leaders ? status_fail((enum status)leaders, "%s", "") : status;
+}
+
+static enum status open_engine(const struct node_program *program, struct comm *comm, struct engine **engine_p)
 {
     struct model_options model = node_model_options(program->common);
     if (program->logit_rows) model.max_logit_rows = program->logit_rows(model.max_seqs, model.max_rows);
-    struct engine *engine;
-    enum status status = engine_open(&model, comm, &engine);
-    if (status != STATUS_OK) return report_failure(program, status);
-    int code = comm->rank ? run_follower(engine, comm) : run_leader(program, engine, comm, sends_bf16);
-    engine_close(engine);
+    return engine_open(&model, comm, engine_p);
+}
+
+// The files of tokenizer and model are opened one right after the other, since loading may take minutes, in which
+// others may take their place. sends_bf16: between hosts, see group_set_allreduce_bf16().
+static int run_rank(const struct node_program *program, struct comm *comm, bool sends_bf16)
+{
+    struct tokenizer *tokenizer = NULL;
+    struct engine *engine = NULL;
+    enum status status = open_tokenizer(program, comm, &tokenizer);
+    if (status == STATUS_OK) status = open_engine(program, comm, &engine);
+    int code = status != STATUS_OK ? report_failure(program, status)
+               : comm->rank        ? run_follower(engine, comm)
+                                   : run_leader(program, engine, tokenizer, comm, sends_bf16);
+    if (engine) engine_close(engine);
+    tokenizer_free(tokenizer);
     return code;
 }
 

@@ -25,6 +25,7 @@
 #include "base/options.h"
 #include "engine/engine.h"
 #include "engine/node.h"
+#include "model/tokenizer.h"
 
 // Values of NODE_OPTION_ROWS; the strings live until options_free() of the table.
 struct node_options {
@@ -121,10 +122,10 @@ struct node_limits node_limits_get(const struct node_options *options, const str
 struct model_options node_model_options(const struct node_options *options);
 bool node_has_random_weights(const struct node_options *options);
 
-// Fills a Hello from the options, the open model and the fingerprints of its weights and tokenizer. Strings and arrays
-// are borrowed from options, model and static memory.
-enum status node_hello_fill(Forepack__Cluster__V1__Hello *hello, const struct node_options *options,
-                            const struct model *model, const struct comm *comm, Forepack__Cluster__V1__Role role);
+// Fills a Hello from the options and from the model and the tokenizer as they were opened. Strings and arrays are
+// borrowed from options, model and static memory.
+void node_hello_fill(Forepack__Cluster__V1__Hello *hello, const struct node_options *options, const struct model *model,
+                     const struct tokenizer *tokenizer, const struct comm *comm, Forepack__Cluster__V1__Role role);
 
 // How serve() ended.
 enum node_end {
@@ -146,10 +147,11 @@ struct node_program {
     enum status (*describe)(Forepack__Cluster__V1__Hello *hello);
     // The leader's serving loop: handles events from node_next() until the node has to end. The model is open and has
     // run its warm-up batch, and the node attaches in the background. Followers are in engine_follow() meanwhile.
-    enum node_end (*serve)(struct engine *engine, struct node *node, const struct node_limits *limits);
+    enum node_end (*serve)(struct engine *engine, const struct tokenizer *tokenizer, struct node *node,
+                           const struct node_limits *limits);
 };
 
-// Blocks signals, parses the options, joins the MPI job, opens the model on every rank, runs the warm-up batch,
-// attaches to the router and serves. Returns the exit code of the process: 0 done, 1 failed, 2 wrong usage or
-// configuration.
+// Blocks signals, parses the options, joins the MPI job, opens the tokenizer on the leader and the model on every rank,
+// runs the warm-up batch, attaches to the router and serves. Returns the exit code of the process: 0 done, 1 failed, 2
+// wrong usage or configuration.
 int node_main(const struct node_program *program, int argc, char **argv);

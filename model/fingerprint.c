@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fingerprint that tells a router whether two nodes serve the same checkpoint: cheap at every start, even with
-// hundreds of gigabytes of weights on a network disk. It detects mistakes, not forgery.
-#include <inttypes.h>
-#include <stdio.h>
+// The fingerprint by which ranks and the router tell whether they have the same checkpoint: cheap at every start, even
+// with hundreds of gigabytes of weights on a network disk. It detects mistakes, not forgery. Its value must not change:
+// routers are started with it (--model-fingerprint), calibrations and packed weights name the model by it.
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/fnv.h"
 #include "base/mem.h"
-#include "model/model.h"
+#include "model/llama.h"
 #include "model/safetensors.h"
 
 enum { SAMPLES = 4, SAMPLE_BYTES = 64 };
@@ -26,36 +25,46 @@ static uint64_t hash_config(uint64_t state, const struct model_config *c)
     return fnv1a(state, c->eos_id, (size_t)c->n_eos * sizeof c->eos_id[0]);
 }
 
-// Name, dtype, shape, and samples of the data from the first byte to the last.
+// The samples of a tensor, from its first byte to its last: `n` pieces of `bytes`, `stride` apart.
+struct samples {
+    int n;
+    size_t bytes, stride;
+};
+
+static struct samples tensor_samples(const struct safetensors_tensor *t)
+{
+    if (t->size_bytes <= SAMPLES * SAMPLE_BYTES) return (struct samples){.n = 1, .bytes = t->size_bytes};
+    return (struct samples){SAMPLES, SAMPLE_BYTES, (t->size_bytes - SAMPLE_BYTES) / (SAMPLES - 1)};
+}
+
+// All at once: one after another they would take a round trip to the disk each, and the kernel would read their
+// neighbours, too.
+static void prefetch_samples(const struct safetensors *st)
+{
+    for (int i = 0; i < safetensors_count(st); i++) {
+        const struct safetensors_tensor *t = safetensors_at(st, i);
+        const struct samples s = tensor_samples(t);
+        safetensors_prefetch(t->data, s.n, s.bytes, (int64_t)s.stride);
+    }
+}
+
 static uint64_t hash_tensor(uint64_t state, const struct safetensors_tensor *t)
 {
+    const struct samples s = tensor_samples(t);
     state = fnv1a(state, t->name, strlen(t->name) + 1);
     state = fnv1a(state, t->dtype, strlen(t->dtype) + 1);
     state = fnv1a(state, t->shape, (size_t)t->n_dims * sizeof t->shape[0]);
-    if (t->size_bytes <= SAMPLES * SAMPLE_BYTES) return fnv1a(state, t->data, t->size_bytes);
-    for (uint64_t i = 0; i < SAMPLES; i++)
-        state = fnv1a(state, (const char *)t->data + (t->size_bytes - SAMPLE_BYTES) / (SAMPLES - 1) * i, SAMPLE_BYTES);
+    for (int i = 0; i < s.n; i++)
+        state = fnv1a(state, (const char *)t->data + s.stride * (size_t)i, s.bytes);
     return state;
 }
 
-enum status model_dummy_fingerprint(const char *path, uint64_t *fingerprint_p)
+uint64_t model_hash(const struct model_config *config, const struct safetensors *st)
 {
-    struct model_config config;
-    enum status status = model_config_read(path, &config);
-    if (status == STATUS_OK) *fingerprint_p = fnv1a(hash_config(FNV_START, &config), "dummy", 5);
-    return status;
-}
-
-enum status model_fingerprint(const char *dir, uint64_t *fingerprint_p)
-{
-    struct model_config config;
-    struct safetensors *st;
-    TRY(model_config_read(dir, &config));
-    TRY(safetensors_open(dir, &st));
-    uint64_t state = hash_config(FNV_START, &config);
+    uint64_t state = hash_config(FNV_START, config);
+    if (!st) return fnv1a(state, "dummy", 5);
+    prefetch_samples(st);
     for (int i = 0; i < safetensors_count(st); i++)
         state = hash_tensor(state, safetensors_at(st, i));
-    safetensors_close(st);
-    *fingerprint_p = state;
-    return STATUS_OK;
+    return state;
 }

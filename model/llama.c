@@ -451,19 +451,16 @@ static enum status open_backend(const struct model_options *options, struct mode
 
 // Opens the file of packed weights if the options enable it. The file name distinguishes checkpoints, dtypes and ranks
 // in one folder; the key tells whether the checkpoint has changed since the file was written.
-static enum status open_saved(const struct model_options *o, const struct safetensors *st, struct model *m)
+static void open_saved(const struct model_options *o, const struct safetensors *st, struct model *m)
 {
     bool wanted = o->packed_cache && strcmp(o->packed_cache, "off") != 0;
-    if (!wanted || !st || !m->backend->ops->packed_cache_open) return STATUS_OK;
-    uint64_t fingerprint;
-    TRY(model_fingerprint(o->dir, &fingerprint));
+    if (!wanted || !st || !m->backend->ops->packed_cache_open) return;
     const char *folder = strcmp(o->packed_cache, "auto") == 0 ? o->dir : o->packed_cache;
-    char *path = mem_format("%s/forepack-%016llx-%s-rank%dof%d", folder, (unsigned long long)fingerprint,
+    char *path = mem_format("%s/forepack-%016llx-%s-rank%dof%d", folder, (unsigned long long)m->fingerprint,
                             dtype_name(m->dtype), m->comm->rank, m->comm->size);
     uint64_t part = (uint64_t)m->dtype << 40 | (uint64_t)m->comm->size << 20 | (uint64_t)m->comm->rank;
-    m->saved = m->backend->ops->packed_cache_open(m->backend, path, safetensors_stamp(st, fingerprint ^ part));
+    m->saved = m->backend->ops->packed_cache_open(m->backend, path, safetensors_stamp(st, m->fingerprint ^ part));
     free(path);
-    return STATUS_OK;
 }
 
 enum status model_lay_out(const struct model_options *options, const struct safetensors *st, struct model *m)
@@ -481,9 +478,10 @@ enum status model_lay_out(const struct model_options *options, const struct safe
 static enum status open_with(const struct model_options *options, const struct safetensors *st, struct model *m)
 {
     TRY(model_lay_out(options, st, m));
+    m->fingerprint = model_hash(&m->config, st);
     TRY(open_backend(options, m));
     if (m->backend->ops->allocated) TRY(model_count_memory(m, st, &m->planned));
-    TRY(open_saved(options, st, m));
+    open_saved(options, st, m);
     enum status status = model_load_weights(m, st);
     if (status != STATUS_OK) return status_context(status, "model %s", options->dir);
     if (m->backend->ops->weights_finish) m->backend->ops->weights_finish(m->backend);
@@ -532,6 +530,11 @@ void model_close(struct model *m)
 const struct model_config *model_get_config(const struct model *m)
 {
     return &m->config;
+}
+
+uint64_t model_fingerprint(const struct model *m)
+{
+    return m->fingerprint;
 }
 
 const char *model_backend(const struct model *m)

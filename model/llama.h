@@ -16,6 +16,7 @@ struct layer {
 
 struct model {
     struct model_config config;
+    uint64_t fingerprint;
     enum dtype dtype, kv_dtype;
     int max_logit_rows;
     struct comm *comm;      // host_comm, or a comm on device memory, which the model owns
@@ -66,6 +67,9 @@ struct model {
 };
 
 struct safetensors;
+
+// See model_fingerprint(). st NULL: dummy weights.
+uint64_t model_hash(const struct model_config *config, const struct safetensors *st);
 
 // Runs the dummy warm-up batch and then has the backend select its algorithms by timing. Does nothing in backends
 // without `tune`. All ranks call it together, after comm and KV cache exist and before the first sequence.

@@ -108,8 +108,7 @@ enum status model_forward(struct model *m, const struct ragged_batch *batch, str
 bool model_measures(const struct model *m);
 enum status model_measure(struct model *m, int ms, double *gflops_p, double *gbytes_per_s_p);
 
-// Digest of config and weights (all names, types and shapes, samples of the data): equal for copies of one checkpoint,
-// sharded or not, different for other checkpoints.
-enum status model_fingerprint(const char *dir, uint64_t *fingerprint_p);
-// The same for dummy weights, which depend on the shape only; never equal to the digest of a checkpoint.
-enum status model_dummy_fingerprint(const char *path, uint64_t *fingerprint_p);
+// Digest of config and weights (all names, types and shapes, samples of the data), of the very files that the model was
+// opened from: equal for copies of one checkpoint, sharded or not, different for other checkpoints. That of dummy
+// weights depends on the shape only and is never equal to that of a checkpoint.
+uint64_t model_fingerprint(const struct model *m);

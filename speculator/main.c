@@ -96,23 +96,10 @@ static enum node_end serve_events(struct speculator *s)
     }
 }
 
-// The ends of sentences for spans. The node has opened the tokenizer once already, for its fingerprint, so a failure is
-// a file that has changed since.
-static struct sentence_table sentences_open(void)
+static enum node_end serve(struct engine *engine, const struct tokenizer *tokenizer, struct node *node,
+                           const struct node_limits *limits)
 {
-    struct sentence_table table = {0};
-    struct tokenizer *tokenizer = NULL;
-    if (tokenizer_open(common.model, &tokenizer) == STATUS_OK)
-        table = sentence_table_create(tokenizer);
-    else
-        log_event(LOG_WARN, "sentences_unknown", LOG_REASON);
-    tokenizer_free(tokenizer);
-    return table;
-}
-
-static enum node_end serve(struct engine *engine, struct node *node, const struct node_limits *limits)
-{
-    struct sentence_table sentences = sentences_open();
+    struct sentence_table sentences = sentence_table_create(tokenizer);
     struct scorer_model model = {.config = model_get_config(engine_model(engine)),
                                  .token_budget = limits->token_budget,
                                  .max_seqs = limits->max_seqs,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank of several reads only the header and the pages of its slices of a checkpoint that is not in memory: the
-// kernel does not read ahead into the slices of other ranks. Verified with mincore() after dropping the file's pages.
+// One rank of several reads only the header, the pages of its slices and the samples of the fingerprint of a checkpoint
+// that is not in memory: the kernel does not read ahead into the slices of other ranks. Verified with mincore() after
+// dropping the file's pages.
 #include <check.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -82,7 +83,7 @@ static bool ends_with(const char *name, const char *end)
     return n >= m && strcmp(name + n - m, end) == 0;
 }
 
-// The pages of the header and of RANK's slices.
+// The pages of the header, of RANK's slices and of the fingerprint's samples.
 static unsigned char *slices(const char *dir)
 {
     unsigned char *pages = mem_alloc(file.pages);
@@ -105,6 +106,8 @@ static unsigned char *slices(const char *dir)
             mark(pages, at + RANK * part, part);
         for (size_t r = 0; r < rows && columns; r++)
             mark(pages, at + r * row_bytes + RANK * row_bytes / RANKS, row_bytes / RANKS);
+        for (size_t s = 0; s < 4 && t->size_bytes > 256; s++)
+            mark(pages, at + (t->size_bytes - 64) / 3 * s, 64);
     }
     safetensors_close(st);
     return pages;
@@ -140,8 +143,8 @@ START_TEST(a_rank_reads_only_its_slices)
         size_t foreign = 0;
         for (size_t p = 0; p < file.pages; p++)
             foreign += (file.resident[p] & 1) > mine[p];
-        printf("%zu pages, %zu hold the rank's slices; %zu were read, %zu of them for nothing\n", file.pages, own,
-               count_set(file.resident), foreign);
+        printf("%zu pages, %zu hold the rank's slices and samples; %zu were read, %zu of them for nothing\n",
+               file.pages, own, count_set(file.resident), foreign);
         ck_assert_uint_gt(count_set(file.resident), own / 2);
         ck_assert_uint_eq(foreign, 0);
     } else {

@@ -23,15 +23,15 @@ static inline struct model_options options_for(const char *dir, const char *back
                                   .n_kv_blocks = 8 * FORWARD_MAX_BLOCKS};
 }
 
-// The model.safetensors of a checkpoint: read into memory, changed, written back.
+// A file of a checkpoint: read into memory, changed, written back.
 struct edit {
     char *path, *bytes;
     size_t n;
 };
 
-static inline struct edit edit_begin(const char *dir)
+static inline struct edit edit_begin(const char *dir, const char *name)
 {
-    struct edit e = {.path = mem_format("%s/model.safetensors", dir)};
+    struct edit e = {.path = mem_format("%s/%s", dir, name)};
     FILE *file = fopen(e.path, "rb");
     ck_assert_ptr_nonnull(file);
     ck_assert_int_eq(fseek(file, 0, SEEK_END), 0);
@@ -53,7 +53,18 @@ static inline void edit_end(struct edit *e)
     free(e->bytes);
 }
 
-// The entry of a tensor in the header.
+// Replaces the first `from` of a file, by text of the same length.
+static inline void edit_file(const char *dir, const char *name, const char *from, const char *to)
+{
+    struct edit e = edit_begin(dir, name);
+    char *at = memmem(e.bytes, e.n, from, strlen(from));
+    ck_assert_ptr_nonnull(at);
+    ck_assert_uint_eq(strlen(from), strlen(to));
+    memcpy(at, to, strlen(to));
+    edit_end(&e);
+}
+
+// The entry of a tensor in the header of model.safetensors.
 static inline char *edit_entry(const struct edit *e, const char *tensor)
 {
     char *quoted = mem_format("\"%s\"", tensor), *at = memmem(e->bytes, e->n, quoted, strlen(quoted));
@@ -64,7 +75,7 @@ static inline char *edit_entry(const struct edit *e, const char *tensor)
 
 static inline void edit_text(const char *dir, const char *tensor, const char *from, const char *to)
 {
-    struct edit e = edit_begin(dir);
+    struct edit e = edit_begin(dir, "model.safetensors");
     char *entry = edit_entry(&e, tensor), *at = memmem(entry, 200, from, strlen(from));
     ck_assert_ptr_nonnull(at);
     ck_assert_uint_eq(strlen(from), strlen(to));
@@ -74,7 +85,7 @@ static inline void edit_text(const char *dir, const char *tensor, const char *fr
 
 static inline void edit_f32(const char *dir, const char *tensor, size_t index, float value)
 {
-    struct edit e = edit_begin(dir);
+    struct edit e = edit_begin(dir, "model.safetensors");
     uint64_t header_bytes;
     size_t offset;
     memcpy(&header_bytes, e.bytes, sizeof header_bytes);

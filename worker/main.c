@@ -94,18 +94,14 @@ static enum node_end serve_events(struct service *service, struct node *node)
     return NODE_END_DRAINED;
 }
 
-static struct grammar_library *grammars_open(struct engine *engine)
+static struct grammar_library *grammars_open(const struct engine *engine, const struct tokenizer *tokenizer)
 {
     const struct model_config *config = model_get_config(engine_model(engine));
-    struct tokenizer *tokenizer;
-    if (tokenizer_open(common.model, &tokenizer) != STATUS_OK) return NULL; // it could be opened for the Hello
-    struct grammar_library *library =
-        grammar_library_start(grammar_library, tokenizer, config->vocab_size, config->eos_id, config->n_eos);
-    tokenizer_free(tokenizer);
-    return library;
+    return grammar_library_start(grammar_library, tokenizer, config->vocab_size, config->eos_id, config->n_eos);
 }
 
-static enum node_end serve(struct engine *engine, struct node *node, const struct node_limits *limits)
+static enum node_end serve(struct engine *engine, const struct tokenizer *tokenizer, struct node *node,
+                           const struct node_limits *limits)
 {
     engine_set_step_timeout(engine, (int)(step_timeout_s * 1000));
     struct scheduler_limits mine = {
@@ -121,7 +117,7 @@ static enum node_end serve(struct engine *engine, struct node *node, const struc
         log_event(LOG_ERROR, "scheduler_failed", LOG_REASON);
         return NODE_END_BROKEN;
     }
-    struct grammar_library *grammars = grammars_open(engine);
+    struct grammar_library *grammars = grammars_open(engine, tokenizer);
     service_set_grammars(service, grammars, wake_node);
     report_load(node, service);
     enum node_end end = serve_events(service, node);

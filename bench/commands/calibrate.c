@@ -303,24 +303,15 @@ static enum status file_write(const char *path, const struct calibration *calibr
     return status;
 }
 
-static enum status fingerprints_get(const char *dir, struct calibration_model *model)
-{
-    struct tokenizer *tokenizer;
-    TRY(model_fingerprint(dir, &model->model));
-    TRY(tokenizer_open(dir, &tokenizer));
-    model->tokenizer = tokenizer_fingerprint(tokenizer);
-    tokenizer_free(tokenizer);
-    return STATUS_OK;
-}
-
 static enum status fit_and_write(struct run *run, const char *path)
 {
-    struct calibration calibration = {.look_ahead = run->prefill.look_ahead,
-                                      .chunk_tokens = run->prefill.chunk_tokens,
-                                      .pool_window = run->prefill.pool_window,
-                                      .tail_tokens = (int)o.tail_tokens};
-    TRY(fingerprints_get(o.main, &calibration.main));
-    TRY(fingerprints_get(o.spec, &calibration.speculator));
+    struct calibration calibration = {
+        .main = {model_pair_main_fingerprint(run->pair), tokenizer_fingerprint(run->tokenizer)},
+        .speculator = {model_pair_spec_fingerprint(run->pair), model_pair_spec_tokenizer(run->pair)},
+        .look_ahead = run->prefill.look_ahead,
+        .chunk_tokens = run->prefill.chunk_tokens,
+        .pool_window = run->prefill.pool_window,
+        .tail_tokens = (int)o.tail_tokens};
     run->predicted = mem_alloc_array((size_t)run->rows.n, sizeof *run->predicted);
     TRY(calibration_fit(run->documents, run->rows.n, run->rows.n_groups, &calibration, run->predicted));
     return file_write(path, &calibration, measured_json(run, &calibration));

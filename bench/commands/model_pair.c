@@ -18,7 +18,8 @@ struct model_pair {
     struct scheduler *scheduler;
     struct scorer *scorers[2];
     struct sentence_table sentences; // of the speculator's tokenizer; empty with random weights
-    int32_t *kept_tokens;            // [max_prompt]
+    uint64_t spec_tokenizer;
+    int32_t *kept_tokens; // [max_prompt]
     // Of the current call; the id of a prompt or request is its place in the array:
     struct model_pair_prompt *prompts;
     struct model_pair_request *requests;
@@ -116,6 +117,7 @@ static enum status pair_read_sentences(struct model_pair *p, const struct model_
     if (o->dummy) return STATUS_OK;
     TRY(tokenizer_open(o->spec, &tokenizer));
     p->sentences = sentence_table_create(tokenizer);
+    p->spec_tokenizer = tokenizer_fingerprint(tokenizer);
     tokenizer_free(tokenizer);
     return STATUS_OK;
 }
@@ -167,6 +169,21 @@ const struct model_config *model_pair_main(const struct model_pair *p)
 const struct model_config *model_pair_spec(const struct model_pair *p)
 {
     return model_get_config(engine_model(p->spec));
+}
+
+uint64_t model_pair_main_fingerprint(const struct model_pair *p)
+{
+    return model_fingerprint(engine_model(p->main));
+}
+
+uint64_t model_pair_spec_fingerprint(const struct model_pair *p)
+{
+    return model_fingerprint(engine_model(p->spec));
+}
+
+uint64_t model_pair_spec_tokenizer(const struct model_pair *p)
+{
+    return p->spec_tokenizer;
 }
 
 static void pair_start_call(struct model_pair *p, int pending)

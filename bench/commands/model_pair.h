@@ -24,6 +24,10 @@ enum status model_pair_open(const struct model_pair_options *options, struct mod
 void model_pair_close(struct model_pair *p); // may be NULL
 const struct model_config *model_pair_main(const struct model_pair *p);
 const struct model_config *model_pair_spec(const struct model_pair *p);
+// Fingerprints of what was opened.
+uint64_t model_pair_main_fingerprint(const struct model_pair *p);
+uint64_t model_pair_spec_fingerprint(const struct model_pair *p);
+uint64_t model_pair_spec_tokenizer(const struct model_pair *p); // 0 with random weights
 
 struct model_pair_prompt {
     const int32_t *tokens; // [n]
