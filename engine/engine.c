@@ -127,9 +127,8 @@ static enum status check_same_backend(const struct model *model, struct comm *co
     if (comm->rank == 0) snprintf(leader, sizeof leader, "%s", model_backend(model));
     enum status status = comm->ops->broadcast(comm, leader, sizeof leader);
     if (status != STATUS_OK || strcmp(leader, model_backend(model)) == 0) return status;
-    status = status_fail(STATUS_INVALID, "backend %s here, %s on the leader: choose one with --backend",
-                         model_backend(model), leader);
-    return name_rank(comm, status);
+    return status_fail(STATUS_INVALID, "backend %s here, %s on the leader: choose one with --backend",
+                       model_backend(model), leader);
 }
 
 // With the reason in status_message().
@@ -140,30 +139,28 @@ static _Noreturn void rank_abort(struct engine *e)
 }
 
 // Ends the process when a rank is missing: then the ranks cannot agree on a status either.
-static enum status model_join_or_abort(struct engine *e)
-{
-    enum roll_call_result result;
-    enum status status = name_missing(e, model_join(e->model), &result);
-    if (result == ROLL_CALL_COMPLETE) return status;
-    rank_abort(e);
-}
-
 static enum status ranks_agree(struct engine *e, enum status mine)
 {
     if (!e->bell) return mine;
+    enum roll_call_result result;
+    mine = name_missing(e, mine, &result);
+    if (mine != STATUS_OK) name_rank(e->comm, mine);
+    if (result != ROLL_CALL_COMPLETE) rank_abort(e);
     e->comm->waits = true;
     enum status status = doorbell_agree(e->bell, mine);
     e->comm->waits = false;
     return status;
 }
 
-// All ranks complete a stage, or fail it, before the next stage uses collectives.
+// All ranks complete a stage, or fail it, before the next stage uses collectives: a rank that fails alone would leave
+// the others waiting for it.
 static enum status open_model(struct engine *e, struct model_options *options)
 {
     if (e->bell) TRY(ranks_agree(e, gpu_place_agree(e->comm, options->backend, &options->gpu)));
     TRY(ranks_agree(e, model_open(options, e->comm, &e->model)));
     if (e->bell) TRY(ranks_agree(e, check_same_backend(e->model, e->comm)));
-    return ranks_agree(e, model_join_or_abort(e));
+    TRY(ranks_agree(e, model_join(e->model)));
+    return ranks_agree(e, model_warm_up(e->model));
 }
 
 // Doorbell and roll call, which only a group of several ranks has. Ends the process when a rank cannot connect: ranks

@@ -33,7 +33,7 @@ struct gpu_place gpu_place_choose(const struct gpus_seen *ranks, int rank)
     int *chosen = mem_alloc_array((size_t)rank + 1, sizeof *chosen);
     for (int r = 0; r <= rank; r++)
         chosen[r] = choose_next(ranks, chosen, r);
-    struct gpu_place place = {.device = chosen[rank], .rank = rank, .seen = ranks[rank].n};
+    struct gpu_place place = {.device = chosen[rank], .seen = ranks[rank].n};
     if (place.seen && place.device == place.seen) {
         place.device = GPU_NONE;
         place.used_by = user_of(ranks, chosen, rank, &ranks[rank].id[0]);

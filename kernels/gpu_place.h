@@ -24,7 +24,6 @@ struct gpus_seen {
 // All zero: the first GPU, for a process without a group.
 struct gpu_place {
     int device;  // of those that the rank sees; GPU_NONE: lower ranks use all of them
-    int rank;    // this rank
     int seen;    // number of GPUs that it sees
     int used_by; // GPU_NONE: the rank that uses the first of them
 };

@@ -232,11 +232,14 @@ enum status model_forward(struct model *m, const struct ragged_batch *batch, str
 enum status model_warm_up(struct model *m)
 {
     struct backend *b = m->backend;
-    if (!b->ops->tune) return STATUS_OK;
-    const struct ragged_batch batch = ragged_warm_up_batch();
-    struct forward_result result;
-    TRY(model_forward(m, &batch, &result));
-    return b->ops->tune(b);
+    if (b->ops->tune) {
+        const struct ragged_batch batch = ragged_warm_up_batch();
+        struct forward_result result;
+        TRY(model_forward(m, &batch, &result));
+        TRY(b->ops->tune(b));
+    }
+    model_log_memory(m);
+    return STATUS_OK;
 }
 
 // ---- opening --------------------------------------------------------------------------------------------------------

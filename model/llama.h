@@ -71,9 +71,8 @@ struct safetensors;
 // See model_fingerprint(). st NULL: dummy weights.
 uint64_t model_hash(const struct model_config *config, const struct safetensors *st);
 
-// Runs the dummy warm-up batch and then has the backend select its algorithms by timing. Does nothing in backends
-// without `tune`. All ranks call it together, after comm and KV cache exist and before the first sequence.
-enum status model_warm_up(struct model *m);
+// Logs what the model uses of its device, once all of it is allocated.
+void model_log_memory(struct model *m);
 
 // Fills the members that need no backend, from config and comm: the split over ranks, the dtypes, the sizes of the
 // batch and of the KV cache. st may be NULL.

@@ -147,17 +147,18 @@ static void check_plan(struct model *m)
                       LOG_FIELD("planned_bytes", m->planned.bytes[use]), LOG_FIELD("allocated_bytes", now->bytes[use]));
 }
 
+void model_log_memory(struct model *m)
+{
+    log_plan(m);
+    if (m->backend->ops->allocated) check_plan(m);
+}
+
 enum status model_join(struct model *m)
 {
     const struct backend_ops *ops = m->backend->ops;
     if (m->comm->size > 1 && ops->comm_open) TRY(ops->comm_open(m->backend, m->host_comm, &m->comm));
     if (m->comm->ops->reserve) m->comm->ops->reserve(m->comm, (size_t)m->shape.max_rows * (size_t)m->config.hidden);
-    if (ops->kv_create) {
-        TRY(kv_fit(m));
-        TRY(ops->kv_create(m->backend, m->shape.n_kv_blocks));
-    }
-    TRY(model_warm_up(m));
-    log_plan(m);
-    if (ops->allocated) check_plan(m);
-    return STATUS_OK;
+    if (!ops->kv_create) return STATUS_OK;
+    TRY(kv_fit(m));
+    return ops->kv_create(m->backend, m->shape.n_kv_blocks);
 }

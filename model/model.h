@@ -48,9 +48,13 @@ struct model_options {
 
 // Opens one rank's model, without communication. On failure status_message() names the file and its defect.
 enum status model_open(const struct model_options *options, struct comm *comm, struct model **model_p);
-// Second step, called by all ranks together when all are open, before the first pass: connects their devices, creates
-// the KV cache where device memory decides its size, warms up. STATUS_EXHAUSTED: the sentence says what does not fit.
+// Second step, called by all ranks together when all are open: connects their devices and creates the KV cache where
+// device memory decides its size. STATUS_EXHAUSTED: the sentence says what does not fit.
 enum status model_join(struct model *m);
+// Third step, called by all ranks together when all have joined, before the first pass. A backend that selects its
+// algorithms by timing does so after a pass over the warm-up batch, in which a rank that has not joined would be waited
+// for.
+enum status model_warm_up(struct model *m);
 void model_close(struct model *m);
 
 // Memory of one rank on a GPU, computed without one: for `forepack plan` and the log at start-up.

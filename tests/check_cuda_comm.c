@@ -499,8 +499,8 @@ END_TEST
 START_TEST(ranks_that_would_share_a_gpu_are_refused)
 {
     static const int same_one[ENGINES] = {0, 1, 1, 2}, two_each[ENGINES] = {0, 0, 0, 0};
-    static const char *const says[] = {"rank 2 sees 1 GPU, all in use by lower ranks (the first by rank 1)",
-                                       "rank 2 sees 2 GPUs, all in use by lower ranks (the first by rank 0)"};
+    static const char *const says[] = {": 1 GPU seen, all in use by lower ranks (the first by rank 1)",
+                                       ": 2 GPUs seen, all in use by lower ranks (the first by rank 0)"};
     char *dir = model_dir();
     struct rank ranks[ENGINES];
     struct comm *comms[ENGINES];
@@ -509,9 +509,42 @@ START_TEST(ranks_that_would_share_a_gpu_are_refused)
         open_engines(ranks, comms, dir, two ? two_each : same_one, two ? 2 : 1);
         for (int r = 0; r < ENGINES; r++)
             ck_assert_int_eq(ranks[r].status, STATUS_INVALID);
+        ck_assert_msg(strncmp(ranks[2].message, "rank 2 on ", 10) == 0, "%s", ranks[2].message);
         ck_assert_msg(strstr(ranks[2].message, says[two]) != NULL, "%s", ranks[2].message);
         close_engines(ranks, comms);
     }
+    ck_assert_uint_eq(emulator_memory_used(), 0);
+    tiny_model_remove(dir);
+}
+END_TEST
+
+// ---- device memory --------------------------------------------------------------------------------------------------
+
+// The other ranks would wait in the sums of the warm-up, and report that a device or a link hangs.
+START_TEST(one_gpu_without_room_for_the_kv_cache_ends_all_ranks)
+{
+    static const int sees_all[ENGINES] = {0};
+    static const char *const says[] = {": no room for 64 KV blocks of ", " MiB for 64 KV blocks, GPU 1 has "};
+    enum { SHORT_OF = 1 };
+    char *dir = model_dir();
+    struct rank ranks[ENGINES];
+    struct comm *comms[ENGINES];
+    emulator_set_devices(ENGINES);
+    open_engines(ranks, comms, dir, sees_all, ENGINES);
+    ck_assert_msg(ranks[SHORT_OF].status == STATUS_OK, "%s", ranks[SHORT_OF].message);
+    const struct model *model = engine_model(ranks[SHORT_OF].engine);
+    const size_t block = model_kv_bytes(model) / (size_t)model_kv_blocks(model);
+    const size_t used = emulator_memory_used_on(SHORT_OF);
+    close_engines(ranks, comms);
+    // Less than the blocks take, or less than they take with the one for padding.
+    emulator_set_memory_of(SHORT_OF, used - (_i ? block / 2 : 2 * block));
+    open_engines(ranks, comms, dir, sees_all, ENGINES);
+    for (int r = 0; r < ENGINES; r++)
+        ck_assert_int_eq(ranks[r].status, STATUS_EXHAUSTED);
+    ck_assert_msg(strncmp(ranks[SHORT_OF].message, "rank 1 on ", 10) == 0, "%s", ranks[SHORT_OF].message);
+    ck_assert_msg(strstr(ranks[SHORT_OF].message, says[_i]) != NULL, "%s", ranks[SHORT_OF].message);
+    close_engines(ranks, comms);
+    emulator_set_memory_of(SHORT_OF, 0);
     ck_assert_uint_eq(emulator_memory_used(), 0);
     tiny_model_remove(dir);
 }
@@ -534,6 +567,7 @@ int main(void)
     tcase_add_test(tc, ranks_that_do_not_all_connect_fail_within_the_limit);
     tcase_add_test(tc, every_rank_uses_its_own_gpu);
     tcase_add_test(tc, ranks_that_would_share_a_gpu_are_refused);
+    tcase_add_loop_test(tc, one_gpu_without_room_for_the_kv_cache_ends_all_ranks, 0, 2);
     tcase_add_loop_test(tc, a_failed_rank_is_reported_by_all, 0, 2);
     tcase_add_test(tc, a_hung_rank_is_named);
     suite_add_tcase(suite, tc);

@@ -105,6 +105,7 @@ START_TEST(passes_allocate_nothing_more)
     ck_assert_int_eq(comm_open_self(&comm), STATUS_OK);
     ck_assert_int_eq(model_open(&options, comm, &m), STATUS_OK);
     ck_assert_msg(model_join(m) == STATUS_OK, "%s", status_message());
+    ck_assert_msg(model_warm_up(m) == STATUS_OK, "%s", status_message());
     const size_t planned = device_memory_total(&plan.allocated);
     ck_assert_uint_eq(planned + (size_t)(model_kv_blocks(m) + 1) * plan.kv_block_bytes, emulator_memory_used());
     ck_assert_uint_le(emulator_memory_used(), (size_t)(utilization * (double)gpu));

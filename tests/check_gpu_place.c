@@ -28,7 +28,6 @@ static void check_places(const char *const words[], const char *gpus)
     const int n = ranks_read(words, ranks);
     for (int r = 0; r < n; r++) {
         const struct gpu_place place = gpu_place_choose(ranks, r);
-        ck_assert_int_eq(place.rank, r);
         ck_assert_int_eq(place.seen, ranks[r].n);
         ck_assert_msg(place.device == GPU_NONE ? gpus[r] == '-' : words[r][place.device] == gpus[r],
                       "rank %d of %s: device %d", r, gpus, place.device);
@@ -83,6 +82,7 @@ static void *agree(void *comm)
 {
     static struct gpu_place places[RANKS_MAX];
     struct comm *c = comm;
+    places[c->rank].seen = -1;
     ck_assert_int_eq(gpu_place_agree(c, "cpu", &places[c->rank]), STATUS_OK);
     return &places[c->rank];
 }
@@ -98,7 +98,6 @@ START_TEST(all_ranks_take_part_whatever_backend_they_use)
     for (int r = 0; r < RANKS; r++) {
         void *place;
         pthread_join(threads[r], &place);
-        ck_assert_int_eq(((struct gpu_place *)place)->rank, r);
         ck_assert_int_eq(((struct gpu_place *)place)->seen, 0);
     }
     for (int r = 0; r < RANKS; r++)

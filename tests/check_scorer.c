@@ -55,6 +55,7 @@ static void *follow(void *argument)
     struct group *g = me->group;
     enum status status = model_open(&g->options, g->comms[me->rank], &g->models[me->rank]);
     if (status == STATUS_OK) status = model_join(g->models[me->rank]);
+    if (status == STATUS_OK) status = model_warm_up(g->models[me->rank]);
     ck_assert_msg(status == STATUS_OK, "%s", status_message());
     for (int step = 0;;) {
         pthread_mutex_lock(&g->mutex);
@@ -121,6 +122,7 @@ static struct group *test_group_open(const char *dir, const char *backend, const
     }
     enum status status = model_open(&g->options, g->comms[0], &g->models[0]);
     if (status == STATUS_OK) status = model_join(g->models[0]);
+    if (status == STATUS_OK) status = model_warm_up(g->models[0]);
     ck_assert_msg(status == STATUS_OK, "%s", status_message());
     return g;
 }

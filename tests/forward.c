@@ -6,25 +6,50 @@
 #include <pthread.h>
 #include <string.h>
 
+typedef enum status model_stage_fn(struct model *m);
+
 struct job {
     pthread_t thread;
     struct model *model;
+    model_stage_fn *stage; // of opening; NULL: a pass
     const struct ragged_batch *batch;
     struct forward_result result;
     enum status status;
     char message[256]; // status_message() of that thread
 };
 
-// Without a batch: model_join(), which all ranks call once their models are open.
 static void *rank_run(void *argument)
 {
     struct job *job = argument;
-    job->status = job->batch ? model_forward(job->model, job->batch, &job->result) : model_join(job->model);
+    job->status = job->stage ? job->stage(job->model) : model_forward(job->model, job->batch, &job->result);
     if (job->status != STATUS_OK) {
         strncpy(job->message, status_message(), sizeof job->message - 1);
         job->message[sizeof job->message - 1] = 0;
     }
     return NULL;
+}
+
+static enum status ranks_run(struct ranks *r, model_stage_fn *stage, const struct ragged_batch *batch,
+                             struct forward_result *result)
+{
+    struct job job[FORWARD_MAX_RANKS] = {0};
+    for (int rank = r->size - 1; rank >= 0; rank--) {
+        job[rank] = (struct job){.model = r->model[rank], .stage = stage, .batch = batch};
+        if (rank)
+            ck_assert_int_eq(pthread_create(&job[rank].thread, NULL, rank_run, &job[rank]), 0);
+        else
+            rank_run(&job[0]);
+    }
+    enum status status = job[0].status;
+    for (int rank = 1; rank < r->size; rank++) {
+        pthread_join(job[rank].thread, NULL);
+        ck_assert_ptr_null(job[rank].result.logits);
+        ck_assert_ptr_null(job[rank].result.importance);
+        if (job[rank].status != STATUS_OK && status == STATUS_OK)
+            status = status_fail(job[rank].status, "rank %d: %s", rank, job[rank].message);
+    }
+    *result = job[0].result;
+    return status;
 }
 
 enum status ranks_try_open(struct ranks *r, const struct model_options *options, int size)
@@ -41,7 +66,8 @@ enum status ranks_try_open(struct ranks *r, const struct model_options *options,
         }
     }
     struct forward_result none;
-    status = ranks_try_forward(r, NULL, &none);
+    status = ranks_run(r, model_join, NULL, &none);
+    if (status == STATUS_OK) status = ranks_run(r, model_warm_up, NULL, &none);
     if (status != STATUS_OK) ranks_close(r);
     return status;
 }
@@ -73,24 +99,7 @@ void ranks_close(struct ranks *r)
 
 enum status ranks_try_forward(struct ranks *r, const struct ragged_batch *batch, struct forward_result *result)
 {
-    struct job job[FORWARD_MAX_RANKS] = {0};
-    for (int rank = r->size - 1; rank >= 0; rank--) {
-        job[rank] = (struct job){.model = r->model[rank], .batch = batch};
-        if (rank)
-            ck_assert_int_eq(pthread_create(&job[rank].thread, NULL, rank_run, &job[rank]), 0);
-        else
-            rank_run(&job[0]);
-    }
-    enum status status = job[0].status;
-    for (int rank = 1; rank < r->size; rank++) {
-        pthread_join(job[rank].thread, NULL);
-        ck_assert_ptr_null(job[rank].result.logits);
-        ck_assert_ptr_null(job[rank].result.importance);
-        if (job[rank].status != STATUS_OK && status == STATUS_OK)
-            status = status_fail(job[rank].status, "rank %d: %s", rank, job[rank].message);
-    }
-    *result = job[0].result;
-    return status;
+    return ranks_run(r, NULL, batch, result);
 }
 
 struct forward_result ranks_forward(struct ranks *r, const struct ragged_batch *batch)

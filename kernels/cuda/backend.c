@@ -82,10 +82,10 @@ static enum status device_open(struct cuda *cuda)
     const struct gpu_place *place = &cuda->shape.gpu;
     if (place->device == GPU_NONE)
         return status_fail(STATUS_INVALID,
-                           "rank %d sees %d GPU%s, all in use by lower ranks (the first by rank %d): each rank needs "
+                           "%d GPU%s seen, all in use by lower ranks (the first by rank %d): each rank needs "
                            "its own GPU. Start fewer ranks on this host, or let each rank see another GPU "
                            "(CUDA_VISIBLE_DEVICES, srun --gpus-per-task)",
-                           place->rank, place->seen, place->seen == 1 ? "" : "s", place->used_by);
+                           place->seen, place->seen == 1 ? "" : "s", place->used_by);
     cuda->device = place->device;
     if (error == cudaSuccess) error = cudaSetDevice(cuda->device);
     enum status status = cuda_status(error, "CUDA device");

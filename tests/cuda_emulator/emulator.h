@@ -21,8 +21,9 @@ extern "C" {
 void emulator_set_devices(int n); // initially 1; 0: a machine without GPUs
 // The calling thread sees devices first .. first + n - 1 only, as with CUDA_VISIBLE_DEVICES; initially all.
 void emulator_show_devices(int first, int n);
-void emulator_set_memory(size_t bytes);             // of each device; initially 512 MiB
-void emulator_set_capability(int major, int minor); // initially 9.0
+void emulator_set_memory(size_t bytes);                // of each device; initially 512 MiB
+void emulator_set_memory_of(int device, size_t bytes); // 0: as the other devices
+void emulator_set_capability(int major, int minor);    // initially 9.0
 // FP8 gemms of from_rows to to_rows rows have no algorithm; from_rows > to_rows: all have.
 void emulator_refuse_fp8(int from_rows, int to_rows);
 void emulator_refuse_fast_accum(void);

@@ -66,8 +66,8 @@ static std::recursive_mutex mutex;
 static std::map<uintptr_t, allocation> allocations;
 static std::vector<CUstream_st *> streams;
 static int n_devices = 1, capability = 90, fail_after, n_graph_launches;
-static size_t device_bytes = (size_t)512 << 20;
-static std::map<int, size_t> used;
+static size_t device_bytes = (size_t)512 << 20; // of each device without a size of its own
+static std::map<int, size_t> own_bytes, used;
 static bool lost, in_kernel, counting;
 static uintptr_t reserved_next, reserved_end;      // address space of allocations that are only counted
 static thread_local int device;                    // of those that the thread sees
@@ -126,6 +126,16 @@ static int this_device(void)
 void emulator_set_memory(size_t bytes)
 {
     device_bytes = bytes;
+}
+
+void emulator_set_memory_of(int on, size_t bytes)
+{
+    own_bytes[on] = bytes;
+}
+
+static size_t memory_of(int on)
+{
+    return own_bytes[on] ? own_bytes[on] : device_bytes;
 }
 
 void emulator_set_capability(int major, int minor)
@@ -221,7 +231,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int which)
     snprintf(prop->uuid.bytes, sizeof prop->uuid.bytes, "emulated %d", first_shown + which);
     prop->major = capability / 10;
     prop->minor = capability % 10;
-    prop->totalGlobalMem = device_bytes;
+    prop->totalGlobalMem = memory_of(first_shown + which);
     prop->multiProcessorCount = MULTIPROCESSORS;
     prop->sharedMemPerBlock = 48 * 1024;
     prop->sharedMemPerBlockOptin = SHARED_BYTES_MAX;
@@ -381,7 +391,7 @@ static cudaError_t allocate(void **p, size_t bytes, int on)
         return result(cudaErrorStreamCaptureUnsupported);
     }
     if (lost) return result(cudaErrorLaunchFailure);
-    if (on >= 0 && (on >= n_devices || bytes > device_bytes - used[on]))
+    if (on >= 0 && (on >= n_devices || bytes > memory_of(on) - used[on]))
         return result(n_devices ? cudaErrorMemoryAllocation : cudaErrorNoDevice);
     if (!bytes) return cudaSuccess;
     const bool fake = counting && on >= 0;
@@ -436,8 +446,8 @@ cudaError_t cudaMemGetInfo(size_t *free_p, size_t *total_p)
 {
     emulated_call call;
     if (device >= n_visible()) return result(cudaErrorNoDevice);
-    *total_p = device_bytes;
-    *free_p = device_bytes - used[this_device()];
+    *total_p = memory_of(this_device());
+    *free_p = *total_p - used[this_device()];
     return cudaSuccess;
 }
 
