@@ -2,6 +2,7 @@
 // See engine.h.
 #include "engine/engine.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,7 @@
 #include "base/log_writer.h"
 #include "base/mem.h"
 #include "base/no_alloc.h"
+#include "base/version.h"
 #include "engine/batch_encoding.h"
 #include "engine/doorbell.h"
 #include "engine/roll_call.h"
@@ -120,15 +122,39 @@ static enum status pass_failed(struct engine *e, enum status status)
 
 // ---- opening ----
 
-// Called by all ranks. `auto` chooses a backend on each host independently; all must have chosen the same one.
-static enum status check_same_backend(const struct model *model, struct comm *comm)
+// What all ranks must have alike. Each host has its own copies of program and model, and chooses by itself where an
+// option is `auto`; ranks that differ would answer wrongly without an error. The first difference causes later ones.
+enum { TRAIT_VERSION, TRAIT_MODEL, TRAIT_BACKEND, TRAIT_DTYPE, TRAIT_KV_DTYPE, TRAITS, TRAIT_BYTES = 32 };
+
+static const struct {
+    const char *name, *remedy;
+} traits[TRAITS] = {[TRAIT_VERSION] = {"program version", "install the same version on all hosts"},
+                    [TRAIT_MODEL] = {"model fingerprint", "copy the same files to all hosts"},
+                    [TRAIT_BACKEND] = {"backend", "choose one with --backend"},
+                    [TRAIT_DTYPE] = {"dtype", "choose one with --dtype"},
+                    [TRAIT_KV_DTYPE] = {"kv-cache-dtype", "choose one with --kv-cache-dtype"}};
+
+static void traits_get(const struct model *model, char values[TRAITS][TRAIT_BYTES])
 {
-    char leader[32] = "";
-    if (comm->rank == 0) snprintf(leader, sizeof leader, "%s", model_backend(model));
-    enum status status = comm->ops->broadcast(comm, leader, sizeof leader);
-    if (status != STATUS_OK || strcmp(leader, model_backend(model)) == 0) return status;
-    return status_fail(STATUS_INVALID, "backend %s here, %s on the leader: choose one with --backend",
-                       model_backend(model), leader);
+    snprintf(values[TRAIT_VERSION], TRAIT_BYTES, "%s", FOREPACK_VERSION);
+    snprintf(values[TRAIT_MODEL], TRAIT_BYTES, "%016" PRIx64, model_fingerprint(model));
+    snprintf(values[TRAIT_BACKEND], TRAIT_BYTES, "%s", model_backend(model));
+    snprintf(values[TRAIT_DTYPE], TRAIT_BYTES, "%s", dtype_name(model_dtype(model)));
+    snprintf(values[TRAIT_KV_DTYPE], TRAIT_BYTES, "%s", dtype_name(model_kv_dtype(model)));
+}
+
+// Called by all ranks; fails on those that differ from the leader.
+static enum status check_traits(const struct model *model, struct comm *comm)
+{
+    char mine[TRAITS][TRAIT_BYTES], leader[TRAITS][TRAIT_BYTES] = {0};
+    traits_get(model, mine);
+    if (comm->rank == 0) traits_get(model, leader);
+    TRY(comm->ops->broadcast(comm, leader, sizeof leader));
+    for (int t = 0; t < TRAITS; t++)
+        if (strcmp(mine[t], leader[t]) != 0)
+            return status_fail(STATUS_INVALID, "%s %s, but %s on rank 0: %s", traits[t].name, mine[t], leader[t],
+                               traits[t].remedy);
+    return STATUS_OK;
 }
 
 // With the reason in status_message().
@@ -158,7 +184,7 @@ static enum status open_model(struct engine *e, struct model_options *options)
 {
     if (e->bell) TRY(ranks_agree(e, gpu_place_agree(e->comm, options->backend, &options->gpu)));
     TRY(ranks_agree(e, model_open(options, e->comm, &e->model)));
-    if (e->bell) TRY(ranks_agree(e, check_same_backend(e->model, e->comm)));
+    if (e->bell) TRY(ranks_agree(e, check_traits(e->model, e->comm)));
     TRY(ranks_agree(e, model_join(e->model)));
     return ranks_agree(e, model_warm_up(e->model));
 }

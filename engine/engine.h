@@ -17,8 +17,9 @@ struct engine;
 
 // Opens the model on every rank; called by all ranks with the same options. When one rank fails, all fail with its
 // status. Only the lowest rank that failed has a sentence in status_message(), so that a mistake of all ranks is
-// reported once; in a group of several ranks it names that rank and its host. threads 0 means this rank's
-// part of its host's cores.
+// reported once; in a group of several ranks it names that rank and its host. INVALID: also when a rank differs from
+// the leader in its model, its backend, its numeric types or its version. threads 0 means this rank's part of its
+// host's cores.
 enum status engine_open(const struct model_options *options, struct comm *comm, struct engine **engine_p);
 int engine_rank(const struct engine *e);
 struct model *engine_model(const struct engine *e);

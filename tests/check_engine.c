@@ -16,17 +16,22 @@
 #include "engine/prefix_cache.h"
 #include "engine/roll_call.h"
 #include "engine/watchdog.h"
-#include "tests/forward.h"
-#include "tests/tiny_model.h"
+#include "tests/model_fixture.h"
 
 enum { RANKS = 3 };
 
 // ---- ranks as threads ----
 
+// Where a rank's options differ from those of the others; NULL: they do not.
+struct rank_options {
+    const char *backend, *dtype, *kv_dtype;
+};
+
 struct rank {
     pthread_t thread;
     struct comm *comm;
     const char *dir;
+    struct rank_options own;
     struct engine *engine;
     struct roll_call *roll_call;
     bool mute;             // keeps its socket open and answers no roll call, like a stopped process
@@ -60,7 +65,7 @@ static void join_ranks(struct rank *ranks, int size)
 
 static const char *backend = "cpu";
 
-static struct model_options options_for(const char *dir)
+static struct model_options group_options(const char *dir)
 {
     return (struct model_options){.dir = dir,
                                   .backend = backend,
@@ -74,7 +79,10 @@ static struct model_options options_for(const char *dir)
 static void *open_rank(void *arg)
 {
     struct rank *r = arg;
-    struct model_options options = options_for(r->dir);
+    struct model_options options = group_options(r->dir);
+    if (r->own.backend) options.backend = r->own.backend;
+    if (r->own.dtype) options.dtype = r->own.dtype;
+    options.kv_dtype = r->own.kv_dtype;
     r->status = engine_open(&options, r->comm, &r->engine);
     keep_message(r);
     return NULL;
@@ -133,7 +141,7 @@ static void *lead_rank(void *arg)
     open_rank(r);
     ck_assert_int_eq(r->status, STATUS_OK);
     struct ranks alone;
-    struct model_options options = options_for(r->dir);
+    struct model_options options = group_options(r->dir);
     ranks_open(&alone, &options, r->comm->size);
     struct forward *f = calloc(1, sizeof *f);
     steps(r->engine, &alone, f);
@@ -192,6 +200,68 @@ START_TEST(one_failing_rank_fails_all_and_reports_alone)
     join_ranks(ranks, RANKS);
     for (int r = 0; r < RANKS; r++)
         ck_assert_int_eq(ranks[r].message[0] != 0, r == 0);
+    tiny_model_remove(dir);
+}
+END_TEST
+
+// ---- ranks that differ ----
+
+static void change_nothing(const char *dir)
+{
+}
+
+static void change_a_weight(const char *dir)
+{
+    edit_f32(dir, "model.layers.1.mlp.gate_proj.weight", 0, 0.25f);
+}
+
+static void change_the_rope(const char *dir)
+{
+    edit_file(dir, "config.json", "\"rope_theta\": 10000.0", "\"rope_theta\": 50000.0");
+}
+
+// A stale copy, another config.json, and a host on which `auto` chooses otherwise: ranks of equal shapes would run, and
+// answer wrongly.
+static const struct difference {
+    void (*change)(const char *dir); // the second rank's copy of the model
+    struct rank_options first, second;
+    const char *values, *remedy;
+} differences[] = {
+    {change_a_weight, {0}, {0}, "model fingerprint ", "copy the same files to all hosts"},
+    {change_the_rope, {0}, {0}, "model fingerprint ", "copy the same files to all hosts"},
+    {change_nothing,
+     {0},
+     {.backend = "reference"},
+     "backend reference, but cpu on rank 0",
+     "choose one with --backend"},
+    {change_nothing, {0}, {.dtype = "bf16"}, "dtype bf16, but f32 on rank 0", "choose one with --dtype"},
+    {change_nothing,
+     {.dtype = "bf16"},
+     {.dtype = "bf16", .kv_dtype = "int8"},
+     "kv-cache-dtype int8, but bf16 on rank 0",
+     "choose one with --kv-cache-dtype"},
+};
+enum { DIFFERENCES = sizeof differences / sizeof *differences };
+
+START_TEST(a_rank_that_differs_from_the_leader_fails_the_group)
+{
+    const struct difference *d = &differences[_i];
+    struct tiny_model spec = tiny_model_spec("llama");
+    char *dir = tiny_model_temp(&spec), *copy = tiny_model_temp(&spec), host[65] = "";
+    struct rank ranks[RANKS] = {{.dir = dir, .own = d->first}, {.dir = copy, .own = d->second}};
+    d->change(copy);
+    start_ranks(ranks, 2, open_rank, open_rank);
+    join_ranks(ranks, 2);
+    for (int r = 0; r < 2; r++)
+        ck_assert_int_eq(ranks[r].status, STATUS_INVALID);
+    gethostname(host, sizeof host - 1);
+    char *names = mem_format("rank 1 on %s: %s", host, d->values);
+    ck_assert_str_eq(ranks[0].message, "");
+    ck_assert_msg(strstr(ranks[1].message, names) == ranks[1].message, "%s", ranks[1].message);
+    ck_assert_msg(strstr(ranks[1].message, d->remedy) != NULL, "%s", ranks[1].message);
+    ck_assert_int_eq(status_exit_code(ranks[1].status), 2); // another start would fail alike
+    free(names);
+    tiny_model_remove(copy);
     tiny_model_remove(dir);
 }
 END_TEST
@@ -714,6 +784,7 @@ int main(void)
     tcase_add_loop_test(tcase, a_group_computes_what_its_model_computes, 0, 2);
     tcase_add_test(tcase, one_rank_needs_no_followers);
     tcase_add_test(tcase, one_failing_rank_fails_all_and_reports_alone);
+    tcase_add_loop_test(tcase, a_rank_that_differs_from_the_leader_fails_the_group, 0, DIFFERENCES);
     tcase_add_test(tcase, every_ring_arrives_and_so_does_the_end);
     tcase_add_test(tcase, a_roll_call_names_the_rank_that_others_wait_for);
     tcase_add_loop_test(tcase, a_roll_call_names_the_rank_that_does_not_answer, 0, RANKS);

@@ -344,6 +344,23 @@ START_TEST(a_rank_that_cannot_open_its_model_fails_the_group)
 }
 END_TEST
 
+START_TEST(a_rank_with_another_version_of_the_model_fails_the_group)
+{
+    comm = comms[_i ? MPI : SHM];
+    char *llama = shared_model("llama"), *llama3 = shared_model("llama3"); // equal shapes, other RoPE
+    int bad = comm->size - 1;
+    struct model_options options = options_for(comm->rank == bad ? llama3 : llama);
+    struct engine *engine;
+    MUST(engine_open(&options, comm, &engine) == STATUS_INVALID);
+    MUST((status_message()[0] != 0) == (comm->rank == bad));
+    MUST(comm->rank != bad || strstr(status_message(), ": model fingerprint ") != NULL);
+    float one = 1; // no rank is a message behind
+    MUST(comm->ops->all_reduce_sum(comm, &one, 1) == STATUS_OK && one == (float)comm->size);
+    remove_model(llama3);
+    remove_model(llama);
+}
+END_TEST
+
 int main(int argc, char **argv)
 {
     log_setup("test", LOG_ERROR);
@@ -367,6 +384,7 @@ int main(int argc, char **argv)
     tcase_add_loop_test(tcase, a_rank_without_the_segment_fails_the_opening, 0, 2);
     tcase_add_loop_test(tcase, the_group_computes_what_threads_compute, 0, 4); // on SHM and MPI
     tcase_add_test(tcase, a_rank_that_cannot_open_its_model_fails_the_group);
+    tcase_add_loop_test(tcase, a_rank_with_another_version_of_the_model_fails_the_group, 0, 2);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_set_fork_status(runner, CK_NOFORK); // MPI does not survive a fork
