@@ -492,8 +492,8 @@ static enum status read_answer(struct http_generation *g, struct http_input *in,
     m->request_id = id;
     const struct http_prompt *prompt = &in->prompts[index / g->n];
     set_prompt(m, prompt);
-    const struct wire_options options = {in->default_tokens, prompt->conversation, "prompt", in->max_tokens_name,
-                                         in->grammar_known || index > 0, first->text};
+    const struct wire_options options = {in->default_tokens,  prompt->conversation,           "prompt",
+                                         in->max_tokens_name, in->grammar_known || index > 0, first->text};
     return wire_request_read(g->client.front, m, &options, a->request, &a->text);
 }
 
