@@ -132,7 +132,7 @@ static void attach_on_message(struct rpc_call *call, const uint8_t *bytes, size_
 {
     struct attachment *a = rpc_call_user(call);
     size_t memory = 0;
-    node_message *m;
+    node_message *m = NULL;
     enum status status = attach_unpack(a, bytes, size, &m, &memory);
     if (status != STATUS_OK) {
         rpc_call_abandon(call, status, status_message());
