@@ -26,12 +26,12 @@ lint=0
 tests/lint.sh build/dev || lint=$?
 [ $lint = 0 ] || { [ $lint = 77 ] && [ "${CI:-}" != true ]; } || exit 1
 
-# CONTRIBUTING.md says which tests have the labels `release` and `dev`: they run in that build alone. The test of the GPU
-# kit compiles for minutes and runs by `ctest --preset release -L kit`. One test more than there are cores, since some
-# wait most of the time.
+# CONTRIBUTING.md says which tests have the labels `release` and `dev`: they run in that build alone. Tests that take
+# minutes run by `ctest --preset release -L 'kit|long'`. One test more than there are cores, since some wait most of the
+# time.
 jobs=$(($(nproc) + 1))
 ctest --preset dev --parallel $jobs -LE release "$@"
-ctest --preset release --parallel $jobs -LE 'dev|kit' "$@"
+ctest --preset release --parallel $jobs -LE 'dev|kit|long' "$@"
 
 # Ten seconds of each fuzz target. A finding is stored as build/fuzz/found/failed/TARGET-*.
 if command -v clang-14 >/dev/null; then
