@@ -122,9 +122,25 @@ static enum status pass_failed(struct engine *e, enum status status)
 
 // ---- opening ----
 
-// What all ranks must have alike. Each host has its own copies of program and model, and chooses by itself where an
-// option is `auto`; ranks that differ would answer wrongly without an error. The first difference causes later ones.
-enum { TRAIT_VERSION, TRAIT_MODEL, TRAIT_BACKEND, TRAIT_DTYPE, TRAIT_KV_DTYPE, TRAITS, TRAIT_BYTES = 32 };
+// What all ranks must have alike. Each host has its own copies of program, model and --config file, and chooses by
+// itself where an option is `auto`; ranks that differ would answer wrongly, hang or end without naming the cause. The
+// first difference causes later ones.
+enum {
+    TRAIT_VERSION,
+    TRAIT_MODEL,
+    TRAIT_BACKEND,
+    TRAIT_DTYPE,
+    TRAIT_KV_DTYPE,
+    TRAIT_ROWS,
+    TRAIT_SEQS,
+    TRAIT_CONTEXT,
+    TRAIT_BLOCKS,
+    TRAIT_SUMS,
+    TRAIT_OVERLAP,
+    TRAITS,
+    TRAIT_BYTES = 32
+};
+#define SAME_OPTION "give all ranks the same value"
 
 static const struct {
     const char *name, *remedy;
@@ -132,23 +148,35 @@ static const struct {
                     [TRAIT_MODEL] = {"model fingerprint", "copy the same files to all hosts"},
                     [TRAIT_BACKEND] = {"backend", "choose one with --backend"},
                     [TRAIT_DTYPE] = {"dtype", "choose one with --dtype"},
-                    [TRAIT_KV_DTYPE] = {"kv-cache-dtype", "choose one with --kv-cache-dtype"}};
+                    [TRAIT_KV_DTYPE] = {"kv-cache-dtype", "choose one with --kv-cache-dtype"},
+                    [TRAIT_ROWS] = {"max-num-batched-tokens", SAME_OPTION},
+                    [TRAIT_SEQS] = {"max-num-seqs", SAME_OPTION},
+                    [TRAIT_CONTEXT] = {"max-model-len", SAME_OPTION},
+                    [TRAIT_BLOCKS] = {"kv-blocks", SAME_OPTION},
+                    [TRAIT_SUMS] = {"allreduce-dtype", SAME_OPTION},
+                    [TRAIT_OVERLAP] = {"overlap-rows", SAME_OPTION}};
 
-static void traits_get(const struct model *model, char values[TRAITS][TRAIT_BYTES])
+static void traits_get(const struct model *model, const struct model_options *options, char values[TRAITS][TRAIT_BYTES])
 {
     snprintf(values[TRAIT_VERSION], TRAIT_BYTES, "%s", FOREPACK_VERSION);
     snprintf(values[TRAIT_MODEL], TRAIT_BYTES, "%016" PRIx64, model_fingerprint(model));
     snprintf(values[TRAIT_BACKEND], TRAIT_BYTES, "%s", model_backend(model));
     snprintf(values[TRAIT_DTYPE], TRAIT_BYTES, "%s", dtype_name(model_dtype(model)));
     snprintf(values[TRAIT_KV_DTYPE], TRAIT_BYTES, "%s", dtype_name(model_kv_dtype(model)));
+    snprintf(values[TRAIT_ROWS], TRAIT_BYTES, "%d", options->max_rows);
+    snprintf(values[TRAIT_SEQS], TRAIT_BYTES, "%d", options->max_seqs);
+    snprintf(values[TRAIT_CONTEXT], TRAIT_BYTES, "%d", options->max_context);
+    snprintf(values[TRAIT_BLOCKS], TRAIT_BYTES, "%d", options->n_kv_blocks);
+    snprintf(values[TRAIT_SUMS], TRAIT_BYTES, "%s", options->allreduce_dtype ?: "auto");
+    snprintf(values[TRAIT_OVERLAP], TRAIT_BYTES, "%d", options->overlap_rows);
 }
 
 // Called by all ranks; fails on those that differ from the leader.
-static enum status check_traits(const struct model *model, struct comm *comm)
+static enum status check_traits(const struct model *model, const struct model_options *options, struct comm *comm)
 {
     char mine[TRAITS][TRAIT_BYTES], leader[TRAITS][TRAIT_BYTES] = {0};
-    traits_get(model, mine);
-    if (comm->rank == 0) traits_get(model, leader);
+    traits_get(model, options, mine);
+    if (comm->rank == 0) traits_get(model, options, leader);
     TRY(comm->ops->broadcast(comm, leader, sizeof leader));
     for (int t = 0; t < TRAITS; t++)
         if (strcmp(mine[t], leader[t]) != 0)
@@ -184,7 +212,7 @@ static enum status open_model(struct engine *e, struct model_options *options)
 {
     if (e->bell) TRY(ranks_agree(e, gpu_place_agree(e->comm, options->backend, &options->gpu)));
     TRY(ranks_agree(e, model_open(options, e->comm, &e->model)));
-    if (e->bell) TRY(ranks_agree(e, check_traits(e->model, e->comm)));
+    if (e->bell) TRY(ranks_agree(e, check_traits(e->model, options, e->comm)));
     TRY(ranks_agree(e, model_join(e->model)));
     return ranks_agree(e, model_warm_up(e->model));
 }

@@ -24,7 +24,8 @@ enum { RANKS = 3 };
 
 // Where a rank's options differ from those of the others; NULL: they do not.
 struct rank_options {
-    const char *backend, *dtype, *kv_dtype;
+    const char *backend, *dtype, *kv_dtype, *allreduce_dtype;
+    int kv_blocks;
 };
 
 struct rank {
@@ -82,7 +83,9 @@ static void *open_rank(void *arg)
     struct model_options options = group_options(r->dir);
     if (r->own.backend) options.backend = r->own.backend;
     if (r->own.dtype) options.dtype = r->own.dtype;
+    if (r->own.kv_blocks) options.n_kv_blocks = r->own.kv_blocks;
     options.kv_dtype = r->own.kv_dtype;
+    options.allreduce_dtype = r->own.allreduce_dtype;
     r->status = engine_open(&options, r->comm, &r->engine);
     keep_message(r);
     return NULL;
@@ -240,6 +243,8 @@ static const struct difference {
      {.dtype = "bf16", .kv_dtype = "int8"},
      "kv-cache-dtype int8, but bf16 on rank 0",
      "choose one with --kv-cache-dtype"},
+    {change_nothing, {0}, {.kv_blocks = 33}, "kv-blocks 33, but 64 on rank 0", "give all ranks the same value"},
+    {change_nothing, {0}, {.allreduce_dtype = "bf16"}, "allreduce-dtype bf16, but auto on rank 0", "give all ranks"},
 };
 enum { DIFFERENCES = sizeof differences / sizeof *differences };
 
