@@ -18,7 +18,7 @@ struct merger {
     json_t *added;       // added_tokens of tokenizer.json, grows
     json_t *by_content;  // content -> its item of `added`
     json_t *named;       // content -> key of tokenizer_config.json that names it: "pad_token", "image_token"
-    json_t *made_by;     // content -> key whose flags the token has, if no list of added tokens has it
+    json_t *made_by;     // content -> key that gave the token its flags; not for tokens of a list
     const json_t *vocab; // model.vocab
     json_int_t next_id;  // of a token that is in neither
 };

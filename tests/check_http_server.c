@@ -586,8 +586,8 @@ START_TEST(readers_that_stop_share_a_limit)
 }
 END_TEST
 
-// A stream whose sockets hold few bytes, so that those that the client does not read stay with the server. Its kernel
-// does not watch the client.
+// A stream with small socket buffers, so that bytes that the client does not read stay with the server. Its kernel does
+// not watch the client.
 static struct http_exchange *open_narrow_stream(int *fd_p)
 {
     *fd_p = client_connect_with(port(), 4096);

@@ -226,7 +226,7 @@ START_TEST(a_tenant_leaves_room_for_others)
 }
 END_TEST
 
-// What they take of memory does not grow with the number of threads.
+// So their memory does not grow with the number of threads.
 START_TEST(long_jobs_run_at_once_within_a_bound_while_short_ones_go_on)
 {
     enum { BIG = INTAKE_RUNNING_BYTES / 3 };

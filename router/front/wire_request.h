@@ -36,7 +36,7 @@ struct wire_options {
     const char *ids_field;                        // as in struct intake_prompt
     const char *max_tokens_name;                  // of the client's API; NULL: max_tokens
     bool grammar_valid;                           // it is known, or was compiled for another prompt of the message
-    const struct text_stream *text_of_other;      // of such a prompt, whose stop strings are shared; NULL: none
+    const struct text_stream *text_of_other;      // of another prompt, to share its stop strings; NULL: none
 };
 
 // Whether reading the message compiles no grammar, because it has none or one that was compiled lately. Compiling takes
