@@ -232,25 +232,27 @@ static enum status open_tokenizer(const struct node_program *program, struct com
     return comm->rank && leaders ? status_fail((enum status)leaders, "%s", "") : status;
 }
 
-static enum status open_engine(const struct node_program *program, struct comm *comm, struct engine **engine_p)
+// sends_bf16: between hosts, see group_set_allreduce_bf16().
+static int run_engine(const struct node_program *program, const struct tokenizer *tokenizer, struct comm *comm,
+                      bool sends_bf16)
 {
+    struct engine *engine;
     struct model_options model = node_model_options(program->common);
     if (program->logit_rows) model.max_logit_rows = program->logit_rows(model.max_seqs, model.max_rows);
-    return engine_open(&model, comm, engine_p);
+    enum status status = engine_open(&model, comm, &engine);
+    if (status != STATUS_OK) return report_failure(program, status);
+    int code = comm->rank ? run_follower(engine, comm) : run_leader(program, engine, tokenizer, comm, sends_bf16);
+    engine_close(engine);
+    return code;
 }
 
 // The files of tokenizer and model are opened one right after the other, since loading may take minutes, in which
-// others may take their place. sends_bf16: between hosts, see group_set_allreduce_bf16().
+// others may take their place.
 static int run_rank(const struct node_program *program, struct comm *comm, bool sends_bf16)
 {
     struct tokenizer *tokenizer = NULL;
-    struct engine *engine = NULL;
     enum status status = open_tokenizer(program, comm, &tokenizer);
-    if (status == STATUS_OK) status = open_engine(program, comm, &engine);
-    int code = status != STATUS_OK ? report_failure(program, status)
-               : comm->rank        ? run_follower(engine, comm)
-                                   : run_leader(program, engine, tokenizer, comm, sends_bf16);
-    if (engine) engine_close(engine);
+    int code = status == STATUS_OK ? run_engine(program, tokenizer, comm, sends_bf16) : report_failure(program, status);
     tokenizer_free(tokenizer);
     return code;
 }
