@@ -1,38 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // The HTTP API of a whole router: what its clients see when nodes are lost, deadlines pass and grammars take long to
 // compile; the latter over gRPC, too. A node of the test takes the bins and answers only what the test says.
-#include <semaphore.h>
 #include <stdatomic.h>
 
-#include "base/log.h"
-#include "base/mem.h"
-#include "base/version.h"
 #include "identity/key_file.h"
 #include "proto/forepack/v1/inference.pb-c.h"
 #include "proto/inference/kserve.pb-c.h"
-#include "router/front/http_service.h"
-#include "router/front/node_link.h"
-#include "router/front/reading.h"
 #include "tests/fake_llguidance.h"
+#include "tests/front_fixture.h"
 #include "tests/http_client.h"
 
 enum { CONTEXT = 512, RPC_MS = 60000 };
 
-static struct front front;
-static struct core *core;
-static struct http_service *service;
-static struct rpc_server *server;
-static struct rpc_channel *channel;
-
 // --- nodes
-
-typedef Forepack__Cluster__V1__RouterMessage router_message;
-typedef Forepack__Cluster__V1__NodeMessage node_message;
 
 static atomic_int bins;         // received by the nodes
 static atomic_ullong last_salt; // of a prompt to score
 static uint64_t last_request;   // of a prefill bin; core's thread
-static sem_t done;              // an event has run
 
 static void node_receive(struct node_link *link, const router_message *m)
 {
@@ -45,51 +29,18 @@ static void node_receive(struct node_link *link, const router_message *m)
     atomic_fetch_add(&bins, 1);
 }
 
-static void node_finish(struct node_link *link, enum status status, const char *reason)
-{
-}
-
-static const char *node_peer(const struct node_link *link)
-{
-    return "test";
-}
-
 static const struct node_link_ops node_ops = {node_receive, node_finish, node_peer};
 static struct node_link worker, speculator;
 
-static void node_attach(struct node_link *node, struct core *c, Forepack__Cluster__V1__Role role, int64_t now_us)
-{
-    static uint64_t instances;
-    *node = (struct node_link){.ops = &node_ops};
-    Forepack__Cluster__V1__Hello hello = FOREPACK__CLUSTER__V1__HELLO__INIT;
-    hello.protocol = CLUSTER_PROTOCOL_VERSION;
-    hello.role = role;
-    hello.node_id = role == FOREPACK__CLUSTER__V1__ROLE__ROLE_WORKER ? "worker" : "speculator";
-    hello.instance = ++instances;
-    hello.model_fingerprint = 1;
-    hello.ranks = 1;
-    hello.max_seqs = 8;
-    hello.tokenizer_fingerprint = tokenizer_fingerprint(front.tokenizer);
-    hello.vocab_size = (uint32_t)front.config.vocab_size;
-    hello.context_tokens = CONTEXT;
-    hello.token_budget = 8192;
-    hello.block_tokens = 16;
-    hello.kv_blocks = 1024;
-    node_message message = FOREPACK__CLUSTER__V1__NODE_MESSAGE__INIT;
-    message.kind_case = FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_HELLO;
-    message.hello = &hello;
-    node_link_handle(node, c, &message, now_us);
-}
-
 static void event_attach(struct core *c, void *arg, int64_t now_us)
 {
-    node_attach(&worker, c, FOREPACK__CLUSTER__V1__ROLE__ROLE_WORKER, now_us);
+    node_attach(&worker, &node_ops, make_hello(FOREPACK__CLUSTER__V1__ROLE__ROLE_WORKER, "worker"), now_us);
     sem_post(&done);
 }
 
 static void event_attach_speculator(struct core *c, void *arg, int64_t now_us)
 {
-    node_attach(&speculator, c, FOREPACK__CLUSTER__V1__ROLE__ROLE_SPECULATOR, now_us);
+    node_attach(&speculator, &node_ops, make_hello(FOREPACK__CLUSTER__V1__ROLE__ROLE_SPECULATOR, "speculator"), now_us);
     sem_post(&done);
 }
 
@@ -97,13 +48,6 @@ static void event_lose(struct core *c, void *arg, int64_t now_us)
 {
     node_link_closed(&worker, c, now_us);
     sem_post(&done);
-}
-
-// Returns when the event has run on the core's thread.
-static void post(loop_fn event, void *arg)
-{
-    loop_post(front.loop, event, arg);
-    sem_wait(&done);
 }
 
 // --- the router
@@ -125,82 +69,45 @@ static void chat_open(const char *model_dir)
     front.chat_syntax = chat_syntax_open(front.chat, front.tokenizer);
 }
 
-static void grpc_open(void)
-{
-    static struct rpc_method methods[5];
-    methods[0] = front_generate;
-    methods[1] = front_model_infer;
-    methods[2] = front_model_info;
-    methods[3] = front_score;
-    // One thread: a handler that blocks stops all calls.
-    const struct rpc_server_options options = {
-        .address = "127.0.0.1:0", .methods = methods, .context = &front, .threads = 1};
-    ck_assert_msg(rpc_server_open(&options, &server) == STATUS_OK, "%s", status_message());
-    char target[32];
-    snprintf(target, sizeof target, "127.0.0.1:%d", rpc_server_port(server));
-    ck_assert_int_eq(rpc_channel_open(target, &channel), STATUS_OK);
-}
-
 static void setup(void)
 {
-    static char *names[] = {"demo"};
     log_setup("test", LOG_ERROR);
-    rpc_init();
-    sem_init(&done, 0, 0);
     const char *source = getenv("FOREPACK_SOURCE");
     char *dir = mem_format("%s/deploy/demo-model/main", source ? source : ".");
-    front = (struct front){.model_names = names, .n_model_names = 1, .config = {.max_context = CONTEXT}};
+    front_open_demo(CONTEXT);
     front.max_queue_requests = 100;
     front.whole.max_bytes = 1 << 20;
-    ck_assert_msg(tokenizer_open(dir, &front.tokenizer) == STATUS_OK, "%s", status_message());
     chat_open(dir);
     free(dir);
-    front.config.vocab_size = tokenizer_vocab_size(front.tokenizer);
     const int32_t eos = 0;
     ck_assert_msg(grammar_library_open(FAKE_LLGUIDANCE, front.tokenizer, front.config.vocab_size, &eos, 1,
                                        &front.grammars) == STATUS_OK,
                   "%s", status_message());
     front.valid_grammars = grammar_cache_create();
-    prefill_defaults(&front.prefill);
-    struct core_ops ops;
-    front_core_ops_init(&front, &ops);
-    const struct core_options options = {.max_queue_requests = 100,
-                                         .max_queue_tokens = 1 << 20,
-                                         .worker_grace_us = 60000000,
-                                         .score_timeout_us = 60000000,
-                                         .heartbeat_us = 3600000000,
-                                         .bins_ahead = 2,
-                                         .policy = BIN_DATASET,
-                                         .tokenizer_fingerprint = tokenizer_fingerprint(front.tokenizer),
-                                         .vocab_size = front.config.vocab_size,
-                                         .clock_us = clock_now_us};
-    core = core_create(&options, &ops);
-    front.loop = loop_start(core);
+    front_start((struct core_options){.max_queue_requests = 100,
+                                      .max_queue_tokens = 1 << 20,
+                                      .worker_grace_us = 60000000,
+                                      .score_timeout_us = 60000000,
+                                      .policy = BIN_DATASET,
+                                      .clock_us = clock_now_us});
     front.pool = intake_pool_open(&(struct intake_pool_options){.threads = 2, .max_bytes = 64 << 20, .max_jobs = 100});
-    front.readings = reading_table_create();
-    post(event_attach, NULL);
-    const struct http_service_options http = {.host = "127.0.0.1", .max_body_bytes = 1 << 20};
-    ck_assert_msg(http_service_open(&front, &http, &service) == STATUS_OK, "%s", status_message());
-    grpc_open();
+    run_event(event_attach, NULL);
+    front_serve_http((struct http_service_options){.max_body_bytes = 1 << 20});
+    static struct rpc_method methods[5];
+    methods[0] = front_generate;
+    methods[1] = front_model_infer;
+    methods[2] = front_model_info;
+    methods[3] = front_score;
+    front_serve_grpc(methods, 1); // a handler that blocks stops all calls
 }
 
 static void teardown(void)
 {
-    rpc_channel_close(channel);
-    rpc_server_close(server, 0);
-    intake_pool_close(front.pool);
-    http_service_close(service, 0);
-    loop_stop(front.loop);
-    http_service_free(service);
-    core_free(core);
-    intake_pool_free(front.pool);
-    reading_table_free(front.readings);
+    front_stop();
     identity_close(front.identity);
     grammar_cache_free(front.valid_grammars);
     grammar_library_free(front.grammars);
     chat_template_free(front.chat);
-    tokenizer_free(front.tokenizer);
-    rpc_shutdown();
 }
 
 // Sends a request on a connection of its own, which closes after the answer. Returns the connection.
@@ -252,8 +159,8 @@ START_TEST(a_request_that_ends_worker_groups_is_not_sent_again)
     int fd = post_send(generations[_i].path, "", generations[_i].body);
     for (int losses = 1; losses <= 3; losses++) {
         AWAIT(atomic_load(&bins) == losses);
-        post(event_lose, NULL);
-        post(event_attach, NULL);
+        run_event(event_lose, NULL);
+        run_event(event_attach, NULL);
     }
     char *answer = answer_take(fd);
     check_answer(answer, 500, "\r\nx-should-retry: false\r\n");
@@ -275,7 +182,7 @@ END_TEST
 
 START_TEST(what_may_succeed_later_is_tried_again)
 {
-    post(event_lose, NULL);
+    run_event(event_lose, NULL);
     atomic_store(&front.draining, true);
     char *answer = post_ask("/v1/chat/completions", chat_body);
     check_answer(answer, 503, "\r\nRetry-After: ");
@@ -448,7 +355,7 @@ static void generate(const char *text, size_t pass)
     for (size_t at = 0; at < (size_t)n; at += pass) {
         size_t left = (size_t)n - at;
         struct step step = {tokens + at, left < pass ? left : pass, left <= pass};
-        post(event_step, &step);
+        run_event(event_step, &step);
     }
     free(tokens);
 }
@@ -554,7 +461,7 @@ START_TEST(a_score_belongs_to_its_tenant)
     Forepack__V1__ScoreRequest m = FOREPACK__V1__SCORE_REQUEST__INIT;
     m.text = (ProtobufCBinaryData){2, (uint8_t *)"Ho"};
     m.tenant = "globex";
-    post(event_attach_speculator, NULL);
+    run_event(event_attach_speculator, NULL);
     int fd = post_send("/v1/score", "", "{\"prompt\":\"Hi\",\"tenant\":\"acme\",\"priority\":1}");
     AWAIT(atomic_load(&bins) == 1);
     ck_assert_uint_eq(atomic_load(&last_salt), identity_prefix_salt("acme"));
@@ -571,7 +478,7 @@ START_TEST(a_score_has_a_deadline)
     Forepack__V1__ScoreRequest m = FOREPACK__V1__SCORE_REQUEST__INIT;
     m.text = (ProtobufCBinaryData){2, (uint8_t *)"Ho"};
     m.ttft_deadline_ms = 1;
-    post(event_attach_speculator, NULL);
+    run_event(event_attach_speculator, NULL);
     char *answer = post_ask("/v1/score", "{\"prompt\":\"Hi\",\"ttft_deadline_ms\":1}");
     check_answer(answer, 504, "\r\nx-should-retry: false\r\n");
     free(answer);

@@ -4,22 +4,12 @@
 // their requests are cancelled at the node before it computes another pass for them. Metrics of many nodes keep to the
 // bound of unread answers.
 #include "base/equal_share.h"
-#include "base/log.h"
-#include "base/mem.h"
-#include "base/version.h"
 #include "router/core/core_state.h"
-#include "router/front/front.h"
-#include "router/front/http_service.h"
-#include "router/front/intake_pool.h"
-#include "router/front/node_link.h"
-#include "router/front/reading.h"
+#include "tests/front_fixture.h"
 #include "tests/http_client.h"
 
 enum { ANSWER_TOKEN = 5, CONTEXT = 1 << 20, STEP_TOKENS = 1000, PASSES_MAX = 1000, NODES = 200 };
 
-static struct front front;
-static struct core *core;
-static struct http_service *service;
 static int64_t max_queue_tokens = CONTEXT;
 
 // --- the node
@@ -32,9 +22,6 @@ static struct {
     int passes;                       // by the test's thread
 } node;
 
-typedef Forepack__Cluster__V1__NodeMessage node_message;
-typedef Forepack__Cluster__V1__RouterMessage router_message;
-
 static void node_receive(struct node_link *link, const router_message *m)
 {
     if (m->kind_case == FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_PREFILL_BIN) {
@@ -46,54 +33,30 @@ static void node_receive(struct node_link *link, const router_message *m)
     }
 }
 
-static void node_finish(struct node_link *link, enum status status, const char *reason)
+static void count_finish(struct node_link *link, enum status status, const char *reason)
 {
     atomic_fetch_add(&node.finished, 1);
 }
 
-static const char *node_peer(const struct node_link *link)
-{
-    return "test";
-}
+static const struct node_link_ops node_ops = {node_receive, count_finish, node_peer};
 
-static const struct node_link_ops node_ops = {node_receive, node_finish, node_peer};
-
-static void attach(struct node_link *link, int number, struct core *c, int64_t now_us)
+static void attach(struct node_link *link, int number, int64_t now_us)
 {
     char id[16];
     snprintf(id, sizeof id, "node-%d", number);
-    Forepack__Cluster__V1__Hello hello = FOREPACK__CLUSTER__V1__HELLO__INIT;
-    hello.protocol = CLUSTER_PROTOCOL_VERSION;
-    hello.role = FOREPACK__CLUSTER__V1__ROLE__ROLE_WORKER;
-    hello.node_id = id;
-    hello.version = hello.host = hello.backend = hello.dtype = hello.kv_dtype = "test";
-    hello.instance = (uint64_t)number;
-    hello.model_fingerprint = 1;
-    hello.ranks = 1;
-    hello.tokenizer_fingerprint = tokenizer_fingerprint(front.tokenizer);
-    hello.vocab_size = (uint32_t)front.config.vocab_size;
-    hello.context_tokens = CONTEXT;
-    hello.token_budget = 8192;
-    hello.block_tokens = 16;
-    hello.kv_blocks = 1 << 20;
-    hello.max_seqs = 16;
-    node_message message = FOREPACK__CLUSTER__V1__NODE_MESSAGE__INIT;
-    message.kind_case = FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_HELLO;
-    message.hello = &hello;
-    *link = (struct node_link){.ops = &node_ops, .heartbeat_ms = 1000};
-    node_link_handle(link, c, &message, now_us);
+    node_attach(link, &node_ops, make_hello(FOREPACK__CLUSTER__V1__ROLE__ROLE_WORKER, id), now_us);
 }
 
 static void event_attach(struct core *c, void *arg, int64_t now_us)
 {
-    attach(&node.link, 1, c, now_us);
+    attach(&node.link, 1, now_us);
 }
 
 static void event_attach_many(struct core *c, void *arg, int64_t now_us)
 {
     static struct node_link links[NODES];
     for (int i = 0; i < NODES; i++)
-        attach(&links[i], i + 2, c, now_us);
+        attach(&links[i], i + 2, now_us);
 }
 
 static void event_step(struct core *c, void *arg, int64_t now_us)
@@ -130,45 +93,14 @@ static void node_pass(int n)
 
 // --- the router
 
-static char *names[] = {"demo"};
-
-static void open_router(const struct http_service_options *options)
+static void open_router(struct http_service_options options)
 {
-    const char *source = getenv("FOREPACK_SOURCE");
-    char *dir = mem_format("%s/deploy/demo-model/main", source ? source : ".");
-    front = (struct front){
-        .model_names = names, .n_model_names = 1, .config = {.max_context = CONTEXT}, .heartbeat_ms = 1000};
-    ck_assert_msg(tokenizer_open(dir, &front.tokenizer) == STATUS_OK, "%s", status_message());
-    free(dir);
-    front.config.vocab_size = tokenizer_vocab_size(front.tokenizer);
-    prefill_defaults(&front.prefill);
-    front.chat_problem = "no chat template";
-    struct core_ops ops;
-    front_core_ops_init(&front, &ops);
-    const struct core_options core_options = {.max_queue_requests = 100,
-                                              .max_queue_tokens = max_queue_tokens,
-                                              .heartbeat_us = 3600000000,
-                                              .bins_ahead = 2,
-                                              .tokenizer_fingerprint = tokenizer_fingerprint(front.tokenizer),
-                                              .vocab_size = front.config.vocab_size};
-    core = core_create(&core_options, &ops);
-    front.loop = loop_start(core);
+    front_open_demo(CONTEXT);
+    front.heartbeat_ms = 1000;
+    front_start((struct core_options){.max_queue_requests = 100, .max_queue_tokens = max_queue_tokens});
     front.pool = intake_pool_open(&(struct intake_pool_options){.threads = 1, .max_bytes = 4 << 20, .max_jobs = 10});
-    front.readings = reading_table_create();
-    ck_assert_msg(http_service_open(&front, options, &service) == STATUS_OK, "%s", status_message());
+    front_serve_http(options);
     loop_post(front.loop, event_attach, NULL);
-}
-
-static void close_router(void)
-{
-    http_service_close(service, 0);
-    intake_pool_close(front.pool);
-    loop_stop(front.loop);
-    http_service_free(service);
-    core_free(core);
-    intake_pool_free(front.pool);
-    reading_table_free(front.readings);
-    tokenizer_free(front.tokenizer);
 }
 
 static int open_post(const char *path, const char *body)
@@ -188,7 +120,7 @@ static int open_completion(const char *body)
 }
 
 // A client whose stream is on the node.
-static int open_stream(void)
+static int ask_for_stream(void)
 {
     int before = atomic_load(&node.bins),
         fd = open_completion("{\"prompt\":\"hello\",\"max_tokens\":1000000,\"stream\":true,\"return_token_ids\":true}");
@@ -204,22 +136,22 @@ static void expect_text(int fd, const char *part)
 
 START_TEST(an_idle_stream_is_pinged)
 {
-    open_router(&(struct http_service_options){.host = "127.0.0.1", .ping_ms = 30});
-    int fd = open_stream();
+    open_router((struct http_service_options){.ping_ms = 30});
+    int fd = ask_for_stream();
     expect_text(fd, ": ping\n\n"); // before the first token
     node_pass(1);
     expect_text(fd, "\"token_ids\":[5]");
     expect_text(fd, ": ping\n\n");
     close(fd);
-    close_router();
+    front_stop();
 }
 END_TEST
 
 // Passes go on until the node is told to cancel.
 START_TEST(a_stream_that_leaves_too_much_unread_is_cut_off)
 {
-    open_router(&(struct http_service_options){.host = "127.0.0.1", .max_unread_bytes = 100000});
-    int fd = open_stream();
+    open_router((struct http_service_options){.max_unread_bytes = 100000});
+    int fd = ask_for_stream();
     ck_assert_int_eq(setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &(int){4096}, sizeof(int)), 0);
     while (atomic_load(&node.cancels) == 0) {
         ck_assert_int_lt(node.passes, PASSES_MAX);
@@ -227,20 +159,20 @@ START_TEST(a_stream_that_leaves_too_much_unread_is_cut_off)
     }
     ck_assert_uint_eq(atomic_load(&node.cancelled), atomic_load(&node.request));
     close(fd);
-    close_router();
+    front_stop();
 }
 END_TEST
 
 START_TEST(a_stream_that_is_not_read_for_a_while_is_cut_off)
 {
-    open_router(&(struct http_service_options){.host = "127.0.0.1", .stall_ms = 100});
-    int fd = open_stream();
+    open_router((struct http_service_options){.stall_ms = 100});
+    int fd = ask_for_stream();
     ck_assert_int_eq(setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &(int){4096}, sizeof(int)), 0);
     for (int pass = 0; pass < 100; pass++)
         node_pass(STEP_TOKENS); // more than the sockets hold
     AWAIT(atomic_load(&node.cancels) == 1);
     close(fd);
-    close_router();
+    front_stop();
 }
 END_TEST
 
@@ -248,7 +180,7 @@ END_TEST
 START_TEST(metrics_keep_to_the_bound_of_all_unread_answers)
 {
     static const char request[] = "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
-    open_router(&(struct http_service_options){.host = "127.0.0.1", .max_all_unread_bytes = 1 << 20});
+    open_router((struct http_service_options){.max_all_unread_bytes = 1 << 20});
     char *text = client_ask_raw(http_service_port(service), request);
     ck_assert_msg(strncmp(text, "HTTP/1.1 200 ", 13) == 0, "%.200s", text);
     free(text);
@@ -257,15 +189,15 @@ START_TEST(metrics_keep_to_the_bound_of_all_unread_answers)
     ck_assert_msg(strncmp(text, "HTTP/1.1 503 ", 13) == 0, "%zu bytes: %.200s", strlen(text), text);
     ck_assert_ptr_nonnull(strstr(text, "unread"));
     free(text);
-    close_router();
+    front_stop();
 }
 END_TEST
 
 START_TEST(no_pass_lies_between_a_disconnect_and_the_cancel)
 {
-    open_router(&(struct http_service_options){.host = "127.0.0.1"});
+    open_router((struct http_service_options){0});
     for (int half = 0; half < 2; half++) {
-        int fd = open_stream(), before = atomic_load(&node.cancels);
+        int fd = ask_for_stream(), before = atomic_load(&node.cancels);
         node_pass(1);
         expect_text(fd, "\"token_ids\":[5]");
         int passes = node.passes;
@@ -278,18 +210,18 @@ START_TEST(no_pass_lies_between_a_disconnect_and_the_cancel)
         ck_assert_uint_eq(atomic_load(&node.cancelled), atomic_load(&node.request));
         if (half) close(fd);
     }
-    close_router();
+    front_stop();
 }
 END_TEST
 
 START_TEST(a_client_that_goes_away_before_its_first_token_is_noticed)
 {
-    open_router(&(struct http_service_options){.host = "127.0.0.1"});
-    int fd = open_stream();
+    open_router((struct http_service_options){0});
+    int fd = ask_for_stream();
     close(fd);
     AWAIT(atomic_load(&node.cancels) == 1);
     ck_assert_int_eq(node.passes, 0);
-    close_router();
+    front_stop();
 }
 END_TEST
 
@@ -312,27 +244,27 @@ static int open_echo(int n, const char *more)
 START_TEST(an_echo_counts_while_its_request_waits)
 {
     static const char *const cases[] = {"", ",\"stream\":true"};
-    open_router(&(struct http_service_options){.host = "127.0.0.1", .max_body_bytes = 4 << 20});
+    open_router((struct http_service_options){.max_body_bytes = 4 << 20});
     for (int i = 0; i < 2; i++) {
         int fd = open_echo(300000, cases[i]);
         expect_text(fd, "whole answers take over 0 MiB");
         close(fd);
     }
-    close_router();
+    front_stop();
     ck_assert_uint_eq(front.whole.bytes, 0);
 }
 END_TEST
 
 START_TEST(the_echo_of_each_choice_counts)
 {
-    open_router(&(struct http_service_options){.host = "127.0.0.1", .max_body_bytes = 4 << 20});
+    open_router((struct http_service_options){.max_body_bytes = 4 << 20});
     front.whole.max_bytes = 1 << 20;
     int fd = open_echo(175000, ",\"n\":2"); // waiting 700 kB, with a choice that has begun 1.4 MB
     AWAIT(atomic_load(&node.bins));
     node_pass(1);
     expect_text(fd, "whole answers take over 1 MiB");
     close(fd);
-    close_router();
+    front_stop();
 }
 END_TEST
 
@@ -365,7 +297,7 @@ static bool requests_were(int n)
 START_TEST(many_echoes_that_wait_keep_to_the_limit)
 {
     enum { N = 40, MAX = 1 << 20, WORD = 4 };
-    open_router(&(struct http_service_options){.host = "127.0.0.1", .max_body_bytes = 4 << 20});
+    open_router((struct http_service_options){.max_body_bytes = 4 << 20});
     front.whole.max_bytes = MAX;
     int fds[N + 1];
     for (int i = 0; i < N; i++) {
@@ -385,7 +317,7 @@ START_TEST(many_echoes_that_wait_keep_to_the_limit)
         close(fds[i]);
     AWAIT(count_whole() == 0);
     ck_assert_int_eq(front.whole.sharing, 0);
-    close_router();
+    front_stop();
 }
 END_TEST
 
@@ -401,7 +333,7 @@ START_TEST(stop_strings_count_in_the_queue)
         stops = more;
     }
     max_queue_tokens = 100000;
-    open_router(&(struct http_service_options){.host = "127.0.0.1"});
+    open_router((struct http_service_options){0});
     for (int i = 0; i < 2; i++) {
         char *body = mem_format("{\"prompt\":\"hello\",\"n\":%d,\"stop\":[%s]}", i ? 40 : 2, stops);
         int fd = open_completion(body);
@@ -413,7 +345,7 @@ START_TEST(stop_strings_count_in_the_queue)
         free(body);
     }
     free(stops);
-    close_router();
+    front_stop();
 }
 END_TEST
 
@@ -430,13 +362,13 @@ START_TEST(text_of_a_refused_client_is_not_logged)
     ck_assert_int_ge(log, 0);
     dup2(log, STDERR_FILENO);
     log_setup("test", LOG_INFO);
-    open_router(&(struct http_service_options){.host = "127.0.0.1"});
+    open_router((struct http_service_options){0});
     for (int i = 0; i < 3; i++) {
         int fd = open_post(requests[i][0], requests[i][1]);
         expect_text(fd, "MARKER");
         close(fd);
     }
-    close_router();
+    front_stop();
     dup2(saved, STDERR_FILENO);
     close(saved);
     ck_assert_int_ge(pread(log, text, sizeof text - 1, 0), 0);

@@ -1,31 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // router/front: nodes that read nothing from their stream, as a stopped process or a broken one does, and a router that
 // does not handle what they send. The router lets go of them and of what waits.
-#include <check.h>
-#include <semaphore.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-
-#include "base/log.h"
-#include "base/mem.h"
-#include "base/version.h"
-#include "net/core.h"
-
 #include "router/core/core_state.h"
 #include "router/core/nodes.h"
-#include "router/front/front.h"
-#include "router/front/node_link.h"
+#include "tests/front_fixture.h"
 
 // Messages of 30 MiB. The node's C-core takes one or two of them; the others wait.
 enum { TOKENS = 6 << 20, TOKEN = INT32_MAX, FEW = 4, TOO_MANY = 8 };
 
-static struct front front;
-static struct core *core;
-static struct rpc_server *server;
-static struct rpc_channel *channel;
 static struct rpc_stream *stream;
-static sem_t done; // an event has run
 static sem_t gate; // lets the core's thread go on
 
 // --- on the core's thread
@@ -50,12 +33,6 @@ static void event_lose(struct core *c, void *arg, int64_t now_us)
     sem_post(&done);
 }
 
-static void run_event(void (*event)(struct core *c, void *arg, int64_t now_us), void *arg)
-{
-    loop_post(front.loop, event, arg);
-    sem_wait(&done);
-}
-
 static bool is_attached(void)
 {
     bool attached;
@@ -67,15 +44,8 @@ static bool is_attached(void)
 
 static void attach(void)
 {
-    Forepack__Cluster__V1__Hello hello = FOREPACK__CLUSTER__V1__HELLO__INIT;
-    hello.protocol = CLUSTER_PROTOCOL_VERSION;
-    hello.instance = 1;
-    hello.node_id = "silent";
-    hello.role = FOREPACK__CLUSTER__V1__ROLE__ROLE_SPECULATOR;
-    hello.ranks = hello.kv_blocks = hello.max_seqs = 1;
-    hello.vocab_size = hello.context_tokens = hello.token_budget = 100;
-    hello.block_tokens = 16;
-    Forepack__Cluster__V1__NodeMessage message = FOREPACK__CLUSTER__V1__NODE_MESSAGE__INIT;
+    node_hello_message hello = make_hello(FOREPACK__CLUSTER__V1__ROLE__ROLE_SPECULATOR, "silent");
+    node_message message = FOREPACK__CLUSTER__V1__NODE_MESSAGE__INIT;
     message.kind_case = FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_HELLO;
     message.hello = &hello;
     uint8_t bytes[256];
@@ -98,47 +68,22 @@ static void wait_for_end(int objects)
 
 // --- the router
 
-static void ready_changed(void *user, bool ready)
-{
-}
-
 static void setup(void)
 {
     log_setup("test", LOG_ERROR);
-    rpc_init();
-    const struct core_options options = {.max_queue_requests = 1000,
-                                         .max_queue_tokens = 1000000,
-                                         .max_wait_us = 1000,
-                                         .score_timeout_us = 1000000,
-                                         .heartbeat_us = 3600000000,
-                                         .bins_ahead = 2,
-                                         .vocab_size = 100};
-    struct core_ops ops;
-    front_core_ops_init(&front, &ops);
-    ops.ready_changed = ready_changed;
-    core = core_create(&options, &ops);
-    front.loop = loop_start(core);
-    front.heartbeat_ms = 3600000;
-    sem_init(&done, 0, 0);
+    front = (struct front){.config = {.vocab_size = 100, .max_context = 100}, .heartbeat_ms = 3600000};
+    front_start((struct core_options){
+        .max_queue_requests = 1000, .max_queue_tokens = 1000000, .max_wait_us = 1000, .score_timeout_us = 1000000});
     sem_init(&gate, 0, 0);
     static struct rpc_method methods[2];
     methods[0] = front_attach;
-    const struct rpc_server_options server_options = {
-        .address = "127.0.0.1:0", .methods = methods, .context = &front, .threads = 1};
-    ck_assert_msg(rpc_server_open(&server_options, &server) == STATUS_OK, "%s", status_message());
-    char target[32];
-    snprintf(target, sizeof target, "127.0.0.1:%d", rpc_server_port(server));
-    ck_assert_int_eq(rpc_channel_open(target, &channel), STATUS_OK);
+    front_serve_grpc(methods, 1);
 }
 
 static void teardown(void)
 {
     rpc_stream_close(stream);
-    rpc_channel_close(channel);
-    rpc_server_close(server, 0);
-    loop_stop(front.loop);
-    core_free(core);
-    rpc_shutdown();
+    front_stop();
 }
 
 // --- tests
@@ -192,7 +137,7 @@ static void send_much(void)
     Forepack__Cluster__V1__StepResults step = FOREPACK__CLUSTER__V1__STEP_RESULTS__INIT;
     step.results = &results;
     step.n_results = 1;
-    Forepack__Cluster__V1__NodeMessage message = FOREPACK__CLUSTER__V1__NODE_MESSAGE__INIT;
+    node_message message = FOREPACK__CLUSTER__V1__NODE_MESSAGE__INIT;
     message.kind_case = FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_STEP;
     message.step = &step;
     size_t size = forepack__cluster__v1__node_message__get_packed_size(&message);

@@ -1,29 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // router/front: calls that are refused while the core's thread is behind or clients leave much unread, before they add
 // to it.
-#include <check.h>
 #include <sched.h>
-#include <semaphore.h>
 #include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "base/log.h"
-#include "base/mem.h"
 #include "proto/forepack/v1/inference.pb-c.h"
-#include "router/front/front.h"
-#include "router/front/intake_pool.h"
-#include "router/front/node_link.h"
-#include "router/front/reading.h"
 #include "router/front/wire_response.h"
+#include "tests/front_fixture.h"
 
 enum { TIMEOUT_MS = 20000, BACKLOG = 1001, HOG_BYTES = 40 << 20, HOGS_MAX = 16, ALL_UNREAD = 256 << 20 };
 enum { BLOCK_BYTES = 1 << 20, SCORE_TOKENS = 8 << 20 }; // an answer of 40 MiB
 
-static struct front front;
-static struct core *core;
-static struct rpc_server *server;
-static struct rpc_channel *channel;
 static sem_t entered, gate; // the core's thread is blocked; may go on
 static atomic_int hogs;
 static atomic_int exceeded; // hogs that found too much unread; C-core takes some of it afterwards
@@ -73,14 +60,8 @@ static void setup(void)
     static struct rpc_method methods[32];
     int n = 0;
     log_setup("test", LOG_ERROR);
-    rpc_init();
     front = (struct front){.model_names = names, .n_model_names = 1};
-    struct core_ops ops;
-    front_core_ops_init(&front, &ops);
-    const struct core_options options = {.max_queue_requests = 1, .max_queue_tokens = 1, .heartbeat_us = 3600000000};
-    core = core_create(&options, &ops);
-    front.loop = loop_start(core);
-    front.readings = reading_table_create();
+    front_start((struct core_options){.max_queue_requests = 1, .max_queue_tokens = 1});
     sem_init(&entered, 0, 0);
     sem_init(&gate, 0, 0);
     atomic_store(&hogs, 0);
@@ -93,21 +74,7 @@ static void setup(void)
     methods[n++] = (struct rpc_method){.path = "/test/Hog", .on_message = hog};
     methods[n++] = (struct rpc_method){.path = "/test/Score", .on_message = score};
     methods[n].path = NULL;
-    const struct rpc_server_options server_options = {.address = "127.0.0.1:0", .methods = methods, .context = &front};
-    ck_assert_msg(rpc_server_open(&server_options, &server) == STATUS_OK, "%s", status_message());
-    char target[32];
-    snprintf(target, sizeof target, "127.0.0.1:%d", rpc_server_port(server));
-    ck_assert_int_eq(rpc_channel_open(target, &channel), STATUS_OK);
-}
-
-static void teardown(void)
-{
-    rpc_channel_close(channel);
-    rpc_server_close(server, 0);
-    loop_stop(front.loop);
-    core_free(core);
-    reading_table_free(front.readings);
-    rpc_shutdown();
+    front_serve_grpc(methods, 0);
 }
 
 static void expect(const char *method, const struct rpc_bytes *message, enum status wanted, const char *part)
@@ -184,7 +151,7 @@ int main(void)
 {
     Suite *suite = suite_create("overload");
     TCase *tcase = tcase_create("overload");
-    tcase_add_checked_fixture(tcase, setup, teardown);
+    tcase_add_checked_fixture(tcase, setup, front_stop);
     tcase_set_timeout(tcase, 120);
     tcase_add_test(tcase, calls_are_refused_while_the_core_is_behind);
     tcase_add_test(tcase, an_abort_has_at_most_10000_ids);
