@@ -121,6 +121,8 @@ function(forepack_test name)
   set(oracles ${arg_SOURCES})
   list(FILTER oracles INCLUDE REGEX "/slow_")
   set_source_files_properties(${oracles} PROPERTIES COMPILE_OPTIONS "$<$<CONFIG:Debug>:-O2;-fno-sanitize=all>")
+  # Most of a test's time is spent in the libraries, and without optimisation it compiles in a quarter of the time.
+  set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "$<$<CONFIG:Debug>:-O0;-g1>")
   add_executable(${name} ${source} ${arg_SOURCES})
   target_compile_options(${name} PRIVATE "$<$<COMPILE_LANGUAGE:C>:${FOREPACK_WARNINGS}>")
   target_link_libraries(${name} PRIVATE ${arg_LIBS} forepack_check)

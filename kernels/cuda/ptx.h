@@ -123,15 +123,16 @@ struct emulated_fragments {
     uint32_t a[4], b[2];
 };
 
-static inline void emulated_unpack(double to[2], uint32_t both)
+EMULATED_UNCHECKED static inline void emulated_unpack(double to[2], uint32_t both)
 {
-    to[0] = (double)__uint_as_float(both << 16);
-    to[1] = (double)__uint_as_float(both & 0xffff0000);
+    const uint32_t bits[2] = {both << 16, both & 0xffff0000};
+    float values[2];
+    memcpy(values, bits, sizeof values);
+    to[0] = (double)values[0];
+    to[1] = (double)values[1];
 }
 
-// Tests spend most of their time here, on memory that the exchange has checked.
-__attribute__((no_sanitize("address"))) static inline void emulated_multiply(float c[4], const emulated_fragments *all,
-                                                                             int lane)
+EMULATED_UNCHECKED static inline void emulated_multiply(float c[4], const emulated_fragments *all, int lane)
 {
     double rows[2][16], columns[2][16], sums[2][2] = {};
     for (int k = 0; k < 16; k += 2)

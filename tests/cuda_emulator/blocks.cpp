@@ -27,6 +27,7 @@ struct thread {
     struct place at;    // where it waits
     const void *awaits; // AT_BARRIER: the barrier
     bool waited;        // for the kernel before, see kernels/cuda/dependent.h
+    uint3 index;        // its threadIdx
 };
 
 struct warp {
@@ -79,24 +80,23 @@ static const char *state_name(enum state state)
     abort();
 }
 
-static void thread_select(int thread)
+EMULATED_UNCHECKED static void thread_select(int thread)
 {
     current = thread;
-    unsigned t = (unsigned)thread;
-    threadIdx = {t % blockDim.x, t / blockDim.x % blockDim.y, t / (blockDim.x * blockDim.y)};
+    threadIdx = threads[thread].index;
 }
 
-static int thread_next(int from)
+EMULATED_UNCHECKED static int thread_next(int from)
 {
-    int step = backwards ? n_threads - 1 : 1, to = from;
+    int to = from;
     do
-        to = (to + step) % n_threads;
+        to = backwards ? (to ? to : n_threads) - 1 : to + 1 < n_threads ? to + 1 : 0;
     while (threads[to].state != READY && to != from);
     return to;
 }
 
 // Switches to the next runnable thread; returns when this thread runs again. Copies happen when all threads wait.
-static void thread_yield(bool last)
+EMULATED_UNCHECKED static void thread_yield(bool last)
 {
     int from = current, to = thread_next(from);
     while (threads[to].state != READY && !box_copies.empty()) {
@@ -124,13 +124,13 @@ static void thread_main(void)
     abort(); // not reached
 }
 
-static bool same_place(const struct place *a, const struct place *b)
+EMULATED_UNCHECKED static bool same_place(const struct place *a, const struct place *b)
 {
     return a->line == b->line && a->bytes == b->bytes && (a->file == b->file || strcmp(a->file, b->file) == 0);
 }
 
 // Waits in `state` at a place until all threads [first, first + count) are there.
-static void wait_for_all(enum state state, int first, int count, int *arrived, struct place at)
+EMULATED_UNCHECKED static void wait_for_all(enum state state, int first, int count, int *arrived, struct place at)
 {
     struct thread *self = &threads[current];
     int own = current;
@@ -154,7 +154,7 @@ void emulated_block_barrier(const char *file, int line)
     wait_for_all(AT_BLOCK, 0, n_threads, &at_block, {file, line, 0});
 }
 
-const void *emulated_warp_exchange(const void *mine, size_t bytes, const char *file, int line)
+EMULATED_UNCHECKED const void *emulated_warp_exchange(const void *mine, size_t bytes, const char *file, int line)
 {
     const unsigned self = (unsigned)current, lane = self % LANES, first = self - lane;
     struct warp *warp = &warps[self / LANES];
@@ -167,7 +167,7 @@ const void *emulated_warp_exchange(const void *mine, size_t bytes, const char *f
     return slot;
 }
 
-int emulated_lane(void)
+EMULATED_UNCHECKED int emulated_lane(void)
 {
     return current % LANES;
 }
@@ -348,6 +348,8 @@ static void run_block(size_t shared_bytes)
         fiber_prepare(&threads[i].fiber, thread_main);
         threads[i].state = READY;
         threads[i].waited = false;
+        const unsigned t = (unsigned)i;
+        threads[i].index = {t % blockDim.x, t / blockDim.x % blockDim.y, t / (blockDim.x * blockDim.y)};
     }
     for (int i = 0; i < (n_threads + LANES - 1) / LANES; i++)
         warps[i].arrived = 0;

@@ -27,6 +27,9 @@
 extern uint3 threadIdx, blockIdx;
 extern dim3 blockDim, gridDim;
 
+// For the functions where tests spend most of their time. They touch the emulator's memory, or what an exchange has
+// checked.
+#define EMULATED_UNCHECKED         __attribute__((no_sanitize("address", "undefined")))
 #define EMULATED_PLACE             const char *file = __builtin_FILE(), int line = __builtin_LINE()
 #define DYNAMIC_SHARED(type, name) type *const name = static_cast<type *>(emulated_dynamic_shared())
 

@@ -89,12 +89,14 @@ static inline uint64_t matrix_at(const void *at, int apart)
 }
 
 // Value of a matrix at byte `at` of its plain layout.
-__attribute__((no_sanitize("address"))) static inline double emulated_matrix_value(const unsigned char *shared,
-                                                                                   uint32_t at)
+EMULATED_UNCHECKED static inline double emulated_matrix_value(const unsigned char *shared, uint32_t at)
 {
-    uint16_t bits;
-    memcpy(&bits, shared + (at ^ (at >> 7 & 7) << 4), sizeof bits);
-    return (double)__uint_as_float((uint32_t)bits << 16);
+    uint16_t high;
+    memcpy(&high, shared + (at ^ (at >> 7 & 7) << 4), sizeof high);
+    const uint32_t bits = (uint32_t)high << 16;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return (double)value;
 }
 
 // A product under way, as one lane sees it.
@@ -123,7 +125,7 @@ static inline void emulated_product_begin(emulated_product product)
     all.push_back(product);
 }
 
-__attribute__((no_sanitize("address"))) static inline void emulated_product_end(const emulated_product *p)
+EMULATED_UNCHECKED static inline void emulated_product_end(const emulated_product *p)
 {
     const unsigned char *shared = (const unsigned char *)emulated_dynamic_shared();
     const uint32_t a = (uint32_t)(p->a & 0x3fff) << 4, b = (uint32_t)(p->b & 0x3fff) << 4;

@@ -8,7 +8,7 @@ pip_options=(--no-deps --no-compile)
 . "$source_dir/tests/integration/venv.sh"
 
 bash "$source_dir/tests/transformers/stubs.sh" "$venv"
-export LD_LIBRARY_PATH=$venv/stubs:$venv/stubs/real PYTHONPATH=$source_dir/deploy/demo-model PYTHONDONTWRITEBYTECODE=1
+export LD_LIBRARY_PATH=$venv/stubs:$venv/stubs/real PYTHONPATH=$source_dir/deploy/demo-model PYTHONPYCACHEPREFIX=$venv/bytecode
 
 for model in main speculator; do
     cp -r "$source_dir/deploy/demo-model/$model" "$work/$model"

@@ -12,6 +12,6 @@ bash "$source_dir/tests/transformers/stubs.sh" "$venv"
 data=()
 [ ! -d "${FOREPACK_DATA:-}/tokenizers" ] || data=(--data "$FOREPACK_DATA")
 [ $# -gt 0 ] || set -- --seeds 20
-LD_LIBRARY_PATH=$venv/stubs:$venv/stubs/real HF_HUB_OFFLINE=1 \
-    "$python" -B "$source_dir/tests/transformers/generate.py" "$work/peer" "${data[@]}" "$@"
+LD_LIBRARY_PATH=$venv/stubs:$venv/stubs/real HF_HUB_OFFLINE=1 PYTHONPYCACHEPREFIX=$venv/bytecode \
+    "$python" "$source_dir/tests/transformers/generate.py" "$work/peer" "${data[@]}" "$@"
 "$bin/against_transformers" "$work/peer"
