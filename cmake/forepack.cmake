@@ -181,7 +181,7 @@ function(forepack_test name)
   endif()
   forepack_test_order(${unit_tests})
   set(environment "${FOREPACK_TEST_ENVIRONMENT}")
-  if(NOT name MATCHES "engine|node|net|comm|speculator")
+  if(NOT name MATCHES "engine|speculator|^check_(cuda_comm|node|node_drain|node_hello)$")
     # Suppressions of leaks in Open MPI's plugins need whole stacks, which take half of the time of tests that allocate much.
     list(TRANSFORM environment REPLACE "fast_unwind_on_malloc=0:" "")
   endif()
