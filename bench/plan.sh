@@ -54,7 +54,7 @@ start_cluster() { # SPECULATORS
     cluster=$!
     until grep -q ^ready: "$work/up"; do
         kill -0 "$cluster" || exit 1
-        read -rt 0.2 <> <(:) || true
+        sleep 0.2
     done
 }
 

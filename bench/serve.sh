@@ -66,7 +66,7 @@ start_cluster() {
     for ((n = 0; n < 300; n++)); do
         [ "$("$bin/forepack" status --server "$server" --json 2>/dev/null | jq ".ready and (.nodes | length) == $1 + 1")" = true ] &&
             return
-        read -rt 0.1 <> <(:) || true
+        sleep 0.1
     done
     echo "the cluster did not start: see $out/serve.log" >&2
     exit 1

@@ -43,8 +43,6 @@ trap stop_all EXIT
 interrupted=
 trap 'interrupted=yes' INT TERM
 
-pause() { read -rt "$1" <> <(:) || true; }
-
 free_port() {
     local port
     while :; do
@@ -77,7 +75,7 @@ wait_until() { # wait_until SECONDS WHAT FILTER
     local end=$((SECONDS + $1))
     until status_is "$3"; do
         [ $SECONDS -lt $end ] || { echo "waited $1 s until $2" >&2; return 1; }
-        pause 0.2
+        sleep 0.2
     done
 }
 
@@ -144,7 +142,7 @@ while [ -z "$interrupted" ] && [ $SECONDS -lt $end ]; do
         fault ${faults[n_faults++ % ${#faults[@]}]}
         next_fault=$((next_fault + fault_s))
     fi
-    pause 1
+    sleep 1
 done
 lasted=$((SECONDS - begin))
 

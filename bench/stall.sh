@@ -45,7 +45,7 @@ jq --argjson n "$((prompt + 4096))" '.max_position_embeddings = ([.max_position_
 cluster=$!
 until grep -q ^ready: "$work/up"; do
     kill -0 "$cluster" || exit 1
-    read -rt 0.2 <> <(:) || true
+    sleep 0.2
 done
 
 answers() { # answers NAME SEED: runs the requests once; another seed gives other prompts, which miss the prefix cache

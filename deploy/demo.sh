@@ -61,7 +61,7 @@ start_cluster() { # start_cluster FLAGS...
         [ "$("$bin/forepack" status --server "$server" --json 2>/dev/null |
             jq '.ready and ([.nodes[].role] | index("speculator") != null)')" = true ] && break
         kill -0 "$cluster" 2>/dev/null || { cat "$log" >&2; exit 1; }
-        read -rt 0.1 <> <(:) || true
+        sleep 0.1
     done
 }
 

@@ -40,7 +40,7 @@ cluster=$!
 for _ in $(seq 1200); do
     ! grep -q ^ready: "$work/up.log" || break
     kill -0 "$cluster" 2>/dev/null || break
-    read -rt 0.1 <> <(:) || true
+    sleep 0.1
 done
 grep -q ^ready: "$work/up.log" || { cat "$work/up.log" >&2; fail "forepack up does not start from an installed tree"; }
 "$bin/forepack" generate --server 127.0.0.1:$port --prompt Hello --max-tokens 3 --ignore-eos --json >"$work/answer.json"

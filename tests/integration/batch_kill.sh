@@ -35,7 +35,7 @@ killed=0 finished=0
 while [ $killed -lt "$kills" ]; do
     "${batch[@]}" --output "$work/out.jsonl" 2>"$work/batch.log" &
     pid=$!
-    pause "$(random_delay)"
+    sleep "$(random_delay)"
     kill -KILL $pid 2>/dev/null || true
     code=0
     wait $pid 2>/dev/null || code=$?

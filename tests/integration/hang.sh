@@ -72,7 +72,7 @@ until stuck; do
     fi
     equal 0 $code "exit code of stop_thread"
     # Between two passes the stop is no hung pass: then the thread runs on and is stopped again.
-    for _ in {1..30}; do stuck || pause 0.1; done
+    for _ in {1..30}; do stuck || sleep 0.1; done
     stuck || { kill -KILL "$stop_pid" && wait "$stop_pid"; } || true
 done
 wait_until 60 "the router has lost it" status_is '.nodes == []'

@@ -16,7 +16,7 @@ clean_up() {
     local status=$?
     for pid in "${started[@]}"; do kill -TERM "$pid" 2>/dev/null && kill -CONT "$pid" 2>/dev/null || true; done
     local end=$((SECONDS + 60))
-    while [ -n "$(jobs -pr)" ] && [ $SECONDS -lt $end ]; do pause 0.05; done
+    while [ -n "$(jobs -pr)" ] && [ $SECONDS -lt $end ]; do sleep 0.05; done
     for pid in "${started[@]}"; do kill -KILL "$pid" 2>/dev/null || true; done
     wait
     # A report of a sanitizer in a process whose exit code the test does not look at.
@@ -38,15 +38,13 @@ fail() {
     exit 1
 }
 
-pause() { read -rt "$1" <> <(:) || true; }
-
 # wait_until SECONDS WHAT COMMAND...: polls until the command succeeds, for five times SECONDS, which suit a fast machine.
 wait_until() {
     local end=$((SECONDS + 5 * $1)) what=$2
     shift 2
     until "$@" >/dev/null 2>&1; do
         [ $SECONDS -lt $end ] || fail "waited too long until $what"
-        pause 0.1
+        sleep 0.1
     done
 }
 
