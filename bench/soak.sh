@@ -79,8 +79,8 @@ wait_until() { # wait_until SECONDS WHAT FILTER
     done
 }
 
-start router "$bin/forepack-router" --model "$pair/main" --port "$port" --http-port "$http_port" --node-listen "$node_server" \
-    --log-level warn
+start router env HEAP_BYTES="$out/router.heap" LD_PRELOAD="$bin/heap_bytes.so" "$bin/forepack-router" --model "$pair/main" \
+    --port "$port" --http-port "$http_port" --node-listen "$node_server" --log-level warn
 for node in a b; do
     start_node worker worker-$node
     start_node speculator speculator-$node
@@ -99,6 +99,7 @@ sample() {
         put "$name descriptors" "$(find "/proc/$pid/fd" -mindepth 1 2>/dev/null | wc -l)"
         put "$name threads" "$(find "/proc/$pid/task" -mindepth 1 -maxdepth 1 | wc -l)"
     done
+    put "router allocated_kib" $(($(od -An -td8 "$out/router.heap") / 1024)) # without what malloc caches
     status_json | jq -r '"cluster waiting,\(.queue.waiting)", "cluster running,\(.queue.running)",
         (.nodes[] | select(.node_id | endswith("-a")) | "\(.node_id) kv_blocks_in_use,\(.kv_blocks - .kv_blocks_free)")' |
         while IFS=, read -r series value; do put "$series" "$value"; done

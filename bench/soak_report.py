@@ -21,6 +21,7 @@ T = 4.14  # Student's t, BLOCKS - 2 degrees of freedom: passed by chance once in
 BOUNDS = {  # unit: growth that is allowed over the fitted time
     "rss_kib": 2048,
     "anonymous_kib": 2048,
+    "allocated_kib": 128,
     "descriptors": 2,
     "threads": 1,
     "kv_blocks_in_use": 64,
