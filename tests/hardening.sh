@@ -34,12 +34,12 @@ for program in "$@"; do
     if [ "$optimised" != 0 ]; then has "$program" "$symbols" "checked library calls" '__[a-z]+_chk'; fi
 done
 
-# The CPU kernels are the exception: kernels/CMakeLists.txt. Test programs and oracles are no part of the product.
+# The CPU kernels are the exception: kernels/CMakeLists.txt. Test programs, oracles and libraries that measurements load are no part of the product.
 flags=(-fPIE -fstack-protector-strong -fstack-clash-protection)
 [ "$(uname -m)" != x86_64 ] || flags+=(-fcf-protection)
 [ "$optimised" = 0 ] || flags+=(-D_FORTIFY_SOURCE)
 jq -r '.[] | select((.file | test("/(tests|kernels/cuda)/|/kernels/cpu/kernels[.]c$|[.](cu|cpp|cc)$")) or
-        (.command | test("CMakeFiles/(check_|fuzz_|fake_|forepack_cuda_emul)")) | not) | "\(.file) \(.command)"' \
+        (.command | test("CMakeFiles/(check_|fuzz_|fake_|heap_bytes|forepack_cuda_emul)")) | not) | "\(.file) \(.command)"' \
     "$build/compile_commands.json" >"$build/hardening.txt"
 files=$(wc -l <"$build/hardening.txt")
 [ "$files" -gt 100 ] || complain "compile_commands.json has $files files of the product"
