@@ -19,6 +19,10 @@ if(NOT CMAKE_BUILD_TYPE STREQUAL "Debug" AND NOT CMAKE_C_FLAGS MATCHES "sanitize
 endif()
 add_link_options(-Wl,-z,relro,-z,now,-z,noexecstack $<$<STREQUAL:$<TARGET_PROPERTY:TYPE>,EXECUTABLE>:-pie>)
 
+# For kernels, which compile in half of the time without UndefinedBehaviorSanitizer's checks at each access of memory.
+# AddressSanitizer checks these, too.
+set(FOREPACK_FEWER_CHECKS $<$<CONFIG:Debug>:-fno-sanitize=null,object-size,pointer-overflow>)
+
 # forepack_library(NAME sources... LINK libraries...): a static library.
 function(forepack_library name)
   cmake_parse_arguments(arg "" "" "LINK" ${ARGN})

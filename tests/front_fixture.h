@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A router in the process of the test: a front, its core on a thread of its own, and gRPC and HTTP servers on free
-// ports. Nodes are functions of the test. The test sets fields of `front` between the calls; front_stop() frees what
-// these made.
+// Runs a router in the test's process: a front, a core with its thread, a gRPC server and an HTTP server. Nodes are
+// functions of the test, which also sets the other fields of `front`. front_stop() frees all that the fixture made.
 #pragma once
 
 #include <semaphore.h>

@@ -34,7 +34,8 @@ for program in "$@"; do
     if [ "$optimised" != 0 ]; then has "$program" "$symbols" "checked library calls" '__[a-z]+_chk'; fi
 done
 
-# The CPU kernels are the exception: kernels/CMakeLists.txt. Test programs, oracles and libraries that measurements load are no part of the product.
+# The CPU kernels are the exception: kernels/CMakeLists.txt. Not part of the product: test programs, oracles, and the library
+# that bench/soak.sh loads.
 flags=(-fPIE -fstack-protector-strong -fstack-clash-protection)
 [ "$(uname -m)" != x86_64 ] || flags+=(-fcf-protection)
 [ "$optimised" = 0 ] || flags+=(-D_FORTIFY_SOURCE)
