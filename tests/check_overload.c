@@ -108,24 +108,52 @@ START_TEST(calls_are_refused_while_the_core_is_behind)
 }
 END_TEST
 
-START_TEST(an_abort_has_at_most_10000_ids)
+// An Abort of n ids.
+static struct rpc_bytes abort_make(size_t n)
 {
     enum { IDS = 10001 };
     char *ids[IDS], id[] = "x";
     Forepack__V1__AbortRequest m = FOREPACK__V1__ABORT_REQUEST__INIT;
-    for (int i = 0; i < IDS; i++)
+    ck_assert(n <= IDS);
+    for (size_t i = 0; i < n; i++)
         ids[i] = id;
     m.request_ids = ids;
-    for (m.n_request_ids = IDS - 1; m.n_request_ids <= IDS; m.n_request_ids++) {
-        struct rpc_bytes bytes = {.size = forepack__v1__abort_request__get_packed_size(&m)};
-        bytes.data = mem_alloc(bytes.size);
-        forepack__v1__abort_request__pack(&m, bytes.data);
-        if (m.n_request_ids < IDS)
-            expect(front_abort.path, &bytes, STATUS_OK, NULL);
-        else
-            expect(front_abort.path, &bytes, STATUS_INVALID, "10001 given, at most 10000 are allowed");
-        free(bytes.data);
-    }
+    m.n_request_ids = n;
+    struct rpc_bytes bytes = {.size = forepack__v1__abort_request__get_packed_size(&m)};
+    bytes.data = mem_alloc(bytes.size);
+    forepack__v1__abort_request__pack(&m, bytes.data);
+    return bytes;
+}
+
+START_TEST(an_abort_has_at_most_10000_ids)
+{
+    struct rpc_bytes most = abort_make(10000), more = abort_make(10001);
+    expect(front_abort.path, &most, STATUS_OK, NULL);
+    expect(front_abort.path, &more, STATUS_INVALID, "10001 given, at most 10000 are allowed");
+    free(most.data);
+    free(more.data);
+}
+END_TEST
+
+START_TEST(aborts_that_wait_are_bounded_by_their_ids)
+{
+    enum { DEADLINE_MS = 100, MOST = 100 };
+    struct rpc_bytes large = abort_make(10000), small = abort_make(1), answer = {0};
+    loop_post(front.loop, event_block, NULL);
+    sem_wait(&entered);
+    int waiting = 0;
+    while (rpc_unary(channel, front_abort.path, large.data, large.size, DEADLINE_MS, &answer) != STATUS_EXHAUSTED)
+        ck_assert_int_lt(++waiting, MOST);
+    ck_assert_msg(strstr(status_message(), "too many requests are being aborted") != NULL, "%s", status_message());
+    loop_post(front.loop, event_last, NULL);
+    sem_post(&gate);
+    sem_wait(&entered);
+    expect(front_abort.path, &small, STATUS_OK, NULL);
+    loop_post(front.loop, event_last, NULL);
+    sem_wait(&entered);
+    ck_assert_uint_eq(atomic_load(&front.aborts_waiting), 0);
+    free(large.data);
+    free(small.data);
 }
 END_TEST
 
@@ -155,6 +183,7 @@ int main(void)
     tcase_set_timeout(tcase, 120);
     tcase_add_test(tcase, calls_are_refused_while_the_core_is_behind);
     tcase_add_test(tcase, an_abort_has_at_most_10000_ids);
+    tcase_add_test(tcase, aborts_that_wait_are_bounded_by_their_ids);
     tcase_add_test(tcase, a_score_keeps_to_what_clients_may_leave_unread);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);

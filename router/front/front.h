@@ -82,13 +82,14 @@ struct front {
     struct reading_table *readings;      // messages of clients that are being read
     struct cluster_token *cluster_token; // NULL: nodes need none
     atomic_bool draining;                // no new prompts are taken
-    struct rpc_server *server;  // of clients; atomic; NULL until it is open, while the core's thread already runs
-    bool ready;                 // core's thread only
-    struct whole_answers whole; // core's thread only
-    atomic_bool serving;        // a new request would be served
-    bool metrics_open;          // GET /metrics needs no API key
-    struct tracer *tracer;      // NULL: requests are not traced
-    struct refusals *refusals;  // any thread; NULL: they are not counted
+    struct rpc_server *server;    // of clients; atomic; NULL until it is open, while the core's thread already runs
+    bool ready;                   // core's thread only
+    struct whole_answers whole;   // core's thread only
+    atomic_size_t aborts_waiting; // charge of the Aborts that wait for the core's thread
+    atomic_bool serving;          // a new request would be served
+    bool metrics_open;            // GET /metrics needs no API key
+    struct tracer *tracer;        // NULL: requests are not traced
+    struct refusals *refusals;    // any thread; NULL: they are not counted
 };
 
 static inline void front_refused(const struct front *front, enum status status)

@@ -267,25 +267,35 @@ static void score_on_oversized(struct rpc_call *call, size_t size, const uint8_t
 
 // --- Abort
 
-enum { ABORT_IDS_MAX = 10000, ABORT_BYTES_MAX = 4 << 20 };
+// An Abort costs the core's thread time for each id, and does not count against the limits of a key: so the Aborts that
+// wait for it are bounded, by their ids and the bytes of these.
+enum { ABORT_IDS_MAX = 10000, ABORT_BYTES_MAX = 4 << 20, ABORT_ID_CHARGE = 64, ABORTS_WAITING_MAX = 4 << 20 };
 
 struct abort_job {
     struct rpc_call *call; // our reference
     uint64_t owner;        // of the requests that may be aborted; 0: of all
-    Forepack__V1__AbortRequest *message;
+    struct bytes ids;      // each with its final 0
+    size_t charge;         // in front->aborts_waiting
 };
+
+static void abort_job_free(struct abort_job *job)
+{
+    struct front *front = rpc_call_context(job->call);
+    atomic_fetch_sub(&front->aborts_waiting, job->charge);
+    bytes_free(&job->ids);
+    rpc_call_unref(job->call);
+    free(job);
+}
 
 static void event_abort(struct core *c, void *arg, int64_t now_us)
 {
     struct abort_job *job = arg;
     const struct front *front = rpc_call_context(job->call);
     Forepack__V1__AbortResponse response = FOREPACK__V1__ABORT_RESPONSE__INIT;
-    for (size_t i = 0; i < job->message->n_request_ids; i++)
-        response.aborted += client_abort(front, c, job->message->request_ids[i], job->owner, now_us);
+    for (size_t at = 0; at < job->ids.n; at += strlen(job->ids.data + at) + 1)
+        response.aborted += client_abort(front, c, job->ids.data + at, job->owner, now_us);
     reply_unary(job->call, &response.base);
-    forepack__v1__abort_request__free_unpacked(job->message, NULL);
-    rpc_call_unref(job->call);
-    free(job);
+    abort_job_free(job);
 }
 
 static enum status abort_check(const struct front *front, const Forepack__V1__AbortRequest *m)
@@ -296,21 +306,37 @@ static enum status abort_check(const struct front *front, const Forepack__V1__Ab
                        ABORT_IDS_MAX);
 }
 
-static void abort_on_message(struct rpc_call *call, const uint8_t *bytes, size_t size)
+static struct abort_job *abort_job_create(struct rpc_call *call, const Forepack__V1__AbortRequest *m)
 {
-    const struct front *front = rpc_call_context(call);
-    Forepack__V1__AbortRequest *m = grpc_message_unpack(&forepack__v1__abort_request__descriptor, bytes, size);
-    enum status status = m ? abort_check(front, m) : STATUS_INVALID;
-    if (status != STATUS_OK) {
-        reply_refuse(call, status);
-        if (m) forepack__v1__abort_request__free_unpacked(m, NULL);
-        return;
-    }
+    struct front *front = rpc_call_context(call);
     struct abort_job *job = mem_alloc(sizeof *job);
     rpc_call_ref(call);
-    uint64_t owner = grpc_is_operator(call) ? 0 : identity_prefix_salt(principal_tenant(grpc_principal(call)));
-    *job = (struct abort_job){call, owner, m};
-    loop_post(front->loop, event_abort, job);
+    job->call = call;
+    job->owner = grpc_is_operator(call) ? 0 : identity_prefix_salt(principal_tenant(grpc_principal(call)));
+    for (size_t i = 0; i < m->n_request_ids; i++) {
+        size_t size = strlen(m->request_ids[i]) + 1;
+        if (size <= ID_ROOM) bytes_add(&job->ids, m->request_ids[i], size); // no request has a longer one
+    }
+    job->charge = job->ids.n + m->n_request_ids * ABORT_ID_CHARGE;
+    atomic_fetch_add(&front->aborts_waiting, job->charge);
+    return job;
+}
+
+static void abort_on_message(struct rpc_call *call, const uint8_t *bytes, size_t size)
+{
+    struct front *front = rpc_call_context(call);
+    Forepack__V1__AbortRequest *m = grpc_message_unpack(&forepack__v1__abort_request__descriptor, bytes, size);
+    enum status status = m ? abort_check(front, m) : STATUS_INVALID;
+    struct abort_job *job = status == STATUS_OK ? abort_job_create(call, m) : NULL;
+    if (m) forepack__v1__abort_request__free_unpacked(m, NULL);
+    if (job && atomic_load(&front->aborts_waiting) > ABORTS_WAITING_MAX) {
+        status = status_fail(STATUS_EXHAUSTED, "too many requests are being aborted: try again later");
+        abort_job_free(job);
+    }
+    if (status != STATUS_OK)
+        reply_refuse(call, status);
+    else
+        loop_post(front->loop, event_abort, job);
 }
 
 const struct rpc_method front_generate = {.path = "/forepack.v1.Inference/Generate",
