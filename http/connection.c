@@ -538,16 +538,18 @@ static void read_input(struct connection *c, int64_t *share)
 {
     if (c->unfed && c->state == HTTP_HEAD) feed_kept(c);
     size_t wanted;
+    int without_data = 0; // TLS records, such as those of new keys, which cost more than they send
     while (c->readable && *share > 0 && (wanted = wanted_bytes(c)) > 0) {
         ssize_t n = socket_read(c, c->loop->in, wanted);
-        if (n == HTTP_AGAIN) break;
+        if (n == HTTP_AGAIN && (!c->readable || c->read_awaits_room)) break;
+        if (n == HTTP_AGAIN && ++without_data <= HTTP_TURN_EMPTY_RECORDS) continue;
         if (n <= 0) {
             c->readable = false;
             c->peer_closed = true;
-            c->broken |= n == HTTP_BROKEN;
+            c->broken |= n != 0;
             break;
         }
-        *share -= n;
+        *share -= n > HTTP_READ_MIN_COST ? n : HTTP_READ_MIN_COST;
         atomic_fetch_add(&c->loop->server->received_bytes, (size_t)n);
         if (c->state != HTTP_LINGER) feed(c, c->loop->in, (size_t)n);
     }
@@ -636,6 +638,7 @@ static void check_peer(struct connection *c)
     if (c->state == HTTP_CLOSED) return;
     // A client that has sent its FIN may still read a whole response, and its last bytes may be a whole request.
     bool gone = c->peer_closed && c->state != HTTP_FLUSHING && (c->state == HTTP_HANDLING || !c->readable);
+    if (c->unfed && c->state == HTTP_HEAD) gone = false; // the next turn reads its further requests
     if (gone || c->broken) connection_close(c);
 }
 

@@ -23,6 +23,8 @@ enum {
     HTTP_AHEAD_BYTES = 4096,     // of further requests, read while a request waits for its response
     HTTP_TURN_BYTES = 256 << 10, // read or written for one connection before the others have their turn
     HTTP_TURN_REQUESTS = 16,
+    HTTP_READ_MIN_COST = 256,     // bytes that a read counts at least: a TLS record may have a single one
+    HTTP_TURN_EMPTY_RECORDS = 32, // TLS records without data in one turn, beyond which the connection is closed
     HTTP_LINGER_MS = 2000,
     HTTP_PEER_BYTES = INET6_ADDRSTRLEN + 8,
 };

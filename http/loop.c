@@ -184,13 +184,11 @@ static bool close_idle(struct http_loop *loop)
 static const char *admit(struct http_loop *loop, const struct in6_addr *address)
 {
     struct http_server *server = loop->server;
-    if (atomic_fetch_add(&server->connections, 1) >= server->o.max_connections && !close_idle(loop)) {
-        atomic_fetch_sub(&server->connections, 1);
-        return "the server has its maximum of connections";
-    }
-    if (address_counts_add(server->addresses, address)) return NULL;
+    if (!address_counts_add(server->addresses, address)) return "the client's address has its maximum of connections";
+    if (atomic_fetch_add(&server->connections, 1) < server->o.max_connections || close_idle(loop)) return NULL;
     atomic_fetch_sub(&server->connections, 1);
-    return "the client's address has its maximum of connections";
+    address_counts_remove(server->addresses, address);
+    return "the server has its maximum of connections";
 }
 
 static void accept_one(struct http_loop *loop, int fd, const struct sockaddr_storage *from)

@@ -55,7 +55,12 @@ ssize_t socket_read(struct connection *c, char *bytes, size_t size)
     ERR_clear_error();
     int n = SSL_read(c->ssl, bytes, (int)size);
     c->read_awaits_room = SSL_want_write(c->ssl);
-    if (n <= 0) return tls_result(c, n);
+    if (n <= 0) {
+        int result = tls_result(c, n);
+        // The record had no data (SSL_MODE_AUTO_RETRY is off), and there are more.
+        if (result == HTTP_AGAIN && !c->read_awaits_room) c->readable = !tls_bio_empty(c);
+        return result;
+    }
     c->readable = !tls_bio_empty(c) || SSL_has_pending(c->ssl);
     return n;
 }

@@ -78,6 +78,7 @@ static void set_options(SSL_CTX *context)
     // Idle streams give their buffers back, 33 KiB each.
     SSL_CTX_set_mode(context,
                      SSL_MODE_RELEASE_BUFFERS | SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+    SSL_CTX_clear_mode(context, SSL_MODE_AUTO_RETRY); // a read returns after each record: see read_input()
     // Sessions are resumed by tickets, which the client keeps; not where clients have certificates.
     SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
     SSL_CTX_set_session_id_context(context, name, sizeof name - 1);

@@ -532,6 +532,28 @@ START_TEST(a_request_before_a_half_close_is_answered)
 }
 END_TEST
 
+START_TEST(all_requests_before_a_half_close_are_answered)
+{
+    static const char request[] = "GET /hello HTTP/1.1\r\nHost: x\r\n\r\n";
+    enum { REQUESTS = HTTP_TURN_REQUESTS + 4 };
+    char bytes[REQUESTS * sizeof request] = "";
+    open_server((struct http_server_options){0});
+    for (int i = 0; i < REQUESTS; i++)
+        strcat(bytes, request);
+    int fd = client_connect(port());
+    client_send(fd, bytes);
+    shutdown(fd, SHUT_WR);
+    struct client_text text = client_receive_all(fd);
+    int answers = 0;
+    for (const char *at = text.bytes; (at = strstr(at, "\r\n\r\nhello")); at++)
+        answers++;
+    ck_assert_int_eq(answers, REQUESTS);
+    free(text.bytes);
+    close(fd);
+    close_server();
+}
+END_TEST
+
 START_TEST(a_reader_that_stops_is_disconnected_at_the_limit)
 {
     open_server((struct http_server_options){.max_unread_bytes = 1000000});
@@ -767,6 +789,22 @@ START_TEST(connections_of_one_address_are_bounded)
 }
 END_TEST
 
+START_TEST(a_refused_connection_closes_no_idle_one)
+{
+    open_server((struct http_server_options){.max_connections = 2, .max_connections_per_address = 2});
+    int idle = client_connect(port()), other = client_connect(port());
+    AWAIT(server_status().connections == 2);
+    int refused = client_connect(port());
+    free(client_receive_all(refused).bytes);
+    client_send(idle, "GET /hello HTTP/1.1\r\nHost: x\r\n\r\n");
+    free(client_receive_until(idle, "hello").bytes);
+    close(refused);
+    close(other);
+    close(idle);
+    close_server();
+}
+END_TEST
+
 START_TEST(time_limits_end_slow_requests)
 {
     open_server((struct http_server_options){.head_ms = 200, .stall_ms = 300, .idle_ms = 400});
@@ -988,6 +1026,7 @@ int main(void)
     tcase_add_test(streams, a_stream_is_chunked_and_its_connection_goes_on);
     tcase_add_test(streams, a_client_that_goes_away_is_seen_without_sending);
     tcase_add_test(streams, a_request_before_a_half_close_is_answered);
+    tcase_add_test(streams, all_requests_before_a_half_close_are_answered);
     tcase_add_test(streams, a_reader_that_stops_is_disconnected_at_the_limit);
     tcase_add_test(streams, readers_that_stop_share_a_limit);
     tcase_add_test(streams, a_reader_that_stops_is_disconnected_after_a_while);
@@ -999,6 +1038,7 @@ int main(void)
     tcase_add_test(bounds, connections_beyond_the_limit_are_closed);
     tcase_add_test(bounds, idle_connections_give_way_at_the_limit);
     tcase_add_test(bounds, connections_of_one_address_are_bounded);
+    tcase_add_test(bounds, a_refused_connection_closes_no_idle_one);
     tcase_add_test(bounds, time_limits_end_slow_requests);
     tcase_add_test(bounds, an_old_connection_ends_with_its_next_response);
     tcase_add_test(bounds, a_head_in_single_bytes_meets_its_limit);

@@ -308,6 +308,38 @@ START_TEST(a_handshake_message_in_two_parts_does_not_keep_the_server_busy)
 }
 END_TEST
 
+// Sends n changes of the client's key and then a request, in one piece. False: the server closes the connection.
+static bool answered_after_new_keys(SSL_CTX *context, int n)
+{
+    SSL *ssl = tls_connect(context, NULL);
+    int fd = SSL_get_fd(ssl);
+    BIO *sent = BIO_new(BIO_s_mem());
+    SSL_set0_wbio(ssl, sent);
+    for (int i = 0; i < n; i++) {
+        ck_assert_int_eq(SSL_key_update(ssl, SSL_KEY_UPDATE_NOT_REQUESTED), 1);
+        ck_assert_int_eq(SSL_do_handshake(ssl), 1);
+    }
+    static const char request[] = "GET /hello HTTP/1.1\r\nHost: x\r\n\r\n";
+    ck_assert_int_gt(SSL_write(ssl, request, sizeof request - 1), 0);
+    char *bytes, text[4096];
+    size_t size = (size_t)BIO_get_mem_data(sent, &bytes);
+    ck_assert(client_send_bytes(fd, bytes, size));
+    bool answered = tls_receive_until(ssl, "\r\n\r\nhello", text, sizeof text);
+    close(fd);
+    SSL_free(ssl);
+    return answered;
+}
+
+START_TEST(records_without_data_are_bounded)
+{
+    open_tls_server(false, (struct http_server_options){0});
+    SSL_CTX *context = client_context(TLS1_3_VERSION, NULL);
+    ck_assert(answered_after_new_keys(context, HTTP_TURN_EMPTY_RECORDS));
+    ck_assert(!answered_after_new_keys(context, HTTP_TURN_EMPTY_RECORDS + 1));
+    SSL_CTX_free(context);
+}
+END_TEST
+
 // --- sessions and certificates
 
 static SSL_SESSION *kept_session;
@@ -494,6 +526,7 @@ int main(void)
     tcase_add_test(tls, a_stream_passes_and_a_client_that_goes_away_is_seen);
     tcase_add_test(tls, a_body_beyond_the_total_gets_its_answer);
     tcase_add_test(tls, a_handshake_message_in_two_parts_does_not_keep_the_server_busy);
+    tcase_add_test(tls, records_without_data_are_bounded);
     tcase_add_test(tls, sessions_are_resumed);
     tcase_add_test(tls, client_certificates_are_required_where_an_authority_is_given);
     tcase_add_test(tls, changed_files_are_read_while_streams_go_on);
