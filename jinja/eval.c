@@ -10,9 +10,11 @@
 
 struct value scope_get(struct run *run, const struct scope *scope, int symbol)
 {
-    for (; scope; scope = scope->outer)
+    for (; scope; scope = scope->outer) {
+        run_spend(run, scope->n / 16);
         for (size_t i = scope->n; i-- > 0;)
             if (scope->bindings[i].symbol == symbol) return scope->bindings[i].value;
+    }
     return run->globals[symbol];
 }
 
@@ -22,6 +24,7 @@ void scope_set(struct run *run, struct scope *scope, int symbol, struct value v)
         run->globals[symbol] = v;
         return;
     }
+    run_spend(run, scope->n / 16);
     for (size_t i = 0; i < scope->n; i++)
         if (scope->bindings[i].symbol == symbol) {
             scope->bindings[i].value = v;

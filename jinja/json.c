@@ -52,6 +52,7 @@ static void write_scalar(struct json_writer *w, struct value v)
 {
     char out[64];
     int n = 0;
+    if (v.kind == KIND_FLOAT) run_spend(w->run, FLOAT_FORMAT_STEPS);
     switch (v.kind) {
     case KIND_NONE: n = snprintf(out, sizeof out, "null"); break;
     case KIND_BOOL: n = snprintf(out, sizeof out, v.boolean ? "true" : "false"); break;

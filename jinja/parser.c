@@ -134,6 +134,7 @@ struct value token_value(struct parser *p, const struct token *token)
 int parser_symbol(struct parser *p, const char *data, size_t n)
 {
     struct jinja_template *t = p->template;
+    run_spend(p->run, t->n_symbols / 16);
     for (size_t i = 0; i < t->n_symbols; i++)
         if (t->symbols[i].n == n && !memcmp(t->symbols[i].data, data, n)) return (int)i;
     if (t->n_symbols == 10000) run_fail(p->run, "more than 10000 different names");

@@ -8,22 +8,26 @@
 
 #include "jinja/value.h"
 
-// The shortest digits that give the same number again, as Python prints them.
+// The shortest digits that give the same number again, as Python prints them. 15 digits of a normal number have those
+// of a shorter one, with zeros behind them.
 int float_format(char *out, size_t size, double d)
 {
     if (isnan(d)) return snprintf(out, size, "nan");
     if (isinf(d)) return snprintf(out, size, d < 0 ? "-inf" : "inf");
     char digits[40];
-    int precision = 0;
+    int precision = isnormal(d) ? 14 : 0;
     do
         snprintf(digits, sizeof digits, "%.*e", precision++, d);
     while (precision < 17 && strtod(digits, NULL) != d);
-    int exponent = atoi(strchr(digits, 'e') + 1);
-    if (exponent < -4 || exponent >= 16) {
-        *strchr(digits, 'e') = 0;
-        return snprintf(out, size, "%se%c%02d", digits, exponent < 0 ? '-' : '+', abs(exponent));
-    }
-    int decimals = precision - 1 - exponent;
+    char *end = strchr(digits, 'e'), *point = strchr(digits, '.');
+    int exponent = atoi(end + 1);
+    while (point && end[-1] == '0')
+        end--;
+    int decimals = point ? (int)(end - point) - 1 : 0;
+    if (point && !decimals) end--;
+    if (exponent < -4 || exponent >= 16)
+        return snprintf(out, size, "%.*se%c%02d", (int)(end - digits), digits, exponent < 0 ? '-' : '+', abs(exponent));
+    decimals -= exponent;
     return snprintf(out, size, "%.*f", decimals > 1 ? decimals : 1, d);
 }
 
@@ -119,6 +123,7 @@ static void add_range(struct run *run, struct text *text, const struct range *ra
 static void add_number(struct run *run, struct text *text, struct value v)
 {
     char out[64];
+    if (v.kind == KIND_FLOAT) run_spend(run, FLOAT_FORMAT_STEPS);
     int n = v.kind == KIND_BOOL    ? snprintf(out, sizeof out, v.boolean ? "True" : "False")
             : v.kind == KIND_FLOAT ? float_format(out, sizeof out, v.number)
                                    : snprintf(out, sizeof out, "%lld", (long long)v.integer);

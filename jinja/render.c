@@ -128,7 +128,9 @@ static struct value macro_new(struct run *run, struct scope *scope, const struct
 // Takes the named argument out of `named`.
 static bool named_take(struct run *run, struct dict *named, bool *taken, struct value name, struct value *value_p)
 {
-    for (size_t i = 0; named && i < named->n; i++)
+    if (!named) return false;
+    run_spend(run, named->n / 16);
+    for (size_t i = 0; i < named->n; i++)
         if (!taken[i] && value_equal(run, named->entries[i].key, name)) {
             *value_p = named->entries[i].value;
             taken[i] = true;

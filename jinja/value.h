@@ -235,6 +235,7 @@ void text_add_value(struct run *run, struct text *text, struct value v); // str(
 void text_add_repr(struct run *run, struct text *text, struct value v);  // repr()
 struct value value_str(struct run *run, struct value v);                 // a string; itself if it is one
 const char *value_repr_short(struct run *run, struct value v);           // for messages
+enum { FLOAT_FORMAT_STEPS = 8 };                                         // the caller spends them
 int float_format(char *out, size_t size, double d);                      // Python's repr()
 
 // ---- Iteration.

@@ -197,6 +197,10 @@ START_TEST(endless_templates_end_with_an_error)
         {"{% set x = 'a' * 1000000 %}{% for i in range(99999) %}{% if x == x[1:] ~ 'a' %}{% endif %}{% endfor %}",
          "steps"},
         {"{% set x = 'a,' * 3000 %}{% for i in range(99999) %}{% if x.split(',') %}{% endif %}{% endfor %}", "memory"},
+        {"{% for i in range(99999) %}{{ 1e-300 }}{{ 1e-300 }}{{ 1e-300 }}{{ 1e-300 }}{{ 1e-300 }}{% endfor %}",
+         "steps"},
+        {"{% for i in range(99999) %}{% if [1e-300, 1e-300, 1e-300, 1e-300, 1e-300]|tojson %}{% endif %}{% endfor %}",
+         "steps"},
         {"{{ 9 ** 9 ** 9 }}", "64 bits"},
         {"{{ strftime_now('%c' * 100000000) }}", "memory"},
         {"{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}", "nested"},
@@ -210,6 +214,24 @@ START_TEST(endless_templates_end_with_an_error)
         ck_assert_msg(strstr(status_message(), cases[i].reason), "%s: %s", cases[i].source, status_message());
     }
     json_decref(value);
+}
+END_TEST
+
+// A variable among many is searched for.
+START_TEST(many_variables_take_steps)
+{
+    enum { VARIABLES = 5000 };
+    static const char rest[] = " %}{% for i in range(9999) %}{% if v0 %}{% endif %}{% endfor %}{% endwith %}";
+    const struct jinja_limits limits = {300000, (size_t)4 << 20, (size_t)64 << 20, 1000};
+    char *source = mem_alloc(VARIABLES * 16 + sizeof rest), *at = source + sprintf(source, "{%% with v0=0");
+    for (int i = 1; i < VARIABLES; i++)
+        at += sprintf(at, ",v%d=0", i);
+    memcpy(at, rest, sizeof rest);
+    json_t *value = json_pack("[i]", 1);
+    ck_assert_int_eq(run(source, value, limits), STATUS_INVALID);
+    ck_assert_msg(strstr(status_message(), "steps") != NULL, "%s", status_message());
+    json_decref(value);
+    free(source);
 }
 END_TEST
 
@@ -406,6 +428,7 @@ int main(int argc, char **argv)
     } else {
         tcase_add_test(tc, every_byte_knows_its_origin);
         tcase_add_test(tc, endless_templates_end_with_an_error);
+        tcase_add_test(tc, many_variables_take_steps);
         tcase_add_test(tc, numbers_at_their_limits_are_those_of_python);
         tcase_add_test(tc, deep_sources_are_refused);
         tcase_add_test(tc, long_sources_of_small_depth_are_fine);
