@@ -19,7 +19,8 @@
 struct tokenizer;
 
 // Longest text of one call; a longer one is STATUS_INVALID.
-#define TOKENIZER_TEXT_LIMIT_BYTES ((size_t)128 << 20)
+#define TOKENIZER_TEXT_LIMIT_BYTES   ((size_t)128 << 20)
+#define TOKENIZER_DECODE_LIMIT_BYTES ((size_t)16 << 20)
 
 // Reads `model_dir`/tokenizer.json and, if present, the tokens of tokenizer_config.json, special_tokens_map.json and
 // added_tokens.json. As in transformers 5, the post-processor of tokenizer.json alone decides which tokens surround a
@@ -61,7 +62,8 @@ enum tokenizer_decode_flags {
 // Each ill-formed part of the joined bytes becomes one U+FFFD, as Unicode recommends. (Hugging Face's ByteFallback
 // writes one for each byte of the whole run of byte tokens, which streamed text cannot reproduce.)
 // `clean_up_tokenization_spaces` is not applied: it would change the text.
-// INVALID: an id outside 0..vocab_size-1.
+// INVALID: an id outside 0..vocab_size-1. OUT_OF_RANGE: the tokens have more than TOKENIZER_DECODE_LIMIT_BYTES, since
+// an id of a few bytes can stand for a long piece of text.
 enum status tokenizer_decode(const struct tokenizer *tokenizer, const int32_t *ids, int n, unsigned flags,
                              char **text_p, size_t *size_bytes_p);
 

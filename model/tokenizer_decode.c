@@ -151,6 +151,11 @@ enum status tokenizer_decode(const struct tokenizer *t, const int32_t *ids, int 
         const char *piece;
         size_t size;
         tokenizer_piece(t, ids[i], &piece, &size);
+        if (joined.n + size > TOKENIZER_DECODE_LIMIT_BYTES) {
+            bytes_free(&joined);
+            return status_fail(STATUS_OUT_OF_RANGE, "the text of these tokens has over %zu MiB: send fewer",
+                               TOKENIZER_DECODE_LIMIT_BYTES >> 20);
+        }
         if (first && d->metaspace)
             add_first_piece(t, ids[i], &joined);
         else

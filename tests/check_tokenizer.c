@@ -455,6 +455,23 @@ START_TEST(ids_outside_the_vocabulary_are_refused)
 }
 END_TEST
 
+START_TEST(tokens_with_too_much_text_are_refused)
+{
+    struct tokenizer *t = open_variant("bytes", NULL, NULL);
+    int32_t last = tokenizer_vocab_size(t) - 1; // of four bytes
+    int n = (int)(TOKENIZER_DECODE_LIMIT_BYTES / 4);
+    int32_t *ids = mem_alloc_array((size_t)n + 1, sizeof *ids);
+    char *text;
+    size_t size;
+    for (int i = 0; i <= n; i++)
+        ids[i] = last;
+    ck_assert_int_eq(tokenizer_decode(t, ids, n + 1, 0, &text, &size), STATUS_OUT_OF_RANGE);
+    ck_assert_ptr_nonnull(strstr(status_message(), "over 16 MiB"));
+    free(ids);
+    tokenizer_free(t);
+}
+END_TEST
+
 START_TEST(ill_formed_bytes_become_replacement_characters)
 {
     struct tokenizer *t = open_variant("pieces", NULL, NULL);
@@ -650,6 +667,7 @@ static Suite *own_suite(void)
     tcase_add_loop_test(any, the_memory_of_a_long_word_is_bounded, 0, 5);
     tcase_add_test(any, text_that_is_not_utf8_is_refused_with_its_place);
     tcase_add_test(any, ids_outside_the_vocabulary_are_refused);
+    tcase_add_test(any, tokens_with_too_much_text_are_refused);
     tcase_add_test(any, ill_formed_bytes_become_replacement_characters);
     tcase_add_test(any, threads_can_share_a_tokenizer);
     tcase_add_test(any, untrusted_ranges_contain_no_special_tokens);

@@ -20,6 +20,7 @@
 enum { ANSWERS_MAX = 1024 };           // of one exchange
 enum { PROMPT_TOKENS_MAX = 16 << 20 }; // of all its answers: each has a copy of its prompt
 enum { ECHO_MB_MAX = 32 };             // of all its answers, likewise
+enum { SCRATCH_KEPT_BYTES = 1 << 20 }; // after a whole answer
 
 // --- memory of an input
 
@@ -447,6 +448,7 @@ static void generation_done(struct answer *a, const struct request *r, enum fini
         http_stream_end(g->x);
     } else {
         http_answer(g->x, out);
+        if (out->capacity > SCRATCH_KEPT_BYTES) bytes_free(out);
     }
     generation_end(g);
 }

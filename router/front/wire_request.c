@@ -411,7 +411,7 @@ enum status wire_score_request_read(const struct front *front, const Forepack__V
 
 // --- text and tokens
 
-// Bound the work, and the text of an answer: an id of a few bytes can stand for a long piece of text.
+// Bound the work.
 enum { TOKENIZE_IDS_MAX = 1 << 20, DETOKENIZE_IDS_MAX = 1 << 20 };
 
 enum status wire_tokenize(const struct front *front, const Forepack__V1__TokenizeRequest *m,
