@@ -11,8 +11,8 @@
 #include "base/no_alloc.h"
 #include "kernels/convert.h"
 
-// Up to this many floats one Allgather of whole buffers is faster than two exchanges of slices.
-enum { GATHER_WHOLE_MAX = 4096 };
+// Floats. Up to GATHER_WHOLE_MAX one Allgather of whole buffers is faster than two exchanges of slices.
+enum { GATHER_WHOLE_MAX = 4096, SUM_PIECE_MAX = 4 << 20 };
 
 struct mpi_comm {
     struct comm base;
@@ -54,9 +54,9 @@ static enum status mpi_check(const char *call, int code)
         (m)->base.waits = false;                                                                                       \
     } while (0)
 
-static enum status mpi_check_count(const struct comm *c, size_t count)
+static enum status mpi_check_count(size_t count)
 {
-    if (count <= (size_t)(INT_MAX - c->size)) return STATUS_OK; // slices are rounded up, see mpi_sum_slices()
+    if (count <= INT_MAX) return STATUS_OK;
     return status_fail(STATUS_INTERNAL, "collective of %zu items: the largest count of MPI is %d", count, INT_MAX);
 }
 
@@ -152,20 +152,24 @@ static enum status mpi_sum_slices(struct mpi_comm *m, float *data, int count)
     return STATUS_OK;
 }
 
+static enum status mpi_sum_piece(struct mpi_comm *m, float *data, int count)
+{
+    if (m->base.size > 2 && count > GATHER_WHOLE_MAX) return mpi_sum_slices(m, data, count);
+    return m->bf16 ? mpi_sum_whole_bf16(m, data, count) : mpi_sum_whole(m, data, count);
+}
+
+// In pieces, whatever MPI's largest count is, which bounds the scratch memory, too.
 static enum status mpi_all_reduce_sum(struct comm *c, float *data, size_t count)
 {
-    enum status status = mpi_check_count(c, count);
-    if (status != STATUS_OK || count == 0 || c->size == 1) return status;
-    if ((c->size == 2 && count <= INT_MAX / 2) || count <= GATHER_WHOLE_MAX) {
-        return mpi_comm_of(c)->bf16 ? mpi_sum_whole_bf16(mpi_comm_of(c), data, (int)count)
-                                    : mpi_sum_whole(mpi_comm_of(c), data, (int)count);
-    }
-    return mpi_sum_slices(mpi_comm_of(c), data, (int)count);
+    if (c->size == 1) return STATUS_OK;
+    for (size_t at = 0; at < count; at += SUM_PIECE_MAX)
+        TRY(mpi_sum_piece(mpi_comm_of(c), data + at, (int)(count - at < SUM_PIECE_MAX ? count - at : SUM_PIECE_MAX)));
+    return STATUS_OK;
 }
 
 static enum status mpi_all_reduce_max(struct comm *c, float *data, size_t count)
 {
-    enum status status = mpi_check_count(c, count);
+    enum status status = mpi_check_count(count);
     if (status != STATUS_OK || count == 0) return status;
     WAIT_MPI(mpi_comm_of(c), MPI_Allreduce, MPI_IN_PLACE, data, (int)count, MPI_FLOAT, MPI_MAX, mpi_comm_of(c)->world);
     return STATUS_OK;
@@ -173,7 +177,7 @@ static enum status mpi_all_reduce_max(struct comm *c, float *data, size_t count)
 
 static enum status mpi_gather(struct comm *c, const float *data, size_t count, float *out)
 {
-    enum status status = mpi_check_count(c, count * (size_t)c->size);
+    enum status status = mpi_check_count(count * (size_t)c->size);
     if (status != STATUS_OK || count == 0) return status;
     bool in_place = c->rank == 0 && data == out; // MPI requires overlap to be declared
     WAIT_MPI(mpi_comm_of(c), MPI_Gather, in_place ? MPI_IN_PLACE : data, (int)count, MPI_FLOAT, out, (int)count,
@@ -196,7 +200,8 @@ static enum status mpi_broadcast(struct comm *c, void *bytes, size_t size_bytes)
 // bf16 the own values are stored twice, at half the size.
 static void mpi_reserve(struct comm *c, size_t count)
 {
-    mpi_scratch(mpi_comm_of(c), 2 * count + (size_t)GATHER_WHOLE_MAX * (size_t)c->size);
+    size_t piece = count < SUM_PIECE_MAX ? count : SUM_PIECE_MAX;
+    mpi_scratch(mpi_comm_of(c), 2 * piece + (size_t)GATHER_WHOLE_MAX * (size_t)c->size);
 }
 
 static void mpi_close(struct comm *c)

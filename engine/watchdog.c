@@ -49,11 +49,11 @@ static int limit_ms(const struct watchdog *w)
 static void look(struct watchdog *w, int64_t entered_us)
 {
     uint64_t progress = *w->progress;
-    if (entered_us != w->seen_entered_us) {
-        w->progress_us = entered_us;
-    } else if (progress != w->seen_progress || w->late) {
+    // After it woke late, the work has not run since it began either.
+    if (w->late || (entered_us == w->seen_entered_us && progress != w->seen_progress))
         w->progress_us = clock_now_us();
-    }
+    else if (entered_us != w->seen_entered_us)
+        w->progress_us = entered_us;
     w->late = false;
     w->seen_entered_us = entered_us;
     w->seen_progress = progress;

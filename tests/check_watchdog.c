@@ -2,6 +2,7 @@
 // The watchdog of one rank, and what the leader learns of a follower that ends. check_engine has the watchdog of a
 // group.
 #include <check.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -94,6 +95,35 @@ START_TEST(a_long_pass_that_makes_progress_goes_on)
 }
 END_TEST
 
+// Short passes of a process that is stopped for longer than the timeout.
+static void work_with_a_stop(void)
+{
+    enum { TIMEOUT_MS = 2000, PASS_US = 100000 };
+    pid_t self = getpid();
+    struct watchdog *watchdog = watchdog_start(NULL, &progress);
+    watchdog_set_timeout(watchdog, TIMEOUT_MS);
+    if (fork() == 0) {
+        usleep(9 * PASS_US); // after the watchdog has looked at an earlier pass
+        kill(self, SIGSTOP);
+        usleep(1000 * (TIMEOUT_MS + 1500)); // the watchdog takes a second for the time that a thread may wait
+        kill(self, SIGCONT);
+        _exit(0);
+    }
+    for (int64_t until_us = clock_now_us() + 60 * PASS_US; clock_now_us() < until_us; watchdog_leave(watchdog)) {
+        watchdog_enter_pass(watchdog, 5);
+        for (int i = 0; i < 20; i++)
+            usleep(PASS_US / 20);
+    }
+    watchdog_stop(watchdog);
+}
+
+START_TEST(a_process_that_was_stopped_goes_on)
+{
+    char words[4096];
+    ck_assert_msg(run_child(work_with_a_stop, words, sizeof words) == 0, "%s", words);
+}
+END_TEST
+
 static void hang_in_check(void)
 {
     struct watchdog *watchdog = watchdog_start(NULL, &progress);
@@ -117,6 +147,7 @@ int main(void)
     tcase_add_test(tcase, a_hung_pass_of_one_rank_ends_the_process);
     tcase_add_test(tcase, sampling_that_hangs_ends_the_process);
     tcase_add_test(tcase, a_long_pass_that_makes_progress_goes_on);
+    tcase_add_test(tcase, a_process_that_was_stopped_goes_on);
     tcase_add_test(tcase, a_check_that_hangs_ends_the_process);
     tcase_set_timeout(tcase, 60);
     suite_add_tcase(suite, tcase);

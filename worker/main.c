@@ -49,6 +49,9 @@ static enum status check_options(void)
             "--max-num-seqs %lld: must be at most --max-num-batched-tokens (%lld), a row for each sequence",
             (long long)common.max_seqs, (long long)common.token_budget);
     }
+    if (common.max_context == 1)
+        return status_fail(STATUS_INVALID,
+                           "--max-model-len 1: must be at least 2, a token of the prompt and one of the answer");
     return STATUS_OK;
 }
 

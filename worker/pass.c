@@ -285,23 +285,23 @@ static int longest_draft(struct scheduler *s)
     return longest;
 }
 
-// A pass that is to measure decodes, since prompts wait for it, has no draft rows.
-static int choose_drafts_max(struct scheduler *s)
+// A pass with `decodes` decode rows that is to measure these, since prompts wait for it, has no draft rows.
+static int choose_drafts_max(struct scheduler *s, int decodes)
 {
     int longest = longest_draft(s);
     bool is_paced = s->limits.pace_us != PACE_UNLIMITED;
-    if (pace_measures_decodes(&s->pace, s->decodes_left) && prompt_rows_wanted(s, NULL, 1)) return 0;
-    return is_paced ? draft_pace_rows(&s->draft_pace, s->decodes_left, longest) : longest;
+    if (pace_measures_decodes(&s->pace, decodes) && prompt_rows_wanted(s, NULL, 1)) return 0;
+    return is_paced ? draft_pace_rows(&s->draft_pace, decodes, longest) : longest;
 }
 
 // First, so that a long prompt does not delay the next token of the running sequences.
 static void add_decode_rows(struct scheduler *s)
 {
-    int turns = limit_host_rows(s);
+    int turns = limit_host_rows(s), on_host = decodes_on_host(s);
+    bool all = on_host <= turns;
     for (int i = 0; i < s->n_running; i++)
         s->decodes_left += is_decode(s->running[i]);
-    s->drafts_max = choose_drafts_max(s);
-    bool all = decodes_on_host(s) <= turns;
+    s->drafts_max = choose_drafts_max(s, all ? s->decodes_left : s->decodes_left - on_host + turns);
     for (int i = 0; i < s->n_running; i++) {
         struct sequence *q = s->running[i];
         if (is_decode(q) && (all || !pass_host_samples(s, q))) add_decode_row(s, q);
