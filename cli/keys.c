@@ -120,8 +120,11 @@ static int keys_add(int argc, char **argv)
                  "Makes an API key, adds its hash to the file and prints the key, which is stored nowhere.",
                  argc, argv, NULL);
     enum status status = require("file", o.file);
+    const struct key_file none = {0};
+    struct api_key key = {0};
     int fd;
     if (status == STATUS_OK) status = require("tenant", o.tenant);
+    if (status == STATUS_OK) status = key_from_flags(&none, &key); // a refused flag must not leave an empty file
     if (status == STATUS_OK) status = key_file_lock(o.file, true, &fd);
     if (status == STATUS_OK) {
         status = add_to(fd);

@@ -279,6 +279,7 @@ static enum status reading_take(struct reading *reading)
 // --- the terminal
 
 static volatile sig_atomic_t ended, suspended;
+static bool entered;
 static struct termios terminal_before;
 
 static void on_signal(int signal)
@@ -292,9 +293,10 @@ static void on_signal(int signal)
 static void terminal_enter(void)
 {
     struct sigaction action = {.sa_handler = on_signal}; // without SA_RESTART: they end the wait
-    for (const int *s = (const int[]){SIGINT, SIGTERM, SIGHUP, SIGTSTP, SIGWINCH, 0}; *s; s++)
+    for (const int *s = (const int[]){SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGTSTP, SIGWINCH, 0}; *s; s++)
         sigaction(*s, &action, NULL);
-    tcgetattr(STDIN_FILENO, &terminal_before);
+    if (!entered) tcgetattr(STDIN_FILENO, &terminal_before); // later the shell may have changed it for its own lines
+    entered = true;
     struct termios raw = terminal_before;
     raw.c_lflag &= ~(tcflag_t)(ICANON | ECHO);
     tcsetattr(STDIN_FILENO, TCSANOW, &raw);

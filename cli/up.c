@@ -21,6 +21,7 @@
 
 #include "base/address.h"
 #include "base/clock.h"
+#include "base/cores.h"
 #include "base/log_options.h"
 #include "base/log_writer.h"
 #include "base/mem.h"
@@ -304,7 +305,7 @@ static int ranks_total(void)
 static int64_t threads_per_rank(void)
 {
     if (o.threads) return o.threads;
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    int64_t cores = cores_count();
     int64_t ranks = o.workers * o.tp > o.speculators * o.spec_tp ? o.workers * o.tp : o.speculators * o.spec_tp;
     return cores / ranks > 1 ? cores / ranks : 1;
 }
@@ -371,7 +372,7 @@ static void set_mpi_environment(void)
     // Two to three times faster than the default up to 256 KiB, and needs no ptrace permission.
     setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);
     // Ranks that share a core must not spin on it.
-    bool crowded = ranks_total() * threads_per_rank() > sysconf(_SC_NPROCESSORS_ONLN);
+    bool crowded = ranks_total() * threads_per_rank() > cores_count();
     if (crowded) setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
 }
 

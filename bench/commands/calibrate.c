@@ -203,8 +203,10 @@ static enum status measure(struct run *run)
     enum status status = STATUS_OK;
     run->documents = mem_alloc_array((size_t)run->rows.n, sizeof *run->documents);
     for (int i = 0; i < run->rows.n && status == STATUS_OK; i += batch) {
-        status = batch_run(run, i, run->rows.n - i < batch ? run->rows.n - i : batch);
-        progress_draw(&run->progress, i, run->rows.n, i + batch >= run->rows.n, "documents");
+        const int n = run->rows.n - i < batch ? run->rows.n - i : batch;
+        status = batch_run(run, i, n);
+        progress_draw(&run->progress, i + n, run->rows.n, i + n == run->rows.n, "%d of %d documents", i + n,
+                      run->rows.n);
     }
     return status;
 }

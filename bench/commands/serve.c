@@ -37,9 +37,9 @@ static const struct option options[] = {
     {.name = "time-scale", .type = OPTION_REAL, .value = &o.time_scale, .default_text = "1", .min = 1e-6, .max = 1e6,
      .help = "with --trace: factor on the gaps between arrivals; 0.5 doubles the rate"},
     {.name = "requests", .type = OPTION_INT, .value = &o.requests, .default_text = "0", .max = 10000000,
-     .help = "most requests of a level; 0 is 100, the whole trace, or as many as fit into --duration"},
+     .help = "most requests of a level; 0 is the whole trace, as many as fit into --duration, or 100"},
     {.name = "duration", .type = OPTION_REAL, .value = &o.duration, .default_text = "0", .max = 1e6, .unit = "s",
-     .help = "time over which the requests of a level arrive; 0 is no limit"},
+     .help = "with --qps or --trace: time over which the requests of a level arrive; 0 is no limit"},
     {.name = "warm-up", .type = OPTION_INT, .value = &o.warm_up, .default_text = "4", .max = 100000, .unit = "requests",
      .help = "uncounted requests before the first level, one at a time"},
     {.name = "load-seed", .type = OPTION_INT, .value = &o.load_seed, .default_text = "1", .help = "seed of arrivals and random tokens"},
@@ -167,6 +167,10 @@ static enum status serve_check_flags(void)
     if (!!o.prompts + !!o.trace + !!o.prompt_tokens != 1)
         return status_fail(STATUS_INVALID, "give exactly one of --prompts F, --trace F and --prompt-tokens N");
     if (o.qps && o.concurrency) return status_fail(STATUS_INVALID, "give one of --qps and --concurrency");
+    if (o.concurrency && o.duration > 0)
+        return status_fail(STATUS_INVALID,
+                           "--duration: not with --concurrency, whose requests do not arrive at a rate: "
+                           "give --requests");
     if (!o.qps && !o.concurrency && !o.trace)
         return status_fail(STATUS_INVALID, "give --qps or --concurrency (only --trace has recorded arrival times)");
     if (o.search && !o.qps) return status_fail(STATUS_INVALID, "--search: give --qps, the first rate to try");

@@ -82,15 +82,16 @@ struct rpc_bytes *serve_pack_requests(struct serve *s, const struct serve_level 
 
 int serve_count_requests(const struct serve *s, const struct serve_level *level)
 {
-    double n = s->flags->requests       ? (double)s->flags->requests
-               : level->replay          ? s->trace.n_rows
-               : s->flags->duration > 0 ? 1e7
-                                        : REQUESTS_DEFAULT;
+    bool lasts = s->flags->duration > 0 && level->qps > 0;
+    double n = s->flags->requests ? (double)s->flags->requests
+               : lasts            ? 1e7
+               : s->trace.n_rows  ? s->trace.n_rows
+                                  : REQUESTS_DEFAULT;
     if (level->replay) {
         n = fmin(n, s->trace.n_rows);
         for (int i = 0; s->flags->duration > 0 && i < n; i++)
             if (s->trace.rows[i].arrival_ms * s->flags->time_scale > s->flags->duration * 1000) n = i;
-    } else if (level->qps > 0 && s->flags->duration > 0) {
+    } else if (lasts) {
         n = fmin(n, ceil(level->qps * s->flags->duration));
     }
     return n < 1 ? 1 : (int)n;

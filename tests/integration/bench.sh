@@ -120,6 +120,10 @@ grep -q '<svg' "$work/serve.html" || fail "no plot in the page"
 serve closed --prompt-tokens 40,80 --concurrency 1,3 --requests 6 --max-tokens 5 --prefill off
 check_json "$work/closed.json" '[.levels[] | .concurrency, .completed, .output_tokens, .prompt_tokens] ==
     [1, 6, 30, 360, 3, 6, 30, 360] and all(.levels[]; .qps == null) and .highest_qps == null'
+if "$bin/forepack" bench serve --server "$server" --prompt-tokens 40 --concurrency 1 --duration 1 2>"$work/error"; then
+    fail "a duration of a closed loop"
+fi
+grep -q 'give --requests' "$work/error" || fail "wrong reason: $(cat "$work/error")"
 printf 'arrival_ms,prompt_tokens,output_tokens,prefix_blocks\n0,300,3,1 2\n40,9000,2,1\n4000,50,2,3\n90000,5,2,4\n' >"$work/trace.csv"
 serve trace --trace "$work/trace.csv" --time-scale 0.01 --duration 0.5 --prefill off
 check_json "$work/trace.json" '.clipped == 1 and ([.levels[] | .load, .completed, .output_tokens, .prompt_tokens] ==

@@ -7,6 +7,8 @@
 keys=$work/keys
 # key NAME FLAGS...: adds a key, whose secret is then in the file NAME.key.
 key() { (umask 077 && "$bin/forepack" keys add --file "$keys" --id "$1" "${@:2}" >"$work/$1.key" 2>/dev/null); }
+! key spaced --tenant 'Acme Corp' || fail "a tenant with a blank"
+[ ! -e "$keys" ] || fail "a key that was refused leaves a file"
 key acme --tenant acme
 key globex --tenant globex
 key boss --tenant ops --operator --priority 5
