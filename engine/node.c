@@ -41,8 +41,7 @@ enum {
     STABLE_MS = 10000,           // a stream that has lasted this long ends the backoff
     HEARTBEAT_DEFAULT_MS = 1000, // when the router requests 0 or more than HEARTBEAT_MAX_MS
     HEARTBEAT_MAX_MS = 60000,
-    STOP_TIMEOUT_MS = 10000,       // for the router to end the stream
-    ROUTER_MEMORY_MAX = 256 << 20, // of an unpacked message of the router, which has at most 64 MiB
+    STOP_TIMEOUT_MS = 10000, // for the router to end the stream
 };
 
 struct mail {
@@ -371,7 +370,7 @@ static void stream_read(struct node *node, struct rpc_stream *stream)
             break;
         }
         router_message *message = proto_unpack(&forepack__cluster__v1__router_message__descriptor, bytes.data,
-                                               bytes.size, ROUTER_MEMORY_MAX, NULL);
+                                               bytes.size, NODE_MESSAGE_MEMORY_MAX, NULL);
         rpc_bytes_free(&bytes);
         if (message) {
             reading = message_handle(node, message);

@@ -29,6 +29,9 @@
 
 struct node;
 
+// Of an unpacked message of the router, which has at most 64 MiB. The router counts what a bin takes of it.
+enum { NODE_MESSAGE_MEMORY_MAX = 256 << 20 };
+
 // The router and how to connect to it. The files are read before each attempt to attach, so that they can be replaced.
 struct node_router {
     const char *address;    // HOST:PORT of its listener for nodes

@@ -69,7 +69,7 @@ static void check_room(struct world *w, const struct sched_node *node)
     }
 }
 
-// Five bytes for a number: rows and draft, the prompt if penalties need it, two for each logit bias. 14 for a range:
+// Five bytes for a number: rows and draft, the prompt if penalties need it, two for each logit bias. 32 for a range:
 // each kept token may be one.
 static int64_t message_bytes(const struct sched_request *r)
 {
@@ -78,7 +78,7 @@ static int64_t message_bytes(const struct sched_request *r)
     if (kept) ranges = kept == spec->n_tokens && !spec->n_turns ? 1 : kept;
     if (kept) more = 2 * (int64_t)spec->sampling.logit_bias.n + LOOK_AHEAD_MAX;
     if (kept && spec->sampling.repetition_penalty != 1) more += spec->n_tokens;
-    return 5 * (rows_of(r) + more) + 14 * ranges + (int64_t)spec->sampling.grammar.text_bytes + 1024;
+    return 5 * (rows_of(r) + more) + 32 * ranges + (int64_t)spec->sampling.grammar.text_bytes + 1024;
 }
 
 static void check_request(struct world *w, const struct sched_node *node, const struct sched_request *r)

@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // router/sched/bin_planner: a bin fits the largest message a node takes, also when a prefix cache holds most of its
-// rows.
+// rows, and the memory in which a node unpacks it.
+#include <stdlib.h>
 #include <string.h>
 
+#include "base/mem.h"
+#include "engine/node.h"
+#include "proto/unpack.h"
 #include "router/core/core_state.h"
+#include "router/front/node_link.h"
+#include "router/sched/bin_planner.h"
 #include "tests/core_case.h"
 
 enum { PROMPT = 1 << 19, N = 40, MESSAGE_BYTES = 64 << 20, TOKEN_BYTES = 5 };
@@ -46,14 +52,85 @@ START_TEST(a_bin_of_shared_prompts_fits_a_message)
 }
 END_TEST
 
+// --- the memory of a node
+
+// As a node does with a message that arrives.
+static void pack_and_unpack(struct node_link *link, const Forepack__Cluster__V1__RouterMessage *m)
+{
+    size_t size = forepack__cluster__v1__router_message__get_packed_size(m);
+    ck_assert_uint_le(size, MESSAGE_BYTES);
+    uint8_t *bytes = mem_alloc(size);
+    forepack__cluster__v1__router_message__pack(m, bytes);
+    Forepack__Cluster__V1__RouterMessage *unpacked =
+        proto_unpack(&forepack__cluster__v1__router_message__descriptor, bytes, size, NODE_MESSAGE_MEMORY_MAX, NULL);
+    free(bytes);
+    ck_assert_msg(unpacked != NULL, "%s", status_message());
+    forepack__cluster__v1__router_message__free_unpacked(unpacked, NULL);
+}
+
+// A request with n ranges of one token: for a worker group kept ones, for a speculator pinned ones, of which a prompt
+// may have more than tokens.
+static struct request *make_request(enum node_role role, int n)
+{
+    struct request *r = request_create();
+    struct token_range *ranges = mem_alloc_array((size_t)n, sizeof *ranges);
+    bool scores = role == NODE_SPECULATOR;
+    r->spec.n_tokens = scores ? 1 : 2 * n;
+    r->spec.tokens = mem_alloc_array((size_t)r->spec.n_tokens, sizeof *r->spec.tokens);
+    for (int i = 0; i < n; i++)
+        ranges[i].first = ranges[i].last = scores ? 0 : 2 * i;
+    *(scores ? &r->spec.pinned : &r->kept) = ranges;
+    *(scores ? &r->spec.n_pinned : &r->n_kept_ranges) = n;
+    r->usage.kept_tokens = scores ? 0 : n;
+    return r;
+}
+
+static int64_t counted_bytes(enum node_role role, int n)
+{
+    struct request *r = make_request(role, n);
+    int64_t bytes = sched_request_message_bytes(&r->sched);
+    request_free(r);
+    return bytes;
+}
+
+// Ranges of each request. Just over 16 * (2^k - 1) fields protobuf-c has the most memory for each; 0: one request fills
+// the bin.
+static const int range_counts[] = {1, 9, 1009, 65521, 0};
+enum { RANGE_COUNTS = sizeof range_counts / sizeof *range_counts };
+
+START_TEST(a_node_can_unpack_a_bin_of_single_tokens)
+{
+    enum node_role role = _i / RANGE_COUNTS ? NODE_WORKER : NODE_SPECULATOR;
+    int64_t base = counted_bytes(role, 1), each = counted_bytes(role, 2) - base;
+    int n = range_counts[_i % RANGE_COUNTS];
+    if (!n) n = 1 + (int)((BIN_BYTES_MAX - base) / each);
+    struct request *r = make_request(role, n);
+    int n_requests = (int)(BIN_BYTES_MAX / sched_request_message_bytes(&r->sched));
+    ck_assert_int_ge(n_requests, 1);
+    struct request **requests = mem_alloc_array((size_t)n_requests, sizeof *requests);
+    for (int i = 0; i < n_requests; i++)
+        requests[i] = r;
+    struct core_ops ops = {0};
+    node_link_core_ops(&ops);
+    const struct node_link_ops link_ops = {.send = pack_and_unpack};
+    struct node_link link = {.ops = &link_ops};
+    (role == NODE_WORKER ? ops.send_prefill_bin : ops.send_score_bin)(&link, 1, requests, n_requests);
+    free(requests);
+    request_free(r);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("bin_message");
-    TCase *all = tcase_create("all");
+    TCase *all = tcase_create("all"), *memory = tcase_create("memory");
     tcase_add_checked_fixture(all, start, teardown);
     tcase_add_loop_test(all, a_bin_of_shared_prompts_fits_a_message, 0, 2);
     tcase_set_timeout(all, 60);
     suite_add_tcase(suite, all);
+    tcase_add_loop_test(memory, a_node_can_unpack_a_bin_of_single_tokens, 0, 2 * RANGE_COUNTS);
+    tcase_set_timeout(memory, 60);
+    suite_add_tcase(suite, memory);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);
     int failed = srunner_ntests_failed(runner);

@@ -20,9 +20,6 @@ enum { CACHED_SCAN_MAX = 32 };
 // Of the other nodes that hold a prefix of a request, those with most of it are looked at: this many.
 enum { ELSEWHERE_MAX = 16 };
 
-// Nodes take messages of up to 64 MiB. Rows that a prefix cache holds take no room in the bin, but in its message.
-#define BIN_BYTES_MAX ((int64_t)60 << 20)
-
 // A bin being filled.
 struct filling {
     const struct sched_view *view;

@@ -35,6 +35,10 @@
 #include "router/sched/view.h"
 #include "router/sched/waiting_set.h"
 
+// Nodes take messages of up to 64 MiB, and unpack them into at most 256 MiB. Rows that a prefix cache holds take no
+// room in the bin, but in its message.
+#define BIN_BYTES_MAX ((int64_t)60 << 20)
+
 struct bin_plan {
     struct sched_request *const *requests; // [n] in order; borrowed from the waiting set until its next pick
     int n;                                 // 0: no bin

@@ -41,9 +41,12 @@ int sched_request_kv_blocks(const struct sched_request *r, int block_tokens)
     return (int)(expected < most ? expected : most);
 }
 
-// The rows, for the penalties the prompt, the pinned or kept ranges, the logit bias, the grammar and the
-// options; a number takes
-// five bytes at most.
+// A number takes five bytes at most. A range takes 14, but 120 bytes of memory once a node has unpacked it: 48 itself,
+// 8 the pointer to it, and up to 64 protobuf-c's record of the field, whose blocks double. A node has 256 MiB for a
+// message of BIN_BYTES_MAX, and so a range counts as a bit more than its share of that.
+enum { NUMBER_BYTES = 5, RANGE_BYTES = 32 };
+
+// The rows, for the penalties the prompt, the pinned or kept ranges, the logit bias, the grammar and the options.
 int64_t sched_request_message_bytes(const struct sched_request *r)
 {
     const struct request_spec *spec = r->spec;
@@ -54,5 +57,5 @@ int64_t sched_request_message_bytes(const struct sched_request *r)
         numbers += spec->sampling.repetition_penalty != 1 ? spec->n_tokens : 0;
         numbers += 2 * (int64_t)spec->sampling.logit_bias.n + LOOK_AHEAD_MAX; // the draft
     }
-    return 5 * numbers + 14 * ranges + text + 1024;
+    return NUMBER_BYTES * numbers + RANGE_BYTES * ranges + text + 1024;
 }

@@ -104,4 +104,4 @@ int sched_request_rows(const struct sched_request *r); // of its next pass: the 
 int sched_request_rows_after(const struct sched_request *r, int cached_blocks); // less the blocks that a cache holds
 int sched_request_shareable_blocks(const struct sched_request *r, int shared);  // of these, without the last row's
 int sched_request_kv_blocks(const struct sched_request *r, int block_tokens);   // expected to be needed
-int64_t sched_request_message_bytes(const struct sched_request *r);             // in a bin, at most
+int64_t sched_request_message_bytes(const struct sched_request *r);             // that it counts as of BIN_BYTES_MAX
