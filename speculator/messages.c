@@ -4,6 +4,7 @@
 
 #include <limits.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/mem.h"
 #include "model/generation_wire.h"
@@ -43,6 +44,17 @@ static Forepack__Cluster__V1__RateReason rate_reason_message(enum rate_reason re
     return reasons[reason];
 }
 
+// What the router counts at most for a result and for each of its kept ranges (proto/unpack.c): a range has 48 bytes
+// with malloc's overhead, 8 for the pointer to it, and up to 64 for protobuf-c's record of the field, whose blocks
+// double.
+enum { RESULT_MEMORY = 1024, RANGE_MEMORY = 120 };
+
+static size_t result_memory(const Forepack__Cluster__V1__ScoreResult *message, const char *error)
+{
+    return RESULT_MEMORY + RANGE_MEMORY * message->n_kept + sizeof *message->importance * message->n_importance +
+           sizeof *message->draft_ids * message->n_draft_ids + (error ? strlen(error) : 0);
+}
+
 void score_outbox_add(struct score_outbox *outbox, const struct score_result *result)
 {
     Forepack__Cluster__V1__ScoreResult *message = mem_alloc(sizeof *message);
@@ -73,7 +85,7 @@ void score_outbox_add(struct score_outbox *outbox, const struct score_result *re
     }
     MEM_GROW(outbox->results, outbox->n, outbox->capacity);
     outbox->results[outbox->n++] = message;
-    outbox->size_bytes += 64 + 16 * message->n_kept + sizeof(float) * message->n_importance;
+    outbox->memory += result_memory(message, result->error);
 }
 
 void score_outbox_message(const struct score_outbox *outbox, Forepack__Cluster__V1__ScoreResults *message)

@@ -14,7 +14,7 @@ void score_item_from_message(const Forepack__Cluster__V1__ScoreItem *message, st
 struct score_outbox {
     Forepack__Cluster__V1__ScoreResult **results; // [n] owned
     int n, capacity;
-    size_t size_bytes; // approximate size of the message
+    size_t memory; // that the router counts for the results once unpacked, at most; more than they have bytes
 };
 void score_outbox_add(struct score_outbox *outbox, const struct score_result *result); // copies
 // Fills a message with all results, borrowed until score_outbox_clear().

@@ -8,8 +8,9 @@
 #include "base/mem.h"
 #include "speculator/messages.h"
 
-// Results are sent once per pass, or when they reach this size: with importance they are large.
-#define SEND_BYTES ((size_t)4 << 20)
+// Results are sent once per pass, or when the router needs this memory for them: with importance, or with single kept
+// tokens, they are large, and the router ends the stream of a node if it has 40 MiB of unpacked messages waiting.
+#define SEND_MEMORY ((size_t)4 << 20)
 
 struct score_service {
     struct scorer *scorer;
@@ -41,7 +42,7 @@ static void collect_result(void *context, const struct score_result *result)
     if (result->error)
         log_event(LOG_WARN, "score_failed", LOG_REQUEST(result->request), LOG_FIELD("reason", result->error));
     score_outbox_add(&service->outbox, result);
-    if (service->outbox.size_bytes >= SEND_BYTES) send_results(service, &(struct scorer_pass){0});
+    if (service->outbox.memory >= SEND_MEMORY) send_results(service, &(struct scorer_pass){0});
 }
 
 static void send_drafts(struct score_service *service)
