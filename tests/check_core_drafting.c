@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // router/core/drafting: a speculator that holds a prompt is sent the new tokens of the answer, and what it guesses goes
-// to the worker group, as far as it is still to come. Guesses that cannot be are left out. Losing either side, ends and
-// cancels leave nothing behind; a busy group has no advances.
+// to the worker group, as far as it is still to come. Guesses that cannot be are left out, and too many of them. Losing
+// either side, ends and cancels leave nothing behind; a busy group has no advances.
 #include <check.h>
 #include <limits.h>
 
@@ -171,6 +171,28 @@ START_TEST(guesses_that_cannot_be_are_left_out)
 }
 END_TEST
 
+// A drafter sends a few for an advance: a worker group handles all that it is sent before it computes the next pass.
+START_TEST(drafts_are_bounded_until_the_answer_advances)
+{
+    enum { FLOOD = 100, PASSED = 16 };
+    struct client *client = put_held(), *other = put_held();
+    step(client, 100, 2);
+    step(other, 100, 2);
+    for (int i = 0; i < FLOOD; i++)
+        draft(speculator, client, 2, 102, 3);
+    ck_assert_int_eq(worker->drafts, PASSED);
+    draft(speculator, other, 2, 102, 3);
+    ck_assert_int_eq(worker->drafts, PASSED + 1);
+    step(client, 102, 1);
+    static const int32_t tokens[] = {103, 104};
+    struct node_draft drafts[FLOOD];
+    for (int i = 0; i < FLOOD; i++)
+        drafts[i] = (struct node_draft){client->number, 3, tokens, 2, false};
+    core_drafts(f.c, speculator->node, drafts, FLOOD, f.now_us); // in one message
+    ck_assert_int_eq(worker->drafts, 2 * PASSED + 1);
+}
+END_TEST
+
 START_TEST(losing_the_speculator_only_stops_drafts)
 {
     struct client *client = put_held(), *other = put_held();
@@ -262,6 +284,7 @@ int main(void)
     tcase_add_test(tcase, a_busy_group_has_no_advances);
     tcase_add_test(tcase, the_prompt_is_released_with_the_end);
     tcase_add_test(tcase, guesses_that_cannot_be_are_left_out);
+    tcase_add_test(tcase, drafts_are_bounded_until_the_answer_advances);
     tcase_add_test(tcase, losing_the_speculator_only_stops_drafts);
     tcase_add_test(tcase, a_replay_is_drafted_on);
     tcase_add_test(tcase, an_idle_speculator_reads_a_prompt_that_was_not_scored);

@@ -196,7 +196,8 @@ void core_step(struct core *c, struct core_node *node, const struct sequence_res
 
 // A worker group would verify drafts of so many tokens now; 0: none, and its requests send no advances.
 void core_draft_length(struct core_node *node, int length);
-// Drafts of a speculator. Wrong ones are left out, with a limited line in the log.
+// Drafts of a speculator. Wrong ones, and those beyond 16 of a request since it was sent an advance of it, are left
+// out, with a limited line in the log.
 void core_drafts(struct core *c, struct core_node *node, const struct node_draft *drafts, int n, int64_t now_us);
 
 // --- time. Handles silent nodes, deadlines and overdue requests, then dispatches bins. Call it after every batch of

@@ -10,6 +10,10 @@
 enum { UNREAD_ANSWER_MIN = 16 };   // tokens to come for which a speculator reads a prompt that it has not scored
 enum { MESSAGE_TOKENS = 1 << 20 }; // in a message of more than one advance: a node refuses messages of over 64 MiB
 
+// Of a request, that its worker group is sent between two advances: the group handles each before its next pass. A
+// drafter sends 7 at most for an advance (1, 2, 4 .. 64 guesses), and some for the one before still arrive.
+enum { DRAFTS_MAX = 16 };
+
 // --- which speculator holds the prompt
 
 void core_drafting_held(struct request *r, struct core_node *node)
@@ -101,6 +105,7 @@ static int collect_advances(const struct core *c, struct core_node *node, struct
         if (!r || r->drafting.node != node || r->drafting.n_sent == r->usage.completion_tokens) continue;
         advances[n++] = (struct draft_advance){r, r->drafting.n_sent, tokens_ahead(r), r->drafting.is_unread};
         r->drafting.n_sent = r->usage.completion_tokens;
+        r->drafting.n_drafts = 0;
         r->drafting.is_unread = false;
     }
     node->n_advanced = 0;
@@ -142,6 +147,7 @@ void core_drafting_flush(struct core *c)
 // NULL, or what is wrong with the draft.
 static const char *draft_error(const struct core *c, const struct request *r, const struct node_draft *draft)
 {
+    if (r->drafting.n_drafts >= DRAFTS_MAX) return "over 16 drafts came for the tokens that were sent last";
     if (draft->n < 1 || draft->n > NODE_DRAFT_MAX) return "a draft has 1 to 64 tokens";
     if (draft->from < 0 || draft->from > r->drafting.n_sent) return "a draft begins behind the tokens that were sent";
     for (int i = 0; i < draft->n; i++)
@@ -194,7 +200,9 @@ void core_drafts(struct core *c, struct core_node *node, const struct node_draft
         }
         group = r->account.node;
         rest[n_rest] = draft_rest(r, &drafts[i]);
-        n_rest += rest[n_rest].n > 0;
+        if (!rest[n_rest].n) continue;
+        r->drafting.n_drafts++;
+        n_rest++;
     }
     if (n_rest) c->ops.send_drafts(group->link, rest, n_rest);
     free(rest);

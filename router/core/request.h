@@ -106,6 +106,7 @@ struct request_drafting {
     struct core_node *node;      // that holds its prompt; NULL: none
     struct request *next, *prev; // in the list of the node
     int n_sent;                  // of its tokens, that the node was sent
+    int n_drafts;                // of the node, passed on since then
     bool is_unread;              // the node was not sent the prompt yet
     bool is_over;                // a node held it once, and does no more
 };
