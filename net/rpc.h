@@ -70,6 +70,7 @@ struct rpc_server_options {
     size_t max_message_bytes;      // larger messages are refused with RESOURCE_EXHAUSTED; 0: 64 MiB
     int max_connections;           // 0: a quarter of the limit of descriptors, at most 20,000
     int max_connections_per_address; // 0: no bound
+    int max_calls;                   // at once on a connection, further ones wait at the client; 0: 16,384
     int idle_ms;                     // without calls a connection is closed after this time; 0: 2 minutes
     int unread_ms; // once too much is unread, a finished call has one to two times as long to be read; 0: 30 s
     int threads;   // completion-queue threads; 0: 2

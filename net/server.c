@@ -18,7 +18,7 @@
 // Calls that a queue can accept before its thread runs again.
 #define ACCEPTS 16
 
-enum { CONNECTIONS_MAX = 20000, IDLE_MS = 120000, UNREAD_MS = 30000 };
+enum { CONNECTIONS_MAX = 20000, CALLS_MAX = 16384, IDLE_MS = 120000, UNREAD_MS = 30000 };
 
 // --- accepting
 
@@ -126,11 +126,6 @@ void net_server_drop_call(struct rpc_server *server, struct rpc_call *call)
 // ends calls, of each connection in turn. The callers of long calls must reconnect, as nodes do.
 enum { INCOMPLETE_MESSAGES_MAX = 4 };
 
-// Bounds on what a connection may hold without doing anything.
-#define CONNECTION_ARGS                                                                                                \
-    net_arg("grpc.server_handshake_timeout_ms", 10000),                                                                \
-        net_arg("grpc.max_concurrent_streams", 16384) /* further calls wait at the client */
-
 // C-core's acceptor for connections that another part of the process has accepted. Only its C++ interface declares it
 // (TcpServerFdHandler); this is the layout of that class by the C++ ABI of all our platforms. It owns `fd` from here
 // on.
@@ -182,7 +177,8 @@ static grpc_server *server_core_create(const struct rpc_server_options *options,
         // Without a time of grace, so that running calls end by themselves.
         net_arg("grpc.max_connection_age_ms", age_ms > 0 && age_ms < INT_MAX ? (int)age_ms : INT_MAX),
         net_arg("grpc.max_connection_idle_ms", options->idle_ms ? options->idle_ms : IDLE_MS),
-        CONNECTION_ARGS,
+        net_arg("grpc.server_handshake_timeout_ms", 10000),
+        net_arg("grpc.max_concurrent_streams", options->max_calls ? options->max_calls : CALLS_MAX),
         NET_NO_COMPRESSION_ARGS,
         net_arg("grpc.http2.min_ping_interval_without_data_ms", 1000),
         NET_KEEPALIVE_ARGS,

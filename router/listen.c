@@ -15,7 +15,8 @@
 // No client keeps a connection for ever, and one with a certificate shows it again, except in calls that last longer.
 #define CONNECTION_AGE_MS (60 * 60 * 1000)
 
-enum { NODE_CONNECTIONS_MAX = 4096, NODE_MESSAGE_BYTES_MAX = 16 << 20 };
+// A node has one call on its connection, and `forepack up` asks for the cluster's state on another one.
+enum { NODE_CONNECTIONS_MAX = 4096, NODE_CALLS_MAX = 64, NODE_MESSAGE_BYTES_MAX = 16 << 20 };
 
 static char *client_address(const struct listen_options *o)
 {
@@ -165,6 +166,7 @@ static enum status nodes_open(const struct listen_options *o, struct front *fron
                                                      .max_connection_age_ms = CONNECTION_AGE_MS,
                                                      .max_message_bytes = NODE_MESSAGE_BYTES_MAX,
                                                      .max_connections = descriptors_share(2, NODE_CONNECTIONS_MAX),
+                                                     .max_calls = NODE_CALLS_MAX,
                                                      .threads = 1},
                         &l->nodes);
     free(address);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// net/: connections of one address are bounded, and those without calls do not keep their places.
+// net/: connections of one address are bounded, and so are the calls of a connection; connections without calls do not
+// keep their places.
 #include <arpa/inet.h>
 #include <check.h>
 #include <poll.h>
@@ -18,12 +19,17 @@ static const char greeting[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0
 
 static struct rpc_server *server;
 
-static void server_open(int per_address, int idle_ms)
+static void server_open_with(struct rpc_server_options o)
 {
     rpc_init();
-    const struct rpc_server_options o = {
-        .address = "127.0.0.1:0", .max_connections_per_address = per_address, .idle_ms = idle_ms, .threads = 1};
+    o.address = "127.0.0.1:0";
+    o.threads = 1;
     ck_assert_msg(rpc_server_open(&o, &server) == STATUS_OK, "%s", status_message());
+}
+
+static void server_open(int per_address, int idle_ms)
+{
+    server_open_with((struct rpc_server_options){.max_connections_per_address = per_address, .idle_ms = idle_ms});
 }
 
 static void server_close(void)
@@ -104,6 +110,50 @@ START_TEST(a_connection_without_calls_is_closed)
 }
 END_TEST
 
+static void read_all(int fd, unsigned char *bytes, size_t n)
+{
+    struct pollfd waiting = {.fd = fd, .events = POLLIN};
+    for (size_t got = 0; got < n;) {
+        ck_assert_int_eq(poll(&waiting, 1, TIMEOUT_MS), 1);
+        ssize_t more = recv(fd, bytes + got, n - got, 0);
+        ck_assert_int_gt(more, 0);
+        got += (size_t)more;
+    }
+}
+
+static unsigned number_of(const unsigned char *bytes, int n)
+{
+    unsigned number = 0;
+    for (int i = 0; i < n; i++)
+        number = number << 8 | bytes[i];
+    return number;
+}
+
+// What the server's first frame, SETTINGS, says of streams; 0: nothing.
+static unsigned max_streams(int fd)
+{
+    enum { MAX_CONCURRENT_STREAMS = 3, SETTING_BYTES = 6 };
+    unsigned char head[9], settings[1024];
+    read_all(fd, head, sizeof head);
+    unsigned size = number_of(head, 3);
+    ck_assert_uint_eq(head[3], 4);
+    ck_assert_uint_le(size, sizeof settings);
+    read_all(fd, settings, size);
+    for (unsigned i = 0; i + SETTING_BYTES <= size; i += SETTING_BYTES)
+        if (number_of(settings + i, 2) == MAX_CONCURRENT_STREAMS) return number_of(settings + i + 2, 4);
+    return 0;
+}
+
+START_TEST(the_calls_of_a_connection_are_bounded)
+{
+    server_open_with((struct rpc_server_options){.max_calls = _i ? 7 : 0});
+    int fd = connect_from(1);
+    ck_assert_uint_eq(max_streams(fd), _i ? 7 : 16384);
+    close(fd);
+    server_close();
+}
+END_TEST
+
 static int open_and_get_port(void)
 {
     server_open(0, 0);
@@ -124,6 +174,7 @@ int main(void)
     tcase_add_test(all, a_server_without_listener_ends_the_process); // first: it forks before gRPC has threads
     tcase_add_test(all, an_address_has_a_bounded_number_of_connections);
     tcase_add_test(all, a_connection_without_calls_is_closed);
+    tcase_add_loop_test(all, the_calls_of_a_connection_are_bounded, 0, 2);
     suite_add_tcase(suite, all);
     SRunner *runner = srunner_create(suite);
     srunner_set_fork_status(runner, CK_NOFORK); // gRPC has threads
