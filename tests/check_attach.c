@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which nodes the core lets attach: equal ids, and nodes that compute differently.
+// Which nodes the core lets attach, and how many: equal ids, and nodes that compute differently.
 #include <stdio.h>
 #include <string.h>
 
@@ -106,6 +106,31 @@ START_TEST(nodes_of_a_role_compute_alike)
 }
 END_TEST
 
+// Each attach walks all nodes.
+START_TEST(the_number_of_nodes_is_bounded)
+{
+    enum { MOST = 4096 };
+    static struct fake_node link;
+    struct core_node *first = NULL;
+    fixture_start(&f);
+    struct node_hello hello = fixture_hello(NODE_SPECULATOR, "n");
+    for (int i = 0; i < MOST; i++) {
+        hello.role = i % 2 ? NODE_WORKER : NODE_SPECULATOR;
+        snprintf(hello.node_id, sizeof hello.node_id, "n%d", i);
+        ck_assert_int_eq(core_attach(f.c, &hello, &link, f.now_us, &link.node), STATUS_OK);
+        if (i == 0) first = link.node;
+    }
+    struct core_node *node;
+    ck_assert_int_eq(try_attach(&hello, &node), STATUS_OK); // the same process: it replaces its lost connection
+    ck_assert(link.lost);
+    snprintf(hello.node_id, sizeof hello.node_id, "another");
+    refused(&hello, STATUS_EXHAUSTED, "worker another: 4096 nodes are attached");
+    core_detach(f.c, first, "its stream ended", f.now_us);
+    ck_assert_int_eq(try_attach(&hello, &node), STATUS_OK);
+    fixture_stop(&f);
+}
+END_TEST
+
 START_TEST(a_drained_router_releases_its_nodes)
 {
     fixture_start(&f);
@@ -128,6 +153,7 @@ int main(void)
     tcase_add_test(tcase, the_same_process_replaces_its_lost_connection);
     tcase_add_test(tcase, an_id_is_free_once_its_node_is_silent);
     tcase_add_loop_test(tcase, nodes_of_a_role_compute_alike, 0, 6);
+    tcase_add_test(tcase, the_number_of_nodes_is_bounded);
     tcase_add_test(tcase, a_drained_router_releases_its_nodes);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);

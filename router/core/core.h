@@ -127,8 +127,8 @@ void core_submit_aborted(struct core *c, struct request *r, int64_t now_us);
 
 // --- nodes. core_attach refuses with a sentence in status_message() (wrong tokenizer, other model, bad counts). A
 // Hello with the id of an attached node replaces that node, which is lost, if it comes from the same process; another
-// process is refused with STATUS_EXISTS and may try again later. A node pointer is valid until core_detach or
-// ops->node_lost for its link.
+// process is refused with STATUS_EXISTS and may try again later, and so may a node beyond 4,096 (STATUS_EXHAUSTED). A
+// node pointer is valid until core_detach or ops->node_lost for its link.
 enum status core_attach(struct core *c, const struct node_hello *hello, void *link, int64_t now_us,
                         struct core_node **node_p);
 void core_detach(struct core *c, struct core_node *node, const char *reason, int64_t now_us);

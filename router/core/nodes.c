@@ -16,6 +16,9 @@
 // Packing takes memory in proportion to the token budget, which a node states itself.
 enum { TOKEN_BUDGET_MAX = 1 << 20 };
 
+// Each attach and each loss walks all nodes.
+enum { NODES_MAX = 4096 };
+
 void core_update_ready(struct core *c)
 {
     bool ready = c->open_nodes[NODE_WORKER] > 0 && !c->draining;
@@ -398,6 +401,15 @@ static enum status check_id_is_free(const struct node_hello *h, const struct cor
                        (double)(now_us - old->heard_us) / 1e6);
 }
 
+static enum status check_room(const struct core *c, const struct node_hello *h, const struct core_node *old)
+{
+    if (old || c->nodes[NODE_WORKER].n_nodes + c->nodes[NODE_SPECULATOR].n_nodes < NODES_MAX) return STATUS_OK;
+    return status_fail(STATUS_EXHAUSTED,
+                       "%s %s: %d nodes are attached, the most that a router has: it can attach once another one has "
+                       "left; for more nodes start another router",
+                       role_name(h->role), h->node_id, NODES_MAX);
+}
+
 // `old` is the node of the same id that the new one replaces, or NULL.
 static enum status check_hello(const struct core *c, const struct node_hello *h, const struct core_node *old)
 {
@@ -500,6 +512,7 @@ enum status core_attach(struct core *c, const struct node_hello *hello, void *li
     struct core_node *old = node_by_id(c, hello->node_id);
     TRY(check_hello(c, hello, old));
     TRY(check_id_is_free(hello, old, now_us));
+    TRY(check_room(c, hello, old));
     // The new node is linked before the old one is removed, so that requests of the old one find it.
     struct core_node *node = node_create(c, hello, link, now_us);
     node->sched.next = c->view.nodes;

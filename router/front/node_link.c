@@ -34,7 +34,7 @@ static void hello_refuse(struct node_link *link, const Forepack__Cluster__V1__He
                       LOG_FIELD("peer", link->ops->peer(link)), LOG_REASON);
     Forepack__Cluster__V1__Refused refused = FOREPACK__CLUSTER__V1__REFUSED__INIT;
     refused.reason = (char *)status_message();
-    refused.retry = status == STATUS_EXISTS;
+    refused.retry = status == STATUS_EXISTS || status == STATUS_EXHAUSTED;
     router_message message = FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__INIT;
     message.kind_case = FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_REFUSED;
     message.refused = &refused;
