@@ -260,12 +260,19 @@ START_TEST(the_requests_of_a_hung_group_are_replayed_elsewhere)
 }
 END_TEST
 
-// A heartbeat that counts the bins up to `last_bin`.
-static void count(const struct fake_node *node, uint64_t last_bin, int requests)
+// A heartbeat after `us` that counts the bins up to `last_bin`.
+static void count_after(int64_t us, const struct fake_node *node, uint64_t last_bin, int requests)
 {
+    fixture_advance(&f, us);
     struct node_heartbeat heartbeat = {.progress = (uint64_t)f.now_us, .last_bin = last_bin, .requests = requests};
     core_heartbeat(f.c, node->node, &heartbeat, f.now_us);
     fixture_advance(&f, 0);
+}
+
+// At the shortest interval at which the core counts.
+static void count(const struct fake_node *node, uint64_t last_bin, int requests)
+{
+    count_after(SECOND / 4, node, last_bin, requests);
 }
 
 START_TEST(a_group_that_counts_fewer_requests_than_it_was_sent_has_lost_some)
@@ -287,6 +294,25 @@ START_TEST(a_group_that_counts_fewer_requests_than_it_was_sent_has_lost_some)
     count(w, bin + 1, 0);
     ck_assert(w->lost && fake_node_has(v, second));
     ck_state(attach(NODE_WORKER, "w"), "ejected");
+}
+END_TEST
+
+// The core walks the requests of a node to count those that it lost: not for each of a flood of heartbeats.
+START_TEST(heartbeats_in_quick_succession_are_not_counted)
+{
+    struct fake_node *w = attach(NODE_WORKER, "w");
+    struct client *client = fixture_send(&f, 100, 8);
+    ck_assert(fake_node_has(w, client));
+    count_after(0, w, f.c->last_bin, 1); // the first one is
+    count_after(SECOND / 4 - 1, w, f.c->last_bin, 0);
+    ck_assert(!w->lost);
+    ck_assert_int_eq(w->node->heard_us, f.now_us);
+    count_after(1, w, f.c->last_bin, 0);
+    ck_assert(w->lost);
+    struct fake_node *v = attach(NODE_WORKER, "v");
+    ck_assert(fake_node_has(v, client));
+    count_after(0, v, f.c->last_bin, 0);
+    ck_assert(v->lost);
 }
 END_TEST
 
@@ -493,6 +519,7 @@ int main(void)
     tcase_add_test(all, time_in_which_the_router_did_not_run_is_no_hang);
     tcase_add_test(all, the_requests_of_a_hung_group_are_replayed_elsewhere);
     tcase_add_test(all, a_group_that_counts_fewer_requests_than_it_was_sent_has_lost_some);
+    tcase_add_test(all, heartbeats_in_quick_succession_are_not_counted);
     tcase_add_test(all, a_speculator_that_loses_prompts_is_ejected_and_they_go_on);
     tcase_add_test(all, the_only_group_is_probed_at_once_when_it_attaches_again);
     tcase_add_test(all, a_node_ten_times_slower_than_its_peers_is_drained_until_it_recovers);

@@ -16,6 +16,7 @@ struct node_health {
     int passes_admitted;      // passes it had reported when it was admitted again
     int64_t missed_us;        // when it got a request whose score has timed out since; 0: none
     int lost;                 // requests that it was sent, has not answered and does not count any more
+    int64_t counted_us;       // when these were counted last
     bool met;                 // health.c has seen it
 };
 
