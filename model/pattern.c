@@ -45,8 +45,8 @@ struct pattern_scratch {
 struct translation {
     const char *source;
     size_t n, at;
-    bool in_class;
-    uint64_t repeats; // product of the n of all {n} and {n,m}
+    bool in_class, at_branch; // at the start of a branch: of the pattern, after "(" or "|"
+    uint64_t repeats;         // product of the n of all {n} and {n,m}
     struct bytes out;
 };
 
@@ -78,7 +78,7 @@ static bool is_script(const char *name, size_t n)
     char source[80];
     int error;
     PCRE2_SIZE place;
-    if (n < 3 || n > 40) return false;
+    if (n > 40) return false;
     int length = snprintf(source, sizeof source, "\\p{sc:%.*s}", (int)n, name);
     pcre2_code *code = pcre2_compile((PCRE2_SPTR)source, (size_t)length, PCRE2_UTF, &error, &place, NULL);
     pcre2_code_free(code);
@@ -129,9 +129,13 @@ static enum status translate_hexadecimal(struct translation *t)
     return STATUS_OK;
 }
 
+#define WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
+// With what became Alphabetic in Unicode 15 and 16, which Oniguruma has. PCRE2 10.42 has Unicode 14.
+#define ALPHABETIC                                                                                                     \
+    "\\p{Alphabetic}\\x{363}-\\x{36F}\\x{C04}\\x{F82}\\x{F83}\\x{1DD3}-\\x{1DE6}\\x{11080}\\x{11081}\\p{Alphabetic}"
+
 static enum status translate_escape(struct translation *t)
 {
-    static const char word[] = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}";
     char what[] = {'\\', t->n - t->at > 1 ? t->source[t->at + 1] : 0, 0};
     switch (what[1]) {
     case 0: return unsupported("a final backslash");
@@ -143,8 +147,9 @@ static enum status translate_escape(struct translation *t)
     case 'W':
         if (t->in_class && what[1] == 'W') return unsupported("\\W inside [...]");
         if (!t->in_class) emit(t, what[1] == 'W' ? "[^" : "[");
-        emit(t, word);
-        if (!t->in_class) emit(t, "]");
+        emit(t, WORD);
+        // Outside of [...] only, Oniguruma's \w has the superscripts and fractions of Latin-1, too.
+        if (!t->in_class) emit(t, "\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}]");
         break;
     case 'v': emit(t, "\\x{0B}"); break;
     case 'n':
@@ -166,7 +171,13 @@ static enum status translate_escape(struct translation *t)
 
 static enum status translate_group(struct translation *t)
 {
-    static const char *const known[] = {"(?:", "(?=", "(?!", "(?>", "(?<=", "(?<!", "(?i:", "(?-i:", "(?i)"};
+    static const char *const known[] = {"(?:", "(?=", "(?!", "(?>", "(?<=", "(?<!", "(?i:", "(?-i:"};
+    if (source_at(t, "(?i)")) {
+        // a(?i)b|c is a(?i:b|c) in Oniguruma, a(?i:b)|(?i:c) in PCRE2.
+        if (!t->at_branch) return unsupported("(?i) after the start of a branch");
+        emit_source(t, 4);
+        return STATUS_OK;
+    }
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (source_at(t, known[i])) {
             emit_source(t, strlen(known[i]));
@@ -177,17 +188,37 @@ static enum status translate_group(struct translation *t)
     return STATUS_OK;
 }
 
+// [:name:] inside [...]. PCRE2's classes of these names have other characters than Oniguruma's. Each translation begins
+// and ends with a \p, so that a - beside it makes no range.
+static enum status translate_posix_class(struct translation *t)
+{
+    static const struct {
+        const char *name, *pattern;
+    } classes[] = {
+        {"[:alpha:]", ALPHABETIC},
+        {"[:alnum:]", ALPHABETIC "\\p{Nd}"},
+        {"[:word:]", WORD},
+        {"[:digit:]", "\\p{Nd}"},
+        {"[:space:]", "\\p{White_Space}"},
+        {"[:punct:]", "\\p{P}\\p{S}"},
+        {"[:xdigit:]", "\\p{ASCII_Hex_Digit}"},
+        {"[:ascii:]", "\\p{ASCII}"},
+    };
+    for (size_t i = 0; i < sizeof classes / sizeof *classes; i++)
+        if (source_at(t, classes[i].name)) {
+            emit(t, classes[i].pattern);
+            t->at += strlen(classes[i].name);
+            return STATUS_OK;
+        }
+    return unsupported("this [ or [:name:] inside [...]");
+}
+
 static enum status translate_class(struct translation *t)
 {
     char c = t->source[t->at];
     if (c == '\\') return translate_escape(t);
     if (source_at(t, "&&")) return unsupported("&& inside [...]");
-    if (c == '[') {
-        const char *end = source_at(t, "[:") ? memmem(t->source + t->at, t->n - t->at, ":]", 2) : NULL;
-        if (!end) return unsupported("[ inside [...]");
-        emit_source(t, (size_t)(end + 2 - (t->source + t->at)));
-        return STATUS_OK;
-    }
+    if (c == '[') return translate_posix_class(t);
     if (c == ']') t->in_class = false;
     emit_source(t, 1);
     return STATUS_OK;
@@ -203,6 +234,13 @@ static size_t quantifier_length(const struct translation *t)
         c++;
     if (c == end || *c++ != '}' || (c < end && *c == '+')) return 0;
     return (size_t)(c - t->source) - t->at + (c < end && *c == '?');
+}
+
+// The quantifier of this length at t->at is {n}?.
+static bool is_optional_count(const struct translation *t, size_t length)
+{
+    const char *c = t->source + t->at;
+    return length && *c == '{' && c[length - 1] == '?' && !memchr(c, ',', length);
 }
 
 // Of the quantifier at t->at.
@@ -221,6 +259,7 @@ static enum status translate(struct translation *t)
         size_t quantifier = t->in_class ? 0 : quantifier_length(t);
         enum status status = STATUS_OK;
         char c = t->source[t->at];
+        bool opens = !t->in_class && strchr("(|", c);
         if (t->in_class) {
             status = translate_class(t);
         } else if (c == '\\') {
@@ -235,6 +274,8 @@ static enum status translate(struct translation *t)
         } else if (source_at(t, "{,") || source_at(t, "}+")) {
             // Oniguruma reads 0 to n, and a repeated repetition; PCRE2 reads a literal, and a possessive repetition.
             status = unsupported("{,n} or {n,m}+");
+        } else if (is_optional_count(t, quantifier)) {
+            status = unsupported("{n}?"); // Oniguruma reads n times or not at all, PCRE2 n times
         } else if (quantifier) {
             count_repeats(t);
             emit_source(t, quantifier);
@@ -243,6 +284,7 @@ static enum status translate(struct translation *t)
             emit_source(t, 1);
         }
         if (status) return status;
+        t->at_branch = opens;
     }
     return STATUS_OK;
 }
@@ -274,7 +316,7 @@ enum status pattern_open_regex(const char *source, struct pattern **pattern_p)
     size_t n = strlen(source);
     if (n > PATTERN_LIMIT_BYTES)
         return status_fail(STATUS_DATA, "regular expression of %zu bytes: at most %d", n, PATTERN_LIMIT_BYTES);
-    struct translation t = {.source = source, .n = n, .repeats = 1};
+    struct translation t = {.source = source, .n = n, .at_branch = true, .repeats = 1};
     pcre2_code *code = NULL;
     enum status status = translate(&t);
     if (status == STATUS_OK) status = pattern_compile(&t.out, &code);

@@ -2,9 +2,10 @@
 // The patterns of tokenizer.json: a literal, or a regular expression with Oniguruma's meaning, run by PCRE2.
 //
 // tokenizer.json is written for Oniguruma (Ruby syntax). Where PCRE2 would read the source differently, the source is
-// translated: \s is Unicode White_Space (PCRE2 adds U+180E), ^ and $ are line anchors, \p{Han} is the script without
-// its extensions. A source without a translation is STATUS_UNSUPPORTED, never a silent difference.
-// A pattern is immutable and shared by threads; a scratch belongs to one thread and bounds the work of all its walks.
+// translated: \s is Unicode White_Space (PCRE2 adds U+180E), [:alpha:] is Unicode Alphabetic (PCRE2: letters), ^ and $
+// are line anchors, \p{Han} is the script without its extensions. A source without a translation is STATUS_UNSUPPORTED,
+// never a silent difference. A pattern is immutable and shared by threads; a scratch belongs to one thread and bounds
+// the work of all its walks.
 #pragma once
 
 #include <stdbool.h>

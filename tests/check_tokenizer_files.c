@@ -11,6 +11,7 @@
 
 #include "base/mem.h"
 #include "base/utf8.h"
+#include "model/pattern.h"
 #include "model/unicode.h"
 #include "text_data.h"
 
@@ -425,6 +426,39 @@ START_TEST(files_beyond_the_bounds_are_refused)
 }
 END_TEST
 
+START_TEST(patterns_that_pcre2_reads_differently_are_refused)
+{
+    static const struct {
+        const char *source, *reason; // NULL: accepted
+    } cases[] = {{"[[:^alpha:]]", "[:name:]"},
+                 {"[[:lower:]]", "[:name:]"},
+                 {"[[:blank:]]", "[:name:]"},
+                 {"[a[b]]", "this ["},
+                 {"[^[:alpha:]-]", NULL},
+                 {"ab(?i)c|d", "(?i)"},
+                 {"\\|(?i)a", "(?i)"},
+                 {"[|](?i)a", "(?i)"},
+                 {"(?:a)(?i)b", "(?i)"},
+                 {"(?i)a|b", NULL},
+                 {"a|(?i)b|c", NULL},
+                 {"((?i)a|b)c", NULL},
+                 {"(?=(?i)a)", NULL},
+                 {"a{2}?", "{n}?"},
+                 {"(?:ab){10}?c", "{n}?"},
+                 {"a{2,3}?b{2,}?c{2}d{2,2}?", NULL},
+                 {"[a{2}?]", NULL},
+                 {"\\{2}?", NULL}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct pattern *pattern = NULL;
+        enum status status = pattern_open_regex(cases[i].source, &pattern);
+        ck_assert_msg(status == (cases[i].reason ? STATUS_UNSUPPORTED : STATUS_OK), "%s: %s", cases[i].source,
+                      status_name(status));
+        ck_assert_msg(!cases[i].reason || strstr(status_message(), cases[i].reason), "%s", status_message());
+        pattern_free(pattern);
+    }
+}
+END_TEST
+
 START_TEST(broken_json_and_missing_files_are_named)
 {
     static const struct {
@@ -611,6 +645,7 @@ int main(void)
     tcase_add_loop_test(files, replacements_that_grow_without_bound_are_refused, 0, 2);
     tcase_add_loop_test(files, long_runs_stay_within_the_limits, 0, 9);
     tcase_add_test(files, broken_files_are_refused_with_a_reason);
+    tcase_add_test(files, patterns_that_pcre2_reads_differently_are_refused);
     tcase_add_test(files, broken_json_and_missing_files_are_named);
     tcase_add_loop_test(files, files_beyond_the_bounds_are_refused, 0, 3);
     tcase_add_loop_test(files, mutated_bytes_never_crash, 0, 2);

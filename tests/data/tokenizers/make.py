@@ -28,6 +28,7 @@ TEXTS = [
     "\x00a\x00\x01\x7f\x1c", "<|im_start|>user\nhi<|im_end|>\n", "<s>x</s> <s> y", "<tool>a<tool> <tool", "a<|im_end|>b <|im_end|> c",
     "the<mark>the the <mark> the <mark>", "xword word, word wordy 漢word", "  <left> a <left>", "<right>   b<right>\n\nc",
     "http://www.apache.org/licenses/LICENSE-2.0", "((a+b)*[c]) == {d}; // e\\f \"g\" `h` ~i ^j |k & %l $m @n #o",
+    "\u00a2\u00a7\u00ab\u00b1\u00b7\u00d7 \u24d0\u2460 a\u0363\uff21\uff10 \u203f\u200d \ua000\u3001\ua001\u3002",
 ]
 
 
@@ -97,6 +98,9 @@ def variants(base):
     yield "bytes", {"pre_tokenizer": bytes_after(split(r"\p{N}{1,3}"), split(r"[\u4e00-\u9fa5\u3040-\u30ff]+"), split(DEEPSEEK))}
     yield "bytes", {"pre_tokenizer": bytes_after(split(r"\w+|\d|[^\w\s]+|\S|x*"))}
     yield "bytes", {"pre_tokenizer": bytes_after(split(r"\p{Han}+|[[:punct:]]+|^\s|.$|\u00e9"))}
+    for regex in ("[[:alpha:]]", "[[:alnum:]]", "[[:word:]]", "[[:space:][:digit:][:punct:]]",
+                  r"[[:xdigit:]]|[^[:ascii:]\p{Yi}]", "a|(?i)th|e|(?:(?i)l|w)i", r"\w"):
+        yield "bytes", {"pre_tokenizer": bytes_after(split(regex, "Removed"))}
     yield "bytes", {"pre_tokenizer": bytes_after(split(" ", "MergedWithNext", kind="String"))}
     yield "bytes", {"pre_tokenizer": bytes_after(split(r"[^a]+")), "model.ignore_merges": True}
     yield "bytes", {"added_tokens": [
