@@ -10,7 +10,7 @@
 //
 // Precedence of the sources: a file given by the operator, then chat_template.jinja, then `chat_template` of
 // tokenizer_config.json: a string, or a list of named ones, of which "tool_use" renders requests with tools and
-// "default" the others.
+// "default" the others. Beside chat_template.jinja, additional_chat_templates/tool_use.jinja does that.
 //
 // Contents are a string or a list of parts ({"type": "text", "text": ...}), as clients send them. At start two short
 // conversations tell which of them the template prints: lists are joined by newlines for a template that prints strings

@@ -19,17 +19,22 @@ static enum status compile(const char *name, const char *source, size_t n, struc
 
 enum { TEMPLATE_BYTES_MAX = 16 << 20 };
 
-static enum status compile_file(struct chat_template *chat, const char *path)
+// The syntax of answers is that of the last template that is compiled, which is the one for tools if there are two.
+static enum status compile_file(struct chat_template *chat, const char *path, struct jinja_template **jinja_p)
 {
     char *source = NULL;
     size_t n = 0;
     TRY(file_text_read(path, TEMPLATE_BYTES_MAX, &source, &n)); // jinja_compile() names its own limit
-    free(chat->name);
-    chat->name = mem_string(path);
-    enum status status = compile(path, source, n, &chat->jinja);
+    enum status status = compile(path, source, n, jinja_p);
     chat->syntax = output_syntax_detect(source);
     free(source);
     return status;
+}
+
+static enum status compile_default(struct chat_template *chat, const char *path)
+{
+    chat->name = mem_string(path);
+    return compile_file(chat, path, &chat->jinja);
 }
 
 // ---- tokenizer_config.json.
@@ -61,7 +66,6 @@ static enum status compile_config(struct chat_template *chat, const char *path, 
         return status_fail(STATUS_UNSUPPORTED, "the model has no chat template (the file chat_template.jinja or "
                                                "chat_template in tokenizer_config.json): send a text prompt instead "
                                                "of messages, or give the router a --chat-template");
-    free(chat->name);
     chat->name = mem_string(path);
     TRY(compile(path, source, strlen(source), &chat->jinja));
     chat->syntax = output_syntax_detect(tools ? tools : source);
@@ -90,23 +94,33 @@ static enum status read_config(struct chat_template *chat, const char *path, jso
     return STATUS_OK;
 }
 
+// transformers saves a template with the name tool_use in a folder beside the default one.
+static enum status read_template(struct chat_template *chat, const char *model_dir, const char *config_path,
+                                 const json_t *config)
+{
+    char *path = mem_format("%s/chat_template.jinja", model_dir);
+    char *tools_path = mem_format("%s/additional_chat_templates/tool_use.jinja", model_dir);
+    bool from_file = access(path, F_OK) == 0;
+    enum status status = from_file ? compile_default(chat, path) : compile_config(chat, config_path, config);
+    if (status == STATUS_OK && from_file && access(tools_path, F_OK) == 0)
+        status = compile_file(chat, tools_path, &chat->jinja_tools);
+    free(path);
+    free(tools_path);
+    return status;
+}
+
 static enum status read_model(struct chat_template *chat, const char *model_dir, bool wants_template)
 {
     char *config_path = mem_format("%s/tokenizer_config.json", model_dir);
     char *map_path = mem_format("%s/special_tokens_map.json", model_dir); // of older checkpoints
-    char *template_path = mem_format("%s/chat_template.jinja", model_dir);
     json_t *config = NULL, *map = NULL;
     enum status status = read_config(chat, config_path, &config);
     if (status == STATUS_OK) status = read_config(chat, map_path, &map);
-    if (status == STATUS_OK && wants_template) {
-        status = access(template_path, F_OK) == 0 ? compile_file(chat, template_path)
-                                                  : compile_config(chat, config_path, config);
-    }
+    if (status == STATUS_OK && wants_template) status = read_template(chat, model_dir, config_path, config);
     json_decref(config);
     json_decref(map);
     free(config_path);
     free(map_path);
-    free(template_path);
     return status;
 }
 
@@ -141,7 +155,7 @@ enum status chat_template_open(const char *model_dir, const char *template_file,
     struct chat_template *chat = mem_alloc(sizeof *chat);
     chat->special_tokens = json_object();
     enum status status = STATUS_OK;
-    if (template_file) status = compile_file(chat, template_file);
+    if (template_file) status = compile_default(chat, template_file);
     if (status == STATUS_OK && model_dir) status = read_model(chat, model_dir, !template_file);
     if (status != STATUS_OK) {
         chat_template_free(chat);

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/mem.h"
 #include "model/chat.h"
@@ -427,6 +428,29 @@ START_TEST(named_templates_are_chosen_by_tools)
 }
 END_TEST
 
+// As transformers saves several templates: the folder belongs to the file chat_template.jinja.
+START_TEST(a_folder_has_the_template_for_tools)
+{
+    char *dir = model_create("config"), *folder = mem_format("%s/additional_chat_templates", dir);
+    ck_assert_int_eq(mkdir(folder, 0700), 0);
+    scratch_write(folder, "tool_use.jinja", "tools <tool_call>");
+    ck_text(dir, NULL, true, "\"x\"", "config");
+    scratch_write(dir, "chat_template.jinja", "default");
+    ck_text(dir, NULL, false, "\"x\"", "default");
+    ck_text(dir, NULL, true, "\"x\"", "tools <tool_call>");
+    struct chat_template *chat;
+    ck_assert_int_eq(chat_template_open(dir, NULL, &chat), STATUS_OK);
+    ck_assert_str_eq(chat_template_name(chat), "chat_template.jinja");
+    ck_assert_int_eq(chat_template_syntax(chat).calls, OUTPUT_CALLS_HERMES);
+    chat_template_free(chat);
+    scratch_write(folder, "tool_use.jinja", "{% if %}");
+    ck_assert_int_eq(chat_template_open(dir, NULL, &chat), STATUS_UNSUPPORTED);
+    ck_assert_msg(strstr(status_message(), "/tool_use.jinja: the chat template cannot"), "%s", status_message());
+    scratch_remove(dir);
+    free(folder);
+}
+END_TEST
+
 START_TEST(contents_take_the_form_that_the_template_prints)
 {
     static const char parts[] = "{% for m in messages %}{% for p in m.content %}{{ p.text }};{% endfor %}{% endfor %}";
@@ -728,6 +752,7 @@ int main(int argc, char **argv)
         tcase_add_test(tc, templates_that_cannot_be_used_are_refused);
         tcase_add_test(tc, a_file_goes_before_the_folder_and_its_file_before_the_configuration);
         tcase_add_test(tc, named_templates_are_chosen_by_tools);
+        tcase_add_test(tc, a_folder_has_the_template_for_tools);
         tcase_add_test(tc, contents_take_the_form_that_the_template_prints);
         tcase_add_test(tc, arguments_of_tool_calls_become_objects);
         tcase_add_test(tc, arguments_that_would_take_much_memory_are_refused);

@@ -82,11 +82,13 @@ char *scratch_create(const char *tokenizer, const char *config)
 
 void scratch_remove(char *dir)
 {
-    static const char *const names[] = {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
-                                        "added_tokens.json", "chat_template.jinja"};
-    for (int i = 0; i < 5; i++) {
+    static const char *const names[] = {"tokenizer.json",           "tokenizer_config.json",
+                                        "special_tokens_map.json",  "added_tokens.json",
+                                        "chat_template.jinja",      "additional_chat_templates/tool_use.jinja",
+                                        "additional_chat_templates"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char *path = mem_format("%s/%s", dir, names[i]);
-        unlink(path);
+        remove(path);
         free(path);
     }
     rmdir(dir);
