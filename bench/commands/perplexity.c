@@ -230,6 +230,8 @@ static enum status perplexity_measure_all(const struct perplexity_limits *limits
 // A window is at most as long as the longest text, since it sizes the KV cache and the logits.
 static enum status perplexity_plan(const struct model_config *config, int longest, struct perplexity_limits *limits)
 {
+    if (config->max_context < 2)
+        return status_fail(STATUS_INVALID, "%s: the model's context is 1 token: perplexity needs 2 or more", o.model);
     if (o.window > config->max_context || o.window == 1)
         return status_fail(STATUS_INVALID, "--window %lld: must be from 2 to the model's context of %d, or 0",
                            (long long)o.window, config->max_context);

@@ -272,6 +272,9 @@ refused "texts.jsonl:2: prompt: must be a string" \
     perplexity --model "$source_dir/deploy/demo-model/speculator" --prompts "$work/texts.jsonl"
 refused "--stride 512: must be less than the window of 100" perplexity --window 100 --stride 512 \
     --model "$source_dir/deploy/demo-model/speculator" --prompts "$source_dir/deploy/demo-model/prompts.jsonl"
+cp -r "$source_dir/deploy/demo-model/speculator" "$work/one"
+jq '.max_position_embeddings = 1' "$source_dir/deploy/demo-model/speculator/config.json" >"$work/one/config.json"
+refused "the model's context is 1 token" perplexity --model "$work/one" --prompts "$source_dir/deploy/demo-model/prompts.jsonl"
 refused "the header lacks the column output_tokens" serve --trace <(echo arrival_ms,prompt_tokens)
 refused "tiny.json" engine --shape "$shape" --tp 3 --prompt-tokens 16 # 2 KV heads
 prepack=(prepack --shape "$shape" --lengths)
