@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/new_file.h"
 
+#include <ctype.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
@@ -8,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -45,13 +48,32 @@ static const char *folder_check(const char *path, struct stat *folder)
 
 // --- writing
 
+#define TEMPORARY ".new-"
+enum { RANDOM_LETTERS = 6 };
+
+// The lock shows that the writer lives. NULL: try again, since a process that removes leftovers has taken the file for
+// one before it was locked.
+static char *temporary_create(const char *path, int *fd_p)
+{
+    char *name = mem_format("%s" TEMPORARY "XXXXXX", path);
+    struct stat info;
+    *fd_p = mkostemp(name, O_CLOEXEC);
+    if (*fd_p < 0) return name;
+    bool taken = flock(*fd_p, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    if (!taken && (fstat(*fd_p, &info) != 0 || info.st_nlink > 0)) return name;
+    close(*fd_p);
+    free(name);
+    return NULL;
+}
+
 enum status new_file_open(struct new_file *file, const char *path)
 {
     struct stat folder;
     const char *wrong = folder_check(path, &folder);
     if (wrong) return status_fail(STATUS_INVALID, "%s", wrong);
-    file->temporary = mem_format("%s.XXXXXX", path);
-    file->fd = mkostemp(file->temporary, O_CLOEXEC);
+    do {
+        file->temporary = temporary_create(path, &file->fd);
+    } while (!file->temporary);
     if (file->fd < 0) {
         enum status status = status_fail(STATUS_INVALID, "%s", strerror(errno));
         free(file->temporary);
@@ -84,6 +106,42 @@ enum status new_file_commit(struct new_file *file)
     folder_sync(file->path);
     new_file_end(file);
     return STATUS_OK;
+}
+
+static bool is_temporary(const char *name, const char *of)
+{
+    size_t n = strlen(of), mark = strlen(TEMPORARY);
+    if (strncmp(name, of, n) != 0 || strncmp(name + n, TEMPORARY, mark) != 0) return false;
+    const char *letters = name + n + mark;
+    for (int i = 0; i < RANDOM_LETTERS; i++)
+        if (!isalnum((unsigned char)letters[i])) return false;
+    return letters[RANDOM_LETTERS] == 0;
+}
+
+static void leftover_remove(int folder, const char *name)
+{
+    int fd = openat(folder, name, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK); // over NFS a lock needs write access
+    struct stat info;
+    if (fd < 0) return;
+    if (fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && info.st_uid == geteuid() && flock(fd, LOCK_EX | LOCK_NB) == 0)
+        unlinkat(folder, name, 0);
+    close(fd);
+}
+
+void new_file_remove_leftovers(const char *path)
+{
+    int folder = folder_open(path);
+    DIR *entries = folder >= 0 ? fdopendir(folder) : NULL;
+    if (!entries) {
+        if (folder >= 0) close(folder);
+        return;
+    }
+    char *copy = mem_string(path);
+    const char *of = basename(copy);
+    for (const struct dirent *entry; (entry = readdir(entries));)
+        if (is_temporary(entry->d_name, of)) leftover_remove(folder, entry->d_name);
+    free(copy);
+    closedir(entries);
 }
 
 // --- reading

@@ -19,14 +19,18 @@ struct new_file {
 };
 
 // Creates a file of mode 0600 with a random name beside `path` (mkostemp: it follows no link and opens no existing
-// file). INVALID if that fails, or if every user may replace files in the folder. After a failure do not call
-// new_file_discard().
+// file) and locks it (flock) until it is closed, where the file system has locks. INVALID if that fails, or if every
+// user may replace files in the folder. After a failure do not call new_file_discard().
 enum status new_file_open(struct new_file *file, const char *path);
 
 // Syncs the file, renames it to `path` and syncs the folder. `file` is closed in any case; after INVALID
 // `path` is unchanged.
 enum status new_file_commit(struct new_file *file);
 void new_file_discard(struct new_file *file);
+
+// Removes what new_file_open() of this path and user has left behind in processes that were killed: files of its names
+// that no process has locked.
+void new_file_remove_leftovers(const char *path);
 
 void folder_sync(const char *path); // the folder of this file: a rename in it survives a crash of the machine
 

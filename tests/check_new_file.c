@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// base/new_file: a new file replaces the old one whole or not at all, follows no link, and cache files that another
-// user may have written are not opened.
+// base/new_file: a new file replaces the old one whole or not at all, follows no link, what killed processes left goes,
+// and cache files that another user may have written are not opened.
 #include <check.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -73,6 +75,73 @@ START_TEST(a_link_is_replaced_and_not_followed)
     ck_assert_int_eq(new_file_commit(&file), STATUS_OK);
     expect_text(path, "newer");
     expect_text(beside, "victim");
+}
+END_TEST
+
+// As if the process had been killed: the file stays, its lock does not.
+static void abandon(struct new_file *file)
+{
+    close(file->fd);
+    free(file->path);
+    free(file->temporary);
+}
+
+START_TEST(leftovers_of_killed_processes_go)
+{
+    static const char *const others[] = {"file.new-12345", "file.new-1234567", "file.new-1234_6", "file.sha256",
+                                         "fil.new-123456"};
+    enum { N = sizeof others / sizeof *others };
+    char names[N][128], linked[128], left[128];
+    struct new_file killed, held;
+    for (int i = 0; i < N; i++) {
+        snprintf(names[i], sizeof names[i], "%s/%s", folder, others[i]);
+        put(names[i], "other", 0600);
+    }
+    put(path, "old", 0644);
+    put(beside, "linked", 0600);
+    snprintf(linked, sizeof linked, "%s/file.new-link01", folder);
+    ck_assert_int_eq(symlink(beside, linked), 0);
+    ck_assert_int_eq(new_file_open(&killed, path), STATUS_OK);
+    ck_assert_int_eq(new_file_open(&held, path), STATUS_OK);
+    strcpy(left, killed.temporary);
+    abandon(&killed);
+    new_file_remove_leftovers(path);
+    ck_assert_int_ne(access(left, F_OK), 0);
+    ck_assert_int_eq(access(held.temporary, F_OK), 0);
+    new_file_discard(&held);
+    expect_text(path, "old");
+    expect_text(linked, "linked");
+    ck_assert_int_eq(unlink(linked), 0);
+    for (int i = 0; i < N; i++) {
+        expect_text(names[i], "other");
+        unlink(names[i]);
+    }
+}
+END_TEST
+
+static void *remove_leftovers(void *stop)
+{
+    while (!atomic_load((atomic_bool *)stop))
+        new_file_remove_leftovers(path);
+    return NULL;
+}
+
+// A file is not yet locked when it is created.
+START_TEST(a_file_that_is_being_opened_stays)
+{
+    atomic_bool stop = false;
+    pthread_t thread;
+    int lost = 0;
+    ck_assert_int_eq(pthread_create(&thread, NULL, remove_leftovers, &stop), 0);
+    for (int i = 0; i < 3000; i++) {
+        struct new_file file;
+        ck_assert_int_eq(new_file_open(&file, path), STATUS_OK);
+        lost += access(file.temporary, F_OK) != 0;
+        new_file_discard(&file);
+    }
+    atomic_store(&stop, true);
+    pthread_join(thread, NULL);
+    ck_assert_int_eq(lost, 0);
 }
 END_TEST
 
@@ -150,6 +219,8 @@ int main(void)
     tcase_add_checked_fixture(tcase, setup, teardown);
     tcase_add_test(tcase, a_commit_replaces_and_a_discard_does_not);
     tcase_add_test(tcase, a_link_is_replaced_and_not_followed);
+    tcase_add_test(tcase, leftovers_of_killed_processes_go);
+    tcase_add_test(tcase, a_file_that_is_being_opened_stays);
     tcase_add_test(tcase, cache_files_of_others_are_not_opened);
     tcase_add_test(tcase, the_owner_of_a_folder_is_trusted_on_request_only);
     tcase_add_test(tcase, a_folder_that_every_user_may_change_is_refused);

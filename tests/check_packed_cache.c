@@ -179,6 +179,18 @@ START_TEST(a_truncated_or_overlong_file_is_detected)
 }
 END_TEST
 
+START_TEST(the_file_of_a_start_that_was_killed_is_removed)
+{
+    struct fixture x = saved_fixture("f32");
+    char *left = mem_format("%s.new-aB3dE6", x.file);
+    ck_assert_int_eq(rename(x.file, left), 0);
+    expect_replaced(&x);
+    ck_assert_int_ne(access(left, F_OK), 0);
+    free(left);
+    fixture_free(&x);
+}
+END_TEST
+
 START_TEST(files_of_other_weights_are_detected)
 {
     struct fixture x = saved_fixture("bf16"), f32 = saved_fixture("f32");
@@ -306,6 +318,7 @@ int main(void)
     tcase_add_loop_test(tests, the_second_start_maps_and_computes_the_same, 0, 4);
     tcase_add_test(tests, a_damaged_header_or_table_is_detected);
     tcase_add_test(tests, a_truncated_or_overlong_file_is_detected);
+    tcase_add_test(tests, the_file_of_a_start_that_was_killed_is_removed);
     tcase_add_test(tests, files_of_other_weights_are_detected);
     tcase_add_test(tests, a_rank_never_maps_the_file_of_another_rank);
     tcase_add_test(tests, several_models_and_types_share_a_folder);

@@ -264,6 +264,7 @@ void packed_cache_write(struct packed_cache *s, const struct packed_weight *weig
     int64_t from_us = clock_now_us();
     struct header *header = header_create(s, weights, n);
     struct new_file file;
+    new_file_remove_leftovers(s->path); // as large as the weights, one for each start that was killed here
     enum status status = new_file_open(&file, s->path);
     if (status == STATUS_OK && write_file(file.fd, header, weights, n)) {
         status = new_file_commit(&file);
