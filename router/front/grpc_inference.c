@@ -329,14 +329,14 @@ static void abort_on_message(struct rpc_call *call, const uint8_t *bytes, size_t
     enum status status = m ? abort_check(front, m) : STATUS_INVALID;
     struct abort_job *job = status == STATUS_OK ? abort_job_create(call, m) : NULL;
     if (m) forepack__v1__abort_request__free_unpacked(m, NULL);
-    if (job && atomic_load(&front->aborts_waiting) > ABORTS_WAITING_MAX) {
-        status = status_fail(STATUS_EXHAUSTED, "too many requests are being aborted: try again later");
-        abort_job_free(job);
-    }
-    if (status != STATUS_OK)
+    if (!job) {
         reply_refuse(call, status);
-    else
+    } else if (atomic_load(&front->aborts_waiting) > ABORTS_WAITING_MAX) {
+        reply_refuse(call, status_fail(STATUS_EXHAUSTED, "too many requests are being aborted: try again later"));
+        abort_job_free(job);
+    } else {
         loop_post(front->loop, event_abort, job);
+    }
 }
 
 const struct rpc_method front_generate = {.path = "/forepack.v1.Inference/Generate",
