@@ -101,8 +101,12 @@ static double between(double value, double least, double most)
 static void learn_decodes(struct pace_model *m, int decodes, double us, double row_work)
 {
     if (++m->alone < 2) return;
-    if (m->decode_us == 0 || decodes != m->decode_rows) {
+    if (m->decode_us == 0) {
         m->decode_us = us;
+    } else if (decodes != m->decode_rows) {
+        double expected_us =
+            pace_decodes_us_expected(m->decode_us, m->decode_rows, m->us_per_work[0] * row_work, decodes);
+        m->decode_us = fmin(us, 2 * expected_us);
     } else {
         m->decode_us += 0.2 * (between(us, m->decode_us / 2, m->decode_us * 3 / 2) - m->decode_us);
     }

@@ -159,7 +159,8 @@ static void copy_draft(struct pass_model *m, struct pass_sequence *x)
         if (sampler_stops(&q->sampling, config->eos_id, config->n_eos, tokens[place + x->draft % (n - place)])) break;
 }
 
-static int drafts_max_of(struct pass_model *m)
+// Of a pass with so many decode rows.
+static int drafts_max_of(struct pass_model *m, int decodes)
 {
     struct draft_pace copy = m->s->draft_pace;
     bool instead = draft_pace_prefers_copies(&copy);
@@ -170,8 +171,8 @@ static int drafts_max_of(struct pass_model *m)
         if (x->q->copies && (!x->draft || (instead && !x->q->is_copied))) copy_draft(m, x);
         if (x->draft > longest) longest = x->draft;
     }
-    if (pass_budget_measures_decodes(&m->budget, m->decodes_to_come) && rows_wanted(m, NULL, 1)) return 0;
-    return m->s->limits.pace_us == PACE_UNLIMITED ? longest : draft_pace_rows(&copy, m->decodes_to_come, longest);
+    if (pass_budget_measures_decodes(&m->budget, decodes) && rows_wanted(m, NULL, 1)) return 0;
+    return m->s->limits.pace_us == PACE_UNLIMITED ? longest : draft_pace_rows(&copy, decodes, longest);
 }
 
 static int host_rows_max(const struct pass_model *m)
@@ -204,8 +205,9 @@ static void add_decodes(struct pass_model *m)
         on_host += is_decode(m->running[i]) && host_samples(m, m->running[i], 0);
         rates |= pass_rates_prompt(m->running[i]);
     }
-    int turns = rates ? m->host_rows - m->host_rows / 2 : m->host_rows, drafts_max = drafts_max_of(m);
+    int turns = rates ? m->host_rows - m->host_rows / 2 : m->host_rows;
     bool all = on_host <= turns;
+    int drafts_max = drafts_max_of(m, m->decodes_to_come - (all ? 0 : on_host - turns));
     for (int i = 0; i < m->n_running; i++)
         if (is_decode(m->running[i]) && (all || !host_samples(m, m->running[i], 0)))
             add_decode(m, m->running[i], drafts_max);

@@ -23,7 +23,7 @@ static const double READING_MAX = 0.65;
 static const double SAMPLING_MAX = 0.5;
 // Weight of a new measurement. Slow passes weigh more: requests have waited for them.
 static const double LEARN = 0.2, LEARN_SLOWER = 0.6;
-// Largest time of decodes that is learned, as a multiple of what earlier measurements expect.
+// Largest time that is learned of another number of decodes, as a multiple of what earlier measurements expect.
 static const double FRESH_MAX = 2;
 // Growth of the prompt work in mixed passes, from one pass to the next.
 static const double GROW = 2;
@@ -222,7 +222,7 @@ static void pace_learn_decodes(struct pace *p, double us)
     bool fresh = p->decode_us == 0 || p->decodes != p->decode_rows;
     double expected = pace_decodes_us(p);
     double measured = fresh ? us : clamp(us, 0.5 * p->decode_us, 1.5 * p->decode_us);
-    if (expected > 0) measured = fmin(measured, FRESH_MAX * expected); // something else may have held up the pass
+    if (fresh && expected > 0) measured = fmin(us, FRESH_MAX * expected); // something else may have held up the pass
     p->decode_us = fresh ? measured : p->decode_us + LEARN * (measured - p->decode_us);
     p->decode_rows = p->decodes;
     p->mixed_passes = 0;
