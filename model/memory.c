@@ -80,6 +80,10 @@ static enum status room_measure(struct model *m, struct room *room)
 {
     TRY(m->backend->ops->memory(m->backend, &room->total, &room->free));
     room->used = m->free_at_start > room->free ? (double)(m->free_at_start - room->free) : 0;
+    // Of what has gone meanwhile, the part of another process that starts on this GPU does not count.
+    size_t own = device_memory_total(m->backend->ops->allocated(m->backend));
+    own += RUNTIME_BYTES + (m->comm->size > 1 ? NCCL_BYTES : 0);
+    if (room->used > (double)own) room->used = (double)own;
     room->left_kv = m->gpu_memory_utilization * (double)room->total - room->used;
     if (room->left_kv > (double)room->free) room->left_kv = (double)room->free;
     return STATUS_OK;

@@ -3,6 +3,7 @@
 // are served. On an emulated GPU that counts memory without making it; weights are zeros, so a model of 405 billion
 // weights opens in milliseconds.
 #include <check.h>
+#include <cuda_runtime_api.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -116,12 +117,46 @@ START_TEST(passes_allocate_nothing_more)
 }
 END_TEST
 
+// As `forepack up` starts them where nodes share a GPU.
+START_TEST(another_process_that_starts_takes_nothing_of_the_share)
+{
+    const struct example *e = &examples[0];
+    char *path = shape_path(e);
+    struct model_options options = options_of(e, path);
+    struct memory_plan plan;
+    struct model *m;
+    void *of_another;
+    const double utilization = 0.45;
+    const size_t gpu = (size_t)80 << GIB_SHIFT;
+    emulator_set_memory(gpu);
+    emulator_count_only(true);
+    setenv("XDG_CACHE_HOME", "/dev/null", 1);
+    options.n_kv_blocks = 0;
+    options.gpu_memory_utilization = utilization;
+    ck_assert_int_eq(model_plan(&options, 0, 1, &plan), STATUS_OK);
+    struct comm *comm;
+    ck_assert_int_eq(comm_open_self(&comm), STATUS_OK);
+    ck_assert_int_eq(model_open(&options, comm, &m), STATUS_OK);
+    ck_assert_int_eq(cudaMalloc(&of_another, (size_t)(utilization * (double)gpu)), cudaSuccess);
+    ck_assert_msg(model_join(m) == STATUS_OK, "%s", status_message());
+    ck_assert_msg(model_warm_up(m) == STATUS_OK, "%s", status_message());
+    const size_t used = device_memory_total(&plan.allocated) + (size_t)model_kv_blocks(m) * plan.kv_block_bytes;
+    ck_assert_uint_gt(used + ((size_t)1 << GIB_SHIFT), (size_t)(utilization * (double)gpu));
+    ck_assert_uint_lt(used, (size_t)(utilization * (double)gpu));
+    cudaFree(of_another);
+    model_close(m);
+    comm->ops->close(comm);
+    free(path);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("cuda_memory");
     TCase *tests = tcase_create("cuda_memory");
     tcase_add_loop_test(tests, the_plan_counts_every_byte, 0, EXAMPLES);
     tcase_add_loop_test(tests, passes_allocate_nothing_more, 0, 2);
+    tcase_add_test(tests, another_process_that_starts_takes_nothing_of_the_share);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);
