@@ -159,7 +159,7 @@ static void copy_draft(struct pass_model *m, struct pass_sequence *x)
         if (sampler_stops(&q->sampling, config->eos_id, config->n_eos, tokens[place + x->draft % (n - place)])) break;
 }
 
-// Of a pass with so many decode rows.
+// Draft rows of a pass that has `decodes` decode rows.
 static int drafts_max_of(struct pass_model *m, int decodes)
 {
     struct draft_pace copy = m->s->draft_pace;

@@ -44,9 +44,8 @@ static Forepack__Cluster__V1__RateReason rate_reason_message(enum rate_reason re
     return reasons[reason];
 }
 
-// What the router counts at most for a result and for each of its kept ranges (proto/unpack.c): a range has 48 bytes
-// with malloc's overhead, 8 for the pointer to it, and up to 64 for protobuf-c's record of the field, whose blocks
-// double.
+// Upper bounds on what the router counts for a result and for each of its kept ranges (proto/unpack.c). Of a range: 48
+// bytes with malloc's overhead, 8 for its pointer, up to 64 for protobuf-c's record of the field.
 enum { RESULT_MEMORY = 1024, RANGE_MEMORY = 120 };
 
 static size_t result_memory(const Forepack__Cluster__V1__ScoreResult *message, const char *error)

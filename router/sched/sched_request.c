@@ -41,9 +41,9 @@ int sched_request_kv_blocks(const struct sched_request *r, int block_tokens)
     return (int)(expected < most ? expected : most);
 }
 
-// A number takes five bytes at most. A range takes 14, but 120 bytes of memory once a node has unpacked it: 48 itself,
-// 8 the pointer to it, and up to 64 protobuf-c's record of the field, whose blocks double. A node has 256 MiB for a
-// message of BIN_BYTES_MAX, and so a range counts as a bit more than its share of that.
+// A number takes at most five bytes. A range takes 14, but a node needs 120 bytes to unpack it: 48 for itself, 8 for
+// its pointer, up to 64 for protobuf-c's record of the field. A node has 256 MiB for a message of BIN_BYTES_MAX, 4.3
+// times as much, so a range counts as 120 / 4.3 bytes and a few more.
 enum { NUMBER_BYTES = 5, RANGE_BYTES = 32 };
 
 // The rows, for the penalties the prompt, the pinned or kept ranges, the logit bias, the grammar and the options.
