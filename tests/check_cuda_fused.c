@@ -135,7 +135,8 @@ START_TEST(steps_with_a_norm_are_the_same)
     struct rows_bench t;
     if (form != BF16 && !fp8_is_here()) return;
     rows_open(&t, form, sizes[_i % SIZES].hidden, sizes[_i % SIZES].n);
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    const size_t every = EMULATED && t.hidden * t.n > 100000 ? 2 : 1; // these take seconds on the emulated GPU
+    for (size_t i = every - 1; i < sizeof rows / sizeof rows[0]; i += every) {
         check_norm_linear(&t, rows[i], LINEAR_STORE, false, false);
         if (t.n < 1000) check_norm_linear(&t, rows[i], LINEAR_STORE, true, true);
         if (t.n < 1000) check_norm_linear(&t, rows[i], LINEAR_ADD, false, false);

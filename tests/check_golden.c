@@ -188,13 +188,23 @@ static void check_choice(struct run *run, const float *logits, int32_t golden, c
                       backend_name, run->c->size, what, step, best, golden);
 }
 
+// How many tokens a check decodes. A step takes a tenth of a second on the emulated GPU.
+static int decode_steps(const struct ids *golden)
+{
+#ifdef FOREPACK_CUDA_EMULATED
+    if (!external && strcmp(backend_name, "cuda") == 0 && golden->n > 12) return 12;
+#endif
+    return golden->n;
+}
+
 // Decodes the golden tokens one by one after `kept` cached entries. The first has position `position`.
 static void check_decode(struct run *run, const float *logits, int kept, int position, const struct ids *golden,
                          const char *what)
 {
-    for (int step = 0; step < golden->n; step++) {
+    const int steps = decode_steps(golden);
+    for (int step = 0; step < steps; step++) {
         check_choice(run, logits, golden->id[step], what, step);
-        if (step == golden->n - 1) break;
+        if (step == steps - 1) break;
         int32_t at = position + step;
         forward_start(&f, 8);
         forward_add(&f, 0, kept + step, &golden->id[step], &at, 1, LOGITS_LAST);
