@@ -9,6 +9,7 @@ pip_options=(--no-deps --no-compile)
 
 bash "$source_dir/tests/transformers/stubs.sh" "$venv"
 export LD_LIBRARY_PATH=$venv/stubs:$venv/stubs/real PYTHONPATH=$source_dir/deploy/demo-model PYTHONPYCACHEPREFIX=$venv/bytecode
+unset PYTHONDONTWRITEBYTECODE # compiling torch takes ten seconds each time
 
 for model in main speculator; do
     cp -r "$source_dir/deploy/demo-model/$model" "$work/$model"

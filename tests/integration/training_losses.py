@@ -14,17 +14,20 @@ import train
 
 
 def batch(task):
-    return list(itertools.islice(train.documents(sys.argv[1], task, (300, 500), 2000), 4))
+    return list(itertools.islice(train.documents(sys.argv[1], task, (300, 500), 2000), 2))
 
 
-def losses(trainer, samples, layer, loss):
-    """With the weights as they are, and with the queries of a layer permuted."""
-    name, ids, positions = f"model.layers.{layer}.self_attn.q_proj.weight", *train.collate(samples)[:2]
-    for weights in (trainer.w, trainer.w | {name: trainer.w[name].roll(1, 0)}):
-        yield loss(model.forward(trainer.c, weights, ids, positions)[2])
+def forward(trainer, samples, layer=None):
+    """With the weights as they are, or with the queries of a layer permuted."""
+    weights = trainer.w
+    if layer is not None:
+        name = f"model.layers.{layer}.self_attn.q_proj.weight"
+        weights = weights | {name: weights[name].roll(1, 0)}
+    return model.forward(trainer.c, weights, *train.collate(samples)[:2])[2]
 
 
-def check(what, trained, permuted, bound):
+def check(what, loss, trained, permuted, bound):
+    trained, permuted = loss(trained), loss(permuted)
     print(f"{what}: {trained:.3f}, permuted {permuted:.3f}")
     assert trained < bound < permuted, what
 
@@ -33,18 +36,20 @@ def check_heads(trainer):
     for task in train.TASKS:
         samples = batch(task)
         wanted = [train.attention_targets(train.Text(trainer.texts, s.ids), s) for s in samples]
+        trained = forward(trainer, samples)
+        permuted = {layer: forward(trainer, samples, layer) for layer in {layer for layer, *_ in train.HEADS.values()}}
         for kind, (layer, *_) in train.HEADS.items():
             if (task, kind) == ("facts", "asked") or not any(t[kind] for t in wanted):     # facts are found without it
                 continue
             alone = [{k: rows if k == kind else [] for k, rows in t.items()} for t in wanted]
-            check(f"{task}, {kind}", *losses(trainer, samples, layer, lambda heads: train.attention_loss(heads, alone)), 0.7)
+            check(f"{task}, {kind}", lambda heads: train.attention_loss(heads, alone), trained, permuted[layer], 0.7)
 
 
 def check_importance(trainer):
     for task in train.TASKS:
         samples = batch(task)
-        check(f"{task}, importance",
-              *losses(trainer, samples, 1, lambda heads: train.importance_loss(heads, samples, trainer.ends)), 2.5)
+        check(f"{task}, importance", lambda heads: train.importance_loss(heads, samples, trainer.ends),
+              forward(trainer, samples), forward(trainer, samples, 1), 2.5)
 
 
 torch.set_num_threads(1)

@@ -12,6 +12,7 @@ bash "$source_dir/tests/transformers/stubs.sh" "$venv"
 data=()
 [ ! -d "${FOREPACK_DATA:-}/tokenizers" ] || data=(--data "$FOREPACK_DATA")
 [ $# -gt 0 ] || set -- --seeds 20
+unset PYTHONDONTWRITEBYTECODE # training.sh uses the bytecode, too
 LD_LIBRARY_PATH=$venv/stubs:$venv/stubs/real HF_HUB_OFFLINE=1 PYTHONPYCACHEPREFIX=$venv/bytecode \
     "$python" "$source_dir/tests/transformers/generate.py" "$work/peer" "${data[@]}" "$@"
 "$bin/against_transformers" "$work/peer"
