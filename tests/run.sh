@@ -17,7 +17,7 @@ else
     cuda=ON
 fi
 dev=() release=(-DFOREPACK_CUDA=$cuda)
-if [ "${CI:-}" = true ]; then # compiles less: line numbers only, and no code for sm_100, which is compiled from the same lines as 90
+if [ "${CI:-}" = true ]; then # compiles less: line numbers only, no code for sm_100 (it has no source lines of its own)
     dev=(-DCMAKE_C_FLAGS_DEBUG=-g1 -DCMAKE_CXX_FLAGS_DEBUG=-g1)
     release+=("-DCMAKE_CUDA_ARCHITECTURES=80-real;90a-real")
 fi
