@@ -188,7 +188,7 @@ static void check_choice(struct run *run, const float *logits, int32_t golden, c
                       backend_name, run->c->size, what, step, best, golden);
 }
 
-// How many tokens a check decodes. A step takes a tenth of a second on the emulated GPU.
+// How many tokens a check decodes. A step takes some 50 ms on the emulated GPU.
 static int decode_steps(const struct ids *golden)
 {
 #ifdef FOREPACK_CUDA_EMULATED

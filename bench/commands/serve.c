@@ -168,8 +168,7 @@ static enum status serve_check_flags(void)
         return status_fail(STATUS_INVALID, "give exactly one of --prompts F, --trace F and --prompt-tokens N");
     if (o.qps && o.concurrency) return status_fail(STATUS_INVALID, "give one of --qps and --concurrency");
     if (o.concurrency && o.duration > 0)
-        return status_fail(STATUS_INVALID, "--duration: cannot be used with --concurrency: "
-                                           "give --requests");
+        return status_fail(STATUS_INVALID, "--duration cannot be used with --concurrency: give --requests");
     if (!o.qps && !o.concurrency && !o.trace)
         return status_fail(STATUS_INVALID, "give --qps or --concurrency (only --trace has recorded arrival times)");
     if (o.search && !o.qps) return status_fail(STATUS_INVALID, "--search: give --qps, the first rate to try");

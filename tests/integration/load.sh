@@ -18,7 +18,7 @@ hoard=16 hoard_mb=512 # connections with endless messages, and the memory that t
 
 choose_ports
 start router "$bin/forepack-router" --model "$main_model" "${listen[@]}" --max-queue-requests $((crowd / 10)) \
-    --heartbeat-ms 10000 --log-level warn
+    --heartbeat-ms 4000 --log-level warn
 router_pid=$last_pid
 start worker "$bin/forepack-worker" --model "$main_model" --router "$node_server" --log-level warn
 worker_pid=$last_pid
