@@ -32,7 +32,7 @@ done
 
 # ---- build ----
 
-programs=(forepack forepack-bench forepack-router forepack-worker)
+programs=(forepack forepack-bench forepack-router forepack-worker forepack-speculator)
 cmake -S "$root" --preset cuda -B "$build" -DFOREPACK_MPI=OFF -DFOREPACK_X86_LEVELS=OFF -DFOREPACK_CUDA_COMPRESS=ON \
     -DCMAKE_SKIP_BUILD_RPATH=ON \
     -DCMAKE_CUDA_ARCHITECTURES="$architectures" >&2
@@ -41,27 +41,28 @@ cmake --build "$build" --target "${programs[@]}" forepack_cuda gpu_tests -j "$jo
 # ---- copy ----
 
 rm -rf "$out"
-mkdir -p "$out"/{bin,lib,shapes,tests/data,licenses}
+mkdir -p "$out"/{bin,lib,bench/shapes,tests/data,licenses}
 for program in "${programs[@]}" libforepack_cuda.so; do
     strip -o "$out/bin/$program" "$build/bin/$program"
 done
 for test in "$build"/bin/check_*_gpu; do
     strip -o "$out/tests/${test##*/}" "$test"
 done
-cp -r "$root"/tests/data/{golden,lengths,models} "$out/tests/data/"
-cp "$root"/bench/shapes/*.json "$out/shapes/"
-cp "$root"/bench/gpu-kit/* "$root/bench/transformers_padded.py" "$out/"
+strip -o "$out/lib/libforepack_cuda_tested.so" "$build/bin/libforepack_cuda_tested.so"
+cp -r "$root"/tests/data/{golden,lengths,models,shapes} "$out/tests/data/"
+cp "$root"/bench/shapes/*.json "$out/bench/shapes/"
+cp "$root"/bench/gpu-kit/*.* "$root/bench/transformers_padded.py" "$out/"
 cp "$root/LICENSE" "$out/licenses/forepack"
 
 # needed FILE...: name and path of every shared library that the files need; the path is empty where it is not found.
 needed() {
-    LD_LIBRARY_PATH=$build/worker ldd "$@" | awk '$2 == "=>" { print $1, ($3 ~ "^/" ? $3 : "") }' | sort -u
+    LD_LIBRARY_PATH=$build/bin ldd "$@" | awk '$2 == "=>" { print $1, ($3 ~ "^/" ? $3 : "") }' | sort -u
 }
 is_libc='^(libc|libm|libdl|librt|libpthread|libresolv|ld-linux[^ ]*)\.so'
 is_cuda='^lib(cuda|cudart|cublas|cublasLt|nccl|nv[^ ]*)\.so'
 while read -r name path; do
     [ -n "$path" ] || { echo "$name: needed by the programs, but not found here" >&2; exit 1; }
-    cp "$(readlink -f "$path")" "$out/lib/$name"
+    [ -e "$out/lib/$name" ] || cp "$(readlink -f "$path")" "$out/lib/$name"
     real=$(readlink -f "$path")
     package=$({ dpkg -S "$real" || dpkg -S "${real#/usr}"; } 2>/dev/null | sed 's/:.*//;q') || true
     [ ! -e "/usr/share/doc/$package/copyright" ] || cp "/usr/share/doc/$package/copyright" "$out/licenses/$package"

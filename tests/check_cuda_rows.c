@@ -5,6 +5,7 @@
 
 #include "kernels/convert.h"
 #include "kernels/cuda/cuda.h"
+#include "tests/cuda_here.h"
 #include "tests/kernel_fixture.h"
 
 enum { ROWS = 3 };
@@ -368,6 +369,7 @@ END_TEST
 
 int main(void)
 {
+    if (!cuda_is_here()) return EXIT_SKIPPED;
     Suite *suite = suite_create("cuda_rows");
     TCase *tests = tcase_create("cuda_rows");
     tcase_set_timeout(tests, 120);

@@ -9,6 +9,7 @@
 
 #include "bench/random.h"
 #include "kernels/cuda/launch.h"
+#include "tests/cuda_here.h"
 #include "worker/sampler.h"
 
 enum { ROWS = 40, V_MAX = 5003 };
@@ -169,6 +170,7 @@ END_TEST
 
 int main(void)
 {
+    if (!cuda_is_here()) return EXIT_SKIPPED;
     Suite *suite = suite_create("cuda_sample");
     TCase *tc = tcase_create("sample");
     tcase_add_loop_test(tc, the_likeliest_matches_a_plain_loop, 0, N_VOCABULARIES);

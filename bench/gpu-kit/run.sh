@@ -8,7 +8,7 @@
 here=$(cd "$(dirname "$0")" && pwd) || exit 1
 for python in python3 python; do
     if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 8))' 2>/dev/null; then
-        exec "$python" "$here/steps.py" "$@"
+        exec "$python" "$here/kit.py" "$@"
     fi
 done
 echo "run.sh: Python 3.8 or later was not found" >&2

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Starts a cluster of one worker group with random weights and sends requests, for the GPU kit. Measured are the time until
-the cluster is ready, the memory plan beside the memory in use, the time to the first token of a long prompt and of the
-same prompt with about 50 more tokens, whose prefix is cached, and the time between tokens of concurrent sequences, greedy and
-with top-p. Prints JSON; the cluster's log goes to standard error. The tokenizer is that of a small test model."""
+"""Starts a cluster of one worker group and one speculator on the same GPU, with random weights, and sends requests, for the
+GPU kit. Measures the time until the cluster is ready, the memory plan next to the memory in use, the time to the first token
+of a long prompt without and with speculative prefill and of the same prompt with about 50 more tokens, whose prefix is cached,
+and the time between tokens of concurrent sequences, greedy and with top-p. Prints JSON; the cluster's log goes to standard
+error. The tokenizer is that of a small test model."""
 import argparse
 import concurrent.futures
 import json
@@ -18,10 +19,12 @@ import time
 
 KIT = os.path.dirname(os.path.abspath(__file__))
 FOREPACK = os.path.join(KIT, "bin", "forepack")
+TOKENIZER = os.path.join(KIT, "tests", "data", "models", "stories260K")
 
 options = argparse.ArgumentParser()
 options.add_argument("--backend", default="cuda")
 options.add_argument("--shape", required=True)
+options.add_argument("--spec-shape", required=True)
 options.add_argument("--tokens", type=int, default=32768)
 options.add_argument("--max-num-batched-tokens", default="8192")
 options.add_argument("--context", type=int, default=1024, help="prompt tokens of the sequences that decode together")
@@ -45,9 +48,9 @@ def used_mib():
         return None
 
 
-def generate(prompt, tokens=4, sampling=()):
+def generate(prompt, tokens=4, sampling=(), prefill=("--prefill", "off")):
     told = subprocess.run([FOREPACK, "generate", "--server", "127.0.0.1:%d" % port, "--prompt-file", "-", "--max-tokens",
-                           str(tokens), "--ignore-eos", "--prefill", "off", "--json", *sampling], input=prompt,
+                           str(tokens), "--ignore-eos", *prefill, "--json", *sampling], input=prompt,
                           stdout=subprocess.PIPE, text=True)
     if told.returncode != 0:
         sys.exit("forepack generate ended with %d: %s" % (told.returncode, told.stdout[:200]))
@@ -59,11 +62,13 @@ def words(first, n):
 
 
 def follow(cluster, ready, plan):
-    """Copies the cluster's log, and takes the memory plan of the worker from it."""
+    """Copies the cluster's log, and takes the memory plan of the worker from it: the one with more weights."""
     for line in cluster.stdout:
         sys.stderr.write(line)
         if "memory_plan" in line:
-            plan.update((key, int(value)) for key, value in re.findall(r"(\w+)=(\d+)\b", line))
+            told = {key: int(value) for key, value in re.findall(r"(\w+)=(\d+)\b", line)}
+            if told.get("weights_mib", 0) >= plan.get("weights_mib", 0):
+                plan.update(told)
         if line.startswith("ready:"):
             ready.set()
     ready.set()
@@ -93,11 +98,14 @@ def measure(cluster, ready, plan, begin, before_mib):
     tokens_per_word = generate(words(5000, 200))["usage"]["prompt_tokens"] / 200  # also warms up
     n = int(o.tokens / tokens_per_word)
     whole = generate(words(0, n))
+    kept = generate(words(100000, n), prefill=("--prefill", "required", "--keep-rate", "0.3"))
     more = generate(words(0, n + int(50 / tokens_per_word)))
     after_mib = used_mib()
     if after_mib is not None and before_mib is not None:
         row["used_mib"] = after_mib - before_mib
     row.update(prompt_tokens=whole["usage"]["prompt_tokens"], ttft_ms=whole["timing"]["ttft_ms"],
+               pruned_ttft_ms=kept["timing"]["ttft_ms"], pruned_score_ms=kept["timing"]["score_ms"],
+               pruned_tokens=kept["usage"]["prompt_tokens"], pruned_kept_tokens=kept["usage"]["kept_tokens"],
                more_tokens=more["usage"]["prompt_tokens"] - more["usage"]["cached_tokens"],
                more_cached_tokens=more["usage"]["cached_tokens"], more_ttft_ms=more["timing"]["ttft_ms"])
     print(json.dumps([row] + decode_rows(tokens_per_word)))
@@ -106,8 +114,8 @@ def measure(cluster, ready, plan, begin, before_mib):
 def main():
     ready, plan, before_mib, begin = threading.Event(), {}, used_mib(), time.monotonic()
     cluster = subprocess.Popen(
-        [FOREPACK, "up", "--port", str(port), "--main", os.path.join(KIT, "tests", "data", "models", "stories260K"),
-         "--shape", o.shape, "--speculators", "0", "--backend", o.backend, "--dtype", "bf16", "--max-num-batched-tokens",
+        [FOREPACK, "up", "--port", str(port), "--http-port", "0", "--main", TOKENIZER, "--shape", o.shape, "--spec", TOKENIZER,
+         "--spec-shape", o.spec_shape, "--speculators", "1", "--backend", o.backend, "--dtype", "bf16", "--max-num-batched-tokens",
          o.max_num_batched_tokens], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     follower = threading.Thread(target=follow, args=(cluster, ready, plan), daemon=True)
     follower.start()

@@ -174,6 +174,10 @@ def speed_table(r):
                       *(plan.get(key, "?") for key in parts), planned, plan.get("runtime_mib", "?"),
                       "unknown" if used is None else used)))
     lines.append(("TTFT of %d tokens" % served["prompt_tokens"], number(served["ttft_ms"], 1, " ms")))
+    if served.get("pruned_ttft_ms"):
+        lines.append(("TTFT of %d tokens, of which %d are kept (keep rate 0.3)" % (
+            served["pruned_tokens"], served["pruned_kept_tokens"]),
+                      "%.1f ms, of which scoring %.1f ms" % (served["pruned_ttft_ms"], served["pruned_score_ms"])))
     lines.append(("TTFT of %d new tokens on %d cached" % (served["more_tokens"], served["more_cached_tokens"]),
                   number(served["more_ttft_ms"], 1, " ms")))
     lines += [("time between tokens, %d sequences of %d, %s" % (row["batch"], row["context"], row["sampling"]),
@@ -231,7 +235,7 @@ def ttft_table(r):
 
 def step_table(r):
     lines = [(step["step"], step["state"], number(step["seconds"]), step["said"])
-             for _, step in sorted(r.steps.items(), key=lambda item: (item[0].startswith(("check", "sanitizer")), item[0]))]
+             for _, step in sorted(r.steps.items(), key=lambda item: (item[0].startswith(("check", "memcheck", "racecheck", "synccheck")), item[0]))]
     return markdown(("step", "state", "-s", "message"), lines)
 
 

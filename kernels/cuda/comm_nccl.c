@@ -264,15 +264,17 @@ static bool thread_await(struct nccl_comm *n, enum state state, int limit_ms)
 
 // ---- calls of the pass thread ---------------------------------------------------------------------------------------
 
-// Calls NCCL, which may allocate also in the token loop.
+// Calls NCCL, which may allocate also in the token loop. A call that fails while a pass is captured has issued nothing:
+// it fails the capture, and the pass then runs eagerly (graphs.c).
 #define CALL(n, what, call)                                                                                            \
     do {                                                                                                               \
         pthread_mutex_lock(&(n)->lock);                                                                                \
         int suspended = no_alloc_suspend();                                                                            \
         ncclResult_t result = (n)->state == OPEN ? (call) : ncclSuccess;                                               \
         no_alloc_resume(suspended);                                                                                    \
-        if (nccl_status((n), (n)->nccl, result, what) != STATUS_OK) nccl_fail(n);                                      \
-        enum status call_status = (n)->state == OPEN ? STATUS_OK : nccl_failure(n);                                    \
+        enum status call_status = nccl_status((n), (n)->nccl, result, what);                                           \
+        if (call_status != STATUS_OK && !(n)->cuda->capturing) nccl_fail(n);                                           \
+        if ((n)->state != OPEN) call_status = nccl_failure(n);                                                         \
         pthread_mutex_unlock(&(n)->lock);                                                                              \
         if (call_status != STATUS_OK) return call_status;                                                              \
     } while (0)

@@ -56,6 +56,7 @@ struct cuda {
     struct device_batch unpadded;  // the batch as given
     struct device_batch padded;    // if `capturable` with the counts of a captured pass, else the same
     bool capturable;               // see graphs_begin
+    bool capturing;                // the steps being issued are captured, see graphs.c
     void *staging_host, *staging_device;
     cudaEvent_t staged; // the last copy is done
 

@@ -3,7 +3,8 @@
 // starts while the kernel before it in the stream still runs, as soon as every thread block of that kernel has called
 // dependents_start or ended. Until dependency_wait returns it may read only memory that no kernel of a pass writes, as
 // weights and the batch; it loads those meanwhile. Prefetching into the L2 cache is allowed for all memory. The first
-// kernel of a pass is launched in the ordinary way, after the copy of the batch.
+// kernel of a pass is launched in the ordinary way, after the copy of the batch. With FOREPACK_CUDA_EARLY_LAUNCH=off in the
+// environment all kernels are.
 //
 // Every thread of an early kernel calls dependency_wait, also those of blocks without work: then a kernel is complete
 // only when all kernels before it are, and waiting for one kernel is waiting for all. After it, what steps have written
@@ -12,6 +13,7 @@
 #pragma once
 
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/switches.h"
 
 #ifndef FOREPACK_CUDA_EMULATED
 
@@ -45,11 +47,15 @@ static __device__ __forceinline__ void prefetch_line(const void *at)
     asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
 }
 
+// A process uses one GPU, so the answer does not change.
 static inline bool device_starts_early(void)
 {
-    int device, major = 0;
-    return cudaGetDevice(&device) == cudaSuccess &&
-           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major >= 9;
+    static const bool early = [] {
+        int device, major = 0;
+        return !cuda_switched_off("FOREPACK_CUDA_EARLY_LAUNCH") && cudaGetDevice(&device) == cudaSuccess &&
+               cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major >= 9;
+    }();
+    return early;
 }
 
 template <typename... P>

@@ -9,7 +9,9 @@
 //
 // A pass can be captured if the logits of all rows are wanted, and no row is an importance row. The first pass of a
 // kind runs eagerly (libraries load kernels at their first launch, which a capture forbids), the second is captured,
-// the third and later ones replay the graph. Kinds whose capture fails run eagerly from then on.
+// the third and later ones replay the graph. Kinds whose capture fails run eagerly from then on, and so do all kinds with
+// FOREPACK_CUDA_GRAPHS=off in the environment. Such passes are padded as well: in a group the capture of one rank may
+// fail alone, and all ranks must sum equally many rows.
 #include <stdlib.h>
 
 #include "base/log.h"
@@ -17,6 +19,7 @@
 #include "base/no_alloc.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/schedule.h"
+#include "kernels/cuda/switches.h"
 
 // Numbers of rows: 1, 2, 4, 8, 16, then every multiple of 8. Columns of block tables: powers of two times those of the
 // shortest split.
@@ -25,7 +28,8 @@ enum { COLUMNS_MIN = SPLIT_ENTRIES / KV_BLOCK_TOKENS, COLUMN_KINDS = 24 };
 // Passes whose sequences all have one row; passes with at most 0, 4, 16, 64 and 256 such sequences.
 enum { ALL_SINGLE, SINGLE_KINDS = 6 };
 
-enum state { NEW, LOADED, CAPTURED, EAGER }; // LOADED: one pass ran, its kernels are loaded
+// LOADED: one pass ran, its kernels are loaded. EAGER: the capture failed
+enum state { NEW, LOADED, CAPTURED, EAGER };
 
 struct kind {
     enum state state;
@@ -33,6 +37,7 @@ struct kind {
 };
 
 struct graphs {
+    bool off; // nothing is captured
     int max_rows, max_seqs, max_columns;
     struct kind kinds[SINGLE_KINDS][ROW_KINDS][COLUMN_KINDS];
     struct kind *of_batch; // kind of the batch given to graphs_begin last; NULL: it cannot be captured
@@ -83,6 +88,7 @@ static int least(int a, int b)
 struct graphs *graphs_open(const struct backend_shape *shape)
 {
     struct graphs *g = mem_alloc(sizeof *g);
+    g->off = cuda_switched_off("FOREPACK_CUDA_GRAPHS");
     g->max_rows = least(shape->max_rows, ROWS_MAX);
     g->max_seqs = shape->max_seqs;
     g->max_columns = (shape->max_context + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
@@ -165,14 +171,16 @@ static const char *capture_end(struct cuda *cuda, struct kind *kind, enum status
     return steps != STATUS_OK ? status_message() : error != cudaSuccess ? cudaGetErrorString(error) : NULL;
 }
 
-// Captures the pass and launches it; if that fails, runs it eagerly.
+// Captures the pass and launches it. If that fails, runs it eagerly.
 static enum status capture_run(struct cuda *cuda, const struct pass *pass, struct kind *kind)
 {
     int suspended = no_alloc_suspend();
     const char *why_not = capture_begin(cuda);
     no_alloc_resume(suspended);
     if (!why_not) {
+        cuda->capturing = true;
         enum status status = issue_padded(cuda, pass);
+        cuda->capturing = false;
         suspended = no_alloc_suspend();
         why_not = capture_end(cuda, kind, status);
         no_alloc_resume(suspended);
@@ -184,7 +192,7 @@ static enum status capture_run(struct cuda *cuda, const struct pass *pass, struc
     suspended = no_alloc_suspend();
     capture_failed(kind, cuda, why_not);
     no_alloc_resume(suspended);
-    return issue_unpadded(cuda, pass);
+    return issue_padded(cuda, pass);
 }
 
 static enum status replay_run(struct cuda *cuda, struct kind *kind)
@@ -199,7 +207,8 @@ static enum status replay_run(struct cuda *cuda, struct kind *kind)
 enum status graphs_run(struct cuda *cuda, const struct pass *pass)
 {
     struct kind *kind = cuda->graphs->of_batch;
-    if (kind->state == EAGER || cuda->padded.n_rows > pass->max_logit_rows) return issue_unpadded(cuda, pass);
+    if (cuda->padded.n_rows > pass->max_logit_rows) return issue_unpadded(cuda, pass); // on all ranks
+    if (cuda->graphs->off || kind->state == EAGER) return issue_padded(cuda, pass);
     if (kind->state == CAPTURED) return replay_run(cuda, kind);
     if (kind->state == LOADED) return capture_run(cuda, pass, kind);
     kind->state = LOADED;

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// Environment variables that switch off what a driver or GPU may not support, to find the cause of a failure or to run
+// in spite of it: FOREPACK_CUDA_GRAPHS=off (graphs.c), FOREPACK_CUDA_EARLY_LAUNCH=off (dependent.h).
+#pragma once
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+static inline bool cuda_switched_off(const char *name)
+{
+    const char *value = getenv(name);
+    return value && strcmp(value, "off") == 0;
+}
