@@ -162,6 +162,8 @@ static inline void tensor_write(struct backend *b, struct tensor *t, const float
         ck_assert_int_eq(cudaDeviceSynchronize(), cudaSuccess); // earlier steps run in the backend's stream
         ck_assert_int_eq(cudaMemcpy(b->ops->tensor_data(b, t), values, n * sizeof *values, cudaMemcpyHostToDevice),
                          cudaSuccess);
+        // A copy from pageable memory may return before the bytes are on the device.
+        ck_assert_int_eq(cudaDeviceSynchronize(), cudaSuccess);
         return;
     }
 #endif

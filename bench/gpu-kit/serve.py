@@ -25,6 +25,7 @@ options = argparse.ArgumentParser()
 options.add_argument("--backend", default="cuda")
 options.add_argument("--shape", required=True)
 options.add_argument("--spec-shape", required=True)
+options.add_argument("--speculators", type=int, default=1)
 options.add_argument("--tokens", type=int, default=32768)
 options.add_argument("--max-num-batched-tokens", default="8192")
 options.add_argument("--context", type=int, default=1024, help="prompt tokens of the sequences that decode together")
@@ -57,6 +58,12 @@ def generate(prompt, tokens=4, sampling=(), prefill=("--prefill", "off")):
     return json.loads(told.stdout)
 
 
+def worker():
+    """The worker's part of the cluster's status."""
+    told = subprocess.run([FOREPACK, "status", "--server", "127.0.0.1:%d" % port, "--json"], stdout=subprocess.PIPE, text=True)
+    return next(node for node in json.loads(told.stdout)["nodes"] if node["role"] == "worker")
+
+
 def words(first, n):
     return " ".join(str(i * 7919 % 9973) for i in range(first, first + n))
 
@@ -83,10 +90,14 @@ def decode_rows(tokens_per_word):
         list(pool.map(generate, prompts))
         for batch in batches:
             for name, flags in (("greedy", ()), ("top-p 0.9", ("--temperature", "1", "--top-p", "0.9", "--seed", "1"))):
+                before = worker()
                 answers = list(pool.map(lambda prompt: generate(prompt, o.decode_tokens, flags), prompts[:batch]))
                 times = sorted((a["timing"]["total_ms"] - a["timing"]["ttft_ms"]) / (o.decode_tokens - 1) for a in answers)
+                told = worker()
                 rows.append({"phase": "served_decode", "batch": batch, "sampling": name, "context": o.context,
-                             "token_ms": times[len(times) // 2]})
+                             "token_ms": times[len(times) // 2], "passes": told["passes"] - before["passes"],
+                             "pass_s": told["pass_s"] - before["pass_s"],
+                             "gap_s": told["pass_gap_s"] - before["pass_gap_s"]})
     return rows
 
 
@@ -98,14 +109,15 @@ def measure(cluster, ready, plan, begin, before_mib):
     tokens_per_word = generate(words(5000, 200))["usage"]["prompt_tokens"] / 200  # also warms up
     n = int(o.tokens / tokens_per_word)
     whole = generate(words(0, n))
-    kept = generate(words(100000, n), prefill=("--prefill", "required", "--keep-rate", "0.3"))
+    kept = generate(words(100000, n), prefill=("--prefill", "required", "--keep-rate", "0.3")) if o.speculators else None
     more = generate(words(0, n + int(50 / tokens_per_word)))
     after_mib = used_mib()
     if after_mib is not None and before_mib is not None:
         row["used_mib"] = after_mib - before_mib
+    if kept:
+        row.update(pruned_ttft_ms=kept["timing"]["ttft_ms"], pruned_score_ms=kept["timing"]["score_ms"],
+                   pruned_tokens=kept["usage"]["prompt_tokens"], pruned_kept_tokens=kept["usage"]["kept_tokens"])
     row.update(prompt_tokens=whole["usage"]["prompt_tokens"], ttft_ms=whole["timing"]["ttft_ms"],
-               pruned_ttft_ms=kept["timing"]["ttft_ms"], pruned_score_ms=kept["timing"]["score_ms"],
-               pruned_tokens=kept["usage"]["prompt_tokens"], pruned_kept_tokens=kept["usage"]["kept_tokens"],
                more_tokens=more["usage"]["prompt_tokens"] - more["usage"]["cached_tokens"],
                more_cached_tokens=more["usage"]["cached_tokens"], more_ttft_ms=more["timing"]["ttft_ms"])
     print(json.dumps([row] + decode_rows(tokens_per_word)))
@@ -114,8 +126,7 @@ def measure(cluster, ready, plan, begin, before_mib):
 def main():
     ready, plan, before_mib, begin = threading.Event(), {}, used_mib(), time.monotonic()
     cluster = subprocess.Popen(
-        [FOREPACK, "up", "--port", str(port), "--http-port", "0", "--main", TOKENIZER, "--shape", o.shape, "--spec", TOKENIZER,
-         "--spec-shape", o.spec_shape, "--speculators", "1", "--backend", o.backend, "--dtype", "bf16", "--max-num-batched-tokens",
+        [FOREPACK, "up", "--port", str(port), "--http-port", "0", "--main", TOKENIZER, "--shape", o.shape, *(["--spec", TOKENIZER, "--spec-shape", o.spec_shape] if o.speculators else []), "--speculators", str(o.speculators), "--backend", o.backend, "--dtype", "bf16", "--max-num-batched-tokens",
          o.max_num_batched_tokens], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     follower = threading.Thread(target=follow, args=(cluster, ready, plan), daemon=True)
     follower.start()

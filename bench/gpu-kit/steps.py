@@ -88,7 +88,9 @@ class Steps:
     def sanitized(self, name, kind, command, seconds, environment=None):
         sanitizer = tool("compute-sanitizer")
         if sanitizer and not self.trial:
-            yield Step(name, seconds, [sanitizer, "--error-exitcode", "1", "--print-limit", "20", "--tool", kind, *command],
+            # cuBLASLt's own kernels are not what is tested.
+            others = ["--kernel-regex-exclude", "kns=nvjet"] if kind == "racecheck" else []
+            yield Step(name, seconds, [sanitizer, "--error-exitcode", "1", "--print-limit", "20", "--tool", kind, *others, *command],
                        environment=dict({"CK_FORK": "no"}, **environment or {}))
 
     def memcheck(self):
@@ -128,8 +130,15 @@ class Steps:
         yield self.attention("attention-64", 45, "--head-size", "64", *lengths, "--context", "0")
         yield self.attention("attention-cached", 30, "--head-size", "128", "--prompt-tokens", "50", "--cached-tokens",
                              tokens(32768), "--context", "0")
-        yield self.engine("decode", 60, "bf16", "--prompt-tokens", "0", "--batch", "1,8,32,64,256", "--context", tokens(1024),
-                          "--decode-tokens", tokens(64))
+        yield self.attention("attention-fp8", 30, "--head-size", "128", "--kv-cache-dtype", self.fp8, *lengths, "--batch", "1,8,64",
+                             "--context", tokens(1024))
+        decode = ["--prompt-tokens", "0", "--context", tokens(1024), "--decode-tokens", tokens(64)]
+        yield self.engine("decode", 60, "bf16", "--batch", "1,8,32,64,256", *decode)
+        for name, switch in (("decode-without-graphs", "FOREPACK_CUDA_GRAPHS"),
+                             ("decode-without-early-launch", "FOREPACK_CUDA_EARLY_LAUNCH")):
+            step = self.engine(name, 40, "bf16", "--batch", "1,8,64", *decode)
+            step.environment[switch] = "off"
+            yield step
 
     def serving(self):
         tokens = self.tokens
@@ -139,10 +148,11 @@ class Steps:
                           "--prompt-tokens", tokens(1024, 16384), "--max-num-batched-tokens", tokens(16384))
         yield self.engine("score", 75, "bf16", "--prompt-tokens", tokens(32768), "--more-tokens", "50", "--batch", "1",
                           "--decode-tokens", "0", "--max-num-batched-tokens", tokens(8192), "--score")
-        yield Step("serve", 110, [sys.executable, os.path.join(KIT, "serve.py"), "--backend", self.backend, "--shape",
-                                  self.shape(self.model), "--spec-shape", self.shape(self.small),
-                                  "--tokens", tokens(16384), "--context", tokens(1024), "--max-num-batched-tokens", "8192",
-                                  *(["--batch", "1,2", "--decode-tokens", "4"] if self.trial else [])], rows=True)
+        for name, speculators in (("serve", "1"), ("serve-alone", "0")):
+            yield Step(name, 110, [sys.executable, os.path.join(KIT, "serve.py"), "--backend", self.backend, "--shape",
+                                   self.shape(self.model), "--spec-shape", self.shape(self.small), "--speculators", speculators,
+                                   "--tokens", tokens(16384), "--context", tokens(1024), "--max-num-batched-tokens", "8192",
+                                   *(["--batch", "1,2", "--decode-tokens", "4"] if self.trial else [])], rows=True)
 
     def rest(self):
         tokens = self.tokens
@@ -174,18 +184,34 @@ class Steps:
                    environment=own)
 
     def profiles(self):
-        """Hardware counters of three kernels, one launch each."""
+        """Hardware counters of three kernels, one launch each, and the time of every kernel of two passes."""
         ncu = tool("ncu")
         if not ncu or self.trial:
             return
-        kernels = [program("forepack-bench"), "kernels", "--backend", "cuda", "--dtype", "bf16", "--shape",
-                   self.shape(self.model), "--rounds", "1", "--min-ms", "0", "--probe-ms", "0"]
+        ncu = [ncu, "--clock-control", "none"]
+        shape = ["--backend", "cuda", "--dtype", "bf16", "--shape", self.shape(self.model), "--rounds", "1", "--min-ms", "0",
+                 "--probe-ms", "0"]
+        kernels = [program("forepack-bench"), "kernels", *shape]
         attention = ["--attention", "--head-size", "128", "--max-num-batched-tokens", "16384"]
+        sections = [word for section in ("SpeedOfLight", "LaunchStats", "Occupancy", "WarpStateStats", "MemoryWorkloadAnalysis")
+                    for word in ("--section", section)]
         for name, kernel, arguments in (
-                ("attention", "attention_wgmma", attention + ["--prompt-tokens", "16384", "--context", "0"]),
-                ("decode", "decode", attention + ["--prompt-tokens", "0", "--batch", "64", "--context", "1024"]),
+                ("attention", "attend_wgmma", attention + ["--prompt-tokens", "16384", "--context", "0"]),
+                ("decode", "attend_split", attention + ["--prompt-tokens", "0", "--batch", "64", "--context", "1024"]),
                 ("gemv", "gemv", ["--rows", "8"])):
-            yield Step("ncu-" + name, 60, [ncu, "--clock-control", "none", "--kernel-name", "regex:" + kernel, "--launch-skip",
-                                           "1", "--launch-count", "1", "--section", "SpeedOfLight", "--section", "LaunchStats",
-                                           "--section", "Occupancy", "--section", "WarpStateStats", "--section",
-                                           "MemoryWorkloadAnalysis", *kernels, *arguments])
+            yield Step("ncu-" + name, 60, [*ncu, "--kernel-name", "regex:" + kernel, "--launch-count", "1", *sections, *kernels,
+                                           *arguments])
+        engine = [program("forepack-bench"), "engine", *shape, "--max-num-batched-tokens", "8192"]
+        for name, arguments in (
+                ("decode", ["--prompt-tokens", "0", "--batch", "1", "--context", "1024", "--decode-tokens", "4"]),
+                ("decode-64", ["--prompt-tokens", "0", "--batch", "64", "--context", "1024", "--decode-tokens", "4"]),
+                ("more", ["--prompt-tokens", "32768", "--more-tokens", "50", "--batch", "1", "--decode-tokens", "0"])):
+            yield Step("kernels-of-" + name, 60, [*ncu, "--metrics", "gpu__time_duration.sum,dram__bytes_read.sum", "--csv",
+                                                  "--print-units", "base", "--launch-skip", self.launches_before(name),
+                                                  "--launch-count", "400", *engine, *arguments],
+                       environment={"FOREPACK_CUDA_GRAPHS": "off"})
+
+    @staticmethod
+    def launches_before(name):
+        """Launches to skip: those of tuning and of the prompts."""
+        return {"decode": "1200", "decode-64": "3500", "more": "3900"}[name]

@@ -204,7 +204,7 @@ def attention_table(r):
     """Ours beside PyTorch's scaled_dot_product_attention, in TFLOP/s."""
     torch = {(row["head_size"], row["tokens"], row["name"]): row for row in r.rows("torch") if row["phase"] == "attention"}
     lines = []
-    for name in ("attention-128", "attention-64", "attention-cached"):
+    for name in ("attention-128", "attention-64", "attention-cached", "attention-fp8"):
         for row in r.rows(name):
             prefill = row["phase"] == "attention_prefill" and not row["context"]
             bars = [torch.get((row["head_size"], row["tokens"], bar), {}) if prefill else {} for bar in ("flash", "cudnn")]
@@ -221,7 +221,7 @@ def run_table(r):
     lines = [(name, row["phase"], row["batch"], row["tokens"], row["context"], number(row["tokens_per_s"]),
               number(row["ms"], 2), percent(row["spread"]), number(row["gflops"] / 1000), number(row["gbytes_per_s"], 0),
               number(row.get("open_s")))
-             for name in ("prefill", "decode", "score", "fp8", "fp8-fast", "fp8-blocks") for row in r.rows(name)]
+             for name in ("prefill", "decode", "decode-without-graphs", "decode-without-early-launch", "score", "fp8", "fp8-fast", "fp8-blocks") for row in r.rows(name)]
     return markdown(("run", "phase", "-batch", "-tokens", "-context", "-tokens/s", "-ms", "-spread", "-TFLOP/s", "-GB/s",
                      "-opened in s"), lines)
 

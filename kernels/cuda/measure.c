@@ -45,8 +45,10 @@ static enum status bench_fill(const struct device_bench *m)
         state = state * 1664525u + 1013904223u;
         values[i] = bf16_from_f32((float)(int32_t)state * 0x1p-31f);
     }
-    cudaError_t error = cudaMemcpy(m->a, values, n * sizeof *values, cudaMemcpyHostToDevice);
-    if (error == cudaSuccess) error = cudaMemcpy(m->b, values, n * sizeof *values, cudaMemcpyHostToDevice);
+    const size_t bytes = n * sizeof *values;
+    cudaError_t error = cudaMemcpyAsync(m->a, values, bytes, cudaMemcpyHostToDevice, m->stream);
+    if (error == cudaSuccess) error = cudaMemcpyAsync(m->b, values, bytes, cudaMemcpyHostToDevice, m->stream);
+    if (error == cudaSuccess) error = cudaStreamSynchronize(m->stream);
     free(values);
     return cuda_status(error, "measuring the GPU");
 }

@@ -192,10 +192,24 @@ size_t memory_arrivals_bytes(int max_single, int n_heads)
     return (size_t)max_single * (size_t)n_heads * sizeof(uint32_t);
 }
 
+static size_t span_bytes(const struct backend_shape *shape)
+{
+    return (size_t)shape->n_kv_heads * TILE_ROW_HEADS * (size_t)(shape->head_size + 2) * sizeof(float);
+}
+
 int memory_tile_spans(const struct backend_shape *shape)
 {
-    const size_t span = (size_t)shape->n_kv_heads * TILE_ROW_HEADS * (size_t)(shape->head_size + 2) * sizeof(float);
-    return (int)smaller(TILE_SPANS_MAX, memory_fixed(shape).partials / span);
+    return (int)smaller(TILE_SPANS_MAX, memory_fixed(shape).partials / span_bytes(shape));
+}
+
+// At least two tiles of a full context: a few new rows after a long cached prompt are one or two tiles, which only their
+// spans spread over the device.
+static size_t partials_bytes(const struct backend_shape *shape)
+{
+    const size_t spans = ((size_t)shape->max_context + TILE_SPAN - 1) / TILE_SPAN;
+    const size_t least = spans < 2 ? 0 : smaller(2 * spans, TILE_SPANS_MAX) * span_bytes(shape);
+    return larger(least, memory_partials_bytes(shape->max_seqs, memory_max_splits(shape->max_context), shape->n_heads,
+                                               shape->head_size));
 }
 
 struct memory_fixed memory_fixed(const struct backend_shape *shape)
@@ -208,8 +222,7 @@ struct memory_fixed memory_fixed(const struct backend_shape *shape)
         .angles = rows * (size_t)shape->head_size * sizeof(float),
         .importance = seqs * (size_t)shape->max_context * sizeof(float),
         .kept_scores = (size_t)memory_kept_blocks(shape) * KV_BLOCK_TOKENS * (size_t)shape->n_heads * sizeof(float),
-        .partials = memory_partials_bytes(shape->max_seqs, memory_max_splits(shape->max_context), shape->n_heads,
-                                          shape->head_size),
+        .partials = partials_bytes(shape),
         .arrivals = memory_arrivals_bytes(shape->max_seqs, shape->n_heads),
     };
 }
