@@ -100,6 +100,7 @@ START_TEST(gemms_of_many_rows_match_sums_in_double)
     if (swiglu) {
         struct matrix_view gate = float_view(w, n, k), up = float_view(w + (size_t)n * (size_t)k, n, k);
         OK(b->ops->weight_gate_up(b, &gate, &up, &weight));
+        weights_settle(b);
     } else {
         weight = make_weight(b, w, n, k);
     }

@@ -274,6 +274,7 @@ START_TEST(swiglu_matches_reference)
             struct matrix_view gate_view = float_view(gate, n, k), up_view = float_view(up, n, k);
             struct weight *w;
             OK(both[j]->ops->weight_gate_up(both[j], &gate_view, &up_view, &w));
+            weights_settle(both[j]);
             out[j] = make_tensor(both[j], TENSOR_ACTIVATION, rows, n);
             OK(both[j]->ops->linear(both[j], out[j], x[j], w, NULL, LINEAR_SWIGLU, rows));
         }
@@ -335,6 +336,7 @@ START_TEST(weights_pack_from_unaligned_views)
     for (int i = 0; i < 2; i++) {
         struct weight *w;
         OK(both[i]->ops->weight_create(both[i], parts, PARTS, &w));
+        weights_settle(both[i]);
         struct tensor *out = make_tensor(both[i], TENSOR_F32, 3, n);
         OK(both[i]->ops->linear(both[i], out, x[i], w, NULL, LINEAR_STORE, 3));
         OK(both[i]->ops->read(both[i], out, 3, y[i]));

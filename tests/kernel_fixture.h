@@ -102,10 +102,18 @@ static inline enum status no_logits(void *context, int logit_rows)
     return STATUS_OK;
 }
 
+// A pass begins with a copy of its batch, which waits until weights are on the device and quantised. A step without a
+// pass may start before, so that tests which issue such steps wait.
+static inline void weights_settle(struct backend *b)
+{
+    if (b->ops->wait) OK(b->ops->wait(b));
+}
+
 static inline struct weight *make_weight_from(struct backend *b, struct matrix_view view)
 {
     struct weight *w;
     OK(b->ops->weight_create(b, &view, 1, &w));
+    weights_settle(b);
     return w;
 }
 
@@ -136,6 +144,7 @@ static inline struct weight *make_vector(struct backend *b, const float *data, i
     struct matrix_view view = float_view(data, 1, n);
     struct weight *w;
     OK(b->ops->weight_vector(b, &view, 1, &w));
+    weights_settle(b);
     return w;
 }
 

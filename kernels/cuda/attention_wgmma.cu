@@ -653,9 +653,10 @@ static __global__ void __launch_bounds__(THREADS, 1)
     }
 }
 
-// Adds the spans of tiles that several thread blocks computed, as attend_works does. Grid: KV heads x tiles; one warp
-// per row-head in turn.
-enum { COMBINE_WARPS = 8 };
+// Adds the spans of tiles that several thread blocks computed, as attend_works does. Grid: KV heads x tiles x parts of a
+// tile; one warp per row-head. The loads of a few spans are in flight together: one after another, each would wait for
+// memory.
+enum { COMBINE_WARPS = 8, COMBINE_AHEAD = 8 };
 template <int D>
 static __global__ void __launch_bounds__(COMBINE_WARPS *WARP)
     combine_spans_kernel(kv_cache kv, device_batch batch, uint16_t *out, int out_stride, int n_heads, float *partials)
@@ -664,28 +665,40 @@ static __global__ void __launch_bounds__(COMBINE_WARPS *WARP)
     if (tile.span != 0 || tile.count == 0) return; // the whole block
     const int group = n_heads / kv.n_kv_heads, kv_head = (int)blockIdx.x, lane = (int)threadIdx.x % WARP;
     const int dim = D / WARP * lane, kv_len = batch.kv_len[tile.seq], row = batch.row_start[tile.seq];
-    for (int row_head = (int)threadIdx.x / WARP; row_head < tile.count; row_head += COMBINE_WARPS) {
-        const int in_seq = tile.first + row_head, last = kv_len + in_seq / group;
-        float sums[D / WARP], sum = 0, exponent = EXPONENT_NONE;
-        for (int span = 0; span <= last / TILE_SPAN; span++) {
-            const float *from = partial_of<D>(partials, (int64_t)(tile.slot + span) * kv.n_kv_heads + kv_head);
-            float2 head = *reinterpret_cast<const float2 *>(from + 2 * row_head);
-            const fold f = fold_of(exponent, head.x);
+    const int row_head = (int)blockIdx.z * COMBINE_WARPS + (int)threadIdx.x / WARP;
+    if (row_head >= tile.count) return; // the whole warp
+    const int in_seq = tile.first + row_head, spans = (kv_len + in_seq / group) / TILE_SPAN + 1;
+    float sums[D / WARP], sum = 0, exponent = EXPONENT_NONE;
+    for (int first = 0; first < spans; first += COMBINE_AHEAD) {
+        float2 head[COMBINE_AHEAD];
+        float parts[COMBINE_AHEAD][D / WARP];
 #pragma unroll
-            for (int k = 0; k < D / WARP; k++) {
-                float part = from[2 * TILE_ROW_HEADS + row_head * D + dim + k];
-                sums[k] = span ? fold_add(&f, sums[k], part) : part;
-            }
-            sum = span ? fold_add(&f, sum, head.y) : head.y;
+        for (int ahead = 0; ahead < COMBINE_AHEAD; ahead++) {
+            const int span = min(first + ahead, spans - 1);
+            const float *from = partial_of<D>(partials, (int64_t)(tile.slot + span) * kv.n_kv_heads + kv_head);
+            head[ahead] = *reinterpret_cast<const float2 *>(from + 2 * row_head);
+#pragma unroll
+            for (int k = 0; k < D / WARP; k++)
+                parts[ahead][k] = from[2 * TILE_ROW_HEADS + row_head * D + dim + k];
+        }
+#pragma unroll
+        for (int ahead = 0; ahead < COMBINE_AHEAD; ahead++) {
+            const int span = first + ahead;
+            if (span >= spans) continue;
+            const fold f = fold_of(exponent, head[ahead].x);
+#pragma unroll
+            for (int k = 0; k < D / WARP; k++)
+                sums[k] = span ? fold_add(&f, sums[k], parts[ahead][k]) : parts[ahead][k];
+            sum = span ? fold_add(&f, sum, head[ahead].y) : head[ahead].y;
             exponent = f.exponent;
         }
-        const float factor = 1 / sum;
-        uint16_t *to =
-            out + (int64_t)(row + in_seq / group) * out_stride + (int64_t)(kv_head * group + in_seq % group) * D + dim;
-#pragma unroll
-        for (int k = 0; k < D / WARP; k += 2)
-            *reinterpret_cast<uint32_t *>(to + k) = pack_bf16(sums[k] * factor, sums[k + 1] * factor);
     }
+    const float factor = 1 / sum;
+    uint16_t *to =
+        out + (int64_t)(row + in_seq / group) * out_stride + (int64_t)(kv_head * group + in_seq % group) * D + dim;
+#pragma unroll
+    for (int k = 0; k < D / WARP; k += 2)
+        *reinterpret_cast<uint32_t *>(to + k) = pack_bf16(sums[k] * factor, sums[k + 1] * factor);
 }
 
 // ---- launching ------------------------------------------------------------------------------------------------------
@@ -735,7 +748,7 @@ static cudaError_t launch_tiles(cudaStream_t stream, const kv_cache *kv, const d
     error = CUDA_LAUNCH(attend_wgmma_kernel<P>, blocks, (unsigned)THREADS, P::BYTES, stream, map, *kv, *batch, layer,
                         out, out_stride, qkv, n_heads, partials);
     if (error != cudaSuccess || !batch->n_spans) return error;
-    dim3 grid((unsigned)kv->n_kv_heads, (unsigned)batch->n_tiles);
+    dim3 grid((unsigned)kv->n_kv_heads, (unsigned)batch->n_tiles, TILE_ROW_HEADS / COMBINE_WARPS);
     return CUDA_LAUNCH(combine_spans_kernel<P::D>, grid, COMBINE_WARPS * WARP, 0, stream, *kv, *batch, out, out_stride,
                        n_heads, partials);
 }

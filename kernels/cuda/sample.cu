@@ -97,6 +97,23 @@ static __device__ __forceinline__ float logit_at(const struct row *row, int i)
     return clamp_logit(row->data[at]);
 }
 
+// Calls f(i, logit) for i = from, from + step, .. below `end`. The loads of AHEAD logits are in flight together: one after
+// another, a block would read its row at a tenth of the speed.
+template <class F>
+static __device__ __forceinline__ void logits_each(const struct row *row, int from, int end, int step, const F &f)
+{
+    const int AHEAD = 8;
+    for (; from < end; from += AHEAD * step) {
+        float logit[AHEAD];
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++)
+            logit[k] = logit_at(row, min(from + k * step, end - 1));
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++)
+            if (from + k * step < end) f(from + k * step, logit[k]);
+    }
+}
+
 static __device__ __forceinline__ float weight_of(const struct row *row, float logit)
 {
     return exp_negative(__fmul_rn(__fadd_rn(logit, -row->max), row->inverse_temperature));
@@ -109,13 +126,18 @@ enum measure {
     MASS,  // its weight from key `from` up
 };
 
-static __device__ __forceinline__ mass measure_at(const struct row *row, int i, enum measure measure, uint32_t from)
+static __device__ __forceinline__ mass measure_of(const struct row *row, int i, float logit, enum measure measure,
+                                                  uint32_t from)
 {
-    float logit = logit_at(row, i);
     uint32_t key = key_of(logit);
     if (key < from || key < row->edge || (key == row->edge && i > row->edge_index)) return 0;
     if (measure == TIES) return key == from;
     return measure == COUNT ? 1 : (mass)__fmul_rn(weight_of(row, logit), MASS_OF_ONE);
+}
+
+static __device__ __forceinline__ mass measure_at(const struct row *row, int i, enum measure measure, uint32_t from)
+{
+    return measure_of(row, i, logit_at(row, i), measure, from);
 }
 
 static __device__ __forceinline__ mass warp_sum_mass(mass x)
@@ -138,8 +160,8 @@ static __device__ __forceinline__ void scratch_sum(struct scratch *scratch, mass
 static __device__ mass row_sum(const struct row *row, enum measure measure, uint32_t from)
 {
     mass x = 0;
-    for (int i = (int)threadIdx.x; i < row->n; i += THREADS)
-        x += measure_at(row, i, measure, from);
+    logits_each(row, (int)threadIdx.x, row->n, THREADS,
+                [&](int i, float logit) { x += measure_of(row, i, logit, measure, from); });
     scratch_sum(row->scratch, x);
     mass sum = 0;
     for (int w = 0; w < WARPS; w++)
@@ -165,8 +187,8 @@ static __device__ int row_find(const struct row *row, enum measure measure, uint
     int part_size = (row->n + WARPS - 1) / WARPS, warp = (int)threadIdx.x / WARP;
     int begin = warp * part_size, end = min(begin + part_size, row->n);
     mass x = 0;
-    for (int i = begin + (int)threadIdx.x % WARP; i < end; i += WARP)
-        x += measure_at(row, i, measure, from);
+    logits_each(row, begin + (int)threadIdx.x % WARP, end, WARP,
+                [&](int i, float logit) { x += measure_of(row, i, logit, measure, from); });
     scratch_sum(row->scratch, x);
     begin = sum_find(row->scratch->of_warp, WARPS, &target) * part_size;
     end = min(begin + part_size, row->n);
@@ -214,13 +236,12 @@ static __device__ void bins_fill(const struct row *row)
     for (int bin = (int)threadIdx.x; bin < BINS; bin += THREADS)
         scratch->bin_mass[bin] = 0, scratch->bin_count[bin] = 0;
     __syncthreads();
-    for (int i = (int)threadIdx.x; i < row->n; i += THREADS) {
-        const float logit = logit_at(row, i);
-        if (!row_has(row, key_of(logit), i)) continue;
+    logits_each(row, (int)threadIdx.x, row->n, THREADS, [&](int i, float logit) {
+        if (!row_has(row, key_of(logit), i)) return;
         const int bin = bin_of(row, logit);
         atomicAdd(&scratch->bin_count[bin], 1u);
         atomicAdd(&scratch->bin_mass[bin], mass_of(row, logit));
-    }
+    });
     __syncthreads();
 }
 
@@ -262,13 +283,12 @@ static __device__ void bin_collect(const struct row *row, int bin)
     struct scratch *scratch = row->scratch;
     if (threadIdx.x == 0) scratch->n_found = 0;
     __syncthreads();
-    for (int i = (int)threadIdx.x; i < row->n; i += THREADS) {
-        const float logit = logit_at(row, i);
+    logits_each(row, (int)threadIdx.x, row->n, THREADS, [&](int i, float logit) {
         const uint32_t key = key_of(logit);
-        if (!row_has(row, key, i) || bin_of(row, logit) != bin) continue;
+        if (!row_has(row, key, i) || bin_of(row, logit) != bin) return;
         struct place *to = &scratch->found[atomicAdd(&scratch->n_found, 1)];
         to->key = key, to->index = i;
-    }
+    });
     __syncthreads();
 }
 
@@ -398,10 +418,9 @@ static __device__ bool better(struct sampled_id a, struct sampled_id b)
 static __device__ struct sampled_id row_likeliest(const struct row *row)
 {
     struct sampled_id *warp_best = row->scratch->warp_best, best = {-INFINITY, -1};
-    for (int i = (int)threadIdx.x; i < row->n; i += THREADS) {
-        struct sampled_id here = {logit_at(row, i), i};
-        if (here.logit > best.logit) best = here;
-    }
+    logits_each(row, (int)threadIdx.x, row->n, THREADS, [&](int i, float logit) {
+        if (logit > best.logit) best = {logit, i};
+    });
 #pragma unroll
     for (int lanes = WARP / 2; lanes > 0; lanes /= 2) {
         struct sampled_id other = {__shfl_xor_sync(FULL_WARP, best.logit, lanes),
