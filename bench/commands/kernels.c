@@ -65,7 +65,7 @@ static const struct option options[] = {
 // clang-format on
 
 enum { N_GEMMS = 4, COPIES_MAX = 64 };
-static const double COPIES_BYTES_MIN = 320e6; // far more than a last-level cache
+static const double COPIES_BYTES_MIN = 320e6, DEVICE_COPIES_BYTES_MIN = 128e6; // far more than a last-level cache
 // On a device the host waits once for this many launches of a gemm: a wait takes some 10 us, as long as a small gemm.
 enum { BURST_FEW_ROWS = 64, BURST = 8, FEW_ROWS = 512 };
 
@@ -271,7 +271,8 @@ static enum status kernels_open(struct kernels *k)
     double smallest = k->weights;
     for (int p = 0; p < N_GEMMS; p++)
         smallest = fmin(smallest, (double)gemms[p].n * gemms[p].k);
-    double copies = ceil(COPIES_BYTES_MIN / ((k->on_device ? smallest : k->weights) * k->weight_bytes));
+    double copies = k->on_device ? ceil(DEVICE_COPIES_BYTES_MIN / (smallest * k->weight_bytes))
+                                 : ceil(COPIES_BYTES_MIN / (k->weights * k->weight_bytes));
     k->copies = copies < 2 ? 2 : copies > COPIES_MAX ? COPIES_MAX : (int)copies;
 
     struct dummy *dummy = dummy_create(c, false);

@@ -88,9 +88,7 @@ class Steps:
     def sanitized(self, name, kind, command, seconds, environment=None):
         sanitizer = tool("compute-sanitizer")
         if sanitizer and not self.trial:
-            # cuBLASLt's own kernels are not what is tested.
-            others = ["--kernel-regex-exclude", "kns=nvjet"] if kind == "racecheck" else []
-            yield Step(name, seconds, [sanitizer, "--error-exitcode", "1", "--print-limit", "20", "--tool", kind, *others, *command],
+            yield Step(name, seconds, [sanitizer, "--error-exitcode", "1", "--print-limit", "20", "--tool", kind, *command],
                        environment=dict({"CK_FORK": "no"}, **environment or {}))
 
     def memcheck(self):
@@ -202,16 +200,13 @@ class Steps:
             yield Step("ncu-" + name, 60, [*ncu, "--kernel-name", "regex:" + kernel, "--launch-count", "1", *sections, *kernels,
                                            *arguments])
         engine = [program("forepack-bench"), "engine", *shape, "--max-num-batched-tokens", "8192"]
-        for name, arguments in (
-                ("decode", ["--prompt-tokens", "0", "--batch", "1", "--context", "1024", "--decode-tokens", "4"]),
-                ("decode-64", ["--prompt-tokens", "0", "--batch", "64", "--context", "1024", "--decode-tokens", "4"]),
-                ("more", ["--prompt-tokens", "32768", "--more-tokens", "50", "--batch", "1", "--decode-tokens", "0"])):
+        # Launches of the named kernels to skip: those of tuning and of prompts.
+        for name, kernels, skip, arguments in (
+                ("decode", "gemv_kernel|attend_split|sample_kernel|embed_kernel|rope_angles", 200,
+                 ["--prompt-tokens", "0", "--batch", "1", "--context", "1024", "--decode-tokens", "4"]),
+                ("more", "attend_wgmma|combine_spans", 390,
+                 ["--prompt-tokens", "32768", "--more-tokens", "50", "--batch", "1", "--decode-tokens", "0"])):
             yield Step("kernels-of-" + name, 60, [*ncu, "--metrics", "gpu__time_duration.sum,dram__bytes_read.sum", "--csv",
-                                                  "--print-units", "base", "--launch-skip", self.launches_before(name),
-                                                  "--launch-count", "400", *engine, *arguments],
+                                                  "--print-units", "base", "--kernel-name", "regex:" + kernels, "--launch-skip",
+                                                  str(skip), "--launch-count", "350", *engine, *arguments],
                        environment={"FOREPACK_CUDA_GRAPHS": "off"})
-
-    @staticmethod
-    def launches_before(name):
-        """Launches to skip: those of tuning and of the prompts."""
-        return {"decode": "1200", "decode-64": "3500", "more": "3900"}[name]
