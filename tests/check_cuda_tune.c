@@ -3,6 +3,7 @@
 // it works before it times, candidates take turns, and the fastest round of each counts.
 #include <stdlib.h>
 
+#include "kernels/cuda/gemm.h"
 #include "tests/cuda_fixture.h"
 
 enum { ALGORITHMS = 3, ROWS = 64, COLUMNS = 32, CALLS_MAX = 4096 };
@@ -107,6 +108,30 @@ START_TEST(candidates_take_turns)
 }
 END_TEST
 
+// Timing runs as many rows as the tensors have: on a GPU, a sample that begins at a later row would read behind them.
+START_TEST(the_sample_is_the_call_with_the_most_rows)
+{
+    static const char memory[4];
+    struct gemm g = {0};
+    const struct weight weight = {.rows = 8, .columns = 8, .stride = 8, .dtype = DTYPE_BF16};
+    const struct {
+        int x, first_row, max_rows, sample; // x, sample: of memory; 0: without x
+    } calls_made[] = {{0, 0, 64, 0}, {1, 32, 64, 1}, {2, 0, 64, 2}, {3, 16, 64, 2}, {1, 0, 32, 2}, {0, 0, 64, 2}, {3, 0, 64, 3}};
+    for (size_t i = 0; i < sizeof calls_made / sizeof calls_made[0]; i++) {
+        const struct gemm_call call = {.w = &weight,
+                                       .x = calls_made[i].x ? &memory[calls_made[i].x] : NULL,
+                                       .first_row = calls_made[i].first_row,
+                                       .max_rows = calls_made[i].max_rows,
+                                       .out_stride = 8};
+        const struct problem *problem = gemm_problem_of(&g, &call);
+        ck_assert_int_eq(g.n_problems, 1);
+        ck_assert_ptr_eq(problem->sample.x, calls_made[i].sample ? &memory[calls_made[i].sample] : NULL);
+    }
+    free(g.problems[0].bucket);
+    free(g.problems);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("cuda_tune");
@@ -116,6 +141,7 @@ int main(void)
     tcase_add_test(tests, another_fastest_algorithm_is_chosen_as_well);
     tcase_add_test(tests, the_device_works_before_candidates_are_timed);
     tcase_add_test(tests, candidates_take_turns);
+    tcase_add_test(tests, the_sample_is_the_call_with_the_most_rows);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -165,18 +165,26 @@ static void problem_grow(struct problem *problem, int max_rows)
     problem->max_rows = max_rows;
 }
 
+// Timing runs max_rows rows, so the sample's x and out must begin at the first row of their tensors.
+static void problem_take_sample(struct problem *problem, const struct gemm_call *call)
+{
+    const struct gemm_call *sample = &problem->sample;
+    if (call->x && (!sample->x || (call->first_row <= sample->first_row && call->max_rows >= sample->max_rows)))
+        problem->sample = *call;
+}
+
 struct problem *gemm_problem_of(struct gemm *g, const struct gemm_call *call)
 {
     const struct gemm_key key = gemm_call_key(call);
     for (int i = 0; i < g->n_problems; i++)
         if (memcmp(&g->problems[i].key, &key, sizeof key) == 0) {
             if (call->max_rows > g->problems[i].max_rows) problem_grow(&g->problems[i], call->max_rows);
-            g->problems[i].last = *call;
+            problem_take_sample(&g->problems[i], call);
             return &g->problems[i];
         }
     MEM_GROW(g->problems, g->n_problems, g->capacity);
     struct problem *problem = &g->problems[g->n_problems++];
-    *problem = (struct problem){.key = key, .last = *call};
+    *problem = (struct problem){.key = key, .sample = *call};
     problem_grow(problem, call->max_rows);
     return problem;
 }
@@ -199,7 +207,7 @@ static bool algorithm_find_saved(struct gemm *g, const struct problem *problem, 
     struct description d;
     cublasLtMatmulHeuristicResult_t result;
     if (!algorithms_find(g->saved, &key, &algo) ||
-        description_make(&problem->last, &key, key.rows, &d) != CUBLAS_STATUS_SUCCESS ||
+        description_make(&problem->sample, &key, key.rows, &d) != CUBLAS_STATUS_SUCCESS ||
         cublasLtMatmulAlgoCheck(g->library, &d.matmul, &d.w, &d.x, &d.out, &d.out, &algo, &result) !=
             CUBLAS_STATUS_SUCCESS ||
         result.workspaceSize > g->memory.workspace)
@@ -215,7 +223,7 @@ static enum known algorithm_select(struct gemm *g, struct problem *problem, int 
     cublasLtMatmulHeuristicResult_t result;
     const struct gemm_key key = bucket_key(problem, bucket);
     if (algorithm_find_saved(g, problem, bucket, &problem->bucket[bucket].algo)) return TIMED;
-    if (description_make(&problem->last, &key, key.rows, &d) != CUBLAS_STATUS_SUCCESS ||
+    if (description_make(&problem->sample, &key, key.rows, &d) != CUBLAS_STATUS_SUCCESS ||
         !algorithm_candidates(g, &d, 1, &result))
         return NONE;
     problem->bucket[bucket].algo = result.algo;
@@ -294,7 +302,7 @@ static bool tuning_run(void *context, int which)
 static enum status algorithm_choose(struct cuda *cuda, struct problem *problem, int bucket)
 {
     struct gemm *g = cuda->gemm;
-    struct tuning t = {.cuda = cuda, .key = bucket_key(problem, bucket), .call = problem->last};
+    struct tuning t = {.cuda = cuda, .key = bucket_key(problem, bucket), .call = problem->sample};
     struct candidates c = {.runs = t.key.rows <= 256 ? 4 : 1, .run = tuning_run, .context = &t, .stream = cuda->stream};
     struct description d;
     float ms[CANDIDATES], best = __builtin_inff();
@@ -319,6 +327,7 @@ enum status cuda_tune(struct backend *b)
     int timed = 0, saved = 0;
     for (int i = 0; i < g->n_problems; i++) {
         struct problem *problem = &g->problems[i];
+        if (!problem->sample.x || problem->sample.first_row || problem->sample.max_rows < problem->max_rows) continue;
         const int buckets = bucket_of(problem->max_rows) + 1;
         for (int bucket = buckets - 1; bucket >= 0; bucket--) { // the first one, which warms up, is the largest
             if (bucket_rows(bucket) <= GEMV_ROWS) break;

@@ -10,9 +10,9 @@
 //
 // In flight: a stage is 8 loads of 16 bytes per lane, 4 KiB per warp, and the next stage, also of the next tile, is
 // loaded before this one is multiplied. Two blocks of 8 warps per multiprocessor are 64 to 128 KiB, where 4.8 TB/s
-// times 1 us over 132 multiprocessors is 36 KiB. The first stage is loaded, and more of the weight is brought into the
-// L2 cache, while the kernel before still runs (dependent.h): decode is a chain of short kernels, in whose gaps memory
-// would idle.
+// times 1 us over 132 multiprocessors is 36 KiB. The first stage is loaded while the kernel before still runs
+// (dependent.h): decode is a chain of short kernels, in whose gaps memory would idle. Prefetching more of the weight into
+// the L2 cache made decode passes 1 to 2 % slower on an H100.
 //
 // What is left to do with the rows (enum gemv_rows) every block does itself: a kernel of its own would leave memory
 // idle for longer than the blocks need to read a few rows from the L2 cache. Values are converted as they are loaded,
@@ -25,7 +25,7 @@
 #include "kernels/cuda/norm.h"
 #include "kernels/cuda/ptx.h"
 
-enum { WARPS = 8, THREADS = WARPS * WARP, TILE = 16, STEPS = 4, GROUP = 16, PREFETCHED = 2 };
+enum { WARPS = 8, THREADS = WARPS * WARP, TILE = 16, STEPS = 4, GROUP = 16 };
 
 // How a weight is stored. COLUMNS: of 16 bytes. A stage has STEPS steps of 4 lanes of 16 bytes.
 template <bool FP8> struct stored {
@@ -62,14 +62,6 @@ static __device__ __forceinline__ void load_stage(struct stage *to, const struct
         to->low[i] = load_streamed(low + column * stored<FP8>::BYTES);
         to->high[i] = load_streamed(high + column * stored<FP8>::BYTES);
     }
-}
-
-// A stage of an output is two lines, if the weight begins at a line.
-template <bool FP8> static __device__ __forceinline__ void prefetch_stage(const struct gemv *a, int tile, int s)
-{
-    const int lane = (int)threadIdx.x % WARP;
-    const int column = s * stored<FP8>::STAGE + lane % 2 * (stored<FP8>::STAGE / 2);
-    if (column < a->k) prefetch_line(output_at<FP8>(a, tile, lane / 2) + column * stored<FP8>::BYTES);
 }
 
 // ---- rows -----------------------------------------------------------------------------------------------------------
@@ -409,8 +401,6 @@ static __global__ void __launch_bounds__(THREADS, 2) gemv_kernel(struct gemv a)
     int tile = (int)blockIdx.x, turn = 0;
     struct stage now = {}, next = {};
     if (first < end) load_stage<FP8>(&now, &a, tile, first);
-    for (int s = first + 1; s < min(first + 1 + PREFETCHED, end); s++)
-        prefetch_stage<FP8>(&a, tile, s);
     dependents_start();
     lane_row row = lane_row_of<X>(&a, FP8);
     dependency_wait();

@@ -100,6 +100,7 @@ static enum status chunk_bf16(struct cuda *cuda, const struct linear *l, struct 
     struct gemm_call call = chunk_call(cuda->gemm, l);
     const struct gemm_key key = gemm_call_key(&call);
     call.x = cuda_rows(cuda, l->x, c->first);
+    call.first_row = cuda->on_device.first_row + c->first;
     return gemm_status(gemm_try(cuda, &call, c->n), &key, c->n);
 }
 
@@ -128,6 +129,7 @@ static enum status chunk_dequantised(struct cuda *cuda, const struct linear *l, 
         call.part = g->dequantised;
         call.part_rows = (int)n;
         call.x = cuda_rows(cuda, l->x, c->first);
+        call.first_row = cuda->on_device.first_row + c->first;
         call.out = g->results + first;
         const cudaError_t error = launch_dequantise(cuda->stream, g->dequantised, w->data, w->stride, w->scale,
                                                     w->block_scaled ? cuda_block_stride(w->columns) : 0, first, (int)n);
@@ -156,6 +158,7 @@ static cublasStatus_t chunk_try_rows(struct cuda *cuda, const struct linear *l, 
     struct gemm_call call = chunk_call(g, l);
     call.x = (const char *)g->quantised + (size_t)c->first * (size_t)l->w->stride;
     call.row_scale = g->row_scales + c->first;
+    call.first_row = c->first;
     cublasStatus_t status = gemm_try_fp8(cuda, call, c->n);
     if (status != CUBLAS_STATUS_NOT_SUPPORTED) return status;
     call.row_scale = NULL;
@@ -240,6 +243,7 @@ static struct gemm_call direct_call(const struct cuda *cuda, const struct linear
     const bool fp8 = l->w->dtype == DTYPE_FP8;
     struct gemm_call call = {.w = l->w,
                              .x = fp8 ? g->quantised : cuda_rows(cuda, l->x, 0),
+                             .first_row = cuda->on_device.first_row,
                              .row_scale = fp8 ? g->row_scales : NULL,
                              .out = cuda_rows(cuda, l->out, 0),
                              .out_stride = l->out->stride,
