@@ -140,8 +140,8 @@ class Steps:
 
     def serving(self):
         tokens = self.tokens
-        yield self.bench("gemms", 60, "kernels", "--dtype", "bf16", "--shape", self.shape(self.model), "--rows",
-                         tokens(1, 8, 16, 32, 64, 256, 8192, 16384), *self.timing)
+        yield self.bench("gemms", 120, "kernels", "--dtype", "bf16", "--shape", self.shape(self.model), "--rows",
+                         tokens(1, 8, 16, 32, 64, 256, 8192), *self.timing)
         yield self.engine("fp8", 75, self.fp8, "--batch", "1,16,64", "--context", tokens(1024), "--decode-tokens", tokens(64),
                           "--prompt-tokens", tokens(1024, 16384), "--max-num-batched-tokens", tokens(16384))
         yield self.engine("score", 75, "bf16", "--prompt-tokens", tokens(32768), "--more-tokens", "50", "--batch", "1",
@@ -174,7 +174,7 @@ class Steps:
         own = {"LD_LIBRARY_PATH": os.environ.get("LD_LIBRARY_PATH", "")}  # not the kit's libraries
         device = "cpu" if self.trial else "cuda"
         yield Step("torch", 75, [python, os.path.join(KIT, "torch_bars.py"), "--shape", self.shape(self.model), "--device",
-                                 device, "--rows", self.tokens(1, 8, 16, 32, 64, 256, 8192, 16384), "--tokens",
+                                 device, "--rows", self.tokens(1, 8, 16, 32, 64, 256, 8192), "--tokens",
                                  self.tokens(2048, 8192, 16384, 32768)], rows=True, environment=own)
         yield Step("transformers", 75, [python, os.path.join(KIT, "transformers_padded.py"), "--shape", self.shape(self.small),
                                         "--lengths", LENGTHS, "--limit", "8" if self.trial else "256", "--batch-size",

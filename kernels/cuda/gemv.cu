@@ -436,10 +436,16 @@ int gemv_blocks(const struct gemv *gemv, int multiprocessors)
     return min(gemv_tiles(gemv), min(2 * multiprocessors, (int)GEMV_BLOCKS_MAX));
 }
 
+// From this many rows on, blocks have so much to do with the rows that starting early pays. A decode pass of 8B on an H100
+// takes 6.26 ms for one sequence if launched in the ordinary way, 6.60 ms if early; for eight 7.65 and 7.46 ms.
+enum { EARLY_ROWS = 3 };
+
 template <bool FP8, bool BLOCKS, gemv_rows X>
 static cudaError_t launch(cudaStream_t stream, const struct gemv *gemv, int multiprocessors)
 {
     const dim3 grid((unsigned)gemv_blocks(gemv, multiprocessors));
+    if (gemv->rows < EARLY_ROWS)
+        return CUDA_LAUNCH((gemv_kernel<FP8, BLOCKS, X>), grid, dim3(THREADS), 0, stream, *gemv);
     return CUDA_LAUNCH_EARLY((gemv_kernel<FP8, BLOCKS, X>), grid, dim3(THREADS), 0, stream, *gemv);
 }
 
