@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-#include "bench/random.h"
+#include "lib/base/random.h"
 
 void arrivals_make(enum arrivals kind, double qps, uint64_t seed, int n, int64_t *at_us)
 {

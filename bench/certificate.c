@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 
 enum { VALID_S = 86400 };
 

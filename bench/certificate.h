@@ -2,7 +2,7 @@
 // The TLS certificate of a benchmark's server: self-signed, on P-256, for localhost and 127.0.0.1.
 #pragma once
 
-#include "base/status.h"
+#include "lib/base/status.h"
 
 struct certificate_files {
     char *folder, *cert, *key; // owned; PEM files in a private folder

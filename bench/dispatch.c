@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 #include "router/core/core.h"
 
 #define HOUR_US INT64_C(3600000000)

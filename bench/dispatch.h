@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "base/status.h"
+#include "lib/base/status.h"
 
 enum { DISPATCH_BLOCK_TOKENS = 16 };
 

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
 #include "bench/facts.h"
+#include "lib/base/mem.h"
 
 // ---- the frame: what surrounds the text and the questions -----------------------------------------------------------
 

@@ -7,8 +7,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "bench/random.h"
 #include "bench/tasks.h"
+#include "lib/base/random.h"
 
 enum { DRAFT_ITEMS_MAX = 64 };
 #define DRAFT_ITEM(item) ((uint64_t)1 << (item))

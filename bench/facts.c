@@ -4,7 +4,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 
 static bool fact_exists(const struct fact *facts, int n, const struct fact *fact)
 {

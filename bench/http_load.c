@@ -11,8 +11,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "base/clock.h"
-#include "base/mem.h"
+#include "lib/base/clock.h"
+#include "lib/base/mem.h"
 
 enum { EVENTS = 256, READ_BYTES = 65536, CONNECTING_MAX = 256, STREAM_OPEN_US = 120000000 };
 

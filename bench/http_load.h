@@ -6,8 +6,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "base/status.h"
 #include "bench/quantiles.h"
+#include "lib/base/status.h"
 
 struct http_load;
 

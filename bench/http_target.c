@@ -12,10 +12,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/clock.h"
-#include "base/mem.h"
 #include "bench/certificate.h"
-#include "http/http.h"
+#include "lib/base/clock.h"
+#include "lib/base/mem.h"
+#include "lib/http/http.h"
 
 enum { CHUNK_FRAME_BYTES = 16, EVENT_FRAME_BYTES = 31, TICK_NS = 1000000 };
 

@@ -13,8 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
-#include "base/mem.h"
+#include "lib/base/clock.h"
+#include "lib/base/mem.h"
 
 #define CHECK(call)                                                                                                    \
     do {                                                                                                               \

@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
 #include "bench/pack_offline.h"
+#include "lib/base/mem.h"
 
 // ---- the lower bound ------------------------------------------------------------------------------------------------
 

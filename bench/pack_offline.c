@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 
 // Sets order[] to the items from the longest to the shortest, equals in their given order (like the reference's sort):
 // a radix sort, least significant digit first, on capacity - length.

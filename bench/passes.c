@@ -3,11 +3,11 @@
 
 #include <stdlib.h>
 
-#include "base/clock.h"
-#include "base/invariant.h"
-#include "base/mem.h"
 #include "engine/batch_builder.h"
 #include "engine/block_manager.h"
+#include "lib/base/clock.h"
+#include "lib/base/invariant.h"
+#include "lib/base/mem.h"
 
 struct passes {
     struct engine *engine;

@@ -4,8 +4,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "base/mem.h"
 #include "engine/block_manager.h"
+#include "lib/base/mem.h"
 
 double perplexity_nats(const float *logits, int n, int32_t token)
 {

@@ -4,10 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
-#include "base/mem.h"
 #include "bench/pack_offline.h"
 #include "engine/block_manager.h"
+#include "lib/base/clock.h"
+#include "lib/base/mem.h"
 
 const char *prepack_policy_name(enum prepack_policy policy)
 {

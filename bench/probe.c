@@ -14,9 +14,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/clock.h"
-#include "base/mem.h"
 #include "bench/probe_loops.h"
+#include "lib/base/clock.h"
+#include "lib/base/mem.h"
 
 // Bytes that all threads stream together, always in the same direction, so that no byte is still cached when it is read
 // again: twice the last-level cache within these limits. A virtual machine sees the cache of its whole host, of which

@@ -9,7 +9,7 @@
 // time.
 #pragma once
 
-#include "model/model.h"
+#include "engine/model/model.h"
 
 enum probe_type { PROBE_F32, PROBE_BF16, PROBE_INT8, PROBE_TYPES };
 

@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
 #include "bench/passes.h"
-#include "model/tokenizer.h"
+#include "lib/base/mem.h"
+#include "lib/text/tokenizer.h"
 
 enum { LENGTH_MAX = 10000000, TOKENS_MAX = 1 << 30 };
 

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#include "base/status.h"
+#include "lib/base/status.h"
 
 struct prompts {
     int n;

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 
 void samples_add(struct samples *s, double value)
 {

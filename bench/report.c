@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
-#include "page/page.h"
+#include "lib/base/mem.h"
+#include "lib/page/page.h"
 
 struct report {
     FILE *out;

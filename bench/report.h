@@ -6,7 +6,7 @@
 #include <jansson.h>
 #include <stdbool.h>
 
-#include "base/status.h"
+#include "lib/base/status.h"
 
 struct report;
 

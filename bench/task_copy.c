@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
 #include "bench/draft.h"
+#include "lib/base/mem.h"
 
 enum { BLOCKS_MIN = 2, BLOCKS_MAX = 4, LINES_MIN = 3, LINES_MAX = 6, NAME_BYTES = 16, LINE_BYTES = 24 };
 enum { OTHER_FACTS = 16 }; // first item of facts; block i is item i

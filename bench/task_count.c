@@ -3,9 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
 #include "bench/draft.h"
 #include "bench/facts.h"
+#include "lib/base/mem.h"
 
 enum { PEOPLE_MIN = 3, PEOPLE_MAX = 5, PARCELS_MAX = 6 };
 enum { OTHER_FACTS = 16 }; // first item of facts; the parcels of person i are item i

@@ -3,9 +3,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/mem.h"
 #include "bench/draft.h"
 #include "bench/facts.h"
+#include "lib/base/mem.h"
 
 enum { FACTS_MIN = 6, FACTS_MAX = 16, ASKED_MIN = 2, ASKED_MAX = 4 };
 

@@ -4,9 +4,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/mem.h"
 #include "bench/draft.h"
 #include "bench/facts.h"
+#include "lib/base/mem.h"
 
 enum { FACTS_MIN = 4, FACTS_MAX = 10, ANSWER_BYTES = 16 };
 enum { INSTRUCTION = 32 }; // its item; fact i is item i

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // One fact of many.
-#include "base/mem.h"
 #include "bench/draft.h"
 #include "bench/facts.h"
+#include "lib/base/mem.h"
 
 enum { FACTS_MIN = 6, FACTS_MAX = 16 };
 enum { QUESTION_TOKENS = 28 }; // at most, with BOS and the words around it

@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
 #include "bench/draft.h"
 #include "bench/facts.h"
+#include "lib/base/mem.h"
 
 enum { KEEPERS_MIN = 3, KEEPERS_MAX = 6, OTHERS_MAX = 3, PEOPLE_MAX = KEEPERS_MAX + OTHERS_MAX, THING_BYTES = 24 };
 enum { KEEPS = 32 }; // item of the first keeper's sentence; the fact of person i is item i

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
 #include "bench/draft.h"
+#include "lib/base/mem.h"
 
 static const struct {
     const char *name;

@@ -26,8 +26,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "model/generation.h"
-#include "model/tokenizer.h"
+#include "lib/text/generation.h"
+#include "lib/text/tokenizer.h"
 
 enum task { TASK_NEEDLE, TASK_FACTS, TASK_TWO_HOP, TASK_COUNT, TASK_COPY, TASK_INSTRUCTION, TASKS };
 #define TASK_NAMES "needle|facts|two_hop|count|copy|instruction"

@@ -5,7 +5,7 @@
 #include <ctype.h>
 #include <stdio.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 
 #define LIST(name) static const char *const name[]
 LIST(first_heads) = {"Mi", "To", "Le", "Ka", "Ro", "Be", "Sa", "Ne", "Jo", "Da", "Fi", "Hu"};

@@ -3,7 +3,7 @@
 // nothing is asked for. The caller frees the strings that are not const.
 #pragma once
 
-#include "bench/random.h"
+#include "lib/base/random.h"
 
 enum { TOWN_NAME_BYTES = 24 };
 

@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
-#include "bench/random.h"
+#include "lib/base/mem.h"
+#include "lib/base/random.h"
 
 enum column { ARRIVAL, PROMPT, OUTPUT, BLOCKS, N_COLUMNS };
 static const char *const column_names[N_COLUMNS] = {"arrival_ms", "prompt_tokens", "output_tokens", "prefix_blocks"};

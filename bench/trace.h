@@ -6,7 +6,7 @@
 
 #include <stdint.h>
 
-#include "base/status.h"
+#include "lib/base/status.h"
 
 enum { TRACE_BLOCK_TOKENS = 512 };
 

@@ -3,7 +3,7 @@
 // RoPE and softmax are not counted as work, but their time is measured.
 #pragma once
 
-#include "model/model.h"
+#include "engine/model/model.h"
 
 struct work {
     double linear_gflop;    // 10^9 FLOP: 2 * weights * rows; in the head only rows whose logits are asked for

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 
 void answer_init(struct answer *a)
 {

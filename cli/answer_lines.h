@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-#include "base/status.h"
+#include "lib/base/status.h"
 
 // Whether to copy the answer with this id; false if the output already has it.
 typedef bool answer_line_fn(void *arg, const char *id);

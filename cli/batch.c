@@ -29,15 +29,15 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/clock.h"
-#include "base/mem.h"
-#include "base/new_file.h"
 #include "cli/answer_lines.h"
 #include "cli/commands.h"
 #include "cli/progress.h"
 #include "cli/remote.h"
 #include "cli/request_rows.h"
-#include "proto/unpack.h"
+#include "lib/base/clock.h"
+#include "lib/base/mem.h"
+#include "lib/base/new_file.h"
+#include "lib/messages/unpack.h"
 
 enum { GRPC_RESOURCE_EXHAUSTED = 8, GRPC_UNAVAILABLE = 14, PAUSE_MS = 500, RECONNECT_MAX_MS = 10000 };
 

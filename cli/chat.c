@@ -5,9 +5,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/mem.h"
 #include "cli/commands.h"
 #include "cli/remote.h"
+#include "lib/base/mem.h"
 
 static struct {
     struct remote remote;

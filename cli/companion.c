@@ -8,8 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/file_text.h"
-#include "base/mem.h"
+#include "lib/base/file_text.h"
+#include "lib/base/mem.h"
 
 char *companion_path(const char *name)
 {

@@ -8,10 +8,10 @@
 #include <string.h>
 #include <time.h>
 
-#include "base/clock.h"
-#include "base/mem.h"
 #include "cli/commands.h"
 #include "cli/remote.h"
+#include "lib/base/clock.h"
+#include "lib/base/mem.h"
 
 static struct {
     struct remote remote;

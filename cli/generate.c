@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "base/mem.h"
 #include "cli/companion.h"
-#include "model/limits.h"
+#include "lib/base/mem.h"
+#include "lib/text/limits.h"
 
 static struct {
     struct remote remote;

@@ -9,8 +9,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/mem.h"
 #include "cli/companion.h"
+#include "lib/base/mem.h"
 
 // Asks the driver and not the CUDA backend, which needs the libraries of a node.
 static int gpus_ask_driver(void)

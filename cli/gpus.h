@@ -2,7 +2,7 @@
 // Divides the GPUs of this machine among the nodes of a local cluster.
 #pragma once
 
-#include "base/status.h"
+#include "lib/base/status.h"
 
 // Number of GPUs that processes started by this one would see: the driver's count, which respects CUDA_VISIBLE_DEVICES.
 // 0 without a driver and without the CUDA backend beside this program. A child process asks the driver, so that this

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// forepack keys: the file of API keys that a router reads (identity/key_file.h).
+// forepack keys: the file of API keys that a router reads (lib/identity/key_file.h).
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#include "base/mem.h"
-#include "base/options.h"
-#include "base/priority.h"
 #include "cli/commands.h"
 #include "cli/program.h"
 #include "cli/request.h"
-#include "identity/key_file.h"
+#include "lib/base/mem.h"
+#include "lib/base/options.h"
+#include "lib/base/priority.h"
+#include "lib/identity/key_file.h"
 
 static struct {
     char *file, *id, *tenant, *expires;

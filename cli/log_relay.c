@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/log_writer.h"
+#include "lib/base/log_writer.h"
 
 static _Noreturn void relay_copy(int from)
 {

@@ -5,7 +5,7 @@
 
 #include <sys/types.h>
 
-#include "base/status.h"
+#include "lib/base/status.h"
 
 struct log_relay {
     pid_t pid;

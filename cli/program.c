@@ -10,8 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/log.h"
-#include "base/version.h"
+#include "lib/base/log.h"
+#include "lib/base/version.h"
 
 static void program_help(const struct program *program, FILE *out)
 {

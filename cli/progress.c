@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/clock.h"
+#include "lib/base/clock.h"
 
 enum { BAR_WIDTH = 30, TERMINAL_PERIOD_US = 100000, FILE_PERIOD_US = 5000000 };
 

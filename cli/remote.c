@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
-#include "proto/unpack.h"
+#include "lib/base/mem.h"
+#include "lib/messages/unpack.h"
 
 // The key in the file, without white space around it; free() it. No sentence contains it.
 static enum status api_key_read(const char *path, char **key_p)

@@ -4,7 +4,7 @@
 
 #include "cli/answer.h"
 #include "cli/request.h"
-#include "net/rpc.h"
+#include "lib/net/rpc.h"
 
 enum { REMOTE_CALL_TIMEOUT_MS = 120000 };
 

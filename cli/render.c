@@ -6,11 +6,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/mem.h"
 #include "cli/commands.h"
 #include "cli/request.h"
-#include "model/chat.h"
-#include "model/json_file.h"
+#include "lib/base/mem.h"
+#include "lib/text/chat.h"
+#include "lib/text/json_file.h"
 
 static struct {
     char *model, *template, *messages, *tools, *documents, *variables, *now;

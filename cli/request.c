@@ -7,11 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
-#include "model/generation_json.h"
-#include "model/grammar_json.h"
-#include "model/grammar_message.h"
-#include "model/logit_bias_entries.h"
+#include "lib/base/mem.h"
+#include "lib/text/generation_json.h"
+#include "lib/text/grammar_json.h"
+#include "lib/text/grammar_message.h"
+#include "lib/text/logit_bias_entries.h"
 
 struct request_flags request_flags;
 

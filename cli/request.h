@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // A request as the command line sees it: its flags, the same fields as a JSON object, and its protobuf message. The
-// fields that are numbers and switches come from model/generation_fields.h. One thread.
+// fields that are numbers and switches come from lib/text/generation_fields.h. One thread.
 #pragma once
 
 #include <jansson.h>
 
-#include "base/options.h"
-#include "base/priority.h"
-#include "model/generation_wire.h"
-#include "net/rpc.h"
+#include "lib/base/options.h"
+#include "lib/base/priority.h"
+#include "lib/net/rpc.h"
+#include "lib/text/generation_wire.h"
 #include "proto/forepack/v1/inference.pb-c.h"
 
 struct request_message {

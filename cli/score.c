@@ -9,10 +9,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/mem.h"
 #include "cli/commands.h"
 #include "cli/remote.h"
-#include "page/page.h"
+#include "lib/base/mem.h"
+#include "lib/page/page.h"
 
 static struct {
     struct remote remote;

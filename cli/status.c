@@ -6,11 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
-#include "base/version.h"
 #include "cli/commands.h"
 #include "cli/plain_text.h"
 #include "cli/remote.h"
+#include "lib/base/mem.h"
+#include "lib/base/version.h"
 
 static struct {
     struct remote remote;

@@ -6,10 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
 #include "cli/commands.h"
 #include "cli/request.h"
-#include "model/tokenizer.h"
+#include "lib/base/mem.h"
+#include "lib/text/tokenizer.h"
 
 static struct {
     char *model;

@@ -11,11 +11,11 @@
 #include <termios.h>
 #include <unistd.h>
 
-#include "base/clock.h"
-#include "base/mem.h"
 #include "cli/commands.h"
 #include "cli/plain_text.h"
 #include "cli/remote.h"
+#include "lib/base/clock.h"
+#include "lib/base/mem.h"
 
 enum { CALL_TIMEOUT_MS = 5000 }; // a signal waits for the call in progress
 

@@ -19,21 +19,21 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/address.h"
-#include "base/clock.h"
-#include "base/cores.h"
-#include "base/log_options.h"
-#include "base/log_writer.h"
-#include "base/mem.h"
-#include "base/secret_file.h"
-#include "base/version.h"
 #include "cli/commands.h"
 #include "cli/companion.h"
 #include "cli/gpus.h"
 #include "cli/log_relay.h"
 #include "cli/remote.h"
-#include "model/limits.h"
-#include "proto/unpack.h"
+#include "lib/base/address.h"
+#include "lib/base/clock.h"
+#include "lib/base/cores.h"
+#include "lib/base/log_options.h"
+#include "lib/base/log_writer.h"
+#include "lib/base/mem.h"
+#include "lib/base/secret_file.h"
+#include "lib/base/version.h"
+#include "lib/messages/unpack.h"
+#include "lib/text/limits.h"
 
 enum { NODES_MAX = 64 }; // of each role
 

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/invariant.h"
-#include "base/mem.h"
+#include "lib/base/invariant.h"
+#include "lib/base/mem.h"
 
 void batch_builder_init(struct batch_builder *b, const struct batch_limits *limits)
 {

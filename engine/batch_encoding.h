@@ -10,8 +10,8 @@
 
 #include <stddef.h>
 
-#include "base/status.h"
 #include "kernels/ragged.h"
+#include "lib/base/status.h"
 
 size_t batch_encoded_ints(const struct ragged_batch *batch);
 

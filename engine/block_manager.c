@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/hash.h"
-#include "base/invariant.h"
-#include "base/mem.h"
+#include "lib/base/hash.h"
+#include "lib/base/invariant.h"
+#include "lib/base/mem.h"
 
 enum { NO_BLOCK = -1 };
 

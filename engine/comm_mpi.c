@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
-#include "base/no_alloc.h"
 #include "kernels/convert.h"
+#include "lib/base/mem.h"
+#include "lib/base/no_alloc.h"
 
 // Floats. Up to GATHER_WHOLE_MAX one Allgather of whole buffers is faster than two exchanges of slices.
 enum { GATHER_WHOLE_MAX = 4096, SUM_PIECE_MAX = 4 << 20 };

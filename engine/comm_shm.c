@@ -24,8 +24,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "base/clock.h"
-#include "base/mem.h"
+#include "lib/base/clock.h"
+#include "lib/base/mem.h"
 
 enum {
     PIECE_FLOATS = 1 << 16, // both pieces of a lane stay in a core's cache while they are written and read

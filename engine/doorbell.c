@@ -15,9 +15,9 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "base/clock.h"
-#include "base/mem.h"
 #include "engine/doorbell_reception.h"
+#include "lib/base/clock.h"
+#include "lib/base/mem.h"
 
 enum {
     SPIN_US = 1000,            // how long a follower polls before it sleeps

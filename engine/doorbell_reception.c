@@ -9,8 +9,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "base/clock.h"
-#include "base/mem.h"
+#include "lib/base/clock.h"
+#include "lib/base/mem.h"
 
 enum {
     STRANGERS_MAX = 256,   // at once; one more replaces the oldest

@@ -8,8 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/status.h"
 #include "engine/group_network.h"
+#include "lib/base/status.h"
 
 // Host and process of a rank, for messages.
 struct process_name {

@@ -8,15 +8,15 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/log.h"
-#include "base/log_writer.h"
-#include "base/mem.h"
-#include "base/no_alloc.h"
-#include "base/version.h"
 #include "engine/batch_encoding.h"
 #include "engine/doorbell.h"
 #include "engine/roll_call.h"
 #include "engine/watchdog.h"
+#include "lib/base/log.h"
+#include "lib/base/log_writer.h"
+#include "lib/base/mem.h"
+#include "lib/base/no_alloc.h"
+#include "lib/base/version.h"
 
 enum { CHECK_TIMEOUT_MS = 10000 };
 

@@ -11,7 +11,7 @@
 #pragma once
 
 #include "engine/group.h"
-#include "model/model.h"
+#include "engine/model/model.h"
 
 struct engine;
 

@@ -7,13 +7,13 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "base/clock.h"
-#include "base/cores.h"
-#include "base/log.h"
-#include "base/log_writer.h"
-#include "base/monotonic_cond.h"
 #include "engine/group_mpi.h"
 #include "engine/launch.h"
+#include "lib/base/clock.h"
+#include "lib/base/cores.h"
+#include "lib/base/log.h"
+#include "lib/base/log_writer.h"
+#include "lib/base/monotonic_cond.h"
 
 static int sharers; // ranks on the cores of this one, itself included; 0: not known
 

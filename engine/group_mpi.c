@@ -6,12 +6,12 @@
 #include <sched.h>
 #include <stdlib.h>
 
-#include "base/cores.h"
-#include "base/log.h"
-#include "base/mem.h"
 #include "engine/comm_mpi.h"
 #include "engine/comm_shm.h"
 #include "engine/group.h"
+#include "lib/base/cores.h"
+#include "lib/base/log.h"
+#include "lib/base/mem.h"
 
 // Ranks without cores assigned by the launcher all have the same mask. They divide it: their compute threads are pinned
 // where they own every core of a mask, and would otherwise meet on the same cores. Threads that MPI has started keep

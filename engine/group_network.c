@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 
 // Broadcast by the leader, in native byte order: the ranks of a group run on machines of one kind.
 struct leader_host {

@@ -21,15 +21,15 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-#include "base/clock.h"
-#include "base/log.h"
-#include "base/log_writer.h"
-#include "base/mem.h"
-#include "base/monotonic_cond.h"
-#include "base/secret_file.h"
-#include "base/version.h"
 #include "engine/start_signals.h"
-#include "proto/unpack.h"
+#include "lib/base/clock.h"
+#include "lib/base/log.h"
+#include "lib/base/log_writer.h"
+#include "lib/base/mem.h"
+#include "lib/base/monotonic_cond.h"
+#include "lib/base/secret_file.h"
+#include "lib/base/version.h"
+#include "lib/messages/unpack.h"
 
 typedef Forepack__Cluster__V1__NodeMessage node_message;
 typedef Forepack__Cluster__V1__RouterMessage router_message;

@@ -23,8 +23,8 @@
 
 #include <stdint.h>
 
-#include "base/status.h"
-#include "net/rpc.h"
+#include "lib/base/status.h"
+#include "lib/net/rpc.h"
 #include "proto/forepack/cluster/v1/cluster.pb-c.h"
 
 struct node;

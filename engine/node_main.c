@@ -9,12 +9,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/descriptors.h"
-#include "base/log.h"
-#include "base/log_writer.h"
-#include "base/mem.h"
-#include "base/version.h"
 #include "engine/start_signals.h"
+#include "lib/base/descriptors.h"
+#include "lib/base/log.h"
+#include "lib/base/log_writer.h"
+#include "lib/base/mem.h"
+#include "lib/base/version.h"
 
 bool node_has_random_weights(const struct node_options *options)
 {

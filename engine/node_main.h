@@ -21,11 +21,11 @@
 
 #include <stdint.h>
 
-#include "base/log_options.h"
-#include "base/options.h"
 #include "engine/engine.h"
 #include "engine/node.h"
-#include "model/tokenizer.h"
+#include "lib/base/log_options.h"
+#include "lib/base/options.h"
+#include "lib/text/tokenizer.h"
 
 // Values of NODE_OPTION_ROWS; the strings live until options_free() of the table.
 struct node_options {

@@ -17,10 +17,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "base/clock.h"
-#include "base/mem.h"
-#include "base/monotonic_cond.h"
 #include "engine/doorbell.h"
+#include "lib/base/clock.h"
+#include "lib/base/mem.h"
+#include "lib/base/monotonic_cond.h"
 
 enum {
     NAMES_MAX = 4,          // ranks named in one sentence

@@ -8,9 +8,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/log.h"
-#include "base/log_writer.h"
-#include "base/thread.h"
+#include "lib/base/log.h"
+#include "lib/base/log_writer.h"
+#include "lib/base/thread.h"
 
 enum { WATCH_ENDS = SIGUSR2 }; // sent to the thread alone
 

@@ -11,12 +11,12 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "base/clock.h"
-#include "base/log.h"
-#include "base/log_writer.h"
-#include "base/mem.h"
-#include "base/monotonic_cond.h"
-#include "base/thread.h"
+#include "lib/base/clock.h"
+#include "lib/base/log.h"
+#include "lib/base/log_writer.h"
+#include "lib/base/mem.h"
+#include "lib/base/monotonic_cond.h"
+#include "lib/base/thread.h"
 
 enum { NAP_MAX_MS = 10000, LATE_MS = 1000 };
 

@@ -5,11 +5,11 @@
 
 #include <string.h>
 
-#include "base/invariant.h"
-#include "base/log.h"
 #include "kernels/check.h"
 #include "kernels/convert.h"
 #include "kernels/module.h"
+#include "lib/base/invariant.h"
+#include "lib/base/log.h"
 
 // ---- dtypes ---------------------------------------------------------------------------------------------------------
 

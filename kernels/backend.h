@@ -21,9 +21,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/status.h"
 #include "kernels/gpu_place.h"
 #include "kernels/ragged.h"
+#include "lib/base/status.h"
 
 // INT8: weights as signed bytes with one scale per output; the rows they multiply are quantised to bytes with one scale
 // per row. INT8_G128: both have one scale per 128 values of K. No checkpoint is stored in these two.

@@ -11,7 +11,7 @@
 #include <stdatomic.h>
 #include <stddef.h>
 
-#include "base/status.h"
+#include "lib/base/status.h"
 
 struct comm {
     int rank, size;

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 
 static enum status self_reduce(struct comm *c, float *data, size_t count)
 {

@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
 #include "kernels/comm.h"
 #include "kernels/module.h"
+#include "lib/base/mem.h"
 
 // ---- the choice -----------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@
 
 #include <stdint.h>
 
-#include "base/status.h"
+#include "lib/base/status.h"
 
 struct comm;
 

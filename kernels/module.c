@@ -15,9 +15,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/mem.h"
-#include "base/version.h"
 #include "kernels/module_version.h"
+#include "lib/base/mem.h"
+#include "lib/base/version.h"
 
 #pragma weak backend_open_cuda // NULL in programs, which get both from the module
 #pragma weak cuda_list_devices

@@ -4,13 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/address.h"
-#include "base/descriptors.h"
-#include "base/log.h"
-#include "base/mem.h"
-#include "base/secret_file.h"
-#include "router/front/grpc_access.h"
-#include "router/front/http_service.h"
+#include "lib/base/address.h"
+#include "lib/base/descriptors.h"
+#include "lib/base/log.h"
+#include "lib/base/mem.h"
+#include "lib/base/secret_file.h"
+#include "router/front/grpc/grpc_access.h"
+#include "router/front/http/http_service.h"
 
 // No client keeps a connection for ever, and one with a certificate shows it again, except in calls that last longer.
 #define CONNECTION_AGE_MS (60 * 60 * 1000)

@@ -6,7 +6,7 @@
 // certificate or the cluster token. --insecure lifts both.
 #pragma once
 
-#include "base/options.h"
+#include "lib/base/options.h"
 #include "router/front/front.h"
 
 // The strings live until options_free() of the table with LISTEN_OPTION_ROWS.

@@ -7,17 +7,17 @@
 #include <string.h>
 #include <time.h>
 
-#include "base/clock.h"
-#include "base/cores.h"
-#include "base/descriptors.h"
-#include "base/log_options.h"
-#include "base/log_writer.h"
-#include "base/mem.h"
+#include "lib/base/clock.h"
+#include "lib/base/cores.h"
+#include "lib/base/descriptors.h"
+#include "lib/base/log_options.h"
+#include "lib/base/log_writer.h"
+#include "lib/base/mem.h"
 #include "router/front/front.h"
-#include "router/front/http_service.h"
-#include "router/front/intake.h"
-#include "router/front/intake_pool.h"
-#include "router/front/reading.h"
+#include "router/front/http/http_service.h"
+#include "router/front/request/intake.h"
+#include "router/front/request/intake_pool.h"
+#include "router/front/request/reading.h"
 #include "router/listen.h"
 #include "router/trace_options.h"
 

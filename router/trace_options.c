@@ -5,8 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/address.h"
-#include "base/secret_file.h"
+#include "lib/base/address.h"
+#include "lib/base/secret_file.h"
 
 static enum status needs(const char *value, const char *name, const char *other_value, const char *other)
 {

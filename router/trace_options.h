@@ -2,8 +2,8 @@
 // The options of tracing, and the tracer that they describe. OpenTelemetry's environment variables are not read.
 #pragma once
 
-#include "base/options.h"
-#include "tracing/tracer.h"
+#include "lib/base/options.h"
+#include "lib/tracing/tracer.h"
 
 // The strings live until options_free() of the table with TRACE_OPTION_ROWS.
 struct trace_options {

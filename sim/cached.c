@@ -3,9 +3,9 @@
 
 #include <stdlib.h>
 
-#include "base/mem.h"
 #include "engine/block_manager.h"
-#include "model/generation.h"
+#include "lib/base/mem.h"
+#include "lib/text/generation.h"
 #include "sim/answers.h"
 
 void prefix_set_clear(struct prefix_set *set)

@@ -3,8 +3,8 @@
 
 #include <stdlib.h>
 
-#include "base/mem.h"
 #include "bench/quantiles.h"
+#include "lib/base/mem.h"
 #include "sim/client_state.h"
 #include "sim/oracle_fair.h"
 #include "sim/placement.h"
@@ -79,7 +79,8 @@ static struct request *request_make(struct client *client)
 
 static void cancel_handle(struct world *w, const struct event *event);
 
-// The front never waits for a client: it abandons the call of one that leaves too much unread (router/front/reply.c).
+// The front never waits for a client: it abandons the call of one that leaves too much unread
+// (router/front/request/reply.c).
 static void read_later(struct client *client)
 {
     int64_t each_us = client->plan->request.read_us, now_us = client->w->now_us;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/clock.h"
 
-#include "base/clock.h"
-#include "base/hash.h"
+#include "lib/base/clock.h"
+#include "lib/base/hash.h"
 
 static int64_t virtual_us = SIM_START_US;
 

@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
-#include "base/mem.h"
-#include "bench/random.h"
+#include "lib/base/clock.h"
+#include "lib/base/mem.h"
+#include "lib/base/random.h"
 #include "router/sched/view.h"
 #include "sim/answers.h"
 #include "sim/clock.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine of a simulated node. Replaces engine/engine.h and model/model.h at link time: a pass moves the virtual
-// clock by what it costs and answers by answers.h, from KV entries that it really stores at the blocks of the batch.
-// Before it answers it checks that the entries of a sequence are the ones that were written for it.
+// The engine of a simulated node. Replaces engine/engine.h and engine/model/model.h at link time: a pass moves the
+// virtual clock by what it costs and answers by answers.h, from KV entries that it really stores at the blocks of the
+// batch. Before it answers it checks that the entries of a sequence are the ones that were written for it.
 #pragma once
 
 #include <stdbool.h>

@@ -4,8 +4,8 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-#include "base/invariant.h"
-#include "base/mem.h"
+#include "lib/base/invariant.h"
+#include "lib/base/mem.h"
 
 static bool event_before(const struct event *a, const struct event *b)
 {

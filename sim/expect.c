@@ -3,13 +3,13 @@
 
 #include <stdlib.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 #include "sim/answers.h"
 #include "sim/expect_score.h"
 #include "sim/grammar.h"
 #include "sim/load.h"
+#include "sim/slow_spans.h"
 #include "speculator/select.h"
-#include "tests/slow_spans.h"
 #include "worker/sampler.h"
 
 int32_t *expect_prompt(const struct scenario *scenario, const struct action *action)

@@ -3,8 +3,8 @@
 
 #include <stdlib.h>
 
-#include "base/mem.h"
 #include "engine/block_manager.h"
+#include "lib/base/mem.h"
 #include "sim/answers.h"
 #include "sim/calibrations.h"
 

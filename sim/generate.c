@@ -4,8 +4,8 @@
 #include <math.h>
 #include <stdbool.h>
 
-#include "bench/random.h"
-#include "model/generation.h"
+#include "lib/base/random.h"
+#include "lib/text/generation.h"
 #include "sim/calibrations.h"
 #include "sim/lies.h"
 

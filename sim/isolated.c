@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 #include "sim/generate.h"
 
 static struct run_result *results_share(size_t n)

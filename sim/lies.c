@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
-#include "model/generation.h"
+#include "lib/base/mem.h"
+#include "lib/text/generation.h"
 #include "proto/forepack/cluster/v1/cluster.pb-c.h"
 
 typedef Forepack__Cluster__V1__NodeMessage node_message;

@@ -4,7 +4,7 @@
 
 #include <stddef.h>
 
-#include "bench/random.h"
+#include "lib/base/random.h"
 
 enum lie {
     LIE_COSTS,   // times, rows and pairs of passes: none, huge, or any

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/load.h"
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 
 int32_t *load_prompt(const struct scenario_load *load, const struct action *action, int vocab)
 {

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "bench/trace.h"
-#include "model/config.h"
+#include "lib/text/config.h"
 #include "sim/measured_passes.h"
 #include "sim/scenario.h"
 

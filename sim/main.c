@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/log_options.h"
+#include "lib/base/log_options.h"
 #include "sim/generate.h"
 #include "sim/isolated.h"
 #include "sim/plan.h"

@@ -5,7 +5,7 @@
 
 #include <jansson.h>
 
-#include "bench/random.h"
+#include "lib/base/random.h"
 #include "router/core/pass_times.h"
 
 struct measured_passes {

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 
 struct stream {
     struct network *network;

@@ -4,9 +4,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/clock.h"
-#include "base/mem.h"
-#include "base/version.h"
+#include "lib/base/clock.h"
+#include "lib/base/mem.h"
+#include "lib/base/version.h"
 #include "proto/forepack/cluster/v1/cluster.pb-c.h"
 #include "sim/cached.h"
 #include "sim/calibrations.h"

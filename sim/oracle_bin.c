@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 #include "router/core/request_table.h"
 #include "sim/oracle_chain.h"
 #include "sim/oracle_waiting.h"

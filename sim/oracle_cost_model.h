@@ -3,6 +3,6 @@
 // must follow from the list of all passes, and their fit must be the best one.
 #pragma once
 
-#include "bench/random.h"
+#include "lib/base/random.h"
 
 const char *oracle_cost_model(struct random_source *random); // NULL, or what is wrong

@@ -4,7 +4,7 @@
 #include <float.h>
 #include <math.h>
 
-#include "model/generation.h"
+#include "lib/text/generation.h"
 #include "router/sched/estimate.h"
 #include "sim/oracle_waiting.h"
 

@@ -4,8 +4,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "base/mem.h"
-#include "model/generation.h"
+#include "lib/base/mem.h"
+#include "lib/text/generation.h"
 #include "router/core/core_state.h"
 
 enum { TENANTS = 8 };

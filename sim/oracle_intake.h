@@ -2,7 +2,7 @@
 // Which requests a worker group must accept and which it must refuse, by plain rules, against what it does.
 #pragma once
 
-#include "bench/random.h"
+#include "lib/base/random.h"
 #include "worker/scheduler.h"
 
 // Draws some requests near the limits of the group. NULL, or what it did wrong with one.

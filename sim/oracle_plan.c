@@ -4,7 +4,7 @@
 #include <limits.h>
 #include <stdlib.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 #include "router/sched/bin_planner.h"
 #include "router/sched/estimate.h"
 #include "router/sched/node_choice.h"

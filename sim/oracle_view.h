@@ -3,7 +3,7 @@
 // blocks of other sizes.
 #pragma once
 
-#include "bench/random.h"
+#include "lib/base/random.h"
 #include "router/core/core_state.h"
 #include "sim/world.h"
 

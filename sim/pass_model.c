@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 #include "sim/pass_group.h"
 
 enum { COPIES_COMPARED = 24 };

@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
 #include "bench/arrivals.h"
-#include "model/generation.h"
+#include "lib/base/mem.h"
+#include "lib/text/generation.h"
 
 enum { REQUESTS_DEFAULT = 100, REQUESTS_MAX = 10000000, WARM_UP_TOKENS = 8, ATTACH_US = 1000000 };
 

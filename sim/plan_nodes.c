@@ -5,7 +5,7 @@
 
 #include "bench/work.h"
 #include "engine/block_manager.h"
-#include "model/json_file.h"
+#include "lib/text/json_file.h"
 #include "sim/plan.h"
 
 enum { TOKEN_BUDGET_DEFAULT = 2048, STATUS_BYTES_MAX = 64 << 20 };

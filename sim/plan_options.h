@@ -6,8 +6,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "base/options.h"
-#include "model/limits.h"
+#include "lib/base/options.h"
+#include "lib/text/limits.h"
 
 // Of a pass. All 0: not given.
 struct plan_costs {

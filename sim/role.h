@@ -5,7 +5,7 @@
 
 #include <stdbool.h>
 
-#include "base/status.h"
+#include "lib/base/status.h"
 #include "proto/forepack/cluster/v1/cluster.pb-c.h"
 #include "sim/engine.h"
 #include "sim/world.h"

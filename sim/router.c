@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 #include "router/core/core_state.h"
-#include "router/front/node_link.h"
+#include "router/front/nodes/node_link.h"
 #include "sim/cached.h"
 #include "sim/client.h"
 #include "sim/node.h"

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 #include "sim/client.h"
 #include "sim/clock.h"
 #include "sim/expect.h"

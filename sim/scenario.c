@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 #include "router/core/core_state.h"
 #include "sim/calibrations.h"
 #include "sim/lies.h"

@@ -16,7 +16,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "base/status.h"
+#include "lib/base/status.h"
 
 // noise_seed: of delays and of the noise of passes. delay_us, jitter_us: of every message. loop_us: from an event at
 // the router to the tick that follows it. samples: the engines sample tokens themselves. weight_of_1: of tenant 1, in

@@ -4,8 +4,8 @@
 
 #include <stdlib.h>
 
-#include "base/clock.h"
-#include "base/mem.h"
+#include "lib/base/clock.h"
+#include "lib/base/mem.h"
 #include "sim/grammar.h"
 #include "sim/oracle_group.h"
 #include "sim/oracle_intake.h"

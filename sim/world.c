@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/invariant.h"
+#include "lib/base/invariant.h"
 
 void world_at(struct world *w, int64_t at_us, event_fn *fn, void *object, uint64_t tag, uint8_t *bytes, size_t n_bytes)
 {

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "bench/random.h"
+#include "lib/base/random.h"
 #include "sim/events.h"
 #include "sim/scenario.h"
 

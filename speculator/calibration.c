@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/fnv.h"
+#include "lib/base/fnv.h"
 
 const double quality_targets[QUALITY_TARGETS] = {0.5, 0.7, 0.8, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995};
 

@@ -13,8 +13,8 @@
 #include <jansson.h>
 #include <stdint.h>
 
-#include "base/status.h"
-#include "model/generation.h"
+#include "lib/base/status.h"
+#include "lib/text/generation.h"
 #include "speculator/evidence.h"
 
 #define CALIBRATION_FILE "calibration.json"

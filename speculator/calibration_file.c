@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
-#include "model/json_file.h"
-#include "model/json_members.h"
+#include "lib/base/mem.h"
+#include "lib/text/json_file.h"
+#include "lib/text/json_members.h"
 #include "speculator/calibration.h"
 
 enum { CALIBRATION_VERSION = 3, CALIBRATION_BYTES_MAX = 1 << 20 };

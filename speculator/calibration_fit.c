@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 
 enum { DOCUMENTS_MIN = 20, NEWTON_STEPS = 20, RATES_BELOW_1 = QUALITY_RATES - 1 };
 static const double ridge = 3; // of the weights of standardised values and their products

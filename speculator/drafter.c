@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/log.h"
-#include "base/mem.h"
-#include "base/no_alloc.h"
-#include "model/model.h"
+#include "engine/model/model.h"
+#include "lib/base/log.h"
+#include "lib/base/mem.h"
+#include "lib/base/no_alloc.h"
 #include "speculator/likeliest.h"
 
 struct held {

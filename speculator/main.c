@@ -5,7 +5,7 @@
 
 #include <stdbool.h>
 
-#include "base/log.h"
+#include "lib/base/log.h"
 #include "speculator/service.h"
 
 static struct node_options common;

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
-#include "model/generation_wire.h"
+#include "lib/base/mem.h"
+#include "lib/text/generation_wire.h"
 
 // Numbers above INT_MAX become negative and are refused by the checks.
 void score_item_from_message(const Forepack__Cluster__V1__ScoreItem *message, struct score_item *item,
@@ -44,8 +44,8 @@ static Forepack__Cluster__V1__RateReason rate_reason_message(enum rate_reason re
     return reasons[reason];
 }
 
-// Upper bounds on what the router counts for a result and for each of its kept ranges (proto/unpack.c). Of a range: 48
-// bytes with malloc's overhead, 8 for its pointer, up to 64 for protobuf-c's record of the field.
+// Upper bounds on what the router counts for a result and for each of its kept ranges (lib/messages/unpack.c). Of a
+// range: 48 bytes with malloc's overhead, 8 for its pointer, up to 64 for protobuf-c's record of the field.
 enum { RESULT_MEMORY = 1024, RANGE_MEMORY = 120 };
 
 static size_t result_memory(const Forepack__Cluster__V1__ScoreResult *message, const char *error)

@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-#include "model/generation.h"
+#include "lib/text/generation.h"
 
 // Weight of a new measurement.
 static const double LEARN = 0.3;

@@ -16,7 +16,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "model/config.h"
+#include "lib/text/config.h"
 
 struct score_pace {
     double pair_rows; // rows without attention that take as long as one attention pair

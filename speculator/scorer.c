@@ -6,13 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
-#include "base/invariant.h"
-#include "base/log.h"
-#include "base/mem.h"
-#include "base/no_alloc.h"
 #include "engine/batch_builder.h"
 #include "engine/prefix_cache.h"
+#include "lib/base/clock.h"
+#include "lib/base/invariant.h"
+#include "lib/base/log.h"
+#include "lib/base/mem.h"
+#include "lib/base/no_alloc.h"
 #include "speculator/drafter.h"
 #include "speculator/likeliest.h"
 #include "speculator/score_pace.h"

@@ -24,9 +24,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "base/status.h"
-#include "model/generation.h"
-#include "model/model.h"
+#include "engine/model/model.h"
+#include "lib/base/status.h"
+#include "lib/text/generation.h"
 #include "speculator/calibration.h"
 #include "speculator/select.h"
 #include "speculator/sentences.h"

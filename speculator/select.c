@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 #include "speculator/select_parts.h"
 
 struct select_policy select_policy_of(const struct prefill *prefill)

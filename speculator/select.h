@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "model/generation.h"
+#include "lib/text/generation.h"
 
 // Bounds of a span, in tokens. A span is shorter where it borders on tokens that are kept anyway, or where the budget
 // ends.

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 
 // The length of `bytes` [n] without one of `ends` at its end.
 static size_t strip_one(const char *bytes, size_t n, const char *const *ends)

@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-#include "model/tokenizer.h"
+#include "lib/text/tokenizer.h"
 
 // What the bytes of a token tell of the sentences and lines around it.
 enum sentence_mark {

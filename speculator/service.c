@@ -4,8 +4,8 @@
 
 #include <stdlib.h>
 
-#include "base/log.h"
-#include "base/mem.h"
+#include "lib/base/log.h"
+#include "lib/base/mem.h"
 #include "speculator/messages.h"
 
 // Results are sent once per pass, or when the router needs this memory for them: with importance, or with single kept

@@ -15,11 +15,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/log.h"
-#include "base/mem.h"
-#include "model/json_file.h"
-#include "model/model.h"
-#include "model/tokenizer.h"
+#include "engine/model/model.h"
+#include "lib/base/log.h"
+#include "lib/base/mem.h"
+#include "lib/text/json_file.h"
+#include "lib/text/tokenizer.h"
 #include "tests/forward.h"
 
 // As in check_golden: float32 itself is off by 7e-5 on logits of this size.

@@ -7,11 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
-#include "base/log.h"
-#include "base/mem.h"
+#include "lib/base/clock.h"
+#include "lib/base/log.h"
+#include "lib/base/mem.h"
 #include "router/core/core_state.h"
-#include "router/front/answer.h"
+#include "router/front/request/answer.h"
 
 // The messages of the test: the reader makes a request of one token of each.
 struct message {

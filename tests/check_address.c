@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// base/address.h: which addresses other machines can reach, and where a server listens.
+// lib/base/address.h: which addresses other machines can reach, and where a server listens.
 #include <arpa/inet.h>
 #include <check.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "base/address.h"
+#include "lib/base/address.h"
 
 static const struct {
     const char *address;

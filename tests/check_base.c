@@ -10,15 +10,15 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/clock.h"
-#include "base/cores.h"
-#include "base/file_text.h"
-#include "base/log_options.h"
-#include "base/log_writer.h"
-#include "base/mem.h"
-#include "base/monotonic_cond.h"
-#include "base/no_alloc.h"
-#include "base/utf8.h"
+#include "lib/base/clock.h"
+#include "lib/base/cores.h"
+#include "lib/base/file_text.h"
+#include "lib/base/log_options.h"
+#include "lib/base/log_writer.h"
+#include "lib/base/mem.h"
+#include "lib/base/monotonic_cond.h"
+#include "lib/base/no_alloc.h"
+#include "lib/base/utf8.h"
 
 static struct {
     bool verbose;

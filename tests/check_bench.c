@@ -8,14 +8,14 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/log.h"
-#include "base/mem.h"
 #include "bench/dispatch.h"
 #include "bench/memory.h"
 #include "bench/passes.h"
 #include "bench/prepack.h"
 #include "bench/report.h"
 #include "bench/rounds.h"
+#include "lib/base/log.h"
+#include "lib/base/mem.h"
 #include "tests/heap.h"
 
 // ---- work -----------------------------------------------------------------------------------------------------------

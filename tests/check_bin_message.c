@@ -4,11 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
 #include "engine/node.h"
-#include "proto/unpack.h"
+#include "lib/base/mem.h"
+#include "lib/messages/unpack.h"
 #include "router/core/core_state.h"
-#include "router/front/node_link.h"
+#include "router/front/nodes/node_link.h"
 #include "router/sched/bin_planner.h"
 #include "tests/core_case.h"
 

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
-#include "bench/random.h"
+#include "lib/base/mem.h"
+#include "lib/base/random.h"
 #include "speculator/calibration_fit.h"
 
 // --- evidence

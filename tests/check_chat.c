@@ -9,8 +9,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "base/mem.h"
-#include "model/chat.h"
+#include "lib/base/mem.h"
+#include "lib/text/chat.h"
 #include "tests/test_data.h"
 #include "text_data.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// model/config.h: config.json of every family, the meaning of absent keys, and the sentence of every refusal.
+// lib/text/config.h: config.json of every family, the meaning of absent keys, and the sentence of every refusal.
 #include <check.h>
 #include <math.h>
 #include <stdio.h>
@@ -7,8 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/mem.h"
-#include "model/config.h"
+#include "lib/base/mem.h"
+#include "lib/text/config.h"
 
 static char dir[] = "/tmp/forepack-config-XXXXXX";
 

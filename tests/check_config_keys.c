@@ -9,8 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/mem.h"
-#include "model/config.h"
+#include "lib/base/mem.h"
+#include "lib/text/config.h"
 
 #define SHAPE                                                                                                          \
     "\"hidden_size\":64,\"intermediate_size\":96,\"num_hidden_layers\":3,\"num_attention_heads\":4,"                   \

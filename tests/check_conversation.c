@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 #include "router/core/core_state.h"
 #include "router/sched/estimate.h"
 #include "tests/core_fixture.h"

@@ -5,7 +5,7 @@
 #include <check.h>
 #include <string.h>
 
-#include "bench/random.h"
+#include "lib/base/random.h"
 #include "worker/sequence.h"
 
 enum { TOKENS = 300, VOCAB = 40 };

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
-#include "base/utf8.h"
+#include "lib/base/mem.h"
+#include "lib/base/utf8.h"
 #include "tests/core_case.h"
 
 static struct fake_node *worker(const char *id)

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
 #include "bench/pack_offline.h"
+#include "lib/base/mem.h"
 #include "router/core/core_state.h"
 #include "tests/core_case.h"
 

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/log.h"
+#include "lib/base/log.h"
 #include "tests/core_case.h"
 
 enum { PROMPT = 100, KEEP_FIRST = 10, KEEP_LAST = 39, MAIN = 0x11, OTHER_MAIN = 0x12, RATES = 13, PROBLEMS = 5 };

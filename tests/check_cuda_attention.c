@@ -13,7 +13,7 @@
 #include "kernels/cuda/schedule.h"
 #include "tests/kernel_fixture.h"
 #ifdef FOREPACK_CUDA_EMULATED
-#include "tests/cuda_emulator/emulator.h"
+#include "kernels/emulator/emulator.h"
 #endif
 
 enum { MAX_SEQS = 12, LAYERS = 2, LAYER = 1 };

@@ -11,9 +11,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/log.h"
 #include "engine/engine.h"
-#include "tests/cuda_emulator/emulator.h"
+#include "kernels/emulator/emulator.h"
+#include "lib/base/log.h"
 #include "tests/forward.h"
 #include "tests/tiny_model.h"
 

@@ -12,7 +12,7 @@
 #include <atomic>
 
 #include "kernels/cuda/dependent.h"
-#include "tests/cuda_emulator/emulator.h"
+#include "kernels/emulator/emulator.h"
 
 #ifdef __SANITIZE_ADDRESS__
 extern "C" const char *__asan_default_options(void)

@@ -8,8 +8,8 @@
 
 #include "kernels/convert.h"
 #include "kernels/cuda/limits.h"
+#include "kernels/emulator/fp8_accumulator.h"
 #include "tests/cuda_fixture.h"
-#include "tests/fp8_accumulator.h"
 
 enum { ROWS_MAX = 72 };
 

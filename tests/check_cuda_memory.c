@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
-#include "model/llama.h"
-#include "tests/cuda_emulator/emulator.h"
+#include "engine/model/llama.h"
+#include "kernels/emulator/emulator.h"
+#include "lib/base/mem.h"
 
 enum { GIB_SHIFT = 30, KV_BLOCKS = 1000 };
 

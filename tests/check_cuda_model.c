@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Logits of dummy models on the CUDA backend against the CPU backend: packed prompts, then decode passes, of which the
-// third replays a captured graph. With tiny shapes, and on a GPU also with head sizes 64 (llama-110m) and 128 (two layers
-// of the 8B shape). The GPU kit runs this test first: it prints how far the logits differ.
+// third replays a captured graph. With tiny shapes, and on a GPU also with head sizes 64 (llama-110m) and 128 (two
+// layers of the 8B shape). The GPU kit runs this test first: it prints how far the logits differ.
 #include <check.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 #include "tests/cuda_fixture.h"
 #include "tests/forward.h"
 

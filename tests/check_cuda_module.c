@@ -8,11 +8,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/log.h"
-#include "base/mem.h"
 #include "kernels/backend.h"
 #include "kernels/module.h"
 #include "kernels/module_version.h"
+#include "lib/base/log.h"
+#include "lib/base/mem.h"
 
 static char folder[4096]; // of this program
 

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench/random.h"
 #include "kernels/cuda/launch.h"
+#include "lib/base/random.h"
 #include "tests/cuda_here.h"
 #include "worker/sampler.h"
 

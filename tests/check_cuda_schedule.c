@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
 #include "kernels/cuda/geometry.h"
 #include "kernels/cuda/memory.h"
 #include "kernels/cuda/schedule.h"
+#include "lib/base/mem.h"
 #include "tests/kernel_fixture.h"
 
 enum { MAX_ROWS = 700, MAX_SEQS = 24, MAX_CONTEXT = 40000, COLUMNS = MAX_CONTEXT / KV_BLOCK_TOKENS + 3 };

@@ -4,7 +4,7 @@
 #include <check.h>
 #include <math.h>
 
-#include "bench/random.h"
+#include "lib/base/random.h"
 #include "worker/draft_pace.h"
 
 enum { MOST = 8 };

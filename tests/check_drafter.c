@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/log.h"
-#include "bench/random.h"
+#include "lib/base/log.h"
+#include "lib/base/random.h"
 #include "speculator/scorer.h"
 
 enum { VOCAB = 50, EOS = 2, CONTEXT = 160, BLOCKS = 40, SHARE = 24, REQUESTS = 12, BUDGET = 48, SEQS = 6, ANSWER = 40 };

@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/log.h"
-#include "bench/random.h"
+#include "lib/base/log.h"
+#include "lib/base/random.h"
 #include "tests/cuda_here.h"
 #include "tests/fake_llguidance.h"
 #include "tests/tiny_model.h"

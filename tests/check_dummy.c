@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// model/dummy.h: a model opens from its config.json alone; its values are the same in every run and for any number of
-// ranks, and of the scale of trained weights.
+// engine/model/dummy.h: a model opens from its config.json alone; its values are the same in every run and for any
+// number of ranks, and of the scale of trained weights.
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
+#include "engine/model/dummy.h"
 #include "kernels/convert.h"
-#include "model/dummy.h"
+#include "lib/base/mem.h"
 #include "tests/forward.h"
 
 enum { VOCAB = 515, N_TOKENS = 9 };

@@ -10,12 +10,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/log.h"
 #include "engine/doorbell.h"
 #include "engine/engine.h"
 #include "engine/prefix_cache.h"
 #include "engine/roll_call.h"
 #include "engine/watchdog.h"
+#include "lib/base/log.h"
 #include "tests/model_fixture.h"
 
 enum { RANKS = 3 };

@@ -9,13 +9,13 @@
 #include <sys/resource.h>
 #include <time.h>
 
-#include "base/cores.h"
-#include "base/log.h"
 #include "engine/comm_mpi.h"
 #include "engine/comm_shm.h"
 #include "engine/engine.h"
 #include "engine/group.h"
 #include "kernels/convert.h"
+#include "lib/base/cores.h"
+#include "lib/base/log.h"
 #include "tests/forward.h"
 #include "tests/tiny_model.h"
 

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
-#include "proto/fields.h"
+#include "lib/base/mem.h"
+#include "lib/messages/fields.h"
 
 // Bytes that are not a message are never read beyond their end (checked by the sanitizers).
 START_TEST(noise_is_not_read_beyond_its_end)

@@ -16,7 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 #include "tests/cuda_here.h"
 #include "tests/forward.h"
 #include "tests/test_data.h"

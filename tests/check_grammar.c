@@ -9,11 +9,11 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#include "base/mem.h"
-#include "grammar/grammar.h"
-#include "model/output_parser.h"
-#include "model/tool_grammar.h"
-#include "model/unicode.h"
+#include "lib/base/mem.h"
+#include "lib/grammar/grammar.h"
+#include "lib/text/output_parser.h"
+#include "lib/text/tool_grammar.h"
+#include "lib/text/unicode.h"
 #include "skip.h"
 
 enum { ANSWERS = 200, TOKENS_MAX = 400 };

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
-#include "grammar/cache.h"
+#include "lib/base/mem.h"
+#include "lib/grammar/cache.h"
 
 static struct grammar_cache *cache;
 

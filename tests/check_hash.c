@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // base/hash: the values that the authors of SipHash-2-4 publish, for the key 00 01 .. 0f and the messages 00 01 .. n-1.
-#include "base/hash.h"
+#include "lib/base/hash.h"
 
 #include <check.h>
 #include <stdlib.h>

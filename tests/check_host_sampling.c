@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/log.h"
+#include "lib/base/log.h"
 #include "tests/tiny_model.h"
 #include "worker/scheduler_state.h"
 

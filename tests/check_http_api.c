@@ -3,7 +3,7 @@
 // compile; the latter over gRPC, too. A node of the test takes the bins and answers only what the test says.
 #include <stdatomic.h>
 
-#include "identity/key_file.h"
+#include "lib/identity/key_file.h"
 #include "proto/forepack/v1/inference.pb-c.h"
 #include "proto/inference/kserve.pb-c.h"
 #include "tests/fake_llguidance.h"

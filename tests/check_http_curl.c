@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // http/ with curl as the client.
-#include "base/mem.h"
+#include "lib/base/mem.h"
 #include "tests/certificates.h"
 #include "tests/http_service.h"
 #include "tests/skip.h"

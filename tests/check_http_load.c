@@ -6,7 +6,7 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 #include "tests/http_service.h"
 
 enum { STREAMS = 200, SENDERS = 4, EVENTS = 50 };

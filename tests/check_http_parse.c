@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// http/parse.h and what the server answers to requests that break the protocol: the documented status, never a handler.
-#include "base/mem.h"
-#include "http/parse.h"
+// lib/http/parse.h and what the server answers to requests that break the protocol: the documented status, never a
+// handler.
+#include "lib/base/mem.h"
+#include "lib/http/parse.h"
 #include "tests/http_service.h"
 
 struct parsed {

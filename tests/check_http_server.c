@@ -2,9 +2,9 @@
 // http/: requests and responses over real sockets, and every way a connection can end.
 #include <netinet/tcp.h>
 
-#include "base/equal_share.h"
-#include "base/mem.h"
-#include "http/internal.h"
+#include "lib/base/equal_share.h"
+#include "lib/base/mem.h"
+#include "lib/http/internal.h"
 #include "tests/dead_listener.h"
 #include "tests/http_service.h"
 

@@ -3,7 +3,7 @@
 // whose passes the test controls. Idle streams are pinged; clients that do not read or go away are disconnected, and
 // their requests are cancelled at the node before it computes another pass for them. Metrics of many nodes keep to the
 // bound of unread answers.
-#include "base/equal_share.h"
+#include "lib/base/equal_share.h"
 #include "router/core/core_state.h"
 #include "tests/front_fixture.h"
 #include "tests/http_client.h"

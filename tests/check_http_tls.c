@@ -8,8 +8,8 @@
 #include <sys/epoll.h>
 #include <sys/stat.h>
 
-#include "base/mem.h"
-#include "http/internal.h"
+#include "lib/base/mem.h"
+#include "lib/http/internal.h"
 #include "tests/certificates.h"
 #include "tests/http_service.h"
 #include "tests/tls_records.h"

@@ -8,17 +8,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/clock.h"
-#include "base/log.h"
-#include "base/mem.h"
-#include "identity/identity.h"
-#include "identity/key_file.h"
-#include "identity/limits.h"
+#include "lib/base/clock.h"
+#include "lib/base/log.h"
+#include "lib/base/mem.h"
+#include "lib/identity/identity.h"
+#include "lib/identity/key_file.h"
+#include "lib/identity/limits.h"
 
 enum { SECOND = 1000000, KEYS = 3 };
 
 static int64_t now_us = SECOND;
-int64_t clock_now_us(void) // instead of base/clock.c
+int64_t clock_now_us(void) // instead of lib/base/clock.c
 {
     return __atomic_load_n(&now_us, __ATOMIC_RELAXED);
 }

@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 #include "proto/forepack/v1/inference.pb-c.h"
-#include "router/front/grpc_intake.h"
-#include "router/front/intake.h"
+#include "router/front/grpc/grpc_intake.h"
+#include "router/front/request/intake.h"
 
 static struct front front = {.model_names = (char *[]){"demo"}, .n_model_names = 1, .config = {.max_context = 64}};
 

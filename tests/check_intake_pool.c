@@ -8,8 +8,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "base/mem.h"
-#include "router/front/intake_pool.h"
+#include "lib/base/mem.h"
+#include "router/front/request/intake_pool.h"
 
 enum { LONG_BYTES = 1 << 20, JOBS_MAX = 100, LOG_BYTES = 4096 };
 

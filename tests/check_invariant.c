@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/invariant.h"
+#include "lib/base/invariant.h"
 
 START_TEST(an_invariant_that_holds_does_nothing)
 {

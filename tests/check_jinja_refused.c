@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "jinja/jinja.h"
+#include "lib/jinja/jinja.h"
 
 static const struct tm now = {.tm_mday = 1, .tm_year = 126};
 

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
-#include "jinja/jinja.h"
+#include "lib/base/mem.h"
+#include "lib/jinja/jinja.h"
 #include "tests/test_data.h"
 #include "text_data.h"
 

@@ -5,12 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
-#include "router/front/json_anthropic.h"
-#include "router/front/json_anthropic_answer.h"
-#include "router/front/json_body.h"
-#include "router/front/json_responses.h"
-#include "router/front/json_responses_answer.h"
+#include "lib/base/mem.h"
+#include "router/front/http/json_anthropic.h"
+#include "router/front/http/json_anthropic_answer.h"
+#include "router/front/http/json_body.h"
+#include "router/front/http/json_responses.h"
+#include "router/front/http/json_responses_answer.h"
 
 typedef enum status translate_fn(const json_t *body, json_t **chat_p);
 

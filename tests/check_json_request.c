@@ -7,10 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
-#include "router/front/json_body.h"
-#include "router/front/json_generation.h"
-#include "router/front/json_writer.h"
+#include "lib/base/mem.h"
+#include "router/front/http/json_body.h"
+#include "router/front/http/json_generation.h"
+#include "router/front/http/json_writer.h"
 
 static json_t *parse(const char *text)
 {

@@ -18,7 +18,7 @@ static const char *backend_name;
 static struct backend *both[2]; // reference, tested backend
 
 // How far sums of k products of values below 1 may differ. Hopper's tensor cores keep 14 bits of FP8 sums
-// (tests/fp8_accumulator.h); the emulated ones do not cut off where the reference does not.
+// (kernels/emulator/fp8_accumulator.h); the emulated ones do not cut off where the reference does not.
 static float sum_rounding(int k)
 {
 #if defined FOREPACK_TEST_CUDA && !defined FOREPACK_CUDA_EMULATED

@@ -8,10 +8,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/log_writer.h"
-#include "base/mem.h"
-#include "identity/identity.h"
-#include "identity/key_file.h"
+#include "lib/base/log_writer.h"
+#include "lib/base/mem.h"
+#include "lib/identity/identity.h"
+#include "lib/identity/key_file.h"
 
 static char path[] = "/tmp/forepack-keys-XXXXXX", log_path[] = "/tmp/forepack-keys-log-XXXXXX";
 

@@ -8,8 +8,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/mem.h"
-#include "identity/key_file.h"
+#include "lib/base/mem.h"
+#include "lib/identity/key_file.h"
 
 #define HASH  "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 #define OTHER "sha256:1123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"

@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
-#include "router/front/kserve_request.h"
-#include "router/front/kserve_tensors.h"
+#include "lib/base/mem.h"
+#include "router/front/kserve/kserve_request.h"
+#include "router/front/kserve/kserve_tensors.h"
 
 typedef Inference__ModelInferRequest__InferInputTensor input;
 

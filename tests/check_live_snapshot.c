@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
-#include "router/front/live_snapshot.h"
+#include "lib/base/mem.h"
+#include "router/front/live/live_snapshot.h"
 #include "tests/core_case.h"
 
 static struct live_snapshot snapshot_of(const struct fixture *fixture)

@@ -11,9 +11,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/mem.h"
-#include "model/model.h"
-#include "model/safetensors.h"
+#include "engine/model/model.h"
+#include "engine/model/safetensors.h"
+#include "lib/base/mem.h"
 #include "tests/tiny_model.h"
 
 enum { RANKS = 4, RANK = 1 };

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// base/log.h: an event that clients can cause has a bounded number of lines, and those left out are counted.
+// lib/base/log.h: an event that clients can cause has a bounded number of lines, and those left out are counted.
 #include <check.h>
 #include <stdlib.h>
 
-#include "base/log.h"
+#include "lib/base/log.h"
 
 enum { SECOND_US = 1000000, EVENTS = 1000 };
 

@@ -13,8 +13,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/log.h"
-#include "base/log_writer.h"
+#include "lib/base/log.h"
+#include "lib/base/log_writer.h"
 
 enum { TEXT_BYTES = 250, THREADS = 4, LINES = 3000 };
 

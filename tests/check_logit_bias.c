@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
-#include "net/rpc.h"
+#include "lib/base/mem.h"
+#include "lib/net/rpc.h"
 #include "proto/forepack/v1/inference.pb-c.h"
-#include "router/front/wire_request.h"
+#include "router/front/grpc/wire_request.h"
 #include "worker/sampler.h"
 
 // --- bounds

@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "base/clock.h"
-#include "base/log.h"
-#include "base/mem.h"
+#include "lib/base/clock.h"
+#include "lib/base/log.h"
+#include "lib/base/mem.h"
 #include "router/core/loop.h"
 
 enum { THREADS = 4, POSTS = 5000, VOCAB = 100 };

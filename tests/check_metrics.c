@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 #include "router/metrics/exposition.h"
 #include "tests/core_fixture.h"
 

@@ -9,7 +9,7 @@
 
 #include <check.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 #include "router/metrics/exposition.h"
 
 static char *path_of(const char *name)

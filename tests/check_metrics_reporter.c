@@ -5,8 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "router/front/intake_pool.h"
-#include "router/front/metrics_reporter.h"
+#include "router/front/live/metrics_reporter.h"
+#include "router/front/request/intake_pool.h"
 #include "tests/core_fixture.h"
 
 enum { ASKS = 200 };

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 #include "tests/forward.h"
 #include "tests/model_fixture.h"
 #include "tests/tiny_model.h"

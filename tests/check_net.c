@@ -11,10 +11,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/clock.h"
-#include "base/mem.h"
-#include "base/utf8.h"
-#include "net/core.h"
+#include "lib/base/clock.h"
+#include "lib/base/mem.h"
+#include "lib/base/utf8.h"
+#include "lib/net/core.h"
 #include "tests/rpc_client.h"
 #include "tests/test_port.h"
 

@@ -7,8 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/mem.h"
-#include "net/core.h"
+#include "lib/base/mem.h"
+#include "lib/net/core.h"
 
 #define LARGE_BYTES        ((size_t)64 << 20)
 #define REFUSED_CALL_BYTES (LARGE_BYTES / 2) // memory that refusing it may take: a few MiB, more under sanitizers

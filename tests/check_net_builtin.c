@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
-#include "net/core.h"
-#include "net/symbols.h"
+#include "lib/base/mem.h"
+#include "lib/net/core.h"
+#include "lib/net/symbols.h"
 #include "proto/grpc_health/v1/health.pb-c.h"
 #include "proto/grpc_reflection/v1/reflection.pb-c.h"
 #include "tests/rpc_client.h"
@@ -100,7 +100,7 @@ START_TEST(watchers_get_each_change)
 }
 END_TEST
 
-enum { WATCHES_MAX = 4096 }; // as in net/health.c
+enum { WATCHES_MAX = 4096 }; // as in lib/net/health.c
 
 START_TEST(a_watch_beyond_the_bound_ends_the_oldest)
 {

@@ -10,7 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "net/rpc.h"
+#include "lib/net/rpc.h"
 #include "tests/dead_listener.h"
 
 enum { PER_ADDRESS = 3, TIMEOUT_MS = 60000 };

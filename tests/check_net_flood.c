@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "net/core.h"
+#include "lib/net/core.h"
 
 // FEW: C-core closes connections slowly under sanitizers.
 enum { LIMIT = 1024, FEW = 256, SOCKETS = 2000, TIMEOUT_MS = 60000 };

@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/mem.h"
-#include "net/core.h"
+#include "lib/base/mem.h"
+#include "lib/net/core.h"
 
 enum { SMALL_BYTES = 1000 };
 

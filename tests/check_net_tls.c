@@ -11,8 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/mem.h"
-#include "net/core.h"
+#include "lib/base/mem.h"
+#include "lib/net/core.h"
 
 // In a folder of their own: the authority `ca` signed server, client, elsewhere (another host), old (expired) and
 // second (like server); `foreign/ca` signed foreign/server and foreign/client.

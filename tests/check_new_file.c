@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/new_file.h"
+#include "lib/base/new_file.h"
 
 static char folder[64], path[128], beside[128];
 

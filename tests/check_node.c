@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine/node: a node's link to a router made of net/rpc.h alone: Hello, work and results, a router that restarts,
+// engine/node: a node's link to a router made of lib/net/rpc.h alone: Hello, work and results, a router that restarts,
 // refuses, sends malformed messages or stops while work runs, drain by signal, a node that dies.
 #include <check.h>
 #include <pthread.h>
@@ -12,11 +12,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/clock.h"
-#include "base/mem.h"
-#include "base/version.h"
 #include "engine/node.h"
 #include "engine/start_signals.h"
+#include "lib/base/clock.h"
+#include "lib/base/mem.h"
+#include "lib/base/version.h"
 #include "tests/test_router.h"
 
 typedef Forepack__Cluster__V1__NodeMessage node_message;

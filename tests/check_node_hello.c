@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "base/mem.h"
 #include "engine/node_main.h"
+#include "lib/base/mem.h"
 #include "tests/model_fixture.h"
 
 // A checkpoint with a tokenizer; `other`: of another version of both.

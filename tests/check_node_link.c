@@ -4,9 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/log.h"
-#include "base/version.h"
-#include "router/front/node_link.h"
+#include "lib/base/log.h"
+#include "lib/base/version.h"
+#include "router/front/nodes/node_link.h"
 
 enum { VOCAB = 500, NOW_US = 1000000 };
 

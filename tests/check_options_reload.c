@@ -6,9 +6,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/log_options.h"
-#include "base/log_writer.h"
-#include "base/mem.h"
+#include "lib/base/log_options.h"
+#include "lib/base/log_writer.h"
+#include "lib/base/mem.h"
 
 static struct {
     int64_t room, rest;

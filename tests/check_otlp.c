@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
+#include "lib/tracing/otlp.h"
 #include "proto/otlp/trace_service.pb-c.h"
-#include "tracing/otlp.h"
 
 static const struct otlp_source source = {.service_name = "service",
                                           .version = "1.2",

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
-#include "model/output_parser.h"
+#include "lib/base/mem.h"
+#include "lib/text/output_parser.h"
 #include "test_data.h"
 #include "text_data.h"
 

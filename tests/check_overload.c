@@ -5,7 +5,7 @@
 #include <stdatomic.h>
 
 #include "proto/forepack/v1/inference.pb-c.h"
-#include "router/front/wire_response.h"
+#include "router/front/grpc/wire_response.h"
 #include "tests/front_fixture.h"
 
 enum { TIMEOUT_MS = 20000, BACKLOG = 1001, HOG_BYTES = 40 << 20, HOGS_MAX = 16, ALL_UNREAD = 256 << 20 };

@@ -7,11 +7,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/clock.h"
-#include "base/mem.h"
 #include "bench/pack_exact.h"
 #include "bench/pack_offline.h"
 #include "bench/prompts.h"
+#include "lib/base/clock.h"
+#include "lib/base/mem.h"
 #include "tests/test_data.h"
 
 enum { ITEMS_MAX = 2000 };

@@ -4,9 +4,9 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "base/mem.h"
 #include "bench/perplexity.h"
 #include "engine/block_manager.h"
+#include "lib/base/mem.h"
 #include "tests/slow_llama.h"
 #include "tests/tiny_model.h"
 

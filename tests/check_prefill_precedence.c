@@ -5,11 +5,11 @@
 #include <check.h>
 #include <stdlib.h>
 
-#include "base/mem.h"
-#include "model/text_stream.h"
+#include "lib/base/mem.h"
+#include "lib/text/text_stream.h"
 #include "proto/forepack/v1/inference.pb-c.h"
 #include "router/front/front.h"
-#include "router/front/wire_request.h"
+#include "router/front/grpc/wire_request.h"
 
 enum { ON = FOREPACK__V1__PREFILL_MODE__PREFILL_MODE_ON, REQUIRED = FOREPACK__V1__PREFILL_MODE__PREFILL_MODE_REQUIRED };
 enum { AUTO = FOREPACK__V1__PREFILL_MODE__PREFILL_MODE_AUTO, OFF = FOREPACK__V1__PREFILL_MODE__PREFILL_MODE_OFF };

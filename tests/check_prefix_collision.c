@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 #include "router/core/core_state.h"
 #include "tests/core_case.h"
 

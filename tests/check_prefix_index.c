@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 #include "router/core/node.h"
 #include "router/sched/prefix_tails.h"
 #include "tests/heap.h"

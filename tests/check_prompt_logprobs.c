@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/log.h"
+#include "lib/base/log.h"
 #include "tests/cuda_here.h"
 #include "tests/slow_llama.h"
 #include "worker/pace.h"

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sampling and prefill fields on their way from a flag or a JSON row through both protocols: every field of
-// model/generation_fields.h arrives everywhere, and values outside its range are refused by name.
+// lib/text/generation_fields.h arrives everywhere, and values outside its range are refused by name.
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
 #include "cli/request.h"
+#include "lib/base/mem.h"
 #include "proto/forepack/cluster/v1/cluster.pb-c.h"
 
 static const struct option options[] = {REQUEST_OPTION_ROWS, {0}};

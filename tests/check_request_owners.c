@@ -4,7 +4,7 @@
 #include <check.h>
 #include <stdlib.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 #include "tests/core_fixture.h"
 
 static struct fixture f;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// model/safetensors.h: single and sharded files are read as written; every kind of broken file is refused with its own
-// sentence; thousands of damaged headers end in a status, never in a read outside the file.
+// engine/model/safetensors.h: single and sharded files are read as written; every kind of broken file is refused with
+// its own sentence; thousands of damaged headers end in a status, never in a read outside the file.
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "base/mem.h"
-#include "model/safetensors.h"
+#include "engine/model/safetensors.h"
+#include "lib/base/mem.h"
 #include "tests/tiny_model.h"
 
 static char dir[64];

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench/random.h"
+#include "lib/base/random.h"
 #include "worker/sampler.h"
 
 enum { V_MAX = 400, HISTORY_MAX = 60 };

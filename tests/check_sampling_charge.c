@@ -4,7 +4,7 @@
 #include <check.h>
 #include <stdlib.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 #include "tests/core_fixture.h"
 
 enum { PROMPT = 16, OUTPUT = 32, VOCABULARY = 131072 }; // 8 rows for a token sampled on the host

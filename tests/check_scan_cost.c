@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 #include "router/core/core_state.h"
 #include "tests/core_fixture.h"
 

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
-#include "proto/unpack.h"
+#include "lib/base/mem.h"
+#include "lib/messages/unpack.h"
 #include "speculator/messages.h"
 
 enum { MEMORY_MAX = 256 << 20 };

@@ -6,8 +6,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "base/log.h"
-#include "base/mem.h"
+#include "lib/base/log.h"
+#include "lib/base/mem.h"
 #include "speculator/scorer.h"
 
 enum { VOCAB = 8, CONTEXT = 140000, MAX_SEQS = 64, MAX_PROMPTS = 64, LOOK_AHEAD = 8 };
@@ -24,7 +24,7 @@ static const struct model_config config = {.n_layers = 32,
 
 static int64_t now_us;
 
-// Replaces that of libc, so that base/clock.h reads the time of this test.
+// Replaces that of libc, so that lib/base/clock.h reads the time of this test.
 int clock_gettime(clockid_t id, struct timespec *time)
 {
     *time = (struct timespec){now_us / 1000000, now_us % 1000000 * 1000};

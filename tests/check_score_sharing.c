@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Choices of one prompt share its score: a speculator reads the prompt once, whatever becomes of single choices, and
 // each has the kept tokens that it would have had alone.
-#include "base/mem.h"
+#include "lib/base/mem.h"
 #include "router/core/core_state.h"
 #include "tests/core_case.h"
 

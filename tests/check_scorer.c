@@ -11,12 +11,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
+#include "sim/slow_spans.h"
 #include "speculator/scorer.h"
 #include "tests/model_fixture.h"
 #include "tests/slow_importance.h"
 #include "tests/slow_select.h"
-#include "tests/slow_spans.h"
 #include "tests/test_data.h"
 
 enum { MAX_PROMPTS = 16, MAX_TOKENS = 256, MAX_RANKS = 4, MAX_VOCAB = 1 << 17 };

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
 #include "kernels/check.h"
+#include "lib/base/mem.h"
 #include "speculator/scorer.h"
 
 enum { VOCAB = 60, CONTEXT = 200, MAX_BLOCKS = 64, MAX_ITEMS = 40 };

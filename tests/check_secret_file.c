@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/secret_file.h"
+#include "lib/base/secret_file.h"
 
 static char path[] = "/tmp/forepack-secret-XXXXXX";
 

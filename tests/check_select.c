@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "sim/slow_spans.h"
 #include "speculator/select.h"
 #include "tests/slow_select.h"
-#include "tests/slow_spans.h"
 
 static uint64_t random_state;
 

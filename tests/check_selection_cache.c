@@ -3,7 +3,7 @@
 // anything that its selection depends on is.
 #include <stdio.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 #include "router/core/core_state.h"
 #include "tests/core_case.h"
 

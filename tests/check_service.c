@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/log.h"
-#include "base/mem.h"
+#include "lib/base/log.h"
+#include "lib/base/mem.h"
 #include "tests/tiny_model.h"
 #include "worker/service.h"
 

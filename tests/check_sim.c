@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/log.h"
+#include "lib/base/log.h"
 #include "sim/generate.h"
 #include "sim/isolated.h"
 #include "sim/shrink.h"

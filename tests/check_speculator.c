@@ -13,8 +13,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/mem.h"
-#include "model/config.h"
+#include "lib/base/mem.h"
+#include "lib/text/config.h"
 #include "tests/slow_importance.h"
 #include "tests/slow_select.h"
 #include "tests/test_router.h"

@@ -6,8 +6,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/fnv.h"
 #include "kernels/cpu/cpu.h"
+#include "lib/base/fnv.h"
 #include "tests/kernel_fixture.h"
 
 // ---- by given times -------------------------------------------------------------------------------------------------

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
-#include "model/tail_search.h"
+#include "lib/base/mem.h"
+#include "lib/text/tail_search.h"
 #include "text_data.h"
 
 static size_t slow_search(const char *wanted, size_t n_wanted, const char *text, size_t n)

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
 #include "bench/tasks.h"
+#include "lib/base/mem.h"
 
 #define NAME "([A-Z][a-z]+ [A-Z][a-z]+)"
 

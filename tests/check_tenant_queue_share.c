@@ -3,7 +3,7 @@
 #include <check.h>
 #include <string.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 #include "tests/core_fixture.h"
 
 static struct fixture f;

@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
-#include "base/utf8.h"
-#include "model/text_stream.h"
+#include "lib/base/mem.h"
+#include "lib/base/utf8.h"
+#include "lib/text/text_stream.h"
 #include "tests/test_data.h"
 #include "text_data.h"
 

@@ -12,8 +12,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/cores.h"
 #include "kernels/cpu/thread_pool.h"
+#include "lib/base/cores.h"
 
 enum { MAX_ITEMS = 500, RUNS = 210 };
 

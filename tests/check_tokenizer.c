@@ -9,11 +9,11 @@
 #include <string.h>
 #include <utf8proc.h>
 
-#include "base/mem.h"
-#include "base/utf8.h"
-#include "model/bpe.h"
-#include "model/normalizer.h"
-#include "model/tokenizer_parts.h"
+#include "lib/base/mem.h"
+#include "lib/base/utf8.h"
+#include "lib/text/bpe.h"
+#include "lib/text/normalizer.h"
+#include "lib/text/tokenizer_parts.h"
 #include "tests/heap.h"
 #include "tests/test_data.h"
 #include "text_data.h"

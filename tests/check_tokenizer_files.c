@@ -9,10 +9,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/mem.h"
-#include "base/utf8.h"
-#include "model/pattern.h"
-#include "model/unicode.h"
+#include "lib/base/mem.h"
+#include "lib/base/utf8.h"
+#include "lib/text/pattern.h"
+#include "lib/text/unicode.h"
 #include "text_data.h"
 
 static void encode_into(struct tokenizer *t, const char *text, size_t n, unsigned flags, int32_t **ids_p, int *n_p)

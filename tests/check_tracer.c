@@ -8,11 +8,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/clock.h"
-#include "base/mem.h"
+#include "lib/base/clock.h"
+#include "lib/base/mem.h"
+#include "lib/tracing/tracer.h"
 #include "proto/otlp/trace_service.pb-c.h"
 #include "tests/test_port.h"
-#include "tracing/tracer.h"
 
 // --- a collector
 

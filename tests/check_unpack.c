@@ -4,11 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
-#include "base/status.h"
+#include "lib/base/mem.h"
+#include "lib/base/status.h"
+#include "lib/messages/unpack.h"
 #include "proto/forepack/cluster/v1/cluster.pb-c.h"
 #include "proto/forepack/v1/inference.pb-c.h"
-#include "proto/unpack.h"
 
 static const ProtobufCMessageDescriptor *const node_kind = &forepack__cluster__v1__node_message__descriptor;
 static const ProtobufCMessageDescriptor *const router_kind = &forepack__cluster__v1__router_message__descriptor;

@@ -9,9 +9,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/clock.h"
 #include "engine/roll_call.h"
 #include "engine/watchdog.h"
+#include "lib/base/clock.h"
 
 static atomic_uint_least64_t progress;
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/log.h"
+#include "lib/base/log.h"
 #include "tests/fake_llguidance.h"
 #include "tests/tiny_model.h"
 #include "worker/service.h"

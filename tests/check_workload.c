@@ -7,11 +7,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/mem.h"
 #include "bench/arrivals.h"
 #include "bench/quantiles.h"
-#include "bench/random.h"
 #include "bench/trace.h"
+#include "lib/base/mem.h"
+#include "lib/base/random.h"
 
 // ---- quantiles ------------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@
 #include "tests/kernel_fixture.h"
 
 #ifdef FOREPACK_CUDA_EMULATED
-#include "tests/cuda_emulator/emulator.h"
+#include "kernels/emulator/emulator.h"
 enum { EMULATED = 1 };
 #else // a real GPU does not count and cannot be changed
 enum { EMULATED = 0 };

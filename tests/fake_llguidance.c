@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "grammar/llguidance.h"
+#include "lib/grammar/llguidance.h"
 
 struct llg_tokenizer {
     uint32_t vocab_size;

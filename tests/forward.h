@@ -3,7 +3,7 @@
 // sequence by sequence, on purpose without engine/batch_builder.h. Failures abort the test (Check).
 #pragma once
 
-#include "model/model.h"
+#include "engine/model/model.h"
 
 enum { FORWARD_MAX_RANKS = 8 };
 

@@ -6,14 +6,14 @@
 #include <semaphore.h>
 #include <stdlib.h>
 
-#include "base/log.h"
-#include "base/mem.h"
-#include "base/version.h"
+#include "lib/base/log.h"
+#include "lib/base/mem.h"
+#include "lib/base/version.h"
 #include "router/front/front.h"
-#include "router/front/http_service.h"
-#include "router/front/intake_pool.h"
-#include "router/front/node_link.h"
-#include "router/front/reading.h"
+#include "router/front/http/http_service.h"
+#include "router/front/nodes/node_link.h"
+#include "router/front/request/intake_pool.h"
+#include "router/front/request/reading.h"
 #include "tests/rpc_client.h"
 
 static struct front front;

@@ -19,7 +19,7 @@ complain() {
 has() { grep -qE "$4" <<<"$2" || complain "$1: no $3"; }
 lacks() { if grep -qE "$4" <<<"$2"; then complain "$1: $3"; fi; }
 
-optimised=$(jq -r '.[] | select(.file | endswith("/base/log.c")) | .command' "$build/compile_commands.json" |
+optimised=$(jq -r '.[] | select(.file | endswith("/lib/base/log.c")) | .command' "$build/compile_commands.json" |
     grep -c -- -D_FORTIFY_SOURCE || true)
 for program in "$@"; do
     header=$(readelf -hW "$program") segments=$(readelf -lW "$program") dynamic=$(readelf -dW "$program")

@@ -13,7 +13,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "base/clock.h"
+#include "lib/base/clock.h"
 
 enum { CLIENT_WAIT_MS = 60000 };
 

@@ -4,7 +4,7 @@
 
 #include <stdatomic.h>
 
-#include "http/http.h"
+#include "lib/http/http.h"
 #include "tests/http_client.h"
 
 static atomic_int n_heads, n_requests, n_closed, n_disconnected;

@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
 #include "kernels/backend.h"
+#include "lib/base/mem.h"
 
 #ifdef FOREPACK_TEST_CUDA // linked with the CUDA runtime or its emulation
 #include <cuda_runtime_api.h>

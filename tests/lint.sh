@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Checks the format of all C, C++ and CUDA files with clang-format 14 (.clang-format), and the product's C files with
 # clang-tidy 14 (.clang-tidy) and cppcheck 2.10 (tests/cppcheck.cfg, tests/cppcheck.supp). Also checks that only
-# proto/unpack.c unpacks messages. Exit codes: 0 clean, 1 findings, 77 a tool is not installed.
+# lib/messages/unpack.c unpacks messages. Exit codes: 0 clean, 1 findings, 77 a tool is not installed.
 # Usage: tests/lint.sh [BUILD_FOLDER]     a folder where the project was built; default build/dev
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -29,8 +29,8 @@ code=0
 git ls-files -z '*.c' '*.h' '*.cpp' '*.cu' | xargs -0 "$format" --dry-run -Werror || code=1
 
 # Messages of peers are unpacked with a bound on memory. Tests, benches and the simulator unpack their own messages.
-if git grep -nE '(__|protobuf_c_message_)unpack\(' -- '*.c' ':!proto/unpack.c' ':!tests' ':!bench' ':!sim'; then
-    echo "lint: use proto_unpack() of proto/unpack.h" >&2
+if git grep -nE '(__|protobuf_c_message_)unpack\(' -- '*.c' ':!lib/messages/unpack.c' ':!tests' ':!bench' ':!sim'; then
+    echo "lint: use proto_unpack() of lib/messages/unpack.h" >&2
     code=1
 fi
 

@@ -7,7 +7,7 @@ cd "$1"
 programs=(base cli engine grammar http identity jinja kernels model net page router speculator tracing worker)
 bad=0
 
-# Calls of log_event() and of its variants, some of which take more than one line. base/log.h has an example.
+# Calls of log_event() and of its variants, some of which take more than one line. lib/base/log.h has an example.
 logged=$(find "${programs[@]}" -name '*.c' -exec perl -0777 -ne \
     'print "$1\n" while /log_event\w*\([^"]*LOG_(?:INFO|WARN|ERROR)[^",]*,\s*"(\w+)"/g' {} + | sort -u)
 [ "$(wc -l <<<"$logged")" -gt 80 ] || { echo "only $(wc -l <<<"$logged") events were found"; exit 1; }

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 #include "tests/forward.h"
 #include "tests/tiny_model.h"
 

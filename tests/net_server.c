@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
-#include "net/core.h"
+#include "lib/base/mem.h"
+#include "lib/net/core.h"
 #include "proto/forepack/v1/inference.pb-c.h"
 
 // Answers with the bytes of the text as token ids, so that the client can compare them.

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "net/core.h"
+#include "lib/net/core.h"
 
 static struct rpc_channel *channel;
 static char target[64];

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/log.h"
-#include "bench/random.h"
+#include "lib/base/log.h"
+#include "lib/base/random.h"
 
 const struct kind worlds[WORLDS] = {{"llama3", 1, "f32", "auto", 1},
                                     {"qwen3", 2, "f32", "auto", 1},

@@ -18,6 +18,6 @@ compare() { # NAME COMMAND...
 compare "a second run" "$sim" --jobs 3
 for other in "$root"/build/{dev,release,tsan}/bin/forepack-sim; do
     [ -x "$other" ] && [ ! "$other" -ef "$sim" ] || continue
-    newer=$(cd "$root" && find base engine model proto router sim speculator worker -name '*.[ch]' -newer "$other")
+    newer=$(cd "$root" && find engine lib proto router sim speculator worker -name '*.[ch]' -newer "$other")
     [ -n "$newer" ] || compare "$other" "$other" --jobs 2
 done

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 
 // Softmax of scores [n] in place.
 static void softmax(double *score, int n)

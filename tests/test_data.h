@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 #include "tests/skip.h"
 
 static inline bool external_data_wanted(int argc, char **argv)

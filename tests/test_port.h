@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "base/address.h"
+#include "lib/base/address.h"
 
 // A free port of 127.0.0.1 below the range for outgoing connections: no other process gets it while no server listens
 // there, not even a client that dials it.

@@ -5,9 +5,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/clock.h"
-#include "base/mem.h"
-#include "base/monotonic_cond.h"
+#include "lib/base/clock.h"
+#include "lib/base/mem.h"
+#include "lib/base/monotonic_cond.h"
 #include "tests/test_port.h"
 
 typedef Forepack__Cluster__V1__NodeMessage node_message;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// A router for tests of nodes, on net/rpc.h alone: it welcomes nodes, sends the bins of the test and stores the
+// A router for tests of nodes, on lib/net/rpc.h alone: it welcomes nodes, sends the bins of the test and stores the
 // results. Call rpc_init() first; failures abort the test.
 #pragma once
 
 #include <pthread.h>
 #include <stdbool.h>
 
-#include "net/rpc.h"
+#include "lib/net/rpc.h"
 #include "proto/forepack/cluster/v1/cluster.pb-c.h"
 
 enum { TEST_ROUTER_BOUND_MS = 300000 }; // of every wait

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 
 char *fixture_path(const char *name)
 {

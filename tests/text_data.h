@@ -5,7 +5,7 @@
 #include <jansson.h>
 #include <stdint.h>
 
-#include "model/tokenizer.h"
+#include "lib/text/tokenizer.h"
 
 // Path under tests/data/tokenizers. Caller frees.
 char *fixture_path(const char *name);

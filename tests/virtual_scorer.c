@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 #include "speculator/scorer.h"
 
 enum { VOCAB = 1000 };

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // A scorer whose model is a fake: its passes only move the clock, by the time of an 8B model on one GPU. Replaces
-// libc's clock_gettime() in the program, so that base/clock.h reads that clock.
+// libc's clock_gettime() in the program, so that lib/base/clock.h reads that clock.
 #pragma once
 
 #include <stdint.h>
 
-#include "model/generation.h"
+#include "lib/text/generation.h"
 
 enum { VIRTUAL_CONTEXT = 140000, VIRTUAL_BUDGET = 8192, VIRTUAL_SEQS = 64, VIRTUAL_KV_BLOCKS = 100000 };
 

@@ -3,8 +3,8 @@
 #include <limits.h>
 #include <string.h>
 
-#include "base/invariant.h"
-#include "base/log.h"
+#include "lib/base/invariant.h"
+#include "lib/base/log.h"
 #include "worker/scheduler_state.h"
 
 // ---- blocks ----

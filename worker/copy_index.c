@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 
 enum { BITS_MIN = 6, BITS_MAX = 20, PLACES_MAX = 32 }; // places that a search compares
 

@@ -3,7 +3,7 @@
 // start and end are node_main(), shared with the speculator; this file adds the worker's options and serving loop.
 #include "engine/node_main.h"
 
-#include "base/log.h"
+#include "lib/base/log.h"
 #include "worker/pace.h"
 #include "worker/scheduler.h"
 #include "worker/service.h"

@@ -25,7 +25,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "model/config.h"
+#include "lib/text/config.h"
 
 enum {
     PACE_TWICE = 0,      // a pass takes at most twice the time of its decode rows alone

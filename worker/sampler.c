@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 
 #define TEMPERATURE_GREEDY 1e-5
 #define LOGPROB_MIN        -9999.0f

@@ -16,7 +16,7 @@
 #pragma once
 
 #include "kernels/ragged.h"
-#include "model/generation.h"
+#include "lib/text/generation.h"
 
 struct sampler;
 
@@ -32,7 +32,7 @@ struct sampler_context {
     int n_prompt;
     const int32_t *output; // [n_output] tokens generated so far; n_output is the index of the next one
     int n_output;
-    const uint32_t *allowed; // mask of the tokens that may come next, see grammar/grammar.h; NULL: all
+    const uint32_t *allowed; // mask of the tokens that may come next, see lib/grammar/grammar.h; NULL: all
 };
 
 // Log-probabilities are natural logarithms of the softmax over the model's logits, before the grammar, logit bias,

@@ -9,12 +9,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/clock.h"
-#include "base/invariant.h"
-#include "base/log.h"
-#include "base/mem.h"
-#include "base/no_alloc.h"
-#include "base/utf8.h"
+#include "lib/base/clock.h"
+#include "lib/base/invariant.h"
+#include "lib/base/log.h"
+#include "lib/base/mem.h"
+#include "lib/base/no_alloc.h"
+#include "lib/base/utf8.h"
 #include "worker/scheduler_state.h"
 
 enum { UNPACED_DRAFT = 8 };   // length of drafts while their time does not matter

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
-#include "base/mem.h"
+#include "lib/base/clock.h"
+#include "lib/base/mem.h"
 #include "worker/sampler.h"
 
 static enum status check_ids(const char *what, const int32_t *ids, int n, int vocab_size)

@@ -13,9 +13,9 @@
 #pragma once
 
 #include "engine/prefix_cache.h"
-#include "grammar/grammar.h"
-#include "model/config.h"
-#include "model/generation.h"
+#include "lib/grammar/grammar.h"
+#include "lib/text/config.h"
+#include "lib/text/generation.h"
 #include "worker/copy_index.h"
 
 // What the scheduler's caller requests. Borrowed for the call.

@@ -5,9 +5,9 @@
 #include <limits.h>
 #include <stdlib.h>
 
-#include "base/log.h"
-#include "base/mem.h"
-#include "model/generation_wire.h"
+#include "lib/base/log.h"
+#include "lib/base/mem.h"
+#include "lib/text/generation_wire.h"
 
 typedef Forepack__Cluster__V1__Sequence sequence_message;
 typedef Forepack__Cluster__V1__Sampling sampling_message;

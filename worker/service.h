@@ -6,7 +6,7 @@
 // Owned by the leader's working thread. Has no sockets: messages leave through a callback.
 #pragma once
 
-#include "grammar/compiler.h"
+#include "lib/grammar/compiler.h"
 #include "proto/forepack/cluster/v1/cluster.pb-c.h"
 #include "worker/scheduler.h"
 

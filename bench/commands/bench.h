@@ -6,7 +6,7 @@
 
 #include "bench/rounds.h"
 #include "bench/row.h"
-#include "model/model.h"
+#include "engine/model/model.h"
 
 int bench_engine(int argc, char **argv);
 int bench_kernels(int argc, char **argv);

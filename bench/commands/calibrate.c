@@ -8,14 +8,14 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "base/mem.h"
-#include "base/new_file.h"
 #include "bench/commands/bench.h"
 #include "bench/commands/calibrate_rows.h"
 #include "bench/commands/model_pair.h"
 #include "cli/progress.h"
 #include "cli/request.h"
-#include "model/tokenizer.h"
+#include "lib/base/mem.h"
+#include "lib/base/new_file.h"
+#include "lib/text/tokenizer.h"
 #include "speculator/calibration_fit.h"
 #include "speculator/select.h"
 

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
-#include "model/chat.h"
+#include "lib/base/mem.h"
+#include "lib/text/chat.h"
 
 enum { CHAT_TOKENS_MAX = 1 << 24 }; // no model has a longer context
 

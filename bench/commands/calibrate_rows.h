@@ -2,8 +2,8 @@
 // The documents of `forepack calibrate`: JSON Lines with a prompt, token_ids or messages each. One thread.
 #pragma once
 
-#include "model/generation.h"
-#include "model/tokenizer.h"
+#include "lib/text/generation.h"
+#include "lib/text/tokenizer.h"
 
 struct calibrate_row {
     int32_t *tokens; // [n] owned

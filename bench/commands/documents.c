@@ -4,11 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/options.h"
 #include "bench/commands/bench.h"
-#include "bench/random.h"
 #include "bench/tasks.h"
 #include "cli/request.h"
+#include "lib/base/options.h"
+#include "lib/base/random.h"
 
 static struct {
     char *model, *task, *form, *tokens;

@@ -9,12 +9,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/clock.h"
-#include "base/mem.h"
-#include "base/options.h"
 #include "cli/companion.h"
 #include "cli/request.h"
 #include "engine/block_manager.h"
+#include "lib/base/clock.h"
+#include "lib/base/mem.h"
+#include "lib/base/options.h"
 
 static struct engine_flags o;
 

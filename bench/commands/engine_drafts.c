@@ -6,10 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
-#include "base/hash.h"
-#include "base/mem.h"
 #include "bench/commands/engine.h"
+#include "lib/base/clock.h"
+#include "lib/base/hash.h"
+#include "lib/base/mem.h"
 #include "worker/pace.h"
 #include "worker/scheduler.h"
 

@@ -2,9 +2,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/clock.h"
-#include "base/mem.h"
 #include "bench/commands/engine.h"
+#include "lib/base/clock.h"
+#include "lib/base/mem.h"
 #include "speculator/scorer.h"
 
 static void engine_set_work(struct contender *self, struct engine_run *run, const struct work *work)

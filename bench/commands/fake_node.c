@@ -8,11 +8,11 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "base/clock.h"
-#include "base/mem.h"
-#include "base/thread.h"
 #include "engine/node.h"
-#include "net/rpc.h"
+#include "lib/base/clock.h"
+#include "lib/base/mem.h"
+#include "lib/base/thread.h"
+#include "lib/net/rpc.h"
 #include "proto/forepack/v1/inference.pb-c.h"
 
 enum { ANSWER_TOKEN = 5, BLOCK_TOKENS = 16, KV_BLOCKS = 1 << 20, TOKEN_BUDGET = 8192, SEQS = 4096, PASS_US = 1 };

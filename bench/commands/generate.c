@@ -9,11 +9,11 @@
 #include <string.h>
 #include <sys/random.h>
 
-#include "base/clock.h"
-#include "base/mem.h"
 #include "bench/commands/bench.h"
-#include "model/text_stream.h"
-#include "model/tokenizer.h"
+#include "lib/base/clock.h"
+#include "lib/base/mem.h"
+#include "lib/text/text_stream.h"
+#include "lib/text/tokenizer.h"
 #include "worker/scheduler.h"
 
 enum { LOGIT_ROWS = 64 }; // of a pass, for log-probabilities of the prompt

@@ -8,13 +8,13 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#include "base/clock.h"
-#include "base/mem.h"
-#include "base/options.h"
 #include "bench/commands/bench.h"
 #include "bench/http_load.h"
 #include "bench/http_target.h"
 #include "cli/request.h"
+#include "lib/base/clock.h"
+#include "lib/base/mem.h"
+#include "lib/base/options.h"
 
 static struct {
     char *what, *tls;

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "base/status.h"
+#include "lib/base/status.h"
 
 // A connected socket, or -1 and the reason (UNAVAILABLE).
 enum status http_client_open(int port, int *fd_p);

@@ -8,15 +8,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
-#include "base/mem.h"
-#include "base/options.h"
 #include "bench/commands/kernels.h"
 #include "bench/commands/onednn_process.h"
 #include "cli/request.h"
 #include "engine/engine.h"
+#include "engine/model/dummy.h"
 #include "kernels/cpu/stream_tuning.h"
-#include "model/dummy.h"
+#include "lib/base/clock.h"
+#include "lib/base/mem.h"
+#include "lib/base/options.h"
 
 static struct kernels_flags o;
 

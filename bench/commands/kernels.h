@@ -8,7 +8,7 @@
 
 #include "bench/commands/bench.h"
 #include "kernels/backend.h"
-#include "model/config.h"
+#include "lib/text/config.h"
 
 struct kernels_flags {
     char *model, *shape, *backend, *dtype, *m, *prefetch, *kv_dtype, *prompt_tokens, *cached_tokens, *batch, *context;

@@ -10,13 +10,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
-#include "base/mem.h"
 #include "bench/commands/kernels.h"
-#include "bench/random.h"
 #include "engine/batch_builder.h"
 #include "engine/block_manager.h"
 #include "engine/engine.h"
+#include "lib/base/clock.h"
+#include "lib/base/mem.h"
+#include "lib/base/random.h"
 
 enum {
     LAYERS_MAX = 256,

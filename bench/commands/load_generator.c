@@ -7,11 +7,11 @@
 #include <string.h>
 #include <time.h>
 
-#include "base/clock.h"
-#include "base/mem.h"
-#include "base/thread.h"
 #include "cli/progress.h"
 #include "cli/remote.h"
+#include "lib/base/clock.h"
+#include "lib/base/mem.h"
+#include "lib/base/thread.h"
 
 enum { TICK_US = 50000 }; // the largest delay of a timeout and of the progress bar
 

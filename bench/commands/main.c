@@ -4,7 +4,7 @@
 #include "bench/commands/bench.h"
 #include "cli/program.h"
 
-// A help line that starts with a quote refers to a command that has its own man page (cmake/man_pages.sh).
+// A help line that starts with a quote refers to a command that has its own man page (deploy/cmake/man_pages.sh).
 static const struct program_command commands[] = {
     {"engine", bench_engine, "prefill, decode and scoring of one model, on the engine directly"},
     {"kernels", bench_kernels, "the gemms of one layer alone, compared with oneDNN, or its attention"},

@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
-#include "base/mem.h"
 #include "engine/block_manager.h"
 #include "engine/engine.h"
+#include "lib/base/clock.h"
+#include "lib/base/mem.h"
 #include "speculator/scorer.h"
 #include "worker/scheduler.h"
 

@@ -4,8 +4,8 @@
 // passes that are packed as in a cluster; this changes no result.
 #pragma once
 
-#include "model/generation.h"
-#include "model/model.h"
+#include "engine/model/model.h"
+#include "lib/text/generation.h"
 #include "speculator/evidence.h"
 
 struct model_pair;

@@ -5,8 +5,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/mem.h"
 #include "cli/companion.h"
+#include "lib/base/mem.h"
 
 static const char program_name[] = "forepack-bench-onednn";
 

@@ -7,12 +7,12 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "base/clock.h"
-#include "base/mem.h"
-#include "base/thread.h"
 #include "bench/commands/bench.h"
 #include "bench/memory.h"
 #include "bench/quantiles.h"
+#include "lib/base/clock.h"
+#include "lib/base/mem.h"
+#include "lib/base/thread.h"
 
 enum { CALLS_MAX = 100000000 }; // of one row
 

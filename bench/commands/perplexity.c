@@ -7,15 +7,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
-#include "base/mem.h"
-#include "base/options.h"
 #include "bench/commands/bench.h"
 #include "bench/perplexity.h"
 #include "cli/progress.h"
 #include "cli/request.h"
 #include "engine/block_manager.h"
-#include "model/tokenizer.h"
+#include "lib/base/clock.h"
+#include "lib/base/mem.h"
+#include "lib/base/options.h"
+#include "lib/text/tokenizer.h"
 
 static struct {
     char *model, *backend, *dtype, *kv_dtype, *prompts;

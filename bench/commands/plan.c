@@ -10,7 +10,7 @@
 #include "bench/work.h"
 #include "cli/request.h"
 #include "engine/block_manager.h"
-#include "model/model.h"
+#include "engine/model/model.h"
 #include "worker/scheduler.h"
 
 static struct {

@@ -9,10 +9,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/mem.h"
-#include "base/options.h"
 #include "cli/progress.h"
 #include "cli/request.h"
+#include "lib/base/mem.h"
+#include "lib/base/options.h"
 
 static struct prepack_flags o;
 

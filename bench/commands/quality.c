@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
 #include "cli/request.h"
+#include "lib/base/mem.h"
 
 static struct quality_flags o;
 

@@ -11,7 +11,7 @@
 #include "bench/report.h"
 #include "bench/tasks.h"
 #include "cli/progress.h"
-#include "model/tokenizer.h"
+#include "lib/text/tokenizer.h"
 #include "speculator/calibration.h"
 #include "speculator/select.h"
 

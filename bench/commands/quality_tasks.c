@@ -7,10 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
 #include "bench/commands/quality.h"
 #include "bench/quantiles.h"
-#include "bench/random.h"
+#include "lib/base/mem.h"
+#include "lib/base/random.h"
 
 enum { EVERYTHING = QUALITY_POLICIES, CONTRACT };          // further policies of a line
 enum { GROUP_TOKENS = 1 << 14, GROUP_DOCUMENTS_MAX = 64 }; // of a group, about

@@ -4,11 +4,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/mem.h"
 #include "bench/commands/quality.h"
 #include "bench/passes.h"
 #include "bench/quantiles.h"
 #include "bench/work.h"
+#include "lib/base/mem.h"
 
 // Operations of a prefill of n tokens and of `steps` decode passes of one row.
 static double ttft_gflop(const struct model_config *config, double n, int steps)

@@ -6,9 +6,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/clock.h"
-#include "base/mem.h"
-#include "base/options.h"
 #include "bench/commands/bench.h"
 #include "bench/dispatch.h"
 #include "bench/pack_exact.h"
@@ -18,6 +15,9 @@
 #include "bench/report.h"
 #include "cli/progress.h"
 #include "cli/request.h"
+#include "lib/base/clock.h"
+#include "lib/base/mem.h"
+#include "lib/base/options.h"
 
 static struct {
     char *queue, *lengths, *report;

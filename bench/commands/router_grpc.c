@@ -6,14 +6,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
-#include "base/options.h"
 #include "bench/commands/bench.h"
 #include "bench/commands/fake_node.h"
 #include "bench/commands/paced_calls.h"
 #include "bench/commands/router_large.h"
 #include "cli/request.h"
 #include "engine/node.h"
+#include "lib/base/mem.h"
+#include "lib/base/options.h"
 
 static struct {
     char *model, *shape, *config, *rate, *prompt, *log;

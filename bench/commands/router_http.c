@@ -8,8 +8,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/mem.h"
-#include "base/options.h"
 #include "bench/certificate.h"
 #include "bench/commands/bench.h"
 #include "bench/commands/fake_node.h"
@@ -19,6 +17,8 @@
 #include "bench/commands/router_tls.h"
 #include "cli/request.h"
 #include "engine/node.h"
+#include "lib/base/mem.h"
+#include "lib/base/options.h"
 
 static struct {
     char *model, *shape, *config, *rate, *log;

@@ -14,13 +14,13 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/clock.h"
-#include "base/mem.h"
-#include "base/thread.h"
 #include "bench/commands/bench.h"
 #include "bench/memory.h"
 #include "bench/quantiles.h"
-#include "net/rpc.h"
+#include "lib/base/clock.h"
+#include "lib/base/mem.h"
+#include "lib/base/thread.h"
+#include "lib/net/rpc.h"
 #include "proto/forepack/v1/inference.pb-c.h"
 
 #define GENERATE "/forepack.v1.Inference/Generate"

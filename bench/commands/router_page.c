@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// forepack bench router-page: CPU time of a router for each open live page (router/front/live_pages.h). Simulated
+// forepack bench router-page: CPU time of a router for each open live page (router/front/live/live_pages.h). Simulated
 // worker groups (fake_node.h) hold a few requests each and are then silent, so that a long queue stays in front of them
 // and the router has nothing to do but its pages.
 #include <poll.h>
@@ -11,17 +11,17 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "base/clock.h"
-#include "base/log.h"
-#include "base/mem.h"
-#include "base/options.h"
 #include "bench/commands/bench.h"
 #include "bench/commands/fake_node.h"
 #include "bench/commands/http_client.h"
 #include "bench/commands/router_process.h"
 #include "cli/request.h"
 #include "engine/node.h"
-#include "net/rpc.h"
+#include "lib/base/clock.h"
+#include "lib/base/log.h"
+#include "lib/base/mem.h"
+#include "lib/base/options.h"
+#include "lib/net/rpc.h"
 #include "proto/forepack/v1/inference.pb-c.h"
 
 enum { NODE_SEQS = 16, PAGES_MAX = 32, PROMPT_MOST = 400, WAIT_US = 60000000, READ_ROOM = 1 << 16 };

@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 
 enum { PORTS = 3 }; // of clients, of nodes, of HTTP
 enum { ARGUMENTS = 24 };

@@ -6,8 +6,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "base/status.h"
-#include "net/rpc.h"
+#include "lib/base/status.h"
+#include "lib/net/rpc.h"
 
 struct router_process_options {
     const char *model, *shape; // shape NULL: the model's

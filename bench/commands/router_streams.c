@@ -11,12 +11,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "base/clock.h"
-#include "base/mem.h"
 #include "bench/commands/bench.h"
 #include "bench/commands/http_client.h"
 #include "bench/memory.h"
 #include "bench/quantiles.h"
+#include "lib/base/clock.h"
+#include "lib/base/mem.h"
 
 enum { READ_ROOM = 1 << 16, EVENTS = 256 };
 

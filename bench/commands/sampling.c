@@ -6,11 +6,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/mem.h"
-#include "base/options.h"
 #include "bench/commands/bench.h"
 #include "bench/quantiles.h"
 #include "cli/request.h"
+#include "lib/base/mem.h"
+#include "lib/base/options.h"
 #include "worker/sampler.h"
 
 static struct {

@@ -8,10 +8,10 @@
 #include <sys/random.h>
 #include <sys/resource.h>
 
-#include "base/clock.h"
-#include "base/mem.h"
 #include "bench/report.h"
 #include "cli/remote.h"
+#include "lib/base/clock.h"
+#include "lib/base/mem.h"
 
 static struct serve_flags o;
 

@@ -4,9 +4,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/mem.h"
 #include "bench/commands/serve.h"
 #include "bench/report.h"
+#include "lib/base/mem.h"
 
 // ---- rows -----------------------------------------------------------------------------------------------------------
 

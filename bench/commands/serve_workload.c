@@ -3,10 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
 #include "bench/arrivals.h"
 #include "bench/commands/serve.h"
-#include "bench/random.h"
+#include "lib/base/mem.h"
+#include "lib/base/random.h"
 
 enum { REQUESTS_DEFAULT = 100, WARM_UP_TOKENS = 8 };
 

@@ -4,12 +4,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/mem.h"
-#include "base/options.h"
 #include "bench/commands/bench.h"
 #include "bench/quantiles.h"
 #include "cli/request.h"
-#include "model/chat.h"
+#include "lib/base/mem.h"
+#include "lib/base/options.h"
+#include "lib/text/chat.h"
 
 static struct {
     char *model, *template;

@@ -4,7 +4,7 @@ include(GNUInstallDirs)
 # Installed programs look for the CUDA backend and the demo models relative to their own folder, so a tree can be moved.
 file(RELATIVE_PATH FOREPACK_BIN_TO_LIBRARIES ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR}/forepack)
 file(RELATIVE_PATH FOREPACK_BIN_TO_DATA ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_DATADIR}/forepack)
-configure_file(${CMAKE_SOURCE_DIR}/base/version.h.in ${CMAKE_BINARY_DIR}/generated/base/version.h @ONLY)
+configure_file(${CMAKE_SOURCE_DIR}/lib/base/version.h.in ${CMAKE_BINARY_DIR}/generated/lib/base/version.h @ONLY)
 
 install(DIRECTORY deploy/demo-model DESTINATION ${CMAKE_INSTALL_DATADIR}/forepack COMPONENT forepack
         PATTERN "*.py" EXCLUDE)
@@ -24,9 +24,9 @@ function(forepack_man_pages)
   set(folder ${CMAKE_BINARY_DIR}/man)
   add_custom_command(
     OUTPUT ${folder}/stamp
-    COMMAND ${CMAKE_SOURCE_DIR}/cmake/man_pages.sh ${folder} ${files}
+    COMMAND ${CMAKE_SOURCE_DIR}/deploy/cmake/man_pages.sh ${folder} ${files}
     COMMAND ${CMAKE_COMMAND} -E touch ${folder}/stamp
-    DEPENDS ${programs} ${CMAKE_SOURCE_DIR}/cmake/man_pages.sh VERBATIM)
+    DEPENDS ${programs} ${CMAKE_SOURCE_DIR}/deploy/cmake/man_pages.sh VERBATIM)
   add_custom_target(man_pages ALL DEPENDS ${folder}/stamp)
   install(DIRECTORY ${folder}/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT forepack FILES_MATCHING PATTERN *.1)
 endfunction()
@@ -43,7 +43,7 @@ set(CPACK_PACKAGE_FILE_NAME forepack-${PROJECT_VERSION}-linux-${CMAKE_SYSTEM_PRO
 set(CPACK_ARCHIVE_FOREPACK_FILE_NAME ${CPACK_PACKAGE_FILE_NAME})
 set(CPACK_ARCHIVE_COMPONENT_INSTALL ON)
 set(CPACK_COMPONENT_INCLUDE_TOPLEVEL_DIRECTORY ON)
-set(CPACK_PROJECT_CONFIG_FILE ${CMAKE_SOURCE_DIR}/cmake/cpack.cmake)
+set(CPACK_PROJECT_CONFIG_FILE ${CMAKE_SOURCE_DIR}/deploy/cmake/cpack.cmake)
 set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION net)

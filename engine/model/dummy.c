@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // See dummy.h.
-#include "model/dummy.h"
+#include "engine/model/dummy.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/fnv.h"
-#include "base/invariant.h"
-#include "base/mem.h"
 #include "kernels/convert.h"
+#include "lib/base/fnv.h"
+#include "lib/base/invariant.h"
+#include "lib/base/mem.h"
 
 enum {
     DUMMY_STRIDE = 64,     // elements from row to row

@@ -9,7 +9,7 @@
 #pragma once
 
 #include "kernels/backend.h"
-#include "model/config.h"
+#include "lib/text/config.h"
 
 struct dummy;
 

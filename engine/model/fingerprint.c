@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/fnv.h"
-#include "base/mem.h"
-#include "model/llama.h"
-#include "model/safetensors.h"
+#include "engine/model/llama.h"
+#include "engine/model/safetensors.h"
+#include "lib/base/fnv.h"
+#include "lib/base/mem.h"
 
 enum { SAMPLES = 4, SAMPLE_BYTES = 64 };
 

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // The forward pass of a Llama-class model over a ragged batch, and its preparation: the split over ranks, the memory
 // plan, buffers. Nothing is allocated once a model is open.
-#include "model/llama.h"
+#include "engine/model/llama.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
-#include "base/log.h"
-#include "base/mem.h"
-#include "model/safetensors.h"
+#include "engine/model/safetensors.h"
+#include "lib/base/clock.h"
+#include "lib/base/log.h"
+#include "lib/base/mem.h"
 
 // ---- the stages of a pass -------------------------------------------------------------------------------------------
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The inside of a model, shared by load.c, memory.c and llama.c. Other folders include model/model.h.
+// The inside of a model, shared by load.c, memory.c and llama.c. Other folders include engine/model/model.h.
 #pragma once
 
-#include "model/model.h"
+#include "engine/model/model.h"
 
 struct layer {
     struct weight *input_norm;          // [hidden]

@@ -7,13 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
-#include "base/log.h"
-#include "base/mem.h"
+#include "engine/model/dummy.h"
+#include "engine/model/llama.h"
+#include "engine/model/safetensors.h"
 #include "kernels/convert.h"
-#include "model/dummy.h"
-#include "model/llama.h"
-#include "model/safetensors.h"
+#include "lib/base/clock.h"
+#include "lib/base/log.h"
+#include "lib/base/mem.h"
 
 struct loader {
     struct model *m;

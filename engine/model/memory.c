@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "base/log.h"
-#include "model/llama.h"
-#include "model/safetensors.h"
+#include "engine/model/llama.h"
+#include "engine/model/safetensors.h"
+#include "lib/base/log.h"
 
 #define MIB(bytes) ((double)(bytes) / (1 << 20))
 

@@ -11,8 +11,8 @@
 
 #include "kernels/backend.h"
 #include "kernels/comm.h"
-#include "model/config.h"
-#include "model/limits.h"
+#include "lib/text/config.h"
+#include "lib/text/limits.h"
 
 struct model;
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The safetensors format: 8 bytes of header length (little-endian), a JSON header with the dtype, shape and byte range
 // of every tensor, then the data.
-#include "model/safetensors.h"
+#include "engine/model/safetensors.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,10 +12,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/file_text.h"
-#include "base/fnv.h"
-#include "base/mem.h"
-#include "model/json_file.h"
+#include "lib/base/file_text.h"
+#include "lib/base/fnv.h"
+#include "lib/base/mem.h"
+#include "lib/text/json_file.h"
 
 enum { MAX_HEADER_BYTES = 100 * 1000 * 1000, MAX_INDEX_BYTES = 100 * 1000 * 1000, MAX_SHARDS = 10000 };
 

@@ -5,9 +5,9 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "base/cores.h"
 #include "kernels/check.h"
 #include "kernels/cpu/cpu.h"
+#include "lib/base/cores.h"
 
 void *cpu_memory_alloc(size_t count, size_t size_bytes, bool zero)
 {

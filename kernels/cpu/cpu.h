@@ -4,13 +4,13 @@
 // which thread computes an element.
 #pragma once
 
-#include "base/invariant.h"
-#include "base/mem.h"
 #include "kernels/backend.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/packed_cache.h"
 #include "kernels/cpu/stream_tuning.h"
 #include "kernels/cpu/thread_pool.h"
+#include "lib/base/invariant.h"
+#include "lib/base/mem.h"
 
 // How a gemm is cut: into items of at most `rows` rows by `panels` panels, each computed `words` of K at a time for all
 // of its panels.

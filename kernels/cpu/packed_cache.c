@@ -10,12 +10,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/clock.h"
-#include "base/fnv.h"
-#include "base/log.h"
-#include "base/mem.h"
-#include "base/new_file.h"
 #include "kernels/cpu/cpu.h"
+#include "lib/base/clock.h"
+#include "lib/base/fnv.h"
+#include "lib/base/log.h"
+#include "lib/base/mem.h"
+#include "lib/base/new_file.h"
 
 enum { FORMAT_VERSION = 2, ARRAY_ALIGNMENT = 4096, MAX_ENTRIES = 1 << 20 };
 

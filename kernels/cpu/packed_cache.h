@@ -7,7 +7,7 @@
 // creates its weights. It is used only if all of these match: format version, packed layout of this backend, the
 // caller's key (it identifies the checkpoint), hashes of header and table, file length, and each weight's shape and
 // array sizes. Otherwise the weights are packed from the checkpoint. The contents of the arrays carry no hash, as in a
-// checkpoint; a file that another user may have written is not used (base/new_file.h).
+// checkpoint; a file that another user may have written is not used (lib/base/new_file.h).
 //
 // After the header comes the prefetch choice of one machine (stream_tuning.h), with its own hash. If it is the choice
 // of another machine, the start measures again and overwrites it in place. Only a start that maps the file measures:

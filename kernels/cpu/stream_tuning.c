@@ -8,10 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
-#include "base/fnv.h"
-#include "base/log.h"
 #include "kernels/cpu/cpu.h"
+#include "lib/base/clock.h"
+#include "lib/base/fnv.h"
+#include "lib/base/log.h"
 
 enum {
     SLICE_WORDS = TILED_BLOCK_WORDS,

@@ -19,10 +19,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/cores.h"
-#include "base/invariant.h"
-#include "base/mem.h"
-#include "base/no_alloc.h"
+#include "lib/base/cores.h"
+#include "lib/base/invariant.h"
+#include "lib/base/mem.h"
+#include "lib/base/no_alloc.h"
 
 enum {
     CACHE_LINE = 128, // two lines: the hardware prefetches lines in pairs

@@ -21,7 +21,7 @@
 
 #include <stdint.h>
 
-#include "base/status.h"
+#include "lib/base/status.h"
 
 struct thread_pool;
 

@@ -12,9 +12,9 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "base/log.h"
-#include "base/mem.h"
-#include "base/new_file.h"
+#include "lib/base/log.h"
+#include "lib/base/mem.h"
+#include "lib/base/new_file.h"
 
 #define FORMAT "forepack gemm 2"
 

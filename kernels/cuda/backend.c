@@ -7,12 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/log.h"
-#include "base/mem.h"
 #include "kernels/check.h"
 #include "kernels/comm.h"
 #include "kernels/cuda/geometry.h"
 #include "kernels/cuda/schedule.h"
+#include "lib/base/log.h"
+#include "lib/base/mem.h"
 
 enum { HEAD_SIZE_MAX = 256 };
 

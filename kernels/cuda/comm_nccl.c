@@ -24,14 +24,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
-#include "base/log.h"
-#include "base/mem.h"
-#include "base/monotonic_cond.h"
-#include "base/no_alloc.h"
 #include "kernels/comm.h"
 #include "kernels/cuda/comm_memory.h"
 #include "kernels/cuda/cuda.h"
+#include "lib/base/clock.h"
+#include "lib/base/log.h"
+#include "lib/base/mem.h"
+#include "lib/base/monotonic_cond.h"
+#include "lib/base/no_alloc.h"
 
 // Connecting 16 GPUs of two hosts takes seconds. Waits for steps have the limit of the host comm.
 enum { CLOSE_LIMIT_MS = 100000, POLL_MS = 100 };

@@ -3,8 +3,8 @@
 // backend allocates by.
 #include <stdlib.h>
 
-#include "base/mem.h"
 #include "kernels/cuda/memory.h"
+#include "lib/base/mem.h"
 
 struct tensor {
     char unused;

@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #ifdef FOREPACK_CUDA_EMULATED
-#include "tests/cuda_emulator/device.h"
+#include "kernels/emulator/device.h"
 #else
 #include <cuda_bf16.h>
 #include <cuda_fp8.h>

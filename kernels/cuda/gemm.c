@@ -12,10 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
-#include "base/invariant.h"
-#include "base/log.h"
-#include "base/mem.h"
+#include "lib/base/clock.h"
+#include "lib/base/invariant.h"
+#include "lib/base/log.h"
+#include "lib/base/mem.h"
 
 enum { CANDIDATES = 8 };
 

@@ -9,17 +9,17 @@
 //
 // A pass can be captured if the logits of all rows are wanted, and no row is an importance row. The first pass of a
 // kind runs eagerly (libraries load kernels at their first launch, which a capture forbids), the second is captured,
-// the third and later ones replay the graph. Kinds whose capture fails run eagerly from then on, and so do all kinds with
-// FOREPACK_CUDA_GRAPHS=off in the environment. Such passes are padded as well: in a group the capture of one rank may
-// fail alone, and all ranks must sum equally many rows.
+// the third and later ones replay the graph. Kinds whose capture fails run eagerly from then on, and so do all kinds
+// with FOREPACK_CUDA_GRAPHS=off in the environment. Such passes are padded as well: in a group the capture of one rank
+// may fail alone, and all ranks must sum equally many rows.
 #include <stdlib.h>
 
-#include "base/log.h"
-#include "base/mem.h"
-#include "base/no_alloc.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/schedule.h"
 #include "kernels/cuda/switches.h"
+#include "lib/base/log.h"
+#include "lib/base/mem.h"
+#include "lib/base/no_alloc.h"
 
 // Numbers of rows: 1, 2, 4, 8, 16, then every multiple of 8. Columns of block tables: powers of two times those of the
 // shortest split.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Hopper's asynchronous instructions (sm_90a): copies of boxes of a tensor by the tensor memory accelerator (TMA),
 // barriers in shared memory, and matrix products of a warp group (wgmma). The emulator's equivalents are in
-// tests/cuda_emulator/hopper.h.
+// kernels/emulator/hopper.h.
 //
 // wgmma: the four warps of an aligned group of 128 threads compute C [64 x N] += A [64 x 16] B [16 x N], N = 64 or 128.
 // Warp w has rows 16 w .. 16 w + 15; its lanes hold C as n / 8 fragments C of ptx.h one after another, and A in
@@ -13,7 +13,7 @@
 #include "kernels/cuda/ptx.h"
 
 #ifdef FOREPACK_CUDA_EMULATED
-#include "tests/cuda_emulator/hopper.h"
+#include "kernels/emulator/hopper.h"
 #else
 #include <cudaTypedefs.h>
 

@@ -11,8 +11,8 @@
 // that computes them if that knows the weight: in RMSNorm and SwiGLU, or in gemv.cu, which multiplies them.
 #include <assert.h>
 
-#include "base/no_alloc.h"
 #include "kernels/cuda/gemm.h"
+#include "lib/base/no_alloc.h"
 
 // ---- the step -------------------------------------------------------------------------------------------------------
 

@@ -4,9 +4,9 @@
 // than any cache, whose bytes count twice, as read and as written.
 #include <stdlib.h>
 
-#include "base/mem.h"
 #include "kernels/convert.h"
 #include "kernels/cuda/cuda.h"
+#include "lib/base/mem.h"
 
 enum { SIDE = 8192, WORKSPACE_BYTES = 64 << 20 };
 static const size_t COPY_BYTES = (size_t)512 << 20;

@@ -8,7 +8,7 @@
 #include <cuda_runtime_api.h>
 #include <stdbool.h>
 
-#include "base/status.h"
+#include "lib/base/status.h"
 
 struct timer {
     cudaEvent_t from, to;

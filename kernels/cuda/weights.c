@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
 #include "kernels/convert.h"
 #include "kernels/cuda/cuda.h"
+#include "lib/base/mem.h"
 
 static const size_t PIECE_BYTES = (size_t)16 << 20;
 

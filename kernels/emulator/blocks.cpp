@@ -8,9 +8,9 @@
 
 #include <deque>
 
-#include "tests/cuda_emulator/device.h"
-#include "tests/cuda_emulator/fibers.h"
-#include "tests/cuda_emulator/runtime.h"
+#include "kernels/emulator/device.h"
+#include "kernels/emulator/fibers.h"
+#include "kernels/emulator/runtime.h"
 
 enum { THREADS_MAX = 1024, LANES = 32, SLOT = 64, NAMED_BARRIERS = 16 };
 enum state { READY, AT_WARP, AT_BLOCK, AT_BARRIER, GONE };

@@ -2,16 +2,16 @@
 // The gemm of cuBLASLt in plain loops: bf16, e4m3 and f32 matrices in column-major order, sums in f32, bias and scales
 // as the CUDA backend uses them. It refuses what the library refuses: e4m3 unless A is transposed and B is not,
 // dimensions or addresses that are not multiples of 16 bytes, scales per row or block on devices that do not support
-// them. Fast accumulation of e4m3 follows tests/fp8_accumulator.h.
+// them. Fast accumulation of e4m3 follows kernels/emulator/fp8_accumulator.h.
 #include <cublasLt.h>
 #include <string.h>
 
 #include <vector>
 
-#include "tests/cuda_emulator/device.h"
-#include "tests/cuda_emulator/emulator.h"
-#include "tests/cuda_emulator/runtime.h"
-#include "tests/fp8_accumulator.h"
+#include "kernels/emulator/device.h"
+#include "kernels/emulator/emulator.h"
+#include "kernels/emulator/fp8_accumulator.h"
+#include "kernels/emulator/runtime.h"
 
 namespace
 {

@@ -34,7 +34,7 @@ extern dim3 blockDim, gridDim;
 #define DYNAMIC_SHARED(type, name) type *const name = static_cast<type *>(emulated_dynamic_shared())
 
 // Lives during a host call: serialises calls, and excludes the emulator's allocations from the trap of
-// base/no_alloc.h.
+// lib/base/no_alloc.h.
 struct emulated_call {
     int suspended;
     emulated_call();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/cuda_emulator/fibers.h"
+#include "kernels/emulator/fibers.h"
 
 #include <stdint.h>
 #include <stdio.h>

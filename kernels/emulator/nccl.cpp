@@ -26,8 +26,8 @@
 #include <set>
 #include <vector>
 
-#include "tests/cuda_emulator/emulator.h"
-#include "tests/cuda_emulator/runtime.h"
+#include "kernels/emulator/emulator.h"
+#include "kernels/emulator/runtime.h"
 
 namespace
 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Devices, memory, streams, events and graphs of the CUDA runtime, see emulator.h.
-#include "tests/cuda_emulator/runtime.h"
+#include "kernels/emulator/runtime.h"
 
 #include <stdint.h>
 #include <stdio.h>
@@ -15,10 +15,10 @@
 #include <vector>
 
 extern "C" {
-#include "base/no_alloc.h"
+#include "lib/base/no_alloc.h"
 }
-#include "tests/cuda_emulator/device.h"
-#include "tests/cuda_emulator/emulator.h"
+#include "kernels/emulator/device.h"
+#include "kernels/emulator/emulator.h"
 
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/asan_interface.h>

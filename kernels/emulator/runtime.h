@@ -6,7 +6,7 @@
 
 #include <functional>
 
-#include "tests/cuda_emulator/device.h"
+#include "kernels/emulator/device.h"
 
 // Runs all blocks of a kernel. The caller holds the lock.
 void emulated_run(const char *kernel, dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()> &body);

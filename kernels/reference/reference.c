@@ -10,12 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/invariant.h"
-#include "base/mem.h"
-#include "base/no_alloc.h"
 #include "kernels/backend.h"
 #include "kernels/check.h"
 #include "kernels/convert.h"
+#include "lib/base/invariant.h"
+#include "lib/base/mem.h"
+#include "lib/base/no_alloc.h"
 
 struct tensor {
     struct tensor *next; // list of the backend's tensors, for close

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Addresses to listen on: their syntax, sockets that listen there, and whether other machines can reach them.
-#include "base/address.h"
+#include "lib/base/address.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -11,7 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 
 // The colon between host and port, or NULL with the reason recorded.
 static const char *address_colon(const char *address)

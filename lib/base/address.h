@@ -6,7 +6,7 @@
 
 #include <stdbool.h>
 
-#include "base/status.h"
+#include "lib/base/status.h"
 
 // Sockets that listen on each address of the host, and their port; close() them. 0.0.0.0 stands for IPv4 alone, [::]
 // for IPv6 and IPv4.

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // A hash table with chains.
-#include "base/address_counts.h"
+#include "lib/base/address_counts.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/hash.h"
-#include "base/mem.h"
+#include "lib/base/hash.h"
+#include "lib/base/mem.h"
 
 enum { BUCKETS = 4096 };
 

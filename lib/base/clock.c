@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/clock.h"
+#include "lib/base/clock.h"
 
 #include <time.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/cores.h"
+#include "lib/base/cores.h"
 
 void cores_usable(cpu_set_t *cores)
 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/descriptors.h"
+#include "lib/base/descriptors.h"
 
 #include <sys/resource.h>
 

@@ -4,7 +4,7 @@
 
 #include <stddef.h>
 
-#include "base/status.h"
+#include "lib/base/status.h"
 
 // Of an open() that failed with `error`: NOT_FOUND; INTERNAL where another attempt may succeed; else INVALID, such as
 // for a file that may not be read.

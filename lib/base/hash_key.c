@@ -2,8 +2,8 @@
 // Apart from the hash, so that a simulation can replace it at link time.
 #include <sys/random.h>
 
-#include "base/hash.h"
-#include "base/invariant.h"
+#include "lib/base/hash.h"
+#include "lib/base/invariant.h"
 
 struct hash_key hash_key_random(void)
 {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/invariant.h"
+#include "lib/base/invariant.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/log.h"
+#include "lib/base/log.h"
 
 // "cpu/linear.c" of ".../kernels/cpu/linear.c": the compiler may be given absolute paths.
 static const char *file_tail(const char *file)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/json_count.h"
+#include "lib/base/json_count.h"
 
 #include <stdbool.h>
 

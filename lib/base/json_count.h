@@ -5,7 +5,7 @@
 
 #include <stddef.h>
 
-#include "base/status.h"
+#include "lib/base/status.h"
 
 // Of one text, or of several that are parsed together. Starts as zero.
 struct json_count {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/log.h"
+#include "lib/base/log.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -9,8 +9,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "base/log_writer.h"
-#include "base/utf8.h"
+#include "lib/base/log_writer.h"
+#include "lib/base/utf8.h"
 
 // Written once before other threads start, read-only afterwards.
 static char process[64] = "forepack";

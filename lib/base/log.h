@@ -11,7 +11,7 @@
 // LOG_LINE_BYTES is cut: the text that does not fit is cut at a character, later fields are left out, and the line ends
 // with cut=true. Any thread may log, but no signal handler. Prompts, outputs and credentials are never logged.
 //
-// Lines are written directly; after log_writer_start() (base/log_writer.h) logging never blocks.
+// Lines are written directly; after log_writer_start() (lib/base/log_writer.h) logging never blocks.
 #pragma once
 
 #include <stdatomic.h>
@@ -19,7 +19,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/clock.h"
+#include "lib/base/clock.h"
 
 enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };
 enum log_format { LOG_FORMAT_LOGFMT, LOG_FORMAT_JSON };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/log_options.h"
+#include "lib/base/log_options.h"
 
 #include <signal.h>
 #include <string.h>

@@ -9,8 +9,8 @@
 //     options_log(options);
 #pragma once
 
-#include "base/log.h"
-#include "base/options.h"
+#include "lib/base/log.h"
+#include "lib/base/options.h"
 
 struct log_options {
     char *level, *format; // owned by the options

@@ -2,7 +2,7 @@
 // The ring has units of UNIT_BYTES. A producer reserves the units of its line by advancing `head`, copies the line and
 // then publishes its length in the first unit. The writer takes lines in order, clears their lengths and advances
 // `tail`. A producer never waits for another one: an interrupted producer delays only the writer.
-#include "base/log_writer.h"
+#include "lib/base/log_writer.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -16,8 +16,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/log.h"
-#include "base/thread.h"
+#include "lib/base/log.h"
+#include "lib/base/thread.h"
 
 enum { UNIT_BYTES = 128, UNITS = LOG_RING_BYTES / UNIT_BYTES };
 

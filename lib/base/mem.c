@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/mem.h"
+#include "lib/base/mem.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/log.h"
+#include "lib/base/log.h"
 
 // Aborts when an allocation of `count` objects has failed.
 static void *mem_check(void *block, size_t count, size_t size_bytes)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/monotonic_cond.h"
+#include "lib/base/monotonic_cond.h"
 
 #include <time.h>
 

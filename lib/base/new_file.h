@@ -11,7 +11,7 @@
 
 #include <stdbool.h>
 
-#include "base/status.h"
+#include "lib/base/status.h"
 
 struct new_file {
     int fd; // open for writing; owned

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The allocation hooks of the sanitizers see every allocation of the process, also those of libraries.
-#include "base/no_alloc.h"
+#include "lib/base/no_alloc.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 

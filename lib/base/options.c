@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Parsing and the settings line; options_help.c writes --help, options_reload.c reads the --config file again.
-#include "base/options.h"
+#include "lib/base/options.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/log.h"
-#include "base/mem.h"
+#include "lib/base/log.h"
+#include "lib/base/mem.h"
 
 // Rows that a file or a flag has set, of all tables parsed so far (a program has one or two).
 struct row_set {

@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "base/status.h"
+#include "lib/base/status.h"
 
 enum option_type {
     OPTION_BOOL,   // bool

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
-#include "base/options.h"
+#include "lib/base/mem.h"
+#include "lib/base/options.h"
 
 enum { HELP_WIDTH = 100, HELP_DEFAULT_COLUMN = 33, HELP_TEXT_COLUMN = 51 };
 

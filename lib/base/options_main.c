@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/options.h"
-#include "base/version.h"
+#include "lib/base/options.h"
+#include "lib/base/version.h"
 
 int options_main(const struct option *table, const char *usage, int argc, char **argv, char **rest)
 {

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/options.h"
-#include "base/version.h"
+#include "lib/base/options.h"
+#include "lib/base/version.h"
 
 static void roff_print(const char *text, size_t n, FILE *out)
 {

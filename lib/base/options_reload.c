@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/log.h"
-#include "base/mem.h"
-#include "base/options.h"
+#include "lib/base/log.h"
+#include "lib/base/mem.h"
+#include "lib/base/options.h"
 
 union option_value {
     bool boolean;

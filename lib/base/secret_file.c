@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/secret_file.h"
+#include "lib/base/secret_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -8,8 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/file_text.h"
-#include "base/mem.h"
+#include "lib/base/file_text.h"
+#include "lib/base/mem.h"
 
 struct file_stamp file_stamp_get(const char *path)
 {

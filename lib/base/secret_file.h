@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/status.h"
+#include "lib/base/status.h"
 
 // Tells versions of a file apart. All zeros: it cannot be read.
 struct file_stamp {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/status.h"
+#include "lib/base/status.h"
 
 #include <stdarg.h>
 #include <string.h>
 
-#include "base/utf8.h"
+#include "lib/base/utf8.h"
 
 static _Thread_local char message[1024];
 

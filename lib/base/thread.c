@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/thread.h"
+#include "lib/base/thread.h"
 
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/log.h"
+#include "lib/base/log.h"
 
 // attributes: NULL: the usual ones.
 static int create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *arg)

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/tls_files.h"
+#include "lib/base/tls_files.h"
 
 #include <openssl/err.h>
 #include <openssl/pem.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/secret_file.h"
+#include "lib/base/secret_file.h"
 
 // An encrypted key would otherwise be asked for on the terminal.
 static int no_password(char *buffer, int size, int writing, void *user)

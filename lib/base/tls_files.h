@@ -4,7 +4,7 @@
 
 #include <openssl/x509.h>
 
-#include "base/status.h"
+#include "lib/base/status.h"
 
 struct tls_pem { // contents of the files; NULL: no such file
     char *cert, *key, *ca;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/utf8.h"
+#include "lib/base/utf8.h"
 
 #include <stdio.h>
 #include <string.h>

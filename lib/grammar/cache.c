@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "grammar/cache.h"
+#include "lib/grammar/cache.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 
 struct grammar_cache {
     pthread_mutex_t mutex;                              // guards what follows

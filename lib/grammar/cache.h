@@ -6,7 +6,7 @@
 // Any thread.
 #pragma once
 
-#include "model/grammar_spec.h"
+#include "lib/text/grammar_spec.h"
 
 enum { GRAMMAR_CACHE_ENTRIES = 64, GRAMMAR_CACHE_BYTES = 1 << 20 }; // of their texts
 

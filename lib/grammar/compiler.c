@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "grammar/compiler.h"
+#include "lib/grammar/compiler.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
-#include "base/thread.h"
+#include "lib/base/mem.h"
+#include "lib/base/thread.h"
 
 struct job {
     struct grammar_compiled result;

@@ -5,7 +5,7 @@
 // Owned by one thread, which calls all functions.
 #pragma once
 
-#include "grammar/grammar.h"
+#include "lib/grammar/grammar.h"
 
 struct grammar_compiler;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "grammar/grammar.h"
+#include "lib/grammar/grammar.h"
 
 #include <dlfcn.h>
 #include <jansson.h>
@@ -7,11 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/log.h"
-#include "base/mem.h"
-#include "base/thread.h"
-#include "grammar/limits.h"
-#include "model/unicode.h"
+#include "lib/base/log.h"
+#include "lib/base/mem.h"
+#include "lib/base/thread.h"
+#include "lib/grammar/limits.h"
+#include "lib/text/unicode.h"
 
 struct grammar_library {
     void *file; // of dlopen(); never closed: the library may have threads

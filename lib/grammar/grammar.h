@@ -16,8 +16,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "model/grammar_spec.h"
-#include "model/tokenizer.h"
+#include "lib/text/grammar_spec.h"
+#include "lib/text/tokenizer.h"
 
 #define GRAMMAR_LIBRARY_DEFAULT "libllguidance.so"
 #define GRAMMAR_LIBRARY_HELP                                                                                           \

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "grammar/limits.h"
+#include "lib/grammar/limits.h"
 
 #include <ctype.h>
 #include <stdbool.h>

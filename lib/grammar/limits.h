@@ -5,8 +5,8 @@
 
 #include <jansson.h>
 
-#include "grammar/llguidance.h"
-#include "model/grammar_spec.h"
+#include "lib/grammar/llguidance.h"
+#include "lib/text/grammar_spec.h"
 
 // How llguidance reads JSON, for jansson: integers of any size, and the character 0 in texts.
 enum { GRAMMAR_JSON_FLAGS = JSON_DECODE_INT_AS_REAL | JSON_ALLOW_NUL };

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "http/buffer.h"
+#include "lib/http/buffer.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 
 enum { FIRST_BYTES = 256 };
 

@@ -14,10 +14,10 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-#include "base/log.h"
-#include "base/mem.h"
-#include "http/internal.h"
-#include "http/route.h"
+#include "lib/base/log.h"
+#include "lib/base/mem.h"
+#include "lib/http/internal.h"
+#include "lib/http/route.h"
 
 enum {
     BODY_FIRST_BYTES = 4096,

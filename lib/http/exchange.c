@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/equal_share.h"
-#include "base/mem.h"
-#include "http/internal.h"
+#include "lib/base/equal_share.h"
+#include "lib/base/mem.h"
+#include "lib/http/internal.h"
 
 // --- life
 

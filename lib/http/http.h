@@ -20,7 +20,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/status.h"
+#include "lib/base/status.h"
 
 struct http_server;
 struct http_exchange; // a request and its response; reference-counted
@@ -45,7 +45,7 @@ struct http_tls_files {
 
 // Zeros take the default in brackets.
 struct http_server_options {
-    const char *host;                 // "127.0.0.1", "[::1]", a name: see base/address.h
+    const char *host;                 // "127.0.0.1", "[::1]", a name: see lib/base/address.h
     int port;                         // 0: a free port
     const struct http_route *routes;  // borrowed until the server is closed
     void *context;                    // http_context() of every exchange
@@ -61,8 +61,8 @@ struct http_server_options {
     // request is being handled or answered already, and which has sent further requests ahead, is closed
     size_t max_bodies_bytes;
     size_t max_unread_bytes; // [16 MiB] of one stream; a client that leaves more unread is disconnected
-    // [256 MiB] of all responses; when they have more, a stream with more than an equal share (base/equal_share.h) is
-    // disconnected
+    // [256 MiB] of all responses; when they have more, a stream with more than an equal share (lib/base/equal_share.h)
+    // is disconnected
     size_t max_all_unread_bytes;
     int64_t head_ms;      // [10000] from accepting, or from a request's first byte, until its head is there
     int64_t stall_ms;     // [30000] for each KiB of a body, each 16 KiB of an unread response or the rest of it

@@ -11,12 +11,12 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "base/address.h"
-#include "base/address_counts.h"
-#include "http/buffer.h"
-#include "http/http.h"
-#include "http/parse.h"
-#include "http/timers.h"
+#include "lib/base/address.h"
+#include "lib/base/address_counts.h"
+#include "lib/http/buffer.h"
+#include "lib/http/http.h"
+#include "lib/http/parse.h"
+#include "lib/http/timers.h"
 
 enum {
     HTTP_IN_BYTES = 65536,       // read at once
@@ -125,7 +125,7 @@ struct http_server {
     struct address_counts *addresses; // NULL: no bound
     atomic_bool stopping, closing;
     atomic_int connections, exchanges;
-    atomic_int sharing; // exchanges whose unread bytes are not small (base/equal_share.h)
+    atomic_int sharing; // exchanges whose unread bytes are not small (lib/base/equal_share.h)
     atomic_size_t unread_bytes, body_bytes;
     atomic_ullong accepted, refused, requests, responses[HTTP_STATUS_CLASSES];
     atomic_ullong received_bytes, sent_bytes, handshakes_failed;

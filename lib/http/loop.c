@@ -10,13 +10,13 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "base/address.h"
-#include "base/clock.h"
-#include "base/invariant.h"
-#include "base/log.h"
-#include "base/mem.h"
-#include "base/thread.h"
-#include "http/internal.h"
+#include "lib/base/address.h"
+#include "lib/base/clock.h"
+#include "lib/base/invariant.h"
+#include "lib/base/log.h"
+#include "lib/base/mem.h"
+#include "lib/base/thread.h"
+#include "lib/http/internal.h"
 
 enum { EVENTS = 256, ACCEPTS_PER_TURN = 32, LISTEN_PAUSE_US = 100000, REFUSED_LOG_US = 10000000 };
 

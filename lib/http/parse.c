@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "http/parse.h"
+#include "lib/http/parse.h"
 
 #include <string.h>
 #include <strings.h>

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <time.h>
 
-#include "http/internal.h"
+#include "lib/http/internal.h"
 
 const char *response_reason(int status)
 {

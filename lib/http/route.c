@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "http/route.h"
+#include "lib/http/route.h"
 
 #include <stdio.h>
 #include <string.h>

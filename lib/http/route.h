@@ -2,7 +2,7 @@
 // Looks a request up in a table of routes. Any thread.
 #pragma once
 
-#include "http/http.h"
+#include "lib/http/http.h"
 
 enum { HTTP_METHODS_BYTES = 128 };
 

@@ -8,10 +8,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "base/clock.h"
-#include "base/mem.h"
-#include "base/monotonic_cond.h"
-#include "http/internal.h"
+#include "lib/base/clock.h"
+#include "lib/base/mem.h"
+#include "lib/base/monotonic_cond.h"
+#include "lib/http/internal.h"
 
 enum { KEEPALIVE_S = 30, NOTSENT_BYTES = 16384 };
 enum { BODY_BYTES = 64 << 20, BODIES = 4 }; // defaults: the largest body, and how many of them at once

@@ -7,8 +7,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "base/log.h"
-#include "http/internal.h"
+#include "lib/base/log.h"
+#include "lib/http/internal.h"
 
 static ssize_t read_plain(struct connection *c, char *bytes, size_t size)
 {

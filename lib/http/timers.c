@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "http/timers.h"
+#include "lib/http/timers.h"
 
 #include <stddef.h>
 

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // The server's TLS: certificate, key and client CA, read again when their files change.
-#include "http/internal.h"
+#include "lib/http/internal.h"
 
 #include <openssl/err.h>
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "base/clock.h"
-#include "base/log.h"
-#include "base/mem.h"
-#include "base/secret_file.h"
-#include "base/tls_files.h"
+#include "lib/base/clock.h"
+#include "lib/base/log.h"
+#include "lib/base/mem.h"
+#include "lib/base/secret_file.h"
+#include "lib/base/tls_files.h"
 
 enum { N_FILES = 3 };
 

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "http/internal.h"
+#include "lib/http/internal.h"
 
 // Fills the loop's buffer. Bytes, 0: the client has closed its sending side, -1: none, or the socket is broken.
 static ssize_t fill(struct connection *c)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // See identity.h. A ring is the keys of the file as last read: a table of principals by hash. Principals are carried
 // over from ring to ring by id and tenant, with what is used of their limits.
-#include "identity/identity.h"
+#include "lib/identity/identity.h"
 
 #include <openssl/crypto.h>
 #include <openssl/sha.h>
@@ -12,14 +12,14 @@
 #include <strings.h>
 #include <time.h>
 
-#include "base/clock.h"
-#include "base/log.h"
-#include "base/mem.h"
-#include "base/priority.h"
-#include "base/secret_file.h"
-#include "identity/key_changes.h"
-#include "identity/key_file.h"
-#include "identity/limits.h"
+#include "lib/base/clock.h"
+#include "lib/base/log.h"
+#include "lib/base/mem.h"
+#include "lib/base/priority.h"
+#include "lib/base/secret_file.h"
+#include "lib/identity/key_changes.h"
+#include "lib/identity/key_file.h"
+#include "lib/identity/limits.h"
 
 #define RELOAD_US 1000000
 

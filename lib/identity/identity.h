@@ -9,8 +9,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "base/status.h"
-#include "identity/limits.h"
+#include "lib/base/status.h"
+#include "lib/identity/limits.h"
 
 struct identity;
 struct principal; // a key and the use of its limits; reference-counted, also after the key is removed

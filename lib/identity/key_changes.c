@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "identity/key_changes.h"
+#include "lib/identity/key_changes.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/log.h"
-#include "base/mem.h"
-#include "identity/key_text.h"
+#include "lib/base/log.h"
+#include "lib/base/mem.h"
+#include "lib/identity/key_text.h"
 
 struct counts {
     int added, removed, changed;

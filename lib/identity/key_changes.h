@@ -2,7 +2,7 @@
 // Logs how one version of the key file differs from another, without secrets and their hashes. For identity/ alone.
 #pragma once
 
-#include "identity/key_file.h"
+#include "lib/identity/key_file.h"
 
 enum { KEY_CHANGES_LOGGED = 100 }; // further keys are only counted
 

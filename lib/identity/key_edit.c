@@ -10,9 +10,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/mem.h"
-#include "base/new_file.h"
-#include "identity/key_text.h"
+#include "lib/base/mem.h"
+#include "lib/base/new_file.h"
+#include "lib/identity/key_text.h"
 
 // --- the lock: on the file itself. The process before us may have renamed a new file over the one that we opened.
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // See key_file.h. Reading; key_edit.c writes, key_text.c has the words of a line.
-#include "identity/key_file.h"
+#include "lib/identity/key_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -9,9 +9,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/file_text.h"
-#include "base/mem.h"
-#include "identity/key_text.h"
+#include "lib/base/file_text.h"
+#include "lib/base/mem.h"
+#include "lib/identity/key_text.h"
 
 void key_file_fini(struct key_file *file)
 {

@@ -15,7 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/status.h"
+#include "lib/base/status.h"
 
 enum {
     KEY_ID_BYTES = 64,      // of an id, without NUL

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // See key_text.h. Names, hashes, limits and times as text, and new keys.
-#include "identity/key_text.h"
+#include "lib/identity/key_text.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -11,8 +11,8 @@
 #include <sys/random.h>
 #include <time.h>
 
-#include "base/invariant.h"
-#include "base/mem.h"
+#include "lib/base/invariant.h"
+#include "lib/base/mem.h"
 
 #define HASH_PREFIX "sha256:"
 

@@ -2,7 +2,7 @@
 // The words of a line of the key file. For identity/ alone. Each failure has its sentence in status_message().
 #pragma once
 
-#include "identity/key_file.h"
+#include "lib/identity/key_file.h"
 
 enum status key_hash_parse(const char *word, uint8_t hash[KEY_HASH_BYTES]);
 unsigned key_field_bit(const char *name);        // another bit for each name that api_key_set() knows

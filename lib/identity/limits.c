@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "identity/limits.h"
+#include "lib/identity/limits.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -12,7 +12,7 @@
 // The caller serialises calls. Times are clock_now_us().
 #pragma once
 
-#include "identity/key_file.h"
+#include "lib/identity/key_file.h"
 
 struct limits_bucket {
     double used;

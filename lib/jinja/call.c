@@ -2,7 +2,7 @@
 // Calls of filters, tests, methods and functions: their tables' lookup and the binding of arguments.
 #include <string.h>
 
-#include "jinja/value.h"
+#include "lib/jinja/value.h"
 
 const struct function *function_find(const struct function *table, const char *name, size_t n)
 {

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "jinja/render.h"
+#include "lib/jinja/render.h"
 
 // ---- Variables.
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "jinja/filters.h"
+#include "lib/jinja/filters.h"
 
 #include <stdlib.h>
 #include <string.h>

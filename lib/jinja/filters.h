@@ -8,7 +8,7 @@
 //   filters_generator.c  that return a generator, which computes its elements on demand
 #pragma once
 
-#include "jinja/value.h"
+#include "lib/jinja/value.h"
 
 bool argument_given(struct value v); // neither missing nor None
 

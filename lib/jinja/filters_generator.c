@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Filters whose result is a generator: its elements are computed when they are asked for.
-#include "jinja/filters.h"
+#include "lib/jinja/filters.h"
 
 bool iterator_forward(struct run *run, struct generator *g, struct value *value_p)
 {

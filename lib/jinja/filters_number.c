@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Filters of numbers, and numbers from text.
-#include "jinja/filters.h"
+#include "lib/jinja/filters.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Filters of lists and dicts: length, order, groups.
-#include "jinja/filters.h"
+#include "lib/jinja/filters.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Filters of strings.
-#include "jinja/filters.h"
+#include "lib/jinja/filters.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "jinja/value.h"
+#include "lib/jinja/value.h"
 
 enum { WIDTH_MAX = 1 << 16, PRECISION_MAX = 300 };
 

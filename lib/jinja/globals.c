@@ -2,7 +2,7 @@
 // Functions that every template has.
 #include <string.h>
 
-#include "jinja/value.h"
+#include "lib/jinja/value.h"
 
 static struct value global_range(struct run *run, struct call *call)
 {

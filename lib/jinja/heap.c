@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
-#include "base/utf8.h"
-#include "jinja/value.h"
+#include "lib/base/mem.h"
+#include "lib/base/utf8.h"
+#include "lib/jinja/value.h"
 
 enum { BLOCK_BYTES = 1 << 14, BLOCK_BYTES_MAX = 1 << 20, ALIGNMENT = 16 };
 

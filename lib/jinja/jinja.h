@@ -22,7 +22,7 @@
 #include <stddef.h>
 #include <time.h>
 
-#include "base/status.h"
+#include "lib/base/status.h"
 
 struct jinja_template;
 

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "jinja/value.h"
+#include "lib/jinja/value.h"
 
 struct json_writer {
     struct run *run;

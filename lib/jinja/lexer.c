@@ -6,7 +6,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
-#include "jinja/syntax.h"
+#include "lib/jinja/syntax.h"
 
 struct lexer {
     struct run *run;

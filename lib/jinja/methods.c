@@ -4,7 +4,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
-#include "jinja/value.h"
+#include "lib/jinja/value.h"
 
 static bool given(struct value v)
 {

@@ -3,7 +3,7 @@
 // condition < or < and < not < comparison < + - < ~ < * / // % < ** < sign < postfix and filters.
 #include <string.h>
 
-#include "jinja/parser.h"
+#include "lib/jinja/parser.h"
 
 static struct node *parse_unary(struct parser *p, bool filters);
 

@@ -2,7 +2,7 @@
 // Statements: blocks in {% %}, text and {{ }}.
 #include <string.h>
 
-#include "jinja/parser.h"
+#include "lib/jinja/parser.h"
 
 static struct node *parse_body(struct parser *p, const char *const *ends);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tokens to a syntax tree, by recursive descent.
-#include "jinja/parser.h"
+#include "lib/jinja/parser.h"
 
 #include <string.h>
 

@@ -6,7 +6,7 @@
 //   parse_statement.c   blocks in {% %}, text and {{ }}
 #pragma once
 
-#include "jinja/syntax.h"
+#include "lib/jinja/syntax.h"
 
 struct parser {
     struct run *run;

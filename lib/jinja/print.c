@@ -6,7 +6,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
-#include "jinja/value.h"
+#include "lib/jinja/value.h"
 
 // The shortest digits that give the same number again, as Python prints them. 15 digits of a normal number have those
 // of a shorter one, with zeros behind them.

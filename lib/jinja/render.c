@@ -3,9 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
-#include "base/utf8.h"
-#include "jinja/render.h"
+#include "lib/base/mem.h"
+#include "lib/base/utf8.h"
+#include "lib/jinja/render.h"
 
 enum flow { FLOW_NEXT, FLOW_BREAK, FLOW_CONTINUE };
 

@@ -2,7 +2,7 @@
 // Evaluation of the syntax tree. Private to jinja/.
 #pragma once
 
-#include "jinja/syntax.h"
+#include "lib/jinja/syntax.h"
 
 struct binding {
     int symbol;

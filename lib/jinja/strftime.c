@@ -2,7 +2,7 @@
 // strftime_now: Python's datetime.strftime() of a time without a time zone.
 #include <string.h>
 
-#include "jinja/value.h"
+#include "lib/jinja/value.h"
 
 static void add_field(struct run *run, struct text *text, const char *field, int n, int tag)
 {

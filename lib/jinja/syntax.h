@@ -2,7 +2,7 @@
 // Tokens and syntax tree of a template. Private to jinja/.
 #pragma once
 
-#include "jinja/value.h"
+#include "lib/jinja/value.h"
 
 enum token_type {
     TOKEN_END, // of the source

@@ -3,7 +3,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
-#include "jinja/value.h"
+#include "lib/jinja/value.h"
 
 #define TEST(name, condition)                                                                                          \
     static struct value name(struct run *run, struct call *call)                                                       \

@@ -4,7 +4,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
-#include "jinja/value.h"
+#include "lib/jinja/value.h"
 
 struct text *text_new(struct run *run, size_t capacity)
 {

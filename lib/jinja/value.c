@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "jinja/value.h"
+#include "lib/jinja/value.h"
 
 const struct value value_none = {.kind = KIND_NONE, .tag = JINJA_TEMPLATE}, value_missing = {.kind = KIND_MISSING};
 

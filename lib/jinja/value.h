@@ -11,8 +11,8 @@
 #include <stdint.h>
 #include <time.h>
 
-#include "base/hash.h"
-#include "jinja/jinja.h"
+#include "lib/base/hash.h"
+#include "lib/jinja/jinja.h"
 
 // ---- Memory and errors.
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // In the wire format each field is a key (a varint: field number and wire type) and a value whose length depends on the
 // wire type.
-#include "proto/fields.h"
+#include "lib/messages/fields.h"
 
 #include <stdbool.h>
 #include <string.h>

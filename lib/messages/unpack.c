@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "proto/unpack.h"
+#include "lib/messages/unpack.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
 
-#include "base/status.h"
+#include "lib/base/status.h"
 
 enum { BLOCK_BYTES = 16 }; // what malloc needs for a block
 

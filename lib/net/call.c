@@ -10,12 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
-#include "base/equal_share.h"
-#include "base/log.h"
-#include "base/mem.h"
-#include "base/utf8.h"
-#include "net/server.h"
+#include "lib/base/clock.h"
+#include "lib/base/equal_share.h"
+#include "lib/base/log.h"
+#include "lib/base/mem.h"
+#include "lib/base/utf8.h"
+#include "lib/net/server.h"
 
 // A status is sent as a percent-encoded header; clients accept 8 KiB of headers.
 #define MESSAGE_BYTES 1024

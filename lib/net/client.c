@@ -13,9 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
-#include "net/core.h"
-#include "net/tls.h"
+#include "lib/base/mem.h"
+#include "lib/net/core.h"
+#include "lib/net/tls.h"
 
 // Bound on received messages that are not read yet; beyond it flow control makes the server wait.
 #define INBOX_BYTES ((size_t)256 << 10)

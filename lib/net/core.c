@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Completion queues, messages, status codes, start and end of C-core, and its log.
-#include "net/core.h"
+#include "lib/net/core.h"
 
 #include <grpc/byte_buffer_reader.h>
 #include <grpc/slice.h>
@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/log.h"
-#include "base/mem.h"
-#include "base/thread.h"
+#include "lib/base/log.h"
+#include "lib/base/mem.h"
+#include "lib/base/thread.h"
 
 static atomic_int live_objects;
 

@@ -13,7 +13,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "net/rpc.h"
+#include "lib/net/rpc.h"
 
 #define NET_MESSAGE_BYTES ((size_t)64 << 20) // default of the largest message
 

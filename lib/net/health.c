@@ -4,10 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
-#include "net/server.h"
+#include "lib/base/mem.h"
+#include "lib/messages/unpack.h"
+#include "lib/net/server.h"
 #include "proto/grpc_health/v1/health.pb-c.h"
-#include "proto/unpack.h"
 
 #define CHECK_PATH "/grpc.health.v1.Health/Check"
 #define WATCH_PATH "/grpc.health.v1.Health/Watch"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "net/listener.h"
+#include "lib/net/listener.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -15,14 +15,14 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/address.h"
-#include "base/address_counts.h"
-#include "base/clock.h"
-#include "base/invariant.h"
-#include "base/log.h"
-#include "base/mem.h"
-#include "base/thread.h"
-#include "net/server.h"
+#include "lib/base/address.h"
+#include "lib/base/address_counts.h"
+#include "lib/base/clock.h"
+#include "lib/base/invariant.h"
+#include "lib/base/log.h"
+#include "lib/base/mem.h"
+#include "lib/base/thread.h"
+#include "lib/net/server.h"
 
 enum {
     EVENTS = 256,

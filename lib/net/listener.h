@@ -7,7 +7,7 @@
 // replaces the one that has been silent for longest; if no connection is silent, the new one is closed.
 #pragma once
 
-#include "base/status.h"
+#include "lib/base/status.h"
 
 struct net_listener;
 

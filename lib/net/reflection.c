@@ -4,11 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
-#include "net/server.h"
-#include "net/symbols.h"
+#include "lib/base/mem.h"
+#include "lib/messages/unpack.h"
+#include "lib/net/server.h"
+#include "lib/net/symbols.h"
 #include "proto/grpc_reflection/v1/reflection.pb-c.h"
-#include "proto/unpack.h"
 
 typedef Grpc__Reflection__V1__ServerReflectionRequest request;
 typedef Grpc__Reflection__V1__ServerReflectionResponse response;

@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/status.h"
+#include "lib/base/status.h"
 
 // --- both sides
 
@@ -113,10 +113,10 @@ struct rpc_bytes rpc_call_take_message(struct rpc_call *call);
 // accepted yet, so that the caller can bound it. Messages after rpc_call_finish() are dropped.
 size_t rpc_call_send(struct rpc_call *call, const uint8_t *bytes, size_t size);
 void rpc_call_add_trailer(struct rpc_call *call, const char *key, const char *value); // before finish
-// An equal share of `all_bytes` (base/equal_share.h) for this call and each other one whose queued bytes are not small,
-// once all calls of the server together have more queued; SIZE_MAX until then, and for a call that has ended. Small is
-// about as much as C-core takes for an open call. From then on, a finished
-// call that its client does not read is ended after `unread_ms` of the server.
+// An equal share of `all_bytes` (lib/base/equal_share.h) for this call and each other one whose queued bytes are not
+// small, once all calls of the server together have more queued; SIZE_MAX until then, and for a call that has ended.
+// Small is about as much as C-core takes for an open call. From then on, a finished call that its client does not read
+// is ended after `unread_ms` of the server.
 size_t rpc_call_share(struct rpc_call *call, size_t all_bytes);
 // Ends the call once all queued messages are sent. Only the first finish of a call has an effect.
 void rpc_call_finish(struct rpc_call *call, enum status status, const char *message);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The server: its port, its completion queues, accepting calls, and closing in order (refuse, drain, cancel, free).
-#include "net/server.h"
+#include "lib/net/server.h"
 
 #include <grpc/grpc_security.h>
 #include <grpc/support/string_util.h>
@@ -8,12 +8,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
-#include "base/descriptors.h"
-#include "base/mem.h"
-#include "base/monotonic_cond.h"
-#include "net/listener.h"
-#include "net/tls.h"
+#include "lib/base/clock.h"
+#include "lib/base/descriptors.h"
+#include "lib/base/mem.h"
+#include "lib/base/monotonic_cond.h"
+#include "lib/net/listener.h"
+#include "lib/net/tls.h"
 
 // Calls that a queue can accept before its thread runs again.
 #define ACCEPTS 16

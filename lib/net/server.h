@@ -7,7 +7,7 @@
 
 #include <stdatomic.h>
 
-#include "net/core.h"
+#include "lib/net/core.h"
 
 struct net_fd_handler;
 struct net_health;
@@ -31,7 +31,7 @@ struct rpc_server {
     struct net_symbols *symbols; // read-only once open
     struct net_tls *tls;         // NULL: plain text
     atomic_size_t queued;        // bytes in the outboxes of all calls; this and the next: without builtin calls
-    atomic_int n_sharing;        // calls whose outbox is not small (base/equal_share.h)
+    atomic_int n_sharing;        // calls whose outbox is not small (lib/base/equal_share.h)
     atomic_bool exceeded;        // rpc_call_share() has found too much unread since the last look
     int64_t unread_us;           // between two looks
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads the wire format of the descriptor set: only names and nesting of google/protobuf/descriptor.proto matter here.
-#include "net/symbols.h"
+#include "lib/net/symbols.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 #include "proto/descriptors.h"
 
 struct symbol {

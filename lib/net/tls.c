@@ -4,16 +4,16 @@
 // C-core calls tls_fetch() when a port is added and at the start of each handshake, one call at a time. Changed files
 // are read then, or when net_tls_refresh() is called, and checked here, because C-core would only log, at each
 // handshake, that it cannot use them.
-#include "net/tls.h"
+#include "lib/net/tls.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <time.h>
 
-#include "base/log.h"
-#include "base/mem.h"
-#include "base/secret_file.h"
-#include "base/tls_files.h"
+#include "lib/base/log.h"
+#include "lib/base/mem.h"
+#include "lib/base/secret_file.h"
+#include "lib/base/tls_files.h"
 
 enum { N_FILES = 3 };
 

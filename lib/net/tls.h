@@ -4,7 +4,7 @@
 
 #include <grpc/grpc_security.h>
 
-#include "net/rpc.h"
+#include "lib/net/rpc.h"
 
 struct net_tls;
 

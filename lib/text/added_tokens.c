@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The sorted array is searched like a trie: each byte of the text narrows the range of tokens that still match.
-#include "model/added_tokens.h"
+#include "lib/text/added_tokens.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
-#include "model/unicode.h"
+#include "lib/base/mem.h"
+#include "lib/text/unicode.h"
 
 static int compare_contents(const void *a, const void *b)
 {

@@ -7,10 +7,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/status.h"
-#include "model/pattern.h"
-#include "model/text_span.h"
-#include "model/tokenizer.h"
+#include "lib/base/status.h"
+#include "lib/text/pattern.h"
+#include "lib/text/text_span.h"
+#include "lib/text/tokenizer.h"
 
 struct added_token {
     int32_t id;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/bpe.h"
+#include "lib/text/bpe.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
-#include "model/unicode.h"
+#include "lib/base/mem.h"
+#include "lib/text/unicode.h"
 
 // ---- Vocabulary.
 
@@ -18,7 +18,7 @@ static uint32_t table_mask(size_t n)
 }
 
 // Multiplies by a random key, so that nobody can write a file whose tokens or merges share a slot. The hash of
-// base/hash.h is too slow here: each word and each symbol needs a lookup.
+// lib/base/hash.h is too slow here: each word and each symbol needs a lookup.
 static uint64_t hash_mix(const struct hash_key *key, uint64_t x)
 {
     __extension__ unsigned __int128 product = (unsigned __int128)(x ^ key->k0) * (key->k1 | 1);

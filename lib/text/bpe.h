@@ -7,8 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/hash.h"
-#include "base/status.h"
+#include "lib/base/hash.h"
+#include "lib/base/status.h"
 
 // Token strings with their ids: a hash table with open addressing.
 struct vocabulary {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/call_reader.h"
+#include "lib/text/call_reader.h"
 
 #include <jansson.h>
 #include <string.h>

@@ -6,7 +6,7 @@
 // One owner, one thread. Buffers are at most as large as the answer.
 #pragma once
 
-#include "model/unicode.h"
+#include "lib/text/unicode.h"
 
 enum call_reader_state {
     CALL_READER_START, // before the object's brace

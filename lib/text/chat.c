@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Renders a conversation and encodes the whole text at once. The origins of its bytes say where special tokens are
 // recognised (only in text of the template), which tokens are pinned, and which are answers.
-#include "model/chat.h"
+#include "lib/text/chat.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/json_count.h"
-#include "base/mem.h"
-#include "model/chat_parts.h"
-#include "model/json_file.h"
-#include "model/unicode.h"
+#include "lib/base/json_count.h"
+#include "lib/base/mem.h"
+#include "lib/text/chat_parts.h"
+#include "lib/text/json_file.h"
+#include "lib/text/unicode.h"
 
 // ---- Rendering.
 

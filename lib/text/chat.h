@@ -25,9 +25,9 @@
 #include <stdint.h>
 #include <time.h>
 
-#include "model/generation.h"
-#include "model/output_parser.h"
-#include "model/tokenizer.h"
+#include "lib/text/generation.h"
+#include "lib/text/output_parser.h"
+#include "lib/text/tokenizer.h"
 
 struct chat_template;
 

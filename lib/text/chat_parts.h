@@ -2,8 +2,8 @@
 // A chat template as chat_template.c opens it and chat.c renders it. Private to these two.
 #pragma once
 
-#include "jinja/jinja.h"
-#include "model/chat.h"
+#include "lib/jinja/jinja.h"
+#include "lib/text/chat.h"
 
 struct chat_template {
     struct jinja_template *jinja, *jinja_tools; // jinja_tools: for requests with tools; NULL: `jinja` renders them, too

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
-#include "model/chat_parts.h"
+#include "lib/base/mem.h"
+#include "lib/text/chat_parts.h"
 
 // The text of a part of a rendering, by origin.
 struct layout {

@@ -6,10 +6,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/file_text.h"
-#include "base/mem.h"
-#include "model/chat_parts.h"
-#include "model/json_file.h"
+#include "lib/base/file_text.h"
+#include "lib/base/mem.h"
+#include "lib/text/chat_parts.h"
+#include "lib/text/json_file.h"
 
 static enum status compile(const char *name, const char *source, size_t n, struct jinja_template **jinja_p)
 {

@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
-#include "model/chat_parts.h"
-#include "model/tail_search.h"
+#include "lib/base/mem.h"
+#include "lib/text/chat_parts.h"
+#include "lib/text/tail_search.h"
 
 // The prompt of each turn has all spans before it. This bounds the time and the pinned ranges of a conversation whose
 // history has very many short messages.

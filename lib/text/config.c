@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads config.json and generation_config.json. Every number has a bound far above any known model and far below
 // overflow in later code: the product of two fits 63 bits, heads * head size fits an int.
-#include "model/config.h"
+#include "lib/text/config.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -10,8 +10,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "base/mem.h"
-#include "model/json_file.h"
+#include "lib/base/mem.h"
+#include "lib/text/json_file.h"
 
 enum {
     MAX_LAYERS = 1024,

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/generation.h"
+#include "lib/text/generation.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 
 enum { RANGE_FROM, RANGE_OVER };
 #define FIELD_ROW(object, type, member, default_value, end, min, max)                                                  \

@@ -7,11 +7,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/status.h"
-#include "model/config.h"
-#include "model/generation_fields.h"
-#include "model/grammar_spec.h"
-#include "model/logit_bias.h"
+#include "lib/base/status.h"
+#include "lib/text/config.h"
+#include "lib/text/generation_fields.h"
+#include "lib/text/grammar_spec.h"
+#include "lib/text/logit_bias.h"
 
 // A range of prompt tokens by index, both ends included.
 struct token_range {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/generation_json.h"
+#include "lib/text/generation_json.h"
 
 #include <limits.h>
 #include <stdlib.h>

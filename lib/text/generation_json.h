@@ -5,7 +5,7 @@
 
 #include <jansson.h>
 
-#include "model/generation.h"
+#include "lib/text/generation.h"
 
 enum status json_refuse_type(const char *key, const char *expected); // INVALID: "KEY: must be EXPECTED"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/generation_wire.h"
+#include "lib/text/generation_wire.h"
 
 #include <assert.h>
 #include <string.h>

@@ -6,7 +6,7 @@
 
 #include <protobuf-c/protobuf-c.h>
 
-#include "model/generation.h"
+#include "lib/text/generation.h"
 
 // Of the fields of a table: bit i says that the client gave row i.
 typedef uint64_t generation_given;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/grammar_json.h"
+#include "lib/text/grammar_json.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
-#include "model/generation_json.h"
+#include "lib/base/mem.h"
+#include "lib/text/generation_json.h"
 
 static enum status set_text(const char *name, enum grammar_kind kind, const json_t *value, struct grammar_spec *spec)
 {

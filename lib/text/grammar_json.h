@@ -5,7 +5,7 @@
 
 #include <jansson.h>
 
-#include "model/grammar_spec.h"
+#include "lib/text/grammar_spec.h"
 
 // The grammar that the body asks for; the caller frees it. GRAMMAR_NONE: the body asks for none. INVALID, with the name
 // of the field: a value of the wrong type, or more than one of the fields.

@@ -2,7 +2,7 @@
 // A grammar in the client protocol, for its senders.
 #pragma once
 
-#include "model/grammar_spec.h"
+#include "lib/text/grammar_spec.h"
 #include "proto/forepack/v1/inference.pb-c.h"
 
 // The message borrows the text.

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/grammar_spec.h"
+#include "lib/text/grammar_spec.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
-#include "base/utf8.h"
+#include "lib/base/mem.h"
+#include "lib/base/utf8.h"
 
 struct grammar_spec grammar_spec_of(enum grammar_kind kind, char *text)
 {

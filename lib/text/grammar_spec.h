@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "base/status.h"
+#include "lib/base/status.h"
 
 enum { GRAMMAR_TEXT_BYTES_MAX = 64 << 10 };
 

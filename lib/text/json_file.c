@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // JSON files of a checkpoint, through jansson.
-#include "model/json_file.h"
+#include "lib/text/json_file.h"
 
 #include <stdlib.h>
 
-#include "base/file_text.h"
-#include "base/json_count.h"
+#include "lib/base/file_text.h"
+#include "lib/base/json_count.h"
 
 // The vocabulary and the merges of the largest tokenizers have a fifth of these.
 enum { CONTAINERS_MAX = 1 << 21, VALUES_MAX = 1 << 23 };

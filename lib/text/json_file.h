@@ -5,7 +5,7 @@
 #include <jansson.h>
 #include <stddef.h>
 
-#include "base/status.h"
+#include "lib/base/status.h"
 
 // STATUS_NOT_FOUND without the file, STATUS_DATA for invalid content; the sentence starts with `path`. The caller owns
 // the object (json_decref).

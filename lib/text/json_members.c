@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/json_members.h"
+#include "lib/text/json_members.h"
 
-#include "model/json_file.h"
+#include "lib/text/json_file.h"
 
 static const json_t *member_get(const json_t *object, const char *key)
 {

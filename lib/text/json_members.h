@@ -7,7 +7,7 @@
 #include <jansson.h>
 #include <stdbool.h>
 
-#include "base/status.h"
+#include "lib/base/status.h"
 
 enum status member_bool(const json_t *object, const char *where, const char *key, bool fallback, bool *value_p);
 enum status member_int(const json_t *object, const char *where, const char *key, int fallback, int min, int max,

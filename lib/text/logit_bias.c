@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/logit_bias.h"
+#include "lib/text/logit_bias.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 
 static enum status fail_duplicate(int64_t id)
 {

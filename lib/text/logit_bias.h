@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-#include "base/status.h"
+#include "lib/base/status.h"
 
 enum { LOGIT_BIAS_TOKENS_MAX = 1024, LOGIT_BIAS_MAX = 100 };
 

@@ -2,8 +2,8 @@
 // The logit bias of a request as entries of forepack.v1.SamplingOptions. Any thread.
 #pragma once
 
-#include "base/mem.h"
-#include "model/logit_bias.h"
+#include "lib/base/mem.h"
+#include "lib/text/logit_bias.h"
 #include "proto/forepack/v1/inference.pb-c.h"
 
 // The [bias->n] entries and the list of pointers to them, in one block; free() it.

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // NFC works on parts of one ASCII character and the non-ASCII characters after it. ASCII never composes with a
 // preceding character, so parts are independent; most are copied, and byte origins are exact where a part starts.
-#include "model/normalizer.h"
+#include "lib/text/normalizer.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
 
-#include "base/mem.h"
-#include "model/unicode.h"
+#include "lib/base/mem.h"
+#include "lib/text/unicode.h"
 
 void normalizer_fini(struct normalizer *normalizer)
 {

@@ -2,8 +2,8 @@
 // The normalizer of tokenizer.json as a list of steps: NFC, Prepend, Replace. Immutable once built.
 #pragma once
 
-#include "model/pattern.h"
-#include "model/text_span.h"
+#include "lib/text/pattern.h"
+#include "lib/text/text_span.h"
 
 enum normalizer_kind { NORMALIZER_NFC, NORMALIZER_PREPEND, NORMALIZER_REPLACE };
 

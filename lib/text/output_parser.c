@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // A state machine over the text that is not emitted yet. A step either uses some of this text or waits for more. The
 // text of a call is kept until the call is certain, because it may turn out to be content.
-#include "model/output_parser.h"
+#include "lib/text/output_parser.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
-#include "model/call_reader.h"
+#include "lib/base/mem.h"
+#include "lib/text/call_reader.h"
 
 enum state {
     START,     // before the first part, or after the reasoning

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/pattern.h"
+#include "lib/text/pattern.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <ctype.h>
@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
-#include "model/unicode.h"
+#include "lib/base/mem.h"
+#include "lib/text/unicode.h"
 
 #define PATTERN_LIMIT_BYTES 65536
 
@@ -361,7 +361,7 @@ struct pattern_scratch *pattern_scratch_create(size_t n_bytes)
     scratch->work_max = WORK_MIN + (uint64_t)WORK_PER_BYTE * n_bytes;
     scratch->data = pcre2_match_data_create(1, NULL);
     scratch->context = pcre2_match_context_create(NULL);
-    if (!scratch->data || !scratch->context) abort(); // out of memory: abort as base/mem.h does
+    if (!scratch->data || !scratch->context) abort(); // out of memory: abort as lib/base/mem.h does
     pcre2_set_match_limit(scratch->context, UINT32_MAX);
     pcre2_set_depth_limit(scratch->context, DEPTH_MAX);
     pcre2_set_heap_limit(scratch->context, HEAP_MAX_KIB);

@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/status.h"
+#include "lib/base/status.h"
 
 struct pattern;
 struct pattern_scratch;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/tail_search.h"
+#include "lib/text/tail_search.h"
 
 // Byte `i` of the end, read backwards.
 static char byte_of(const struct tail_search *s, size_t i)

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/text_span.h"
+#include "lib/text/text_span.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 
 static void reserve(struct text_buffer *buffer, size_t more)
 {

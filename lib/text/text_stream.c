@@ -2,15 +2,15 @@
 // Each stop string has a Knuth-Morris-Pratt automaton that reads the text byte by byte. Its state is the length of the
 // longest prefix of the stop string that ends the text; the largest state is the number of bytes to hold back. Streams
 // of several sequences may share the automatons; each has its own states.
-#include "model/text_stream.h"
+#include "lib/text/text_stream.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
-#include "base/utf8.h"
-#include "model/unicode.h"
+#include "lib/base/mem.h"
+#include "lib/base/utf8.h"
+#include "lib/text/unicode.h"
 
 struct stop {
     char *text; // owned, [n]

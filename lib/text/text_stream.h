@@ -11,7 +11,7 @@
 // text_stream_free(); stop strings are copied.
 #pragma once
 
-#include "model/tokenizer.h"
+#include "lib/text/tokenizer.h"
 
 struct text_stream;
 

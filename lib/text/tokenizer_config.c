@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
-#include "model/json_file.h"
-#include "model/tokenizer_parts.h"
+#include "lib/base/mem.h"
+#include "lib/text/json_file.h"
+#include "lib/text/tokenizer_parts.h"
 
 struct flags {
     bool special, single_word, lstrip, rstrip, normalized;

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
-#include "model/tokenizer_parts.h"
+#include "lib/base/mem.h"
+#include "lib/text/tokenizer_parts.h"
 
 // GPT-2's alphabet: printable bytes of Latin-1 stand for themselves, the other 68 are U+0100 and up.
 static int32_t byte_level_character(int byte)

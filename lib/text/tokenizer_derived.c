@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
-#include "model/tokenizer_parts.h"
+#include "lib/base/mem.h"
+#include "lib/text/tokenizer_parts.h"
 
 size_t tokenizer_compute_longest_piece(const struct tokenizer *t)
 {

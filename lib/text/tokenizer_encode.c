@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
-#include "base/utf8.h"
-#include "model/tokenizer_parts.h"
+#include "lib/base/mem.h"
+#include "lib/base/utf8.h"
+#include "lib/text/tokenizer_parts.h"
 
 struct encoder {
     const struct tokenizer *tokenizer;

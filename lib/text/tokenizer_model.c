@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
-#include "model/tokenizer_parts.h"
+#include "lib/base/mem.h"
+#include "lib/text/tokenizer_parts.h"
 
 // ---- Ids: the model's vocabulary and the added tokens.
 

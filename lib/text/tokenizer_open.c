@@ -5,9 +5,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/mem.h"
-#include "model/json_file.h"
-#include "model/tokenizer_parts.h"
+#include "lib/base/mem.h"
+#include "lib/text/json_file.h"
+#include "lib/text/tokenizer_parts.h"
 
 #define FILE_LIMIT_BYTES ((size_t)256 << 20)
 

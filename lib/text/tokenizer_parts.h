@@ -5,13 +5,13 @@
 
 #include <jansson.h>
 
-#include "model/added_tokens.h"
-#include "model/bpe.h"
-#include "model/json_members.h"
-#include "model/normalizer.h"
-#include "model/pattern.h"
-#include "model/tokenizer.h"
-#include "model/unicode.h"
+#include "lib/text/added_tokens.h"
+#include "lib/text/bpe.h"
+#include "lib/text/json_members.h"
+#include "lib/text/normalizer.h"
+#include "lib/text/pattern.h"
+#include "lib/text/tokenizer.h"
+#include "lib/text/unicode.h"
 
 enum { PRETOKEN_STEPS_LIMIT = 16, FRAME_LIMIT = 16, REPLACE_LIMIT = 8, TOKEN_IDS_LIMIT = 1 << 21 };
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // A call is a JSON object that matches one of the tools, between the text that marks calls in the model's form.
-#include "model/tool_grammar.h"
+#include "lib/text/tool_grammar.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 
 static bool is_one_of(const char *name, const char *const *names)
 {

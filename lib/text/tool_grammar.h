@@ -4,8 +4,8 @@
 
 #include <jansson.h>
 
-#include "model/grammar_spec.h"
-#include "model/output_parser.h"
+#include "lib/text/grammar_spec.h"
+#include "lib/text/output_parser.h"
 
 struct tool_choice {
     const json_t *tools; // OpenAI's list of functions, checked

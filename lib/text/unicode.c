@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/unicode.h"
+#include "lib/text/unicode.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
 
-#include "base/mem.h"
-#include "base/utf8.h"
+#include "lib/base/mem.h"
+#include "lib/base/utf8.h"
 
 void bytes_reserve(struct bytes *bytes, size_t more)
 {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tracing/context.h"
+#include "lib/tracing/context.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 
 // --- traceparent: VERSION-TRACE_ID-PARENT_ID-FLAGS
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tracing/otlp.h"
+#include "lib/tracing/otlp.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 
 // --- protobuf
 

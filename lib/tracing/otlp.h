@@ -4,7 +4,7 @@
 // the CPU time and two allocations for each attribute. Thread-safe.
 #pragma once
 
-#include "tracing/record.h"
+#include "lib/tracing/record.h"
 
 struct otlp_buffer {
     uint8_t *data; // owned

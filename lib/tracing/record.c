@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tracing/record.h"
+#include "lib/tracing/record.h"
 
 #include <stdlib.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 
 const char *trace_phase_name(enum trace_phase phase)
 {

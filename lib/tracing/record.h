@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "tracing/context.h"
+#include "lib/tracing/context.h"
 
 enum trace_phase {
     TRACE_ADMIT,     // limits and fields are checked; the prompt waits for a thread that tokenises it

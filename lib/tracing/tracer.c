@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tracing/tracer.h"
+#include "lib/tracing/tracer.h"
 
 #include <inttypes.h>
 #include <pthread.h>
@@ -10,16 +10,16 @@
 #include <sys/utsname.h>
 #include <time.h>
 
-#include "base/clock.h"
-#include "base/hash.h"
-#include "base/log.h"
-#include "base/mem.h"
-#include "base/monotonic_cond.h"
-#include "base/thread.h"
-#include "base/version.h"
+#include "lib/base/clock.h"
+#include "lib/base/hash.h"
+#include "lib/base/log.h"
+#include "lib/base/mem.h"
+#include "lib/base/monotonic_cond.h"
+#include "lib/base/thread.h"
+#include "lib/base/version.h"
+#include "lib/messages/unpack.h"
+#include "lib/tracing/otlp.h"
 #include "proto/otlp/trace_service.pb-c.h"
-#include "proto/unpack.h"
-#include "tracing/otlp.h"
 
 #define EXPORT_METHOD "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 

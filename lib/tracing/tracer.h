@@ -9,9 +9,9 @@
 // Threads: any, except for tracer_open() and tracer_close().
 #pragma once
 
-#include "base/status.h"
-#include "net/rpc.h"
-#include "tracing/record.h"
+#include "lib/base/status.h"
+#include "lib/net/rpc.h"
+#include "lib/tracing/record.h"
 
 struct tracer;
 

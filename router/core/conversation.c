@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 
 struct conversation *conversation_create(int n_tokens)
 {

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/log.h"
-#include "base/mem.h"
+#include "lib/base/log.h"
+#include "lib/base/mem.h"
 #include "router/core/core_state.h"
 #include "router/core/dispatch.h"
 #include "router/core/drafting.h"

@@ -3,8 +3,8 @@
 
 #include <stdlib.h>
 
-#include "base/log.h"
-#include "base/mem.h"
+#include "lib/base/log.h"
+#include "lib/base/mem.h"
 #include "router/core/requests.h"
 #include "router/sched/bin_planner.h"
 #include "router/sched/node_choice.h"

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/log.h"
-#include "base/mem.h"
+#include "lib/base/log.h"
+#include "lib/base/mem.h"
 
 enum { UNREAD_ANSWER_MIN = 16 };   // tokens to come for which a speculator reads a prompt that it has not scored
 enum { MESSAGE_TOKENS = 1 << 20 }; // in a message of more than one advance: a node refuses messages of over 64 MiB

@@ -5,9 +5,9 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "base/clock.h"
-#include "base/mem.h"
-#include "base/thread.h"
+#include "lib/base/clock.h"
+#include "lib/base/mem.h"
+#include "lib/base/thread.h"
 
 struct post {
     loop_fn fn;

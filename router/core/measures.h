@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/status.h"
+#include "lib/base/status.h"
 #include "router/core/histogram.h"
 #include "router/core/request.h"
 #include "router/sched/view.h"

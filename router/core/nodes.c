@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/log.h"
-#include "base/mem.h"
+#include "lib/base/log.h"
+#include "lib/base/mem.h"
 #include "router/core/drafting.h"
 #include "router/core/requests.h"
 #include "router/sched/prefix_tails.h"

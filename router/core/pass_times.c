@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 
 #define DEVIATION_PPM_MAX 1e9 // far beyond the last bucket; its sum stays a number
 

@@ -6,8 +6,8 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#include "base/log.h"
-#include "base/mem.h"
+#include "lib/base/log.h"
+#include "lib/base/mem.h"
 
 static const char *const state_names[REQUEST_STATE_COUNT] = {
     [REQUEST_RECEIVED] = "received",   [REQUEST_TOKENISED] = "tokenised", [REQUEST_SCORING] = "scoring",

@@ -14,11 +14,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/status.h"
+#include "lib/base/status.h"
+#include "lib/tracing/record.h"
 #include "router/core/conversation.h"
 #include "router/core/selection_cache.h"
 #include "router/sched/sched_request.h"
-#include "tracing/record.h"
 
 enum request_state {
     REQUEST_RECEIVED,  // being checked and tokenised by an I/O thread or the intake pool

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/hash.h"
-#include "base/mem.h"
+#include "lib/base/hash.h"
+#include "lib/base/mem.h"
 
 // --- table
 

@@ -5,7 +5,7 @@
 
 #include <stddef.h>
 
-#include "base/hash.h"
+#include "lib/base/hash.h"
 #include "router/core/request.h"
 
 struct request_table {

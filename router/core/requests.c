@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/log.h"
-#include "base/mem.h"
-#include "base/utf8.h"
+#include "lib/base/log.h"
+#include "lib/base/mem.h"
+#include "lib/base/utf8.h"
 #include "router/core/drafting.h"
 #include "router/core/nodes.h"
 #include "router/core/score_sharing.h"

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 
 enum { BYTES_PER_SLOT = 256 }; // about the size of an entry, so that a slot has about one
 

@@ -16,7 +16,7 @@
 
 #include <stdint.h>
 
-#include "base/hash.h"
+#include "lib/base/hash.h"
 #include "router/sched/sched_request.h"
 
 struct selection_key {

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/hash.h"
-#include "base/mem.h"
+#include "lib/base/hash.h"
+#include "lib/base/mem.h"
 
 void tenant_accounts_init(struct tenant_accounts *accounts, const struct hash_key *key)
 {

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/hash.h"
+#include "lib/base/hash.h"
 
 // Lives while a request of the tenant does.
 struct tenant_account {

@@ -36,17 +36,17 @@
 
 #include <stdatomic.h>
 
-#include "grammar/cache.h"
-#include "grammar/grammar.h"
-#include "identity/identity.h"
-#include "model/chat.h"
-#include "model/config.h"
-#include "model/tokenizer.h"
-#include "net/rpc.h"
+#include "lib/grammar/cache.h"
+#include "lib/grammar/grammar.h"
+#include "lib/identity/identity.h"
+#include "lib/net/rpc.h"
+#include "lib/text/chat.h"
+#include "lib/text/config.h"
+#include "lib/text/tokenizer.h"
+#include "lib/tracing/tracer.h"
 #include "router/core/loop.h"
-#include "router/front/chat_answer.h"
-#include "router/front/cluster_token.h"
-#include "tracing/tracer.h"
+#include "router/front/nodes/cluster_token.h"
+#include "router/front/request/chat_answer.h"
 
 // Requests that were refused before the core saw them, by status.
 struct refusals {
@@ -55,7 +55,7 @@ struct refusals {
 
 // Whole answers, which are collected until their end, of all clients.
 struct whole_answers {
-    size_t bytes, max_bytes; // beyond the limit, answers with more than an equal share (base/equal_share.h) end
+    size_t bytes, max_bytes; // beyond the limit, answers with more than an equal share (lib/base/equal_share.h) end
     int sharing;             // answers whose bytes are not small
 };
 

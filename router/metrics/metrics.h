@@ -3,9 +3,9 @@
 // snapshot is taken in two parts, the core's on the core's thread; it may then be written on any thread.
 #pragma once
 
-#include "http/http.h"
+#include "lib/http/http.h"
+#include "lib/tracing/record.h"
 #include "router/core/core_metrics.h"
-#include "tracing/record.h"
 
 struct process_metrics {   // of this process; zeros where the system does not tell
     double cpu_s, start_s; // start_s: since 1970

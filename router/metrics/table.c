@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/version.h"
+#include "lib/base/version.h"
 #include "router/metrics/exposition.h"
 
 enum { OF_SPECULATORS = 1 << NODE_SPECULATOR, OF_WORKERS = 1 << NODE_WORKER, OF_ALL = OF_SPECULATORS | OF_WORKERS };

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 #include "router/sched/estimate.h"
 #include "router/sched/node_choice.h"
 #include "router/sched/waiting_set.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "router/sched/prefix_chain.h"
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 
 // What the hash of a block covers: the block before it, whose hash covers all earlier ones, and its tokens with their
 // positions. The salt stands before the first block.

@@ -10,8 +10,8 @@
 
 #include <stdint.h>
 
-#include "base/hash.h"
-#include "model/generation.h"
+#include "lib/base/hash.h"
+#include "lib/text/generation.h"
 
 enum {
     PREFIX_BLOCK = 16,        // tokens; nodes share KV entries in blocks of this size

@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/invariant.h"
-#include "base/mem.h"
+#include "lib/base/invariant.h"
+#include "lib/base/mem.h"
 
 struct prefix_run {
     struct prefix_run *parent;      // NULL: starts a chain

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 
 void prefix_tails_fini(struct prefix_tails *tails)
 {

@@ -10,8 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/priority.h"
-#include "model/generation.h"
+#include "lib/base/priority.h"
+#include "lib/text/generation.h"
 
 enum { PRIORITY_LEVELS = 2 * PRIORITY_MAX + 1 };
 int sched_priority_level(int32_t priority); // 0 is the lowest

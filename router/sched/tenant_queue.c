@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 #include "router/sched/request_tree.h"
 
 void tenant_queues_init(struct tenant_queues *queues, const struct hash_key *key, const struct tenant_weight *weights,

@@ -5,7 +5,7 @@
 // credit. Used by the waiting set alone, but for tenant_queue_charge() and tenant_queue_release(). One thread.
 #pragma once
 
-#include "base/hash.h"
+#include "lib/base/hash.h"
 #include "router/sched/length_index.h"
 
 struct tenant_weight {

@@ -5,7 +5,7 @@
 // thread.
 #pragma once
 
-#include "base/hash.h"
+#include "lib/base/hash.h"
 #include "router/sched/cost.h"
 #include "router/sched/prefix_index.h"
 #include "router/sched/request_list.h"

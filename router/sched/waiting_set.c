@@ -4,7 +4,7 @@
 #include <assert.h>
 #include <stdlib.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 
 enum { MEAN_MEMORY = 256 }; // mean_rows forgets a request after about this many others
 

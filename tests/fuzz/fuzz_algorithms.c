@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The file with the fastest algorithm of each matrix product: any text after its first two lines. Choices that are
 // read, saved and read again stay the same.
-#include "base/log.h"
 #include "kernels/cuda/algorithms.h"
+#include "lib/base/log.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/fuzz_folder.h"
 

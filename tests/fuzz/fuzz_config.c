@@ -3,7 +3,7 @@
 // configuration has the sizes that the rest of the program relies on.
 #include <math.h>
 
-#include "model/config.h"
+#include "lib/text/config.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/fuzz_folder.h"
 

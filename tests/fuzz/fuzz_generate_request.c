@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // GenerateRequest: any bytes on their way to a request of the core, with the demo model's tokenizer and chat template.
 // An accepted request is within the limits that the core and the nodes rely on.
+#include "lib/messages/unpack.h"
 #include "proto/forepack/v1/inference.pb-c.h"
-#include "proto/unpack.h"
 #include "router/core/request.h"
-#include "router/front/wire_request.h"
+#include "router/front/grpc/wire_request.h"
 #include "tests/fuzz/fuzz.h"
 
 enum { CONTEXT = 256, UNPACKED_MAX = 1 << 16 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // generation_config.json beside a good config.json: it can only change the ids that begin and end a text.
-#include "model/config.h"
+#include "lib/text/config.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/fuzz_folder.h"
 

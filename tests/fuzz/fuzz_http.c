@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The parser of HTTP requests: heads and chunked bodies. The first byte is the size of the pieces in which the others
 // arrive; the result must be the same as when they arrive at once.
-#include "http/parse.h"
+#include "lib/http/parse.h"
 
 #include <string.h>
 

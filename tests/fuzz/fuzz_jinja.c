@@ -5,8 +5,8 @@
 #include <jansson.h>
 #include <stdlib.h>
 
-#include "base/utf8.h"
-#include "jinja/jinja.h"
+#include "lib/base/utf8.h"
+#include "lib/jinja/jinja.h"
 #include "tests/fuzz/fuzz.h"
 
 static json_t *variables(void)

@@ -4,12 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "router/front/json_anthropic.h"
-#include "router/front/json_body.h"
-#include "router/front/json_generation.h"
-#include "router/front/json_responses.h"
-#include "router/front/json_responses_answer.h"
-#include "router/front/json_writer.h"
+#include "router/front/http/json_anthropic.h"
+#include "router/front/http/json_body.h"
+#include "router/front/http/json_generation.h"
+#include "router/front/http/json_responses.h"
+#include "router/front/http/json_responses_answer.h"
+#include "router/front/http/json_writer.h"
 #include "tests/fuzz/fuzz.h"
 
 static void check_refusal(enum status status)

@@ -2,8 +2,8 @@
 // identity/key_file: any bytes as a file of API keys. What is accepted is written and read again, with the same keys.
 #include <string.h>
 
-#include "base/mem.h"
-#include "identity/key_text.h"
+#include "lib/base/mem.h"
+#include "lib/identity/key_text.h"
 #include "tests/fuzz/fuzz.h"
 
 // The file with one line for each key; free() it.

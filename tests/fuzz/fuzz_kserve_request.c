@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // ModelInferRequest: any bytes on their way to a request of the core, with the demo model's tokenizer. Elements of
 // tensors lie within the message, and an accepted request is within the limits that the core and the nodes rely on.
-#include "proto/unpack.h"
+#include "lib/messages/unpack.h"
 #include "router/core/request.h"
-#include "router/front/kserve_request.h"
-#include "router/front/kserve_tensors.h"
-#include "router/front/wire_request.h"
+#include "router/front/grpc/wire_request.h"
+#include "router/front/kserve/kserve_request.h"
+#include "router/front/kserve/kserve_tensors.h"
 #include "tests/fuzz/fuzz.h"
 
 enum { CONTEXT = 256, UNPACKED_MAX = 1 << 16 };

@@ -7,7 +7,7 @@
 #pragma once
 
 #include "router/core/core_state.h"
-#include "router/front/node_link.h"
+#include "router/front/nodes/node_link.h"
 #include "tests/fuzz/fuzz.h"
 
 enum { LINKS = 4, REQUESTS_MAX = 40, TOKENS_MAX = 40, PROMPT_MAX = 200, VOCAB = 100, SENT_MAX = 8 };

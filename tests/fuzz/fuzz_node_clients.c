@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/mem.h"
+#include "lib/base/mem.h"
 #include "tests/fuzz/fuzz_node.h"
 
 enum { CHOICES_MAX = 4, TURNS_MAX = 3 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/version.h"
+#include "lib/base/version.h"
 #include "tests/fuzz/fuzz_node.h"
 
 enum { RESULTS_MAX = 6, RANGES_MAX = 4, DRAFT_MAX = 70, USUAL_TOKEN = 10 };

@@ -3,8 +3,8 @@
 // formed, and leave; clients send requests and cancel them; time passes. Whatever nodes send, every request ends
 // exactly once, with tokens of the vocabulary and at most max_tokens of them. What the router sends to nodes agrees
 // with what its clients have sent and received, and no account is left of requests that have ended.
-#include "base/log.h"
-#include "proto/unpack.h"
+#include "lib/base/log.h"
+#include "lib/messages/unpack.h"
 #include "tests/fuzz/fuzz_node.h"
 
 enum { TICKS_MAX = 1000, UNPACKED_MAX = 1 << 20 };

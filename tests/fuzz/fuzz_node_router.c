@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <stdlib.h>
 
-#include "base/utf8.h"
+#include "lib/base/utf8.h"
 #include "tests/fuzz/fuzz_node.h"
 
 // --- what the core sends

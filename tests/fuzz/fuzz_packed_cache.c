@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // A packed weight cache: any file, with the right hashes and length unless the first byte says otherwise. Arrays that
 // are found lie within the file, and a prefetch that is found within its bounds.
-#include "base/invariant.h"
-#include "base/log.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/packed_cache.h"
+#include "lib/base/invariant.h"
+#include "lib/base/log.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/fuzz_folder.h"
 

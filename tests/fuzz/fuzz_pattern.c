@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A pattern of tokenizer.json (up to a NUL), then a text. Matches come from left to right, within the text, at borders
 // of characters, and are the same the second time.
-#include "model/pattern.h"
-#include "model/unicode.h"
+#include "lib/text/pattern.h"
+#include "lib/text/unicode.h"
 #include "tests/fuzz/fuzz.h"
 
 struct walk_result {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/fuzz/fuzz_role.h"
 
-#include "base/log.h"
-#include "proto/unpack.h"
+#include "lib/base/log.h"
+#include "lib/messages/unpack.h"
 #include "sim/clock.h"
 
 enum { KV_BLOCKS = 24, BINS_MAX = 12, STEPS_MAX = 20000, UNPACKED_MAX = 1 << 20 };

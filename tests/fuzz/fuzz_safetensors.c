@@ -2,7 +2,7 @@
 // A checkpoint: the header of a safetensors file (up to a NUL), the number of bytes of its data, whether the length of
 // the header is right, and the rest is an index that names the file "shard". Every tensor of an accepted
 // checkpoint lies within the file and is found by its name.
-#include "model/safetensors.h"
+#include "engine/model/safetensors.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/fuzz_folder.h"
 

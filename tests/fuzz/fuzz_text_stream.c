@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stop strings (each up to a NUL, their number first), then token ids. Streamed text is the decoded text, cut before
 // the first completed stop string, and the same when every token is one byte.
-#include "model/text_stream.h"
+#include "lib/text/text_stream.h"
 #include "tests/fuzz/fuzz.h"
 
 enum { STOPS_MAX = 5, IDS_MAX = 1024, TEXT_MAX = 1 << 16 };

@@ -2,8 +2,8 @@
 // Any text through a real tokenizer: the first byte chooses byte-level BPE, BPE of pieces with byte fallback, or the
 // demo model's. Tokens decode to the text they came from, and merging takes a bounded number of steps and of bytes of
 // memory for each byte.
-#include "base/utf8.h"
-#include "model/tokenizer_parts.h"
+#include "lib/base/utf8.h"
+#include "lib/text/tokenizer_parts.h"
 #include "tests/fuzz/fuzz.h"
 
 enum { BYTES, PIECES, DEMO, TOKENIZERS };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // tokenizer.json and tokenizer_config.json (NUL between them). An accepted tokenizer keeps the bounds of its header
 // (ids, lengths of tokens) for a few texts.
-#include "model/tokenizer.h"
+#include "lib/text/tokenizer.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/fuzz_folder.h"
 

@@ -2,8 +2,8 @@
 // The headers of W3C Trace Context: `traceparent`, a NUL, `tracestate`. A context that is accepted is the one that its
 // headers write, and is read again from what they have in common in all versions. One that is refused has nothing. The
 // state never decides whether the trace is accepted.
+#include "lib/tracing/context.h"
 #include "tests/fuzz/fuzz.h"
-#include "tracing/context.h"
 
 enum { PARENT_LENGTH = 55, PARENT_ID_AT = 36, SAMPLED = 1 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "router/front/grpc_access.h"
+#include "router/front/grpc/grpc_access.h"
 
-#include "router/front/reply.h"
+#include "router/front/request/reply.h"
 
 static void release(void *identity)
 {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Callers over gRPC, identified by the metadata `authorization: Bearer KEY` (identity/identity.h). Without --api-keys
-// every caller may do everything. I/O threads and the core's thread.
+// Callers over gRPC, identified by the metadata `authorization: Bearer KEY` (lib/identity/identity.h). Without
+// --api-keys every caller may do everything. I/O threads and the core's thread.
 #pragma once
 
-#include "identity/identity.h"
+#include "lib/identity/identity.h"
 #include "router/front/front.h"
 
 // For rpc_server_options.authorise of clients. UNAUTHENTICATED.

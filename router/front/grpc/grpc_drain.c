@@ -4,14 +4,14 @@
 // Threads: an I/O thread reads the message and checks the caller; the rest runs on the core's thread.
 #include <stdlib.h>
 
-#include "base/log.h"
-#include "base/mem.h"
+#include "lib/base/log.h"
+#include "lib/base/mem.h"
 #include "proto/forepack/v1/inference.pb-c.h"
 #include "router/core/node.h"
-#include "router/front/grpc_access.h"
-#include "router/front/grpc_intake.h"
-#include "router/front/intake.h"
-#include "router/front/reply.h"
+#include "router/front/grpc/grpc_access.h"
+#include "router/front/grpc/grpc_intake.h"
+#include "router/front/request/intake.h"
+#include "router/front/request/reply.h"
 
 enum { DRAIN_BYTES_MAX = 4096 };
 

@@ -4,17 +4,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
-#include "base/mem.h"
-#include "proto/fields.h"
+#include "lib/base/clock.h"
+#include "lib/base/mem.h"
+#include "lib/messages/fields.h"
 #include "proto/forepack/v1/inference.pb-c.h"
-#include "router/front/answer.h"
-#include "router/front/grpc_access.h"
-#include "router/front/grpc_intake.h"
-#include "router/front/reply.h"
-#include "router/front/request_trace.h"
-#include "router/front/wire_request.h"
-#include "router/front/wire_response.h"
+#include "router/front/grpc/grpc_access.h"
+#include "router/front/grpc/grpc_intake.h"
+#include "router/front/grpc/wire_request.h"
+#include "router/front/grpc/wire_response.h"
+#include "router/front/request/answer.h"
+#include "router/front/request/reply.h"
+#include "router/front/request/request_trace.h"
 
 // A call of Generate or Score (one request) or of GenerateMany.
 struct client_call {

@@ -6,16 +6,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
-#include "base/mem.h"
-#include "base/version.h"
+#include "lib/base/clock.h"
+#include "lib/base/mem.h"
+#include "lib/base/version.h"
 #include "proto/forepack/v1/inference.pb-c.h"
 #include "router/core/core_metrics.h"
 #include "router/core/node.h"
-#include "router/front/grpc_access.h"
-#include "router/front/grpc_intake.h"
-#include "router/front/reply.h"
-#include "router/front/wire_request.h"
+#include "router/front/grpc/grpc_access.h"
+#include "router/front/grpc/grpc_intake.h"
+#include "router/front/grpc/wire_request.h"
+#include "router/front/request/reply.h"
 
 enum { INFO_BYTES_MAX = 4096 };
 

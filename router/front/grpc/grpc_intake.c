@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "router/front/grpc_intake.h"
+#include "router/front/grpc/grpc_intake.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/clock.h"
-#include "base/mem.h"
-#include "proto/fields.h"
-#include "proto/unpack.h"
-#include "router/front/grpc_access.h"
-#include "router/front/intake.h"
+#include "lib/base/clock.h"
+#include "lib/base/mem.h"
+#include "lib/messages/fields.h"
+#include "lib/messages/unpack.h"
+#include "router/front/grpc/grpc_access.h"
+#include "router/front/request/intake.h"
 
 enum { TENANT_ROOM = 257 };
 

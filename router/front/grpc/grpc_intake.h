@@ -7,7 +7,7 @@
 #include <protobuf-c/protobuf-c.h>
 
 #include "router/front/front.h"
-#include "router/front/intake_pool.h"
+#include "router/front/request/intake_pool.h"
 
 struct grpc_message {
     struct rpc_call *call;

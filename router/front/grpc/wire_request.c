@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "router/front/wire_request.h"
+#include "router/front/grpc/wire_request.h"
 
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 
-#include "base/clock.h"
-#include "base/mem.h"
-#include "base/utf8.h"
-#include "model/generation_wire.h"
+#include "lib/base/clock.h"
+#include "lib/base/mem.h"
+#include "lib/base/utf8.h"
+#include "lib/text/generation_wire.h"
 #include "proto/forepack/v1/inference.pb-c.h"
 
 enum { PINNED_MAX = 1024 };

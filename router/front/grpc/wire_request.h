@@ -5,8 +5,8 @@
 
 #include <protobuf-c/protobuf-c.h>
 
-#include "model/text_stream.h"
-#include "router/front/intake.h"
+#include "lib/text/text_stream.h"
+#include "router/front/request/intake.h"
 
 struct Forepack__V1__DetokenizeRequest;
 struct Forepack__V1__GenerateRequest;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "router/front/wire_response.h"
+#include "router/front/grpc/wire_response.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
-#include "base/utf8.h"
+#include "lib/base/mem.h"
+#include "lib/base/utf8.h"
 #include "proto/forepack/v1/inference.pb-c.h"
-#include "router/front/reply.h"
+#include "router/front/request/reply.h"
 
 static void response_send(struct rpc_call *call, const char *id, Forepack__V1__GenerateResponse *response)
 {

@@ -2,8 +2,8 @@
 // What a client receives for a request: chunks, then one completion; or a score. Any thread.
 #pragma once
 
-#include "net/rpc.h"
-#include "router/front/answer.h"
+#include "lib/net/rpc.h"
+#include "router/front/request/answer.h"
 
 // Sends nothing when there is neither text nor a token.
 void wire_chunk_send(struct rpc_call *call, const char *request_id, const struct answer_chunk *chunk);

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "router/front/http_anthropic.h"
+#include "router/front/http/http_anthropic.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
-#include "router/front/http_openai.h"
-#include "router/front/http_service.h"
-#include "router/front/json_anthropic.h"
-#include "router/front/json_anthropic_answer.h"
-#include "router/front/wire_request.h"
+#include "lib/base/mem.h"
+#include "router/front/grpc/wire_request.h"
+#include "router/front/http/http_openai.h"
+#include "router/front/http/http_service.h"
+#include "router/front/http/json_anthropic.h"
+#include "router/front/http/json_anthropic_answer.h"
 
 // The data of a generation: its content blocks, and the strings that may end it, which the answer names.
 struct message {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "router/front/http_call.h"
+#include "router/front/http/http_call.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -7,11 +7,11 @@
 #include <string.h>
 #include <sys/random.h>
 
-#include "base/clock.h"
-#include "base/mem.h"
-#include "router/front/http_service.h"
-#include "router/front/json_anthropic_answer.h"
-#include "router/front/request_trace.h"
+#include "lib/base/clock.h"
+#include "lib/base/mem.h"
+#include "router/front/http/http_service.h"
+#include "router/front/http/json_anthropic_answer.h"
+#include "router/front/request/request_trace.h"
 
 #define RETRY_US 1000000
 

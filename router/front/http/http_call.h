@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // What every endpoint of the HTTP API needs of an exchange: its ids, answers in JSON, errors in OpenAI's error object.
-// Any thread, under the rules of http/http.h.
+// Any thread, under the rules of lib/http/http.h.
 #pragma once
 
-#include "http/http.h"
-#include "router/front/answer.h"
-#include "router/front/json_writer.h"
+#include "lib/http/http.h"
+#include "router/front/http/json_writer.h"
+#include "router/front/request/answer.h"
 
 enum { HTTP_ID_ROOM = 129 };
 

@@ -2,10 +2,10 @@
 // POST /v1/chat/completions.
 #include <string.h>
 
-#include "model/generation_json.h"
-#include "router/front/http_messages.h"
-#include "router/front/http_openai.h"
-#include "router/front/json_body.h"
+#include "lib/text/generation_json.h"
+#include "router/front/http/http_messages.h"
+#include "router/front/http/http_openai.h"
+#include "router/front/http/json_body.h"
 
 enum { DEFAULT_TOKENS = 4096, TOOL_NAME_MAX = 64 };
 

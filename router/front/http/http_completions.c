@@ -3,10 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/generation_json.h"
-#include "router/front/http_openai.h"
-#include "router/front/http_prompt.h"
-#include "router/front/json_body.h"
+#include "lib/text/generation_json.h"
+#include "router/front/http/http_openai.h"
+#include "router/front/http/http_prompt.h"
+#include "router/front/http/json_body.h"
 
 enum { DEFAULT_TOKENS = 16, PROMPTS_MAX = 1024 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "router/front/http_generation.h"
+#include "router/front/http/http_generation.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -7,15 +7,15 @@
 #include <string.h>
 #include <time.h>
 
-#include "base/clock.h"
-#include "base/log.h"
-#include "base/mem.h"
-#include "model/grammar_message.h"
-#include "model/tool_grammar.h"
-#include "router/front/intake.h"
-#include "router/front/request_trace.h"
-#include "router/front/wire_request.h"
-#include "router/front/wire_response.h"
+#include "lib/base/clock.h"
+#include "lib/base/log.h"
+#include "lib/base/mem.h"
+#include "lib/text/grammar_message.h"
+#include "lib/text/tool_grammar.h"
+#include "router/front/grpc/wire_request.h"
+#include "router/front/grpc/wire_response.h"
+#include "router/front/request/intake.h"
+#include "router/front/request/request_trace.h"
 
 enum { ANSWERS_MAX = 1024 };           // of one exchange
 enum { PROMPT_TOKENS_MAX = 16 << 20 }; // of all its answers: each has a copy of its prompt

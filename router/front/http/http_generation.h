@@ -6,9 +6,9 @@
 // error; at the latest it begins when nothing was sent for a while (http_streams_ping).
 #pragma once
 
-#include "router/front/http_call.h"
-#include "router/front/http_intake.h"
-#include "router/front/json_generation.h"
+#include "router/front/http/http_call.h"
+#include "router/front/http/http_intake.h"
+#include "router/front/http/json_generation.h"
 
 struct http_generation;
 struct http_streams;

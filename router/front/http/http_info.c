@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "router/front/http_info.h"
+#include "router/front/http/http_info.h"
 
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/version.h"
-#include "model/generation_json.h"
-#include "router/front/http_messages.h"
-#include "router/front/http_service.h"
-#include "router/front/intake.h"
-#include "router/front/json_body.h"
-#include "router/front/wire_request.h"
+#include "lib/base/version.h"
+#include "lib/text/generation_json.h"
+#include "router/front/grpc/wire_request.h"
+#include "router/front/http/http_messages.h"
+#include "router/front/http/http_service.h"
+#include "router/front/http/json_body.h"
+#include "router/front/request/intake.h"
 
 static const struct front *front_of(const struct http_exchange *x)
 {

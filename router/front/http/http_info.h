@@ -2,7 +2,7 @@
 // The endpoints of the HTTP API beside generations, as handlers of routes whose context is a struct http_service.
 #pragma once
 
-#include "http/http.h"
+#include "lib/http/http.h"
 
 void http_models_get(struct http_exchange *x); // the list, or the model that the path names
 void http_health_get(struct http_exchange *x); // 200, or 503 when the core is far behind

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "router/front/http_intake.h"
+#include "router/front/http/http_intake.h"
 
 #include <stdlib.h>
 
-#include "base/clock.h"
-#include "base/mem.h"
-#include "router/front/http_call.h"
-#include "router/front/intake.h"
-#include "router/front/json_body.h"
+#include "lib/base/clock.h"
+#include "lib/base/mem.h"
+#include "router/front/http/http_call.h"
+#include "router/front/http/json_body.h"
+#include "router/front/request/intake.h"
 
 struct body_job {
     struct intake_job job;       // first: the pool's pointer is ours

@@ -5,9 +5,9 @@
 
 #include <jansson.h>
 
-#include "http/http.h"
+#include "lib/http/http.h"
 #include "router/front/front.h"
-#include "router/front/intake_pool.h"
+#include "router/front/request/intake_pool.h"
 
 struct http_message {
     struct http_exchange *x;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "router/front/http_messages.h"
+#include "router/front/http/http_messages.h"
 
 #include <string.h>
 
-#include "router/front/json_body.h"
+#include "router/front/http/json_body.h"
 
 static enum status refuse(size_t i, const char *what)
 {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "router/front/http_metrics.h"
+#include "router/front/http/http_metrics.h"
 
-#include "router/front/http_call.h"
-#include "router/front/http_service.h"
-#include "router/front/metrics_reporter.h"
+#include "router/front/http/http_call.h"
+#include "router/front/http/http_service.h"
+#include "router/front/live/metrics_reporter.h"
 
 static void metrics_answer(void *arg, enum metrics_format format, const char *text, size_t size)
 {

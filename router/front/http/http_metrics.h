@@ -2,6 +2,6 @@
 // GET /metrics: see docs/metrics.md.
 #pragma once
 
-#include "http/http.h"
+#include "lib/http/http.h"
 
 void http_metrics_get(struct http_exchange *x);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "router/front/http_openai.h"
+#include "router/front/http/http_openai.h"
 
 void openai_begin(const struct http_generation *g, const char *object, struct bytes *out)
 {

@@ -3,7 +3,7 @@
 // probabilities of tokens, the end of a stream.
 #pragma once
 
-#include "router/front/http_generation.h"
+#include "router/front/http/http_generation.h"
 
 // {"id":...,"object":...,"created":...,"model":...,"choices":[
 void openai_begin(const struct http_generation *g, const char *object, struct bytes *out);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "router/front/http_prompt.h"
+#include "router/front/http/http_prompt.h"
 
 #include <limits.h>
 
-#include "model/generation_json.h"
+#include "lib/text/generation_json.h"
 
 static enum status refuse_prompt(void)
 {

@@ -2,10 +2,10 @@
 // POST /v1/responses.
 #include <stdlib.h>
 
-#include "base/mem.h"
-#include "router/front/http_openai.h"
-#include "router/front/json_responses.h"
-#include "router/front/json_responses_answer.h"
+#include "lib/base/mem.h"
+#include "router/front/http/http_openai.h"
+#include "router/front/http/json_responses.h"
+#include "router/front/http/json_responses_answer.h"
 
 // The data of a generation.
 struct response {

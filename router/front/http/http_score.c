@@ -2,15 +2,15 @@
 // POST /v1/score: the tokens of a prompt that would be kept, and the importance of each.
 #include <stdlib.h>
 
-#include "base/clock.h"
-#include "base/mem.h"
-#include "router/front/http_info.h"
-#include "router/front/http_messages.h"
-#include "router/front/http_prompt.h"
-#include "router/front/http_service.h"
-#include "router/front/json_body.h"
-#include "router/front/request_trace.h"
-#include "router/front/wire_request.h"
+#include "lib/base/clock.h"
+#include "lib/base/mem.h"
+#include "router/front/grpc/wire_request.h"
+#include "router/front/http/http_info.h"
+#include "router/front/http/http_messages.h"
+#include "router/front/http/http_prompt.h"
+#include "router/front/http/http_service.h"
+#include "router/front/http/json_body.h"
+#include "router/front/request/request_trace.h"
 
 struct score {
     struct client client;    // first: the client's pointer is ours

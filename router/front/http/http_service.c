@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "router/front/http_service.h"
+#include "router/front/http/http_service.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#include "base/clock.h"
-#include "base/descriptors.h"
-#include "base/mem.h"
-#include "base/monotonic_cond.h"
-#include "base/thread.h"
-#include "router/front/http_anthropic.h"
-#include "router/front/http_info.h"
-#include "router/front/http_metrics.h"
-#include "router/front/http_openai.h"
-#include "router/front/intake.h"
-#include "router/front/live_pages.h"
-#include "router/front/metrics_reporter.h"
+#include "lib/base/clock.h"
+#include "lib/base/descriptors.h"
+#include "lib/base/mem.h"
+#include "lib/base/monotonic_cond.h"
+#include "lib/base/thread.h"
+#include "router/front/http/http_anthropic.h"
+#include "router/front/http/http_info.h"
+#include "router/front/http/http_metrics.h"
+#include "router/front/http/http_openai.h"
+#include "router/front/live/live_pages.h"
+#include "router/front/live/metrics_reporter.h"
+#include "router/front/request/intake.h"
 
 enum { CONNECTIONS_MAX = 20000 };
 enum { PING_MS = 15000, PING_CHECKS = 3 }; // checks within the time

@@ -26,7 +26,7 @@
 
 #include <pthread.h>
 
-#include "router/front/http_generation.h"
+#include "router/front/http/http_generation.h"
 
 struct http_service {
     struct front *front;

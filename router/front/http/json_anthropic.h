@@ -7,7 +7,7 @@
 #include <jansson.h>
 #include <stdbool.h>
 
-#include "base/status.h"
+#include "lib/base/status.h"
 
 // The body of /v1/chat/completions that asks for the same. INVALID or UNSUPPORTED, with a sentence that names the
 // field. The caller owns *chat_p. `counted`: only the prompt's tokens are asked for, max_tokens is not needed.

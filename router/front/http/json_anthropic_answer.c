@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "router/front/json_anthropic_answer.h"
+#include "router/front/http/json_anthropic_answer.h"
 
 #include <jansson.h>
 #include <stdlib.h>
 
-#include "router/front/json_translate.h"
+#include "router/front/http/json_translate.h"
 
 // --- the message
 

@@ -4,8 +4,8 @@
 #pragma once
 
 #include "router/core/request.h"
-#include "router/front/chat_answer.h"
-#include "router/front/json_writer.h"
+#include "router/front/http/json_writer.h"
+#include "router/front/request/chat_answer.h"
 
 // Members that the objects of the answer repeat. Borrowed.
 struct anthropic_answer {

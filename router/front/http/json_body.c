@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "router/front/json_body.h"
+#include "router/front/http/json_body.h"
 
 #include <string.h>
 
-#include "base/json_count.h"
-#include "model/generation_json.h"
+#include "lib/base/json_count.h"
+#include "lib/text/generation_json.h"
 
 // The name of the body's member that the byte at `end` is part of; its length is 0 if there is none.
 static size_t member_name(const char *bytes, size_t end, const char **name_p)

@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/status.h"
+#include "lib/base/status.h"
 
 // Parses an object. Duplicate keys are refused, and so are too many values, since each takes a multiple of its bytes in
 // memory. U+0000 is allowed in strings. The caller owns the object (json_decref).

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "router/front/json_generation.h"
+#include "router/front/http/json_generation.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
-#include "model/generation_json.h"
-#include "model/grammar_json.h"
-#include "model/grammar_message.h"
-#include "model/logit_bias_entries.h"
-#include "router/front/json_body.h"
+#include "lib/base/mem.h"
+#include "lib/text/generation_json.h"
+#include "lib/text/grammar_json.h"
+#include "lib/text/grammar_message.h"
+#include "lib/text/logit_bias_entries.h"
+#include "router/front/http/json_body.h"
 
 struct values {
     const char *model, *tenant, *user, *prefill, *drafts;

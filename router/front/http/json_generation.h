@@ -7,7 +7,7 @@
 
 #include <jansson.h>
 
-#include "model/generation_wire.h"
+#include "lib/text/generation_wire.h"
 #include "proto/forepack/v1/inference.pb-c.h"
 
 struct json_generation {

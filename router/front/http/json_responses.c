@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "router/front/json_responses.h"
+#include "router/front/http/json_responses.h"
 
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
-#include "model/generation_json.h"
-#include "router/front/json_body.h"
-#include "router/front/json_translate.h"
+#include "lib/base/mem.h"
+#include "lib/text/generation_json.h"
+#include "router/front/http/json_body.h"
+#include "router/front/http/json_translate.h"
 
 // --- from the body
 

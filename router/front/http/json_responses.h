@@ -5,7 +5,7 @@
 
 #include <jansson.h>
 
-#include "base/status.h"
+#include "lib/base/status.h"
 
 // A response repeats fields of its request, a stream several times, and a waiting request keeps them. Each may have so
 // many bytes of JSON: longer instructions, which are a part of the prompt, are not repeated, other fields are refused.

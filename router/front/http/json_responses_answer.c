@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "router/front/json_responses_answer.h"
+#include "router/front/http/json_responses_answer.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
-#include "router/front/json_responses.h"
-#include "router/front/json_translate.h"
+#include "lib/base/mem.h"
+#include "router/front/http/json_responses.h"
+#include "router/front/http/json_translate.h"
 
 // --- items
 

@@ -6,8 +6,8 @@
 #include <jansson.h>
 
 #include "router/core/request.h"
-#include "router/front/chat_answer.h"
-#include "router/front/json_writer.h"
+#include "router/front/http/json_writer.h"
+#include "router/front/request/chat_answer.h"
 
 // What a response repeats of its request: members of a JSON object, without braces. Free it.
 char *responses_echo(const json_t *body);

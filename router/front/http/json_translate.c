@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "router/front/json_translate.h"
+#include "router/front/http/json_translate.h"
 
 #include <string.h>
 
-#include "base/status.h"
+#include "lib/base/status.h"
 
 static bool listed(const char *const *names, const char *name)
 {

@@ -5,7 +5,7 @@
 
 #include <jansson.h>
 
-#include "router/front/json_writer.h"
+#include "router/front/http/json_writer.h"
 
 // A copy of the object without `without`, names that end with NULL. Values are shared. The caller owns it.
 json_t *json_copy_without(const json_t *object, const char *const *without);

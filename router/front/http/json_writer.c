@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "router/front/json_writer.h"
+#include "router/front/http/json_writer.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "base/utf8.h"
+#include "lib/base/utf8.h"
 
 void json_add(struct bytes *out, const char *json)
 {

@@ -2,7 +2,7 @@
 // JSON text, appended to a buffer. What leaves is always valid UTF-8. Any thread.
 #pragma once
 
-#include "model/unicode.h"
+#include "lib/text/unicode.h"
 
 // Text that is JSON already.
 #define JSON_ADD(out, literal) bytes_add(out, literal, sizeof(literal) - 1)

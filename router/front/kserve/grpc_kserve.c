@@ -5,19 +5,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
-#include "base/log.h"
-#include "base/mem.h"
-#include "proto/fields.h"
-#include "router/front/answer.h"
-#include "router/front/grpc_access.h"
-#include "router/front/grpc_intake.h"
-#include "router/front/intake.h"
-#include "router/front/kserve_request.h"
-#include "router/front/kserve_response.h"
-#include "router/front/reply.h"
-#include "router/front/request_trace.h"
-#include "router/front/wire_request.h"
+#include "lib/base/clock.h"
+#include "lib/base/log.h"
+#include "lib/base/mem.h"
+#include "lib/messages/fields.h"
+#include "router/front/grpc/grpc_access.h"
+#include "router/front/grpc/grpc_intake.h"
+#include "router/front/grpc/wire_request.h"
+#include "router/front/kserve/kserve_request.h"
+#include "router/front/kserve/kserve_response.h"
+#include "router/front/request/answer.h"
+#include "router/front/request/intake.h"
+#include "router/front/request/reply.h"
+#include "router/front/request/request_trace.h"
 
 enum { FIELD_ID = 3, ID_ROOM = 257 }; // of ModelInferRequest
 enum { STREAM_REQUESTS_MAX = 1024 };  // of one call that have not ended

@@ -4,12 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
-#include "base/version.h"
-#include "router/front/grpc_intake.h"
-#include "router/front/intake.h"
-#include "router/front/kserve_request.h"
-#include "router/front/reply.h"
+#include "lib/base/mem.h"
+#include "lib/base/version.h"
+#include "router/front/grpc/grpc_intake.h"
+#include "router/front/kserve/kserve_request.h"
+#include "router/front/request/intake.h"
+#include "router/front/request/reply.h"
 
 #define PLATFORM "forepack"
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "router/front/kserve_request.h"
+#include "router/front/kserve/kserve_request.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
-#include "model/generation_json.h"
-#include "router/front/intake.h"
-#include "router/front/json_body.h"
-#include "router/front/kserve_tensors.h"
+#include "lib/base/mem.h"
+#include "lib/text/generation_json.h"
+#include "router/front/http/json_body.h"
+#include "router/front/kserve/kserve_tensors.h"
+#include "router/front/request/intake.h"
 
 enum { PARAMETERS_MAX = 256, PARAMETER_ELEMENTS_MAX = 1024 };
 

@@ -8,7 +8,7 @@
 #pragma once
 
 #include "proto/inference/kserve.pb-c.h"
-#include "router/front/json_generation.h"
+#include "router/front/http/json_generation.h"
 
 #define KSERVE_VERSION "1" // of every model
 

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "router/front/kserve_response.h"
+#include "router/front/kserve/kserve_response.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/invariant.h"
-#include "base/mem.h"
-#include "base/utf8.h"
-#include "router/front/json_writer.h"
-#include "router/front/kserve_tensors.h"
-#include "router/front/reply.h"
-#include "router/front/wire_response.h"
+#include "lib/base/invariant.h"
+#include "lib/base/mem.h"
+#include "lib/base/utf8.h"
+#include "router/front/grpc/wire_response.h"
+#include "router/front/http/json_writer.h"
+#include "router/front/kserve/kserve_tensors.h"
+#include "router/front/request/reply.h"
 
 typedef Inference__ModelInferResponse response;
 typedef Inference__ModelInferResponse__InferOutputTensor output_tensor;

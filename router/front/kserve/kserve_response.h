@@ -3,9 +3,9 @@
 // thread.
 #pragma once
 
-#include "net/rpc.h"
-#include "router/front/answer.h"
-#include "router/front/kserve_request.h"
+#include "lib/net/rpc.h"
+#include "router/front/kserve/kserve_request.h"
+#include "router/front/request/answer.h"
 
 // What an answer needs to know of its request, and its output that is not sent yet.
 struct kserve_answer {

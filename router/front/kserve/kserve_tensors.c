@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "router/front/kserve_tensors.h"
+#include "router/front/kserve/kserve_tensors.h"
 
 #include <string.h>
 
-#include "router/front/intake.h"
+#include "router/front/request/intake.h"
 
 enum { LENGTH_BYTES = 4 }; // in front of each raw element of BYTES
 

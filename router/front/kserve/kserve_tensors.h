@@ -5,7 +5,7 @@
 
 #include <stdbool.h>
 
-#include "base/status.h"
+#include "lib/base/status.h"
 #include "proto/inference/kserve.pb-c.h"
 
 enum { KSERVE_TENSORS_MAX = 64 };

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "router/front/live_pages.h"
+#include "router/front/live/live_pages.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#include "base/clock.h"
-#include "base/mem.h"
-#include "base/monotonic_cond.h"
-#include "base/thread.h"
-#include "page/page.h"
-#include "router/front/http_call.h"
-#include "router/front/http_service.h"
-#include "router/front/live_snapshot.h"
+#include "lib/base/clock.h"
+#include "lib/base/mem.h"
+#include "lib/base/monotonic_cond.h"
+#include "lib/base/thread.h"
+#include "lib/page/page.h"
+#include "router/front/http/http_call.h"
+#include "router/front/http/http_service.h"
+#include "router/front/live/live_snapshot.h"
 
 // New pages need not wait for the next second, but pages that come all the time cause no more than five snapshots a
 // second.

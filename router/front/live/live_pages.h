@@ -9,7 +9,7 @@
 // operator's key; the page and its files have nothing of the cluster in them and need none.
 #pragma once
 
-#include "http/http.h"
+#include "lib/http/http.h"
 
 enum { LIVE_PAGES_MAX = 32 }; // open at once; further ones are refused with 503
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "router/front/live_snapshot.h"
+#include "router/front/live/live_snapshot.h"
 
 #include <math.h>
 
-#include "base/version.h"
+#include "lib/base/version.h"
 
 // --- fields of objects
 

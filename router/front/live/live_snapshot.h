@@ -4,7 +4,7 @@
 #pragma once
 
 #include "router/core/core_metrics.h"
-#include "router/front/json_writer.h"
+#include "router/front/http/json_writer.h"
 
 enum {
     LIVE_POINTS = 300,    // seconds of history

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "router/front/metrics_reporter.h"
+#include "router/front/live/metrics_reporter.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "base/log_writer.h"
-#include "base/mem.h"
-#include "base/thread.h"
-#include "router/front/intake_pool.h"
+#include "lib/base/log_writer.h"
+#include "lib/base/mem.h"
+#include "lib/base/thread.h"
+#include "router/front/request/intake_pool.h"
 
 struct ask {
     enum metrics_format format;

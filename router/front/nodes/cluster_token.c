@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "router/front/cluster_token.h"
+#include "router/front/nodes/cluster_token.h"
 
 #include <openssl/crypto.h>
 #include <openssl/sha.h>
@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/log.h"
-#include "base/mem.h"
-#include "base/secret_file.h"
+#include "lib/base/log.h"
+#include "lib/base/mem.h"
+#include "lib/base/secret_file.h"
 
 enum { SECRET_BYTES_MIN = 16 };
 

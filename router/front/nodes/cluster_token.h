@@ -3,7 +3,7 @@
 // logged, and the last secret stays. Only the SHA-256 of the secret is kept, and compared in constant time.
 #pragma once
 
-#include "base/status.h"
+#include "lib/base/status.h"
 
 struct cluster_token;
 

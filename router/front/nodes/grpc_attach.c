@@ -4,13 +4,13 @@
 // Threads: I/O threads unpack messages and post them; the rest runs on the core's thread.
 #include <stdlib.h>
 
-#include "base/clock.h"
-#include "base/log.h"
-#include "base/mem.h"
-#include "proto/unpack.h"
+#include "lib/base/clock.h"
+#include "lib/base/log.h"
+#include "lib/base/mem.h"
+#include "lib/messages/unpack.h"
 #include "router/front/front.h"
-#include "router/front/node_link.h"
-#include "router/front/reply.h"
+#include "router/front/nodes/node_link.h"
+#include "router/front/request/reply.h"
 
 typedef Forepack__Cluster__V1__NodeMessage node_message;
 

@@ -3,9 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
-#include "model/generation_wire.h"
-#include "router/front/node_link.h"
+#include "lib/base/mem.h"
+#include "lib/text/generation_wire.h"
+#include "router/front/nodes/node_link.h"
 
 typedef Forepack__Cluster__V1__RouterMessage router_message;
 

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // See node_link.h. Messages of a node become events of the core.
-#include "router/front/node_link.h"
+#include "router/front/nodes/node_link.h"
 
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/log.h"
-#include "base/mem.h"
-#include "base/utf8.h"
-#include "base/version.h"
-#include "router/front/intake.h"
+#include "lib/base/log.h"
+#include "lib/base/mem.h"
+#include "lib/base/utf8.h"
+#include "lib/base/version.h"
+#include "router/front/request/intake.h"
 
 typedef Forepack__Cluster__V1__NodeMessage node_message;
 typedef Forepack__Cluster__V1__RouterMessage router_message;

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "router/front/answer.h"
+#include "router/front/request/answer.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/equal_share.h"
-#include "base/log.h"
-#include "base/mem.h"
-#include "base/utf8.h"
+#include "lib/base/equal_share.h"
+#include "lib/base/log.h"
+#include "lib/base/mem.h"
+#include "lib/base/utf8.h"
 #include "router/core/ledger.h"
-#include "router/front/request_trace.h"
+#include "router/front/request/request_trace.h"
 
 // --- core's thread: the output of one request
 

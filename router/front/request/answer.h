@@ -11,9 +11,9 @@
 // of a client's answers, belong to the core's thread, which also calls every function of client_ops.
 #pragma once
 
-#include "model/text_stream.h"
+#include "lib/text/text_stream.h"
 #include "router/front/front.h"
-#include "router/front/reading.h"
+#include "router/front/request/reading.h"
 
 struct answer;
 struct client;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "router/front/chat_answer.h"
+#include "router/front/request/chat_answer.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 
 // The token with exactly this text, if it is special; -1: none.
 static int32_t special_token(const struct tokenizer *tokenizer, const char *text)

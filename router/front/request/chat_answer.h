@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sections of a chat answer: reasoning, content, tool calls (model/output_parser.h).
+// The sections of a chat answer: reasoning, content, tool calls (lib/text/output_parser.h).
 //
 // struct chat_syntax is constant once it is open, for any thread. An answer belongs to the core's thread.
 #pragma once
 
-#include "model/chat.h"
-#include "model/output_parser.h"
-#include "model/text_stream.h"
-#include "model/unicode.h"
-#include "router/front/content_tokens.h"
+#include "lib/text/chat.h"
+#include "lib/text/output_parser.h"
+#include "lib/text/text_stream.h"
+#include "lib/text/unicode.h"
+#include "router/front/request/content_tokens.h"
 
 // The marks of sections, found in the chat template, and the special tokens among them.
 struct chat_syntax {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "router/front/content_tokens.h"
+#include "router/front/request/content_tokens.h"
 
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
+#include "lib/base/mem.h"
 
 #define NO_TEXT_YET SIZE_MAX // as `end`
 

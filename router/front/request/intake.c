@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "router/front/intake.h"
+#include "router/front/request/intake.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
-#include "base/utf8.h"
+#include "lib/base/mem.h"
+#include "lib/base/utf8.h"
 
 enum { NAME_BYTES_MAX = 256 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "router/front/intake_pool.h"
+#include "router/front/request/intake_pool.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -7,9 +7,9 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#include "base/hash.h"
-#include "base/mem.h"
-#include "base/thread.h"
+#include "lib/base/hash.h"
+#include "lib/base/mem.h"
+#include "lib/base/thread.h"
 #include "router/core/tenant_share.h"
 
 enum { BUCKETS = 1024 };

@@ -17,7 +17,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/status.h"
+#include "lib/base/status.h"
 
 enum {
     INTAKE_AT_ONCE_BYTES = 4096,  // of a message that is read where it arrives, at less cost than waking the pool

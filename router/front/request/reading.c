@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "router/front/reading.h"
+#include "router/front/request/reading.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/hash.h"
-#include "base/mem.h"
+#include "lib/base/hash.h"
+#include "lib/base/mem.h"
 
 enum { BUCKETS = 4096 };
 

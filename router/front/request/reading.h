@@ -8,7 +8,7 @@
 
 #include <stdatomic.h>
 
-#include "router/front/intake_pool.h"
+#include "router/front/request/intake_pool.h"
 
 struct client;
 struct reading_group;

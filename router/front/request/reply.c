@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "router/front/reply.h"
+#include "router/front/request/reply.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/equal_share.h"
-#include "base/mem.h"
+#include "lib/base/equal_share.h"
+#include "lib/base/mem.h"
 
 #define RETRY_US 1000000
 

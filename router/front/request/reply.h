@@ -5,7 +5,7 @@
 
 #include <protobuf-c/protobuf-c.h>
 
-#include "net/rpc.h"
+#include "lib/net/rpc.h"
 
 // Packs and queues a message; returns the bytes that are now queued on the call.
 size_t reply_send(struct rpc_call *call, const ProtobufCMessage *message);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "router/front/request_trace.h"
+#include "router/front/request/request_trace.h"
 
-#include "base/clock.h"
-#include "base/mem.h"
-#include "net/rpc.h"
-#include "tracing/tracer.h"
+#include "lib/base/clock.h"
+#include "lib/base/mem.h"
+#include "lib/net/rpc.h"
+#include "lib/tracing/tracer.h"
 
 void client_trace_open(struct client *client, const char *traceparent, const char *tracestate, int server_port)
 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Traces of clients' requests (tracing/tracer.h): a record goes from the message's arrival through the core to the
+// Traces of clients' requests (lib/tracing/tracer.h): a record goes from the message's arrival through the core to the
 // tracer. Every function allows a front without a tracer, and does nothing then.
 //
 //   client_trace_open()      when a call begins
@@ -8,7 +8,7 @@
 //   client_trace_refused()   when a message is refused before the core has it
 #pragma once
 
-#include "router/front/answer.h"
+#include "router/front/request/answer.h"
 
 // The trace that the call belongs to, by its headers `traceparent` and `tracestate`; NULL: not sent. I/O threads,
 // before the first message is read. For HTTP see http_trace_open().

@@ -1,0 +1,140 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Checks the structure of the sources: which folder may use which, and that no two files call each other in a cycle.
+
+Includes are read from all tracked sources, calls from the symbols of the object files of a build. docs/architecture.md draws
+the same folders. Usage: tests/structure.py BUILD_FOLDER. Exit codes: 0 clean, 1 findings, each on a line."""
+import collections
+import json
+import os
+import re
+import subprocess
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+LIBRARIES = ("lib/base", "lib/page", "lib/messages", "lib/identity", "lib/net", "lib/http", "lib/jinja", "lib/tracing", "lib/text",
+             "lib/grammar")
+# What each folder may include and call, besides itself.
+USES = {
+    "proto": (),
+    "lib/base": (),
+    "lib/page": (),
+    "lib/messages": ("lib/base", "proto"),
+    "lib/identity": ("lib/base",),
+    "lib/net": ("lib/base", "lib/messages", "proto"),
+    "lib/http": ("lib/base",),
+    "lib/jinja": ("lib/base",),
+    "lib/tracing": ("lib/base", "lib/net", "lib/messages", "proto"),
+    "lib/text": ("lib/base", "lib/jinja", "proto"),
+    "lib/grammar": ("lib/base", "lib/text"),
+    "kernels": ("lib/base",),
+    "engine": ("kernels", *LIBRARIES, "proto"),
+    "router": (*LIBRARIES, "proto"),
+    "worker": ("engine", "kernels", *LIBRARIES, "proto"),
+    "speculator": ("engine", "kernels", *LIBRARIES, "proto"),
+    "cli": (*LIBRARIES, "proto"),
+    "bench": ("cli", "router", "worker", "speculator", "engine", "kernels", *LIBRARIES, "proto"),
+    "sim": ("bench", "router", "worker", "speculator", "engine", "kernels", *LIBRARIES, "proto"),
+}
+# Files whose functions stand in for those of a library when a program is run with them.
+INTERPOSED = ("bench/heap_bytes.c", "sim/engine.c", "sim/clock.c", "sim/grammar.c")
+# Files that call each other because the problem is recursive, or because one struct is divided over files by subject.
+UNITS = (
+)
+
+
+def folder_of(path):
+    """Returns the folder of USES that holds the file; None for tests and generated files."""
+    return max((folder for folder in USES if path.startswith(folder + "/")), key=len, default=None)
+
+
+def included(path):
+    with open(os.path.join(ROOT, path), encoding="utf-8") as file:
+        return re.findall(r'^\s*#\s*include "([^"]+)"', file.read(), re.M)
+
+
+def include_findings():
+    sources = subprocess.run(["git", "ls-files", "*.c", "*.h", "*.cpp", "*.cu"], cwd=ROOT, stdout=subprocess.PIPE, text=True,
+                             check=True).stdout.split()
+    for path in sources:
+        folder = folder_of(path)
+        for name in included(path) if folder else ():
+            used = "tests" if name.startswith("tests/") else folder_of(name)
+            if used and used != folder and used not in USES[folder]:
+                yield "%s includes %s: %s may not use %s" % (path, name, folder, used)
+
+
+def symbols(build):
+    """Returns which file defines each function or variable, and which names each file needs."""
+    with open(os.path.join(build, "compile_commands.json"), encoding="utf-8") as file:
+        commands = json.load(file)
+    defined, needed = {}, collections.defaultdict(set)
+    for entry in commands:
+        path = os.path.relpath(entry["file"], ROOT)
+        object_file = os.path.join(entry["directory"], entry.get("output") or
+                                   re.search(r" -o (\S+)", entry["command"]).group(1))
+        if not folder_of(path) or path in needed or path in INTERPOSED or not os.path.exists(object_file):
+            continue
+        needed[path] = set()
+        listed = subprocess.run(["nm", "-g", "--format=posix", object_file], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                                text=True, check=False).stdout
+        for name, kind, *_ in (line.split() for line in listed.splitlines()):
+            if kind == "U":
+                needed[path].add(name)
+            elif kind == "T":
+                defined.setdefault(name, path)
+    return defined, needed
+
+
+def calls(build):
+    """Returns for each file the files that it calls."""
+    defined, needed = symbols(build)
+    return {path: {defined[name] for name in names if name in defined} - {path} for path, names in needed.items()}
+
+
+def cycles(graph):
+    """Returns the strongly connected components of more than one file (Tarjan)."""
+    index, low, stack, found = {}, {}, [], []
+
+    def visit(path):
+        index[path] = low[path] = len(index)
+        stack.append(path)
+        for other in graph.get(path, ()):
+            if other not in index:
+                visit(other)
+                low[path] = min(low[path], low[other])
+            elif other in stack:
+                low[path] = min(low[path], index[other])
+        if low[path] == index[path]:
+            at = stack.index(path)
+            found.append(sorted(stack[at:]))
+            del stack[at:]
+
+    sys.setrecursionlimit(10000)
+    for path in graph:
+        if path not in index:
+            visit(path)
+    return [component for component in found if len(component) > 1]
+
+
+def call_findings(build):
+    graph = calls(build)
+    for path, used in sorted(graph.items()):
+        for other in sorted(used):
+            folder, lower = folder_of(path), folder_of(other)
+            if lower != folder and lower not in USES[folder]:
+                yield "%s calls %s: %s may not use %s" % (path, other, folder, lower)
+    units = [set(unit) for unit, _ in UNITS]
+    for component in cycles(graph):
+        if not any(set(component) <= unit for unit in units):
+            yield "these files call each other in a cycle: %s" % " ".join(component)
+
+
+def main():
+    findings = [*include_findings(), *call_findings(os.path.abspath(sys.argv[1]))]
+    for finding in findings:
+        print("structure: " + finding)
+    sys.exit(1 if findings else 0)
+
+
+main()
