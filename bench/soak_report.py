@@ -84,7 +84,7 @@ def figure(name, points, warm_up_s):
 
 
 def page(summary, rows, series, warm_up_s):
-    style = pathlib.Path(__file__).resolve().parent.parent.joinpath("page", "style.css").read_text(encoding="utf-8")
+    style = pathlib.Path(__file__).resolve().parent.parent.joinpath("lib", "page", "style.css").read_text(encoding="utf-8")
     cell = lambda text: '<td class="state" data-state="bad">%s</td>' % html.escape(text) if text else "<td></td>"
     table = ["<tr>%s</tr>" % "".join('<th scope="col">%s</th>' % text for text in COLUMNS)]
     table += ['<tr><th scope="row">%s</th>%s%s</tr>' %

@@ -4,7 +4,7 @@
 # Argument: the repository.
 set -euo pipefail
 cd "$1"
-programs=(base cli engine grammar http identity jinja kernels model net page router speculator tracing worker)
+programs=(cli engine kernels lib router speculator worker)
 bad=0
 
 # Calls of log_event() and of its variants, some of which take more than one line. lib/base/log.h has an example.
