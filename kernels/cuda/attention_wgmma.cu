@@ -608,12 +608,14 @@ static __device__ __forceinline__ void attend_works(unsigned char *shared, stage
             in.done += tiles;
         }
         if (rows.seen_end <= w.begin) continue;
-        if (w.tile.span < 0)
+        if (w.tile.span < 0) {
             write_out<P>(&sums, shared, out, out_stride, &w, number, group);
-        else
+        } else {
             write_partial<P>(
                 partial_of<P::D>(partials, (int64_t)(w.tile.slot + w.tile.span) * kv->n_kv_heads + w.kv_head), &sums,
                 &w, number);
+            named_sync(OWN_BARRIER + number, GROUP); // all warps have multiplied with q, which the next q overwrites
+        }
     }
     if (number == 0) turn_take(0); // the last turn that group 1 passed
 }
