@@ -46,13 +46,20 @@ template <int HEAD, bool IN_FP8> struct tile_plan {
     static const int SCALE_AT = RAW_AT + 2 * STAGES * RAW_BYTES;
     static const int SCALE_BYTES = FP8 ? ENTRIES * 4 : 0;
     static const int BARRIERS_AT = SCALE_AT + 2 * STAGES * SCALE_BYTES;
-    static const int BYTES = BARRIERS_AT + (FP8 ? 2 : 1) * 4 * STAGES * 8;
+    static const int BROKEN_AT = BARRIERS_AT + (FP8 ? 2 : 1) * 4 * STAGES * 8; // FP8: see broken_of
+    static const int BYTES = BROKEN_AT + (FP8 ? 8 : 0);
 };
 
 // Scales of K (v false) or V of a stage.
 template <class P> static __device__ __forceinline__ float *scales_of(unsigned char *shared, int stage, bool v)
 {
     return reinterpret_cast<float *>(shared + P::SCALE_AT + (2 * stage + (v ? 1 : 0)) * P::SCALE_BYTES);
+}
+
+// FP8: becomes 1 when the thread block meets a scale of V that is not finite, and stays 1.
+template <class P> static __device__ __forceinline__ int32_t *broken_of(unsigned char *shared)
+{
+    return reinterpret_cast<int32_t *>(shared + P::BROKEN_AT);
 }
 
 // Of each stage, for K and V: it has arrived, all have read it. FP8 has a second set, for its bytes.
@@ -228,7 +235,11 @@ convert_works(unsigned char *shared, stage_barriers *raw, stage_barriers *barrie
                 barrier_wait(&barriers->free[v][stage], tile_parity(done) ^ 1);
                 tile_convert<P>(shared + P::K_AT + slot * P::TILE_BYTES, shared + P::RAW_AT + slot * P::RAW_BYTES,
                                 &place, v ? rest : (int)P::ENTRIES);
-                if (SCALES == 2 || own_v == v) scales_of<P>(shared, stage, v)[own] = scale[SCALES == 2 ? v : 0];
+                if (SCALES == 2 || own_v == v) {
+                    const float x = scale[SCALES == 2 ? v : 0];
+                    scales_of<P>(shared, stage, v)[own] = x;
+                    if (v && !(fabsf(x) < INFINITY)) *broken_of<P>(shared) = 1;
+                }
                 writes_fence();
                 barrier_arrive(&barriers->full[v][stage]);
                 barrier_arrive(&raw->free[v][stage]);
@@ -351,9 +362,9 @@ static __device__ __forceinline__ void tile_weigh(float (&s)[P::ENTRIES / 2], ru
     }
 }
 
-// FP8: multiplies scores, or weights, by the scale of their entry. A weight of zero stays zero even if the scale is
-// NaN.
-template <class P, bool WEIGHTS>
+// FP8: multiplies scores, or weights, by the scales of their entries. With KEEP_ZEROS a weight of zero stays zero even
+// if the scale is NaN.
+template <class P, bool KEEP_ZEROS>
 static __device__ __forceinline__ void scale_entries(float (&s)[P::ENTRIES / 2], const float *scale)
 {
 #pragma unroll
@@ -361,7 +372,7 @@ static __device__ __forceinline__ void scale_entries(float (&s)[P::ENTRIES / 2],
         float2 two = *reinterpret_cast<const float2 *>(scale + i * 2 + (int)threadIdx.x % 4 * 2);
 #pragma unroll
         for (int x = 0; x < 4; x++)
-            s[i + x] = WEIGHTS && s[i + x] == 0 ? 0 : s[i + x] * (x % 2 ? two.y : two.x);
+            s[i + x] = KEEP_ZEROS && s[i + x] == 0 ? 0 : s[i + x] * (x % 2 ? two.y : two.x);
     }
 }
 
@@ -406,11 +417,21 @@ template <class P> struct stages {
     {
         return (done + ahead) % STAGES;
     }
-    // Waits for K (v false) or V.
+    // Returns where K (v false) or V lies.
+    __device__ __forceinline__ unsigned char *at(int ahead, bool v) const
+    {
+        return shared + P::K_AT + ((v ? STAGES : 0) + stage(ahead)) * P::TILE_BYTES;
+    }
+    // Waits for K or V.
     __device__ __forceinline__ unsigned char *wait(int ahead, bool v) const
     {
         barrier_wait(&barriers->full[v][stage(ahead)], tile_parity(done + ahead));
-        return shared + P::K_AT + ((v ? STAGES : 0) + stage(ahead)) * P::TILE_BYTES;
+        return at(ahead, v);
+    }
+    // Waits for V of a tile that weigh_scores has weighed. With FP8, weigh_scores has already waited.
+    __device__ __forceinline__ unsigned char *values(int ahead) const
+    {
+        return P::FP8 ? at(ahead, true) : wait(ahead, true);
     }
     // The warp has read K or V.
     __device__ __forceinline__ void free(int ahead, bool v) const
@@ -448,7 +469,11 @@ static __device__ __forceinline__ void weigh_scores(float (&s)[P::ENTRIES / 2], 
     tile_weigh<P>(s, so_far, factor, scale);
     if (P::FP8) {
         in->wait(tile, true);
-        scale_entries<P, true>(s, scales_of<P>(in->shared, in->stage(tile), true));
+        const float *scales = scales_of<P>(in->shared, in->stage(tile), true);
+        if (*broken_of<P>(in->shared)) // rare: the comparisons would slow every tile
+            scale_entries<P, true>(s, scales);
+        else
+            scale_entries<P, false>(s, scales);
     }
 }
 
@@ -476,7 +501,7 @@ static __device__ __forceinline__ void attend_span(running_sums<P> *so_far, cons
         wgmma_fence();
         multiply_keys<P>(s, q, matrix_at(k, 0));
         wgmma_commit();
-        const unsigned char *v = in->wait(tile - 1, true);
+        const unsigned char *v = in->values(tile - 1);
         multiply_values<P>(so_far->out, weights, values_at<P>(v), tile > 1);
         wgmma_commit();
         turn_pass(rows->number);
@@ -487,7 +512,7 @@ static __device__ __forceinline__ void attend_span(running_sums<P> *so_far, cons
         rescale<P>(so_far->out, factor);
         pack_weights<P>(weights, s);
     }
-    unsigned char *v = in->wait(tiles - 1, true);
+    unsigned char *v = in->values(tiles - 1);
     const int there = end - (begin + (tiles - 1) * P::ENTRIES);
     if (!P::FP8 && there < P::ENTRIES) clear_values<P>(v, rows, there);
     wgmma_fence();
@@ -691,6 +716,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
                 barrier_init(&barriers->full[0][0] + i, P::FP8 ? (int)GROUP : 1);
                 barrier_init(&barriers->free[0][0] + i, GROUPS * GROUP / WARP);
             }
+            if (P::FP8) *broken_of<P>(shared) = 0;
             barrier_init_fence();
         }
         __syncthreads();
