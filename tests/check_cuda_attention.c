@@ -430,6 +430,54 @@ START_TEST(spans_apart_have_the_same_bits)
 }
 END_TEST
 
+// Gives K (v false) or V of an entry the scale NaN, as rope does if a value is not finite. Rows from the entry on
+// become NaN, and earlier rows keep their bits.
+static void check_broken_entry(struct shape shape, bool v)
+{
+    enum { BEFORE = 70, ROWS = 200, ENTRY = 150 };
+    static const struct seq_rows seqs[] = {{BEFORE, ROWS}, {3, 9}};
+    struct bench b;
+    bench_build(&b, shape, seqs, 2);
+    cache_fill(&b);
+    const int stride = stride_of(&b), n = b.n_heads * shape.head_size;
+    uint16_t *out[2];
+    for (int broken = 0; broken < 2; broken++) {
+        for (int h = 0; broken && h < shape.n_kv_heads; h++)
+            b.scale[geometry_kv_at(&b.kv, LAYER, b.table[ENTRY / KV_BLOCK_TOKENS], v, h) + ENTRY % KV_BLOCK_TOKENS] =
+                NAN;
+        bench_upload(&b);
+        out[broken] = run_attention(&b, stride, 0);
+        CUDA(cudaFree(b.kv.data));
+        CUDA(cudaFree(b.kv.scale));
+        CUDA(cudaFree(b.qkv_device));
+        CUDA(cudaFree(b.staging_device));
+    }
+    for (int t = 0; t < b.batch.n_rows; t++)
+        for (int i = 0; i < n; i++) {
+            const uint16_t whole = out[0][t * stride + i], broken = out[1][t * stride + i];
+            const bool sees = t >= ENTRY - BEFORE && t < ROWS;
+            ck_assert_msg(sees ? isnan(bf16_to_f32(broken)) : broken == whole, "D %d, %s: row %d, %d: %04x, was %04x",
+                          shape.head_size, v ? "V" : "K", t, i, broken, whole);
+        }
+    free(out[0]);
+    free(out[1]);
+    b.kv.data = NULL;
+    b.kv.scale = NULL;
+    b.qkv_device = NULL;
+    b.staging_device = NULL;
+    bench_free(&b);
+}
+
+START_TEST(a_broken_entry_changes_only_rows_that_see_it)
+{
+    for (int v = 0; v < 2; v++) {
+        check_broken_entry((struct shape){128, 2, 2, true}, v);
+        check_broken_entry((struct shape){64, 1, 1, true}, v);
+        check_broken_entry((struct shape){80, 1, 2, true}, v);
+    }
+}
+END_TEST
+
 // More entries than SPLITS_MAX of the shortest splits hold.
 START_TEST(long_single_rows)
 {
@@ -770,6 +818,7 @@ int main(void)
     tcase_add_loop_test(all, attention_matches_plain_loops, 0, 20);
     tcase_add_test(all, spans_match_plain_loops);
     tcase_add_test(all, spans_apart_have_the_same_bits);
+    tcase_add_test(all, a_broken_entry_changes_only_rows_that_see_it);
     tcase_add_test(all, long_single_rows);
     tcase_add_loop_test(all, rows_do_not_depend_on_their_neighbours, 0, 3);
     tcase_add_test(all, rope_matches_plain_loops);

@@ -140,8 +140,6 @@ class Steps:
 
     def serving(self):
         tokens = self.tokens
-        yield self.bench("gemms", 120, "kernels", "--dtype", "bf16", "--shape", self.shape(self.model), "--rows",
-                         tokens(1, 8, 16, 32, 64, 256, 8192), *self.timing)
         yield self.engine("fp8", 75, self.fp8, "--batch", "1,16,64", "--context", tokens(1024), "--decode-tokens", tokens(64),
                           "--prompt-tokens", tokens(1024, 16384), "--max-num-batched-tokens", tokens(16384))
         yield self.engine("score", 75, "bf16", "--prompt-tokens", tokens(32768), "--more-tokens", "50", "--batch", "1",
@@ -167,6 +165,8 @@ class Steps:
         yield self.bench("fp8-blocks", 40, "engine", "--shape", self.block_shape(), *self.timing, "--prompt-tokens",
                          tokens(16384), "--batch", "1", "--decode-tokens", "0", *whole)
         yield from self.profiles()
+        yield self.bench("gemms", 120, "kernels", "--dtype", "bf16", "--shape", self.shape(self.model), "--rows",
+                         tokens(1, 8, 16, 32, 64, 256, 8192), *self.timing)
 
     def comparisons(self):
         """The same work in PyTorch and transformers, where they are installed."""

@@ -3,12 +3,12 @@
 // warps (the design of FlashAttention-3, arXiv 2407.08608).
 //
 // A thread block takes TILE_ROW_HEADS row-heads of one KV head at a time from the list of tiles, as in attention.cu.
-// Its first warp group copies K and V from the paged cache, a box of TMA for each KV block and 64 dims, into two
-// stages. The other two warp groups multiply, 64 row-heads each. Each computes the scores of the next entries while the
-// tensor cores still multiply the weights of the last with V, and the two take turns in issuing products, so that the
-// exponentials of one overlap with the products of the other. One thread block runs on a multiprocessor and holds
-// nearly all of its registers and shared memory. K and V in FP8 are copied as bytes, and three warps of the first group
-// convert them to bf16 in the stages.
+// Two warps of its first warp group copy K and V from the paged cache, a box of TMA for each KV block and 64 dims, into
+// two stages. The other two warp groups multiply, 64 row-heads each. Each computes the scores of the next entries while
+// the tensor cores still multiply the weights of the last with V, and the two take turns in issuing products, so that
+// the exponentials of one overlap with the products of the other. One thread block runs on a multiprocessor and holds
+// nearly all of its registers and shared memory. K and V in FP8 are copied as bytes, and the first group also converts
+// them to bf16 in the stages.
 //
 // A row's result does not depend on its tile or on the batch. Entries are processed from 0 in the same steps, as in
 // attention.cu, and the sums start anew at each multiple of TILE_SPAN entries; the results of these spans are added in
@@ -31,8 +31,8 @@ template <int HEAD, bool IN_FP8> struct tile_plan {
     static const int CHUNKS = D / 8;           // of 16 bytes in a row of q
     static const int BOXES = FP8 ? 1 : HALVES; // that a KV block is copied in
     static const int BLOCK_BYTES = KV_BLOCK_TOKENS * D * (FP8 ? 1 : 2);
-    // Of a thread that copies, and of one that multiplies.
-    static const int LOW_REGISTERS = FP8 ? 56 : 24, HIGH_REGISTERS = FP8 ? 224 : 240;
+    // Registers of a thread that copies or converts, and of one that multiplies.
+    static const int LOW_REGISTERS = FP8 ? 72 : 24, HIGH_REGISTERS = FP8 ? 216 : 240;
 
     // Shared memory. q, K and V consist of parts of 64 dims, see hopper.h.
     static const int Q_BYTES = TILE_ROW_HEADS * D * 2;
@@ -46,13 +46,20 @@ template <int HEAD, bool IN_FP8> struct tile_plan {
     static const int SCALE_AT = RAW_AT + 2 * STAGES * RAW_BYTES;
     static const int SCALE_BYTES = FP8 ? ENTRIES * 4 : 0;
     static const int BARRIERS_AT = SCALE_AT + 2 * STAGES * SCALE_BYTES;
-    static const int BYTES = BARRIERS_AT + (FP8 ? 2 : 1) * 4 * STAGES * 8;
+    static const int BROKEN_AT = BARRIERS_AT + (FP8 ? 2 : 1) * 4 * STAGES * 8; // FP8: see broken_of
+    static const int BYTES = BROKEN_AT + (FP8 ? 8 : 0);
 };
 
 // Scales of K (v false) or V of a stage.
 template <class P> static __device__ __forceinline__ float *scales_of(unsigned char *shared, int stage, bool v)
 {
     return reinterpret_cast<float *>(shared + P::SCALE_AT + (2 * stage + (v ? 1 : 0)) * P::SCALE_BYTES);
+}
+
+// FP8: becomes 1 when the thread block meets a scale of V that is not finite, and stays 1.
+template <class P> static __device__ __forceinline__ int32_t *broken_of(unsigned char *shared)
+{
+    return reinterpret_cast<int32_t *>(shared + P::BROKEN_AT);
 }
 
 // Of each stage, for K and V: it has arrived, all have read it. FP8 has a second set, for its bytes.
@@ -94,89 +101,145 @@ static __device__ __forceinline__ bool work_of(work *w, const device_batch *batc
 
 // ---- copying --------------------------------------------------------------------------------------------------------
 
-// Starts the copies of K (v false) or V of the tile whose first entry is `first`. Blocks without entries are not
-// copied.
-template <class P>
-static __device__ __forceinline__ void tile_copy(unsigned char *to, const CUtensorMap *map, const kv_cache *kv,
-                                                 int layer, const int32_t *table, const work *w, int first, bool v,
-                                                 uint64_t *full)
-{
-    const int lane = (int)threadIdx.x % WARP, block = lane / P::BOXES, box = lane % P::BOXES;
-    const int rest = (w->end - first + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
-    const int blocks = min((int)(P::ENTRIES / KV_BLOCK_TOKENS), rest);
-    if (lane == 0) barrier_arrive_expect(full, blocks * P::BLOCK_BYTES);
-    __syncwarp();
-    if (block >= blocks) return;
-    int64_t row = geometry_kv_at(kv, layer, __ldg(table + first / KV_BLOCK_TOKENS + block), v, w->kv_head);
-    box_load(to + box * P::ENTRIES * HALF_ROW + block * (P::BLOCK_BYTES / P::BOXES), map, box * HALF, (int)row, full);
-}
+// Copies K or V of the thread block's works to the stages, or for FP8 to the bytes of the stages. One warp calls.
+template <class P> struct copier {
+    unsigned char *to;
+    stage_barriers *barriers;
+    const CUtensorMap *map;
+    const kv_cache *kv;
+    const device_batch *batch;
+    int layer, group;
+    int works, copied, rest; // works begun, tiles copied, remaining entries of the work
+    int row;                 // row of the map where block 0 of the KV head begins
+    const int32_t *block;    // the lane's entry of the block table, for the next tile
 
-// One warp: copies K and V of all works of the thread block to the stages, or for FP8 to the bytes of the stages.
+    // Starts the copies of K (v false) or V of the next tile, once all readers have freed the stage. Skips KV blocks
+    // without entries. Returns false after the last tile.
+    __device__ __forceinline__ bool copy(bool v)
+    {
+        const int lane = (int)threadIdx.x % WARP, in_tile = lane / P::BOXES, box = lane % P::BOXES;
+        if (rest <= 0) { // every work has entries
+            work w;
+            if (!work_of(&w, batch, kv->n_kv_heads, group, works)) return false;
+            works++;
+            rest = w.end - w.begin;
+            row = (int)geometry_kv_at(kv, layer, 0, false, w.kv_head);
+            block = batch->block_table + (int64_t)w.tile.seq * batch->max_blocks + w.begin / KV_BLOCK_TOKENS + in_tile;
+        }
+        const int stage = copied % STAGES, bytes = P::FP8 ? P::RAW_BYTES : P::TILE_BYTES;
+        const int blocks = min((int)P::ENTRIES, rest + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
+        uint64_t *full = &barriers->full[v][stage];
+        barrier_wait(&barriers->free[v][stage], tile_parity(copied) ^ 1);
+        if (lane == 0) barrier_arrive_expect(full, blocks * P::BLOCK_BYTES);
+        __syncwarp();
+        if (in_tile < blocks)
+            box_load(to + ((v ? STAGES : 0) + stage) * bytes + box * P::ENTRIES * HALF_ROW +
+                         in_tile * (P::BLOCK_BYTES / P::BOXES),
+                     map, box * HALF, row + (int)geometry_kv_at(kv, 0, __ldg(block), v, 0), full);
+        rest -= P::ENTRIES, copied++;
+        block += P::ENTRIES / KV_BLOCK_TOKENS;
+        return true;
+    }
+};
+
+// Copies all works: the first warp K, the second V.
 template <class P>
 static __device__ __forceinline__ void copy_works(unsigned char *shared, stage_barriers *barriers,
                                                   const CUtensorMap *map, const kv_cache *kv, const device_batch *batch,
                                                   int layer, int group)
 {
-    const int at = P::FP8 ? P::RAW_AT : P::K_AT, bytes = P::FP8 ? P::RAW_BYTES : P::TILE_BYTES;
-    work w;
-    int copied = 0; // tiles
-    for (int i = 0; work_of(&w, batch, kv->n_kv_heads, group, i); i++) {
-        const int32_t *table = batch->block_table + (int64_t)w.tile.seq * batch->max_blocks;
-        for (int first = w.begin; first < w.end; first += P::ENTRIES, copied++) {
-            const int stage = copied % STAGES;
+    copier<P> all = {shared + P::K_AT, barriers, map, kv, batch, layer, group, 0, 0, 0, 0, NULL};
+    while (all.copy(threadIdx.x >= WARP)) {
+    }
+}
+
+// The place of the 16 values that a thread converts in each step. Eight lanes store 16 bytes each at the same time, and
+// the two halves of a bf16 row lie in the same banks. So four of these lanes take another entry than the other four,
+// whose chunks have the other parity.
+template <class P> struct convert_place {
+    static const int LANES = P::D / 16;            // lanes per entry
+    static const int STEP_ENTRIES = GROUP / LANES; // entries that all threads convert in a step
+    static const int STEPS = P::ENTRIES / STEP_ENTRIES;
+    int entry, from, to[2]; // in the first step: the entry, offset of its bytes, offsets of the two bf16 chunks
+
+    __device__ __forceinline__ convert_place(void)
+    {
+        const int thread = (int)threadIdx.x, lane = thread % LANES, chunk = 2 * lane;
+        entry = thread / LANES;
+        if (P::HALVES == 2) entry ^= lane / 4;
+        from = entry * P::D + lane * 16;
+        for (int i = 0; i < 2; i++)
+            to[i] = chunk / 8 * P::ENTRIES * HALF_ROW + entry * HALF_ROW + ((chunk + i) % 8 ^ entry % 8) * 16;
+    }
+};
+
+// Converts K or V of a tile from bytes to bf16. Sets entries from `end` on to zero, see clear_values.
+template <class P>
+static __device__ __forceinline__ void tile_convert(unsigned char *to, const unsigned char *from,
+                                                    const convert_place<P> *place, int end)
+{
+    typedef convert_place<P> all;
+    uint4 bytes[all::STEPS];
 #pragma unroll
-            for (int v = 0; v < 2; v++) {
-                barrier_wait(&barriers->free[v][stage], tile_parity(copied) ^ 1);
-                tile_copy<P>(shared + at + (v * STAGES + stage) * bytes, map, kv, layer, table, &w, first, v,
-                             &barriers->full[v][stage]);
-            }
-        }
+    for (int i = 0; i < all::STEPS; i++)
+        bytes[i] = *reinterpret_cast<const uint4 *>(from + place->from + i * GROUP * 16);
+    if (end < P::ENTRIES)
+#pragma unroll
+        for (int i = 0; i < all::STEPS; i++)
+            if (i * all::STEP_ENTRIES >= end - place->entry) bytes[i] = uint4();
+#pragma unroll
+    for (int i = 0; i < all::STEPS; i++) {
+        const int step = i * all::STEP_ENTRIES * HALF_ROW;
+        *reinterpret_cast<uint4 *>(to + place->to[0] + step) = bf16_from_e4m3x8(make_uint2(bytes[i].x, bytes[i].y));
+        *reinterpret_cast<uint4 *>(to + place->to[1] + step) = bf16_from_e4m3x8(make_uint2(bytes[i].z, bytes[i].w));
     }
 }
 
-enum { CONVERTERS = 3 * WARP }; // threads: the warps of the copying group but the first
-
-// Converts K (v false) or V of a tile from bytes to bf16. Entries of V from `end` on become zeros, see clear_values.
+// FP8: converts K and V to bf16 and stores their scales. Each of the four warps runs on another scheduler of the
+// multiprocessor, next to two warps that multiply. The first two warps also copy the bytes, three conversions ahead:
+// the last conversion has emptied that place.
 template <class P>
-static __device__ __forceinline__ void tile_convert(unsigned char *to, const unsigned char *raw, int end, bool v)
+static __device__ __forceinline__ void
+convert_works(unsigned char *shared, stage_barriers *raw, stage_barriers *barriers, const CUtensorMap *map,
+              const kv_cache *kv, const device_batch *batch, int layer, int group)
 {
-#pragma unroll 2
-    for (int i = (int)threadIdx.x - WARP; i < P::ENTRIES * P::CHUNKS; i += CONVERTERS) {
-        const int entry = i / P::CHUNKS, chunk = i % P::CHUNKS;
-        uint4 values = bf16_from_e4m3x8(*reinterpret_cast<const uint2 *>(raw + i * 8));
-        if (v && entry >= end) values = uint4();
-        *reinterpret_cast<uint4 *>(to + chunk / 8 * P::ENTRIES * HALF_ROW + entry * HALF_ROW +
-                                   (chunk % 8 ^ entry % 8) * 16) = values;
-    }
-}
-
-// Three warps: convert what copy_works copies, and add the scales.
-template <class P>
-static __device__ __forceinline__ void convert_works(unsigned char *shared, stage_barriers *raw,
-                                                     stage_barriers *barriers, const kv_cache *kv,
-                                                     const device_batch *batch, int layer, int group)
-{
+    enum { SCALES = 2 * P::ENTRIES / GROUP }; // scales per thread, of one entry: K's or V's (1), or both (2)
+    const int own_v = (int)threadIdx.x / P::ENTRIES, own = (int)threadIdx.x % P::ENTRIES;
+    const int block_scales = (int)geometry_kv_at(kv, 0, 1, false, 0), v_scales = (int)geometry_kv_at(kv, 0, 0, true, 0);
+    const int warp = (int)threadIdx.x / WARP;
+    const convert_place<P> place;
+    copier<P> ahead = {shared + P::RAW_AT, raw, map, kv, batch, layer, group, 0, 0, 0, 0, NULL};
     work w;
     int done = 0; // tiles
+    if (warp == 0) ahead.copy(false), ahead.copy(false);
+    if (warp == 1) ahead.copy(true);
     for (int i = 0; work_of(&w, batch, kv->n_kv_heads, group, i); i++) {
-        const int32_t *table = batch->block_table + (int64_t)w.tile.seq * batch->max_blocks;
-        for (int first = w.begin; first < w.end; first += P::ENTRIES, done++) {
-            const int stage = done % STAGES, there = min((int)P::ENTRIES, w.end - first);
-#pragma unroll 1
+        const int32_t *block =
+            batch->block_table + (int64_t)w.tile.seq * batch->max_blocks + (w.begin + own) / KV_BLOCK_TOKENS;
+        const float *scales = kv->scale + geometry_kv_at(kv, layer, 0, own_v, w.kv_head) + own % KV_BLOCK_TOKENS;
+        for (int rest = w.end - w.begin; rest > 0; rest -= P::ENTRIES, done++) {
+            const int stage = done % STAGES;
+            float scale[SCALES] = {}; // loaded before the waits
+            if (own < rest) {
+                const float *of_block = scales + (int64_t)__ldg(block) * block_scales;
+#pragma unroll
+                for (int k = 0; k < SCALES; k++)
+                    scale[k] = __ldg(of_block + k * v_scales);
+            }
+            block += P::ENTRIES / KV_BLOCK_TOKENS;
+#pragma unroll
             for (int v = 0; v < 2; v++) {
                 const int slot = v * STAGES + stage;
-                float scale[2] = {0, 0}; // loaded before the waits
-                for (int k = 0, e = (int)threadIdx.x - WARP; k < 2 && e < there; k++, e += CONVERTERS)
-                    scale[k] =
-                        __ldg(kv->scale +
-                              geometry_kv_at(kv, layer, __ldg(table + (first + e) / KV_BLOCK_TOKENS), v, w.kv_head) +
-                              e % KV_BLOCK_TOKENS);
+                if (warp == (v ? 0 : 1)) ahead.copy(!v);
                 barrier_wait(&raw->full[v][stage], tile_parity(done));
                 barrier_wait(&barriers->free[v][stage], tile_parity(done) ^ 1);
                 tile_convert<P>(shared + P::K_AT + slot * P::TILE_BYTES, shared + P::RAW_AT + slot * P::RAW_BYTES,
-                                there, v);
-                for (int k = 0, e = (int)threadIdx.x - WARP; k < 2 && e < P::ENTRIES; k++, e += CONVERTERS)
-                    scales_of<P>(shared, stage, v)[e] = scale[k];
+                                &place, v ? rest : (int)P::ENTRIES);
+                if (SCALES == 2 || own_v == v) {
+                    const float x = scale[SCALES == 2 ? v : 0];
+                    scales_of<P>(shared, stage, v)[own] = x;
+                    if (v && !(fabsf(x) < INFINITY)) *broken_of<P>(shared) = 1;
+                }
                 writes_fence();
                 barrier_arrive(&barriers->full[v][stage]);
                 barrier_arrive(&raw->free[v][stage]);
@@ -299,9 +362,9 @@ static __device__ __forceinline__ void tile_weigh(float (&s)[P::ENTRIES / 2], ru
     }
 }
 
-// FP8: multiplies scores, or weights, by the scale of their entry. A weight of zero stays zero even if the scale is
-// NaN.
-template <class P, bool WEIGHTS>
+// FP8: multiplies scores, or weights, by the scales of their entries. With KEEP_ZEROS a weight of zero stays zero even
+// if the scale is NaN.
+template <class P, bool KEEP_ZEROS>
 static __device__ __forceinline__ void scale_entries(float (&s)[P::ENTRIES / 2], const float *scale)
 {
 #pragma unroll
@@ -309,7 +372,7 @@ static __device__ __forceinline__ void scale_entries(float (&s)[P::ENTRIES / 2],
         float2 two = *reinterpret_cast<const float2 *>(scale + i * 2 + (int)threadIdx.x % 4 * 2);
 #pragma unroll
         for (int x = 0; x < 4; x++)
-            s[i + x] = WEIGHTS && s[i + x] == 0 ? 0 : s[i + x] * (x % 2 ? two.y : two.x);
+            s[i + x] = KEEP_ZEROS && s[i + x] == 0 ? 0 : s[i + x] * (x % 2 ? two.y : two.x);
     }
 }
 
@@ -354,11 +417,21 @@ template <class P> struct stages {
     {
         return (done + ahead) % STAGES;
     }
-    // Waits for K (v false) or V.
+    // Returns where K (v false) or V lies.
+    __device__ __forceinline__ unsigned char *at(int ahead, bool v) const
+    {
+        return shared + P::K_AT + ((v ? STAGES : 0) + stage(ahead)) * P::TILE_BYTES;
+    }
+    // Waits for K or V.
     __device__ __forceinline__ unsigned char *wait(int ahead, bool v) const
     {
         barrier_wait(&barriers->full[v][stage(ahead)], tile_parity(done + ahead));
-        return shared + P::K_AT + ((v ? STAGES : 0) + stage(ahead)) * P::TILE_BYTES;
+        return at(ahead, v);
+    }
+    // Waits for V of a tile that weigh_scores has weighed. With FP8, weigh_scores has already waited.
+    __device__ __forceinline__ unsigned char *values(int ahead) const
+    {
+        return P::FP8 ? at(ahead, true) : wait(ahead, true);
     }
     // The warp has read K or V.
     __device__ __forceinline__ void free(int ahead, bool v) const
@@ -396,7 +469,11 @@ static __device__ __forceinline__ void weigh_scores(float (&s)[P::ENTRIES / 2], 
     tile_weigh<P>(s, so_far, factor, scale);
     if (P::FP8) {
         in->wait(tile, true);
-        scale_entries<P, true>(s, scales_of<P>(in->shared, in->stage(tile), true));
+        const float *scales = scales_of<P>(in->shared, in->stage(tile), true);
+        if (*broken_of<P>(in->shared)) // rare: the comparisons would slow every tile
+            scale_entries<P, true>(s, scales);
+        else
+            scale_entries<P, false>(s, scales);
     }
 }
 
@@ -424,7 +501,7 @@ static __device__ __forceinline__ void attend_span(running_sums<P> *so_far, cons
         wgmma_fence();
         multiply_keys<P>(s, q, matrix_at(k, 0));
         wgmma_commit();
-        const unsigned char *v = in->wait(tile - 1, true);
+        const unsigned char *v = in->values(tile - 1);
         multiply_values<P>(so_far->out, weights, values_at<P>(v), tile > 1);
         wgmma_commit();
         turn_pass(rows->number);
@@ -435,7 +512,7 @@ static __device__ __forceinline__ void attend_span(running_sums<P> *so_far, cons
         rescale<P>(so_far->out, factor);
         pack_weights<P>(weights, s);
     }
-    unsigned char *v = in->wait(tiles - 1, true);
+    unsigned char *v = in->values(tiles - 1);
     const int there = end - (begin + (tiles - 1) * P::ENTRIES);
     if (!P::FP8 && there < P::ENTRIES) clear_values<P>(v, rows, there);
     wgmma_fence();
@@ -608,12 +685,14 @@ static __device__ __forceinline__ void attend_works(unsigned char *shared, stage
             in.done += tiles;
         }
         if (rows.seen_end <= w.begin) continue;
-        if (w.tile.span < 0)
+        if (w.tile.span < 0) {
             write_out<P>(&sums, shared, out, out_stride, &w, number, group);
-        else
+        } else {
             write_partial<P>(
                 partial_of<P::D>(partials, (int64_t)(w.tile.slot + w.tile.span) * kv->n_kv_heads + w.kv_head), &sums,
                 &w, number);
+            named_sync(OWN_BARRIER + number, GROUP); // all warps have multiplied with q, which the next q overwrites
+        }
     }
     if (number == 0) turn_take(0); // the last turn that group 1 passed
 }
@@ -633,19 +712,20 @@ static __global__ void __launch_bounds__(THREADS, 1)
         if (threadIdx.x == 0) {
             box_prefetch_map(&map);
             for (int i = 0; i < 2 * STAGES; i++) {
-                if (P::FP8) barrier_init(&raw->full[0][0] + i, 1), barrier_init(&raw->free[0][0] + i, CONVERTERS);
-                barrier_init(&barriers->full[0][0] + i, P::FP8 ? (int)CONVERTERS : 1);
+                if (P::FP8) barrier_init(&raw->full[0][0] + i, 1), barrier_init(&raw->free[0][0] + i, GROUP);
+                barrier_init(&barriers->full[0][0] + i, P::FP8 ? (int)GROUP : 1);
                 barrier_init(&barriers->free[0][0] + i, GROUPS * GROUP / WARP);
             }
+            if (P::FP8) *broken_of<P>(shared) = 0;
             barrier_init_fence();
         }
         __syncthreads();
         if (number < 0) {
             registers_lower<P::LOW_REGISTERS>();
-            if (threadIdx.x < WARP)
-                copy_works<P>(shared, raw, &map, &kv, &batch, layer, n_heads / kv.n_kv_heads);
-            else if (P::FP8)
-                convert_works<P>(shared, raw, barriers, &kv, &batch, layer, n_heads / kv.n_kv_heads);
+            if (P::FP8)
+                convert_works<P>(shared, raw, barriers, &map, &kv, &batch, layer, n_heads / kv.n_kv_heads);
+            else if (threadIdx.x < 2 * WARP)
+                copy_works<P>(shared, barriers, &map, &kv, &batch, layer, n_heads / kv.n_kv_heads);
         } else {
             registers_raise<P::HIGH_REGISTERS>();
             attend_works<P>(shared, barriers, &kv, &batch, out, out_stride, qkv, n_heads, partials, number);

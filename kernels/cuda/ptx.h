@@ -101,20 +101,22 @@ static __device__ __forceinline__ void sincos_of_turn(float x, float *sin_p, flo
     sincospif(2 * x, sin_p, cos_p);
 }
 
-// Converts two e4m3 values, in bytes 1 and 3, to bf16. Moving the bits to their bf16 places leaves an exponent that is
-// 120 too small; multiplying by 2^120 is exact and also correct for subnormals. (Hopper converts with one instruction,
-// but only to f16.) K and V have no NaN codes: a head that is not finite has the scale NaN instead.
-static __device__ __forceinline__ uint32_t bf16_from_e4m3(uint32_t bytes_1_and_3)
+// Bytes 2 I and 2 I + 1 as two integers of 16 bits, with the sign of the byte in all bits above it.
+template <int I> static __device__ __forceinline__ uint32_t spread_bytes(uint32_t bytes)
 {
-    uint32_t bits = (bytes_1_and_3 & 0x80008000) | (bytes_1_and_3 >> 4 & 0x07f007f0), result;
-    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(result) : "r"(bits), "r"(0x7b807b80), "r"(0x80008000));
+    uint32_t result;
+    asm("prmt.b32 %0, %1, 0, %2;" : "=r"(result) : "r"(bytes), "n"(I ? 0xb3a2 : 0x9180));
     return result;
 }
 
-// Bytes 2 I and 2 I + 1, each with a zero byte below it.
-template <int I> static __device__ __forceinline__ uint32_t spread_bytes(uint32_t bytes)
+// Converts two e4m3 values, spread, to bf16. Moving the bits to their bf16 places leaves an exponent that is 120 too
+// small; multiplying by 2^120 is exact and also correct for subnormals. (Hopper converts with one instruction, but only
+// to f16.) K and V have no NaN codes: a head that is not finite has the scale NaN instead.
+static __device__ __forceinline__ uint32_t bf16_from_e4m3(uint32_t spread)
 {
-    return __byte_perm(bytes, 0, I ? 0x3424 : 0x1404);
+    uint32_t bits = spread << 4 & 0x87f087f0, result;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(result) : "r"(bits), "r"(0x7b807b80), "r"(0x80008000));
+    return result;
 }
 
 #else // ---- the same, lane by lane ---------------------------------------------------------------------------------
@@ -237,15 +239,15 @@ static inline void sincos_of_turn(float x, float *sin_p, float *cos_p)
     *cos_p = (float)cos(angle);
 }
 
-static inline uint32_t bf16_from_e4m3(uint32_t bytes_1_and_3)
-{
-    return pack_bf16(float_from_e4m3((uint8_t)(bytes_1_and_3 >> 8)), float_from_e4m3((uint8_t)(bytes_1_and_3 >> 24)));
-}
-
 template <int I> static inline uint32_t spread_bytes(uint32_t bytes)
 {
-    uint32_t two = bytes >> (16 * I);
-    return (two & 0xff) << 8 | (two & 0xff00) << 16;
+    const int8_t low = (int8_t)(bytes >> (16 * I)), high = (int8_t)(bytes >> (16 * I + 8));
+    return (uint32_t)(uint16_t)low | (uint32_t)(uint16_t)high << 16;
+}
+
+static inline uint32_t bf16_from_e4m3(uint32_t spread)
+{
+    return pack_bf16(float_from_e4m3((uint8_t)spread), float_from_e4m3((uint8_t)(spread >> 16)));
 }
 
 #endif
