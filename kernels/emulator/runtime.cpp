@@ -11,6 +11,7 @@
 
 #include <deque>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -43,6 +44,7 @@ struct CUstream_st {
     int64_t run_us;      // time of the operations run so far
     CUgraph_st *capture; // operations are appended there
     bool capture_origin, capture_invalid;
+    bool non_blocking; // its operations do not wait for those of the default stream
 };
 
 struct CUevent_st {
@@ -530,11 +532,22 @@ static CUstream_st *real(cudaStream_t stream)
     return stream ? stream : &default_stream;
 }
 
+// Copies of cudaMemcpy from pageable memory, whose bytes have been read but are not on the device yet.
+static std::vector<operation> copies_under_way;
+
+static void copies_arrive(void)
+{
+    for (auto &copy : copies_under_way)
+        run_one(copy);
+    copies_under_way.clear();
+}
+
 cudaError_t emulated_put_waiting(cudaStream_t to, operation run)
 {
     emulated_call call;
     CUstream_st *stream = real(to);
     if (lost) return result(cudaErrorLaunchFailure);
+    if (!stream->non_blocking) copies_arrive();
     if (stream->capture) {
         stream->capture->operations.push_back(run);
         return cudaSuccess;
@@ -566,12 +579,13 @@ cudaError_t emulated_put(cudaStream_t to, std::function<void()> run)
     });
 }
 
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream_p, unsigned)
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream_p, unsigned flags)
 {
     emulated_call call;
     if (device >= n_visible()) return result(cudaErrorNoDevice);
     *stream_p = new CUstream_st();
     (*stream_p)->device = this_device();
+    (*stream_p)->non_blocking = flags & cudaStreamNonBlocking;
     streams.push_back(*stream_p);
     return cudaSuccess;
 }
@@ -614,6 +628,7 @@ static bool capture_forbids(CUstream_st *stream)
 
 static cudaError_t run_every_stream(void)
 {
+    copies_arrive();
     cudaError_t error = run_stream(&default_stream);
     for (size_t i = 0; i < streams.size() && error == cudaSuccess; i++)
         error = run_stream(streams[i]);
@@ -663,6 +678,21 @@ static void check_direction(const void *to, const void *from, enum cudaMemcpyKin
     abort();
 }
 
+// cudaMemcpy from pageable to device memory waits for the default stream and returns when the bytes have been read, not
+// when they are on the device: kernels in streams that do not wait for the default stream may run before.
+static cudaError_t copy_staged(void *to, const void *from, size_t bytes)
+{
+    cudaError_t error = run_stream(&default_stream);
+    if (error != cudaSuccess || counting) return result(error);
+    auto staged = std::make_shared<std::vector<char>>((const char *)from, (const char *)from + bytes);
+    copies_arrive();
+    copies_under_way.push_back([=] {
+        memcpy(to, staged->data(), bytes);
+        return true;
+    });
+    return cudaSuccess;
+}
+
 static cudaError_t copy_rows(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t bytes, size_t rows,
                              enum cudaMemcpyKind kind, cudaStream_t stream)
 {
@@ -671,6 +701,7 @@ static cudaError_t copy_rows(void *to, size_t to_pitch, const void *from, size_t
     check_direction(to, from, kind);
     bool wait = is_pageable(to) || is_pageable(from);
     if (wait && capture_forbids(real(stream))) return result(cudaErrorStreamCaptureUnsupported);
+    if (!stream && rows == 1 && is_pageable(from) && !is_pageable(to)) return copy_staged(to, from, bytes);
     cudaError_t error = emulated_put(stream, [=] {
         for (size_t r = 0; r < rows; r++)
             memcpy((char *)to + r * to_pitch, (const char *)from + r * from_pitch, bytes);
