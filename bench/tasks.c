@@ -2,34 +2,14 @@
 #include "bench/tasks.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "bench/draft.h"
 #include "lib/base/mem.h"
 
-static const struct {
-    const char *name;
-    void (*write)(struct draft *d);
-} classes[TASKS] = {
-    [TASK_NEEDLE] = {"needle", task_needle},    [TASK_FACTS] = {"facts", task_facts},
-    [TASK_TWO_HOP] = {"two_hop", task_two_hop}, [TASK_COUNT] = {"count", task_count},
-    [TASK_COPY] = {"copy", task_copy},          [TASK_INSTRUCTION] = {"instruction", task_instruction},
+static void (*const write_fns[TASKS])(struct draft *d) = {
+    [TASK_NEEDLE] = task_needle, [TASK_FACTS] = task_facts, [TASK_TWO_HOP] = task_two_hop,
+    [TASK_COUNT] = task_count,   [TASK_COPY] = task_copy,   [TASK_INSTRUCTION] = task_instruction,
 };
-
-const char *task_name(enum task task)
-{
-    return classes[task].name;
-}
-
-bool task_parse(const char *name, enum task *task_p)
-{
-    for (int t = 0; t < TASKS; t++)
-        if (strcmp(classes[t].name, name) == 0) {
-            *task_p = (enum task)t;
-            return true;
-        }
-    return false;
-}
 
 enum status task_make(const struct tokenizer *tokenizer, const struct task_request *request,
                       struct task_document *document_p)
@@ -43,7 +23,7 @@ enum status task_make(const struct tokenizer *tokenizer, const struct task_reque
         random_stream(request->seed ^ (uint64_t)request->task << 56, (uint64_t)request->tokens << 32 | request->number);
     d.questions = mem_alloc_array((size_t)request->questions, sizeof *d.questions);
     if (request->chat) d.system = random_below(&d.random, 2);
-    classes[request->task].write(&d);
+    write_fns[request->task](&d);
     enum status status = draft_finish(&d, document_p);
     if (status == STATUS_OK && document_p->n > request->tokens)
         status = status_fail(STATUS_UNSUPPORTED,

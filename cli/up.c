@@ -740,7 +740,7 @@ int command_up(int argc, char **argv)
                  "Runs a whole cluster on this machine. Restarts nodes that fail; Ctrl-C drains the cluster.",
                  argc, argv, NULL);
     log_options_apply(&o.log, "up");
-    log_writer_start();
+    log_writer_start(log_tell_dropped);
     enum status status = configure();
     if (status != STATUS_OK) {
         token_remove();

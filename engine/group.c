@@ -97,7 +97,7 @@ static enum status open_in_time(struct forming *f, int *argc, char ***argv, stru
     pthread_mutex_init(&f->lock, NULL);
     monotonic_cond_init(&f->changed);
     bool watched = f->limit_s > 0 && pthread_create(&thread, NULL, forming_thread, f) == 0;
-    enum status status = group_mpi_open(f->n_ranks, argc, argv, comm_p, &sharers);
+    enum status status = group_mpi_open(group_rank_hint(), f->n_ranks, argc, argv, comm_p, &sharers);
     pthread_mutex_lock(&f->lock);
     f->done = true;
     pthread_cond_signal(&f->changed);

@@ -8,7 +8,6 @@
 
 #include "engine/comm_mpi.h"
 #include "engine/comm_shm.h"
-#include "engine/group.h"
 #include "lib/base/cores.h"
 #include "lib/base/log.h"
 #include "lib/base/mem.h"
@@ -61,7 +60,7 @@ static enum status choose_comm(struct comm **comm_p)
     return STATUS_OK;
 }
 
-enum status group_mpi_open(int n_ranks, int *argc, char ***argv, struct comm **comm_p, int *sharers_p)
+enum status group_mpi_open(int rank_hint, int n_ranks, int *argc, char ***argv, struct comm **comm_p, int *sharers_p)
 {
     int provided, rank, size;
     if (MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS) {
@@ -75,7 +74,7 @@ enum status group_mpi_open(int n_ranks, int *argc, char ***argv, struct comm **c
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     if (size != n_ranks) {
         MPI_Finalize();
-        if (group_rank_hint() != 0) return status_fail(STATUS_INVALID, "%s", ""); // rank 0 reports it
+        if (rank_hint != 0) return status_fail(STATUS_INVALID, "%s", ""); // rank 0 reports it
         return status_fail(STATUS_INVALID,
                            "%d ranks were started, MPI connects %d of them: start them with this MPI's mpirun, or with "
                            "the srun --mpi type that it supports, such as pmix",

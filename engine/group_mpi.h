@@ -6,9 +6,9 @@
 
 #include "kernels/comm.h"
 
-// `n_ranks` is the number that the launcher states. *sharers_p: ranks of this host that run on the same cores as this
-// one, itself included; unchanged where they are not known.
-enum status group_mpi_open(int n_ranks, int *argc, char ***argv, struct comm **comm_p, int *sharers_p);
+// The launcher states `rank_hint` (see group_rank_hint()) and the number `n_ranks`. *sharers_p: ranks of this host that
+// run on the same cores as this one, itself included; unchanged where they are not known.
+enum status group_mpi_open(int rank_hint, int n_ranks, int *argc, char ***argv, struct comm **comm_p, int *sharers_p);
 void group_mpi_finalize(void);
 void group_mpi_abort(int exit_code);                  // returns when MPI does not run
 bool group_mpi_set_allreduce_bf16(struct comm *comm); // false: `comm` does not send messages by MPI

@@ -264,7 +264,7 @@ int node_main(const struct node_program *program, int argc, char **argv)
     int code = 2;
     if (parse_options(program, argc, argv)) {
         log_options_apply(&program->common->log, program->name);
-        log_writer_start();
+        log_writer_start(log_tell_dropped);
         if (group_rank_hint() == 0) {
             start_signals_watch();
             options_log(program->options);

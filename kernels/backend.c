@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Code common to all backends: the table of dtypes, reading matrix views in any dtype, checks of arguments, the plain
-// way to run a pass, and opening by name.
+// Code common to all backends: the table of dtypes, reading matrix views in any dtype, checks of arguments, and the
+// plain way to run a pass. open.c opens a backend by name.
 #include "kernels/backend.h"
 
 #include <string.h>
 
 #include "kernels/check.h"
 #include "kernels/convert.h"
-#include "kernels/module.h"
 #include "lib/base/invariant.h"
-#include "lib/base/log.h"
 
 // ---- dtypes ---------------------------------------------------------------------------------------------------------
 
@@ -245,38 +243,4 @@ enum status backend_mlp(struct backend *b, struct tensor *out, struct tensor *in
     if (b->ops->mlp) return b->ops->mlp(b, out, inner, norm, gate_up, down, mode, rows);
     TRY(backend_norm_linear(b, inner, norm, gate_up, NULL, LINEAR_SWIGLU, rows));
     return b->ops->linear(b, out, inner, down, NULL, mode, rows);
-}
-
-// ---- by name --------------------------------------------------------------------------------------------------------
-
-static enum status open_cuda(const struct backend_shape *shape, enum dtype dtype, struct backend **backend_p)
-{
-    struct cuda_module module;
-    enum status status = cuda_module_load(&module);
-    return status ? status : module.open(shape, dtype, backend_p);
-}
-
-// The GPU, unless there is none or it cannot be used. A GPU that fails while it is opened is an error: falling back to
-// the CPU would serve the same model many times slower.
-static enum status open_auto(const struct backend_shape *shape, enum dtype dtype, int threads,
-                             struct backend **backend_p)
-{
-    struct cuda_module module;
-    const bool loaded = cuda_module_load(&module) == STATUS_OK;
-    enum status status = loaded ? module.open(shape, dtype, backend_p) : STATUS_UNSUPPORTED;
-    if (status == STATUS_OK)
-        log_event(LOG_INFO, "backend_chosen", LOG_FIELD("backend", "cuda"), LOG_FIELD("reason", "a GPU was found"));
-    if (status != STATUS_NOT_FOUND && status != STATUS_UNSUPPORTED) return status;
-    log_event(cuda_device_may_exist() ? LOG_WARN : LOG_INFO, "backend_chosen", LOG_FIELD("backend", "cpu"), LOG_REASON);
-    return backend_open_cpu(shape, dtype, threads, backend_p);
-}
-
-enum status backend_open(const char *name, const struct backend_shape *shape, enum dtype dtype, int threads,
-                         struct backend **backend_p)
-{
-    if (!strcmp(name, "auto")) return open_auto(shape, dtype, threads, backend_p);
-    if (!strcmp(name, "cuda")) return open_cuda(shape, dtype, backend_p);
-    if (!strcmp(name, "cpu")) return backend_open_cpu(shape, dtype, threads, backend_p);
-    if (!strcmp(name, "reference")) return backend_open_reference(shape, dtype, backend_p);
-    return status_fail(STATUS_INVALID, "backend '%s': must be one of auto|cpu|cuda|reference", name);
 }

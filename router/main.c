@@ -537,7 +537,7 @@ int main(int argc, char **argv)
     options_main(options, usage, argc, argv, NULL);
     memory_keep_freed();
     log_options_apply(&o.log, "router");
-    log_writer_start();
+    log_writer_start(log_tell_dropped);
     sigset_t signals;
     signals_block(&signals);
     descriptors_raise();

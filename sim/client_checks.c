@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "router/sched/estimate.h"
+#include "router/sched/node_time.h"
 #include "sim/answers.h"
 #include "sim/calibrations.h"
 #include "sim/client_state.h"
@@ -22,7 +23,7 @@ static double least_us(const struct core *c, const struct request *r)
     double least = INFINITY;
     for (const struct core_node *node = core_first_node(c); node; node = core_node_next(node)) {
         if (node->hello.role != NODE_WORKER || !sched_node_can_hold(&node->sched, &r->sched)) continue;
-        if (node->sched.prefixes || !estimate_node_known(&c->view, &node->sched, r->spec.n_tokens)) return 0;
+        if (node->sched.prefixes || !node_time_is_known(&c->view, &node->sched, r->spec.n_tokens)) return 0;
         double rows = r->spec.n_tokens;
         least = fmin(least, cost_pass_us(&node->sched.cost, 1, rows, cost_pairs(rows, 0)));
     }

@@ -22,8 +22,8 @@ import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PARTS = {
-    "core": ["router/core/core.c", "router/core/dispatch.c", "router/core/ledger.c", "router/core/nodes.c",
-             "router/core/request_table.c", "router/core/requests.c"],
+    "core": ["router/core/availability.c", "router/core/core.c", "router/core/dispatch.c", "router/core/ledger.c",
+             "router/core/nodes.c", "router/core/request_table.c", "router/core/requests.c"],
     "sched": ["router/sched/" + name for name in sorted(os.listdir(os.path.join(ROOT, "router/sched")))
               if name.endswith(".c")],
     "worker": ["worker/admission.c", "worker/pace.c", "worker/pass.c", "worker/scheduler.c", "worker/sequence.c",

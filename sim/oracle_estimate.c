@@ -6,6 +6,7 @@
 
 #include "lib/text/generation.h"
 #include "router/sched/estimate.h"
+#include "router/sched/node_time.h"
 #include "sim/oracle_waiting.h"
 
 enum { NODES_MAX = 64 }; // of more, the router looks at a sample
@@ -419,7 +420,7 @@ static void check_pool(struct world *w, const struct core *c, enum node_role rol
 void oracle_estimate_nodes(struct world *w, const struct core *c)
 {
     for (const struct sched_node *node = c->view.nodes; node; node = node->next)
-        HOLDS(estimate_min_bin_rows(&c->view, node) == least_bin(c, node));
+        HOLDS(node_time_min_bin_rows(&c->view, node) == least_bin(c, node));
     check_pool(w, c, NODE_SPECULATOR);
     check_pool(w, c, NODE_WORKER);
 }

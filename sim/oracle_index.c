@@ -4,8 +4,8 @@
 #include <math.h>
 
 #include "router/core/dispatch.h"
-#include "router/sched/estimate.h"
 #include "router/sched/node_choice.h"
+#include "router/sched/node_time.h"
 #include "sim/oracle_waiting.h"
 
 // A node's place in the index follows from its accounts, unless a change of the accounts is noted.
@@ -16,10 +16,10 @@ static void check_place(struct world *w, const struct core *c, const struct sche
     HOLDS(p->index == index);
     if (p->is_changed) return;
     HOLDS(p->is_placed && p->requests == node->account.requests.count);
-    double finish = index->by_time ? estimate_node_finish_us(node, (int64_t)index->prompt_rows, 0)
-                                   : (double)node->account.bin_tokens;
+    double finish =
+        index->by_time ? node_time_finish_us(node, (int64_t)index->prompt_rows, 0) : (double)node->account.bin_tokens;
     HOLDS(fabs(p->finish - finish) <= 1e-9 * finish);
-    HOLDS(p->is_known == estimate_node_known(&c->view, node, (int64_t)index->prompt_rows));
+    HOLDS(p->is_known == node_time_is_known(&c->view, node, (int64_t)index->prompt_rows));
     HOLDS(p->blocks_left == sched_index_blocks(node, sched_node_blocks_left(node)));
     HOLDS(p->blocks == sched_index_blocks(node, node_blocks_for_others(&c->view, node)));
     HOLDS(p->is_open == (!node->draining && node->account.bins < c->options.bins_ahead &&

@@ -6,9 +6,9 @@
 
 #include "lib/base/mem.h"
 #include "router/sched/bin_planner.h"
-#include "router/sched/estimate.h"
 #include "router/sched/node_choice.h"
 #include "router/sched/node_index.h"
+#include "router/sched/node_time.h"
 #include "router/sched/prefix_chain.h"
 #include "router/sched/prefix_tails.h"
 
@@ -84,7 +84,7 @@ static int64_t rows_taken(const struct model *m, int64_t rows)
 
 static double end_on(const struct sched_node *node, const struct sched_request *r, int64_t rows)
 {
-    if (node->place.index->by_time) return estimate_node_finish_us(node, rows, sched_request_rows(r) - rows);
+    if (node->place.index->by_time) return node_time_finish_us(node, rows, sched_request_rows(r) - rows);
     return (double)(node->account.bin_tokens + rows);
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/oracle_reservation.h"
 
-#include "router/sched/node_choice.h"
 #include "router/sched/node_index.h"
+#include "router/sched/reservation.h"
 #include "router/sched/waiting_set.h"
 
 enum { OVERDUE_MAX = 64, NODES_MAX = 16 }; // the router looks at no more of those that fit nowhere, or share a prefix

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which overdue request has a worker group reserved (router/sched/node_choice.h), from plain lists. Takes the place of
+// Which overdue request has a worker group reserved (router/sched/reservation.h), from plain lists. Takes the place of
 // reservation_update() at link time, which it calls.
 #pragma once
 

@@ -46,7 +46,7 @@ static struct child child_start(void (*run)(void))
         report_fd = reports[1];
         signal(SIGSEGV, SIG_DFL); // not the handlers of sanitizers
         signal(SIGABRT, SIG_DFL);
-        log_writer_start();
+        log_writer_start(log_tell_dropped);
         run();
         exit(0);
     }

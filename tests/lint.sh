@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Checks the format of all C, C++ and CUDA files with clang-format 14 (.clang-format), and the product's C files with
 # clang-tidy 14 (.clang-tidy) and cppcheck 2.10 (tests/cppcheck.cfg, tests/cppcheck.supp). Also checks that only
-# lib/messages/unpack.c unpacks messages. Exit codes: 0 clean, 1 findings, 77 a tool is not installed.
+# lib/messages/unpack.c unpacks messages, that each folder uses only those below it, and that no files call each other in a
+# cycle (tests/structure.py). Exit codes: 0 clean, 1 findings, 77 a tool is not installed.
 # Usage: tests/lint.sh [BUILD_FOLDER]     a folder where the project was built; default build/dev
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -33,6 +34,8 @@ if git grep -nE '(__|protobuf_c_message_)unpack\(' -- '*.c' ':!lib/messages/unpa
     echo "lint: use proto_unpack() of lib/messages/unpack.h" >&2
     code=1
 fi
+
+tests/structure.py "$build" || code=1
 
 # Files of this build, without kernels of GCC's vector extensions, the CUDA backend (compiled as C++ or by nvcc), tests.
 files=$(git ls-files '*.c' ':!kernels/cpu' ':!kernels/cuda' ':!tests' |

@@ -58,7 +58,12 @@ enum status engine_measure_all(struct engine_bench *b);
 // Decodes with drafts of --draft-tokens, engine_drafts.c.
 enum status engine_measure_drafts(struct engine_bench *b, int batch);
 
-struct rounds engine_rounds(const struct engine_bench *b);
+// Returns how the rounds of a measurement run, by the flags.
+static inline struct rounds engine_rounds(const struct engine_bench *b)
+{
+    const struct engine_flags *f = b->flags;
+    return (struct rounds){b->probe, bench_probe_type(b->dtype), (int)f->rounds, (int)f->min_ms};
+}
 
 // ---- report
 

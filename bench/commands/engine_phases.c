@@ -14,12 +14,6 @@ static void engine_set_work(struct contender *self, struct engine_run *run, cons
     self->gbytes = work->gbytes;
 }
 
-struct rounds engine_rounds(const struct engine_bench *b)
-{
-    const struct engine_flags *f = b->flags;
-    return (struct rounds){b->probe, bench_probe_type(b->dtype), (int)f->rounds, (int)f->min_ms};
-}
-
 static enum status engine_measure(struct engine_bench *b, struct engine_run *run,
                                   enum status (*run_fn)(struct contender *, double *))
 {

@@ -192,16 +192,6 @@ static enum status kernels_make_weights(struct kernels *k, const struct dummy *d
     return STATUS_OK;
 }
 
-enum status kernels_dtype(const char *name, enum dtype *dtype_p)
-{
-    for (int d = 0; d < DTYPE_COUNT; d++)
-        if (strcmp(name, dtype_name((enum dtype)d)) == 0) {
-            *dtype_p = (enum dtype)d;
-            return STATUS_OK;
-        }
-    return status_fail(STATUS_UNSUPPORTED, "dtype %s: this build has no kernels for it", name);
-}
-
 static enum status kernels_open_backend(struct kernels *k)
 {
     const struct model_config *c = &k->config;
@@ -353,19 +343,6 @@ static json_t *kernels_make_row(const struct kernels *k, const struct onednn_pro
 }
 
 // ---- run ------------------------------------------------------------------------------------------------------------
-
-enum status kernels_read_device(struct backend *backend, int ms, double gflop, double gbytes, struct measurement *m,
-                                struct rounds_readings *readings)
-{
-    struct probe_reading *mean = &readings->mean;
-    mean->instruction = "cuBLASLt bf16";
-    enum status status = backend->ops->measure(backend, ms, &mean->gflops, &mean->gbytes_per_s);
-    if (status != STATUS_OK) return status;
-    double arithmetic = gflop / mean->gflops, memory = gbytes / mean->gbytes_per_s;
-    m->memory_bound = memory > arithmetic;
-    m->share = (m->memory_bound ? memory : arithmetic) / m->seconds;
-    return STATUS_OK;
-}
 
 static enum status kernels_measure(struct kernels *k, struct onednn_process *onednn, json_t *rows)
 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Shared by the files of `forepack bench kernels`: kernels.c has the options and measures the gemms of one layer,
-// kernels_attention.c measures attention. One thread.
+// kernels_attention.c measures attention, kernels_backend.c reads what both need of a backend. One thread.
 #pragma once
 
 #include <jansson.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shared by the files of `forepack bench prepack`: prepack.c has the options and runs the policies, prepack_report.c
-// turns the runs into rows, the table and the page. One thread.
+// Shared by the files of `forepack bench prepack`: prepack.c has the options and runs the policies, prepack_runs.c
+// finds runs, prepack_report.c turns the runs into rows, the table and the page. One thread.
 #pragma once
 
 #include <jansson.h>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shared by the files of `forepack bench prefill-quality`: quality.c has the options and the command, quality_tasks.c
-// counts right answers, quality_ttft.c times the first token. One thread.
+// Shared by the files of `forepack bench prefill-quality`: quality.c has the options and the command,
+// quality_selection.c selects kept tokens, quality_tasks.c counts right answers, quality_ttft.c times the first token.
+// One thread.
 #pragma once
 
 #include <jansson.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The inside of a model, shared by load.c, memory.c and llama.c. Other folders include engine/model/model.h.
+// The inside of a model, shared by layout.c, load.c, memory.c and llama.c. Other folders include engine/model/model.h.
 #pragma once
 
 #include "engine/model/model.h"

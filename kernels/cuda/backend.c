@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CUDA backend: device and memory, opening and closing, tensors, running a pass, and the steps that are one launch.
+// The CUDA backend: the device, opening and closing, tensors, running a pass, and the steps that are one launch.
 #include "kernels/cuda/cuda.h"
 
 #include <assert.h>
@@ -17,58 +17,6 @@
 enum { HEAD_SIZE_MAX = 256 };
 
 // ---- the device -----------------------------------------------------------------------------------------------------
-
-enum status cuda_status(cudaError_t error, const char *what)
-{
-    if (error == cudaSuccess) return STATUS_OK;
-    cudaGetLastError(); // or the next call would report it again
-    return status_fail(error == cudaErrorMemoryAllocation ? STATUS_EXHAUSTED : STATUS_UNAVAILABLE, "%s: %s", what,
-                       cudaGetErrorString(error));
-}
-
-enum status cuda_allocate_by(struct cuda *cuda, enum memory_use use, size_t bytes, const char *what, void **memory_p,
-                             cudaError_t (*allocate)(void **memory_p, size_t bytes))
-{
-    const size_t mib = 1 << 20;
-    cudaError_t error = cudaSetDevice(cuda->device);
-    *memory_p = NULL;
-    if (error == cudaSuccess) error = allocate(memory_p, bytes);
-    if (error == cudaErrorMemoryAllocation) {
-        size_t total = 0, available = 0;
-        cudaGetLastError();
-        cudaMemGetInfo(&available, &total);
-        return status_fail(STATUS_EXHAUSTED,
-                           "needs %zu MiB for %s, GPU %d has %zu of its %zu MiB free: use fewer KV blocks, rows or "
-                           "sequences, weights of fewer bits, or more ranks",
-                           (bytes + mib - 1) / mib, what, cuda->device, available / mib, total / mib);
-    }
-    if (error != cudaSuccess) return cuda_status(error, what);
-    memory_count(&cuda->memory, use, bytes);
-    return cuda_status(cudaMemsetAsync(*memory_p, 0, bytes, cuda->stream), what);
-}
-
-static cudaError_t device_malloc(void **memory_p, size_t bytes)
-{
-    return cudaMalloc(memory_p, bytes);
-}
-
-enum status cuda_allocate(struct cuda *cuda, enum memory_use use, size_t bytes, const char *what, void **memory_p)
-{
-    return cuda_allocate_by(cuda, use, bytes, what, memory_p, device_malloc);
-}
-
-void cuda_release(struct cuda *cuda, enum memory_use use, size_t bytes, void *memory)
-{
-    if (!memory) return;
-    cudaFree(memory);
-    memory_uncount(&cuda->memory, use, bytes);
-}
-
-enum status cuda_wait(struct cuda *cuda)
-{
-    comm_wait_begin(cuda);
-    return comm_wait_end(cuda, cudaStreamSynchronize(cuda->stream), "CUDA: a step failed");
-}
 
 static enum status device_open(struct cuda *cuda)
 {
@@ -256,27 +204,6 @@ static enum status embed(struct backend *b, struct tensor *out, const struct wei
     return cuda_status(launch_embed(cuda->stream, cuda_rows(cuda, out, 0), table->data, table->stride, table->rows,
                                     table->first_row, batch->token + batch->first_row, batch->n_rows, out->columns),
                        "embed");
-}
-
-// The batch's logit rows are there already. Other indices are copied, and the copy is waited for, since the caller may
-// change them afterwards.
-enum status cuda_row_index(struct cuda *cuda, const int32_t *row_index, int rows, const int32_t **device_p)
-{
-    *device_p = row_index ? cuda->on_device.logit_row : NULL;
-    if (!row_index || row_index == cuda->batch.logit_row) return STATUS_OK;
-    assert(rows <= cuda->shape.max_rows);
-    *device_p = cuda->row_index;
-    cudaError_t error = cudaMemcpyAsync(cuda->row_index, row_index, (size_t)rows * sizeof *row_index,
-                                        cudaMemcpyHostToDevice, cuda->stream);
-    return error == cudaSuccess ? cuda_wait(cuda) : cuda_status(error, "rmsnorm");
-}
-
-void cuda_norm_check(const struct cuda *cuda, const struct tensor *out, const struct tensor *x,
-                     const struct weight *gain, const int32_t *row_index, int rows)
-{
-    assert(cuda->on_device.first_row + rows <= out->max_rows && !(row_index && cuda->on_device.first_row));
-    assert(out->columns == x->columns && gain->columns == x->columns);
-    assert(x->kind == TENSOR_F32 && out->kind == TENSOR_ACTIVATION);
 }
 
 static enum status rmsnorm(struct backend *b, struct tensor *out, const struct tensor *x, const struct weight *gain,

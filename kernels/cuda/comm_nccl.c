@@ -357,6 +357,12 @@ enum status comm_wait_end(struct cuda *cuda, cudaError_t error, const char *what
     return cuda_status(error, what);
 }
 
+enum status cuda_wait(struct cuda *cuda)
+{
+    comm_wait_begin(cuda);
+    return comm_wait_end(cuda, cudaStreamSynchronize(cuda->stream), "CUDA: a step failed");
+}
+
 // ---- opening and closing --------------------------------------------------------------------------------------------
 
 static void nccl_close(struct comm *c)

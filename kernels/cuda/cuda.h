@@ -95,7 +95,7 @@ static inline void *cuda_rows(const struct cuda *cuda, const struct tensor *t, i
     return (char *)t->data + row * (size_t)t->stride * size;
 }
 
-// ---- backend.c ----
+// ---- runtime.c ----
 
 // cudaSuccess is STATUS_OK; out of memory is STATUS_EXHAUSTED; all else is STATUS_UNAVAILABLE. The message is `what`
 // and the sentence of the runtime.
@@ -107,8 +107,9 @@ enum status cuda_allocate_by(struct cuda *cuda, enum memory_use use, size_t byte
 enum status cuda_allocate(struct cuda *cuda, enum memory_use use, size_t bytes, const char *what, void **memory_p);
 // Frees and uncounts memory before the backend is closed; NULL is fine.
 void cuda_release(struct cuda *cuda, enum memory_use use, size_t bytes, void *memory);
-// Waits for everything in the stream.
-enum status cuda_wait(struct cuda *cuda);
+
+// ---- norm_rows.c ----
+
 // Asserts that the tensors of a norm match.
 void cuda_norm_check(const struct cuda *cuda, const struct tensor *out, const struct tensor *x,
                      const struct weight *gain, const int32_t *row_index, int rows);
@@ -194,6 +195,8 @@ enum status cuda_comm_open(struct backend *b, struct comm *host, struct comm **c
 // comm_wait_end then returns the reason instead of the status of `error`.
 void comm_wait_begin(struct cuda *cuda);
 enum status comm_wait_end(struct cuda *cuda, cudaError_t error, const char *what);
+// Waits for everything in the stream.
+enum status cuda_wait(struct cuda *cuda);
 extern int nccl_connect_limit_ms;
 // backend_ops.sum_ranks.
 enum status cuda_sum_ranks(struct backend *b, struct tensor *partial, int rows);

@@ -196,3 +196,9 @@ bool log_limit_take(struct log_limit *place, int64_t now_us, unsigned long long 
     atomic_fetch_add(&place->left_out, 1);
     return false;
 }
+
+void log_tell_dropped(uint64_t lines)
+{
+    log_event(LOG_WARN, "log_lines_dropped", LOG_FIELD("lines", lines),
+              LOG_FIELD("reason", "standard error did not take lines as fast as they were logged"));
+}

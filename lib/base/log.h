@@ -87,6 +87,9 @@ struct log_limit { // static, zero
     } while (0)
 bool log_limit_take(struct log_limit *place, int64_t now_us, unsigned long long *left_out_p);
 
+// Logs log_lines_dropped, for log_writer_start().
+void log_tell_dropped(uint64_t lines);
+
 static inline struct log_field log_field_text(const char *key, const char *text)
 {
     return (struct log_field){key, LOG_TEXT, {.text = text ? text : ""}};

@@ -5,7 +5,7 @@
 //     static const struct option options[] = { ..., LOG_OPTION_ROWS(o.log), {0} };
 //     options_main(options, usage, argc, argv, NULL);
 //     log_options_apply(&o.log, "worker[2]");
-//     log_writer_start();
+//     log_writer_start(log_tell_dropped);
 //     options_log(options);
 #pragma once
 

@@ -16,7 +16,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "lib/base/log.h"
 #include "lib/base/thread.h"
 
 enum { UNIT_BYTES = 128, UNITS = LOG_RING_BYTES / UNIT_BYTES };
@@ -24,9 +23,10 @@ enum { UNIT_BYTES = 128, UNITS = LOG_RING_BYTES / UNIT_BYTES };
 static char ring[LOG_RING_BYTES];
 static _Atomic uint32_t line_bytes[UNITS]; // length of the line that starts in the unit; 0: none, or not yet copied
 static _Atomic uint64_t head, tail;        // units reserved and written since the start
-static _Atomic uint64_t dropped, untold;   // lines; untold: not yet reported by log_lines_dropped
+static _Atomic uint64_t dropped, untold;   // lines; untold: not yet reported by tell_dropped_fn
 static sem_t queued;                       // posted for each line, and for the first dropped one
 static sem_t started;                      // posted once the thread runs
+static void (*tell_dropped_fn)(uint64_t lines);
 static atomic_bool running;
 static _Thread_local bool is_writer;
 
@@ -118,14 +118,13 @@ static uint64_t ring_take(char bytes[PIPE_BUF], size_t *n_p)
     return at - from;
 }
 
-// Logs log_lines_dropped once all lines before *place_p are written; 0: no line was dropped.
+// Reports the dropped lines once all lines before *place_p are written; 0: no line was dropped.
 static void tell_dropped(uint64_t *place_p)
 {
     if (!*place_p && atomic_load(&untold)) *place_p = atomic_load(&head);
     if (!*place_p || atomic_load(&tail) < *place_p) return;
     uint64_t lines = atomic_load(&untold);
-    log_event(LOG_WARN, "log_lines_dropped", LOG_FIELD("lines", lines),
-              LOG_FIELD("reason", "standard error did not take lines as fast as they were logged"));
+    tell_dropped_fn(lines);
     atomic_fetch_sub(&untold, lines); // last, because log_flush() waits for it
     *place_p = 0;
 }
@@ -178,10 +177,11 @@ static void after_fork(void)
     running = false;
 }
 
-void log_writer_start(void)
+void log_writer_start(void (*dropped_fn)(uint64_t lines))
 {
     pthread_t thread;
     if (running || sem_init(&queued, 0, 0) != 0 || sem_init(&started, 0, 0) != 0) return;
+    tell_dropped_fn = dropped_fn;
     running = thread_create(&thread, writer_thread, NULL) == 0;
     if (!running) return;
     // A starting thread may hold a lock of the allocator; a child forked in that moment would wait for it for ever.

@@ -17,7 +17,8 @@ enum { LOG_RING_BYTES = 1 << 20, LOG_FLUSH_MS = 1000 };
 
 // Starts the thread; later calls do nothing. Lines are written directly if no thread can be created. Handles SIGSEGV,
 // SIGBUS, SIGILL, SIGFPE and SIGABRT: flushes and then does what was set before. Call before other threads start.
-void log_writer_start(void);
+// `dropped_fn` logs that lines were dropped, on the thread: log_tell_dropped() of log.h.
+void log_writer_start(void (*dropped_fn)(uint64_t lines));
 
 // Queues one line, newline included, of at most PIPE_BUF bytes. Any thread; does not block and takes no lock. Without
 // log_writer_start() it writes the line itself.

@@ -2,10 +2,6 @@
 #include "lib/base/thread.h"
 
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "lib/base/log.h"
 
 // attributes: NULL: the usual ones.
 static int create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *arg)
@@ -34,12 +30,4 @@ int thread_create_with_stack(pthread_t *thread, size_t stack_bytes, void *(*run)
     if (!error) error = create(thread, &attributes, run, arg);
     pthread_attr_destroy(&attributes);
     return error;
-}
-
-void thread_start(pthread_t *thread, const char *name, void *(*run)(void *), void *arg)
-{
-    int error = thread_create(thread, run, arg);
-    if (!error) return;
-    log_event(LOG_ERROR, "thread_start_failed", LOG_FIELD("thread", name), LOG_FIELD("reason", strerror(error)));
-    abort();
 }

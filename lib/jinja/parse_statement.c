@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Statements: blocks in {% %}, text and {{ }}.
+// Statements: blocks in {% %}, text and {{ }}; the template as a whole.
 #include <string.h>
 
 #include "lib/jinja/parser.h"
@@ -341,4 +341,39 @@ static struct node *parse_body(struct parser *p, const char *const *ends)
     struct node *body = parse_statements(p, ends);
     parser_leave(p);
     return body;
+}
+
+// ---- Unknown filters and tests. They are an error here unless an `if` around them may keep them from being reached.
+
+static void check_functions(struct run *run, const struct node *list, bool conditional)
+{
+    for (; list; list = list->next) {
+        bool named = list->kind == NODE_FILTER || list->kind == NODE_TEST;
+        if (named && !list->function && !conditional) {
+            run->line = list->line;
+            run_fail(run, "No %s named '%.*s'.", list->kind == NODE_FILTER ? "filter" : "test",
+                     (int)list->value.string->n, list->value.string->data);
+        }
+        bool soft = conditional || list->kind == NODE_IF || list->kind == NODE_CONDITION;
+        bool frame = list->kind == NODE_FOR || list->kind == NODE_MACRO || list->kind == NODE_SET_BLOCK ||
+                     list->kind == NODE_SCOPE || list->kind == NODE_WITH || list->kind == NODE_FILTER_BLOCK;
+        check_functions(run, list->a, soft);
+        check_functions(run, list->b, soft);
+        check_functions(run, list->c, soft && !frame);
+        check_functions(run, list->list, soft && !frame);
+        check_functions(run, list->body, soft && !frame);
+        check_functions(run, list->otherwise, soft && !frame);
+    }
+}
+
+void template_parse(struct jinja_template *t, const struct token *tokens)
+{
+    static const char *const fixed[] = {
+        [SYMBOL_CALLER] = "caller", [SYMBOL_VARARGS] = "varargs", [SYMBOL_KWARGS] = "kwargs", [SYMBOL_LOOP] = "loop"};
+    struct parser p = {.run = &t->run, .template = t, .token = tokens};
+    for (int i = 0; i < SYMBOL_FIXED; i++)
+        parser_symbol(&p, fixed[i], strlen(fixed[i]));
+    t->run.line = tokens->line;
+    t->body = parse_statements(&p, NULL);
+    check_functions(&t->run, t->body, false);
 }

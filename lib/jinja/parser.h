@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The parser of templates, for its files. Private to jinja/.
 //
-//   parser.c            tokens, nodes, names of filters and tests that do not exist
+//   parser.c            tokens and nodes
 //   parse_expression.c  expressions
-//   parse_statement.c   blocks in {% %}, text and {{ }}
+//   parse_statement.c   blocks in {% %}, text and {{ }}, the template; filters and tests that do not exist
 #pragma once
 
 #include "lib/jinja/syntax.h"

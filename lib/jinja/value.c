@@ -37,6 +37,15 @@ struct value value_dict(struct dict *dict)
     return (struct value){.kind = KIND_DICT, .dict = dict};
 }
 
+struct value undefined_new(struct run *run, int why, const char *owner, struct value name)
+{
+    struct undefined *undefined = heap_alloc(run, sizeof *undefined);
+    undefined->why = why;
+    undefined->owner = owner;
+    undefined->name = name;
+    return (struct value){.kind = KIND_UNDEFINED, .undefined = undefined};
+}
+
 struct value value_hint(struct run *run, const char *hint)
 {
     struct undefined *undefined = heap_alloc(run, sizeof *undefined);

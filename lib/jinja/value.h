@@ -204,6 +204,8 @@ struct value value_bytes(struct run *run, const char *data, size_t n);          
 struct value value_string(struct run *run, const char *text);                       // a literal
 struct value value_part(struct run *run, struct value s, size_t start, size_t end); // of a string
 struct value value_hint(struct run *run, const char *hint);                         // undefined with a reason
+// Makes an undefined value, with the members of struct undefined.
+struct value undefined_new(struct run *run, int why, const char *owner, struct value name);
 struct value value_from_json(struct run *run, const json_t *json, const struct jinja_input *input);
 
 struct list *list_new(struct run *run, size_t capacity);
@@ -286,12 +288,15 @@ struct value string_join(struct run *run, struct value separator, struct value i
 struct value string_repeat(struct run *run, struct value s, int64_t count);
 void text_add_strftime(struct run *run, struct text *text, struct value format);
 
-// ---- Expressions (eval.c).
+// ---- Attributes and elements (access.c).
 
 struct value value_attribute(struct run *run, struct value v, const struct string *name,
                              const struct method_row *methods);             // v.name
 struct value value_item(struct run *run, struct value v, struct value key); // v[key]
 struct value value_slice(struct run *run, struct value v, struct value start, struct value stop, struct value step);
+
+// ---- Expressions (eval.c).
+
 struct value value_call(struct run *run, struct value callee, struct arguments *arguments);
 struct value value_add(struct run *run, struct value a, struct value b);
 struct value value_binary(struct run *run, char op, struct value a, struct value b); // + - * / d(//) % p(**)

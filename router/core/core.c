@@ -7,6 +7,7 @@
 
 #include "lib/base/log.h"
 #include "lib/base/mem.h"
+#include "router/core/availability.h"
 #include "router/core/core_state.h"
 #include "router/core/dispatch.h"
 #include "router/core/drafting.h"

@@ -7,8 +7,8 @@
 #include "lib/base/mem.h"
 #include "router/core/requests.h"
 #include "router/sched/bin_planner.h"
-#include "router/sched/node_choice.h"
 #include "router/sched/prefix_tails.h"
+#include "router/sched/reservation.h"
 
 static void send_bin(struct core *c, struct core_node *node, uint64_t bin, struct request *const *requests, int n)
 {

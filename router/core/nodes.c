@@ -9,6 +9,7 @@
 
 #include "lib/base/log.h"
 #include "lib/base/mem.h"
+#include "router/core/availability.h"
 #include "router/core/drafting.h"
 #include "router/core/requests.h"
 #include "router/sched/prefix_tails.h"
@@ -25,17 +26,6 @@ void core_update_ready(struct core *c)
     if (ready == c->ready) return;
     c->ready = ready;
     c->ops.ready_changed(c->ops.user, ready);
-}
-
-enum status core_fail_no_node(const struct core *c, enum node_role role)
-{
-    const char *what = role == NODE_WORKER ? "worker group" : "speculator";
-    for (const struct sched_node *node = c->view.nodes; node; node = node->next) {
-        if (node->role == role)
-            return status_fail(STATUS_UNAVAILABLE, "every attached %s is draining or ejected: try again later", what);
-    }
-    return status_fail(STATUS_UNAVAILABLE, "no %s is attached: start a forepack-%s, or try again later", what,
-                       role_name(role));
 }
 
 // --- losing nodes
@@ -473,19 +463,6 @@ static struct core_node *node_create(struct core *c, const struct node_hello *he
     return node;
 }
 
-const char *core_calibration_problem(const struct core *c)
-{
-    bool any = false;
-    for (const struct core_node *node = core_first_node(c); node; node = core_node_next(node))
-        any |= node->hello.role == NODE_SPECULATOR && node->hello.calibration.fingerprint;
-    if (!any) return NULL;
-    if (!c->calibration.fingerprint) return "the speculators do not all have the same calibration";
-    if (c->model_fingerprint && c->calibration.main_fingerprint != c->model_fingerprint)
-        return "the calibration was made for another main model";
-    bool other_tail = c->calibration.tail_tokens != c->options.tail_tokens;
-    return other_tail ? "the calibration was made for another tail window than the router's --tail-tokens" : NULL;
-}
-
 static void log_calibration(const struct core *c, const struct node_hello *hello)
 {
     const struct node_calibration *calibration = &hello->calibration;
@@ -496,15 +473,6 @@ static void log_calibration(const struct core *c, const struct node_hello *hello
     if (problem)
         log_event(LOG_WARN, "calibration_unused", LOG_FIELD("node", hello->node_id), LOG_FIELD("reason", problem),
                   LOG_FIELD("effect", "a quality keeps every token"));
-}
-
-bool core_quality_applies(const struct core *c, const struct prefill *prefill)
-{
-    const struct node_calibration *calibration = &c->calibration;
-    uint64_t main = c->model_fingerprint;
-    return calibration->fingerprint && (!main || main == calibration->main_fingerprint) && !prefill->paper_exact &&
-           prefill->look_ahead == calibration->look_ahead && prefill->chunk_tokens == calibration->chunk_tokens &&
-           prefill->pool_window == calibration->pool_window && c->options.tail_tokens == calibration->tail_tokens;
 }
 
 enum status core_attach(struct core *c, const struct node_hello *hello, void *link, int64_t now_us,

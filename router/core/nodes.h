@@ -7,13 +7,6 @@
 
 void core_nodes_check_silence(struct core *c, int64_t now_us); // at the start of a tick
 void core_update_ready(struct core *c);                        // after `draining` has changed
-// Whether the speculators are calibrated for the worker groups' model and these options: they choose the keep rate for
-// a quality.
-bool core_quality_applies(const struct core *c, const struct prefill *prefill);
-// Why a quality applies to no options although a speculator is calibrated. NULL: no speculator is calibrated, or a
-// quality applies to some options.
-const char *core_calibration_problem(const struct core *c);
-enum status core_fail_no_node(const struct core *c, enum node_role role); // UNAVAILABLE: no node takes work
 
 // For health.c. A lost node's stream ends and its requests go back. A closed node gets no new work; requests that
 // waited for it alone go on without it.

@@ -9,8 +9,8 @@
 #include "lib/base/log.h"
 #include "lib/base/mem.h"
 #include "lib/base/utf8.h"
+#include "router/core/availability.h"
 #include "router/core/drafting.h"
-#include "router/core/nodes.h"
 #include "router/core/score_sharing.h"
 #include "router/sched/estimate.h"
 

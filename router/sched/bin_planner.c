@@ -4,9 +4,9 @@
 
 #include <limits.h>
 
-#include "router/sched/estimate.h"
 #include "router/sched/node_choice.h"
 #include "router/sched/node_index.h"
+#include "router/sched/node_time.h"
 #include "router/sched/prefix_tails.h"
 
 // A plan examines at most this many requests and tenant queues that add nothing to the bin: the indexes step over
@@ -85,7 +85,7 @@ static int64_t rows_taken(const struct filling *f, int64_t rows)
 static double finish_with(const struct sched_node *node, const struct sched_request *r, int64_t rows)
 {
     if (!node->place.index->by_time) return (double)(node->account.bin_tokens + rows);
-    return estimate_node_finish_us(node, rows, sched_request_rows(r) - rows);
+    return node_time_finish_us(node, rows, sched_request_rows(r) - rows);
 }
 
 // Rule 7: another node with room would finish the request sooner, since its cache holds more of it.

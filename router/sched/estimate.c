@@ -4,31 +4,10 @@
 #include <math.h>
 
 #include "router/sched/node_index.h"
+#include "router/sched/node_time.h"
 
 // Speculation has to save at least this share of the prefill time, since estimates are not exact to the percent.
 #define SPECULATION_MARGIN 0.1
-
-bool estimate_node_known(const struct sched_view *view, const struct sched_node *node, int64_t rows)
-{
-    int64_t pass_rows = rows < node->limits.token_budget ? rows : node->limits.token_budget;
-    return cost_knows(&node->cost, pass_rows, view->now_us);
-}
-
-// The time of `rows` prompt rows on the node, with the rows of its decoding sequences in each pass.
-static double work_us(const struct sched_node *node, const struct cost_model *cost, double rows, double pairs)
-{
-    const struct node_account *account = &node->account;
-    if (rows <= 0) return 0;
-    double passes = ceil(rows / node->limits.token_budget);
-    double decodes = account->requests.count - account->requests_in_bins, paced_us = 0;
-    if (decodes > 0) {
-        double entries = (double)(account->context_blocks * node->limits.block_tokens) / account->requests.count;
-        paced_us = cost_pass_us(cost, 0, rows, pairs) / cost_share_of(&node->share);
-        rows += passes * decodes;
-        pairs += passes * decodes * entries;
-    }
-    return fmax(1, fmax(paced_us, cost_pass_us(cost, passes, rows, pairs)));
-}
 
 // --- look-ahead (speculator/score_pace.h)
 
@@ -64,22 +43,6 @@ static double look_ahead_of_others_us(const struct cost_model *cost, const struc
                                       double reading_us)
 {
     return fmin(passes * later_steps(r) * step_us(cost, r), LOOK_AHEAD_SHARE * reading_us);
-}
-
-double estimate_node_finish_us(const struct sched_node *node, int64_t rows, int64_t cached)
-{
-    double pairs = cost_pairs((double)rows, (double)cached);
-    return work_us(node, &node->cost, (double)(node->account.bin_tokens + rows),
-                   node->account.bin_attention_pairs + pairs);
-}
-
-// Half the token budget, or less where the fixed cost of a pass is at most an eighth of it.
-int64_t estimate_min_bin_rows(const struct sched_view *view, const struct sched_node *node)
-{
-    int64_t half = ((int64_t)node->limits.token_budget + 1) / 2;
-    if (!cost_knows(&node->cost, half, view->now_us)) return half;
-    double row_time_us = 7 * node->cost.fixed_us; // seven eighths of the pass
-    return row_time_us >= (double)half * node->cost.row_us ? half : 1 + (int64_t)(row_time_us / node->cost.row_us);
 }
 
 // --- one request in one pool
@@ -128,8 +91,8 @@ static void nodes_add_likely(struct subject *s, struct node_index *pool)
 
 static bool is_known(const struct subject *s, const struct sched_node *node)
 {
-    if (estimate_node_known(s->view, node, sched_request_rows(s->r))) return true;
-    return node->prefixes && estimate_node_known(s->view, node, sched_request_rows_on(s->r, node));
+    if (node_time_is_known(s->view, node, sched_request_rows(s->r))) return true;
+    return node->prefixes && node_time_is_known(s->view, node, sched_request_rows_on(s->r, node));
 }
 
 static const struct cost_model *cost_of(const struct subject *s, const struct sched_node *node)
@@ -141,7 +104,7 @@ static const struct cost_model *cost_of(const struct subject *s, const struct sc
 static double others_us(const struct subject *s, const struct sched_node *node, const struct cost_model *cost,
                         double rows, double pairs)
 {
-    double us = work_us(node, cost, rows, pairs);
+    double us = node_time_work_us(node, cost, rows, pairs);
     if (s->role == NODE_WORKER) return us;
     return us + look_ahead_of_others_us(cost, s->r, ceil(rows / node->limits.token_budget), us);
 }
@@ -154,10 +117,10 @@ static double busy_before_us(const struct subject *s, const struct sched_node *n
     const struct node_account *account = &node->account;
     double short_rows = (double)(account->bin_tokens - account->long_tokens);
     double short_pairs = account->bin_attention_pairs - account->long_attention_pairs;
-    double long_us = work_us(node, cost, (double)account->long_tokens, account->long_attention_pairs);
+    double long_us = node_time_work_us(node, cost, (double)account->long_tokens, account->long_attention_pairs);
     if (rows <= (double)sched_node_pass_rows(node)) {
-        double full_us = work_us(node, cost, node->limits.token_budget, 0);
-        long_us = fmin(long_us, fmax(full_us, work_us(node, cost, short_rows + rows, short_pairs)));
+        double full_us = node_time_work_us(node, cost, node->limits.token_budget, 0);
+        long_us = fmin(long_us, fmax(full_us, node_time_work_us(node, cost, short_rows + rows, short_pairs)));
     }
     return others_us(s, node, cost, short_rows, short_pairs) + long_us;
 }
@@ -172,7 +135,7 @@ static double busy_us(const struct subject *s, const struct sched_node *node, co
 static double own_us(const struct subject *s, const struct sched_node *node, const struct cost_model *cost)
 {
     int rows = sched_request_rows_on(s->r, node), cached = sched_request_rows(s->r) - rows;
-    double us = work_us(node, cost, rows, cost_pairs(rows, cached));
+    double us = node_time_work_us(node, cost, rows, cost_pairs(rows, cached));
     if (s->role == NODE_WORKER) return us;
     double waiting = s->view->computed_share[s->role] * (double)s->view->waiting[s->role].rows;
     us += look_ahead_us(node, cost, s->r, waiting + (double)node->account.bin_tokens);
@@ -227,7 +190,7 @@ static double full_bin_us(const struct subject *s) // on the slowest node
     for (int i = 0; i < s->n_sample; i++) {
         const struct sched_node *node = s->nodes[i];
         double rows = node->limits.token_budget;
-        longest_us = fmax(longest_us, work_us(node, cost_of(s, node), rows, cost_pairs(rows, 0)));
+        longest_us = fmax(longest_us, node_time_work_us(node, cost_of(s, node), rows, cost_pairs(rows, 0)));
     }
     return longest_us;
 }
@@ -323,10 +286,11 @@ struct pool_estimate estimate_pool(const struct sched_view *view, enum node_role
     for (int i = view->pools[role].n_nodes; i--;) {
         const struct sched_node *node = view->pools[role].nodes[i];
         nodes += !node->draining;
-        if (node->draining || !estimate_node_known(view, node, 1)) continue;
+        if (node->draining || !node_time_is_known(view, node, 1)) continue;
         const struct node_account *account = &node->account;
-        double all_us = work_us(node, &node->cost, rows, waiting.pairs);
-        held += work_us(node, &node->cost, (double)account->bin_tokens, account->bin_attention_pairs) / all_us;
+        double all_us = node_time_work_us(node, &node->cost, rows, waiting.pairs);
+        held +=
+            node_time_work_us(node, &node->cost, (double)account->bin_tokens, account->bin_attention_pairs) / all_us;
         rate += 1 / all_us;
         known++;
     }

@@ -20,9 +20,6 @@ struct estimate {
     double wait_us, own_us; // until the request's turn, and from then on
 };
 
-// Whether the node's cost model holds for a prompt of `rows` rows.
-bool estimate_node_known(const struct sched_view *view, const struct sched_node *node, int64_t rows);
-
 // Time until the first token of a request that is not in a queue yet. Without `speculated`, and unless its kept tokens
 // are known, the request keeps all tokens. False: the cost model of a pool that it needs is not fitted, no node has
 // room for the tokens that it keeps, or it would wait too long for a speculator.
@@ -40,10 +37,6 @@ bool estimate_speculation_pays(const struct sched_view *view, const struct sched
 int64_t estimate_due_us(const struct sched_view *view, enum node_role role, const struct sched_request *r,
                         int64_t now_us);
 
-// By the node's cost model, fitted or not: when it finishes its work and a prompt of `rows` rows after `cached`
-// entries.
-double estimate_node_finish_us(const struct sched_node *node, int64_t rows, int64_t cached);
-
 // Until the nodes of the pool that take work have computed all prompts that wait in front of them, if the work were
 // divided evenly; work_us: with those that the nodes hold. Infinite: there is no such node, or the costs of none are
 // known.
@@ -51,6 +44,3 @@ struct pool_estimate {
     double queue_us, work_us;
 };
 struct pool_estimate estimate_pool(const struct sched_view *view, enum node_role role);
-
-// The smallest bin that costs this node little more per row than a full bin.
-int64_t estimate_min_bin_rows(const struct sched_view *view, const struct sched_node *node);

@@ -15,8 +15,3 @@ int64_t node_min_bin_rows(const struct sched_view *view, const struct sched_node
 int64_t node_blocks_for_others(const struct sched_view *view, const struct sched_node *node);
 
 bool node_has_room(const struct sched_view *view, const struct sched_node *node, const struct sched_request *r);
-
-// The reservation that holds from now on. A choice once made is kept: always moving to the emptiest group could go on
-// for ever.
-struct node_index;
-struct reservation reservation_update(const struct sched_view *view, struct node_index *workers);

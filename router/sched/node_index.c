@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "lib/base/mem.h"
-#include "router/sched/estimate.h"
 #include "router/sched/node_choice.h"
+#include "router/sched/node_time.h"
 #include "router/sched/waiting_set.h"
 
 #define NEVER INT64_MAX
@@ -234,11 +234,11 @@ static void note_room(struct sched_node *node)
 static void place_update(struct node_index *index, const struct sched_view *view, struct sched_node *node)
 {
     struct node_place *p = &node->place;
-    bool known = estimate_node_known(view, node, (int64_t)index->prompt_rows);
+    bool known = node_time_is_known(view, node, (int64_t)index->prompt_rows);
     index->n_known += known - p->is_known;
     p->is_known = known;
-    p->finish = index->by_time ? estimate_node_finish_us(node, (int64_t)index->prompt_rows, 0)
-                               : (double)node->account.bin_tokens;
+    p->finish =
+        index->by_time ? node_time_finish_us(node, (int64_t)index->prompt_rows, 0) : (double)node->account.bin_tokens;
     p->requests = node->account.requests.count;
     p->is_open = node_is_open(view, node);
     p->takes_any = node_min_bin_rows(view, node) == 1;

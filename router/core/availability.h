@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// Says what the attached nodes can be used for: whether a role takes work, and whether a quality applies. Reads the
+// core, changes nothing. The core's thread only.
+#pragma once
+
+#include "router/core/core_state.h"
+
+// Fails with UNAVAILABLE: no node of the role takes work. The message says whether one is attached.
+enum status core_fail_no_node(const struct core *c, enum node_role role);
+
+// Returns true if the speculators are calibrated for the worker groups' model and these options. They then choose the
+// keep rate for a quality.
+bool core_quality_applies(const struct core *c, const struct prefill *prefill);
+
+// Returns why a quality applies to no options although a speculator is calibrated. NULL: no speculator is calibrated,
+// or a quality applies to some options.
+const char *core_calibration_problem(const struct core *c);

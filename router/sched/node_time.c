@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "router/sched/node_time.h"
+
+#include <math.h>
+
+bool node_time_is_known(const struct sched_view *view, const struct sched_node *node, int64_t rows)
+{
+    int64_t pass_rows = rows < node->limits.token_budget ? rows : node->limits.token_budget;
+    return cost_knows(&node->cost, pass_rows, view->now_us);
+}
+
+double node_time_work_us(const struct sched_node *node, const struct cost_model *cost, double rows, double pairs)
+{
+    const struct node_account *account = &node->account;
+    if (rows <= 0) return 0;
+    double passes = ceil(rows / node->limits.token_budget);
+    double decodes = account->requests.count - account->requests_in_bins, paced_us = 0;
+    if (decodes > 0) {
+        double entries = (double)(account->context_blocks * node->limits.block_tokens) / account->requests.count;
+        paced_us = cost_pass_us(cost, 0, rows, pairs) / cost_share_of(&node->share);
+        rows += passes * decodes;
+        pairs += passes * decodes * entries;
+    }
+    return fmax(1, fmax(paced_us, cost_pass_us(cost, passes, rows, pairs)));
+}
+
+double node_time_finish_us(const struct sched_node *node, int64_t rows, int64_t cached)
+{
+    double pairs = cost_pairs((double)rows, (double)cached);
+    return node_time_work_us(node, &node->cost, (double)(node->account.bin_tokens + rows),
+                             node->account.bin_attention_pairs + pairs);
+}
+
+// Half the token budget, or less where the fixed cost of a pass is at most an eighth of it.
+int64_t node_time_min_bin_rows(const struct sched_view *view, const struct sched_node *node)
+{
+    int64_t half = ((int64_t)node->limits.token_budget + 1) / 2;
+    if (!cost_knows(&node->cost, half, view->now_us)) return half;
+    double row_time_us = 7 * node->cost.fixed_us; // seven eighths of the pass
+    return row_time_us >= (double)half * node->cost.row_us ? half : 1 + (int64_t)(row_time_us / node->cost.row_us);
+}
