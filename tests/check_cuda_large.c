@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One layer of the 8B shape at the size that serves prompts: gemms and attention of 16,384 rows, samples of which are
-// computed again in double; and attention over KV blocks at the end of a large cache, whose offsets need 64 bits. On the
-// emulated GPU the same with small sizes.
+// computed again in double; and attention over KV blocks at the end of a large cache, whose offsets need 64 bits. On
+// the emulated GPU the same with small sizes.
 #include <math.h>
 #include <stdio.h>
 
@@ -116,7 +116,8 @@ START_TEST(gemms_of_many_rows_match_sums_in_double)
         const size_t output = swiglu ? (size_t)((int64_t)at * n / columns) : (size_t)at;
         double squares = 0;
         for (int i = 0; i < k; i++)
-            squares += (double)raw[(size_t)row * (size_t)k + (size_t)i] * (double)raw[(size_t)row * (size_t)k + (size_t)i];
+            squares +=
+                (double)raw[(size_t)row * (size_t)k + (size_t)i] * (double)raw[(size_t)row * (size_t)k + (size_t)i];
         for (int i = 0; i < k; i++)
             normed[i] = bf16((double)raw[(size_t)row * (size_t)k + (size_t)i] / sqrt(squares / k + 1e-5));
         double want = dot(normed, w + output * (size_t)k, k);

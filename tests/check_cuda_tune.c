@@ -116,7 +116,8 @@ START_TEST(the_sample_is_the_call_with_the_most_rows)
     const struct weight weight = {.rows = 8, .columns = 8, .stride = 8, .dtype = DTYPE_BF16};
     const struct {
         int x, first_row, max_rows, sample; // x, sample: of memory; 0: without x
-    } calls_made[] = {{0, 0, 64, 0}, {1, 32, 64, 1}, {2, 0, 64, 2}, {3, 16, 64, 2}, {1, 0, 32, 2}, {0, 0, 64, 2}, {3, 0, 64, 3}};
+    } calls_made[] = {{0, 0, 64, 0}, {1, 32, 64, 1}, {2, 0, 64, 2}, {3, 16, 64, 2},
+                      {1, 0, 32, 2}, {0, 0, 64, 2},  {3, 0, 64, 3}};
     for (size_t i = 0; i < sizeof calls_made / sizeof calls_made[0]; i++) {
         const struct gemm_call call = {.w = &weight,
                                        .x = calls_made[i].x ? &memory[calls_made[i].x] : NULL,

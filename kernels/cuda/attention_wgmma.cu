@@ -733,9 +733,9 @@ static __global__ void __launch_bounds__(THREADS, 1)
     }
 }
 
-// Adds the spans of tiles that several thread blocks computed, as attend_works does. Grid: KV heads x tiles x parts of a
-// tile; one warp per row-head. The loads of a few spans are in flight together: one after another, each would wait for
-// memory.
+// Adds the spans of tiles that several thread blocks computed, as attend_works does. Grid: KV heads x tiles x parts of
+// a tile; one warp per row-head. The loads of a few spans are in flight together: one after another, each would wait
+// for memory.
 enum { COMBINE_WARPS = 8, COMBINE_AHEAD = 8 };
 template <int D>
 static __global__ void __launch_bounds__(COMBINE_WARPS *WARP)

@@ -3,8 +3,8 @@
 // starts while the kernel before it in the stream still runs, as soon as every thread block of that kernel has called
 // dependents_start or ended. Until dependency_wait returns it may read only memory that no kernel of a pass writes, as
 // weights and the batch; it loads those meanwhile. Prefetching into the L2 cache is allowed for all memory. The first
-// kernel of a pass is launched in the ordinary way, after the copy of the batch. With FOREPACK_CUDA_EARLY_LAUNCH=off in the
-// environment all kernels are.
+// kernel of a pass is launched in the ordinary way, after the copy of the batch. With FOREPACK_CUDA_EARLY_LAUNCH=off in
+// the environment all kernels are.
 //
 // Every thread of an early kernel calls dependency_wait, also those of blocks without work: then a kernel is complete
 // only when all kernels before it are, and waiting for one kernel is waiting for all. After it, what steps have written

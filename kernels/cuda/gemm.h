@@ -11,8 +11,8 @@ struct gemm_call {
     const struct weight *w;
     const void *part; // instead of w: outputs of an FP8 weight in bf16, `part_rows` of them
     int part_rows;
-    const void *x;  // NULL: only an algorithm is asked for
-    int first_row;  // of x and out in their tensors
+    const void *x;                 // NULL: only an algorithm is asked for
+    int first_row;                 // of x and out in their tensors
     const float *row_scale, *bias; // either may be NULL
     bool fast;                     // FP8: fast accumulation
     void *out;
@@ -25,7 +25,7 @@ enum known { UNKNOWN, NONE, GUESSED, TIMED }; // how a bucket's algorithm was se
 
 // All gemms of one shape and epilogue: any weight, any number of rows.
 struct problem {
-    struct gemm_key key;   // rows is 0
+    struct gemm_key key;     // rows is 0
     int max_rows;            // of any call
     struct gemm_call sample; // a call for timing: one whose x and out have the most rows
     struct {

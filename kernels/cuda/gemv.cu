@@ -11,8 +11,8 @@
 // In flight: a stage is 8 loads of 16 bytes per lane, 4 KiB per warp, and the next stage, also of the next tile, is
 // loaded before this one is multiplied. Two blocks of 8 warps per multiprocessor are 64 to 128 KiB, where 4.8 TB/s
 // times 1 us over 132 multiprocessors is 36 KiB. The first stage is loaded while the kernel before still runs
-// (dependent.h): decode is a chain of short kernels, in whose gaps memory would idle. Prefetching more of the weight into
-// the L2 cache made decode passes 1 to 2 % slower on an H100.
+// (dependent.h): decode is a chain of short kernels, in whose gaps memory would idle. Prefetching more of the weight
+// into the L2 cache made decode passes 1 to 2 % slower on an H100.
 //
 // What is left to do with the rows (enum gemv_rows) every block does itself: a kernel of its own would leave memory
 // idle for longer than the blocks need to read a few rows from the L2 cache. Values are converted as they are loaded,
@@ -436,8 +436,8 @@ int gemv_blocks(const struct gemv *gemv, int multiprocessors)
     return min(gemv_tiles(gemv), min(2 * multiprocessors, (int)GEMV_BLOCKS_MAX));
 }
 
-// From this many rows on, blocks have so much to do with the rows that starting early pays. A decode pass of 8B on an H100
-// takes 6.26 ms for one sequence if launched in the ordinary way, 6.60 ms if early; for eight 7.65 and 7.46 ms.
+// From this many rows on, blocks have so much to do with the rows that starting early pays. A decode pass of 8B on an
+// H100 takes 6.26 ms for one sequence if launched in the ordinary way, 6.60 ms if early; for eight 7.65 and 7.46 ms.
 enum { EARLY_ROWS = 3 };
 
 template <bool FP8, bool BLOCKS, gemv_rows X>

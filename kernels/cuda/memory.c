@@ -202,8 +202,8 @@ int memory_tile_spans(const struct backend_shape *shape)
     return (int)smaller(TILE_SPANS_MAX, memory_fixed(shape).partials / span_bytes(shape));
 }
 
-// At least two tiles of a full context: a few new rows after a long cached prompt are one or two tiles, which only their
-// spans spread over the device.
+// At least two tiles of a full context: a few new rows after a long cached prompt are one or two tiles, which only
+// their spans spread over the device.
 static size_t partials_bytes(const struct backend_shape *shape)
 {
     const size_t spans = ((size_t)shape->max_context + TILE_SPAN - 1) / TILE_SPAN;

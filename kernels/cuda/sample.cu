@@ -97,8 +97,8 @@ static __device__ __forceinline__ float logit_at(const struct row *row, int i)
     return clamp_logit(row->data[at]);
 }
 
-// Calls f(i, logit) for i = from, from + step, .. below `end`. The loads of AHEAD logits are in flight together: one after
-// another, a block would read its row at a tenth of the speed.
+// Calls f(i, logit) for i = from, from + step, .. below `end`. The loads of AHEAD logits are in flight together: one
+// after another, a block would read its row at a tenth of the speed.
 template <class F>
 static __device__ __forceinline__ void logits_each(const struct row *row, int from, int end, int step, const F &f)
 {
