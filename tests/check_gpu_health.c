@@ -160,6 +160,13 @@ START_TEST(a_gpu_that_has_cooled_is_healthy_again)
 }
 END_TEST
 
+START_TEST(time_without_throttling_is_no_credit)
+{
+    relax(1000);
+    ck_trouble(throttle(61, GPU_THROTTLE_HW_THERMAL), "throttled");
+}
+END_TEST
+
 START_TEST(without_a_limit_no_throttling_is_trouble)
 {
     limits.throttle_us = 0;
@@ -217,6 +224,7 @@ int main(void)
     tcase_add_test(all, the_drivers_own_throttling_is_no_trouble);
     tcase_add_test(all, repeated_throttling_is_trouble_and_rare_throttling_is_not);
     tcase_add_test(all, a_gpu_that_has_cooled_is_healthy_again);
+    tcase_add_test(all, time_without_throttling_is_no_credit);
     tcase_add_test(all, without_a_limit_no_throttling_is_trouble);
     tcase_add_test(all, lists_of_xids_are_read_or_refused);
     suite_add_tcase(suite, all);

@@ -579,7 +579,7 @@ START_TEST(heartbeats_bring_the_gpus_of_the_ranks)
                                .xid_errors = 2,
                                .last_xid = 94},
                               {.rank = 0, .known = true, .healthy = true},
-                              {.rank = 3, .known = true},
+                              {.rank = 3, .known = true, .healthy = true},
                               {.rank = -1, .known = true}};
     beat(node, gpus, 4);
     ck_sample("forepack:gpu_healthy" GPU("0"), 1);
@@ -597,6 +597,8 @@ START_TEST(heartbeats_bring_the_gpus_of_the_ranks)
     ck_sample("forepack:gpu_xid_errors_total" GPU("2"), 2);
     ck_sample("forepack:gpu_xid_errors_total" GPU("0"), 0);
     ck_sample("forepack:gpu_last_xid", 94);
+    beat(node, &gpus[1], 1); // rank 2 is not reported
+    ck_sample("forepack:gpu_temperature_celsius", -1);
     gpus[0].known = false; // NVML does not answer
     beat(node, gpus, 2);
     ck_sample("forepack:gpu_temperature_celsius", -1);
