@@ -12,6 +12,7 @@
 #include "engine/doorbell.h"
 #include "engine/roll_call.h"
 #include "engine/watchdog.h"
+#include "kernels/gpu_monitor.h"
 #include "lib/base/log.h"
 #include "lib/base/log_writer.h"
 #include "lib/base/mem.h"
@@ -26,8 +27,9 @@ struct engine {
     struct comm *comm; // borrowed
     struct model *model;
     struct watchdog *watchdog;
-    int timeout_ms;        // of a pass without progress
-    struct doorbell *bell; // NULL for a group of one rank, like the rest
+    struct gpu_monitor *gpu; // NULL: this rank has no GPU, or it is not watched
+    int timeout_ms;          // of a pass without progress
+    struct doorbell *bell;   // NULL for a group of one rank, like the rest
     struct roll_call *roll_call;
     int32_t *encoded;     // the batch as broadcast, with room for the largest one
     int32_t *block_table; // followers: the padded block table of the batch
@@ -240,6 +242,7 @@ static void engine_free(struct engine *e)
 {
     if (e->watchdog) watchdog_stop(e->watchdog);
     if (e->roll_call) roll_call_close(e->roll_call);
+    gpu_monitor_stop(e->gpu);
     if (e->bell) doorbell_close(e->bell);
     if (e->model) model_close(e->model);
     free(e->encoded);
@@ -274,6 +277,41 @@ enum status engine_open(const struct model_options *options, struct comm *comm, 
     if (e->roll_call && comm->rank == 0) roll_call_on_loss(e->roll_call, follower_lost, e);
     *engine_p = e;
     return STATUS_OK;
+}
+
+// ---- GPUs ----
+
+static void gpu_read(void *arg, struct gpu_report *report)
+{
+    struct engine *e = arg;
+    gpu_monitor_read(e->gpu, report);
+}
+
+void engine_watch_gpu(struct engine *e, const struct gpu_limits *limits)
+{
+    const char *address = model_gpu_address(e->model);
+    if (!address) return;
+    e->gpu = gpu_monitor_start(address, limits, GPU_MONITOR_INTERVAL_MS);
+    if (e->comm->rank) roll_call_serve_gpu(e->roll_call, gpu_read, e);
+}
+
+void engine_read_gpus(struct engine *e, struct gpu_report *reports)
+{
+    memset(reports, 0, (size_t)e->comm->size * sizeof *reports);
+    if (e->roll_call) roll_call_read_gpus(e->roll_call, reports);
+    if (e->gpu) gpu_monitor_read(e->gpu, &reports[0]);
+}
+
+bool engine_gpu_trouble(const struct engine *e, const struct gpu_report *reports, char sentence[ENGINE_TROUBLE_MAX])
+{
+    int rank = 0;
+    while (rank < e->comm->size && !*reports[rank].trouble)
+        rank++;
+    if (rank == e->comm->size) return false;
+    char name[DOORBELL_NAME_MAX] = "rank 0";
+    if (e->bell) doorbell_name(e->bell, rank, name);
+    snprintf(sentence, ENGINE_TROUBLE_MAX, "%s, GPU %s: %s", name, reports[rank].address, reports[rank].trouble);
+    return true;
 }
 
 // ---- passes ----

@@ -12,6 +12,7 @@
 
 #include "engine/group.h"
 #include "engine/model/model.h"
+#include "kernels/gpu_health.h"
 
 struct engine;
 
@@ -36,6 +37,18 @@ void engine_set_step_timeout(struct engine *e, int timeout_ms);
 
 // Any thread: a number that grows with every stage of a pass that this rank completes.
 uint64_t engine_progress(const struct engine *e);
+
+// Watches the GPU of this rank from now on (kernels/gpu_monitor.h). Called by all ranks, once, before a thread reads
+// reports. No effect on a rank without a GPU.
+void engine_watch_gpu(struct engine *e, const struct gpu_limits *limits);
+
+// Leader, any thread until engine_close(): reports[rank] is the latest report of the rank's GPU, all zero for a rank
+// without one. Reports of other ranks are those of the call before. Does not wait.
+void engine_read_gpus(struct engine *e, struct gpu_report *reports);
+
+// Leader: names the first rank whose GPU is in trouble, with host and cause. False: none is.
+enum { ENGINE_TROUBLE_MAX = 384 };
+bool engine_gpu_trouble(const struct engine *e, const struct gpu_report *reports, char sentence[ENGINE_TROUBLE_MAX]);
 
 // Leader: proves that all ranks reach each other, by a sum over all ranks that has to end within ten seconds, or the
 // step timeout if that is shorter; otherwise the watchdog ends the process. Nothing to prove for one rank. A failure

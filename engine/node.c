@@ -72,6 +72,7 @@ struct node {
     Forepack__Cluster__V1__Heartbeat load;
     uint64_t last_bin; // of the stream `working_number`, that the working thread has received
     bool draining, signalled, stopping, reader_over; // signalled: by a signal to drain
+    char *drain_reason;                              // why the node drains by itself; NULL: it was told to
     bool woken;                                      // by node_wake()
     bool check_due;                                  // the reader waits until the working thread has run the check
     struct mail *mails; // [capacity]; those from first_mail to first_mail + n_mails are waiting, the oldest first
@@ -199,18 +200,10 @@ static void stream_send(struct node *node, const node_message *message)
 static void send_draining(struct node *node)
 {
     Forepack__Cluster__V1__Draining draining = FOREPACK__CLUSTER__V1__DRAINING__INIT;
+    if (node->drain_reason) draining.reason = node->drain_reason;
     node_message message = FOREPACK__CLUSTER__V1__NODE_MESSAGE__INIT;
     message.kind_case = FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_DRAINING;
     message.draining = &draining;
-    stream_send(node, &message);
-}
-
-static void send_heartbeat(struct node *node)
-{
-    node_message message = FOREPACK__CLUSTER__V1__NODE_MESSAGE__INIT;
-    message.kind_case = FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_HEARTBEAT;
-    if (node->callbacks.progress) node->load.progress = node->callbacks.progress(node->callbacks.arg);
-    message.heartbeat = &node->load;
     stream_send(node, &message);
 }
 
@@ -239,14 +232,33 @@ void node_set_load(struct node *node, const struct node_load *load)
     pthread_mutex_unlock(&node->mutex);
 }
 
-// With the mutex held. A second request changes nothing.
-static void drain_start(struct node *node, const char *source)
+// With the mutex held. A second request changes nothing. `reason` NULL: the node was told to drain.
+static void drain_start(struct node *node, const char *source, const char *reason)
 {
     if (node->draining) return;
-    log_event(LOG_INFO, "drain_started", LOG_FIELD("by", source));
+    if (reason)
+        log_event(LOG_ERROR, "drain_started", LOG_FIELD("by", source), LOG_FIELD("reason", reason));
+    else
+        log_event(LOG_INFO, "drain_started", LOG_FIELD("by", source));
+    node->drain_reason = reason ? mem_string(reason) : NULL;
     node->draining = true;
     if (node->welcomed) send_draining(node);
     mail_post(node, (struct node_event){.kind = NODE_DRAIN});
+}
+
+// With the mutex held.
+static void send_heartbeat(struct node *node)
+{
+    node_message message = FOREPACK__CLUSTER__V1__NODE_MESSAGE__INIT;
+    message.kind_case = FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_HEARTBEAT;
+    struct gpu_list gpus = {0};
+    if (node->callbacks.progress) node->load.progress = node->callbacks.progress(node->callbacks.arg);
+    if (node->callbacks.gpus) gpus = node->callbacks.gpus(node->callbacks.arg);
+    node->load.gpus = gpus.gpus;
+    node->load.n_gpus = gpus.n;
+    message.heartbeat = &node->load;
+    stream_send(node, &message);
+    if (gpus.trouble) drain_start(node, "gpu", gpus.trouble);
 }
 
 static void heartbeat_wake(struct node *node)
@@ -345,7 +357,7 @@ static bool message_handle(struct node *node, router_message *message)
         return true;
     case FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_DRAIN:
         pthread_mutex_lock(&node->mutex);
-        drain_start(node, "router");
+        drain_start(node, "router", NULL);
         pthread_mutex_unlock(&node->mutex);
         expected = true;
         break;
@@ -542,7 +554,7 @@ static void signal_handle(struct node *node)
         _exit(1);
     }
     node->signalled = true;
-    drain_start(node, signal_name);
+    drain_start(node, signal_name, NULL);
     pthread_mutex_unlock(&node->mutex);
 }
 
@@ -635,6 +647,7 @@ static void node_free(struct node *node)
     free(node->tls_ca);
     free(node->token_file);
     free(node->trouble);
+    free(node->drain_reason);
     free(node);
     rpc_shutdown();
 }
@@ -701,6 +714,14 @@ join_heartbeat:
 free_node:
     node_free(node);
     return status;
+}
+
+const char *node_trouble(struct node *node)
+{
+    pthread_mutex_lock(&node->mutex);
+    const char *reason = node->drain_reason; // set once
+    pthread_mutex_unlock(&node->mutex);
+    return reason;
 }
 
 void node_stop(struct node *node)

@@ -15,10 +15,10 @@
 //
 // Threads: the link has a reader thread and a heartbeat thread. They put events into a mailbox, which the node's one
 // working thread empties with node_next(); any thread may call node_send(). SIGTERM, SIGINT and SIGUSR1 (which mpirun
-// forwards) request a drain, as the router's Drain does, and arrive as an event of the mailbox too, so the working
-// thread waits in one place. A second signal ends the process at once with exit code 1. After a drain request the link
-// does not attach again. After SIGHUP the link looks at its files, which it reads at each attempt to attach, and logs
-// those that have changed or cannot be used.
+// forwards) request a drain, as the router's Drain and a GPU in trouble do, and arrive as an event of the mailbox too,
+// so the working thread waits in one place. A second signal ends the process at once with exit code 1. After a drain
+// request the link does not attach again. After SIGHUP the link looks at its files, which it reads at each attempt to
+// attach, and logs those that have changed or cannot be used.
 #pragma once
 
 #include <stdint.h>
@@ -52,6 +52,13 @@ struct node_event {
     Forepack__Cluster__V1__RouterMessage *message; // NODE_MESSAGE: owned by the event
 };
 
+// The GPUs of a node's ranks, borrowed until the next call.
+struct gpu_list {
+    Forepack__Cluster__V1__Gpu **gpus; // [n]
+    size_t n;
+    const char *trouble; // why the node has to leave; NULL: it may stay
+};
+
 // The node's part of the link. Each function may be NULL.
 struct node_callbacks {
     // Proves that the node can compute, or ends the process. Called on the working thread, in node_next(), before each
@@ -59,6 +66,8 @@ struct node_callbacks {
     void (*check)(void *arg);
     // Any thread: a number that grows with every part of a pass that the node has computed, for heartbeats.
     uint64_t (*progress)(void *arg);
+    // The heartbeat thread, before each heartbeat. Must not wait.
+    struct gpu_list (*gpus)(void *arg);
     // The heartbeat thread, after SIGHUP.
     void (*reload)(void *arg);
     void *arg;
@@ -92,6 +101,9 @@ struct node_load {
 // Sets the load that the next heartbeats report: with all requests of the messages that node_next() has returned, less
 // those whose last result was sent. The working thread; cheap.
 void node_set_load(struct node *node, const struct node_load *load);
+
+// Returns the sentence if a GPU's trouble began the drain, else NULL. Valid until node_stop().
+const char *node_trouble(struct node *node);
 
 // Sends the queued messages, waits up to 10 s for the router to end the stream, and frees the node.
 void node_stop(struct node *node);

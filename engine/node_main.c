@@ -96,12 +96,21 @@ static int report_failure(const struct node_program *program, enum status status
     return status_exit_code(status);
 }
 
+static enum status gpu_limits_read(const struct node_options *options, struct gpu_limits *limits)
+{
+    limits->throttle_us = options->gpu_throttle_limit_s * 1000000;
+    enum status status = gpu_fatal_xids_parse(options->gpu_fatal_xids, limits);
+    return status == STATUS_OK ? status : status_context(status, "--gpu-fatal-xids");
+}
+
 static enum status check_options(const struct node_program *program)
 {
     if (!program->common->model) return status_fail(STATUS_INVALID, "--model: a checkpoint directory is required");
     const struct node_options *common = program->common;
     if ((common->tls_cert || common->tls_key) && !common->tls_ca)
         return status_fail(STATUS_INVALID, "--node-tls-ca: required with --node-tls-cert and --node-tls-key");
+    struct gpu_limits limits = {0};
+    TRY(gpu_limits_read(common, &limits));
     return program->check ? program->check() : STATUS_OK;
 }
 
@@ -146,6 +155,10 @@ struct group_of_node {
     const struct node_program *program;
     struct engine *engine;
     struct comm *comm;
+    struct gpu_report *reports;        // [ranks]
+    Forepack__Cluster__V1__Gpu *gpus;  // [ranks] of the reports
+    Forepack__Cluster__V1__Gpu **list; // [ranks]
+    char trouble[ENGINE_TROUBLE_MAX];
 };
 
 static void group_check(void *arg)
@@ -162,6 +175,67 @@ static uint64_t group_progress(void *arg)
     return engine_progress(group->engine);
 }
 
+static void gpu_fill(Forepack__Cluster__V1__Gpu *m, int rank, struct gpu_report *report)
+{
+    *m = (Forepack__Cluster__V1__Gpu)FOREPACK__CLUSTER__V1__GPU__INIT;
+    m->rank = (uint32_t)rank;
+    m->known = report->known;
+    m->healthy = !*report->trouble;
+    if (report->has_temperature) {
+        m->temperature_given_case = FOREPACK__CLUSTER__V1__GPU__TEMPERATURE_GIVEN_TEMPERATURE_CELSIUS;
+        m->temperature_celsius = report->temperature_celsius;
+    }
+    if (report->has_memory) {
+        m->memory_used_bytes = report->memory_used_bytes;
+        m->memory_total_bytes = report->memory_total_bytes;
+    }
+    if (report->has_ecc) {
+        m->ecc_given_case = FOREPACK__CLUSTER__V1__GPU__ECC_GIVEN_ECC_CORRECTED;
+        m->ecc_corrected = report->ecc_corrected;
+        m->ecc_uncorrected = report->ecc_uncorrected;
+    }
+    if (report->has_throttle) {
+        m->throttled_us = report->throttled_us;
+        m->n_throttled_us = GPU_THROTTLES;
+    }
+    m->xid_errors = report->xid_errors;
+    m->last_xid = report->last_xid;
+}
+
+// Ranks without a report are left out: they have no GPU, or it is not watched.
+static struct gpu_list group_gpus(void *arg)
+{
+    struct group_of_node *group = arg;
+    struct gpu_list gpus = {.gpus = group->list};
+    engine_read_gpus(group->engine, group->reports);
+    for (int rank = 0; rank < group->comm->size; rank++) {
+        if (!*group->reports[rank].address) continue;
+        gpu_fill(&group->gpus[gpus.n], rank, &group->reports[rank]);
+        group->list[gpus.n] = &group->gpus[gpus.n];
+        gpus.n++;
+    }
+    const bool drains = strcmp(group->program->common->gpu_health, "drain") == 0;
+    if (drains && engine_gpu_trouble(group->engine, group->reports, group->trouble)) gpus.trouble = group->trouble;
+    return gpus;
+}
+
+static void group_of_node_init(struct group_of_node *group, const struct node_program *program, struct engine *engine,
+                               struct comm *comm)
+{
+    const size_t n = (size_t)comm->size;
+    *group = (struct group_of_node){.program = program, .engine = engine, .comm = comm};
+    group->reports = mem_alloc_array(n, sizeof *group->reports);
+    group->gpus = mem_alloc_array(n, sizeof *group->gpus);
+    group->list = mem_alloc_array(n, sizeof *group->list);
+}
+
+static void group_of_node_fini(struct group_of_node *group)
+{
+    free(group->reports);
+    free(group->gpus);
+    free(group->list);
+}
+
 static void group_reload(void *arg)
 {
     const struct group_of_node *group = arg;
@@ -170,11 +244,40 @@ static void group_reload(void *arg)
     log_options_apply_level(&group->program->common->log);
 }
 
+// The leader's serving, from its first attempt to attach to its end. Returns the exit code of the process.
+static int serve_router(struct group_of_node *group, const struct tokenizer *tokenizer,
+                        const Forepack__Cluster__V1__Hello *hello)
+{
+    const struct node_program *program = group->program;
+    const struct model *model = engine_model(group->engine);
+    const struct node_callbacks callbacks = {
+        .check = group_check, .progress = group_progress, .gpus = group_gpus, .reload = group_reload, .arg = group};
+    const struct node_router router = {
+        .address = program->common->router,
+        .tls = {program->common->tls_cert, program->common->tls_key, program->common->tls_ca},
+        .token_file = program->common->token_file,
+    };
+    struct node *node;
+    enum status status = node_start(&router, hello, &callbacks, &node);
+    if (status != STATUS_OK) return report_failure(program, status);
+    struct node_limits limits = node_limits_get(program->common, model);
+    log_ready(program, model, group->comm, &limits);
+    enum node_end end = program->serve(group->engine, tokenizer, node, &limits);
+    if (end == NODE_END_BROKEN) group_abort(group->comm, 1);
+    char *trouble = node_trouble(node) ? mem_string(node_trouble(node)) : NULL;
+    node_stop(node);
+    log_event(LOG_INFO, "node_stopped", LOG_FIELD("router", program->common->router));
+    if (!trouble) return 0;
+    fprintf(stderr, "forepack-%s: the node has left because of a GPU: %s\n", program->name, trouble);
+    free(trouble);
+    group_abort(group->comm, 1); // closing the model could hang on the GPU
+}
+
 static int run_leader(const struct node_program *program, struct engine *engine, const struct tokenizer *tokenizer,
                       struct comm *comm, bool sends_bf16)
 {
     Forepack__Cluster__V1__Hello hello;
-    struct node *node;
+    struct group_of_node group;
     const struct model *model = engine_model(engine);
     if (wants_bf16_sums(program->common) && !sends_bf16 && !model_capabilities(model)->device_collectives)
         log_event(LOG_INFO, "allreduce_dtype_ignored", LOG_FIELD("allreduce_dtype", "bf16"),
@@ -186,23 +289,11 @@ static int run_leader(const struct node_program *program, struct engine *engine,
     }
     node_hello_fill(&hello, program->common, model, tokenizer, comm, program->role);
     if (program->describe) status = program->describe(&hello);
-    struct group_of_node group = {program, engine, comm};
-    const struct node_callbacks callbacks = {
-        .check = group_check, .progress = group_progress, .reload = group_reload, .arg = &group};
-    const struct node_router router = {
-        .address = program->common->router,
-        .tls = {program->common->tls_cert, program->common->tls_key, program->common->tls_ca},
-        .token_file = program->common->token_file,
-    };
-    if (status == STATUS_OK) status = node_start(&router, &hello, &callbacks, &node);
     if (status != STATUS_OK) return report_failure(program, status);
-    struct node_limits limits = node_limits_get(program->common, model);
-    log_ready(program, model, comm, &limits);
-    enum node_end end = program->serve(engine, tokenizer, node, &limits);
-    if (end == NODE_END_BROKEN) group_abort(comm, 1);
-    node_stop(node);
-    log_event(LOG_INFO, "node_stopped", LOG_FIELD("router", program->common->router));
-    return 0;
+    group_of_node_init(&group, program, engine, comm);
+    int code = serve_router(&group, tokenizer, &hello);
+    group_of_node_fini(&group);
+    return code;
 }
 
 static int run_follower(struct engine *engine, struct comm *comm)
@@ -232,6 +323,13 @@ static enum status open_tokenizer(const struct node_program *program, struct com
     return comm->rank && leaders ? status_fail((enum status)leaders, "%s", "") : status;
 }
 
+static void watch_gpu(const struct node_options *options, struct engine *engine)
+{
+    struct gpu_limits limits = {0};
+    if (strcmp(options->gpu_health, "off") == 0) return;
+    if (gpu_limits_read(options, &limits) == STATUS_OK) engine_watch_gpu(engine, &limits); // checked at the start
+}
+
 // sends_bf16: between hosts, see group_set_allreduce_bf16().
 static int run_engine(const struct node_program *program, const struct tokenizer *tokenizer, struct comm *comm,
                       bool sends_bf16)
@@ -241,6 +339,7 @@ static int run_engine(const struct node_program *program, const struct tokenizer
     if (program->logit_rows) model.max_logit_rows = program->logit_rows(model.max_seqs, model.max_rows);
     enum status status = engine_open(&model, comm, &engine);
     if (status != STATUS_OK) return report_failure(program, status);
+    watch_gpu(program->common, engine);
     int code = comm->rank ? run_follower(engine, comm) : run_leader(program, engine, tokenizer, comm, sends_bf16);
     engine_close(engine);
     return code;

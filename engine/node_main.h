@@ -36,8 +36,11 @@ struct node_options {
     char *token_file, *tls_cert, *tls_key, *tls_ca; // see struct node_router
     char *node_id;                                  // NULL: ROLE-HOST-SUFFIX
     char *backend, *dtype, *kv_dtype, *packed_cache;
-    char *allreduce_dtype; // "auto", "f32" or "bf16": of GPU ranks as in struct model_options, of CPU ranks see
-                           // group_set_allreduce_bf16()
+    char *gpu_health;             // "drain", "report" or "off"
+    char *gpu_fatal_xids;         // see gpu_fatal_xids_parse()
+    int64_t gpu_throttle_limit_s; // 0: no limit
+    char *allreduce_dtype;        // "auto", "f32" or "bf16": of GPU ranks as in struct model_options, of CPU ranks see
+                                  // group_set_allreduce_bf16()
     int64_t threads, token_budget, max_seqs, max_context, kv_blocks, overlap_rows; // as in struct model_options
     int64_t group_limit_s;                                                         // see group_open()
     double gpu_memory_utilization;                                                 // as in struct model_options
@@ -87,6 +90,18 @@ struct node_options {
      .help = "on GPUs, add products of FP8 numbers faster and with about 14 bits instead of 24"},                      \
     {.name = "enable-prefix-caching", .type = OPTION_BOOL, .value = &(o).prefix_cache, .default_text = "true",         \
      .help = "keep full KV blocks and reuse them for prompts that start with the same tokens"},                        \
+    {.name = "-GPU health"},                                                                                           \
+    {.name = "gpu-health", .type = OPTION_CHOICE, .value = &(o).gpu_health, .default_text = "drain",                   \
+     .choices = "drain|report|off",                                                                                    \
+     .help = "what to do when NVML reports a GPU in trouble: drain lets the node finish its requests and leave with "  \
+             "exit code 1, report only logs it; off: NVML is not used"},                                               \
+    {.name = "gpu-throttle-limit-s", .type = OPTION_INT, .value = &(o).gpu_throttle_limit_s, .default_text = "300",    \
+     .max = 86400, .unit = "s",                                                                                        \
+     .help = "longest time of throttling by the hardware, minus the time without it, before a GPU is in trouble; "      \
+             "0: no limit"},                                                                                           \
+    {.name = "gpu-fatal-xids", .type = OPTION_STRING, .placeholder = "LIST", .value = &(o).gpu_fatal_xids,             \
+     .default_text = GPU_FATAL_XIDS_DEFAULT,                                                                           \
+     .help = "errors of the driver after which a GPU is in trouble, separated by commas, or none"},                    \
     {.name = "-Cluster"},                                                                                              \
     {.name = "router", .type = OPTION_STRING, .placeholder = "HOST:PORT", .value = &(o).router,                        \
      .default_text = "127.0.0.1:50052", .help = "the router's address for nodes (its --node-listen)"},                 \

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // See roll_call.h. In a roll call the leader asks each follower where it is (WHERE) and each follower answers (HERE). A
 // follower may request a roll call (CALL) and then receives its result (RESULT). A follower that ends says why (END).
+// The leader asks for the state of a GPU (GPU_ASK), and the follower answers (GPU).
 // Every wait here has a time limit, so a rank that hangs cannot block the others.
 #include "engine/roll_call.h"
 
@@ -28,16 +29,19 @@ enum {
     FRAME_TIMEOUT_S = 2,    // time in which a frame that has begun must be complete
 };
 
-enum frame_kind { WHERE = 1, HERE, CALL, RESULT, END };
+enum frame_kind { WHERE = 1, HERE, CALL, RESULT, END, GPU_ASK, GPU };
 
 // Sent in native byte order: the ranks of a group run on machines of one kind.
 struct frame {
     uint32_t kind;
-    uint32_t call;                         // WHERE, HERE: number of the roll call; late answers are dropped
-    uint32_t place, waits;                 // HERE
-    int32_t timeout_ms;                    // CALL
-    uint32_t result;                       // RESULT
-    char sentence[ROLL_CALL_SENTENCE_MAX]; // RESULT; END: why the rank fails, empty: it ends as planned
+    uint32_t call;         // WHERE, HERE: number of the roll call; late answers are dropped
+    uint32_t place, waits; // HERE
+    int32_t timeout_ms;    // CALL
+    uint32_t result;       // RESULT
+    union {
+        char sentence[ROLL_CALL_SENTENCE_MAX]; // RESULT; END: why the rank fails, empty: it ends as planned
+        struct gpu_report gpu;                 // GPU
+    };
 };
 
 // The state of one rank in a roll call.
@@ -71,6 +75,10 @@ struct roll_call {
     bool *ended;      // leader: [size] followers that have said so
     roll_call_lost_fn *lost;
     void *lost_arg;
+    struct gpu_report *gpus;    // leader: [size] that the followers sent last
+    bool *gpu_asked;            // leader: [size] followers that have not answered yet
+    roll_call_gpu_fn *gpu_read; // follower: NULL: it is not served yet
+    void *gpu_arg;
     unsigned n_results; // roll calls that have ended
     enum roll_call_result result;
     char sentence[ROLL_CALL_SENTENCE_MAX];
@@ -256,9 +264,31 @@ static void call_request(struct roll_call *r, int timeout_ms) // leader, with th
     r->requested = true;
 }
 
+// Follower: sends its report, zeros before it is served.
+static void gpu_answer(struct roll_call *r, int link)
+{
+    struct frame answer = {.kind = GPU};
+    pthread_mutex_lock(&r->lock);
+    roll_call_gpu_fn *read = r->gpu_read;
+    void *arg = r->gpu_arg;
+    pthread_mutex_unlock(&r->lock);
+    if (read) read(arg, &answer.gpu);
+    pthread_mutex_lock(&r->lock);
+    frame_send(r->polled[link].fd, &answer);
+    pthread_mutex_unlock(&r->lock);
+}
+
+static void gpu_store(struct roll_call *r, int rank, const struct gpu_report *report) // leader, with the lock held
+{
+    r->gpu_asked[rank] = false;
+    r->gpus[rank] = *report;
+    r->gpus[rank].address[GPU_ADDRESS_MAX - 1] = r->gpus[rank].trouble[GPU_TROUBLE_MAX - 1] = 0;
+}
+
 static void frame_handle(struct roll_call *r, int link, const struct frame *frame)
 {
     int rank = link_rank(r, link);
+    if (!is_leader(r) && frame->kind == GPU_ASK) gpu_answer(r, link);
     pthread_mutex_lock(&r->lock);
     if (is_leader(r) && frame->kind == CALL) {
         r->requested_by[rank] = true;
@@ -270,6 +300,8 @@ static void frame_handle(struct roll_call *r, int link, const struct frame *fram
         frame_send(r->polled[link].fd, &answer);
     } else if (!is_leader(r) && frame->kind == RESULT) {
         result_publish(r, (enum roll_call_result)frame->result, frame->sentence);
+    } else if (is_leader(r) && frame->kind == GPU) {
+        gpu_store(r, rank, &frame->gpu);
     } else if (is_leader(r) && frame->kind == END && !*frame->sentence) {
         r->ended[rank] = true;
     }
@@ -338,6 +370,8 @@ static void roll_call_free(struct roll_call *r)
     free(r->answers);
     free(r->requested_by);
     free(r->ended);
+    free(r->gpus);
+    free(r->gpu_asked);
     free(r);
 }
 
@@ -351,6 +385,8 @@ enum status roll_call_open(struct comm *comm, struct roll_call **roll_call_p)
     r->answers = mem_alloc_array((size_t)comm->size, sizeof *r->answers);
     r->requested_by = mem_alloc_array((size_t)comm->size, sizeof *r->requested_by);
     r->ended = mem_alloc_array((size_t)comm->size, sizeof *r->ended);
+    r->gpus = mem_alloc_array((size_t)comm->size, sizeof *r->gpus);
+    r->gpu_asked = mem_alloc_array((size_t)comm->size, sizeof *r->gpu_asked);
     r->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     pthread_mutex_init(&r->lock, NULL);
     monotonic_cond_init(&r->changed);
@@ -395,6 +431,26 @@ void roll_call_close(struct roll_call *r)
     thread_wake(r);
     pthread_join(r->thread, NULL);
     roll_call_free(r);
+}
+
+void roll_call_serve_gpu(struct roll_call *r, roll_call_gpu_fn *read, void *arg)
+{
+    pthread_mutex_lock(&r->lock);
+    r->gpu_read = read;
+    r->gpu_arg = arg;
+    pthread_mutex_unlock(&r->lock);
+}
+
+void roll_call_read_gpus(struct roll_call *r, struct gpu_report *reports)
+{
+    const struct frame ask = {.kind = GPU_ASK};
+    pthread_mutex_lock(&r->lock);
+    for (int link = 0; link < r->n_links; link++) {
+        const int rank = link_rank(r, link), fd = r->polled[link].fd;
+        reports[rank] = r->gpus[rank];
+        if (fd >= 0 && !r->gpu_asked[rank]) r->gpu_asked[rank] = frame_send(fd, &ask);
+    }
+    pthread_mutex_unlock(&r->lock);
 }
 
 void roll_call_enter(struct roll_call *r)

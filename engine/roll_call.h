@@ -10,9 +10,12 @@
 // Through the same sockets the leader learns at once that a follower has ended: a follower that ends as planned says so
 // first (roll_call_close), one that fails sends its sentence (roll_call_report), and a socket that closes without
 // either belongs to a process that was killed or to a host that was lost.
+//
+// They also carry what each rank knows of its GPU (kernels/gpu_health.h) to the leader, which asks for it.
 #pragma once
 
 #include "kernels/comm.h"
+#include "kernels/gpu_health.h"
 
 struct roll_call;
 
@@ -45,6 +48,14 @@ void roll_call_on_loss(struct roll_call *r, roll_call_lost_fn *lost, void *arg);
 
 // Follower: tells the leader why this rank is about to fail. Does not wait.
 void roll_call_report(struct roll_call *r, const char *sentence);
+
+// Follower: the function reads the report of its GPU, on the roll call's thread, when the leader asks for it.
+typedef void roll_call_gpu_fn(void *arg, struct gpu_report *report);
+void roll_call_serve_gpu(struct roll_call *r, roll_call_gpu_fn *read, void *arg);
+
+// Leader, any thread: copies the reports that the followers sent last to reports[rank], zeros before the first, and
+// asks for the next ones. Does not wait. A follower that has not answered is not asked again.
+void roll_call_read_gpus(struct roll_call *r, struct gpu_report *reports);
 
 // Called by the working thread around everything that all ranks do together: first opening the model, then every pass.
 void roll_call_enter(struct roll_call *r);

@@ -264,6 +264,8 @@ struct backend_ops {
     // Replaces `rows` rows of a PARTIAL tensor by their sums over the ranks of comm_open. Each rank has rounded its
     // addend to bf16; the sums are bf16, too, and are rounded at most once for each further rank.
     enum status (*sum_ranks)(struct backend *b, struct tensor *partial, int rows);
+    // The device's address on the PCI bus, such as "0000:65:00.0". Owned by the backend.
+    const char *(*gpu_address)(const struct backend *b);
     // Total and free bytes of the device.
     enum status (*memory)(struct backend *b, size_t *total_p, size_t *free_p);
     // Host memory per row of a pass that the backend has allocated beside the tensors. NULL: none.

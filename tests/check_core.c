@@ -261,7 +261,7 @@ START_TEST(a_draining_speculator_finishes_its_requests_and_gets_no_more)
     struct fake_node *s = speculator("s");
     struct client *a = speculate(512, 1), *b = speculate(512, 1), *c = speculate(512, 1);
     ck_assert(!c->r->account.node);
-    core_draining(f.c, s->node, f.now_us);
+    core_draining(f.c, s->node, "", f.now_us);
     fixture_advance(&f, 0);
     ck_assert(fake_node_has(s, a) && fake_node_has(s, b) && c->r->skip == SKIP_NO_NODE);
     fake_node_score(&f, s, a, 0, 99);
@@ -460,7 +460,7 @@ START_TEST(without_worker_groups_there_is_a_time_of_grace)
     struct client *waiting = fixture_send(&f, 512, 4);
     fixture_advance(&f, SECOND);
     ck_assert(waiting->r->sched.overdue);
-    core_draining(f.c, w->node, f.now_us);
+    core_draining(f.c, w->node, "", f.now_us);
     fixture_advance(&f, 5 * SECOND - 1);
     ck_assert_int_eq(waiting->ends, 0);
     fixture_advance(&f, 1);
@@ -475,7 +475,7 @@ START_TEST(a_worker_group_that_drains_for_long_leaves_a_time_of_grace)
     struct client *running = fixture_send(&f, 10, 4), *waiting = fixture_send(&f, 512, 4), *late;
     while (fake_node_has(w, waiting)) // until the bins are full
         waiting = fixture_send(&f, 512, 4);
-    core_draining(f.c, w->node, f.now_us);
+    core_draining(f.c, w->node, "", f.now_us);
     fixture_advance(&f, 4 * SECOND);
     fixture_detach(&f, w);
     fixture_advance(&f, 4 * SECOND);
@@ -489,7 +489,7 @@ START_TEST(a_worker_group_that_drains_for_long_leaves_a_time_of_grace)
     // It drains for longer than that.
     w = worker("w");
     running = fixture_send(&f, 10, 4);
-    core_draining(f.c, w->node, f.now_us);
+    core_draining(f.c, w->node, "", f.now_us);
     fixture_advance(&f, 6 * SECOND);
     fixture_detach(&f, w);
     fixture_advance(&f, SECOND);
@@ -810,9 +810,9 @@ START_TEST(readiness_follows_worker_groups_and_draining)
     ck_assert(f.ready && f.ready_changes == 1);
     struct client *a = fixture_send(&f, 10, 4);
     struct fake_node *has = fake_node_has(w, a) ? w : x;
-    core_draining(f.c, w->node, f.now_us);
+    core_draining(f.c, w->node, "", f.now_us);
     ck_assert(f.ready);
-    core_draining(f.c, x->node, f.now_us);
+    core_draining(f.c, x->node, "", f.now_us);
     ck_assert(!f.ready && f.ready_changes == 2);
     struct core_status status = fixture_status(&f);
     ck_assert_str_eq(status.nodes[1].state, "draining");

@@ -423,7 +423,7 @@ START_TEST(a_bin_goes_to_the_group_that_finishes_it_first)
     cancel(second);
     cancel(third);
     struct fake_node *c = node_of(NODE_WORKER, "c", NULL);
-    core_draining(f.c, a->node, f.now_us);
+    core_draining(f.c, a->node, "", f.now_us);
     struct client *fourth = send(300, PREFILL_OFF);
     ck_assert(fake_node_has(c, fourth));
 }

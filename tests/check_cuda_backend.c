@@ -97,6 +97,17 @@ START_TEST(weights_are_uploaded_in_pieces)
 }
 END_TEST
 
+START_TEST(the_address_is_that_of_the_pci_bus)
+{
+    struct backend *b = open_cuda(&small_shape, DTYPE_BF16);
+    unsigned domain, bus, device;
+    char end;
+    ck_assert_int_eq(sscanf(b->ops->gpu_address(b), "%x:%x:%x.0%c", &domain, &bus, &device, &end), 3);
+    if (EMULATED) ck_assert_str_eq(b->ops->gpu_address(b), "0000:01:00.0");
+    b->ops->close(b);
+}
+END_TEST
+
 START_TEST(a_tied_table_shares_the_memory_of_the_head)
 {
     struct backend *b = open_cuda(&small_shape, DTYPE_BF16);
@@ -474,6 +485,7 @@ int main(int argc, char **argv)
     tcase_set_timeout(tests, 120);
     tcase_add_test(tests, missing_memory_is_reported_with_sizes);
     tcase_add_loop_test(tests, weights_are_uploaded_in_pieces, 0, 8);
+    tcase_add_test(tests, the_address_is_that_of_the_pci_bus);
     tcase_add_test(tests, a_tied_table_shares_the_memory_of_the_head);
     tcase_add_loop_test(tests, fp8_gemms_match_the_reference, 0, EMULATED ? 2 : 1);
     tcase_add_test(tests, algorithms_are_timed_once_and_saved);

@@ -81,7 +81,7 @@ END_TEST
 START_TEST(a_node_that_drains_by_a_signal_may_be_drained_too)
 {
     struct fake_node *a = attach(NODE_SPECULATOR, "a", 1);
-    core_draining(f.c, a->node, f.now_us);
+    core_draining(f.c, a->node, "", f.now_us);
     ck_assert(drain("a", 0).was_draining);
     struct core_status status;
     core_get_status(f.c, &status);

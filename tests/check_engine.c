@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -433,6 +434,65 @@ START_TEST(a_roll_call_names_the_rank_that_is_gone)
 }
 END_TEST
 
+static void read_gpu(void *arg, struct gpu_report *report)
+{
+    *report = *(const struct gpu_report *)arg;
+    memset(report->address, 'a', sizeof report->address); // without an end: the leader must not trust it
+}
+
+// Reads reports until the rank's one has this temperature.
+static void await_temperature(struct roll_call *leader, int rank, uint32_t celsius, struct gpu_report *reports)
+{
+    do {
+        roll_call_read_gpus(leader, reports);
+        usleep(1000);
+    } while (reports[rank].temperature_celsius != celsius);
+}
+
+START_TEST(the_leader_reads_what_followers_know_of_their_gpus)
+{
+    struct rank ranks[RANKS] = {0};
+    struct gpu_report served[RANKS] = {0}, reports[RANKS] = {0};
+    open_roll_calls(ranks, -1);
+    struct roll_call *leader = ranks[0].roll_call;
+    roll_call_read_gpus(leader, reports);
+    ck_assert(!reports[1].known && !*reports[1].address); // it is not served yet
+    for (int r = 1; r < RANKS; r++) {
+        served[r] = (struct gpu_report){.known = true, .temperature_celsius = (uint32_t)(50 + r), .xid_errors = 7};
+        snprintf(served[r].trouble, sizeof served[r].trouble, "of rank %d", r);
+        roll_call_serve_gpu(ranks[r].roll_call, read_gpu, &served[r]);
+    }
+    for (int r = 1; r < RANKS; r++) {
+        await_temperature(leader, r, (uint32_t)(50 + r), reports);
+        ck_assert(reports[r].known);
+        ck_assert_uint_eq(reports[r].xid_errors, 7);
+        ck_assert_str_eq(reports[r].trouble, served[r].trouble);
+        ck_assert_uint_eq(strlen(reports[r].address), GPU_ADDRESS_MAX - 1);
+    }
+    check_answers(ranks, ROLL_CALL_COMPLETE, "all 3 ranks answer and are at work", 0); // roll calls go on
+    close_roll_calls(ranks);
+}
+END_TEST
+
+// A rank that reads nothing, such as a stopped process: its socket does not fill up, since it is asked once.
+START_TEST(a_silent_follower_is_asked_for_its_gpu_once)
+{
+    struct rank ranks[RANKS] = {0};
+    struct gpu_report served = {.temperature_celsius = 60}, reports[RANKS];
+    open_roll_calls(ranks, 2);
+    roll_call_serve_gpu(ranks[1].roll_call, read_gpu, &served);
+    for (int i = 0; i < 2000; i++)
+        roll_call_read_gpus(ranks[0].roll_call, reports);
+    await_temperature(ranks[0].roll_call, 1, 60, reports);
+    ck_assert_uint_eq(reports[2].temperature_celsius, 0);
+    int asked_bytes = 0;
+    ck_assert_int_eq(ioctl(doorbell_socket(ranks[2].bell, 0), FIONREAD, &asked_bytes), 0);
+    ck_assert_int_gt(asked_bytes, 0);
+    ck_assert_int_lt(asked_bytes, 2 * ROLL_CALL_SENTENCE_MAX); // one frame
+    close_roll_calls(ranks);
+}
+END_TEST
+
 static void *call_often(void *arg)
 {
     struct rank *r = arg;
@@ -795,6 +855,8 @@ int main(void)
     tcase_add_loop_test(tcase, a_roll_call_names_the_rank_that_does_not_answer, 0, RANKS);
     tcase_add_loop_test(tcase, a_roll_call_names_the_rank_that_is_gone, 0, RANKS);
     tcase_add_test(tcase, roll_calls_at_once_are_all_answered);
+    tcase_add_test(tcase, the_leader_reads_what_followers_know_of_their_gpus);
+    tcase_add_test(tcase, a_silent_follower_is_asked_for_its_gpu_once);
     tcase_add_test(tcase, a_stuck_step_ends_the_process_and_names_the_missing_rank);
     tcase_add_test(tcase, a_watchdog_ignores_quick_steps_and_waits_while_all_answer);
     tcase_add_test(tcase, a_follower_that_runs_no_pass_is_named);

@@ -547,6 +547,79 @@ START_TEST(heartbeats_bring_kv_use_and_preemptions)
 }
 END_TEST
 
+#define GPU(rank) "{pool=\"worker\",node=\"w\",rank=\"" rank "\"}"
+
+static void beat(struct fake_node *node, const struct node_gpu *gpus, int n)
+{
+    const struct node_heartbeat heartbeat = {.gpus = gpus, .n_gpus = n};
+    core_heartbeat(f.c, node->node, &heartbeat, f.now_us);
+    write_text(METRICS_TEXT);
+}
+
+START_TEST(heartbeats_bring_the_gpus_of_the_ranks)
+{
+    struct node_hello hello = fixture_hello(NODE_WORKER, "w");
+    hello.ranks = 3;
+    fixture_init(&f);
+    fixture_start(&f);
+    struct fake_node *node = fixture_attach(&f, &hello);
+    beat(node, NULL, 0);
+    ck_sample("forepack:gpu_healthy", -1);
+    struct node_gpu gpus[] = {{.rank = 2,
+                               .known = true,
+                               .has_temperature = true,
+                               .has_ecc = true,
+                               .has_throttle = true,
+                               .temperature_celsius = 71,
+                               .memory_used_bytes = 5ULL << 30,
+                               .memory_total_bytes = 80ULL << 30,
+                               .ecc_corrected = 6,
+                               .ecc_uncorrected = 1,
+                               .throttled_us = {[GPU_THROTTLE_HW_THERMAL] = 2500000},
+                               .xid_errors = 2,
+                               .last_xid = 94},
+                              {.rank = 0, .known = true, .healthy = true},
+                              {.rank = 3, .known = true, .healthy = true},
+                              {.rank = -1, .known = true}};
+    beat(node, gpus, 4);
+    ck_sample("forepack:gpu_healthy" GPU("0"), 1);
+    ck_sample("forepack:gpu_healthy" GPU("1"), -1); // not reported
+    ck_sample("forepack:gpu_healthy" GPU("2"), 0);
+    ck_sample("forepack:gpu_healthy", 1); // no rank beyond those of the node
+    ck_sample("forepack:gpu_temperature_celsius", 71);
+    ck_sample("forepack:gpu_memory_used_bytes" GPU("2"), 5.0 * (1 << 30));
+    ck_sample("forepack:gpu_memory_total_bytes", 80.0 * (1 << 30));
+    ck_sample("forepack:gpu_ecc_corrected_total", 6);
+    ck_sample("forepack:gpu_ecc_uncorrected_total" GPU("2"), 1);
+    ck_sample("forepack:gpu_throttled_seconds_total", 2.5);
+    ck_sample("forepack:gpu_throttled_seconds_total{pool=\"worker\",node=\"w\",rank=\"2\",reason=\"hw_thermal\"}", 2.5);
+    ck_sample("forepack:gpu_throttled_seconds_total{pool=\"worker\",node=\"w\",rank=\"2\",reason=\"sw_thermal\"}", 0);
+    ck_sample("forepack:gpu_xid_errors_total" GPU("2"), 2);
+    ck_sample("forepack:gpu_xid_errors_total" GPU("0"), 0);
+    ck_sample("forepack:gpu_last_xid", 94);
+    beat(node, &gpus[1], 1); // rank 2 is not reported
+    ck_sample("forepack:gpu_temperature_celsius", -1);
+    gpus[0].known = false; // NVML does not answer
+    beat(node, gpus, 2);
+    ck_sample("forepack:gpu_temperature_celsius", -1);
+    ck_sample("forepack:gpu_memory_total_bytes", -1);
+    ck_sample("forepack:gpu_xid_errors_total" GPU("2"), 2);
+    ck_sample("forepack:gpu_healthy" GPU("2"), 0);
+    ck_sample("forepack:gpu_drains_total", 0);
+    core_draining(f.c, node->node, "rank 2: the GPU is lost", f.now_us);
+    core_draining(f.c, node->node, "rank 2: the GPU is lost", f.now_us); // counts once
+    fixture_detach(&f, node);
+    write_text(METRICS_TEXT);
+    ck_sample("forepack:gpu_drains_total", 1);
+    ck_sample("forepack:gpu_healthy", -1); // gauges are those of attached nodes
+    ck_sample("forepack:gpu_last_xid", -1);
+    ck_sample("forepack:gpu_xid_errors_total" GPU("2"), 2);
+    ck_sample("forepack:gpu_ecc_corrected_total", 6);
+    ck_sample("forepack:gpu_throttled_seconds_total", 2.5);
+    fixture_stop(&f);
+}
+END_TEST
+
 START_TEST(the_work_of_a_pool_is_predicted_once_costs_are_known)
 {
     struct node_hello hello = fixture_hello(NODE_WORKER, "w");
@@ -590,6 +663,7 @@ int main(void)
     tcase_add_test(all, nodes_that_are_gone_are_forgotten_oldest_first);
     tcase_add_test(all, heartbeats_bring_kv_use_and_preemptions);
     tcase_add_test(all, heartbeats_bring_the_prompts_that_speculators_hold);
+    tcase_add_test(all, heartbeats_bring_the_gpus_of_the_ranks);
     tcase_add_test(all, the_work_of_a_pool_is_predicted_once_costs_are_known);
     suite_add_tcase(suite, all);
     SRunner *runner = srunner_create(suite);

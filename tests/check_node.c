@@ -40,6 +40,36 @@ static struct node *open_node(int port, const char *id)
     return node;
 }
 
+// A node with a GPU, which gets into trouble.
+struct node_gpu_state {
+    Forepack__Cluster__V1__Gpu gpu, *list[1];
+    atomic_int celsius;
+    atomic_bool trouble;
+};
+
+static struct gpu_list read_gpus(void *arg)
+{
+    struct node_gpu_state *state = arg;
+    state->gpu = (Forepack__Cluster__V1__Gpu)FOREPACK__CLUSTER__V1__GPU__INIT;
+    state->gpu.temperature_given_case = FOREPACK__CLUSTER__V1__GPU__TEMPERATURE_GIVEN_TEMPERATURE_CELSIUS;
+    state->gpu.temperature_celsius = (uint32_t)state->celsius;
+    state->list[0] = &state->gpu;
+    return (struct gpu_list){state->list, 1, state->trouble ? "rank 0: the GPU is lost" : NULL};
+}
+
+static struct node *open_node_with_gpu(int port, struct node_gpu_state *state)
+{
+    Forepack__Cluster__V1__Hello hello = FOREPACK__CLUSTER__V1__HELLO__INIT;
+    const struct node_callbacks callbacks = {.gpus = read_gpus, .arg = state};
+    hello.node_id = "gpu";
+    hello.role = FOREPACK__CLUSTER__V1__ROLE__ROLE_WORKER;
+    char address[32];
+    snprintf(address, sizeof address, "127.0.0.1:%d", port);
+    struct node *node;
+    ck_assert_int_eq(node_start(&(struct node_router){.address = address}, &hello, &callbacks, &node), STATUS_OK);
+    return node;
+}
+
 // The next event, which must be of this kind.
 static struct node_event expect_event(struct node *node, enum node_event_kind kind)
 {
@@ -116,6 +146,52 @@ START_TEST(hello_work_results_and_heartbeats)
     node_stop(node);
     test_router_await(&router, &router.half_closes, 1);
     ck_assert_int_eq(test_router_count(&router, &router.results), 101);
+    test_router_close(&router);
+}
+END_TEST
+
+START_TEST(a_gpu_in_trouble_drains_the_node_once)
+{
+    struct test_router router;
+    struct node_gpu_state state = {.celsius = 40};
+    test_router_open(&router, 0);
+    struct node *node = open_node_with_gpu(router.port, &state);
+    expect_event(node, NODE_ATTACHED);
+    state.celsius = 55;
+    test_router_await(&router, &router.load_gpu_celsius, 55);
+    ck_assert_int_eq(test_router_count(&router, &router.load_gpus), 1);
+    ck_assert_int_eq(test_router_count(&router, &router.drainings), 0);
+    ck_assert_ptr_null(node_trouble(node));
+    state.trouble = true;
+    expect_event(node, NODE_DRAIN);
+    test_router_await(&router, &router.drainings, 1);
+    ck_assert_str_eq(router.drain_reason, "rank 0: the GPU is lost");
+    ck_assert_str_eq(node_trouble(node), "rank 0: the GPU is lost");
+    test_router_await_more(&router, &router.heartbeats, 2); // it goes on working
+    ck_assert_int_eq(test_router_count(&router, &router.drainings), 1);
+    struct node_event event;
+    node_next(node, 0, &event);
+    ck_assert_int_eq(event.kind, NODE_NOTHING);
+    node_stop(node);
+    test_router_close(&router);
+}
+END_TEST
+
+// Its process is to end with 0, although the GPU gets into trouble later.
+START_TEST(a_node_that_was_told_to_drain_has_no_trouble)
+{
+    struct test_router router;
+    struct node_gpu_state state = {.celsius = 40};
+    test_router_open(&router, 0);
+    struct node *node = open_node_with_gpu(router.port, &state);
+    expect_event(node, NODE_ATTACHED);
+    kill(getpid(), SIGTERM);
+    expect_event(node, NODE_DRAIN);
+    state.trouble = true;
+    test_router_await_more(&router, &router.heartbeats, 2);
+    ck_assert_ptr_null(node_trouble(node));
+    ck_assert_str_eq(router.drain_reason, "");
+    node_stop(node);
     test_router_close(&router);
 }
 END_TEST
@@ -441,6 +517,8 @@ int main(void)
     TCase *link = tcase_create("link"), *signals = tcase_create("signals");
     tcase_add_checked_fixture(link, setup, teardown);
     tcase_add_test(link, hello_work_results_and_heartbeats);
+    tcase_add_test(link, a_gpu_in_trouble_drains_the_node_once);
+    tcase_add_test(link, a_node_that_was_told_to_drain_has_no_trouble);
     tcase_add_test(link, a_node_attaches_to_a_restarted_router);
     tcase_add_test(link, a_wake_ends_one_wait_behind_all_events);
     tcase_add_test(link, a_node_may_start_before_its_router);

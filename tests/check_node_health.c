@@ -252,7 +252,7 @@ START_TEST(the_requests_of_a_hung_group_are_replayed_elsewhere)
     fake_node_step(&f, v, next, 0, 8, FINISH_REASON_LENGTH);
     run(12, v);
     ck_state(again, "probing");
-    core_draining(f.c, v->node, f.now_us);
+    core_draining(f.c, v->node, "", f.now_us);
     struct client *probe = fixture_send(&f, 100, 8), *held = fixture_send(&f, 100, 8);
     ck_assert(fake_node_has(again, probe) && !fake_node_has(again, held));
     fake_node_step(&f, again, probe, 0, 1, -1);
@@ -401,8 +401,8 @@ START_TEST(the_last_node_and_half_of_a_pool_stay)
     run(2, NULL);
     ck_state(nodes[3], "ejected");
     ck_state(nodes[4], "ejected");
-    core_draining(f.c, nodes[0]->node, f.now_us);
-    core_draining(f.c, nodes[1]->node, f.now_us);
+    core_draining(f.c, nodes[0]->node, "", f.now_us);
+    core_draining(f.c, nodes[1]->node, "", f.now_us);
     for (int k = 0; k < 5; k++)
         teach(nodes[2], 50);
     run(2, NULL);

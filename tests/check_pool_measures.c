@@ -61,7 +61,7 @@ START_TEST(while_no_node_takes_work_the_time_is_unknown)
     put(10, 100);
     struct pool_metrics pool = pool_of(NODE_WORKER);
     ck_assert(isfinite(pool.queue_us) && pool.waiting == 9 && pool.waiting_rows == 900 && pool.running == 1);
-    core_draining(f.c, w->node, f.now_us);
+    core_draining(f.c, w->node, "", f.now_us);
     pool = pool_of(NODE_WORKER);
     ck_assert(isinf(pool.queue_us) && pool.nodes == 0 && pool.waiting == 9);
 }

@@ -66,6 +66,9 @@ static void message_handle(struct test_router *router, struct rpc_call *call, no
         router->load_running = (int)message->heartbeat->running;
         router->load_last_bin = (int)message->heartbeat->last_bin;
         router->load_progress = (int)message->heartbeat->progress;
+        router->load_gpus = (int)message->heartbeat->n_gpus;
+        for (int i = 0; i < router->load_gpus; i++)
+            router->load_gpu_celsius = (int)message->heartbeat->gpus[i]->temperature_celsius;
         break;
     case FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_SCORED:
         router->results += (int)message->scored->n_results;
@@ -73,7 +76,10 @@ static void message_handle(struct test_router *router, struct rpc_call *call, no
         router->scored[router->n_scored++] = message;
         *message_p = NULL;
         break;
-    case FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_DRAINING: router->drainings++; break;
+    case FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_DRAINING:
+        router->drainings++;
+        snprintf(router->drain_reason, sizeof router->drain_reason, "%s", message->draining->reason);
+        break;
     default: ck_abort_msg("message %d", (int)message->kind_case);
     }
 }

@@ -24,6 +24,8 @@ struct test_router {
     Forepack__Cluster__V1__NodeMessage **scored;                     // [n_scored] messages with results
     int n_scored;
     int load_running, load_progress, load_last_bin; // of the last heartbeat
+    int load_gpus, load_gpu_celsius;                // of the last heartbeat; the temperature of its last GPU
+    char drain_reason[256];                         // of the last Draining
 };
 
 void test_router_open(struct test_router *router, int port); // 0: a free port

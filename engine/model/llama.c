@@ -378,6 +378,11 @@ const char *model_backend(const struct model *m)
     return m->backend->ops->name;
 }
 
+const char *model_gpu_address(const struct model *m)
+{
+    return m->backend->ops->gpu_address ? m->backend->ops->gpu_address(m->backend) : NULL;
+}
+
 enum dtype model_dtype(const struct model *m)
 {
     return m->dtype;

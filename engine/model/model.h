@@ -71,7 +71,8 @@ struct memory_plan {
 enum status model_plan(const struct model_options *options, int rank, int size, struct memory_plan *plan_p);
 
 const struct model_config *model_get_config(const struct model *m);
-const char *model_backend(const struct model *m); // name of the backend, for logs and reports
+const char *model_backend(const struct model *m);     // name of the backend, for logs and reports
+const char *model_gpu_address(const struct model *m); // see backend_ops.gpu_address; NULL: the model is on no GPU
 // Query these instead of comparing model_backend(). Valid as long as the model.
 const struct backend_capabilities *model_capabilities(const struct model *m);
 enum dtype model_dtype(const struct model *m);

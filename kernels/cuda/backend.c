@@ -54,6 +54,11 @@ static enum status memory_read(struct backend *b, size_t *total_p, size_t *free_
     return cuda_status(cudaMemGetInfo(free_p, total_p), "CUDA device memory");
 }
 
+static const char *gpu_address(const struct backend *b)
+{
+    return ((const struct cuda *)b)->address;
+}
+
 static const struct device_memory *memory_allocated(struct backend *b)
 {
     return &cuda_of(b)->memory;
@@ -393,6 +398,7 @@ static const struct backend_ops cuda_ops = {
     .mlp = cuda_mlp,
     .tune = cuda_tune,
     .wait = steps_wait,
+    .gpu_address = gpu_address,
     .memory = memory_read,
     .allocated = memory_allocated,
     .kv_create = kv_create,
@@ -437,11 +443,11 @@ enum status backend_open_cuda(const struct backend_shape *shape, enum dtype dtyp
     const struct cudaDeviceProp *p = &cuda->properties;
     char capability[32];
     snprintf(capability, sizeof capability, "%d.%d", p->major, p->minor);
-    char bus_id[32] = "";
-    cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, cuda->device);
-    log_event(LOG_INFO, "gpu_opened", LOG_FIELD("device", cuda->device), LOG_FIELD("bus_id", bus_id),
-              LOG_FIELD("name", p->name), LOG_FIELD("compute_capability", capability),
-              LOG_FIELD("multiprocessors", p->multiProcessorCount), LOG_FIELD("memory_bytes", p->totalGlobalMem));
+    cudaDeviceGetPCIBusId(cuda->address, sizeof cuda->address, cuda->device);
+    log_event(LOG_INFO, "gpu_opened", LOG_FIELD("device", cuda->device),
+              LOG_FIELD("bus_id", (const char *)cuda->address), LOG_FIELD("name", p->name),
+              LOG_FIELD("compute_capability", capability), LOG_FIELD("multiprocessors", p->multiProcessorCount),
+              LOG_FIELD("memory_bytes", p->totalGlobalMem));
     *backend_p = &cuda->base;
     return STATUS_OK;
 }

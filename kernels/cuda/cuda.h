@@ -47,6 +47,7 @@ struct cuda {
     enum dtype dtype;           // DTYPE_BF16 or DTYPE_FP8
     int device;
     struct cudaDeviceProp properties;
+    char address[32]; // on the PCI bus
     cudaStream_t stream;
     struct comm *comm; // NCCL's, of the group; NULL without a group
 

@@ -16,6 +16,7 @@
 
 #include <stdint.h>
 
+#include "router/core/node_gpus.h"
 #include "router/core/request.h"
 #include "router/sched/tenant_queue.h"
 #include "router/sched/view.h"
@@ -135,15 +136,18 @@ void core_detach(struct core *c, struct core_node *node, const char *reason, int
 
 struct node_heartbeat {
     int kv_blocks_free;
-    uint64_t preemptions; // since its process started
-    uint64_t progress;    // grows while the node computes; 0: not counted
-    uint64_t last_bin;    // the latest that the node counts in `requests`; 0: the node counts none
-    int64_t requests;     // that the node works on or has waiting
-    int held_prompts;     // of a speculator, for drafts
-    int held_kv_blocks;   // their KV blocks
+    uint64_t preemptions;        // since its process started
+    uint64_t progress;           // grows while the node computes; 0: not counted
+    uint64_t last_bin;           // the latest that the node counts in `requests`; 0: the node counts none
+    int64_t requests;            // that the node works on or has waiting
+    int held_prompts;            // of a speculator, for drafts
+    int held_kv_blocks;          // their KV blocks
+    const struct node_gpu *gpus; // [n_gpus] of its ranks, in any order; borrowed
+    int n_gpus;
 };
 void core_heartbeat(struct core *c, struct core_node *node, const struct node_heartbeat *heartbeat, int64_t now_us);
-void core_draining(struct core *c, struct core_node *node, int64_t now_us); // no new work for it
+// No new work for it. `reason`: why it leaves by itself, because of a GPU; empty: it was told to.
+void core_draining(struct core *c, struct core_node *node, const char *reason, int64_t now_us);
 
 // An operator drains a node: it gets no new work, is told to finish what it has, and leaves. Draining it again changes
 // nothing. `instance`: of its process; 0: any. A process that loses its stream before it has read the message is told

@@ -52,8 +52,10 @@ static void copy_nodes(const struct node_measures_list *list, struct core_metric
         metrics->n_nodes++;
     metrics->nodes = mem_alloc_array((size_t)metrics->n_nodes, sizeof *metrics->nodes);
     int i = metrics->n_nodes; // the list begins with the latest
-    for (node = list->first; node; node = node->next)
+    for (node = list->first; node; node = node->next) {
         metrics->nodes[--i] = *node;
+        metrics->nodes[i].gpus = node_gpus_copy(&node->gpus);
+    }
 }
 
 void core_get_metrics(const struct core *c, int64_t now_us, struct core_metrics *metrics)
@@ -72,6 +74,8 @@ const struct recent_bins *core_get_recent_bins(const struct core *c)
 void core_metrics_fini(struct core_metrics *metrics)
 {
     core_status_fini(&metrics->status);
+    for (int i = 0; i < metrics->n_nodes; i++)
+        node_gpus_fini(&metrics->nodes[i].gpus);
     free(metrics->nodes);
     metrics->nodes = NULL;
     metrics->n_nodes = 0;

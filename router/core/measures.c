@@ -55,6 +55,12 @@ struct node_measures *node_measures_acquire(struct node_measures_list *list, con
     return m;
 }
 
+static void node_measures_free(struct node_measures *m)
+{
+    node_gpus_fini(&m->gpus);
+    free(m);
+}
+
 static void forget_oldest(struct node_measures_list *list)
 {
     struct node_measures **oldest = NULL;
@@ -67,7 +73,7 @@ static void forget_oldest(struct node_measures_list *list)
     if (gone <= NODES_GONE_MAX) return;
     struct node_measures *m = *oldest;
     *oldest = m->next;
-    free(m);
+    node_measures_free(m);
 }
 
 void node_measures_release(struct node_measures_list *list, struct node_measures *m)
@@ -80,6 +86,6 @@ void node_measures_fini(struct node_measures_list *list)
 {
     for (struct node_measures *m; (m = list->first);) {
         list->first = m->next;
-        free(m);
+        node_measures_free(m);
     }
 }

@@ -9,6 +9,7 @@
 
 #include "lib/base/status.h"
 #include "router/core/histogram.h"
+#include "router/core/node_gpus.h"
 #include "router/core/request.h"
 #include "router/sched/view.h"
 
@@ -23,6 +24,7 @@ struct core_measures {
     uint64_t errors[STATUS_COUNT];  // of those finished with FINISH_REASON_ERROR, their status
     uint64_t refused[STATUS_COUNT]; // by core_submit()
     uint64_t replays[LOSS_COUNT];
+    uint64_t gpu_drains;                        // nodes that left because of a GPU; nodes.c
     struct histogram queue, pack_wait, prefill; // of requests with a first token
     struct histogram end_to_end, token;         // of requests that were answered; token: mean time of later tokens
     struct histogram kept;                      // share of scored prompts
@@ -48,6 +50,7 @@ struct node_measures {
     int attached;        // nodes; two while a process replaces its own lost stream
     uint64_t gone_order; // the larger the later it went
     struct node_counts counts;
+    struct node_gpus gpus;                     // nodes.c
     struct histogram first_token, inter_token; // worker groups
     struct histogram score;                    // speculators
     struct histogram pass, fill;

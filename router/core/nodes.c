@@ -172,7 +172,7 @@ static void node_remove(struct core *c, struct core_node *node, enum node_loss l
         }
     }
     log_event(LOG_INFO, "node_gone", LOG_FIELD("node", node->hello.node_id), LOG_FIELD("role", role_name(role)),
-              LOG_FIELD("requests", n), LOG_FIELD("reason", reason));
+              LOG_FIELD("requests", n), LOG_FIELD("reason", *reason ? reason : "told to drain"));
     if (!node->sched.draining) {
         node_closed(c, node, now_us);
     } else if (role == NODE_WORKER) {
@@ -236,20 +236,21 @@ static struct core_node *node_by_id(const struct core *c, const char *node_id)
     return node;
 }
 
-static void node_leaves(struct core *c, struct core_node *node, int64_t now_us)
+static void node_leaves(struct core *c, struct core_node *node, const char *reason, int64_t now_us)
 {
     if (node->leaving) return;
     node->leaving = true;
-    log_event(LOG_INFO, "node_draining", LOG_FIELD("node", node->hello.node_id),
-              LOG_FIELD("role", role_name(node->hello.role)),
-              LOG_FIELD("requests", node->sched.account.requests.count));
+    log_event(*reason ? LOG_WARN : LOG_INFO, "node_draining", LOG_FIELD("node", node->hello.node_id),
+              LOG_FIELD("role", role_name(node->hello.role)), LOG_FIELD("requests", node->sched.account.requests.count),
+              LOG_FIELD("reason", *reason ? reason : "told to drain"));
     if (!node->sched.draining) core_node_close(c, node, now_us);
 }
 
-void core_draining(struct core *c, struct core_node *node, int64_t now_us)
+void core_draining(struct core *c, struct core_node *node, const char *reason, int64_t now_us)
 {
     node->heard_us = now_us;
-    node_leaves(c, node, now_us);
+    c->ledger.measures.gpu_drains += *reason && !node->leaving;
+    node_leaves(c, node, reason, now_us);
 }
 
 static bool was_drained(const struct core *c, const struct node_hello *h)
@@ -263,7 +264,7 @@ static bool was_drained(const struct core *c, const struct node_hello *h)
 
 static void node_drain(struct core *c, struct core_node *node, int64_t now_us)
 {
-    node_leaves(c, node, now_us);
+    node_leaves(c, node, "", now_us);
     c->ops.send_drain(node->link);
 }
 
@@ -531,6 +532,7 @@ void core_heartbeat(struct core *c, struct core_node *node, const struct node_he
     node->held_prompts = heartbeat->held_prompts;
     node->held_kv_blocks = heartbeat->held_kv_blocks;
     node->measures->counts.preemptions = heartbeat->preemptions;
+    node_gpus_update(&node->measures->gpus, heartbeat->gpus, heartbeat->n_gpus, node->hello.ranks);
     node_counts_progress(node, heartbeat->progress, now_us);
     // Counting walks the requests of the node: not more often than nodes send heartbeats, or one could occupy the core.
     if (now_us - node->health.counted_us < c->options.heartbeat_us / 4) return;

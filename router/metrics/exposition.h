@@ -32,7 +32,7 @@ struct exposition {
 };
 
 // Labels as they stand between the braces. Names are literals; values are escaped, and cut after LABEL_BYTES.
-enum { LABEL_BYTES = 512, LABELS_MAX = 2 };
+enum { LABEL_BYTES = 512, LABELS_MAX = 4 };
 struct labels {
     char text[LABELS_MAX * (2 * LABEL_BYTES + 32)];
     size_t size;

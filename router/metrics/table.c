@@ -3,6 +3,7 @@
 // takes few values: names of this program, and ids of nodes, which are bounded (NODES_GONE_MAX); never what a client
 // sends.
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "lib/base/version.h"
@@ -140,6 +141,133 @@ static double held_kv_usage_of(const struct node_status *node)
 static void write_held_kv_usage(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
 {
     write_node_status(e, metric, s, held_kv_usage_of);
+}
+
+// --- GPUs of the ranks: gauges of attached nodes, counters also of nodes that are gone
+
+// The value of a GPU; false: it is not known.
+typedef bool gpu_value_fn(const struct node_gpu *gpu, double *value_p);
+
+static struct labels gpu_labels(const struct node_measures *node, int rank)
+{
+    char text[16];
+    struct labels labels = node_labels(node->role, node->node_id);
+    snprintf(text, sizeof text, "%d", rank);
+    labels_add(&labels, "rank", text);
+    return labels;
+}
+
+static void write_gpu_gauge(struct exposition *e, const struct metrics_snapshot *s, gpu_value_fn *value)
+{
+    double number;
+    for (int i = 0; i < s->core.n_nodes; i++) {
+        const struct node_measures *node = &s->core.nodes[i];
+        for (int rank = 0; node->attached && rank < node->gpus.n; rank++) {
+            if (!node->gpus.gpus[rank].seen || !value(&node->gpus.gpus[rank], &number)) continue;
+            struct labels labels = gpu_labels(node, rank);
+            exposition_number(e, &labels, number);
+        }
+    }
+}
+
+static bool gpu_healthy(const struct node_gpu *gpu, double *value_p)
+{
+    *value_p = gpu->healthy;
+    return true;
+}
+
+static bool gpu_temperature(const struct node_gpu *gpu, double *value_p)
+{
+    *value_p = gpu->temperature_celsius;
+    return gpu->known && gpu->has_temperature;
+}
+
+static bool gpu_memory_used(const struct node_gpu *gpu, double *value_p)
+{
+    *value_p = (double)gpu->memory_used_bytes;
+    return gpu->known && gpu->memory_total_bytes;
+}
+
+static bool gpu_memory_total(const struct node_gpu *gpu, double *value_p)
+{
+    *value_p = (double)gpu->memory_total_bytes;
+    return gpu->known && gpu->memory_total_bytes;
+}
+
+static bool gpu_last_xid(const struct node_gpu *gpu, double *value_p)
+{
+    *value_p = gpu->last_xid;
+    return gpu->last_xid;
+}
+
+static void write_gpu_healthy(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    write_gpu_gauge(e, s, gpu_healthy);
+}
+
+static void write_gpu_temperature(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    write_gpu_gauge(e, s, gpu_temperature);
+}
+
+static void write_gpu_memory_used(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    write_gpu_gauge(e, s, gpu_memory_used);
+}
+
+static void write_gpu_memory_total(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    write_gpu_gauge(e, s, gpu_memory_total);
+}
+
+static void write_gpu_last_xid(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    write_gpu_gauge(e, s, gpu_last_xid);
+}
+
+// A count at `offset` of the GPU; with_ecc: of GPUs that count memory errors.
+static void write_gpu_counter(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s,
+                              bool with_ecc)
+{
+    for (int i = 0; i < s->core.n_nodes; i++) {
+        const struct node_measures *node = &s->core.nodes[i];
+        for (int rank = 0; rank < node->gpus.n; rank++) {
+            const struct node_gpu *gpu = &node->gpus.gpus[rank];
+            if (!gpu->seen || (with_ecc && !gpu->has_ecc)) continue;
+            struct labels labels = gpu_labels(node, rank);
+            exposition_count(e, &labels, *(const uint64_t *)value_at(gpu, metric));
+        }
+    }
+}
+
+static void write_gpu_count(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    write_gpu_counter(e, metric, s, false);
+}
+
+static void write_gpu_ecc(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    write_gpu_counter(e, metric, s, true);
+}
+
+static void write_throttled(struct exposition *e, const struct node_measures *node, const struct node_gpu *gpu)
+{
+    for (int reason = 0; reason < GPU_THROTTLES; reason++) {
+        struct labels labels = gpu_labels(node, gpu->rank);
+        labels_add(&labels, "reason", gpu_throttle_name((enum gpu_throttle)reason));
+        exposition_number(e, &labels, (double)gpu->throttled_us[reason] / 1e6);
+    }
+}
+
+static void write_gpu_throttled(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    for (int i = 0; i < s->core.n_nodes; i++) {
+        const struct node_measures *node = &s->core.nodes[i];
+        for (int rank = 0; rank < node->gpus.n; rank++) {
+            const struct node_gpu *gpu = &node->gpus.gpus[rank];
+            if (gpu->seen && gpu->has_throttle) write_throttled(e, node, gpu);
+        }
+    }
 }
 
 static int count_nodes(const struct core_status *status, enum node_role role, const char *state)
@@ -337,6 +465,7 @@ static void write_model(struct exposition *e, const struct metric *metric, const
 
 #define IN_SNAPSHOT(field) offsetof(struct metrics_snapshot, field)
 #define IN_NODE(field)     offsetof(struct node_measures, field)
+#define IN_GPU(field)      offsetof(struct node_gpu, field)
 #define IN_POOL(field)     offsetof(struct pool_metrics, field)
 
 // clang-format off
@@ -453,6 +582,29 @@ const struct metric metrics_table[] = {
     {"forepack:forward_pass_seconds", METRIC_HISTOGRAM, "pool, node",
      "Duration of the forward passes that the node reports. The rate of its sum is the node's utilisation.",
      write_node_histogram, IN_NODE(pass), OF_ALL},
+    {"forepack:gpu_healthy", METRIC_GAUGE, "pool, node, rank",
+     "0 while the rank's GPU is in trouble, for which the node leaves, else 1.", write_gpu_healthy, 0, 0},
+    {"forepack:gpu_temperature_celsius", METRIC_GAUGE, "pool, node, rank",
+     "Temperature of the rank's GPU.", write_gpu_temperature, 0, 0},
+    {"forepack:gpu_memory_used_bytes", METRIC_GAUGE, "pool, node, rank",
+     "Memory of the rank's GPU that all its processes use.", write_gpu_memory_used, 0, 0},
+    {"forepack:gpu_memory_total_bytes", METRIC_GAUGE, "pool, node, rank",
+     "Memory of the rank's GPU.", write_gpu_memory_total, 0, 0},
+    {"forepack:gpu_throttled_seconds_total", METRIC_COUNTER, "pool, node, rank, reason",
+     "Time for which the GPU had lower clocks for this reason. Several reasons may apply at a time.",
+     write_gpu_throttled, 0, 0},
+    {"forepack:gpu_ecc_corrected_total", METRIC_COUNTER, "pool, node, rank",
+     "Memory errors that ECC corrected, since the driver was loaded.", write_gpu_ecc, IN_GPU(ecc_corrected), 0},
+    {"forepack:gpu_ecc_uncorrected_total", METRIC_COUNTER, "pool, node, rank",
+     "Memory errors that ECC could not correct, since the driver was loaded.",
+     write_gpu_ecc, IN_GPU(ecc_uncorrected), 0},
+    {"forepack:gpu_xid_errors_total", METRIC_COUNTER, "pool, node, rank",
+     "Xids: errors of the GPU that the driver reported since the rank started.",
+     write_gpu_count, IN_GPU(xid_errors), 0},
+    {"forepack:gpu_last_xid", METRIC_GAUGE, "pool, node, rank",
+     "Number of the last Xid of the rank's GPU. Absent while there was none.", write_gpu_last_xid, 0, 0},
+    {"forepack:gpu_drains_total", METRIC_COUNTER, "",
+     "Nodes that left because a GPU was in trouble.", write_count, IN_SNAPSHOT(core.measures.gpu_drains), 0},
     {"forepack:nodes", METRIC_GAUGE, "role, state",
      "Attached nodes.", write_nodes, 0, 0},
     {"forepack:node_ejections_total", METRIC_COUNTER, "",

@@ -159,16 +159,52 @@ static const char *node_error_text(const char *error)
     return utf8_valid(error, strlen(error), NULL) ? error : "the node failed; its error message is not UTF-8";
 }
 
+static void gpu_read(const Forepack__Cluster__V1__Gpu *m, struct node_gpu *gpu)
+{
+    *gpu = (struct node_gpu){
+        .rank = intake_int(m->rank),
+        .known = m->known,
+        .healthy = m->healthy,
+        .has_temperature =
+            m->temperature_given_case == FOREPACK__CLUSTER__V1__GPU__TEMPERATURE_GIVEN_TEMPERATURE_CELSIUS,
+        .memory_used_bytes = m->memory_used_bytes,
+        .memory_total_bytes = m->memory_total_bytes,
+        .has_ecc = m->ecc_given_case == FOREPACK__CLUSTER__V1__GPU__ECC_GIVEN_ECC_CORRECTED,
+        .ecc_uncorrected = m->ecc_uncorrected,
+        .has_throttle = m->n_throttled_us > 0,
+        .xid_errors = m->xid_errors,
+        .last_xid = m->last_xid,
+    };
+    if (gpu->has_temperature) gpu->temperature_celsius = intake_int(m->temperature_celsius);
+    if (gpu->has_ecc) gpu->ecc_corrected = m->ecc_corrected;
+    for (size_t i = 0; i < m->n_throttled_us && i < GPU_THROTTLES; i++)
+        gpu->throttled_us[i] = m->throttled_us[i];
+}
+
+// Returns how many were read.
+static int gpus_read(const Forepack__Cluster__V1__Heartbeat *m, struct node_gpu *gpus)
+{
+    int n = 0;
+    while (n < NODE_GPUS_MAX && (size_t)n < m->n_gpus) {
+        gpu_read(m->gpus[n], &gpus[n]);
+        n++;
+    }
+    return n;
+}
+
 static void handle_heartbeat(struct core *c, struct node_link *link, const Forepack__Cluster__V1__Heartbeat *m,
                              int64_t now_us)
 {
+    struct node_gpu gpus[NODE_GPUS_MAX];
     struct node_heartbeat heartbeat = {.kv_blocks_free = intake_int(m->kv_blocks_free),
                                        .preemptions = m->preemptions,
                                        .progress = m->progress,
                                        .last_bin = m->last_bin,
                                        .requests = (int64_t)m->running + m->waiting,
                                        .held_prompts = intake_int(m->held_prompts),
-                                       .held_kv_blocks = intake_int(m->held_kv_blocks)};
+                                       .held_kv_blocks = intake_int(m->held_kv_blocks),
+                                       .gpus = gpus,
+                                       .n_gpus = gpus_read(m, gpus)};
     core_heartbeat(c, link->node, &heartbeat, now_us);
 }
 
@@ -326,7 +362,9 @@ void node_link_handle(struct node_link *link, struct core *c, const node_message
     case FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_SCORED: handle_scores(c, link, m->scored, now_us); break;
     case FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_STEP: handle_step(c, link, m->step, now_us); break;
     case FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_DRAFTS: handle_drafts(c, link, m->drafts, now_us); break;
-    case FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_DRAINING: core_draining(c, link->node, now_us); break;
+    case FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_DRAINING:
+        core_draining(c, link->node, m->draining->reason, now_us);
+        break;
     default: break; // a message that this version does not know
     }
 }
