@@ -13,6 +13,8 @@
 #include "tests/forward.h"
 #include "tests/tiny_model.h"
 
+extern int graphs_kept_most; // kernels/cuda/graphs.c
+
 // ---- memory ---------------------------------------------------------------------------------------------------------
 
 // More than any GPU has.
@@ -448,6 +450,31 @@ START_TEST(the_third_pass_of_a_kind_is_a_replay)
 }
 END_TEST
 
+// Only the graphs used last are kept; a kind that has lost its graph is captured again.
+START_TEST(the_graph_used_least_is_given_up)
+{
+    const int most = graphs_kept_most;
+    float *values = random_floats(10 * 16, 1);
+    const int32_t token[3] = {1, 9, 4};
+    struct embed_pass p;
+    graphs_kept_most = 1;
+    embed_open(&p, values);
+    for (int i = 0; i < 3; i++)
+        embed_check(&p, token, 8, i < 2, 4, values);
+    for (int i = 0; i < 3; i++) { // another kind: one row
+        const struct ragged_batch one = single_rows(token, 1);
+        p.issued = 0;
+        OK(p.b->ops->run_pass(p.b, &(struct pass){&one, &p, embed_stage, no_logits, 1, 8}));
+        ck_assert_int_eq(p.issued, i < 2);
+    }
+    embed_check(&p, token, 8, 1, 4, values); // captured again
+    embed_check(&p, token, 8, 0, 4, values);
+    p.b->ops->close(p.b);
+    graphs_kept_most = most;
+    free(values);
+}
+END_TEST
+
 // A capture that fails: the pass is issued again, eagerly, as are all later ones of its kind. All are padded, as the
 // passes of ranks whose capture succeeded.
 START_TEST(a_pass_that_cannot_be_captured_runs_eagerly)
@@ -491,6 +518,7 @@ int main(int argc, char **argv)
     tcase_add_test(tests, algorithms_are_timed_once_and_saved);
     tcase_add_loop_test(tests, replays_equal_eager_passes, 0, 3);
     tcase_add_test(tests, the_third_pass_of_a_kind_is_a_replay);
+    tcase_add_test(tests, the_graph_used_least_is_given_up);
     tcase_add_test(tests, a_pass_that_cannot_be_captured_runs_eagerly);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);

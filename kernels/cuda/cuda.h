@@ -180,6 +180,7 @@ enum status overlap_sum_end(struct cuda *cuda);
 
 struct schedule_options;
 
+extern int graphs_kept_most; // graphs that a backend keeps; tests lower it
 struct graphs *graphs_open(const struct backend_shape *shape);
 void graphs_close(struct graphs *g); // may be NULL
 // Destroys all captured graphs, for good: passes run eagerly from now on. NULL: no effect.

@@ -34,10 +34,17 @@ enum state { NEW, LOADED, CAPTURED, EAGER };
 struct kind {
     enum state state;
     cudaGraphExec_t exec;
+    uint64_t last_use; // number of the pass that captured or replayed it last
 };
+
+// A graph takes device memory that no plan counts, so that only the kinds used last keep theirs. All ranks of a group
+// run the same passes, so they keep the same graphs.
+int graphs_kept_most = 128;
 
 struct graphs {
     bool off; // nothing is captured
+    int n_kept;
+    uint64_t passes; // captured or replayed
     int max_rows, max_seqs, max_columns;
     struct kind kinds[SINGLE_KINDS][ROW_KINDS][COLUMN_KINDS];
     struct kind *of_batch; // kind of the batch given to graphs_begin last; NULL: it cannot be captured
@@ -100,7 +107,7 @@ void graphs_destroy(struct graphs *g)
     struct kind *kind = g ? &g->kinds[0][0][0] : NULL;
     for (int i = 0; g && i < SINGLE_KINDS * ROW_KINDS * COLUMN_KINDS; i++, kind++) {
         if (kind->exec) cudaGraphExecDestroy(kind->exec);
-        *kind = (struct kind){EAGER, NULL};
+        *kind = (struct kind){.state = EAGER};
     }
 }
 
@@ -159,6 +166,31 @@ static const char *capture_begin(struct cuda *cuda)
     return error != cudaSuccess ? cudaGetErrorString(error) : NULL;
 }
 
+// Destroys the graph that has not been used for the longest time. Its kind is captured again when it comes back. No
+// pass is under way: callers wait for each.
+static void graphs_evict(struct graphs *g)
+{
+    struct kind *oldest = NULL, *kind = &g->kinds[0][0][0];
+    for (int i = 0; i < SINGLE_KINDS * ROW_KINDS * COLUMN_KINDS; i++, kind++)
+        if (kind->state == CAPTURED && (!oldest || kind->last_use < oldest->last_use)) oldest = kind;
+    if (!oldest) return;
+    cudaGraphExecDestroy(oldest->exec);
+    *oldest = (struct kind){.state = LOADED};
+    g->n_kept--;
+}
+
+static void graph_kept(struct cuda *cuda, struct kind *kind, size_t free_before)
+{
+    size_t available = 0, total = 0;
+    kind->state = CAPTURED;
+    kind->last_use = ++cuda->graphs->passes;
+    cuda->graphs->n_kept++;
+    if (cudaMemGetInfo(&available, &total) != cudaSuccess) cudaGetLastError();
+    log_event(LOG_DEBUG, "graph_captured", LOG_FIELD("rows", cuda->padded.n_rows),
+              LOG_FIELD("table_columns", cuda->padded.max_blocks), LOG_FIELD("kept", cuda->graphs->n_kept),
+              LOG_FIELD("kib", (free_before > available ? free_before - available : 0) >> 10));
+}
+
 // Ends the capture of steps that returned `steps` and launches the graph. Returns NULL or why there is none.
 static const char *capture_end(struct cuda *cuda, struct kind *kind, enum status steps)
 {
@@ -174,7 +206,11 @@ static const char *capture_end(struct cuda *cuda, struct kind *kind, enum status
 // Captures the pass and launches it. If that fails, runs it eagerly.
 static enum status capture_run(struct cuda *cuda, const struct pass *pass, struct kind *kind)
 {
+    size_t free_before = 0, total;
     int suspended = no_alloc_suspend();
+    while (cuda->graphs->n_kept >= graphs_kept_most)
+        graphs_evict(cuda->graphs);
+    if (cudaMemGetInfo(&free_before, &total) != cudaSuccess) cudaGetLastError();
     const char *why_not = capture_begin(cuda);
     no_alloc_resume(suspended);
     if (!why_not) {
@@ -185,19 +221,19 @@ static enum status capture_run(struct cuda *cuda, const struct pass *pass, struc
         why_not = capture_end(cuda, kind, status);
         no_alloc_resume(suspended);
     }
-    if (!why_not) {
-        kind->state = CAPTURED;
-        return STATUS_OK;
-    }
     suspended = no_alloc_suspend();
-    capture_failed(kind, cuda, why_not);
+    if (why_not)
+        capture_failed(kind, cuda, why_not);
+    else
+        graph_kept(cuda, kind, free_before);
     no_alloc_resume(suspended);
-    return issue_padded(cuda, pass);
+    return !why_not ? STATUS_OK : issue_padded(cuda, pass);
 }
 
 static enum status replay_run(struct cuda *cuda, struct kind *kind)
 {
     cuda->on_device = cuda->padded;
+    kind->last_use = ++cuda->graphs->passes;
     int suspended = no_alloc_suspend();
     cudaError_t error = cudaGraphLaunch(kind->exec, cuda->stream);
     no_alloc_resume(suspended);
