@@ -90,7 +90,7 @@ grep -q "dist-packages/nvidia/nccl/lib" "$work/said" || fail "NCCL of Python's p
 mkdir -p "$bare/usr/local/cuda-13.0/lib64"
 mv "$packages"/*/lib/* "$bare/usr/local/cuda-13.0/lib64/"
 expect 3 "no GPU can be used" /kit/run.sh --out /tmp/toolkit
-for file in table.md diagnosis.log first.log steps/first.json; do
+for file in table.md report.html diagnosis.log first.log steps/first.json; do
     [ -s "$bare/tmp/toolkit/$file" ] || fail "a run without a GPU leaves no $file"
 done
 [ -s "$bare/tmp/toolkit.tar.gz" ] || fail "a run without a GPU leaves no tar file"
@@ -98,7 +98,7 @@ done
 # ---- all measurements on the CPU ----
 
 expect 0 "A trial on the CPU" /kit/run.sh --out /tmp/trial --trial
-for name in prefill gemms attention-{128,64,cached} decode prepack score fp8 fp8-fast fp8-blocks ttft serve; do
+for name in prefill gemms attention-{128,64,cached} decode prepack score fp8 fp8-fast fp8-blocks ttft serve serve-alone attention-fp8 decode-without-graphs; do
     [ -s "$bare/tmp/trial/$name.json" ] || fail "the trial has no $name.json"
 done
 expect 0 "prefill: passed in an earlier run" /kit/run.sh --out /tmp/trial --trial

@@ -55,7 +55,7 @@ def diagnose(environment):
 
 
 def write_results():
-    """Writes the table and the tar file."""
+    """Writes the table, as Markdown and as a page, and the tar file."""
     with open(os.path.join(out, "machine.json"), "w") as file:
         json.dump({"gpu": nvidia_smi("name,memory.total,driver_version") or "no GPU", "kit": VERSION, "nccl": nccl_version(),
                    "scale": steps.scale, "trial": o.trial, "date": time.strftime("%Y-%m-%d"),
@@ -63,6 +63,8 @@ def write_results():
     text = table.make(out)
     with open(os.path.join(out, "table.md"), "w") as file:
         file.write(text)
+    with open(os.path.join(out, "report.html"), "w") as file:
+        file.write(table.page(text))
     print(text)
     with tarfile.open(out + ".tar.gz", "w:gz") as tar:
         tar.add(out, os.path.basename(out))

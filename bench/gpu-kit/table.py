@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes the Markdown table of the GPU kit from a folder of results (steps.py)."""
 import glob
+import html
 import json
 import os
 
@@ -95,8 +96,16 @@ def fp8_over_bf16(r, name, prompts):
     return over(field(r.row(name, **wanted), "tokens_per_s"), field(r.row("prefill", **wanted), "tokens_per_s"))
 
 
+# What the compiled code allows at the limits that the machine probe measures, for Hopper; by the step and the goal's place in
+# it. docs/gpus.md says more.
+COMPUTED = {("prefill", 0): "70 to 82 %", ("prefill", 1): "69 to 80 %", ("attention-128", 0): "63 to 72 %",
+            ("score", 0): "6.7 to 8.2 ms", ("decode", 0): "86 to 90 %", ("decode", 1): "74 to 79 %",
+            ("transformers", 0): "8 to 9.5", ("score", 1): "1.028 to 1.031", ("ttft", 0): "0.88 to 0.91",
+            ("ttft", 1): "0.92 to 0.95", ("fp8-fast", 0): "1.6", ("fp8-fast", 1): "1.4"}
+
+
 def figures(r):
-    """Rows of (step, figure, goal, whether more is better, value, text of the value)."""
+    """Rows of (step, figure, goal, whether it is reached, value, text of the value)."""
     def share(step, what, goal, value):
         return step, what, "at least %g %%" % (100 * goal), value is not None and value >= goal, value, percent(value)
 
@@ -137,10 +146,13 @@ def figures(r):
 
 
 def figure_table(r):
-    lines = [(what, goal, shown if value is not None else r.why_missing(step),
-              "" if value is None else "yes" if reached else "no")
-             for step, what, goal, reached, value, shown in figures(r)]
-    return markdown(("figure", "goal", "measured", "reached"), lines)
+    lines, places = [], {}
+    for step, what, goal, reached, value, shown in figures(r):
+        places[step] = places.get(step, -1) + 1
+        lines.append((what, COMPUTED.get((step, places[step]), ""), goal,
+                      shown if value is not None else r.why_missing(step),
+                      "" if value is None else "yes" if reached else "no"))
+    return markdown(("figure", "computed", "goal", "measured", "reached"), lines)
 
 
 def speed_table(r):
@@ -256,3 +268,28 @@ def make(folder):
     lines = heading(r) + figure_table(r) + speed_table(r) + gemm_table(r) + attention_table(r) + ttft_table(r) + run_table(r)
     lines += step_table(r) + ["Not measured:", ""] + ["- %s" % line for line in NOT_MEASURED]
     return "\n".join(lines) + "\n"
+
+
+def page(text):
+    """The same tables as an HTML page."""
+    lines, rows = [], []
+    for line in text.split("\n") + [""]:
+        if line.startswith("| "):
+            rows.append([html.escape(cell.strip()) for cell in line[1:-1].split("|")])
+            continue
+        if rows:
+            numbers = [mark.endswith(":") for mark in rows[1]]
+            lines.append("<table>")
+            for i, row in enumerate(rows[:1] + rows[2:]):
+                tag = "td" if i else "th"
+                lines.append("<tr>%s</tr>" % "".join("<%s%s>%s</%s>" % (tag, ' class="number"' if number else "", cell, tag)
+                                                     for cell, number in zip(row, numbers)))
+            lines.append("</table>")
+            rows = []
+        if line.startswith("# "):
+            lines.append("<h1>%s</h1>" % html.escape(line[2:]))
+        elif line:
+            lines.append("<p>%s</p>" % html.escape(line.strip("*- ")))
+    return ("<!doctype html><meta charset=utf-8><title>GPU kit</title><style>body{font:14px sans-serif;margin:2em}table{"
+            "border-collapse:collapse;margin:1em 0}td,th{border-bottom:1px solid #ccc;padding:2px 8px;text-align:left}"
+            ".number{text-align:right}</style>" + "\n".join(lines) + "\n")
