@@ -88,7 +88,8 @@ struct request_sink {
 struct request_account {
     struct core_node *node;        // the node it is on, or NULL
     struct core_bin *bin;          // the outstanding bin that waits for it, or NULL
-    uint64_t bin_id;               // of the bin that it was last sent in
+    uint64_t bin_id;               // number of the bin that it was last sent in, a score bin or a prefill bin; it stays
+                                   // when the bin is settled. dispatch.c counts all bins of the router from 1
     struct tenant_account *tenant; // of its tenant, from its admission to its end
     bool is_long;                  // more rows than a pass of the node
     int rows;                      // its rows in the bin,
