@@ -44,7 +44,7 @@ enum node_event_kind {
     NODE_ATTACHED, // Welcome received: work of earlier streams is void
     NODE_MESSAGE,  // score_bin, prefill_bin, advances, drafts or cancel
     NODE_DETACHED, // the stream ended: drop all work, the router has reassigned it
-    NODE_DRAIN,    // drain requested, Draining is sent: finish the work at hand, then node_stop() and exit with 0
+    NODE_DRAIN,    // drain requested, Draining is sent: finish the work at hand, then node_stop() and exit
 };
 
 struct node_event {

@@ -245,6 +245,20 @@ static void group_reload(void *arg)
 }
 
 // The leader's serving, from its first attempt to attach to its end. Returns the exit code of the process.
+// Ends the group at once if a GPU is in trouble though it is not why the node leaves: closing the model could hang on
+// it.
+static void leave_broken_gpus(struct group_of_node *group)
+{
+    char sentence[ENGINE_TROUBLE_MAX];
+    struct gpu_report *reports = mem_alloc_array((size_t)group->comm->size, sizeof *reports);
+    engine_read_gpus(group->engine, reports);
+    const bool trouble = engine_gpu_trouble(group->engine, reports, sentence);
+    free(reports);
+    if (!trouble) return;
+    log_event(LOG_WARN, "gpu_unhealthy", LOG_FIELD("reason", (const char *)sentence));
+    group_abort(group->comm, 0);
+}
+
 static int serve_router(struct group_of_node *group, const struct tokenizer *tokenizer,
                         const Forepack__Cluster__V1__Hello *hello)
 {
@@ -267,7 +281,10 @@ static int serve_router(struct group_of_node *group, const struct tokenizer *tok
     char *trouble = node_trouble(node) ? mem_string(node_trouble(node)) : NULL;
     node_stop(node);
     log_event(LOG_INFO, "node_stopped", LOG_FIELD("router", program->common->router));
-    if (!trouble) return 0;
+    if (!trouble) {
+        leave_broken_gpus(group);
+        return 0;
+    }
     fprintf(stderr, "forepack-%s: the node has left because of a GPU: %s\n", program->name, trouble);
     free(trouble);
     group_abort(group->comm, 1); // closing the model could hang on the GPU

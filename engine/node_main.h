@@ -144,7 +144,7 @@ void node_hello_fill(Forepack__Cluster__V1__Hello *hello, const struct node_opti
 
 // How serve() ended.
 enum node_end {
-    NODE_END_DRAINED, // all work is done after NODE_DRAIN: exit code 0
+    NODE_END_DRAINED, // all work is done after NODE_DRAIN: exit code 0, or 1 if the node leaves because of a GPU
     NODE_END_BROKEN,  // a pass failed; the reason is logged: the group is ended at once, exit code 1
 };
 

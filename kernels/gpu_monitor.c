@@ -46,10 +46,12 @@ static void log_xids(const struct gpu_report *report, const struct gpu_sample *s
                           LOG_FIELD("meaning", gpu_xid_meaning(sample->xids[i])));
 }
 
-static void log_trouble(const struct gpu_report *report, bool before)
+// Logs a trouble that begins, or that is worse than the one before: it lasts.
+static void log_trouble(const struct gpu_health *health, bool before, bool lasted_before)
 {
+    const struct gpu_report *report = &health->report;
     const bool now = *report->trouble;
-    if (now && !before)
+    if (now && (!before || (health->broken && !lasted_before)))
         log_event(LOG_ERROR, "gpu_unhealthy", LOG_FIELD("bus_id", report->address),
                   LOG_FIELD("reason", (const char *)report->trouble));
     if (!now && before) log_event(LOG_INFO, "gpu_healthy_again", LOG_FIELD("bus_id", report->address));
@@ -57,11 +59,11 @@ static void log_trouble(const struct gpu_report *report, bool before)
 
 static void sample_add(struct gpu_monitor *m, const struct gpu_sample *sample)
 {
-    const bool before = *m->health.report.trouble;
+    const bool before = *m->health.report.trouble, lasted_before = m->health.broken;
     const int64_t now_us = clock_now_us();
     gpu_health_add(&m->health, sample, now_us);
     log_xids(&m->health.report, sample);
-    log_trouble(&m->health.report, before);
+    log_trouble(&m->health, before, lasted_before);
     pthread_mutex_lock(&m->lock);
     m->report = m->health.report;
     m->sampled_us = now_us;

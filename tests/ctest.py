@@ -3,7 +3,8 @@
 """Runs CTest for tests/run.sh, which lists the commands:
 
   run BUILD NAME [--changed] [CTest options]   runs tests of a build folder and writes BUILD/NAME.xml; with --changed only those
-                                               that have not passed with the same programs and scripts
+                                               that have not passed with the same programs, scripts and test data. Exit
+                                               code 2: no test matches the options
   summary FILE.xml...                          prints skipped tests with their reasons, labels over their budget, and the totals"""
 import collections
 import glob
@@ -33,19 +34,27 @@ def digest(paths):
     return total.hexdigest()
 
 
+def tracked(*folders):
+    """Returns a hash of the files that git tracks in these folders, or everywhere."""
+    listed = subprocess.run(["git", "ls-files", "-z", *folders], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
+    return digest(path for path in (os.path.join(ROOT, name) for name in listed.split("\0") if name) if os.path.isfile(path))
+
+
 def tests_of(build, options):
     """Returns for each test that the options select a hash of what it runs."""
     listed = json.loads(subprocess.run(["ctest", "--test-dir", build, "--show-only=json-v1", *options], stdout=subprocess.PIPE,
                                        check=True).stdout)
     programs = digest(path for path in glob.glob(os.path.join(build, "bin", "*forepack*")) if os.path.isfile(path))
-    scripts = digest(path for path in glob.glob(os.path.join(ROOT, "tests", "integration", "*")) if os.path.isfile(path))
+    sources = tracked()
+    data = tracked("tests/data", "deploy/demo-model")
     found = {}
     for test in listed["tests"]:
         command = test.get("command", [])
         own = digest(word for word in command if os.path.isfile(word))
         labels = next((p["value"] for p in test["properties"] if p["name"] == "LABELS"), [])
-        whole = programs + scripts if "integration" in labels or "bash" in command[:1] else ""
-        found[test["name"]] = own + hashlib.sha256((whole + "\0".join(command)).encode()).hexdigest()
+        script = os.path.basename(command[0] if command else "") in ("bash", "python3")
+        used = programs + sources if script or "integration" in labels else data
+        found[test["name"]] = own + hashlib.sha256((used + "\0".join(command)).encode()).hexdigest()
     return found
 
 
@@ -58,6 +67,9 @@ def run(build, name, changed, options):
     if os.path.exists(results):
         os.remove(results)
     tests = tests_of(build, options)
+    if not tests:
+        print("%s: no test matches" % build, flush=True)
+        return 2
     chosen = [test for test, key in tests.items() if not changed or passed.get(test) != key]
     if len(chosen) < len(tests):
         print("%d of %d tests passed before with the same programs" % (len(tests) - len(chosen), len(tests)), flush=True)
@@ -104,7 +116,10 @@ def summary(paths):
     for path in paths:
         for case in cases(path):
             status = case.get("status")
-            state = {"run": "passed", "fail": "failed"}.get(status, "skipped")
+            state = {"run": "passed", "fail": "failed", "disabled": "skipped"}.get(status)
+            if not state: # CTest's "notrun": skipped by its exit code, or without a program
+                skipped = case.find("skipped")
+                state = "skipped" if skipped is not None and (skipped.get("message") or "").startswith("SKIP_") else "failed"
             counts[state] += 1
             seconds[kind_of(path, case)] += float(case.get("time") or 0)
             if state == "skipped":

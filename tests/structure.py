@@ -79,6 +79,8 @@ def include_findings():
                              check=True).stdout.split()
     for path in sources:
         folder = folder_of(path)
+        if not folder and not path.startswith(("tests/", "deploy/")):
+            yield "%s: USES in tests/structure.py does not name its folder" % path
         for name in included(path) if folder else ():
             used = "tests" if name.startswith("tests/") else folder_of(name)
             if used and used != folder and used not in USES[folder]:
@@ -86,7 +88,7 @@ def include_findings():
 
 
 def symbols(build):
-    """Returns which file defines each function or variable, and which names each file needs."""
+    """Returns which file defines each function, and which names each file needs."""
     with open(os.path.join(build, "compile_commands.json"), encoding="utf-8") as file:
         commands = json.load(file)
     defined, needed = {}, collections.defaultdict(set)

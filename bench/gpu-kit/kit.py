@@ -83,6 +83,8 @@ def run_first(environment):
     if runner.passed("first"):
         return True
     diagnose(environment)
+    if not os.path.exists(os.path.join(out, "first.log")):  # no time was left
+        return True
     with open(os.path.join(out, "first.log"), errors="replace") as file:
         log = file.read()
     print(log, file=sys.stderr, flush=True)
@@ -92,6 +94,10 @@ def run_first(environment):
 def run_tests(environment):
     tests = list(steps.tests())
     run_in_order(tests, environment, TESTS_AT_ONCE)
+    for step in tests:
+        if runner.passed(step.name):  # what an earlier run found out about its failure
+            for more in steps.again(step):
+                runner.forget(more.name)
     again = [more for step in [steps.first()] + tests if runner.failed(step.name) for more in steps.again(step)]
     run_in_order(again, environment, TESTS_AT_ONCE)
 
@@ -104,9 +110,7 @@ def run_only(names, environment):
         sys.exit("run.sh: --only %s: no such step; steps are %s" % (",".join(unknown), ", ".join(s.name for s in known)))
     for step in known:
         if step.name in names:
-            path = runner.path(os.path.join("steps", step.name + ".json"))
-            if os.path.exists(path):
-                os.remove(path)
+            runner.forget(step.name)
             runner.run(step, environment)
 
 

@@ -75,6 +75,12 @@ class Runner:
             json.dump({"step": name, "state": state, "said": said, "seconds": round(seconds, 1), "kit": self.version}, file)
         say("%s: %s%s" % (name, state, ": " + said if said else ""))
 
+    def forget(self, name):
+        """Removes the state of a step and its rows."""
+        for path in (os.path.join("steps", name + ".json"), name + ".json"):
+            if os.path.exists(self.path(path)):
+                os.remove(self.path(path))
+
     def rank(self, step):
         """Order of steps: those that another kit failed (they may be mended), those never tried, those that this kit failed."""
         before = self.state(step.name)
@@ -123,6 +129,8 @@ class Runner:
                 errors.write(("%s\n" % error).encode())
                 return 127, 0.0
             self.groups.add(process.pid)
+            if self.stopped:  # while it started
+                end_group(process.pid, signal.SIGTERM)
             code = None
             for wait, ending in ((seconds, signal.SIGTERM), (5, signal.SIGKILL), (5, signal.SIGKILL)):
                 try:

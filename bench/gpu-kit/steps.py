@@ -61,7 +61,8 @@ class Steps:
         """The 70B shape with as many layers as fit next to the 8B model, at most 40 because of the load time. A layer needs
         1,632 MiB and 64 MiB of KV for the prompt; 29,000 MiB are the 8B model with its KV, the 70B's embedding and head, and
         workspaces."""
-        free_mib = int(nvidia_smi("memory.free") or 65000)
+        told = nvidia_smi("memory.free") or ""
+        free_mib = int(told) if told.isdigit() else 65000
         layers = int((0.95 * free_mib - 29000) // 1700)
         return self.write_shape(os.path.join(self.out, "main", "config.json"), "llama-110m" if self.trial else "llama-3.1-70b",
                                 num_hidden_layers=2 if self.trial else max(1, min(40, layers)))

@@ -6,7 +6,7 @@ import json
 import os
 
 NOT_MEASURED = (
-    "groups of several GPUs: the kit is built without MPI, so NCCL is tested with one rank only",
+    "groups of several GPUs: the kit is built without MPI",
     "checkpoints: all weights are random, except those of the golden tests",
 )
 
@@ -246,9 +246,9 @@ def ttft_table(r):
 
 
 def step_table(r):
-    lines = [(step["step"], step["state"], number(step["seconds"]), step["said"])
+    lines = [(step["step"], step["state"], number(step["seconds"]), step.get("kit", "").split(",")[0], step["said"])
              for _, step in sorted(r.steps.items(), key=lambda item: (item[0].startswith(("check", "memcheck", "racecheck", "synccheck")), item[0]))]
-    return markdown(("step", "state", "-s", "message"), lines)
+    return markdown(("step", "state", "-s", "kit", "message"), lines)
 
 
 def heading(r):

@@ -28,7 +28,7 @@ enum { COLUMNS_MIN = SPLIT_ENTRIES / KV_BLOCK_TOKENS, COLUMN_KINDS = 24 };
 // Passes whose sequences all have one row; passes with at most 0, 4, 16, 64 and 256 such sequences.
 enum { ALL_SINGLE, SINGLE_KINDS = 6 };
 
-// LOADED: one pass ran, its kernels are loaded. EAGER: the capture failed
+// LOADED: one pass ran, its kernels are loaded. EAGER: the capture failed.
 enum state { NEW, LOADED, CAPTURED, EAGER };
 
 struct kind {
@@ -38,7 +38,7 @@ struct kind {
 };
 
 // A graph takes device memory that no plan counts, so that only the kinds used last keep theirs. All ranks of a group
-// run the same passes, so they keep the same graphs.
+// run the same passes, so they keep the same graphs unless a capture fails on one of them.
 int graphs_kept_most = 128;
 
 struct graphs {

@@ -18,13 +18,13 @@ void node_gpus_update(struct node_gpus *gpus, const struct node_gpu *reported, i
 {
     const int limit = ranks < NODE_GPUS_MAX ? ranks : NODE_GPUS_MAX;
     for (int rank = 0; rank < gpus->n; rank++)
-        gpus->gpus[rank].known = false;
+        gpus->gpus[rank].reported = gpus->gpus[rank].known = false;
     for (int i = 0; i < n_reported; i++) {
         const int rank = reported[i].rank;
         if (rank < 0 || rank >= limit) continue;
         grow(gpus, rank + 1);
         gpus->gpus[rank] = reported[i];
-        gpus->gpus[rank].seen = true;
+        gpus->gpus[rank].seen = gpus->gpus[rank].reported = true;
     }
 }
 

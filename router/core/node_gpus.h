@@ -9,9 +9,10 @@
 
 struct node_gpu {
     int rank;
-    bool seen;    // a heartbeat has reported it: the counters are known
-    bool known;   // by the last heartbeat, and its gauges are recent
-    bool healthy; // false: the node leaves because of it
+    bool seen;     // a heartbeat has reported it: the counters are known
+    bool reported; // by the last heartbeat
+    bool known;    // by the last heartbeat, and its gauges are recent
+    bool healthy;  // false: it is in trouble, and the node leaves unless it only reports
     bool has_temperature, has_ecc, has_throttle;
     int temperature_celsius;
     uint64_t memory_used_bytes, memory_total_bytes; // total 0: not known

@@ -173,7 +173,7 @@ static void write_gpu_gauge(struct exposition *e, const struct metrics_snapshot 
 static bool gpu_healthy(const struct node_gpu *gpu, double *value_p)
 {
     *value_p = gpu->healthy;
-    return true;
+    return gpu->reported;
 }
 
 static bool gpu_temperature(const struct node_gpu *gpu, double *value_p)
@@ -197,7 +197,7 @@ static bool gpu_memory_total(const struct node_gpu *gpu, double *value_p)
 static bool gpu_last_xid(const struct node_gpu *gpu, double *value_p)
 {
     *value_p = gpu->last_xid;
-    return gpu->last_xid;
+    return gpu->reported && gpu->last_xid;
 }
 
 static void write_gpu_healthy(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
