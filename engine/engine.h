@@ -43,7 +43,8 @@ uint64_t engine_progress(const struct engine *e);
 void engine_watch_gpu(struct engine *e, const struct gpu_limits *limits);
 
 // Leader, any thread until engine_close(): reports[rank] is the latest report of the rank's GPU, all zero for a rank
-// without one. Reports of other ranks are those of the call before. Does not wait.
+// without one. The reports of other ranks are the answers to the questions
+// of the previous call. Does not wait.
 void engine_read_gpus(struct engine *e, struct gpu_report *reports);
 
 // Leader: names the first rank whose GPU is in trouble, with host and cause. False: none is.

@@ -38,7 +38,7 @@ const char *gpu_xid_meaning(uint32_t xid)
     return "see NVIDIA's catalogue of Xids";
 }
 
-// Reads one number of the list and moves *text_p behind it. False when it is none.
+// Reads the number at *text_p and moves *text_p past it. Returns false if there is no number.
 static bool xid_read(const char **text_p, uint32_t *xid_p)
 {
     char *end;

@@ -46,7 +46,7 @@ struct gpu_limits {
 // Reads a list such as "48,79", or "none". INVALID with a sentence.
 enum status gpu_fatal_xids_parse(const char *text, struct gpu_limits *limits);
 
-// What the error is, for logs; "see NVIDIA's catalogue of Xids" for most.
+// Returns the meaning of an Xid for logs, or "see NVIDIA's catalogue of Xids" for an Xid that is not listed here.
 const char *gpu_xid_meaning(uint32_t xid);
 
 // What is known of a GPU. Plain bytes, which ranks of a group send to each other.

@@ -28,7 +28,7 @@ struct nvml_event {
     unsigned gpu_instance, compute_instance;
 };
 
-// One row for each function: its name, and its parameters in NVML's order. All return nvmlReturn_t.
+// Lists the functions that are loaded: name, and parameters in NVML's order. Each returns nvmlReturn_t.
 #define NVML_FUNCTIONS(row)                                                                                            \
     row(nvmlInit_v2, (void)) row(nvmlShutdown, (void)) row(nvmlDeviceGetHandleByPciBusId_v2,                           \
                                                            (const char *address, void **device_p))                     \
@@ -177,7 +177,7 @@ static void read_ecc(struct nvml *nvml, struct gpu_sample *sample)
     sample->ecc_uncorrected = uncorrected;
 }
 
-// Takes the Xids that wait, without waiting for more. Those that do not fit stay for the next sample.
+// Reads the Xids that NVML has queued, without waiting for others. Xids that do not fit are read with the next sample.
 static void read_xids(struct nvml *nvml, struct gpu_sample *sample)
 {
     struct nvml_event event = {0};

@@ -475,8 +475,8 @@ START_TEST(the_graph_used_least_is_given_up)
 }
 END_TEST
 
-// A capture that fails: the pass is issued again, eagerly, as are all later ones of its kind. All are padded, as the
-// passes of ranks whose capture succeeded.
+// A capture that fails: the pass is issued again, eagerly, as are all later ones of its kind. All are padded: other
+// ranks of a group may have captured the pass, and these sum padded rows.
 START_TEST(a_pass_that_cannot_be_captured_runs_eagerly)
 {
     float *values = random_floats(10 * 16, 1);

@@ -10,7 +10,8 @@
 #ifdef FOREPACK_CUDA_EMULATED
 enum { ROWS = 192, HEADS = 4, KV_HEADS = 2, D = 64, WIDE = 320, CACHE_BLOCKS = 64 };
 #else
-// An entry of 8 KV heads takes 4 KiB, a block 64 KiB: block 65,536 is behind 2^32 bytes, the last one behind 2^33.
+// A KV block of 8 KV heads takes 64 KiB. So the offset of block 65,536 is 2^32 bytes, and that of the last block
+// exceeds 2^33.
 enum { ROWS = 16384, HEADS = 32, KV_HEADS = 8, D = 128, WIDE = 14336, CACHE_BLOCKS = 140000 };
 #endif
 enum { GROUP = HEADS / KV_HEADS, HIDDEN = HEADS * D, QKV = (HEADS + 2 * KV_HEADS) * D, SAMPLES = 64 };

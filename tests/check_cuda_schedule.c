@@ -391,6 +391,20 @@ START_TEST(kv_entries_do_not_overlap)
 }
 END_TEST
 
+// A few rows after a long cached prompt are two tiles, which only their spans spread over the device.
+START_TEST(one_sequence_has_room_for_the_spans_of_two_tiles)
+{
+    const struct backend_shape shape = {.n_layers = 1,
+                                        .n_heads = 32,
+                                        .n_kv_heads = 8,
+                                        .head_size = 128,
+                                        .max_rows = 64,
+                                        .max_seqs = 1,
+                                        .max_context = 32768 + 50};
+    ck_assert_int_ge(memory_tile_spans(&shape), 2 * 17);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("cuda_schedule");
@@ -399,6 +413,7 @@ int main(void)
     tcase_add_test(cases, staging_holds_the_batch_and_its_work);
     tcase_add_loop_test(cases, captured_passes_of_a_kind_have_equal_arguments, 1, 6);
     tcase_add_test(cases, splits_cover_a_row);
+    tcase_add_test(cases, one_sequence_has_room_for_the_spans_of_two_tiles);
     tcase_add_test(cases, kv_entries_do_not_overlap);
     suite_add_tcase(suite, cases);
     SRunner *runner = srunner_create(suite);

@@ -611,7 +611,7 @@ START_TEST(heartbeats_bring_the_gpus_of_the_ranks)
     fixture_detach(&f, node);
     write_text(METRICS_TEXT);
     ck_sample("forepack:gpu_drains_total", 1);
-    ck_sample("forepack:gpu_healthy", -1); // gauges are those of attached nodes
+    ck_sample("forepack:gpu_healthy", -1); // a node that is gone has no gauges
     ck_sample("forepack:gpu_last_xid", -1);
     ck_sample("forepack:gpu_xid_errors_total" GPU("2"), 2);
     ck_sample("forepack:gpu_ecc_corrected_total", 6);

@@ -26,7 +26,7 @@ skipped() {
 if [ $all = 0 ]; then
     cmake --preset release -DFOREPACK_ALL_TESTS=ON >/dev/null
     cmake --build --preset release
-    # Unit tests of 12 seconds and more. Those of the instruction sets that the machine lacks emulate them.
+    # Left out: unit tests that take 12 seconds or more, and those of the emulated GPU. --all runs them.
     slow='check_(golden_(cuda|reference)|tokenizer_files|exactness_amx-emulated.*|model_forward|fp8_blocks|scan_cost)|'
     slow+='check_(bin_message|perplexity|row_sampling_cuda|cuda_.*)|sim_(plan|seeds)'
     tests/ctest.py run build/release quick --changed --parallel $(($(nproc) + 1)) -L 'unit|paths' -LE 'dev|kit|long' \

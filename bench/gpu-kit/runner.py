@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs steps: commands with a time limit, each a process group of its own.
+"""Runs the steps of the kit. A step is a command with a time limit, in a process group of its own.
 
 A step leaves steps/NAME.json with its state, NAME.log, and a measurement also NAME.json with its rows."""
 import json

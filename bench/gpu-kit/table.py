@@ -96,8 +96,8 @@ def fp8_over_bf16(r, name, prompts):
     return over(field(r.row(name, **wanted), "tokens_per_s"), field(r.row("prefill", **wanted), "tokens_per_s"))
 
 
-# What the compiled code allows at the limits that the machine probe measures, for Hopper; by the step and the goal's place in
-# it. docs/gpus.md says more.
+# Figures computed for Hopper from the compiled code and the limits that the machine probe measures. The key is a step and the
+# place of the figure among those of the step. docs/gpus.md explains them.
 COMPUTED = {("prefill", 0): "70 to 82 %", ("prefill", 1): "69 to 80 %", ("attention-128", 0): "63 to 72 %",
             ("score", 0): "6.7 to 8.2 ms", ("decode", 0): "86 to 90 %", ("decode", 1): "74 to 79 %",
             ("transformers", 0): "8 to 9.5", ("score", 1): "1.028 to 1.031", ("ttft", 0): "0.88 to 0.91",
@@ -167,12 +167,12 @@ def speed_table(r):
     lines += [ratio(name, "prefill 8B FP8%s over bf16, %s" % (how, prompt_name(prompts)), fp8_over_bf16(r, name, prompts))
               for name, how, some in (("fp8", "", PROMPTS), ("fp8-blocks", " with scales of blocks", PROMPTS[1:]))
               for prompts in some]
-    for what, row in (("prefill 8B FP8, one prompt of 16,384", r.row("fp8", phase="prefill", batch=1, tokens=16384)),
-                      ("decode 8B FP8, batch 1", r.row("fp8", phase="decode", batch=1)),
-                      ("decode 8B FP8, batch 64", r.row("fp8", phase="decode", batch=64)),
-                      ("prefill 8B FP8 with fast accumulation, 16,384", r.row("fp8-fast", phase="prefill", tokens=16384)),
-                      ("prefill 8B FP8 with scales of blocks, 16,384", r.row("fp8-blocks", phase="prefill", tokens=16384))):
-        lines.append((what, "%.0f tokens/s" % row["tokens_per_s"] if row else r.why_missing("fp8")))
+    for step, what, row in (("fp8", "prefill 8B FP8, one prompt of 16,384", r.row("fp8", phase="prefill", batch=1, tokens=16384)),
+                      ("fp8", "decode 8B FP8, batch 1", r.row("fp8", phase="decode", batch=1)),
+                      ("fp8", "decode 8B FP8, batch 64", r.row("fp8", phase="decode", batch=64)),
+                      ("fp8-fast", "prefill 8B FP8 with fast accumulation, 16,384", r.row("fp8-fast", phase="prefill", tokens=16384)),
+                      ("fp8-blocks", "prefill 8B FP8 with scales of blocks, 16,384", r.row("fp8-blocks", phase="prefill", tokens=16384))):
+        lines.append((what, "%.0f tokens/s" % row["tokens_per_s"] if row else r.why_missing(step)))
     lines += [("what fast accumulation loses", line) for line in r.said("check_cuda_fp8_gpu", "fp8 sums of ")]
     served = r.row("serve", phase="serve")
     if not served:
@@ -224,7 +224,7 @@ def attention_table(r):
                           number(row["ms"], 3), number(over(row["gflops"], 1000)), number(row["gbytes_per_s"], 0),
                           percent(row.get("share")), *(number(over(bar.get("gflops"), 1000)) for bar in bars)))
     lines += [("missing", name, "", "", "", "", "", "", r.why_missing(name), "", "")
-              for name in ("attention-128", "attention-64", "attention-cached") if not r.rows(name)]
+              for name in ("attention-128", "attention-64", "attention-cached", "attention-fp8") if not r.rows(name)]
     return markdown(("attention", "-head size", "-batch", "-tokens", "-cached", "-ms", "-TFLOP/s", "-GB/s", "-of the limit",
                      "-PyTorch flash", "-PyTorch cuDNN"), lines)
 

@@ -27,7 +27,7 @@ enum known { UNKNOWN, NONE, GUESSED, TIMED }; // how a bucket's algorithm was se
 struct problem {
     struct gemm_key key;     // rows is 0
     int max_rows;            // of any call
-    struct gemm_call sample; // a call for timing: one whose x and out have the most rows
+    struct gemm_call sample; // is timed: its x and out begin at row 0 and have the most rows
     struct {
         enum known known;
         cublasLtMatmulAlgo_t algo;

@@ -37,8 +37,8 @@ struct kind {
     uint64_t last_use; // number of the pass that captured or replayed it last
 };
 
-// A graph takes device memory that no plan counts, so that only the kinds used last keep theirs. All ranks of a group
-// run the same passes, so they keep the same graphs unless a capture fails on one of them.
+// Graphs kept at most. A graph takes device memory that no plan counts, so the least recently used one is destroyed.
+// All ranks of a group run the same passes, so they keep the same graphs unless a capture fails on one of them.
 int graphs_kept_most = 128;
 
 struct graphs {

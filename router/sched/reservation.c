@@ -9,7 +9,7 @@
 
 enum { RESERVATION_SCAN_MAX = 64 }; // overdue requests that no group can hold
 
-// Of requests that some group can hold, the overdue one that has to go first.
+// Returns the first overdue request that fits some worker group.
 static const struct sched_request *first_overdue(const struct sched_view *view)
 {
     const struct request_need any = {INT_MAX, INT_MAX, INT_MAX};
