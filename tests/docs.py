@@ -5,7 +5,8 @@
   links      each link to a file of the repository, with its heading, leads somewhere;
   paths      each file or folder that is named in backticks exists;
   lines      no line is longer than 120 characters;
-  functions  CONTRIBUTING.md follows a request function by function: each item names a file and functions that it defines.
+  functions  CONTRIBUTING.md follows a request function by function: each item names a file and functions that the file
+             defines.
 
 Usage: tests/docs.py. Exit codes: 0 clean, 1 findings, each on a line."""
 import os
@@ -20,7 +21,7 @@ GENERATED_ROW = re.compile(r"\| `(forepack:|process_)")
 LONG_TABLES = ("docs/metrics.md",)
 NOT_WRAPPED = ("docs/gpus.md",)  # only its lines are not checked
 FOLDERS = "bench|cli|deploy|docs|engine|kernels|lib|proto|router|sim|speculator|tests|worker"
-# A file or folder of the repository. Names with a placeholder in capitals, such as tests/fuzz/fuzz_NAME.c, stand for several.
+# A file or folder of the repository. A name with a placeholder in capitals, such as tests/fuzz_NAME.c, is no match.
 PATH = re.compile(r"`((?:%s)/[a-z0-9_./-]*[a-z0-9_/])`" % FOLDERS)
 TRACE = "A request, function by function"
 TRACE_ITEM = re.compile(r"\d+\. `([^`]+)`: ")
@@ -84,7 +85,7 @@ def section(text, heading):
 
 
 def defines(source, function):
-    """Returns true if C source defines the function: its name at the start of a line, after its type, and no semicolon."""
+    """Returns true if C source defines the function: type and name start a line, and a line with a brace follows."""
     return re.search(r"^\w[\w \*]*\b%s\([^;{]*\)\n\{" % function, source, re.M) is not None
 
 
@@ -109,9 +110,9 @@ def trace_findings(path):
 
 
 def main():
-    paths = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout.split()
+    listed = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
     findings = list(trace_findings("CONTRIBUTING.md"))
-    for path in paths:
+    for path in listed.stdout.split():
         text = read(path)
         prose = without_code(text)
         findings += [*link_findings(path, prose), *path_findings(path, prose), *line_findings(path, text)]
