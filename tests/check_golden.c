@@ -30,7 +30,7 @@
 
 // int8 rounds a weight or an activation by up to half a step of (row maximum) / 127: about 1 % of a typical value,
 // several times the error of bf16. Its effect depends on the model: attention scores of stories280K are in the hundreds
-// and more, where 1 % decides which key a softmax chooses (docs/operating.md). An int8 KV cache rounds all dims of an
+// and more, where 1 % decides which key a softmax chooses (docs/checkpoints.md). An int8 KV cache rounds all dims of an
 // entry by up to half a step of their maximum / 127, with the same effect. So each case has its own bounds, a third
 // above the measured values (in the line that it prints).
 struct golden_case {

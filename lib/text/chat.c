@@ -29,9 +29,9 @@ static size_t json_bytes(const json_t *json)
     return bytes;
 }
 
-// Bounds that grow with the conversation, stated in SECURITY.md: a template that only prints it stays below them. Those
-// of Qwen3, Llama 3.1 and Gemma 2 take 3 to 9 bytes of memory for each byte. The exception are conversations of tens of
-// MiB, millions of tokens: memory does not grow beyond the default of jinja/.
+// Bounds that grow with the conversation, stated in docs/security.md: a template that only prints it stays below them.
+// Those of Qwen3, Llama 3.1 and Gemma 2 take 3 to 9 bytes of memory for each byte. The exception are conversations of
+// tens of MiB, millions of tokens: memory does not grow beyond the default of jinja/.
 static struct jinja_limits limits_for(const struct chat_conversation *c)
 {
     size_t bytes = json_bytes(c->messages) + (c->tools ? json_bytes(c->tools) : 0) +
