@@ -85,6 +85,18 @@ enum status cpu_attention_create(struct cpu *cpu)
                        shape->max_rows, shape->max_context);
 }
 
+void cpu_attention_prefault(struct cpu *cpu)
+{
+    const size_t threads = (size_t)cpu->threads, slots = (size_t)cpu->max_slots;
+    const struct prefault_range ranges[] = {
+        {cpu->attend_scratch, threads * cpu->attend_scratch_floats * sizeof *cpu->attend_scratch, 1},
+        {cpu->importance, threads * cpu->importance_capacity * sizeof *cpu->importance, 1},
+        {cpu->partials, slots * (size_t)cpu->shape.n_kv_heads * cpu->partial_floats * sizeof *cpu->partials, 1},
+        {cpu->kv, cpu->kv_layer_bytes, cpu->shape.n_layers},
+    };
+    cpu->prefault = prefault_start(ranges, sizeof ranges / sizeof ranges[0]);
+}
+
 void cpu_attention_free(struct cpu *cpu)
 {
     free(cpu->kv);

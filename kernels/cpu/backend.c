@@ -181,6 +181,7 @@ static int cpu_host_threads(const struct backend *b)
 static void cpu_close(struct backend *b)
 {
     struct cpu *cpu = cpu_of(b);
+    prefault_stop(cpu->prefault);
     thread_pool_close(cpu->pool);
     for (struct tensor *t = cpu->tensors, *next; t; t = next) {
         next = t->next;

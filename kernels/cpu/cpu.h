@@ -7,6 +7,7 @@
 #include "kernels/backend.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/packed_cache.h"
+#include "kernels/cpu/prefault.h"
 #include "kernels/cpu/stream_tuning.h"
 #include "kernels/cpu/thread_pool.h"
 #include "lib/base/invariant.h"
@@ -108,6 +109,7 @@ struct cpu {
     float *partials; // [max_slots][Hkv][partial_floats]; the slots of one split row are [Hkv][segments]
     size_t partial_floats;
     int max_slots;
+    struct prefault *prefault; // of the KV cache and the buffers of attention; NULL before the weights are loaded
 
     // int8: the current gemm's x in the words that the kernel reads, sized for the largest ACTIVATION.
     char *packed_x;   // [rows][cpu_packed_row_bytes()], or the same in tiles
@@ -225,6 +227,8 @@ enum status cpu_linear(struct backend *b, struct tensor *out, const struct tenso
 // attention.c
 // Memory of the KV cache and of attention. After a failure cpu_attention_free releases what was allocated.
 enum status cpu_attention_create(struct cpu *cpu);
+// Starts to bring that memory into RAM. Call once, after the weights are loaded; cpu_close stops it.
+void cpu_attention_prefault(struct cpu *cpu);
 void cpu_attention_free(struct cpu *cpu);
 void cpu_attention_begin(struct cpu *cpu); // cuts the batch into tiles and clears the importance maxima
 enum status cpu_rope_append(struct backend *b, int layer, struct tensor *qkv, const struct weight *q_gain,

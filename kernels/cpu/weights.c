@@ -355,6 +355,7 @@ void cpu_weights_finish(struct backend *b)
     struct cpu *cpu = cpu_of(b);
     cpu_stream_tune(cpu);
     if (cpu->packed_cache) packed_cache_save(cpu);
+    cpu_attention_prefault(cpu);
 }
 
 // ---- creating weights -----------------------------------------------------------------------------------------------
