@@ -141,7 +141,10 @@ def main():
         skip("valgrind is not installed (deploy/packages.sh --valgrind)")
     if not store and now["gcc"] != made_with["gcc"]:
         skip("the values are of gcc %s, the build is of %s" % (made_with["gcc"], now["gcc"] or "another compiler"))
-    counted = rows_count(os.path.join(build, "bin/instruction_rows"))
+    program = os.path.join(build, "bin/instruction_rows")
+    if not os.path.exists(program):
+        sys.exit("%s is missing: build the target instruction_rows of the preset release" % program)
+    counted = rows_count(program)
     for row, (own, libraries) in counted.items():
         print("%-15s %12.1f %12.1f" % (row, own, libraries))
     if store:

@@ -19,7 +19,7 @@ enum { CONTEXT = 2048, WARM = 50, REQUESTS = 400, OUTPUT = 32, PASS = 8, ANSWER_
 
 static struct node_link worker;
 
-// The bytes of a pass, computed by the worker group.
+// The bytes of a pass that the worker group computed.
 struct pass {
     uint64_t request;
     int left; // tokens, those of this pass included
