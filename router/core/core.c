@@ -13,6 +13,8 @@
 #include "router/core/drafting.h"
 #include "router/core/health.h"
 #include "router/core/nodes.h"
+#include "router/core/request_prompt.h"
+#include "router/core/request_selection.h"
 #include "router/core/requests.h"
 #include "router/core/score_sharing.h"
 #include "router/core/tenant_share.h"

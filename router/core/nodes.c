@@ -11,6 +11,8 @@
 #include "lib/base/mem.h"
 #include "router/core/availability.h"
 #include "router/core/drafting.h"
+#include "router/core/request_selection.h"
+#include "router/core/request_steps.h"
 #include "router/core/requests.h"
 #include "router/sched/prefix_tails.h"
 
