@@ -16,7 +16,7 @@
 #include "router/core/request_prompt.h"
 #include "router/core/request_selection.h"
 #include "router/core/requests.h"
-#include "router/core/score_sharing.h"
+#include "router/core/score_plan.h"
 #include "router/core/tenant_share.h"
 #include "router/sched/estimate.h"
 
@@ -220,50 +220,9 @@ static enum status check_request(const struct core *c, const struct request *r, 
         return status_fail(STATUS_DEADLINE, "%s had passed before the request was queued: allow more time",
                            request_deadline_name(r));
     }
-    // A score-only request needs no worker group; core_submit() sees whether a speculator can score it.
+    // A score-only request needs no worker group; score_plan_make() sees whether a speculator can score it.
     if (!r->spec.score_only) TRY(check_worker(c, r, now_us));
     return check_queue(c, r);
-}
-
-static bool may_keep_all(const struct request *r) // where that is faster
-{
-    return !r->spec.score_only && r->spec.prefill.mode == PREFILL_AUTO;
-}
-
-// Whether nothing would be pruned.
-static bool keeps_all(const struct prefill *prefill)
-{
-    return prefill->quality > 0 ? prefill->quality >= 1 : prefill->keep_rate >= 1;
-}
-
-// Without a calibration, the keep rate that a request has beside its quality applies.
-static void settle_quality(const struct core *c, struct prefill *prefill)
-{
-    if (prefill->keep_rate < 1 && !core_quality_applies(c, prefill)) prefill->quality = 0;
-}
-
-// SKIP_NONE: a speculator can score it.
-static enum skip_reason skip_reason_of(const struct core *c, const struct request *r)
-{
-    const struct prefill *prefill = &r->spec.prefill;
-    if (!r->spec.score_only) {
-        if (prefill->mode == PREFILL_OFF) return SKIP_OFF;
-        if (keeps_all(prefill)) return SKIP_KEEP_ALL; // under required, too: nothing would be pruned
-        if (may_keep_all(r) && r->spec.n_tokens < c->options.min_tokens) return SKIP_SHORT;
-    }
-    if (!c->open_nodes[NODE_SPECULATOR]) return SKIP_NO_NODE;
-    if (!sched_pool_can_hold(&c->view, NODE_SPECULATOR, &r->sched)) return SKIP_TOO_LONG;
-    if (!r->spec.score_only && prefill->quality > 0 && !core_quality_applies(c, prefill)) return SKIP_UNCALIBRATED;
-    return SKIP_NONE;
-}
-
-// Decides whether the prompt is pruned. A score that is reused or shared takes no time, and its kept tokens are the
-// fewer ones.
-static enum skip_reason decide_speculation(struct core *c, struct request *r, int64_t now_us)
-{
-    enum skip_reason skip = skip_reason_of(c, r);
-    if (skip != SKIP_NONE || core_request_find_selection(c, r) || score_sharing_find(c, r)) return skip;
-    return may_keep_all(r) && !estimate_speculation_pays(&c->view, &r->sched, now_us) ? SKIP_COST : SKIP_NONE;
 }
 
 static void request_refuse(struct core *c, struct request *r, enum status status, int64_t now_us)
@@ -280,35 +239,42 @@ static void request_refuse(struct core *c, struct request *r, enum status status
     request_free(r);
 }
 
+// A sharer has the time of the request that is scored, whose deadline is the same.
+static enum status plan_check_deadline(const struct core *c, const struct request *r, const struct score_plan *plan,
+                                  int64_t now_us)
+{
+    if (plan->action == SCORE_SHARE) return STATUS_OK;
+    return check_deadline(c, r, plan->action == SCORE_RUN, now_us);
+}
+
+static void request_follow(struct core *c, struct request *r, const struct score_plan *plan, int64_t now_us)
+{
+    switch (plan->action) {
+    case SCORE_SKIP: core_request_unscorable(c, r, plan->skip, now_us); break;
+    case SCORE_REUSE: core_request_reuse_score(c, r, now_us); break;
+    case SCORE_SHARE: core_request_share_score(c, r, plan->scored); break;
+    case SCORE_RUN: core_request_wait_for_score(c, r, now_us); break;
+    }
+}
+
 void core_submit(struct core *c, struct request *r, int64_t now_us)
 {
     if (r->state == REQUEST_RECEIVED) request_set_state(r, REQUEST_TOKENISED);
     ledger_arrived(&c->ledger, r);
-    enum skip_reason skip = SKIP_NONE;
-    struct request *scored = NULL;
     enum status status = check_request(c, r, now_us);
-    settle_quality(c, &r->spec.prefill);
+    score_plan_settle_quality(c, r);
+    struct score_plan plan = {0};
     if (status == STATUS_OK) {
         core_request_set_prefix(c, r, &(struct token_range){0, r->spec.n_tokens - 1}, 1);
-        skip = decide_speculation(c, r, now_us);
-        if (skip == SKIP_NONE && !r->kept) scored = score_sharing_find(c, r);
-        // A sharer has the time of the other, whose deadline is the same.
-        if (!scored) status = check_deadline(c, r, skip == SKIP_NONE && !r->kept, now_us);
+        plan = score_plan_make(c, r, now_us);
+        status = plan_check_deadline(c, r, &plan, now_us);
     }
     if (status != STATUS_OK) {
         request_refuse(c, r, status, now_us);
         return;
     }
     core_request_admit(c, r, queue_tenant(c, r));
-    if (r->kept) {
-        core_request_reuse_score(c, r, now_us);
-    } else if (scored) {
-        core_request_share_score(c, r, scored);
-    } else if (skip == SKIP_NONE) {
-        core_request_wait_for_score(c, r, now_us);
-    } else {
-        core_request_unscorable(c, r, skip, now_us);
-    }
+    request_follow(c, r, &plan, now_us);
 }
 
 static void request_cancel(struct core *c, struct request *r, int64_t now_us)
