@@ -6,7 +6,7 @@
 // Used by the thread that owns the engine. All memory is allocated at creation.
 #pragma once
 
-#include "bench/work.h"
+#include "engine/model/work.h"
 #include "engine/engine.h"
 
 struct passes;

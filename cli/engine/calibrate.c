@@ -9,8 +9,8 @@
 #include <sys/stat.h>
 
 #include "bench/commands/bench.h"
-#include "bench/commands/calibrate_rows.h"
-#include "bench/commands/model_pair.h"
+#include "cli/engine/calibrate_rows.h"
+#include "cli/engine/model_pair.h"
 #include "cli/progress.h"
 #include "cli/request.h"
 #include "lib/base/mem.h"

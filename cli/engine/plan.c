@@ -7,7 +7,7 @@
 #include <jansson.h>
 
 #include "bench/commands/bench.h"
-#include "bench/work.h"
+#include "engine/model/work.h"
 #include "cli/request.h"
 #include "engine/block_manager.h"
 #include "engine/model/model.h"
