@@ -9,7 +9,6 @@
 #include "cli/commands.h"
 #include "cli/plain_text.h"
 #include "cli/remote.h"
-#include "lib/base/mem.h"
 #include "lib/base/version.h"
 
 static struct {

@@ -15,7 +15,6 @@
 #include "cli/plain_text.h"
 #include "cli/remote.h"
 #include "lib/base/clock.h"
-#include "lib/base/mem.h"
 
 enum { CALL_TIMEOUT_MS = 5000 }; // a signal waits for the call in progress
 

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/block_manager.h"
 #include "worker/sequence.h"
 
 enum { REQUESTS = 32, TOKENS = 24, RANGES = 3 };

@@ -19,7 +19,6 @@
 #include "lib/base/new_file.h"
 #include "lib/text/tokenizer.h"
 #include "speculator/calibration_fit.h"
-#include "speculator/select.h"
 
 static struct {
     char *main, *spec, *prompts, *output, *backend, *dtype;

@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "lib/base/mem.h"
 #include "lib/text/tokenizer_parts.h"
 
 size_t tokenizer_compute_longest_piece(const struct tokenizer *t)

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "lib/base/clock.h"
 #include "lib/base/mem.h"
 #include "lib/base/version.h"
 #include "proto/forepack/v1/inference.pb-c.h"
