@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/oracle_intake.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "worker/sequence.h"

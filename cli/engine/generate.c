@@ -4,7 +4,6 @@
 // There is no speculator: the whole prompt is prefilled.
 #include "cli/generate.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Inference.Tokenize, Detokenize, GetModelInfo and GetClusterInfo. The first two are answered where their message is
 // read (grpc_intake.h); the other two read the core's state on the core's thread.
-#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
