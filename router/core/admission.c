@@ -13,8 +13,8 @@ const char *queue_class_name(enum queue_class queue_class)
     return names[queue_class];
 }
 
-// Each class leaves a share of the whole to every class above it. Rounded up, so that a small queue keeps places for
-// all.
+// Each class leaves a share of the whole to every class above it. The bound is rounded up, so that a small queue keeps
+// places for all.
 int64_t admission_class_bound(const struct core *c, int64_t whole, enum queue_class queue_class)
 {
     int64_t percent = 100 - (int64_t)(QUEUE_HIGH - queue_class) * c->options.queue_reserve_percent;

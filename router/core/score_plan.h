@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decides how a request that has arrived gets its kept tokens. The one place of this decision; core_submit() acts on
-// it. The core's thread only.
+// Decides how a request that has arrived gets its kept tokens. No other file makes this decision;
+// core_submit() acts on it. The core's thread only.
 #pragma once
 
 #include "router/core/core_state.h"
@@ -19,8 +19,9 @@ struct score_plan {
 };
 
 // Drops the quality of a request that also has a keep rate, if no calibration covers it: the keep rate applies then.
-// Comes before score_plan_make().
+// Call it before score_plan_make().
 void score_plan_settle_quality(const struct core *c, struct request *r);
 
-// With SCORE_REUSE the request has its kept tokens afterwards.
+// Makes the plan of a request that admission_check() passed. With SCORE_REUSE the request has its kept tokens
+// afterwards.
 struct score_plan score_plan_make(struct core *c, struct request *r, int64_t now_us);
