@@ -7,7 +7,6 @@
 // a member that has lost blocks has none behind it. An edge is as long as the longest of its members.
 #include "router/sched/prefix_index.h"
 
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
