@@ -10,7 +10,7 @@ static enum status split_over_ranks(const struct model_options *options, struct 
 {
     const struct model_config *c = &m->config;
     const int size = m->comm->size;
-    // With more ranks than KV heads, every rank that has query heads of a KV head holds a copy of that KV head.
+    // If there are more ranks than KV heads, every rank that has query heads of a KV head holds a copy of that KV head.
     if (c->n_kv_heads % size != 0 && size % c->n_kv_heads != 0)
         return status_fail(
             STATUS_UNSUPPORTED,
