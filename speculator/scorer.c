@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See scorer.h. Owns the prompts being scored, their KV blocks and the batch of a pass.
+// See scorer.h. Owns the prompts being scored, their KV blocks, and the batch of a pass.
 #include "speculator/scorer.h"
 
 #include <math.h>
@@ -17,37 +17,37 @@
 #include "speculator/likeliest.h"
 #include "speculator/score_pace.h"
 
-// A prompt being scored: first its own rows are computed, then its look-ahead rows, one per pass.
+// A prompt being scored. Its own rows are computed first, then its look-ahead rows, one per pass.
 struct prompt {
     uint64_t request, salt;
     int32_t *tokens; // [n] owned
     int n;
-    int look_ahead; // steps at most
+    int look_ahead; // largest number of steps
     int smoothing_window;
     struct select_policy policy; // `pinned` owned
-    double quality;              // to choose policy.keep_rate for; 0: it is given
-    bool is_covered;             // the calibration covers its options
-    bool want_evidence;          // for the result
+    double quality;              // quality for which policy.keep_rate is chosen; 0: the rate is given
+    bool is_covered;             // the calibration covers the options of this prompt
+    bool want_evidence;          // the result includes the evidence
     bool want_importance;
-    bool hold; // for drafts, after its score
+    bool hold; // hold the prompt for drafts after its score
     int64_t added_us;
 
     int32_t *blocks; // [n_blocks] owned; NULL while the prompt waits
     int n_blocks;
-    int n_published;           // the first of them: in the prefix cache
-    kv_chain chain;            // up to the last published one
-    struct prefix_match match; // of the last lookup in the prefix cache
-    int n_reused;              // tokens found there
-    int n_cached;              // KV entries
+    int n_published;           // the first n_published blocks are in the prefix cache
+    kv_chain chain;            // chain up to the last published block
+    struct prefix_match match; // result of the last lookup in the prefix cache
+    int n_reused;              // number of tokens found in the prefix cache
+    int n_cached;              // number of KV entries
     int steps;                 // importance rows computed
-    int32_t *drafted;          // [n_drafted] owned; tokens of the look-ahead rows, the last one is of the next row
+    int32_t *drafted;          // [n_drafted] owned; tokens of the look-ahead. The last one belongs to the next row
     int n_drafted;
     float *importance;             // [n] owned; sum over the steps
-    struct evidence_sums evidence; // of the steps
+    struct evidence_sums evidence; // evidence collected from the steps
     bool ended;                    // the look-ahead reached an EOS
     uint64_t last_pass;            // the last pass in which the prompt had rows
 
-    // In the pass being composed:
+    // Plan for the pass being composed:
     int rows;
     bool has_importance, has_next_token; // the pass computes an importance row, and the token that follows it
 };
@@ -58,13 +58,13 @@ struct scorer {
     void *context;
     struct block_manager *blocks;
 
-    // In order of arrival: the first n_running have KV blocks, the others wait.
+    // In order of arrival. The first n_running prompts have KV blocks, the other prompts wait.
     struct prompt **prompts;
     int n, n_running, capacity;
     uint64_t pass;
     struct scorer_pass last;
     struct score_pace pace;
-    struct batch_builder builder; // of the pass
+    struct batch_builder builder; // builds the batch of a pass
     struct drafter *drafter;      // holds prompts after their scores
     scorer_draft_fn *on_draft;
 };
@@ -82,7 +82,7 @@ static void prompt_free(struct scorer *s, struct prompt *p)
     free(p);
 }
 
-// Drops the prompts for which `matches` is true and keeps the order of the others.
+// Drops the prompts for which `matches` is true. Keeps the order of the remaining prompts.
 static void prompts_drop(struct scorer *s, bool (*matches)(const struct prompt *p, uint64_t request), uint64_t request)
 {
     int n = 0, n_running = 0;
@@ -196,16 +196,16 @@ void scorer_add(struct scorer *s, const struct score_item *item)
     };
     p->policy.keep_first = item->tokens[0] == s->model.config->bos_id;
     p->policy.tail_tokens = item->tail_tokens;
-    // A rate that is chosen for a quality is one of all tokens.
+    // A rate that is chosen for a quality is a share of all tokens.
     p->policy.budget_tokens = p->quality > 0 ? 0 : item->budget_tokens;
     p->policy.pinned = mem_copy(item->pinned, (size_t)item->n_pinned * sizeof *item->pinned);
     p->policy.n_pinned = item->n_pinned;
     evidence_begin(&p->evidence, p->n, p->policy.keep_first ? p->smoothing_window : 0, item->tail_tokens);
-    // Entries are needed for the prompt and for all look-ahead tokens but the last, which is never computed.
+    // Every prompt token and look-ahead token needs an entry, except the last look-ahead token: it is never computed.
     int room = longest_sequence(s) - p->n + 1;
     if (p->look_ahead > room) {
         p->look_ahead = room;
-        p->is_covered = false; // the evidence of fewer steps is not that of the calibration's documents
+        p->is_covered = false; // the calibration does not cover evidence from fewer steps
     }
     p->drafted = mem_alloc_array((size_t)p->look_ahead, sizeof *p->drafted);
     MEM_GROW(s->prompts, s->n, s->capacity);
@@ -221,7 +221,7 @@ static struct prefix_rows prompt_rows(const struct prompt *p)
     return (struct prefix_rows){p->tokens, NULL, p->n, p->salt};
 }
 
-// Whether a running prompt will soon publish blocks that this prompt should reuse.
+// Returns true if a running prompt will soon publish blocks that this prompt should reuse.
 static bool prompt_waits_for_prefix(const struct scorer *s, struct prompt *p)
 {
     if (!s->model.prefix_cache) return false;
@@ -234,7 +234,7 @@ static bool prompt_waits_for_prefix(const struct scorer *s, struct prompt *p)
     return false;
 }
 
-// Acquires the blocks of a cached prefix and allocates those for all other entries. False when too few are free.
+// Acquires the blocks of a cached prefix and allocates blocks for all other entries. Returns false if too few are free.
 static bool prompt_allocate_blocks(struct scorer *s, struct prompt *p)
 {
     struct prefix_rows rows = prompt_rows(p);
@@ -254,7 +254,7 @@ static bool prompt_allocate_blocks(struct scorer *s, struct prompt *p)
     return false;
 }
 
-// Held prompts give way to one that is to be scored.
+// Allocates the blocks of a prompt. Releases held prompts if needed: scoring goes first.
 static bool prompt_takes_blocks(struct scorer *s, struct prompt *p)
 {
     bool taken = prompt_allocate_blocks(s, p);
@@ -263,8 +263,8 @@ static bool prompt_takes_blocks(struct scorer *s, struct prompt *p)
     return taken;
 }
 
-// First come, first served: a prompt that waits for blocks blocks the prompts behind it. A prompt that waits for a
-// prefix does not.
+// Admits prompts in order of arrival. A prompt that waits for blocks stops the prompts after it. A prompt that waits
+// for a prefix does not.
 static void admit_prompts(struct scorer *s)
 {
     for (int i = s->n_running; i < s->n && s->n_running < s->model.max_seqs; i++) {
@@ -272,7 +272,7 @@ static void admit_prompts(struct scorer *s)
         if (prompt_waits_for_prefix(s, p)) continue;
         if (!prompt_takes_blocks(s, p)) return;
         p->importance = mem_alloc_array((size_t)p->n, sizeof *p->importance);
-        p->last_pass = s->pass; // its waiting for rows begins now
+        p->last_pass = s->pass; // the prompt waits for rows from now on
         memmove(s->prompts + s->n_running + 1, s->prompts + s->n_running, (size_t)(i - s->n_running) * sizeof p);
         s->prompts[s->n_running++] = p;
     }
@@ -280,11 +280,11 @@ static void admit_prompts(struct scorer *s)
 
 // --- one pass
 
-// What the next pass contains.
+// Content of the next pass.
 struct pass_plan {
-    bool reads, looks_ahead; // has rows of prompts that are read; has look-ahead rows
+    bool reads, looks_ahead; // reads: has rows of prompts that are read; looks_ahead: has look-ahead rows
     struct prompt *longest;  // the prompt that has gone longest without a row
-    int window;              // its smoothing window, which is that of the pass
+    int window;              // smoothing window of `longest` and of the pass
 };
 
 static bool prompt_looks_ahead(const struct prompt *p)
@@ -297,7 +297,8 @@ static bool prompt_takes_part(const struct prompt *p, const struct pass_plan *pl
     return prompt_looks_ahead(p) ? plan->looks_ahead : plan->reads;
 }
 
-// A pass has one smoothing window. Importance rows of prompts with another window wait for a later pass.
+// Chooses the smoothing window: a pass has only one. Importance rows of prompts with another window wait for a later
+// pass.
 static void choose_window(const struct scorer *s, struct pass_plan *plan)
 {
     for (int i = 0; i < s->n_running; i++) {
@@ -343,15 +344,15 @@ static double plan_rest(const struct scorer *s, struct prompt *p, int window)
     return score_pace_work(&s->pace, p->n_cached, p->rows);
 }
 
-// The same for the rows that fit `room`.
+// Gives the prompt the rows that fit `room` and returns their work.
 static double plan_chunk(const struct scorer *s, struct prompt *p, double room, int window)
 {
     prompt_plan_rows(p, score_pace_rows(&s->pace, p->n_cached, room), window);
     return score_pace_work(&s->pace, p->n_cached, p->rows);
 }
 
-// Rows of prompts from `first` on: of those that fit `room` whole, then a chunk of the shortest other. Returns their
-// work.
+// Adds rows of prompts from `first` on: whole prompts that fit `room`, then one chunk of the shortest remaining prompt.
+// Returns their work.
 static double plan_shorter(struct scorer *s, int first, double room, int window)
 {
     double left = room;
@@ -369,8 +370,9 @@ static double plan_shorter(struct scorer *s, int first, double room, int window)
     return room - left;
 }
 
-// In order of arrival. Beside the first prompt that the pass cannot complete, half of the room goes to later prompts
-// that are shorter: the long one takes at most twice as long, and the others do not wait for all of it.
+// Adds rows of prompts in order of arrival. If the first remaining prompt does not fit, half of the room goes to later
+// prompts that are shorter. The long prompt takes at most twice as long, and the shorter prompts do not wait for all of
+// it.
 static void plan_reading(struct scorer *s, int rows_left, int window)
 {
     double room = rows_left;
@@ -393,7 +395,7 @@ static bool pass_has_rows(const struct scorer *s)
     return false;
 }
 
-// Look-ahead rows first, so that the prompts that have begun finish and release their blocks.
+// Adds look-ahead rows first, so that the prompts in look-ahead finish and release their blocks.
 static void plan_pass(struct scorer *s, const struct pass_plan *plan)
 {
     int room = s->model.token_budget;
@@ -406,7 +408,7 @@ static void plan_pass(struct scorer *s, const struct pass_plan *plan)
         room -= p->rows;
     }
     if (plan->reads) plan_reading(s, room, plan->window);
-    // All rows that fit the room may be importance rows of another window.
+    // Happens if all rows that fit the room are importance rows of another window.
     if (!pass_has_rows(s)) prompt_plan_rows(plan->longest, 1, plan->window);
 }
 
@@ -441,7 +443,7 @@ static const struct ragged_batch *compose_pass(struct scorer *s, const struct pa
 
 // --- results
 
-// Divides by the steps. NULL, or why the importance cannot be used.
+// Divides the sums by the number of steps. Returns NULL, or the reason why the importance cannot be used.
 static const char *importance_mean(struct prompt *p)
 {
     for (int j = 0; j < p->n; j++) {
@@ -501,7 +503,7 @@ static void prompt_report(struct scorer *s, struct prompt *p)
     free(kept);
 }
 
-// The likeliest token of logit row `row`. When all logits are NaN, so is the importance, and any token will do.
+// Returns the likeliest token of logit row `row`. If all logits are NaN, so is the importance, and any token will do.
 static int32_t prompt_next_token(const struct scorer *s, struct prompt *p, const struct forward_result *out, int row)
 {
     const int n = s->model.config->vocab_size;
@@ -519,7 +521,7 @@ static void prompt_add_step(struct prompt *p, const float *importance)
     p->steps++;
 }
 
-// The rows of the pass are in the KV cache now.
+// Records that the rows of the pass are in the KV cache.
 static void prompt_advance(struct scorer *s, struct prompt *p)
 {
     p->n_cached += p->rows;
@@ -544,7 +546,7 @@ static void apply_results(struct scorer *s, const struct forward_result *out)
         if (!p->has_next_token) continue;
         int32_t token = prompt_next_token(s, p, out, logit_row++);
         p->ended = model_config_is_eos(s->model.config, token);
-        // A token that ends the text is never computed, so this step was the last one.
+        // A token that ends the text is never computed, so this was the last step.
         if (p->ended)
             p->look_ahead = p->steps;
         else
@@ -552,7 +554,7 @@ static void apply_results(struct scorer *s, const struct forward_result *out)
     }
 }
 
-// The last guess gets its row again: the last look-ahead step samples no token.
+// Holds the prompt for drafts. The last draft token is computed again: the last look-ahead step samples no token.
 static void prompt_hold(struct scorer *s, struct prompt *p)
 {
     int n_tokens = p->n + p->n_drafted;
