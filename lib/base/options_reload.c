@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading the --config files again, into a copy of the table with storage of its own: a file that has an error changes
+// Reads the --config files again, into a copy of the table with its own storage: a file that has an error changes
 // nothing.
 #include <inttypes.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@ union option_value {
     struct option_list list;
 };
 
-struct copy { // of a table
+struct copy { // copy of a table
     struct option *rows;
     union option_value *values;
     size_t n;

@@ -6,7 +6,7 @@
 
 #include "lib/base/status.h"
 
-enum { BLOCK_BYTES = 16 }; // what malloc needs for a block
+enum { BLOCK_BYTES = 16 }; // memory that malloc adds to a block
 
 struct budget {
     size_t left;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One line per sampling or prefill field that is a number or a switch. Generated from these tables: the members and
+// Tables with one line per sampling or prefill field that is a number or a switch. They generate the members and
 // defaults of struct sampling and struct prefill (generation.h), the range checks (generation.c), the mapping to and
 // from both protocols (generation_wire.c), and the flags and JSON keys of the command line (cli/request.c). To add a
 // field, add its line here and a member of the same name to the .proto files.
@@ -15,8 +15,8 @@
 //       ROUTER_REAL  REAL whose default is an option of the router
 //       OPTIONAL_REAL  REAL that may be absent, as OPTIONAL
 //       BOOL      bool: no range
-// FROM  the range includes its minimum; OVER: it does not. The maximum is always included.
-// unit  shown in --help, or NULL
+// FROM  the range includes its minimum; OVER: it does not. The maximum is always included. unit  shown in --help, or
+// NULL
 #pragma once
 
 #include <limits.h>
@@ -63,9 +63,9 @@
     FIELD(BOOL, paper_exact, "paper-exact", false, FROM, 0, 1, NULL,                                                   \
           "only the paper's selection: no token is forced, pinned or added")                                           \
     FIELD(BOOL, conversation, "conversation", true, FROM, 0, 1, NULL,                                                  \
-          "a chat with answers keeps the rows that its earlier turns had, and recalls what the new turn needs of "     \
-          "what they pruned; unused with --paper-exact")                                                               \
+          "in a chat with answers, keep the rows of earlier turns, and add pruned tokens that the new turn needs; "    \
+          "unused with --paper-exact")                                                                                 \
     FIELD(INT, shared_tokens, "shared-tokens", 0, FROM, 0, INT_MAX, "tokens",                                          \
-          "first prompt tokens that other prompts begin with, too, such as a document: selected without what follows, " \
-          "so that caches hold their rows; 0 is none; unused with --paper-exact")
+          "number of first prompt tokens that other prompts share, such as a document: they are selected without "     \
+          "the text after them, so that caches hold their rows; 0 is none; unused with --paper-exact")
 // clang-format on
