@@ -8,7 +8,7 @@
 
 #include "lib/base/status.h"
 
-// Identifies a version of a file. All members are 0 if the file cannot be read.
+// Identifies a version of a file. Every member is 0 if the file cannot be read.
 struct file_stamp {
     uint64_t device, inode, size;
     int64_t changed_ns;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much work llguidance may spend on a grammar. A regular expression of n parts that may be empty costs n * n to
-// compile, so what a client may write as expressions is bounded more tightly than names and other literal text.
+// Limits the work that llguidance may spend on a grammar. A regular expression of n parts that may be empty costs n * n
+// to compile, so the size of a client's expressions is bounded more tightly than the size of names and other literal
+// text.
 #pragma once
 
 #include <jansson.h>
@@ -8,12 +9,12 @@
 #include "lib/grammar/llguidance.h"
 #include "lib/text/grammar_spec.h"
 
-// How llguidance reads JSON, for jansson: integers of any size, and the character 0 in texts.
+// Flags for jansson to read JSON like llguidance: integers of any size, and the character 0 in texts.
 enum { GRAMMAR_JSON_FLAGS = JSON_DECODE_INT_AS_REAL | JSON_ALLOW_NUL };
 
-// Bytes of the grammar that are regular expressions, or may be: patterns of a JSON schema, a whole regular expression
-// that is more than a choice of texts, a Lark grammar without its JSON schemas.
+// Returns the bytes of the grammar that are or may be regular expressions: patterns of a JSON schema, a whole regular
+// expression that is more than a choice of texts, or a Lark grammar without its JSON schemas.
 size_t grammar_regex_bytes(const struct grammar_spec *spec);
 
-// Keeps every grammar within about 100 ms and 64 MiB to compile, and a matcher within about 64 MiB.
+// Sets limits that keep every grammar within about 100 ms and 64 MiB to compile, and a matcher within about 64 MiB.
 void grammar_limits_set(const struct grammar_spec *spec, struct llg_limits *limits);
