@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Code common to all backends: the table of dtypes, reading matrix views in any dtype, checks of arguments, and the
-// plain way to run a pass. open.c opens a backend by name.
+// default way to run a pass. open.c opens a backend by name.
 #include "kernels/backend.h"
 
 #include <string.h>
@@ -71,7 +71,7 @@ float matrix_view_scale(const struct matrix_view *view, int64_t row, int64_t col
     return scale;
 }
 
-// Elements from `column` on; a scale covers all of them up to the end of its block.
+// Reads elements from `column` on. A scale applies to all elements up to the end of its block.
 static void read_e4m3(const struct matrix_view *view, const uint8_t *from, int64_t row, int64_t column, int64_t count,
                       float *out)
 {
@@ -103,7 +103,7 @@ void matrix_view_read(const struct matrix_view *view, int64_t row, int64_t colum
     }
     for (int64_t i = 0; i < count; i++) {
         uint16_t half;
-        memcpy(&half, from + 2 * i, sizeof half); // the view may lie at an odd address
+        memcpy(&half, from + 2 * i, sizeof half); // the view may be at an odd address
         out[i] = view->dtype == DTYPE_F16 ? f16_to_f32(half) : bf16_to_f32(half);
     }
 }
