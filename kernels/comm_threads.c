@@ -22,7 +22,7 @@ struct group {
     pthread_mutex_t lock; // guards turned .. open; the barrier orders accesses to `slots`
     pthread_cond_t turned;
     int arrived; // ranks waiting at the barrier
-    // number of barriers passed; a thread that wakes late must not take the next barrier for its own
+    // Number of barriers passed. A thread that wakes late must not take the next barrier for its own.
     unsigned generation;
     int open; // handles not yet closed
     int size;

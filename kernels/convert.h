@@ -57,7 +57,7 @@ static inline float e4m3_to_f32(uint8_t code)
 static inline uint8_t e4m3_from_f32(float value)
 {
     uint32_t bits = f32_bits(value), sign = bits >> 24 & 0x80, rest = bits & 0x7fffffff;
-    // an f32 of this size has steps of 2^-9
+    // An f32 of this size has steps of 2^-9.
     uint32_t small = f32_bits(f32_from_bits(rest) + 0x1p14f) - f32_bits(0x1p14f);
     uint32_t normal = ((rest + 0x7ffff + (rest >> 20 & 1)) >> 20) - (120u << 3);
     uint32_t code = rest < f32_bits(0x1p-6f) ? small : rest < f32_bits(448) ? normal : 0x7e;

@@ -182,7 +182,7 @@ static void read_xids(struct nvml *nvml, struct gpu_sample *sample)
 {
     struct nvml_event event = {0};
     for (int n = 0; nvml->events && n < GPU_XIDS_MAX; n++) {
-        // the error is usually a timeout
+        // The error is usually a timeout.
         if (!succeeded(sample, nvml->nvmlEventSetWait_v2(nvml->events, &event, 0))) return;
         if (event.type == event_xid && event.data > 0 && event.data <= UINT32_MAX)
             sample->xids[sample->n_xids++] = (uint32_t)event.data;

@@ -22,7 +22,7 @@ void calibration_range_values(const struct evidence *evidence, double values[EVI
 void calibration_values(const struct evidence *evidence, int rate, double values[QUALITY_VALUES])
 {
     const double all[QUALITY_VALUES] = {
-        // tends to infinity as the rate nears 1, where nothing is lost
+        // Tends to infinity as the rate nears 1, where nothing is lost.
         log2(quality_rates[rate] / (1 - quality_rates[rate])),
         evidence->floor[rate],
         evidence->entropy,
@@ -47,7 +47,7 @@ int calibration_features(const struct calibration *c, const struct evidence *evi
     calibration_values(evidence, rate, z);
     features[n++] = 1;
     for (int i = 0; i < QUALITY_VALUES - (evidence->has_margins ? 0 : MARGIN_VALUES); i++) {
-        // otherwise all documents have the same value
+        // If the deviation is 0, all documents have the same value.
         z[i] = c->deviation[i] > 1e-9 ? (z[i] - c->mean[i]) / c->deviation[i] : 0;
         features[n++] = z[i];
         for (int j = 0; j <= i; j++)

@@ -16,7 +16,7 @@ extern const double quality_rates[QUALITY_RATES];
 
 struct evidence {
     int tokens; // tokens of the prompt
-    // for each rate: importance of the last of the best tokens, relative to the largest; log2
+    // For each rate: importance of the last of the best tokens, relative to the largest; log2.
     double floor[QUALITY_RATES - 1];
     double entropy;      // entropy of the importance, relative to uniform importance: 0 to 1
     double agreement;    // mean cosine of a step's importance and the sum of the steps before it; 1 for a single step

@@ -33,6 +33,6 @@ bool score_pace_look_ahead_first(const struct score_pace *p);
 void score_pace_look_ahead_done(struct score_pace *p, bool others_waited, int64_t us);
 void score_pace_prompts_done(struct score_pace *p, int64_t us);
 
-// work of `rows` rows after `entries` entries
+// Returns the work of `rows` rows after `entries` entries.
 double score_pace_work(const struct score_pace *p, int entries, int rows);
 int score_pace_rows(const struct score_pace *p, int entries, double work); // number of rows that fit `work`

@@ -22,7 +22,7 @@ struct loader {
     bool *used;                   // [tensors] true if the config needs the tensor
     int64_t progress_us;          // when progress was last logged
     char prefix[64];              // "model.layers.3."
-    // number of dummy matrices of each kind that are still to be in 16 bits, see struct model_config
+    // Number of dummy matrices of each kind that are still to be in 16 bits, see struct model_config.
     int kept_attention, kept_mlp;
 };
 
@@ -343,7 +343,7 @@ static enum status check_all_used(const struct loader *in)
     const struct model_config *c = &in->m->config;
     for (int i = 0; i < safetensors_count(in->st); i++) {
         const struct safetensors_tensor *t = safetensors_at(in->st, i);
-        // older files store it, but rope_theta implies it
+        // Older files store it, but rope_theta implies it.
         const char *inv_freq = strstr(t->name, ".rotary_emb.inv_freq");
         if (in->used[i] || inv_freq || is_calibration(c, t->name)) continue;
         if (c->tied_embeddings && strncmp(t->name, "lm_head.weight", 14) == 0) continue; // also the scale of the head

@@ -80,7 +80,7 @@ const struct backend_capabilities *model_capabilities(const struct model *m);
 enum dtype model_dtype(const struct model *m);
 enum dtype model_kv_dtype(const struct model *m); // of K and V
 int model_kv_blocks(const struct model *m);
-// this rank's weights as stored in the files; dummy weights count as bf16
+// Returns the bytes of this rank's weights as stored in the files. Dummy weights count as bf16.
 size_t model_weight_bytes(const struct model *m);
 size_t model_kv_bytes(const struct model *m); // this rank's KV cache
 // Return the memory of this rank per row of a pass (activations, for each of max_rows) and per logit row (for each of

@@ -28,7 +28,7 @@ enum { PAIRS_AHEAD_BYTES = 32768 };
 enum { PREFETCH_PAGE_BYTES = 4096, PREFETCH_MAX_PAGES = 8 };
 
 struct page_prefetch {
-    // in the first of `pages` pages. Not a pointer: it may be out of bounds, where a prefetch does no harm
+    // In the first of `pages` pages. Not a pointer: it may be out of bounds, where a prefetch does no harm.
     uintptr_t at;
     int pages; // a power of two
     int lines; // lines of each page for each step

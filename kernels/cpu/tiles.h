@@ -74,9 +74,8 @@ static inline void tile_configure(const struct tile_config *config)
 
 static inline void tile_release(void)
 {
-    memset(tile_bank, 0,
-           // no rows: any operation except tile_configure now asserts, since the hardware would fault
-           sizeof tile_bank);
+    // Tiles without rows: any operation except tile_configure now asserts, since the hardware would fault.
+    memset(tile_bank, 0, sizeof tile_bank);
 }
 
 static inline void tile_zero(int t)

@@ -103,7 +103,7 @@ enum status address_listen(const char *address, int sockets[ADDRESS_SOCKETS_MAX]
             sockets[n++] = fd;
         else
             reason = errno;
-        // these two errors mean a machine without IPv6
+        // These two errors mean a machine without IPv6.
         failed = fd < 0 && reason != EAFNOSUPPORT && reason != EADDRNOTAVAIL;
     }
     freeaddrinfo(found);

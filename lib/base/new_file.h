@@ -32,7 +32,7 @@ void new_file_discard(struct new_file *file);
 // such names that no process has locked.
 void new_file_remove_leftovers(const char *path);
 
-// syncs the folder of this file, so that a rename in it survives a crash of the machine
+// Syncs the folder of this file, so that a rename in it survives a crash of the machine.
 void folder_sync(const char *path);
 
 // Opens a cache file of an earlier start for reading, without following a link. The file and its folder must belong to

@@ -11,7 +11,7 @@ static void roff_print(const char *text, size_t n, FILE *out)
 {
     for (size_t i = 0; i < n; i++) {
         bool line_start = i == 0 || text[i - 1] == '\n';
-        // the line must not become a request of roff
+        // The line must not become a request of roff.
         if (line_start && (text[i] == '.' || text[i] == '\'')) fputs("\\&", out);
         if (text[i] == '\\')
             fputs("\\e", out);

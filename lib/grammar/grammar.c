@@ -172,7 +172,7 @@ static enum status fail(enum status status, const struct grammar_matcher *matche
 static char *schema_with_bounded_blanks(const char *schema)
 {
     static const char rule[] = "\"x-guidance\":{\"whitespace_pattern\":\"[ ]|\\n[ ]{0,32}\"}";
-    // if it fails, llguidance reports the error
+    // If it fails, llguidance reports the error.
     json_t *root = json_loads(schema, JSON_DECODE_ANY | GRAMMAR_JSON_FLAGS, NULL);
     bool add = json_is_object(root) && !json_object_get(root, "x-guidance"), is_empty = json_object_size(root) == 0;
     json_decref(root);

@@ -25,7 +25,7 @@
 
 struct principal {
     atomic_int refs;
-    // guards the members below. Id and tenant of the key are constant, and its hash belongs to the ring
+    // Guards the members below. The id and tenant of the key are constant, and its hash belongs to the ring.
     pthread_mutex_t mutex;
     struct api_key key; // as last read. Also marked revoked if it is no longer in the file
     struct limits_use use;
@@ -59,7 +59,7 @@ static struct principal *principal_create(const struct api_key *key)
 
 struct principal *principal_ref(struct principal *p)
 {
-    // relaxed is enough: the caller already has a reference
+    // Relaxed is enough: the caller already has a reference.
     if (p) atomic_fetch_add_explicit(&p->refs, 1, memory_order_relaxed);
     return p;
 }

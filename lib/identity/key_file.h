@@ -23,11 +23,11 @@ enum {
     KEY_HASH_BYTES = 32,
     KEY_FILE_KEYS_MAX = 100000,
     KEY_FILE_BYTES_MAX = 64 << 20,
-    // largest priority in a file; the smallest is its negative. Values beyond PRIORITY_MAX count as PRIORITY_MAX
+    // Largest priority in a file; the smallest is its negative. Values beyond PRIORITY_MAX count as PRIORITY_MAX.
     KEY_PRIORITY_MAX = 1000,
 };
 #define KEY_PREFIX "fpk_"
-// a key has 43 digits of base 62, which are 256 bits
+// A key has 43 digits of base 62, which are 256 bits.
 enum { KEY_DIGITS = 43, KEY_BYTES = sizeof KEY_PREFIX - 1 + KEY_DIGITS };
 
 // Limits of a key. 0 means no limit.

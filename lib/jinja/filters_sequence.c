@@ -12,7 +12,7 @@ static struct value filter_length(struct run *run, struct call *call)
 static struct value filter_list(struct run *run, struct call *call)
 {
     struct list *copy = list_new(run, 0);
-    // a second list with the same elements is enough: neither list can be changed
+    // A second list with the same elements is enough: neither list can be changed.
     *copy = *value_items(run, call->self);
     return value_list(copy);
 }

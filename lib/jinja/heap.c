@@ -27,7 +27,7 @@ void run_fail(struct run *run, const char *format, ...)
     for (char *c = run->sentence; *c; c++) // the sentence must be one line
         if (*c > 0 && *c < ' ') *c = ' ';
     size_t bad;
-    // the sentence was cut inside a character
+    // The sentence was cut inside a character.
     if (!utf8_valid(run->sentence, strlen(run->sentence), &bad)) run->sentence[bad] = 0;
     longjmp(run->jump, 1);
 }

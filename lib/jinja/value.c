@@ -425,7 +425,7 @@ bool value_equal(struct run *run, struct value a, struct value b)
     }
     if (a.kind == KIND_NONE || a.kind == KIND_UNDEFINED) return true;
     if (a.kind == KIND_RANGE) return ranges_equal(a.range, b.range);
-    // compares identity
+    // Compare identity.
     if (a.kind != KIND_LIST && a.kind != KIND_TUPLE && a.kind != KIND_DICT) return a.list == b.list;
     run_enter(run);
     bool equal = a.kind == KIND_DICT ? dicts_equal(run, a.dict, b.dict) : lists_equal(run, a.list, b.list);

@@ -249,7 +249,7 @@ struct iterator {
 
 struct iterator iterator_start(struct run *run, struct value v); // fails if it cannot be iterated
 bool iterator_next(struct run *run, struct iterator *it, struct value *value_p);
-// a list's own items, which must not be changed, or else a new list
+// Returns a list's own items, which must not be changed, or a new list for other values.
 struct list *value_items(struct run *run, struct value v);
 bool value_iterable(struct value v);
 
@@ -329,7 +329,7 @@ struct method_row {
 const struct function *function_find(const struct function *table, const char *name, size_t n);
 const struct function *filter_find(const char *name, size_t n);
 const struct function *test_find(const char *name, size_t n);
-// first row of this name, followed by other rows of the name, or NULL
+// Returns the first row of this name, followed by other rows of the name, or NULL.
 const struct method_row *method_find(const char *name, size_t n);
 extern const struct function test_table[], global_table[]; // end with a row without name
 extern const struct method_row method_table[];
@@ -344,7 +344,7 @@ int64_t call_integer(struct run *run, const struct call *call, int parameter, in
 bool call_flag(struct run *run, const struct call *call, int parameter);
 struct value call_text(struct run *run, const struct call *call, int parameter); // fails unless it is a string
 
-// with the arguments of tojson
+// Adds JSON, with the arguments of tojson.
 void text_add_json(struct run *run, struct text *text, struct value v, const struct call *call);
 struct value macro_call(struct run *run, const struct macro *macro, struct arguments *arguments);
 struct value loop_call(struct run *run, const struct loop *loop, struct value items);

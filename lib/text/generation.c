@@ -186,7 +186,7 @@ int prefill_chunk_tokens(const struct prefill *p)
 
 int prefill_keep_budget(int n_chunks, double keep_rate)
 {
-    // subtract an ulp: a product like 0.07 * 100 is slightly above the intended whole number
+    // A product like 0.07 * 100 is slightly above the whole number that is meant.
     double chunks = ceil(n_chunks * keep_rate - 1e-9);
     if (chunks < 1) return 1;
     return chunks > n_chunks ? n_chunks : (int)chunks;

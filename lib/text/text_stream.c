@@ -113,7 +113,7 @@ enum status text_stream_create(const struct tokenizer *tokenizer, const char *co
 
 struct text_stream *text_stream_create_like(const struct text_stream *other)
 {
-    // relaxed is enough: `other` has a reference
+    // Relaxed is enough: `other` has a reference.
     atomic_fetch_add_explicit(&other->set->references, 1, memory_order_relaxed);
     return stream_create(other->tokenizer, other->set);
 }
