@@ -151,7 +151,7 @@ struct panel_gemm {
     struct stream_prefetch prefetch; // for a panel that is used once
     // NULL, or the sums of another panel. At tiled levels, vector instructions finish them between the tile
     // instructions of this gemm. Other levels leave them unfinished.
-    struct panel_out *beside;
+    struct panel_out *overlapped;
 };
 
 // The sums of one panel, their destination, and the operations applied to them.

@@ -55,28 +55,28 @@ INLINE void page_prefetch_step(struct page_prefetch *fetch)
 
 // Rows of another panel that are finished evenly between the steps of a gemm. The tile unit multiplies while the vector
 // units finish them, and a residual that comes from memory delays neither unit.
-struct beside {
+struct overlap {
     struct panel_out *out; // NULL if there are none
     int step, steps;       // steps of the gemm, of TILE_WORDS words of half a panel each
 };
 
-enum { BESIDE_STEPS = 4 }; // steps between two calls of panel_finish: one or two rows of a full block
+enum { OVERLAP_STEPS = 4 }; // steps between two calls of panel_finish: one or two rows of a full block
 
-INLINE void beside_advance(struct beside *b, int steps)
+INLINE void overlap_advance(struct overlap *overlap, int steps)
 {
-    if (!b->out) return;
-    b->step += steps;
-    int end = (int)((int64_t)b->out->rows * b->step / b->steps);
-    if (end > b->out->done) panel_finish(b->out, end);
+    if (!overlap->out) return;
+    overlap->step += steps;
+    int end = (int)((int64_t)overlap->out->rows * overlap->step / overlap->steps);
+    if (end > overlap->out->done) panel_finish(overlap->out, end);
 }
 
 // Finishes rows after step k of `steps`.
-INLINE void beside_step(struct beside *b, int k, int steps)
+INLINE void overlap_step(struct overlap *overlap, int k, int steps)
 {
-    if (k % BESIDE_STEPS == BESIDE_STEPS - 1)
-        beside_advance(b, BESIDE_STEPS);
+    if (k % OVERLAP_STEPS == OVERLAP_STEPS - 1)
+        overlap_advance(overlap, OVERLAP_STEPS);
     else if (k == steps - 1)
-        beside_advance(b, steps % BESIDE_STEPS);
+        overlap_advance(overlap, steps % OVERLAP_STEPS);
 }
 
 // Configures two row tiles by half a panel: sums in tiles 0 to 3, x in 4 and 5, the panel in 6 and 7. Or one row tile
@@ -153,8 +153,8 @@ INLINE void tile_prefetch(const uint32_t *tile, struct stream_prefetch ahead)
 // Computes the sums of 17 to 32 rows by half a panel, four tiles at c. The panel streams (`use`), or `fetch` advances
 // with each step.
 INLINE void amx_two_by_two(float *c, struct amx_start start, const uint32_t *x, size_t x_stride, const uint32_t *panel,
-                           int steps, struct page_prefetch *fetch, struct stream_prefetch stream, struct beside *beside,
-                           const enum panel_use use, const enum gemm_type type)
+                           int steps, struct page_prefetch *fetch, struct stream_prefetch stream,
+                           struct overlap *overlap, const enum panel_use use, const enum gemm_type type)
 {
     TILE_START(0, start, 0, 0);
     TILE_START(1, start, 0, 1);
@@ -174,7 +174,7 @@ INLINE void amx_two_by_two(float *c, struct amx_start start, const uint32_t *x, 
         TILE_DOT(2, 5, 6);
         TILE_DOT(3, 5, 7);
         if (use == PANEL_REUSED) page_prefetch_step(&ahead);
-        beside_step(beside, k, steps);
+        overlap_step(overlap, k, steps);
     }
     *fetch = ahead;
     tile_store(0, c, TILE_BYTES);
@@ -185,7 +185,7 @@ INLINE void amx_two_by_two(float *c, struct amx_start start, const uint32_t *x, 
 
 // Computes one row tile by half a panel: adds to the sums in tiles 0 and 1, or 2 and 3.
 INLINE void amx_one_by_two(const uint32_t *x, const uint32_t *panel, int steps, struct stream_prefetch stream,
-                           struct beside *beside, const bool second_half, const enum gemm_type type)
+                           struct overlap *overlap, const bool second_half, const enum gemm_type type)
 {
     for (int k = 0; k < steps; k++, x += TILE_SIZE, panel += STEP_WORDS) {
         tile_load(4, x, TILE_BYTES);
@@ -200,13 +200,13 @@ INLINE void amx_one_by_two(const uint32_t *x, const uint32_t *panel, int steps, 
             TILE_DOT(0, 4, 6);
             TILE_DOT(1, 4, 7);
         }
-        beside_step(beside, k, steps);
+        overlap_step(overlap, k, steps);
     }
 }
 
 // Computes the sums of 1 to 16 rows over words [k, k + words), four tiles at c. Reads the panel once from end to end.
 INLINE void amx_one_by_four(const struct panel_gemm *p, float *c, struct amx_start start, const uint32_t *x, int k,
-                            int words, struct beside *beside, const enum gemm_type type)
+                            int words, struct overlap *overlap, const enum gemm_type type)
 {
     TILE_START(0, start, 0, 0);
     TILE_START(1, start, 0, 1);
@@ -217,8 +217,8 @@ INLINE void amx_one_by_four(const struct panel_gemm *p, float *c, struct amx_sta
         const uint32_t *x_block = x + (size_t)k * TILE_SIDE, *first = p->panel + tiled_panel_at(p->words, k, 0);
         const uint32_t *second = p->panel + tiled_panel_at(p->words, k, HALF_COLUMNS);
         const int steps = block / TILE_WORDS;
-        amx_one_by_two(x_block, first, steps, p->prefetch, beside, false, type);
-        amx_one_by_two(x_block, second, steps, p->prefetch, beside, true, type);
+        amx_one_by_two(x_block, first, steps, p->prefetch, overlap, false, type);
+        amx_one_by_two(x_block, second, steps, p->prefetch, overlap, true, type);
         k += block;
     }
     tile_store(0, c, TILE_BYTES);
@@ -230,7 +230,7 @@ INLINE void amx_one_by_four(const struct panel_gemm *p, float *c, struct amx_sta
 // Computes rows [row, row + rows), at most two tiles, by `columns` columns, over words [word, word + words) of one
 // block of TILED_BLOCK_WORDS, or over all of K with all columns. Compare tile_gemm.
 INLINE void rows_gemm_amx(const struct panel_gemm *p, int row, int rows, int column, int word, int words,
-                          struct page_prefetch *fetch, struct beside *beside, const int columns,
+                          struct page_prefetch *fetch, struct overlap *overlap, const int columns,
                           const enum panel_use use, const enum gemm_type type)
 {
     const bool grouped = type == GEMM_INT8_GROUPS;
@@ -241,26 +241,26 @@ INLINE void rows_gemm_amx(const struct panel_gemm *p, int row, int rows, int col
         int part = end - k < step ? end - k : step;
         struct amx_start start = amx_start_at(p, c, k, column, type);
         if (columns == PANEL_COLUMNS)
-            amx_one_by_four(p, c, start, x, k, part, beside, type);
+            amx_one_by_four(p, c, start, x, k, part, overlap, type);
         else
             amx_two_by_two(c, start, x + (size_t)k * TILE_MAX_ROWS, p->x_stride,
                            p->panel + tiled_panel_at(p->words, k, column), part / TILE_WORDS, fetch, p->prefetch,
-                           beside, use, type);
+                           overlap, use, type);
         if (grouped) group_add(p, sums, true, row, column, rows, columns, k / GROUP_WORDS);
     }
 }
 
 // Computes one row tile, past which the panel streams.
-INLINE void one_tile_gemm(const struct panel_gemm *p, int row, int rows, struct beside *beside,
+INLINE void one_tile_gemm(const struct panel_gemm *p, int row, int rows, struct overlap *overlap,
                           const enum gemm_type type)
 {
     amx_configure(rows, 0);
-    rows_gemm_amx(p, row, rows, 0, 0, p->words, NULL, beside, PANEL_COLUMNS, PANEL_STREAMED, type);
+    rows_gemm_amx(p, row, rows, 0, 0, p->words, NULL, overlap, PANEL_COLUMNS, PANEL_STREAMED, type);
 }
 
 // Computes pairs of row tiles, all full except the last one. While several pairs use half a panel from L1, the next
 // words in memory are prefetched.
-INLINE void tile_pairs_gemm(const struct panel_gemm *p, int pairs, int last_rows, struct beside *beside,
+INLINE void tile_pairs_gemm(const struct panel_gemm *p, int pairs, int last_rows, struct overlap *overlap,
                             const enum panel_use use, const enum gemm_type type)
 {
     const int pair_rows = 2 * TILE_MAX_ROWS;
@@ -274,7 +274,7 @@ INLINE void tile_pairs_gemm(const struct panel_gemm *p, int pairs, int last_rows
                 int rows = i == pairs - 1 ? last_rows : pair_rows;
                 if (rows != configured) amx_configure(TILE_MAX_ROWS, rows - TILE_MAX_ROWS);
                 configured = rows;
-                rows_gemm_amx(p, i * pair_rows, rows, column, word, words, &fetch, beside, HALF_COLUMNS, use, type);
+                rows_gemm_amx(p, i * pair_rows, rows, column, word, words, &fetch, overlap, HALF_COLUMNS, use, type);
             }
         }
     }
@@ -286,10 +286,10 @@ INLINE void typed_panel_gemm_amx(const struct panel_gemm *p, const enum gemm_typ
     int rest = p->rows % pair_rows, pairs = p->rows / pair_rows + (rest > TILE_MAX_ROWS);
     int last_rows = rest > TILE_MAX_ROWS ? rest : pair_rows;
     bool single = rest && rest <= TILE_MAX_ROWS;
-    struct beside beside = {.out = p->beside, .steps = 2 * (pairs + single) * (p->words / TILE_WORDS)};
-    if (pairs == 1) tile_pairs_gemm(p, 1, last_rows, &beside, PANEL_STREAMED, type);
-    if (pairs > 1) tile_pairs_gemm(p, pairs, last_rows, &beside, PANEL_REUSED, type);
-    if (single) one_tile_gemm(p, p->rows - rest, rest, &beside, type);
+    struct overlap overlap = {.out = p->overlapped, .steps = 2 * (pairs + single) * (p->words / TILE_WORDS)};
+    if (pairs == 1) tile_pairs_gemm(p, 1, last_rows, &overlap, PANEL_STREAMED, type);
+    if (pairs > 1) tile_pairs_gemm(p, pairs, last_rows, &overlap, PANEL_REUSED, type);
+    if (single) one_tile_gemm(p, p->rows - rest, rest, &overlap, type);
     tile_release();
 }
 

@@ -113,7 +113,7 @@ static void gemm_block_sum(const struct gemm *p, const struct gemm_block *b, int
         .x_stride = row_words * unit,
         .panel = w->panels + (size_t)panel * panel_words + (size_t)k * PANEL_COLUMNS,
         .prefetch = cpu->prefetch,
-        .beside = waiting->done < waiting->rows ? waiting : NULL,
+        .overlapped = waiting->done < waiting->rows ? waiting : NULL,
     };
     if (cpu_int8(cpu)) {
         int group = w->groups > 1 ? k / GROUP_WORDS : 0;
