@@ -84,8 +84,8 @@ static void *forming_thread(void *argument)
     log_event(LOG_ERROR, "group_not_formed", LOG_FIELD("rank", group_rank_hint()), LOG_FIELD("ranks", f->n_ranks),
               LOG_FIELD("limit_s", f->limit_s),
               LOG_FIELD("reason",
-                        "the ranks do not reach each other. Hosts that share a second subnet of equal addresses "
-                        "(docker0, a container bridge) try that one first: name the network of the group with "
+                        "the ranks do not reach each other. Hosts with a second subnet of equal addresses "
+                        "(docker0, a container bridge) try that subnet first: name the network of the group with "
                         "mpirun --mca btl_tcp_if_include NET --mca oob_tcp_if_include NET, and open its ports"));
     log_flush();
     _exit(1);

@@ -534,7 +534,7 @@ static void reload(struct node *node)
     files_look(node, true);
     if (files_check(node) != STATUS_OK)
         log_event(LOG_ERROR, "file_refused", LOG_REASON,
-                  LOG_FIELD("effect", "the node stays attached, and could not attach again"));
+                  LOG_FIELD("effect", "the node stays attached, but could not attach again"));
     log_event(LOG_INFO, "reload_done", LOG_FIELD("signal", "SIGHUP"));
 }
 

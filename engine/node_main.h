@@ -135,7 +135,9 @@ struct node_options {
          .default_text = "0.9",                                                                                        \
          .min = 0.01,                                                                                                  \
          .max = 1,                                                                                                     \
-         .help = "fraction of a GPU's memory for this process; what weights and work space leave of it is KV cache"},  \
+         .help =                                                                                                       \
+             "fraction of a GPU's memory for this process; the KV cache gets the part that weights and work space "    \
+             "leave"},                                                                                                 \
         {.name = "overlap-rows",                                                                                       \
          .type = OPTION_INT,                                                                                           \
          .value = &(o).overlap_rows,                                                                                   \
@@ -168,7 +170,7 @@ struct node_options {
          .default_text = "300",                                                                                        \
          .max = 86400,                                                                                                 \
          .unit = "s",                                                                                                  \
-         .help = "longest time of throttling by the hardware, minus the time without it, before a GPU is in trouble; " \
+         .help = "time of throttling by the hardware, minus the time without it, after which a GPU is in trouble; "    \
                  "0: no limit"},                                                                                       \
         {.name = "gpu-fatal-xids",                                                                                     \
          .type = OPTION_STRING,                                                                                        \
@@ -209,7 +211,7 @@ struct node_options {
          .default_text = GROUP_LIMIT_S,                                                                                \
          .max = 86400,                                                                                                 \
          .unit = "s",                                                                                                  \
-         .help = "longest time in which the ranks of a group must reach each other at start; 0: no limit"},            \
+         .help = "time limit for the ranks of a group to reach each other at start; 0: no limit"},                     \
         {.name = "allreduce-dtype",                                                                                    \
          .type = OPTION_CHOICE,                                                                                        \
          .value = &(o).allreduce_dtype,                                                                                \

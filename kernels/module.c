@@ -72,7 +72,7 @@ static void version_of_file(const char *path, char version[64])
 static enum status version_check(const char *path, const char *version)
 {
     if (strcmp(version, CUDA_MODULE_VERSION) == 0) return STATUS_OK;
-    return status_fail(STATUS_UNSUPPORTED, "%s has version %s, this program %s: install both from one build", path,
+    return status_fail(STATUS_UNSUPPORTED, "%s has version %s, this program has %s: install both from one build", path,
                        version, CUDA_MODULE_VERSION);
 }
 

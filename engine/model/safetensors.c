@@ -210,7 +210,7 @@ static enum status parse_header(struct file *file)
     for (int i = 7; i >= 0; i--)
         header_bytes = header_bytes << 8 | (unsigned char)bytes[i];
     if (header_bytes > MAX_HEADER_BYTES)
-        return status_fail(STATUS_DATA, "%s: header of %llu bytes: must be at most %d; this is no safetensors file",
+        return status_fail(STATUS_DATA, "%s: header of %llu bytes: must be at most %d; this is not a safetensors file",
                            file->path, (unsigned long long)header_bytes, MAX_HEADER_BYTES);
     if (header_bytes > file->map_bytes - 8)
         return status_fail(STATUS_DATA, "%s: header of %llu bytes, but the file has only %zu: it is truncated",

@@ -202,5 +202,5 @@ bool log_limit_take(struct log_limit *place, int64_t now_us, unsigned long long 
 void log_tell_dropped(uint64_t lines)
 {
     log_event(LOG_WARN, "log_lines_dropped", LOG_FIELD("lines", lines),
-              LOG_FIELD("reason", "standard error did not take lines as fast as they were logged"));
+              LOG_FIELD("reason", "lines were logged faster than standard error accepted them"));
 }

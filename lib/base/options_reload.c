@@ -72,7 +72,7 @@ static void row_compare(const struct option *row, const struct option *now)
         values_swap(row, now);
     } else if (strcmp(before, after) != 0) {
         log_event(LOG_WARN, "option_not_changed", LOG_FIELD("option", row->name), LOG_FIELD("old", before),
-                  LOG_FIELD("new", after), LOG_FIELD("effect", "the program has to be started again for it"));
+                  LOG_FIELD("new", after), LOG_FIELD("effect", "restart the program to apply it"));
     }
     free(after);
     free(before);

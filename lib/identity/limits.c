@@ -88,7 +88,7 @@ enum status limits_start(struct limits_use *use, const struct key_limits *limits
     list(use, limits, now_us, all);
     TRY(check(all, LIMITS, 1, retry_us_p));
     if (limits->concurrency && use->running >= limits->concurrency)
-        return status_fail(STATUS_KEY_LIMIT, "this API key runs %lld requests, as many as it may: wait for one to end",
+        return status_fail(STATUS_KEY_LIMIT, "this API key runs %lld requests, which is its limit: wait for one to end",
                            (long long)use->running);
     use->requests.used++;
     use->running++;

@@ -424,7 +424,7 @@ static void read_layer_types(struct reader *r, const struct model_config *c, boo
         if (!sliding && (!type || strcmp(type, "full_attention") != 0))
             reader_fail(r, STATUS_UNSUPPORTED, "layer_types",
                         "has %.60s: only full_attention and sliding_attention are supported",
-                        type ? type : "an entry that is no string");
+                        type ? type : "an entry that is not a string");
         *windowed_p = *windowed_p || sliding;
     }
 }

@@ -24,7 +24,7 @@
 // clang-format off
 #define SAMPLING_FIELDS(FIELD)                                                                                         \
     FIELD(OPTIONAL, max_tokens, "max-tokens", 0, FROM, 1, INT_MAX, "tokens",                                           \
-          "maximum number of tokens to generate; default 256, or what the context leaves if that is less")             \
+          "maximum number of tokens to generate; default 256, or the rest of the context if that is less")             \
     FIELD(INT, min_tokens, "min-tokens", 0, FROM, 0, INT_MAX, "tokens",                                                \
           "minimum number of tokens to generate before EOS or a stop condition ends the text")                         \
     FIELD(REAL, temperature, "temperature", 0, FROM, 0, 100, NULL, "randomness of the sampling; 0 is greedy")          \
@@ -32,7 +32,7 @@
     FIELD(REAL, top_p, "top-p", 1, OVER, 0, 1, NULL,                                                                   \
           "sample from the most likely tokens whose cumulative probability reaches p; over 0, 1 is all")               \
     FIELD(REAL, min_p, "min-p", 0, FROM, 0, 1, NULL,                                                                   \
-          "minimum probability of a token, relative to that of the most likely token; 0 is off")                       \
+          "minimum probability of a token, relative to the most likely token; 0 is off")                               \
     FIELD(UINT64, seed, "seed", 0, FROM, 0, 0, NULL,                                                                   \
           "random seed; the same seed, model and kept tokens give the same text; default random")                      \
     FIELD(REAL, repetition_penalty, "repetition-penalty", 1, OVER, 0, 100, NULL,                                       \
@@ -45,7 +45,7 @@
     FIELD(OPTIONAL, logprobs, "logprobs", -1, FROM, 0, LOGPROBS_MAX, "tokens",                                         \
           "return the log probability of each token and of this many most likely tokens")                              \
     FIELD(OPTIONAL, prompt_logprobs, "prompt-logprobs", -1, FROM, 0, LOGPROBS_MAX, "tokens",                           \
-          "return the log probability of each prompt token but the first and of this many most likely tokens")
+          "return the log probability of each prompt token except the first and of this many most likely tokens")
 
 #define PREFILL_FIELDS(FIELD)                                                                                          \
     FIELD(ROUTER_REAL, keep_rate, "keep-rate", 0.3, OVER, 0, 1, NULL,                                                  \

@@ -69,7 +69,7 @@ static enum status read_response_format(const json_t *format, struct grammar_spe
 // Refuses a second field with a grammar. *field_p is the name of the first field, or NULL if there was none.
 static enum status check_single(const char *name, const char **field_p)
 {
-    if (*field_p) return status_fail(STATUS_INVALID, "%s: not together with %s", name, *field_p);
+    if (*field_p) return status_fail(STATUS_INVALID, "%s: not allowed together with %s", name, *field_p);
     *field_p = name;
     return STATUS_OK;
 }

@@ -166,7 +166,7 @@ static enum status merge_token(struct merger *m, const char *key, const json_t *
         return flags_equal(&flags, &made)
                    ? STATUS_OK
                    : status_fail(STATUS_UNSUPPORTED,
-                                 "%s and %s name \"%.64s\" with different flags: give them the same",
+                                 "%s and %s name \"%.64s\" with different flags: give both the same flags",
                                  json_string_value(made_by), key, content);
     }
     const json_t *in_vocab = json_object_get(m->vocab, content);

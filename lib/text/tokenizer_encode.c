@@ -138,8 +138,8 @@ static enum status pretokenize(struct encoder *e, int step, const struct text_sp
         return t->pretoken[step].kind == PRETOKEN_SPLIT ? split_at_matches(e, step, span)
                                                         : rewrite_blanks(e, step, span);
     if (span->n > BPE_WORD_LIMIT_BYTES)
-        return status_fail(STATUS_INVALID, "text that the tokenizer makes a word of %zu bytes of: at most %d", span->n,
-                           BPE_WORD_LIMIT_BYTES);
+        return status_fail(STATUS_INVALID, "the tokenizer makes one word of %zu bytes of the text: must be at most %d",
+                           span->n, BPE_WORD_LIMIT_BYTES);
     e->word = span;
     return bpe_encode(&t->bpe, &e->bpe, span->text, span->n, add_bpe_id, e) ? STATUS_OK : too_long(e->max);
 }

@@ -108,7 +108,7 @@ static enum status normalize_token(const struct tokenizer *t, struct pattern_scr
     struct text_span span = {.text = token->content, .n = token->n, .at_start = true};
     enum status status = normalizer_run(&t->normalizer, scratch, span, buffers, &span);
     if (status == STATUS_OK && span.n == 0)
-        status = status_fail(STATUS_DATA, "added_tokens: nothing of id %d is left when normalized", token->id);
+        status = status_fail(STATUS_DATA, "added_tokens: the token with id %d is empty when normalized", token->id);
     if (status == STATUS_OK && span.text != token->content) {
         char *content = mem_alloc(span.n + 1);
         memcpy(content, span.text, span.n);

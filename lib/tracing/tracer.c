@@ -219,7 +219,7 @@ static enum status export_once(struct tracer *tracer, int n_spans, int64_t until
     struct rpc_stream *stream;
     struct rpc_bytes answer = {0};
     int64_t left_ms = (until_us - clock_now_us()) / 1000;
-    if (left_ms <= 0) return status_fail(STATUS_DEADLINE, "the collector did not take them in time");
+    if (left_ms <= 0) return status_fail(STATUS_DEADLINE, "the collector did not accept the spans in time");
     TRY(rpc_stream_open(tracer->channel, EXPORT_METHOD, left_ms < CALL_MS ? left_ms : CALL_MS, false, &stream));
     set_stream(tracer, stream);
     rpc_stream_send(stream, tracer->message.data, tracer->message.n);
