@@ -50,182 +50,80 @@ struct node_options {
 };
 
 // Rows for a program's option table. `o` is its static struct node_options. The defaults are strings.
+// clang-format off
 #define NODE_OPTION_ROWS(o, default_token_budget, default_max_seqs)                                                    \
     {.name = "-Model"},                                                                                                \
-        {.name = "model",                                                                                              \
-         .type = OPTION_STRING,                                                                                        \
-         .placeholder = "DIR",                                                                                         \
-         .value = &(o).model,                                                                                          \
-         .help = "checkpoint directory (required)"},                                                                   \
-        {.name = "shape",                                                                                              \
-         .type = OPTION_STRING,                                                                                        \
-         .placeholder = "FILE",                                                                                        \
-         .value = &(o).shape,                                                                                          \
-         .help =                                                                                                       \
-             "for measurements: config.json to run with random weights; --model then provides the tokenizer only"},    \
-        {.name = "load",                                                                                               \
-         .type = OPTION_CHOICE,                                                                                        \
-         .value = &(o).load,                                                                                           \
-         .default_text = "auto",                                                                                       \
-         .choices = "auto|dummy",                                                                                      \
-         .help = "for measurements: dummy makes random weights of the model's shape, no checkpoint is read"},          \
-        {.name = "backend",                                                                                            \
-         .type = OPTION_CHOICE,                                                                                        \
-         .value = &(o).backend,                                                                                        \
-         .default_text = "auto",                                                                                       \
-         .choices = MODEL_BACKENDS,                                                                                    \
-         .help = "implementation of the forward pass; auto: cuda with one GPU for each rank, else cpu"},               \
-        {.name = "dtype",                                                                                              \
-         .type = OPTION_CHOICE,                                                                                        \
-         .value = &(o).dtype,                                                                                          \
-         .default_text = "auto",                                                                                       \
-         .choices = MODEL_DTYPES,                                                                                      \
-         .help = "type of weights and arithmetic; auto: the checkpoint's"},                                            \
-        {.name = "kv-cache-dtype",                                                                                     \
-         .type = OPTION_CHOICE,                                                                                        \
-         .value = &(o).kv_dtype,                                                                                       \
-         .default_text = "auto",                                                                                       \
-         .choices = MODEL_KV_DTYPES,                                                                                   \
-         .help = "type of the KV cache; auto: f32 with f32 weights, else bf16; int8 takes half of bf16"},              \
-        {.name = "packed-cache",                                                                                       \
-         .type = OPTION_STRING,                                                                                        \
-         .placeholder = "DIR",                                                                                         \
-         .value = &(o).packed_cache,                                                                                   \
-         .default_text = "off",                                                                                        \
-         .help = "where to save packed weights for the next start: a folder, auto (next to the checkpoint) or off"},   \
-        {.name = "threads",                                                                                            \
-         .type = OPTION_INT,                                                                                           \
-         .value = &(o).threads,                                                                                        \
-         .default_text = "0",                                                                                          \
-         .max = 4096,                                                                                                  \
-         .help = "compute threads of each rank; 0: an equal part of the host's cores"},                                \
-        {.name = "max-num-batched-tokens",                                                                             \
-         .type = OPTION_INT,                                                                                           \
-         .value = &(o).token_budget,                                                                                   \
-         .default_text = default_token_budget,                                                                         \
-         .min = 1,                                                                                                     \
-         .max = MODEL_ROWS_MAX,                                                                                        \
-         .unit = "tokens",                                                                                             \
-         .help = "token budget: rows of one forward pass; longer prompts are prefilled in chunks"},                    \
-        {.name = "max-num-seqs",                                                                                       \
-         .type = OPTION_INT,                                                                                           \
-         .value = &(o).max_seqs,                                                                                       \
-         .default_text = default_max_seqs,                                                                             \
-         .min = 1,                                                                                                     \
-         .max = MODEL_SEQS_MAX,                                                                                        \
-         .help = "sequences that run at the same time"},                                                               \
-        {.name = "max-model-len",                                                                                      \
-         .type = OPTION_INT,                                                                                           \
-         .value = &(o).max_context,                                                                                    \
-         .default_text = "0",                                                                                          \
-         .max = 10000000,                                                                                              \
-         .unit = "tokens",                                                                                             \
-         .help = "context: prompt and output of one sequence; 0: the model's limit"},                                  \
-        {.name = "kv-blocks",                                                                                          \
-         .type = OPTION_INT,                                                                                           \
-         .value = &(o).kv_blocks,                                                                                      \
-         .default_text = "0",                                                                                          \
-         .max = MODEL_KV_BLOCKS_MAX,                                                                                   \
-         .unit = "blocks",                                                                                             \
-         .help = "size of the KV cache in blocks of 16 tokens; 0: on a GPU by --gpu-memory-utilization, "              \
-                 "else one full context per sequence, at most 1 GiB"},                                                 \
-        {.name = "gpu-memory-utilization",                                                                             \
-         .type = OPTION_REAL,                                                                                          \
-         .value = &(o).gpu_memory_utilization,                                                                         \
-         .default_text = "0.9",                                                                                        \
-         .min = 0.01,                                                                                                  \
-         .max = 1,                                                                                                     \
-         .help =                                                                                                       \
-             "fraction of a GPU's memory for this process; the KV cache gets the part that weights and work space "    \
-             "leave"},                                                                                                 \
-        {.name = "overlap-rows",                                                                                       \
-         .type = OPTION_INT,                                                                                           \
-         .value = &(o).overlap_rows,                                                                                   \
-         .default_text = "1024",                                                                                       \
-         .min = 1,                                                                                                     \
-         .max = MODEL_ROWS_MAX,                                                                                        \
-         .unit = "tokens",                                                                                             \
-         .help = "several GPUs: split passes of at least twice this many rows to overlap all-reduce with compute"},    \
-        {.name = "fp8-fast-accum",                                                                                     \
-         .type = OPTION_BOOL,                                                                                          \
-         .value = &(o).fp8_fast_accum,                                                                                 \
-         .help = "on GPUs, add products of FP8 numbers faster and with about 14 bits instead of 24"},                  \
-        {.name = "enable-prefix-caching",                                                                              \
-         .type = OPTION_BOOL,                                                                                          \
-         .value = &(o).prefix_cache,                                                                                   \
-         .default_text = "true",                                                                                       \
-         .help = "keep full KV blocks and reuse them for prompts that start with the same tokens"},                    \
-        {.name = "-GPU health"},                                                                                       \
-        {.name = "gpu-health",                                                                                         \
-         .type = OPTION_CHOICE,                                                                                        \
-         .value = &(o).gpu_health,                                                                                     \
-         .default_text = "drain",                                                                                      \
-         .choices = "drain|report|off",                                                                                \
-         .help =                                                                                                       \
-             "what to do when NVML reports a GPU in trouble: drain lets the node finish its requests and leave with "  \
+    {.name = "model", .type = OPTION_STRING, .placeholder = "DIR", .value = &(o).model, .help = "checkpoint directory (required)"}, \
+    {.name = "shape", .type = OPTION_STRING, .placeholder = "FILE", .value = &(o).shape,                               \
+     .help = "for measurements: config.json to run with random weights; --model then provides the tokenizer only"},    \
+    {.name = "load", .type = OPTION_CHOICE, .value = &(o).load, .default_text = "auto", .choices = "auto|dummy",       \
+     .help = "for measurements: dummy makes random weights of the model's shape, no checkpoint is read"},              \
+    {.name = "backend", .type = OPTION_CHOICE, .value = &(o).backend, .default_text = "auto",                          \
+     .choices = MODEL_BACKENDS,                                                                                        \
+     .help = "implementation of the forward pass; auto: cuda with one GPU for each rank, else cpu"},                   \
+    {.name = "dtype", .type = OPTION_CHOICE, .value = &(o).dtype, .default_text = "auto", .choices = MODEL_DTYPES,     \
+     .help = "type of weights and arithmetic; auto: the checkpoint's"},                                                \
+    {.name = "kv-cache-dtype", .type = OPTION_CHOICE, .value = &(o).kv_dtype, .default_text = "auto",                  \
+     .choices = MODEL_KV_DTYPES,                                                                                       \
+     .help = "type of the KV cache; auto: f32 with f32 weights, else bf16; int8 takes half of bf16"},                  \
+    {.name = "packed-cache", .type = OPTION_STRING, .placeholder = "DIR", .value = &(o).packed_cache, .default_text = "off", \
+     .help = "where to save packed weights for the next start: a folder, auto (next to the checkpoint) or off"},       \
+    {.name = "threads", .type = OPTION_INT, .value = &(o).threads, .default_text = "0", .max = 4096,                   \
+     .help = "compute threads of each rank; 0: an equal part of the host's cores"},                                    \
+    {.name = "max-num-batched-tokens", .type = OPTION_INT, .value = &(o).token_budget,                                 \
+     .default_text = default_token_budget, .min = 1, .max = MODEL_ROWS_MAX, .unit = "tokens",                          \
+     .help = "token budget: rows of one forward pass; longer prompts are prefilled in chunks"},                        \
+    {.name = "max-num-seqs", .type = OPTION_INT, .value = &(o).max_seqs, .default_text = default_max_seqs,             \
+     .min = 1, .max = MODEL_SEQS_MAX, .help = "sequences that run at the same time"},                                  \
+    {.name = "max-model-len", .type = OPTION_INT, .value = &(o).max_context, .default_text = "0", .max = 10000000,     \
+     .unit = "tokens", .help = "context: prompt and output of one sequence; 0: the model's limit"},                    \
+    {.name = "kv-blocks", .type = OPTION_INT, .value = &(o).kv_blocks, .default_text = "0", .max = MODEL_KV_BLOCKS_MAX, \
+     .unit = "blocks", .help = "size of the KV cache in blocks of 16 tokens; 0: on a GPU by --gpu-memory-utilization, " \
+                               "else one full context per sequence, at most 1 GiB"},                                   \
+    {.name = "gpu-memory-utilization", .type = OPTION_REAL, .value = &(o).gpu_memory_utilization,                      \
+     .default_text = "0.9", .min = 0.01, .max = 1,                                                                     \
+     .help = "fraction of a GPU's memory for this process; the KV cache gets the rest after weights and work space"},  \
+    {.name = "overlap-rows", .type = OPTION_INT, .value = &(o).overlap_rows, .default_text = "1024", .min = 1,         \
+     .max = MODEL_ROWS_MAX, .unit = "tokens",                                                                          \
+     .help = "several GPUs: split passes of at least twice this many rows to overlap all-reduce with compute"},        \
+    {.name = "fp8-fast-accum", .type = OPTION_BOOL, .value = &(o).fp8_fast_accum,                                      \
+     .help = "on GPUs, add products of FP8 numbers faster and with about 14 bits instead of 24"},                      \
+    {.name = "enable-prefix-caching", .type = OPTION_BOOL, .value = &(o).prefix_cache, .default_text = "true",         \
+     .help = "keep full KV blocks and reuse them for prompts that start with the same tokens"},                        \
+    {.name = "-GPU health"},                                                                                           \
+    {.name = "gpu-health", .type = OPTION_CHOICE, .value = &(o).gpu_health, .default_text = "drain",                   \
+     .choices = "drain|report|off",                                                                                    \
+     .help = "what to do when NVML reports a GPU in trouble: drain lets the node finish its requests and leave with "  \
              "exit code 1, report only logs it; off: NVML is not used"},                                               \
-        {.name = "gpu-throttle-limit-s",                                                                               \
-         .type = OPTION_INT,                                                                                           \
-         .value = &(o).gpu_throttle_limit_s,                                                                           \
-         .default_text = "300",                                                                                        \
-         .max = 86400,                                                                                                 \
-         .unit = "s",                                                                                                  \
-         .help = "time of throttling by the hardware, minus the time without it, after which a GPU is in trouble; "    \
-                 "0: no limit"},                                                                                       \
-        {.name = "gpu-fatal-xids",                                                                                     \
-         .type = OPTION_STRING,                                                                                        \
-         .placeholder = "LIST",                                                                                        \
-         .value = &(o).gpu_fatal_xids,                                                                                 \
-         .default_text = GPU_FATAL_XIDS_DEFAULT,                                                                       \
-         .help = "errors of the driver after which a GPU is in trouble, separated by commas, or none"},                \
-        {.name = "-Cluster"},                                                                                          \
-        {.name = "router",                                                                                             \
-         .type = OPTION_STRING,                                                                                        \
-         .placeholder = "HOST:PORT",                                                                                   \
-         .value = &(o).router,                                                                                         \
-         .default_text = "127.0.0.1:50052",                                                                            \
-         .help = "the router's address for nodes (its --node-listen)"},                                                \
-        {.name = "cluster-token-file",                                                                                 \
-         .type = OPTION_STRING,                                                                                        \
-         .placeholder = "FILE",                                                                                        \
-         .value = &(o).token_file,                                                                                     \
-         .help = "file with the router's cluster token; read at each attempt to attach"},                              \
-        {.name = "node-tls-ca",                                                                                        \
-         .type = OPTION_STRING,                                                                                        \
-         .placeholder = "FILE",                                                                                        \
-         .value = &(o).tls_ca,                                                                                         \
-         .help = "connect with TLS; authorities, in PEM, that may have signed the router's certificate"},              \
-        {.name = "node-tls-cert",                                                                                      \
-         .type = OPTION_STRING,                                                                                        \
-         .placeholder = "FILE",                                                                                        \
-         .value = &(o).tls_cert,                                                                                       \
-         .help = "certificate of this node, in PEM, for a router with --node-tls-ca"},                                 \
-        {.name = "node-tls-key",                                                                                       \
-         .type = OPTION_STRING,                                                                                        \
-         .placeholder = "FILE",                                                                                        \
-         .value = &(o).tls_key,                                                                                        \
-         .help = "private key of --node-tls-cert, in PEM"},                                                            \
-        {.name = "group-timeout-s",                                                                                    \
-         .type = OPTION_INT,                                                                                           \
-         .value = &(o).group_limit_s,                                                                                  \
-         .default_text = GROUP_LIMIT_S,                                                                                \
-         .max = 86400,                                                                                                 \
-         .unit = "s",                                                                                                  \
-         .help = "time limit for the ranks of a group to reach each other at start; 0: no limit"},                     \
-        {.name = "allreduce-dtype",                                                                                    \
-         .type = OPTION_CHOICE,                                                                                        \
-         .value = &(o).allreduce_dtype,                                                                                \
-         .default_text = "auto",                                                                                       \
-         .choices = MODEL_ALLREDUCE_DTYPES,                                                                            \
-         .help =                                                                                                       \
-             "type in which ranks send partial sums to each other; bf16: half the bytes, rounded. auto is bf16 on "    \
+    {.name = "gpu-throttle-limit-s", .type = OPTION_INT, .value = &(o).gpu_throttle_limit_s, .default_text = "300",    \
+     .max = 86400, .unit = "s",                                                                                        \
+     .help = "time of throttling by the hardware, minus the time without it, after which a GPU is in trouble; "        \
+             "0: no limit"},                                                                                           \
+    {.name = "gpu-fatal-xids", .type = OPTION_STRING, .placeholder = "LIST", .value = &(o).gpu_fatal_xids,             \
+     .default_text = GPU_FATAL_XIDS_DEFAULT,                                                                           \
+     .help = "errors of the driver after which a GPU is in trouble, separated by commas, or none"},                    \
+    {.name = "-Cluster"},                                                                                              \
+    {.name = "router", .type = OPTION_STRING, .placeholder = "HOST:PORT", .value = &(o).router,                        \
+     .default_text = "127.0.0.1:50052", .help = "the router's address for nodes (its --node-listen)"},                 \
+    {.name = "cluster-token-file", .type = OPTION_STRING, .placeholder = "FILE", .value = &(o).token_file,             \
+     .help = "file with the router's cluster token; read at each attempt to attach"},                                  \
+    {.name = "node-tls-ca", .type = OPTION_STRING, .placeholder = "FILE", .value = &(o).tls_ca,                        \
+     .help = "connect with TLS; authorities, in PEM, that may have signed the router's certificate"},                  \
+    {.name = "node-tls-cert", .type = OPTION_STRING, .placeholder = "FILE", .value = &(o).tls_cert,                    \
+     .help = "certificate of this node, in PEM, for a router with --node-tls-ca"},                                     \
+    {.name = "node-tls-key", .type = OPTION_STRING, .placeholder = "FILE", .value = &(o).tls_key,                      \
+     .help = "private key of --node-tls-cert, in PEM"},                                                                \
+    {.name = "group-timeout-s", .type = OPTION_INT, .value = &(o).group_limit_s, .default_text = GROUP_LIMIT_S,        \
+     .max = 86400, .unit = "s",                                                                                        \
+     .help = "time limit for the ranks of a group to reach each other at start; 0: no limit"},                         \
+    {.name = "allreduce-dtype", .type = OPTION_CHOICE, .value = &(o).allreduce_dtype, .default_text = "auto",          \
+     .choices = MODEL_ALLREDUCE_DTYPES,                                                                                \
+     .help = "type in which ranks send partial sums to each other; bf16: half the bytes, rounded. auto is bf16 on "    \
              "GPUs and f32 on CPUs. CPU ranks of one host always add in f32"},                                         \
-        {.name = "node-id",                                                                                            \
-         .type = OPTION_STRING,                                                                                        \
-         .placeholder = "NAME",                                                                                        \
-         .value = &(o).node_id,                                                                                        \
-         .help = "unique name of this node; default: ROLE-HOST-SUFFIX with a random suffix"},                          \
-        {.name = "-Logging"}, LOG_OPTION_ROWS((o).log)
+    {.name = "node-id", .type = OPTION_STRING, .placeholder = "NAME", .value = &(o).node_id,                           \
+     .help = "unique name of this node; default: ROLE-HOST-SUFFIX with a random suffix"},                              \
+    {.name = "-Logging"},                                                                                              \
+    LOG_OPTION_ROWS((o).log)
 // clang-format on
 
 // The effective limits of a node, known once its model is open.

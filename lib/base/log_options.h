@@ -17,19 +17,14 @@ struct log_options {
 };
 
 // Rows for an option table. `o` is a static struct log_options.
+// clang-format off
 #define LOG_OPTION_ROWS(o) LOG_OPTION_ROWS_FROM(o, "info")
 #define LOG_OPTION_ROWS_FROM(o, default_level)                                                                         \
-    {.name = "log-level",                                                                                              \
-     .type = OPTION_CHOICE,                                                                                            \
-     .value = &(o).level,                                                                                              \
-     .default_text = default_level,                                                                                    \
-     .choices = "error|warn|info|debug",                                                                               \
-     .live = true,                                                                                                     \
-     .help = "most verbose level that is logged on standard error"},                                                   \
-    {                                                                                                                  \
-        .name = "log-format", .type = OPTION_CHOICE, .value = &(o).format, .default_text = "logfmt",                   \
-        .choices = "logfmt|json", .help = "format of log lines: key=value text, or one JSON object per line"           \
-    }
+    {.name = "log-level", .type = OPTION_CHOICE, .value = &(o).level, .default_text = default_level,                   \
+     .choices = "error|warn|info|debug", .live = true,                                                                 \
+     .help = "most verbose level that is logged on standard error"},                                                  \
+    {.name = "log-format", .type = OPTION_CHOICE, .value = &(o).format, .default_text = "logfmt",                      \
+     .choices = "logfmt|json", .help = "format of log lines: key=value text, or one JSON object per line"}
 // clang-format on
 
 // Sets the process name of log lines (copied), the level and the format. Ignores SIGPIPE, so that a program outlives
