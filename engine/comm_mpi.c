@@ -99,8 +99,8 @@ static void sum_bf16_in_rank_order(float *restrict out, const uint16_t *restrict
     }
 }
 
-// Returns scratch for `received` bf16 values. *own_p points to the `count` values of `data` after them, rounded to bf16
-// for sending.
+// Returns scratch for `received` bf16 values. After them it stores the `count` values of `data`, rounded to bf16 for
+// sending, and sets *own_p to the first one.
 static uint16_t *mpi_bf16_scratch(struct mpi_comm *m, size_t received, const float *data, size_t count,
                                   uint16_t **own_p)
 {
@@ -198,8 +198,9 @@ static enum status mpi_broadcast(struct comm *c, void *bytes, size_t size_bytes)
     return STATUS_OK;
 }
 
-// Two ranks, or few floats, need the whole buffer of every rank. Otherwise a slice of every rank is needed, which is
-// one buffer in all. In bf16 this rank's values are stored twice, at half the size.
+// Reserves scratch for sums of `count` floats. If there are two ranks, or few floats, it receives the whole buffer of
+// every rank. Otherwise it receives one slice of every rank, which is one buffer in total. For bf16 it also stores this
+// rank's values, but each value has half the size.
 static void mpi_reserve(struct comm *c, size_t count)
 {
     size_t piece = count < SUM_PIECE_MAX ? count : SUM_PIECE_MAX;

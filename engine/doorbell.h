@@ -3,10 +3,9 @@
 // leader's host, TCP across hosts.
 //
 // Waiting inside MPI burns a core, so between two passes a follower waits on its socket instead. It polls for about a
-// millisecond, in which the leader samples and schedules, and then sleeps in the kernel. The leader writes to every
-// socket ("rings") before every pass, since it cannot know which followers sleep. A write costs about 2 us. So no
-// wake-up is lost, and the message states the size of the broadcast that follows. End of file means that the peer is
-// gone.
+// millisecond, in which the leader samples and schedules, and then sleeps in the kernel. The leader cannot know which
+// followers sleep, so it writes to every socket ("rings") before every pass. A write costs about 2 us. The message
+// states the size of the broadcast that follows. End of file means that the peer is gone.
 //
 // One thread per rank makes all calls: the thread that uses the comm.
 #pragma once
@@ -20,8 +19,8 @@ struct doorbell;
 // The message of one ring.
 struct ring {
     uint32_t kind;       // defined by the caller
-    uint32_t size_bytes; // of the broadcast that follows
-    int32_t timeout_ms;  // of the pass, see engine_set_step_timeout()
+    uint32_t size_bytes; // size of the broadcast that follows
+    int32_t timeout_ms;  // limit of the pass, see engine_set_step_timeout()
 };
 
 // Called by all ranks. The leader broadcasts its address and a random secret over the comm, and closes connections that
@@ -40,5 +39,6 @@ int doorbell_socket(const struct doorbell *bell, int rank);
 const char *doorbell_name(const struct doorbell *bell, int rank, char name[DOORBELL_NAME_MAX]);
 
 // Called by all ranks; returns the same status on all of them. The status is STATUS_OK if `mine` is STATUS_OK on every
-// rank, else the status of the lowest rank that failed. That rank keeps its sentence, the other ranks get an empty one.
+// rank, else the status of the lowest rank that failed. That rank keeps its error sentence, and the other ranks get an
+// empty sentence.
 enum status doorbell_agree(struct doorbell *bell, enum status mine);

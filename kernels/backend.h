@@ -59,8 +59,8 @@ struct matrix_view {
     int64_t rows, columns;
     int64_t row_stride_bytes;
     // FP8 only: element (r, c) is its byte times scale[r * scale_stride], or with scale_block = B times
-    // scale[(scale_row + r) / B * scale_stride + (scale_column + c) / B]. In the same memory as `data`. NULL: all
-    // scales are 1.
+    // scale[(scale_row + r) / B * scale_stride + (scale_column + c) / B]. The scales are in the same memory as
+    // `data`. NULL: all scales are 1.
     const void *scale;
     enum dtype scale_dtype;      // F32, F16 or BF16
     int scale_stride;            // without blocks: 1 for one scale per row, 0 for one scale of the matrix
@@ -77,9 +77,9 @@ struct backend_shape {
     int max_rows;            // largest T
     int max_seqs;            // largest S
     int max_context;         // largest number of KV entries of one sequence
-    int n_kv_blocks;         // for this rank
-    struct gpu_place gpu;    // INT8 or FP8 (not in an f32 backend), see rope_append. Any other value: as activations
-    enum dtype kv_dtype;     // INT8 or FP8 (not in an f32 backend), see rope_append; any other value: as activations
+    int n_kv_blocks;         // KV cache size in blocks of KV_BLOCK_TOKENS entries of all layers; see kv_create
+    struct gpu_place gpu;    // GPU of this rank
+    enum dtype kv_dtype;     // INT8 or FP8 (not in an f32 backend), see rope_append. Other values: like activations
     bool fp8_as_stored;      // FP8 backend: true computes matrices without FP8 parts in bf16, false quantises them
     bool fp8_fast_accum;     // FP8 backend on a GPU: sums keep about 14 bits, see docs/gpus.md
     int overlap_rows; // several ranks: passes of at least twice this many rows run as two micro-batches; 0: never
@@ -99,7 +99,7 @@ enum linear_mode {
 };
 
 // RMSNorm as the first of several steps, see backend_ops.rmsnorm. With `addend`, a PARTIAL tensor, it is the norm of x
-// + addend, added in f32. If row_index is NULL, x receives this sum, once. The bits of a row are the same as if the
+// + addend, added in f32. If row_index is NULL, this sum also replaces x. The bits of a row are the same as if the
 // addend were added first.
 struct norm_step {
     struct tensor *out, *x;
@@ -191,7 +191,7 @@ struct backend_ops {
     // read from it in the order in which they were created, as long as they match. `key` identifies the contents of the
     // views. The backend completes the path and owns the layout. Call `weights_finish` after the last weight, with or
     // without a file. It measures how weights are read fastest, and writes the file unless every weight was read from
-    // it. Neither fails: a file that cannot be used or written is logged.
+    // it. Neither function fails: a file that cannot be used or written is logged.
     bool (*packed_cache_open)(struct backend *b, const char *path, uint64_t key);
     void (*weights_finish)(struct backend *b);
 
@@ -321,7 +321,7 @@ enum status backend_open_cpu(const struct backend_shape *shape, enum dtype dtype
                              struct backend **backend_p);
 // Opens a backend that computes nothing and allocates no memory for tensors and weights. `allocated` returns the bytes
 // that the CUDA backend would allocate on a GPU of compute capability 9.0 for the same tensors, weights and KV cache.
-// Any dtype.
+// `dtype` may be any dtype.
 enum status backend_open_counting(const struct backend_shape *shape, enum dtype dtype, struct backend **backend_p);
 // Opens the backend on a GPU, in bf16 or fp8. Exported only by the module (kernels/module.h): programs call
 // backend_open("cuda"). STATUS_NOT_FOUND: this machine has no GPU, no driver, or lacks the libraries.
