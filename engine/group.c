@@ -43,8 +43,8 @@ int group_threads(int requested)
 // Sets defaults of Open MPI that the environment does not set.
 static void set_mpi_defaults(void)
 {
-    // Two copies through shared memory are 2-3 times faster than one copy by the kernel up to 256 KB, our sizes. The
-    // kernel's copy also needs ptrace rights that containers withhold.
+    // Two copies through shared memory are 2-3 times faster than one copy by the kernel up to 256 KB, the sizes of our
+    // messages. The kernel's copy also needs ptrace rights that containers withhold.
     setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);
     // Ranks that spin on a shared core cost each other whole time slices. If every rank has a core, yielding only adds
     // jitter.

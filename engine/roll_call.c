@@ -56,7 +56,7 @@ struct roll_call {
     pthread_t thread;
     int wake; // eventfd
     atomic_bool stopping;
-    // Counts enter and leave: 1 while the model is opened, then odd in a pass and even between passes.
+    // Counts the calls of enter and leave: 1 while the model is opened, then odd in a pass and even between passes.
     atomic_uint place;
 
     // Members used only by the thread.

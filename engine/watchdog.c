@@ -30,7 +30,8 @@ struct watchdog {
     pthread_cond_t changed;
     bool stopping;
     atomic_int timeout_ms;
-    // Describe the current work, written before entered_us. A torn view only moves the next look.
+    // These members describe the current work and are stored before entered_us. A look that sees members of two works
+    // is only too early or too late.
     atomic_int work, rows, check_timeout_ms;
     atomic_int_least64_t entered_us; // 0: no current work
 

@@ -217,7 +217,8 @@ static void row_rotate(const struct attention *a, int row)
         head_rotate(a, q + h * d, h < n_heads ? a->q_gain : a->k_gain, cos_sin);
 }
 
-// Appends K and V. The first row of a KV block works for all rows of the block, so that a block is written only once.
+// Appends K and V. The call for the first row of a KV block appends all rows of the block, so that one thread
+// writes the whole block.
 static void kv_append_rows(void *arg, int row, int thread)
 {
     const struct attention *a = arg;
@@ -281,7 +282,7 @@ static struct attend_tile attend_tile_of(const struct attention *a, const struct
     };
 }
 
-// Returns a partial result of a split row. They are ordered by KV head, then by segment.
+// Returns a partial result of a split row. Partial results are ordered by KV head, then by segment.
 static float *partial_at(const struct cpu *cpu, const struct split_row *split, int kv_head, int segment)
 {
     size_t first = (size_t)split->slot * (size_t)cpu->shape.n_kv_heads;

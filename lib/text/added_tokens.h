@@ -47,8 +47,8 @@ struct added_match {
 };
 
 // Finds the leftmost match at or after byte `from`, and the longest match at that place. *found_p is false if there is
-// none. Returns INVALID if `work` is used up: a hostile text begins like a token at every place, and is compared at
-// each.
+// none. Returns INVALID if `work` is used up: a hostile text may begin like a token at every place, and each place
+// costs a comparison.
 enum status added_set_search(const struct added_set *set, const struct text_span *span, size_t from,
                              const struct special_policy *policy, struct pattern_scratch *work,
                              struct added_match *match_p, bool *found_p);

@@ -52,7 +52,7 @@ struct decoder {
     char *metaspace; // removed from the first token of a text instead of becoming a blank; owned, or NULL
 };
 
-// Shares: the smallest part of a token that a byte of text makes up, in units of 1 / TOKEN_SHARE_ONE.
+// Shares: each byte of a text makes up at least this part of a token, in units of 1 / TOKEN_SHARE_ONE.
 #define TOKEN_SHARE_ONE ((uint64_t)1 << 32)
 struct token_shares {
     uint64_t any;        // share of every byte of any text; 0: a token may stand for any number of bytes
