@@ -65,7 +65,7 @@ static enum status buffers_publish(struct comm *c, void *data, size_t count)
     barrier(c);
     for (int r = 0; r < g->size; r++)
         if (g->slots[r].count != g->slots[0].count) {
-            enum status status = status_fail(STATUS_INTERNAL, "collective: rank %d brings %zu items, rank 0 %zu", r,
+            enum status status = status_fail(STATUS_INTERNAL, "collective: rank %d has %zu items, rank 0 has %zu", r,
                                              g->slots[r].count, g->slots[0].count);
             barrier(c);
             return status;

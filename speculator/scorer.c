@@ -155,18 +155,18 @@ static enum status item_check(const struct scorer *s, const struct score_item *i
     }
     for (int j = 0; j < item->n; j++) {
         if (item->tokens[j] < 0 || item->tokens[j] >= s->model.config->vocab_size) {
-            return status_fail(STATUS_INVALID, "token id %d at %d: must be from 0 to %d", item->tokens[j], j,
+            return status_fail(STATUS_INVALID, "token id %d at position %d: must be from 0 to %d", item->tokens[j], j,
                                s->model.config->vocab_size - 1);
         }
     }
     TRY(item_check_pinned(item));
     if (item->tail_tokens < 0 || item->tail_tokens > item->n) {
-        return status_fail(STATUS_INVALID, "tail_tokens %d: must be from 0 to the prompt's %d", item->tail_tokens,
-                           item->n);
+        return status_fail(STATUS_INVALID, "tail_tokens %d: must be from 0 to %d, the tokens of the prompt",
+                           item->tail_tokens, item->n);
     }
     if (item->budget_tokens < 0 || item->budget_tokens > item->n) {
-        return status_fail(STATUS_INVALID, "budget_tokens %d: must be from 0 to the prompt's %d", item->budget_tokens,
-                           item->n);
+        return status_fail(STATUS_INVALID, "budget_tokens %d: must be from 0 to %d, the tokens of the prompt",
+                           item->budget_tokens, item->n);
     }
     return prefill_check(&item->prefill);
 }
