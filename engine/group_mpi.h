@@ -8,7 +8,7 @@
 #include "kernels/comm.h"
 
 // Joins the MPI job. The launcher states `rank_hint` (see group_rank_hint()) and the number of ranks, `n_ranks`. Sets
-// *sharers_p to the number of ranks of this host that run on the same cores as this one, itself included, or leaves it
+// *sharers_p to the number of ranks of this host that run on the cores of this rank, itself included. Leaves it
 // unchanged if that number is not known.
 enum status group_mpi_open(int rank_hint, int n_ranks, int *argc, char ***argv, struct comm **comm_p, int *sharers_p);
 void group_mpi_finalize(void);

@@ -167,7 +167,7 @@ struct node_program {
                            const struct node_limits *limits);
 };
 
-// Blocks signals, parses the options, joins the MPI job, opens the tokenizer on the leader and the model on every rank,
-// runs the warm-up batch, attaches to the router and serves. Returns the exit code of the process: 0 for success, 1 for
-// a failure, 2 for wrong usage or configuration.
+// Blocks signals, parses the options and joins the MPI job. Opens the tokenizer on the leader and the model on every
+// rank, and runs the warm-up batch. Then attaches to the router and serves. Returns the exit code of the process: 0 for
+// success, 1 for a failure, 2 for wrong usage or configuration.
 int node_main(const struct node_program *program, int argc, char **argv);

@@ -232,9 +232,9 @@ struct backend_ops {
     // scale of k. A weight is multiplied by the scale of v before it is rounded, but the sum of weights is not.
     //
     // For importance rows it also raises the importance maxima: the softmax over the first importance_keys keys,
-    // averaged over the smoothing window (zeros outside the prompt, the divisor is always the window), as a maximum
-    // over this rank's heads and the layers so far. The value is infinite if an average is not finite, since a maximum
-    // may drop NaN.
+    // averaged over the smoothing window, as a maximum over this rank's heads and the layers so far. The average counts
+    // zeros outside the prompt, and its divisor is always the window. The value is infinite if an average is not
+    // finite, since a maximum may drop NaN.
     enum status (*attention)(struct backend *b, int layer, struct tensor *out, const struct tensor *qkv);
     // Returns the importance maxima so far, F32 [1, sum of importance_keys], in the backend's memory (like
     // tensor_data). Returns NULL if the batch has no importance rows.

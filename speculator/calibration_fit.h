@@ -3,9 +3,9 @@
 //
 // Prices are set by cross-validation: the documents of each group are divided into FOLDS folds, and the loss of each
 // document is predicted by a regression fitted to the other folds. The price of a quality is the lowest price that
-// holds, as must all higher prices. A price holds if, with a confidence of 90 %, at most 1 - quality of the right
-// answers from the full prompts are lost over all documents, and at most GROUP_LOSS times that share in every group. A
-// document that is answered right only from the pruned prompt makes up for one lost answer.
+// holds, as must all higher prices. A price holds if it loses at most the share 1 - quality of the right answers from
+// the full prompts over all documents, with a confidence of 90 %. In every group it may lose at most GROUP_LOSS times
+// that share. A document that is answered right only from the pruned prompt makes up for one lost answer.
 #pragma once
 
 #include "speculator/calibration.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Evidence of the scoring of a prompt, which shows how many of its tokens the answer needs. It says how fast importance
-// falls after the best tokens, how even importance is, how well the look-ahead steps agree, and how sure the small
+// falls after the best tokens, how even it is, and how well the look-ahead steps agree. It also says how sure the small
 // model is of the tokens that it decodes. calibration.h chooses a keep rate from it.
 //
 // Only the body of the prompt counts. The tail window and BOS are kept at every rate, and attention to them is large

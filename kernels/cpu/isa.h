@@ -22,7 +22,7 @@
 // sums in registers.
 //
 // Tiled words (AMX, all types except f32). Panels and rows of x are cut into contiguous tiles of TILE_SIDE by TILE_SIDE
-// words, because a tile load is twice as fast from 16 neighbouring cache lines as from 16 distant ones:
+// words. A tile load is twice as fast from 16 neighbouring cache lines as from 16 distant ones:
 //
 //      a panel          [words / 256][2 halves of 32 outputs][16 steps][2 tiles of 16 outputs][16 words][16 outputs]
 //      x                [rows / 16][words / 16][16 rows][16 words]      bf16 activations, or int8 after quantisation

@@ -2,9 +2,9 @@
 // AMX gemm kernels for bf16 and int8 (included by kernels.c if CPU_TILES is set). f32 uses the vector kernel. Weights
 // and rows of x are stored as tiles (isa.h), so that every tile load reads 1 KiB of contiguous memory.
 //
-// Any number of rows goes through tiles, the last rows through a smaller tile, because a bf16 sum of the tile
-// instruction differs in its bits from a sum of the vector instruction. A tile sums each row separately, so a result
-// does not depend on the number of rows. Row blocks of one and of two tiles use the same operations.
+// Any number of rows goes through tiles, the last rows through a smaller tile. The reason is that a bf16 sum of the
+// tile instruction differs in its bits from a sum of the vector instruction. A tile sums each row separately, so a
+// result does not depend on the number of rows. Row blocks of one and of two tiles use the same operations.
 //
 // Tiles are configured and released within one gemm, so a waiting thread never holds them.
 #pragma once

@@ -94,8 +94,8 @@ static struct gemm_block gemm_block_at(const struct gemm *p, int item)
                                .rows = row_end - row};
 }
 
-// Computes c [rows][PANEL_COLUMNS] = (or +=, from the second block of K on) the block's rows of x times one of its
-// panels, over the block of K from word k on. May finish `waiting` in the meantime.
+// Multiplies the block's rows of x by one of its panels, over the block of K from word k on. Stores the result in c
+// [rows][PANEL_COLUMNS], or adds it from the second block of K on. May finish `waiting` in the meantime.
 static void gemm_block_sum(const struct gemm *p, const struct gemm_block *b, int panel, int k, float *c,
                            struct panel_out *waiting)
 {

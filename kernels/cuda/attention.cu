@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Prefill attention: sequences with several rows. Tensor cores by the mma instruction of one warp (sm_80 and later),
-// online softmax over tiles of K and V in shared memory (FlashAttention-2, arXiv 2307.08691), gathered from the paged
-// cache.
+// Prefill attention: sequences with several rows. Uses tensor cores by the mma instruction of one warp (sm_80 and
+// later), and online softmax over tiles of K and V in shared memory (FlashAttention-2, arXiv 2307.08691). The tiles are
+// gathered from the paged cache.
 //
 // A thread block computes TILE_ROW_HEADS row-heads (a row and one query head) of one KV head. The heads of a group
 // share the tile and its K and V. So short sequences fill tiles, the causal triangle is divided more finely, and K and
@@ -12,16 +12,15 @@
 // two mma, which is exactly that limit. With 32 row-heads it is used for four. This leaves 128 registers for sums, 64
 // for scores and about 40 for everything else, so q is read again from shared memory for each tile. K and V are
 // single-buffered, as in the paper: V is copied while K is multiplied, and the next K is copied while V is multiplied.
-// With q this takes 64 KiB of shared memory, so two blocks fit on a multiprocessor (also on A100), and the copies and
+// With q this takes 64 KiB of shared memory, so two blocks fit on a multiprocessor (also on A100). The copies and
 // exponentials of one block overlap with the mma of the other. D = 256 has twice as many sums: 8 warps of 16 row-heads,
 // one block.
 //
 // Expected, not measured: 60 to 70 % of the peak of mma.sync, which FlashAttention-2 reaches with the same shape.
 // Hopper has its own kernel for heads of 64 and 128 dims, attention_wgmma.cu.
 //
-// A row's result does not depend on its tile. Entries are processed from 0 in the same steps of 64, weights do not
-// depend on the choice of the integer M (see backend.h), and steps whose entries a row does not attend to add exact
-// zeros.
+// A row's result does not depend on its tile. Entries are processed from 0 in the same steps of 64. Weights do not
+// depend on the choice of the integer M (see backend.h). Steps whose entries a row does not attend to add exact zeros.
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/scores.h"
 

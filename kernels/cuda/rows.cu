@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Steps that are one loop over rows: embedding, RMSNorm, SwiGLU, quantisation to FP8, gemm epilogue. They are bound by
 // memory and use 16-byte accesses if the shape allows them, else one element at a time. A row belongs to one thread
-// block whose size depends only on the row's length, and sums run in one order, so a row's result does not depend on
+// block whose size depends only on the row's length, and sums run in one order. So a row's result does not depend on
 // the number of rows.
 #include "kernels/cuda/dependent.h"
 #include "kernels/cuda/launch.h"

@@ -6,7 +6,7 @@
 // Weights have the bits of the CPU sampler (the same arithmetic, without fused multiply-adds) and are summed as
 // integers in units of 2^-45. So sums do not depend on their division among threads, and a row's token is the same in
 // every launch. A vocabulary of 2^18 fits into 64 bits. The CPU sampler sums in double. The difference is less than V *
-// 2^-45 of the best token's weight, so only a random number or a top-p within this distance of a boundary selects the
+// 2^-45 of the best token's weight. So only a random number or a top-p within this distance of a boundary selects the
 // neighbouring token.
 //
 // Top-k and top-p keep a run of tokens, best first, lower ids first among equal logits. One read of the row counts and

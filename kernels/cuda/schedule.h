@@ -37,8 +37,9 @@ size_t schedule_make(const struct ragged_batch *batch, const struct schedule_opt
                      const void *device, struct device_batch *out);
 // Returns the same batch with the counts of a captured pass, which are equal for all passes of a kind.
 struct device_batch schedule_padded(const struct device_batch *batch, const struct schedule_counts *captured);
-// Return the largest number of tiles of `rows` rows of at most `seqs` sequences with several rows, before any tile is
-// divided, and the number of spans that dividing adds to the tiles if sequences have at most `entries` entries.
+// Return the largest number of tiles before any tile is divided, and the number of spans that dividing adds to the
+// tiles. The tiles are of `rows` rows of at most `seqs` sequences with several rows, and sequences have at most
+// `entries` entries.
 int schedule_tiles_most(const struct schedule_options *options, int rows, int seqs);
 int schedule_spans_most(const struct schedule_options *options, int entries);
 // Returns one of the two micro-batches of a batch that was made with first_rows.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Limits the work that llguidance may spend on a grammar. A regular expression of n parts that may be empty costs n * n
-// to compile, so the size of a client's expressions is bounded more tightly than the size of names and other literal
-// text.
+// to compile. So a client's expressions have a tighter limit than names and other literal text.
 #pragma once
 
 #include <jansson.h>

@@ -2,9 +2,9 @@
 // Renders Jinja templates, as far as chat templates use the language: Jinja 3.1 in the environment that Hugging Face
 // transformers gives to chat templates (immutable sandbox, trim_blocks, lstrip_blocks, loop controls, a `tojson`
 // without HTML escapes, `raise_exception`, `strftime_now`, `{% generation %}`). Values behave like Python's in their
-// text, order and errors. Not included are other templates (include, import and extends raise an error), `self`,
-// autoescaping, integers over 64 bits, and the filters pprint, random, striptags, urlize and wordwrap, which raise an
-// error that names them.
+// text, order and errors. Other templates (include, import, extends), `self`, autoescaping and integers over 64 bits
+// are not supported, nor are the filters pprint, random, striptags, urlize and wordwrap. Includes and these filters
+// raise an error that names them.
 //
 // Template and inputs may be hostile. `struct jinja_limits` bounds the steps, nesting, output and memory of a
 // rendering. A template has no access to files, time or other state than its inputs.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers that a request adds to the logits of some tokens before anything else changes the logits. -100 bans a token,
+// Numbers that a request adds to the logits of some tokens, before any other change of the logits. -100 bans a token,
 // 100 forces it, and numbers in between make it less or more likely. Plain data; any thread.
 #pragma once
 
