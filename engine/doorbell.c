@@ -20,23 +20,23 @@
 #include "lib/base/mem.h"
 
 enum {
-    SPIN_US = 1000,            // how long a follower polls before it sleeps
+    SPIN_US = 1000,            // time for which a follower polls before it sleeps
     CONNECT_TIMEOUT_MS = 2000, // per address
-    ANSWER_TIMEOUT_MS = 2000,  // for the leader's half of the secret
+    ANSWER_TIMEOUT_MS = 2000,  // for the second half of the secret, from the leader
 };
 
 struct doorbell {
     int rank, size;
-    int *fds;                   // [size] leader: one per follower, fds[0] is -1; follower: fds[0] alone, to the leader
-    struct process_name *names; // [size] of the ranks in fds, and on the leader its own
+    int *fds; // [size] leader: one per follower, fds[0] is -1. Follower: only fds[0], connected to the leader
+    struct process_name *names; // [size] of the ranks in fds. On the leader also its own name
 };
 
-// Broadcast by the leader, in native byte order: the ranks of a group run on machines of one kind.
+// Message that the leader broadcasts, in native byte order: the ranks of a group run on machines of one kind.
 struct invitation {
     bool listening; // false: the leader failed to listen, and all ranks give up
     struct process_name leader;
     uint8_t secret[16];               // a follower sends the first half, the leader answers with the second
-    char socket_name[48];             // of the UNIX socket, in the abstract namespace, which leaves no file behind
+    char socket_name[48];             // of the UNIX socket, in the abstract namespace, which leaves no file
     struct group_addresses addresses; // with ports
 };
 
@@ -85,8 +85,8 @@ static void set_receive_timeout(int fd, int ms)
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
 }
 
-// A host that vanishes sends no end of file; keepalive probes notice it within about ten seconds. No effect on UNIX
-// sockets.
+// Enables keepalive probes: a host that vanishes sends no end of file, and probes notice it within about ten seconds.
+// No effect on UNIX sockets.
 static void socket_set_keepalive(int fd)
 {
     int on = 1, idle_s = 4, interval_s = 2, probes = 3;
@@ -121,7 +121,7 @@ static int listen_unix(const char *name)
     return fd;
 }
 
-// Listens on a free port of the address and writes the port into it. -1: failed.
+// Listens on a free port of the address and writes the port into it. Returns -1 if that fails.
 static int listen_tcp(struct sockaddr_storage *address)
 {
     socklen_t size = group_address_size(address);
@@ -134,20 +134,20 @@ static int listen_tcp(struct sockaddr_storage *address)
     return -1;
 }
 
-// The leader while it receives its followers.
+// State of the leader while its followers connect.
 struct leader {
     struct doorbell *bell;
     struct invitation *invitation;
     int listeners[RECEPTION_LISTENERS_MAX], n_listeners;
 };
 
-// Listens on a UNIX socket and on each of `addresses` where that is possible.
+// Listens on a UNIX socket, and on each of `addresses` where listening is possible.
 static enum status leader_listen(struct leader *l, const struct group_addresses *addresses)
 {
     struct invitation *invitation = l->invitation;
     if (getrandom(invitation->secret, sizeof invitation->secret, 0) != sizeof invitation->secret)
         return doorbell_fail("getrandom");
-    // Unique, but not secret: every process of the host can list these names.
+    // The name is unique but not secret: every process of the host can list it.
     snprintf(invitation->socket_name, sizeof invitation->socket_name, "forepack-%d-%llx", getpid(),
              (long long)clock_now_us());
     int fd = listen_unix(invitation->socket_name);
@@ -162,7 +162,7 @@ static enum status leader_listen(struct leader *l, const struct group_addresses 
     return STATUS_OK;
 }
 
-// Takes a connection whose greeting has the secret and the number of a missing rank.
+// Accepts a connection whose greeting has the secret and the number of a missing rank.
 static bool follower_take(void *user, int fd, const struct greeting *greeting)
 {
     const struct leader *l = user;
@@ -198,13 +198,13 @@ static enum status open_leader(struct doorbell *bell, struct comm *comm, const s
 
 // ---- follower ----
 
-// Connects to one address and exchanges the secret. -1 when nothing, or another program, listens there.
+// Connects to one address and exchanges the secret. Returns -1 if nothing, or another program, listens there.
 static int leader_connect(const struct invitation *invitation, const struct sockaddr *address, socklen_t length,
                           int rank)
 {
     int fd = socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0) return -1;
-    // connect(2) uses the timeout for sending.
+    // connect(2) obeys the timeout for sending.
     struct timeval timeout = {.tv_sec = CONNECT_TIMEOUT_MS / 1000, .tv_usec = CONNECT_TIMEOUT_MS % 1000 * 1000};
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout);
     set_receive_timeout(fd, ANSWER_TIMEOUT_MS);
@@ -230,7 +230,8 @@ static enum status open_follower(struct doorbell *bell, struct comm *comm)
     }
     if (status == STATUS_OK) {
         const struct process_name name = own_name();
-        // First as on one host, whatever the names: containers have their own. On another host nothing listens there.
+        // Try the UNIX socket first, whatever the host names are: containers have their own names. On another host
+        // nothing listens there.
         struct sockaddr_un local;
         socklen_t length = unix_address(invitation->socket_name, &local);
         int fd = leader_connect(invitation, (struct sockaddr *)&local, length, bell->rank);
@@ -320,7 +321,7 @@ enum status doorbell_wait(struct doorbell *bell, struct ring *ring_p)
     return STATUS_OK;
 }
 
-// Of the lowest rank that failed.
+// Status of the lowest rank that failed.
 struct verdict {
     int32_t status, rank;
 };
@@ -334,7 +335,7 @@ static enum status verdict_collect(struct doorbell *bell, struct verdict *verdic
         if (verdict->status == STATUS_OK && theirs != STATUS_OK) *verdict = (struct verdict){theirs, r};
     }
     for (int r = 1; r < bell->size; r++)
-        socket_send(bell->fds[r], verdict, sizeof *verdict); // a rank that is gone does not need it: the job ends
+        socket_send(bell->fds[r], verdict, sizeof *verdict); // may fail: a lost rank ends the job anyway
     return lost;
 }
 

@@ -2,13 +2,12 @@
 // The doorbell wakes the followers of a group: one socket from the leader to each follower, a UNIX socket on the
 // leader's host, TCP across hosts.
 //
-// Waiting inside MPI burns a core, so between two passes a follower waits on its socket instead: it polls for about a
-// millisecond, in which the leader samples and schedules, and then sleeps in the kernel. The leader writes to every
-// socket ("rings") before every pass, since it cannot know which followers sleep; a write costs about 2 us. So no
-// wake-up is lost, and the message states the size of the broadcast that follows. End of file means that the peer is
-// gone.
+// Waiting inside MPI burns a core, so between two passes a follower waits on its socket instead. It polls for about a
+// millisecond, in which the leader samples and schedules, and then sleeps in the kernel. The leader cannot know which
+// followers sleep, so it writes to every socket ("rings") before every pass. A write costs about 2 us. The message
+// states the size of the broadcast that follows. End of file means that the peer is gone.
 //
-// One thread per rank makes all calls, the thread that uses the comm.
+// One thread per rank makes all calls: the thread that uses the comm.
 #pragma once
 
 #include <stdint.h>
@@ -20,25 +19,26 @@ struct doorbell;
 // The message of one ring.
 struct ring {
     uint32_t kind;       // defined by the caller
-    uint32_t size_bytes; // of the broadcast that follows
-    int32_t timeout_ms;  // of the pass, see engine_set_step_timeout()
+    uint32_t size_bytes; // size of the broadcast that follows
+    int32_t timeout_ms;  // limit of the pass, see engine_set_step_timeout()
 };
 
-// Called by all ranks. The comm carries the leader's address and a random secret; the leader closes connections that
-// do not send the secret. The leader listens while the group opens: by TCP only if there are ranks on other hosts, and
-// then on its address in a network that all hosts are connected to, if there is one (group_network.h).
+// Called by all ranks. The leader broadcasts its address and a random secret over the comm, and closes connections that
+// do not send the secret. The leader listens only while the group opens. It listens by TCP only if there are ranks on
+// other hosts, and then prefers its address in a network that all hosts are connected to (group_network.h).
 enum status doorbell_open(struct comm *comm, struct doorbell **bell_p);
 void doorbell_close(struct doorbell *bell);
 
 enum status doorbell_ring(struct doorbell *bell, struct ring ring);    // leader
 enum status doorbell_wait(struct doorbell *bell, struct ring *ring_p); // follower; UNAVAILABLE: the leader is gone
 
-// The socket to a rank, and the name of a rank for logs: "rank 3 (host gpu-2, pid 4711)". The leader may ask for any
-// rank, also for its own name; a follower for rank 0 only.
+// Return the socket to a rank, and the name of a rank for logs: "rank 3 (host gpu-2, pid 4711)". The leader may ask for
+// any rank, and for its own name. A follower may ask only for rank 0.
 enum { DOORBELL_NAME_MAX = 128 };
 int doorbell_socket(const struct doorbell *bell, int rank);
 const char *doorbell_name(const struct doorbell *bell, int rank, char name[DOORBELL_NAME_MAX]);
 
-// Called by all ranks; returns the same status on all of them: STATUS_OK when `mine` was that on every rank, else the
-// status of the lowest rank that failed. That rank keeps its sentence, the others get an empty one.
+// Called by all ranks; returns the same status on all of them. The status is STATUS_OK if `mine` is STATUS_OK on every
+// rank, else the status of the lowest rank that failed. That rank keeps its error sentence, and the other ranks get an
+// empty sentence.
 enum status doorbell_agree(struct doorbell *bell, enum status mine);

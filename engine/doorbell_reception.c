@@ -13,9 +13,9 @@
 #include "lib/base/mem.h"
 
 enum {
-    STRANGERS_MAX = 256,   // at once; one more replaces the oldest
+    STRANGERS_MAX = 256,   // at the same time; one more replaces the oldest
     GREETING_US = 2000000, // from connecting to the end of the greeting
-    OPEN_TIMEOUT_S = 60,   // for all followers to connect
+    OPEN_TIMEOUT_S = 60,   // time for all followers to connect
 };
 
 struct stranger {
@@ -28,7 +28,7 @@ struct stranger {
 struct reception {
     struct pollfd polled[RECEPTION_LISTENERS_MAX + STRANGERS_MAX];
     int n_listeners, n_strangers, missing;
-    struct stranger strangers[STRANGERS_MAX]; // the oldest first
+    struct stranger strangers[STRANGERS_MAX]; // oldest first
     bool (*take)(void *user, int fd, const struct greeting *greeting);
     void *user;
 };
@@ -86,7 +86,7 @@ static bool reception_poll(struct reception *r, int64_t until_us)
 
 static void reception_serve(struct reception *r)
 {
-    for (int i = r->n_strangers - 1; i >= 0; i--) // from the end, since some are removed
+    for (int i = r->n_strangers - 1; i >= 0; i--) // in descending order, since some are removed
         if (r->polled[r->n_listeners + i].revents) stranger_read(r, i);
     while (r->n_strangers && r->strangers[0].until_us <= clock_now_us())
         stranger_close(r, 0);

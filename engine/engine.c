@@ -27,16 +27,16 @@ struct engine {
     struct comm *comm; // borrowed
     struct model *model;
     struct watchdog *watchdog;
-    struct gpu_monitor *gpu; // NULL: this rank has no GPU, or it is not watched
-    int timeout_ms;          // of a pass without progress
-    struct doorbell *bell;   // NULL for a group of one rank, like the rest
+    struct gpu_monitor *gpu; // NULL if this rank has no GPU or its GPU is not watched
+    int timeout_ms;          // limit of a pass without progress
+    struct doorbell *bell;   // NULL for a group of one rank, like the members below
     struct roll_call *roll_call;
-    int32_t *encoded;     // the batch as broadcast, with room for the largest one
+    int32_t *encoded;     // the encoded batch, with room for the largest one
     int32_t *block_table; // followers: the padded block table of the batch
     size_t encoded_ints, table_ints;
 };
 
-// A rank that fails ends the group, so its sentence says which rank it is and where.
+// Adds rank and host to the sentence of a failure: a rank that fails ends the group.
 static enum status name_rank(const struct comm *comm, enum status status)
 {
     char host[256] = "";
@@ -46,14 +46,14 @@ static enum status name_rank(const struct comm *comm, enum status status)
 
 // ---- ranks that hang ----
 
-// Followers time out later than the leader, so that one rank reports the hang.
+// Returns the timeout of this rank. Followers time out later than the leader, so that one rank reports the hang.
 static int timeout_of_rank(const struct engine *e, int timeout_ms)
 {
     return timeout_ms && e->comm->rank ? timeout_ms + roll_call_timeout_for(timeout_ms) : timeout_ms;
 }
 
-// Called on every rank. Ranks that wait for their GPU give up first, so that they can report it before the leader ends
-// the group.
+// Called on every rank. A rank that waits for its GPU gives up first, so that it can report the GPU before the leader
+// ends the group.
 static void engine_apply_timeout(struct engine *e, int timeout_ms)
 {
     if (e->timeout_ms == timeout_ms) return;
@@ -62,7 +62,7 @@ static void engine_apply_timeout(struct engine *e, int timeout_ms)
     watchdog_set_timeout(e->watchdog, timeout_of_rank(e, timeout_ms));
 }
 
-// The working thread has ended its work with the other ranks.
+// Marks the end of this rank's work with the other ranks, on the working thread.
 static void group_work_end(struct engine *e)
 {
     watchdog_leave(e->watchdog);
@@ -96,7 +96,7 @@ uint64_t engine_progress(const struct engine *e)
 
 // ---- ranks that die ----
 
-// On the leader's roll call thread. Another thread may be inside MPI, so this is not MPI_Abort.
+// Ends the process, on the leader's roll call thread. MPI_Abort is not possible: another thread may be inside MPI.
 static void follower_lost(void *arg, int rank, const char *sentence)
 {
     log_event(LOG_ERROR, "rank_lost", LOG_FIELD("rank", rank), LOG_FIELD("reason", sentence));
@@ -104,7 +104,7 @@ static void follower_lost(void *arg, int rank, const char *sentence)
     _exit(1);
 }
 
-// A rank that gave up waiting for other ranks reports which of them are missing.
+// Adds the missing ranks to the sentence if this rank gave up waiting for other ranks.
 static enum status name_missing(struct engine *e, enum status status, enum roll_call_result *result_p)
 {
     *result_p = ROLL_CALL_COMPLETE;
@@ -124,9 +124,9 @@ static enum status pass_failed(struct engine *e, enum status status)
 
 // ---- opening ----
 
-// What all ranks must have alike. Each host has its own copies of program, model and --config file, and chooses by
-// itself where an option is `auto`; ranks that differ would answer wrongly, hang or end without naming the cause. The
-// first difference causes later ones.
+// Traits that must be equal on all ranks. Each host has its own copies of program, model and --config file, and
+// resolves `auto` options by itself. Ranks that differ would answer wrongly, hang, or end without naming the cause.
+// Report the first difference: it causes later ones.
 enum {
     TRAIT_VERSION,
     TRAIT_MODEL,
@@ -173,7 +173,7 @@ static void traits_get(const struct model *model, const struct model_options *op
     snprintf(values[TRAIT_OVERLAP], TRAIT_BYTES, "%d", options->overlap_rows);
 }
 
-// Called by all ranks; fails on those that differ from the leader.
+// Called by all ranks; fails on the ranks that differ from the leader.
 static enum status check_traits(const struct model *model, const struct model_options *options, struct comm *comm)
 {
     char mine[TRAITS][TRAIT_BYTES], leader[TRAITS][TRAIT_BYTES] = {0};
@@ -187,14 +187,14 @@ static enum status check_traits(const struct model *model, const struct model_op
     return STATUS_OK;
 }
 
-// With the reason in status_message().
+// Ends the group. status_message() has the reason.
 static _Noreturn void rank_abort(struct engine *e)
 {
     log_event(LOG_ERROR, "group_lost", LOG_FIELD("rank", e->comm->rank), LOG_REASON);
     group_abort(e->comm, 1);
 }
 
-// Ends the process when a rank is missing: then the ranks cannot agree on a status either.
+// Returns the status that all ranks agree on. Ends the process if a rank is missing: without it the ranks cannot agree.
 static enum status ranks_agree(struct engine *e, enum status mine)
 {
     if (!e->bell) return mine;
@@ -208,8 +208,8 @@ static enum status ranks_agree(struct engine *e, enum status mine)
     return status;
 }
 
-// All ranks complete a stage, or fail it, before the next stage uses collectives: a rank that fails alone would leave
-// the others waiting for it.
+// Opens the model in stages. Every rank completes or fails a stage before the next stage uses collectives: a rank that
+// fails alone would leave the other ranks waiting for it.
 static enum status open_model(struct engine *e, struct model_options *options)
 {
     if (e->bell) TRY(ranks_agree(e, gpu_place_agree(e->comm, options->backend, &options->gpu)));
@@ -219,8 +219,8 @@ static enum status open_model(struct engine *e, struct model_options *options)
     return ranks_agree(e, model_warm_up(e->model));
 }
 
-// Doorbell and roll call, which only a group of several ranks has. Ends the process when a rank cannot connect: ranks
-// that can are in the next collective, in which MPI_Finalize would wait for them for ever.
+// Opens doorbell and roll call, for a group of several ranks. Ends the process if this rank cannot connect: the
+// connected ranks are in the next collective, and MPI_Finalize would wait for them for ever.
 static enum status open_links(struct engine *e)
 {
     if (e->comm->size == 1) return STATUS_OK;
@@ -264,7 +264,7 @@ static void allocate_encoded(struct engine *e, const struct model_options *optio
 enum status engine_open(const struct model_options *options, struct comm *comm, struct engine **engine_p)
 {
     struct model_options mine = *options;
-    mine.threads = group_threads(options->threads); // ranks of one host share its cores
+    mine.threads = group_threads(options->threads); // the ranks of one host share its cores
     struct engine *e = mem_alloc(sizeof *e);
     e->comm = comm;
     enum status status = open_links(e);
@@ -374,7 +374,7 @@ static enum status follow_pass(struct engine *e, uint32_t size_bytes)
     return model_forward(e->model, &batch, &result);
 }
 
-// A sum over all ranks, by the same messages as those of a pass between hosts.
+// Sums 1 over all ranks, with the same kind of messages as a pass.
 static enum status sum_over_ranks(struct engine *e)
 {
     float ranks = 1;

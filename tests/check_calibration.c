@@ -330,7 +330,7 @@ START_TEST(prices_that_fall_are_refused)
     calibration.fits[1].prices[3] = 0.9 * calibration.fits[1].prices[2];
     json_t *object = calibration_to_json(&calibration);
     ck_assert_int_eq(calibration_from_json("file", object, &read), STATUS_DATA);
-    ck_assert_msg(strstr(status_message(), "file: prices[3]: must not be below the one before"), "%s",
+    ck_assert_msg(strstr(status_message(), "file: prices[3]: must not be below the price before it"), "%s",
                   status_message());
     json_decref(object);
     calibration.fits[1].prices[0] = -1;

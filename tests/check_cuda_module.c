@@ -42,7 +42,7 @@ static void check_refused(const char *fake, enum status status, const char *cons
 START_TEST(a_module_of_another_build_is_refused_with_both_versions)
 {
     static const char *const both[] = {
-        "libforepack_cuda.so has version 0.0.9+12345678, this program " CUDA_MODULE_VERSION,
+        "libforepack_cuda.so has version 0.0.9+12345678, this program has " CUDA_MODULE_VERSION,
         ": install both from one build"};
     check_refused("other_version.so", STATUS_UNSUPPORTED, both);
     check_refused("other_version_lacks.so", STATUS_UNSUPPORTED, both); // cannot even be loaded
@@ -51,7 +51,7 @@ END_TEST
 
 START_TEST(a_module_without_a_version_is_refused)
 {
-    static const char *const says[] = {"has version unknown, this program " CUDA_MODULE_VERSION,
+    static const char *const says[] = {"has version unknown, this program has " CUDA_MODULE_VERSION,
                                        ": install both from one build"};
     check_refused("no_version.so", STATUS_UNSUPPORTED, says);
     check_refused("no_version_lacks.so", STATUS_UNSUPPORTED, says);
@@ -118,7 +118,7 @@ START_TEST(auto_warns_where_a_gpu_may_be)
     ck_assert_ptr_nonnull(mkdtemp(devices));
     char *device = mem_format("%s/nvidia0", devices);
     cuda_device_folder = devices;
-    static const char *const fakes[][2] = {{"other_version_lacks.so", "has version 0.0.9+12345678, this program "},
+    static const char *const fakes[][2] = {{"other_version_lacks.so", "has version 0.0.9+12345678, this program has "},
                                            {"lacks.so", "the CUDA backend cannot be loaded: "}};
     for (int i = 0; i < 2; i++) {
         install(fakes[i][0]);

@@ -30,9 +30,8 @@ START_TEST(impossible_splits_are_refused_with_both_numbers)
     spec.intermediate = 90;
     char *dir = tiny_model_temp(&spec);
     struct model_options options = options_for(dir, "reference", "auto");
-    refuse_open(
-        &options, 3, STATUS_UNSUPPORTED,
-        "4 KV heads cannot be split over 3 ranks: take a number of ranks that divides 4 or is a multiple of it");
+    refuse_open(&options, 3, STATUS_UNSUPPORTED,
+                "4 KV heads cannot be split over 3 ranks: use a number of ranks that divides 4 or is a multiple of it");
     refuse_open(&options, 4, STATUS_UNSUPPORTED, "90 MLP columns cannot be split evenly over 4 ranks");
     tiny_model_remove(dir);
     spec.intermediate = 96; // 4 ranks: 9 = 3 + 3 + 3 + 0

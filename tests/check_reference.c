@@ -507,7 +507,7 @@ START_TEST(bad_shapes_and_batches_are_named)
     ck_assert_int_eq(ragged_batch_check(&batch, &shape), STATUS_INTERNAL);
     len[0] = 39, blocks[2] = 6;
     ck_assert_int_eq(ragged_batch_check(&batch, &shape), STATUS_INTERNAL);
-    ck_assert_str_eq(status_message(), "ragged batch: sequence 0 uses block 6 of 6");
+    ck_assert_str_eq(status_message(), "ragged batch: sequence 0 uses block 6, but there are 6 blocks");
     blocks[2] = 2, start[1] = 2;
     ck_assert_int_eq(ragged_batch_check(&batch, &shape), STATUS_INTERNAL);
     start[1] = 1, keys[0] = 2;

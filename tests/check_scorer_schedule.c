@@ -362,7 +362,7 @@ START_TEST(bad_items_answer_with_a_sentence)
     items[1].n = 129;
     items[1].error = "holds at most 128";
     items[2].tokens[4] = VOCAB;
-    items[2].error = "token id 60 at 4: must be from 0 to 59";
+    items[2].error = "token id 60 at position 4: must be from 0 to 59";
     items[3].tokens[0] = -1;
     items[3].error = "token id -1";
     items[4].error = "keep_rate 1.5";

@@ -70,7 +70,7 @@ static void refuse_8_mib(const ProtobufCMessageDescriptor *kind, const char *hea
         memcpy(bytes + size, unit, n);
     ck_assert_ptr_null(proto_unpack(kind, bytes, size, MEMORY, NULL));
     ck_assert_str_eq(status_message(),
-                     "the message takes over 40 MiB of memory when unpacked: send fewer fields in one");
+                     "the message takes over 40 MiB of memory when unpacked: send fewer fields in one message");
     free(bytes);
 }
 
