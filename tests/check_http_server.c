@@ -7,6 +7,7 @@
 #include "lib/http/internal.h"
 #include "tests/dead_listener.h"
 #include "tests/http_service.h"
+#include "tests/suite.h"
 
 static void expect_start(const char *text, const char *start)
 {
@@ -27,9 +28,14 @@ static void expect_answer(const char *request, const char *start, const char *pa
     free(text);
 }
 
+static void open_default_server(void)
+{
+    open_server((struct http_server_options){0});
+}
+
 static void close_server(void)
 {
-    http_server_close(server, 1000);
+    if (server) http_server_close(server, 1000);
     server = NULL;
 }
 
@@ -37,7 +43,6 @@ static void close_server(void)
 
 START_TEST(a_request_is_answered_with_date_type_and_length)
 {
-    open_server((struct http_server_options){0});
     char *text = client_ask_raw(port(), "GET /hello HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
     expect_start(text, "HTTP/1.1 200 OK\r\nDate: ");
     expect_part(text, " GMT\r\n");
@@ -53,7 +58,6 @@ END_TEST
 
 START_TEST(requests_sent_at_once_are_answered_in_order)
 {
-    open_server((struct http_server_options){0});
     int fd = client_connect(port());
     enum { N = 200 };
     for (int i = 0; i < N; i++) {
@@ -75,13 +79,11 @@ START_TEST(requests_sent_at_once_are_answered_in_order)
     expect_part(at, "hello");
     free(text.bytes);
     close(fd);
-    close_server();
 }
 END_TEST
 
 START_TEST(a_waiting_request_keeps_its_place_before_the_next_one)
 {
-    open_server((struct http_server_options){0});
     int fd = client_connect(port());
     client_send(fd, "GET /hold HTTP/1.1\r\nHost: x\r\n\r\nGET /hello HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
     struct http_exchange *x = await_held();
@@ -93,24 +95,20 @@ START_TEST(a_waiting_request_keeps_its_place_before_the_next_one)
     ck_assert(strstr(text.bytes, "first") < strstr(text.bytes, "hello"));
     free(text.bytes);
     close(fd);
-    close_server();
 }
 END_TEST
 
 START_TEST(head_gets_the_length_without_the_body)
 {
-    open_server((struct http_server_options){0});
     char *text = client_ask_raw(port(), "HEAD /hello HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
     expect_part(text, "Content-Length: 5\r\n");
     ck_assert_str_eq(strstr(text, "\r\n\r\n"), "\r\n\r\n");
     free(text);
-    close_server();
 }
 END_TEST
 
 START_TEST(http_1_0_gets_a_closed_connection_and_no_chunks)
 {
-    open_server((struct http_server_options){0});
     expect_answer("GET /hello HTTP/1.0\r\n\r\n", "HTTP/1.1 200 OK\r\n", "Connection: close\r\n\r\nhello");
     int fd = client_connect(port());
     client_send(fd, "GET /stream HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
@@ -125,13 +123,11 @@ START_TEST(http_1_0_gets_a_closed_connection_and_no_chunks)
     expect_part(text.bytes, "Connection: close\r\n\r\nonetwo");
     free(text.bytes);
     close(fd);
-    close_server();
 }
 END_TEST
 
 START_TEST(http_1_0_may_keep_its_connection)
 {
-    open_server((struct http_server_options){0});
     int fd = client_connect(port());
     for (int i = 0; i < 3; i++) {
         client_send(fd, "GET /hello HTTP/1.0\r\nConnection: Keep-Alive\r\n\r\n");
@@ -140,34 +136,28 @@ START_TEST(http_1_0_may_keep_its_connection)
         free(text.bytes);
     }
     close(fd);
-    close_server();
 }
 END_TEST
 
 START_TEST(paths_and_queries_are_decoded)
 {
-    open_server((struct http_server_options){0});
     expect_answer("GET /things/a%2Fb%20c?x=1&q=a+b%26c&empty HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
                   "HTTP/1.1 200", "GET /things/a/b c q=a b&c empty= peer=127.0.0.1:");
     expect_answer("GET http://host:1/things/x HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "HTTP/1.1 200",
                   "GET /things/x q=- empty=-");
     expect_answer("GET /things/ HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "HTTP/1.1 404", "does not exist");
-    close_server();
 }
 END_TEST
 
 START_TEST(a_header_value_cannot_start_another_header)
 {
-    open_server((struct http_server_options){0});
     expect_answer("GET /things/x?q=a%0d%0aSet-Cookie:b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
                   "HTTP/1.1 200", "X-Echo: a  Set-Cookie:b\r\n");
-    close_server();
 }
 END_TEST
 
 START_TEST(options_and_unknown_methods_name_the_methods)
 {
-    open_server((struct http_server_options){0});
     expect_answer("OPTIONS /hello HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "HTTP/1.1 204",
                   "Allow: GET, HEAD, OPTIONS\r\n");
     expect_answer("OPTIONS * HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "HTTP/1.1 204",
@@ -175,13 +165,11 @@ START_TEST(options_and_unknown_methods_name_the_methods)
     expect_answer("DELETE /echo HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "HTTP/1.1 405",
                   "Allow: POST, OPTIONS\r\n");
     expect_answer("GET /nowhere HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "HTTP/1.1 404", "\r\n\r\n");
-    close_server();
 }
 END_TEST
 
 START_TEST(a_connection_survives_404_and_405)
 {
-    open_server((struct http_server_options){0});
     int fd = client_connect(port());
     client_send(fd, "GET /nowhere HTTP/1.1\r\nHost: x\r\n\r\nDELETE /hello HTTP/1.1\r\nHost: x\r\n\r\n"
                     "GET /hello HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
@@ -191,7 +179,6 @@ START_TEST(a_connection_survives_404_and_405)
     expect_part(text.bytes, "\r\n\r\nhello");
     free(text.bytes);
     close(fd);
-    close_server();
 }
 END_TEST
 
@@ -214,7 +201,6 @@ START_TEST(a_large_body_arrives_whole)
     free(body);
     close(fd);
     AWAIT(server_status().body_bytes == 0 && server_status().unread_bytes == 0);
-    close_server();
 }
 END_TEST
 
@@ -226,7 +212,6 @@ START_TEST(a_chunked_body_arrives_whole)
                   "HTTP/1.1 200", "\r\n\r\nabc0123456789");
     expect_answer("POST /echo HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
                   "HTTP/1.1 200", "Content-Length: 0\r\n");
-    close_server();
 }
 END_TEST
 
@@ -243,7 +228,6 @@ START_TEST(continue_is_sent_before_the_body_is_awaited)
     expect_start(text.bytes, "HTTP/1.1 200 OK");
     free(text.bytes);
     close(fd);
-    close_server();
 }
 END_TEST
 
@@ -258,7 +242,6 @@ START_TEST(a_caller_is_refused_before_the_body_is_read)
                   "Content-Length: 2\r\n\r\nok",
                   "HTTP/1.1 200", "\r\n\r\nok");
     AWAIT(atomic_load(&n_closed) == 2);
-    close_server();
 }
 END_TEST
 
@@ -297,7 +280,6 @@ START_TEST(a_body_above_the_limit_is_refused_and_the_client_reads_why)
     expect_answer("POST /small HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 16\r\n\r\n0123456789abcdef",
                   "HTTP/1.1 200", "\r\n\r\n0123456789abcdef");
     ck_assert_int_eq(atomic_load(&n_requests), 1);
-    close_server();
 }
 END_TEST
 
@@ -346,7 +328,6 @@ START_TEST(stalled_bodies_do_not_keep_out_smaller_ones)
     free(client_receive_until(head, "hello").bytes);
     close(head);
     close(smaller);
-    close_server();
 }
 END_TEST
 
@@ -374,7 +355,6 @@ START_TEST(stalled_heads_do_not_keep_out_bodies)
     free(client_receive_until(smaller, "hello").bytes);
     AWAIT(server_status().body_bytes == 0);
     close(smaller);
-    close_server();
 }
 END_TEST
 
@@ -398,7 +378,6 @@ START_TEST(requests_sent_ahead_do_not_keep_out_bodies)
     free(text.bytes);
     close(larger);
     close(smaller);
-    close_server();
 }
 END_TEST
 
@@ -414,7 +393,6 @@ START_TEST(the_largest_body_beyond_the_total_is_refused)
     client_send(first, rest);
     free(client_receive_until(first, "xxy").bytes);
     close(first);
-    close_server();
 }
 END_TEST
 
@@ -423,7 +401,6 @@ START_TEST(four_of_the_largest_bodies_are_received_at_once)
     static const size_t largest_mb[] = {16, 64, 300}, all_mb[] = {256, 256, 1200};
     open_server((struct http_server_options){.max_body_bytes = largest_mb[_i] << 20});
     ck_assert_uint_eq(server->o.max_bodies_bytes, all_mb[_i] << 20);
-    close_server();
 }
 END_TEST
 
@@ -445,7 +422,6 @@ START_TEST(heads_count_like_bodies)
     free(text.bytes);
     AWAIT(server_status().body_bytes == 0);
     close(first);
-    close_server();
 }
 END_TEST
 
@@ -512,7 +488,6 @@ START_TEST(a_client_that_goes_away_is_seen_without_sending)
     AWAIT(atomic_load(&n_disconnected) == 3);
     http_unref(x);
     AWAIT(server_status().connections == 0);
-    close_server();
 }
 END_TEST
 
@@ -528,7 +503,6 @@ START_TEST(a_request_before_a_half_close_is_answered)
         free(text.bytes);
         close(fd);
     }
-    close_server();
 }
 END_TEST
 
@@ -550,7 +524,6 @@ START_TEST(all_requests_before_a_half_close_are_answered)
     ck_assert_int_eq(answers, REQUESTS);
     free(text.bytes);
     close(fd);
-    close_server();
 }
 END_TEST
 
@@ -575,7 +548,6 @@ START_TEST(a_reader_that_stops_is_disconnected_at_the_limit)
     free(text.bytes);
     close(fd);
     AWAIT(server_status().unread_bytes == 0);
-    close_server();
 }
 END_TEST
 
@@ -604,7 +576,6 @@ START_TEST(readers_that_stop_share_a_limit)
         close(fds[i]);
     }
     AWAIT(atomic_load(&n_disconnected) == 2 && server_status().unread_bytes == 0);
-    close_server();
 }
 END_TEST
 
@@ -650,7 +621,6 @@ START_TEST(many_readers_that_stop_keep_to_the_limit)
     }
     free(much);
     AWAIT(server_status().unread_bytes == 0 && atomic_load(&server->sharing) == 0);
-    close_server();
 }
 END_TEST
 
@@ -666,7 +636,6 @@ START_TEST(a_reader_that_stops_is_disconnected_after_a_while)
     AWAIT(atomic_load(&n_disconnected) == 1);
     http_unref(x);
     close(fd);
-    close_server();
 }
 END_TEST
 
@@ -689,7 +658,6 @@ START_TEST(a_reader_that_takes_a_few_bytes_now_and_then_is_disconnected)
     }
     http_unref(x);
     close(fd);
-    close_server();
 }
 END_TEST
 
@@ -713,7 +681,6 @@ START_TEST(a_slow_reader_gets_everything)
     ck_assert_uint_eq(count, N * sizeof piece);
     free(text.bytes);
     close(fd);
-    close_server();
 }
 END_TEST
 
@@ -739,7 +706,6 @@ START_TEST(connections_beyond_the_limit_are_closed)
     expect_answer("GET /hello HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "HTTP/1.1 200", "hello");
     for (int i = 1; i < 5; i++)
         close(fd[i]);
-    close_server();
 }
 END_TEST
 
@@ -767,7 +733,6 @@ START_TEST(idle_connections_give_way_at_the_limit)
     close(silent);
     close(kept);
     close(busy);
-    close_server();
 }
 END_TEST
 
@@ -785,7 +750,6 @@ START_TEST(connections_of_one_address_are_bounded)
     AWAIT(server_status().connections == 1);
     expect_answer("GET /hello HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "HTTP/1.1 200", "hello");
     close(second);
-    close_server();
 }
 END_TEST
 
@@ -801,7 +765,6 @@ START_TEST(a_refused_connection_closes_no_idle_one)
     close(refused);
     close(other);
     close(idle);
-    close_server();
 }
 END_TEST
 
@@ -830,7 +793,6 @@ START_TEST(time_limits_end_slow_requests)
     close(head);
     close(body);
     close(idle);
-    close_server();
 }
 END_TEST
 
@@ -852,14 +814,14 @@ START_TEST(an_old_connection_ends_with_its_next_response)
     struct http_exchange *x = await_held();
     AWAIT(is_last_response(asking));
     struct client_text text = client_receive_all(asking);
-    ck_assert(text.size == 0 && !text.reset);
+    ck_assert_uint_eq(text.size, 0);
+    ck_assert(!text.reset);
     free(text.bytes);
     http_stream_send(x, "goes on", 7);
     free(client_receive_until(running, "goes on").bytes);
     http_unref(x);
     close(asking);
     close(running);
-    close_server();
 }
 END_TEST
 
@@ -892,7 +854,6 @@ START_TEST(a_head_in_single_bytes_meets_its_limit)
     expect_part(text.bytes, "\r\n\r\nhello");
     free(text.bytes);
     close(fd);
-    close_server();
 }
 END_TEST
 
@@ -910,7 +871,6 @@ START_TEST(half_open_connections_do_not_disturb_others)
     for (int i = 0; i < N; i++)
         if (fd[i] >= 0) close(fd[i]);
     AWAIT(server_status().connections == 0 && server_status().body_bytes == 0);
-    close_server();
 }
 END_TEST
 
@@ -994,66 +954,63 @@ START_TEST(a_server_without_listener_ends_the_process)
 }
 END_TEST
 
-int main(void)
+SUITE("http_server")
 {
-    Suite *suite = suite_create("http_server");
-    TCase *served = tcase_create("served");
-    tcase_add_test(served, a_request_is_answered_with_date_type_and_length);
-    tcase_add_test(served, requests_sent_at_once_are_answered_in_order);
-    tcase_add_test(served, a_waiting_request_keeps_its_place_before_the_next_one);
-    tcase_add_test(served, head_gets_the_length_without_the_body);
-    tcase_add_test(served, http_1_0_gets_a_closed_connection_and_no_chunks);
-    tcase_add_test(served, http_1_0_may_keep_its_connection);
-    tcase_add_test(served, paths_and_queries_are_decoded);
-    tcase_add_test(served, a_header_value_cannot_start_another_header);
-    tcase_add_test(served, options_and_unknown_methods_name_the_methods);
-    tcase_add_test(served, a_connection_survives_404_and_405);
-    suite_add_tcase(suite, served);
-    TCase *bodies = tcase_create("bodies");
-    tcase_add_test(bodies, a_large_body_arrives_whole);
-    tcase_add_test(bodies, a_chunked_body_arrives_whole);
-    tcase_add_test(bodies, continue_is_sent_before_the_body_is_awaited);
-    tcase_add_test(bodies, a_caller_is_refused_before_the_body_is_read);
-    tcase_add_test(bodies, a_body_above_the_limit_is_refused_and_the_client_reads_why);
-    tcase_add_test(bodies, stalled_bodies_do_not_keep_out_smaller_ones);
-    tcase_add_test(bodies, stalled_heads_do_not_keep_out_bodies);
-    tcase_add_test(bodies, requests_sent_ahead_do_not_keep_out_bodies);
-    tcase_add_test(bodies, the_largest_body_beyond_the_total_is_refused);
-    tcase_add_loop_test(bodies, four_of_the_largest_bodies_are_received_at_once, 0, 3);
-    tcase_add_test(bodies, heads_count_like_bodies);
-    suite_add_tcase(suite, bodies);
-    TCase *streams = tcase_create("streams");
-    tcase_add_test(streams, a_stream_is_chunked_and_its_connection_goes_on);
-    tcase_add_test(streams, a_client_that_goes_away_is_seen_without_sending);
-    tcase_add_test(streams, a_request_before_a_half_close_is_answered);
-    tcase_add_test(streams, all_requests_before_a_half_close_are_answered);
-    tcase_add_test(streams, a_reader_that_stops_is_disconnected_at_the_limit);
-    tcase_add_test(streams, readers_that_stop_share_a_limit);
-    tcase_add_test(streams, a_reader_that_stops_is_disconnected_after_a_while);
-    tcase_add_test(streams, many_readers_that_stop_keep_to_the_limit);
-    tcase_add_test(streams, a_reader_that_takes_a_few_bytes_now_and_then_is_disconnected);
-    tcase_add_test(streams, a_slow_reader_gets_everything);
-    suite_add_tcase(suite, streams);
-    TCase *bounds = tcase_create("bounds");
-    tcase_add_test(bounds, connections_beyond_the_limit_are_closed);
-    tcase_add_test(bounds, idle_connections_give_way_at_the_limit);
-    tcase_add_test(bounds, connections_of_one_address_are_bounded);
-    tcase_add_test(bounds, a_refused_connection_closes_no_idle_one);
-    tcase_add_test(bounds, time_limits_end_slow_requests);
-    tcase_add_test(bounds, an_old_connection_ends_with_its_next_response);
-    tcase_add_test(bounds, a_head_in_single_bytes_meets_its_limit);
-    tcase_add_test(bounds, half_open_connections_do_not_disturb_others);
-    suite_add_tcase(suite, bounds);
-    TCase *closing = tcase_create("closing");
-    tcase_add_test(closing, closing_waits_for_open_requests_and_refuses_new_connections);
-    tcase_add_test(closing, closing_disconnects_after_the_grace_and_late_answers_do_nothing);
-    tcase_add_test(closing, a_used_address_and_a_bad_host_are_refused);
-    tcase_add_loop_test(closing, a_server_listens_on_every_address_of_its_host, 0, 2);
-    tcase_add_test(closing, a_server_without_listener_ends_the_process);
-    suite_add_tcase(suite, closing);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    TCASE("served");
+    FIXTURE(open_default_server, close_server);
+    TEST(a_request_is_answered_with_date_type_and_length);
+    TEST(requests_sent_at_once_are_answered_in_order);
+    TEST(a_waiting_request_keeps_its_place_before_the_next_one);
+    TEST(head_gets_the_length_without_the_body);
+    TEST(http_1_0_gets_a_closed_connection_and_no_chunks);
+    TEST(http_1_0_may_keep_its_connection);
+    TEST(paths_and_queries_are_decoded);
+    TEST(a_header_value_cannot_start_another_header);
+    TEST(options_and_unknown_methods_name_the_methods);
+    TEST(a_connection_survives_404_and_405);
+
+    TCASE("bodies");
+    FIXTURE(NULL, close_server);
+    TEST(a_large_body_arrives_whole);
+    TEST(a_chunked_body_arrives_whole);
+    TEST(continue_is_sent_before_the_body_is_awaited);
+    TEST(a_caller_is_refused_before_the_body_is_read);
+    TEST(a_body_above_the_limit_is_refused_and_the_client_reads_why);
+    TEST(stalled_bodies_do_not_keep_out_smaller_ones);
+    TEST(stalled_heads_do_not_keep_out_bodies);
+    TEST(requests_sent_ahead_do_not_keep_out_bodies);
+    TEST(the_largest_body_beyond_the_total_is_refused);
+    LOOP(four_of_the_largest_bodies_are_received_at_once, 0, 3);
+    TEST(heads_count_like_bodies);
+
+    TCASE("streams");
+    FIXTURE(NULL, close_server);
+    TEST(a_stream_is_chunked_and_its_connection_goes_on);
+    TEST(a_client_that_goes_away_is_seen_without_sending);
+    TEST(a_request_before_a_half_close_is_answered);
+    TEST(all_requests_before_a_half_close_are_answered);
+    TEST(a_reader_that_stops_is_disconnected_at_the_limit);
+    TEST(readers_that_stop_share_a_limit);
+    TEST(a_reader_that_stops_is_disconnected_after_a_while);
+    TEST(many_readers_that_stop_keep_to_the_limit);
+    TEST(a_reader_that_takes_a_few_bytes_now_and_then_is_disconnected);
+    TEST(a_slow_reader_gets_everything);
+
+    TCASE("bounds");
+    FIXTURE(NULL, close_server);
+    TEST(connections_beyond_the_limit_are_closed);
+    TEST(idle_connections_give_way_at_the_limit);
+    TEST(connections_of_one_address_are_bounded);
+    TEST(a_refused_connection_closes_no_idle_one);
+    TEST(time_limits_end_slow_requests);
+    TEST(an_old_connection_ends_with_its_next_response);
+    TEST(a_head_in_single_bytes_meets_its_limit);
+    TEST(half_open_connections_do_not_disturb_others);
+
+    TCASE("closing");
+    TEST(closing_waits_for_open_requests_and_refuses_new_connections);
+    TEST(closing_disconnects_after_the_grace_and_late_answers_do_nothing);
+    TEST(a_used_address_and_a_bad_host_are_refused);
+    LOOP(a_server_listens_on_every_address_of_its_host, 0, 2);
+    TEST(a_server_without_listener_ends_the_process);
 }
