@@ -2,10 +2,10 @@
 // worker/copy_index finds the place with the longest common past, of equally long ones the latest, as a search over all
 // places does; a sequence copies no more tokens than it has in common, none that it cannot generate, and copies of
 // itself when it repeats.
-#include <check.h>
 #include <string.h>
 
 #include "lib/base/random.h"
+#include "tests/suite.h"
 #include "worker/sequence.h"
 
 enum { TOKENS = 300, VOCAB = 40 };
@@ -88,7 +88,8 @@ START_TEST(without_a_common_past_the_draft_stays)
     struct sequence *s = sequence_of(tokens, 6, 20, true), *off = sequence_of(tokens, 3, 20, false);
     ck_assert_int_eq(sequence_set_draft(s, 0, draft, 2, &config), STATUS_OK);
     ck_assert(!sequence_copy_draft(s, &config));
-    ck_assert(!s->is_copied && s->n_draft == 2);
+    ck_assert(!s->is_copied);
+    ck_assert_int_eq(s->n_draft, 2);
     ck_assert(!sequence_copy_draft(off, &config));
     sequence_free(s);
     sequence_free(off);
@@ -111,18 +112,10 @@ START_TEST(a_late_draft_does_not_end_the_present_one)
 }
 END_TEST
 
-int main(void)
+SUITE("copy index")
 {
-    Suite *suite = suite_create("copy index");
-    TCase *tcase = tcase_create("copies");
-    tcase_add_loop_test(tcase, the_longest_common_past_is_found, 0, 20);
-    tcase_add_test(tcase, a_sequence_copies_as_many_tokens_as_it_has_in_common);
-    tcase_add_test(tcase, without_a_common_past_the_draft_stays);
-    tcase_add_test(tcase, a_late_draft_does_not_end_the_present_one);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    LOOP(the_longest_common_past_is_found, 0, 20);
+    TEST(a_sequence_copies_as_many_tokens_as_it_has_in_common);
+    TEST(without_a_common_past_the_draft_stays);
+    TEST(a_late_draft_does_not_end_the_present_one);
 }

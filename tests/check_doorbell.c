@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // engine/: unidentified connections do not keep a group from opening, and its leader listens in one network only.
 #include <arpa/inet.h>
-#include <check.h>
 #include <dirent.h>
 #include <net/if.h>
 #include <pthread.h>
@@ -14,6 +13,7 @@
 
 #include "engine/doorbell.h"
 #include "engine/group_network.h"
+#include "tests/suite.h"
 
 enum { STRANGERS = 40 };
 
@@ -183,18 +183,10 @@ START_TEST(a_leader_listens_in_one_network_of_all_hosts)
 }
 END_TEST
 
-int main(void)
+SUITE("doorbell")
 {
-    Suite *suite = suite_create("doorbell");
-    TCase *tcase = tcase_create("doorbell");
-    tcase_set_timeout(tcase, 60);
-    tcase_add_test(tcase, strangers_do_not_keep_followers_out);
-    tcase_add_test(tcase, hosts_share_the_networks_of_their_interfaces);
-    tcase_add_test(tcase, a_leader_listens_in_one_network_of_all_hosts);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    TIMEOUT(60);
+    TEST(strangers_do_not_keep_followers_out);
+    TEST(hosts_share_the_networks_of_their_interfaces);
+    TEST(a_leader_listens_in_one_network_of_all_hosts);
 }

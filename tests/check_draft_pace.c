@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The number of draft rows follows goodput: many where they cost little and are accepted, none where they cost as much
 // as they bring, and it neither follows noise nor stays with an old batch size. The machine is a pair of costs.
-#include <check.h>
 #include <math.h>
 
 #include "lib/base/random.h"
+#include "tests/suite.h"
 #include "worker/draft_pace.h"
 
 enum { MOST = 8 };
@@ -219,24 +219,16 @@ START_TEST(the_kind_that_is_accepted_is_preferred)
 }
 END_TEST
 
-int main(void)
+SUITE("draft pace")
 {
-    Suite *suite = suite_create("draft pace");
-    TCase *tcase = tcase_create("pace");
-    tcase_add_test(tcase, cheap_rows_that_are_accepted_get_a_long_draft);
-    tcase_add_test(tcase, rows_that_cost_what_a_pass_costs_get_none);
-    tcase_add_test(tcase, wrong_drafts_end_and_right_ones_come_back);
-    tcase_add_test(tcase, noise_does_not_change_the_length);
-    tcase_add_test(tcase, each_batch_size_has_its_length);
-    tcase_add_test(tcase, drafts_that_are_always_accepted_teach_other_batch_sizes);
-    tcase_add_test(tcase, drafts_that_slow_down_the_group_end);
-    tcase_add_test(tcase, first_drafts_are_as_long_as_they_save_time);
-    tcase_add_test(tcase, copies_need_no_speculator);
-    tcase_add_test(tcase, the_kind_that_is_accepted_is_preferred);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    TEST(cheap_rows_that_are_accepted_get_a_long_draft);
+    TEST(rows_that_cost_what_a_pass_costs_get_none);
+    TEST(wrong_drafts_end_and_right_ones_come_back);
+    TEST(noise_does_not_change_the_length);
+    TEST(each_batch_size_has_its_length);
+    TEST(drafts_that_are_always_accepted_teach_other_batch_sizes);
+    TEST(drafts_that_slow_down_the_group_end);
+    TEST(first_drafts_are_as_long_as_they_save_time);
+    TEST(copies_need_no_speculator);
+    TEST(the_kind_that_is_accepted_is_preferred);
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Pacing on simulated machines: the time of a pass follows from its decode rows and its prompt rows.
-#include <check.h>
 #include <stdlib.h>
 
+#include "tests/suite.h"
 #include "worker/pace.h"
 
 static const struct model_config config = {.n_layers = 16,
@@ -161,15 +161,19 @@ START_TEST(without_decodes_a_whole_prompt_fills_the_pass)
     pace_init(&pace, &config, PACE_TWICE);
     for (int pass = 0; pass < 3; pass++) {
         pace_pass_begin(&pace, 0);
-        ck_assert(pace_has_budget(&pace, true) && pace_grant_rows(&pace, 0, 2000, true) == 2000);
-        ck_assert(pace_has_budget(&pace, true) && pace_grant_rows(&pace, 30000, 7, true) == 7);
+        ck_assert(pace_has_budget(&pace, true));
+        ck_assert_int_eq(pace_grant_rows(&pace, 0, 2000, true), 2000);
+        ck_assert(pace_has_budget(&pace, true));
+        ck_assert_int_eq(pace_grant_rows(&pace, 30000, 7, true), 7);
         pace_pass_end(&pace, 5000000);
     }
-    ck_assert(!pace_has_budget(&pace, false) && pace_grant_rows(&pace, 0, 100, false) == 0);
+    ck_assert(!pace_has_budget(&pace, false));
+    ck_assert_int_eq(pace_grant_rows(&pace, 0, 100, false), 0);
     pace_init(&pace, &config, PACE_UNLIMITED);
     for (int pass = 0; pass < 3; pass++) {
         pace_pass_begin(&pace, 9 * (pass % 2));
-        ck_assert(pace_has_budget(&pace, false) && pace_grant_rows(&pace, 0, 2048, false) == 2048);
+        ck_assert(pace_has_budget(&pace, false));
+        ck_assert_int_eq(pace_grant_rows(&pace, 0, 2048, false), 2048);
         pace_pass_end(&pace, 5000000);
     }
 }
@@ -198,15 +202,18 @@ START_TEST(the_first_passes_with_decodes_measure_them)
     pace_init(&pace, &config, PACE_TWICE);
     for (int pass = 0; pass < 2; pass++) {
         pace_pass_begin(&pace, 3);
-        ck_assert(!pace_has_budget(&pace, true) && pace_grant_rows(&pace, 0, 100, true) == 0);
+        ck_assert(!pace_has_budget(&pace, true));
+        ck_assert_int_eq(pace_grant_rows(&pace, 0, 100, true), 0);
         pace_pass_end(&pace, pass ? 5000 : 50000); // the first pass after prompt rows does not count
     }
     ck_assert_double_eq(pace.decode_us, 5000);
     pace_pass_begin(&pace, 3);
-    ck_assert(pace_has_budget(&pace, true) && pace_grant_rows(&pace, 0, 5, true) == 5);
+    ck_assert(pace_has_budget(&pace, true));
+    ck_assert_int_eq(pace_grant_rows(&pace, 0, 5, true), 5);
     pace_pass_end(&pace, 5500);
     pace_pass_begin(&pace, 30); // ten times as many decodes: they are measured again
-    ck_assert(!pace_has_budget(&pace, true) && pace_grant_rows(&pace, 0, 100, true) == 0);
+    ck_assert(!pace_has_budget(&pace, true));
+    ck_assert_int_eq(pace_grant_rows(&pace, 0, 100, true), 0);
 }
 END_TEST
 
@@ -276,24 +283,16 @@ START_TEST(a_target_in_time_is_kept)
 }
 END_TEST
 
-int main(void)
+SUITE("pace")
 {
-    Suite *suite = suite_create("pace");
-    TCase *tcase = tcase_create("pace");
-    tcase_add_loop_test(tcase, mixed_passes_take_at_most_twice_as_long, 0, sizeof machines / sizeof *machines);
-    tcase_add_test(tcase, a_prompt_with_entries_slow_to_read_skips_passes);
-    tcase_add_test(tcase, prompts_behind_a_long_cached_document_start_in_the_first_mixed_pass);
-    tcase_add_test(tcase, a_short_prompt_beside_a_long_one_has_many_rows);
-    tcase_add_test(tcase, without_decodes_a_whole_prompt_fills_the_pass);
-    tcase_add_loop_test(tcase, without_decodes_a_chunk_takes_little_time, 0, sizeof machines / sizeof *machines);
-    tcase_add_test(tcase, the_first_passes_with_decodes_measure_them);
-    tcase_add_loop_test(tcase, fewer_or_more_decodes_than_measured_keep_the_target, 0, 3);
-    tcase_add_test(tcase, one_slow_pass_does_not_set_the_pace);
-    tcase_add_test(tcase, a_target_in_time_is_kept);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    EACH(mixed_passes_take_at_most_twice_as_long, machines);
+    TEST(a_prompt_with_entries_slow_to_read_skips_passes);
+    TEST(prompts_behind_a_long_cached_document_start_in_the_first_mixed_pass);
+    TEST(a_short_prompt_beside_a_long_one_has_many_rows);
+    TEST(without_decodes_a_whole_prompt_fills_the_pass);
+    EACH(without_decodes_a_chunk_takes_little_time, machines);
+    TEST(the_first_passes_with_decodes_measure_them);
+    LOOP(fewer_or_more_decodes_than_measured_keep_the_target, 0, 3);
+    TEST(one_slow_pass_does_not_set_the_pace);
+    TEST(a_target_in_time_is_kept);
 }

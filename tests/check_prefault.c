@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <check.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
 #include "kernels/cpu/prefault.h"
+#include "tests/suite.h"
 
 enum { PAGE = 4096, PAGES = 1024, REGIONS = 3, ALL = REGIONS * PAGES };
 
@@ -67,18 +67,10 @@ START_TEST(it_can_be_stopped_at_any_time)
 }
 END_TEST
 
-int main(void)
+SUITE("prefault")
 {
-    Suite *suite = suite_create("prefault");
-    TCase *tcase = tcase_create("prefault");
-    tcase_add_checked_fixture(tcase, set_up, tear_down);
-    tcase_add_test(tcase, all_pages_of_all_regions_become_resident);
-    tcase_add_test(tcase, writes_at_the_same_time_are_kept);
-    tcase_add_test(tcase, it_can_be_stopped_at_any_time);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    FIXTURE(set_up, tear_down);
+    TEST(all_pages_of_all_regions_become_resident);
+    TEST(writes_at_the_same_time_are_kept);
+    TEST(it_can_be_stopped_at_any_time);
 }

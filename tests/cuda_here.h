@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include "kernels/backend.h"
-#include "tests/skip.h"
 
 // Whether there is a GPU or an emulated one; prints the reason if not. A child process checks, since tests fork and a
 // process that has used a GPU must not. ThreadSanitizer does not support fibers.
