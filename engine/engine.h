@@ -3,8 +3,8 @@
 // ranks, the followers, run the passes that it broadcasts. Worker groups and speculators are both built on it.
 //
 // A pass is one broadcast of the encoded batch (batch_encoding.h) and one model_forward() on every rank. Waiting inside
-// MPI burns a core, so between passes a follower blocks on a socket, the doorbell (doorbell.h), on which the leader
-// announces every pass. The end of that socket tells a follower that the leader is gone. A leader whose follower has
+// MPI burns a core, so between passes a follower blocks on a socket (wakeup.h), on which the leader announces
+// every pass. The end of that socket tells a follower that the leader is gone. A leader whose follower has
 // died logs that and ends its process with exit code 1, at any time.
 //
 // One thread per process makes all calls (MPI_THREAD_FUNNELED).

@@ -3,9 +3,9 @@
 // ranks wait.
 //
 // A rank that waits in MPI, for the GPU or for a socket cannot answer. So every rank has a thread that does nothing but
-// answer roll calls; it sleeps otherwise. These threads have their own sockets (a second doorbell) from the leader to
-// each follower. The leader's thread runs the roll call, also on request of a follower. The token loop pays two atomic
-// stores per pass.
+// answer roll calls; it sleeps otherwise. These threads have their own sockets from the leader to each follower (a
+// second set of wake-up sockets). The leader's thread runs the roll call, also on request of a follower. The token loop
+// pays two atomic stores per pass.
 //
 // Through the same sockets the leader learns at once that a follower has ended: a follower that ends as planned says so
 // first (roll_call_close), one that fails sends its sentence (roll_call_report), and a socket that closes without
