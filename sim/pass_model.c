@@ -8,7 +8,7 @@
 #include "lib/base/mem.h"
 #include "sim/pass_group.h"
 
-enum { COPIES_COMPARED = 24 };
+enum { PLACES_COMPARED = 24 };
 
 // --- sequences
 
@@ -135,27 +135,27 @@ static void add_decode(struct pass_model *m, struct pass_sequence *x, int drafts
 static int common_past(const int32_t *tokens, int a, int b)
 {
     int n = 0;
-    while (n < COPY_MATCH_MAX && n < a && tokens[a - n - 1] == tokens[b - n - 1])
+    while (n < LOOKUP_MATCH_MAX && n < a && tokens[a - n - 1] == tokens[b - n - 1])
         n++;
     return n;
 }
 
-// The tokens behind the latest place with the longest past in common with the end of the sequence, as many as that.
-static void copy_draft(struct pass_model *m, struct pass_sequence *x)
+// Prompt lookup: drafts the tokens after the latest place with the most equal tokens before it, at most that many.
+static void lookup_draft(struct pass_model *m, struct pass_sequence *x)
 {
     const struct sequence *q = x->q;
     const int32_t *tokens = q->tokens;
     const struct model_config *config = m->s->config;
     int place = 0, longest = 0, n = q->n_tokens, left = q->n_kept + q->sampling.max_tokens - n - 1, alike = 0;
-    for (int at = n - 1; at >= COPY_MATCH_MIN; at--) {
+    for (int at = n - 1; at >= LOOKUP_MATCH_MIN; at--) {
         int past = common_past(tokens, at, n);
-        alike += past >= COPY_MATCH_MIN;
-        if (past >= COPY_MATCH_MIN && past > longest) longest = past, place = at;
+        alike += past >= LOOKUP_MATCH_MIN;
+        if (past >= LOOKUP_MATCH_MIN && past > longest) longest = past, place = at;
     }
-    if (alike > COPIES_COMPARED) m->is_unknown = true; // the group compares the latest ones
+    if (alike > PLACES_COMPARED) m->is_unknown = true; // the group compares the latest ones
     if (!place || left <= 0) return;
-    int most = least(least(longest, COPY_DRAFT_MAX), left);
-    for (x->draft = 0; x->draft < most; x->draft++) // behind its last token the sequence repeats itself
+    int most = least(least(longest, LOOKUP_DRAFT_MAX), left);
+    for (x->draft = 0; x->draft < most; x->draft++) // after its last token the draft repeats itself
         if (sampler_stops(&q->sampling, config->eos_id, config->n_eos, tokens[place + x->draft % (n - place)])) break;
 }
 
@@ -163,12 +163,12 @@ static void copy_draft(struct pass_model *m, struct pass_sequence *x)
 static int drafts_max_of(struct pass_model *m, int decodes)
 {
     struct draft_pace copy = m->s->draft_pace;
-    bool instead = draft_pace_prefers_copies(&copy);
+    bool instead = draft_pace_prefers_lookup(&copy);
     int longest = 0;
     for (int i = 0; i < m->n_running; i++) {
         struct pass_sequence *x = m->running[i];
         if (!is_decode(x)) continue;
-        if (x->q->copies && (!x->draft || (instead && !x->q->is_copied))) copy_draft(m, x);
+        if (x->q->lookup && (!x->draft || (instead && !x->q->draft_from_lookup))) lookup_draft(m, x);
         if (x->draft > longest) longest = x->draft;
     }
     if (pass_budget_measures_decodes(&m->budget, decodes) && rows_wanted(m, NULL, 1)) return 0;

@@ -48,7 +48,7 @@ struct pass_model {
     int rows, rows_max, decodes_to_come;
     int logit_rows, host_rows; // left: beside one of each sequence, and for the host to read
     bool host_is_paced;        // pacing limits host_rows
-    bool is_unknown;           // it depends on which blocks the cache evicts, or on which copies the group compares
+    bool is_unknown;           // it depends on which blocks the cache evicts, or on which places prompt lookup compares
 };
 
 void pass_model_before(struct pass_model *m, const struct scheduler *s);

@@ -18,7 +18,7 @@ static const double CHANCE_MAX = 0.99;
 
 void draft_pace_init(struct draft_pace *p)
 {
-    *p = (struct draft_pace){.accepted = 1, .refused = 1, .speculated = {1, 1}, .copied = {1, 1}};
+    *p = (struct draft_pace){.accepted = 1, .refused = 1, .speculated = {1, 1}, .lookup = {1, 1}};
 }
 
 static int index_of(int sequences)
@@ -111,14 +111,14 @@ int draft_pace_length(const struct draft_pace *p, int sequences)
     return is_measured(cost, sequences) && !cost->phase.is_off ? length_of(cost) : 0;
 }
 
-bool draft_pace_prefers_copies(const struct draft_pace *p)
+bool draft_pace_prefers_lookup(const struct draft_pace *p)
 {
-    return chance_of(&p->copied) >= chance_of(&p->speculated);
+    return chance_of(&p->lookup) >= chance_of(&p->speculated);
 }
 
-void draft_pace_verified(struct draft_pace *p, bool is_copied, int verified, int accepted)
+void draft_pace_verified(struct draft_pace *p, bool from_lookup, int verified, int accepted)
 {
-    struct draft_record *record = is_copied ? &p->copied : &p->speculated;
+    struct draft_record *record = from_lookup ? &p->lookup : &p->speculated;
     if (!verified) return;
     p->accepted = REMEMBER * p->accepted + accepted;
     p->refused = REMEMBER * p->refused + (accepted < verified);

@@ -9,7 +9,7 @@
 //
 // A length is changed only for one that is predicted to be better by a twentieth, so that it does not follow noise.
 //
-// Drafts come from speculators or are copied by the group from earlier tokens (copy_index.h). Of two drafts the kind
+// Drafts come from speculators or are copied by the group from earlier tokens (prompt_lookup.h). Of two drafts the kind
 // that was accepted more often lately is verified.
 //
 // The machine of a speculator may be that of the group: the passes that draft then slow down those that verify,
@@ -49,7 +49,7 @@ struct draft_record {
 
 struct draft_pace {
     double accepted, refused; // lately, drafts of both kinds
-    struct draft_record speculated, copied;
+    struct draft_record speculated, lookup;
     struct draft_cost costs[DRAFT_BATCHES];
 };
 
@@ -68,10 +68,10 @@ int draft_pace_first_rows(const struct draft_pace *p, int decodes, int most);
 int draft_pace_length(const struct draft_pace *p, int sequences);
 
 // Whether a copied draft is more likely to be accepted than one of a speculator.
-bool draft_pace_prefers_copies(const struct draft_pace *p);
+bool draft_pace_prefers_lookup(const struct draft_pace *p);
 
 // Of `verified` drafted tokens of a sequence `accepted` were accepted.
-void draft_pace_verified(struct draft_pace *p, bool is_copied, int verified, int accepted);
+void draft_pace_verified(struct draft_pace *p, bool from_lookup, int verified, int accepted);
 
 // A pass without prompt rows took `us` and yielded `tokens`.
 void draft_pace_pass_end(struct draft_pace *p, int sequences, int draft_rows, int tokens, int64_t us);

@@ -274,12 +274,12 @@ static void add_decode_row(struct scheduler *s, struct sequence *q)
 // length of the longest draft of a decoding sequence.
 static int longest_draft(struct scheduler *s)
 {
-    bool instead = draft_pace_prefers_copies(&s->draft_pace);
+    bool instead = draft_pace_prefers_lookup(&s->draft_pace);
     int longest = 0;
     for (int i = 0; i < s->n_running; i++) {
         struct sequence *q = s->running[i];
         if (!is_decode(q)) continue;
-        if (!q->n_draft || (instead && !q->is_copied)) sequence_copy_draft(q, s->config);
+        if (!q->n_draft || (instead && !q->draft_from_lookup)) sequence_lookup_draft(q, s->config);
         if (q->n_draft > longest) longest = q->n_draft;
     }
     return longest;

@@ -225,7 +225,7 @@ static void sequence_finish_step(struct scheduler *s, struct sequence *q, const 
     out->drafted = q->pass_drafts;
     out->finish = sequence_advance_all(s, q, result, rows, out);
     s->draft_accepted += (uint64_t)out->draft_accepted;
-    draft_pace_verified(&s->draft_pace, q->is_copied, q->pass_drafts, out->draft_accepted);
+    draft_pace_verified(&s->draft_pace, q->draft_from_lookup, q->pass_drafts, out->draft_accepted);
     admission_shrink(s, q);
     admission_publish(s, q);
     if (!q->reported_reused) log_first_token(q);
@@ -354,7 +354,7 @@ enum status scheduler_set_draft(struct scheduler *s, uint64_t id, int from, cons
     if (!q)
         return status_fail(STATUS_NOT_FOUND, "draft for request %016llx: it is not at this group",
                            (unsigned long long)id);
-    if (q->n_draft && q->is_copied && draft_pace_prefers_copies(&s->draft_pace)) return STATUS_OK;
+    if (q->n_draft && q->draft_from_lookup && draft_pace_prefers_lookup(&s->draft_pace)) return STATUS_OK;
     return sequence_set_draft(q, from, tokens, n, s->config);
 }
 

@@ -35,7 +35,7 @@
 // in a decode pass as many rows as lead to the most tokens in a second (draft_pace.h; PACE_UNLIMITED: all). A drafted
 // token is accepted if it is the token that sampling yields without a draft, so a draft changes no token; it only lets
 // a pass yield several. Entries of other drafted tokens are overwritten, and never published. A decoding sequence
-// without a draft gets a copied one, if its request allows it (copy_index.h).
+// without a draft gets a copied one, if its request allows it (prompt_lookup.h).
 //
 // Structured output: the mask of the grammar is applied before sampling. A sequence ends with the token that completes
 // its grammar, without a pass for EOS.

@@ -150,9 +150,9 @@ enum status sequence_create(const struct sequence_request *r, const struct seque
         s->n_penalty_ids = r->n_penalty_ids;
     }
     s->blocks = mem_alloc_array((size_t)kv_blocks_for((int)entries_needed(r)), sizeof *s->blocks);
-    if (r->copies) {
-        s->copies = mem_alloc(sizeof *s->copies);
-        copy_index_init(s->copies, s->n_kept + r->sampling.max_tokens);
+    if (r->prompt_lookup) {
+        s->lookup = mem_alloc(sizeof *s->lookup);
+        prompt_lookup_init(s->lookup, s->n_kept + r->sampling.max_tokens);
     }
     *sequence_p = s;
     return STATUS_OK;
@@ -177,21 +177,21 @@ enum status sequence_set_draft(struct sequence *s, int from, const int32_t *toke
     if (memcmp(tokens, s->tokens + s->n_kept + from, (size_t)known * sizeof *tokens) != 0) return STATUS_OK;
     s->n_draft = draft_length(s, config, tokens + known, n - known);
     memcpy(s->tokens + s->n_tokens, tokens + known, (size_t)s->n_draft * sizeof *tokens);
-    s->is_copied = false;
+    s->draft_from_lookup = false;
     return STATUS_OK;
 }
 
-bool sequence_copy_draft(struct sequence *s, const struct model_config *config)
+bool sequence_lookup_draft(struct sequence *s, const struct model_config *config)
 {
     int match, most = s->sampling.max_tokens - sequence_generated(s) - 1;
-    int place = s->copies && most > 0 ? copy_index_find(s->copies, s->tokens, s->n_tokens, &match) : 0;
+    int place = s->lookup && most > 0 ? prompt_lookup_find(s->lookup, s->tokens, s->n_tokens, &match) : 0;
     if (!place) return false;
     if (most > match) most = match; // a long common past goes on for longer
-    if (most > COPY_DRAFT_MAX) most = COPY_DRAFT_MAX;
+    if (most > LOOKUP_DRAFT_MAX) most = LOOKUP_DRAFT_MAX;
     for (int i = 0; i < most; i++) // one by one: the copy may reach into itself
         s->tokens[s->n_tokens + i] = s->tokens[place + i];
     s->n_draft = draft_length(s, config, s->tokens + s->n_tokens, most);
-    s->is_copied = true;
+    s->draft_from_lookup = true;
     return true;
 }
 
@@ -209,8 +209,8 @@ void sequence_free(struct sequence *s)
     free(s->tokens);
     free(s->positions);
     free(s->penalty_ids);
-    if (s->copies) copy_index_fini(s->copies);
-    free(s->copies);
+    if (s->lookup) prompt_lookup_fini(s->lookup);
+    free(s->lookup);
     free(s->blocks);
     free(s);
 }

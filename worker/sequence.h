@@ -16,7 +16,7 @@
 #include "lib/grammar/grammar.h"
 #include "lib/text/config.h"
 #include "lib/text/generation.h"
-#include "worker/copy_index.h"
+#include "worker/prompt_lookup.h"
 
 // What the scheduler's caller requests. Borrowed for the call.
 struct sequence_request {
@@ -34,7 +34,7 @@ struct sequence_request {
     uint64_t salt;     // of the prefix cache: blocks are shared among equal salts
     const int32_t *draft; // [n_draft] drafted tokens, the first one for the first generated token, also in a replay
     int n_draft;
-    bool copies; // sequence_copy_draft() may draft
+    bool prompt_lookup; // the sequence may get drafts from prompt lookup
 };
 
 struct sequence_limits {
@@ -54,25 +54,25 @@ struct sequence {
     int n_matched;                   // generated tokens that the matcher has accepted
     uint32_t *mask;                  // of the matcher, for the token that is being sampled
     int n_kept, n_tokens;
-    int n_draft;               // drafted tokens behind the last one of `tokens`
-    bool is_copied;            // they are copied from earlier tokens
-    struct copy_index *copies; // owned; NULL: the sequence copies none
-    int next_logprob;          // index of the next prompt token to report a log-probability of; n_kept: none
-    int n_cached;              // entries in the KV cache
-    int32_t *blocks;           // [sequence_blocks_max()]
-    int n_blocks;              // referenced now
-    int n_published;           // the first of them: full and in the prefix cache
-    kv_chain chain;            // up to the last published one
-    struct prefix_match match; // of the last lookup in the prefix cache
-    int n_reused;              // prompt tokens found in the prefix cache when the sequence ran for the first time
-    bool started;              // has run, n_reused is set
-    bool reported_reused;      // n_reused has been reported
-    bool is_chunked;           // a pass contained part of its prompt
-    int pass_rows;             // rows in the pass being composed
-    int pass_logprobs;         // of them, rows that give the log-probability of a prompt token
-    int pass_drafts;           // draft rows behind the last pending one
-    int pass_host_rows;        // of the rows that yield tokens, those that the host reads: the first ones
-    uint64_t host_pass;        // of the last token that the host sampled, before it the pass that started the sequence
+    int n_draft;                  // drafted tokens behind the last one of `tokens`
+    bool draft_from_lookup;       // they are copied from earlier tokens
+    struct prompt_lookup *lookup; // owned; NULL: the sequence copies none
+    int next_logprob;             // index of the next prompt token to report a log-probability of; n_kept: none
+    int n_cached;                 // entries in the KV cache
+    int32_t *blocks;              // [sequence_blocks_max()]
+    int n_blocks;                 // referenced now
+    int n_published;              // the first of them: full and in the prefix cache
+    kv_chain chain;               // up to the last published one
+    struct prefix_match match;    // of the last lookup in the prefix cache
+    int n_reused;                 // prompt tokens found in the prefix cache when the sequence ran for the first time
+    bool started;                 // has run, n_reused is set
+    bool reported_reused;         // n_reused has been reported
+    bool is_chunked;              // a pass contained part of its prompt
+    int pass_rows;                // rows in the pass being composed
+    int pass_logprobs;            // of them, rows that give the log-probability of a prompt token
+    int pass_drafts;              // draft rows behind the last pending one
+    int pass_host_rows;           // of the rows that yield tokens, those that the host reads: the first ones
+    uint64_t host_pass; // of the last token that the host sampled, before it the pass that started the sequence
     int64_t added_us;
     struct sequence *previous, *next; // in the scheduler's queue
 };
@@ -90,9 +90,9 @@ enum status sequence_set_draft(struct sequence *s, int from, const int32_t *toke
                                const struct model_config *config);
 
 // Replaces the draft by what followed the last tokens of the sequence where they occurred before, as many as these, up
-// to COPY_DRAFT_MAX. False, and no change: they did not, or the sequence copies none.
-enum { COPY_DRAFT_MAX = 8 };
-bool sequence_copy_draft(struct sequence *s, const struct model_config *config);
+// to LOOKUP_DRAFT_MAX. False, and no change: they did not, or the sequence copies none.
+enum { LOOKUP_DRAFT_MAX = 8 };
+bool sequence_lookup_draft(struct sequence *s, const struct model_config *config);
 
 // Rows that the next pass or passes have to compute.
 static inline int sequence_pending(const struct sequence *s)

@@ -217,7 +217,7 @@ static enum status sequence_add(struct service *service, const sequence_message 
         .salt = m->salt,
         .draft = (const int32_t *)m->draft_ids, // likewise
         .n_draft = int_from_number(m->n_draft_ids),
-        .copies = m->drafts,
+        .prompt_lookup = m->drafts,
     };
     TRY(sampling_read(m->sampling, &request.sampling));
     kept_read(service, m);
