@@ -7,7 +7,7 @@
 //   intake_pool.c     the threads that read and tokenise long prompts, and the prompts that wait for them
 //   grpc_access.c     callers by their API keys
 //   request_trace.c   traces of requests
-//   reading.c         the messages of clients that are being read
+//   parsed_message.c  the messages of clients between their arrival and the core
 //   grpc_intake.c     messages of clients to their readers, at once or through the pool
 //   chat_answer.c     answers of chats in sections: reasoning, content, tool calls
 //   content_tokens.c  which tokens of such an answer are its content
@@ -79,9 +79,9 @@ struct front {
     int64_t started_us;
     struct loop *loop;
     struct intake_pool *pool;
-    struct reading_table *readings;      // messages of clients that are being read
-    struct cluster_token *cluster_token; // NULL: nodes need none
-    atomic_bool draining;                // no new prompts are taken
+    struct parsed_message_table *parsed_messages; // messages between their arrival and the core
+    struct cluster_token *cluster_token;          // NULL: nodes need none
+    atomic_bool draining;                         // no new prompts are taken
     struct rpc_server *server;    // of clients; atomic; NULL until it is open, while the core's thread already runs
     bool ready;                   // core's thread only
     struct whole_answers whole;   // core's thread only

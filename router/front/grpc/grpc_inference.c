@@ -104,17 +104,17 @@ static void call_answer_refused(struct client_call *c, const char *client_id, en
 }
 
 // A message that was admitted. `a`: its answer, or NULL.
-static void call_refuse(struct reading *reading, struct answer *a, const char *client_id, enum status status,
+static void call_refuse(struct parsed_message *parsed, struct answer *a, const char *client_id, enum status status,
                         int64_t retry_us)
 {
-    client_trace_refused(reading->client, a, status, clock_now_us());
+    client_trace_refused(parsed->client, a, status, clock_now_us());
     answers_free(a);
-    call_answer_refused(call_of(reading->client), client_id, status, retry_us);
-    client_not_submitted(reading);
+    call_answer_refused(call_of(parsed->client), client_id, status, retry_us);
+    client_not_submitted(parsed);
 }
 
 // NULL: a message that has just come is not read.
-static struct reading *call_admit(struct client_call *c, const char *client_id)
+static struct parsed_message *call_admit(struct client_call *c, const char *client_id)
 {
     struct principal *p = c->client.principal;
     int64_t retry_us = 0;
@@ -123,7 +123,7 @@ static struct reading *call_admit(struct client_call *c, const char *client_id)
         call_answer_refused(c, client_id, status, retry_us);
         return NULL;
     }
-    return client_reading(&c->client, client_id);
+    return client_message_begin(&c->client, client_id);
 }
 
 static void call_answer(struct answer *a, const char *client_id, enum status status)
@@ -133,24 +133,24 @@ static void call_answer(struct answer *a, const char *client_id, enum status sta
     if (status == STATUS_OK) {
         call_submit(call_of(a->client), a);
     } else {
-        call_refuse(a->reading, a, client_id, status, retry_us);
+        call_refuse(a->parsed, a, client_id, status, retry_us);
     }
 }
 
 // NULL: the message was dropped or is malformed, and is not submitted. Of a malformed one not even the id is known.
 static void *message_unpack(const struct grpc_message *message, const ProtobufCMessageDescriptor *type)
 {
-    struct reading *reading = message->user;
+    struct parsed_message *parsed = message->user;
     if (message->dropped) {
-        client_dropped(reading, message->arrived_us);
+        client_dropped(parsed, message->arrived_us);
         return NULL;
     }
     void *m = grpc_message_unpack(type, message->bytes, message->size);
     if (m) return m;
-    client_trace_refused(reading->client, NULL, STATUS_INVALID, message->arrived_us);
-    front_refused(reading->client->front, STATUS_INVALID);
+    client_trace_refused(parsed->client, NULL, STATUS_INVALID, message->arrived_us);
+    front_refused(parsed->client->front, STATUS_INVALID);
     reply_refuse(message->call, STATUS_INVALID);
-    client_not_submitted(reading);
+    client_not_submitted(parsed);
     return NULL;
 }
 
@@ -230,10 +230,10 @@ static void call_on_close(struct rpc_call *call, bool cancelled)
 static void message_read(struct client_call *c, const uint8_t *bytes, size_t size, const char *id,
                          uint32_t tenant_field, grpc_read_fn *read)
 {
-    struct reading *reading = call_admit(c, id);
-    if (!reading) return;
-    enum status status = grpc_message_read(c->call, bytes, size, tenant_field, &reading->waiting, read, reading);
-    if (status != STATUS_OK) call_refuse(reading, NULL, id, status, 0);
+    struct parsed_message *parsed = call_admit(c, id);
+    if (!parsed) return;
+    enum status status = grpc_message_read(c->call, bytes, size, tenant_field, &parsed->waiting, read, parsed);
+    if (status != STATUS_OK) call_refuse(parsed, NULL, id, status, 0);
 }
 
 static void generate_on_message(struct rpc_call *call, const uint8_t *bytes, size_t size)
@@ -249,8 +249,8 @@ static void generate_on_oversized(struct rpc_call *call, size_t size, const uint
     struct client_call *c = rpc_call_user(call);
     char id[ID_ROOM];
     proto_field_text(head, head_size, FIELD_REQUEST_ID, id, sizeof id);
-    struct reading *reading = call_admit(c, id);
-    if (reading) call_refuse(reading, NULL, id, intake_refuse_size(c->client.front, size), 0);
+    struct parsed_message *parsed = call_admit(c, id);
+    if (parsed) call_refuse(parsed, NULL, id, intake_refuse_size(c->client.front, size), 0);
 }
 
 static void score_on_message(struct rpc_call *call, const uint8_t *bytes, size_t size)
@@ -261,8 +261,8 @@ static void score_on_message(struct rpc_call *call, const uint8_t *bytes, size_t
 static void score_on_oversized(struct rpc_call *call, size_t size, const uint8_t *head, size_t head_size)
 {
     struct client_call *c = rpc_call_user(call);
-    struct reading *reading = call_admit(c, "");
-    if (reading) call_refuse(reading, NULL, "", intake_refuse_size(c->client.front, size), 0);
+    struct parsed_message *parsed = call_admit(c, "");
+    if (parsed) call_refuse(parsed, NULL, "", intake_refuse_size(c->client.front, size), 0);
 }
 
 // --- Abort

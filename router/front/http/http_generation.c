@@ -639,15 +639,15 @@ static enum status read_requests(struct http_generation *g, const struct http_me
 }
 
 // `first`: the answers that were created for the message, or NULL.
-static void generation_refuse(struct reading *reading, struct answer *first, enum status status, int64_t retry_us,
+static void generation_refuse(struct parsed_message *parsed, struct answer *first, enum status status, int64_t retry_us,
                               int64_t arrived_us)
 {
-    struct http_generation *g = (struct http_generation *)reading->client;
+    struct http_generation *g = (struct http_generation *)parsed->client;
     client_trace_refused(&g->client, first, status, arrived_us);
     answers_free(first);
     client_refused(&g->client, g->id, status);
     http_refuse_until(g->x, status, retry_us);
-    client_not_submitted(reading);
+    client_not_submitted(parsed);
 }
 
 // Not before the request is taken: clients choose how many they send, and each line takes space.
@@ -659,10 +659,10 @@ static void log_name(const struct http_generation *g)
 
 static void generation_read(const struct http_message *message)
 {
-    struct reading *reading = message->user;
-    struct http_generation *g = (struct http_generation *)reading->client;
+    struct parsed_message *parsed = message->user;
+    struct http_generation *g = (struct http_generation *)parsed->client;
     if (message->dropped) {
-        client_dropped(reading, message->arrived_us);
+        client_dropped(parsed, message->arrived_us);
         return;
     }
     struct http_input in = {.n_prompts = 0};
@@ -682,7 +682,7 @@ static void generation_read(const struct http_message *message)
         log_name(g);
         answers_submit(first, g->api->method);
     } else {
-        generation_refuse(reading, first, status, in.retry_us, message->arrived_us);
+        generation_refuse(parsed, first, status, in.retry_us, message->arrived_us);
     }
 }
 
@@ -704,9 +704,9 @@ void http_generation_start(struct http_exchange *x, const struct front *front, s
     snprintf(g->id, sizeof g->id, "%s-%016llx", api->id_prefix, (unsigned long long)call->number);
     http_trace_open(x, &g->client);
     call->client = &g->client;
-    struct reading *reading = client_reading(&g->client, g->id);
-    enum status status = http_message_read(front, x, &reading->waiting, generation_read, reading);
-    if (status != STATUS_OK) generation_refuse(reading, NULL, status, 0, clock_now_us());
+    struct parsed_message *parsed = client_message_begin(&g->client, g->id);
+    enum status status = http_message_read(front, x, &parsed->waiting, generation_read, parsed);
+    if (status != STATUS_OK) generation_refuse(parsed, NULL, status, 0, clock_now_us());
 }
 
 // --- for the APIs

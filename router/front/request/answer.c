@@ -104,7 +104,7 @@ static void answer_unlink(struct answer *a)
 
 void client_check_idle(struct client *client)
 {
-    if (client->answers || reading_any(client->front->readings, &client->reading)) return;
+    if (client->answers || parsed_message_any(client->front->parsed_messages, &client->parsed_messages)) return;
     if (client->ops->idle) client->ops->idle(client);
     if (!client->closed) return;
     free(client->trace);
@@ -166,10 +166,10 @@ static void answers_link(struct client *client, struct answer *first)
     client->answers = first;
 }
 
-static void end_reading(struct reading *reading)
+static void message_end(struct parsed_message *parsed)
 {
-    struct client *client = reading->client;
-    reading_end(client->front->readings, &client->reading, reading);
+    struct client *client = parsed->client;
+    parsed_message_end(client->front->parsed_messages, &client->parsed_messages, parsed);
     client_check_idle(client);
 }
 
@@ -177,9 +177,9 @@ static void event_submit(struct core *c, void *arg, int64_t now_us)
 {
     struct answer *first = arg;
     struct client *client = first->client;
-    struct reading *reading = first->reading;
+    struct parsed_message *parsed = first->parsed;
     void (*submit)(struct core *, struct request *, int64_t) =
-        atomic_load(&reading->aborted) ? core_submit_aborted : core_submit;
+        atomic_load(&parsed->aborted) ? core_submit_aborted : core_submit;
     if (client->closed) { // while the message was read
         for (struct answer *a = first; a; a = a->next) {
             answer_charge(a, a->request);
@@ -198,18 +198,18 @@ static void event_submit(struct core *c, void *arg, int64_t now_us)
             submit(c, a->request, now_us);
         }
     }
-    end_reading(reading);
+    message_end(parsed);
 }
 
 static void event_not_submitted(struct core *c, void *arg, int64_t now_us)
 {
-    end_reading(arg);
+    message_end(arg);
 }
 
 static void event_close(struct core *c, void *arg, int64_t now_us)
 {
     struct client *client = arg;
-    reading_drop(client->front->readings, client->front->pool, &client->reading);
+    parsed_message_drop(client->front->parsed_messages, client->front->pool, &client->parsed_messages);
     while (client->answers)
         core_cancel(c, client->answers->request->number, now_us); // answer_done unlinks it
     client->closed = true;
@@ -220,7 +220,7 @@ static void event_close(struct core *c, void *arg, int64_t now_us)
 
 bool client_abort(const struct front *front, struct core *c, const char *id, uint64_t owner, int64_t now_us)
 {
-    bool read = reading_abort(front->readings, front->pool, id, owner);
+    bool read = parsed_message_abort(front->parsed_messages, front->pool, id, owner);
     return core_abort(c, id, owner, now_us) || read;
 }
 
@@ -261,10 +261,10 @@ static uint64_t owner_of(const struct client *client)
 }
 
 // An id that is not UTF-8 is refused once the message is read; until then it must reach neither an answer nor a trace.
-struct reading *client_reading(struct client *client, const char *id)
+struct parsed_message *client_message_begin(struct client *client, const char *id)
 {
     if (!utf8_valid(id, strlen(id), NULL)) id = "";
-    return reading_begin(client->front->readings, client, &client->reading, id, owner_of(client));
+    return parsed_message_begin(client->front->parsed_messages, client, &client->parsed_messages, id, owner_of(client));
 }
 
 void client_refused(const struct client *client, const char *client_id, enum status status)
@@ -275,29 +275,29 @@ void client_refused(const struct client *client, const char *client_id, enum sta
     front_refused(client->front, status);
 }
 
-void client_not_submitted(struct reading *reading)
+void client_not_submitted(struct parsed_message *parsed)
 {
-    const struct client *client = reading->client;
+    const struct client *client = parsed->client;
     if (client->principal) identity_end(client->principal, 0, 0);
-    loop_post(client->front->loop, event_not_submitted, reading);
+    loop_post(client->front->loop, event_not_submitted, parsed);
 }
 
-void client_dropped(struct reading *reading, int64_t arrived_us)
+void client_dropped(struct parsed_message *parsed, int64_t arrived_us)
 {
-    if (!atomic_load(&reading->aborted)) {
-        client_not_submitted(reading);
+    if (!atomic_load(&parsed->aborted)) {
+        client_not_submitted(parsed);
         return;
     }
-    struct answer *a = answer_create(reading, arrived_us);
-    a->request->id = mem_string(reading->id);
+    struct answer *a = answer_create(parsed, arrived_us);
+    a->request->id = mem_string(parsed->id);
     answers_submit(a, "aborted");
 }
 
-struct answer *answer_create(struct reading *reading, int64_t arrived_us)
+struct answer *answer_create(struct parsed_message *parsed, int64_t arrived_us)
 {
     struct answer *a = mem_alloc(sizeof *a);
-    a->client = reading->client;
-    a->reading = reading;
+    a->client = parsed->client;
+    a->parsed = parsed;
     a->stop = -1;
     a->request = request_create();
     a->request->spec.arrived_us = arrived_us;

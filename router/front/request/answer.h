@@ -2,7 +2,7 @@
 // Running requests of a client and the text of their answers, whatever protocol the client speaks. A client is one gRPC
 // call or one HTTP exchange; its protocol embeds `struct client` and sends what the functions of client_ops receive.
 //
-//   message arrives -> identity_admit() -> client_reading() -> read and checked -> answers_submit(), or
+//   message arrives -> identity_admit() -> client_message_begin() -> read and checked -> answers_submit(), or
 //                      client_not_submitted(); if the intake pool drops it client_dropped()
 //   abort           -> client_abort(): drops the message if it is still being read, else cancels the running request
 //   client is gone  -> client_close(): its waiting messages are dropped, its running requests cancelled
@@ -13,7 +13,7 @@
 
 #include "lib/text/text_stream.h"
 #include "router/front/front.h"
-#include "router/front/request/reading.h"
+#include "router/front/request/parsed_message.h"
 
 struct answer;
 struct client;
@@ -46,9 +46,9 @@ struct client_ops {                           // core's thread
 struct client {
     const struct client_ops *ops;
     const struct front *front;
-    struct principal *principal; // valid until `free` returns; NULL: no API keys are used
-    struct trace_context *trace; // owned; NULL: requests are not traced. Constant once a message is read
-    struct reading *reading;     // list of messages not yet submitted or refused; guarded by front->readings
+    struct principal *principal;            // valid until `free` returns; NULL: no API keys are used
+    struct trace_context *trace;            // owned; NULL: requests are not traced. Constant once a message is read
+    struct parsed_message *parsed_messages; // messages not yet submitted or refused; guarded by front->parsed_messages
     // Core's thread only:
     struct answer *answers; // running requests
     bool closed;
@@ -56,9 +56,9 @@ struct client {
 
 struct answer {
     struct client *client;
-    struct reading *reading;    // its message, until it is submitted
-    struct request *request;    // owned until it is submitted, then the core's and valid until done
-    struct trace_record *trace; // owned; NULL: it is not traced
+    struct parsed_message *parsed; // its message, until it is submitted
+    struct request *request;       // owned until it is submitted, then the core's and valid until done
+    struct trace_record *trace;    // owned; NULL: it is not traced
     struct text_stream *text;
     int index;  // among the answers of an HTTP exchange
     void *data; // of the protocol, see client_ops.release; NULL: none
@@ -79,13 +79,13 @@ enum status client_check(const struct client *client, const char *tenant, int32_
 enum status answers_reserve(struct answer *first, int64_t *retry_us_p);
 // A message has arrived. `id` is the id of its request; empty: there is none, or it is not known yet. No abort finds a
 // message without an id, or with one that is not UTF-8.
-struct reading *client_reading(struct client *client, const char *id);
-void client_not_submitted(struct reading *reading); // it was refused
+struct parsed_message *client_message_begin(struct client *client, const char *id);
+void client_not_submitted(struct parsed_message *parsed); // it was refused
 // Counts and logs a refused message, with the reason in status_message(). The core does so for what it refuses itself.
 void client_refused(const struct client *client, const char *client_id, enum status status);
 // The intake pool dropped the message: its request was aborted, or its client is gone.
-void client_dropped(struct reading *reading, int64_t arrived_us);
-struct answer *answer_create(struct reading *reading, int64_t arrived_us);
+void client_dropped(struct parsed_message *parsed, int64_t arrived_us);
+struct answer *answer_create(struct parsed_message *parsed, int64_t arrived_us);
 void answers_free(struct answer *first); // of answers that are not submitted, linked by `next`; NULL is allowed
 // Hands the checked requests of one message, linked by `next`, to the core's thread. `method` is for the log. If the
 // message was aborted meanwhile, the core's thread ends them without a token.

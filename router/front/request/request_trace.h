@@ -3,7 +3,7 @@
 // tracer. Every function allows a front without a tracer, and does nothing then.
 //
 //   client_trace_open()      when a call begins
-//   answer_trace_begin()     when the reading of a message begins (wire_request.c marks the phases of reading)
+//   answer_trace_begin()     when a message begins to be parsed (wire_request.c marks the phases)
 //   answer_trace_end()       when a request has ended
 //   client_trace_refused()   when a message is refused before the core has it
 #pragma once
