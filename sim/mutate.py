@@ -26,8 +26,8 @@ PARTS = {
              "router/core/nodes.c", "router/core/request_table.c", "router/core/requests.c"],
     "sched": ["router/sched/" + name for name in sorted(os.listdir(os.path.join(ROOT, "router/sched")))
               if name.endswith(".c")],
-    "worker": ["worker/admission.c", "worker/pace.c", "worker/pass.c", "worker/scheduler.c", "worker/sequence.c",
-               "worker/sequence_queue.c"],
+    "worker": ["worker/admission.c", "worker/pace.c", "worker/pace_budget.c", "worker/pass.c", "worker/pass_builder.c",
+               "worker/pass_results.c", "worker/scheduler.c", "worker/sequence.c", "worker/sequence_queue.c"],
     "kv": ["engine/block_manager.c", "engine/prefix_cache.c", "engine/batch_builder.c"],
 }
 

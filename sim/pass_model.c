@@ -82,7 +82,7 @@ static void add_rows(struct pass_model *m, struct pass_sequence *x, int rows, in
         rated += i + 1 >= x->q->next_logprob && i + 1 < x->q->n_kept;
     MEM_GROW(m->parts, m->n_parts, m->parts_capacity);
     m->parts[m->n_parts++] =
-        (struct pass_part){x->cached, rows + drafts, x->q->tokens[x->cached], x->q->positions[x->cached]};
+        (struct predicted_part){x->cached, rows + drafts, x->q->tokens[x->cached], x->q->positions[x->cached]};
     m->rows += rows + drafts;
     m->counts.prompt_rows += (uint64_t)(x->cached < x->q->n_kept ? least(rows, x->q->n_kept - x->cached) : 0);
     m->counts.drafted += (uint64_t)drafts;
@@ -299,7 +299,7 @@ void pass_model_before(struct pass_model *m, const struct scheduler *s)
     m->is_unknown = false;
     pass_group_read(m);
     m->rows_max = s->limits.token_budget;
-    m->logit_rows = s->builder.limits.logit_rows - least(s->limits.max_seqs, m->n_sequences);
+    m->logit_rows = s->pass.builder.limits.logit_rows - least(s->limits.max_seqs, m->n_sequences);
     pass_budget_init(&m->budget, &s->pace, s->config);
     pass_group_grow(m);
     add_decodes(m);
@@ -318,7 +318,7 @@ static bool victims_are_right(const struct pass_model *m, const struct scheduler
 
 const char *pass_model_after(const struct pass_model *m, const struct scheduler *s)
 {
-    const struct ragged_batch *batch = &s->builder.batch;
+    const struct ragged_batch *batch = &s->pass.builder.batch;
     struct pass_counts counts = counts_of(s);
     if (counts.preemptions != m->counts.preemptions) return "more or fewer sequences were preempted than the rules say";
     if (!victims_are_right(m, s)) return "a sequence was preempted though another one would have lost less";
@@ -327,7 +327,7 @@ const char *pass_model_after(const struct pass_model *m, const struct scheduler 
     if (s->queue.n != m->n_queue) return "more or fewer sequences were started than the rules say";
     if (batch->n_seqs != m->n_parts) return "a pass has more or fewer sequences than the rules say";
     for (int i = 0; i < m->n_parts; i++) {
-        const struct pass_part *part = &m->parts[i];
+        const struct predicted_part *part = &m->parts[i];
         int first = batch->row_start[i];
         if (batch->kv_len[i] != part->cached || batch->token[first] != part->token ||
             batch->position[first] != part->position)

@@ -27,6 +27,13 @@ static bool sequence_allocate_blocks(struct scheduler *s, struct sequence *q, in
     return true;
 }
 
+int admission_find_running(const struct scheduler *s, uint64_t id)
+{
+    for (int i = 0; i < s->n_running; i++)
+        if (s->running[i]->id == id) return i;
+    return -1;
+}
+
 void admission_remove_running(struct scheduler *s, int index)
 {
     s->n_running--;
