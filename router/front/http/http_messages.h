@@ -3,7 +3,7 @@
 // what vLLM adds for the chat template: chat_template_kwargs, documents, add_generation_prompt.
 #pragma once
 
-#include "router/front/http/http_generation.h"
+#include "router/front/http/http_input.h"
 
 // INVALID or UNSUPPORTED names the field or the message. The conversation borrows from the body, in which the role
 // "developer" becomes "system".

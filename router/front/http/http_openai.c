@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "router/front/http/http_openai.h"
 
+#include "router/front/http/http_usage.h"
+
 void openai_begin(const struct http_generation *g, const char *object, struct bytes *out)
 {
     JSON_ADD(out, "{\"id\":\"");
@@ -63,7 +65,7 @@ static void add_token_ids(const struct http_generation *g, const struct answer_c
 {
     if (!g->return_token_ids) return;
     JSON_ADD(out, ",\"token_ids\":[");
-    http_token_ids_add(out, chunk);
+    json_add_ids(out, chunk->tokens, chunk->n);
     JSON_ADD(out, "]");
 }
 

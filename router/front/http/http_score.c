@@ -24,9 +24,9 @@ static void score_add(const struct score *s, const struct request *r, struct byt
     JSON_ADD(out, "{\"object\":\"score\",\"model\":");
     json_add_string(out, s->client.front->model_names[0]);
     JSON_ADD(out, ",\"token_ids\":[");
-    http_token_ids_add(out, &(struct answer_chunk){.tokens = r->spec.tokens, .n = r->spec.n_tokens});
+    json_add_ids(out, r->spec.tokens, r->spec.n_tokens);
     JSON_ADD(out, "],\"kept\":[");
-    http_ranges_add(out, r->kept, r->n_kept_ranges);
+    json_add_ranges(out, r->kept, r->n_kept_ranges);
     JSON_ADD(out, "],\"importance\":[");
     for (int i = 0; r->importance && i < r->spec.n_tokens; i++) {
         json_add_comma(out);

@@ -11,6 +11,7 @@
 #include "lib/base/monotonic_cond.h"
 #include "lib/base/thread.h"
 #include "router/front/http/http_anthropic.h"
+#include "router/front/http/http_generation_streamer.h"
 #include "router/front/http/http_info.h"
 #include "router/front/http/http_metrics.h"
 #include "router/front/http/http_openai.h"

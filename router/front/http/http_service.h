@@ -8,7 +8,12 @@
 //   json_body.c         fields of a JSON body by tables
 //   json_generation.c   fields of a generation, to a GenerateRequest
 //   json_writer.c       JSON text
-//   http_generation.c   prompts, choices and streams of one exchange, whatever the API
+//   http_input.c        fields and prompts of a body
+//   http_generation.c   a generation of any API: start, tokens, end
+//   http_generation_reader.c, http_generation_collector.c, http_generation_streamer.c
+//                       its requests, its whole answer, its server-sent events
+//   http_sections.c     answers split into reasoning, content and tool calls
+//   http_usage.c        usage and headers of an answer
 //   http_prompt.c       prompts as text or token ids
 //   http_messages.c     prompts as messages
 //   http_openai.c       what the next two have in common

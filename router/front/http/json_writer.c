@@ -83,3 +83,21 @@ void json_add_comma(struct bytes *out)
     char last = out->n ? out->data[out->n - 1] : '[';
     if (last != '[' && last != '{') JSON_ADD(out, ",");
 }
+
+void json_add_ids(struct bytes *out, const int32_t *ids, int n)
+{
+    for (int i = 0; i < n; i++) {
+        json_add_comma(out);
+        json_add_integer(out, ids[i]);
+    }
+}
+
+void json_add_ranges(struct bytes *out, const struct token_range *ranges, int n)
+{
+    char range[48];
+    for (int i = 0; i < n; i++) {
+        snprintf(range, sizeof range, "[%d,%d]", (int)ranges[i].first, (int)ranges[i].last);
+        if (i) JSON_ADD(out, ",");
+        json_add(out, range);
+    }
+}

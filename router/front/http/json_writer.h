@@ -2,6 +2,7 @@
 // JSON text, appended to a buffer. What leaves is always valid UTF-8. Any thread.
 #pragma once
 
+#include "lib/text/generation.h"
 #include "lib/text/unicode.h"
 
 // Text that is JSON already.
@@ -16,3 +17,6 @@ void json_add_integer(struct bytes *out, int64_t number);
 void json_add_real(struct bytes *out, double number);
 // A comma, unless the buffer ends in an opening bracket.
 void json_add_comma(struct bytes *out);
+// The items of a list of token ids, and of a list of ranges [first,last]. The caller adds the brackets.
+void json_add_ids(struct bytes *out, const int32_t *ids, int n);
+void json_add_ranges(struct bytes *out, const struct token_range *ranges, int n);
