@@ -61,7 +61,7 @@ static void call_done(struct answer *a, const struct request *r, enum finish_rea
     }
 }
 
-// A GenerateMany call ends with its last request.
+// Ends a GenerateMany call with its last request.
 static void call_idle(struct client *client)
 {
     if (call_of(client)->half_closed) reply_finish(call_of(client)->call, STATUS_OK, "");
@@ -85,7 +85,7 @@ static void event_half_close(struct core *c, void *arg, int64_t now_us)
 
 // --- I/O threads and threads of the intake pool
 
-// Hands a checked request to the core's thread.
+// Submits a checked request to the core's thread.
 static void call_submit(struct client_call *c, struct answer *a)
 {
     grpc_bound_deadline(c->call, a->request);
@@ -103,7 +103,7 @@ static void call_answer_refused(struct client_call *c, const char *client_id, en
         reply_refuse_until(c->call, status, retry_us);
 }
 
-// A message that was admitted. `a`: its answer, or NULL.
+// Refuses a message that was admitted. Frees `a`, its answer, or NULL.
 static void call_refuse(struct parsed_message *parsed, struct answer *a, const char *client_id, enum status status,
                         int64_t retry_us)
 {
@@ -113,7 +113,7 @@ static void call_refuse(struct parsed_message *parsed, struct answer *a, const c
     client_not_submitted(parsed);
 }
 
-// NULL: a message that has just come is not read.
+// Admits a message that has just come. NULL: it was refused.
 static struct parsed_message *call_admit(struct client_call *c, const char *client_id)
 {
     struct principal *p = c->client.principal;
@@ -137,7 +137,8 @@ static void call_answer(struct answer *a, const char *client_id, enum status sta
     }
 }
 
-// NULL: the message was dropped or is malformed, and is not submitted. Of a malformed one not even the id is known.
+// Unpacks a message. NULL: it was dropped or is malformed, and has been ended. Not even the id of a malformed message
+// is known.
 static void *message_unpack(const struct grpc_message *message, const ProtobufCMessageDescriptor *type)
 {
     struct parsed_message *parsed = message->user;
@@ -199,8 +200,8 @@ static void score_read(const struct grpc_message *message)
 
 // --- I/O threads
 
-enum { FIELD_REQUEST_ID = 1, FIELD_TENANT = 9, ID_ROOM = 257 }; // of GenerateRequest
-enum { FIELD_SCORE_TENANT = 6 };                                // of ScoreRequest
+enum { FIELD_REQUEST_ID = 1, FIELD_TENANT = 9, ID_ROOM = 257 }; // fields of GenerateRequest
+enum { FIELD_SCORE_TENANT = 6 };                                // field of ScoreRequest
 
 static void call_on_open(struct rpc_call *call)
 {
@@ -240,7 +241,7 @@ static void generate_on_message(struct rpc_call *call, const uint8_t *bytes, siz
 {
     struct client_call *c = rpc_call_user(call);
     char id[ID_ROOM];
-    proto_field_text(bytes, size, FIELD_REQUEST_ID, id, sizeof id); // now, while the bytes are valid
+    proto_field_text(bytes, size, FIELD_REQUEST_ID, id, sizeof id); // the bytes are valid only now
     message_read(c, bytes, size, id, FIELD_TENANT, generate_read);
 }
 
@@ -267,15 +268,15 @@ static void score_on_oversized(struct rpc_call *call, size_t size, const uint8_t
 
 // --- Abort
 
-// An Abort costs the core's thread time for each id, and does not count against the limits of a key: so the Aborts that
-// wait for it are bounded, by their ids and the bytes of these.
+// An Abort costs the core's thread time for each id, and does not count against the limits of a key. So the waiting
+// Aborts are bounded, by the number of their ids and by the bytes of the ids.
 enum { ABORT_IDS_MAX = 10000, ABORT_BYTES_MAX = 4 << 20, ABORT_ID_CHARGE = 64, ABORTS_WAITING_MAX = 4 << 20 };
 
 struct abort_job {
     struct rpc_call *call; // our reference
-    uint64_t owner;        // of the requests that may be aborted; 0: of all
+    uint64_t owner;        // owner of the requests that may be aborted; 0: all owners
     struct bytes ids;      // each with its final 0
-    size_t charge;         // in front->aborts_waiting
+    size_t charge;         // part of front->aborts_waiting
 };
 
 static void abort_job_free(struct abort_job *job)
@@ -315,7 +316,7 @@ static struct abort_job *abort_job_create(struct rpc_call *call, const Forepack_
     job->owner = grpc_is_operator(call) ? 0 : identity_prefix_salt(principal_tenant(grpc_principal(call)));
     for (size_t i = 0; i < m->n_request_ids; i++) {
         size_t size = strlen(m->request_ids[i]) + 1;
-        if (size <= ID_ROOM) bytes_add(&job->ids, m->request_ids[i], size); // no request has a longer one
+        if (size <= ID_ROOM) bytes_add(&job->ids, m->request_ids[i], size); // no request has a longer id
     }
     job->charge = job->ids.n + m->n_request_ids * ABORT_ID_CHARGE;
     atomic_fetch_add(&front->aborts_waiting, job->charge);

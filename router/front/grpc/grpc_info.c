@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Inference.Tokenize, Detokenize, GetModelInfo and GetClusterInfo. The first two are answered where their message is
-// read (grpc_intake.h); the other two read the core's state on the core's thread.
+// Inference.Tokenize, Detokenize, GetModelInfo and GetClusterInfo. The thread that reads a message of the first two
+// answers it (grpc_intake.h). The other two read the core's state on the core's thread.
 #include <limits.h>
 #include <math.h>
 #include <stdlib.h>
@@ -159,7 +159,7 @@ static void pass_class_fill(const struct pass_class *class, bool prompts, Forepa
     m->n_deviations = (size_t) class->deviation.scale->n + 1;
 }
 
-// One block with the list and its messages, which borrow the counts; free() it.
+// Returns one block with the list and its messages, which borrow the counts; free() it.
 static Forepack__V1__PassClass **pass_class_messages(const struct pass_times *times, size_t *n_p)
 {
     const size_t most = PASS_KINDS * COST_SIZES;
@@ -221,7 +221,7 @@ static void bins_fill(const struct bin_totals *bins, Forepack__V1__PackInfo *m)
     m->capacity_tokens = bins->capacity_tokens;
 }
 
-// One block with the list and its messages; free() it.
+// Returns one block with the list and its messages; free() it.
 static Forepack__V1__SkipCount **skip_messages(const struct core_totals *totals)
 {
     Forepack__V1__SkipCount **list = mem_alloc(SKIP_COUNT * (sizeof *list + sizeof **list));
@@ -268,7 +268,7 @@ static void totals_fill(const struct core_status *status, Forepack__V1__Totals *
     m->completion_tokens = totals->completion_tokens;
 }
 
-// The queue message with its classes, which point into it.
+// The queue message and the objects that it points to.
 struct queue_message {
     Forepack__V1__QueueInfo queue;
     Forepack__V1__QueueClass classes[QUEUE_CLASSES], *list[QUEUE_CLASSES];
@@ -280,7 +280,8 @@ static void queue_fill(const struct core_status *status, struct queue_message *m
     m->queue.waiting = (uint32_t)status->waiting;
     m->queue.waiting_tokens = (uint64_t)status->waiting_tokens;
     m->queue.running = (uint32_t)status->running;
-    m->queue.capacity_requests = (uint32_t)status->classes[QUEUE_HIGH].max_requests; // leaves nothing to others
+    m->queue.capacity_requests =
+        (uint32_t)status->classes[QUEUE_HIGH].max_requests; // the highest class may fill all of it
     m->queue.capacity_tokens = (uint64_t)status->classes[QUEUE_HIGH].max_tokens;
     for (int k = 0; k < QUEUE_CLASSES; k++) {
         m->list[k] = &m->classes[k];
@@ -290,7 +291,8 @@ static void queue_fill(const struct core_status *status, struct queue_message *m
     m->queue.n_classes = QUEUE_CLASSES;
 }
 
-// What every client needs. What the nodes are, and how busy the cluster is with requests of others, is for operators.
+// Sends the information that every client needs. Only operators see the nodes, and how busy the cluster is with
+// requests of others.
 static void send_limited_info(struct rpc_call *call, const struct core_status *status)
 {
     Forepack__V1__ClusterInfo info = FOREPACK__V1__CLUSTER_INFO__INIT;
@@ -321,7 +323,7 @@ static void pool_fill(const struct pool_metrics *pool, enum node_role role, Fore
     m->attached_s = (double)pool->attached_us / 1e6;
 }
 
-// The messages of both pools, and the list that points to them.
+// The messages of both pools and the list that points to them.
 struct pools_message {
     Forepack__V1__PoolInfo pools[NODE_ROLES], *list[NODE_ROLES];
 };

@@ -30,7 +30,7 @@ static struct http_sections sections_of(struct http_generation *g, struct http_c
 
 static size_t collected_bytes(const struct http_generation *g, const struct http_choice *choice)
 {
-    // All choices of a prompt repeat the log-probabilities that the first one collects.
+    // Each choice of a prompt repeats the log-probabilities that its first choice collects.
     size_t n = choice->text.n + choice->token_ids.n + choice->prompt_logprobs.n * (size_t)g->n;
     if (choice->chat)
         n += choice->chat->collected + output_parser_held(choice->chat->parser) +

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the body of a request asks for: the fields that all APIs share, and its prompts. Any thread.
+// The input of a generation, read from a body: the fields that all APIs share, and the prompts. Any thread.
 #pragma once
 
 #include "lib/text/chat.h"

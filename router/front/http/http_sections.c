@@ -6,8 +6,8 @@ static void content_logprobs_add(const struct http_sections *s, size_t text_byte
 {
     struct chat_answer *chat = s->choice->chat;
     size_t begin = output_parser_used(chat->parser);
-    int n = content_tokens_take(&chat->tokens, begin, begin + text_bytes);
-    const struct answer_chunk tokens = {.logprobs = chat->tokens.taken, .n = n};
+    int n = content_tokens_release(&chat->tokens, begin, begin + text_bytes);
+    const struct answer_chunk tokens = {.logprobs = chat->tokens.released, .n = n};
     if (n) s->logprobs(s, &tokens);
 }
 

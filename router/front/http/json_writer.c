@@ -19,7 +19,7 @@ static bool must_escape(char c)
 
 static void add_escaped(struct bytes *out, char c)
 {
-    static const char letters[] = "btnvfr"; // of U+0008 to U+000D
+    static const char letters[] = "btnvfr"; // letters of the escapes for U+0008 to U+000D
     char escape[8];
     if (c == '"' || c == '\\') {
         snprintf(escape, sizeof escape, "\\%c", c);

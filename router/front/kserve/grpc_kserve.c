@@ -19,15 +19,15 @@
 #include "router/front/request/reply.h"
 #include "router/front/request/request_trace.h"
 
-enum { FIELD_ID = 3, ID_ROOM = 257 }; // of ModelInferRequest
-enum { STREAM_REQUESTS_MAX = 1024 };  // of one call that have not ended
+enum { FIELD_ID = 3, ID_ROOM = 257 }; // field `id` of ModelInferRequest
+enum { STREAM_REQUESTS_MAX = 1024 };  // requests of one call that have not ended
 
 // A call of ModelInfer (one request) or of ModelStreamInfer.
 struct kserve_call {
     struct client client;  // first: the client's pointer is ours
     struct rpc_call *call; // our reference
     bool stream;
-    atomic_int requests; // that have not ended
+    atomic_int requests; // requests that have not ended
     bool half_closed;    // core's thread only
 };
 
@@ -54,7 +54,7 @@ static void event_cancel(struct core *c, void *arg, int64_t now_us)
     free(arg);
 }
 
-// With the reason in status_message().
+// Ends an answer that is too large, with the reason in status_message().
 static void answer_exceeds(struct answer *a)
 {
     answer_fail(call_of(a->client), a->data, STATUS_EXHAUSTED, status_message());
@@ -63,7 +63,7 @@ static void answer_exceeds(struct answer *a)
 
 static void call_submitted(struct client *client)
 {
-    struct answer *a = client->answers; // the one of the message
+    struct answer *a = client->answers; // the answer of the message
     if (a->data && !kserve_answer_begin(a->data)) answer_exceeds(a);
 }
 
@@ -86,7 +86,7 @@ static void call_done(struct answer *a, const struct request *r, enum finish_rea
         kserve_end(c->call, k, r, &rest, reason);
 }
 
-// A ModelStreamInfer call ends with its last request.
+// Ends a ModelStreamInfer call with its last request.
 static void call_idle(struct client *client)
 {
     if (call_of(client)->half_closed) reply_finish(call_of(client)->call, STATUS_OK, "");
@@ -130,7 +130,7 @@ static void call_answer_refused(struct kserve_call *c, const char *id, enum stat
         reply_refuse_until(c->call, status, retry_us);
 }
 
-// A message that was admitted. `a`: its answer, or NULL.
+// Refuses a message that was admitted. Frees `a`, its answer, or NULL.
 static void call_refuse(struct parsed_message *parsed, struct answer *a, const char *id, enum status status,
                         int64_t retry_us)
 {
@@ -157,7 +157,7 @@ static enum status request_read(struct kserve_call *c, const Inference__ModelInf
     return STATUS_OK;
 }
 
-// Clients may send the same id, so the request has an id of its own.
+// Submits the request. Clients may send the same id again, so the request has an id of its own.
 static void request_submit(struct kserve_call *c, const char *id, struct answer *a)
 {
     if (*id) log_event(LOG_INFO, "request_named", LOG_FIELD("client_id", a->request->id), LOG_FIELD("kserve_id", id));
@@ -165,7 +165,7 @@ static void request_submit(struct kserve_call *c, const char *id, struct answer 
     answers_submit(a, c->stream ? "kserve_stream" : "kserve");
 }
 
-// `status`: of what was read so far.
+// Submits or refuses a request. `status` is the result of what was read so far.
 static void infer_submit(const struct grpc_message *message, const Inference__ModelInferRequest *m,
                          const struct kserve_request *q, bool grammar_known, enum status status)
 {
@@ -238,7 +238,7 @@ static void call_on_close(struct rpc_call *call, bool cancelled)
     client_close(rpc_call_user(call));
 }
 
-// NULL: a message that has just come is refused.
+// Admits a message that has just come. NULL: it was refused.
 static struct parsed_message *call_admit(struct kserve_call *c, const char *id)
 {
     struct principal *p = c->client.principal;
@@ -259,7 +259,7 @@ static void infer_on_message(struct rpc_call *call, const uint8_t *bytes, size_t
 {
     struct kserve_call *c = rpc_call_user(call);
     char id[ID_ROOM];
-    proto_field_text(bytes, size, FIELD_ID, id, sizeof id); // now, while the bytes are valid
+    proto_field_text(bytes, size, FIELD_ID, id, sizeof id); // the bytes are valid only now
     struct parsed_message *parsed = call_admit(c, id);
     if (!parsed) return;
     enum status status = grpc_message_read(call, bytes, size, 0, &parsed->waiting, infer_read, parsed);

@@ -13,8 +13,8 @@
 
 // --- core's thread: the output of one request
 
-// Pushes tokens until one completes a stop string. The text of several tokens is joined in *joined_p, which is NULL
-// after a single one; `ends` [n] becomes chunk->ends.
+// Pushes tokens until one completes a stop string. *joined_p becomes the joined text of several tokens, or NULL after a
+// single token; `ends` [n] becomes chunk->ends.
 static bool answer_push(struct answer *a, const int32_t *tokens, int n, struct answer_chunk *chunk, size_t *ends,
                         char **joined_p)
 {
@@ -118,7 +118,8 @@ static void answer_release(struct answer *a)
     free(a);
 }
 
-// The tokens that a request took and its place among those that run. One that no node has seen costs nothing.
+// Charges the API key for the tokens of a request, and frees its place among the key's running requests. A request that
+// no node has seen costs nothing.
 static void answer_charge(const struct answer *a, const struct request *r)
 {
     struct principal *p = a->client->principal;
@@ -231,7 +232,7 @@ enum status client_check(const struct client *client, const char *tenant, int32_
     return client->principal ? principal_check(client->principal, tenant, priority) : STATUS_OK;
 }
 
-// The largest possible charge for the output of a request.
+// Returns the largest possible charge for the output of a request.
 static double output_tokens_max(const struct client *client, const struct request_spec *spec)
 {
     const struct sampling *s = &spec->sampling;
@@ -254,13 +255,14 @@ enum status answers_reserve(struct answer *first, int64_t *retry_us_p)
     return identity_reserve(client->principal, &need, retry_us_p);
 }
 
-// The owner of the ids of a client's requests, see struct request_spec.
+// Returns the owner of the ids of a client's requests, see struct request_spec.
 static uint64_t owner_of(const struct client *client)
 {
     return client->principal ? identity_prefix_salt(principal_tenant(client->principal)) : 0;
 }
 
-// An id that is not UTF-8 is refused once the message is read; until then it must reach neither an answer nor a trace.
+// An id that is not UTF-8 counts as empty here. The message is refused once it is read; until then the id must reach
+// neither an answer nor a trace.
 struct parsed_message *client_message_begin(struct client *client, const char *id)
 {
     if (!utf8_valid(id, strlen(id), NULL)) id = "";
@@ -306,7 +308,7 @@ struct answer *answer_create(struct parsed_message *parsed, int64_t arrived_us)
     return a;
 }
 
-// The tenant of the request: that of the caller's key, or the one that the request names.
+// Sets the tenant of the request: the tenant of the caller's key, or the one that the request names.
 static void request_set_tenant(const struct client *client, struct request_spec *spec)
 {
     if (client->principal) {

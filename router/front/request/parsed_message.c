@@ -11,8 +11,7 @@
 enum { BUCKETS = 4096 };
 
 // The messages of one owner with one request id that no abort has found yet: at least one. A client may send an id in
-// any number of messages, and others may look for that id, so a look-up costs a visit for each group and not for each
-// message.
+// any number of messages, and others may look for that id. So a look-up visits groups, not messages.
 struct message_group {
     struct message_group *next; // in its bucket
     struct parsed_message *first;
@@ -20,7 +19,7 @@ struct message_group {
 
 struct parsed_message_table {
     struct hash_key hash_key;
-    pthread_mutex_t mutex; // guards the groups and the lists, those of clients included
+    pthread_mutex_t mutex; // guards the groups, their lists, and the lists of clients
     struct message_group *buckets[BUCKETS];
 };
 
@@ -41,7 +40,8 @@ void parsed_message_table_free(struct parsed_message_table *table)
 
 // --- groups; the caller holds the mutex
 
-// The link to the group of this id and owner, or of any owner if `any`; to NULL: there is none.
+// Returns the link to the group of this id and owner, or of any owner if `any`. The link points to NULL if there is
+// none.
 static struct message_group **group_find(struct parsed_message_table *table, const char *id, uint64_t owner, bool any)
 {
     struct message_group **link = &table->buckets[hash_text(&table->hash_key, id) % BUCKETS];
@@ -108,8 +108,8 @@ void parsed_message_end(struct parsed_message_table *table, struct parsed_messag
     free(m);
 }
 
-// New messages are added at the start of a list, and only this thread ends messages: a walk needs the lock only for its
-// start.
+// Returns the first message of a list. New messages are added at the start of a list, and only this thread ends
+// messages. So a walk needs the lock only for its start.
 static struct parsed_message *first_of(struct parsed_message_table *table, struct parsed_message *const *list)
 {
     pthread_mutex_lock(&table->mutex);
@@ -123,7 +123,7 @@ bool parsed_message_any(struct parsed_message_table *table, struct parsed_messag
     return first_of(table, list);
 }
 
-// Takes a group with this id out of the table and returns its messages, linked by group_next; NULL: there is none.
+// Removes a group with this id from the table. Returns its messages, linked by group_next, or NULL.
 static struct parsed_message *table_remove_group(struct parsed_message_table *table, const char *id, uint64_t owner)
 {
     struct parsed_message *first = NULL;
