@@ -85,12 +85,12 @@ bool pass_builder_contains(const struct pass_builder *b, const struct sequence *
 // Returns true if the host samples the sequence's next token.
 bool pass_builder_host_samples(const struct pass_builder *b, const struct sequence *q);
 
-// Adds the sequence's next n rows, and up to `drafts` draft rows if the n rows are all its pending ones. No effect if n
+// Adds the next n rows of the sequence, and `drafts` draft rows if no pending rows remain after them. No effect if n
 // is 0.
 void pass_builder_add_rows(struct pass_builder *b, struct sequence *q, int n, int drafts);
 
 // Returns a builder of the same pass that may use half of the rows and of the work that are left. pass_builder_merge()
-// ends it: `b` goes on with what it left. `b` adds no rows in between.
+// ends it: `b` then has the room that the half left, and its own half. `b` adds no rows in between.
 struct pass_builder pass_builder_half(const struct pass_builder *b);
 void pass_builder_merge(struct pass_builder *b, const struct pass_builder *half);
 
