@@ -4,9 +4,9 @@
 // engine.
 //
 // A pass is one broadcast of the encoded batch (batch_encoding.h) and one model_forward() on every rank. Waiting inside
-// MPI burns a core, so between passes a follower blocks on a socket, the doorbell (doorbell.h), on which the leader
-// announces every pass. End of file on that socket tells a follower that the leader is gone. If a follower dies, at any
-// time, the leader logs it and ends its process with exit code 1.
+// MPI burns a core, so between passes a follower blocks on a socket (wakeup.h), on which the leader announces
+// every pass. The end of that socket tells a follower that the leader is gone. A leader whose follower has
+// died logs that and ends its process with exit code 1, at any time.
 //
 // One thread per process makes all calls (MPI_THREAD_FUNNELED).
 #pragma once

@@ -18,7 +18,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "engine/doorbell.h"
+#include "engine/wakeup.h"
 #include "lib/base/clock.h"
 #include "lib/base/mem.h"
 #include "lib/base/monotonic_cond.h"
@@ -52,7 +52,7 @@ struct answer {
 
 struct roll_call {
     struct comm *comm;
-    struct doorbell *bell;
+    struct wakeup *wakeup;
     pthread_t thread;
     int wake; // eventfd
     atomic_bool stopping;
@@ -100,7 +100,7 @@ static int link_rank(const struct roll_call *r, int link)
 // Called with the lock held.
 static void link_lose(struct roll_call *r, int link)
 {
-    r->polled[link].fd = -1; // the doorbell closes the socket
+    r->polled[link].fd = -1; // wakeup_close() closes the socket
     r->leader_lost = !is_leader(r);
     pthread_cond_broadcast(&r->changed);
 }
@@ -112,8 +112,8 @@ static void follower_lost(struct roll_call *r, int rank, const char *sentence)
     roll_call_lost_fn *lost = r->ended[rank] ? NULL : r->lost;
     r->ended[rank] = true;
     pthread_mutex_unlock(&r->lock);
-    char name[DOORBELL_NAME_MAX], text[ROLL_CALL_SENTENCE_MAX];
-    snprintf(text, sizeof text, "%s %s", doorbell_name(r->bell, rank, name),
+    char name[WAKEUP_NAME_MAX], text[ROLL_CALL_SENTENCE_MAX];
+    snprintf(text, sizeof text, "%s %s", wakeup_name(r->wakeup, rank, name),
              *sentence ? sentence : "is gone: its process was killed or its host was lost");
     if (lost) lost(r->lost_arg, rank, text);
 }
@@ -169,9 +169,9 @@ static void sentence_add_names(struct sentence *s, const struct roll_call *r, ui
 {
     int n = 0;
     for (int rank = 0; rank < r->comm->size; rank++) {
-        char name[DOORBELL_NAME_MAX];
+        char name[WAKEUP_NAME_MAX];
         if (rank_standing(r, rank, front) != standing || ++n > NAMES_MAX) continue;
-        sentence_add(s, "%s%s", n > 1 ? ", " : "", doorbell_name(r->bell, rank, name));
+        sentence_add(s, "%s%s", n > 1 ? ", " : "", wakeup_name(r->wakeup, rank, name));
     }
     if (n > NAMES_MAX) sentence_add(s, " and %d more", n - NAMES_MAX);
 }
@@ -353,7 +353,7 @@ static void links_open(struct roll_call *r)
     r->n_links = is_leader(r) ? r->comm->size - 1 : 1;
     r->polled = mem_alloc_array((size_t)r->n_links + 1, sizeof *r->polled);
     for (int link = 0; link < r->n_links; link++) {
-        int fd = doorbell_socket(r->bell, link_rank(r, link));
+        int fd = wakeup_socket(r->wakeup, link_rank(r, link));
         setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &(struct timeval){.tv_sec = FRAME_TIMEOUT_S}, sizeof(struct timeval));
         r->polled[link] = (struct pollfd){.fd = fd, .events = POLLIN};
     }
@@ -365,7 +365,7 @@ static void roll_call_free(struct roll_call *r)
     if (r->wake >= 0) close(r->wake);
     pthread_cond_destroy(&r->changed);
     pthread_mutex_destroy(&r->lock);
-    doorbell_close(r->bell);
+    wakeup_close(r->wakeup);
     free(r->polled);
     free(r->answers);
     free(r->requested_by);
@@ -377,11 +377,11 @@ static void roll_call_free(struct roll_call *r)
 
 enum status roll_call_open(struct comm *comm, struct roll_call **roll_call_p)
 {
-    struct doorbell *bell;
-    TRY(doorbell_open(comm, &bell));
+    struct wakeup *wakeup;
+    TRY(wakeup_open(comm, &wakeup));
     struct roll_call *r = mem_alloc(sizeof *r);
     r->comm = comm;
-    r->bell = bell;
+    r->wakeup = wakeup;
     r->answers = mem_alloc_array((size_t)comm->size, sizeof *r->answers);
     r->requested_by = mem_alloc_array((size_t)comm->size, sizeof *r->requested_by);
     r->ended = mem_alloc_array((size_t)comm->size, sizeof *r->ended);
@@ -473,17 +473,17 @@ enum roll_call_result roll_call_ask(struct roll_call *r, int timeout_ms, char se
         thread_wake(r);
     } else {
         const struct frame call = {.kind = CALL, .timeout_ms = timeout_ms};
-        frame_send(doorbell_socket(r->bell, 0), &call);
+        frame_send(wakeup_socket(r->wakeup, 0), &call);
     }
     while (r->n_results == before && !r->leader_lost && monotonic_cond_wait(&r->changed, &r->lock, until_us))
         continue;
     bool answered = r->n_results != before;
     enum roll_call_result result = answered ? r->result : ROLL_CALL_SILENT;
-    char name[DOORBELL_NAME_MAX];
+    char name[WAKEUP_NAME_MAX];
     if (answered)
         memcpy(sentence, r->sentence, sizeof r->sentence);
     else
-        snprintf(sentence, ROLL_CALL_SENTENCE_MAX, "%s %s", doorbell_name(r->bell, 0, name),
+        snprintf(sentence, ROLL_CALL_SENTENCE_MAX, "%s %s", wakeup_name(r->wakeup, 0, name),
                  r->leader_lost ? "is gone" : "does not answer");
     pthread_mutex_unlock(&r->lock);
     return result;

@@ -2,10 +2,10 @@
 // Finds the rank that makes a group hang: a rank that does not answer, or that has not reached the point at which the
 // other ranks wait.
 //
-// A rank that waits in MPI, for the GPU or for a socket cannot answer. So every rank has a thread that only answers
-// roll calls and sleeps otherwise. These threads have their own sockets (a second doorbell) from the leader to each
-// follower. The leader's thread runs the roll call, also on request of a follower. The cost in the token loop is two
-// atomic stores per pass.
+// A rank that waits in MPI, for the GPU or for a socket cannot answer. So every rank has a thread that does nothing but
+// answer roll calls; it sleeps otherwise. These threads have their own sockets from the leader to each follower (a
+// second set of wake-up sockets). The leader's thread runs the roll call, also on request of a follower. The token loop
+// pays two atomic stores per pass.
 //
 // The same sockets tell the leader at once that a follower has ended. A follower that ends as planned says so first
 // (roll_call_close), and a follower that fails sends its sentence (roll_call_report). If a socket closes without either

@@ -18,7 +18,7 @@ struct pass_sequence {
 };
 
 // Rows of one sequence in the pass.
-struct pass_part {
+struct predicted_part {
     int cached, rows;
     int32_t token, position; // of the first row
 };
@@ -43,12 +43,12 @@ struct pass_model {
     int free_blocks, blank_blocks;
 
     // The pass.
-    struct pass_part *parts; // [n_parts] predicted
+    struct predicted_part *parts; // [n_parts] predicted
     int n_parts, parts_capacity;
     int rows, rows_max, decodes_to_come;
     int logit_rows, host_rows; // left: beside one of each sequence, and for the host to read
     bool host_is_paced;        // pacing limits host_rows
-    bool is_unknown;           // it depends on which blocks the cache evicts, or on which copies the group compares
+    bool is_unknown;           // it depends on which blocks the cache evicts, or on which places prompt lookup compares
 };
 
 void pass_model_before(struct pass_model *m, const struct scheduler *s);

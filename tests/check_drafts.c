@@ -370,7 +370,7 @@ START_TEST(drafts_of_every_kind_change_nothing)
         for (int id = 0; id < w->n_requests; id++) {
             struct sequence_request ask = w->asks[id];
             draft_for(w, &ask, (enum draft_kind)below(DRAFT_KINDS));
-            ask.copies = below(2);
+            ask.prompt_lookup = below(2);
             add(w, &ask);
             if (below(3) == 0) step(w);
         }
@@ -395,7 +395,7 @@ START_TEST(copies_change_nothing)
         begin_way(w, way);
         for (int id = 0; id < w->n_requests; id++) {
             struct sequence_request ask = w->asks[id];
-            ask.copies = true;
+            ask.prompt_lookup = true;
             add(w, &ask);
         }
         finish(w);

@@ -10,10 +10,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "engine/doorbell.h"
 #include "engine/engine.h"
 #include "engine/prefix_cache.h"
 #include "engine/roll_call.h"
+#include "engine/wakeup.h"
 #include "engine/watchdog.h"
 #include "lib/base/log.h"
 #include "tests/model_fixture.h"
@@ -37,7 +37,7 @@ struct rank {
     struct engine *engine;
     struct roll_call *roll_call;
     bool mute;             // keeps its socket open and answers no roll call, like a stopped process
-    struct doorbell *bell; // of a mute rank
+    struct wakeup *wakeup; // of a mute rank
     enum status status;
     char message[256];
 };
@@ -272,44 +272,44 @@ START_TEST(a_rank_that_differs_from_the_leader_fails_the_group)
 }
 END_TEST
 
-// ---- the doorbell ----
+// ---- wake-up sockets ----
 
-static void *ring_and_die(void *arg)
+static void *send_and_die(void *arg)
 {
     struct rank *r = arg;
-    struct doorbell *bell;
-    r->status = doorbell_open(r->comm, &bell);
+    struct wakeup *wakeup;
+    r->status = wakeup_open(r->comm, &wakeup);
     if (r->status != STATUS_OK) return NULL;
-    r->status = doorbell_agree(bell, STATUS_OK);
+    r->status = wakeup_agree(wakeup, STATUS_OK);
     for (uint32_t i = 0; i < 1000 && r->status == STATUS_OK; i++)
-        r->status = doorbell_ring(bell, (struct ring){i, 2 * i, 0});
-    doorbell_close(bell); // as when the process ends
+        r->status = wakeup_send(wakeup, (struct wakeup_message){i, 2 * i, 0});
+    wakeup_close(wakeup); // as when the process ends
     return NULL;
 }
 
 static void *count_rings(void *arg)
 {
     struct rank *r = arg;
-    struct doorbell *bell;
-    r->status = doorbell_open(r->comm, &bell);
+    struct wakeup *wakeup;
+    r->status = wakeup_open(r->comm, &wakeup);
     if (r->status != STATUS_OK) return NULL;
-    r->status = doorbell_agree(bell, STATUS_OK);
-    struct ring ring = {0};
+    r->status = wakeup_agree(wakeup, STATUS_OK);
+    struct wakeup_message message = {0};
     uint32_t n = 0;
-    while (r->status == STATUS_OK && (r->status = doorbell_wait(bell, &ring)) == STATUS_OK) {
-        if (ring.kind != n || ring.size_bytes != 2 * n) break;
+    while (r->status == STATUS_OK && (r->status = wakeup_wait(wakeup, &message)) == STATUS_OK) {
+        if (message.kind != n || message.size_bytes != 2 * n) break;
         n++;
     }
     keep_message(r);
     if (n != 1000) r->status = STATUS_DATA;
-    doorbell_close(bell);
+    wakeup_close(wakeup);
     return NULL;
 }
 
 START_TEST(every_ring_arrives_and_so_does_the_end)
 {
     struct rank ranks[RANKS] = {0};
-    start_ranks(ranks, RANKS, ring_and_die, count_rings);
+    start_ranks(ranks, RANKS, send_and_die, count_rings);
     join_ranks(ranks, RANKS);
     ck_assert_int_eq(ranks[0].status, STATUS_OK);
     for (int r = 1; r < RANKS; r++) {
@@ -326,7 +326,7 @@ enum { PATIENCE_MS = 100, ENOUGH_MS = 300000 };
 static void *open_roll_call(void *arg)
 {
     struct rank *r = arg;
-    r->status = r->mute ? doorbell_open(r->comm, &r->bell) : roll_call_open(r->comm, &r->roll_call);
+    r->status = r->mute ? wakeup_open(r->comm, &r->wakeup) : roll_call_open(r->comm, &r->roll_call);
     return NULL;
 }
 
@@ -345,7 +345,7 @@ static void close_roll_calls(struct rank *ranks)
 {
     for (int r = 0; r < RANKS; r++) {
         if (ranks[r].roll_call) roll_call_close(ranks[r].roll_call);
-        if (ranks[r].bell) doorbell_close(ranks[r].bell);
+        if (ranks[r].wakeup) wakeup_close(ranks[r].wakeup);
         ranks[r].comm->ops->close(ranks[r].comm);
     }
 }
@@ -487,7 +487,7 @@ START_TEST(a_silent_follower_is_asked_for_its_gpu_once)
     await_temperature(ranks[0].roll_call, 1, 60, reports);
     ck_assert_uint_eq(reports[2].temperature_celsius, 0);
     int asked_bytes = 0;
-    ck_assert_int_eq(ioctl(doorbell_socket(ranks[2].bell, 0), FIONREAD, &asked_bytes), 0);
+    ck_assert_int_eq(ioctl(wakeup_socket(ranks[2].wakeup, 0), FIONREAD, &asked_bytes), 0);
     ck_assert_int_gt(asked_bytes, 0);
     ck_assert_int_lt(asked_bytes, 2 * ROLL_CALL_SENTENCE_MAX); // one frame
     close_roll_calls(ranks);

@@ -300,7 +300,7 @@ static void lead(struct engine *engine, const char *dir)
         MUST(engine_forward(engine, &f->batch, &mine) == STATUS_OK);
         struct forward_result theirs = ranks_forward(&threads, &f->batch);
         MUST(memcmp(mine.logits, theirs.logits, (size_t)f->batch.n_logit_rows * vocab * sizeof(float)) == 0);
-        // Sometimes the group idles for longer than a follower polls its doorbell before it sleeps.
+        // Sometimes the group idles for longer than a follower polls its wake-up socket before it sleeps.
         if (step % 10 == 9) nap(5000);
     }
     free(f);

@@ -316,13 +316,15 @@ START_TEST(a_pass_with_sampling_and_prompts_keeps_its_target)
     int slow = 0, host = 0, prompt = 0;
     for (int pass = 0; pass < PASSES; pass++) {
         int max = pace_sampled_max(&pace), sampled = max < WANT ? max : WANT;
+        struct pace_budget budget;
+        pace_budget_init(&budget, &pace);
         for (int i = 0; i < sampled; i++)
-            pace_add_sampled(&pace);
-        pace_pass_begin(&pace, DECODES);
-        int rows = pace_grant_rows(&pace, 0, 2000, false);
+            pace_budget_add_sampled(&budget);
+        pace_budget_set_decodes(&budget, DECODES);
+        int rows = pace_budget_grant_rows(&budget, 0, 2000, false);
         int us = DECODE_US + rows * ROW_US;
-        pace_sampling_end(&pace, sampled * SAMPLE_US);
-        pace_pass_end(&pace, us);
+        pace_sampling_end(&pace, &budget.rows, sampled * SAMPLE_US);
+        pace_pass_end(&pace, &budget.rows, us);
         slow += us + sampled * SAMPLE_US > 2 * DECODE_US;
         host += sampled;
         prompt += rows;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Receives the followers of a group on the leader. Any program may connect: the leader serves all unidentified
-// connections (strangers) at once, and each has its own time limit for its greeting. Private to the doorbell.
+// How the leader of a group receives its followers. Any program may connect: the leader serves all unidentified
+// connections (strangers) at once, and each has its own time limit for its greeting. Private to wakeup.c.
 #pragma once
 
 #include <netinet/in.h>

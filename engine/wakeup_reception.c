@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/doorbell_reception.h"
+#include "engine/wakeup_reception.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -99,9 +99,10 @@ static enum status reception_wait(struct reception *r)
     int64_t until_us = clock_now_us() + (int64_t)OPEN_TIMEOUT_S * 1000000;
     while (r->missing > 0) {
         if (clock_now_us() >= until_us)
-            return status_fail(STATUS_UNAVAILABLE, "doorbell: %d followers did not connect within %d s", r->missing,
-                               OPEN_TIMEOUT_S);
-        if (!reception_poll(r, until_us)) return status_fail(STATUS_INTERNAL, "doorbell: poll: %s", strerror(errno));
+            return status_fail(STATUS_UNAVAILABLE, "wake-up sockets: %d followers did not connect within %d s",
+                               r->missing, OPEN_TIMEOUT_S);
+        if (!reception_poll(r, until_us))
+            return status_fail(STATUS_INTERNAL, "wake-up sockets: poll: %s", strerror(errno));
         reception_serve(r);
     }
     return STATUS_OK;
