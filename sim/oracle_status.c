@@ -32,7 +32,7 @@ static void check_node_status(struct world *w, const struct core_node *node, con
     HOLDS(status->pass_pair_us == cost->pair_us && status->pass_noise == cost_noise(cost));
 }
 
-// Each class leaves a share of the queue to every class above it.
+// Each class leaves a share of the queue to every higher class.
 static void check_classes(struct world *w, const struct core *c, const struct core_status *status)
 {
     const struct scenario_options *o = &w->scenario->options;
