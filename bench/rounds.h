@@ -14,16 +14,16 @@
 enum { ROUNDS_MAX = 100, CONTENDERS_MAX = 4 };
 
 struct contender {
-    // One run. It times itself and sets gflop and gbytes. The first run warms up and is not counted.
+    // Runs once. It times itself and sets gflop and gbytes. The first run warms up and is not counted.
     enum status (*run)(struct contender *self, double *seconds_p);
     void *context;
     double gflop, gbytes; // least work of one run: 10^9 operations, 10^9 bytes read from memory; 0: unknown
 };
 
 struct measurement {
-    double seconds; // of one run, median over rounds
+    double seconds; // time of one run, median over rounds
     double spread;  // (slowest - fastest round) / median
-    // The time needed at the probe's rates, the longer of arithmetic and memory, over the time taken. Median over
+    // The time needed at the probe's rates (the longer of arithmetic and memory), over the time taken. Median over
     // rounds; NAN without a probe.
     double share;
     bool memory_bound; // memory takes longer than arithmetic
@@ -42,6 +42,6 @@ struct rounds_readings {
     int n;
 };
 
-// Fills measurements [n] and the readings; returns the status of the first run that fails.
+// Fills measurements [n] and the readings. Returns the status of the first run that fails.
 enum status rounds_run(const struct rounds *options, struct contender *contenders, int n,
                        struct measurement *measurements, struct rounds_readings *readings_p);

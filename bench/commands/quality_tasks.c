@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Right answers in classes of documents (bench/tasks.h) at each keep rate, by what ranks the tokens. Documents are
-// computed in groups: the scores of a document are computed once for all keep rates, and the pruned prompts of a group
-// are packed like requests of a cluster.
+// Counts right answers in classes of documents (bench/tasks.h) at each keep rate and ranking policy. Documents are
+// computed in groups: a document is scored once for all keep rates, and the pruned prompts of a group are packed like
+// requests of a cluster.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,8 +12,8 @@
 #include "lib/base/mem.h"
 #include "lib/base/random.h"
 
-enum { EVERYTHING = QUALITY_POLICIES, CONTRACT };          // further policies of a line
-enum { GROUP_TOKENS = 1 << 14, GROUP_DOCUMENTS_MAX = 64 }; // of a group, about
+enum { EVERYTHING = QUALITY_POLICIES, CONTRACT };          // additional policies of a line
+enum { GROUP_TOKENS = 1 << 14, GROUP_DOCUMENTS_MAX = 64 }; // rough size of a group
 
 // A line of the table of a class and a prompt length.
 struct task_line {
@@ -21,7 +21,7 @@ struct task_line {
     struct task_cell {
         int right;
         double rate, kept;     // keep rates and kept shares, summed over the documents
-        int accepted;          // of the speculator's look-ahead: tokens that begin the answer, summed likewise
+        int accepted;          // look-ahead tokens of the speculator that begin the answer, summed likewise
     } cells[BENCH_COUNTS_MAX]; // by keep rate, by quality, or one with everything kept
 };
 
@@ -98,8 +98,8 @@ static enum status group_make_documents(struct group *g)
     return STATUS_OK;
 }
 
-// Ranks the tokens without a model. The tail window gets the lowest rank: it is kept anyway, so none of the budget goes
-// to it, and these policies keep at least as many tokens as the others.
+// Ranks the tokens with no model. The tail window gets the lowest rank: it is kept anyway, so it uses no budget. So
+// these policies keep at least as many tokens as the others.
 static void group_rank(struct group *g, enum quality_policy policy)
 {
     const struct quality_flags *flags = g->q->flags;
@@ -173,7 +173,7 @@ static bool answer_is_right(const int32_t *answer, int n, bool stopped, const st
     return stopped && n == q->n_answer - 1 && memcmp(answer, q->answer_ids, (size_t)n * sizeof *answer) == 0;
 }
 
-// The oracle's look-ahead is the answer to the whole prompt: it is not computed a second time.
+// The oracle's look-ahead is the answer to the whole prompt, so the answer is not computed again.
 static void group_count_whole(struct group *g, struct task_cell *cell)
 {
     for (int i = 0; i < g->n; i++) {
@@ -411,7 +411,7 @@ struct task_plot {
     struct report_series series[PLOT_LINES_MAX];
     double x[PLOT_LINES_MAX][BENCH_COUNTS_MAX + 1], y[PLOT_LINES_MAX][BENCH_COUNTS_MAX + 1];
     int n;
-    double everything; // the value with everything kept, where all lines end
+    double everything; // the value if everything is kept, where all lines end
 };
 
 static void plot_add_rows(struct task_plot *plot, const json_t *rows, enum task task, int length)
@@ -454,7 +454,7 @@ static void plot_sort_line(struct task_plot *plot, int s)
             }
 }
 
-// A plot of the score by keep rate for one class and prompt length, one line per policy.
+// Adds a plot of the score by keep rate for one class and prompt length, with one line per policy.
 static void report_table_plot(struct report *report, const struct quality *q, enum task task, int length)
 {
     struct task_plot *plot = mem_alloc(sizeof *plot);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ttft task: time to first token with and without speculation, for random weights of any shape, compared with the
-// bound that the remaining operations set.
+// The ttft task: time to first token with and without speculation, for random weights of any shape. Compares it with
+// the bound that the remaining operations set.
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -10,7 +10,7 @@
 #include "bench/work.h"
 #include "lib/base/mem.h"
 
-// Operations of a prefill of n tokens and of `steps` decode passes of one row.
+// Returns the operations of a prefill of n tokens and of `steps` decode passes of one row.
 static double ttft_gflop(const struct model_config *config, double n, int steps)
 {
     const struct work_model w = work_model_of(config, 1, 1);
