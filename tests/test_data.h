@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Test data: small sets in tests/data of the repository, larger ones in the folder FOREPACK_DATA, which may be absent.
-// Both have the same layout (tests/data/README.md). A program whose last argument is "data" tests with the larger sets
-// alone; without them it must exit with EXIT_SKIPPED.
+// Both have the same layout (tests/data/README.md). A program whose last argument is "data" tests only with the larger
+// sets. It must exit with EXIT_SKIPPED if they are missing.
 #pragma once
 
 #include <stdbool.h>
@@ -18,7 +18,7 @@ static inline bool external_data_wanted(int argc, char **argv)
     return argc > 1 && strcmp(argv[argc - 1], "data") == 0;
 }
 
-// The caller frees the path. It fails the test later, by name, if the file is absent.
+// Returns a path, which the caller frees. If the file is absent, the test fails later and names it.
 static inline char *repository_data(const char *name)
 {
     const char *source = getenv("FOREPACK_SOURCE");
