@@ -15,7 +15,7 @@ for event in $logged; do
     grep -q "\`$event\`" docs/operating.md || { echo "docs/operating.md does not name the event $event"; bad=1; }
 done
 
-# The tables, without what stands in parentheses: fields and values.
+# The tables, except text in parentheses: fields and values.
 listed=$(sed -n '/^| process | other events/,/^## /p' docs/operating.md | sed 's/([^)]*)//g' | grep -o '`[a-z_]*`' | tr -d '`')
 for event in $listed; do
     grep -rq "\"$event\"" --include='*.c' "${programs[@]}" || { echo "no program logs the event $event"; bad=1; }
