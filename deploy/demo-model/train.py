@@ -237,8 +237,8 @@ def attention_loss(heads, targets):
 
 
 def content_loss(streams, targets, samples, reader, stems):
-    """The residual stream in a row should carry the tokens attended to: rows that ask after layer 1, rows that tell
-    after layer 0, the keeper after layer 2; and whether a parcel is the first, after layer 1. `reader` is an embedding used
+    """The residual stream in a row should carry the tokens attended to: those of `asked` after layer 1, of `thing` and
+    `person` after layer 0, of `keeper` after layer 2. After layer 1 it should also tell whether a parcel is the first. `reader` is an embedding used
     for this alone."""
     total = 0.0
     for layer, kinds, weight in ((0, ("thing", "person"), 0.3), (1, ("asked",), 0.3), (1, ("earlier",), 0.3),
