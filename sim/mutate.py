@@ -63,7 +63,7 @@ EQUIVALENT = {
     ("router/sched/prefix_chain.c", "< to <=", "for (int k = 0; k < n_kept && row < n * PREFIX_BLOCK; k++) {"):
         "the ranges have the rows of all blocks: the second condition ends the loop first",
     ("router/sched/prefix_chain.c", "&& to ||", "for (int k = 0; k < n_kept && row < n * PREFIX_BLOCK; k++) {"):
-        "behind the last block the body does nothing",
+        "after the last block the body does nothing",
     ("router/sched/prefix_groups.c", "statement dropped", "if (!*blocks_p) return NULL;"):
         "no blocks pay for no request, so the next search finds none",
     ("router/sched/request_list.c", "statement dropped", "r->prev = r->next = NULL;"):
