@@ -73,8 +73,8 @@ static int64_t rows_of(const struct model *m, const struct sched_request *r)
 static int64_t blocks_of(const struct model *m, const struct sched_request *r)
 {
     int alone = sched_node_blocks_needed(m->node, r);
-    int beside = m->chain_is_here ? sched_node_blocks_after(m->node, r, shared_with_chain(m, r)) : alone;
-    return beside < alone ? beside : alone;
+    int together = m->chain_is_here ? sched_node_blocks_after(m->node, r, shared_with_chain(m, r)) : alone;
+    return together < alone ? together : alone;
 }
 
 static int64_t rows_taken(const struct model *m, int64_t rows)
@@ -181,13 +181,13 @@ static int chain_compare(const uint64_t *a, int n, const uint64_t *b, int m)
 static bool is_nearer(const struct model *m, const struct sched_request *a, const struct sched_request *b)
 {
     int shared_a = shared_with_chain(m, a), shared_b = shared_with_chain(m, b);
-    bool behind_a = chain_compare(a->prefix, a->n_prefix, m->chain, m->n_chain) >= 0;
-    bool behind_b = chain_compare(b->prefix, b->n_prefix, m->chain, m->n_chain) >= 0;
+    bool follows_a = chain_compare(a->prefix, a->n_prefix, m->chain, m->n_chain) >= 0;
+    bool follows_b = chain_compare(b->prefix, b->n_prefix, m->chain, m->n_chain) >= 0;
     if (shared_a != shared_b) return shared_a > shared_b;
-    if (behind_a != behind_b) return behind_a;
+    if (follows_a != follows_b) return follows_a;
     int order = chain_compare(a->prefix, a->n_prefix, b->prefix, b->n_prefix);
     if (!order) order = a->number < b->number ? -1 : 1;
-    return behind_a ? order < 0 : order > 0;
+    return follows_a ? order < 0 : order > 0;
 }
 
 static bool pays(int64_t rows, int blocks)
@@ -264,10 +264,9 @@ static struct sched_request *next_overdue(const struct model *m, const struct sc
     for (int i = 0; i < m->n_waiting; i++) {
         struct sched_request *r = m->waiting[i];
         if (!r || !r->overdue || !is_within(m, &r->need, rows)) continue;
-        bool is_behind =
-            !after || r->due_us > after->due_us || (r->due_us == after->due_us && r->number > after->number);
+        bool follows = !after || r->due_us > after->due_us || (r->due_us == after->due_us && r->number > after->number);
         bool is_first = !next || r->due_us < next->due_us || (r->due_us == next->due_us && r->number < next->number);
-        if (is_behind && is_first) next = r;
+        if (follows && is_first) next = r;
     }
     return next;
 }

@@ -223,7 +223,7 @@ bool oracle_node_is_passed_over(const struct core *c, const struct sched_node *n
     return false;
 }
 
-void oracle_waiting_beside_room(struct world *w, const struct core *c)
+void oracle_waiting_with_room(struct world *w, const struct core *c)
 {
     bool caches = some_cache(c);
     for (const struct sched_node *node = c->view.nodes; node; node = node->next) {

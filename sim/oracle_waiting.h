@@ -18,4 +18,4 @@ bool oracle_node_is_passed_over(const struct core *c, const struct sched_node *n
 
 // Checks that no overdue request waits, and no request waits while a node is idle, as long as a node that may take it
 // has room. A request may wait for the node that has its prefix.
-void oracle_waiting_beside_room(struct world *w, const struct core *c);
+void oracle_waiting_with_room(struct world *w, const struct core *c);

@@ -140,7 +140,7 @@ static void check_ledger(struct world *w, const struct core *c)
 void oracles_check_tick(struct world *w)
 {
     const struct core *c = sim_router_core(w->router);
-    oracle_waiting_beside_room(w, c);
+    oracle_waiting_with_room(w, c);
     oracle_index_tick(w, c, NODE_SPECULATOR);
     oracle_index_tick(w, c, NODE_WORKER);
 }

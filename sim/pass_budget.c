@@ -39,7 +39,7 @@ static double added_us_of(const struct pace *p, double decodes_us)
 }
 
 // Returns the prompt work that fits in addition to the decodes, less the time of sampling on the host.
-static double work_beside_decodes(const struct pass_budget *b)
+static double work_with_decodes(const struct pass_budget *b)
 {
     const struct pace *p = b->pace;
     double row = pace_shape_work(b->config, 0).row;
@@ -92,7 +92,7 @@ void pass_budget_begin(struct pass_budget *b, int decodes)
         b->work_left = 0;
     } else {
         b->row_work_left = fmax(2 * p->mixed_work_max, FIRST_ROWS * pace_shape_work(b->config, 0).row);
-        b->work_left = work_beside_decodes(b);
+        b->work_left = work_with_decodes(b);
         b->saved = 0;
     }
 }

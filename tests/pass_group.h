@@ -37,7 +37,7 @@ static inline void pass_group_receive(struct pass_group *g)
     }
 }
 
-static inline int pass_take(struct pass_sequence *q, int room)
+static inline int pass_add_rows(struct pass_sequence *q, int room)
 {
     int rows = q->rows - q->pass_rows < room ? q->rows - q->pass_rows : room;
     q->pass_rows += rows;
@@ -58,14 +58,14 @@ static inline void pass_compose_rows(struct pass_group *g)
         room -= share;
         for (int i = first + 1; i < g->n; i++) {
             struct pass_sequence *q = &g->sequences[i];
-            if (q->rows <= share) share -= pass_take(q, share);
+            if (q->rows <= share) share -= pass_add_rows(q, share);
             if (q->pass_rows < q->rows && (shortest < 0 || q->rows < g->sequences[shortest].rows)) shortest = i;
         }
-        if (shortest >= 0) share -= pass_take(&g->sequences[shortest], share);
+        if (shortest >= 0) share -= pass_add_rows(&g->sequences[shortest], share);
         room += share;
     }
     for (int i = 0; i < g->n; i++)
-        room -= pass_take(&g->sequences[i], room);
+        room -= pass_add_rows(&g->sequences[i], room);
 }
 
 // Runs one pass: each sequence with no rows left gets a token, and complete sequences end.

@@ -19,7 +19,7 @@ static const struct tokenizer *tokenizer_get(void)
     return tokenizer;
 }
 
-static void take(struct streamed *to, const struct text_piece *piece)
+static void append_piece(struct streamed *to, const struct text_piece *piece)
 {
     FUZZ_CHECK(to->stop < 0 && to->n + piece->size_bytes <= TEXT_MAX);
     if (piece->size_bytes) memcpy(to->text + to->n, piece->text, piece->size_bytes);
@@ -37,11 +37,11 @@ static bool stream(const int32_t *ids, int n, int bound, char *const *stops, int
     if (text_stream_create(tokenizer_get(), (const char *const *)stops, n_stops, &stream) != STATUS_OK) return false;
     for (int i = 0; i < n && to->stop < 0; i++) {
         text_stream_push(stream, ids[i], i >= bound, &piece);
-        take(to, &piece);
+        append_piece(to, &piece);
     }
     if (to->stop < 0) {
         text_stream_finish(stream, &piece);
-        take(to, &piece);
+        append_piece(to, &piece);
     }
     text_stream_free(stream);
     return true;
