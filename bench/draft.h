@@ -65,7 +65,7 @@ void draft_plant_other_facts(struct draft *d, int item);
 // Makes the document from the lines and the questions.
 enum status draft_finish(struct draft *d, struct task_document *document);
 
-// The classes.
+// Draft a document of each class.
 void task_needle(struct draft *d);
 void task_facts(struct draft *d);
 void task_two_hop(struct draft *d);

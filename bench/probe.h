@@ -21,7 +21,7 @@ struct probe_reading {
     const char *instruction; // instruction of the arithmetic, such as "vdpbf16ps zmm"
 };
 
-// Each of the two parts of a reading takes `duration_ms`.
+// Opens a probe. Each of the two parts of a reading takes `duration_ms`.
 enum status probe_open(int threads, int duration_ms, struct probe **probe_p);
 // Opens a probe of `devices` equal devices: measures the device of `m` and multiplies. Always uses a bf16 gemm,
 // whatever type is asked for. Returns NULL if the model's backend cannot measure its device. Borrows the model.

@@ -43,7 +43,7 @@ static void count_ask(struct draft *d, const struct receiver *person, int item, 
     draft_ask(d, question, mem_format(" %d", parcels), DRAFT_ITEM(item));
 }
 
-// The document has all parcels of the first person. The other people take turns, so that each has some.
+// Drafts a document that has all parcels of the first person. The other people take turns, so that each has some.
 void task_count(struct draft *d)
 {
     struct random_source *r = &d->random;

@@ -13,7 +13,8 @@ static void needle_ask(struct draft *d, const struct fact *facts, int i)
     draft_ask(d, question, mem_format(" %04d", facts[i].value), DRAFT_ITEM(i));
 }
 
-// The fact of the first question is planted first, so that even the shortest document contains it.
+// Drafts a document of facts. The fact of the first question is planted first, so that even the shortest document
+// contains it.
 void task_needle(struct draft *d)
 {
     struct fact facts[FACTS_MAX];

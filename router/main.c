@@ -513,9 +513,10 @@ static enum status router_run(struct front *front, const struct tenant_weight *w
     return status;
 }
 
-// A large gRPC message arrives in many blocks, on several threads of the gRPC library. If each message's memory went
-// back to the kernel, the page faults of the next message would take more time than copying it. So every arena of
-// malloc keeps enough for one largest message, and there are few arenas: at most 512 MiB stay with the router.
+// Keeps freed memory for the next large messages. A large gRPC message arrives in many blocks, on several threads of
+// the gRPC library. If each message's memory went back to the kernel, the page faults of the next message would take
+// more time than copying it. So every arena of malloc keeps enough for one largest message, and there are few arenas:
+// at most 512 MiB stay with the router.
 static void memory_keep_freed(void)
 {
     enum { MAPPED_BYTES = 4 << 20, KEPT_BYTES = 64 << 20, ARENAS = 8 };

@@ -293,7 +293,8 @@ struct queue_use {
     int64_t requests, tokens, tenant_requests, tenant_tokens;
 };
 
-// Only tenant 1 has a weight; the other tenants share one bound.
+// Returns true if the requests share a tenant's bound. Only tenant 1 has a weight, so the other tenants share one
+// bound.
 static bool same_tenant(const struct request *a, const struct request *b)
 {
     bool first_a = a->spec.tenant && strcmp(a->spec.tenant, "t1") == 0;

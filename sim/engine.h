@@ -10,7 +10,7 @@
 #include "engine/engine.h"
 #include "sim/scenario.h"
 
-// The engine borrows scenario and node.
+// Creates the engine of a node. It borrows scenario and node.
 struct engine *sim_engine_create(const struct scenario *scenario, const struct scenario_node *node, uint64_t life);
 void sim_engine_free(struct engine *e);
 

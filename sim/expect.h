@@ -23,11 +23,11 @@ struct expectation {
 // expect_advance() adds the token that came.
 void expect_begin(struct expectation *expect, const struct action *action, const struct request *r,
                   const struct scenario_options *options);
-// *stops_p: the token ends the text and is not sent
+// Returns the next token. *stops_p: the token ends the text and is not sent.
 int32_t expect_next(const struct expectation *expect, bool *stops_p);
 void expect_advance(struct expectation *expect, int32_t token);
 
-// true if it may have rows of earlier turns
+// Returns true if the request may have rows of earlier turns.
 bool expect_conversation(const struct scenario *scenario, const struct request *r);
 
 // Returns true if the kept tokens of the speculated request, in the order of their rows, follow from its prompt and

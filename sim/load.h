@@ -18,5 +18,5 @@ struct scenario_load {
     struct measured_passes passes[2]; // by role; if unknown, the scenario's costs apply
 };
 
-// [action->request.tokens]; the caller frees them.
+// Returns the prompt, [action->request.tokens]; the caller frees it.
 int32_t *load_prompt(const struct scenario_load *load, const struct action *action, int vocab);

@@ -59,7 +59,8 @@ static const struct measured_kind *kind_of(const struct measured_passes *m, bool
     return &m->kinds[m->kinds[has_prompts].n ? has_prompts : !has_prompts];
 }
 
-// Beyond the measured sizes, rows cost what the cost model says.
+// Returns the time of a pass, interpolated between the measured sizes. Beyond these sizes, rows cost what the cost
+// model says.
 double measured_pass_us(const struct measured_passes *m, bool has_prompts, double rows, double pairs)
 {
     const struct measured_kind *kind = kind_of(m, has_prompts);

@@ -18,7 +18,7 @@ struct stream *network_open(struct network *network, struct sim_node *node); // 
 
 void *stream_owner(const struct stream *s, enum stream_end end); // NULL for the router until it sets an owner
 void stream_set_owner(struct stream *s, enum stream_end end, void *owner);
-// this end has not closed the stream nor seen its end
+// Returns true until this end closes the stream or sees its end.
 bool stream_is_open(const struct stream *s, enum stream_end end);
 
 void stream_send(struct stream *s, enum stream_end from, uint8_t *bytes, size_t n); // takes over the bytes

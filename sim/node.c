@@ -389,7 +389,7 @@ static void pass_run(struct sim_node *node)
     node_at(node, end_us, pass_over);
 }
 
-// The working thread: handles what has arrived, then runs a pass if there is work.
+// Runs the working thread: handles the messages that have arrived, then runs a pass if there is work.
 static void node_work(struct sim_node *node)
 {
     if (node->in_pass || node->w->now_us < node->rests_until_us) return;

@@ -118,7 +118,8 @@ static bool is_noise_right(const struct history *h)
     return is_near(cost_noise(&h->model), n > 0 ? sqrt(errors / n) : 0);
 }
 
-// A size is known after four passes, if a recent pass or prompt had at least a quarter of the rows.
+// Returns true if the model may know the cost of `rows`: it learned four passes, and a recent pass or prompt had at
+// least a quarter of the rows.
 static bool is_known(const struct history *h, int64_t rows)
 {
     bool lately = h->done_us && h->now_us - h->done_us < TEN_MINUTES_US && 4 * h->done_rows >= rows;
@@ -153,7 +154,7 @@ static void learn(struct history *h, struct random_source *random)
     cost_learn(&h->model, p.rows, p.pairs, p.us, h->now_us);
 }
 
-// The longest prompt counts, until it is too old.
+// Completes a prompt of random length. The longest prompt counts, until it is too old.
 static void complete_prompt(struct history *h, struct random_source *random)
 {
     int64_t rows = 1 + random_below(random, 20000);

@@ -328,7 +328,8 @@ static bool is_scored_alone(const struct core *c)
     return n == 0;
 }
 
-// Speculation pays if the pruned prompt's first token comes sooner by at least a tenth of the whole prompt's time.
+// Checks whether speculation pays: the pruned prompt's first token has to come sooner by at least a tenth of the whole
+// prompt's time.
 static void check_pays(struct world *w, const struct core *c, const struct sched_request *r, struct answer whole,
                        struct answer pruned)
 {
@@ -354,7 +355,7 @@ static void check_due(struct world *w, const struct core *c, enum node_role role
     HOLDS(apart >= -1 && apart <= 1);
 }
 
-// The prompt's rows are already in a bin of the node.
+// Checks the estimated time of a score. The prompt's rows are already in a bin of the node.
 static void check_score(struct world *w, const struct core *c, const struct sched_node *node,
                         const struct sched_request *r)
 {

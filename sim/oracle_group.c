@@ -67,7 +67,8 @@ static int blocks_reserved(const struct scheduler *s)
     return sum;
 }
 
-// A one-token request may start if it needs exactly the blocks that are left, and may not if it needs one more.
+// Checks that a one-token request may start if it needs exactly the blocks that are left, and may not if it needs one
+// more.
 static bool room_is_right(const struct scheduler *s)
 {
     int left = block_manager_n_free(s->blocks) - blocks_reserved(s);

@@ -8,7 +8,7 @@
 #include "router/sched/node_time.h"
 #include "sim/oracle_waiting.h"
 
-// A node's place in the index follows from its accounts, unless the change is still in the list of changes.
+// Checks that a node's place in the index follows from its accounts, unless the change is still in the list of changes.
 static void check_place(struct world *w, const struct core *c, const struct sched_node *node)
 {
     const struct node_place *p = &node->place;

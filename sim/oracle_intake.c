@@ -84,7 +84,7 @@ static bool ids_are_valid(const int32_t *ids, int n, int vocab)
     return true;
 }
 
-// Each range is inside the prompt and shares no token with an earlier range.
+// Checks that each range is inside the prompt and shares no token with an earlier range.
 static bool ranges_are_valid(const struct sequence_request *r)
 {
     for (int i = 0; i < r->n_kept_ranges; i++) {

@@ -34,7 +34,7 @@ const char *oracle_sequences(const struct scheduler *s)
     return problem;
 }
 
-// Earlier counts fade with each verified draft, at most once for each sequence.
+// Checks that earlier counts fade with each verified draft, at most once for each sequence.
 const char *draft_watch_step(struct draft_watch *watch, const struct scheduler *s)
 {
     const struct draft_pace *p = &s->draft_pace;

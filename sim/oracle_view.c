@@ -69,8 +69,8 @@ static void check_room(struct world *w, const struct sched_node *node)
     }
 }
 
-// Five bytes for each number: rows and draft, the prompt if penalties need it, two numbers for each logit bias. 32
-// bytes for a range; each kept token may be a range.
+// Returns the most bytes of the request's message. A number takes five bytes: rows and draft, the prompt if penalties
+// need it, two numbers for each logit bias. A range takes 32 bytes; each kept token may be a range.
 static int64_t message_bytes(const struct sched_request *r)
 {
     const struct request_spec *spec = r->spec;

@@ -29,7 +29,7 @@ static void check_tree(struct world *w, const struct waiting_set *set, const str
     check_tree(w, set, queue, higher, n_p);
 }
 
-// In its shared-prefix group, a request is the nearest to itself.
+// Checks that the nearest request in a shared-prefix group is the request itself.
 static void check_group(struct world *w, const struct waiting_set *set, const struct sched_request *r)
 {
     struct prefix_walk walk;
@@ -39,7 +39,7 @@ static void check_group(struct world *w, const struct waiting_set *set, const st
         HOLDS(other && walk.blocks == r->n_prefix && other->tenant_queue == r->tenant_queue && other->packable);
 }
 
-// A walk from the request's prefix finds every request of its tenant queue for which sharing pays.
+// Checks that a walk from the request's prefix finds every request of its tenant queue for which sharing pays.
 static void check_walk(struct world *w, const struct waiting_set *set, const struct sched_request *r)
 {
     const struct request_list *lists[] = {&set->queue, &set->overdue};

@@ -98,8 +98,8 @@ static void sooner(int64_t *due_us, int64_t at_us)
     if (at_us < *due_us) *due_us = at_us;
 }
 
-// The timer of a request is its earliest deadline or an earlier former one. Once tokens came, it is not the deadline of
-// the first token.
+// Checks the timer of a request. It is at the earliest deadline, or earlier if that deadline was sooner before. Once
+// tokens came, the deadline of the first token does not count.
 static void check_timer(struct world *w, const struct core *c, const struct request *r)
 {
     int64_t at_us = r->links.timer_index < 0 ? INT64_MAX : r->links.timer_us, due_us = INT64_MAX;

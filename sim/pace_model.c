@@ -38,7 +38,8 @@ static double work_of(const struct pace_model *m, const struct scheduler *s)
     return sum;
 }
 
-// In mixed passes prompt rows at most double from pass to pass. A few rows are always allowed.
+// Returns the most work of prompt rows in the next mixed pass. It at most doubles from pass to pass. A few rows are
+// always allowed.
 static double row_work_max(const struct pace_model *m, const struct scheduler *s)
 {
     return fmax(2 * m->most, FIRST_ROWS * pace_shape_work(s->config, 0).row);
@@ -79,7 +80,7 @@ static bool is_near(double a, double b)
     return fabs(a - b) <= NEAR * fmax(fabs(a), fabs(b)) || a == b;
 }
 
-// In a pass with decodes, the work of prompt rows, the budget left and the saved work add up to the budget.
+// Checks that the work of prompt rows, the budget left and the saved work add up to the budget, in a pass with decodes.
 static const char *budget_check(const struct pace_model *m, const struct scheduler *s, double work)
 {
     if (s->pace.target_us == PACE_UNLIMITED || !s->pace.decodes) return NULL;
@@ -135,7 +136,7 @@ static void learn_work(struct pace_model *m, int decodes, double added_us, doubl
     m->mixed++;
 }
 
-// If the backend samples, the rows that the host samples are paced separately.
+// Learns the time of rows that the host samples. They are paced separately if the backend samples.
 static void learn_sampling(struct pace_model *m, int rows, int64_t us)
 {
     double measured = rows ? (double)us / rows : m->sample_us;

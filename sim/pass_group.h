@@ -16,8 +16,8 @@ void pass_group_read(struct pass_model *m);
 // Gives each running sequence a block for its next row. If none is free, preempts a sequence.
 void pass_group_grow(struct pass_model *m);
 
-// For a sequence in the queue: true if it waits for blocks that a running sequence computes, true if there may be
-// memory for it, and the entries that the prefix cache has.
+// For a sequence in the queue, returns true if it waits for blocks that a running sequence computes, true if there may
+// be memory for it, and the entries that the prefix cache has.
 bool pass_group_waits(struct pass_model *m, const struct pass_sequence *x);
 bool pass_group_may_start(struct pass_model *m, const struct pass_sequence *x);
 int pass_group_cached_entries(struct pass_model *m, const struct pass_sequence *x);

@@ -140,8 +140,8 @@ static int common_past(const int32_t *tokens, int a, int b)
     return n;
 }
 
-// Prompt lookup: finds the latest position with the longest common past with the end of the sequence. Drafts as many
-// tokens after it as match before it.
+// Drafts by prompt lookup. Finds the latest position with the longest common past with the end of the sequence. Drafts
+// as many tokens after this position as match before it.
 static void copy_draft(struct pass_model *m, struct pass_sequence *x)
 {
     const struct sequence *q = x->q;
@@ -308,7 +308,7 @@ void pass_model_before(struct pass_model *m, const struct scheduler *s)
     add_prompts(m);
 }
 
-// Only preempted sequences may wait of the sequences that ran, whatever was started later.
+// Checks that only preempted sequences wait among the sequences that ran, whatever was started later.
 static bool victims_are_right(const struct pass_model *m, const struct scheduler *s)
 {
     for (const struct sequence *q = s->queue.head; q; q = q->next)

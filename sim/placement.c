@@ -31,7 +31,7 @@ static void rows_check(struct client *client, struct prefix_set *prefixes, const
     prefix_set_add(prefixes, blocks, n);
 }
 
-// Five bytes for each number of the request in the message, 14 for each range, plus the options.
+// Returns the most bytes of the sequence's message: five for each number, 14 for each range, plus the options.
 static int64_t bytes_most(const Forepack__Cluster__V1__Sequence *sequence)
 {
     return OPTIONS_BYTES + 5 * (int64_t)(sequence->n_token_ids + sequence->n_penalty_ids) +

@@ -92,8 +92,8 @@ static struct dispatch_rounds rounds_now(const struct core *c, enum node_role ro
     return (struct dispatch_rounds){index->round, index->changes + c->waiting[role].joined, c->in_round[role]};
 }
 
-// A pool without a change begins no round while the other pool's round goes on. A pool with a change begins one if
-// requests wait in it. `changes`: changes up to the beginning of the tick.
+// Checks when rounds begin. A pool without a change begins no round while the other pool's round goes on. A pool with a
+// change begins one if requests wait in it. `changes`: changes up to the beginning of the check.
 static void rounds_check(struct world *w, bool others_go_on, const uint64_t *changes)
 {
     struct sim_router *router = w->router;
@@ -107,7 +107,7 @@ static void rounds_check(struct world *w, bool others_go_on, const uint64_t *cha
     }
 }
 
-// The speed of a pool is measured at the end of its rounds, from everything it has dispatched.
+// Checks that the speed of a pool is measured at the end of its rounds, from everything it has dispatched.
 static void speeds_check(struct world *w, bool goes_on)
 {
     struct sim_router *router = w->router;
@@ -121,7 +121,7 @@ static void speeds_check(struct world *w, bool goes_on)
     if (!goes_on) router->speeds_us = w->now_us;
 }
 
-// A node that declined in favour of another node is asked again in the next round if that node had no room.
+// Checks that a node that declined in favour of another node is asked again in the next round if that node had no room.
 static void passed_over_check(struct world *w)
 {
     enum { ROUNDS_MAX = 2 };
@@ -141,7 +141,7 @@ static bool was_drained(const struct sim_router *router, uint64_t instance)
     return false;
 }
 
-// A node that sends nothing for three heartbeats while the router reads is lost at the next tick.
+// Checks that a node that sends nothing for three heartbeats while the router reads is lost at the next tick.
 static void silence_check(struct world *w, const struct core_node *node)
 {
     const struct scenario_options *o = &w->scenario->options;
@@ -258,7 +258,7 @@ static void closed_handle(struct world *w, const struct event *event)
     if (end && w->router->core) node_link_closed(&end->link, w->router->core, w->now_us);
 }
 
-// As in gRPC, a finished stream is closed a little later.
+// Closes the router's end. As in gRPC, a finished stream is closed a little later.
 static void end_finish(struct node_link *link, enum status status, const char *reason)
 {
     struct node_end *end = (struct node_end *)link;

@@ -18,6 +18,6 @@ struct run_watch {
     void *arg;
 };
 
-// `watch` may be NULL. The same scenario gives the same result in every new process, where requests are numbered from
-// 1.
+// Runs a scenario. The same scenario gives the same result in every new process, where requests are numbered from 1.
+// `watch` may be NULL.
 struct run_result run_scenario(const struct scenario *scenario, struct run_watch *watch);

@@ -5,6 +5,6 @@
 
 #include "sim/run.h"
 
-// `s` fails with `result`. Afterwards it is smaller, and *result is the result of the smaller scenario. Runs at most
-// `runs_max` scenarios.
+// Makes the scenario `s`, which fails with `result`, smaller. *result becomes the result of the smaller scenario. Runs
+// at most `runs_max` scenarios.
 void scenario_shrink(struct scenario *s, struct run_result *result, int runs_max);

@@ -17,7 +17,7 @@
 
 enum { CLIENT_WAIT_MS = 60000 };
 
-// `receive_bytes`: size of the kernel's receive buffer; 0: the default.
+// Connects without a test failure. `receive_bytes`: size of the kernel's receive buffer; 0: the default.
 static inline int client_try_connect_with(int port, int receive_bytes)
 {
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);

@@ -97,7 +97,7 @@ static inline struct ragged_batch single_rows(const int32_t *token, int rows)
                                  .smoothing_window = 1};
 }
 
-// For passes with no logits.
+// Does nothing, for passes with no logits.
 static inline enum status no_logits(void *context, int logit_rows)
 {
     return STATUS_OK;

@@ -33,7 +33,7 @@ static void tokenize(struct rpc_call *call, const uint8_t *bytes, size_t size)
     forepack__v1__tokenize_request__free_unpacked(request, NULL);
 }
 
-// GenerateMany echoes messages to clients with the right token and refuses other clients with a trailer.
+// Opens GenerateMany. It echoes messages to clients with the right token and refuses other clients with a trailer.
 static void generate_open(struct rpc_call *call)
 {
     const char *token = rpc_call_metadata(call, "authorization");

@@ -36,7 +36,7 @@ void test_router_await(struct test_router *router, const int *counter, int count
 void test_router_await_more(struct test_router *router, const int *counter, int more);
 int test_router_count(struct test_router *router, const int *counter);
 
-// Send to the node of the last stream.
+// Send a message to the node of the last stream.
 void test_router_send(struct test_router *router, const Forepack__Cluster__V1__RouterMessage *message);
 void test_router_send_bytes(struct test_router *router, const void *bytes, size_t size);
 void test_router_send_bin(struct test_router *router, uint64_t bin_id, Forepack__Cluster__V1__ScoreItem **items,

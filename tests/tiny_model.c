@@ -70,8 +70,9 @@ static float round_dtype(double value, enum dtype dtype)
     }
 }
 
-// The scales make attention far from uniform, let the layers outweigh the embedding in the residual stream (otherwise a
-// tied model would only repeat its input), and separate the best logit from the second.
+// Returns the scale of a tensor's values. The scales make attention far from uniform and separate the best logit from
+// the second. They let the layers outweigh the embedding in the residual stream, because a tied model would only repeat
+// its input otherwise.
 static double tensor_spread(const char *name, int rows, int columns)
 {
     if (rows == 0) return 0.3;

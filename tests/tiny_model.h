@@ -53,7 +53,8 @@ enum {
     TINY_TOKENIZER_SIZE
 };
 
-// 2 layers, hidden 64, 8 query and 4 KV heads of size 16, intermediate 96, vocabulary 272, context 512, f32, untied.
+// Returns a small model: 2 layers, hidden 64, 8 query and 4 KV heads of size 16, intermediate 96, vocabulary 272,
+// context 512, f32, untied.
 struct tiny_model tiny_model_spec(const char *family);
 
 void tiny_model_write(const char *dir, const struct tiny_model *spec); // creates `dir` if necessary

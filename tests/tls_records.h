@@ -23,7 +23,7 @@ struct tls_records {
 
 static unsigned char client_secret[TLS_SECRET_BYTES];
 
-// A callback for SSL_CTX_set_keylog_callback().
+// Keeps the client's secret, as a callback for SSL_CTX_set_keylog_callback().
 static inline void tls_records_keep_secret(const SSL *ssl, const char *line)
 {
     static const char name[] = "CLIENT_TRAFFIC_SECRET_0 ";

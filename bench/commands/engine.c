@@ -86,7 +86,8 @@ static enum status engine_raise_limits(struct engine_bench *b, int64_t batch, in
     return STATUS_OK;
 }
 
-// Draft rows need additional rows. They also need one more entry, for the first token of the prefill.
+// Raises the limits for draft tokens. Verifying a draft needs additional rows, and one more entry for the first token
+// of the prefill.
 static enum status engine_raise_draft_limits(struct engine_bench *b, int64_t batch)
 {
     limit_raise(&b->limits.rows, batch * (1 + o.draft_tokens));
@@ -175,7 +176,7 @@ static enum status engine_lead(struct engine_bench *b)
     return status;
 }
 
-// The leader needs the process ids of all ranks to sum up their memory.
+// Gathers the process ids of all ranks. The leader sums up their memory.
 static enum status engine_gather_pids(struct engine_bench *b, struct comm *comm)
 {
     // The collective carries floats. A process id is at most 2^22, which a float holds exactly.

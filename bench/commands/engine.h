@@ -24,7 +24,7 @@ struct engine_bench {
     const char *path;
     bool dummy;
     struct model_config config;
-    struct passes_limits limits; // the model is opened for these
+    struct passes_limits limits; // limits of the opened model
 
     int ranks, threads;           // threads of all ranks together
     pid_t *pids;                  // [ranks]
@@ -41,7 +41,7 @@ struct engine_run {
     struct engine_bench *bench;
     const char *phase; // "prefill", "more", "decode", "score"
     int batch, tokens, context;
-    struct work work; // of the last run
+    struct work work; // of the last phase that ran
 };
 
 // The functions below say which measurements run, for the memory plan and for the run itself.

@@ -94,8 +94,8 @@ static enum status engine_run_decode(struct contender *self, double *seconds_p)
     return status;
 }
 
-// Every batch size decodes the same sequences again: a run leaves the first --context entries of each unchanged, so
-// only sequences that no earlier batch size used are prefilled.
+// Measures decoding for every batch size. Each run leaves the first --context entries of a sequence unchanged, so the
+// next batch size decodes the same sequences again. Only sequences that no earlier batch size used are prefilled.
 static enum status engine_measure_decode(struct engine_bench *b)
 {
     const int tokens = (int)b->flags->decode_tokens, context = (int)b->flags->context;

@@ -171,7 +171,7 @@ static bool wanted(const char *what)
     return strcmp(o.what, "all") == 0 || strcmp(o.what, what) == 0;
 }
 
-// Each measurement has its own server, so that memory counts from a fresh process.
+// Runs one measurement. Each has its own server, so that memory counts from a fresh process.
 static enum status measure_with(const char *what, bool tls, json_t *rows)
 {
     if (!wanted(what)) return STATUS_OK;

@@ -151,7 +151,7 @@ static enum status kernels_fill_activation(struct kernels *k, const struct dummy
     return status == STATUS_OK ? ops->rmsnorm(k->backend, x, random, ones, 1e-6f, NULL, k->max_rows) : status;
 }
 
-// A batch of one prompt with max_rows rows. The gemms do not use its KV cache.
+// Makes a batch of one prompt with max_rows rows. The gemms do not use its KV cache.
 static void kernels_make_batch(struct kernels *k)
 {
     const int n = k->max_rows, blocks = (n + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;

@@ -19,8 +19,8 @@ struct kernels_flags {
 // Returns the dtype of the flag --dtype, or STATUS_UNSUPPORTED for another name.
 enum status kernels_dtype(const char *name, enum dtype *dtype_p);
 
-// For a backend with ops->measure: takes one reading of the device after the rounds, for about `ms` each of arithmetic
-// and memory, and computes the share of a run of `gflop` and `gbytes` from it.
+// Takes one reading of the device after the rounds, with about `ms` of arithmetic and `ms` of memory traffic. Computes
+// from the reading which share of the device a run of `gflop` and `gbytes` reached. The backend must have ops->measure.
 enum status kernels_read_device(struct backend *backend, int ms, double gflop, double gbytes, struct measurement *m,
                                 struct rounds_readings *readings);
 

@@ -149,7 +149,8 @@ static void run_send_abort(const struct load_run *r, char **ids, int n)
         protobuf_c_message_free_unpacked(answer, NULL);
 }
 
-// Aborts late requests once per tick, in a separate thread, so that the unary calls do not delay sending and reading.
+// The thread that aborts late requests once per tick. It is separate, so that the unary calls do not delay sending and
+// reading.
 struct load_aborter {
     struct load_run *run;
     bool stop; // guarded by the run's mutex
@@ -235,7 +236,7 @@ static void run_send_all(struct load_run *r)
         run_wait_until(r, wake_us);
     }
     run_draw_progress(r, &progress, true);
-    // Requests that were not sent because the stream ended.
+    // Record the requests that were not sent because the stream ended.
     int64_t now_us = elapsed_us(r);
     for (int i = r->n_sent; i < load->n; i++) {
         struct load_record *record = &r->result->records[i];

@@ -122,7 +122,7 @@ static enum status pair_read_sentences(struct model_pair *p, const struct model_
     return STATUS_OK;
 }
 
-// The scheduler and the scorer of the main model use the same KV blocks, never in the same call.
+// Opens both models. The scheduler and the scorer of the main model use the same KV blocks, never in the same call.
 enum status model_pair_open(const struct model_pair_options *o, struct model_pair **pair_p)
 {
     struct model_pair *p = mem_alloc(sizeof *p);

@@ -227,7 +227,8 @@ static enum status perplexity_measure_all(const struct perplexity_limits *limits
 
 // ---- the command ----------------------------------------------------------------------------------------------------
 
-// A window is at most as long as the longest text, because it sizes the KV cache and the logits.
+// Computes the window and the limits. A window is at most as long as the longest text, because it sizes the KV cache
+// and the logits.
 static enum status perplexity_plan(const struct model_config *config, int longest, struct perplexity_limits *limits)
 {
     if (config->max_context < 2)

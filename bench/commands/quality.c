@@ -40,8 +40,8 @@ static const struct option options[] = {
     {.name = "prompt-tokens", .type = OPTION_STRING, .value = &o.prompt_tokens, .default_text = "256,512,1024,2048,4000",
      .unit = "tokens", .help = "prompt lengths, comma-separated"},
     {.name = "policies", .type = OPTION_STRING, .value = &o.policies, .default_text = "importance,oracle,random,positional",
-     .help = "answers: what ranks the tokens, comma-separated: importance by the speculator, an oracle (the main model "
-             "while it answers the whole prompt), random, positional (first and last tokens)"},
+     .help = "answers: the ranking policies of tokens, comma-separated: importance by the speculator, an oracle (the main "
+             "model while it answers the whole prompt), random, positional (first and last tokens)"},
     {.name = "keep-rates", .type = OPTION_STRING, .value = &o.keep_rates, .default_text = "0.7,0.5,0.3,0.1,0.05",
      .help = "keep rates, comma-separated; compared with everything kept"},
     {.name = "quality", .type = OPTION_STRING, .value = &o.qualities,

@@ -61,7 +61,7 @@ int quality_select(const struct quality *q, const struct model_pair_prompt *prom
                    struct token_range **kept_p);
 int quality_kept_tokens(const struct token_range *kept, int n_kept);
 
-// The two measurements. Each adds rows and prints its table; the report functions write the page.
+// Run the two measurements. Each adds rows and prints its table; the report functions write the page.
 enum status quality_run_tasks(struct quality *q);
 enum status quality_run_ttft(struct quality *q);
 void quality_report_tasks(struct report *report, const struct quality *q);

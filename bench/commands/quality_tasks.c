@@ -66,7 +66,7 @@ struct group {
     struct task_table *table;
     int first, n; // documents
     struct task_document *documents;
-    struct model_pair_prompt *prompts;   // with the importance by the line's policy
+    struct model_pair_prompt *prompts;   // ranked by the policy of the current line
     struct model_pair_request *requests; // [n_requests]
     struct purpose {
         int document;
@@ -114,7 +114,7 @@ static void group_rank(struct group *g, enum quality_policy policy)
     }
 }
 
-// The oracle's look-ahead is the answer: it ends with EOS.
+// Scores the group's prompts. The oracle's look-ahead is the whole answer, so it ends with EOS.
 static enum status group_score(struct group *g, const struct task_line *line)
 {
     const bool by_main = line->policy == QUALITY_ORACLE;
@@ -173,7 +173,7 @@ static bool answer_is_right(const int32_t *answer, int n, bool stopped, const st
     return stopped && n == q->n_answer - 1 && memcmp(answer, q->answer_ids, (size_t)n * sizeof *answer) == 0;
 }
 
-// The oracle's look-ahead is the answer to the whole prompt, so the answer is not computed again.
+// Counts the oracle's look-aheads as answers to the whole prompts, so these answers are not computed again.
 static void group_count_whole(struct group *g, struct task_cell *cell)
 {
     for (int i = 0; i < g->n; i++) {
@@ -185,7 +185,7 @@ static void group_count_whole(struct group *g, struct task_cell *cell)
     cell->kept += g->n;
 }
 
-// Lines with the same policy and look-ahead are adjacent and share the scores.
+// Adds the group's answers to all lines. Adjacent lines with the same policy and look-ahead share the scores.
 static enum status group_add_lines(struct group *g)
 {
     for (int l = 0; l < g->table->n_lines; l++) {

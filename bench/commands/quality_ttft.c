@@ -87,7 +87,8 @@ static void ttft_prompt_free(struct model_pair_prompt *p)
     free(p->importance);
 }
 
-// Each round runs everything kept and every keep rate, so that changes of the machine's speed affect all of them.
+// Measures one prompt length. Each round runs everything kept and every keep rate, so that changes of the machine's
+// speed affect all of them.
 static enum status ttft_run_length(struct quality *q, int length, int look_ahead)
 {
     struct model_pair_prompt prompt = ttft_prompt(q, length);

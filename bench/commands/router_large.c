@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A thread reads the stream and notes the time between two of its messages.
+// Measures the gaps between the messages of a stream while large requests arrive. A thread reads the stream.
 #include "bench/commands/router_large.h"
 
 #include <fcntl.h>

@@ -39,7 +39,7 @@ struct labels {
 };
 void labels_add(struct labels *labels, const char *name, const char *value);
 
-// `labels` may be NULL.
+// Add a sample. `labels` may be NULL.
 void exposition_count(struct exposition *e, const struct labels *labels, uint64_t value);
 void exposition_number(struct exposition *e, const struct labels *labels, double value);
 void exposition_histogram(struct exposition *e, const struct labels *labels, const struct histogram *h);

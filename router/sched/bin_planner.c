@@ -89,7 +89,7 @@ static double finish_with(const struct sched_node *node, const struct sched_requ
     return node_time_finish_us(node, rows, sched_request_rows(r) - rows);
 }
 
-// Rule 7: returns true if another node with room would finish the request sooner, because its cache holds more of it.
+// Returns true if another node with room would finish the request sooner, because its cache holds more of it (rule 7).
 static bool sooner_elsewhere(const struct filling *f, const struct sched_request *r, int64_t rows)
 {
     if (r->overdue || !r->n_prefix) return false;

@@ -4,7 +4,7 @@
 
 #include "router/sched/view.h"
 
-// A node is open if it has a free place for a bin and for a sequence.
+// Returns true if the node has a free place for a bin and for a sequence.
 bool node_is_open(const struct sched_view *view, const struct sched_node *node);
 
 // Returns the rows of the smallest bin for the node. An idle node gets any bin. A busy node would compute a small bin

@@ -24,5 +24,5 @@ enum {
 int prefix_chain_make(const struct hash_key *key, uint64_t salt, const int32_t *tokens, const struct token_range *kept,
                       int n_kept, uint64_t **chain_p);
 
-// Number of leading blocks that both have.
+// Returns the number of leading blocks that both chains have.
 int prefix_chain_common(const uint64_t *a, int n_a, const uint64_t *b, int n_b);

@@ -19,7 +19,7 @@ bool prefix_group_pays(int rows, int shared_blocks);
 struct prefix_groups {
     struct sched_request *roots[PREFIX_TREES];
 };
-// The tenant queue and the chain of a request must not change while it is in the groups.
+// Add and remove a request. Its tenant queue and chain must not change while it is in the groups.
 void prefix_groups_add(struct prefix_groups *groups, struct sched_request *r);
 void prefix_groups_remove(struct prefix_groups *groups, struct sched_request *r);
 // Returns the number of leading blocks that the request, which is not in the groups, shares with the nearest request in

@@ -43,14 +43,14 @@ struct prefix_hit {
 int prefix_index_lookup(const struct prefix_index *index, const uint64_t *chain, int n, struct prefix_hit *hits,
                         int max);
 
-// Most leading blocks recorded for one node.
+// Returns the most leading blocks recorded for one node.
 int prefix_index_most(const struct prefix_index *index, const uint64_t *chain, int n);
-// Most leading blocks held on one node.
+// Returns the most leading blocks held on one node.
 int prefix_index_held(const struct prefix_index *index, const uint64_t *chain, int n);
 
 // --- the record of a node
 
-// `blocks`: the capacity of the node's cache. `node` is only returned by lookups.
+// Opens the record of a node. `blocks`: the capacity of its cache. `node` is only returned by lookups.
 struct prefix_record *prefix_record_open(struct prefix_index *index, struct sched_node *node, int blocks);
 void prefix_record_close(struct prefix_record *record); // call when the node is gone and holds nothing; may be NULL
 

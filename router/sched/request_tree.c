@@ -80,7 +80,8 @@ void request_tree_remove(struct sched_request **root, enum request_order order, 
     }
 }
 
-// subtree_min tells whether a subtree may have a result, so few subtrees are searched in vain.
+// Finds the last fitting request below the key. subtree_min tells whether a subtree may have one, so few subtrees are
+// searched in vain.
 struct sched_request *request_tree_before(struct sched_request *root, enum request_order order, request_below_fn *below,
                                           const void *key, const struct request_need *max)
 {

@@ -16,7 +16,7 @@ void request_need_include(struct request_need *min, const struct request_need *o
 
 typedef bool request_below_fn(const struct sched_request *r, const void *key);
 
-// The request's need must not change while it is in a tree.
+// Add and remove a request. Its need must not change while it is in a tree.
 void request_tree_add(struct sched_request **root, enum request_order order, struct sched_request *r,
                       request_below_fn *below, const void *key);
 void request_tree_remove(struct sched_request **root, enum request_order order, struct sched_request *r,

@@ -104,11 +104,11 @@ struct sched_request {
     struct sched_request *unasked_next, **unasked_link;
 };
 
-// Rows of its next pass: the whole prompt, or kept tokens and output.
+// Returns the rows of its next pass: the whole prompt, or kept tokens and output.
 int sched_request_rows(const struct sched_request *r);
-// Rows less the blocks that a cache holds.
+// Returns these rows less the blocks that a cache holds.
 int sched_request_rows_after(const struct sched_request *r, int cached_blocks);
-// `shared` blocks, except the last row's.
+// Returns the blocks of `shared` that the request can use: not the block of its last row.
 int sched_request_shareable_blocks(const struct sched_request *r, int shared);
 int sched_request_kv_blocks(const struct sched_request *r, int block_tokens); // expected to be needed
 int64_t sched_request_message_bytes(const struct sched_request *r);           // bytes that count towards BIN_BYTES_MAX

@@ -152,5 +152,5 @@ struct sched_view {
 };
 
 bool sched_pool_can_hold(const struct sched_view *view, enum node_role role, const struct sched_request *r);
-// Context of the node with the longest; 0: no node.
+// Returns the longest context of the pool's nodes; 0: no node.
 int sched_pool_context(const struct sched_view *view, enum node_role role);

@@ -62,7 +62,7 @@ void waiting_set_remove(struct waiting_set *set, struct sched_request *r);
 void waiting_set_release(struct sched_request *r); // releases its tenant queue when the request ends
 void waiting_set_mark_overdue(struct waiting_set *set, struct sched_request *r);
 
-// Under BIN_BATCH and BIN_NONE: makes the next requests of `queue` packable if nothing is packable.
+// Makes the next requests of `queue` packable if nothing is packable, under BIN_BATCH and BIN_NONE.
 void waiting_set_open_batch(struct waiting_set *set);
 
 void waiting_set_asked(struct waiting_set *set,
