@@ -41,7 +41,7 @@ struct engine_run {
     struct engine_bench *bench;
     const char *phase; // "prefill", "more", "decode", "score"
     int batch, tokens, context;
-    struct work work; // of the last phase that ran
+    struct work work; // of one run; every round has the same
 };
 
 // The functions below say which measurements run, for the memory plan and for the run itself.

@@ -9,7 +9,7 @@
 
 struct paced_calls {
     const char *rates; // calls per second, comma-separated, one row each
-    double seconds;    // time over which the calls of a row are due; a tenth of it goes before, uncounted
+    double seconds;    // time over which the calls of a row are due; a tenth of it passes first, not counted
     int threads;       // most calls at once
     bool json;         // print no table
     // Makes call number i in thread `thread`. Failures are counted, and the sentence of the last one is kept.

@@ -15,13 +15,13 @@
 enum { EVERYTHING = QUALITY_POLICIES, CONTRACT };          // additional policies of a line
 enum { GROUP_TOKENS = 1 << 14, GROUP_DOCUMENTS_MAX = 64 }; // rough size of a group
 
-// A line of the table of a class and a prompt length.
+// One line of a table. A table is for one class and one prompt length.
 struct task_line {
     int policy, look_ahead, chunk_tokens;
     struct task_cell {
         int right;
         double rate, kept;     // keep rates and kept shares, summed over the documents
-        int accepted;          // look-ahead tokens of the speculator that begin the answer, summed likewise
+        int accepted;          // look-ahead tokens of the speculator that begin the answer, summed over the documents
     } cells[BENCH_COUNTS_MAX]; // by keep rate, by quality, or one with everything kept
 };
 
@@ -98,8 +98,8 @@ static enum status group_make_documents(struct group *g)
     return STATUS_OK;
 }
 
-// Ranks the tokens with no model. The tail window gets the lowest rank: it is kept anyway, so it uses no budget. So
-// these policies keep at least as many tokens as the others.
+// Ranks the tokens with no model. The tail window is kept anyway, so it gets the lowest rank and uses no budget. These
+// policies therefore keep at least as many tokens as the other policies.
 static void group_rank(struct group *g, enum quality_policy policy)
 {
     const struct quality_flags *flags = g->q->flags;
@@ -411,7 +411,7 @@ struct task_plot {
     struct report_series series[PLOT_LINES_MAX];
     double x[PLOT_LINES_MAX][BENCH_COUNTS_MAX + 1], y[PLOT_LINES_MAX][BENCH_COUNTS_MAX + 1];
     int n;
-    double everything; // the value if everything is kept, where all lines end
+    double everything; // the value if everything is kept: the end of all lines
 };
 
 static void plot_add_rows(struct task_plot *plot, const json_t *rows, enum task task, int length)

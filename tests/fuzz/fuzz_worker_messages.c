@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages of a router into a worker group (fuzz_role.h): mostly well-formed sequences and drafts. Each bit of a byte
-// makes one part of a sequence wrong or different. Every sequence ends once, with at most max_tokens tokens, all of the
-// vocabulary. The script runs a second time with no drafts: the tokens are the same.
+// Sends a router's messages to a worker group (fuzz_role.h): mostly well-formed sequences and drafts. Each bit of a
+// byte makes one part of a sequence wrong or different. Checks that every sequence ends once, with at most max_tokens
+// tokens of the vocabulary. The script runs again with no drafts, which must give the same tokens.
 #include "tests/fuzz/fuzz_role.h"
 
 enum { RANGES_MAX = 4, BIAS_MAX = 3, DRAFT_MAX = 70, DRAFTS_MAX = 4, QUOTE_MAX = 32, RECORDS_MAX = 2048 };
@@ -18,7 +18,7 @@ static struct record {
     Forepack__Cluster__V1__Finish finish;
     uint32_t prompt[FUZZ_CONTEXT], n_prompt; // kept tokens
     uint32_t tokens[FUZZ_CONTEXT], n;        // new tokens
-    uint32_t generated, max_tokens;          // number of tokens generated earlier; limit that includes them
+    uint32_t generated, max_tokens;          // tokens generated earlier; limit that includes these tokens
     uint32_t next_logprob;                   // index of the next prompt log-probability; n_prompt: none is to come
     bool has_logprobs;
     uint64_t content;      // content of the KV entry before the next token
@@ -40,7 +40,7 @@ static struct record *record_find(uint64_t request)
     return NULL;
 }
 
-// Sets the content of the KV entries of all its tokens. Any value if the message is malformed.
+// Sets the content of the KV entries of all its tokens. The value does not matter if the message is malformed.
 static void record_set_content(struct record *r, const sequence_message *m)
 {
     size_t at = 0, n = m->n_token_ids - m->generated;
@@ -178,8 +178,8 @@ static void ended(void *service)
         FUZZ_CHECK(!records[!w.drafts][i].live);
 }
 
-// Compares both runs. A sequence may be refused in one run alone: an earlier sequence with the same number was still
-// there.
+// Compares both runs. A sequence may be refused in only one run, because an earlier sequence with the same number had
+// not ended there.
 static void compare_runs(void)
 {
     FUZZ_CHECK(w.n[0] == w.n[1]);
