@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Measures what an AMX machine is to reach, in one run of under five minutes on two of its cores, and prints a table: gemms and
-# attention alone, prefill, decode, scoring and TTFT of random weights, beside their goals. On a machine without AMX the
-# shares are of what its vectors reach, and the run takes longer. Nothing else should run.
+# Measures how near an AMX machine comes to its goals, in one run of under five minutes on two of its cores, and prints a table:
+# gemms and attention alone, prefill, decode, scoring and TTFT of random weights, next to their goals. On a machine without AMX
+# the shares refer to the rate of its vector units, and the run takes longer. Nothing else should run.
 # Usage: bench/amx.sh [--out DIR] [--bin DIR] [--threads N] [--shapes DIR] [--long N]
 #   --out DIR     folder for the JSON files, which are replaced (default bench-out/amx)
 #   --bin DIR     folder of the programs (default build/release/bin)

@@ -7,6 +7,6 @@
 
 enum arrivals { ARRIVALS_POISSON, ARRIVALS_CONSTANT };
 
-// Fills at_us [n] with ascending arrival times in microseconds after the start, at a mean rate of `qps`. The first is
-// 0.
+// Fills at_us [n] with ascending arrival times in microseconds after the start, at a mean rate of `qps`. The first time
+// is 0.
 void arrivals_make(enum arrivals kind, double qps, uint64_t seed, int n, int64_t *at_us);

@@ -22,7 +22,7 @@ static bool extension_add(X509 *cert, int nid, const char *value)
     return added;
 }
 
-// Clients trust it as an authority that signed itself.
+// Signs the certificate with its own key: clients trust it as an authority.
 static bool certificate_sign(X509 *cert, EVP_PKEY *key)
 {
     X509_NAME *name = X509_get_subject_name(cert);
@@ -38,7 +38,7 @@ static bool certificate_sign(X509 *cert, EVP_PKEY *key)
            X509_sign(cert, key, EVP_sha256()) > 0;
 }
 
-// The router refuses a key that every user can read.
+// Creates a file for its owner alone: the router refuses a key that every user can read.
 static FILE *file_create(const char *path)
 {
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);

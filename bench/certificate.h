@@ -9,4 +9,4 @@ struct certificate_files {
 };
 
 enum status certificate_files_create(struct certificate_files *files);
-void certificate_files_remove(struct certificate_files *files); // all zero is allowed
+void certificate_files_remove(struct certificate_files *files); // all members may be zero

@@ -5,7 +5,7 @@ token with real files. Standard library only.
 
     bench/checkpoint.py bench/shapes/llama-3.2-1b.json DIR
 
-The tokenizer is that of the demo model; answers are meaningless."""
+The tokenizer is the demo model's; answers are meaningless."""
 import json
 import random
 import shutil

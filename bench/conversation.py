@@ -8,7 +8,7 @@ recalled tokens, and the median TTFT from the second turn on.
 
 Usage: forepack bench documents --task needle --tokens 450 --count 70 --seed 7 |
        conversation.py HTTP_HOST:PORT KEEP_RATE [ROLE ANSWER_TOKENS]
-ROLE: of the tool's message, tool or user (default). ANSWER_TOKENS: at most so many, default 16.
+ROLE: role of the tool's message, tool or user (default). ANSWER_TOKENS: most tokens of an answer, default 16.
 """
 import http.client
 import json

@@ -24,9 +24,9 @@ struct running {
 struct group {
     struct simulation *simulation;
     struct core_node *node;
-    struct running *running; // all dispatched to it; those from `started` on have had no step yet
+    struct running *running; // all dispatched sequences; sequences from `started` on have had no step yet
     int n, capacity, started;
-    int *bin_end, n_bins, bins_capacity; // where the bins without a step end
+    int *bin_end, n_bins, bins_capacity; // ends of the bins without a step
     bool knows_head;                     // its prefix cache holds the shared head
     struct sequence_result *results;
     int results_capacity;
@@ -39,7 +39,7 @@ struct simulation {
     int64_t now_us;
     int ended, failed;
     int64_t tokens, bins;
-    double ticking, dispatching; // in all ticks; in those that dispatched a bin
+    double ticking, dispatching; // in all ticks; in the ticks that dispatched a bin
 };
 
 static int64_t heap_used_bytes(void)
@@ -108,7 +108,7 @@ static void sink_done(void *user, const struct request *r, enum finish_reason re
 
 // ---- the load ----
 
-// After the shared head no two prompts are equal.
+// Makes the requests. No two prompts are equal after the shared head.
 static struct request **make_requests(struct simulation *s)
 {
     const struct dispatch_options *o = s->options;
@@ -159,7 +159,7 @@ static enum status attach_groups(struct simulation *s)
     return STATUS_OK;
 }
 
-// The prefix cache holds the head for all requests but the first.
+// Returns the rows to compute. The prefix cache holds the head for all requests but the first.
 static int prompt_rows(const struct simulation *s, struct group *g, const struct running *r)
 {
     int head = g->knows_head ? s->options->shared_head : 0, most = r->prompt_rows - 1;
@@ -167,7 +167,7 @@ static int prompt_rows(const struct simulation *s, struct group *g, const struct
     return r->prompt_rows - (head < most ? head : most);
 }
 
-// One step of a group: its oldest bin starts, each sequence gets a token, those with all their tokens end.
+// Runs one step of a group: its oldest bin starts, each sequence gets a token, and complete sequences end.
 static void group_step(struct simulation *s, struct group *g)
 {
     static const int32_t token = 5;
@@ -257,11 +257,11 @@ static void simulation_drive(struct simulation *s, struct dispatch_result *resul
     result->requests = s->ended;
     result->dispatch_ms = s->bins ? s->dispatching * 1e3 / (double)s->bins : 0;
     result->token_us = s->tokens ? answering * 1e6 / (double)s->tokens : 0;
-    // Requests that still wait have cost their submission and nothing else.
+    // Requests that still wait have cost only their submission.
     result->request_us = result->submit_us + (s->ended ? (answering + s->ticking) * 1e6 / s->ended : 0);
 }
 
-// The part of a node's heap that is the simulation's, a group on average.
+// Returns the part of a node's heap that belongs to the simulation, on average.
 static double group_kb(const struct simulation *s)
 {
     double bytes = 0;
@@ -301,7 +301,7 @@ enum status dispatch_run(const struct dispatch_options *options, struct dispatch
     enum status status = attach_groups(&s);
     result.node_kb = (double)(heap_used_bytes() - heap_bytes) / 1e3 / options->workers;
     if (status == STATUS_OK) simulation_drive(&s, &result);
-    // Without requests, the nodes hold what they have learned: cost models and prefixes.
+    // When no requests are left, nodes hold only what they have learned: cost models and prefixes.
     if (status == STATUS_OK && s.ended == options->n)
         result.node_kb = (double)(heap_used_bytes() - heap_bytes) / 1e3 / options->workers - group_kb(&s);
     int failed = s.failed;

@@ -14,25 +14,25 @@ struct dispatch_options {
     const int32_t *length; // [n] prompt tokens of each request
     int n;
     int token_budget, max_seqs; // of a worker group
-    int kv_blocks;              // of a group, of DISPATCH_BLOCK_TOKENS tokens; 0: more than it can use
+    int kv_blocks;              // KV blocks of a group, DISPATCH_BLOCK_TOKENS tokens each; 0: more than it can use
     bool prefix_cache;          // of a group
     int workers;
     int shared_head; // tokens that all prompts share; shorter prompts consist of them
     int64_t max_wait_us;
-    int output_tokens; // of each request, one per step
-    double seconds;    // of CPU time, then the simulation stops
-    // NULL, or called after each step of all groups, outside the measured time, with the number of requests that ended.
+    int output_tokens; // tokens per request, one per step
+    double seconds;    // CPU time after which the simulation stops
+    // NULL, or called after each step of all groups, outside the measured time, with the number of ended requests.
     void (*stepped)(void *user, int ended);
     void *user;
 };
 
 struct dispatch_result {                 // CPU time
-    int requests;                        // that ended; all, unless the time was up
+    int requests;                        // ended requests: all of them, unless the time was up
     double submit_us;                    // to submit a request
     double dispatch_ms, dispatch_ms_max; // to plan and dispatch a bin: mean and maximum
     double tick_ms_max;                  // the longest tick
     double token_us;                     // to pass on one token
-    double request_us;                   // everything, for each request that ended
+    double request_us;                   // whole CPU time per ended request
     double scan_cost;                    // waiting requests examined per dispatched request
     int64_t bins;
     double fill;                     // tokens in bins over their capacity
@@ -40,5 +40,5 @@ struct dispatch_result {                 // CPU time
     double node_kb;                  // memory of the core per node, after all requests have ended
 };
 
-// STATUS_INVALID when a group has too few KV blocks for the longest request, STATUS_INTERNAL when a request failed.
+// Returns STATUS_INVALID if a group has too few KV blocks for the longest request, STATUS_INTERNAL if a request failed.
 enum status dispatch_run(const struct dispatch_options *options, struct dispatch_result *result_p);

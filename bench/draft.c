@@ -18,7 +18,7 @@ static const char *frame_head(const struct draft *d)
     return d->system ? SYSTEM_MESSAGE "<|im_start|>user\n" : "<|im_start|>user\n";
 }
 
-// The caller frees the question as it follows the text.
+// Returns the question in the form in which it follows the text. The caller frees it.
 static char *frame_question(const struct draft *d, const char *question)
 {
     return d->request->chat ? mem_format("%s<|im_end|>\n<|im_start|>assistant\n", question)
@@ -151,7 +151,7 @@ static bool line_is_paragraph(const struct draft *d, int i)
     return i < d->n_head || strchr(d->lines[i].text, '\n');
 }
 
-// The whole prompt; places [n_lines] become the bytes of the lines, with the blank before each.
+// Returns the whole prompt. places [n_lines] become the bytes of the lines, with the blank before each.
 static char *draft_prompt(struct draft *d, struct text_range *places)
 {
     char *prompt = NULL, *question = frame_question(d, d->questions[0].text);
@@ -174,11 +174,11 @@ static char *draft_prompt(struct draft *d, struct text_range *places)
     return prompt;
 }
 
-// The tokens of a place in a text with tokens that start at the bytes `starts` [n].
+// Returns the tokens of a place in a text. The tokens start at the bytes `starts` [n].
 static struct token_range place_tokens(struct text_range place, const size_t *starts, int n)
 {
     int first = 0, last;
-    for (int high = n - 1; first < high;) { // the first token that ends behind the place's start
+    for (int high = n - 1; first < high;) { // finds the first token that ends after the place's start
         int middle = first + (high - first) / 2;
         if (starts[middle + 1] > place.start)
             high = middle;
@@ -226,8 +226,8 @@ static enum status document_add_answer(const struct draft *d, const struct draft
     return STATUS_OK;
 }
 
-// The turn of a later question. In the plain form the token that ends an answer is not text, so the turn begins with
-// the empty line that separates questions.
+// Adds the turn of a later question. In the plain form, the token that ends an answer is not text, so the turn begins
+// with the empty line that separates questions.
 static enum status document_add_turn(const struct draft *d, const struct draft_question *q, struct task_question *out)
 {
     char *asked = frame_question(d, q->text);

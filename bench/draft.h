@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A task document that is being written. A class of documents (bench/task_*.c) plants the sentences of its items, has
-// the rest of the room filled with sentences about the town, and asks questions about items. draft_finish() makes the
-// document. Functions do nothing after a failure; draft->status tells it.
+// A task document in the making. A class of documents (bench/task_*.c) plants the sentences of its items, fills the
+// rest of the room with sentences about the town, and asks questions about items. draft_finish() makes the document.
+// Functions do nothing after a failure, which draft->status tells.
 #pragma once
 
 #include <stdbool.h>
@@ -15,7 +15,7 @@ enum { DRAFT_ITEMS_MAX = 64 };
 
 struct draft_line {
     char *text; // a sentence, or several lines, which are a paragraph of their own
-    int item;   // that the line is about, 0..DRAFT_ITEMS_MAX-1; -1: none
+    int item;   // the item of the line, 0..DRAFT_ITEMS_MAX-1; -1: none
 };
 
 struct draft_question {
@@ -31,29 +31,30 @@ struct draft {
     enum status status;
     struct draft_line *lines; // [n_lines]
     int n_lines, capacity;
-    int n_head;                       // first lines, which stay in place
-    int tokens, room;                 // of the lines, and at most; set by the first question
+    int n_head;                       // number of first lines, which stay in place
+    int tokens, room;                 // tokens of the lines, and their limit, which the first question sets
     struct draft_question *questions; // [request->questions]
     int n_questions;
 };
 
-// Adds a line if there is room for it; it owns `text`. False: there was none, or the draft has failed.
+// Adds a line if there is room for it, and takes over `text`. Returns false if there was no room or the draft has
+// failed.
 bool draft_plant(struct draft *d, int item, char *text);
-// The same for a line that a question needs: without room the draft fails.
+// Adds a line that a question needs. If there is no room, the draft fails.
 void draft_need(struct draft *d, int item, char *text);
-// The same for a line that the document begins with: a paragraph of its own. Comes before other lines.
+// Adds a line that the document begins with, as a separate paragraph. Call it before other lines are added.
 void draft_need_head(struct draft *d, int item, char *text);
 
 // Fills the room with sentences about the town and shuffles all lines.
 void draft_fill(struct draft *d);
 
-int draft_count(const struct draft *d, int item); // lines of the item
+int draft_count(const struct draft *d, int item); // number of lines of the item
 
-// Asks; owns both texts. The answer is as the plain form has it, with a leading blank or line break. The first question
-// comes before the first line, since the room is what it leaves.
+// Asks a question and takes over both texts. The answer is in the plain form, with a leading blank or line break. The
+// first question comes before the first line, since it determines the room.
 void draft_ask(struct draft *d, char *text, char *answer, uint64_t needs);
 bool draft_wants_questions(const struct draft *d);
-// Instead of a first question: leaves room for one of `tokens` tokens, with BOS and the words around it.
+// Leaves room for a first question of `tokens` tokens, including BOS and the words around it.
 void draft_reserve(struct draft *d, int tokens);
 
 void draft_free(struct draft *d);
@@ -61,10 +62,10 @@ void draft_free(struct draft *d);
 // Plants 3 to 6 facts that no question needs, as items from `item` on.
 void draft_plant_other_facts(struct draft *d, int item);
 
-// Makes the document of the lines and the questions.
+// Makes the document from the lines and the questions.
 enum status draft_finish(struct draft *d, struct task_document *document);
 
-// The classes.
+// Draft a document of each class.
 void task_needle(struct draft *d);
 void task_facts(struct draft *d);
 void task_two_hop(struct draft *d);

@@ -1,23 +1,23 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Drafts on against drafts off, with the demo models on this machine: sampled requests must have the same tokens. Prints a
+# Compares drafts on with drafts off, with the demo models on this machine: sampled requests must have the same tokens. Prints a
 # JSON object: requests, requests with the same tokens, the time of all requests, and, with drafts off and on, TTFT, the time per
-# token after the first one, and the drafted and accepted tokens; also by class of question. Both ways take turns, after a
+# token after the first one, and the draft tokens and accepted tokens; also by class of question. Both ways take turns, after a
 # warm-up. Exit code 1: tokens differ.
 # Usage: bench/drafts.sh [--bin DIR] [--threads N] [--requests N] [--first N] [--at-once N] [--window N] [--max-tokens N]
 #        [--keep-rate R] [--prefill on|off] [--rounds N] [--ignore-eos true|false] [--prefix-caching true|false]
 #   --bin DIR          folder of the programs (default build/release/bin)
 #   --threads N        compute threads of each node (default: all cores)
-#   --requests N       requests, of the demo's prompts in turn (default 240)
+#   --requests N       requests, with the demo's prompts in turn (default 240)
 #   --first N          number of the first one, to run many in parts (default 0)
 #   --at-once N        sequences that the worker group runs at once (default 1)
 #   --window N         requests in flight (default: twice --at-once)
-#   --max-tokens N     tokens of an answer at most (default 64)
-#   --keep-rate R      (default 0.3)
+#   --max-tokens N     most tokens of an answer (default 64)
+#   --keep-rate R      keep rate (default 0.3)
 #   --prefill MODE     off: all tokens are kept and nothing is scored (default on)
-#   --rounds N         times that all requests are sent each way (default 1)
+#   --rounds N         how often all requests are sent each way (default 1)
 #   --ignore-eos B     true: answers go on after EOS, up to --max-tokens (default false)
-#   --prefix-caching B false: each prompt is computed anew (default true)
+#   --prefix-caching B false: each prompt is computed again (default true)
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 bin=$here/../build/release/bin threads=0 requests=240 first=0 at_once=1 window=0 max_tokens=64 keep_rate=0.3

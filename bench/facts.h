@@ -10,8 +10,8 @@ struct fact {
     int value; // 0..9999, written with four digits
 };
 
-// Adds facts to facts [n] until there are `count`, each with a name and an attribute that no other has. Names share
-// parts, and one fact in ten is about the person of an earlier fact, so only the whole key finds a fact.
+// Adds facts to facts [n] until there are `count`, each with a unique pair of name and attribute. Names share parts,
+// and one fact in ten is about the person of an earlier fact, so only the whole key finds a fact.
 void facts_add(struct random_source *r, struct fact *facts, int n, int count);
 
 char *fact_sentence(struct random_source *r, const struct fact *fact);

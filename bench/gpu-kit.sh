@@ -54,7 +54,7 @@ cp "$root"/bench/shapes/*.json "$out/bench/shapes/"
 cp "$root"/bench/gpu-kit/*.* "$root/bench/transformers_padded.py" "$out/"
 cp "$root/LICENSE" "$out/licenses/forepack"
 
-# needed FILE...: name and path of every shared library that the files need; the path is empty where it is not found.
+# needed FILE...: name and path of every shared library that the files need; the path is empty if it is not found.
 needed() {
     LD_LIBRARY_PATH=$build/bin ldd "$@" | awk '$2 == "=>" { print $1, ($3 ~ "^/" ? $3 : "") }' | sort -u
 }
@@ -68,7 +68,7 @@ while read -r name path; do
     [ ! -e "/usr/share/doc/$package/copyright" ] || cp "/usr/share/doc/$package/copyright" "$out/licenses/$package"
 done < <(needed "$out"/bin/* "$out"/tests/check_*_gpu | grep -vE "$is_libc|$is_cuda")
 
-# What run.sh must find on the machine.
+# The libraries that run.sh must find on the machine.
 needed "$out/bin/libforepack_cuda.so" | grep -oE "${is_cuda}[^ ]*" >"$out/cuda-libraries"
 [ -s "$out/cuda-libraries" ] || { echo "libforepack_cuda.so needs no CUDA library: was it linked?" >&2; exit 1; }
 {

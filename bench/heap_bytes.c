@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loaded before the C library (LD_PRELOAD), counts the bytes that a process has allocated and not freed, as an int64_t
-// in the file that HEAP_BYTES names. Resident memory includes what glibc's malloc caches for each thread and the gaps
-// between blocks, which grow for half an hour and more under a load that allocates the same all the time. Not for
+// Preloaded before the C library (LD_PRELOAD), this counts the bytes that a process has allocated and not freed. The
+// count is an int64_t in the file that HEAP_BYTES names. Resident memory would also include what glibc's malloc caches
+// for each thread, and gaps between blocks. Both grow for half an hour and more under a constant load. Not for
 // sanitizers.
 #include <errno.h>
 #include <fcntl.h>
@@ -18,7 +18,7 @@ void *__libc_realloc(void *block, size_t size);
 void *__libc_memalign(size_t alignment, size_t size);
 void __libc_free(void *block);
 
-static _Atomic int64_t before_start; // what the loader allocates
+static _Atomic int64_t before_start; // bytes that the loader allocates
 static _Atomic int64_t *bytes = &before_start;
 
 __attribute__((constructor)) static void start(void)
@@ -60,7 +60,7 @@ void *realloc(void *block, size_t size)
 {
     uncount(block);
     void *moved = __libc_realloc(block, size);
-    if (!moved && size) count(block); // it failed, and the block is as before
+    if (!moved && size) count(block); // the allocation failed, so the block is as before
     return count(moved);
 }
 

@@ -19,9 +19,9 @@ enum { EVENTS = 256, READ_BYTES = 65536, CONNECTING_MAX = 256, STREAM_OPEN_US = 
 struct link {
     int fd; // -1: closed
     SSL *ssl;
-    bool up;       // connected, with its TLS handshake
-    int64_t got;   // bytes of the response
-    int64_t whole; // size of the response; 0: its head is not there yet
+    bool up;       // connected, including the TLS handshake
+    int64_t got;   // bytes of the response so far
+    int64_t whole; // size of the response; 0: its head has not come yet
     int64_t sent_us;
 };
 
@@ -46,10 +46,10 @@ static void link_close(struct link *l)
 {
     if (l->fd < 0) return;
     if (l->ssl) {
-        SSL_set_shutdown(l->ssl, SSL_SENT_SHUTDOWN); // else OpenSSL does not resume the session
+        SSL_set_shutdown(l->ssl, SSL_SENT_SHUTDOWN); // otherwise OpenSSL does not resume the session
         SSL_free(l->ssl);
     }
-    // A reset leaves no TIME_WAIT behind, so ports do not run out.
+    // A reset leaves no TIME_WAIT, so ports do not run out.
     const struct linger abort_now = {.l_onoff = 1};
     setsockopt(l->fd, SOL_SOCKET, SO_LINGER, &abort_now, sizeof abort_now);
     close(l->fd);
@@ -75,7 +75,7 @@ static enum status link_open(struct http_load *load, struct link *l)
     return epoll_ctl(load->epoll_fd, EPOLL_CTL_ADD, l->fd, &event) == 0 ? STATUS_OK : load_fail("epoll");
 }
 
-// Bytes, 0: none for now, -1: the connection has ended.
+// Returns the number of bytes, 0 if there are none for now, or -1 if the connection has ended.
 static int tls_read(SSL *ssl, char *bytes)
 {
     int n = SSL_read(ssl, bytes, READ_BYTES);
@@ -91,7 +91,7 @@ static int link_read(struct link *l, char *bytes)
     return n < 0 && errno == EAGAIN ? 0 : -1;
 }
 
-// Requests are small and their connection idle, so the socket takes them whole.
+// Sends the request. Requests are small and their connection idle, so the socket takes them whole.
 static enum status link_send(struct http_load *load, struct link *l)
 {
     int size = (int)strlen(load->request);
@@ -100,7 +100,7 @@ static enum status link_send(struct http_load *load, struct link *l)
     return n == size ? STATUS_OK : load_fail("send");
 }
 
-// Goes on with connecting; sends the request once the connection is up.
+// Continues to connect. Sends the request once the connection is up.
 static enum status link_rise(struct http_load *load, struct link *l, uint32_t events)
 {
     bool connected = l->ssl || (events & EPOLLOUT);
@@ -133,7 +133,7 @@ static int64_t response_size(const char *bytes)
     return end && length && length < end ? end + 4 - bytes + atoll(length + 16) : 0;
 }
 
-// Reads what is there. *whole_p: a response has ended with it.
+// Reads the available bytes. *whole_p: a response has ended with them.
 static enum status link_receive(struct http_load *load, struct link *l, bool *whole_p)
 {
     int n;
@@ -219,7 +219,7 @@ enum status http_load_connections(struct http_load *load, const char *request, b
 
 // --- streams
 
-// *open_p: the head of the response has come with these bytes.
+// Reads the head of a stream. *open_p: the head of the response has ended with these bytes.
 static enum status stream_open_event(struct http_load *load, struct link *l, uint32_t events, bool *open_p)
 {
     *open_p = false;
@@ -253,7 +253,8 @@ enum status http_load_open_streams(struct http_load *load, const char *request)
     return STATUS_OK;
 }
 
-// Bytes count the events, since all chunks have one size. An event that two reads share has no latency.
+// Counts events. Their number follows from the bytes, since all chunks have one size. An event that two reads share has
+// no latency.
 static void count_events(const char *bytes, int64_t now_us, struct http_load_result *result)
 {
     for (const char *at = bytes; (at = strstr(at, "at=")); at += 3)

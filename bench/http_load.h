@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A cheap HTTP client for measurements: one thread, one epoll, many connections to one server on loopback, plain or by
-// TLS. It knows only responses of the server that the benchmark starts.
+// A cheap HTTP client for measurements: one thread, one epoll, many connections to one server on loopback, plain or
+// with TLS. It understands only responses of the benchmark's own server.
 #pragma once
 
 #include <stdbool.h>
@@ -11,7 +11,7 @@
 
 struct http_load;
 
-// `n` connections at most. The server's certificate is not checked. Not thread-safe.
+// Opens a client for at most `n` connections. The server's certificate is not checked. Not thread-safe.
 enum status http_load_open(int port, bool tls, int n, struct http_load **load_p);
 void http_load_close(struct http_load *load); // NULL is allowed
 
@@ -21,18 +21,19 @@ struct http_load_result {
     struct samples ms; // latencies; the caller frees them
 };
 
-// Every connection sends `request` again as soon as its response is there, for `seconds`.
+// Sends `request` on every connection again as soon as its response is there, for `seconds`.
 enum status http_load_requests(struct http_load *load, const char *request, double seconds,
                                struct http_load_result *result_p);
 
-// Every connection is closed after one response and opened anew. `resume`: with the TLS session of an earlier one.
+// Closes every connection after one response and opens it again. `resume`: with the TLS session of an earlier
+// connection.
 enum status http_load_connections(struct http_load *load, const char *request, bool resume, double seconds,
                                   struct http_load_result *result_p);
 
 // Opens a stream on every connection and returns when all response heads are there.
 enum status http_load_open_streams(struct http_load *load, const char *request);
 
-// Reads events, chunks of `chunk_bytes` that contain "at=" and clock_now_us() of their sending as 16 hex digits, until
-// `until_us`, or until `expected` (-1: no bound) have come in all calls. Adds to the result.
+// Reads events until `until_us`, or until `expected` (-1: no bound) have come in all calls. Events are chunks of
+// `chunk_bytes` that contain "at=" and clock_now_us() of their sending as 16 hex digits. Adds to the result.
 enum status http_load_read_events(struct http_load *load, int chunk_bytes, int64_t until_us, int64_t expected,
                                   struct http_load_result *result);

@@ -19,7 +19,7 @@
 
 enum { CHUNK_FRAME_BYTES = 16, EVENT_FRAME_BYTES = 31, TICK_NS = 1000000 };
 
-struct shared {      // by both processes
+struct shared {      // shared by both processes
     atomic_int port; // -1: the server did not open
     atomic_int streams;
     atomic_bool sending;
@@ -70,7 +70,7 @@ static enum status open_server(struct http_server **server_p)
     struct certificate_files files;
     TRY(certificate_files_create(&files));
     o.tls = &(struct http_tls_files){.cert = files.cert, .key = files.key};
-    o.tls_check_ms = INT32_MAX; // the files are removed at once
+    o.tls_check_ms = INT32_MAX; // never checks: the files are removed at once
     enum status status = http_server_open(&o, server_p);
     certificate_files_remove(&files);
     return status;

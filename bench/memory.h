@@ -4,5 +4,5 @@
 
 #include <sys/types.h>
 
-// In 10^6 bytes, since the process started; 0 if it cannot be read.
+// Returns 10^6 bytes, the peak since the process started, or 0 if it cannot be read.
 double memory_peak_mb(pid_t pid);

@@ -56,7 +56,7 @@ static dnnl_memory_desc_t matrix_desc(int rows, int columns, dnnl_data_type_t ty
     return desc;
 }
 
-// Fills with 2^-7 for floating types, 1 for bytes.
+// Fills memory with 2^-7 for floating types, 1 for bytes.
 static void memory_fill(dnnl_memory_t memory, const dnnl_memory_desc_t *desc)
 {
     void *data;
@@ -72,7 +72,7 @@ static void memory_fill(dnnl_memory_t memory, const dnnl_memory_desc_t *desc)
         memset(data, 1, bytes);
 }
 
-// Packs all copies again if the primitive for this M wants another format than the last one.
+// Packs all copies again if the primitive for this M needs another format than the last one.
 static void gemm_pack(struct gemm *p, const dnnl_memory_desc_t *wanted)
 {
     const dnnl_memory_desc_t *have;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The search asks for a packing with one bin less than the best so far. It places the longest item first, like the
+// The search asks for a packing with one bin fewer than the best so far. It places the longest item first, like the
 // heuristics, but tries every bin that can make a difference.
 #include "bench/pack_exact.h"
 
@@ -19,7 +19,7 @@ static int size_compare_descending(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-// The number of sizes above `limit`; the sizes are in descending order.
+// Returns the number of sizes above `limit`. Sizes are in descending order.
 static int sizes_above(const int32_t *size, int n, int32_t limit)
 {
     int from = 0, to = n;
@@ -33,9 +33,10 @@ static int sizes_above(const int32_t *size, int n, int32_t limit)
     return from;
 }
 
-// sum[i] is the sum of size[0 .. i). Each prompt longer than half a bin needs its own bin. Take a threshold of at most
-// half a bin: a large prompt that leaves less room than the threshold stays alone, the other large prompts leave some
-// room, and the prompts between the threshold and half a bin that exceed this room need further bins.
+// Returns a lower bound of the number of bins. sum[i] is the sum of size[0 .. i). Each prompt longer than half a bin
+// needs its own bin. Take a threshold of at most half a bin. A large prompt that leaves less room than the threshold
+// stays alone, and the other large prompts leave some room. The prompts between the threshold and half a bin that
+// exceed this room need further bins.
 static int sizes_lower_bound(const int32_t *size, const int64_t *sum, int n, int32_t capacity)
 {
     int large = sizes_above(size, n, capacity / 2), best = (int)((sum[n] + capacity - 1) / capacity);
@@ -76,7 +77,7 @@ struct search {
     int64_t nodes;       // steps left
 };
 
-// True if the items left exceed the usable room: bins that the shortest item does not fit into are full.
+// Returns true if the remaining items exceed the usable room: bins that the shortest item does not fit into are full.
 static bool search_is_hopeless(const struct search *s, int item)
 {
     int64_t usable = 0;
@@ -85,9 +86,9 @@ static bool search_is_hopeless(const struct search *s, int item)
     return s->left[item] > usable;
 }
 
-// The bin to try after bins with `room` left: the bin with the next larger room that the item fits into; -1: none. One
-// bin stands for all bins of equal room. Bins before `from` are skipped: equal items go into bins in ascending order,
-// or the search would visit permutations of one packing.
+// Returns the bin to try after bins with `room` left, or -1: the bin with the next larger room that the item fits into.
+// One bin stands for all bins of equal room. Bins before `from` are skipped: equal items go into bins in ascending
+// order, or the search would visit permutations of one packing.
 static int search_next_bin(const struct search *s, int32_t size, int32_t room, int from)
 {
     int best = -1;
@@ -96,7 +97,7 @@ static int search_next_bin(const struct search *s, int32_t size, int32_t room, i
     return best;
 }
 
-// Places the items from `item` on; false if they do not fit or no steps are left.
+// Places the items from `item` on. Returns false if they do not fit or no steps are left.
 static bool search_place(struct search *s, int item)
 {
     if (item == s->n) return true;

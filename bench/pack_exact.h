@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fewest bins that a set of lengths can be packed into, as a reference for the packing heuristics of
-// bench/pack_offline.h. Branch and bound, exponential in the worst case: for small sets, with a limit on the steps.
+// Packs a set of lengths into the fewest bins, as a reference for the packing heuristics of bench/pack_offline.h.
+// Branch and bound, exponential in the worst case: for small sets, with a limit on the steps.
 #pragma once
 
 #include <stdint.h>
 
-// A lower bound on the number of bins: L2 of Martello and Toth (Discrete Applied Mathematics 28, 1990), which counts
-// the room left beside prompts longer than half a bin. At least ceil(sum / capacity). O(n log n).
+// Returns a lower bound on the number of bins: L2 of Martello and Toth (Discrete Applied Mathematics 28, 1990). It
+// counts the room left in bins with prompts longer than half a bin. At least ceil(sum / capacity). O(n log n).
 int pack_lower_bound(const int32_t *length, int n, int32_t capacity);
 
 // Finds a packing: bin_of[i] becomes the bin of item i, numbered from 0. Returns the number of bins. *lower_p is a

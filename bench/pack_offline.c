@@ -10,8 +10,8 @@
 
 #include "lib/base/mem.h"
 
-// Sets order[] to the items from the longest to the shortest, equals in their given order (like the reference's sort):
-// a radix sort, least significant digit first, on capacity - length.
+// Sets order[] to the items from the longest to the shortest, equal ones in their given order (like the reference's
+// sort). A radix sort on capacity - length, least significant digit first.
 static void sort_decreasing(const int32_t *length, int n, int32_t capacity, int32_t *order)
 {
     int32_t *spare = mem_alloc_array((size_t)n, sizeof *spare);
@@ -81,7 +81,7 @@ static void room_set_remove(struct room_set *set, int64_t room)
     }
 }
 
-// The smallest room of the set that is at least `room`; -1: none.
+// Returns the smallest room of the set that is at least `room`, or -1.
 static int64_t room_set_at_least(const struct room_set *set, int64_t room)
 {
     for (int l = 0; l < set->levels; l++, room = (room >> 6) + 1) {
@@ -116,7 +116,7 @@ static int32_t heap_meld(struct bin_heap *heap, int32_t a, int32_t b)
     return a;
 }
 
-// The heap without its first bin: its children melded in pairs, then the pairs, from the last to the first.
+// Returns the heap without its first bin: melds its children in pairs, then the pairs from the last to the first.
 static int32_t heap_without_first(struct bin_heap *heap, int32_t first)
 {
     int32_t pairs = 0, merged = 0;
@@ -161,7 +161,7 @@ static int best_fit(const int32_t *length, const int32_t *order, int n, int32_t 
             if (!first[room]) room_set_remove(&rooms, room);
         }
         room -= size;
-        if (room >= shortest) { // else no further item fits
+        if (room >= shortest) { // otherwise no further item fits
             if (!first[room]) room_set_add(&rooms, room);
             first[room] = heap_meld(&heap, first[room], bin);
         }
@@ -172,7 +172,8 @@ static int best_fit(const int32_t *length, const int32_t *order, int n, int32_t 
     return n_bins;
 }
 
-// A tournament tree over the bins: room_max[node] is the largest room below the node; unopened bins have all of it.
+// Uses a tournament tree over the bins: room_max[node] is the largest room below the node. Unopened bins have all their
+// room.
 static int first_fit(const int32_t *length, const int32_t *order, int n, int32_t capacity, int32_t *bin_of)
 {
     int leaves = 1, n_bins = 0;

@@ -66,7 +66,7 @@ void passes_set_entries(struct passes *p, int entries)
 // ---- one pass ----
 
 // Adds `rows` rows of a sequence with `cached` KV entries and `n_blocks` KV blocks from `first_block` on. The first `n`
-// rows have `tokens`, the others are padding with token 0. Returns the number of the first row.
+// rows have `tokens`, the rest are padding with token 0. Returns the number of the first row.
 static int passes_add_rows(struct passes *p, const int32_t *tokens, int n, int first_block, int n_blocks, int cached,
                            int rows)
 {
@@ -79,7 +79,7 @@ static int passes_add_rows(struct passes *p, const int32_t *tokens, int n, int f
     return first;
 }
 
-// Like a worker, asks for a sampled token if the backend can sample, else for logits.
+// Asks for a sampled token if the backend can sample, else for logits, like a worker.
 static void passes_want_token(struct passes *p, int row)
 {
     const struct row_sampling greedy = batch_greedy();

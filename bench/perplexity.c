@@ -22,8 +22,8 @@ struct perplexity_window {
     int32_t *position, *logit_row, *blocks;
 };
 
-// One pass over the rows [first, first + rows) of a window `ids` [n]. Adds the tokens from `counted` on, each predicted
-// by the row before it.
+// Runs one pass over the rows [first, first + rows) of a window `ids` [n]. Adds the tokens from `counted` on, each
+// predicted by the row before it.
 static enum status perplexity_add_chunk(struct engine *engine, const struct perplexity_window *w, const int32_t *ids,
                                         int n, int first, int rows, int counted, struct perplexity *sum)
 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How well a model predicts a text: the mean of -ln p over its tokens (nats per token) and e to that power, the
-// perplexity. It is the most sensitive measure of the quality that a dtype costs.
+// Perplexity: how well a model predicts a text. It is e to the mean of -ln p over the tokens (nats per token), and the
+// most sensitive measure of the quality that a dtype costs.
 //
 // In a text of at most `window` tokens, every token but the first is predicted from all tokens before it. A longer text
 // is read in windows of `window` tokens that start `stride` tokens apart. Each token counts once, in the first window
@@ -15,14 +15,14 @@ struct perplexity {
 };
 
 struct perplexity_limits {
-    int rows; // of one pass; the engine's model must return logits for that many rows
+    int rows; // rows of one pass; the engine's model must return logits for all of them
     int window, stride;
 };
 
-// Adds the text's tokens [first, n) to *sum. `first` is 1 or more; the tokens before it are context only. The engine's
-// KV cache must hold a window; it is overwritten.
+// Adds the text's tokens [first, n) to *sum. `first` is 1 or more; earlier tokens are context only. The engine's KV
+// cache must hold a window; it is overwritten.
 enum status perplexity_add(struct engine *engine, const struct perplexity_limits *limits, const int32_t *ids, int n,
                            int first, struct perplexity *sum);
 
-// -ln of the probability of `token` under softmax(logits [n]).
+// Returns -ln of the probability of `token` under softmax(logits [n]).
 double perplexity_nats(const float *logits, int n, int32_t token);

@@ -166,7 +166,7 @@ static int pass_rows(const struct prepack_pass *pass, const int32_t *length, int
     return pass->rows_each ? pass->rows_each : length[prompt];
 }
 
-// Of the passes [first, end), which are one group.
+// Returns the need of the passes [first, end), which are one group.
 static struct prepack_need group_need(const struct prepack_plan *plan, const int32_t *length, int first, int end,
                                       const struct prepack_memory *memory)
 {
@@ -281,7 +281,7 @@ static int greedy_token(const float *logits, int n)
     return best;
 }
 
-// A hash of the token, and of all bits of the logits where the host has them.
+// Returns a hash of the token, and of all bits of the logits if the host has them.
 static uint64_t token_digest(const float *logits, int n, int token)
 {
     uint64_t digest = (uint64_t)token;
@@ -294,7 +294,7 @@ static uint64_t token_digest(const float *logits, int n, int token)
     return digest;
 }
 
-// One pass; `token` [pass->n] gets the first token of each prompt.
+// Runs one pass. `token` [pass->n] gets the first token of each prompt.
 static enum status run_pass(struct prepack_run *run, struct passes *passes, const struct prepack_pass *pass,
                             int vocab_size, int *block, int *token, const float **logits_p)
 {

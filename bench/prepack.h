@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The comparison of the Prepacking paper (arXiv 2404.09529): the same prompts prefilled by the engine under every
-// policy. Used by the engine's thread.
+// The comparison of the Prepacking paper (arXiv 2404.09529): the engine prefills the same prompts under every policy.
+// Used by the engine's thread.
 #pragma once
 
 #include <stdbool.h>
@@ -10,7 +10,7 @@
 
 enum prepack_policy {
     PREPACK_PADDED,         // an arrival batch is one pass of [batch, longest] rows; padding is computed and cached
-    PREPACK_LENGTH_ORDERED, // as padded, with batches formed after sorting all prompts by length
+    PREPACK_LENGTH_ORDERED, // like padded, with batches formed after sorting all prompts by length
     PREPACK_BATCH,          // an arrival batch is packed into bins, each one pass
     PREPACK_DATASET,        // all prompts are packed into bins, each one pass
     PREPACK_NONE,           // one pass per prompt
@@ -19,7 +19,7 @@ enum prepack_policy {
 };
 const char *prepack_policy_name(enum prepack_policy policy);
 
-// ---- plans: which prompts each pass computes
+// --- plans: the prompts of each pass
 
 struct prepack_pass {
     int first, n;  // prompts order[first .. first + n)
@@ -41,21 +41,21 @@ struct prepack_plan {
 
 struct prepack_plan prepack_plan_make(enum prepack_policy policy, const int32_t *length, int n, int batch_size,
                                       int token_budget);
-// As many bins of exactly `capacity` tokens as the prompts' tokens need. Prompts fill the bins in order, starting over
-// after the last; the last prompt of a bin is cut to the room left. The cut prompts go to *cut_p, which borrows the
-// tokens of `prompts`.
+// Plans as many bins of exactly `capacity` tokens as the prompts' tokens need. Prompts fill the bins in order, starting
+// over after the last; the last prompt of a bin is cut to the room left. The cut prompts go to *cut_p, which borrows
+// the tokens of `prompts`.
 struct prepack_plan prepack_plan_full_bins(const struct prompts *prompts, int capacity, struct prompts *cut_p);
 void prepack_plan_free(struct prepack_plan *plan);
 
-// ---- memory, computed: what an engine sized for exactly these passes holds beside its weights
+// ---- memory, computed: the needs of an engine sized for exactly these passes, in addition to its weights
 
 struct prepack_memory {
     double row_bytes;   // activations, per row of a pass
-    double logit_bytes; // per prompt that ends in the pass
-    double block_bytes; // per KV block
+    double logit_bytes; // logits, per prompt that ends in the pass
+    double block_bytes; // KV cache, per KV block
 };
 
-// Without the backend's scratch memory.
+// Returns the memory of a model, except the backend's scratch memory.
 struct prepack_memory prepack_memory_of(const struct model *model);
 
 struct prepack_need {
@@ -66,10 +66,11 @@ struct prepack_need {
 
 struct prepack_need prepack_group_need(const struct prepack_plan *plan, const int32_t *length, int group,
                                        const struct prepack_memory *memory);
-// The bytes of the group that needs most bytes; each count is the maximum over groups.
+// Returns the bytes of the group that needs most bytes. Each count is the maximum over groups.
 struct prepack_need prepack_plan_need(const struct prepack_plan *plan, const int32_t *length,
                                       const struct prepack_memory *memory);
-// The largest number of prompts (starting over after the last) that the policy can prefill as one batch in `bytes`.
+// Returns the largest number of prompts (starting over after the last) that the policy can prefill as one batch in
+// `bytes`.
 int prepack_largest_batch(enum prepack_policy policy, const struct prompts *prompts, int token_budget, double bytes,
                           const struct prepack_memory *memory);
 
@@ -84,9 +85,9 @@ struct prepack_run {
     double *batch_s;         // [rounds * n_batches]; a pass's time is divided among its prompts by their tokens
     double *ttft_s;          // [n_prompts] from the start of the prompt's group to its first token, summed over rounds
     double *waited_ttft_s;   // [n_prompts] the same from the start of the round
-    struct work work;        // of all passes
-    uint64_t *digest;        // [n_prompts] hash of the first token, and of its logits where the host has them
-    double total_s;          // of all passes
+    struct work work;        // work of all passes
+    uint64_t *digest;        // [n_prompts] hash of the first token, and of its logits if the host has them
+    double total_s;          // time of all passes
     int n_batches, batch_at; // batches of a round; index in batch_s of the current round's first
 };
 

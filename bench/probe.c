@@ -19,7 +19,7 @@
 #include "lib/base/mem.h"
 
 // Bytes that all threads stream together, always in the same direction, so that no byte is still cached when it is read
-// again: twice the last-level cache within these limits. A virtual machine sees the cache of its whole host, of which
+// again. Twice the last-level cache, within these limits. A virtual machine sees the cache of its whole host, of which
 // it has a share; on a host with 480 MiB, 512 MiB stream as slowly as 3 GiB.
 #define STREAM_MIN_BYTES ((size_t)256 << 20)
 #define STREAM_MAX_BYTES ((size_t)512 << 20)
@@ -28,12 +28,12 @@
 struct probe {
     int fd;
     pid_t child;
-    struct model *model; // measures its device, instead of a child; else NULL
+    struct model *model; // measures its device instead of a child; otherwise NULL
     int devices, duration_ms;
 };
 
 struct probe_rates {
-    double gflops, gbytes_per_s[2]; // of memory without and with software prefetch
+    double gflops, gbytes_per_s[2]; // memory bandwidth without and with software prefetch
 };
 
 // ---- in the child ---------------------------------------------------------------------------------------------------
@@ -53,7 +53,7 @@ struct probe_member {
     int index;
     pthread_t thread;
     struct probe_rates rates; // of this thread
-    uint64_t result;          // of the loops, so that the compiler keeps them
+    uint64_t result;          // result of the loops, so that the compiler keeps them
 };
 
 // Waits for all threads, runs for the team's duration and returns operations per second.
@@ -73,12 +73,12 @@ static double member_measure_arithmetic(struct probe_member *me)
     return (double)turns * team->loop->operations / (double)(now - from) * 1e6;
 }
 
-// The same for bytes per second, for half of the duration.
+// Runs for half of the team's duration and returns bytes per second.
 static double member_measure_memory(struct probe_member *me, bool prefetch)
 {
     const struct probe_team *team = me->team;
     char *mine = team->memory + (size_t)me->index * team->thread_bytes;
-    if (!team->touched && !prefetch) // by the reading thread, for NUMA placement
+    if (!team->touched && !prefetch) // written by the thread that reads it, for NUMA placement
         memset(mine, me->index + 1, team->thread_bytes);
     pthread_barrier_wait(&me->team->start);
     size_t at = 0, bytes = 0;
@@ -109,7 +109,7 @@ static struct probe_rates team_measure(struct probe_team *team, enum probe_type 
     struct probe_member *members = mem_alloc_array((size_t)team->threads, sizeof *members);
     for (int i = 0; i < team->threads; i++) {
         members[i] = (struct probe_member){.team = team, .index = i};
-        // With a thread missing the others would hang at the barrier.
+        // If a thread were missing, the others would hang at the barrier.
         if (pthread_create(&members[i].thread, NULL, member_run, &members[i]) != 0) _exit(1);
     }
     struct probe_rates sum = {0};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The machine probe: what the machine's arithmetic and memory reach at this moment, so that a measured rate is also a
-// share of a limit. It measures multiply-adds per second out of registers in one number type, and bytes per second
+// The machine probe measures what the machine's arithmetic and memory reach at this moment, so that a measured rate is
+// also a share of a limit. It measures multiply-adds per second in registers in one number type, and bytes per second
 // streamed from memory, on as many threads as the measured code uses. The memory bandwidth of a shared or virtual
 // machine changes within seconds: take a reading right before and right after each measurement.
 //
@@ -16,16 +16,16 @@ enum probe_type { PROBE_F32, PROBE_BF16, PROBE_INT8, PROBE_TYPES };
 struct probe;
 
 struct probe_reading {
-    double gflops;           // 10^9 multiplications and additions per second; of integers for int8
+    double gflops;           // 10^9 multiplications and additions per second; integer operations for int8
     double gbytes_per_s;     // 10^9 bytes per second read from memory, not from a cache, in the faster of two ways
-    const char *instruction; // used for the arithmetic, such as "vdpbf16ps zmm"
+    const char *instruction; // instruction of the arithmetic, such as "vdpbf16ps zmm"
 };
 
-// Each of the two parts of a reading takes `duration_ms`.
+// Opens a probe. Each of the two parts of a reading takes `duration_ms`.
 enum status probe_open(int threads, int duration_ms, struct probe **probe_p);
-// A probe of `devices` equal devices: measures the device of `m` and multiplies. Always a bf16 gemm, whatever type is
-// asked for. NULL if the model's backend cannot measure its device. Borrows the model.
+// Opens a probe of `devices` equal devices: measures the device of `m` and multiplies. Always uses a bf16 gemm,
+// whatever type is asked for. Returns NULL if the model's backend cannot measure its device. Borrows the model.
 struct probe *probe_open_device(struct model *m, int devices, int duration_ms);
-void probe_close(struct probe *p); // NULL is fine
+void probe_close(struct probe *p); // may be NULL
 
 enum status probe_read(struct probe *p, enum probe_type type, struct probe_reading *reading_p);

@@ -14,8 +14,8 @@
 #define FOR_CPU(features) __attribute__((target(features)))
 #endif
 
-// `n` sums of type `vec`, each updated `iterations` times by `step` (an expression in `sum[i]`). The sums start with
-// different values, or the compiler would merge them; every loop over them is fully unrolled, or they would live in
+// Keeps `n` sums of type `vec`, each updated `iterations` times by `step` (an expression in `sum[i]`). The sums start
+// with different values, or the compiler would merge them. Loops over them are fully unrolled, or they would live in
 // memory.
 #define LOOP(vec, n, start, step)                                                                                      \
     vec sum[n];                                                                                                        \
@@ -66,8 +66,8 @@ FOR_CPU("avx512f,avx512bf16") static int avx512_bf16(int iterations)
     LOOP(__m512, 24, _mm512_set1_ps((float)i), _mm512_dpbf16_ps(sum[i], x, x));
 }
 
-// vpmaddubsw, vpmaddwd, vpaddd: a dot product of bytes without VNNI. The empty assembly hides that the operand never
-// changes, or the compiler would compute the products once.
+// Computes a dot product of bytes on CPUs that lack VNNI: vpmaddubsw, vpmaddwd, vpaddd. The empty assembly hides that
+// the operand never changes, or the compiler would compute the products once.
 FOR_CPU("avx2") static __m256i avx2_dot(__m256i sum, __m256i x, __m256i ones)
 {
     __asm__ volatile("" : "+x"(x));
@@ -81,7 +81,7 @@ FOR_CPU("avx2") static int avx2_int8(int iterations)
     LOOP(__m256i, 8, _mm256_set1_epi32(seed + i), avx2_dot(sum[i], x, ones));
 }
 
-// Inline assembly, since GCC 12 adds moves around the intrinsic.
+// Uses inline assembly, since GCC 12 adds moves around the intrinsic.
 FOR_CPU("avx512f,avx512vnni") static __m512i avx512_dot(__m512i sum, __m512i x)
 {
     __asm__("vpdpbusd %1, %1, %0" : "+v"(sum) : "v"(x));
@@ -95,7 +95,7 @@ FOR_CPU("avx512f,avx512vnni") static int avx512_int8(int iterations)
     LOOP(__m512i, 24, _mm512_set1_epi32(i), avx512_dot(sum[i], x));
 }
 
-// Four tiles of sums, as in the AMX kernel.
+// Starts four tiles of sums, as in the AMX kernel.
 static void tiles_start(void)
 {
     struct tile_config config = {.palette = 1};
@@ -157,7 +157,7 @@ static bool cpu_has(enum feature feature)
     return feature == ANY;
 }
 
-// For each type, the fastest loop first.
+// The fastest loop of each type comes first.
 static const struct {
     enum probe_type type;
     enum feature feature;

@@ -14,10 +14,10 @@ struct probe_loop {
     int (*run)(int iterations); // use the result, or the compiler drops the loop
 };
 
-// The fastest loop for the type; the f32 loop if the CPU has no arithmetic in the type.
+// Returns the fastest loop for the type, or the f32 loop if the CPU has no arithmetic in the type.
 const struct probe_loop *probe_loop_best(enum probe_type type);
 
-// Reads `bytes` once: a multiple of 1,024, `data` aligned to 64. Use the result, or the compiler drops the loop. With
-// `prefetch` in software, which is faster on some machines and slower on others.
+// Reads `bytes` once: a multiple of 1,024, `data` aligned to 64. Use the result, or the compiler drops the loop.
+// `prefetch`: with software prefetch, which is faster on some machines and slower on others.
 typedef uint64_t (*probe_stream_fn)(const void *data, size_t bytes, bool prefetch);
 probe_stream_fn probe_stream_best(void);

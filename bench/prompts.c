@@ -90,7 +90,7 @@ static enum status reader_add_row_line(struct prompt_reader *r, const char *line
     } else if (json_is_array(ids)) {
         status = reader_add_ids(r, ids);
     } else {
-        status = status_fail(STATUS_INVALID, "has neither a \"prompt\" nor \"token_ids\"");
+        status = status_fail(STATUS_INVALID, "the row has neither \"prompt\" nor \"token_ids\"");
     }
     json_decref(row);
     return status;
@@ -155,7 +155,7 @@ void prompts_free(struct prompts *prompts)
     *prompts = (struct prompts){0};
 }
 
-// Prompt i holds the tokens i, i + 1, ... of one pseudo-random stream.
+// Makes up the tokens: prompt i holds the tokens i, i + 1, ... of one pseudo-random stream.
 void prompts_make_up(struct prompts *p, int vocab_size)
 {
     int n = p->longest + p->n;

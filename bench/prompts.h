@@ -15,7 +15,7 @@ struct prompts {
     int32_t *memory;      // holds the tokens
 };
 
-// Reads one length per line, ignoring empty lines; at most `limit`, 0: all.
+// Reads one length per line, ignoring empty lines. Reads at most `limit` lengths; 0: all.
 enum status prompts_read_lengths(const char *path, int limit, struct prompts *prompts_p);
 // Reads JSON Lines: a row has a text "prompt", tokenized with the tokenizer of a model directory, or "token_ids".
 enum status prompts_read_texts(const char *path, const char *model_dir, int limit, struct prompts *prompts_p);
@@ -23,5 +23,5 @@ void prompts_free(struct prompts *prompts);
 
 // Fills prompts that are lengths without tokens, with the same pseudo-random tokens every time.
 void prompts_make_up(struct prompts *prompts, int vocab_size);
-// STATUS_INVALID, naming the first prompt that exceeds the context or has a token outside the vocabulary.
+// Returns STATUS_INVALID with the first prompt that exceeds the context or has a token outside the vocabulary.
 enum status prompts_check(const struct prompts *prompts, int context, int vocab_size);

@@ -10,7 +10,7 @@ struct samples { // starts as zero
 void samples_add(struct samples *s, double value);
 void samples_free(struct samples *s);
 
-// Percentiles are interpolated linearly between the two nearest values. All are NAN for an empty list.
+// Percentiles are interpolated linearly between the two nearest values. An empty list gives NAN.
 struct quantiles {
     double mean, p50, p90, p99, max;
 };

@@ -83,7 +83,7 @@ void report_paragraph(struct report *r, const char *format, ...)
     char *text = NULL;
     va_list args;
     va_start(args, format);
-    if (vasprintf(&text, format, args) < 0) abort(); // no memory, as in mem_alloc
+    if (vasprintf(&text, format, args) < 0) abort(); // out of memory, as in mem_alloc
     va_end(args);
     report_put_element(r, "p", text);
     free(text);
@@ -141,9 +141,9 @@ void report_table(struct report *r, const json_t *rows, const char *const *colum
 enum { WIDTH = 900, HEIGHT = 380, LEFT = 70, RIGHT = 20, TOP = 40, BOTTOM = 60 };
 
 struct axis {
-    double from, to; // of the values; of their logarithms where log
+    double from, to; // range of the values, or of their logarithms if `log`
     bool log;
-    double step; // between ticks of a linear axis
+    double step; // distance between ticks of a linear axis
 };
 
 static bool axis_shows(bool log, double value)
@@ -151,7 +151,7 @@ static bool axis_shows(bool log, double value)
     return isfinite(value) && (!log || value > 0);
 }
 
-// An axis from `min` to `max`; a linear axis is extended to whole ticks.
+// Makes an axis from `min` to `max`. A linear axis is extended to whole ticks.
 static struct axis axis_make(bool log, double min, double max)
 {
     struct axis axis = {.log = log};
@@ -173,7 +173,7 @@ static struct axis axis_make(bool log, double min, double max)
     return axis;
 }
 
-// From 0 at the start of the axis to 1 at its end.
+// Returns the place of a value: 0 at the start of the axis, 1 at its end.
 static double axis_at(const struct axis *axis, double value)
 {
     return ((axis->log ? log10(value) : value) - axis->from) / (axis->to - axis->from);
@@ -209,7 +209,7 @@ static void report_put_axis(struct report *r, const struct axis *axis, bool vert
         return;
     }
     static const double within[] = {1, 2, 5};
-    int n = axis->to - axis->from > 4 ? 1 : 3; // over many decades only powers of ten
+    int n = axis->to - axis->from > 4 ? 1 : 3; // only powers of ten if there are many decades
     for (int decade = (int)floor(axis->from); decade <= (int)ceil(axis->to); decade++)
         for (int i = 0; i < n; i++)
             report_put_tick(r, axis, vertical, within[i] * pow(10, decade));

@@ -18,7 +18,8 @@ enum status report_close(struct report *r);
 void report_heading(struct report *r, const char *text);
 void report_paragraph(struct report *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-// One table row per object of the list. A column is "key" or "key=Heading"; the cell of a missing key or null is empty.
+// Adds a table with one row per object of the list. A column is "key" or "key=Heading". The cell of a missing key or
+// null is empty.
 void report_table(struct report *r, const json_t *rows, const char *const *columns, int n_columns);
 
 struct report_series {

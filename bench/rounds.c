@@ -11,7 +11,7 @@ static int rounds_compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-// Sorts the values.
+// Returns the median. Sorts the values.
 static double rounds_median(double *values, int n)
 {
     qsort(values, (size_t)n, sizeof *values, rounds_compare);
@@ -51,7 +51,7 @@ static enum status contender_time(struct contender *c, int min_ms, double *secon
     return STATUS_OK;
 }
 
-// The least seconds that one run takes at the probe's rates.
+// Returns the shortest time of one run at the probe's rates.
 static double contender_limit_s(const struct contender *c, const struct probe_reading *machine, bool *memory_bound_p)
 {
     double arithmetic = c->gflop / machine->gflops, memory = c->gbytes / machine->gbytes_per_s;

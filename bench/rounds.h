@@ -23,9 +23,9 @@ struct contender {
 };
 
 struct measurement {
-    double seconds; // of one run, median over rounds
+    double seconds; // time of one run, median over rounds
     double spread;  // (slowest - fastest round) / median
-    // The time needed at the probe's rates, the longer of arithmetic and memory, over the time taken. Median over
+    // The time needed at the probe's rates (the longer of arithmetic and memory), over the time taken. Median over
     // rounds; NAN without a probe.
     double share;
     bool memory_bound; // memory takes longer than arithmetic
@@ -44,6 +44,6 @@ struct rounds_readings {
     int n;
 };
 
-// Fills measurements [n] and the readings; returns the status of the first run that fails.
+// Fills measurements [n] and the readings. Returns the status of the first run that fails.
 enum status rounds_run(const struct rounds *options, struct contender *contenders, int n,
                        struct measurement *measurements, struct rounds_readings *readings_p);

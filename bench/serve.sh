@@ -7,7 +7,7 @@
 #   --out DIR       folder for the results (default bench-out)
 #   --bin DIR       folder of the programs (default build/release/bin)
 #   --threads N     compute threads of each node (default: all cores)
-#   --traces DIR    folder with azure_conv.csv and mooncake_conversation.csv; without it no trace is replayed
+#   --traces DIR    folder with azure_conv.csv and mooncake_conversation.csv; if it is missing, no trace is replayed
 #   --seconds N     seconds of each trace to replay (default 30)
 #   --limit-ms N    TTFT limit for the highest rate (default 250)
 #   --only PATTERN  run only the measurements with names that match this shell pattern
@@ -51,7 +51,7 @@ start_cluster() {
     local n router_flags worker_flags
     read -ra router_flags <<<"$2"
     read -ra worker_flags <<<"$3"
-    # Levels of load send the same prompts: every one of them is scored.
+    # Levels of load send the same prompts, and every prompt is scored.
     "$bin/forepack-router" --model "$pair/main" --port "$port" --http-port -1 --selection-cache-mib 0 \
         --node-listen "127.0.0.1:$node_port" --log-level warn "${router_flags[@]}" 2>>"$out/serve.log" &
     pids+=($!)

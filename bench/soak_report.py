@@ -53,7 +53,7 @@ number = "{:,.0f}".format
 
 
 def judge(name, points):
-    """A row of the table: name, mean, growth, standard error, bound, and what is wrong."""
+    """A row of the table: name, mean, growth, standard error, bound, and the remark."""
     if len(points) < BLOCKS:
         return [name, "", "", "", "", "%d samples after the warm-up, %d needed" % (len(points), BLOCKS)]
     slope, error, mean = fit(means(points, BLOCKS))

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Measures whether decoding requests stall while a long prompt is prefilled: the inter-token latency of a few requests alone
-# and beside the prompt, on a cluster with random weights. Nothing else should run.
+# and during the prefill of the prompt, on a cluster with random weights. Nothing else should run.
 # Usage: bench/stall.sh [--shape FILE] [--decodes N] [--tokens N] [--prompt N] [--bin DIR] [-- OPTIONS OF forepack up]
 #   --shape FILE   config.json (default bench/shapes/llama-3.2-1b.json)
 #   --decodes N    concurrent requests (default 4)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many parcels arrived for somebody: sentences all over the document, among parcels for other people.
+// Asks how many parcels arrived for a person. The sentences are all over the document, among parcels for other people.
 #include <stdlib.h>
 #include <string.h>
 
@@ -35,7 +35,7 @@ static char *parcel_sentence(struct random_source *r, const struct receiver *per
                  : mem_format("A parcel for %s arrived at %s.", person->name, place);
 }
 
-// What the document has is counted, since it may have no room for all parcels of everybody.
+// Asks for the number of parcels in the document, which may have no room for all parcels of everybody.
 static void count_ask(struct draft *d, const struct receiver *person, int item, int parcels)
 {
     char *question = random_below(&d->random, 2) ? mem_format("How many parcels arrived for %s?", person->name)
@@ -43,7 +43,7 @@ static void count_ask(struct draft *d, const struct receiver *person, int item, 
     draft_ask(d, question, mem_format(" %d", parcels), DRAFT_ITEM(item));
 }
 
-// The parcels of the first person are all in the document. The others take turns, so that each has some.
+// Drafts a document that has all parcels of the first person. The other people take turns, so that each has some.
 void task_count(struct draft *d)
 {
     struct random_source *r = &d->random;

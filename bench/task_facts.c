@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Several facts, in the order in which the question names them.
+// Asks for several facts, answered in the order in which the question names them.
 #include <stdio.h>
 #include <stdlib.h>
 

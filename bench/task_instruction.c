@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A fact, written as the first sentence of the prompt demands. The question does not repeat the demand, and people in
-// the text make demands of each other.
+// Asks for a fact, to be written as the first sentence of the prompt demands. The question does not repeat the demand,
+// and people in the text make demands of each other.
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -9,7 +9,7 @@
 #include "lib/base/mem.h"
 
 enum { FACTS_MIN = 4, FACTS_MAX = 10, ANSWER_BYTES = 16 };
-enum { INSTRUCTION = 32 }; // its item; fact i is item i
+enum { INSTRUCTION = 32 }; // item of the instruction; fact i is item i
 enum manner { BACKWARDS, TWICE, BRACKETS, AS_USUAL, MANNERS };
 
 static const char *random_instruction(struct random_source *r, enum manner manner)

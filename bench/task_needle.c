@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// One fact of many.
+// Asks for one of many facts.
 #include "bench/draft.h"
 #include "bench/facts.h"
 #include "lib/base/mem.h"
 
 enum { FACTS_MIN = 6, FACTS_MAX = 16 };
-enum { QUESTION_TOKENS = 28 }; // at most, with BOS and the words around it
+enum { QUESTION_TOKENS = 28 }; // limit, including BOS and the words around it
 
 static void needle_ask(struct draft *d, const struct fact *facts, int i)
 {
@@ -13,7 +13,8 @@ static void needle_ask(struct draft *d, const struct fact *facts, int i)
     draft_ask(d, question, mem_format(" %04d", facts[i].value), DRAFT_ITEM(i));
 }
 
-// The fact that the first question asks for is planted first, so that the shortest document contains it.
+// Drafts a document of facts. The fact of the first question is planted first, so that even the shortest document
+// contains it.
 void task_needle(struct draft *d)
 {
     struct fact facts[FACTS_MAX];

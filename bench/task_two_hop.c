@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A fact about the person of another sentence: "Mira Tolen keeps the grey boat." All keepers have a fact, and so have
-// people who keep nothing. Another keeper and somebody else have the same attribute as the answer, so the question's
-// words alone do not find the fact.
+// Asks for a fact about the person of another sentence: "Mira Tolen keeps the grey boat." Every keeper has a fact, and
+// so have people who keep nothing. Another keeper and somebody else have the same attribute as the answer, so the
+// question's words alone do not find the fact.
 #include <stdlib.h>
 #include <string.h>
 
@@ -36,8 +36,8 @@ static void make_keepers(struct random_source *r, struct keeper *keepers, int n)
     }
 }
 
-// One fact for each person, about one of two attributes, so that no question is answered by its attribute alone. Person
-// 1, a keeper, and person `stranger`, who keeps nothing, share the attribute of person 0.
+// Makes one fact for each person, about one of two attributes, so that no attribute alone answers a question. Person 1,
+// a keeper, and person `stranger`, who keeps nothing, share the attribute of person 0.
 static void make_people(struct random_source *r, struct fact *people, int n, int stranger)
 {
     const char *attributes[2] = {town_attribute(r)};

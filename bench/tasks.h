@@ -45,25 +45,25 @@ enum {
 struct task_request {
     enum task task;
     bool chat;
-    int tokens;            // of the prompt, TASK_TOKENS_MIN..TASK_TOKENS_MAX; it is at most one sentence shorter
+    int tokens;            // tokens of the prompt, TASK_TOKENS_MIN..TASK_TOKENS_MAX; it is at most one sentence shorter
     uint64_t seed, number; // number below 2^32
-    int questions;         // at most so many, from 1; further questions are turns after the first answer
+    int questions;         // limit, from 1; further questions are turns after the first answer
 };
 
 struct task_question {
-    char *turn; // NULL for the first question; else the text between the answer before and this question's answer
+    char *turn; // NULL for the first question; else the text between the previous answer and this question's answer
     int32_t *turn_ids; // [n_turn]
     int n_turn;
     char *answer;
     int32_t *answer_ids; // [n_answer] with the token that ends the answer: EOS or <|im_end|>
     int n_answer;
-    struct token_range *spans; // [n_spans] of the prompt, ascending: the sentences that the answer needs
+    struct token_range *spans; // [n_spans] ranges of the prompt, ascending: the sentences that the answer needs
     int n_spans;
 };
 
 struct task_document {
     char *prompt; // ends where the first answer starts; special tokens of the chat form are spelled out
-    int32_t *ids; // [n] of the prompt
+    int32_t *ids; // [n] tokens of the prompt
     int n;
     struct task_question *questions; // [n_questions]; there may be fewer than requested
     int n_questions;
@@ -72,13 +72,14 @@ struct task_document {
 const char *task_name(enum task task);
 bool task_parse(const char *name, enum task *task_p);
 
-// UNSUPPORTED: the chat form with a tokenizer without ChatML's tokens, or no EOS. INVALID: no room in so few tokens.
+// Returns UNSUPPORTED for the chat form if the tokenizer lacks ChatML's tokens, or without EOS. Returns INVALID if
+// there is no room in so few tokens.
 enum status task_make(const struct tokenizer *tokenizer, const struct task_request *request,
                       struct task_document *document_p);
 void task_document_free(struct task_document *document);
 
-// {"id", "task", "form", "tokens", "prompt", "answer", "spans": [[first, last], ...]} of the first question, ranges
-// with both ends included; with `token_ids` also "token_ids" and "answer_ids". If the request has several questions,
-// "questions" is a list of {"question", "answer", "spans"} of those after the first, with "question_ids" and
+// Returns {"id", "task", "form", "tokens", "prompt", "answer", "spans": [[first, last], ...]} for the first question.
+// Ranges include both ends. With `token_ids` it also has "token_ids" and "answer_ids". If the request has several
+// questions, "questions" is a list of {"question", "answer", "spans"} for the later ones, with "question_ids" and
 // "answer_ids". A whole conversation is then token_ids, answer_ids, and question_ids and answer_ids of each.
 json_t *task_row(const struct task_request *request, const struct task_document *document, bool token_ids);

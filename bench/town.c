@@ -57,7 +57,7 @@ LIST(weather) = {"The sea was calm and grey",           "A thin mist lay over th
 
 #define PICK(random, list) ((list)[random_below((random), (int)(sizeof(list) / sizeof *(list)))])
 
-// Each random number is taken in a statement of its own, since C leaves the evaluation order of arguments open.
+// Each random number is drawn in a separate statement, since C leaves the evaluation order of arguments open.
 
 void town_name(struct random_source *r, char name[TOWN_NAME_BYTES])
 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The harbour town that the documents of bench/tasks.h are about: names of its people, places and sentences in which
-// nothing is asked for. The caller frees the strings that are not const.
+// The harbour town of the documents of bench/tasks.h: names of people, places and sentences that no question asks
+// about. The caller frees the strings that are not const.
 #pragma once
 
 #include "lib/base/random.h"

@@ -95,7 +95,7 @@ static enum status trace_read_row(const char *path, int number, char *line, cons
                                              : "whole numbers separated by blanks");
     }
     if (t->n_rows && row.arrival_ms < t->rows[t->n_rows - 1].arrival_ms)
-        return status_fail(STATUS_INVALID, "%s:%d: arrival_ms %g is less than in the row before", path, number,
+        return status_fail(STATUS_INVALID, "%s:%d: arrival_ms %g is less than in the previous row", path, number,
                            row.arrival_ms);
     MEM_GROW(t->rows, t->n_rows, t->rows_capacity);
     t->rows[t->n_rows++] = row;

@@ -23,12 +23,12 @@ struct trace {
     int n_blocks, blocks_capacity;
 };
 
-// Reads a file. STATUS_NOT_FOUND or STATUS_INVALID with a sentence that names the line.
+// Reads a file. Returns STATUS_NOT_FOUND, or STATUS_INVALID with a sentence that names the line.
 enum status trace_read(const char *path, struct trace *trace);
 void trace_free(struct trace *t);
 
-// Writes the tokens of a row's prompt at `scale` times its length to `tokens` [max_tokens] and their number, at least 1
-// and at most max_tokens, to *n_p. Blocks shrink by the same factor and equal ids give equal tokens, so shared prefixes
-// stay shared.
+// Writes the tokens of a row's prompt, at `scale` times its length, to `tokens` [max_tokens]. *n_p becomes their
+// number, at least 1 and at most max_tokens. Blocks shrink by the same factor and equal ids give equal tokens, so
+// shared prefixes stay shared.
 void trace_prompt(const struct trace *t, int row, double scale, uint64_t seed, int vocab_size, int max_tokens,
                   int32_t *tokens, int *n_p);

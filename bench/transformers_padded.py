@@ -3,7 +3,7 @@
 """Prefill of padded batches with Hugging Face transformers and random weights, for comparison with `forepack bench prepack`
 on the same GPU. As there, batches are formed from a file of lengths in its order. Each batch is padded on the left to its
 longest prompt, as generate() requires, and one pass yields the first tokens. Prints JSON; needs torch and transformers, no
-network. Exits with 77 where they are not installed.
+network. Exits with 77 if they are not installed.
 
 Usage: transformers_padded.py --shape CONFIG.json --lengths FILE [--limit N] [--batch-size N] [--rounds N] [--device NAME]
 """

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Makes certificates for a cluster, signed by an authority of its own. Needs openssl.
+# Makes certificates for a cluster, signed by their own authority. Needs openssl.
 # Usage: deploy/certificates.sh [--days N] DIR NAME[=HOST,...]...
 #   DIR      DIR/ca.pem and DIR/ca.key, the authority, are made unless they exist
 #   NAME     DIR/NAME.pem and DIR/NAME.key: the certificate of a program or person and its private key. Existing ones

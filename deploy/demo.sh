@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Builds Forepack, starts a local cluster with the demo models, and asks it questions about long documents: with all
-# tokens kept, with those that the default quality of 0.99 needs, and at keep rate 0.3; then a conversation of four turns.
+# tokens kept, with the tokens that the default quality of 0.99 needs, and at keep rate 0.3; then a conversation of four turns.
 # Prints each answer with its time to first token (TTFT).
 #
 # Usage: deploy/demo.sh [--prompts N] [--port P] [--keep-running]
@@ -44,7 +44,7 @@ finish() {
 }
 trap finish EXIT
 
-# Without --port: the first of two free ports from 50051 on; nodes attach at the second.
+# Default of --port: the first of two free ports from 50051 on; nodes attach at the second.
 taken() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 if [ -z "$port" ]; then
     port=50051
@@ -121,7 +121,7 @@ jq -r '"accuracy on \(.documents) unseen documents of \(.tokens) tokens, measure
     "\(.accuracy["0.3"] * 1000 | round / 10) % at keep rate 0.3 (all classes of questions)"' \
     "$pair/accuracy.json"
 
-# A conversation: each turn has another document and a question about one of those so far.
+# A conversation: each turn has another document and a question about one of the documents so far.
 kill "$cluster"
 wait "$cluster" || true
 start_cluster
@@ -129,7 +129,7 @@ printf '\na conversation at keep rate 0.3\n%-44s %-9s | %-9s %9s %7s %9s %7s %9s
     cached "TTFT ms"
 echo '[]' >"$work/talk"
 for turn in 0 1 2 3; do
-    about=$((turn ? turn - 1 : 0)) # the document of the turn before
+    about=$((turn ? turn - 1 : 0)) # the document of the previous turn
     jq -c -s --slurpfile talk "$work/talk" --argjson turn $turn --argjson about $about '
         [.[] | select(.task == "needle")] as $rows |
         ($rows[$turn].prompt | split("Question: ")[0] | .[0:2400]) as $text |

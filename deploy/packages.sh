@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Installs the missing ones of the Debian packages that a build and its tests need. Changes nothing else, and needs
+# Installs the Debian packages that a build and its tests need and that are missing. Changes nothing else, and needs
 # neither root nor network when none is missing.
 # Usage: deploy/packages.sh [--bench] [--browser] [--lint] [--fuzz] [--valgrind]
-#   --bench  also oneDNN, which `forepack bench kernels` measures beside its own kernels
+#   --bench  also oneDNN, which `forepack bench kernels` compares with its own kernels
 #   --browser  also Chromium, in which a test looks at the live page
 #   --lint   also clang-format, clang-tidy and cppcheck, for tests/lint.sh
 #   --fuzz   also clang with libFuzzer, for the preset `fuzz`

@@ -24,7 +24,7 @@ static struct {
     struct option_list model_names;
     char *model, *shape, *chat_template, *grammar_library, *policy, *tenant_weights, *prefill, *drafts, *api_keys;
     char *model_fingerprint, *speculator_fingerprint;
-    uint64_t fingerprints[NODE_ROLES]; // of both
+    uint64_t fingerprints[NODE_ROLES]; // of both roles
     struct listen_options listen;
     struct trace_options trace;
     double keep_rate, quality;
@@ -80,21 +80,21 @@ static const struct option options[] = {
              "further requests are refused with RESOURCE_EXHAUSTED"},
     {.name = "queue-reserve", .type = OPTION_INT, .value = &o.queue_reserve, .default_text = "10", .max = 49,
      .live = true,
-     .unit = "%", .help = "part of both limits that each priority class leaves to every class above it: with 10, normal "
+     .unit = "%", .help = "part of both limits that each priority class leaves to every higher class: with 10, normal "
                           "requests (priority 0) fill at most 90 % of the queue and low ones (below 0) 80 %"},
     {.name = "tenant-queue-share", .type = OPTION_INT, .value = &o.tenant_queue_share, .default_text = "80", .min = 1,
      .max = 100, .live = true,
      .unit = "%", .help = "part of these limits that the requests of one tenant may fill; each further tenant may fill "
-                          "the same part of the rest; 100: no bound. With --tenant-weights all tenants that it does "
+                          "the same part of the rest; 100: no bound. With --tenant-weights, all tenants that it does "
                           "not name count as one"},
     {.name = "tenant-weights", .type = OPTION_STRING, .value = &o.tenant_weights, .placeholder = "NAME=W,...",
      .help = "share of a tenant relative to a tenant without a weight, which has 1: with a=4, tenant a gets four tokens "
              "for each token of another (W 0.001..1000)"},
     {.name = "max-wait-ms", .type = OPTION_INT, .value = &o.max_wait_ms, .default_text = "500", .max = 3600000,
      .unit = "ms", .help = "waiting time after which a request is overdue; overdue requests, and requests near their "
-                           "deadline, go into the next bin before all others"},
+                           "deadline, go into the next bin before all other requests"},
     {.name = "bins-ahead", .type = OPTION_INT, .value = &o.bins_ahead, .default_text = "2", .min = 1, .max = 64,
-     .unit = "bins", .help = "outstanding bins of a node at most; 2 gives a node its next bin while it computes one"},
+     .unit = "bins", .help = "most outstanding bins of a node; 2 gives a node its next bin while it computes one"},
     {.name = "bin-policy", .type = OPTION_CHOICE, .value = &o.policy, .default_text = "dataset",
      .choices = "none|batch|dataset",
      .help = "requests that may share a bin: dataset: the whole queue; batch: one arrival batch; none: each request has "
@@ -120,8 +120,8 @@ static const struct option options[] = {
     {.name = "tail-tokens", .type = OPTION_INT, .value = &o.tail_tokens, .default_text = "128", .max = 1e9,
      .unit = "tokens", .help = "last tokens of a prompt that are always kept, at most a quarter of the prompt"},
     {.name = "pinned-turn-tokens", .type = OPTION_INT, .value = &o.pinned_turn_tokens, .default_text = "256",
-     .max = 1e9, .unit = "tokens", .help = "tokens of a chat's last user turn that are always kept: all of a turn that "
-                                           "is no longer, else the first and the last half as many"},
+     .max = 1e9, .unit = "tokens", .help = "tokens of a chat's last user turn that are always kept: the whole turn if it "
+                                           "is no longer, else its first and last tokens, half of each"},
     {.name = "selection-cache-mib", .type = OPTION_INT, .value = &o.selection_cache_mib, .default_text = "16",
      .max = 65536, .unit = "MiB", .help = "memory for the selections of scored prompts: a prompt that comes again with "
                                           "the same options is not scored again, and a chat keeps the rows of its earlier "
@@ -135,10 +135,10 @@ static const struct option options[] = {
      .max = 60000, .unit = "ms", .help = "heartbeat interval of nodes; a node that is silent for three of them is lost"},
     {.name = "stall-timeout-ms", .type = OPTION_INT, .value = &o.stall_timeout_ms, .default_text = "30000",
      .max = 3600000, .unit = "ms",
-     .help = "time without progress after which a node with work hangs, if that is longer than four of its longest passes: "
+     .help = "a busy node without progress for this long, and for four of its longest passes, is treated as hung: "
              "a speculator is ejected, a worker group lost and its requests replayed; 0: progress is not watched"},
     {.name = "eject-ms", .type = OPTION_INT, .value = &o.eject_ms, .default_text = "10000", .max = 3600000, .unit = "ms",
-     .help = "time that a node that hung or is ten times slower than its peers gets no work, doubled each further time; "
+     .help = "time without work for a node that hung or is ten times slower than its peers, doubled each further time; "
              "then it gets one request, two, four and so on; 0: no node is ejected"},
     {.name = "worker-grace-ms", .type = OPTION_INT, .value = &o.worker_grace_ms, .default_text = "30000",
      .max = 3600000, .unit = "ms",
@@ -146,7 +146,7 @@ static const struct option options[] = {
              "UNAVAILABLE"},
     {.name = "model-fingerprint", .type = OPTION_STRING, .value = &o.model_fingerprint, .placeholder = "HEX",
      .help = "accept only worker groups with the model of this fingerprint, 16 hexadecimal digits, which the event "
-             "node_attached names; default: that of the first one"},
+             "node_attached names; default: the model of the first one"},
     {.name = "speculator-fingerprint", .type = OPTION_STRING, .value = &o.speculator_fingerprint, .placeholder = "HEX",
      .help = "accept only speculators with the model of this fingerprint; default: any"},
     {.name = "mixed-numerics", .type = OPTION_BOOL, .value = &o.mixed_numerics, .default_text = "false",
@@ -168,7 +168,7 @@ static const char usage[] =
     "SIGHUP reads changed files: API keys, cluster token, certificates, and the log level, the\n"
     "bounds of the queue and drain-ms in the --config file.";
 
-// The last component of a path, free() it.
+// Returns the last component of a path. The caller frees it.
 static char *path_base_name(const char *path)
 {
     size_t length = strlen(path);
@@ -206,7 +206,8 @@ static enum status tenant_weights_parse(char *text, struct tenant_weight **weigh
     return STATUS_OK;
 }
 
-// Without a usable template the router serves text prompts only. A file that the operator names must be usable.
+// Opens the chat template. If there is no usable one, the router serves text prompts only. A file that the operator
+// names must be usable.
 static enum status chat_open(struct front *front)
 {
     enum status status = chat_template_open(o.model, o.chat_template, &front->chat);
@@ -252,7 +253,7 @@ static enum status front_open(struct front *front)
     prefill_defaults(&front->prefill);
     prefill_mode_parse(o.prefill, &front->prefill.mode);
     bool fixed = options_given(options, "keep-rate");
-    front->prefill.keep_rate = fixed ? o.keep_rate : 1; // without a calibration, every token is kept
+    front->prefill.keep_rate = fixed ? o.keep_rate : 1; // every token is kept if there is no calibration
     front->prefill.quality = fixed ? 0 : o.quality;
     draft_mode_parse(o.drafts, &front->prefill.drafts);
     atomic_init(&front->max_queue_requests, (int)o.max_queue_requests);
@@ -274,13 +275,13 @@ static void front_close(struct front *front)
     cluster_token_free(front->cluster_token);
 }
 
-// 0: no bound.
+// Returns 0 for no bound.
 static int tenant_queue_percent(void)
 {
     return o.tenant_queue_share < 100 ? (int)o.tenant_queue_share : 0;
 }
 
-// NULL: 0, which accepts any model.
+// Parses a fingerprint. NULL gives 0, which accepts any model.
 static enum status fingerprint_parse(const char *option, const char *text, uint64_t *fingerprint_p)
 {
     char *end = "";
@@ -355,7 +356,7 @@ static void event_query_idle(struct core *c, void *arg, int64_t now_us)
     __atomic_store_n(&query->answer, core_idle(c), __ATOMIC_RELEASE);
 }
 
-// Waits 20 ms; true when a second signal has come.
+// Waits 20 ms. Returns true if a second signal has come.
 static bool drain_wait(const sigset_t *signals)
 {
     const struct timespec interval = {.tv_nsec = 20000000};
@@ -368,18 +369,19 @@ static void event_release_nodes(struct core *c, void *arg, int64_t now_us)
     core_release_nodes(c, now_us);
 }
 
-// Whether the core became idle in time.
+// Drains the router. Returns true if the core became idle in time.
 static bool router_drain(struct front *front, sigset_t *signals)
 {
     log_event(LOG_INFO, "shutdown_started", LOG_FIELD("drain_limit_ms", o.drain_ms));
     int64_t end_us = clock_now_us() + o.drain_ms * 1000;
     atomic_store(&front->draining, true);
     loop_post(front->loop, event_publish_ready, front);
-    while (!intake_pool_idle(front->pool) && clock_now_us() < end_us) { // the core still takes these prompts
+    while (!intake_pool_idle(front->pool) && clock_now_us() < end_us) { // the core still accepts these prompts
         if (drain_wait(signals)) end_us = 0;
     }
     loop_post(front->loop, event_drain, NULL);
-    do { // at least once: the core has then handled event_drain and calls the server no more, so that it may be closed
+    // at least once: afterwards the core has handled event_drain and no longer calls the server, so it may be closed
+    do {
         struct idle_query query = {-1};
         loop_post(front->loop, event_query_idle, &query);
         do {
@@ -408,8 +410,8 @@ static void live_options_apply(struct front *front)
     loop_post(front->loop, event_set_queue_bounds, bounds);
 }
 
-// Each reader logs what changed. When a file has an error, the reader logs it and keeps the last contents. Only the
-// --config file is read nowhere else; the others are also read when they are needed.
+// Reads changed files again. Each reader logs what changed. If a file has an error, its reader logs the error and keeps
+// the last contents. The --config file is read nowhere else; the other files are also read when they are needed.
 static void router_reload(struct front *front, const struct listeners *listeners)
 {
     log_event(LOG_INFO, "reload_started", LOG_FIELD("signal", "SIGHUP"));
@@ -421,7 +423,7 @@ static void router_reload(struct front *front, const struct listeners *listeners
     log_event(LOG_INFO, "reload_done", LOG_FIELD("signal", "SIGHUP"));
 }
 
-// Until a signal ends the router.
+// Waits until a signal ends the router.
 static void signals_await(struct front *front, const struct listeners *listeners, const sigset_t *signals)
 {
     int signal;
@@ -445,7 +447,7 @@ static struct intake_pool *router_open_pool(void)
 
 enum { METHODS_MAX = 32 };
 
-// What clients may call; the methods of a service are next to each other.
+// Lists the methods that clients may call. The methods of a service are next to each other.
 static void methods_fill(const struct front *front, struct rpc_method methods[METHODS_MAX + 1])
 {
     const struct rpc_method of_inference[] = {front_generate,   front_generate_many, front_score,
@@ -458,7 +460,7 @@ static void methods_fill(const struct front *front, struct rpc_method methods[ME
     memcpy(methods + n, of_kserve, sizeof of_kserve);
     n += sizeof of_kserve / sizeof *of_kserve;
     for (size_t i = 0; i < n; i++)
-        if (i < 3 || i >= n_inference) methods[i].max_message_bytes = limit; // those with a prompt
+        if (i < 3 || i >= n_inference) methods[i].max_message_bytes = limit; // methods with a prompt
     for (const struct rpc_method *info = front_kserve_info; info->path && n < METHODS_MAX; info++)
         methods[n++] = *info;
     methods[n] = (struct rpc_method){0};
@@ -484,7 +486,7 @@ static enum status router_serve(struct front *front, struct listeners *listeners
     return STATUS_OK;
 }
 
-enum { TRACE_FLUSH_MS = 3000 }; // at the end
+enum { TRACE_FLUSH_MS = 3000 }; // time to send the last spans when the router ends
 
 // Starts the core's thread, serves, and stops everything in reverse order.
 static enum status router_run(struct front *front, const struct tenant_weight *weights, int n_weights,
@@ -510,9 +512,10 @@ static enum status router_run(struct front *front, const struct tenant_weight *w
     return status;
 }
 
-// The library that receives a large gRPC message has it in many blocks, on several threads. When each message's memory
-// goes back to the kernel, the page faults of the next one take more time than copying it. So every arena of malloc
-// keeps what one largest message needs, and there are few arenas: at most 512 MiB stay with the router.
+// Keeps freed memory for the next large messages. A large gRPC message arrives in many blocks, on several threads of
+// the gRPC library. If each message's memory went back to the kernel, the page faults of the next message would take
+// more time than copying it. So every arena of malloc keeps enough for one largest message, and there are few arenas:
+// at most 512 MiB stay with the router.
 static void memory_keep_freed(void)
 {
     enum { MAPPED_BYTES = 4 << 20, KEPT_BYTES = 64 << 20, ARENAS = 8 };
@@ -521,7 +524,7 @@ static void memory_keep_freed(void)
     mallopt(M_TRIM_THRESHOLD, KEPT_BYTES);
 }
 
-// Before other threads start, which inherit the mask: signals are awaited by the main thread alone.
+// Blocks the signals, which the main thread alone waits for. Call it before other threads start: they inherit the mask.
 static void signals_block(sigset_t *signals)
 {
     sigemptyset(signals);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the simulated models answer: pure functions of tokens and positions. The simulated engines compute them from the
-// KV entries that a batch refers to; clients compute them from the prompt. So every token that reaches a client can be
-// verified, and an engine that was given a wrong row, position or KV block answers wrongly.
+// The answers of the simulated models: pure functions of tokens and positions. The simulated engines compute them from
+// the KV entries that a batch refers to, and clients compute them from the prompt. So a client can verify every token,
+// and an engine that was given a wrong row, position or KV block answers wrongly.
 #pragma once
 
 #include <stdbool.h>
@@ -10,7 +10,7 @@
 
 #include "sim/scenario.h"
 
-enum { TOKEN_BOS = 1, TOKEN_EOS = 2, TOKEN_FIRST = 3 }; // TOKEN_FIRST: of the tokens that prompts have
+enum { TOKEN_BOS = 1, TOKEN_EOS = 2, TOKEN_FIRST = 3 }; // TOKEN_FIRST: the first token that a prompt may contain
 
 #define ANSWER_STEP UINT64_C(0x9e3779b97f4a7c15)
 
@@ -21,9 +21,9 @@ static inline uint64_t answer_mix(uint64_t x) // the finaliser of splitmix64: co
     return x ^ (x >> 31);
 }
 
-// The content of a KV entry: its token, its position, and all entries before it. The lowest bits depend on the position
-// alone: at a share of the positions every model answers the same token, whatever it has read, so that a speculator
-// that reads the whole prompt drafts tokens of a main model that reads the kept tokens.
+// Returns the content of a KV entry, which depends on its token, its position and all earlier entries. The lowest bits
+// depend on the position alone: at a share of the positions every model answers the same token, whatever it has read.
+// So a speculator that reads the whole prompt drafts tokens of a main model that reads the kept tokens.
 #define ANSWER_START  UINT64_C(0x243f6a8885a308d3)
 #define ANSWER_SHARED UINT64_C(0xff)
 static inline uint64_t answer_entry(uint64_t before, int32_t token, int32_t position)
@@ -32,12 +32,12 @@ static inline uint64_t answer_entry(uint64_t before, int32_t token, int32_t posi
     return (content & ~ANSWER_SHARED) | (answer_mix((uint64_t)(uint32_t)position) & ANSWER_SHARED);
 }
 
-// How a model answers. In scenarios half of the positions are shared, and elsewhere models that have read the same
-// answer the same. In a plan, drafted tokens are right at the shared positions alone.
+// The rule by which a model answers. In scenarios half of the positions are shared, and at the other positions models
+// that have read the same tokens answer the same. In a plan, draft tokens are right at the shared positions alone.
 struct answer_rule {
     int vocab;
-    int n_shared;   // of 256 kinds of positions
-    uint64_t model; // 0, or what the model's other answers depend on
+    int n_shared;   // number of shared positions, of 256 kinds of positions
+    uint64_t model; // makes the model's answers differ at positions that are not shared; 0: they do not differ
 };
 enum { ANSWER_POSITIONS = 256 };
 
@@ -49,7 +49,7 @@ static inline struct answer_rule answer_rule_of(const struct scenario_options *o
                                 is_speculator ? UINT64_C(0x13198a2e03707344) : 0};
 }
 
-// The greedy token after an entry, or the token that `uniform` samples (uniform < 0: greedy).
+// Returns the greedy token after an entry, or the token that `uniform` samples (uniform < 0: greedy).
 static inline int32_t answer_token(uint64_t entry, double uniform, const struct answer_rule *rule)
 {
     uint64_t bits = 0, shared = entry & ANSWER_SHARED;
@@ -60,32 +60,32 @@ static inline int32_t answer_token(uint64_t entry, double uniform, const struct 
     return (int32_t)(answer_mix((entry ^ rule->model) ^ (bits | (uniform >= 0)) * ANSWER_STEP) % (uint64_t)rule->vocab);
 }
 
-// The second most likely token after an entry, another one than the first.
+// Returns the second most likely token after an entry. It differs from the first.
 static inline int32_t answer_second_token(uint64_t entry, int32_t first, int vocab)
 {
     int32_t step = 1 + (int32_t)(answer_mix(entry + 2 * ANSWER_STEP) % (uint64_t)(vocab - 1));
     return (first + step) % vocab;
 }
 
-// Logits of the two; those of all others are 0. Sampling selects the first, unless a mask excludes it or a repetition
-// penalty applies to it and not to the second.
+// Logits of the two most likely tokens; all other logits are 0. Sampling selects the first token, unless a mask
+// excludes it or a repetition penalty lowers it and not the second token.
 #define ANSWER_LOGIT        1e6f
 #define ANSWER_SECOND_LOGIT (ANSWER_LOGIT - 200)
 
-// The importance that the row of entry `query` gives to prompt token number `key`: 0 to 1.
+// Returns the importance, 0 to 1, that the row of entry `query` gives to prompt token number `key`.
 static inline float answer_importance(uint64_t query, int32_t token, int key)
 {
     uint64_t x = (query ^ (uint64_t)(uint32_t)token << 20 ^ (uint64_t)(uint32_t)key) * UINT64_C(0xbf58476d1ce4e5b9);
     return (float)((x ^ x >> 32) & 0xffffff) * 0x1p-24f;
 }
 
-// Whether a sentence ends with the token.
+// Returns true if the token ends a sentence.
 static inline int answer_ends_sentence(int32_t token)
 {
     return token % 12 == 0;
 }
 
-// Token i of a prompt: of a shared prefix, or of one request alone.
+// Returns token i of a prompt. `source` identifies a shared prefix, or one request.
 static inline int32_t answer_prompt_token(int64_t source, int i, int vocab)
 {
     if (i == 0 && source % 2 == 0) return TOKEN_BOS;

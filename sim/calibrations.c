@@ -7,7 +7,8 @@
 
 enum { PROMPT_MOST = 1500, TAIL_TOKENS = 128 };
 
-// Importance in the simulator is random, so the evidence of prompts differs little but for their lengths and ends.
+// Makes a calibration. Importance in the simulator is random, so the evidence of prompts differs only by their lengths
+// and ends.
 static struct calibration calibration_make(uint64_t main, double constant)
 {
     struct prefill options;

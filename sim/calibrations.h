@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The calibrations that the speculators of a scenario have, by their number. Made up: they spread the keep rates of the
-// simulated prompts over all that there are to choose from.
+// The calibrations that the speculators of a scenario may have, by number. They are made up and spread the keep rates
+// of the simulated prompts over all rates that can be chosen.
 #pragma once
 
 #include "speculator/calibration.h"
 
-enum { SIM_MAIN_FINGERPRINT = 1, SIM_SPECULATOR_FINGERPRINT = 2 }; // of the models that nodes have
+enum { SIM_MAIN_FINGERPRINT = 1, SIM_SPECULATOR_FINGERPRINT = 2 }; // of the models of the nodes
 
-// 1 and 2 are for the main model of the scenario, 3 is for another one. All are for the default options and the
-// router's default tail window.
+// Calibrations 1 and 2 are for the main model of the scenario, 3 is for another model. They are for the default
+// options and the router's default tail window.
 enum { SIM_CALIBRATIONS = 3 };
 
-const struct calibration *sim_calibration(int64_t number); // 0: NULL, none
+const struct calibration *sim_calibration(int64_t number); // number 0: NULL

@@ -12,7 +12,7 @@
 
 // --- the request
 
-// The finished turns that the prompt has.
+// Sets the finished turns of the prompt.
 static void set_turns(const struct scenario_request *plan, struct request_spec *spec)
 {
     int64_t n = plan->turn ? (plan->tokens - 1) / plan->turn : 0;
@@ -79,7 +79,7 @@ static struct request *request_make(struct client *client)
 
 static void cancel_handle(struct world *w, const struct event *event);
 
-// The front never waits for a client: it abandons the call of one that leaves too much unread
+// Delays the client's reading. The front never waits for a client: it abandons a call that leaves too much unread
 // (router/front/request/reply.c).
 static void read_later(struct client *client)
 {
@@ -121,7 +121,7 @@ static bool on_tokens(void *user, const int32_t *tokens, const struct token_logp
 
 static void submit_later(struct world *w, const struct event *event);
 
-// Half a second, then twice as long each time.
+// Tries again after half a second, then after twice as long each time.
 static bool client_retries(struct client *client, bool lost, enum status status)
 {
     if (client->left || client->tries > client->plan->request.retries) return false;
@@ -150,7 +150,8 @@ static void on_done(void *user, const struct request *r, enum finish_reason reas
     client_check_state(client, r, reason);
     if (!client->tainted && !w->failed) client_check_end(client, r, reason, status, message);
     if (!client->received) client->waited_us = w->now_us - client->submitted_us;
-    if (status == STATUS_UNAVAILABLE) client->waited_us -= w->scenario->options.worker_grace_ms * 1000; // beyond it
+    // counts the wait beyond the grace time
+    if (status == STATUS_UNAVAILABLE) client->waited_us -= w->scenario->options.worker_grace_ms * 1000;
     world_digest(w, (uint64_t)client->plan->id << 16 | (uint64_t)reason << 8 | (uint64_t)status);
     client->result.done = reason == FINISH_REASON_LENGTH || reason == FINISH_REASON_STOP;
     client->result.status = status;
@@ -177,7 +178,7 @@ struct client *client_of_number(const struct world *w, uint64_t number)
     return number < (uint64_t)w->clients->n_numbers ? w->clients->of_number[number] : NULL;
 }
 
-// Makes its request, for the core.
+// Makes the client's request for the core.
 static void client_begin(struct client *client)
 {
     client->submitted_us = client->w->now_us;
@@ -201,7 +202,8 @@ static void client_submit(struct world *w, const struct event *event)
     client_check_intake(client);
 }
 
-static void submit_later(struct world *w, const struct event *event) // at the router, when it runs
+// Posts the request to the router, which handles it when it runs.
+static void submit_later(struct world *w, const struct event *event)
 {
     sim_router_post(w->router, client_submit, event->object, 0);
 }
@@ -232,7 +234,7 @@ static void cancel_handle(struct world *w, const struct event *event)
         if (!core_cancel(sim_router_core(w->router), client->r->number, w->now_us))
             client_fail(client, "cannot be cancelled");
         if (client->r) client_fail(client, "goes on after it was cancelled");
-    } else if (sim_router_core(w->router) && !client->tries) { // its prompt is being tokenised
+    } else if (sim_router_core(w->router) && !client->tries) { // the prompt is being tokenised
         client->tries++;
         client_begin(client);
         core_submit_aborted(sim_router_core(w->router), client->r, w->now_us);
@@ -255,7 +257,7 @@ static void abort_handle(struct world *w, const struct event *event)
     struct client *client = event->object;
     if (client->ended || !client->r || !sim_router_core(w->router)) return;
     client->left = true;
-    char *id = mem_string(client->r->id); // the request ends with its own
+    char *id = mem_string(client->r->id); // a copy: the request ends with its own
     if (!core_abort(sim_router_core(w->router), id, 0, w->now_us)) client_fail(client, "cannot be aborted");
     free(id);
     if (client->r) client_fail(client, "goes on after it was aborted");

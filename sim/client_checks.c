@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a client checks of its answer: every token, the end and its cause, usage and timing.
+// A client's checks of its answer: every token, the end and its cause, usage and timing.
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -17,7 +17,8 @@
 
 static bool queue_is_full(const struct client *client, const struct request *r);
 
-// The least time in which an idle worker group computes the prompt whole, by the learned costs; 0: not known.
+// Returns the shortest time in which an idle worker group computes the whole prompt, by the learned costs, or 0 if it
+// is not known.
 static double least_us(const struct core *c, const struct request *r)
 {
     double least = INFINITY;
@@ -41,7 +42,7 @@ static void check_estimate(struct client *client)
     oracle_estimate(client->w, c, &r->sched);
 }
 
-// Whether an attached worker group has a context for the request.
+// Returns true if the context of an attached worker group is long enough for the request.
 static bool has_context(const struct world *w, const struct request *r)
 {
     int64_t context = (int64_t)r->spec.n_tokens + r->spec.sampling.max_tokens;
@@ -50,14 +51,14 @@ static bool has_context(const struct world *w, const struct request *r)
     return false;
 }
 
-// Worker groups that left may come back.
+// Returns true within the grace time, in which worker groups that left may come back.
 static bool in_grace(const struct client *client)
 {
     int64_t gone_us = sim_router_core(client->w->router)->workers_gone_us; // 0: none left
     return gone_us && client->w->now_us <= gone_us + client_options(client)->worker_grace_ms * 1000;
 }
 
-// What the core admits has a place in the queue, and a deadline that a node can meet.
+// Checks that an admitted request has a place in the queue, and a deadline that a node can meet.
 static void check_admitted(struct client *client)
 {
     const struct request *r = client->r;
@@ -74,7 +75,7 @@ static void check_admitted(struct client *client)
                    client->plan->id, left_us, us);
 }
 
-// Whether all attached speculators have one calibration, which is for the request's options.
+// Returns true if all attached speculators have the same calibration, and it applies to the request's options.
 static bool is_calibrated(const struct client *client, const struct prefill *prefill)
 {
     const struct scenario *scenario = client->w->scenario;
@@ -90,7 +91,7 @@ static bool is_calibrated(const struct client *client, const struct prefill *pre
            calibration_covers(first, prefill, 1, 0);
 }
 
-// The speculators that take work: whether there is one, and whether one has a context for the request.
+// Finds out whether a speculator takes work, and whether the context of one is long enough for the request.
 static void count_speculators(const struct client *client, const struct request *r, bool *any_p, bool *fits_p)
 {
     for (const struct core_node *node = core_first_node(sim_router_core(client->w->router)); node;
@@ -101,7 +102,7 @@ static void count_speculators(const struct client *client, const struct request 
     }
 }
 
-// Why the prompt is not scored, from what is attached.
+// Returns why the prompt is not scored, derived from the attached nodes.
 static enum skip_reason decided_skip(const struct client *client, const struct request *r)
 {
     const struct prefill *prefill = &r->spec.prefill;
@@ -116,7 +117,7 @@ static enum skip_reason decided_skip(const struct client *client, const struct r
     return has_quality && !calibrated ? SKIP_UNCALIBRATED : SKIP_NONE;
 }
 
-// What the core decided about speculation.
+// Checks what the core decided about speculation.
 void client_check_intake(struct client *client)
 {
     const struct request *r = client->r;
@@ -135,7 +136,7 @@ void client_check_intake(struct client *client)
 
 // --- tokens
 
-// The model is certain of one token after each entry.
+// Checks log-probabilities of prompt tokens. The model is certain of one token after each entry.
 void client_check_prompt_logprobs(void *user, const struct token_logprob *logprobs, int n)
 {
     struct client *client = user;
@@ -188,7 +189,7 @@ static void stop_check(struct client *client, const struct request *r)
     if (!stops) client_fail(client, "the answer stopped before its end");
 }
 
-// The parts of the time to the first token are all of it, unless the request was replayed.
+// Checks that the parts of the time to first token add up to it, unless the request was replayed.
 static void timing_check(struct client *client, const struct request *r)
 {
     const struct request_timing *t = &r->timing;
@@ -201,7 +202,7 @@ static void timing_check(struct client *client, const struct request *r)
         client_fail(client, "the parts of ttft_us are not all of it");
 }
 
-// A speculator that lied may have had its selection held and used again.
+// Returns true if the request may reuse a selection that a speculator lied about.
 static bool may_reuse_a_lie(const struct client *client, const struct request *r)
 {
     const struct scenario *scenario = client->w->scenario;
@@ -211,14 +212,15 @@ static bool may_reuse_a_lie(const struct client *client, const struct request *r
     return lies && r->usage.score_cached_tokens >= (r->spec.n_turns ? 0 : r->spec.n_tokens);
 }
 
-// Whether a speculator has scored the prompt, also where all tokens were kept then.
+// Returns true if a speculator scored the prompt, even if all tokens were then kept.
 static bool was_scored(const struct client *client, const struct request *r)
 {
     return r->skip == SKIP_NONE || r->skip == SKIP_UNSURE ||
            (r->skip == SKIP_UNCALIBRATED && client->decided == SKIP_NONE);
 }
 
-// The prompt once, and before it turns that were not held.
+// Checks the number of scored tokens: the prompt once, and in a conversation also the turns whose selection the router
+// did not hold.
 static bool scored_is_right(const struct client *client, const struct request *r)
 {
     int64_t least = was_scored(client, r) ? r->spec.n_tokens : 0, most = least;
@@ -247,27 +249,27 @@ static void usage_check(struct client *client, const struct request *r)
     if (!r->spec.score_only) prompt_logprobs_check(client, r);
     if (r->skip == SKIP_TIMEOUT &&
         r->timing.queue_us + r->timing.score_us < client_options(client)->score_timeout_ms * 1000)
-        client_fail(client, "no speculator answered in time, it says, before that time was over");
+        client_fail(client, "its skip reason is a timeout, but the score timeout was not over");
     if (r->usage.completion_tokens != client->received)
         client_fail(client, "completion_tokens is not what was received");
     if (r->usage.prompt_tokens != r->spec.n_tokens) client_fail(client, "prompt_tokens is not the prompt's length");
     rate_check(client, r);
     if (!scored_is_right(client, r)) client_fail(client, "scored_tokens is not what a speculator scored");
-    bool was_held = !client->talks && was_scored(client, r) && !r->timing.score_us; // the score of an earlier request
+    bool was_held = !client->talks && was_scored(client, r) && !r->timing.score_us; // an earlier request's score
     if (was_held && r->usage.score_cached_tokens != r->usage.scored_tokens)
-        client_fail(client, "the tokens of a score that was held are not cached ones");
+        client_fail(client, "a held score must count all its tokens as cached");
     bool ascends = !client->talks;
     for (int k = 1; k < r->n_kept_ranges; k++)
         if (ascends ? r->kept[k].first <= r->kept[k - 1].last + 1 : r->kept[k].first == r->kept[k - 1].last + 1)
             client_fail(client, "its kept ranges touch");
     if (r->usage.frozen_tokens + r->usage.recalled_tokens > r->usage.kept_tokens)
-        client_fail(client, "it has more tokens of earlier turns than tokens");
+        client_fail(client, "it has more frozen and recalled tokens than kept tokens");
     if (r->skip == SKIP_NONE && r->kept && !may_reuse_a_lie(client, r) &&
         !expect_kept(client->w->scenario, client->plan, r, client->talks))
-        client_fail(client, "the kept tokens are not those of its prompt and policy");
+        client_fail(client, "the kept tokens do not follow from its prompt and policy");
 }
 
-// Whether an attached node of the role that takes new work could hold the request now.
+// Returns true if an attached worker group that takes new work could hold the request now.
 static bool could_hold(const struct world *w, const struct request *r)
 {
     int64_t kept = r->usage.kept_tokens ? r->usage.kept_tokens : r->spec.n_tokens, output = r->spec.sampling.max_tokens;
@@ -286,12 +288,13 @@ static int64_t class_bound(int64_t whole, int32_t priority, int64_t reserve_perc
     return (whole * (100 - classes_above * reserve_percent) + 99) / 100;
 }
 
-// What waits in the router, of all and of those that count as one tenant with the request.
+// The router's queue: all requests, and the requests that count as one tenant with the client's request.
 struct queue_use {
     int64_t requests, tokens, tenant_requests, tenant_tokens;
 };
 
-// Only tenant 1 has a weight; all others are bounded together.
+// Returns true if the requests share a tenant's bound. Only tenant 1 has a weight, so the other tenants share one
+// bound.
 static bool same_tenant(const struct request *a, const struct request *b)
 {
     bool first_a = a->spec.tenant && strcmp(a->spec.tenant, "t1") == 0;
@@ -299,7 +302,8 @@ static bool same_tenant(const struct request *a, const struct request *b)
     return first_a == first_b;
 }
 
-// Tokens of the queue: a pinned range of a turn takes the memory of two, and four bytes of a grammar that of one.
+// Returns the tokens that a request counts for in the queue. A pinned range of a turn takes the memory of two tokens,
+// four bytes of a grammar take the memory of one.
 static int64_t queue_tokens(const struct request *r)
 {
     int64_t n = r->spec.n_tokens + ((int64_t)r->spec.sampling.grammar.text_bytes + 3) / 4;
@@ -337,7 +341,7 @@ static bool queue_is_full(const struct client *client, const struct request *r)
            (use.tenant_tokens + n) * (100 - percent) > percent * (tokens - use.tokens - n);
 }
 
-// The sentence names the request's own numbers: what it has is in it, or their sum.
+// Checks that the sentence gives the request's own numbers, or their sum.
 static void sentence_check(struct client *client, const struct request *r, const char *message)
 {
     char sum[32], expected[32];
@@ -350,7 +354,7 @@ static void sentence_check(struct client *client, const struct request *r, const
         world_fail(client->w, "request %" PRId64 ": a wrong number in: %s", client->plan->id, message);
 }
 
-// Places left in the queue for all tenants, as the sentence has them.
+// Checks the free places of the queue that the sentence gives.
 static void places_check(struct client *client, const struct request *r, const char *message)
 {
     const struct scenario_options *o = client_options(client);
@@ -363,7 +367,7 @@ static void places_check(struct client *client, const struct request *r, const c
         world_fail(client->w, "request %" PRId64 ": must have '%s': %s", client->plan->id, expected, message);
 }
 
-// The sentence says rightly whether nodes of the role are attached.
+// Checks what the sentence says about attached nodes of a role.
 static void attached_check(struct client *client, const char *message)
 {
     static const char *const names[NODE_ROLES] = {[NODE_SPECULATOR] = "speculator", [NODE_WORKER] = "worker group"};
@@ -380,7 +384,7 @@ static void attached_check(struct client *client, const char *message)
     }
 }
 
-// No request is refused that could have been served.
+// Checks that an error has a cause: no request is refused that could have been served.
 static void error_check(struct client *client, const struct request *r, enum status status, const char *message)
 {
     bool scored = r->spec.score_only || r->spec.prefill.mode == PREFILL_REQUIRED; // a speculator may be missing
@@ -407,7 +411,7 @@ static void error_check(struct client *client, const struct request *r, enum sta
         if (!scored && client->submitted_us < client->w->now_us &&
             client->w->now_us <
                 sim_router_workers_gone_us(client->w->router) + client_options(client)->worker_grace_ms * 1000)
-            client_fail(client, "refused in the time of grace");
+            client_fail(client, "refused within the grace time");
         if (!scored && !r->account.losses && could_hold(client->w, r))
             client_fail(client, "refused while a worker group is attached");
         break;
@@ -423,7 +427,7 @@ void client_check_state(struct client *client, const struct request *r, enum fin
     enum request_state state = reason == FINISH_REASON_ERROR       ? REQUEST_FAILED
                                : reason == FINISH_REASON_CANCELLED ? REQUEST_CANCELLED
                                                                    : REQUEST_DONE;
-    if (r->state != state) client_fail(client, "ended in a state of another end");
+    if (r->state != state) client_fail(client, "its state does not fit its finish reason");
 }
 
 void client_check_end(struct client *client, const struct request *r, enum finish_reason reason, enum status status,

@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-// Runs begin here rather than at 0, which some code takes for "never".
+// Start of a run. It is not 0, since some code takes 0 for "never".
 #define SIM_START_US INT64_C(1000000000)
 
 void sim_clock_set(int64_t now_us);

@@ -15,25 +15,25 @@
 
 struct entry {
     int32_t token, position;
-    uint64_t content; // of this entry and all before it, see answers.h
+    uint64_t content; // depends on this entry and all earlier ones, see answers.h
 };
 
 struct model {
     struct model_config config;
     int kv_blocks, max_logit_rows;
-    int64_t sample_us;   // of a row on the host, on average
-    int64_t sampling_us; // of the rows of the last pass
-    int samplings;       // passes with such rows
+    int64_t sample_us;   // mean time to sample a row on the host
+    int64_t sampling_us; // of the last pass's rows
+    int samplings;       // passes with rows sampled on the host
     bool samples;
 };
 
 struct engine {
     struct model model;
     double fixed_us, row_us, pair_us, noise, slowness;
-    const struct measured_passes *measured; // NULL: passes take what the costs say
+    const struct measured_passes *measured; // NULL: the cost parameters give the times of passes
     struct answer_rule rule;
     bool is_worker;
-    struct random_source random; // of the noise
+    struct random_source random; // for the noise
     bool fail_next;
     const char *fault;
     struct entry *entries; // [kv_blocks * KV_BLOCK_TOKENS]
@@ -42,7 +42,7 @@ struct engine {
     int64_t importance_capacity;
 };
 
-// The shape of the load's model, with the tokens of the simulation.
+// Returns the configuration of the load's model, with the vocabulary of the simulation.
 static struct model_config config_of(const struct scenario *scenario, const struct scenario_node *node)
 {
     struct model_config config = {
@@ -144,8 +144,9 @@ static void write_rows(struct engine *e, const struct ragged_batch *batch, int s
     }
 }
 
-// Every entry must continue the one before it: else a block belongs to another sequence, or was overwritten. All
-// entries after a prefill and now and then; else only those at the borders of blocks.
+// Checks that every entry continues the entry before it: otherwise a block belongs to another sequence, or was
+// overwritten. Checks all entries after a prefill and after every eighth token, otherwise only entries at the borders
+// of blocks.
 static void check_entries(struct engine *e, const struct ragged_batch *batch, int seq)
 {
     int rows = batch->row_start[seq + 1] - batch->row_start[seq], n = batch->kv_len[seq] + rows;
@@ -154,7 +155,7 @@ static void check_entries(struct engine *e, const struct ragged_batch *batch, in
         const struct entry *entry = entry_at(e, batch, seq, i), *before = i ? entry_at(e, batch, seq, i - 1) : NULL;
         uint64_t content = before ? before->content : ANSWER_START;
         if (!entry || entry->content != answer_entry(content, entry->token, entry->position)) {
-            e->fault = "KV entries of a sequence were overwritten, or are those of another";
+            e->fault = "KV entries were overwritten, or belong to another sequence";
             return;
         }
     }
@@ -222,7 +223,7 @@ double sim_engine_pass_us(const struct engine *e, double rows, double pairs)
     return e->slowness * (e->fixed_us + e->row_us * rows + e->pair_us * pairs);
 }
 
-// As the router counts the pass: the last row of a sequence has a result, other rows are those of prompts.
+// Counts the pass as the router does: the last row of a sequence has a result, its other rows are prompt rows.
 static double measured_us(struct engine *e, const struct ragged_batch *batch, double pairs)
 {
     bool has_prompts = e->is_worker && batch->n_rows > batch->n_logit_rows;
@@ -238,7 +239,7 @@ static void spend_time(struct engine *e, const struct ragged_batch *batch)
     sim_clock_set(clock_now_us() + (us < 1 ? 1 : (int64_t)us));
 }
 
-// --- what it replaces
+// --- functions of the replaced engine
 
 enum status engine_forward(struct engine *e, const struct ragged_batch *batch, struct forward_result *result)
 {
@@ -296,7 +297,7 @@ void model_run_on_host(struct model *m, void (*fn)(void *arg, int item, int thre
 {
     for (int item = 0; item < n_items; item++)
         fn(arg, item, 0);
-    m->sampling_us = n_items * m->sample_us * (2 + m->samplings++ % 5) / 4; // it varies, and comes back
+    m->sampling_us = n_items * m->sample_us * (2 + m->samplings++ % 5) / 4; // the time varies
     sim_clock_set(clock_now_us() + m->sampling_us);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The events of a run that lie ahead, by time. Events of equal times are handled in the order in which they were added,
-// so a run depends on nothing but its scenario. Plain memory of its owner; O(log n).
+// The future events of a run, by time. Events of equal times are handled in the order in which they were added, so a
+// run depends on its scenario alone. The owner frees the memory; operations take O(log n).
 #pragma once
 
 #include <stddef.h>
@@ -16,8 +16,8 @@ struct event {
     uint64_t order;
     event_fn *fn;
     void *object;
-    uint64_t tag;   // of the object: which of its lives, timers or streams the event belongs to
-    uint8_t *bytes; // [n_bytes] a message; owned by the event
+    uint64_t tag;   // tells lives, timers or streams of the object apart
+    uint8_t *bytes; // [n_bytes] a message, owned by the event
     size_t n_bytes;
 };
 
@@ -28,5 +28,5 @@ struct event_queue {
 };
 
 void event_queue_add(struct event_queue *queue, struct event event); // sets event.order
-struct event event_queue_take(struct event_queue *queue);            // the first; the queue must not be empty
-void event_queue_fini(struct event_queue *queue);                    // frees the messages of events left
+struct event event_queue_take(struct event_queue *queue);            // the first event; the queue must not be empty
+void event_queue_fini(struct event_queue *queue);                    // frees the messages of the remaining events

@@ -43,7 +43,7 @@ void expect_begin(struct expectation *expect, const struct action *action, const
             expect->entry = answer_entry(expect->entry, r->spec.tokens[i], i);
 }
 
-// The likeliest that is allowed; logits of all but two are equal.
+// Returns the likeliest allowed token. Only two logits differ from the rest.
 static int32_t token_of_grammar(int64_t modulus, const struct expectation *expect, int32_t first, int32_t second)
 {
     int32_t token = 0;
@@ -79,7 +79,8 @@ void expect_advance(struct expectation *expect, int32_t token)
 
 // --- kept tokens
 
-// kept [n] by a slow selection; by the speculator's own where only spans have a slow one.
+// Fills kept[n] with the slow reference selection. Uses the speculator's own selection for chunks: only spans have a
+// slow one.
 static void select_expected(const struct request *r, const float *importance, int n, struct select_policy *policy,
                             bool *kept)
 {
@@ -100,7 +101,7 @@ static void select_expected(const struct request *r, const float *importance, in
     free(ranges);
 }
 
-// The rows of a prompt, in their order.
+// The rows of a prompt in order.
 struct rows {
     const struct scenario *scenario;
     const struct request *r;
@@ -116,7 +117,7 @@ static void rows_add(struct rows *rows, int32_t token)
     rows->tokens[rows->n++] = (struct token_range){token, token};
 }
 
-// Adds what is kept of the first n tokens.
+// Adds the kept tokens among the first n tokens.
 static void rows_add_selection(struct rows *rows, int n, int budget_tokens, bool pins_rows)
 {
     const struct request_spec *spec = &rows->r->spec;
@@ -145,13 +146,14 @@ static void rows_add_selection(struct rows *rows, int n, int budget_tokens, bool
     free(pinned);
 }
 
-// By the definition of a conversation: each turn has the rows of the one before, its answer, and what it selects.
+// Adds the rows of a conversation by its definition: each turn has the rows of the turn before, its answer, and the
+// tokens that it selects.
 static void rows_add_turns(struct rows *rows)
 {
     const struct request_spec *spec = &rows->r->spec;
     bool pins_rows = prefill_chunk_tokens(&spec->prefill) == CHUNK_TOKENS_AUTO;
     bool shortens = spec->prefill.mode == PREFILL_AUTO;
-    // The turn behind a shared beginning has a third of its budget more.
+    // The turn after a shared beginning has a larger budget: a third of the beginning's tokens more.
     int more = spec->turns[0].answer_end == spec->turns[0].end ? spec->turns[0].end / 3 : 0;
     for (int t = 0; t <= spec->n_turns; t++) {
         const struct prompt_turn *turn = t < spec->n_turns ? &spec->turns[t] : NULL;
@@ -183,7 +185,7 @@ bool expect_kept(const struct scenario *scenario, const struct action *action, c
 {
     int n = r->spec.n_tokens;
     if (action->id % 4 || !expect_whole_look_ahead(scenario, r)) return true;
-    if (talks && r->spec.prefill.quality > 0) return true; // the rates of its turns are not known
+    if (talks && r->spec.prefill.quality > 0) return true; // the keep rates of its turns are not known
     struct rows rows = {scenario, r, mem_alloc_array((size_t)n, sizeof *rows.tokens),
                         mem_alloc_array((size_t)n, sizeof *rows.has_row), 0};
     if (talks)
@@ -209,8 +211,9 @@ static double alone_us(const struct scenario_node *node, const struct scenario_r
 {
     double passes = (double)(plan->tokens / node->budget + 1),
            steps = node->role ? (double)plan->max_tokens : (double)plan->look_ahead + 8;
-    if (plan->reading == 3) passes = (double)plan->tokens; // a row a pass, beside others that use its logits
-    double scores = node->role || !plan->turn ? 1 : 1 + (double)(plan->tokens / plan->turn); // of a conversation
+    if (plan->reading == 3) passes = (double)plan->tokens; // one row per pass, when other requests use the logits
+    // scores of a conversation's turns
+    double scores = node->role || !plan->turn ? 1 : 1 + (double)(plan->tokens / plan->turn);
     return scores * (pass_us(node, (double)plan->tokens, 0) + passes * (double)node->fixed_us +
                      steps * pass_us(node, 1, (double)plan->tokens + steps));
 }

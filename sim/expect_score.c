@@ -8,7 +8,7 @@
 #include "sim/answers.h"
 #include "sim/calibrations.h"
 
-static int64_t node_holds(const struct scenario_node *node) // of a sequence
+static int64_t node_holds(const struct scenario_node *node) // KV entries of one sequence
 {
     int64_t entries = node->kv_blocks * KV_BLOCK_TOKENS;
     return node->context < entries ? node->context : entries;
@@ -57,7 +57,7 @@ void expect_score(const struct scenario *scenario, const struct request *r, floa
         evidence_add_step(&sums, importance, step);
         for (int i = 0; i < n; i++)
             importance[i] += step[i];
-        if (++steps == r->spec.prefill.look_ahead) break; // the token behind the last step is not used
+        if (++steps == r->spec.prefill.look_ahead) break; // the token after the last step is not used
         next = answer_token(query, -1, &rule);
         if (!scenario->options.samples) evidence_add_margin(&sums, ANSWER_LOGIT - ANSWER_SECOND_LOGIT);
     }
@@ -69,14 +69,15 @@ void expect_score(const struct scenario *scenario, const struct request *r, floa
 
 // --- the keep rate
 
-// The router asks for the calibration's own tail window, also where a short prompt's is the same.
+// Returns true if the calibration covers the request. The router asks for the calibration's own tail window, even if a
+// short prompt would have the same tail with another one.
 static bool covers(const struct scenario *scenario, const struct request *r, const struct calibration *own)
 {
     return own->tail_tokens == scenario->options.tail_tokens &&
            calibration_covers(own, &r->spec.prefill, r->spec.n_tokens, tail_tokens_of(scenario, r));
 }
 
-// Whether all tokens may have been kept since no calibration applied.
+// Returns true if all tokens may have been kept because no calibration applied.
 static bool may_be_uncalibrated(const struct scenario *scenario, const struct request *r)
 {
     const struct calibration *first = NULL;
@@ -94,7 +95,7 @@ static bool is_chosen_by(const struct scenario *scenario, const struct request *
                          const struct calibration *own)
 {
     if (!own || !covers(scenario, r, own)) return false;
-    // The main model that is served was not known: a score alone needs no worker group.
+    // The served main model was not known: a request for a score alone needs no worker group.
     if (own->main.model != SIM_MAIN_FINGERPRINT && !r->spec.score_only) return false;
     struct rate_choice choice = calibration_choose(own, evidence, r->spec.prefill.quality);
     return choice.rate == r->keep_rate && choice.reason == r->rate_reason;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What any speculator must find in a request's prompt, computed from the request alone (answers.h). Pure; costly.
+// The score that any speculator must compute for a request's prompt, computed from the request alone (answers.h). Pure
+// functions; costly.
 #pragma once
 
 #include <stdbool.h>
@@ -8,14 +9,14 @@
 #include "sim/scenario.h"
 #include "speculator/evidence.h"
 
-// Whether every speculator of the scenario has room for the whole look-ahead: fewer steps give another score.
+// Returns true if every speculator of the scenario has room for the whole look-ahead. Fewer steps give another score.
 bool expect_whole_look_ahead(const struct scenario *scenario, const struct request *r);
 
-// The importance of the prompt's tokens, [n_tokens], and the evidence of the scoring.
+// Computes the importance of the prompt's tokens, [n_tokens], and the evidence of the score.
 void expect_score(const struct scenario *scenario, const struct request *r, float *importance,
                   struct evidence *evidence);
 
-// Whether the scored request, which has a quality, got a keep rate and a reason that one of the speculators may have
-// chosen: by its calibration, or all tokens where that is missing, for other options, not the only one, or for another
-// main model.
+// Returns true if one of the speculators may have chosen the keep rate and its reason for the scored request, which has
+// a quality. A speculator keeps all tokens if its calibration is missing, is for other options or another main model,
+// or differs from another speculator's.
 bool expect_rate(const struct scenario *scenario, const struct request *r);

@@ -6,10 +6,10 @@
 #include "sim/node.h"
 #include "sim/router.h"
 
-// How long requests may suffer after a fault has ended: until its node is missed (three heartbeats), has attached again
-// (at most five seconds of backoff), was ejected for a while, and every request on it has been computed again. Under
-// the bin policies batch and none all requests also wait behind one that no attached group can hold, until its time of
-// grace is over.
+// Returns how long requests may suffer after a fault has ended. By then the node was missed (three heartbeats),
+// attached again (at most five seconds of backoff) and was ejected for a while, and its requests were computed again.
+// With the bin policies batch and none, requests also wait for an earlier request that no attached group can hold,
+// until its grace time is over.
 static int64_t recovery_us(const struct world *w)
 {
     const struct scenario_options *o = &w->scenario->options;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Applies the actions of a scenario when their time has come.
+// Applies the actions of a scenario at their times.
 #pragma once
 
 #include "sim/world.h"

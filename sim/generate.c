@@ -11,16 +11,16 @@
 
 enum { HEADS_MAX = 6, TENANTS_MAX = 5 };
 
-// What a seed has drawn for all its requests and faults.
+// The choices that a seed draws once for all requests and faults.
 struct swarm {
     struct random_source random;
     struct scenario *s;
-    int64_t span_us; // of arrivals
+    int64_t span_us; // the time in which requests arrive
     int n_requests, n_heads, n_tenants;
-    int prompt_log2, output_log2; // the scales of lengths
+    int prompt_log2, output_log2; // scales of lengths
     bool long_prompts, priorities, deadlines, cancels, sampling, reading, speculated, score_only, retries, bursts, fits,
         fair, slow_readers, scarce;
-    bool kinds[ACTION_KINDS]; // of faults
+    bool kinds[ACTION_KINDS]; // kinds of faults
     int n_kinds;
 };
 
@@ -39,7 +39,7 @@ static int64_t between(struct swarm *g, int64_t least, int64_t most)
     return least + (int64_t)(random_unit(&g->random) * (double)(most - least + 1));
 }
 
-// Spread evenly over powers of two.
+// Draws a number that is spread evenly over powers of two.
 static int64_t scaled(struct swarm *g, int64_t least, int64_t most)
 {
     return (int64_t)((double)least * pow((double)most / (double)least, random_unit(&g->random)));
@@ -99,7 +99,8 @@ static void draw_node(struct swarm *g, int role, int id, const struct scenario_n
         if (!role && !one_in(g, 3)) node.draft_blocks = node.kv_blocks / scaled(g, 1, 8);
         if (one_in(g, 3)) node.itl_target_ms = one_in(g, 2) ? -1 : scaled(g, 1, 1000);
     }
-    if (node.draft_blocks > node.kv_blocks) node.draft_blocks = node.kv_blocks; // those of the node it is like
+    // copied from a node that may have more blocks
+    if (node.draft_blocks > node.kv_blocks) node.draft_blocks = node.kv_blocks;
     scenario_add_node(g->s, node);
 }
 
@@ -110,7 +111,7 @@ static void draw_nodes(struct swarm *g)
         draw_node(g, 1, i, i ? &g->s->nodes[0] : NULL);
     for (int i = 0; i < n_speculators; i++)
         draw_node(g, 0, i, i ? &g->s->nodes[n_workers] : NULL);
-    if (one_in(g, 6)) { // a twin of a node that is there, started later
+    if (one_in(g, 6)) { // a node with the id of another node, started later
         struct scenario_node twin = g->s->nodes[below(g, g->s->n_nodes)];
         twin.up = 0;
         scenario_add_node(g->s, twin);
@@ -143,7 +144,7 @@ static void draw_speculation(struct swarm *g, struct scenario_request *r)
     r->importance = one_in(g, 10);
 }
 
-// Now and then exactly as long as a node allows, or one more or less.
+// Sometimes makes the request exactly as long as a node allows, or one token longer or shorter.
 static void draw_fit(struct swarm *g, struct scenario_request *r)
 {
     if (!g->fits || !one_in(g, 6)) return;
@@ -198,7 +199,7 @@ static void draw_request(struct swarm *g, int64_t at_us, int id)
     scenario_add_action(g->s, action);
 }
 
-// Tenants with more than the cluster can do, and nothing that goes before the order of tenants.
+// Draws tenants that ask for more than the cluster can do. Nothing else goes before the order of tenants.
 static void draw_fair_load(struct swarm *g)
 {
     g->s->options.max_wait_ms = 1000000;
@@ -217,7 +218,7 @@ static void draw_fair_load(struct swarm *g)
     }
 }
 
-// More answers than the KV blocks of the groups hold: sequences are preempted, and cached blocks evicted.
+// Draws answers that need more KV blocks than the groups have: sequences are preempted, and cached blocks evicted.
 static void draw_scarce_blocks(struct swarm *g)
 {
     g->prompt_log2 = (int)between(g, 4, 8);
@@ -289,7 +290,7 @@ static enum action_kind draw_kind(struct swarm *g)
     return (enum action_kind)kind;
 }
 
-// The operator asks twice, and the router's message is lost with the stream.
+// Lets the operator ask twice, or loses the router's message with the stream.
 static void draw_after_dismissal(struct swarm *g, struct action action)
 {
     struct action cut = action;
@@ -337,7 +338,7 @@ static void draw_calibrations(struct swarm *g)
     }
 }
 
-// Requests that leave the keep rate to the speculators' calibration, most of them with the options it is for.
+// Draws requests that leave the keep rate to the speculators' calibration, mostly with the options that it is for.
 static void draw_qualities(struct swarm *g)
 {
     if (!g->speculated || one_in(g, 2)) return;
@@ -360,8 +361,8 @@ static void draw_turns(struct swarm *g, struct scenario_request *r)
     r->answer = one_in(g, 4) ? 0 : between(g, 1, r->turn - 1);
 }
 
-// Requests that ask for what another one asked for, or go on where it ended, so that its score may be reused, or for
-// nearly that.
+// Draws requests that repeat an earlier one or continue its conversation, so that its score may be reused. Some differ
+// slightly.
 static void draw_repeats(struct swarm *g)
 {
     if (!g->speculated || one_in(g, 2)) return;
@@ -381,7 +382,7 @@ static void draw_repeats(struct swarm *g)
         *r = of->request;
         if (!one_in(g, 3)) r->same_as = of->id;
         if (one_in(g, 6)) r->keep = scaled(g, 20, 900);
-        if (r->turn && r->tokens < 2000) r->tokens += r->turn * below(g, 4); // it goes on
+        if (r->turn && r->tokens < 2000) r->tokens += r->turn * below(g, 4); // the conversation goes on
         r->max_tokens = own.max_tokens;
         r->min_tokens = 0;
         r->stop_after = own.stop_after;
@@ -390,7 +391,7 @@ static void draw_repeats(struct swarm *g)
     }
 }
 
-// Greedy answers whose tokens a grammar masks.
+// Draws greedy answers whose tokens a grammar masks.
 static void draw_grammars(struct swarm *g)
 {
     if (!one_in(g, 5)) return;

@@ -6,5 +6,5 @@
 
 #include "sim/scenario.h"
 
-// `events`: roughly how many events the run will have.
+// Generates a scenario from a seed. `events`: rough number of events of the run.
 void scenario_generate(uint64_t seed, int64_t events, struct scenario *s);

@@ -13,13 +13,13 @@ struct grammar_library {
 };
 
 struct grammar_matcher {
-    int vocab_size, length, modulus, n; // n: tokens accepted
+    int vocab_size, length, modulus, n; // n: number of accepted tokens
 };
 
 struct job {
     uint64_t id;
     struct grammar_matcher *matcher; // NULL: the grammar is refused
-    int takes_left;                  // until it is compiled
+    int takes_left;                  // calls until the grammar is compiled
 };
 
 struct grammar_compiler {
@@ -98,7 +98,7 @@ void grammar_compiler_free(struct grammar_compiler *compiler)
     free(compiler);
 }
 
-// NULL: the text is no grammar, or does not match the tokens that were generated before.
+// Returns NULL if the text is no grammar, or does not match the tokens generated so far.
 static struct grammar_matcher *matcher_create(int vocab_size, const char *text, const int32_t *tokens, int n)
 {
     struct grammar_matcher *matcher = mem_alloc(sizeof *matcher);

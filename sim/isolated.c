@@ -38,7 +38,7 @@ static pid_t run_start(const struct scenario *scenario, bool quiet, struct run_r
     int nowhere = quiet ? open("/dev/null", O_WRONLY) : -1;
     if (nowhere >= 0) dup2(nowhere, STDERR_FILENO);
     *result = run_scenario(scenario, NULL);
-    exit(0); // with the checks that sanitizers do at the end
+    exit(0); // runs the checks that sanitizers do at exit
 }
 
 static void run_finish(pid_t pid, struct run_result *result)

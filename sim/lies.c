@@ -27,7 +27,7 @@ static uint64_t any_number(struct random_source *random)
     }
 }
 
-// --- one kind of lie in a message that was unpacked
+// --- one kind of lie in an unpacked message
 
 static void lie_costs(struct random_source *random, node_message *m)
 {
@@ -66,8 +66,7 @@ static void lie_result(enum lie lie, struct random_source *random, Forepack__Clu
             r->token_ids[i] = one_in(random, 3) ? (uint32_t)any_number(random) : r->token_ids[i] ^ 1;
     }
     if (lie != LIE_ENDS || !one_in(random, 3)) return;
-    r->finish =
-        (Forepack__Cluster__V1__Finish)(1 + random_below(random, 5)); // one that this version does not know, too
+    r->finish = (Forepack__Cluster__V1__Finish)(1 + random_below(random, 5)); // may be unknown to this version
     if (one_in(random, 2) && !*r->error) r->error = mem_string(error);
     if (one_in(random, 2)) r->n_token_ids = 0;
 }
@@ -76,7 +75,7 @@ static void lie_rate(struct random_source *random, Forepack__Cluster__V1__ScoreR
 {
     static const double rates[] = {-1, 0, 0.01, 0.05, 0.3, 0.99, 1, 1.01, NAN, INFINITY};
     if (one_in(random, 2)) r->keep_rate = rates[random_below(random, sizeof rates / sizeof *rates)];
-    if (one_in(random, 2)) // one that this version does not know, too
+    if (one_in(random, 2)) // may be unknown to this version
         r->rate_reason = (Forepack__Cluster__V1__RateReason)random_below(random, RATE_REASON_COUNT + 1);
 }
 

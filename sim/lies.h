@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a lying node sends instead of its messages. Requests on it may suffer, all others and the router must not.
+// The messages of a lying node. Requests on the node may suffer, all other requests and the router must not.
 #pragma once
 
 #include <stddef.h>
@@ -7,20 +7,21 @@
 #include "lib/base/random.h"
 
 enum lie {
-    LIE_COSTS,   // times, rows and pairs of passes: none, huge, or any
+    LIE_COSTS,   // times, rows and pairs of passes: 0, huge or random
     LIE_LOAD,    // free KV blocks and counts in heartbeats
-    LIE_CACHED,  // tokens found in the prefix cache
-    LIE_IDS,     // more results, for requests that are not on the node
+    LIE_CACHED,  // number of tokens found in the prefix cache
+    LIE_IDS,     // extra results for requests that are not on the node
     LIE_TWICE,   // every message twice
-    LIE_TOKENS,  // wrong tokens, also outside the vocabulary, or too many
-    LIE_ENDS,    // finish reasons and errors, also not UTF-8; prompts that are released
-    LIE_KEPT,    // kept ranges, importance, and drafts that begin elsewhere or are too long
+    LIE_TOKENS,  // wrong tokens (even outside the vocabulary), or too many
+    LIE_ENDS,    // finish reasons and errors (even invalid UTF-8), and released prompts
+    LIE_KEPT,    // kept ranges, importance, and drafts that begin at a wrong token or are too long
     LIE_GARBAGE, // bytes that are no message, or a second Hello
     LIE_LOSE,    // results are left out
-    LIE_RATES,   // keep rates and what decided them
+    LIE_RATES,   // keep rates and the reasons for them
     LIES
 };
 
-// Gives the messages that leave instead of one, or none, to `send`: each in a block of its own, which it takes over.
+// Passes the messages that replace the given one, or none, to `send`. Each is in a block of its own, which `send` takes
+// over.
 typedef void lie_send_fn(void *arg, uint8_t *bytes, size_t n);
 void lie_send(enum lie lie, struct random_source *random, const uint8_t *bytes, size_t n, lie_send_fn *send, void *arg);

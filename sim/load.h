@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A load of a scenario that is measured rather than checked: the prompts of a trace, and nodes with the shape of a real
-// model, on which pacing depends. The state of the world is not recounted while it runs.
+// The load of a scenario that is measured rather than checked: the prompts of a trace, and nodes with the shape of a
+// real model, on which pacing depends. The world's state is not recounted during such a run.
 #pragma once
 
 #include "bench/trace.h"
@@ -8,15 +8,15 @@
 #include "sim/measured_passes.h"
 #include "sim/scenario.h"
 
-// The request with id k + 1 has the prompt of row k. Ids after the last row begin over with another seed: they are the
-// warm-up and share no prefix with the rest.
+// The request with id k + 1 has the prompt of row k. Ids after the last row start at row 0 again with another seed:
+// these requests are the warm-up and share no prefix with the rest.
 struct scenario_load {
     struct trace trace;
     double length_scale;
     uint64_t seed;
     struct model_config shape[2];     // by the role of a node
-    struct measured_passes passes[2]; // by the role; without known ones a pass costs what the scenario says
+    struct measured_passes passes[2]; // by role; if unknown, the scenario's costs apply
 };
 
-// [action->request.tokens]; the caller frees them.
+// Returns the prompt, [action->request.tokens]; the caller frees it.
 int32_t *load_prompt(const struct scenario_load *load, const struct action *action, int vocab);

@@ -24,7 +24,7 @@ static const struct option options[] = {
      .value = &o.seed,
      .default_text = "1",
      .max = 1e18,
-     .help = "the scenario to run, or the first of --seeds"},
+     .help = "the scenario to run, or the first of a series (--seeds)"},
     {.name = "seeds",
      .type = OPTION_INT,
      .value = &o.seeds,
@@ -62,7 +62,7 @@ static const struct option options[] = {
      .default_text = "2000",
      .max = 1e6,
      .unit = "runs",
-     .help = "runs that may be spent on making a failing scenario smaller; 0 prints it as it is"},
+     .help = "most runs spent on shrinking a failing scenario; 0 prints it unchanged"},
     {.name = "failures-max",
      .type = OPTION_INT,
      .value = &o.failures_max,
@@ -70,11 +70,11 @@ static const struct option options[] = {
      .min = 1,
      .max = 1e12,
      .unit = "seeds",
-     .help = "ends the series after so many failed seeds"},
+     .help = "ends the series after this many failed seeds"},
     {.name = "json", .type = OPTION_BOOL, .value = &o.json, .help = "prints one JSON object instead of lines"},
     PLAN_OPTION_ROWS(o.plan),
     {.name = "-Logging"},
-    LOG_OPTION_ROWS_FROM(o.log, "error"), // a run logs what a whole cluster logs
+    LOG_OPTION_ROWS_FROM(o.log, "error"), // a run logs as much as a whole cluster
     {0},
 };
 
@@ -90,7 +90,7 @@ static const char usage[] =
 struct series {
     uint64_t seeds, failed, first_failed, events, digest;
     int64_t simulated_us;
-    struct run_result failure; // of first_failed
+    struct run_result failure; // the run of first_failed
 };
 
 static bool seed_ended(void *arg, uint64_t seed, const struct run_result *result)

@@ -20,7 +20,7 @@ static void deviations_read(const json_t *counts, struct histogram *h)
     }
 }
 
-// The sizes come in ascending order.
+// Reads a class of passes. Sizes come in ascending order.
 static void class_read(struct measured_passes *m, const json_t *class)
 {
     double passes = number(class, "passes"), rows = number(class, "rows") / passes;
@@ -53,13 +53,14 @@ bool measured_passes_known(const struct measured_passes *m)
     return m->kinds[0].n || m->kinds[1].n;
 }
 
-// Of a kind that was not measured the other one tells.
+// Returns the kind's measurements, or the other kind's if this kind was not measured.
 static const struct measured_kind *kind_of(const struct measured_passes *m, bool has_prompts)
 {
     return &m->kinds[m->kinds[has_prompts].n ? has_prompts : !has_prompts];
 }
 
-// Beyond the sizes that were measured, rows cost what the cost model says.
+// Returns the time of a pass, interpolated between the measured sizes. Beyond these sizes, rows cost what the cost
+// model says.
 double measured_pass_us(const struct measured_passes *m, bool has_prompts, double rows, double pairs)
 {
     const struct measured_kind *kind = kind_of(m, has_prompts);
@@ -82,7 +83,7 @@ static double edge_of(const struct histogram_scale *scale, int i)
     return i < 0 ? first / 2 : i < scale->n ? (double)scale->edges[i] : 1.25 * last;
 }
 
-// Between the edges of bucket i.
+// Returns the ratio at a share of the way between the edges of bucket i.
 static double ratio_at(const struct histogram_scale *scale, int i, double share)
 {
     return edge_of(scale, i - 1) + share * (edge_of(scale, i) - edge_of(scale, i - 1));
@@ -96,7 +97,7 @@ static double mean_ratio(const struct histogram *h)
     return sum / (double)histogram_count(h);
 }
 
-// The size with the nearest mean number of rows; distances are ratios.
+// Returns the size with the nearest mean number of rows; distances are ratios.
 static const struct measured_size *size_near(const struct measured_kind *kind, double rows)
 {
     const struct measured_size *size = kind->sizes, *last = &kind->sizes[kind->n - 1];

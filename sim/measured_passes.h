@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The time of a node's passes as a router measured it, by kind and size (router/core/pass_times.h): the mean time of a
-// size, lines between the sizes, and how much passes of a size deviate from their mean.
+// The time of a node's passes as a router measured it, by kind and size (router/core/pass_times.h). Keeps the mean time
+// of each size and how much passes of a size deviate from it; interpolates between sizes.
 #pragma once
 
 #include <jansson.h>
@@ -19,14 +19,16 @@ struct measured_passes {
     } kinds[PASS_KINDS];
 };
 
-// Reads a node of forepack status --json, with the costs of its cost model. Without classes of passes nothing is known.
+// Reads a node of forepack status --json, with the costs of its cost model. Nothing is known if it has no classes of
+// passes.
 void measured_passes_read(struct measured_passes *m, const json_t *node, double row_us, double pair_us);
 
-// Passes of a size then take the mean time.
+// Makes all passes of a size take the mean time.
 void measured_passes_forget_deviations(struct measured_passes *m);
 
 bool measured_passes_known(const struct measured_passes *m);
 double measured_pass_us(const struct measured_passes *m, bool has_prompts, double rows, double pairs); // the mean
 
-// A random factor for the time of such a pass. Its mean is 1; it varies as passes of this size were measured to vary.
+// Returns a random factor for the time of such a pass. Its mean is 1, and it varies as the measured passes of this size
+// did.
 double measured_pass_vary(const struct measured_passes *m, bool has_prompts, double rows, struct random_source *random);

@@ -5,7 +5,7 @@
 A fault is an inverted comparison, an off-by-one, a dropped statement or the like, spread evenly over the parts. A draw is
 repeated when the fault does not compile, when an optimising compiler makes the same code with and without it (Papadakis
 et al., "Trivial Compiler Equivalence", ICSE 2015), and when EQUIVALENT or EQUAL_CASE says why it changes nothing. The sources are copied
-to a folder of their own, so the working tree stays as it is, and built with the sanitizers, as in the preset dev. Prints
+to a separate folder, so the working tree stays unchanged, and built with the sanitizers, as in the preset dev. Prints
 one line per fault and a summary.
 """
 import argparse
@@ -64,7 +64,7 @@ EQUIVALENT = {
     ("router/sched/prefix_chain.c", "< to <=", "for (int k = 0; k < n_kept && row < n * PREFIX_BLOCK; k++) {"):
         "the ranges have the rows of all blocks: the second condition ends the loop first",
     ("router/sched/prefix_chain.c", "&& to ||", "for (int k = 0; k < n_kept && row < n * PREFIX_BLOCK; k++) {"):
-        "behind the last block the body does nothing",
+        "after the last block the body does nothing",
     ("router/sched/prefix_groups.c", "statement dropped", "if (!*blocks_p) return NULL;"):
         "no blocks pay for no request, so the next search finds none",
     ("router/sched/request_list.c", "statement dropped", "r->prev = r->next = NULL;"):
@@ -82,7 +82,7 @@ EQUIVALENT = {
         "nothing reads the text of a sequence's grammar",
 }
 
-# Comparisons of which the equal case changes nothing: a minimum or maximum of equal values, and equal random weights of
+# Comparisons whose equal case changes nothing: a minimum or maximum of equal values, and equal random weights of
 # 64 bits in a treap.
 BOUNDS = ("< to <=", "<= to <", "> to >=", ">= to >")
 EQUAL_CASE = [
@@ -91,7 +91,7 @@ EQUAL_CASE = [
     re.compile(r"tree_weight [<>]=? \w+->tree_weight|heap_weight\(\w+\) [<>]=? heap_weight\(\w+\)"),
 ]
 
-# Of operands that differ, as the condition says, none are equal.
+# The condition says that the operands differ, so their equal case never occurs.
 UNEQUAL = re.compile(r"([\w.>-]+) != ([\w.>-]+) \? \1 [<>]=? \2 :")
 
 
@@ -171,7 +171,7 @@ def prepare(folder, flags=SANITIZERS):
         target = os.path.join(source, name)
         os.makedirs(os.path.dirname(target), exist_ok=True)
         same = os.path.isfile(target) and filecmp.cmp(os.path.join(ROOT, name), target, shallow=False)
-        if os.path.isfile(os.path.join(ROOT, name)) and not same:  # an interrupted run leaves its last fault behind
+        if os.path.isfile(os.path.join(ROOT, name)) and not same:  # an interrupted run leaves its last fault in the file
             shutil.copy(os.path.join(ROOT, name), target)
     subprocess.run(["cmake", "-S", source, "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=None", f"-DCMAKE_C_FLAGS={flags}",
                     "-DFOREPACK_TESTS=OFF", "-DFOREPACK_CUDA=OFF", "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON"], check=True,
@@ -186,10 +186,10 @@ def compile_program(build):
 
 
 def run(build, options):
-    """None when every seed passes, else the first violation."""
+    """Returns None if every seed passes, else the first violation."""
     command = [os.path.join(build, "bin/forepack-sim"), "--seeds", str(options.seeds), "--events", str(options.events),
                "--jobs", str(options.jobs), "--shrink-runs", "0", "--failures-max", "1", "--log-level", "error"]
-    # Each scenario runs in a process of its own. Time that others take from the machine does not count.
+    # Each scenario runs in a process of its own. Time that other processes take from the machine does not count.
     limit = lambda: resource.setrlimit(resource.RLIMIT_CPU, (options.timeout, options.timeout))
     done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, preexec_fn=limit)
     if done.returncode == 0:
@@ -201,13 +201,14 @@ def run(build, options):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=40, help="faults to draw")
-    parser.add_argument("--seed", type=int, default=1, help="of the draw")
-    parser.add_argument("--seeds", type=int, default=500, help="scenarios that each fault is looked for in")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the draw")
+    parser.add_argument("--seeds", type=int, default=500, help="scenarios that run with each fault")
     parser.add_argument("--events", type=int, default=5000, help="rough size of a scenario")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--timeout", type=int, default=20, help="CPU seconds for one scenario; more: it hangs")
     parser.add_argument("--folder", default=os.path.join(ROOT, "build/mutants"))
-    parser.add_argument("--only", type=int, nargs="*", help="numbers of the faults to try; not checked before: that the scenarios pass without any")
+    parser.add_argument("--only", type=int, nargs="*", help="numbers of the faults to try; skips the check that the scenarios "
+                        "pass with no fault")
     options = parser.parse_args()
     source, build = prepare(options.folder)
     problem = None if options.only else run(build, options)

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The simulated network: streams between nodes and the router. Within one direction of a stream messages arrive in
-// order and once; between streams and directions they overtake each other. A stream that ends delivers what was sent
-// before, then its other end learns of it; a stream that breaks loses what is under way.
+// The simulated network: streams between nodes and the router. Within one direction of a stream, messages arrive in
+// order and once; between streams and directions they overtake each other. If a stream ends, it delivers what was sent
+// before, then tells its other end. If a stream breaks, it loses the messages under way.
 //
-// Streams live until the network is freed. The callbacks below are the router's and the nodes'.
+// Streams live until the network is freed. The router and the nodes set the callbacks below.
 #pragma once
 
 #include "sim/world.h"
@@ -16,22 +16,23 @@ void network_free(struct network *network);
 
 struct stream *network_open(struct network *network, struct sim_node *node); // by a node that calls the router
 
-void *stream_owner(const struct stream *s, enum stream_end end); // the router's is NULL until it sets one
+void *stream_owner(const struct stream *s, enum stream_end end); // NULL for the router until it sets an owner
 void stream_set_owner(struct stream *s, enum stream_end end, void *owner);
-bool stream_is_open(const struct stream *s, enum stream_end end); // this end has neither closed it nor seen its end
+// Returns true until this end closes the stream or sees its end.
+bool stream_is_open(const struct stream *s, enum stream_end end);
 
 void stream_send(struct stream *s, enum stream_end from, uint8_t *bytes, size_t n); // takes over the bytes
-// This end closes. `told`: the other end learns of it, after all messages; else it waits for ever.
+// Closes this end. `told`: the other end learns of it after all messages; otherwise it waits for ever.
 void stream_close(struct stream *s, enum stream_end from, bool told);
-void stream_break(struct stream *s);                  // both ends see it, messages under way are lost
-void network_break(struct network *network);          // all streams
-void stream_hold(struct stream *s, int64_t until_us); // nothing is delivered before
+void stream_break(struct stream *s);                  // both ends see it; messages under way are lost
+void network_break(struct network *network);          // breaks all streams
+void stream_hold(struct stream *s, int64_t until_us); // delivers nothing before `until_us`
 
-// Whether a lie was ever sent on it: lies may arrive long after the node has become honest.
+// Marks a stream on which a lie was sent: lies may arrive long after the node has become honest.
 void stream_suspect(struct stream *s);
 bool stream_is_suspect(const struct stream *s);
 
-// Called at the other end; closed: once, not after its own stream_close().
+// Called at the other end. `closed` is called once, and not after the end's own stream_close().
 struct stream_events {
     void (*message)(struct world *w, struct stream *s, const uint8_t *bytes, size_t n);
     void (*closed)(struct world *w, struct stream *s);

@@ -25,7 +25,7 @@ enum mail_kind { MAIL_MESSAGE, MAIL_ATTACHED, MAIL_DETACHED };
 
 struct mail {
     enum mail_kind kind;
-    uint64_t stream; // its number
+    uint64_t stream; // number of the stream
     router_message *message;
 };
 
@@ -40,22 +40,22 @@ struct sim_node {
     int index;
     char id[32];
     const struct role_ops *role;
-    struct random_source random; // of backoff and lies
+    struct random_source random; // for backoff and lies
 
-    // The process. life counts its starts: events of an earlier life are void.
+    // The process. `life` counts its starts: events of an earlier life are ignored.
     bool runs;
     uint64_t life;
     struct engine *engine;
     void *service;
     struct mail *mails;
     int n_mails, mails_capacity;
-    bool in_pass;           // until its results have left
-    int64_t rests_until_us; // after a pass
+    bool in_pass;           // ends when its results have left
+    int64_t rests_until_us; // end of the gap after a pass
     bool pass_failed;
-    struct packed *outbox; // of the pass
+    struct packed *outbox; // messages of the pass
     int n_outbox, outbox_capacity;
-    struct role_load load; // when the last messages had been handled or sent, for heartbeats
-    uint64_t last_bin;     // that it counts
+    struct role_load load; // reported by heartbeats; as of the last message handled or sent
+    uint64_t last_bin;     // the last bin that the load counts
     bool draining;
     int64_t restart_after_us;
     struct prefix_set computed;
@@ -83,7 +83,7 @@ static void node_at(struct sim_node *node, int64_t at_us, event_fn *fn)
     world_at(node->w, at_us, fn, node, node->life, NULL, 0);
 }
 
-// False: the event belongs to an earlier life, or is put off until the process is no longer frozen.
+// Returns false if the event belongs to an earlier life, or is put off until the process is no longer frozen.
 static bool node_event_is_due(struct world *w, const struct event *event)
 {
     struct sim_node *node = event->object;
@@ -120,7 +120,7 @@ static struct packed pack(const node_message *message)
     return packed;
 }
 
-// Like node_send() of engine/node.h.
+// Sends a message like node_send() of engine/node.h.
 static void send_work(struct sim_node *node, struct packed packed)
 {
     if (node->stream && node->welcomed && node->working_number == node->stream_number) {
@@ -130,7 +130,7 @@ static void send_work(struct sim_node *node, struct packed packed)
     }
 }
 
-// The service's. The results of a pass leave when its time is over.
+// Sends a message of the service. Results of a pass leave when its time is over.
 static void service_sends(void *arg, const node_message *message)
 {
     struct sim_node *node = arg;
@@ -143,7 +143,7 @@ static void service_sends(void *arg, const node_message *message)
     node->outbox[node->n_outbox++] = packed;
 }
 
-// What the hello says of a calibration; NULL: it has none.
+// Returns the calibration as the hello describes it, or NULL for none.
 static Forepack__Cluster__V1__Calibration *describe_calibration(const struct calibration *calibration,
                                                                 Forepack__Cluster__V1__Calibration *to)
 {
@@ -198,7 +198,7 @@ static void send_draining(struct sim_node *node)
     send_on_stream(node, pack(&message));
 }
 
-// A second request changes nothing.
+// Starts to drain. A second request changes nothing.
 static void drain_start(struct sim_node *node)
 {
     if (node->draining) return;
@@ -206,7 +206,7 @@ static void drain_start(struct sim_node *node)
     if (node->welcomed) send_draining(node);
 }
 
-// Layers computed so far. While a pass hangs it stands still.
+// Returns the number of layers computed so far. It stands still while a pass hangs.
 static uint64_t progress_of(const struct sim_node *node)
 {
     const int64_t layers = 32;
@@ -307,7 +307,7 @@ static void outbox_clear(struct sim_node *node)
     node->n_outbox = 0;
 }
 
-// Ends the process, without a word or with the end of its stream, and starts it again later.
+// Ends the process and starts it again later. `told`: the stream ends; otherwise the router learns nothing.
 static void node_end(struct sim_node *node, int64_t for_us, bool told)
 {
     if (!node->runs) return;
@@ -357,7 +357,7 @@ static void pass_over(struct world *w, const struct event *event)
         node_at(node, node->hung_until_us < timeout_us ? node->hung_until_us : timeout_us, pass_over);
         return;
     }
-    if (node->pass_failed || node->hung_until_us > w->now_us) { // its watchdog ends a process whose pass hangs
+    if (node->pass_failed || node->hung_until_us > w->now_us) { // the watchdog ends a process whose pass hangs
         node_end(node, node->restart_after_us, true);
         return;
     }
@@ -389,7 +389,7 @@ static void pass_run(struct sim_node *node)
     node_at(node, end_us, pass_over);
 }
 
-// The working thread: handles what has arrived, then runs a pass if there is work.
+// Runs the working thread: handles the messages that have arrived, then runs a pass if there is work.
 static void node_work(struct sim_node *node)
 {
     if (node->in_pass || node->w->now_us < node->rests_until_us) return;
@@ -446,7 +446,7 @@ static void welcome_handle(struct sim_node *node, const Forepack__Cluster__V1__W
     node_at(node, node->w->now_us, heartbeat);
 }
 
-// Only a node whose id is in use is refused, and tries again.
+// Handles a refusal. Only a node whose id is in use may be refused; it tries again.
 static void refused_handle(struct sim_node *node, const Forepack__Cluster__V1__Refused *refused)
 {
     node->refused = true;
@@ -564,7 +564,7 @@ void sim_node_hold(struct sim_node *node, int64_t for_us)
     if (node->stream) stream_hold(node->stream, node->w->now_us + for_us);
 }
 
-// --- what others ask
+// --- queries
 
 bool sim_node_lies(const struct sim_node *node)
 {

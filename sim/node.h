@@ -13,7 +13,7 @@ struct sim_node *sim_node_create(struct world *w, int index);
 void sim_node_free(struct sim_node *node);
 struct stream_events sim_node_events(void); // for network_set_events()
 
-void sim_node_start(struct sim_node *node); // nothing if it runs
+void sim_node_start(struct sim_node *node); // no effect if it runs
 
 // Faults, see SCENARIO_KINDS.
 void sim_node_crash(struct sim_node *node, int64_t for_us, bool told);
@@ -23,17 +23,17 @@ void sim_node_freeze(struct sim_node *node, int64_t for_us);
 void sim_node_hang(struct sim_node *node, int64_t for_us);
 void sim_node_slow(struct sim_node *node, int64_t for_us, double factor);
 void sim_node_lie(struct sim_node *node, int64_t for_us, int lie);
-void sim_node_restart_after(struct sim_node *node, int64_t for_us); // when it drains
+void sim_node_restart_after(struct sim_node *node, int64_t for_us); // applies when the node drains
 void sim_node_cut(struct sim_node *node);
 void sim_node_hold(struct sim_node *node, int64_t for_us);
 
-bool sim_node_lies(const struct sim_node *node); // now
+bool sim_node_lies(const struct sim_node *node); // lies now
 const char *sim_node_id(const struct sim_node *node);
-uint64_t sim_node_instance(const struct sim_node *node); // of its present or last process
+uint64_t sim_node_instance(const struct sim_node *node); // of its current or last process
 bool sim_node_runs(const struct sim_node *node);
-const char *sim_node_check(const struct sim_node *node); // NULL, or which of its accounts do not agree
-bool sim_node_idle(const struct sim_node *node);         // no work; attached, or refused since another node has its id
-uint64_t sim_node_life(const struct sim_node *node);     // counts its starts
+const char *sim_node_check(const struct sim_node *node); // NULL, or the accounts that do not agree
+bool sim_node_idle(const struct sim_node *node);     // no work; attached, or refused because another node has its id
+uint64_t sim_node_life(const struct sim_node *node); // number of its starts
 struct prefix_set *sim_node_computed(struct sim_node *node); // prompts that it has computed in this life
 int64_t sim_node_passes(const struct sim_node *node);
 int64_t sim_node_busy_us(const struct sim_node *node);

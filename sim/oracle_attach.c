@@ -5,11 +5,11 @@
 #include <stdio.h>
 #include <string.h>
 
-// Makes the hello wrong in one way. False: there is no such way.
+// Makes one field of the hello wrong. Returns false if there is no field with this number.
 static bool hello_spoil(struct node_hello *h, int way)
 {
     bool worker = h->role == NODE_WORKER;
-    bool is_other = way >= 10; // beside the attached node
+    bool is_other = way >= 10; // in addition to the attached node
     if (is_other) snprintf(h->node_id, sizeof h->node_id, "other");
     switch (way) {
     case 0: h->node_id[0] = 0; return true;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The router refuses a node that differs from an attached one, or from its options, in one number or name that must
-// agree.
+// Checks that the router refuses a node that differs from an attached one, or from the router's options, in one field
+// that must agree.
 #pragma once
 
 #include "router/core/core_state.h"
 #include "sim/world.h"
 
-// After the node has attached. What was refused has changed nothing.
+// Call after the node has attached. The refused hellos change nothing.
 void oracle_attach(struct world *w, struct core *c, const struct core_node *node);

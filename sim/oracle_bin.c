@@ -9,7 +9,7 @@
 #include "sim/oracle_chain.h"
 #include "sim/oracle_waiting.h"
 
-// The bin is the latest that the live page shows.
+// Checks that the live page shows the bin as the latest.
 static void check_recent(struct world *w, const struct core *c, const struct core_node *node, uint64_t bin,
                          struct request *const *requests, int n)
 {
@@ -25,7 +25,8 @@ static void check_recent(struct world *w, const struct core *c, const struct cor
               (prompt->tokens == requests[i]->spec.n_tokens && prompt->kept == requests[i]->usage.kept_tokens &&
                prompt->rows == requests[i]->account.rows));
     }
-    HOLDS(node->sched.prefixes || recent->rows == rows); // the record of a cache may forget meanwhile
+    // the record of a cache may have forgotten prefixes meanwhile
+    HOLDS(node->sched.prefixes || recent->rows == rows);
 }
 
 void oracle_bin(struct world *w, const struct core *c, const struct core_node *node, uint64_t bin,

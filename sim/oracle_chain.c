@@ -7,7 +7,7 @@
 
 enum { NUMBERS = 2 + 2 * PREFIX_BLOCK }; // the hash before the block, then its tokens with their positions
 
-// Blocks that the rows of the ranges fill, as far as the chain must have them.
+// Returns the number of full blocks of the rows of the ranges, up to the chain's limit.
 static int blocks_of(const struct token_range *ranges, int n_ranges)
 {
     int64_t rows = 0;
@@ -16,7 +16,7 @@ static int blocks_of(const struct token_range *ranges, int n_ranges)
     return (int)(rows / PREFIX_BLOCK > PREFIX_BLOCKS_MAX ? PREFIX_BLOCKS_MAX : rows / PREFIX_BLOCK);
 }
 
-// The hash of the block whose first row is token `*at_p` of range `*range_p`, which are advanced behind the block.
+// Returns the hash of the block that begins with token `*at_p` of range `*range_p`, and moves both past the block.
 static uint64_t block_hash(const struct core *c, const struct request *r, const struct token_range *ranges,
                            uint64_t before, int *range_p, int32_t *at_p)
 {
@@ -32,7 +32,8 @@ static uint64_t block_hash(const struct core *c, const struct request *r, const 
 
 void oracle_chain(struct world *w, const struct core *c, const struct request *r, enum node_role role)
 {
-    const struct token_range whole = {0, request_score_prompt(r).n_tokens - 1}; // or that of a turn
+    // the prompt, or the turn that is scored
+    const struct token_range whole = {0, request_score_prompt(r).n_tokens - 1};
     const struct token_range *ranges = role == NODE_WORKER ? r->kept : &whole;
     int n = blocks_of(ranges, role == NODE_WORKER ? r->n_kept_ranges : 1), range = 0;
     if (r->spec.sampling.prompt_logprobs >= 0) n = 0; // every row is computed

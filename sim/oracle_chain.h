@@ -5,5 +5,5 @@
 #include "router/core/core_state.h"
 #include "sim/world.h"
 
-// Of a request that is being sent to a node of the role.
+// Checks a request that is being sent to a node of the role.
 void oracle_chain(struct world *w, const struct core *c, const struct request *r, enum node_role role);

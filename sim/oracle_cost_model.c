@@ -11,14 +11,14 @@ enum { STEPS = 24 };
 
 struct pass {
     int64_t rows, pairs, us, at_us;
-    double scale; // its time is compared relative to that
-    double error; // of the prediction, squared; negative: none was made
+    double scale; // the time is compared relative to this scale
+    double error; // squared error of the prediction; negative: none was made
 };
 
 struct history {
     struct pass passes[STEPS];
     int n;
-    int n_learned; // of the passes, since all were forgotten
+    int n_learned; // passes learned since everything was forgotten
     int64_t now_us, done_rows, done_us;
     struct cost_model model;
 };
@@ -29,8 +29,8 @@ static int size_of(int64_t rows)
     return size < COST_SIZES - 1 ? size : COST_SIZES - 1;
 }
 
-// The passes of a size are forgotten when none came for ten minutes. First pass of those that are remembered at the
-// time; n: none.
+// Returns the first remembered pass of a size at the given time, or n if none is. The passes of a size are forgotten if
+// none came for ten minutes.
 static int first_remembered(const struct history *h, int size, int n, int64_t at_us)
 {
     int first = n;
@@ -43,7 +43,7 @@ static int first_remembered(const struct history *h, int size, int n, int64_t at
     return first;
 }
 
-// Passes since all sizes were forgotten at once.
+// Returns the number of passes since all sizes were forgotten at once.
 static int count_learned(const struct history *h)
 {
     int n = 0;
@@ -56,7 +56,7 @@ static int count_learned(const struct history *h)
     return n;
 }
 
-// The sums over the remembered passes of the products of (1, rows, pairs) with each other, and with the time.
+// Sums over the remembered passes: products of (1, rows, pairs) with each other, and with the time.
 struct sums {
     double g[3][3], s[3];
 };
@@ -66,7 +66,7 @@ static struct sums sum_up(const struct history *h)
     struct sums sums;
     memset(&sums, 0, sizeof sums);
     for (int size = 0; size < COST_SIZES; size++) {
-        // Learning forgets: as of the last pass of any size.
+        // The model forgets only when it learns, so the time of the last pass of any size counts.
         int first = first_remembered(h, size, h->n, h->n ? h->passes[h->n - 1].at_us : 0);
         double weight = 1;
         for (int i = h->n - 1; i >= first; i--) {
@@ -84,7 +84,8 @@ static struct sums sum_up(const struct history *h)
     return sums;
 }
 
-// A least-squares fit without negative terms is the best where no term can be changed with a gain.
+// Returns true if the fit is the best one: a least-squares fit without negative terms is the best if no change of one
+// term improves it.
 static bool is_best_fit(const struct history *h)
 {
     static const double pull[3] = {1e-3, 1e-7, 1e-4};
@@ -117,7 +118,8 @@ static bool is_noise_right(const struct history *h)
     return is_near(cost_noise(&h->model), n > 0 ? sqrt(errors / n) : 0);
 }
 
-// Four passes, and lately one pass or prompt of at least a quarter of the rows.
+// Returns true if the model may know the cost of `rows`: it learned four passes, and a recent pass or prompt had at
+// least a quarter of the rows.
 static bool is_known(const struct history *h, int64_t rows)
 {
     bool lately = h->done_us && h->now_us - h->done_us < TEN_MINUTES_US && 4 * h->done_rows >= rows;
@@ -152,7 +154,7 @@ static void learn(struct history *h, struct random_source *random)
     cost_learn(&h->model, p.rows, p.pairs, p.us, h->now_us);
 }
 
-// Of prompts the longest counts, until it is too long ago.
+// Completes a prompt of random length. The longest prompt counts, until it is too old.
 static void complete_prompt(struct history *h, struct random_source *random)
 {
     int64_t rows = 1 + random_below(random, 20000);
@@ -162,7 +164,7 @@ static void complete_prompt(struct history *h, struct random_source *random)
     h->done_us = h->now_us;
 }
 
-// Reports that cannot be true, at the limits of those that can.
+// Feeds reports that cannot be true, next to the limits of possible ones.
 static bool refuses_lies(struct history *h)
 {
     const struct cost_model *after = &h->model, before = *after;
@@ -187,7 +189,7 @@ static const char *share_check(struct random_source *random)
 {
     struct cost_share share = {0, 0};
     double prompt = 0, all = 0;
-    if (cost_share_of(&share) < 1) return "the share of prompts that is not known is not all";
+    if (cost_share_of(&share) < 1) return "an unknown share of prompts is not 1";
     for (int i = 0; i < 8; i++) {
         double us = 100 + random_below(random, 1000), of_prompts = us * (2 * random_unit(random) - 0.5);
         cost_share_learn(&share, of_prompts, us);
@@ -213,13 +215,15 @@ const char *oracle_cost_model(struct random_source *random)
         pause_a_while(&h, random);
         if (random_below(random, 4) == 0) complete_prompt(&h, random);
         learn(&h, random);
-        if (h.model.passes != h.n_learned) return "a cost model counts other passes than it has learned";
+        if (h.model.passes != h.n_learned)
+            return "a cost model's count of passes differs from the passes that it learned";
         if (!is_best_fit(&h)) return "the costs of passes are not the best fit to them";
-        if (!is_noise_right(&h)) return "the noise of passes is not that of the predictions";
+        if (!is_noise_right(&h)) return "the noise of passes differs from the errors of the predictions";
         if (!refuses_lies(&h)) return "a cost model learned from a report that cannot be true";
         int64_t now_us = h.now_us;
         for (int k = 0; k < (h.n % 4 ? 0 : 3); k++, h.now_us = now_us + TEN_MINUTES_US - 2 + k)
-            if (!is_knowledge_right(&h)) return "a cost model knows, or does not know, passes that it should not";
+            if (!is_knowledge_right(&h))
+                return "a cost model knows a size that it should not know, or does not know one that it should";
         h.now_us = now_us;
     }
     return share_check(random);

@@ -9,7 +9,7 @@
 #define ERROR_MAX       2.0 // times: the noise of a pass is at most 40 %
 #define ERROR_QUIET_MAX 1.25
 
-// A few passes of each of about ten sizes (powers of two of rows) may be missed until the fit knows their size.
+// The model may miss a few passes of each of about ten sizes (powers of two of rows), until the fit knows the size.
 enum { PASSES_MIN = 100, MISSES_PERCENT = 20 };
 
 static bool is_steady(const struct world *w)
@@ -21,14 +21,16 @@ static bool is_steady(const struct world *w)
     return !w->scenario->load;
 }
 
-// Simulated passes follow the cost model plus noise. Without noise, the error of a fit is at most a quarter.
+// Returns the largest allowed error of a fit. Simulated passes follow the cost model plus noise. Without noise, the
+// error is at most a quarter.
 static double error_max(const struct world *w, int index)
 {
     double noise = (double)w->scenario->nodes[index].noise_percent / 100;
     return fmin(ERROR_MAX, ERROR_QUIET_MAX * (1 + noise) / (1 - noise));
 }
 
-// Times spread evenly by 30 % have a deviation of 17 %; the error of the fit comes on top.
+// Checks the noise that the cost model learned. Times spread evenly by 30 % have a deviation of 17 %; the error of the
+// fit is added to it.
 static void noise_check(struct world *w, const struct cost_model *cost, int passes, double spread)
 {
     double noise = cost_noise(cost);
@@ -47,7 +49,7 @@ void oracle_costs(struct world *w, struct cost_watch *watch, const struct core_n
     } else {
         return;
     }
-    // Sampling on the host is a part of a pass that neither rows nor pairs tell.
+    // Neither rows nor pairs account for the time of sampling on the host.
     if (!node || us < 100 || !is_steady(w) || w->scenario->nodes[index].sample_us) return;
     double learned_us = cost_pass_us(&node->sched.cost, 1, rows, pairs);
     if (!node->sched.cost.passes) return;

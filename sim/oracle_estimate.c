@@ -9,14 +9,14 @@
 #include "router/sched/node_time.h"
 #include "sim/oracle_waiting.h"
 
-enum { NODES_MAX = 64 }; // of more, the router looks at a sample
+enum { NODES_MAX = 64 }; // the router looks at a sample of larger pools
 
-// A request in front of a pool.
+// A request that waits for a pool.
 struct question {
     const struct core *c;
     const struct sched_request *r;
     enum node_role role;
-    const struct cost_model *cheapest; // of the nodes with known costs; NULL: none
+    const struct cost_model *cheapest; // among the nodes with known costs; NULL: none
 };
 
 struct answer {
@@ -36,7 +36,8 @@ static double pass_time(const struct cost_model *m, double passes, double rows, 
     return passes * m->fixed_us + rows * m->row_us + pairs * m->pair_us;
 }
 
-// Rows of prompts beside those of the decodes, one of each in every pass. Prompts get their share of the time.
+// Returns the time to compute prompt rows. A pass with decodes also has one row for each of them, and prompts get their
+// share of its time.
 static double work_time(const struct sched_node *node, const struct cost_model *m, double rows, double pairs)
 {
     if (rows <= 0) return 0;
@@ -81,8 +82,8 @@ static double step_time(const struct question *q, const struct cost_model *m)
     return pass_time(m, 1, 1, q->r->spec->n_tokens + later / 2);
 }
 
-// While the node reads `rows` rows, a part of which goes with the prompt itself, steps that do not fit the share of
-// look-ahead take passes that read.
+// Returns the time of the look-ahead while the node reads `rows` rows, including a part of the prompt itself. Steps
+// that exceed the look-ahead's share of the time go with the reading passes.
 static double look_ahead_time(const struct question *q, const struct sched_node *node, const struct cost_model *m,
                               double rows)
 {
@@ -105,7 +106,8 @@ static double others_time(const struct question *q, const struct sched_node *nod
 
 // --- a request on a node
 
-// A long prompt on the node goes on beside short ones, so a short one waits for a pass of it at most.
+// Returns the time of the work on the node. Long prompts share passes with short ones, so a short prompt waits for at
+// most one pass of a long prompt.
 static double busy_time(const struct question *q, const struct sched_node *node, const struct cost_model *m,
                         double rows)
 {
@@ -131,7 +133,7 @@ static double own_time(const struct question *q, const struct sched_node *node, 
 
 // --- a request in front of a pool
 
-// The nodes that take work. Those attached first come first in the pool; the order matters where costs are equal.
+// Visits the nodes that take work, in the order of their attachment. The order matters if costs are equal.
 #define EACH_NODE(q, node)                                                                                             \
     for (int each_ = (q)->c->nodes[(q)->role].n_nodes; each_--;)                                                       \
         for (const struct sched_node *node = (q)->c->nodes[(q)->role].nodes[each_]; node && !node->draining;           \
@@ -160,7 +162,7 @@ static double least_time(const struct question *q)
     return least;
 }
 
-// The time of dispatch at which it has waited max_wait, or after which it would miss its deadline.
+// Returns the time of dispatch at which the request has waited max_wait, or after which it would miss its deadline.
 static int64_t due_at(const struct question *q, double own_us, int64_t now_us)
 {
     const struct request_timing *t = q->r->timing;
@@ -181,7 +183,7 @@ static int64_t due_at(const struct question *q, double own_us, int64_t now_us)
     return due_us < waited_us ? due_us : waited_us;
 }
 
-// Of the work that waits, what goes before: by priority with half of the overdue work at most, or by due time.
+// Returns the waiting work that goes first: by priority with at most half of the overdue work, or by due time.
 static struct cost_work ahead_of(const struct question *q, int64_t due_us, int64_t now_us)
 {
     const struct waiting_set *set = &q->c->waiting[q->role];
@@ -203,7 +205,8 @@ static struct cost_work ahead_of(const struct question *q, int64_t due_us, int64
     return (struct cost_work){share * rows, share * pairs};
 }
 
-// When the work ahead is dispatched to nodes that are filled evenly, like water in vessels of different depth.
+// Returns the time at which the work ahead is dispatched, if it fills nodes evenly, like water in vessels of different
+// depth.
 static double level_of(const struct question *q, struct cost_work ahead)
 {
     double level = INFINITY, next = DBL_MAX;
@@ -242,7 +245,7 @@ static struct answer answer_of(const struct question *q, double after_us, int64_
 
 // --- the questions that the router asks
 
-// The request as if it kept so many tokens.
+// The request as if it kept `tokens` tokens.
 struct kept {
     struct request_usage usage;
     struct sched_request r;
@@ -257,8 +260,8 @@ static const struct sched_request *keep(struct kept *kept, const struct sched_re
     return &kept->r;
 }
 
-// The budget of chunks or spans, the tail and the pinned ranges, and in a conversation the rows of earlier turns and of
-// answers.
+// Returns the expected number of kept tokens: the budget of chunks or spans, the tail and the pinned ranges. A
+// conversation adds the rows of earlier turns and of answers.
 static int expected_tokens(const struct core *c, const struct sched_request *r)
 {
     const struct request_spec *spec = r->spec;
@@ -275,7 +278,7 @@ static int expected_tokens(const struct core *c, const struct sched_request *r)
     return sum < spec->n_tokens ? (int)sum : spec->n_tokens;
 }
 
-// The request as if it were scored. Caches may hold the rows of earlier turns.
+// Makes a copy of the request as if it were scored. Caches may hold the rows of earlier turns.
 static const struct sched_request *keep_expected(struct kept *kept, const struct core *c, const struct sched_request *r)
 {
     keep(kept, r, expected_tokens(c, r));
@@ -325,7 +328,8 @@ static bool is_scored_alone(const struct core *c)
     return n == 0;
 }
 
-// Pruned, the first token comes sooner by a tenth of the time of the whole prompt.
+// Checks whether speculation pays: the pruned prompt's first token has to come sooner by at least a tenth of the whole
+// prompt's time.
 static void check_pays(struct world *w, const struct core *c, const struct sched_request *r, struct answer whole,
                        struct answer pruned)
 {
@@ -351,7 +355,7 @@ static void check_due(struct world *w, const struct core *c, enum node_role role
     HOLDS(apart >= -1 && apart <= 1);
 }
 
-// Its rows are in a bin of the node already.
+// Checks the estimated time of a score. The prompt's rows are already in a bin of the node.
 static void check_score(struct world *w, const struct core *c, const struct sched_node *node,
                         const struct sched_request *r)
 {
@@ -383,7 +387,8 @@ void oracle_estimate(struct world *w, const struct core *c, const struct sched_r
 
 // --- nodes and pools
 
-// Half the token budget, or as many rows as have seven eighths of the time of their pass.
+// Returns the smallest bin worth sending: half the token budget, or fewer rows if they take seven eighths of the time
+// of their pass.
 static int64_t least_bin(const struct core *c, const struct sched_node *node)
 {
     const struct cost_model *m = &node->cost;
@@ -392,7 +397,7 @@ static int64_t least_bin(const struct core *c, const struct sched_node *node)
     return (int64_t)floor(7 * m->fixed_us / m->row_us) + 1;
 }
 
-// All nodes that take work share the work evenly, as fast as those with known costs on average.
+// Nodes that take work share it evenly; nodes with unknown costs are taken to be as fast as the others on average.
 static void check_pool(struct world *w, const struct core *c, enum node_role role)
 {
     const struct waiting_set *set = &c->waiting[role];

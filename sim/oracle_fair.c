@@ -10,7 +10,7 @@
 
 enum { TENANTS = 8 };
 
-// apart[a][b]: what a was served more than b since both have requests waiting.
+// apart[a][b]: service of a beyond that of b, since both have requests waiting.
 struct oracle_fair {
     const struct scenario *scenario;
     bool applies;
@@ -24,8 +24,8 @@ static double weight_of(const struct scenario *s, int tenant)
     return tenant == 1 ? (double)s->options.weight_of_1 / 1e3 : 1;
 }
 
-// The bound is that of requests that all fit every group, without other orders before that of tenants: priorities,
-// deadlines, speculation. The rest is in waits_now().
+// Returns true if the bound applies to the scenario. Its requests fit every group, and nothing goes before the order of
+// tenants: no priorities, deadlines or speculation. waits_now() checks the rest.
 static bool has_plain_requests(const struct scenario *s, int64_t rows_max, int64_t blocks_max)
 {
     for (int i = 0; i < s->n_actions; i++) {
@@ -83,7 +83,8 @@ void oracle_fair_served(struct oracle_fair *fair, const struct request *r, doubl
     }
 }
 
-// Overdue requests go first whatever their tenant.
+// Marks the tenants that wait now. Overdue requests go first, whatever their tenant, so no tenant counts while there
+// are any.
 static void waits_now(const struct core *c, bool *waits)
 {
     const struct waiting_set *set = &c->waiting[NODE_WORKER];

@@ -12,7 +12,7 @@ static bool block_is_same(const struct sequence *a, const struct sequence *b, in
            memcmp(a->positions + first, b->positions + first, bytes) == 0;
 }
 
-// Leading blocks that the first sequence could use of the second one's.
+// Returns how many leading blocks of the second sequence the first could use.
 int group_blocks_common(const struct sequence *q, const struct sequence *other)
 {
     int most = (q->n_tokens - 1) / KV_BLOCK_TOKENS, n = 0;
@@ -38,7 +38,7 @@ int group_cached_blocks(const struct scheduler *s, const struct sequence *q, int
     return n;
 }
 
-// Whether a sequence would wait for one with the same tokens that another tenant computes.
+// Returns true if a sequence would wait for the prefix of another tenant's sequence.
 static bool waits_for_other_tenant(const struct sequence *q)
 {
     struct prefix_rows mine = sequence_rows(q), others = mine;
@@ -55,7 +55,7 @@ int group_blocks_expected(const struct sequence *q)
     return expected < kv_blocks_for(most) ? expected : kv_blocks_for(most);
 }
 
-// Free blocks that the running sequences are expected to need; one at least for each that grows.
+// Returns the free blocks that running sequences are expected to need, at least one for each that grows.
 static int blocks_reserved(const struct scheduler *s)
 {
     int sum = 0;
@@ -67,7 +67,8 @@ static int blocks_reserved(const struct scheduler *s)
     return sum;
 }
 
-// A prompt for a single token may start that needs just the blocks that are left, and none that needs one more.
+// Checks that a one-token request may start if it needs exactly the blocks that are left, and may not if it needs one
+// more.
 static bool room_is_right(const struct scheduler *s)
 {
     int left = block_manager_n_free(s->blocks) - blocks_reserved(s);
@@ -81,11 +82,11 @@ static bool room_is_right(const struct scheduler *s)
 
 const char *oracle_group(const struct scheduler *s)
 {
-    if (!room_is_right(s)) return "a sequence may start, or may not, in the blocks that are left";
+    if (!room_is_right(s)) return "admission differs from the KV blocks that are left";
     for (struct sequence *q = s->queue.head; q; q = q->next) {
         bool has_cache = s->limits.prefix_cache;
         if (has_cache && admission_cached_entries(s, q) != KV_BLOCK_TOKENS * group_cached_blocks(s, q, NULL))
-            return "a waiting sequence remembers cached blocks that are not cached, or not all";
+            return "the cached blocks of a waiting sequence differ from the prefix cache";
         if (waits_for_other_tenant(q)) return "a sequence would wait for the prefix of another tenant";
     }
     return NULL;

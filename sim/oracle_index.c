@@ -8,7 +8,7 @@
 #include "router/sched/node_time.h"
 #include "sim/oracle_waiting.h"
 
-// A node's place in the index follows from its accounts, unless a change of the accounts is noted.
+// Checks that a node's place in the index follows from its accounts, unless the change is still in the list of changes.
 static void check_place(struct world *w, const struct core *c, const struct sched_node *node)
 {
     const struct node_place *p = &node->place;
@@ -31,7 +31,7 @@ static int64_t most_of(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-// Nodes of the tree; each has the most room of its subtree.
+// Counts the nodes of the tree. Each has the most room in its subtree.
 static int check_tree(struct world *w, const struct sched_node *node)
 {
     if (!node || w->failed) return 0;
@@ -59,7 +59,7 @@ static int check_tree(struct world *w, const struct sched_node *node)
     return 1 + check_tree(w, p->lower) + check_tree(w, p->higher);
 }
 
-// Each node that is to be asked again, or has changed, is in the list of these.
+// Checks that a node is in the list of nodes to ask again, or of changed nodes, exactly if it is marked.
 static void check_lists(struct world *w, const struct core *c, const struct node_index *index)
 {
     int again = 0, changed = 0;
@@ -93,7 +93,7 @@ void oracle_index_tick(struct world *w, const struct core *c, enum node_role rol
 {
     const struct node_index *index = &c->nodes[role];
     if (core_dispatch_is_pending(c))
-        return; // a node that attaches during a round is counted before the next one begins
+        return; // a node that attaches during a round is counted when the next round begins
     bool is_searched = waiting_set_count(&c->waiting[role]) > 0 && !index->changed && index->n_nodes;
     if (is_searched) HOLDS(index->by_time == (index->n_known == index->n_nodes));
 }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The index of the nodes of a pool, against the accounts of its nodes: their order, and the most room below each.
+// Checks the index of the nodes of a pool with the accounts of its nodes: their order, and the most room in each
+// subtree.
 #pragma once
 
 #include "router/core/core_state.h"
 #include "sim/world.h"
 
 void oracle_index(struct world *w, const struct core *c, enum node_role role);
-// Right after a tick: while requests wait, nodes are compared by time as soon as the costs of all are known.
+// Call right after a tick. While requests wait, nodes are compared by time as soon as the costs of all are known.
 void oracle_index_tick(struct world *w, const struct core *c, enum node_role role);

@@ -13,7 +13,7 @@ struct drawn {
     struct token_range kept[RANGES];
 };
 
-// A small valid request, but for the changes that follow.
+// Makes a small valid request; the other functions change it.
 static void draw(struct drawn *d, struct random_source *random, const struct scheduler_limits *limits, int vocab)
 {
     struct sequence_request *r = &d->request;
@@ -29,7 +29,7 @@ static void draw(struct drawn *d, struct random_source *random, const struct sch
     r->n_tokens = n_kept + r->n_generated;
     r->prompt_tokens = r->n_kept_ranges ? d->kept[r->n_kept_ranges - 1].last + 1 + random_below(random, 2) : n_kept;
     r->n_penalty_ids = random_below(random, 3);
-    if (random_below(random, 4) == 0) { // of all kept tokens, from one on
+    if (random_below(random, 4) == 0) { // of all kept tokens from one of them on
         r->sampling.prompt_logprobs = random_below(random, 3);
         r->logprobs_from = random_below(random, n_kept + 2);
     }
@@ -48,7 +48,7 @@ static int kept_count(const struct sequence_request *r)
     return n;
 }
 
-// A range that changes, with as many tokens as it then says.
+// Changes a range, and the number of tokens to match it.
 static void change_range(struct drawn *d, struct random_source *random)
 {
     struct sequence_request *r = &d->request;
@@ -82,7 +82,7 @@ static bool ids_are_valid(const int32_t *ids, int n, int vocab)
     return true;
 }
 
-// Each range is in the prompt and shares no token with one before.
+// Checks that each range is inside the prompt and shares no token with an earlier range.
 static bool ranges_are_valid(const struct sequence_request *r)
 {
     for (int i = 0; i < r->n_kept_ranges; i++) {
@@ -110,7 +110,8 @@ static bool is_valid(const struct sequence_request *r, const struct scheduler_li
            ids_are_valid(r->tokens, r->n_tokens, vocab) && ids_are_valid(r->penalty_ids, r->n_penalty_ids, vocab);
 }
 
-// A draft from output token `from` on: what the sequence has of it must be the same, and the rest can be generated.
+// Checks a draft from output token `from` on: the tokens that the sequence already has must match it, and the rest is
+// kept as its draft.
 static const char *draft_check(struct sequence *q, struct random_source *random, int vocab)
 {
     const struct model_config config = {.vocab_size = vocab, .eos_id = {7}, .n_eos = 1};
@@ -131,9 +132,9 @@ static const char *draft_check(struct sequence *q, struct random_source *random,
     enum status status = sequence_set_draft(q, from, draft, n, &config);
     if ((status == STATUS_OK) != ids_are_valid(draft, n, vocab))
         return "a wrong draft was accepted, or a right one refused";
-    if (q->n_draft != expected) return "a sequence has another draft than it was given";
+    if (q->n_draft != expected) return "a sequence has not the draft that it was given";
     bool same = !expected || !memcmp(q->tokens + q->n_tokens, draft + known, (size_t)expected * sizeof *draft);
-    return same ? NULL : "a sequence has other drafted tokens";
+    return same ? NULL : "a sequence has wrong draft tokens";
 }
 
 const char *oracle_intake(struct random_source *random, const struct scheduler_limits *limits, int vocab_size)
@@ -146,7 +147,7 @@ const char *oracle_intake(struct random_source *random, const struct scheduler_l
         change_one(&d, random, vocab_size);
         enum status status = sequence_create(&d.request, &sequence_limits, &q);
         if ((status == STATUS_OK) != is_valid(&d.request, limits, vocab_size))
-            return q ? "a request that is not valid was accepted" : "a valid request was refused";
+            return q ? "an invalid request was accepted" : "a valid request was refused";
         const char *problem = q ? draft_check(q, random, vocab_size) : NULL;
         if (q) sequence_free(q);
         if (problem) return problem;

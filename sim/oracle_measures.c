@@ -35,7 +35,7 @@ static bool has_scores_only(const struct scenario *s)
     return false;
 }
 
-// An answer without a token has no time to its first one.
+// Checks that the router's measures agree with each other. An answer without tokens has no time to first token.
 void oracle_measures(struct world *w, const struct core *c)
 {
     const struct core_measures *m = &c->ledger.measures;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The numbers that metrics export, against each other: what ended, was sent, was computed and was measured.
+// Compares the numbers that metrics export with each other: ended, sent, computed and measured work.
 #pragma once
 
 #include "router/core/core_state.h"

@@ -12,13 +12,13 @@
 #include "router/sched/prefix_chain.h"
 #include "router/sched/prefix_tails.h"
 
-// A plan that examines more requests is bounded (SCAN_MAX), and so is a look at other nodes.
+// The router examines at most SCAN_MAX requests per plan, and few other nodes. Longer plans are not checked.
 enum { SCANS_MAX = 500, NODES_MAX = 16, CACHED_MAX = 32 };
 
 struct queue_model {
     const struct tenant_queue *queue;
     double served;
-    const struct sched_request *last; // in the bin
+    const struct sched_request *last; // the last one in the bin
     bool is_aside;
 };
 
@@ -26,7 +26,7 @@ struct model {
     const struct sched_view *view;
     const struct sched_node *node;
     const struct waiting_set *set;
-    struct sched_request **waiting; // [n_waiting] that may be packed; NULL: in the bin
+    struct sched_request **waiting; // [n_waiting] packable requests; NULL: already in the bin
     int n_waiting;
     struct queue_model *queues; // [n_queues]
     int n_queues;
@@ -36,7 +36,7 @@ struct model {
     int slots_left, cached_left;
     bool takes_long, is_closed, has_overdue, waits_elsewhere;
     enum odd_slot odd_slot;
-    const uint64_t *chain; // that requests should share
+    const uint64_t *chain; // the chain that requests should share
     int n_chain;
     bool chain_is_here;
 };
@@ -73,8 +73,8 @@ static int64_t rows_of(const struct model *m, const struct sched_request *r)
 static int64_t blocks_of(const struct model *m, const struct sched_request *r)
 {
     int alone = sched_node_blocks_needed(m->node, r);
-    int beside = m->chain_is_here ? sched_node_blocks_after(m->node, r, shared_with_chain(m, r)) : alone;
-    return beside < alone ? beside : alone;
+    int together = m->chain_is_here ? sched_node_blocks_after(m->node, r, shared_with_chain(m, r)) : alone;
+    return together < alone ? together : alone;
 }
 
 static int64_t rows_taken(const struct model *m, int64_t rows)
@@ -88,7 +88,7 @@ static double end_on(const struct sched_node *node, const struct sched_request *
     return (double)(node->account.bin_tokens + rows);
 }
 
-// Another node with room has more of it in its cache and would finish it sooner.
+// Returns true if another node with room has more of the prompt in its cache and would finish it sooner.
 static bool is_sooner_elsewhere(const struct model *m, const struct sched_request *r, int64_t rows)
 {
     for (const struct sched_node *other = m->view->nodes; other && !r->overdue && r->n_prefix; other = other->next) {
@@ -118,7 +118,7 @@ static bool is_full(const struct model *m)
     return m->is_closed || m->rows_left <= 0 || !m->slots_left;
 }
 
-// Whether its needs are within what is left, but for the cache of the node.
+// Returns true if the request's needs are within what is left, apart from the node's cache.
 static bool is_within(const struct model *m, const struct request_need *need, int64_t rows)
 {
     return need->rows <= rows && need->blocks <= sched_index_blocks(m->node, m->blocks_left) &&
@@ -155,7 +155,8 @@ static void pick(struct model *m, struct sched_request *r)
 
 // --- shared prefixes
 
-// The chain of the last request of the queue in the bin, else in the node's last bin with the queue, else in the bin.
+// Follows the prefix chain of the queue's last request in the bin, or else in the node's last bin with the queue, or
+// else of the bin's last request.
 static void follow(struct model *m, const struct queue_model *queue)
 {
     if (!m->node->prefixes) return;
@@ -167,7 +168,7 @@ static void follow(struct model *m, const struct queue_model *queue)
     m->n_chain = last ? last->n_prefix : tail ? tail->n : 0;
 }
 
-// The order of chains: like words. Negative: a is first.
+// Orders chains like words. Negative: a is first.
 static int chain_compare(const uint64_t *a, int n, const uint64_t *b, int m)
 {
     int common = prefix_chain_common(a, n, b, m);
@@ -175,17 +176,18 @@ static int chain_compare(const uint64_t *a, int n, const uint64_t *b, int m)
     return (n > m) - (n < m);
 }
 
-// Whether `a` is visited before `b`: it shares more, else it is behind the chain and the other in front, else nearer.
+// Returns true if `a` is visited before `b`: it shares more, or it follows the chain while `b` precedes it, or it is
+// nearer.
 static bool is_nearer(const struct model *m, const struct sched_request *a, const struct sched_request *b)
 {
     int shared_a = shared_with_chain(m, a), shared_b = shared_with_chain(m, b);
-    bool behind_a = chain_compare(a->prefix, a->n_prefix, m->chain, m->n_chain) >= 0;
-    bool behind_b = chain_compare(b->prefix, b->n_prefix, m->chain, m->n_chain) >= 0;
+    bool follows_a = chain_compare(a->prefix, a->n_prefix, m->chain, m->n_chain) >= 0;
+    bool follows_b = chain_compare(b->prefix, b->n_prefix, m->chain, m->n_chain) >= 0;
     if (shared_a != shared_b) return shared_a > shared_b;
-    if (behind_a != behind_b) return behind_a;
+    if (follows_a != follows_b) return follows_a;
     int order = chain_compare(a->prefix, a->n_prefix, b->prefix, b->n_prefix);
     if (!order) order = a->number < b->number ? -1 : 1;
-    return behind_a ? order < 0 : order > 0;
+    return follows_a ? order < 0 : order > 0;
 }
 
 static bool pays(int64_t rows, int blocks)
@@ -193,7 +195,7 @@ static bool pays(int64_t rows, int blocks)
     return rows <= (int64_t)PREFIX_PAYS_ROWS * PREFIX_BLOCK * blocks;
 }
 
-// The nearest one behind `after` (NULL: of all) for which sharing pays.
+// Returns the request nearest to the chain for which sharing pays, after `after` (NULL: from the start).
 static struct sched_request *next_sharing(const struct model *m, const struct queue_model *queue,
                                           const struct sched_request *after)
 {
@@ -208,7 +210,7 @@ static struct sched_request *next_sharing(const struct model *m, const struct qu
     return next;
 }
 
-// The nearest that fits. With `until_us`, only overdue ones that are due by then.
+// Returns the nearest request that fits. With `until_us`, only overdue requests due by then.
 static struct sched_request *sharing(struct model *m, const struct queue_model *queue, int64_t until_us)
 {
     struct sched_request *r = NULL;
@@ -218,7 +220,7 @@ static struct sched_request *sharing(struct model *m, const struct queue_model *
     return r;
 }
 
-// More than what `other` would save, if there is one.
+// Returns true if `r` saves clearly more than `other` would; `other` may be NULL.
 static bool saves(const struct model *m, const struct sched_request *r, const struct sched_request *other)
 {
     int blocks = shared_with_chain(m, r) - (other ? shared_with_chain(m, other) : 0);
@@ -227,8 +229,8 @@ static bool saves(const struct model *m, const struct sched_request *r, const st
 
 // --- tenant queues
 
-// The queue of a level that was served least, and of equally served ones the oldest. Only queues whose smallest needs,
-// each over all requests of the queue, fit what is left.
+// Returns the queue of a level that was served least, or the oldest of these. A queue counts only if its smallest
+// needs, each over all its requests, fit what is left.
 static struct queue_model *next_queue(struct model *m, int level, int64_t rows)
 {
     struct queue_model *next = NULL;
@@ -262,15 +264,15 @@ static struct sched_request *next_overdue(const struct model *m, const struct sc
     for (int i = 0; i < m->n_waiting; i++) {
         struct sched_request *r = m->waiting[i];
         if (!r || !r->overdue || !is_within(m, &r->need, rows)) continue;
-        bool is_behind =
-            !after || r->due_us > after->due_us || (r->due_us == after->due_us && r->number > after->number);
+        bool follows = !after || r->due_us > after->due_us || (r->due_us == after->due_us && r->number > after->number);
         bool is_first = !next || r->due_us < next->due_us || (r->due_us == next->due_us && r->number < next->number);
-        if (is_behind && is_first) next = r;
+        if (follows && is_first) next = r;
     }
     return next;
 }
 
-// A request of its queue that shares more than it with the bin, due at most max_wait later.
+// Returns a request of the same queue that shares more with the bin and is due at most max_wait later, or the request
+// itself.
 static struct sched_request *instead_of(struct model *m, struct sched_request *r)
 {
     if (r->spec->ttft_deadline_us != INT64_MAX || r->due_us == 0) return r;
@@ -319,7 +321,8 @@ static void fill_overdue(struct model *m)
 
 // --- by priority and tenant
 
-// The longest of the queue behind `after` (NULL: of all) with at most `rows` rows; of equals the oldest.
+// Returns the longest request of the queue after `after` (NULL: from the start) with at most `rows` rows; the oldest of
+// equals.
 static struct sched_request *next_longest(const struct model *m, const struct queue_model *queue, int64_t rows,
                                           const struct sched_request *after)
 {
@@ -342,7 +345,7 @@ static int64_t rows_most(const struct model *m)
     return m->n_bin ? m->rows_left : m->pass_rows;
 }
 
-// A long prompt, else one that fits thanks to the cache, else the longest that fits.
+// Returns a long prompt, or else one that fits thanks to the cache, or else the longest that fits.
 static struct sched_request *longest(struct model *m, const struct queue_model *queue)
 {
     int64_t rows = m->n_bin ? m->rows_left : m->pass_rows;
@@ -425,15 +428,17 @@ static const char *compare(const struct model *m, const struct bin_plan *plan)
     bool is_sent = m->n_bin && (m->has_overdue || m->rows >= least || !m->slots_left);
     int64_t waits = m->set->rows < least && !m->set->overdue.count ? m->set->rows : m->rows;
     if (plan->elsewhere != m->waits_elsewhere)
-        return "a request waits, or does not wait, for a node that has its prefix";
+        return "the plan is wrong about a request that waits for a node with its prefix";
     if (plan->n != (is_sent ? m->n_bin : 0))
-        return "a bin has another number of requests than the rules of admission say";
-    if (!plan->n) return plan->rows_missing == (least > waits ? least - waits : 1) ? NULL : "a bin lacks other rows";
+        return "the number of requests in a bin does not follow from the rules of admission";
+    if (!plan->n)
+        return plan->rows_missing == (least > waits ? least - waits : 1) ? NULL
+                                                                         : "the rows missing for a bin are wrong";
     for (int i = 0; i < plan->n; i++)
-        if (plan->requests[i] != m->bin[i]) return "a bin has other requests than the rules of admission say";
+        if (plan->requests[i] != m->bin[i]) return "the requests in a bin do not follow from the rules of admission";
     bool same = plan->rows == m->rows && plan->uncached_rows == m->whole_rows && plan->overdue == m->has_overdue &&
                 m->set->odd_slot_picked == m->odd_slot;
-    return same ? NULL : "a bin has other rows, or another odd slot, than its requests";
+    return same ? NULL : "the rows or the odd slot of a bin do not follow from its requests";
 }
 
 void __real_plan_bin(const struct sched_view *view, const struct sched_node *node, struct waiting_set *set,

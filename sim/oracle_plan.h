@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fills each bin a second time, from plain lists of what waits (the rules stand in router/sched/bin_planner.h), and
-// compares it with the router's. Takes the place of plan_bin() at link time, which it calls. Whether a request fits a
-// node without the others of its bin is the router's own (see oracle_view.h).
+// Fills each bin a second time, from plain lists of the waiting requests (router/sched/bin_planner.h has the rules),
+// and compares it with the router's bin. Replaces plan_bin() at link time and calls it. The router itself says whether
+// a request alone fits a node (see oracle_view.h).
 #pragma once
 
 #include <stdbool.h>
 
-void oracle_plan_watch(bool watch); // from now on; off at first
-// What was wrong with a bin since the last call; NULL: nothing.
+void oracle_plan_watch(bool watch); // off at first
+// Returns what was wrong with a bin since the last call, or NULL.
 const char *oracle_plan_problem(void);

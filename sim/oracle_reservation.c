@@ -5,7 +5,8 @@
 #include "router/sched/reservation.h"
 #include "router/sched/waiting_set.h"
 
-enum { OVERDUE_MAX = 64, NODES_MAX = 16 }; // the router looks at no more of those that fit nowhere, or share a prefix
+// the router looks at no more overdue requests that fit nowhere or share a prefix
+enum { OVERDUE_MAX = 64, NODES_MAX = 16 };
 
 static const char *problem;
 
@@ -23,7 +24,7 @@ static bool is_held_by_some(const struct sched_view *view, const struct sched_re
     return false;
 }
 
-// The first overdue request that some group can hold.
+// Returns the first overdue request that some group can hold.
 static const struct sched_request *first_overdue(const struct sched_view *view)
 {
     const struct sched_request *r = view->waiting[NODE_WORKER].overdue.first;
@@ -32,7 +33,7 @@ static const struct sched_request *first_overdue(const struct sched_view *view)
     return r;
 }
 
-// Whether a group has the blocks for it now, or is idle for one that runs alone.
+// Returns true if a group has the blocks for the request now, or is idle in the case of a request that runs alone.
 static bool may_start(const struct sched_view *view, const struct sched_request *r)
 {
     for (const struct sched_node *node = view->nodes; node; node = node->next) {
@@ -44,7 +45,7 @@ static bool may_start(const struct sched_view *view, const struct sched_request 
     return false;
 }
 
-// Of the groups that can hold it none has fewer requests, for one that runs alone, or more blocks left.
+// Returns true if no other group that can hold the request has more blocks left, or fewer requests if it runs alone.
 static bool is_emptiest(const struct sched_view *view, const struct sched_node *node, const struct sched_request *r)
 {
     if (!node || node->role != NODE_WORKER || !sched_node_can_hold(node, r)) return false;
@@ -66,10 +67,10 @@ struct reservation __wrap_reservation_update(const struct sched_view *view, stru
     if (workers->n_nodes > NODES_MAX || view->waiting[NODE_WORKER].overdue.count > OVERDUE_MAX) return now;
     const struct sched_request *r = first_overdue(view);
     if (r && may_start(view, r)) r = NULL;
-    if (now.request != r) problem = "a group is, or is not, reserved for the first overdue request";
+    if (now.request != r) problem = "the reservation is not for the first overdue request";
     if (!r || now.request != r) return now;
     bool is_kept = before.request == r && before.node == now.node && before.lent_blocks == now.lent_blocks;
     bool is_new = before.request != r && now.lent_blocks == 0 && is_emptiest(view, now.node, r);
-    if (!is_kept && !is_new) problem = "another group is reserved than the one with most room";
+    if (!is_kept && !is_new) problem = "the reserved group is not the emptiest";
     return now;
 }

@@ -10,10 +10,10 @@ static const char *running_check(const struct scheduler *s, const struct sequenc
     if (q->n_reused > q->n_kept) return "a sequence found more of its prompt in the cache than it has";
     if (q->n_published != (s->limits.prefix_cache ? full : 0)) return "the full blocks of a sequence are not published";
     if (q->chain != (full && q->n_published ? block_manager_chain(s->blocks, q->blocks[full - 1]) : 0))
-        return "a sequence has another chain than its last published block";
+        return "the chain of a sequence differs from its last published block";
     if (q->is_chunked && !q->n_cached) return "a part of a prompt counts as computed before its first row";
     if (q->matcher && q->n_matched != sequence_generated(q)) return "a matcher has not accepted all generated tokens";
-    return q->host_pass > s->n_passes ? "a sequence waits for the host since a pass that has not run yet" : NULL;
+    return q->host_pass > s->n_passes ? "a sequence waits for the host since a future pass" : NULL;
 }
 
 static const char *waiting_check(const struct sequence *q)
@@ -34,7 +34,7 @@ const char *oracle_sequences(const struct scheduler *s)
     return problem;
 }
 
-// What was known before fades with each verified draft, at most one of each sequence.
+// Checks that earlier counts fade with each verified draft, at most once for each sequence.
 const char *draft_watch_step(struct draft_watch *watch, const struct scheduler *s)
 {
     const struct draft_pace *p = &s->draft_pace;

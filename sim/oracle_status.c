@@ -8,7 +8,7 @@
 #include "sim/oracle_waiting.h"
 #include "sim/router.h"
 
-// A node's counts are those since it attached.
+// Checks the status of a node. It counts from the time the node attached.
 static void check_node_status(struct world *w, const struct core_node *node, const struct node_status *status)
 {
     const struct node_counts *now = &node->measures->counts, *before = sim_router_counts_at_attach(node->link);
@@ -32,7 +32,7 @@ static void check_node_status(struct world *w, const struct core_node *node, con
     HOLDS(status->pass_pair_us == cost->pair_us && status->pass_noise == cost_noise(cost));
 }
 
-// Each class leaves a share of the queue to every class above it.
+// Checks the status of the classes. Each class leaves a share of the queue to every higher class.
 static void check_classes(struct world *w, const struct core *c, const struct core_status *status)
 {
     const struct scenario_options *o = &w->scenario->options;

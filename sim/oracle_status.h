@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The status of the cluster, against the requests and nodes.
+// Compares the status of the cluster with its requests and nodes.
 #pragma once
 
 #include "router/core/core_state.h"

@@ -17,7 +17,7 @@ const char *oracle_tails_problem(void)
     return last;
 }
 
-// Whether a request of its queue waits for which it pays to follow it.
+// Returns true if a waiting request of the same queue should follow this one.
 static bool has_follower(const struct waiting_set *set, const struct sched_request *r)
 {
     const struct request_list *lists[] = {&set->queue, &set->overdue};
@@ -60,7 +60,7 @@ static void remember(struct prefix_tail *tails, const struct sched_request *r, u
     tails[oldest_of(tails, false)] = (struct prefix_tail){r->tenant_queue->number, bin, r->prefix, n};
 }
 
-// Of each queue the last request of the bin that has a follower.
+// Remembers, for each queue, the last request of the bin that has a follower.
 static void predict(struct prefix_tail *tails, const struct waiting_set *set, uint64_t bin,
                     struct sched_request *const *requests, int n)
 {
@@ -96,7 +96,7 @@ int __wrap_prefix_tails_update(struct prefix_tails *tails, const struct waiting_
     int scan_cost = __real_prefix_tails_update(tails, set, bin, requests, n);
     for (int i = 0; i < PREFIX_TAILS; i++)
         if (scan_cost < PREFIX_SCAN_MAX && !is_same(&expected[i], &tails->tail[i]))
-            problem = "a node remembers another chain of its last bins than the rules say";
+            problem = "a remembered chain of a node's last bins does not follow from the rules";
     for (int i = 0; i < PREFIX_TAILS; i++)
         if (before[i].n) free(before[i].chain);
     return scan_cost;

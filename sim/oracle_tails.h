@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the bins of a node leave off with each tenant queue (router/sched/prefix_tails.h), from plain lists. Takes the
-// place of prefix_tails_update() at link time, which it calls.
+// Checks the chains with which the last bins of a node left each tenant queue (router/sched/prefix_tails.h), from plain
+// lists. Replaces prefix_tails_update() at link time and calls it.
 #pragma once
 
-const char *oracle_tails_problem(void); // since the last call; NULL: none
+const char *oracle_tails_problem(void); // of the time since the last call; NULL: none

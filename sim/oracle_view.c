@@ -31,7 +31,7 @@ static int64_t rows_of(const struct sched_request *r)
     return kept ? kept + r->usage->completion_tokens : request_score_prompt(request_of(r)).n_tokens;
 }
 
-// At its end, as far as it is known: the tokens left to generate are expected to be fewer than max_tokens.
+// Returns the KV blocks expected at the request's end. The remaining output is expected to be shorter than max_tokens.
 static int64_t blocks_expected(const struct sched_request *r, int64_t block_tokens)
 {
     const struct request_usage *usage = r->usage;
@@ -62,15 +62,15 @@ static void check_room(struct world *w, const struct sched_node *node)
     bool converts = node->role == NODE_WORKER && node->limits.block_tokens != PREFIX_BLOCK;
     HOLDS(left == (node->role == NODE_WORKER ? node->limits.kv_blocks - account->kv_blocks : INT64_MAX));
     if (!converts) HOLDS(in_index == left);
-    // Every request that fits the node's blocks fits those of the index, whose size is another one.
+    // Every request that fits the node's blocks fits the blocks of the index, which have another size.
     if (converts && left >= 0) {
         int64_t entries = left * node->limits.block_tokens;
         HOLDS(in_index >= blocks_for(entries, PREFIX_BLOCK) && in_index <= blocks_for(entries, PREFIX_BLOCK) + 2);
     }
 }
 
-// Five bytes for a number: rows and draft, the prompt if penalties need it, two for each logit bias. 32 for a range:
-// each kept token may be one.
+// Returns the most bytes of the request's message. A number takes five bytes: rows and draft, the prompt if penalties
+// need it, two numbers for each logit bias. A range takes 32 bytes; each kept token may be a range.
 static int64_t message_bytes(const struct sched_request *r)
 {
     const struct request_spec *spec = r->spec;
@@ -96,7 +96,7 @@ static void check_request(struct world *w, const struct sched_node *node, const 
 
 void oracle_view(struct world *w, const struct sched_node *node, const struct sched_request *r)
 {
-    static const int block_sizes[] = {0, 7, PREFIX_BLOCK, 48}; // 0: its own
+    static const int block_sizes[] = {0, 7, PREFIX_BLOCK, 48}; // 0: the node's own size
     for (int i = 0; i < 4; i++) {
         struct sched_node other = *node;
         if (block_sizes[i]) other.limits.block_tokens = block_sizes[i];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the scheduler reads of a node for a request (router/sched/view.h), by plain formulas; also as if the node had KV
-// blocks of other sizes.
+// Checks what the scheduler reads of a node for a request (router/sched/view.h), by plain formulas, also with other KV
+// block sizes.
 #pragma once
 
 #include "lib/base/random.h"
@@ -8,5 +8,5 @@
 #include "sim/world.h"
 
 void oracle_view(struct world *w, const struct sched_node *node, const struct sched_request *r);
-// The mean of keep rates follows drawn ones, also where none came for about ten minutes.
+// Checks that the mean keep rate follows random rates, also after about ten minutes without one.
 void oracle_rate_mean(struct world *w, struct random_source *random);

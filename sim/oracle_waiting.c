@@ -29,7 +29,7 @@ static void check_tree(struct world *w, const struct waiting_set *set, const str
     check_tree(w, set, queue, higher, n_p);
 }
 
-// In its shared-prefix group a request is the nearest to itself.
+// Checks that the nearest request in a shared-prefix group is the request itself.
 static void check_group(struct world *w, const struct waiting_set *set, const struct sched_request *r)
 {
     struct prefix_walk walk;
@@ -39,7 +39,7 @@ static void check_group(struct world *w, const struct waiting_set *set, const st
         HOLDS(other && walk.blocks == r->n_prefix && other->tenant_queue == r->tenant_queue && other->packable);
 }
 
-// A walk from the request's prefix finds all of its tenant queue that pay by sharing with it.
+// Checks that a walk from the request's prefix finds every request of its tenant queue for which sharing pays.
 static void check_walk(struct world *w, const struct waiting_set *set, const struct sched_request *r)
 {
     const struct request_list *lists[] = {&set->queue, &set->overdue};
@@ -59,7 +59,7 @@ static void check_walk(struct world *w, const struct waiting_set *set, const str
     HOLDS(found == there || walk.scan_cost >= PREFIX_SCAN_MAX);
 }
 
-// What the index of all nodes has of the request's prefix, against the record of each node.
+// Compares the prefix index over all nodes with the record of each node, for the request's prefix.
 static void check_prefix_index(struct world *w, const struct core *c, enum node_role role,
                                const struct sched_request *r)
 {
@@ -95,7 +95,7 @@ static void check_due_order(struct world *w, const struct waiting_set *set)
     HOLDS(!due_index_next(&set->due_next, next, &all));
 }
 
-// Work that is due between two times, to the length of a slot, of which two have one place if they are far apart.
+// Checks the work that is due between two times, in whole slots. Two slots far apart have the same place.
 static void check_due_work(struct world *w, const struct waiting_set *set, int64_t from_us, int64_t to_us)
 {
     int64_t slot_us = set->due_slot_us, first = from_us / slot_us, last = to_us / slot_us;
@@ -201,7 +201,7 @@ static bool some_cache(const struct core *c)
     return false;
 }
 
-// Another node with room has more of the request's prefix, so the request may wait for that one.
+// Returns true if another node with room has more of the request's prefix: the request may wait for that node.
 static bool waits_for_cache(const struct core *c, const struct sched_node *node, const struct sched_request *r)
 {
     int rows = sched_request_rows_on(r, node);
@@ -223,7 +223,7 @@ bool oracle_node_is_passed_over(const struct core *c, const struct sched_node *n
     return false;
 }
 
-void oracle_waiting_beside_room(struct world *w, const struct core *c)
+void oracle_waiting_with_room(struct world *w, const struct core *c)
 {
     bool caches = some_cache(c);
     for (const struct sched_node *node = c->view.nodes; node; node = node->next) {

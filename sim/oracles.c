@@ -19,7 +19,7 @@ enum { BINS_MAX = 64 };
 struct bin_count {
     const struct core_bin *bins[BINS_MAX];
     int n, outstanding, open;
-    double pairs; // attention pairs of their requests
+    double pairs; // attention pairs of the requests
 };
 
 static void bin_count_add(struct bin_count *count, const struct core_bin *bin)
@@ -38,7 +38,7 @@ static int held_blocks(const struct core_node *node, const struct request *r)
     return shares ? prefix_run_blocks(r->account.run) : 0;
 }
 
-// KV blocks that a request is expected to need: those of its entries, and of the tokens that are left to generate.
+// Returns the KV blocks that a request is expected to need, for its entries and the tokens left to generate.
 static int expected_blocks(const struct sched_request *s, int block_tokens)
 {
     const struct request_usage *usage = s->usage;
@@ -49,7 +49,7 @@ static int expected_blocks(const struct sched_request *s, int block_tokens)
     return expected < most ? expected : most;
 }
 
-// Blocks that the request holds and no request before it on the node does.
+// Returns the blocks that the request holds and no earlier request on the node does.
 static int distinct_blocks(const struct core_node *node, const struct sched_request *s)
 {
     int held = held_blocks(node, request_of(s)), shared = 0;
@@ -98,7 +98,8 @@ static void sooner(int64_t *due_us, int64_t at_us)
     if (at_us < *due_us) *due_us = at_us;
 }
 
-// The timer of a request is its earliest deadline, or an earlier former one, except that of a first token.
+// Checks the timer of a request. It is at the earliest deadline, or earlier if that deadline was sooner before. Once
+// tokens came, the deadline of the first token does not count.
 static void check_timer(struct world *w, const struct core *c, const struct request *r)
 {
     int64_t at_us = r->links.timer_index < 0 ? INT64_MAX : r->links.timer_us, due_us = INT64_MAX;
@@ -139,7 +140,7 @@ static void check_ledger(struct world *w, const struct core *c)
 void oracles_check_tick(struct world *w)
 {
     const struct core *c = sim_router_core(w->router);
-    oracle_waiting_beside_room(w, c);
+    oracle_waiting_with_room(w, c);
     oracle_index_tick(w, c, NODE_SPECULATOR);
     oracle_index_tick(w, c, NODE_WORKER);
 }

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What must hold of the router at every event, and when everything is over. Every number that the ledger keeps is
-// counted again from the requests. Violations go to world_fail(). Answers are verified by the clients, KV blocks by the
-// nodes.
+// Checks that must hold for the router at every event and at the end. Counts every number of the ledger again from the
+// requests. Violations go to world_fail(). Clients verify answers, nodes verify KV blocks.
 #pragma once
 
 #include "sim/world.h"
 
-void oracles_check(struct world *w);      // O(requests): every few events
-void oracles_check_tick(struct world *w); // right after a tick: nothing waits that a node has room for
-void oracles_check_idle(struct world *w); // nothing is left: no request, bin, block, timer or tenant
+void oracles_check(struct world *w);      // O(requests), so called every few events
+void oracles_check_tick(struct world *w); // right after a tick: nothing waits that fits a node
+void oracles_check_idle(struct world *w); // no request, bin, block, timer or tenant is left

@@ -15,7 +15,7 @@ struct shape_work pace_shape_work(const struct model_config *c, double balance)
     return (struct shape_work){row, row * model_config_pair_rows(c), 2 * of_keys * c->n_layers / all * balance * row};
 }
 
-// The work of the pass's prompts with at least `rows_min` rows. Decode rows come first.
+// Returns the work of the pass's prompts that have at least `rows_min` rows. Decode rows come first.
 static double row_work_of(const struct scheduler *s, int rows_min)
 {
     const struct ragged_batch *batch = &s->pass.builder.batch;
@@ -28,7 +28,7 @@ static double row_work_of(const struct scheduler *s, int rows_min)
     return sum;
 }
 
-// The prompt rows of the pass. Prompts beside decodes read their cached entries.
+// Returns the work of the pass's prompt rows. In a pass with decodes, reading cached entries counts too.
 static double work_of(const struct pace_model *m, const struct scheduler *s)
 {
     const struct ragged_batch *batch = &s->pass.builder.batch;
@@ -38,7 +38,8 @@ static double work_of(const struct pace_model *m, const struct scheduler *s)
     return sum;
 }
 
-// Rows beside decodes at most double from one pass to the next. Few rows are always allowed.
+// Returns the most work of prompt rows in the next mixed pass. It at most doubles from pass to pass. A few rows are
+// always allowed.
 static double row_work_max(const struct pace_model *m, const struct scheduler *s)
 {
     return fmax(2 * m->most, FIRST_ROWS * pace_shape_work(s->config, 0).row);
@@ -50,8 +51,8 @@ bool pace_is_stale(double decode_us, int decode_rows, int mixed, int decodes)
     return decode_us == 0 || more || fewer || mixed >= 64;
 }
 
-// Decode rows beyond the measured ones, and those fewer, count as prompt rows, with their part of the measured time at
-// most.
+// Scales the measured time of decode rows to another number of them. The difference counts as prompt rows, but at most
+// in proportion.
 double pace_decodes_us_expected(double decode_us, int decode_rows, double row_us, int decodes)
 {
     if (!decodes || decode_us == 0) return 0;
@@ -79,18 +80,18 @@ static bool is_near(double a, double b)
     return fabs(a - b) <= NEAR * fmax(fabs(a), fabs(b)) || a == b;
 }
 
-// In a pass with decodes, the work of prompt rows, the budget left and the work saved add up to the budget.
+// Checks that the work of prompt rows, the budget left and the saved work add up to the budget, in a pass with decodes.
 static const char *budget_check(const struct pace_model *m, const struct scheduler *s, double work)
 {
     if (s->pace.target_us == PACE_UNLIMITED || !s->pass.budget.rows.decodes) return NULL;
     if (s->pass.n_host_rows && s->backend_samples) return NULL; // see pass_budget.h
     if (pace_is_stale(m->decode_us, m->decode_rows, m->mixed, s->pass.budget.rows.decodes))
-        return work > 0 ? "prompt rows are in a pass that is to measure decodes" : NULL;
+        return work > 0 ? "a pass that measures decodes has prompt rows" : NULL;
     if (row_work_of(s, FIRST_ROWS + 1) > (1 + NEAR) * row_work_max(m, s))
-        return "prompt rows beside decodes more than double from one pass to the next";
+        return "prompt rows of mixed passes more than double from one pass to the next";
     double budget = budget_of(m, s), left = s->pass.budget.work_left + s->pace.saved_work;
     return fabs(budget - work - left) <= NEAR * budget ? NULL
-                                                       : "prompts got another budget beside decodes than pacing says";
+                                                       : "the budget of prompts in a mixed pass does not follow from pacing";
 }
 
 static double between(double value, double least, double most)
@@ -134,7 +135,7 @@ static void learn_work(struct pace_model *m, int decodes, double added_us, doubl
     m->mixed++;
 }
 
-// Of a backend that samples, the rows that the host samples are paced by themselves.
+// Learns the time of rows that the host samples. They are paced separately if the backend samples.
 static void learn_sampling(struct pace_model *m, int rows, int64_t us)
 {
     double measured = rows ? (double)us / rows : m->sample_us;
@@ -147,7 +148,7 @@ static const char *learned_check(const struct pace_model *m, const struct pace *
     bool same = is_near(m->decode_us, p->decode_us) && is_near(m->balance, p->balance_rows) &&
                 is_near(m->us_per_work[0], p->us_per_work[0]) && is_near(m->us_per_work[1], p->us_per_work[1]) &&
                 is_near(m->sample_us, p->sample_us);
-    return same ? NULL : "pacing learned something else from a pass";
+    return same ? NULL : "what pacing learned from a pass is wrong";
 }
 
 const char *pace_model_step(struct pace_model *m, const struct scheduler *s, int64_t us, int64_t sampling_us)

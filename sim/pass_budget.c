@@ -5,7 +5,7 @@
 
 #include "sim/pace_model.h"
 
-#define ROUNDING 1e-9 // relative, of sums of work
+#define ROUNDING 1e-9 // relative, for sums of work
 
 enum { FIRST_ROWS = 16 };
 
@@ -22,7 +22,7 @@ static double reading_of(const struct pass_budget *b, double entries)
     return b->decodes ? entries * pace_shape_work(b->config, b->pace->balance_rows).entry : 0;
 }
 
-// Takes the work of rows, and of reading their cached entries, from the budget.
+// Charges the budget for rows and for reading their cached entries.
 static void spend(struct pass_budget *b, double row_work, double reading)
 {
     b->work_left = fmax(0, b->work_left - row_work - reading);
@@ -31,15 +31,15 @@ static void spend(struct pass_budget *b, double row_work, double reading)
 
 // --- the budget of a pass
 
-// The time that prompt rows and sampling on the host may add to decodes.
+// Returns the time that prompt rows and sampling on the host may add to decodes.
 static double added_us_of(const struct pace *p, double decodes_us)
 {
     double target_us = p->target_us == PACE_TWICE ? 2 * decodes_us : (double)p->target_us;
     return fmax(0.88 * target_us - decodes_us, 0.05 * decodes_us);
 }
 
-// The work in the time beside the decodes, less what sampling on the host takes of it.
-static double work_beside_decodes(const struct pass_budget *b)
+// Returns the prompt work that fits in addition to the decodes, less the time of sampling on the host.
+static double work_with_decodes(const struct pass_budget *b)
 {
     const struct pace *p = b->pace;
     double row = pace_shape_work(b->config, 0).row;
@@ -62,7 +62,7 @@ bool pass_budget_measures_decodes(const struct pass_budget *b, int decodes)
            pace_is_stale(p->decode_us, p->decode_rows, p->mixed_passes, decodes);
 }
 
-// In half of the time beside the decodes.
+// Uses half of the time that may be added to the decodes.
 int pass_budget_host_rows(const struct pass_budget *b)
 {
     const struct pace *p = b->pace;
@@ -92,7 +92,7 @@ void pass_budget_begin(struct pass_budget *b, int decodes)
         b->work_left = 0;
     } else {
         b->row_work_left = fmax(2 * p->mixed_work_max, FIRST_ROWS * pace_shape_work(b->config, 0).row);
-        b->work_left = work_beside_decodes(b);
+        b->work_left = work_with_decodes(b);
         b->saved = 0;
     }
 }
@@ -104,7 +104,7 @@ static bool is_unlimited(const struct pass_budget *b, bool whole)
     return isinf(b->work_left) || (!b->decodes && whole);
 }
 
-// The most rows that take at most `work`, up to `most`; by bisection.
+// Returns the most rows, up to `most`, whose work is at most `work`. By bisection.
 static int rows_within(struct pass_budget *b, int entries, double work, int most)
 {
     int low = 0, high = most + 1; // `low` fit, `high` do not
@@ -118,7 +118,7 @@ static int rows_within(struct pass_budget *b, int entries, double work, int most
     return low;
 }
 
-// None if reading the cached entries of the prompt alone would take most of the budget.
+// Returns no rows if reading the prompt's cached entries alone would take most of the budget.
 static int rows_in_budget(struct pass_budget *b, int entries, int most)
 {
     double reading = reading_of(b, entries), border = 0.65 * b->work_left;

@@ -53,7 +53,7 @@ void pass_group_read(struct pass_model *m)
 
 // --- KV blocks and the prefix cache
 
-// The cached blocks of a waiting sequence, and how many of them no sequence references.
+// Returns the number of cached blocks of a waiting sequence, and in *n_free_p how many of them have no reference.
 static int cached_blocks(struct pass_model *m, const struct pass_sequence *x, int *n_free_p)
 {
     int32_t *blocks = mem_alloc_array((size_t)x->q->n_tokens / KV_BLOCK_TOKENS + 1, sizeof *blocks);
@@ -62,7 +62,7 @@ static int cached_blocks(struct pass_model *m, const struct pass_sequence *x, in
     for (int i = 0; i < n; i++)
         *n_free_p += !m->refs[blocks[i]];
     free(blocks);
-    m->is_unknown |= *n_free_p && m->blank_blocks < 0; // some of them may have been evicted
+    m->is_unknown |= *n_free_p && m->blank_blocks < 0; // some of these may have been evicted
     return n;
 }
 
@@ -71,7 +71,7 @@ static int blocks_most(const struct pass_sequence *x)
     return kv_blocks_for(x->q->n_kept + x->q->sampling.max_tokens - 1);
 }
 
-// Blocks that the running sequences are expected to need beside theirs; one at least for each that grows.
+// Returns the additional blocks that running sequences are expected to need, at least one for each that grows.
 static int blocks_reserved(const struct pass_model *m)
 {
     int sum = 0;
@@ -89,7 +89,8 @@ static void take_blocks(struct pass_model *m, int n)
     m->blank_blocks -= n;
 }
 
-// A running sequence computes two blocks or more that the waiting one can use and the cache does not have yet.
+// Returns true if a running sequence computes at least two blocks that the waiting one can use and the cache does not
+// have yet.
 bool pass_group_waits(struct pass_model *m, const struct pass_sequence *x)
 {
     if (!m->s->limits.prefix_cache || pass_rates_prompt(x)) return false;
@@ -151,7 +152,7 @@ int pass_group_draft_blocks(struct pass_model *m, struct pass_sequence *x, int r
 
 // --- growth and preemption
 
-// Entries that would have to be computed again: those in blocks that no other sequence has.
+// Returns the entries that would have to be computed again: the entries in blocks that no other sequence has.
 static int entries_lost(const struct pass_model *m, const struct pass_sequence *x)
 {
     int shared = 0;
@@ -160,7 +161,7 @@ static int entries_lost(const struct pass_model *m, const struct pass_sequence *
     return x->cached - shared * KV_BLOCK_TOKENS;
 }
 
-// The running sequence that loses the fewest entries, of equals the last.
+// Returns the running sequence that loses the fewest entries, the last of equals.
 static int victim_of(const struct pass_model *m)
 {
     int victim = -1;
@@ -175,7 +176,7 @@ static void preempt(struct pass_model *m, int victim)
 {
     struct pass_sequence *x = m->running[victim];
     for (int b = 0; b < x->blocks; b++) {
-        bool is_new = b >= x->q->n_blocks; // of this pass
+        bool is_new = b >= x->q->n_blocks; // added in this pass
         if (!is_new && --m->refs[x->q->blocks[b]]) continue;
         m->free_blocks++;
         m->blank_blocks += is_new || !block_manager_chain(m->s->blocks, x->q->blocks[b]);

@@ -39,7 +39,7 @@ static int rows_left(const struct pass_model *m)
     return m->rows_max - m->rows;
 }
 
-// Rows that prompts beside the one could still use.
+// Returns the rows that prompts other than `beside` could still use, up to `limit`.
 static int rows_wanted(struct pass_model *m, const struct pass_sequence *beside, int limit)
 {
     int64_t rows = 0;
@@ -64,7 +64,7 @@ static int draft_rows(struct pass_model *m, struct pass_sequence *x, int rows, i
     return n > 0 ? pass_group_draft_blocks(m, x, n) : 0;
 }
 
-// A row whose logits the host reads.
+// Adds a row whose logits the host reads.
 static void host_row(struct pass_model *m)
 {
     m->counts.host_sampled++;
@@ -95,7 +95,7 @@ static void add_rows(struct pass_model *m, struct pass_sequence *x, int rows, in
     m->logit_rows -= drafts;
 }
 
-// Pending rows that the pass has room for, and for their logits.
+// Returns the pending rows that fit the pass together with their logits.
 static int prompt_rows(const struct pass_model *m, const struct pass_sequence *x, int entries)
 {
     int rows = least(x->q->n_tokens - entries, rows_left(m));
@@ -109,7 +109,7 @@ static void add_prompt(struct pass_model *m, struct pass_sequence *x)
 {
     int most = prompt_rows(m, x, x->cached);
     bool waits_for_host = m->host_rows == 0 && host_samples(m, x, 0);
-    if (most == pending(x) && waits_for_host) most--; // for the last row
+    if (most == pending(x) && waits_for_host) most--; // leave out the last row
     if (!most) return;
     int rows = pass_budget_grant(&m->budget, x->cached, most, most == pending(x) && !x->is_chunked);
     bool is_paced = m->s->limits.pace_us != PACE_UNLIMITED;
@@ -140,7 +140,8 @@ static int common_past(const int32_t *tokens, int a, int b)
     return n;
 }
 
-// Prompt lookup: drafts the tokens after the latest place with the most equal tokens before it, at most that many.
+// Drafts by prompt lookup. Finds the latest position with the longest common past with the end of the sequence. Drafts
+// as many tokens after this position as match before it.
 static void lookup_draft(struct pass_model *m, struct pass_sequence *x)
 {
     const struct sequence *q = x->q;
@@ -152,14 +153,14 @@ static void lookup_draft(struct pass_model *m, struct pass_sequence *x)
         alike += past >= LOOKUP_MATCH_MIN;
         if (past >= LOOKUP_MATCH_MIN && past > longest) longest = past, place = at;
     }
-    if (alike > PLACES_COMPARED) m->is_unknown = true; // the group compares the latest ones
+    if (alike > PLACES_COMPARED) m->is_unknown = true; // the group compares only the latest matches
     if (!place || left <= 0) return;
     int most = least(least(longest, LOOKUP_DRAFT_MAX), left);
-    for (x->draft = 0; x->draft < most; x->draft++) // after its last token the draft repeats itself
+    for (x->draft = 0; x->draft < most; x->draft++) // the draft wraps around at the sequence's end
         if (sampler_stops(&q->sampling, config->eos_id, config->n_eos, tokens[place + x->draft % (n - place)])) break;
 }
 
-// Draft rows of a pass that has `decodes` decode rows.
+// Returns the draft rows of each sequence in a pass with `decodes` decode rows.
 static int drafts_max_of(struct pass_model *m, int decodes)
 {
     struct draft_pace copy = m->s->draft_pace;
@@ -183,7 +184,7 @@ static int host_rows_max(const struct pass_model *m)
     return others ? pass_budget_host_rows(&m->budget) : PASS_ANY_ROWS;
 }
 
-// Of those that the host samples, the one that has waited longest for a row.
+// Returns the host-sampled sequence that has waited longest for a row.
 static struct pass_sequence *next_turn(const struct pass_model *m)
 {
     struct pass_sequence *next = NULL;
@@ -224,7 +225,7 @@ static bool completes(struct pass_model *m, const struct pass_sequence *x, int e
     return prompt_rows(m, x, entries) == rows && pass_budget_would_grant(&m->budget, entries, rows, !x->is_chunked);
 }
 
-// The shortest prompt without rows; of equals one that runs, and the first.
+// Returns the shortest prompt without rows; of equals a running one, then the first.
 static struct pass_sequence *shortest_prompt(struct pass_model *m, const struct pass_sequence *longest)
 {
     struct pass_sequence *running = NULL, *waiting = NULL;
@@ -307,7 +308,7 @@ void pass_model_before(struct pass_model *m, const struct scheduler *s)
     add_prompts(m);
 }
 
-// Of the sequences that ran, only those may wait that were to be preempted, whatever was started afterwards.
+// Checks that only preempted sequences wait among the sequences that ran, whatever was started later.
 static bool victims_are_right(const struct pass_model *m, const struct scheduler *s)
 {
     for (const struct sequence *q = s->queue.head; q; q = q->next)
@@ -321,9 +322,9 @@ const char *pass_model_after(const struct pass_model *m, const struct scheduler 
     const struct ragged_batch *batch = &s->pass.builder.batch;
     struct pass_counts counts = counts_of(s);
     if (counts.preemptions != m->counts.preemptions) return "more or fewer sequences were preempted than the rules say";
-    if (!victims_are_right(m, s)) return "a sequence was preempted though another one would have lost less";
+    if (!victims_are_right(m, s)) return "the preempted sequence is not the one that loses least";
     if (m->is_unknown || m->budget.is_unknown) return NULL;
-    if (memcmp(&counts, &m->counts, sizeof counts) != 0) return "a pass was counted with other rows than it has";
+    if (memcmp(&counts, &m->counts, sizeof counts) != 0) return "the counts of a pass differ from its rows";
     if (s->queue.n != m->n_queue) return "more or fewer sequences were started than the rules say";
     if (batch->n_seqs != m->n_parts) return "a pass has more or fewer sequences than the rules say";
     for (int i = 0; i < m->n_parts; i++) {
@@ -331,11 +332,11 @@ const char *pass_model_after(const struct pass_model *m, const struct scheduler 
         int first = batch->row_start[i];
         if (batch->kv_len[i] != part->cached || batch->token[first] != part->token ||
             batch->position[first] != part->position)
-            return "a pass has another sequence than the rules say";
-        if (batch->row_start[i + 1] - first != part->rows) return "a sequence has another number of rows in a pass";
+            return "a sequence of a pass does not follow from the rules";
+        if (batch->row_start[i + 1] - first != part->rows) return "the number of rows of a sequence in a pass is wrong";
     }
     double saved = m->budget.saved;
-    return fabs(s->pace.saved_work - saved) > 1e-6 * saved ? "another budget is saved for the next pass" : NULL;
+    return fabs(s->pace.saved_work - saved) > 1e-6 * saved ? "the budget saved for the next pass is wrong" : NULL;
 }
 
 void pass_model_fini(struct pass_model *m)

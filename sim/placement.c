@@ -16,7 +16,7 @@ static int blocks_max(const struct request *r, int n_tokens)
     return kv_blocks_for(n_tokens + r->spec.sampling.max_tokens);
 }
 
-// The router's account of the request against what it has sent to this node before.
+// Compares the router's account of the request with what was sent to this node earlier.
 static void rows_check(struct client *client, struct prefix_set *prefixes, const uint64_t *blocks, int n)
 {
     const struct request *r = client->r;
@@ -31,7 +31,7 @@ static void rows_check(struct client *client, struct prefix_set *prefixes, const
     prefix_set_add(prefixes, blocks, n);
 }
 
-// Five bytes for each number that the message has of the request, 14 for each range, and those of the options.
+// Returns the most bytes of the sequence's message: five for each number, 14 for each range, plus the options.
 static int64_t bytes_most(const Forepack__Cluster__V1__Sequence *sequence)
 {
     return OPTIONS_BYTES + 5 * (int64_t)(sequence->n_token_ids + sequence->n_penalty_ids) +
@@ -52,7 +52,7 @@ static int64_t request_sent(struct world *w, struct sim_node *node, struct prefi
     uint64_t *blocks;
     int n = prefix_contents(r->spec.prefix_salt, r->spec.tokens, worker ? r->kept : &whole,
                             worker ? r->n_kept_ranges : 1, &blocks);
-    if (r->spec.sampling.prompt_logprobs >= 0) n = 0; // it shares nothing
+    if (r->spec.sampling.prompt_logprobs >= 0) n = 0; // the request shares nothing
     rows_check(client, prefixes, blocks, n);
     if (worker) oracle_fair_served(w->fair, r, sched_request_rows(&r->sched));
     struct prefix_set *computed = sim_node_computed(node);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks bins as the router sends them: the rows that it expects to be computed, from the prefixes that it has sent to
-// the node before; and what nodes report as found in their caches, from the prompts that they have computed.
+// Checks bins as the router sends them: the rows that it expects to be computed follow from the prefixes that it sent
+// to the node earlier. Checks what nodes report as found in their caches with the prompts that they have computed.
 #pragma once
 
 #include "proto/forepack/cluster/v1/cluster.pb-c.h"
@@ -8,10 +8,11 @@
 
 struct client;
 
-// A bin leaves for the node; `prefixes` is what was sent to it on this stream before. n_bytes: of the message.
+// Call when a bin leaves for the node. `prefixes`: prefixes sent to it on this stream earlier. n_bytes: size of the
+// message.
 struct prefix_set;
 void placement_sent(struct world *w, struct sim_node *node, struct prefix_set *prefixes,
                     const Forepack__Cluster__V1__RouterMessage *message, size_t n_bytes);
 
-// The first token of a request has come. (Called before it counts.)
+// Call when the first token of a request has come, before it is counted.
 void placement_answered(struct client *client);

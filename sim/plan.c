@@ -28,7 +28,7 @@ static enum status load_check(const struct plan_options *o)
     return STATUS_OK;
 }
 
-// Rows without shared prefixes, as a trace.
+// Makes up a trace of rows without shared prefixes.
 static void trace_make_up(const struct plan_options *o, struct trace *trace)
 {
     int n = o->requests ? (int)o->requests : o->duration > 0 ? (int)ceil(o->qps * o->duration) : REQUESTS_DEFAULT;
@@ -38,7 +38,7 @@ static void trace_make_up(const struct plan_options *o, struct trace *trace)
     }
 }
 
-// Sets the times of the rows to those of the rate, or scales them.
+// Sets the arrival times of the rows by the rate, or scales them.
 static void trace_set_times(const struct plan_options *o, struct trace *trace)
 {
     int64_t *at_us = mem_alloc_array((size_t)trace->n_rows, sizeof *at_us);
@@ -91,7 +91,7 @@ static void scenario_set_options(const struct plan *plan, struct scenario *s)
                                                           : BIN_DATASET;
 }
 
-// As forepack bench serve makes the request of a row: what exceeds the context is cut, first from the output.
+// Makes the request of a row as forepack bench serve does. Cuts what exceeds the context, first from the output.
 static struct scenario_request request_of_row(struct plan *plan, const struct trace_row *row)
 {
     const struct plan_options *o = plan->o;
@@ -114,7 +114,7 @@ static struct scenario_request request_of_row(struct plan *plan, const struct tr
                                      .chunk = prefill.chunk_tokens};
 }
 
-// A request alone on a node, roughly, at most.
+// Returns a rough upper bound of the time that a request takes alone on a node.
 static double alone_us(const struct scenario_node *node, const struct scenario_request *r)
 {
     double rows = (double)r->tokens, steps = WARM_UP_TOKENS + 8;
@@ -123,7 +123,7 @@ static double alone_us(const struct scenario_node *node, const struct scenario_r
            (rows / 2 + steps) * rows * (double)node->pair_ps / 1e6;
 }
 
-// The first rows, one after another, with other prompts.
+// Adds the first rows as a warm-up, one after another, with other prompts.
 static void add_warm_up(struct plan *plan, struct scenario *s)
 {
     int n_clipped = plan->n_clipped, n_rows = plan->load.trace.n_rows;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The nodes of a plan: their limits, and the costs of their passes, given, measured by a running cluster, or computed.
+// The nodes of a plan: their limits, and the costs of their passes, which are given, measured by a running cluster, or
+// computed.
 #include <math.h>
 #include <string.h>
 
@@ -9,14 +10,14 @@
 #include "sim/plan.h"
 
 enum { TOKEN_BUDGET_DEFAULT = 2048, STATUS_BYTES_MAX = 64 << 20 };
-static const double DRAFT_SHARE = 0.25; // of a speculator's KV blocks, the default of --draft-kv-share
+static const double DRAFT_SHARE = 0.25; // share of a speculator's KV blocks; the default of --draft-kv-share
 static const char *const role_names[NODE_ROLES] = {"speculator", "worker"};
 
-// What is known of a node of a role.
+// Known data of the nodes of a role.
 struct known {
     struct plan_costs costs;
     struct measured_passes passes;
-    int64_t token_budget, kv_blocks; // 0: not known
+    int64_t token_budget, kv_blocks; // 0: unknown
     double gap_us;                   // between two passes
 };
 
@@ -27,7 +28,7 @@ static bool costs_known(const struct plan_costs *costs)
 
 // --- measured
 
-// The node's mean time between two passes while it has work.
+// Returns the node's mean time between two passes while it has work.
 static double gap_read(const json_t *node)
 {
     double gaps = json_number_value(json_object_get(node, "pass_gap_count"));
@@ -66,7 +67,7 @@ static enum status status_read(const struct plan_options *o, struct known *known
             known_read(nodes, role_names[role], &known[role]);
     } else {
         status =
-            status_fail(STATUS_DATA, "%s: has no list \"nodes\": give what forepack status --json printed", o->status);
+            status_fail(STATUS_DATA, "%s: has no list \"nodes\": give the output of forepack status --json", o->status);
     }
     json_decref(object);
     return status;
@@ -74,7 +75,7 @@ static enum status status_read(const struct plan_options *o, struct known *known
 
 // --- computed
 
-// Every weight is read once, and arithmetic is added to that: passes that overlap both are faster.
+// Adds the time to read every weight once and the time of arithmetic. Passes that overlap both are faster.
 static struct plan_costs costs_compute(const struct plan *plan, int role)
 {
     const struct plan_options *o = plan->o;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The options of the capacity planner. Those of the cluster have the names and defaults that they have in `forepack up`
-// and the router, those of the load the names of `forepack bench serve`.
+// The options of the capacity planner. Options of the cluster have the names and defaults of `forepack up` and the
+// router, options of the load have the names of `forepack bench serve`.
 #pragma once
 
 #include <stdbool.h>
@@ -9,7 +9,7 @@
 #include "lib/base/options.h"
 #include "lib/text/limits.h"
 
-// Of a pass. All 0: not given.
+// Costs of a pass. All 0: not given.
 struct plan_costs {
     double fixed_us, row_us, pair_us;
 };
@@ -44,9 +44,9 @@ struct plan_options {
     {.name = "prompt-tokens", .type = OPTION_INT, .value = &(p).prompt_tokens, .default_text = "0", .max = 1e7,        \
      .unit = "tokens", .help = "plans instead: prompts of this length that share nothing, at the rate --qps"},         \
     {.name = "max-tokens", .type = OPTION_INT, .value = &(p).max_tokens, .default_text = "0", .max = 1e7,              \
-     .unit = "tokens", .help = "longest output; 0: that of the trace, 1 with --prompt-tokens"},                        \
+     .unit = "tokens", .help = "longest output; 0: as in the trace, 1 with --prompt-tokens"},                        \
     {.name = "qps", .type = OPTION_REAL, .value = &(p).qps, .default_text = "0", .max = 1e6, .unit = "requests/s",     \
-     .help = "arrival rate; 0: the times of the trace"},                                                               \
+     .help = "arrival rate; 0: the arrival times of the trace"},                                                               \
     {.name = "arrivals", .type = OPTION_CHOICE, .value = &(p).arrivals, .default_text = "poisson",                     \
      .choices = "poisson|constant", .help = "distribution of the gaps between requests with --qps"},                   \
     {.name = "time-scale", .type = OPTION_REAL, .value = &(p).time_scale, .default_text = "1", .min = 1e-6,            \
@@ -65,7 +65,7 @@ struct plan_options {
     {.name = "workers", .type = OPTION_INT, .value = &(p).workers, .default_text = "1", .min = 1, .max = 10000,        \
      .unit = "groups", .help = "number of worker groups"},                                                             \
     {.name = "tp", .type = OPTION_INT, .value = &(p).tp, .default_text = "1", .min = 1, .max = 1024, .unit = "ranks",  \
-     .help = "tensor-parallel ranks of a worker group, for costs that are computed from the shape"},                   \
+     .help = "tensor-parallel ranks of a worker group, if costs are computed from the shape"},                   \
     {.name = "shape", .type = OPTION_STRING, .value = &(p).shape, .placeholder = "FILE",                               \
      .help = "config.json of the model of the workers"},                                                               \
     {.name = "speculators", .type = OPTION_INT, .value = &(p).speculators, .default_text = "0", .max = 10000,          \
@@ -76,11 +76,11 @@ struct plan_options {
      .help = "config.json of the model of the speculators"},                                                           \
     {.name = "max-num-batched-tokens", .type = OPTION_INT, .value = &(p).token_budget, .default_text = "0",            \
      .max = MODEL_ROWS_MAX, .unit = "tokens",                                                                          \
-     .help = "maximum number of tokens of a forward pass, and of a bin; 0: that of --status, else 2048"},              \
+     .help = "maximum number of tokens of a forward pass, and of a bin; 0: as in --status, else 2048"},              \
     {.name = "max-num-seqs", .type = OPTION_INT, .value = &(p).max_seqs, .default_text = "64", .min = 1,               \
      .max = MODEL_SEQS_MAX, .unit = "sequences", .help = "maximum number of sequences of a node"},                     \
     {.name = "kv-blocks", .type = OPTION_INT, .value = &(p).kv_blocks, .default_text = "0", .max = MODEL_KV_BLOCKS_MAX,\
-     .unit = "blocks", .help = "KV cache of a worker group, as forepack plan says; 0: that of --status, else a full "  \
+     .unit = "blocks", .help = "KV cache of a worker group, as forepack plan says; 0: as in --status, else a full "  \
                                "context per sequence"},                                                                \
     {.name = "enable-prefix-caching", .type = OPTION_BOOL, .value = &(p).prefix_cache, .default_text = "true",         \
      .help = "reuse the KV blocks of prompts that start with the same tokens"},                                        \
@@ -95,7 +95,7 @@ struct plan_options {
     {.name = "max-wait-ms", .type = OPTION_INT, .value = &(p).max_wait_ms, .default_text = "500", .max = 3600000,      \
      .unit = "ms", .help = "waiting time after which a request is overdue"},                                           \
     {.name = "bins-ahead", .type = OPTION_INT, .value = &(p).bins_ahead, .default_text = "2", .min = 1, .max = 64,     \
-     .unit = "bins", .help = "outstanding bins of a node at most"},                                                    \
+     .unit = "bins", .help = "most outstanding bins of a node"},                                                    \
     {.name = "bin-policy", .type = OPTION_CHOICE, .value = &(p).policy, .default_text = "dataset",                     \
      .choices = "none|batch|dataset", .help = "requests that may share a bin, as for the router"},                     \
     {.name = "batch-requests", .type = OPTION_INT, .value = &(p).batch_requests, .default_text = "16", .min = 1,       \
@@ -105,7 +105,7 @@ struct plan_options {
     {.name = "keep-rate", .type = OPTION_REAL, .value = &(p).keep_rate, .default_text = "0.3", .min = 0.001, .max = 1, \
      .help = "share of the prompt's tokens to keep"},                                                                  \
     {.name = "draft-acceptance", .type = OPTION_REAL, .value = &(p).draft_acceptance, .default_text = "0", .max = 1,     \
-     .help = "chance that a token that a speculator drafts is right, if those before it are; 0: nothing is drafted"},  \
+     .help = "chance that a draft token is right if the tokens before it are; 0: no drafts"},  \
     {.name = "speculate-min-tokens", .type = OPTION_INT, .value = &(p).speculate_min_tokens, .default_text = "512",    \
      .max = 1e9, .unit = "tokens", .help = "minimum prompt length for speculation with --prefill auto"},               \
     {.name = "tail-tokens", .type = OPTION_INT, .value = &(p).tail_tokens, .default_text = "128", .max = 1e9,          \
@@ -114,26 +114,26 @@ struct plan_options {
      .min = 1, .max = 3600000, .unit = "ms", .help = "maximum time for a prompt to wait for a speculator"},            \
     {.name = "-Planning: the cost of a pass, fixed + rows * row + attention pairs * pair"},                            \
     {.name = "status", .type = OPTION_STRING, .value = &(p).status, .placeholder = "FILE",                             \
-     .help = "what forepack status --json printed of a running cluster: costs, token budget and KV blocks of each role"},\
+     .help = "output of forepack status --json of a running cluster: costs, token budget and KV blocks of each role"},\
     {.name = "pass-fixed-us", .type = OPTION_REAL, .value = &(p).costs[1].fixed_us, .default_text = "0", .max = 1e9,   \
-     .unit = "us", .help = "of a worker group; with any of its three given, --status and --tflops do not count for it"},\
+     .unit = "us", .help = "fixed time of a worker group's pass; any of its three costs replaces --status and --tflops"},\
     {.name = "pass-row-us", .type = OPTION_REAL, .value = &(p).costs[1].row_us, .default_text = "0", .max = 1e6,       \
-     .unit = "us", .help = "of a row"},                                                                                \
+     .unit = "us", .help = "time per row of a worker group"},                                                                                \
     {.name = "pass-pair-us", .type = OPTION_REAL, .value = &(p).costs[1].pair_us, .default_text = "0", .max = 1e3,     \
-     .unit = "us", .help = "of a row and a KV entry that it attends to"},                                              \
+     .unit = "us", .help = "time per attention pair (a row and a KV entry that it attends to)"},                                              \
     {.name = "spec-pass-fixed-us", .type = OPTION_REAL, .value = &(p).costs[0].fixed_us, .default_text = "0",          \
-     .max = 1e9, .unit = "us", .help = "of a speculator"},                                                             \
+     .max = 1e9, .unit = "us", .help = "fixed time of a speculator's pass"},                                                             \
     {.name = "spec-pass-row-us", .type = OPTION_REAL, .value = &(p).costs[0].row_us, .default_text = "0", .max = 1e6,  \
-     .unit = "us", .help = "of a speculator"},                                                                         \
+     .unit = "us", .help = "time per row of a speculator"},                                                                         \
     {.name = "spec-pass-pair-us", .type = OPTION_REAL, .value = &(p).costs[0].pair_us, .default_text = "0",            \
-     .max = 1e3, .unit = "us", .help = "of a speculator"},                                                             \
+     .max = 1e3, .unit = "us", .help = "time per attention pair of a speculator"},                                                             \
     {.name = "pass-noise-percent", .type = OPTION_INT, .value = &(p).noise_percent, .default_text = "-1", .min = -1,  \
      .max = 99, .unit = "%",                                                                                           \
      .help = "largest deviation of the time of a pass from its costs, up or down; -1: as measured by --status"},       \
     {.name = "tflops", .type = OPTION_REAL, .value = &(p).tflops, .default_text = "0", .max = 1e6, .unit = "TFLOP/s",  \
-     .help = "rate that a rank achieves: costs are computed from the shape"},                                          \
+     .help = "rate that a rank achieves, to compute costs from the shape"},                                          \
     {.name = "gbytes-per-s", .type = OPTION_REAL, .value = &(p).gbytes_per_s, .default_text = "0", .max = 1e6,         \
      .unit = "GB/s", .help = "rate at which a rank reads weights, with --tflops"},                                     \
     {.name = "weight-bytes", .type = OPTION_INT, .value = &(p).weight_bytes, .default_text = "2", .min = 1, .max = 4,  \
-     .unit = "bytes", .help = "of a weight, with --tflops"}
+     .unit = "bytes", .help = "size of a weight, with --tflops"}
 // clang-format on

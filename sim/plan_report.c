@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a plan's clients and nodes saw, as one JSON object with the names of forepack bench serve, and as text.
+// The results of a plan's clients and nodes, as one JSON object with the names of forepack bench serve, and as text.
 #include <stdio.h>
 
 #include "bench/row.h"
@@ -11,7 +11,7 @@
 #include "sim/router.h"
 #include "sim/run.h"
 
-// What the nodes of a role have done.
+// The work of the nodes of a role.
 struct pool_work {
     int64_t busy_us, passes;
     struct bin_totals bins;
@@ -19,10 +19,10 @@ struct pool_work {
 
 struct measured {
     const struct plan *plan;
-    struct pool_work before[NODE_ROLES], after[NODE_ROLES]; // the load
+    struct pool_work before[NODE_ROLES], after[NODE_ROLES]; // counts before and after the load
     struct samples ttft, itl, tpot, e2e, waiting;           // milliseconds
-    double part_us[4];                                      // sums of the parts of the time to the first token
-    int64_t end_us;                                         // of the last answer
+    double part_us[4];                                      // sums of the parts of the time to first token
+    int64_t end_us;                                         // time of the last answer
     int64_t prompt_tokens, scored_tokens, kept_tokens, cached_tokens, output_tokens; // sums
     int64_t draft_tokens, draft_accepted_tokens;
     int complete;
@@ -62,7 +62,7 @@ static void add_failure(struct measured *m, enum status status)
     json_object_set_new(m->failures, name, json_integer(n + 1));
 }
 
-// A message to the router and one back come on top of the core's times.
+// Adds a message to the router and one back to the core's times.
 static void add_result(struct measured *m, const struct client_result *r)
 {
     double network_ms = (double)m->plan->o->network_us / 1e3;
@@ -223,7 +223,7 @@ void plan_print(const struct plan *plan, const json_t *report)
                (long long)plan->node[NODE_WORKER].context);
     printf("%.3g requests wait on average\n", bench_row_number(report, "waiting_requests"));
     if (bench_row_number(report, "draft_tokens") > 0)
-        printf("%.0f drafted tokens were verified, %.0f of them accepted\n", bench_row_number(report, "draft_tokens"),
+        printf("%.0f draft tokens were verified, %.0f of them accepted\n", bench_row_number(report, "draft_tokens"),
                bench_row_number(report, "draft_accepted_tokens"));
     printf("\n");
     printf("%-14s %6s %12s %9s %8s %7s   %s\n", "pool", "nodes", "utilisation", "passes", "bins", "fill", "a pass");

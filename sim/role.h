@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a node process does with bins, for both roles: the product's service on a simulated engine. worker_role.c and
-// speculator_role.c are apart because the headers of the two programs share names.
+// The service of a node process, for both roles: the product's service on a simulated engine. worker_role.c and
+// speculator_role.c are separate files because the headers of the two programs share names.
 #pragma once
 
 #include <stdbool.h>
@@ -14,18 +14,18 @@ struct role_load {
     int kv_blocks_free, running, waiting, held_prompts, held_kv_blocks;
 };
 
-// Like service_send_fn of the worker; `node` is the struct sim_node.
+// Like service_send_fn of the worker. `node` is the struct sim_node.
 typedef void role_send_fn(void *node, const Forepack__Cluster__V1__NodeMessage *message);
 
 struct role_ops {
     void *(*create)(struct engine *engine, const struct scenario_node *plan, role_send_fn *send, void *node);
-    void (*free)(void *service); // with its work; blocks that are still referenced then are a leak (INVARIANT)
+    void (*free)(void *service); // frees its work too; blocks that are still referenced then are a leak (INVARIANT)
     void (*handle)(void *service, const Forepack__Cluster__V1__RouterMessage *message);
     void (*drop_all)(void *service);
     bool (*busy)(const void *service);
     enum status (*step)(void *service);
     struct role_load (*load)(const void *service);
-    const char *(*check)(const void *service); // recounts its KV blocks; NULL, or what does not agree
+    const char *(*check)(const void *service); // recounts the KV blocks; NULL, or what does not agree
 };
 
 extern const struct role_ops worker_role, speculator_role;

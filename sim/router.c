@@ -22,14 +22,14 @@
 #include "sim/oracles.h"
 #include "sim/placement.h"
 
-// The core's work for a pool, as it counts it for the bound of a tick.
+// The core's work for a pool, counted for the bound of a tick.
 struct dispatch_work {
-    uint64_t at_tick, at_bin; // when the tick began, and when the last bin was sent
+    uint64_t at_tick, at_bin; // at the start of the tick; when the last bin was sent
 };
 
 // The dispatch rounds of a pool.
 struct dispatch_rounds {
-    uint64_t begun, changes; // when the last tick was over
+    uint64_t begun, changes; // counts at the end of the last tick
     bool goes_on;
 };
 
@@ -38,11 +38,11 @@ struct node_end {
     struct node_link link; // first: the link's functions get this
     struct stream *stream;
     struct world *w;
-    struct prefix_set prefixes; // sent to the node
+    struct prefix_set prefixes; // prefixes sent to the node
     struct cost_watch costs;
-    struct node_counts at_attach; // of all nodes with its id before
-    int passed_over;              // rounds in a row
-    int64_t heard_us;             // the last message
+    struct node_counts at_attach; // counts of all earlier nodes with its id
+    int passed_over;              // number of rounds in a row
+    int64_t heard_us;             // time of the last message
     struct node_end *next;
 };
 
@@ -51,18 +51,18 @@ struct sim_router {
     struct core *core; // NULL while it is down
     struct node_end *ends;
     struct tenant_weight weight;
-    int64_t tick_us; // of the next tick; INT64_MAX: none
+    int64_t tick_us; // time of the next tick; INT64_MAX: none
     int64_t stalled_until_us;
     uint64_t ticks;
     bool ended, drains;
-    bool ready;              // as the core has said
-    int open_workers;        // when they were counted last
-    int64_t workers_gone_us; // when there were fewer than before
-    uint64_t *drained;       // [n_drained]; processes that an operator drained since the core started
+    bool ready;              // the last state that the core reported
+    int open_workers;        // the last count
+    int64_t workers_gone_us; // when the count last fell
+    uint64_t *drained;       // [n_drained] processes that an operator drained since the core started
     int n_drained, drained_capacity;
     struct dispatch_work work[NODE_ROLES];
     struct dispatch_rounds rounds[NODE_ROLES];
-    int64_t speeds_us; // when those of the pools were measured last
+    int64_t speeds_us; // when the pool speeds were last measured
 };
 
 // --- what holds after every event
@@ -78,7 +78,7 @@ static void work_begin(struct sim_router *router)
         router->work[role].at_tick = router->work[role].at_bin = work_done(router->core, role);
 }
 
-// A tick sends no bin after it has done its work.
+// Checks that a tick sends no bin after it has done its share of work.
 static void work_check(struct world *w, enum node_role role)
 {
     struct dispatch_work *work = &w->router->work[role];
@@ -92,8 +92,8 @@ static struct dispatch_rounds rounds_now(const struct core *c, enum node_role ro
     return (struct dispatch_rounds){index->round, index->changes + c->waiting[role].joined, c->in_round[role]};
 }
 
-// A pool without a change begins no round while the round of the other pool goes on, and a pool with one does, if
-// requests wait in it. `changes`: up to the beginning of the tick.
+// Checks when rounds begin. A pool without a change begins no round while the other pool's round goes on. A pool with a
+// change begins one if requests wait in it. `changes`: changes up to the beginning of the check.
 static void rounds_check(struct world *w, bool others_go_on, const uint64_t *changes)
 {
     struct sim_router *router = w->router;
@@ -107,7 +107,7 @@ static void rounds_check(struct world *w, bool others_go_on, const uint64_t *cha
     }
 }
 
-// The speed of a pool is measured at the end of its rounds, from all that it has dispatched.
+// Checks that the speed of a pool is measured at the end of its rounds, from everything it has dispatched.
 static void speeds_check(struct world *w, bool goes_on)
 {
     struct sim_router *router = w->router;
@@ -121,7 +121,7 @@ static void speeds_check(struct world *w, bool goes_on)
     if (!goes_on) router->speeds_us = w->now_us;
 }
 
-// A node that declined in favour of another one, which then had no room, is asked again in the next round.
+// Checks that a node that declined in favour of another node is asked again in the next round if that node had no room.
 static void passed_over_check(struct world *w)
 {
     enum { ROUNDS_MAX = 2 };
@@ -141,7 +141,7 @@ static bool was_drained(const struct sim_router *router, uint64_t instance)
     return false;
 }
 
-// A node that sends nothing for three heartbeats while the router reads is lost at the next tick.
+// Checks that a node that sends nothing for three heartbeats while the router reads is lost at the next tick.
 static void silence_check(struct world *w, const struct core_node *node)
 {
     const struct scenario_options *o = &w->scenario->options;
@@ -160,7 +160,7 @@ void sim_router_check(struct world *w)
     for (const struct core_node *node = core_first_node(c); node; node = core_node_next(node)) {
         open += node->hello.role == NODE_WORKER && !node->sched.draining;
         silence_check(w, node);
-        HOLDS(node->leaving || !was_drained(router, node->hello.instance)); // also when it has attached again
+        HOLDS(node->leaving || !was_drained(router, node->hello.instance)); // even if it has attached again
     }
     if (open < router->open_workers) router->workers_gone_us = w->now_us;
     router->open_workers = open;
@@ -194,7 +194,7 @@ static void tick(struct world *w, const struct event *event)
     speeds_check(w, goes_on);
     HOLDS(!goes_on || core_next_deadline_us(router->core) <= w->now_us);
     if (++router->ticks % 5 == 0 && !w->scenario->load) oracles_check_tick(w);
-    int64_t next_us = core_next_deadline_us(router->core); // at once, while a round goes on: a tick takes its time
+    int64_t next_us = core_next_deadline_us(router->core); // immediately while a round goes on; a tick takes time
     tick_plan(router, goes_on ? w->now_us + w->scenario->options.loop_us / 16 : next_us);
 }
 
@@ -206,7 +206,7 @@ static void tick_plan(struct sim_router *router, int64_t at_us)
     world_at(router->w, at_us, tick, router, 0, NULL, 0);
 }
 
-// What a batch of events is followed by.
+// Plans the tick that follows a batch of events.
 static void tick_soon(struct sim_router *router)
 {
     tick_plan(router, router->w->now_us + router->w->scenario->options.loop_us);
@@ -258,7 +258,7 @@ static void closed_handle(struct world *w, const struct event *event)
     if (end && w->router->core) node_link_closed(&end->link, w->router->core, w->now_us);
 }
 
-// Like a call of gRPC, a stream that was finished is closed a little later.
+// Closes the router's end. As in gRPC, a finished stream is closed a little later.
 static void end_finish(struct node_link *link, enum status status, const char *reason)
 {
     struct node_end *end = (struct node_end *)link;
@@ -339,8 +339,8 @@ static void router_received(struct world *w, struct stream *s, const uint8_t *by
     struct sim_router *router = w->router;
     if (!router->core) { // nobody listens
         stream_break(s);
-    } else if (router->stalled_until_us >= w->now_us) { // also at the end of a stall: not before those that wait
-        // It waits in the kernel of a router that is stalled.
+    } else if (router->stalled_until_us >= w->now_us) { // also at the end of a stall: older messages go first
+        // The message waits in the kernel while the router is stalled.
         world_at(w, router->stalled_until_us, late_handle, s, 0, mem_copy(bytes, n), n);
     } else {
         message_handle(router, s, bytes, n);
@@ -400,7 +400,7 @@ static void core_start(struct sim_router *router)
     router->open_workers = 0;
     router->workers_gone_us = 0;
     router->n_drained = 0;
-    struct core_options changed = options; // an operator changes the bounds of the queue
+    struct core_options changed = options; // an operator changes the queue's bounds
     changed.max_queue_requests = changed.queue_reserve_percent = changed.tenant_queue_percent = 1;
     changed.max_queue_tokens = 1;
     router->core = core_create(o->noise_seed % 2 ? &changed : &options, &ops);

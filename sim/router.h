@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The simulated router process: the product's core, its end of every node's stream, and the loop that ticks it. It can
-// end and start again, and stall.
+// The simulated router process: the product's core, its end of every node's stream, and the loop that ticks the core.
+// The process can end and start again, and stall.
 #pragma once
 
 #include "router/core/measures.h"
@@ -13,29 +13,29 @@ struct core;
 struct request;
 struct sim_node;
 
-struct sim_router *sim_router_create(struct world *w); // listens
+struct sim_router *sim_router_create(struct world *w); // begins to listen
 void sim_router_free(struct sim_router *router);
 struct stream_events sim_router_events(void);
 
 bool sim_router_listens(const struct sim_router *router); // nodes and clients can connect
 
-// Runs fn(w, event) in the router's thread as soon as it runs, followed by a tick.
+// Runs fn(w, event) in the router's thread as soon as the thread runs, followed by a tick.
 void sim_router_post(struct sim_router *router, event_fn *fn, void *object, uint64_t tag);
 
 // Faults.
 #define SIM_DRAIN_US 2000000
 void sim_router_restart(struct sim_router *router, int64_t for_us, bool drains);
-// An operator drains the node: whatever has its id, or only its process of now.
+// Lets an operator drain the node: every process with its id, or only the current one.
 void sim_router_drain_node(struct sim_router *router, struct sim_node *node, bool this_process);
 void sim_router_stall(struct sim_router *router, int64_t for_us);
 
 struct core *sim_router_core(const struct sim_router *router); // NULL while it is down
-bool sim_router_ended(const struct sim_router *router);        // it is being ended: requests end with it
+bool sim_router_ended(const struct sim_router *router);        // the router is ending, and requests end with it
 bool sim_router_node_leaves(const struct sim_router *router);  // an attached node drains
 bool sim_router_drains(const struct sim_router *router);
 int64_t sim_router_workers_gone_us(const struct sim_router *router); // when a worker group last closed; 0: never
-void sim_router_check(struct world *w);                              // after every event
-// What the nodes with this id had counted when the node at the other end of a link of the core attached.
+void sim_router_check(struct world *w);                              // call after every event
+// Returns the counts of all nodes with this id at the time when the node at the other end of a link attached.
 const struct node_counts *sim_router_counts_at_attach(const void *link);
-// The index of the node at the other end of a link of the core.
+// Returns the index of the node at the other end of a link of the core.
 int sim_router_node_of(const void *link);

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What each rule of admission (router/sched/bin_planner.h) is worth: plans traces without it.
+"""Measures the worth of each rule of admission (router/sched/bin_planner.h): plans traces without the rule.
 
 Builds the simulator with one rule taken out at a time and plans the same load with each; the bin policies batch and
-none stand for a router without rules. Rules 5 and 6 are left out,
+none show a router with no rules. Rules 5 and 6 are left out,
 since traces have neither priorities nor tenants. Plans are deterministic. Prints one table for each load. The traces are
-those of ../shared/data/traces, or of --traces: azure_conv.csv, azure_code.csv, mooncake_conversation.csv.
+in ../shared/data/traces, or of --traces: azure_conv.csv, azure_code.csv, mooncake_conversation.csv.
 """
 import argparse
 import json
@@ -26,7 +26,7 @@ LOADS = [
 ]
 SCHED = "router/sched/"
 
-# Name of the variant: the places in the sources that change, each with its text and what replaces it.
+# Name of the variant: the places in the sources that change, each with its text and the replacement.
 RULES = {
     "all rules": [],
     "1: the node attached last is next": [(SCHED + "node_index.c", "return x->finish < y->finish;", "(void)0;"),

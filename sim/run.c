@@ -15,7 +15,7 @@
 #include "sim/oracles.h"
 #include "sim/router.h"
 
-// Recounting takes time in proportion to the requests, so it is done every so many events.
+// Recounting takes time in proportion to the requests, so it runs every so many events.
 enum { RECOUNT_EVENTS = 61, RECOUNT_OFTEN_EVENTS = 5, IDLE_EVENTS = 16 };
 
 static void world_start(struct world *w, const struct scenario *scenario)
@@ -75,7 +75,7 @@ static void world_step(struct world *w)
     if (++w->events % (often ? RECOUNT_OFTEN_EVENTS : RECOUNT_EVENTS) == 0 && !w->scenario->load) oracles_check(w);
 }
 
-// Everything must be over this long after the last action, apart from faults.
+// Returns the time after the last action by which everything must be over, not counting faults.
 static int64_t settle_us(const struct world *w)
 {
     const struct scenario_options *o = &w->scenario->options;
@@ -114,7 +114,7 @@ struct run_result run_scenario(const struct scenario *scenario, struct run_watch
     if (watch) watch->end(&w, watch->arg);
     struct run_result result = {w.events, w.digest, w.now_us - SIM_START_US, w.failed, ""};
     memcpy(result.violation, w.violation, sizeof result.violation);
-    w.failed = true; // what still happens while it is taken apart does not count
+    w.failed = true; // violations while it is taken apart do not count
     world_end(&w);
     return result;
 }

@@ -11,13 +11,13 @@ struct run_result {
     char violation[512];
 };
 
-// Looks at the world at the time `from_us`, counted like the times of actions, and before it is freed.
+// Callbacks of a run: at the time `from_us`, which counts like the times of actions, and before the world is freed.
 struct run_watch {
     int64_t from_us;
     void (*begin)(struct world *w, void *arg), (*end)(struct world *w, void *arg);
     void *arg;
 };
 
-// `watch` may be NULL. The same scenario gives the same result in every new process: requests are numbered from 1
-// there.
+// Runs a scenario. The same scenario gives the same result in every new process, where requests are numbered from 1.
+// `watch` may be NULL.
 struct run_result run_scenario(const struct scenario *scenario, struct run_watch *watch);

@@ -12,7 +12,7 @@
 #include "sim/calibrations.h"
 #include "sim/lies.h"
 
-// A member as text.
+// A member of a struct that is written as text.
 struct member {
     const char *name;
     size_t offset;
@@ -125,7 +125,7 @@ void scenario_write(const struct scenario *s, FILE *file)
 
 // --- reading
 
-// The rest of a line: NAME=VALUE separated by blanks.
+// Reads the rest of a line: NAME=VALUE, separated by blanks.
 static enum status members_read(char *text, const struct member *members, void *object)
 {
     for (char *word = strtok(text, " \t\r\n"); word; word = strtok(NULL, " \t\r\n")) {
@@ -134,7 +134,8 @@ static enum status members_read(char *text, const struct member *members, void *
         if (equals) *equals = 0;
         while (member->name && strcmp(member->name, word) != 0)
             member++;
-        if (!equals || !member->name) return status_fail(STATUS_INVALID, "'%s': no such name, or no value", word);
+        if (!equals || !member->name)
+            return status_fail(STATUS_INVALID, "'%s': give NAME=VALUE with a name of docs/simulator.md", word);
         *member_of(object, member) = strtoll(equals + 1, &end, 10);
         if (end == equals + 1 || *end) return status_fail(STATUS_INVALID, "%s '%s': a number", word, equals + 1);
     }
@@ -181,7 +182,7 @@ struct bound {
     int64_t value, least, most;
 };
 
-// The name of the first value out of its bounds, with a sentence. `bounds` end with a row without a name.
+// Returns a sentence that names the first value out of bounds. The last row of `bounds` has no name.
 static enum status bounds_check(const char *what, const struct bound *bounds)
 {
     for (; bounds->name; bounds++) {

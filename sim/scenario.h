@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// A scenario: everything that a run depends on. Options, nodes, and a list of actions with their times: requests that
-// arrive, clients that leave, faults. Generated from a seed (generate.h), or read from a file.
+// A scenario is everything that a run depends on: options, nodes, and a list of timed actions (requests that arrive,
+// clients that leave, faults). It is generated from a seed (generate.h), or read from a file.
 //
-// Text format, one item a line, `#` begins a comment. Options that are not named have the router's defaults, other
+// Text format, one item per line, `#` begins a comment. Options that are not named have the router's defaults, other
 // values are 0:
 //
-//     option max_wait_ms=500 heartbeat_ms=1000
-//     node role=1 id=0 up=1 budget=512 kv_blocks=128 ...
-//     at 120000 request id=3 tokens=100 max_tokens=10
-//     at 130000 crash node=0 for_us=200000
+//   option max_wait_ms=500 heartbeat_ms=1000
+//   node role=1 id=0 up=1 budget=512 kv_blocks=128 ...
+//   at 120000 request id=3 tokens=100 max_tokens=10
+//   at 130000 crash node=0 for_us=200000
 //
 // All values are whole numbers. Times of actions count from the start of the run, in microseconds.
 #pragma once
@@ -18,10 +18,10 @@
 
 #include "lib/base/status.h"
 
-// noise_seed: of delays and of the noise of passes. delay_us, jitter_us: of every message. loop_us: from an event at
-// the router to the tick that follows it. samples: the engines sample tokens themselves. weight_of_1: of tenant 1, in
-// thousandths. salted: tenants share no prefixes. draft_acceptance: of a plan, the chance that a drafted token is
-// right, in thousandths; -1: the requests are not drafted; 0: no plan, see answers.h.
+// noise_seed: seed of delays and of the noise of passes. delay_us, jitter_us: delays of every message. loop_us: from an
+// event at the router to the tick that follows it. samples: the engines sample tokens themselves. weight_of_1: weight
+// of tenant 1, in thousandths. salted: tenants share no prefixes. draft_acceptance: in a plan, the chance that a draft
+// token is right, in thousandths; -1: requests get no drafts; 0: no plan, see answers.h.
 #define SCENARIO_OPTIONS(FIELD)                                                                                        \
     FIELD(noise_seed)                                                                                                  \
     FIELD(vocab)                                                                                                       \
@@ -52,10 +52,10 @@
     FIELD(unread_max)                                                                                                  \
     FIELD(draft_acceptance)
 
-// role: 0 speculator, 1 worker group. id: names the node; two nodes may have the same. up: runs from the start. Times
+// role: 0 speculator, 1 worker group. id: names the node; two nodes may have the same id. up: runs from the start. Time
 // of a pass: fixed_us + rows * row_ns + attention pairs * pair_ps, plus or minus noise_percent, and sample_us for each
 // row that the host samples. gap_us: from the end of a pass to the beginning of the next one. itl_target_ms: as the
-// worker's option; -1: unlimited. calibration: of a speculator, its number (calibrations.h); 0: none.
+// worker's option; -1: unlimited. calibration: number of a speculator's calibration (calibrations.h); 0: none.
 #define SCENARIO_NODE(FIELD)                                                                                           \
     FIELD(role)                                                                                                        \
     FIELD(id)                                                                                                          \
@@ -76,14 +76,14 @@
     FIELD(draft_blocks)
 
 // head: id of a shared prefix of head_tokens tokens, 0: none. tail: id of tokens that are shared from tail_from on,
-// behind different beginnings. turn: a conversation whose turns have so many tokens, of which the last `answer` are the
-// answer; without one the first turn is a beginning that others share. same_as: id of the request whose own tokens it
-// has; 0: none. mode: enum prefill_mode. keep, quality, temperature: in thousandths; with a quality and without a keep
-// rate, all tokens are kept where nothing is calibrated. reading: 1 wants log-probabilities, 2 has penalties, 3 wants
-// log-probabilities of the prompt. stop_after: a stop string ends the answer then. retries: how often the client tries
-// again after UNAVAILABLE, EXHAUSTED or a lost router. read_us: the client reads a token in this time; with more than
-// unread_max tokens unread the front abandons its call. grammar: the length of the answer times 100, and the modulus
-// (grammar.h).
+// after different beginnings. turn: tokens per turn of a conversation, of which the last `answer` are the answer; with
+// answer 0 the first turn is a beginning that other requests share. same_as: id of the request whose own tokens are
+// repeated; 0: none. mode: enum prefill_mode. keep, quality, temperature: in thousandths; with a quality and no keep
+// rate, all tokens are kept if no calibration applies. reading: 1 asks for log-probabilities, 2 for penalties, 3 for
+// log-probabilities of the prompt. stop_after: a stop string ends the answer after this many tokens. retries: how often
+// the client tries again after UNAVAILABLE, EXHAUSTED or a lost router. read_us: time in which the client reads a
+// token; with more than unread_max tokens unread the front abandons its call. grammar: the length of the answer times
+// 100, plus the modulus (grammar.h).
 #define SCENARIO_REQUEST(FIELD)                                                                                        \
     FIELD(tokens)                                                                                                      \
     FIELD(head)                                                                                                        \
@@ -118,7 +118,7 @@
     FIELD(read_us)                                                                                                     \
     FIELD(grammar)
 
-// What happens, with the members of struct action that it uses.
+// Kinds of actions, with the members of struct action that each uses.
 #define SCENARIO_KINDS(KIND)                                                                                           \
     KIND(REQUEST, "request") /* id, and the members of `request` */                                                    \
     KIND(CANCEL, "cancel")   /* id: the client of a request leaves */                                                  \
@@ -180,8 +180,8 @@ void scenario_init(struct scenario *s); // the router's defaults, no nodes, no a
 void scenario_fini(struct scenario *s);
 void scenario_add_node(struct scenario *s, struct scenario_node node);
 void scenario_add_action(struct scenario *s, struct action action);
-void scenario_sort(struct scenario *s); // actions by time; those of equal times stay in order
+void scenario_sort(struct scenario *s); // sorts actions by time; equal times stay in order
 
 void scenario_write(const struct scenario *s, FILE *file);
-// STATUS_NOT_FOUND or STATUS_INVALID with a sentence that names the line. The actions are sorted.
+// Returns STATUS_NOT_FOUND, or STATUS_INVALID with a sentence that names the line. Sorts the actions.
 enum status scenario_read(const char *path, struct scenario *s);

@@ -14,7 +14,7 @@ struct shrink {
     int runs_left;
 };
 
-// Two violations are alike when they differ in numbers only.
+// Returns true if two violations differ in numbers only.
 static bool violations_alike(const char *a, const char *b)
 {
     for (;;) {
@@ -29,7 +29,7 @@ static bool violations_alike(const char *a, const char *b)
     }
 }
 
-// Whether the changed scenario still fails in the same way.
+// Returns true if the changed scenario still fails in the same way.
 static bool still_fails(struct shrink *shrink)
 {
     struct run_result result;

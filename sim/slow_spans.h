@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A slow selection of spans for tests, without sorting: a span gets what the spans that score better leave of the
-// budget.
+// A slow selection of spans for tests, without sorting: a span gets the part of the budget that better spans leave.
 #pragma once
 
 #include <stdbool.h>
@@ -8,7 +7,7 @@
 
 #include "speculator/select.h"
 
-// The end of the sentence, or of the short ones, from `first` on.
+// Returns the end of the sentence, or of several short ones, from `first` on.
 static inline int slow_sentence_end(const uint8_t *ends, int first, int run_end)
 {
     for (int j = first; ends && j < run_end; j++)
@@ -16,7 +15,7 @@ static inline int slow_sentence_end(const uint8_t *ends, int first, int run_end)
     return run_end;
 }
 
-// Where the sentence [first, end) is divided first.
+// Returns the first place where the sentence [first, end) is divided.
 static inline int slow_span_end(const float *importance, int first, int end)
 {
     int cut = end;
@@ -56,7 +55,8 @@ static inline int slow_spans(const float *importance, const uint8_t *ends, int n
     return n_spans;
 }
 
-// The first of the `tokens` tokens to keep of the span: its first peak is in the middle, unless the span ends before.
+// Returns the first of the `tokens` tokens to keep of the span. The span's first peak is in the middle, unless the span
+// ends earlier.
 static inline int slow_cut(const float *importance, const struct slow_span *span, int tokens)
 {
     int peak = span->end - 1;
@@ -68,7 +68,7 @@ static inline int slow_cut(const float *importance, const struct slow_span *span
     return first;
 }
 
-// Writes kept [n] for a policy of spans.
+// Fills kept [n] for a policy of spans.
 static inline void slow_select_spans(const float *importance, int n, const struct select_policy *policy, bool *kept)
 {
     for (int j = 0; j < n; j++) {

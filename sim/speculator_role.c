@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See role.h: a speculator.
+// The speculator role, see role.h.
 #include "sim/role.h"
 
 #include "sim/answers.h"

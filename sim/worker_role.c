@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See role.h: a worker group.
+// The worker group role, see role.h.
 #include "sim/role.h"
 
 #include <stdlib.h>
@@ -24,7 +24,7 @@ struct worker {
     struct draft_watch drafts;
     const struct engine *engine; // borrowed
     bool is_paced_by_rows;       // its passes take no time for sampling
-    const char *problem;         // of the last step
+    const char *problem;         // the problem of the last step
 };
 
 static void *worker_create(struct engine *engine, const struct scenario_node *plan, role_send_fn *send, void *node)
@@ -82,11 +82,11 @@ static const char *queue_check(const struct sequence_queue *queue)
     const struct sequence *previous = NULL;
     int n = 0;
     for (const struct sequence *q = queue->head; q; previous = q, q = q->next, n++)
-        if (q->previous != previous) return "a waiting sequence is linked to another one than that before it";
+        if (q->previous != previous) return "a waiting sequence is not linked to its predecessor";
     return queue->tail != previous || queue->n != n ? "the queue of waiting sequences lost some" : NULL;
 }
 
-// What is wrong with the pass that took `us`.
+// Returns what is wrong with the pass that took `us`, or NULL.
 static const char *pass_check(struct worker *worker, int64_t us, bool is_predicted)
 {
     const struct scheduler *s = service_scheduler(worker->service);
@@ -121,7 +121,7 @@ static struct role_load worker_load(const void *object)
     return (struct role_load){.kv_blocks_free = load.kv_blocks_free, .running = load.running, .waiting = load.waiting};
 }
 
-// Every block of a sequence has as many references as sequences have it, and all others are free.
+// Checks that every block has one reference for each sequence that has it, and that all other blocks are free.
 static const char *scheduler_check(const struct scheduler *s, int *refs)
 {
     int referenced = 0;

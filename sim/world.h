@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One run of a scenario: virtual time, the events ahead, and everything that lives in it. One thread.
+// One run of a scenario: virtual time, future events, and every object of the run. One thread.
 #pragma once
 
 #include <stdbool.h>
@@ -25,19 +25,19 @@ struct world {
     struct oracle_fair *fair;
 
     uint64_t events;                          // handled so far
-    uint64_t digest;                          // of all events: equal for equal runs
+    uint64_t digest;                          // covers all events; equal for equal runs
     int64_t disturbed_until_us, disturbed_us; // see world_disturb()
     bool failed;
     char violation[512]; // the first violation
 };
 
-// Calls fn at a time that is not before now. `bytes` is passed on to the event, or NULL.
+// Calls fn at a time that is not in the past. Passes `bytes`, which may be NULL, on to the event.
 void world_at(struct world *w, int64_t at_us, event_fn *fn, void *object, uint64_t tag, uint8_t *bytes, size_t n_bytes);
 
-// Records what was violated; the run ends after the event. The first violation counts.
+// Records a violation; the run ends after the event. Only the first violation counts.
 void world_fail(struct world *w, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-// A fault may delay requests until this time. Waiting is bounded apart from such times.
+// Allows requests to be delayed until this time, because of a fault. Waiting is bounded apart from such times.
 void world_disturb(struct world *w, int64_t until_us);
 
 // Folds a value into the digest of the run.

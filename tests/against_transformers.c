@@ -22,14 +22,14 @@
 #include "tests/forward.h"
 #include "tests/suite.h"
 
-// As in check_golden: float32 itself is off by 7e-5 on logits of this size.
+// float32 itself is off by 7e-5 on logits of this size, see check_golden.
 #define BOUND 1e-3
 
 enum { MAX_TOKENS = 256 };
 
 struct tally {
     int computed, refused, peer_refused, wrong;
-    double largest; // difference of a log-probability
+    double largest; // largest difference of a log-probability
 };
 
 // ---- checkpoints ----
@@ -66,7 +66,7 @@ static double log_sum(const float *logits, int n)
     return most + log(sum);
 }
 
-// The largest difference of a row; INFINITY if the likeliest tokens differ and are not equally likely.
+// Returns the largest difference of a row, or INFINITY if the likeliest tokens differ and are not equally likely.
 static double row_difference(const float *logits, const float *expected, int n)
 {
     double worst = 0, sum = log_sum(logits, n);
@@ -78,7 +78,7 @@ static double row_difference(const float *logits, const float *expected, int n)
     return expected[theirs] - expected[ours] > 2 * BOUND ? INFINITY : worst;
 }
 
-// Runs tokens [from, to) after those before them and returns the largest difference of their rows.
+// Runs tokens [from, to) after the earlier tokens. Returns the largest difference of their rows.
 static double run_rows(struct ranks *ranks, const struct expected *e, int from, int to)
 {
     static struct forward f;
@@ -107,7 +107,7 @@ static double compare_model(struct ranks *ranks, const struct expected *e)
     return worst;
 }
 
-// Whether the sentence of the refusal names one of the keys.
+// Returns true if the sentence of the refusal names one of the keys.
 static bool names_a_key(const json_t *keys)
 {
     for (size_t i = 0; i < json_array_size(keys); i++)
@@ -173,7 +173,7 @@ static void check_checkpoint(struct tally *tally, const char *dir, const char *n
 
 // ---- tokenizers ----
 
-// Whether `ids` are those of a list. Frees them.
+// Returns true if `ids` equal the ids of a list. Frees them.
 static bool ids_equal(int32_t *ids, int n, const json_t *list)
 {
     bool equal = (size_t)n == json_array_size(list);
@@ -209,7 +209,7 @@ static bool decodes_as(const struct tokenizer *t, const json_t *row, unsigned fl
     return equal;
 }
 
-// The key of the first result of a text that differs, or NULL.
+// Returns the key of the first result of a text that differs, or NULL.
 static const char *text_compare(const struct tokenizer *t, const json_t *row)
 {
     if (!encodes_as(t, row, TOKENIZER_ADD_SPECIAL | TOKENIZER_PARSE_SPECIAL, "ids")) return "ids";
@@ -258,7 +258,8 @@ static int is_case(const struct dirent *entry)
     return entry->d_name[0] != '.';
 }
 
-// Calls `check` for every folder of DIR/KIND, in the order of names. Returns whether all agree; none is a failure.
+// Calls `check` for every folder of DIR/KIND, in the order of names. Returns true if all agree; an empty folder counts
+// as a failure.
 static bool check_all(const char *kind, check_fn *check)
 {
     struct tally tally = {0};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Certificates that a test makes for itself: an authority, and what it signs, as PEM files.
+// Certificates that a test makes for itself: an authority, and certificates that it signs, as PEM files.
 #pragma once
 
 #include <check.h>
@@ -30,7 +30,7 @@ static inline void identity_sign(struct identity *id, const struct identity *by)
     ck_assert_int_gt(X509_sign(id->cert, by ? by->key : id->key, EVP_sha256()), 0);
 }
 
-// A certificate for `name` and 127.0.0.1, signed by `by`, or an authority if `by` is NULL.
+// Makes a certificate for `name` and 127.0.0.1, signed by `by`, or an authority if `by` is NULL.
 static inline struct identity identity_create(const char *name, const struct identity *by)
 {
     static long serial = 1;
@@ -49,7 +49,7 @@ static inline struct identity identity_create(const char *name, const struct ide
     return id;
 }
 
-// Like identity_create(), but the certificate expired a minute ago.
+// Makes a certificate like identity_create(), but one that expired a minute ago.
 static inline struct identity identity_create_expired(const char *name, const struct identity *by)
 {
     struct identity id = identity_create(name, by);
@@ -65,7 +65,7 @@ static inline void identity_free(struct identity *id)
     X509_free(id->cert);
 }
 
-// Files are replaced by renaming, as tools that renew certificates do. `password` NULL: not encrypted.
+// Writes the key. Replaces the file by renaming, as tools that renew certificates do. `password` NULL: not encrypted.
 static inline void identity_write_key(const struct identity *id, const char *path, const char *password)
 {
     char made[512];

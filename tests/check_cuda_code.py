@@ -3,8 +3,8 @@
 """Checks the machine code of the CUDA kernels in the built module, without tools of the toolkit.
 
 For each architecture: attention uses tensor cores, and no kernel exceeds its bounds on registers and on accesses to local
-memory. On Hopper the kernels named wgmma use its asynchronous tensor cores (HGMMA) and copies (UTMALDG), without any access
-to local memory, and the one for K and V in FP8 does not exceed its bound on instructions. Failures name the kernel.
+memory. On Hopper the kernels named wgmma use its asynchronous tensor cores (HGMMA) and copies (UTMALDG), with no access
+to local memory, and the kernel for K and V in FP8 does not exceed its bound on instructions. Failures name the kernel.
 
 Usage: check_cuda_code.py libforepack_cuda.so ARCHITECTURE...   (80 90 100)
 """
@@ -51,7 +51,8 @@ def sections(data, at):
 
 
 def architecture(flags):
-    """In the second byte since CUDA 13, whose first byte is a small number; in the first byte before."""
+    """Returns the architecture. Since CUDA 13 it is in the second byte, and the first byte is a small number. Earlier it was
+    in the first byte."""
     return flags & 0xFF if flags & 0xFF >= 50 else flags >> 8 & 0xFF
 
 
@@ -81,7 +82,7 @@ def smallest_loop(instructions, targets, *wanted):
 def issues_of_loop(instructions, targets, first, last, copying):
     """Returns how many instructions a warp issues each time round the loop. Takes forward branches, since the code that they
     skip runs rarely: the next work, masks, a new exponent, entries past the last, a NaN scale. Does not skip stores. A warp
-    copies K or V, so of the parts that copy only number `copying` is counted. An inner loop runs once for each KV block."""
+    copies K or V, so only part number `copying` of the copying parts is counted. An inner loop runs once for each KV block."""
     at, issues, parts, part_end = first, 0, 0, 0
     while at <= last:
         issues += 1

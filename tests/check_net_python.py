@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""The server of net/ against Google's Python client: reflection, health, statuses, metadata, compression (refused).
+"""Tests the server of lib/net/ with Google's Python client: reflection, health, statuses, metadata, compression (refused).
 
 usage: check_net_python.py NET_SERVER PROTO_FOLDER      (exit 77: skipped)
 """

@@ -8,9 +8,9 @@
 #include "lib/base/log.h"
 #include "lib/base/mem.h"
 
-static struct fixture *current; // a test has one
+static struct fixture *current; // a test has one fixture
 
-// --- what the core sends to nodes
+// --- messages of the core to nodes
 
 static void check_attached(const struct fake_node *node)
 {
@@ -68,7 +68,7 @@ static void send_cancel(void *link, const uint64_t *numbers, int n)
             fake_node_forget(node, numbers[i]);
             node->cancels++;
         } else {
-            ck_cheap(node->is_speculator); // which may hold the prompt after its score
+            ck_cheap(node->is_speculator); // the speculator may hold the prompt after its score
             node->releases++;
         }
     }
@@ -134,7 +134,7 @@ static void ready_changed(void *user, bool ready)
     f->ready_changes++;
 }
 
-// --- what it sends to clients
+// --- messages of the core to clients
 
 static bool client_tokens(void *user, const int32_t *tokens, const struct token_logprob *logprobs, int n, int *n_used_p)
 {
@@ -235,7 +235,7 @@ void fixture_stop(struct fixture *f)
 
 enum { TICKS_MAX = 10000 };
 
-// A core that always asks for another tick would make the loop spin.
+// Ticks until no work is due. A core that always asks for another tick would make the loop spin.
 static void tick(struct fixture *f)
 {
     int ticks = 0;

@@ -36,7 +36,7 @@ static inline void emulator_refuse_fast_accum(void)
 }
 #endif
 
-// Copied and changed where a test needs more.
+// Tests copy it and change the copy.
 static const struct backend_shape small_shape = {.n_layers = 1,
                                                  .n_heads = 1,
                                                  .n_kv_heads = 1,
@@ -54,20 +54,20 @@ static inline struct backend *open_cuda(const struct backend_shape *shape, enum 
     return b;
 }
 
-// Whether the device multiplies in FP8; prints why not.
+// Returns true if the device multiplies in FP8. Otherwise prints the reason.
 static inline bool fp8_is_here(void)
 {
     struct backend *b;
     const enum status status = backend_open("cuda", &small_shape, DTYPE_FP8, 0, &b);
     if (status == STATUS_OK) b->ops->close(b);
-    if (status == STATUS_UNSUPPORTED) printf("skipped: %s\n", status_message()); // an Ampere
+    if (status == STATUS_UNSUPPORTED) printf("skipped: %s\n", status_message()); // for example on an Ampere GPU
     ck_assert(status == STATUS_OK || status == STATUS_UNSUPPORTED);
     return status == STATUS_OK;
 }
 
 // A stored FP8 matrix of n outputs.
 struct fp8_matrix {
-    int n, k, block; // block: 0, one scale for each output, or FP8_BLOCK
+    int n, k, block; // block: FP8_BLOCK, or 0 for one scale per output
     uint8_t *bytes;
     float *scale;
 };

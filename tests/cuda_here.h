@@ -9,8 +9,8 @@
 
 #include "kernels/backend.h"
 
-// Whether there is a GPU or an emulated one; prints the reason if not. A child process checks, since tests fork and a
-// process that has used a GPU must not. ThreadSanitizer does not support fibers.
+// Returns true if there is a GPU or an emulated one. Otherwise prints the reason. A child process checks, since tests
+// fork and a process that has used a GPU must not fork. ThreadSanitizer does not support fibers.
 static inline bool cuda_is_here(void)
 {
 #ifdef __SANITIZE_THREAD__

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A listening socket that dies, for tests of servers: the process must end, so that its supervisor starts it again.
+// Kills a listening socket, for tests of servers: the process must then end, so that its supervisor starts it again.
 #pragma once
 
 #include <arpa/inet.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A CUDA driver for check_gpus: it has as many devices as FAKE_CUDA_DEVICES says, and fails when that is not set.
+// A CUDA driver for check_gpus. It has FAKE_CUDA_DEVICES devices, and fails if that variable is not set.
 #include <stdlib.h>
 
 enum { CUDA_SUCCESS = 0, CUDA_ERROR_NO_DEVICE = 100 };

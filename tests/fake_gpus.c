@@ -9,7 +9,7 @@
 enum { GPUS = 2 };
 
 static struct backend_ops ops;
-static char address[32]; // of the one GPU that a rank opens
+static char address[32]; // address of the one GPU that a rank opens
 
 static const char *gpu_address(const struct backend *b)
 {

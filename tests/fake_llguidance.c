@@ -14,7 +14,7 @@ struct llg_tokenizer {
 
 struct llg_matcher {
     const char *error;
-    uint32_t steps, step; // of a grammar "steps N"; 0: another one
+    uint32_t steps, step; // for a grammar "steps N"; 0: another grammar
     bool hangs;
 };
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// An NVML whose GPUs are the files of the folder FAKE_NVML, named by their PCI addresses. Lines of a file are a key and
-// a number: temperature, total and used (bytes), throttle (NVML's bits), corrected, uncorrected. Further keys:
+// An NVML whose GPUs are the files of the folder FAKE_NVML, named by their PCI addresses. Each line of a file has a key
+// and a number: temperature, total and used (bytes), throttle (NVML's bits), corrected, uncorrected. Further keys:
 //
-//     xid N      an Xid, reported once by each start of the library; there may be several
+//     xid N      an Xid, reported once after each start of the library; there may be several
 //     no_events  Xids are not supported
 //     error N    every call of the device returns this error
-//     hang 1     every call of the device blocks until the file does not say so
+//     hang 1     every call of the device blocks until this line is gone
 //
-// A value without a line is not supported. Tests replace the files by renaming. nvmlShutdown() makes a file "shut".
+// A value with no line is not supported. Tests replace the files by renaming. nvmlShutdown() makes a file "shut".
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,8 +26,8 @@ struct event {
     unsigned gpu_instance, compute_instance;
 };
 
-static char path[512]; // of the one GPU that a process opens
-static int n_reported; // its Xids so far
+static char path[512]; // path of the one GPU that a process opens
+static int n_reported; // number of Xids reported so far
 
 int nvmlInit_v2(void);
 int nvmlShutdown(void);
@@ -42,7 +42,7 @@ int nvmlEventSetFree(void *set);
 int nvmlDeviceRegisterEvents(void *device, unsigned long long types, void *set);
 int nvmlEventSetWait_v2(void *set, struct event *event, unsigned timeout_ms);
 
-// The number of the line with this key, of those that have it; false: there are not so many.
+// Reads the number of the line with this key and index. Returns false if there are not so many lines with the key.
 static bool line_read(const char *key, int index, unsigned long long *number_p)
 {
     char name[64];

@@ -11,11 +11,11 @@ typedef enum status model_stage_fn(struct model *m);
 struct job {
     pthread_t thread;
     struct model *model;
-    model_stage_fn *stage; // of opening; NULL: a pass
+    model_stage_fn *stage; // stage of opening; NULL: a pass
     const struct ragged_batch *batch;
     struct forward_result result;
     enum status status;
-    char message[256]; // status_message() of that thread
+    char message[256]; // status_message() of the job's thread
 };
 
 static void *rank_run(void *argument)
@@ -84,7 +84,7 @@ static void *rank_close(void *model)
     return NULL;
 }
 
-// Ranks close together, as processes do.
+// Closes all ranks together, as processes do.
 void ranks_close(struct ranks *r)
 {
     pthread_t thread[FORWARD_MAX_RANKS];

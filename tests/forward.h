@@ -13,19 +13,19 @@ struct ranks {
     struct model *model[FORWARD_MAX_RANKS];
 };
 
-// Opens one model per rank. On failure nothing stays open; the status is that of the first rank that failed.
+// Opens one model per rank. On failure nothing stays open, and the status is the first failed rank's.
 enum status ranks_try_open(struct ranks *r, const struct model_options *options, int size);
 void ranks_open(struct ranks *r, const struct model_options *options, int size);
 void ranks_close(struct ranks *r);
 
-// One pass on every rank: the result of rank 0, and a failed status of any rank.
+// Runs one pass on every rank. Returns the result of rank 0, and a failed status of any rank.
 enum status ranks_try_forward(struct ranks *r, const struct ragged_batch *batch, struct forward_result *result);
 struct forward_result ranks_forward(struct ranks *r, const struct ragged_batch *batch);
 
 enum { FORWARD_MAX_ROWS = 1024, FORWARD_MAX_SEQS = 16, FORWARD_MAX_BLOCKS = 64 };
 enum logit_rows { LOGITS_NONE, LOGITS_LAST, LOGITS_ALL };
 
-// A batch being built. `slots` sequences can be cached at the same time; slot s has blocks s, s + slots, s + 2 slots,
+// A batch in the making. `slots` sequences can be cached at the same time. Slot s has blocks s, s + slots, s + 2 slots,
 // ..., so that neighbouring blocks belong to different sequences.
 struct forward {
     struct ragged_batch batch; // ready to run after every forward_add
@@ -38,7 +38,7 @@ struct forward {
 
 void forward_start(struct forward *f, int slots);
 
-// Appends a sequence: `n` tokens after `kv_len` cached ones in `slot`; `position` NULL means kv_len, kv_len + 1, ...
+// Appends a sequence: `n` tokens after `kv_len` cached ones in `slot`. `position` NULL means kv_len, kv_len + 1, ...
 void forward_add(struct forward *f, int slot, int kv_len, const int32_t *token, const int32_t *position, int n,
                  enum logit_rows logits);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a router in the test's process: a front, a core with its thread, a gRPC server and an HTTP server. Nodes are
-// functions of the test, which also sets the other fields of `front`. front_stop() frees all that the fixture made.
+// Runs a router in the test's process: a front, a core with its thread, a gRPC server and an HTTP server. The test
+// provides nodes as functions and sets the other fields of `front`. front_stop() frees everything that the fixture
+// made.
 #pragma once
 
 #include <semaphore.h>
@@ -24,7 +25,7 @@ static sem_t done; // an event has run
 
 // --- the router
 
-// The main model of the demo pair under the name "demo", with prompts and answers of `context` tokens.
+// Opens the main model of the demo pair under the name "demo", with prompts and answers of `context` tokens.
 static inline void front_open_demo(int context)
 {
     static char *names[] = {"demo"};
@@ -38,7 +39,7 @@ static inline void front_open_demo(int context)
     front.chat_problem = "no chat template";
 }
 
-// Starts the core; the fixture sets what `options` say of the model and of heartbeats.
+// Starts the core. The fixture sets the options about the model and heartbeats.
 static inline void front_start(struct core_options options)
 {
     options.heartbeat_us = 3600000000; // the nodes send none
@@ -86,7 +87,7 @@ static inline void front_stop(void)
     rpc_shutdown();
 }
 
-// Returns when the event, which posts `done`, has run on the core's thread.
+// Runs an event, which posts `done`, on the core's thread and waits for it.
 static inline void run_event(loop_fn event, void *arg)
 {
     loop_post(front.loop, event, arg);
@@ -108,7 +109,7 @@ static inline const char *node_peer(const struct node_link *link)
     return "test";
 }
 
-// A node that serves the router's model.
+// Makes the Hello of a node that serves the router's model.
 static inline node_hello_message make_hello(Forepack__Cluster__V1__Role role, char *id)
 {
     static uint64_t instances;
@@ -130,7 +131,7 @@ static inline node_hello_message make_hello(Forepack__Cluster__V1__Role role, ch
     return hello;
 }
 
-// A node without a transport: ops->receive gets what the router sends it. On the core's thread.
+// Attaches a node that has no transport: ops->receive gets the router's messages. Call it on the core's thread.
 static inline void node_attach(struct node_link *node, const struct node_link_ops *ops, node_hello_message hello,
                                int64_t now_us)
 {

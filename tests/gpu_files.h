@@ -30,7 +30,7 @@ static bool gpu_file_exists(const char *name)
     return access(path, F_OK) == 0;
 }
 
-// By renaming: the library never reads half a file.
+// Writes by renaming: the library never reads half a file.
 static void gpu_file_write(const char *address, const char *lines)
 {
     char path[128], made[128];

@@ -4,7 +4,7 @@
 
 #include <stddef.h>
 
-// Share by which an allocator may round sizes up beyond glibc's.
+// Share by which an allocator may round sizes up more than glibc's does.
 #ifdef __SANITIZE_THREAD__
 enum { HEAP_ROUNDING_PERCENT = 5 };
 #else

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A plain blocking client for tests of the HTTP server: it sends bytes as the test wrote them and shows what comes
-// back.
+// A plain blocking client for tests of the HTTP server: it sends bytes as the test wrote them and shows the bytes that
+// come back.
 #pragma once
 
 #include <arpa/inet.h>
@@ -17,7 +17,7 @@
 
 enum { CLIENT_WAIT_MS = 60000 };
 
-// `receive_bytes`: size of the kernel's receive buffer; 0: the default.
+// Connects without a test failure. `receive_bytes`: size of the kernel's receive buffer; 0: the default.
 static inline int client_try_connect_with(int port, int receive_bytes)
 {
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -47,7 +47,7 @@ static inline int client_connect(int port)
     return client_connect_with(port, 0);
 }
 
-// False when the server has closed the connection.
+// Returns false if the server has closed the connection.
 static inline bool client_send_bytes(int fd, const char *bytes, size_t size)
 {
     while (size) {
@@ -71,7 +71,7 @@ struct client_text {
     bool reset;
 };
 
-// Appends what comes next. False at the end.
+// Appends the next bytes. Returns false at the end.
 static inline bool client_receive_some(int fd, struct client_text *text)
 {
     struct pollfd poll_fd = {.fd = fd, .events = POLLIN};
@@ -86,7 +86,7 @@ static inline bool client_receive_some(int fd, struct client_text *text)
     return n > 0;
 }
 
-// Reads until `end` has come, and fails when the connection ends before it does.
+// Reads until `end` has come. Fails if the connection ends earlier.
 static inline struct client_text client_receive_until(int fd, const char *end)
 {
     struct client_text text = {0};
@@ -104,7 +104,7 @@ static inline struct client_text client_receive_all(int fd)
     return text;
 }
 
-// One request on a connection of its own; returns all that came back. The caller frees it.
+// Sends one request on its own connection. Returns all bytes that came back. The caller frees them.
 static inline char *client_ask_raw(int port, const char *request)
 {
     int fd = client_connect(port);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The server under test: routes that answer at once, later from the test's thread, or as a stream.
+// The server under test: routes that answer immediately, later from the test's thread, or as a stream.
 #pragma once
 
 #include <stdatomic.h>
@@ -91,7 +91,7 @@ static inline struct http_server_status server_status(void)
     return status;
 }
 
-// The request that came to /hold or /stream; the caller unrefs it.
+// Returns the request that came to /hold or /stream. The caller unrefs it.
 static inline struct http_exchange *await_held(void)
 {
     struct http_exchange *x;

@@ -9,7 +9,7 @@
 #include "tests/cuda_here.h"
 #include "tests/kernel_fixture.h"
 
-// Linked into these tests only.
+// linked into these tests only
 extern const struct cpu_isa cpu_isa_amx_emulated;
 extern const struct cpu_isa cpu_isa_amx_emulated_avx512 __attribute__((weak)); // in builds for x86
 
@@ -19,7 +19,7 @@ enum { ISAS_MAX = CPU_ISA_COUNT + 3 };
 static const struct cpu_isa *isas[ISAS_MAX];
 static int n_isas;
 
-// The levels of the CPU, then the emulated ones. NULL when the build or the machine lacks this one.
+// Returns a level of the CPU, or after these an emulated one. Returns NULL if the build or the machine lacks it.
 static inline const struct cpu_isa *isa_at(int level)
 {
     if (level < CPU_ISA_COUNT) return cpu_isa_at((enum cpu_isa_level)level);
@@ -27,8 +27,8 @@ static inline const struct cpu_isa *isa_at(int level)
     return cpu_isa_at(CPU_ISA_AVX512_BF16) ? &cpu_isa_amx_emulated_avx512 : NULL;
 }
 
-// Selects the level named on the command line, or all levels of this machine; returns their number. With the thread
-// sanitizer, the best level only.
+// Selects the level named on the command line, or all levels of this machine. Returns their number. Selects only the
+// best level with the thread sanitizer.
 static inline int choose_isas(int argc, char **argv)
 {
     for (int level = 0; level <= CPU_ISA_COUNT + 1; level++) {
@@ -40,6 +40,6 @@ static inline int choose_isas(int argc, char **argv)
     for (int i = 0; i < n_isas; i++)
         printf("testing %s\n", isas[i]->name);
     if (!n_isas) printf("skipped: this machine or build has no %s\n", argc > 1 ? argv[1] : "level");
-    fflush(stdout); // check forks for each test
+    fflush(stdout); // Check forks for each test
     return n_isas;
 }

@@ -37,7 +37,7 @@ static inline int random_below(int n)
     return (int)(random_bits() % (uint32_t)n);
 }
 
-// Uniform in [-scale, scale).
+// Returns a number from a uniform distribution in [-scale, scale).
 static inline float random_float(float scale)
 {
     return scale * ((float)(random_bits() >> 8) / 8388608.f - 1);
@@ -60,7 +60,7 @@ static inline struct matrix_view float_view(const float *data, int rows, int col
                                 .row_stride_bytes = columns * (int64_t)sizeof *data};
 }
 
-// Numbers 0 .. n - 1 in random order.
+// Fills in the numbers 0 .. n - 1 in random order.
 static inline void random_order(int32_t *order, int n)
 {
     for (int i = 0; i < n; i++) {
@@ -70,7 +70,7 @@ static inline void random_order(int32_t *order, int n)
     }
 }
 
-// Of RoPE with base 10000: [head_size / 2].
+// Fills in the frequencies of RoPE with base 10000: [head_size / 2].
 static inline void rope_frequencies(float *inv_freq, int head_size)
 {
     for (int i = 0; i < head_size / 2; i++)
@@ -79,7 +79,8 @@ static inline void rope_frequencies(float *inv_freq, int head_size)
 
 enum { MAX_SINGLE_ROWS = 8 };
 
-// Up to MAX_SINGLE_ROWS sequences of one row each, in blocks 0, 1, .., at position 0; logits of every row.
+// Makes a batch of up to MAX_SINGLE_ROWS sequences of one row each, in blocks 0, 1, .., at position 0, with logits of
+// every row.
 static inline struct ragged_batch single_rows(const int32_t *token, int rows)
 {
     static const int32_t zeros[MAX_SINGLE_ROWS] = {0}, numbers[MAX_SINGLE_ROWS + 1] = {0, 1, 2, 3, 4, 5, 6, 7, 8};
@@ -96,14 +97,14 @@ static inline struct ragged_batch single_rows(const int32_t *token, int rows)
                                  .smoothing_window = 1};
 }
 
-// For passes without logits.
+// Does nothing, for passes with no logits.
 static inline enum status no_logits(void *context, int logit_rows)
 {
     return STATUS_OK;
 }
 
-// A pass begins with a copy of its batch, which waits until weights are on the device and quantised. A step without a
-// pass may start before, so that tests which issue such steps wait.
+// Waits until weights are on the device and quantised. A pass begins with a copy of its batch, which waits for them. A
+// step outside a pass may start earlier, so tests that issue such steps have to wait.
 static inline void weights_settle(struct backend *b)
 {
     if (b->ops->wait) OK(b->ops->wait(b));
@@ -130,7 +131,7 @@ static inline struct weight *random_weight(struct backend *b, int rows, int colu
     return w;
 }
 
-// An embedding table.
+// Makes an embedding table.
 static inline struct weight *make_table(struct backend *b, const float *data, int rows, int columns)
 {
     struct matrix_view view = float_view(data, rows, columns);
@@ -186,7 +187,7 @@ static inline float *tensor_read(struct backend *b, struct tensor *t, int rows, 
     return values;
 }
 
-// Ones, so that rows which a step must not write and LINEAR_ADD are seen.
+// Makes a tensor of ones, so that tests see rows that a step must not write, and LINEAR_ADD.
 static inline struct tensor *make_ones(struct backend *b, int rows, int columns)
 {
     const size_t n = (size_t)rows * (size_t)columns;
@@ -199,7 +200,7 @@ static inline struct tensor *make_ones(struct backend *b, int rows, int columns)
     return t;
 }
 
-// An activation: the RMSNorm of rows x.
+// Makes an activation: the RMSNorm of rows x.
 static inline struct tensor *make_normed(struct backend *b, const float *x, const float *gain, int rows, int columns)
 {
     struct tensor *raw = make_tensor(b, TENSOR_F32, rows, columns);
@@ -223,7 +224,7 @@ static inline float *read_columns(struct backend *b, struct tensor *x, int rows,
 
 enum { MAX_READ_COLUMNS = 80 };
 
-// The same with all columns, or with MAX_READ_COLUMNS of them. Returns [rows][*n_p].
+// Reads all columns, or MAX_READ_COLUMNS of them. Returns [rows][*n_p].
 static inline float *read_activation(struct backend *b, struct tensor *x, int rows, int columns, int *n_p)
 {
     *n_p = columns < MAX_READ_COLUMNS ? columns : MAX_READ_COLUMNS;

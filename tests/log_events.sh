@@ -15,7 +15,7 @@ for event in $logged; do
     grep -q "\`$event\`" docs/watching.md || { echo "docs/watching.md does not name the event $event"; bad=1; }
 done
 
-# The section, without what stands in parentheses: fields and values.
+# The section without text in parentheses: fields and values.
 section=$(sed -n '/^## Events/,/^## Tracing/p' docs/watching.md | tr '\n' ' ')
 listed=$(sed 's/([^)]*)//g' <<<"$section" | grep -o '`[a-z_]*`' | tr -d '`')
 [ "$(wc -l <<<"$listed")" -gt 80 ] || { echo "docs/watching.md lists only $(wc -l <<<"$listed") events"; exit 1; }

@@ -53,7 +53,7 @@ static inline void edit_end(struct edit *e)
     free(e->bytes);
 }
 
-// Replaces the first `from` of a file, by text of the same length.
+// Replaces the first `from` of a file by text of the same length.
 static inline void edit_file(const char *dir, const char *name, const char *from, const char *to)
 {
     struct edit e = edit_begin(dir, name);
@@ -64,7 +64,7 @@ static inline void edit_file(const char *dir, const char *name, const char *from
     edit_end(&e);
 }
 
-// The entry of a tensor in the header of model.safetensors.
+// Returns the entry of a tensor in the header of model.safetensors.
 static inline char *edit_entry(const struct edit *e, const char *tensor)
 {
     char *quoted = mem_format("\"%s\"", tensor), *at = memmem(e->bytes, e->n, quoted, strlen(quoted));

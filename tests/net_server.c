@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A small server for check_net_python.py. Prints "port N", then reads commands from stdin: "serving SERVICE" and
-// "stopped SERVICE" set the health of a service; "call HOST:PORT" calls Tokenize of another server and prints its
-// status, the size of the answer and the message; the end of input closes the server.
+// A small server for check_net_python.py. Prints "port N", then reads commands from stdin. "serving SERVICE" and
+// "stopped SERVICE" set the health of a service. "call HOST:PORT" calls Tokenize of another server and prints its
+// status, the size of the answer and the message. The end of input closes the server.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,7 +33,7 @@ static void tokenize(struct rpc_call *call, const uint8_t *bytes, size_t size)
     forepack__v1__tokenize_request__free_unpacked(request, NULL);
 }
 
-// GenerateMany echoes messages to clients with the right token and refuses other clients with a trailer.
+// Opens GenerateMany. It echoes messages to clients with the right token and refuses other clients with a trailer.
 static void generate_open(struct rpc_call *call)
 {
     const char *token = rpc_call_metadata(call, "authorization");

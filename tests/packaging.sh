@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Installs a build into a folder of its own, moves it, runs a cluster from there, and builds the packages.
+# Installs a build into a separate folder, moves it, runs a cluster from there, and builds the packages.
 # Expects FOREPACK_SOURCE (repository) and FOREPACK_BUILD (build folder of an optimised build).
 set -euo pipefail
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A fake worker group that computes passes as worker/pass.c composes them: a row for each decoding sequence, prompts in
-// the order of arrival up to the token budget, and half of the pass for short prompts while a long one is computed.
-// Without KV blocks, prefix cache, pacing and time: a test counts passes.
+// A fake worker group that composes passes like worker/pass.c: a row for each decoding sequence, then prompts in the
+// order of arrival up to the token budget. Short prompts get half of the pass while a long one is computed. It has no
+// KV blocks, prefix cache, pacing or time: a test counts passes.
 #pragma once
 
 #include "tests/core_fixture.h"
@@ -10,7 +10,7 @@ enum { PASS_SEQUENCES_MAX = 1024 };
 
 struct pass_sequence {
     struct client *client;
-    int rows, pass_rows; // prompt rows left; of them in this pass
+    int rows, pass_rows; // prompt rows left; prompt rows in this pass
     int tokens, max_tokens;
 };
 
@@ -37,7 +37,7 @@ static inline void pass_group_receive(struct pass_group *g)
     }
 }
 
-static inline int pass_take(struct pass_sequence *q, int room)
+static inline int pass_add_rows(struct pass_sequence *q, int room)
 {
     int rows = q->rows - q->pass_rows < room ? q->rows - q->pass_rows : room;
     q->pass_rows += rows;
@@ -58,17 +58,17 @@ static inline void pass_compose_rows(struct pass_group *g)
         room -= share;
         for (int i = first + 1; i < g->n; i++) {
             struct pass_sequence *q = &g->sequences[i];
-            if (q->rows <= share) share -= pass_take(q, share);
+            if (q->rows <= share) share -= pass_add_rows(q, share);
             if (q->pass_rows < q->rows && (shortest < 0 || q->rows < g->sequences[shortest].rows)) shortest = i;
         }
-        if (shortest >= 0) share -= pass_take(&g->sequences[shortest], share);
+        if (shortest >= 0) share -= pass_add_rows(&g->sequences[shortest], share);
         room += share;
     }
     for (int i = 0; i < g->n; i++)
-        room -= pass_take(&g->sequences[i], room);
+        room -= pass_add_rows(&g->sequences[i], room);
 }
 
-// One pass: each sequence without rows left gets a token; those with all their tokens end.
+// Runs one pass: each sequence with no rows left gets a token, and complete sequences end.
 static inline void pass_group_run(struct pass_group *g)
 {
     pass_group_receive(g);

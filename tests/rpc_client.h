@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A client of a gRPC server in the same process: its channel, and what tests expect of calls.
+// A client of a gRPC server in the same process: its channel, and checks of calls.
 #pragma once
 
 #include <check.h>

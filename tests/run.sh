@@ -26,7 +26,7 @@ skipped() {
 if [ $all = 0 ]; then
     cmake --preset release -DFOREPACK_ALL_TESTS=ON >/dev/null
     cmake --build --preset release
-    # Left out: unit tests that take 12 seconds or more, and those of the emulated GPU. --all runs them.
+    # Left out: unit tests that take 12 seconds or more, and tests of the emulated GPU. --all runs them.
     slow='check_(golden_(cuda|reference)|tokenizer_files|exactness_amx-emulated.*|model_forward|fp8_blocks|scan_cost)|'
     slow+='check_(bin_message|perplexity|row_sampling_cuda|cuda_.*)|sim_(plan|seeds)'
     tests/ctest.py run build/release quick --changed --parallel $(($(nproc) + 1)) -L 'unit|paths' -LE 'dev|kit|long' \
@@ -35,7 +35,7 @@ if [ $all = 0 ]; then
     exit $failed
 fi
 
-# The release build includes the CUDA backend where the toolkit is installed: such programs must also run on the CPU.
+# The release build includes the CUDA backend if the toolkit is installed: such programs must also run on the CPU.
 exists() { for path; do [ ! -e "$path" ] || return 0; done && return 1; }
 cuda=OFF
 if ! exists "$(command -v nvcc || true)" /usr/local/cuda/bin/nvcc; then
@@ -70,7 +70,7 @@ tests_of() {
     local build=$1 name=$2 code=0
     shift 2
     tests/ctest.py run "build/$build" "$name" "$@" || code=$?
-    [ $code != 2 ] || return 0 # no test of this build has the name given
+    [ $code != 2 ] || return 0 # no test of this build matches the options
     [ $code = 0 ] || failed=1
     ran=1
     results+=("build/$build/$name.xml")

@@ -49,7 +49,7 @@ void world_take_report(void *arg, const struct step_report *report)
     }
 }
 
-// Random tokens in kept ranges with gaps, or a whole prompt, in one of its two representations.
+// Makes a request: random tokens in kept ranges with gaps, or a whole prompt in one of its two representations.
 static void request_draw(struct request *r, int index, int vocab)
 {
     struct sequence_request *a = &r->ask;
@@ -64,7 +64,7 @@ static void request_draw(struct request *r, int index, int vocab)
         r->kept[i].last = last = r->kept[i].first + world_random(17);
         a->n_tokens += r->kept[i].last - r->kept[i].first + 1;
     }
-    for (int i = 0; i < a->n_kept_ranges / 2 && index % 3 == 0; i++) { // spans that are recalled behind later ones
+    for (int i = 0; i < a->n_kept_ranges / 2 && index % 3 == 0; i++) { // spans that are recalled after later ones
         struct token_range range = r->kept[i];
         r->kept[i] = r->kept[a->n_kept_ranges - 1 - i];
         r->kept[a->n_kept_ranges - 1 - i] = range;
@@ -81,7 +81,7 @@ static void request_draw(struct request *r, int index, int vocab)
     p->max_tokens = 1 + world_random(OUTPUT_MAX);
     p->seed = random_bits();
     p->logprobs = world_random(3) - 1;
-    if (index % 4 == 0) return; // greedy and nothing else
+    if (index % 4 == 0) return; // greedy, with no other options
     p->min_tokens = world_random(p->max_tokens);
     if (index % 2) p->temperature = 0.5 + world_random(10) * 0.1;
     if (world_random(3) == 0) p->top_k = 1 + world_random(40);

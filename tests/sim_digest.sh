@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # One seed, one run, bit for bit: the same seeds give the same digest twice, one at a time and several at once, and in the
-# builds of other presets, where those are as new as the sources. Argument: forepack-sim.
+# builds of other presets, if they are as new as the sources. Argument: forepack-sim.
 set -euo pipefail
 sim=$1
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -11,7 +11,7 @@ echo "$first"
 
 compare() { # NAME COMMAND...
     local again
-    again=$("${@:2}" "${seeds[@]}" 2>&1) # a scenario's process says nothing, sanitizers included
+    again=$("${@:2}" "${seeds[@]}" 2>&1) # a scenario's process prints nothing, and neither do sanitizers
     [ "$first" = "$again" ] || { echo "$1 differs: $again"; exit 1; }
 }
 

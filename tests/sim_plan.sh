@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The capacity planner: the report of a small trace is tests/sim/plan.json to the letter, more groups and faster passes do
-# what they must, and options that make no plan are refused with a sentence. Argument: forepack-sim.
-# PLAN_RECORD=1 writes tests/sim/plan.json anew.
+# The capacity planner: the report of a small trace is tests/sim/plan.json to the letter, more groups and faster passes have
+# the effect that they must have, and options that make no plan are refused with a sentence. Argument: forepack-sim.
+# PLAN_RECORD=1 writes tests/sim/plan.json again.
 set -euo pipefail
 sim=$1
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -29,15 +29,15 @@ plan --trace "$trace" "${costs[@]}" "${cluster[@]}" --json >"$work/plan.json"
 diff "$golden" "$work/plan.json" || fail "the report differs from $golden"
 plan --trace "$trace" "${costs[@]}" | grep -q '^worker groups ' || fail "no row of the pool in the text"
 
-# Requests at a rate, without a trace. Costs from a status, and from figures of the machine.
+# Requests at a rate, with no trace. Costs from a status, and from figures of the machine.
 load=(--prompt-tokens 200 --max-tokens 5 --qps 4 --requests 50)
 one=$(number ttft_ms_p50 "${load[@]}" "${costs[@]}")
 less "$(number ttft_ms_p50 "${load[@]}" "${costs[@]}" --workers 4)" "$one" "four groups are not faster than one"
 printf '{"nodes": [{"role": "worker", "pass_fixed_us": 8000, "pass_row_us": 1000.0, "pass_pair_us": 0.2, "kv_blocks": 131072,
     "token_budget": 2048}]}' >"$work/status.json"
 [ "$(number ttft_ms_p50 "${load[@]}" --status "$work/status.json")" = "$one" ] || fail "a status gives another report"
-# Passes of measured times, on lines between 7 sizes: twice what the costs say, and 3 ms more with prompt rows.
-classes() { # EXTRA_US_OF_PROMPTS DEVIATIONS: what the router counted with costs 8000, 1000, 0.2
+# Passes of measured times, on lines between 7 sizes: twice the time by the costs, and 3 ms more with prompt rows.
+classes() { # EXTRA_US_OF_PROMPTS DEVIATIONS: the router's counts with costs 8000, 1000, 0.2
     jq -nc --argjson extra "$1" --argjson deviations "$2" '
         [(false, true) as $prompts | (1, 16, 32, 64, 256, 512, 2048) as $rows |
          {prompts: $prompts, passes: 10, rows: (10 * $rows), pairs: (100 * $rows), deviations: $deviations,
@@ -58,7 +58,8 @@ without=$(number ttft_ms_p50 "${slow[@]}" "${costs[@]}") with=$(number ttft_ms_p
 awk -v a="$without" -v b="$with" 'BEGIN { exit !(b - a > 2.99 && b - a < 3.01) }' ||
     fail "3 ms of passes with prompt rows make TTFT $with instead of $without ms"
 [ "$(number ttft_ms_p50 "${load[@]}" "${costs[@]}" --pass-noise-percent 40)" != "$one" ] || fail "passes do not vary"
-# Three of four passes took 0.75 to 0.82 of what was predicted, the fourth 1.6 to 2 times: 0.72 to 0.79 of the mean, and 1.54 to 1.93.
+# Three of four passes took 0.75 to 0.82 of the predicted time, the fourth 1.6 to 2 times: 0.72 to 0.79 of the mean, and 1.54 to
+# 1.93.
 with_classes "$(classes 0 '[0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]')" \
     '.nodes[0] += {pass_classes: $classes}' >"$work/deviations.json"
 varied=(--prompt-tokens 200 --max-tokens 50 --qps 0.1 --requests 20)
@@ -76,7 +77,7 @@ less "$(number ttft_ms_p50 "${load[@]}" --tflops 1 --gbytes-per-s 50)" "$one" "a
 [ "$(number failed --prompt-tokens 5000 --max-tokens 9 --qps 9 "${costs[@]}" --max-queue-tokens 20000)" -gt 0 ] ||
     fail "no request is refused by a full queue"
 
-# One request at a time, drafted by a speculator whose pass takes a tenth of the group's, for whole prompts as for pruned ones.
+# One request at a time, with drafts of a speculator whose pass takes a tenth of the group's, for whole prompts as for pruned ones.
 long=(--prompt-tokens 600 --max-tokens 200 --qps 0.1 --requests 4 --speculate-min-tokens 1 "${costs[@]}" --speculators 1
     --spec-shape "$shape" --spec-pass-fixed-us 800 --spec-pass-row-us 10 --pass-row-us 100)
 without=$(number tpot_ms_p50 "${long[@]}")
@@ -87,7 +88,7 @@ for keep_rate in 1 0.3; do
 done
 drafted=$(number draft_tokens "${long[@]}" --draft-acceptance 0.5) accepted=$(number draft_accepted_tokens "${long[@]}" --draft-acceptance 0.5)
 awk -v n="$drafted" -v k="$accepted" 'BEGIN { exit !(n > 200 && k > 0.1 * n && k < 0.5 * n) }' ||
-    fail "$accepted of $drafted drafted tokens were accepted"
+    fail "$accepted of $drafted draft tokens were accepted"
 [ "$(number draft_tokens "${long[@]}")" = 0 ] || fail "tokens are drafted by default"
 
 refused "give one of --trace and --prompt-tokens" --trace "$trace" --prompt-tokens 3

@@ -8,7 +8,7 @@
 
 #include "lib/base/mem.h"
 
-// Softmax of scores [n] in place.
+// Applies softmax to scores [n] in place.
 static void softmax(double *score, int n)
 {
     double best = -INFINITY, total = 0;
@@ -30,7 +30,7 @@ void slow_raise(const double *probability, int n, int window, double *maximum)
     }
 }
 
-// Writes the token with the best logit; returns its distance to the second.
+// Writes the token with the best logit. Returns its distance to the second.
 static double greedy(const double *logits, int vocab, int32_t *token_p)
 {
     double best = -INFINITY, second = -INFINITY;
@@ -67,7 +67,7 @@ int slow_importance(const struct slow_llama *slow, const struct tiny_model *spec
         slow_llama_run(slow, tokens, positions, rows, logits, scores);
         memset(maximum, 0, (size_t)n * sizeof *maximum);
         for (int h = 0; h < heads; h++) {
-            double *row = scores + ((size_t)h * (size_t)rows + (size_t)last) * (size_t)rows; // of the last token
+            double *row = scores + ((size_t)h * (size_t)rows + (size_t)last) * (size_t)rows; // row of the last token
             softmax(row, n);                                                                 // over the prompt alone
             slow_raise(row, n, window, maximum);
         }

@@ -41,7 +41,7 @@ void slow_llama_free(struct slow_llama *slow)
     free(slow);
 }
 
-// NULL when the model has no such tensor.
+// Returns NULL if the model has no such tensor.
 static const double *slow_tensor(const struct slow_llama *slow, int layer, const char *name)
 {
     char full[128];
@@ -54,7 +54,7 @@ static const double *slow_tensor(const struct slow_llama *slow, int layer, const
     return NULL;
 }
 
-// y[i] = sum_j w[i][j] x[j] + bias[i]
+// Computes y[i] = sum_j w[i][j] x[j] + bias[i].
 static void multiply(const double *w, const double *bias, const double *x, int outputs, int inputs, double *y)
 {
     for (int i = 0; i < outputs; i++) {
@@ -75,7 +75,7 @@ static void norm(const double *x, const double *gain, int n, double *y)
         y[i] = gain[i] * (x[i] * scale);
 }
 
-// x cos + rotate_half(x) sin, in place, with Llama 3.1's frequencies (three ranges of wavelengths).
+// Computes x cos + rotate_half(x) sin in place, with Llama 3.1's frequencies (three ranges of wavelengths).
 static void rope(const struct tiny_model *spec, double *head, int position)
 {
     double theta = strcmp(spec->family, "llama") == 0 ? 10000 : 500000;
@@ -96,7 +96,7 @@ static void rope(const struct tiny_model *spec, double *head, int position)
     }
 }
 
-// q, k, v of one row, rotated.
+// Computes q, k, v of one row, rotated.
 static void project(const struct slow_llama *slow, int layer, const double *normed, int position, double *q, double *k,
                     double *v)
 {
@@ -120,7 +120,7 @@ static void project(const struct slow_llama *slow, int layer, const double *norm
     }
 }
 
-// out[i] = sum over j <= i of softmax(score[i])[j] v[j], for one query head.
+// Computes out[i] = sum over j <= i of softmax(score[i])[j] v[j], for one query head.
 static void attend(const struct tiny_model *m, int head, const double *q, const double *k, const double *v, int n,
                    double *score, double *out)
 {

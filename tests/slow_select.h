@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A slow selection of kept tokens for tests, without sorting: a chunk is kept when the chunks that score better are
-// fewer than the budget, counted one by one.
+// A slow selection of kept tokens for tests, with no sorting: a chunk is kept if fewer chunks than the budget have a
+// better score, counted one by one.
 #pragma once
 
 #include <math.h>
@@ -27,15 +27,15 @@ static inline double slow_chunk_mean(const double *importance, int n, int chunk,
     return sum / count;
 }
 
-// ceil(n_chunks * rate), in integers, since rates are given in thousandths.
+// Returns ceil(n_chunks * rate), in integers, since rates are given in thousandths.
 static inline int slow_budget(int n_chunks, int rate_thousandths)
 {
     int chunks = (n_chunks * rate_thousandths + 999) / 1000;
     return chunks < 1 ? 1 : chunks;
 }
 
-// Writes kept [n] and ignores policy->keep_rate. Returns the distance between the lowest kept score and the highest
-// pruned score, without forced chunks: smaller errors cannot change the set.
+// Fills kept [n] and ignores policy->keep_rate. Returns the distance between the lowest kept score and the highest
+// pruned score, not counting forced chunks: smaller errors cannot change the set.
 static inline double slow_select(const double *importance, int n, const struct select_policy *policy,
                                  int rate_thousandths, bool *kept)
 {

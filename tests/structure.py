@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the structure of the sources: which folder may use which, and that no files call each other in a cycle but those
+"""Checks the structure of the sources: which folder may use which, and that no files call each other in a cycle except the files
 of one unit (UNITS).
 
 Includes are read from all tracked sources, calls from the symbols of the object files of a build. docs/architecture.md draws
@@ -18,7 +18,7 @@ LIBRARIES = ("lib/base", "lib/page", "lib/messages", "lib/identity", "lib/net", 
              "lib/grammar")
 ENGINE = ("engine", "engine/model", "kernels", *LIBRARIES, "proto")
 ROUTER = ("router/front", "router/metrics", "router/core", "router/sched", *LIBRARIES, "proto")
-# What each folder may include and call, besides itself.
+# The folders that each folder may include and call, in addition to itself.
 USES = {
     "proto": (),
     "lib/base": (),
@@ -46,7 +46,7 @@ USES = {
     "bench": ("cli/engine", "cli", "router", *ROUTER, "worker", "speculator", *ENGINE),
     "sim": ("bench", "router", *ROUTER, "worker", "speculator", *ENGINE),
 }
-# Files whose functions stand in for those of a library when a program is run with them.
+# Files whose functions replace functions of a library when a program runs with them.
 INTERPOSED = ("bench/heap_bytes.c", "sim/engine.c", "sim/clock.c", "sim/grammar.c")
 # Files that call each other because the problem is recursive, or because one object is divided over files by subject, each
 # with the reason. A unit lists all files of its cycle and no others.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Test data: small sets in tests/data of the repository, larger ones in the folder FOREPACK_DATA, which may be absent.
-// Both have the same layout (tests/data/README.md). A program whose last argument is "data" tests with the larger sets
-// alone.
+// Both have the same layout (tests/data/README.md). A program whose last argument is "data" tests only with the larger
+// sets.
 #pragma once
 
 #include <stdbool.h>
@@ -13,7 +13,7 @@
 #include "lib/base/mem.h"
 #include "tests/suite.h"
 
-// The caller frees the path. It fails the test later, by name, if the file is absent.
+// Returns a path, which the caller frees. If the file is absent, the test fails later and names it.
 static inline char *repository_data(const char *name)
 {
     const char *source = getenv("FOREPACK_SOURCE");

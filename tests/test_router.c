@@ -50,7 +50,7 @@ static void hello_answer(struct test_router *router, struct rpc_call *call)
     router->call = call;
 }
 
-// Stores a message, which sets *message_p to NULL, or leaves it for the caller to free.
+// Handles a message. Either stores it and sets *message_p to NULL, or leaves it for the caller to free.
 static void message_handle(struct test_router *router, struct rpc_call *call, node_message **message_p)
 {
     node_message *message = *message_p;

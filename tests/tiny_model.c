@@ -49,7 +49,8 @@ static uint64_t splitmix64(uint64_t x)
     return x ^ (x >> 31);
 }
 
-// Nearest value with `bits` bits of mantissa (including the leading one), no finer than 2^least; ties to even.
+// Returns the nearest value with `bits` bits of mantissa (including the leading one), no finer than 2^least. Ties go to
+// even.
 static double round_to(double value, int bits, int least)
 {
     int exponent;
@@ -69,8 +70,9 @@ static float round_dtype(double value, enum dtype dtype)
     }
 }
 
-// The scales make attention far from uniform, let the layers outweigh the embedding in the residual stream (otherwise a
-// tied model would only repeat its input), and separate the best logit from the second.
+// Returns the scale of a tensor's values. The scales make attention far from uniform and separate the best logit from
+// the second. They let the layers outweigh the embedding in the residual stream, because a tied model would only repeat
+// its input otherwise.
 static double tensor_spread(const char *name, int rows, int columns)
 {
     if (rows == 0) return 0.3;
@@ -98,7 +100,7 @@ static int blocks_of(int n)
     return (n + BLOCK - 1) / BLOCK;
 }
 
-// Number of the scale of an element of an FP8 matrix.
+// Returns the number of the scale of an element of an FP8 matrix.
 static size_t scale_index(const struct tiny_model *spec, const struct tiny_tensor *t, size_t index)
 {
     const size_t row = index / (size_t)t->columns, column = index % (size_t)t->columns;
@@ -111,7 +113,8 @@ static enum dtype scale_dtype(const struct tiny_model *spec)
     return spec->fp8 == TINY_FP8_CHANNEL || spec->fp8 == TINY_FP8_TENSOR ? DTYPE_BF16 : DTYPE_F32;
 }
 
-// Scale number `index` of the FP8 matrix `name`: between the smallest one that fits its largest value and twice that.
+// Returns scale number `index` of the FP8 matrix `name`: between the smallest scale that fits its largest value and
+// twice that.
 static float scale_value(const struct tiny_model *spec, const char *name, double spread, size_t index)
 {
     char full[128];
@@ -119,7 +122,7 @@ static float scale_value(const struct tiny_model *spec, const char *name, double
     return round_dtype(spread / 448 * (1.5 + 0.5 * uniform(spec, full, index)), scale_dtype(spec));
 }
 
-// The value of a byte of an FP8 matrix.
+// Returns the value of a byte of an FP8 matrix.
 static float fp8_value(const struct tiny_model *spec, const struct tiny_tensor *t, size_t index, float *scale_p)
 {
     *scale_p = scale_value(spec, t->name, t->spread, scale_index(spec, t, index));
@@ -228,7 +231,7 @@ static size_t element_count(const struct tiny_tensor *t)
     return (size_t)(t->rows ? t->rows : 1) * (size_t)(t->columns ? t->columns : 1);
 }
 
-// The e4m3 byte of a value that has one.
+// Returns the e4m3 byte of a value that has one.
 static uint8_t e4m3_code(float value)
 {
     int exponent = 0, sign = value < 0 ? 0x80 : 0;
@@ -264,7 +267,7 @@ static void write_element(FILE *file, const struct tiny_model *spec, const struc
     fwrite(&half, sizeof half, 1, file);
 }
 
-// Every n_shards-th tensor, starting with `shard`.
+// Writes every n_shards-th tensor, starting with `shard`.
 static void write_safetensors(const char *dir, const char *name, const struct tiny_model *spec,
                               const struct tiny_tensor *tensors, int n, int shard)
 {
@@ -383,7 +386,7 @@ static void write_config(const char *dir, const struct tiny_model *spec)
     fprintf(file, "  \"vocab_size\": %d,\n  \"max_position_embeddings\": %d,\n", spec->vocab_size, spec->max_context);
     fprintf(file, "  \"rms_norm_eps\": 1e-05,\n  \"rope_theta\": %s,\n",
             is_family(spec, "llama") ? "10000.0" : "500000.0");
-    if (is_family(spec, "llama3")) // an original context short enough that all three branches of the scaling occur
+    if (is_family(spec, "llama3")) // the original context is so short that all three branches of the scaling occur
         fprintf(file,
                 "  \"rope_scaling\": {\"factor\": 8.0, \"high_freq_factor\": 4.0, \"low_freq_factor\": 1.0,\n"
                 "    \"original_max_position_embeddings\": %d, \"rope_type\": \"llama3\"},\n",
@@ -407,7 +410,7 @@ static void write_config(const char *dir, const struct tiny_model *spec)
 
 // ---- tokenizer.json ----
 
-// GPT-2's printable character for a byte: itself if printable, else the next free character from U+0100 on.
+// Returns GPT-2's printable character for a byte: itself if printable, else the next free character from U+0100 on.
 static unsigned byte_character(unsigned byte)
 {
     unsigned next = 0x100;

@@ -18,7 +18,7 @@
 
 #include "kernels/backend.h"
 
-// FP8 checkpoints as published: all matrices except table and head are e4m3 with scales.
+// FP8 checkpoints as published: matrices are e4m3 with scales, except table and head.
 enum tiny_fp8 {
     TINY_FP8_NONE,
     TINY_FP8_CHANNEL, // compressed-tensors: a bf16 scale for each output, [N, 1]
@@ -34,13 +34,14 @@ struct tiny_model {
     int n_layers, hidden, intermediate;
     int n_heads, n_kv_heads, head_size;
     int vocab_size, max_context;
-    enum dtype dtype; // of matrices and vectors
+    enum dtype dtype; // dtype of matrices and vectors
     enum tiny_fp8 fp8;
     bool tied;           // one table for embedding and head ...
     bool tied_as_head;   // ... stored as lm_head.weight, not as model.embed_tokens.weight
     bool attention_bias; // llama: biases on q, k, v and o
     int n_shards;        // 1: model.safetensors; more: shards and model.safetensors.index.json
-    bool tokenizer;      // also tokenizer.json and tokenizer_config.json; vocab_size TINY_TOKENIZER_SIZE or more
+    // also writes tokenizer.json and tokenizer_config.json; needs vocab_size TINY_TOKENIZER_SIZE or more
+    bool tokenizer;
 };
 
 // The tokenizer: ids 0..255 are the bytes, then a few merges, then the special tokens.
@@ -52,11 +53,12 @@ enum {
     TINY_TOKENIZER_SIZE
 };
 
-// 2 layers, hidden 64, 8 query and 4 KV heads of size 16, intermediate 96, vocabulary 272, context 512, f32, untied.
+// Returns a small model: 2 layers, hidden 64, 8 query and 4 KV heads of size 16, intermediate 96, vocabulary 272,
+// context 512, f32, untied.
 struct tiny_model tiny_model_spec(const char *family);
 
 void tiny_model_write(const char *dir, const struct tiny_model *spec); // creates `dir` if necessary
-char *tiny_model_temp(const struct tiny_model *spec); // writes to a new folder under $TMPDIR; tiny_model_remove
+char *tiny_model_temp(const struct tiny_model *spec); // writes to a new folder under $TMPDIR; see tiny_model_remove
 void tiny_model_remove(char *dir);                    // deletes the folder and its files, frees the name
 
 // One tensor of the checkpoint. rows is 0 for a vector; columns is 0 too for a scalar.
@@ -67,9 +69,9 @@ struct tiny_tensor {
     double spread;    // bound on a matrix's values; its scales have the same
 };
 
-// Lists the tensors as stored; free() the list.
+// Lists the tensors as stored. The caller frees the list.
 struct tiny_tensor *tiny_model_tensors(const struct tiny_model *spec, int *n_p);
 
-// Element `index` (row-major) of a tensor, rounded to the spec's dtype: exactly the value in the file. For FP8, byte
-// times scale.
+// Returns element `index` (row-major) of a tensor, rounded to the spec's dtype: exactly the value in the file. For FP8,
+// byte times scale.
 float tiny_model_value(const struct tiny_model *spec, const struct tiny_tensor *tensor, size_t index);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Records of a TLS 1.3 client, encrypted here, because OpenSSL sends handshake messages whole. The client's handshake
-// is OpenSSL's; it must send nothing itself afterwards.
+// Records of a TLS 1.3 client, encrypted here, because OpenSSL sends handshake messages whole. OpenSSL performs the
+// client's handshake; afterwards it must send nothing itself.
 #pragma once
 
 #include <check.h>
@@ -23,7 +23,7 @@ struct tls_records {
 
 static unsigned char client_secret[TLS_SECRET_BYTES];
 
-// SSL_CTX_set_keylog_callback() it.
+// Keeps the client's secret, as a callback for SSL_CTX_set_keylog_callback().
 static inline void tls_records_keep_secret(const SSL *ssl, const char *line)
 {
     static const char name[] = "CLIENT_TRAFFIC_SECRET_0 ";

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Runs unit tests of a release build under valgrind's memcheck, which finds reads of uninitialised memory: the sanitizers
 # do not. One line per test; the reports are in BUILD_FOLDER/valgrind. Exit codes: 0 clean, 1 findings, 77 no valgrind.
-# Usage: tests/valgrind.sh [BUILD_FOLDER] [PATTERN]     default build/release, and all tests but those listed below
+# Usage: tests/valgrind.sh [BUILD_FOLDER] [PATTERN]     default build/release, and all tests except the ones listed below
 # Builds the unit tests that a release build leaves out.
 #
 # Left out: scripts; tests of instruction sets that valgrind does not know (it reports a machine with AVX2); the emulated GPU,

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <time.h>
 
-// Whether the item of a list at `at` is `word`; *end_p becomes its end.
+// Returns true if the list item at `at` is `word`. *end_p becomes its end.
 static bool list_item_is(const char *at, const char *word, char **end_p)
 {
     size_t length = strlen(word);
@@ -17,7 +17,7 @@ static bool list_item_is(const char *at, const char *word, char **end_p)
     return true;
 }
 
-// `word` stands for -1; NULL: there is none.
+// Parses a list of numbers. `word`, which may be NULL, stands for -1.
 static enum status counts_parse(const char *flag, const char *text, const char *word, int min, int max,
                                 struct bench_counts *counts)
 {

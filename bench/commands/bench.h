@@ -31,7 +31,7 @@ double thread_cpu_us(void); // of the calling thread
 #define BENCH_MODEL_OPTION_ROWS(o)                                                                                     \
     {.name = "model", .type = OPTION_STRING, .value = &(o).model, .help = "model directory"},                          \
     {.name = "shape", .type = OPTION_STRING, .value = &(o).shape,                                                      \
-     .help = "instead of --model: a config.json; random weights of its shape are made"},                               \
+     .help = "instead of --model: a config.json; the weights are random"},                               \
     {.name = "load", .type = OPTION_CHOICE, .value = &(o).load, .default_text = "auto", .choices = "auto|dummy",       \
      .help = "dummy: random weights with --model too, so that its directory needs no checkpoint"},                     \
     {.name = "backend", .type = OPTION_CHOICE, .value = &(o).backend, .default_text = "auto",                          \
@@ -53,17 +53,17 @@ struct bench_counts {
     int n, count[BENCH_COUNTS_MAX];
 };
 
-// Parses "1,8,32": whole numbers from `min` to `max`. STATUS_INVALID with a sentence that names `flag`.
+// Parses "1,8,32": whole numbers from `min` to `max`. Returns STATUS_INVALID with a sentence that names `flag`.
 enum status bench_counts_parse(const char *flag, const char *text, int min, int max, struct bench_counts *counts);
 
-// The same for "auto,32,0", in which "auto" stands for -1.
+// Parses "auto,32,0", where "auto" stands for -1.
 enum status bench_counts_or_auto_parse(const char *flag, const char *text, int min, int max,
                                        struct bench_counts *counts);
 
-// The same for real numbers, into value [BENCH_COUNTS_MAX].
+// Parses real numbers into value [BENCH_COUNTS_MAX].
 enum status bench_reals_parse(const char *flag, const char *text, double min, double max, double *value, int *n_p);
 
-// The share as a table shows it, such as "81.5%c"; "-" without a probe. Uses `text` [BENCH_SHARE_BYTES].
+// Returns the share as a table shows it, such as "81.5%c", or "-" without a probe. Uses `text` [BENCH_SHARE_BYTES].
 enum { BENCH_SHARE_BYTES = 32 };
 const char *bench_share_text(const struct measurement *m, char *text);
 #define BENCH_SHARE_LEGEND                                                                                             \
@@ -76,7 +76,7 @@ void bench_add_readings(json_t *row, const struct rounds_readings *readings);
 // Prints the rows as a JSON list, one row per line.
 void bench_print_json(const json_t *rows);
 
-// Bytes of one weight of a dtype by name: "f32", "bf16", else int8.
+// Returns the bytes of one weight of a dtype by name: "f32", "bf16", else int8.
 double bench_weight_bytes(const char *dtype);
-// The machine probe's number type for that dtype.
+// Returns the machine probe's number type for the dtype.
 enum probe_type bench_probe_type(const char *dtype);

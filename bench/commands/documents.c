@@ -34,7 +34,7 @@ static const struct option options[] = {
     {.name = "seed", .type = OPTION_INT, .value = &o.seed, .default_text = "2000", .max = 1e15,
      .help = "seed of the documents: below 1000 for evaluation, below 2000 for calibration, from 2000 for training"},
     {.name = "questions", .type = OPTION_INT, .value = &o.questions, .default_text = "1", .min = 1,
-     .max = TASK_QUESTIONS_MAX, .help = "questions about each document at most"},
+     .max = TASK_QUESTIONS_MAX, .help = "most questions about each document"},
     {.name = "token-ids", .type = OPTION_BOOL, .value = &o.token_ids, .help = "add the token ids to the text"},
     {0},
 };
@@ -42,7 +42,7 @@ static const struct option options[] = {
 
 struct lengths {
     struct bench_counts counts;
-    int low, high; // of a range; 0: none
+    int low, high; // limits of a range; 0: no range
 };
 
 static enum status lengths_parse(const char *text, struct lengths *lengths)
@@ -57,7 +57,8 @@ static enum status lengths_parse(const char *text, struct lengths *lengths)
     return STATUS_OK;
 }
 
-// The request of document `number`. Task, form and length depend on the number alone, so parts fit together.
+// Returns the request of document `number`. Task, form and length depend on the number alone, so parts of a set fit
+// together.
 static struct task_request document_request(const struct lengths *lengths, int64_t number)
 {
     struct random_source r = random_stream(~(uint64_t)o.seed, (uint64_t)number);

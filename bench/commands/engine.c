@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// forepack bench engine: prefill, packed prefill, decode and scoring of one model on engine_forward directly, by one
-// process or by a tensor-parallel group, which is this program under mpirun. All figures are of the whole group.
+// forepack bench engine: measures prefill, packed prefill, decode and scoring of one model by calling engine_forward
+// directly. Runs in one process or as a tensor-parallel group, which is this program under mpirun. Figures are of the
+// whole group.
 #include "bench/commands/engine.h"
 
 #include <errno.h>
@@ -36,7 +37,7 @@ static const struct option options[] = {
     {.name = "prompt-tokens", .type = OPTION_STRING, .value = &o.prompt_tokens, .default_text = "128,512,2048",
      .unit = "tokens", .help = "prefill prompts of these lengths, comma-separated; 0 is no prefill"},
     {.name = "more-tokens", .type = OPTION_INT, .value = &o.more_tokens, .default_text = "0", .max = 1e6, .unit = "tokens",
-     .help = "also compute so many tokens behind each prompt, once it is cached; 0 is none"},
+     .help = "also compute this many tokens after each cached prompt; 0 is none"},
     {.name = "batch", .type = OPTION_STRING, .value = &o.batch, .default_text = "1,8,32", .unit = "sequences",
      .help = "batch sizes, comma-separated; several prompts are prefilled only if one pass holds them"},
     {.name = "decode-tokens", .type = OPTION_INT, .value = &o.decode_tokens, .default_text = "64", .max = 1e6,
@@ -48,9 +49,9 @@ static const struct option options[] = {
     {.name = "score", .type = OPTION_BOOL, .value = &o.score,
      .help = "also score each prompt as a speculator does (look-ahead 8), compared with its prefill and 7 decode steps"},
     {.name = "draft-tokens", .type = OPTION_INT, .value = &o.draft_tokens, .default_text = "0", .max = LOOK_AHEAD_MAX,
-     .unit = "tokens", .help = "also decode with drafts of so many tokens, compared with decoding without; 0 is no drafts"},
+     .unit = "tokens", .help = "also decode with drafts of this many tokens, compared with decoding without; 0 is no drafts"},
     {.name = "draft-acceptance", .type = OPTION_REAL, .value = &o.draft_acceptance, .default_text = "0.7", .max = 1,
-     .help = "share of the drafted tokens that are right"},
+     .help = "share of the draft tokens that are right"},
     {.name = "-Timing and output"},
     {.name = "rounds", .type = OPTION_INT, .value = &o.rounds, .default_text = "3", .min = 1, .max = ROUNDS_MAX,
      .help = "number of rounds; the median is reported"},
@@ -85,7 +86,8 @@ static enum status engine_raise_limits(struct engine_bench *b, int64_t batch, in
     return STATUS_OK;
 }
 
-// Draft rows need rows and, with the first token of the prefill, an entry more.
+// Raises the limits for draft tokens. Verifying a draft needs additional rows, and one more entry for the first token
+// of the prefill.
 static enum status engine_raise_draft_limits(struct engine_bench *b, int64_t batch)
 {
     limit_raise(&b->limits.rows, batch * (1 + o.draft_tokens));
@@ -174,7 +176,7 @@ static enum status engine_lead(struct engine_bench *b)
     return status;
 }
 
-// The leader needs the process ids of all ranks to sum up their memory.
+// Gathers the process ids of all ranks. The leader sums up their memory.
 static enum status engine_gather_pids(struct engine_bench *b, struct comm *comm)
 {
     // The collective carries floats. A process id is at most 2^22, which a float holds exactly.
@@ -187,7 +189,7 @@ static enum status engine_gather_pids(struct engine_bench *b, struct comm *comm)
     return status;
 }
 
-// Runs on every rank: the leader measures, the followers run its passes.
+// Runs on every rank: the leader measures, and the followers run its passes.
 static enum status engine_run_rank(struct engine_bench *b, struct comm *comm)
 {
     const struct model_options model = {
@@ -236,7 +238,7 @@ int bench_engine(int argc, char **argv)
     if (status == STATUS_OK && o.tp > 1 && !getenv("OMPI_COMM_WORLD_SIZE")) status = engine_exec_ranks(argc, argv);
     b.ranks = (int)o.tp;
     b.threads = group_threads((int)o.threads) * b.ranks;
-    // Before MPI starts and before memory is allocated; see probe.h.
+    // The probe is opened before MPI starts and before memory is allocated; see probe.h.
     if (status == STATUS_OK && o.probe_ms && group_rank_hint() == 0)
         status = probe_open(b.threads, (int)o.probe_ms, &b.probe);
     if (status == STATUS_OK) status = group_open(&argc, &argv, atoi(GROUP_LIMIT_S), &comm);

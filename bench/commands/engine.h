@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Shared by the files of `forepack bench engine`: engine.c has the options and opens the model, engine_phases.c runs
-// prefill, decode and scoring, engine_drafts.c decoding with drafts, engine_report.c prints the rows. One thread, on
-// the leader's rank.
+// prefill, decode and scoring, engine_drafts.c runs decoding with drafts, engine_report.c prints the rows. One thread,
+// on the leader's rank.
 #pragma once
 
 #include <jansson.h>
@@ -24,7 +24,7 @@ struct engine_bench {
     const char *path;
     bool dummy;
     struct model_config config;
-    struct passes_limits limits; // the model is opened for these
+    struct passes_limits limits; // limits of the opened model
 
     int ranks, threads;           // threads of all ranks together
     pid_t *pids;                  // [ranks]
@@ -41,24 +41,24 @@ struct engine_run {
     struct engine_bench *bench;
     const char *phase; // "prefill", "more", "decode", "score"
     int batch, tokens, context;
-    struct work work; // of the last run
+    struct work work; // of one run; every round has the same
 };
 
-// Which measurements there are, for the memory plan and for the run itself.
+// The functions below say which measurements run, for the memory plan and for the run itself.
 enum { ENGINE_LOOK_AHEAD = 8 };
-// Whether a batch of prompts is prefilled: a single prompt always, several if one pass holds them.
+// Returns true if a batch of prompts is prefilled: a single prompt always, several prompts if one pass holds them.
 bool engine_prefills(const struct engine_bench *b, int batch, int tokens);
-// KV entries of a prompt and its look-ahead. The look-ahead is shorter where the model's context ends, as on a
+// Returns the KV entries of a prompt and its look-ahead. The look-ahead is shorter if the model's context ends, as on a
 // speculator.
 int64_t engine_score_entries(const struct engine_bench *b, int tokens);
 
 // Runs every measurement and adds its row.
 enum status engine_measure_all(struct engine_bench *b);
 
-// Decodes with drafts of --draft-tokens, engine_drafts.c.
+// Decodes with drafts of --draft-tokens. See engine_drafts.c.
 enum status engine_measure_drafts(struct engine_bench *b, int batch);
 
-// Returns how the rounds of a measurement run, by the flags.
+// Returns the settings of the rounds of a measurement, from the flags.
 static inline struct rounds engine_rounds(const struct engine_bench *b)
 {
     const struct engine_flags *f = b->flags;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decoding with drafts of a given acceptance. The worker's scheduler decodes twice: without drafts, then with drafts
-// made of the tokens of the first run, each replaced by a wrong one with a given probability. No time for making the
-// drafts is included.
+// Decoding with drafts of a given acceptance. The worker's scheduler decodes twice: first without drafts, then with
+// drafts made of the first run's tokens, some replaced by wrong tokens with a given probability. The time to make
+// drafts is not included.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +17,7 @@ struct drafting {
     struct engine_run run;
     struct scheduler *scheduler;
     bool drafts;
-    int32_t *prompts, *answers, *now; // [batch][context], [batch][tokens + 1]: without drafts, of this run
+    int32_t *prompts, *answers, *now; // [batch][context]; [batch][tokens + 1] without drafts; the same in this run
     int *n;                           // [batch] tokens of this run
     uint64_t drafted, accepted, passes;
     char error[160];
@@ -25,7 +25,7 @@ struct drafting {
 
 static int answer_tokens(const struct drafting *d)
 {
-    return d->run.tokens + 1; // the first one is the prefill's
+    return d->run.tokens + 1; // includes the first token, which comes from the prefill
 }
 
 static void drafting_report(void *arg, const struct step_report *report)
@@ -51,7 +51,7 @@ static enum status drafting_add(struct drafting *d, int id)
     return scheduler_add(d->scheduler, &request);
 }
 
-// Whether the drafted token number `index` is right.
+// Returns true if draft token number `index` is to be right.
 static bool is_right(const struct drafting *d, int id, int index)
 {
     const struct hash_key key = {1, 2};
@@ -155,14 +155,14 @@ static enum status drafting_run_drafted(struct contender *self, double *seconds_
 
 static void drafting_print(struct engine_bench *b, const struct drafting *d, double faster, json_t *row)
 {
-    double tokens = (double)d->run.tokens / (double)d->passes; // of each sequence
+    double tokens = (double)d->run.tokens / (double)d->passes; // per sequence
     json_object_set_new(row, "draft_acceptance", json_real(b->flags->draft_acceptance));
     json_object_set_new(row, "over_plain", json_real(faster));
     json_object_set_new(row, "passes", json_integer((json_int_t)d->passes));
     json_object_set_new(row, "drafted", json_integer((json_int_t)d->drafted));
     json_object_set_new(row, "accepted", json_integer((json_int_t)d->accepted));
     if (b->flags->json) return;
-    printf("         %.2f times as fast as without drafts, %.2f tokens of a sequence a pass, %llu of %llu drafted "
+    printf("         %.2f times as fast as without drafts, %.2f tokens per sequence and pass, %llu of %llu draft "
            "tokens accepted\n",
            faster, tokens, (unsigned long long)d->accepted, (unsigned long long)d->drafted);
 }

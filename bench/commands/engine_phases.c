@@ -61,7 +61,7 @@ static enum status engine_measure_prefill(struct engine_bench *b)
     return STATUS_OK;
 }
 
-// ---- more tokens behind a cached prompt -----------------------------------------------------------------------------
+// ---- more tokens after a cached prompt ------------------------------------------------------------------------------
 
 static enum status engine_run_more(struct contender *self, double *seconds_p)
 {
@@ -94,8 +94,8 @@ static enum status engine_run_decode(struct contender *self, double *seconds_p)
     return status;
 }
 
-// Every batch size decodes the same sequences again: a run leaves the first --context entries of each unchanged, so
-// only sequences that no earlier batch size used are prefilled.
+// Measures decoding for every batch size. Each run leaves the first --context entries of a sequence unchanged, so the
+// next batch size decodes the same sequences again. Only sequences that no earlier batch size used are prefilled.
 static enum status engine_measure_decode(struct engine_bench *b)
 {
     const int tokens = (int)b->flags->decode_tokens, context = (int)b->flags->context;
@@ -123,7 +123,7 @@ struct engine_scoring {
     struct scorer *scorer;
     int32_t *tokens; // [run.tokens]
     bool done;
-    int steps; // look-ahead tokens of the last run; 0: it failed
+    int steps; // look-ahead tokens of the last run; 0: the run failed
     char error[160];
 };
 
@@ -157,8 +157,8 @@ static enum status engine_run_score(struct contender *self, double *seconds_p)
     return status;
 }
 
-// The passes of scoring without accumulating importance: the prefill and as many decode steps. An end-of-sequence token
-// may have shortened the look-ahead.
+// Runs the passes of scoring without accumulating importance: the prefill and as many decode steps. An end-of-sequence
+// token may have shortened the look-ahead.
 static enum status engine_run_plain(struct contender *self, double *seconds_p)
 {
     struct engine_scoring *s = self->context;
@@ -181,7 +181,7 @@ static void engine_add_score_row(struct engine_bench *b, const struct engine_sco
                                  const struct measurement *scored, const struct measurement *plain,
                                  const struct rounds_readings *readings, const struct contender *plain_contender)
 {
-    // The least work of scoring is that of the plain passes, so the share of scoring uses their work.
+    // The plain passes are the least work of scoring, so the share of scoring uses their work.
     struct measurement m = *scored;
     m.share = plain->share * plain->seconds / scored->seconds;
     m.memory_bound = plain->memory_bound;

@@ -28,7 +28,7 @@ void engine_print_heading(const struct engine_bench *b)
     fflush(stdout);
 }
 
-// "-": the work was not counted.
+// Returns "-" if the work was not counted.
 static const char *rate_text(double work, double seconds, char text[static 16])
 {
     if (work > 0)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One thread answers each bin with one message. With a pace it deals the sequences out to slots of the interval, and
+// One thread answers each bin with one message. With a pace, it deals the sequences out to slots of the interval and
 // sends the tokens of each slot in one message.
 #include "bench/commands/fake_node.h"
 
@@ -20,7 +20,7 @@ enum { PACED_SEQS = 20000, PACED_BUDGET = 32768, SLOTS = 100 };
 
 struct paced_sequence {
     uint64_t request;
-    uint32_t left; // tokens
+    uint32_t left; // tokens left to send
 };
 
 struct slot {
@@ -32,15 +32,15 @@ struct fake_node {
     struct node *node;
     struct fake_pace *pace; // borrowed; NULL: none
     struct slot slots[SLOTS];
-    int next_slot; // of the next sequence
+    int next_slot; // slot of the next sequence
     int64_t n_messages;
-    int64_t tick;    // slots sent
-    int64_t tick_us; // when the next one is due
+    int64_t tick;    // number of slots sent
+    int64_t tick_us; // time of the next slot
     bool closing;    // atomic
     pthread_t thread;
 };
 
-// One pass that computes the whole bin and ends all its sequences.
+// Answers a bin like one pass that computes the whole bin and ends all its sequences.
 static void answer_bin(struct fake_node *node, const Forepack__Cluster__V1__PrefillBin *bin)
 {
     size_t n = bin->n_sequences, tokens = 0, used = 0;
@@ -78,7 +78,7 @@ static void answer_bin(struct fake_node *node, const Forepack__Cluster__V1__Pref
 
 // ---- paced sequences
 
-// One token for each of the sequences, in one message.
+// Sends one token for each sequence, in one message.
 static void tokens_send(struct fake_node *node, struct paced_sequence *sequences, int n)
 {
     if (!n) return;
@@ -117,8 +117,8 @@ static void slot_send(struct fake_node *node, struct slot *slot)
     }
 }
 
-// The first tokens are sent at once, so that the router may send the next bin. The slots take sequences in turn: bins
-// differ in size, and a slot of a whole bin would make a burst of the tokens of every interval.
+// Sends the first tokens immediately, so that the router may send the next bin. Slots take sequences in turn: bins
+// differ in size, and a slot of a whole bin would make a burst of tokens in every interval.
 static void paced_add(struct fake_node *node, const Forepack__Cluster__V1__PrefillBin *bin)
 {
     struct paced_sequence *sequences = mem_alloc_array(bin->n_sequences, sizeof *sequences);
@@ -233,7 +233,7 @@ enum status fake_node_open(const struct router_process *router, struct fake_pace
 void fake_node_close(struct fake_node *node)
 {
     if (!node) return;
-    // A paced node wakes for each slot. Another one needs a signal, which reaches one node of the process: it drains,
+    // A paced node wakes for each slot. Other nodes need a signal, which reaches one node of the process and drains it,
     // see engine/node.h.
     __atomic_store_n(&node->closing, true, __ATOMIC_RELAXED);
     if (!node->pace) kill(getpid(), SIGTERM);

@@ -41,7 +41,7 @@ struct result {
     int64_t n_tokens, n_complete;
 };
 
-// One of the allowed tokens; pseudo-random.
+// Returns a pseudo-random allowed token.
 static int32_t token_draw(const uint32_t *mask, int n_words, uint64_t *random)
 {
     int32_t chosen = -1;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// forepack bench http: the HTTP server alone, without a router behind it. Requests on kept connections, new
-// connections, and many streams of server-sent events, each plain and by TLS. CPU time and memory are those of the
-// server's process (bench/http_target.h); the client (bench/http_load.h) is one thread of this one.
+// forepack bench http: the HTTP server alone, without a router. Measures requests on kept connections, new connections,
+// and many streams of server-sent events, each plain and with TLS. CPU time and memory are those of the server's
+// process (bench/http_target.h). The client (bench/http_load.h) is one thread of this process.
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +28,7 @@ static const struct option options[] = {
     {.name = "measure", .type = OPTION_CHOICE, .value = &o.what, .default_text = "all", .choices = "all|requests|connections|streams",
      .help = "which rows to measure"},
     {.name = "tls", .type = OPTION_CHOICE, .value = &o.tls, .default_text = "both", .choices = "both|on|off",
-     .help = "by TLS 1.3 with a key on P-256, or plain"},
+     .help = "with TLS 1.3 and a key on P-256, or plain"},
     {.name = "threads", .type = OPTION_INT, .value = &o.threads, .default_text = "1", .min = 1, .max = 64,
      .help = "threads of the server"},
     {.name = "seconds", .type = OPTION_REAL, .value = &o.seconds, .default_text = "5", .min = 0.01, .max = 3600, .unit = "s",
@@ -42,11 +42,11 @@ static const struct option options[] = {
     {.name = "streams", .type = OPTION_INT, .value = &o.streams, .default_text = "10000", .min = 1, .max = 1000000,
      .help = "streams at once"},
     {.name = "events-per-s", .type = OPTION_REAL, .value = &o.events_per_s, .default_text = "1", .min = 0.001, .max = 10000,
-     .unit = "events/s", .help = "of each stream"},
+     .unit = "events/s", .help = "event rate of each stream"},
     {.name = "event-bytes", .type = OPTION_INT, .value = &o.event_bytes, .default_text = "200", .min = 40, .max = 4096,
      .unit = "bytes", .help = "size of an event"},
     {.name = "tick-ms", .type = OPTION_REAL, .value = &o.tick_ms, .default_text = "1", .min = 0.01, .max = 999, .unit = "ms",
-     .help = "the events that are due are sent together every so often, as the tokens of a pass are"},
+     .help = "interval at which all due events are sent together, like the tokens of a pass"},
     {.name = "-Output"},
     {.name = "json", .type = OPTION_BOOL, .value = &o.json, .help = "print a JSON list"},
     {0},
@@ -171,7 +171,7 @@ static bool wanted(const char *what)
     return strcmp(o.what, "all") == 0 || strcmp(o.what, what) == 0;
 }
 
-// Each measurement has a server of its own, so that memory counts from a fresh process.
+// Runs one measurement. Each has its own server, so that memory counts from a fresh process.
 static enum status measure_with(const char *what, bool tls, json_t *rows)
 {
     if (!wanted(what)) return STATUS_OK;
@@ -211,7 +211,7 @@ int bench_http(int argc, char **argv)
 {
     options_main(options,
                  "Usage: forepack bench http [options]\n"
-                 "The HTTP server alone: requests, new connections and streams, plain and by TLS.",
+                 "The HTTP server alone: requests, new connections and streams, plain and with TLS.",
                  argc, argv, NULL);
     static const char *const measurements[] = {"requests", "connections", "streams"};
     signal(SIGPIPE, SIG_IGN);

@@ -45,7 +45,7 @@ enum status http_client_send(int fd, const char *bytes, size_t size)
     return STATUS_OK;
 }
 
-// Whether `text` is a whole answer.
+// Returns true if `text` is a whole answer.
 static bool answer_complete(const char *text, size_t n)
 {
     const char *body = strstr(text, "\r\n\r\n"), *length = strcasestr(text, "\r\ncontent-length: ");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The client side of HTTP/1.1 that the benchmarks of the router need: kept-alive connections on loopback.
+// The client side of HTTP/1.1 for benchmarks of the router: kept-alive connections on loopback.
 #pragma once
 
 #include <stdbool.h>
@@ -7,9 +7,9 @@
 
 #include "lib/base/status.h"
 
-// A connected socket, or -1 and the reason (UNAVAILABLE).
+// Returns a connected socket, or -1 with UNAVAILABLE.
 enum status http_client_open(int port, int *fd_p);
-// "POST path HTTP/1.1..." with its body; free it.
+// Returns "POST path HTTP/1.1..." with its body. The caller frees it.
 char *http_client_request(const char *path, const char *body);
 // Sends a request and reads the whole answer, which must have the status 200 and a Content-Length.
 enum status http_client_call(int fd, const char *request, size_t size);

@@ -65,8 +65,9 @@ static const struct option options[] = {
 // clang-format on
 
 enum { N_GEMMS = 4, COPIES_MAX = 64 };
-static const double COPIES_BYTES_MIN = 320e6, DEVICE_COPIES_BYTES_MIN = 128e6; // far more than a last-level cache
-// On a device the host waits once for this many launches of a gemm: a wait takes some 10 us, as long as a small gemm.
+static const double COPIES_BYTES_MIN = 320e6, DEVICE_COPIES_BYTES_MIN = 128e6; // much larger than a last-level cache
+// On a device, the host waits once for this many launches of a gemm: one wait takes about 10 us, as long as a small
+// gemm.
 enum { BURST_FEW_ROWS = 64, BURST = 8, FEW_ROWS = 512 };
 
 struct gemm {
@@ -75,7 +76,7 @@ struct gemm {
     enum linear_mode mode;
     struct tensor *x, *out;
     struct weight *weights[COPIES_MAX];
-    double seconds; // of all runs of this gemm
+    double seconds; // seconds of all runs of this gemm
 };
 
 struct kernels {
@@ -85,13 +86,13 @@ struct kernels {
     int copies, next_copy;
     bool on_device; // launches return before the gemm has run
     int m, max_rows;
-    struct ragged_batch batch;    // of max_rows rows; its arrays are one allocation that starts at `token`
+    struct ragged_batch batch;    // max_rows rows; its arrays are one allocation that starts at `token`
     double weights, weight_bytes; // number of weights of one layer; bytes of one weight
     int64_t runs;
     struct probe *probe;
 };
 
-// Of all runs since the last reset of `seconds`.
+// Counts all runs since the last reset of `seconds`.
 static double gemm_gflops(const struct kernels *k, const struct gemm *gemm)
 {
     return 2e-9 * k->m * gemm->n * gemm->k * (double)k->runs / gemm->seconds;
@@ -105,7 +106,7 @@ static int burst_of(const struct kernels *k)
     return !k->on_device ? 1 : k->m <= FEW_ROWS ? BURST_FEW_ROWS : BURST;
 }
 
-// Runs a gemm `n` times, each on another copy of its weights, and waits for the last one.
+// Runs a gemm `n` times, each time on another copy of its weights, and waits for the last run.
 static enum status gemm_run(struct kernels *k, const struct gemm *gemm, int n)
 {
     const struct backend_ops *ops = k->backend->ops;
@@ -115,7 +116,7 @@ static enum status gemm_run(struct kernels *k, const struct gemm *gemm, int n)
     return ops->wait ? ops->wait(k->backend) : STATUS_OK;
 }
 
-// Runs each of the layer's gemms as often as a burst is long. Reports the time of one run of all.
+// Runs a burst of each of the layer's gemms. Reports the time of one run of all gemms.
 static enum status kernels_run(struct contender *self, double *seconds_p)
 {
     struct kernels *k = self->context;
@@ -150,7 +151,7 @@ static enum status kernels_fill_activation(struct kernels *k, const struct dummy
     return status == STATUS_OK ? ops->rmsnorm(k->backend, x, random, ones, 1e-6f, NULL, k->max_rows) : status;
 }
 
-// A batch of one prompt with max_rows rows. The gemms do not use its KV cache.
+// Makes a batch of one prompt with max_rows rows. The gemms do not use its KV cache.
 static void kernels_make_batch(struct kernels *k)
 {
     const int n = k->max_rows, blocks = (n + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
@@ -257,7 +258,7 @@ static enum status kernels_open(struct kernels *k)
         k->weights += (double)gemms[p].n * gemms[p].k;
     k->weight_bytes = bench_weight_bytes(o.dtype);
     k->on_device = !b->ops->capabilities.host_memory;
-    // A burst reads all copies of one gemm, so that those of the smallest one must not fit into the cache.
+    // A burst reads all copies of one gemm, so the copies of the smallest gemm must not fit into the cache.
     double smallest = k->weights;
     for (int p = 0; p < N_GEMMS; p++)
         smallest = fmin(smallest, (double)gemms[p].n * gemms[p].k);
@@ -275,7 +276,7 @@ static enum status kernels_open(struct kernels *k)
 
 // ---- report ---------------------------------------------------------------------------------------------------------
 
-// "used", or the reason why there are no figures of oneDNN.
+// Returns "used", or the reason why there are no figures of oneDNN.
 static const char *kernels_onednn_state(const struct kernels *k, const struct onednn_process *onednn)
 {
     if (onednn->pid) return "used";
@@ -285,7 +286,7 @@ static const char *kernels_onednn_state(const struct kernels *k, const struct on
                                  : "not built: install libdnnl-dev and build Forepack again; its columns stay empty";
 }
 
-// The software prefetch of weights that are read once.
+// Returns the software prefetch of weights that are read once.
 static const char *kernels_prefetch(const struct kernels *k, char name[STREAM_NAME_BYTES])
 {
     if (strcmp(k->backend->ops->name, "cpu") != 0) return "none";

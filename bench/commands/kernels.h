@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Shared by the files of `forepack bench kernels`: kernels.c has the options and measures the gemms of one layer,
-// kernels_attention.c measures attention, kernels_backend.c reads what both need of a backend. One thread.
+// kernels_attention.c measures attention, kernels_backend.c reads the dtype and the speed of a device. One thread.
 #pragma once
 
 #include <jansson.h>
@@ -16,11 +16,11 @@ struct kernels_flags {
     bool onednn, attention, json;
 };
 
-// The dtype of the flag --dtype. STATUS_UNSUPPORTED for a name that is no dtype.
+// Returns the dtype of the flag --dtype, or STATUS_UNSUPPORTED for another name.
 enum status kernels_dtype(const char *name, enum dtype *dtype_p);
 
-// For a backend with ops->measure: takes one reading of the device after the rounds, for about `ms` each of arithmetic
-// and memory, and computes the share of a run of `gflop` and `gbytes` from it.
+// Takes one reading of the device after the rounds, with about `ms` of arithmetic and `ms` of memory traffic. Computes
+// from the reading which share of the device a run of `gflop` and `gbytes` reached. The backend must have ops->measure.
 enum status kernels_read_device(struct backend *backend, int ms, double gflop, double gbytes, struct measurement *m,
                                 struct rounds_readings *readings);
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // forepack bench kernels --attention: the attention step of one layer alone, called as the model calls it. A prefill
-// case is one prompt, in passes of at most --max-num-batched-tokens rows after its cached KV entries; a decode case is
+// case is one prompt, in passes of at most --max-num-batched-tokens rows after its cached KV entries. A decode case is
 // one row for each of several sequences. Embedding, RoPE and the append to the KV cache run before each timed step.
 //
 // Cases with cached KV entries cycle through enough layers that K and V are read from memory, as in a model with many
-// layers. Without cached entries one layer is enough: K and V were written just before, in a model too.
+// layers. Cases with no cached entries need one layer: K and V were written just before, as in a model.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,9 +21,9 @@
 enum {
     LAYERS_MAX = 256,
     TABLE_ROWS = 1024,      // different rows of q, k and v
-    DEVICE_STEPS = 16,      // steps between two waits for a device, so that the wait does not count in each of them
-    BLOCKS_MAX = 100000000, // of the KV cache
-    TOKENS_MAX = 10000000   // of a prompt, and cached
+    DEVICE_STEPS = 16,      // steps between two waits for a device, so that the wait does not count in each step
+    BLOCKS_MAX = 100000000, // blocks of the KV cache
+    TOKENS_MAX = 10000000   // tokens of a prompt, and cached tokens
 };
 static const double LAYERS_BYTES_MIN = 320e6; // K and V of all layers
 
@@ -36,12 +36,12 @@ struct attention_case {
 struct attention_bench {
     const struct kernels_flags *flags;
     struct bench_counts prompts, cached, batches, contexts; // prompts.n is 0 without prefill, contexts.n without decode
-    struct model_config config;                             // with the head size of the flags
+    struct model_config config;                             // model config with the head size of the flags
     enum dtype dtype, kv_dtype;
     struct rounds rounds;
     json_t *rows;
 
-    // Of the open case.
+    // The open case.
     struct attention_case c;
     int chunk_rows;         // rows of one sequence in one pass
     int seq_blocks;         // KV blocks of one sequence
@@ -68,8 +68,8 @@ static enum status attention_wait(const struct attention_bench *b)
     return b->backend->ops->wait ? b->backend->ops->wait(b->backend) : STATUS_OK;
 }
 
-// Begins a pass with `rows` rows after `cached` entries for each of the sequences [first, first + n), and appends their
-// K and V to `layers` layers from next_layer on. Returns when a device has finished, so that the next step is timed
+// Begins a pass with `rows` rows after `cached` entries for each of the sequences [first, first + n). Appends their K
+// and V to `layers` layers from next_layer on. Returns when the device has finished, so that the next step is timed
 // alone.
 static enum status attention_begin_pass(struct attention_bench *b, int first, int n, int cached, int rows, int layers)
 {
@@ -132,13 +132,14 @@ static enum status attention_run(struct contender *self, double *seconds_p)
     b->next_layer = (b->next_layer + b->steps) % b->layers;
     self->gflop = b->steps * b->gflop;
     self->gbytes = b->steps * b->gbytes;
-    *seconds_p = (double)(sum_us ? sum_us : 1) / 1e6; // a rate needs a time, even of a step shorter than a microsecond
+    // a rate needs a time, even for a step shorter than a microsecond
+    *seconds_p = (double)(sum_us ? sum_us : 1) / 1e6;
     return STATUS_OK;
 }
 
 // ---- a case ---------------------------------------------------------------------------------------------------------
 
-// Values of mean 0 and standard deviation 1, so that scores have that deviation too.
+// Makes values of mean 0 and standard deviation 1, so that scores have the same deviation.
 static enum status attention_make_table(struct attention_bench *b, int columns)
 {
     float *values = mem_alloc_array((size_t)TABLE_ROWS * (size_t)columns, sizeof *values);

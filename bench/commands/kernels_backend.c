@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads what both measurements of `forepack bench kernels` need of a backend: a dtype by its name, and the speed of a
-// device.
+// Reads the dtype by its name and the speed of a device, for both measurements of `forepack bench kernels`.
 #include <string.h>
 
 #include "bench/commands/kernels.h"

@@ -39,7 +39,7 @@ static int64_t elapsed_us(const struct load_run *r)
 
 // --- answers: the reading thread
 
-// The record of a request that has not ended; NULL for other ids.
+// Returns the record of a request that has not ended, or NULL for other ids.
 static struct load_record *run_find_record(const struct load_run *r, const char *id)
 {
     if (strncmp(id, r->load->run, r->run_length) != 0 || id[r->run_length] != '-') return NULL;
@@ -89,7 +89,7 @@ static void run_handle_completion(struct load_run *r, struct load_record *record
     bool failed = m->error || strcmp(m->finish_reason, "cancelled") == 0;
     if (failed && !*r->result->error)
         snprintf(r->result->error, sizeof r->result->error, "%s", m->error ? m->error->message : m->finish_reason);
-    // An answer without any token is complete too; its first token time is its end.
+    // An answer with no tokens is complete too; its first token time is its end.
     if (!failed && record->first_us < 0) record->first_us = record->last_us = now_us;
     int code = m->error ? (int)m->error->code : failed ? rpc_code(STATUS_CANCELLED) : 0;
     bool late = !failed && run_is_late(r, record, now_us); // between two ticks of the aborting thread
@@ -143,13 +143,14 @@ static void run_send_abort(const struct load_run *r, char **ids, int n)
     request.request_ids = ids;
     request.n_request_ids = (size_t)n;
     ProtobufCMessage *answer;
-    // A failed abort is ignored: the server then goes on with these requests, as with clients that do not abort.
+    // A failed abort is ignored: the server then continues these requests, as with clients that do not abort.
     if (remote_call(r->load->remote, "/forepack.v1.Inference/Abort", &request.base,
                     &forepack__v1__abort_response__descriptor, &answer) == STATUS_OK)
         protobuf_c_message_free_unpacked(answer, NULL);
 }
 
-// Aborts late requests once per tick, in a separate thread, so that the unary calls do not delay sending and reading.
+// The thread that aborts late requests once per tick. It is separate, so that the unary calls do not delay sending and
+// reading.
 struct load_aborter {
     struct load_run *run;
     bool stop; // guarded by the run's mutex
@@ -235,7 +236,7 @@ static void run_send_all(struct load_run *r)
         run_wait_until(r, wake_us);
     }
     run_draw_progress(r, &progress, true);
-    // Requests that were not sent because the stream ended.
+    // Record the requests that were not sent because the stream ended.
     int64_t now_us = elapsed_us(r);
     for (int i = r->n_sent; i < load->n; i++) {
         struct load_record *record = &r->result->records[i];

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // A load on a router over one GenerateMany call, and the result of every request. An open loop sends requests at fixed
-// arrival times; a closed loop keeps a fixed number running. One thread sends, one reads, one aborts late requests;
-// none waits for another.
+// arrival times; a closed loop keeps a fixed number of requests running. One thread sends, one reads and one aborts
+// late requests. No thread waits for another.
 //
-// In an open loop latencies count from a request's arrival time, not from the time it was sent: otherwise a delayed
-// client would hide the delay (coordinated omission).
+// In an open loop, latencies count from a request's arrival time, not from the time when it was sent: otherwise a
+// delayed client would hide the delay (coordinated omission).
 #pragma once
 
 #include "bench/quantiles.h"
@@ -25,7 +25,7 @@ enum load_end { LOAD_COMPLETE, LOAD_ERROR, LOAD_TIMEOUT, LOAD_LOST };
 
 struct load_record { // times are after the start; -1: did not happen
     int64_t due_us, sent_us, first_us, last_us, done_us;
-    int tokens; // generated
+    int tokens; // number of generated tokens
     int prompt_tokens, scored_tokens, kept_tokens, cached_tokens;
     enum load_end end;
     int code; // gRPC code of LOAD_ERROR and LOAD_LOST
@@ -34,7 +34,7 @@ struct load_record { // times are after the start; -1: did not happen
 struct load_result {
     struct load_record *records; // [n], in the order of `messages`
     int n;
-    struct samples itl_ms; // between two chunks with tokens of one answer
+    struct samples itl_ms; // times between two chunks with tokens of one answer
     double seconds;        // from the start to the end of the last request
     char error[200];       // the first error message, or empty
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// forepack-bench: the measurements, and the companion of `forepack` for commands that run a model. People reach it as
+// forepack-bench: the measurements, and the other commands that run a model in their own process. Users call it through
 // `forepack bench`, `forepack plan`, `forepack calibrate` and `forepack generate --model`.
 #include "bench/commands/bench.h"
 #include "cli/engine/commands.h"
@@ -21,7 +21,7 @@ static const struct program_command commands[] = {
     {"router-http", bench_router_http, "the same over HTTP, and many server-sent streams at once"},
     {"router-page", bench_router_page,
      "CPU time of a router for each open live page, with many nodes and a long queue"},
-    {"sampling", bench_sampling, "CPU time to sample a token on the host, and what it is charged as"},
+    {"sampling", bench_sampling, "CPU time to sample a token on the host, and its charge in tokens"},
     {"template", bench_template, "CPU time to parse and render a chat template"},
     {"grammar", bench_grammar, "CPU time to compute the token masks of structured output"},
     {"plan", engine_command_plan, "'forepack plan': memory and cost of a model on GPUs"},

@@ -28,7 +28,7 @@ enum status onednn_process_run(struct contender *self, double *seconds_p)
     return STATUS_OK;
 }
 
-// The program's arguments, ending with NULL: DTYPE THREADS COPIES NxK...
+// Returns the program's arguments, ending with NULL: DTYPE THREADS COPIES NxK...
 static char **onednn_arguments(const char *dtype, int threads, int copies, const struct onednn_gemm *gemms, int n_gemms)
 {
     char **argv = mem_alloc_array((size_t)n_gemms + 5, sizeof *argv);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The program forepack-bench-onednn (bench/onednn.c) as a contender: a child process that runs the gemms of one layer
-// with oneDNN. It exists only where oneDNN was installed when Forepack was built. One thread.
+// with oneDNN. It exists only if oneDNN was installed when Forepack was built. One thread.
 #pragma once
 
 #include <stdbool.h>
@@ -19,12 +19,12 @@ struct onednn_process { // starts as zero
     int m; // rows of the next run
 };
 
-// Whether the program is installed beside this one.
+// Returns true if the program is installed next to this one.
 bool onednn_is_installed(void);
-// Starts it; on failure p->pid stays 0.
+// Starts the program. On failure p->pid stays 0.
 void onednn_process_start(struct onednn_process *p, const char *dtype, int threads, int copies,
                           const struct onednn_gemm *gemms, int n_gemms);
 void onednn_process_stop(struct onednn_process *p);
 
-// A contender's run function; its context is the process.
+// Runs once as a contender; the contender's context is the process.
 enum status onednn_process_run(struct contender *self, double *seconds_p);

@@ -14,14 +14,14 @@
 #include "lib/base/mem.h"
 #include "lib/base/thread.h"
 
-enum { CALLS_MAX = 100000000 }; // of one row
+enum { CALLS_MAX = 100000000 }; // calls of one row
 
 struct run {
     const struct paced_calls *calls;
     int64_t start_us;
     double rate;
     int n, n_uncounted;    // calls; the first ones are warm-up
-    pthread_mutex_t mutex; // guards what follows
+    pthread_mutex_t mutex; // guards the fields below
     int next, failed;
     struct samples ms;
     char error[256];

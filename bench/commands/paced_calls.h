@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls to a router at fixed times, from many threads. Latencies count from the time at which a call was due, so that a
-// slow router cannot delay the calls that follow. CPU time is that of the router's process.
+// Calls to a router at fixed times, from many threads. Latencies count from the time at which a call was due, so a slow
+// router cannot delay the calls that follow. CPU time is the router process's.
 #pragma once
 
 #include <jansson.h>
@@ -8,11 +8,11 @@
 #include "bench/commands/router_process.h"
 
 struct paced_calls {
-    const char *rates; // calls per second, comma-separated, a row each
-    double seconds;    // over which the calls of a row are due; a tenth of it is sent before, uncounted
-    int threads;       // calls at once at most
+    const char *rates; // calls per second, comma-separated, one row each
+    double seconds;    // time over which the calls of a row are due; a tenth of it passes first, not counted
+    int threads;       // most calls at once
     bool json;         // print no table
-    // Call number i, by thread `thread`. A failure counts, with the sentence of the last one.
+    // Makes call number i in thread `thread`. Failures are counted, and the sentence of the last one is kept.
     enum status (*call)(void *user, int thread, int i);
     void *user;
 };

@@ -53,7 +53,7 @@ static const struct option options[] = {
 
 struct text {
     int32_t *ids;
-    int n, first; // tokens; the first one that counts
+    int n, first; // number of tokens; index of the first one that counts
 };
 
 struct texts {
@@ -70,7 +70,7 @@ static void texts_free(struct texts *t)
 
 // ---- texts ----------------------------------------------------------------------------------------------------------
 
-// The string at `key`, borrowed; "" if the row has no such key.
+// Returns the string at `key`, borrowed, or "" if the row has no such key.
 static enum status row_get_string(const json_t *row, const char *key, const char **value_p)
 {
     const json_t *value = json_object_get(row, key);
@@ -227,7 +227,8 @@ static enum status perplexity_measure_all(const struct perplexity_limits *limits
 
 // ---- the command ----------------------------------------------------------------------------------------------------
 
-// A window is at most as long as the longest text, since it sizes the KV cache and the logits.
+// Computes the window and the limits. A window is at most as long as the longest text, because it sizes the KV cache
+// and the logits.
 static enum status perplexity_plan(const struct model_config *config, int longest, struct perplexity_limits *limits)
 {
     if (config->max_context < 2)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// forepack bench prepack: the same prompts prefilled under every policy of packing and padding (bench/prepack.h). The
-// policies advance together in one run, so that changes of the machine's speed affect all of them. On an exact backend
+// forepack bench prepack: prefills the same prompts under every policy of packing and padding (bench/prepack.h). The
+// policies advance together in one run, so that changes of the machine's speed affect all of them. On an exact backend,
 // all policies must give the same logits, bit for bit.
 #include "bench/commands/prepack.h"
 
@@ -37,7 +37,7 @@ static const struct option options[] = {
     {.name = "max-num-batched-tokens", .type = OPTION_INT, .value = &o.token_budget, .default_text = "2048", .min = 1,
      .max = 1048576, .unit = "tokens", .help = "bin capacity; raised to the longest prompt"},
     {.name = "memory-mib", .type = OPTION_INT, .value = &o.memory_mib, .default_text = "2048", .min = 1, .max = 1e7,
-     .unit = "MiB", .help = "memory limit for the largest batch, of KV and activations; computed, not run"},
+     .unit = "MiB", .help = "memory limit (KV and activations) for the largest batch; computed, not run"},
     {.name = "-Timing and output"},
     {.name = "rounds", .type = OPTION_INT, .value = &o.rounds, .default_text = "1", .min = 1, .max = ROUNDS_MAX,
      .help = "times that every policy runs all prompts"},
@@ -77,7 +77,7 @@ static void prepack_plan_runs(struct prepack_bench *b)
     prepack_add_run(b, &full, &b->full_prompts);
 }
 
-// The run with the least progress, so that all runs advance together.
+// Returns the run with the least progress, so that all runs advance together.
 static struct prepack_run *prepack_next_run(const struct prepack_bench *b)
 {
     struct prepack_run *next = NULL;
@@ -91,7 +91,7 @@ static struct prepack_run *prepack_next_run(const struct prepack_bench *b)
     return next;
 }
 
-// Runs the group with the most KV blocks once, uncounted, which touches every page of the KV cache.
+// Runs the group with the most KV blocks once, uncounted, to touch every page of the KV cache.
 static enum status prepack_warm_up(struct prepack_bench *b, struct passes *passes)
 {
     const struct prepack_run *largest = b->runs;
@@ -130,7 +130,7 @@ static enum status prepack_run_all(struct prepack_bench *b, struct passes *passe
     return status;
 }
 
-// On an exact backend all policies must give every prompt the same logits.
+// Checks that on an exact backend all policies gave every prompt the same logits.
 static enum status prepack_check_digests(const struct prepack_bench *b)
 {
     for (int i = 1; i < b->n_runs && b->exact; i++)

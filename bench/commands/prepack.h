@@ -18,12 +18,14 @@ struct prepack_flags {
 
 struct prepack_bench {
     const struct prepack_flags *flags;
-    struct prompts prompts, full_prompts; // as read; as cut for full bins
+    struct prompts prompts, full_prompts; // as read; cut for full bins
     struct model_config config;
     struct bench_counts batches;
     bool wanted[PREPACK_POLICIES];
     struct prepack_run
-        *runs; // each policy at each batch size; dataset, none and full bins do not depend on it and run once
+        // each policy at each batch size; the batch size does not matter for dataset, none and full bins, which run
+        // once
+        *runs;
     int n_runs;
     struct prepack_need need; // the maximum over all runs
     struct prepack_memory memory;
@@ -32,9 +34,9 @@ struct prepack_bench {
     json_t *rows;
 };
 
-// Whether the policy's passes depend on the batch size.
+// Returns true if the policy's passes depend on the batch size.
 bool prepack_uses_batches(enum prepack_policy policy);
-// The run of a policy at a batch size; NULL if there is none.
+// Returns the run of a policy at a batch size, or NULL.
 struct prepack_run *prepack_find_run(const struct prepack_bench *b, enum prepack_policy policy, int batch_size);
 struct prepack_need prepack_run_need(const struct prepack_bench *b, const struct prepack_run *run);
 

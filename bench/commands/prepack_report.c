@@ -9,7 +9,8 @@
 
 // ---- rows -----------------------------------------------------------------------------------------------------------
 
-// Mean and deviation of the seconds of an arrival batch. A run that does not depend on the batch size is scaled to it.
+// Returns mean and deviation of the seconds of an arrival batch. A run that does not depend on the batch size is scaled
+// to it.
 static void run_batch_times(const struct prepack_run *run, int batch_size, double *mean_p, double *deviation_p)
 {
     int n = run->n_batches * run->rounds_done;
@@ -36,8 +37,8 @@ static double run_us_per_token(const struct prepack_bench *b, const struct prepa
     return 1e6 * run->total_s / (double)run->prompts->tokens / (double)b->flags->rounds;
 }
 
-// For two policies with the same batches, means over the batches: of the memory of `more` over that of `less`, and of
-// the longest prompt over the mean prompt, which is the factor that padding adds.
+// Compares two policies with the same batches by means over the batches. *ratio_p: memory of `more` over memory of
+// `less`. *lengths_p: longest prompt over mean prompt, the factor that padding adds.
 static void prepack_compare_memory(const struct prepack_bench *b, const struct prepack_run *more,
                                    const struct prepack_run *less, double *ratio_p, double *lengths_p)
 {
@@ -59,7 +60,7 @@ static void prepack_compare_memory(const struct prepack_bench *b, const struct p
     *lengths_p = lengths / more->n_batches;
 }
 
-// Prompts with another first token, or other logits, than in the first run.
+// Counts the prompts whose first token or logits differ from the first run.
 static int count_other_first_tokens(const struct prepack_bench *b, const struct prepack_run *run)
 {
     int n = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds the runs of `forepack bench prepack` and tells what they need.
+// Finds the runs of `forepack bench prepack` and computes what they need.
 #include "bench/commands/prepack.h"
 
 #include <stddef.h>

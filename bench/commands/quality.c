@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// forepack bench prefill-quality: the answers that pruning prompt tokens costs and the time that it saves. A main model
-// and a speculator run in this process, with the code of a cluster's nodes.
+// forepack bench prefill-quality: measures how many right answers pruning costs and how much time it saves. A main
+// model and a speculator run in this process, with the code of a cluster's nodes.
 #include "bench/commands/quality.h"
 
 #include <stdlib.h>
@@ -16,7 +16,7 @@ static const struct option options[] = {
     {.name = "task", .type = OPTION_CHOICE, .value = &o.task, .default_text = "needle", .choices = TASK_NAMES "|all|ttft",
      .help = "right answers in one class of documents, or in all; ttft: time to first token with random weights"},
     {.name = "form", .type = OPTION_CHOICE, .value = &o.form, .default_text = "plain", .choices = "plain|chat",
-     .help = "answers: plain prompts, or ChatML prompts, whose instructions and last turn are kept no more than other text"},
+     .help = "answers: plain prompts, or ChatML prompts, whose instructions and last turn are not pinned"},
     {.name = "-Models"},
     {.name = "main", .type = OPTION_STRING, .value = &o.main, .default_text = "deploy/demo-model/main",
      .help = "answers: directory of the main model"},
@@ -40,8 +40,8 @@ static const struct option options[] = {
     {.name = "prompt-tokens", .type = OPTION_STRING, .value = &o.prompt_tokens, .default_text = "256,512,1024,2048,4000",
      .unit = "tokens", .help = "prompt lengths, comma-separated"},
     {.name = "policies", .type = OPTION_STRING, .value = &o.policies, .default_text = "importance,oracle,random,positional",
-     .help = "answers: what ranks the tokens, comma-separated: importance by the speculator, an oracle (the main model "
-             "while it answers the whole prompt), random, positional (first and last tokens)"},
+     .help = "answers: the ranking policies of tokens, comma-separated: importance by the speculator, an oracle (the main "
+             "model while it answers the whole prompt), random, positional (first and last tokens)"},
     {.name = "keep-rates", .type = OPTION_STRING, .value = &o.keep_rates, .default_text = "0.7,0.5,0.3,0.1,0.05",
      .help = "keep rates, comma-separated; compared with everything kept"},
     {.name = "quality", .type = OPTION_STRING, .value = &o.qualities,
@@ -50,7 +50,7 @@ static const struct option options[] = {
     {.name = "look-aheads", .type = OPTION_STRING, .value = &o.look_aheads, .default_text = "8", .unit = "steps",
      .help = "look-ahead tokens from 1 to 64, comma-separated"},
     {.name = "chunk-tokens", .type = OPTION_STRING, .value = &o.chunk_tokens, .default_text = "auto,32,0", .unit = "tokens",
-     .help = "chunk sizes, comma-separated; auto is spans, 0 is single tokens. Policies without a model use the first one"},
+     .help = "chunk sizes, comma-separated; auto is spans, 0 is single tokens; policies without a model use the first one"},
     {.name = "pool-window", .type = OPTION_INT, .value = &o.pool_window, .default_text = "13", .min = 1, .max = 1023,
      .unit = "tokens", .help = "smoothing window: odd width of the average along the prompt"},
     {.name = "tail-tokens", .type = OPTION_INT, .value = &o.tail_tokens, .default_text = "128", .max = 1e9, .unit = "tokens",
@@ -131,7 +131,7 @@ static enum status quality_configure(struct quality *q)
     return status == STATUS_OK ? quality_check_flags(q) : status;
 }
 
-// Without a calibration the contract keeps every token.
+// Reads the speculator's calibration. If there is none, the contract keeps every token.
 static enum status quality_read_calibration(struct quality *q)
 {
     struct calibration calibration;

@@ -23,11 +23,10 @@ struct quality_flags {
     bool paper_exact, json;
 };
 
-// How the kept tokens are selected. All policies use the same selection with the same budget; they differ in what ranks
-// the tokens.
+// The way in which tokens are ranked. Selection and budget are the same for each.
 enum quality_policy {
     QUALITY_IMPORTANCE, // the speculator's scores
-    QUALITY_ORACLE,     // the scores of the main model over its whole answer: what a perfect speculator would find
+    QUALITY_ORACLE,     // the main model's scores over its whole answer: the result of a perfect speculator
     QUALITY_RANDOM,
     QUALITY_POSITIONAL, // the first and the last tokens
     QUALITY_POLICIES,
@@ -40,7 +39,7 @@ struct quality {
     int n_keep_rates;
     double qualities[BENCH_COUNTS_MAX]; // targets of the quality contract
     int n_qualities;
-    struct calibration *calibration; // of the speculator; NULL: none
+    struct calibration *calibration; // the speculator's; NULL: none
     bool policy[QUALITY_POLICIES];
     struct model_pair *pair;
     struct tokenizer *tokenizer; // not for ttft
@@ -50,11 +49,11 @@ struct quality {
 
 const char *quality_policy_name(enum quality_policy policy);
 
-// The tail window of a prompt of n tokens.
+// Returns the tail window of a prompt of n tokens.
 int quality_tail_tokens(const struct quality *q, int n);
-// The options of a scoring.
+// Returns the options of a scoring.
 struct prefill quality_prefill(const struct quality *q, int look_ahead, int chunk_tokens);
-// The keep rate that the quality contract chooses for a scored prompt.
+// Returns the keep rate that the quality contract chooses for a scored prompt.
 double quality_choose_rate(const struct quality *q, const struct model_pair_prompt *prompt,
                            const struct prefill *prefill, double quality);
 // Selects the kept tokens of a scored prompt. Returns the number of ranges; the caller frees *kept_p.
@@ -62,7 +61,7 @@ int quality_select(const struct quality *q, const struct model_pair_prompt *prom
                    struct token_range **kept_p);
 int quality_kept_tokens(const struct token_range *kept, int n_kept);
 
-// The two measurements: each adds rows and prints its table; the report functions write the page.
+// Run the two measurements. Each adds rows and prints its table; the report functions write the page.
 enum status quality_run_tasks(struct quality *q);
 enum status quality_run_ttft(struct quality *q);
 void quality_report_tasks(struct report *report, const struct quality *q);

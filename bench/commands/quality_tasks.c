@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Right answers in classes of documents (bench/tasks.h) at each keep rate, by what ranks the tokens. Documents are
-// computed in groups: the scores of a document are computed once for all keep rates, and the pruned prompts of a group
-// are packed like requests of a cluster.
+// Counts right answers in classes of documents (bench/tasks.h) at each keep rate and ranking policy. Documents are
+// computed in groups: a document is scored once for all keep rates, and the pruned prompts of a group are packed like
+// requests of a cluster.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,16 +12,16 @@
 #include "lib/base/mem.h"
 #include "lib/base/random.h"
 
-enum { EVERYTHING = QUALITY_POLICIES, CONTRACT };          // further policies of a line
-enum { GROUP_TOKENS = 1 << 14, GROUP_DOCUMENTS_MAX = 64 }; // of a group, about
+enum { EVERYTHING = QUALITY_POLICIES, CONTRACT };          // additional policies of a line
+enum { GROUP_TOKENS = 1 << 14, GROUP_DOCUMENTS_MAX = 64 }; // rough size of a group
 
-// A line of the table of a class and a prompt length.
+// One line of a table. A table is for one class and one prompt length.
 struct task_line {
     int policy, look_ahead, chunk_tokens;
     struct task_cell {
         int right;
         double rate, kept;     // keep rates and kept shares, summed over the documents
-        int accepted;          // of the speculator's look-ahead: tokens that begin the answer, summed likewise
+        int accepted;          // look-ahead tokens of the speculator that begin the answer, summed over the documents
     } cells[BENCH_COUNTS_MAX]; // by keep rate, by quality, or one with everything kept
 };
 
@@ -66,7 +66,7 @@ struct group {
     struct task_table *table;
     int first, n; // documents
     struct task_document *documents;
-    struct model_pair_prompt *prompts;   // with the importance by the line's policy
+    struct model_pair_prompt *prompts;   // ranked by the policy of the current line
     struct model_pair_request *requests; // [n_requests]
     struct purpose {
         int document;
@@ -98,8 +98,8 @@ static enum status group_make_documents(struct group *g)
     return STATUS_OK;
 }
 
-// Ranks the tokens without a model. The tail window gets the lowest rank: it is kept anyway, so none of the budget goes
-// to it, and these policies keep at least as many tokens as the others.
+// Ranks the tokens with no model. The tail window is kept anyway, so it gets the lowest rank and uses no budget. These
+// policies therefore keep at least as many tokens as the other policies.
 static void group_rank(struct group *g, enum quality_policy policy)
 {
     const struct quality_flags *flags = g->q->flags;
@@ -114,7 +114,7 @@ static void group_rank(struct group *g, enum quality_policy policy)
     }
 }
 
-// The oracle's look-ahead is the answer: it ends with EOS.
+// Scores the group's prompts. The oracle's look-ahead is the whole answer, so it ends with EOS.
 static enum status group_score(struct group *g, const struct task_line *line)
 {
     const bool by_main = line->policy == QUALITY_ORACLE;
@@ -173,7 +173,7 @@ static bool answer_is_right(const int32_t *answer, int n, bool stopped, const st
     return stopped && n == q->n_answer - 1 && memcmp(answer, q->answer_ids, (size_t)n * sizeof *answer) == 0;
 }
 
-// The oracle's look-ahead is the answer to the whole prompt: it is not computed a second time.
+// Counts the oracle's look-aheads as answers to the whole prompts, so these answers are not computed again.
 static void group_count_whole(struct group *g, struct task_cell *cell)
 {
     for (int i = 0; i < g->n; i++) {
@@ -185,7 +185,7 @@ static void group_count_whole(struct group *g, struct task_cell *cell)
     cell->kept += g->n;
 }
 
-// Lines with the same policy and look-ahead are adjacent and share the scores.
+// Adds the group's answers to all lines. Adjacent lines with the same policy and look-ahead share the scores.
 static enum status group_add_lines(struct group *g)
 {
     for (int l = 0; l < g->table->n_lines; l++) {
@@ -411,7 +411,7 @@ struct task_plot {
     struct report_series series[PLOT_LINES_MAX];
     double x[PLOT_LINES_MAX][BENCH_COUNTS_MAX + 1], y[PLOT_LINES_MAX][BENCH_COUNTS_MAX + 1];
     int n;
-    double everything; // the value with everything kept, where all lines end
+    double everything; // the value if everything is kept: the end of all lines
 };
 
 static void plot_add_rows(struct task_plot *plot, const json_t *rows, enum task task, int length)
@@ -454,7 +454,7 @@ static void plot_sort_line(struct task_plot *plot, int s)
             }
 }
 
-// A plot of the score by keep rate for one class and prompt length, one line per policy.
+// Adds a plot of the score by keep rate for one class and prompt length, with one line per policy.
 static void report_table_plot(struct report *report, const struct quality *q, enum task task, int length)
 {
     struct task_plot *plot = mem_alloc(sizeof *plot);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ttft task: time to first token with and without speculation, for random weights of any shape, compared with the
-// bound that the remaining operations set.
+// The ttft task: time to first token with and without speculation, for random weights of any shape. Compares it with
+// the bound that the remaining operations set.
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -10,7 +10,7 @@
 #include "engine/model/work.h"
 #include "lib/base/mem.h"
 
-// Operations of a prefill of n tokens and of `steps` decode passes of one row.
+// Returns the operations of a prefill of n tokens and of `steps` decode passes of one row.
 static double ttft_gflop(const struct model_config *config, double n, int steps)
 {
     const struct work_model w = work_model_of(config, 1, 1);
@@ -87,7 +87,8 @@ static void ttft_prompt_free(struct model_pair_prompt *p)
     free(p->importance);
 }
 
-// Each round runs everything kept and every keep rate, so that changes of the machine's speed affect all of them.
+// Measures one prompt length. Each round runs everything kept and every keep rate, so that changes of the machine's
+// speed affect all of them.
 static enum status ttft_run_length(struct quality *q, int length, int look_ahead)
 {
     struct model_pair_prompt prompt = ttft_prompt(q, length);

@@ -48,7 +48,7 @@ static const struct option options[] = {
     {.name = "shared-prefix-tokens", .type = OPTION_INT, .value = &o.shared_prefix_tokens, .default_text = "0", .max = 1048576,
      .unit = "tokens", .help = "length of a prefix that all prompts share; 0 is none"},
     {.name = "max-wait-ms", .type = OPTION_INT, .value = &o.max_wait_ms, .default_text = "3600000", .max = 3600000,
-     .unit = "ms", .help = "after this a waiting request is overdue (a step takes 10 ms); the default is never"},
+     .unit = "ms", .help = "waiting time after which a request is overdue (a step takes 10 ms); the default is never"},
     {.name = "output-tokens", .type = OPTION_INT, .value = &o.output_tokens, .default_text = "8", .min = 1, .max = 1e6,
      .unit = "tokens", .help = "tokens of each answer"},
     {.name = "-Timing and output"},
@@ -67,7 +67,7 @@ enum { SAMPLE = 32, SAMPLES_MAX = 100, SAMPLE_NODES = 1000000, WARM_UP_REQUESTS 
 struct queue {
     int32_t *length; // [n] sampled from the file with a fixed seed
     int n;
-    int32_t capacity; // of a bin, in rows
+    int32_t capacity; // capacity of a bin in rows
     struct progress progress;
 };
 
@@ -85,7 +85,7 @@ static struct queue queue_create(const struct prompts *prompts, int n)
 
 // ---- packing --------------------------------------------------------------------------------------------------------
 
-// The median over rounds in ms. One uncounted round runs first.
+// Returns the median over rounds in ms. The first round is not counted.
 static double queue_time_packing(struct queue *q, enum pack_rule rule, int32_t *bin_of, int *bins_p)
 {
     struct samples ms = {0};
@@ -100,8 +100,8 @@ static double queue_time_packing(struct queue *q, enum pack_rule rule, int32_t *
     return median;
 }
 
-// Packs batches of the queue into bins of their longest prompt with the exact solver. Counts the batches with a proven
-// optimal packing, and those for which best fit takes more bins than the solver.
+// Packs batches of the queue with the exact solver, into bins as long as their longest prompt. Counts the batches with
+// a proven optimal packing, and the batches for which best fit takes more bins than the solver.
 static void queue_compare_exact(json_t *row, struct queue *q)
 {
     int samples = 0, proven = 0, worse = 0;
@@ -207,7 +207,7 @@ struct plot_line {
     const char *key, *name;
 };
 
-// A plot by the number of waiting requests, one line per key.
+// Adds a plot by the number of waiting requests, with one line per key.
 static void router_report_by_queue(struct report *report, const json_t *rows, const char *title, const char *y_title,
                                    const struct plot_line *lines, int n_lines)
 {

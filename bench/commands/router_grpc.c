@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// forepack bench router-grpc: what a whole router process adds to a request. It starts a router, attaches a node that
-// answers at once (fake_node.h), and sends Generate calls at fixed times from several connections. Latencies count from
-// the time at which a request was due. CPU time is that of the router's process.
+// forepack bench router-grpc: measures what a whole router process adds to a request. Starts a router, attaches a node
+// that answers at once (fake_node.h), and sends Generate calls at fixed times from several connections. Latencies count
+// from the time at which a request was due. CPU time is the router process's.
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,7 +30,7 @@ static const struct option options[] = {
     {.name = "core", .type = OPTION_INT, .value = &o.core, .default_text = "0", .min = -1, .max = CPU_SETSIZE - 1,
      .help = "the only core that the router may use; -1: any"},
     {.name = "tokenise-threads", .type = OPTION_INT, .value = &o.tokenise_threads, .default_text = "0", .max = 1024,
-     .help = "of the router; 0: its default"},
+     .help = "tokeniser threads of the router; 0: its default"},
     {.name = "router-config", .type = OPTION_STRING, .value = &o.config, .placeholder = "FILE",
      .help = "configuration file of the router, for its other options"},
     {.name = "log", .type = OPTION_STRING, .value = &o.log, .default_text = "/dev/null", .help = "file for the router's log"},
@@ -38,7 +38,7 @@ static const struct option options[] = {
     {.name = "rate", .type = OPTION_STRING, .value = &o.rate, .default_text = "2500,5000", .unit = "requests/s",
      .help = "arrival rates, comma-separated, one row each"},
     {.name = "seconds", .type = OPTION_REAL, .value = &o.seconds, .default_text = "5", .min = 0.01, .max = 3600, .unit = "s",
-     .help = "time over which the requests of a row arrive; a tenth of it is sent before, uncounted"},
+     .help = "time over which the requests of a row arrive; a tenth of it passes first, not counted"},
     {.name = "prompt", .type = OPTION_CHOICE, .value = &o.prompt, .default_text = "ids", .choices = "ids|text",
      .help = "prompts as token ids or as text of about as many tokens"},
     {.name = "prompt-tokens", .type = OPTION_INT, .value = &o.prompt_tokens, .default_text = "100", .min = 1, .max = 1 << 20,
@@ -48,8 +48,8 @@ static const struct option options[] = {
     {.name = "connections", .type = OPTION_INT, .value = &o.connections, .default_text = "4", .min = 1, .max = 1000,
      .help = "connections of the clients"},
     {.name = "concurrency", .type = OPTION_INT, .value = &o.concurrency, .default_text = "64", .min = 1, .max = 4096,
-     .help = "calls at once at most; requests that are due later wait at the client, which counts"},
-    {.name = "-Beside a running stream, instead of requests at a rate"},
+     .help = "most calls at once; requests beyond them wait at the client, and the wait counts"},
+    {.name = "-During a running stream, instead of requests at a rate"},
     {.name = "large-mb", .type = OPTION_INT, .value = &o.large_mb, .default_text = "0", .max = 1024, .unit = "MiB",
      .help = "three chat messages of this size, far over the context"},
     {.name = "at-once", .type = OPTION_INT, .value = &o.at_once, .default_text = "0", .max = 4096, .unit = "requests",
@@ -66,7 +66,7 @@ enum { PACE_MS = 10, LARGE_CALLS = 3 };
 
 // ---- requests -------------------------------------------------------------------------------------------------------
 
-// Text of about `n` tokens, as the router counts them.
+// Returns text of about `n` tokens, as the router counts them.
 static char *make_text(struct rpc_channel *channel, int64_t n)
 {
     static const char part[] = "The keeper of the lighthouse wrote 12 lines about the sea and the weather, as always. ";

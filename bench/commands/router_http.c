@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// forepack bench router-http: what a whole router process adds to requests over HTTP, with a node that has no model
-// (fake_node.h). Without --streams it sends completions at fixed times over kept-alive connections. With --streams it
+// forepack bench router-http: measures what a whole router process adds to requests over HTTP, with a node that has no
+// model (fake_node.h). By default it sends completions at fixed times over kept-alive connections. With --streams it
 // opens many server-sent streams that get one token per interval (router_streams.c). With --tls it compares a router
 // with TLS and a plain one at their limits (router_tls.c).
 #include <sched.h>
@@ -43,14 +43,14 @@ static const struct option options[] = {
     {.name = "rate", .type = OPTION_STRING, .value = &o.rate, .default_text = "1500,3000", .unit = "requests/s",
      .help = "arrival rates, comma-separated, one row each"},
     {.name = "seconds", .type = OPTION_REAL, .value = &o.seconds, .default_text = "5", .min = 0.01, .max = 3600, .unit = "s",
-     .help = "time over which the requests of a row arrive, or over which streams are measured; a tenth of it goes "
-             "before, uncounted"},
+     .help = "time over which the requests of a row arrive, or over which streams are measured; a tenth "
+             "of this time passes first and is not counted"},
     {.name = "prompt-tokens", .type = OPTION_INT, .value = &o.prompt_tokens, .default_text = "100", .min = 1, .max = 1 << 20,
-     .unit = "tokens", .help = "length of the prompts, about"},
+     .unit = "tokens", .help = "approximate length of the prompts"},
     {.name = "output-tokens", .type = OPTION_INT, .value = &o.output_tokens, .default_text = "1", .min = 1, .max = 1000000,
      .unit = "tokens", .help = "length of the answers"},
     {.name = "concurrency", .type = OPTION_INT, .value = &o.concurrency, .default_text = "64", .min = 1, .max = 4096,
-     .help = "connections, and so requests at once at most; requests that are due later wait at the client, which counts"},
+     .help = "connections, and so the most requests at once; more requests wait at the client, and the wait counts"},
     {.name = "-Streams"},
     {.name = "streams", .type = OPTION_INT, .value = &o.streams, .default_text = "0", .max = 60000,
      .help = "number of server-sent streams, instead of requests at a rate"},
@@ -58,7 +58,7 @@ static const struct option options[] = {
      .unit = "ms", .help = "time between two tokens of a stream"},
     {.name = "-TLS"},
     {.name = "tls", .type = OPTION_BOOL, .value = &o.tls,
-     .help = "requests and new connections as fast as --concurrency connections make them, instead of at a rate: with TLS "
+     .help = "requests and new connections as fast as --concurrency connections allow, instead of at a rate: with TLS "
              "and, for comparison, plain"},
     {.name = "-Output"},
     {.name = "json", .type = OPTION_BOOL, .value = &o.json, .help = "print a JSON list"},
@@ -66,7 +66,7 @@ static const struct option options[] = {
 };
 // clang-format on
 
-// English text of about `n` tokens of the demo model's tokenizer, which has some 2.5 bytes per token.
+// Returns English text of about `n` tokens of the demo model's tokenizer, which has some 2.5 bytes per token.
 static char *make_prompt(int64_t n)
 {
     static const char part[] = "The keeper of the lighthouse wrote 12 lines about the sea and the weather, as always. ";
@@ -122,7 +122,7 @@ static enum status measure_rates(const struct router_process *router, json_t *ro
 
 static enum status measure_streams(const struct router_process *router, struct fake_pace *pace, json_t *rows)
 {
-    int64_t tokens = (int64_t)(o.seconds * 2000) / o.interval_ms + 60; // so that none ends while it is measured
+    int64_t tokens = (int64_t)(o.seconds * 2000) / o.interval_ms + 60; // no stream may end while it is measured
     char *request = make_request(tokens, ",\"stream\":true,\"return_token_ids\":true");
     const struct router_streams streams = {(int)o.streams, o.seconds, pace, request, o.json};
     enum status status = router_streams_measure(&streams, router, rows);
@@ -158,7 +158,7 @@ static enum status measure(const struct router_process *router, json_t *rows)
     return status;
 }
 
-// Plain, and with --tls also with TLS. All start before the first thread.
+// Starts a plain router, and with --tls also one with TLS. Both start before the first thread.
 enum { ROUTERS = 2 };
 
 static enum status routers_start(struct router_process routers[ROUTERS], struct certificate_files *files,

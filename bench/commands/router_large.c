@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A thread reads the stream and notes the time between two of its messages.
+// Measures the gaps between the messages of a stream while large requests arrive. A thread reads the stream.
 #include "bench/commands/router_large.h"
 
 #include <fcntl.h>
@@ -25,7 +25,7 @@
 
 #define GENERATE "/forepack.v1.Inference/Generate"
 
-// SETTLED messages do not count, those up to ALONE are before the load.
+// Messages up to SETTLED are not counted. Messages up to ALONE come before the load.
 enum { STREAM_TOKENS = 3000, SETTLED = 20, ALONE = 320, CHANNELS = 4 };
 
 struct stream {
@@ -33,7 +33,7 @@ struct stream {
     pthread_t thread;
     atomic_int messages;
     atomic_bool loaded, ended;
-    struct samples alone_ms, gap_ms; // before and during the load; of the thread until it has ended
+    struct samples alone_ms, gap_ms; // before and during the load; owned by the thread until it has ended
 };
 
 static struct rpc_bytes request_pack(char *text, uint32_t tokens)
@@ -55,7 +55,7 @@ static struct rpc_bytes request_pack(char *text, uint32_t tokens)
     return bytes;
 }
 
-// `request` is empty afterwards.
+// Sends a request. `request` is empty afterwards.
 static enum status request_send(struct rpc_channel *channel, struct rpc_bytes *request, struct rpc_stream **stream_p)
 {
     TRY(rpc_stream_open(channel, GENERATE, 0, false, stream_p));
@@ -82,7 +82,8 @@ static void *stream_read(void *argument)
 
 // --- the process of the sender
 
-// One large message until its refusal: milliseconds from the moment at which the library has it, or -1.
+// Sends one large message and waits for its refusal. Returns the milliseconds from the moment at which the library has
+// the message, or -1.
 static double large_send(const struct router_process *router, const struct rpc_bytes *request)
 {
     struct rpc_channel *channel;
@@ -116,7 +117,7 @@ static void larges_send(const struct router_large *large, const struct router_pr
         result_write(results, large_send(router, &request));
 }
 
-// All prompts at once. The results: milliseconds until the end of each answer, or -1.
+// Sends all prompts at once. Writes to `results` the milliseconds until the end of each answer, or -1.
 static void prompts_send(const struct router_large *large, const struct router_process *router, int results)
 {
     struct rpc_channel *channels[CHANNELS];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Load beside a running stream: chat messages far over the context, or many long prompts at once. How soon they are
-// refused or answered, how much memory the router takes, and how long the stream waits meanwhile.
+// Load during a running stream: chat messages far over the context, or many long prompts at once. Measures how soon
+// they are refused or answered, how much memory the router takes, and how long the stream waits meanwhile.
 #pragma once
 
 #include <jansson.h>
@@ -8,13 +8,13 @@
 #include "bench/commands/router_process.h"
 
 struct router_large {
-    int64_t mb; // of each message that is too large, in MiB, one after the other; 0: prompts at once
+    int64_t mb; // size in MiB of each message that is too large, sent one after the other; 0: prompts at once
     int calls;
     struct rpc_bytes (*prompt)(struct rpc_channel *channel); // with mb 0: makes the message of a prompt; freed
     bool json;
 };
 
-// A separate process sends them, so that they do not delay the threads of the stream's client.
+// The process that sends the load. It is separate, so that it does not delay the threads of the stream's client.
 struct large_sender {
     pid_t pid; // 0: none
     int go, results;
@@ -23,6 +23,6 @@ enum status large_sender_start(const struct router_large *large, const struct ro
                                struct large_sender *sender); // before rpc_init()
 void large_sender_stop(struct large_sender *sender);
 
-// The node gives a stream one token per interval (fake_node.h). Appends one row, and prints it.
+// Measures the load while the node gives a stream one token per interval (fake_node.h). Appends one row and prints it.
 enum status router_large_measure(const struct router_large *large, const struct router_process *router,
                                  const struct large_sender *sender, json_t *rows);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// forepack bench router-page: CPU time of a router for each open live page (router/front/live/live_pages.h). Simulated
-// worker groups (fake_node.h) hold a few requests each and are then silent, so that a long queue stays in front of them
-// and the router has nothing to do but its pages.
+// forepack bench router-page: measures the CPU time of a router for each open live page
+// (router/front/live/live_pages.h). Simulated worker groups (fake_node.h) hold a few requests each and are then silent.
+// So a long queue stays in the router, which has nothing to do but its pages.
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -44,10 +44,10 @@ static const struct option options[] = {
     {.name = "nodes", .type = OPTION_INT, .value = &o.nodes, .default_text = "50", .min = 1, .max = 1000,
      .help = "number of simulated worker groups"},
     {.name = "queue", .type = OPTION_INT, .value = &o.queue, .default_text = "10000", .max = 1000000, .unit = "requests",
-     .help = "requests that wait"},
+     .help = "number of waiting requests"},
     {.name = "-Pages"},
     {.name = "pages", .type = OPTION_STRING, .value = &o.pages, .default_text = "0,1,8,32", .unit = "pages",
-     .help = "open pages, comma-separated, one row each; the first row should be 0, with which the others are compared"},
+     .help = "open pages, comma-separated, one row each; the first row should be 0, with which the other rows are compared"},
     {.name = "seconds", .type = OPTION_REAL, .value = &o.seconds, .default_text = "20", .min = 1, .max = 3600, .unit = "s",
      .help = "time over which a row is measured"},
     {.name = "-Output"},
@@ -62,8 +62,8 @@ struct bench {
     struct fake_node **nodes; // [n_nodes]
     int n_nodes;
     struct rpc_channel *channel;
-    struct rpc_stream *requests; // all of them, in one call
-    double idle_cpu_percent;     // of the first row
+    struct rpc_stream *requests; // all requests, in one call
+    double idle_cpu_percent;     // CPU load of the first row
     json_t *rows;
 };
 
@@ -99,7 +99,7 @@ static void request_send(struct bench *b, int i)
     rpc_stream_send(b->requests, bytes, forepack__v1__generate_request__pack(&request, bytes));
 }
 
-// Requests that wait and nodes that are attached.
+// Reads the number of waiting requests and of attached nodes.
 static enum status state_read(struct bench *b, int64_t *waiting_p, int64_t *nodes_p)
 {
     struct rpc_bytes answer;
@@ -123,7 +123,8 @@ static enum status queue_fill(struct bench *b)
     while (waiting != o.queue || nodes != o.nodes) {
         TRY(state_read(b, &waiting, &nodes));
         if (clock_now_us() > end_us)
-            return status_fail(STATUS_UNAVAILABLE, "%lld requests wait in front of %lld nodes, not %lld and %lld",
+            return status_fail(STATUS_UNAVAILABLE,
+                               "%lld requests wait and %lld nodes are attached, instead of %lld and %lld",
                                (long long)waiting, (long long)nodes, (long long)o.queue, (long long)o.nodes);
         usleep(100000);
     }
@@ -140,7 +141,7 @@ static enum status page_open(const struct bench *b, struct pollfd *page)
     return http_client_send(page->fd, request, sizeof request - 1);
 }
 
-// Reads all pages for some time. Adds what they got to *bytes_p.
+// Reads all pages for some time. Adds the bytes received to *bytes_p.
 static enum status pages_read(struct pollfd *pages, int n, double seconds, uint64_t *bytes_p)
 {
     char bytes[READ_ROOM];
@@ -180,7 +181,7 @@ static enum status pages_measure(struct bench *b, int n)
         status = page_open(b, &pages[n_open]);
         n_open += status == STATUS_OK;
     }
-    if (status == STATUS_OK) status = pages_read(pages, n, 1.5, &first); // with the histories
+    if (status == STATUS_OK) status = pages_read(pages, n, 1.5, &first); // includes the histories
     double cpu_s = router_process_cpu_s(&b->router);
     int64_t from_us = clock_now_us();
     if (status == STATUS_OK) status = pages_read(pages, n, o.seconds, &bytes);
@@ -205,7 +206,7 @@ static enum status measure(struct bench *b, const struct bench_counts *pages)
     return STATUS_OK;
 }
 
-// The router first, and at once: its drain would wait for the nodes, and each node for the end of its stream.
+// Kills the router first: its drain would wait for the nodes, and each node for the end of its stream.
 static void bench_close(struct bench *b)
 {
     kill(b->router.pid, SIGKILL);
@@ -223,7 +224,7 @@ int bench_router_page(int argc, char **argv)
                  "Usage: forepack bench router-page --model DIR [--nodes 50] [--queue 10000] [--pages 0,1,8,32]\n"
                  "CPU time that a router spends on each open live page, with many nodes and a long queue.",
                  argc, argv, NULL);
-    log_setup("forepack-bench", LOG_ERROR); // at the end all nodes lose the router
+    log_setup("forepack-bench", LOG_ERROR); // all nodes lose the router at the end
     static struct bench b;
     struct bench_counts pages;
     b.rows = json_array();

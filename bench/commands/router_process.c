@@ -14,10 +14,10 @@
 
 #include "lib/base/mem.h"
 
-enum { PORTS = 3 }; // of clients, of nodes, of HTTP
+enum { PORTS = 3 }; // ports of clients, of nodes, of HTTP
 enum { ARGUMENTS = 24 };
 
-// Binds a socket to a free port of loopback; close() it.
+// Binds a socket to a free port of loopback. The caller closes it.
 static enum status port_reserve(int *fd_p, int *port_p)
 {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -29,7 +29,7 @@ static enum status port_reserve(int *fd_p, int *port_p)
     return found ? STATUS_OK : status_fail(STATUS_INTERNAL, "no free port on loopback: %s", strerror(errno));
 }
 
-// All ports are bound before one is released: the system may give a released port again at once.
+// Finds free ports. Binds all of them before it releases one: the system may assign a released port again immediately.
 static enum status ports_find(int ports[PORTS])
 {
     int fds[PORTS], n_bound = 0;
@@ -41,7 +41,7 @@ static enum status ports_find(int ports[PORTS])
     return status;
 }
 
-// The router beside this program; free() it.
+// Returns the path of the router next to this program. The caller frees it.
 static char *router_path(void)
 {
     char self[4096];
@@ -67,7 +67,7 @@ static void arguments_add(const char **arguments, int *n, const char *name, cons
     arguments[(*n)++] = value;
 }
 
-// Becomes the router. The strings are those of the parent, whose memory this is a copy of.
+// Becomes the router. The strings belong to the parent, whose memory this process has a copy of.
 static _Noreturn void router_exec(const struct router_process_options *o, const struct router_process *router,
                                   const char *path)
 {
@@ -126,7 +126,7 @@ double router_process_cpu_s(const struct router_process *router)
 
 enum { WATCH_MS = 500, WATCHES_MAX = 120 };
 
-// True once the router answers or serves, within WATCH_MS.
+// Returns true once the router answers (or serves, if `serving`), within WATCH_MS.
 static bool health_watch(struct rpc_channel *channel, bool serving)
 {
     static const uint8_t is_serving[] = {8, 1}; // a HealthCheckResponse
@@ -145,7 +145,7 @@ static bool health_watch(struct rpc_channel *channel, bool serving)
 
 static bool router_has_ended(const struct router_process *router)
 {
-    siginfo_t info = {0}; // the process stays for router_process_stop()
+    siginfo_t info = {0}; // leaves the process for router_process_stop()
     return waitid(P_PID, (id_t)router->pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid;
 }
 

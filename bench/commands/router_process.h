@@ -11,13 +11,13 @@
 
 struct router_process_options {
     const char *model, *shape; // shape NULL: the model's
-    const char *config;        // its configuration file, for options that a benchmark does not set; NULL: none
-    const char *log;           // file for its log
-    int core, n_cores;         // it may use n_cores cores from `core` on; core -1: any
-    int64_t tokenise_threads;  // 0: its default
-    int64_t queue_requests;    // 0: its default
+    const char *config;        // the router's configuration file, for options that a benchmark does not set; NULL: none
+    const char *log;           // file for the router's log
+    int core, n_cores;         // the router may use n_cores cores from `core` on; core -1: any
+    int64_t tokenise_threads;  // 0: the router's default
+    int64_t queue_requests;    // 0: the router's default
     bool http;                 // with the HTTP API
-    const struct rpc_tls *tls; // certificate and key of its ports for clients, which clients trust; NULL: plain
+    const struct rpc_tls *tls; // certificate and key of the ports for clients, which clients trust; NULL: plain
 };
 
 struct router_process {
@@ -27,11 +27,11 @@ struct router_process {
     const struct rpc_tls *tls; // borrowed
 };
 
-// On free ports. Before rpc_init(), because a fork must not copy gRPC's threads.
+// Starts a router on free ports. Call it before rpc_init(), because a fork must not copy gRPC's threads.
 enum status router_process_start(const struct router_process_options *options, struct router_process *router);
-// A channel to its gRPC port for clients.
+// Opens a channel to the router's gRPC port for clients.
 enum status router_process_channel(const struct router_process *router, struct rpc_channel **channel_p);
-// Until it answers; with `serving`, until it would serve a request.
+// Waits until the router answers; with `serving`, until it would serve a request.
 enum status router_process_wait(const struct router_process *router, bool serving);
 double router_process_cpu_s(const struct router_process *router);
 void router_process_stop(struct router_process *router);

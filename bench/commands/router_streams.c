@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One thread reads all streams by epoll. An event names its token, and the token the time at which it was sent.
+// One thread reads all streams by epoll. An event names its token, and the token tells when it was sent.
 #include "bench/commands/router_streams.h"
 
 #include <errno.h>
@@ -36,7 +36,7 @@ struct run {
     uint64_t tokens;
 };
 
-// The client needs a descriptor for each stream.
+// Raises the limit of descriptors: the client needs one for each stream.
 static enum status raise_descriptors(int n)
 {
     struct rlimit limit;
@@ -58,7 +58,7 @@ static void token_count(struct run *run, long token, int64_t now_us)
     if (run->measuring) samples_add(&run->ms, (double)(now_us - sent_us) / 1e3);
 }
 
-// Events are read whole, as the router writes them: one that is cut in two is not counted.
+// Reads events whole, as the router writes them. An event that is cut in two is not counted.
 static void stream_read(struct run *run, struct stream *s)
 {
     char bytes[READ_ROOM];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Many server-sent streams through a router at once, which get a token per interval from a paced node (fake_node.h).
-// The delay of a token is the time from the node's message to the client's read.
+// Many server-sent streams through one router at once. A paced node (fake_node.h) gives each a token per interval. The
+// delay of a token is the time from the node's message to the client's read.
 #pragma once
 
 #include <jansson.h>
@@ -10,9 +10,9 @@
 
 struct router_streams {
     int n;
-    double seconds; // measured, once all streams have begun
+    double seconds; // measured time, once all streams have begun
     struct fake_pace *pace;
-    const char *request; // of one stream, with token ids
+    const char *request; // request of one stream, with token ids
     bool json;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The most that a router serves over HTTP: requests on kept-alive connections and, with TLS, new connections.
+// The highest rates that a router serves over HTTP: requests on kept-alive connections and, with TLS, new connections.
 #pragma once
 
 #include <jansson.h>
@@ -7,8 +7,8 @@
 #include "bench/commands/router_process.h"
 
 struct router_limits {
-    int connections; // at once, each with one request
-    double seconds;  // of each measurement
+    int connections; // open at once, each with one request
+    double seconds;  // length of each measurement
     const char *request;
     bool json;
 };

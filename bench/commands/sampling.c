@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// forepack bench sampling: CPU time to sample one token on the host, by the parameters that need it. The
-// limits of API keys and the order of tenants count such a token as 1 + vocabulary / 32,768 tokens; --row-us compares
+// forepack bench sampling: measures the CPU time to sample one token on the host, by the parameters that need it. The
+// limits of API keys and the order of tenants count such a token as 1 + vocabulary / 32,768 tokens. --row-us compares
 // this count with the CPU time.
 #include <jansson.h>
 #include <stdio.h>
@@ -24,7 +24,7 @@ static const struct option options[] = {
     {.name = "vocab", .type = OPTION_INT, .value = &o.vocab, .default_text = "131072", .min = 2, .max = 1000000,
      .unit = "tokens", .help = "size of the vocabulary"},
     {.name = "history", .type = OPTION_INT, .value = &o.history, .default_text = "2048", .max = 1000000,
-     .unit = "tokens", .help = "prompt tokens, and as many generated ones, which penalties read"},
+     .unit = "tokens", .help = "number of prompt tokens, and of generated tokens, that penalties read"},
     {.name = "rounds", .type = OPTION_INT, .value = &o.rounds, .default_text = "200", .min = 1, .max = 100000,
      .help = "tokens sampled with each kind of parameters; the median time is reported"},
     {.name = "row-us", .type = OPTION_REAL, .value = &o.row_us, .default_text = "40", .min = 1e-3, .max = 1e6,
@@ -66,7 +66,7 @@ static struct sampling sampling_of(int kind)
     return s;
 }
 
-// Logits as a model has them: about normal, with a few far above the others.
+// Makes logits like a model's: about normal, with a few far above the rest.
 static float *logits_create(void)
 {
     float *logits = mem_alloc_array((size_t)o.vocab, sizeof *logits);
@@ -102,7 +102,7 @@ static enum status measure(struct sampler *sampler, int kind, const float *logit
 
 static void print(const char *name, double us)
 {
-    double taken = us / o.row_us, charged = (double)o.vocab / 16384; // rows, beside the two of any token
+    double taken = us / o.row_us, charged = (double)o.vocab / 16384; // rows in addition to the two rows of any token
     if (!o.json) {
         printf("%-12s %9.1f us  %6.3f ns per entry  %6.2f rows of %.0f us, charged as %.2f\n", name, us,
                1e3 * us / (double)o.vocab, taken, o.row_us, charged);
@@ -119,7 +119,7 @@ int bench_sampling(int argc, char **argv)
 {
     options_main(options,
                  "Usage: forepack bench sampling [options]\n"
-                 "CPU time to sample one token on the host, and what it is charged as.",
+                 "CPU time to sample one token on the host, and its charge in tokens.",
                  argc, argv, NULL);
     float *logits = logits_create();
     int32_t *history = mem_alloc_array((size_t)o.history + 1, sizeof *history);

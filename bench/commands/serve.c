@@ -99,7 +99,7 @@ static enum status serve_run_load(struct serve *s, const struct serve_level *lev
     return status;
 }
 
-// *held_p becomes whether the level was held.
+// Runs a level. *held_p becomes true if the level was held.
 static enum status serve_run_level(struct serve *s, struct serve_level level, bool *held_p)
 {
     level.number = s->n_levels + 1;
@@ -114,7 +114,7 @@ static enum status serve_run_level(struct serve *s, struct serve_level level, bo
     return status;
 }
 
-// The first requests are slower: they touch the pages of the weights and fill the machine's caches.
+// Runs the warm-up. The first requests are slower: they touch the pages of the weights and fill the machine's caches.
 static enum status serve_warm_up(struct serve *s)
 {
     if (!o.warm_up) return STATUS_OK;
@@ -128,7 +128,7 @@ static enum status serve_warm_up(struct serve *s)
     return status;
 }
 
-// Doubles or halves the rate until one rate is held and one is missed, then narrows the interval.
+// Searches the highest rate: doubles or halves it until one rate is held and one is missed, then narrows the interval.
 static enum status serve_search(struct serve *s)
 {
     double held = 0, missed = INFINITY, qps = s->qps[0];

@@ -23,8 +23,8 @@ struct serve_flags {
 struct serve_level {
     double qps;      // 0: not an arrival rate
     int concurrency; // 0: open loop
-    bool replay;     // the recorded times of the trace
-    int number;      // from 1, part of the seed of its random tokens; 0: the warm-up
+    bool replay;     // uses the recorded times of the trace
+    int number;      // counts from 1, part of the seed of random tokens; 0: the warm-up
 };
 
 // Latencies of one level by percentile, for the plots.
@@ -40,9 +40,9 @@ struct serve {
     struct request_row *prompts; // NULL: prompts are random tokens
     int n_prompts;
     struct trace trace;
-    struct bench_counts lengths; // of random prompts without a trace
+    struct bench_counts lengths; // lengths of random prompts without a trace
     int vocab_size, context_tokens;
-    int clipped; // prompts or outputs cut to the context, so far
+    int clipped; // prompts or outputs cut to the context so far
     char run_name[20];
     double qps[BENCH_COUNTS_MAX];
     int n_qps;
@@ -56,17 +56,17 @@ struct serve {
 
 char *serve_level_name(const struct serve_level *level); // caller frees
 int serve_count_requests(const struct serve *s, const struct serve_level *level);
-// Arrival times [n] in microseconds after the start, NULL for a closed loop; the caller frees.
+// Returns arrival times [n] in microseconds after the start, or NULL for a closed loop. The caller frees them.
 int64_t *serve_schedule(const struct serve *s, const struct serve_level *level, int n);
-// The packed requests [n], with ids that start with `run`; the caller frees each and the array.
+// Returns the packed requests [n], with ids that start with `run`. The caller frees each request and the array.
 struct rpc_bytes *serve_pack_requests(struct serve *s, const struct serve_level *level, int n, const char *run);
 
 // ---- report
 
-// The reason why a request failed: "timeout" or the name of a gRPC code.
+// Returns the reason why a request failed: "timeout" or the name of a gRPC code.
 const char *serve_failure_name(const struct load_record *record);
 void serve_print_heading(const struct serve *s);
-// Adds and prints the row of a level and adds its curve; `cpu_s` is the CPU time of this process. Returns whether the
+// Adds and prints the row of a level and adds its curve. `cpu_s` is the CPU time of this process. Returns true if the
 // level was held.
 bool serve_add_level(struct serve *s, const struct serve_level *level, struct load_result *result, double cpu_s);
 void serve_print_result(const struct serve *s);

@@ -126,7 +126,7 @@ static void serve_print_row(const struct serve *s, const json_t *row)
     fflush(stdout);
 }
 
-// The highest rate that was held with no missed rate below it; NAN: none.
+// Returns the highest held rate with no missed rate below it, or NAN.
 static double serve_highest_qps(const struct serve *s)
 {
     double highest = NAN, missed = INFINITY;

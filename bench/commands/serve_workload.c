@@ -21,7 +21,7 @@ static void serve_clip(struct serve *s, const struct serve_level *level, int *pr
     s->clipped += level->number && *prompt + *output < before;
 }
 
-// A field that is not marked as given is not sent.
+// Sets the output fields. A field that is not marked as given is not sent.
 static void serve_set_output(struct request_spec *spec, int max_tokens)
 {
     spec->sampling.max_tokens = max_tokens;
@@ -30,7 +30,7 @@ static void serve_set_output(struct request_spec *spec, int max_tokens)
     spec->sampling_given |= generation_field_bit(sampling_fields, "ignore_eos");
 }
 
-// Fills in request i of a level, without an id. Its pointers are borrowed; random tokens go to `ids`.
+// Fills in request i of a level, except its id. Its pointers are borrowed; random tokens go to `ids`.
 static void serve_make_request(struct serve *s, const struct serve_level *level, int i, int32_t *ids,
                                struct request_spec *spec)
 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// forepack bench template: CPU time to parse a chat template and to render a conversation with it.
+// forepack bench template: measures the CPU time to parse a chat template and to render a conversation with it.
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,7 +24,7 @@ static const struct option options[] = {
     {.name = "template", .type = OPTION_STRING, .value = &o.template, .placeholder = "FILE",
      .help = "chat template to measure instead"},
     {.name = "turns", .type = OPTION_INT, .value = &o.turns, .default_text = "50", .min = 1, .max = 4096,
-     .unit = "messages", .help = "user's and assistant's in turn; one more, of the system, comes first"},
+     .unit = "messages", .help = "messages of user and assistant in turn, after one of the system"},
     {.name = "content-bytes", .type = OPTION_INT, .value = &o.content_bytes, .default_text = "400", .min = 1,
      .max = 1000000, .unit = "bytes", .help = "text of each message"},
     {.name = "rounds", .type = OPTION_INT, .value = &o.rounds, .default_text = "200", .min = 1, .max = 100000,

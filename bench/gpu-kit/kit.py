@@ -27,7 +27,7 @@ options.add_argument("--out", default="gpu-kit-out", help="folder of the results
                      "same as one file. Steps that passed in an earlier run with this folder, or with the folder from which "
                      "this one was unpacked, are not repeated")
 options.add_argument("--limit", type=int, default=530, help="seconds for all steps together (default 530)")
-options.add_argument("--only", default="", help="names of steps, comma-separated: run these alone, again if they passed")
+options.add_argument("--only", default="", help="names of steps, comma-separated: run only these, even if they passed")
 options.add_argument("--trial", action="store_true", help="try the kit without a GPU: tiny measurements on the CPU; the "
                      "GPU tests are skipped. The figures mean nothing")
 o = options.parse_args()

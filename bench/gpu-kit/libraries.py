@@ -33,7 +33,7 @@ def library_folders():
 
 
 def find_libraries(names):
-    """Returns the folder of each library by name; None where it is not found."""
+    """Returns the folder of each library by name; None if it is not found."""
     found = dict.fromkeys(names)
     for folder in library_folders():
         for name in names:

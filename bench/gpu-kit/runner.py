@@ -24,7 +24,7 @@ def end_group(group, how):
 def last_line(path):
     with open(path, errors="replace") as file:
         lines = [line.strip() for line in file if line.strip()]
-    failed = [line for line in lines if ":F:" in line or ":E:" in line]  # of Check: the first failed assertion
+    failed = [line for line in lines if ":F:" in line or ":E:" in line]  # the first failed assertion of Check
     return (failed or lines[-1:] or [""])[0][:240]
 
 
@@ -41,7 +41,7 @@ class Runner:
         self.out, self.version, self.trial = out, version, trial
         self.end = time.monotonic() + limit_s
         self.stopped = False
-        self.groups = set()  # of running steps
+        self.groups = set()  # groups of running steps
         os.makedirs(os.path.join(out, "steps"), exist_ok=True)
 
     def seconds_left(self):
@@ -57,7 +57,7 @@ class Runner:
         return os.path.join(self.out, name)
 
     def state(self, name):
-        """Returns what is known of a step: a dict with `state` and `kit`; None if it never ran."""
+        """Returns the state of a step: a dict with `state` and `kit`; None if it never ran."""
         try:
             with open(self.path(os.path.join("steps", name + ".json"))) as file:
                 return json.load(file)
@@ -109,7 +109,7 @@ class Runner:
             os.remove(rows + ".part")
         if code == 0:
             self.note(step.name, "passed", "" if step.rows else last_line(log), took)
-        elif code == 77 and (step.rows or self.trial):  # where a pass ran, a test has no reason to skip
+        elif code == 77 and (step.rows or self.trial):  # a test has no reason to skip if a pass ran
             self.note(step.name, "skipped", last_line(log), took)
         elif self.stopped:
             self.note(step.name, "stopped", "with the whole run", took)
@@ -138,7 +138,7 @@ class Runner:
                     break
                 except subprocess.TimeoutExpired:
                     end_group(process.pid, ending)
-            end_group(process.pid, signal.SIGKILL)  # what the command left running
+            end_group(process.pid, signal.SIGKILL)  # ends processes that the command left running
             self.groups.discard(process.pid)
         took = time.monotonic() - begin
         return (124 if took >= seconds else code), took

@@ -4,7 +4,7 @@
 GPU kit. Measures the time until the cluster is ready, the memory plan next to the memory in use, the time to the first token
 of a long prompt without and with speculative prefill and of the same prompt with about 50 more tokens, whose prefix is cached,
 and the time between tokens of concurrent sequences, greedy and with top-p. Prints JSON; the cluster's log goes to standard
-error. The tokenizer is that of a small test model."""
+error. The tokenizer is a small test model's."""
 import argparse
 import concurrent.futures
 import json

@@ -43,7 +43,7 @@ class Steps:
         return os.path.join(self.out if name == "trial" else os.path.join(KIT, "bench", "shapes"), name + ".json")
 
     def write_shape(self, path, name, **changes):
-        """Writes the shape with other values of some keys, unless an earlier run did."""
+        """Writes the shape with some keys changed, unless an earlier run did."""
         if not os.path.exists(path):
             with open(self.shape(name)) as file:
                 config = json.load(file)
@@ -204,7 +204,7 @@ class Steps:
             yield Step("ncu-" + name, 60, [*ncu, "--kernel-name", "regex:" + kernel, "--launch-count", "1", *sections, *kernels,
                                            *arguments])
         engine = [program("forepack-bench"), "engine", *shape, "--max-num-batched-tokens", "8192"]
-        # Launches of the named kernels to skip: those of tuning and of prompts.
+        # Launches of the named kernels to skip: the launches of tuning and of prompts.
         for name, kernels, skip, arguments in (
                 ("decode", "gemv_kernel|attend_split|sample_kernel|embed_kernel|rope_angles", 200,
                  ["--prompt-tokens", "0", "--batch", "1", "--context", "1024", "--decode-tokens", "4"]),

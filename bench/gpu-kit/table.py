@@ -54,12 +54,12 @@ class Results:
         return read(self.folder, name, [])
 
     def row(self, name, /, **wanted):
-        """The first row with these values; None without one. Numbers of tokens and rows are those of a run on a GPU."""
+        """The first row with these values; None without one. Numbers of tokens and rows refer to a run on a GPU."""
         scaled = {key: max(1, value // self.scale) if key in ("tokens", "m") else value for key, value in wanted.items()}
         return next((row for row in self.rows(name) if all(row.get(key) == value for key, value in scaled.items())), None)
 
     def said(self, name, begin):
-        """The lines of a step's log that begin so."""
+        """Returns the lines of a step's log that begin with this text."""
         try:
             with open(os.path.join(self.folder, name + ".log"), errors="replace") as file:
                 return [line.strip() for line in file if line.startswith(begin)]
@@ -97,7 +97,7 @@ def fp8_over_bf16(r, name, prompts):
 
 
 # Figures computed for Hopper from the compiled code and the limits that the machine probe measures. The key is a step and the
-# place of the figure among those of the step. docs/gpus.md explains them.
+# index of the figure in the step. docs/gpus.md explains them.
 COMPUTED = {("prefill", 0): "70 to 82 %", ("prefill", 1): "69 to 80 %", ("attention-128", 0): "63 to 72 %",
             ("score", 0): "6.7 to 8.2 ms", ("decode", 0): "86 to 90 %", ("decode", 1): "74 to 79 %",
             ("transformers", 0): "8 to 9.5", ("score", 1): "1.028 to 1.031", ("ttft", 0): "0.88 to 0.91",
@@ -105,7 +105,7 @@ COMPUTED = {("prefill", 0): "70 to 82 %", ("prefill", 1): "69 to 80 %", ("attent
 
 
 def figures(r):
-    """Rows of (step, figure, goal, whether it is reached, value, text of the value)."""
+    """Returns rows of (step, figure, goal, reached or not, value, text of the value)."""
     def share(step, what, goal, value):
         return step, what, "at least %g %%" % (100 * goal), value is not None and value >= goal, value, percent(value)
 
@@ -156,7 +156,7 @@ def figure_table(r):
 
 
 def speed_table(r):
-    """Figures without a goal: padding, passes of scoring, FP8, and what a cluster shows."""
+    """Figures without a goal: padding, passes of scoring, FP8, and figures of a cluster."""
     def ratio(step, what, value):
         return what, r.why_missing(step) if value is None else number(value, 3)
 
@@ -198,7 +198,7 @@ def speed_table(r):
 
 
 def gemm_table(r):
-    """Ours beside torch.matmul, in TFLOP/s."""
+    """Our rates next to torch.matmul's, in TFLOP/s."""
     ours = {row["m"]: row for row in r.rows("gemms")}
     torch = {(row["m"], row["name"]): row["gflops"] for row in r.rows("torch") if row["phase"] == "matmul"}
     lines = []
@@ -213,7 +213,7 @@ def gemm_table(r):
 
 
 def attention_table(r):
-    """Ours beside PyTorch's scaled_dot_product_attention, in TFLOP/s."""
+    """Our rates next to those of PyTorch's scaled_dot_product_attention, in TFLOP/s."""
     torch = {(row["head_size"], row["tokens"], row["name"]): row for row in r.rows("torch") if row["phase"] == "attention"}
     lines = []
     for name in ("attention-128", "attention-64", "attention-cached", "attention-fp8"):

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """PyTorch's matrix products and attention on the shapes of `forepack bench kernels`, in bf16 on random data, to compare with.
-Prints JSON; exits with 77 where torch is not installed.
+Prints JSON; exits with 77 if torch is not installed.
 
 Usage: torch_bars.py --shape CONFIG.json --rows M,... --tokens T,... [--device NAME]"""
 import argparse

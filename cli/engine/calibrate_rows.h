@@ -8,9 +8,9 @@
 struct calibrate_row {
     int32_t *tokens; // [n] owned
     int n;
-    struct token_range *pinned; // [n_pinned] of a chat: kept at every rate; owned
+    struct token_range *pinned; // [n_pinned] in a chat: kept at every rate; owned
     int n_pinned;
-    char *answer; // NULL: that of the full prompt is right; owned
+    char *answer; // NULL: the answer to the full prompt is right; owned
     int group;
 };
 
@@ -21,8 +21,8 @@ struct calibrate_rows {
     int n_groups;
 };
 
-// Chats are rendered with the chat template in `model_dir`, and pinned as the router pins them (chat_render()). INVALID
-// with the line that is wrong. Call calibrate_rows_fini() in any case.
+// Reads the documents. Renders chats with the chat template in `model_dir`, and pins tokens as the router does
+// (chat_render()). Returns INVALID with a sentence that names the line. Call calibrate_rows_fini() in any case.
 enum status calibrate_rows_read(const char *path, const char *model_dir, const struct tokenizer *tokenizer,
                                 int pinned_turn_tokens, struct calibrate_rows *rows);
 void calibrate_rows_fini(struct calibrate_rows *rows);

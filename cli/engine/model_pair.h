@@ -11,7 +11,7 @@
 struct model_pair;
 
 struct model_pair_options {
-    const char *main, *spec; // model directories; with `dummy` config.json files, with random weights
+    const char *main, *spec; // model directories; with `dummy`, config.json files for random weights
     bool dummy;
     const char *backend, *dtype;
     int threads;
@@ -24,7 +24,7 @@ enum status model_pair_open(const struct model_pair_options *options, struct mod
 void model_pair_close(struct model_pair *p); // may be NULL
 const struct model_config *model_pair_main(const struct model_pair *p);
 const struct model_config *model_pair_spec(const struct model_pair *p);
-// Fingerprints of what was opened.
+// Return the fingerprints of the opened models.
 uint64_t model_pair_main_fingerprint(const struct model_pair *p);
 uint64_t model_pair_spec_fingerprint(const struct model_pair *p);
 uint64_t model_pair_spec_tokenizer(const struct model_pair *p); // 0 with random weights
@@ -39,8 +39,8 @@ struct model_pair_prompt {
     int32_t
         *look_ahead; // the caller's, [prefill->look_ahead]: the greedy answer, without an end of text; NULL: not wanted
     int n_look_ahead;
-    struct evidence evidence; // `ended`: the answer ends there
-    int64_t score_us;         // until the result, since the call
+    struct evidence evidence; // `ended`: the answer ends at that token
+    int64_t score_us;         // time from the call to the result
 };
 
 // Scores the prompts with the speculator, or with the main model.
@@ -48,7 +48,7 @@ enum status model_pair_score(struct model_pair *p, bool by_main, const struct pr
                              struct model_pair_prompt *prompts, int n_prompts);
 
 // Selects the kept tokens of a scored prompt at a keep rate, with the chunks of `prefill`. Returns the number of
-// ranges; the caller frees *kept_p.
+// ranges. The caller frees *kept_p.
 int model_pair_select(const struct model_pair *p, const struct model_pair_prompt *prompt, const struct prefill *prefill,
                       double keep_rate, struct token_range **kept_p);
 
@@ -60,9 +60,9 @@ struct model_pair_request {
     int max_tokens;
     int32_t *answer; // the caller's, [max_tokens]
     int n_answer;
-    bool stopped;       // by an end-of-sequence token, which is not in `answer`
-    int64_t prefill_us; // until the first token, since the call
+    bool stopped;       // an end-of-sequence token ended the answer; it is not in `answer`
+    int64_t prefill_us; // time from the call to the first token
 };
 
-// Prefills what is kept of each prompt, then generates greedily.
+// Prefills the kept tokens of each prompt, then generates greedily.
 enum status model_pair_generate(struct model_pair *p, struct model_pair_request *requests, int n_requests);

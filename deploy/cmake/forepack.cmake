@@ -3,7 +3,7 @@
 set(FOREPACK_WARNINGS -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith
     -Wvla -Wno-unused-parameter)
 
-# Hardening of all code except the CPU kernels (kernels/CMakeLists.txt says why not these). _FORTIFY_SOURCE needs an
+# Hardening of all code except the CPU kernels (kernels/CMakeLists.txt gives the reason). _FORTIFY_SOURCE needs an
 # optimised build, and the sanitizers bring checks of the same functions. Level 3 needs GCC 12 and glibc 2.34.
 # tests/hardening.sh checks what was built.
 set(FOREPACK_HARDENING -fPIE -fstack-protector-strong -fstack-clash-protection)
@@ -19,8 +19,8 @@ if(NOT CMAKE_BUILD_TYPE STREQUAL "Debug" AND NOT CMAKE_C_FLAGS MATCHES "sanitize
 endif()
 add_link_options(-Wl,-z,relro,-z,now,-z,noexecstack $<$<STREQUAL:$<TARGET_PROPERTY:TYPE>,EXECUTABLE>:-pie>)
 
-# For kernels, which compile in half of the time without UndefinedBehaviorSanitizer's checks at each access of memory.
-# AddressSanitizer checks these, too.
+# For kernels: leaves out UndefinedBehaviorSanitizer's checks at each access of memory, which double the compile time.
+# AddressSanitizer checks these accesses, too.
 set(FOREPACK_FEWER_CHECKS $<$<CONFIG:Debug>:-fno-sanitize=null,object-size,pointer-overflow>)
 
 # forepack_library(NAME sources... LINK libraries...): a static library.
@@ -52,7 +52,7 @@ function(forepack_loads_cuda name)
   endif()
 endfunction()
 
-# Large test data (real models, prompts, traces). Tests that need it are skipped (exit code 77) where it is absent.
+# Large test data (real models, prompts, traces). Tests that need it are skipped (exit code 77) if it is absent.
 set(FOREPACK_DATA ${CMAKE_SOURCE_DIR}/../shared/data CACHE PATH "Folder of the test data outside the repository")
 
 # Environment of every test. The sanitizers suppress leaks in Open MPI's plugins only.
@@ -69,7 +69,7 @@ set(FOREPACK_TEST_ENVIRONMENT
     "FOREPACK_SOURCE=${CMAKE_SOURCE_DIR}"
     "FOREPACK_BIN=${CMAKE_BINARY_DIR}/bin")
 
-# What every test program links besides its libraries.
+# The libraries that every test program links in addition to its own.
 if(FOREPACK_TESTS)
   add_library(forepack_check OBJECT ${CMAKE_SOURCE_DIR}/tests/suite.c ${CMAKE_SOURCE_DIR}/tests/marks.c)
   target_include_directories(forepack_check PRIVATE ${CMAKE_SOURCE_DIR})
@@ -78,14 +78,14 @@ if(FOREPACK_TESTS)
   target_link_options(forepack_check INTERFACE -Wl,--wrap=_mark_point)
 endif()
 
-# The longest tests, the longest first: CTest starts them in this order, so that no core is idle at the end.
+# The longest tests in descending order: CTest starts them in this order, so that no core is idle at the end.
 set(FOREPACK_LONG_TESTS
     check_golden_data_cuda check_golden_data_reference check_scorer check_scheduler check_golden_cuda check_model_forward
     check_row_sampling_cuda check_cuda_backend check_golden_reference check_cuda_sample check_engine check_cuda_exactness
     check_cuda_attention check_fp8_blocks check_exactness_amx check_scan_cost check_net check_net_tls check_kernels_cuda
     check_cuda_comm check_golden_cpu check_tokenizer_files check_perplexity)
 
-# forepack_test_order(TESTS...): sets the COST of those of the tests that are long.
+# forepack_test_order(TESTS...): sets the COST of the long tests.
 function(forepack_test_order)
   list(LENGTH FOREPACK_LONG_TESTS count)
   foreach(test ${ARGN})
@@ -97,8 +97,8 @@ function(forepack_test_order)
   endforeach()
 endfunction()
 
-# Optimisation can change what computes: a release build has the unit tests that link this, and the others only with
-# FOREPACK_ALL_TESTS. They run in the build `dev`.
+# Optimisation can change results of computing code. So a release build has the unit tests that link this, and other unit tests
+# only with FOREPACK_ALL_TESTS. They run in the build `dev`.
 if(CMAKE_BUILD_TYPE STREQUAL "Debug")
   set(FOREPACK_ALL_TESTS ON)
 else()
@@ -108,12 +108,12 @@ set(FOREPACK_COMPUTING "forepack_(kernels|model|engine|worker|speculator)|tiny_m
 
 # forepack_test(NAME [SOURCES extra...] [RANKS n | EACH words...] [DATA] [TIMEOUT seconds] [CUDA] LIBS libraries...)
 # builds tests/NAME.c (or .cpp) with Check and adds it to CTest with the label `unit`. Exit code 77 means skipped.
-#   RANKS  runs it under mpirun, without other tests beside it: ranks that wait for a core run into their time limits
+#   RANKS  runs it under mpirun, with no other test at the same time: ranks that wait for a core run into their time limits
 #   EACH   adds one test for each word, NAME_WORD, with the word as the argument of the program
 #   DATA   adds NAME_data (with EACH: NAME_data_WORD), which tests with FOREPACK_DATA; its last argument is "data"
-#   CUDA   links the CUDA backend on the emulated GPU, where its headers are installed: tests named check_cuda_* and
+#   CUDA   links the CUDA backend on the emulated GPU, if its headers are installed: tests named check_cuda_* and
 #          NAME_cuda have the label `dev`. With FOREPACK_CUDA it also adds gpu_NAME (label `gpu`, argument "cuda"), which
-#          runs on a GPU and is skipped where there is none
+#          runs on a GPU and is skipped if there is none
 function(forepack_test name)
   if(NOT FOREPACK_TESTS)
     return()
@@ -123,11 +123,11 @@ function(forepack_test name)
     set(arg_TIMEOUT 1200)
   endif()
   file(GLOB source ${CMAKE_SOURCE_DIR}/tests/${name}.c ${CMAKE_SOURCE_DIR}/tests/${name}.cpp)
-  # The slow models that results are compared with: optimised and without sanitizers, or they take most of the time.
+  # The slow reference models are optimised and have no sanitizers: otherwise they would take most of the time.
   set(oracles ${arg_SOURCES})
   list(FILTER oracles INCLUDE REGEX "/slow_")
   set_source_files_properties(${oracles} PROPERTIES COMPILE_OPTIONS "$<$<CONFIG:Debug>:-O2;-fno-sanitize=all>")
-  # Most of a test's time is spent in the libraries, and without optimisation it compiles in a quarter of the time.
+  # Most of a test's time is spent in the libraries, and it compiles four times as fast with no optimisation.
   set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "$<$<CONFIG:Debug>:-O0;-g1>")
   add_executable(${name} ${source} ${arg_SOURCES})
   target_compile_options(${name} PRIVATE "$<$<COMPILE_LANGUAGE:C>:${FOREPACK_WARNINGS}>")
@@ -141,7 +141,7 @@ function(forepack_test name)
     add_executable(${name}_gpu ${source} ${arg_SOURCES})
     target_compile_options(${name}_gpu PRIVATE "$<$<COMPILE_LANGUAGE:C>:${FOREPACK_WARNINGS}>")
     target_compile_definitions(${name}_gpu PRIVATE FOREPACK_TEST_CUDA)
-    # Some tests reach the backend by a weak symbol only (kernels/module.c).
+    # Some tests reach the backend only by a weak symbol (kernels/module.c).
     target_link_libraries(${name}_gpu PRIVATE -Wl,--no-as-needed forepack_cuda_tested -Wl,--as-needed ${arg_LIBS} forepack_check)
     set_target_properties(${name}_gpu PROPERTIES LINKER_LANGUAGE CXX)
     add_test(NAME gpu_${name} COMMAND ${CMAKE_SOURCE_DIR}/tests/on_gpu.sh $<TARGET_FILE:${name}_gpu> cuda)

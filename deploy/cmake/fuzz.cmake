@@ -7,7 +7,7 @@ if(FOREPACK_FUZZ)
     message(FATAL_ERROR "FOREPACK_FUZZ needs clang: use the preset fuzz, or a new build folder with -DCMAKE_C_COMPILER=clang")
   endif()
   enable_testing()
-  # Line tables alone: a third of the time of full debug information.
+  # Line tables alone take a third of the time of full debug information.
   add_compile_options(-O1 -g1 -fno-omit-frame-pointer -fsanitize=fuzzer-no-link,address,undefined
                       -fno-sanitize-recover=undefined)
   add_link_options(-fsanitize=address,undefined)
@@ -37,7 +37,7 @@ function(forepack_fuzz name)
       add_custom_target(fuzz_targets)
     endif()
     add_dependencies(fuzz_targets ${name})
-    # What run.sh needs to know about a target.
+    # Options of a target for run.sh.
     file(WRITE ${CMAKE_BINARY_DIR}/fuzz/${name}.options "-max_len=${arg_MAX_BYTES}\n")
     add_test(NAME ${name} COMMAND ${folder}/run.sh --seconds ${FOREPACK_FUZZ_SECONDS} --seed 1 --no-log ${name})
     set_tests_properties(${name} PROPERTIES LABELS fuzz TIMEOUT 600 ENVIRONMENT "FUZZ_BUILD=${CMAKE_BINARY_DIR}")

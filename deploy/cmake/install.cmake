@@ -51,7 +51,7 @@ set(CPACK_DEBIAN_FOREPACK_PACKAGE_NAME forepack)
 set(CPACK_DEBIAN_FOREPACK_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_FOREPACK_PACKAGE_RECOMMENDS openmpi-bin) # mpirun, for groups of several ranks
 if(FOREPACK_CUDA)
-  # A package of its own: the NVIDIA libraries do not come from Debian, so it cannot name them as dependencies.
+  # A separate package: the NVIDIA libraries do not come from Debian, so it cannot name them as dependencies.
   list(APPEND CPACK_COMPONENTS_ALL cuda)
   set(CPACK_DEBIAN_CUDA_PACKAGE_NAME forepack-cuda)
   set(CPACK_DEBIAN_CUDA_PACKAGE_DEPENDS "forepack (= ${PROJECT_VERSION})")

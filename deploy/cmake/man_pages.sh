@@ -15,7 +15,7 @@ page() {
     local name=${1##*/} help commands word
     for word in "${@:2}"; do name+=-$word; done
     help=$("$@" --help </dev/null)
-    # A help text that starts with a quote refers to a command with a page of its own.
+    # A help text that starts with a quote refers to a command that has its own page.
     commands=$(sed -nE '/^(Commands|Measurements):$/,/^$/s/^  ([a-z][a-z-]*) +[^[:punct:] ].*/\1/p' <<<"$help")
     if [ -n "$commands" ]; then
         {

@@ -4,7 +4,7 @@
 
     train.py main|speculator [--forepack FILE] [--output FILE] [--stage N] [--steps N] [--save-every N]
 
---stage N runs one stage, from 0, and --steps N so many steps of each. Needs PyTorch and the program forepack. One thread is
+--stage N runs one stage, from 0, and --steps N runs this many steps of each. Needs PyTorch and the program forepack. One thread is
 fastest at this size.
 """
 import argparse, json, math, random, re, subprocess, time
@@ -23,8 +23,8 @@ COUNTING = [0.9, 1.4, 1.1, 6.4, 1.8, 1.2]      # half of the batches count
 FINDING = [1, 2, 2, 1, 2, 1]
 
 # lengths: ranges of tokens, one for each batch; rows: tokens in a batch; pruned: share of batches with pruned prompts;
-# rate: learning rate, falls to zero in the stage with `decay`; shares: those of the stage; importance: trained, in place of
-# the attention of the speculator's last head
+# rate: learning rate, falls to zero in the stage with `decay`; shares: shares of the tasks in the stage; importance: trained
+# instead of the attention of the speculator's last head
 STAGES = {
     "main": [
         dict(steps=6000, lengths=[(256, 300), (300, 450)], rows=2500, pruned=0.0, rate=3.5e-4, decay=False),
@@ -134,7 +134,7 @@ def randomise(rng, sample, digits):
 
 HEADS = {"value": (3, 0), "line": (3, 3), "keeper": (2, 9), "asked": (1, 0), "thing": (0, 4), "person": (0, 7),
          "demand": (1, 6), "earlier": (1, 3), "parcels": (2, 1, 3, 7), "ratio": (2, 4, 6)}
-EVEN = ("parcels", "ratio", "asked", "thing", "person")     # the others may attend to any of the tokens
+EVEN = ("parcels", "ratio", "asked", "thing", "person")     # other heads may attend to any of the tokens
 FIRST, LATER = 1534, 1535       # rows of the embedding that no token uses
 PARTS = ("(?:Mi|To|Le|Ka|Ro|Be|Sa|Ne|Jo|Da|Fi|Hu)(?:ra|lin|mas|na|vik|den|tha|lo|ri|sel|wen|ja)",
          "(?:Tol|Var|Hes|Brun|Quil|Mor|Ast|Fen|Gar|Ock|Pell|Win)(?:en|ow|berg|ley|ett|ova|mark|ane|ik|ford|usk|ard)")
@@ -221,8 +221,8 @@ def attention(heads, layer, head, sample, rows):
 
 
 def attention_loss(heads, targets):
-    """Distance from equal attention to the tokens, a token that is listed twice counting twice; for the kinds that are not
-    EVEN from attention to any of them."""
+    """Distance from equal attention to the tokens, a token that is listed twice counts twice. For kinds that are not
+    EVEN: distance from attention to any of them."""
     total = 0.0
     for kind, (layer, *which) in HEADS.items():
         loss, count = 0.0, sum(len(t[kind]) for t in targets) * len(which)
@@ -237,8 +237,8 @@ def attention_loss(heads, targets):
 
 
 def content_loss(streams, targets, samples, reader, stems):
-    """The residual stream in a row should carry the tokens attended to: those who ask after layer 1, those who are told
-    after layer 0, the keeper after layer 2; and whether a parcel is the first, after layer 1. `reader` is an embedding used
+    """The residual stream in a row should carry the tokens attended to: those of `asked` after layer 1, of `thing` and
+    `person` after layer 0, of `keeper` after layer 2. After layer 1 it should also tell whether a parcel is the first. `reader` is an embedding used
     for this alone."""
     total = 0.0
     for layer, kinds, weight in ((0, ("thing", "person"), 0.3), (1, ("asked",), 0.3), (1, ("earlier",), 0.3),
@@ -285,8 +285,8 @@ def importance(heads, sample, q):
 
 
 def importance_loss(heads, samples, ends):
-    """Each sentence that an answer needs should have more importance, in the mean over its tokens, than all others before
-    the tail. The power of 4 makes the largest of the others count."""
+    """Each sentence that an answer needs should have more importance, in the mean over its tokens, than all other sentences before
+    the tail. The power of 4 makes the largest of the other sentences count."""
     total, count = 0.0, 0
     for b, sample in enumerate(samples):
         for q in sample.questions:

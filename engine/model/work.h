@@ -11,13 +11,13 @@ struct work {
     double gbytes;          // 10^9 bytes: every weight once, and the cached K and V of every sequence once
 };
 
-// Of all ranks of a group together.
+// Work of all ranks of a group together.
 struct work_model {
-    double layer_weights; // in the matrices of all layers
+    double layer_weights; // weights in the matrices of all layers
     double head_weights;
-    double attention_flop; // of one attention pair, in all layers
-    double weight_bytes;   // of one weight in the type it is computed in
-    double entry_bytes;    // of one KV entry, in all layers
+    double attention_flop; // FLOP of one attention pair, in all layers
+    double weight_bytes;   // bytes of one weight in the type it is computed in
+    double entry_bytes;    // bytes of one KV entry, in all layers
 };
 
 struct work_model work_model_of(const struct model_config *config, double weight_bytes, double entry_bytes);

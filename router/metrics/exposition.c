@@ -115,7 +115,7 @@ static void bucket_name(struct exposition *e, const struct labels *labels, const
     append_text(e, "\"} ");
 }
 
-// OpenMetrics asks for a decimal point.
+// Formats an edge of a bucket. OpenMetrics asks for a decimal point.
 static void edge_format(const struct exposition *e, const struct histogram_scale *scale, int i, char *text, size_t room)
 {
     if (i == scale->n) {
@@ -145,7 +145,8 @@ void exposition_histogram(struct exposition *e, const struct labels *labels, con
 
 // --- families
 
-// In OpenMetrics the family of a counter has no suffix, in the older format it has that of its samples.
+// Returns the length of the family name. In OpenMetrics the family of a counter has no suffix; in the older format it
+// has the suffix of its samples.
 static size_t family_length(const struct exposition *e)
 {
     size_t length = strlen(e->metric->name);

@@ -19,8 +19,8 @@ struct metric {
     const char *labels; // names, for docs: "pool, node"; "" for none
     const char *help;   // one sentence
     void (*write)(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s);
-    size_t offset; // where write() finds the value, if it needs that
-    int roles;     // nodes that have it: a set of 1 << enum node_role
+    size_t offset; // place of the value for write(), if it needs one
+    int roles;     // roles whose nodes have the metric: a set of 1 << enum node_role
 };
 extern const struct metric metrics_table[];
 
@@ -28,10 +28,10 @@ struct exposition {
     char *text;
     size_t size, capacity;
     enum metrics_format format;
-    const struct metric *metric; // whose samples are written
+    const struct metric *metric; // the metric whose samples are written
 };
 
-// Labels as they stand between the braces. Names are literals; values are escaped, and cut after LABEL_BYTES.
+// The labels between the braces. Names are literals. Values are escaped, and cut after LABEL_BYTES.
 enum { LABEL_BYTES = 512, LABELS_MAX = 4 };
 struct labels {
     char text[LABELS_MAX * (2 * LABEL_BYTES + 32)];
@@ -39,7 +39,7 @@ struct labels {
 };
 void labels_add(struct labels *labels, const char *name, const char *value);
 
-// `labels` may be NULL.
+// Add a sample. `labels` may be NULL.
 void exposition_count(struct exposition *e, const struct labels *labels, uint64_t value);
 void exposition_number(struct exposition *e, const struct labels *labels, double value);
 void exposition_histogram(struct exposition *e, const struct labels *labels, const struct histogram *h);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The router's metrics as Prometheus reads them: one table names them all (table.c), exposition.c writes them. A
-// snapshot is taken in two parts, the core's on the core's thread; it may then be written on any thread.
+// The router's metrics as Prometheus reads them. One table has them all (table.c), exposition.c writes them. A snapshot
+// is taken in two parts, the core's part on the core's thread. Any thread may then write it.
 #pragma once
 
 #include "lib/http/http.h"
 #include "lib/tracing/record.h"
 #include "router/core/core_metrics.h"
 
-struct process_metrics {   // of this process; zeros where the system does not tell
+struct process_metrics {   // this process; 0 for values that the system does not provide
     double cpu_s, start_s; // start_s: since 1970
     double resident_bytes, virtual_bytes, open_fds, max_fds;
 };
@@ -17,20 +17,20 @@ struct metrics_snapshot {
     struct core_metrics core;
     struct process_metrics process;
     const char *model_name;         // borrowed
-    uint64_t refused[STATUS_COUNT]; // before the core saw them
-    int64_t event_backlog;          // events that wait for the core's thread
-    int64_t tokenise_waiting;       // messages that wait to be tokenised
-    uint64_t log_lines_dropped;     // of this process
+    uint64_t refused[STATUS_COUNT]; // requests refused before the core saw them
+    int64_t event_backlog;          // events waiting for the core's thread
+    int64_t tokenise_waiting;       // messages waiting to be tokenised
+    uint64_t log_lines_dropped;     // by this process
     struct http_server_status http;
-    struct trace_counts trace; // zeros: requests are not traced
+    struct trace_counts trace; // zeros if requests are not traced
 };
 
 enum metrics_format {
     METRICS_TEXT,       // Prometheus text format 0.0.4
     METRICS_OPENMETRICS // OpenMetrics 1.0
 };
-enum metrics_format metrics_format_for(const char *accept); // of an HTTP header; NULL: not sent
+enum metrics_format metrics_format_for(const char *accept); // value of the HTTP header; NULL: not sent
 const char *metrics_content_type(enum metrics_format format);
 
-// Never NULL; free() it.
+// Returns the text, never NULL. The caller frees it.
 char *metrics_write(const struct metrics_snapshot *snapshot, enum metrics_format format, size_t *size_p);

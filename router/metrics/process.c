@@ -18,7 +18,7 @@ static bool file_read(const char *path, char *text, size_t room)
     return size > 0;
 }
 
-// When the machine was started, in seconds since 1970.
+// Returns the time when the machine was started, in seconds since 1970.
 static double boot_s(void)
 {
     char line[256];
@@ -30,7 +30,7 @@ static double boot_s(void)
     return (double)s;
 }
 
-// /proc/self/stat: see proc(5). The name of the program, in parentheses, may contain blanks.
+// Reads /proc/self/stat, see proc(5). The name of the program, in parentheses, may contain blanks.
 static void read_stat(struct process_metrics *process)
 {
     char text[1024];
@@ -55,7 +55,7 @@ static int count_fds(void)
     for (const struct dirent *entry; (entry = readdir(folder));)
         n += entry->d_name[0] != '.';
     closedir(folder);
-    return n - 1; // that of the folder
+    return n - 1; // less the descriptor of the folder itself
 }
 
 void process_metrics_read(struct process_metrics *process)

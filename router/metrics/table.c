@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every metric of the router. Names and meanings are vLLM's where it has the same thing (docs/metrics.md). Each label
-// takes few values: names of this program, and ids of nodes, which are bounded (NODES_GONE_MAX); never what a client
-// sends.
+// Every metric of the router. If vLLM has the same metric, name and meaning are vLLM's (docs/metrics.md). Each label
+// takes few values: names of this program, and ids of nodes, which are bounded (NODES_GONE_MAX). No label has a value
+// that a client sends.
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -62,7 +62,7 @@ static void write_histogram(struct exposition *e, const struct metric *metric, c
     exposition_histogram(e, NULL, value_at(s, metric));
 }
 
-// --- one value for each node, also of nodes that are gone: at `offset` of its measures
+// --- one value for each node, including nodes that are gone: at `offset` of its measures
 
 static bool has_role(const struct metric *metric, enum node_role role)
 {
@@ -145,7 +145,7 @@ static void write_held_kv_usage(struct exposition *e, const struct metric *metri
 
 // --- GPUs of the ranks: gauges of attached nodes, counters also of nodes that are gone
 
-// The value of a GPU; false: it is not known.
+// Reads a value of a GPU. Returns false if the value is unknown.
 typedef bool gpu_value_fn(const struct node_gpu *gpu, double *value_p);
 
 static struct labels gpu_labels(const struct node_measures *node, int rank)
@@ -225,7 +225,7 @@ static void write_gpu_last_xid(struct exposition *e, const struct metric *metric
     write_gpu_gauge(e, s, gpu_last_xid);
 }
 
-// A count at `offset` of the GPU; with_ecc: of GPUs that count memory errors.
+// Writes a count at `offset` of the GPU. with_ecc: only for GPUs that count memory errors.
 static void write_gpu_counter(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s,
                               bool with_ecc)
 {
@@ -300,7 +300,7 @@ static void write_waiting(struct exposition *e, const struct metric *metric, con
     }
 }
 
-// Without a value while no node of the pool takes work, or while no node's costs are known.
+// Writes no value while no node of the pool takes work, or while no node's costs are known.
 static void write_work(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
 {
     for (enum node_role role = NODE_SPECULATOR; role <= NODE_WORKER; role++) {
@@ -309,7 +309,7 @@ static void write_work(struct exposition *e, const struct metric *metric, const 
     }
 }
 
-// Without a value while it is not known.
+// Writes no value while it is unknown.
 static void write_queue_seconds(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
 {
     for (enum node_role role = NODE_SPECULATOR; role <= NODE_WORKER; role++) {
@@ -318,7 +318,7 @@ static void write_queue_seconds(struct exposition *e, const struct metric *metri
     }
 }
 
-// Microseconds at `offset` of the pool.
+// Writes seconds from microseconds at `offset` of the pool.
 static void write_pool_seconds(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
 {
     for (enum node_role role = NODE_SPECULATOR; role <= NODE_WORKER; role++) {
@@ -474,16 +474,16 @@ const struct metric metrics_table[] = {
      "Time from a request's arrival to its first token, by the worker group that computed the token.",
      write_node_histogram, IN_NODE(first_token), OF_WORKERS},
     {"forepack:inter_token_latency_seconds", METRIC_HISTOGRAM, "pool, node",
-     "Time between two tokens of a request. Tokens that come together: the first has the whole time, the others none.",
+     "Time between two tokens of a request. For tokens delivered together, the first carries the interval and the rest count as 0.",
      write_node_histogram, IN_NODE(inter_token), OF_WORKERS},
     {"forepack:request_time_per_output_token_seconds", METRIC_HISTOGRAM, "",
-     "Mean time per token after the first, of requests that were answered.",
+     "Mean time per token after the first, of answered requests.",
      write_histogram, IN_SNAPSHOT(core.measures.token), 0},
     {"forepack:e2e_request_latency_seconds", METRIC_HISTOGRAM, "",
-     "Time from arrival to the last token, of requests that were answered.",
+     "Time from arrival to the last token, of answered requests.",
      write_histogram, IN_SNAPSHOT(core.measures.end_to_end), 0},
     {"forepack:request_queue_time_seconds", METRIC_HISTOGRAM, "",
-     "Time for which a request waited in the router before its first token, in front of both pools together.",
+     "Time for which a request waited in the router for nodes of both pools before its first token.",
      write_histogram, IN_SNAPSHOT(core.measures.queue), 0},
     {"forepack:pack_wait_seconds", METRIC_HISTOGRAM, "",
      "Part of the queue time in which the kept tokens waited for a bin of a worker group.",
@@ -499,7 +499,7 @@ const struct metric metrics_table[] = {
      "Prompt tokens that wait for a speculator.",
      write_int64, IN_SNAPSHOT(core.pools[NODE_SPECULATOR].waiting_rows), 0},
     {"forepack:worker_queue_tokens", METRIC_GAUGE, "",
-     "Kept tokens, and generated ones of replayed requests, that wait for a worker group.",
+     "Kept tokens, and generated tokens of replayed requests, that wait for a worker group.",
      write_int64, IN_SNAPSHOT(core.pools[NODE_WORKER].waiting_rows), 0},
     {"forepack:pool_work_seconds", METRIC_GAUGE, "pool",
      "Predicted time until the pool has done the prompts that it holds and that wait for it. Absent while unknown.",
@@ -508,25 +508,25 @@ const struct metric metrics_table[] = {
      "Expected time until the requests that wait for the pool now are dispatched to its nodes. Absent while unknown.",
      write_queue_seconds, 0, 0},
     {"forepack:pool_busy_seconds_total", METRIC_COUNTER, "pool",
-     "Time that nodes of the pool spent in forward passes, those of nodes that are gone included.",
+     "Time that nodes of the pool spent in forward passes, including nodes that are gone.",
      write_pool_seconds, IN_POOL(busy_us), 0},
     {"forepack:pool_attached_seconds_total", METRIC_COUNTER, "pool",
-     "Time for which nodes of the pool were attached: by its rate, the rate of busy seconds is the utilisation.",
+     "Time for which nodes of the pool were attached. The rate of busy seconds over this rate is the utilisation.",
      write_pool_seconds, IN_POOL(attached_us), 0},
     {"forepack:queue_requests", METRIC_GAUGE, "class",
      "Requests of the priority class that are on no worker group.", write_queue_requests, 0, 0},
     {"forepack:queue_tokens", METRIC_GAUGE, "class",
      "Prompt tokens of these requests; 4 bytes of a grammar or of stop strings count as one.", write_queue_tokens, 0, 0},
     {"forepack:queue_capacity_requests", METRIC_GAUGE, "class",
-     "Requests of all classes together at which one of this class is refused.", write_capacity_requests, 0, 0},
+     "Requests of all classes together at which a request of this class is refused.", write_capacity_requests, 0, 0},
     {"forepack:queue_capacity_tokens", METRIC_GAUGE, "class",
-     "Prompt tokens of all classes together at which one of this class is refused.", write_capacity_tokens, 0, 0},
+     "Prompt tokens of all classes together at which a request of this class is refused.", write_capacity_tokens, 0, 0},
     {"forepack:kv_cache_usage_perc", METRIC_GAUGE, "pool, node",
      "Share of the node's KV blocks in use, 0 to 1.", write_kv_usage, 0, OF_ALL},
     {"forepack:held_prompts", METRIC_GAUGE, "pool, node",
      "Prompts that the speculator holds to draft their answers.", write_held_prompts, 0, OF_SPECULATORS},
     {"forepack:held_kv_usage_perc", METRIC_GAUGE, "pool, node",
-     "Share of the speculator's KV blocks that these prompts have, 0 to 1.", write_held_kv_usage, 0, OF_SPECULATORS},
+     "Share of the speculator's KV blocks that held prompts use, 0 to 1.", write_held_kv_usage, 0, OF_SPECULATORS},
     {"forepack:prompt_tokens_total", METRIC_COUNTER, "",
      "Prompt tokens of admitted requests.", write_count, IN_SNAPSHOT(core.status.totals.prompt_tokens), 0},
     {"forepack:kept_tokens_total", METRIC_COUNTER, "",
@@ -539,27 +539,27 @@ const struct metric metrics_table[] = {
      "Prompt tokens dispatched to the node, which looks them up in its prefix cache.",
      write_node_count, IN_NODE(counts.tokens_in), OF_ALL},
     {"forepack:prefix_cache_hits_total", METRIC_COUNTER, "pool, node",
-     "Of these tokens, those found there.", write_node_count, IN_NODE(counts.cached_tokens), OF_ALL},
+     "Dispatched prompt tokens that the node found in its prefix cache.", write_node_count, IN_NODE(counts.cached_tokens), OF_ALL},
     {"forepack:num_preemptions_total", METRIC_COUNTER, "pool, node",
      "Sequences whose KV blocks the worker group took away.", write_node_count, IN_NODE(counts.preemptions), OF_WORKERS},
     {"forepack:request_success_total", METRIC_COUNTER, "finished_reason",
      "Admitted requests that ended, by finish reason.", write_finished, 0, 0},
     {"forepack:request_errors_total", METRIC_COUNTER, "reason",
-     "Of these the ones that ended with an error, by its status.", write_errors, 0, 0},
+     "Admitted requests that ended with an error, by its status.", write_errors, 0, 0},
     {"forepack:requests_refused_total", METRIC_COUNTER, "reason",
      "Requests that were not admitted, by the status of the refusal: exhausted for lack of capacity, key_limit for a "
      "limit of the client's API key.", write_refused, 0, 0},
     {"forepack:replays_total", METRIC_COUNTER, "reason",
-     "Requests that left a lost worker group, by what ended it.", write_replays, 0, 0},
+     "Requests that left a lost worker group, by the cause of the loss.", write_replays, 0, 0},
     {"forepack:prefill_skipped_total", METRIC_COUNTER, "reason",
      "Requests whose whole prompt was kept.", write_skipped, 0, 0},
     {"forepack:scores_reused_total", METRIC_COUNTER, "",
-     "Speculated requests whose prompt was not scored again, since its selection was known.",
+     "Speculated requests whose prompt was not scored again, because its selection was known.",
      write_count, IN_SNAPSHOT(core.status.totals.scores_reused), 0},
     {"forepack:draft_tokens_total", METRIC_COUNTER, "",
-     "Drafted tokens that worker groups verified.", write_count, IN_SNAPSHOT(core.status.totals.draft_tokens), 0},
+     "Draft tokens that worker groups verified.", write_count, IN_SNAPSHOT(core.status.totals.draft_tokens), 0},
     {"forepack:draft_accepted_tokens_total", METRIC_COUNTER, "",
-     "Of these, tokens of an answer.", write_count, IN_SNAPSHOT(core.status.totals.draft_accepted_tokens), 0},
+     "Verified draft tokens that became tokens of an answer.", write_count, IN_SNAPSHOT(core.status.totals.draft_accepted_tokens), 0},
     {"forepack:frozen_tokens_total", METRIC_COUNTER, "",
      "Kept tokens that earlier turns of a conversation had, with their answers.",
      write_count, IN_SNAPSHOT(core.status.totals.frozen_tokens), 0},
@@ -569,7 +569,7 @@ const struct metric metrics_table[] = {
     {"forepack:kept_ratio", METRIC_HISTOGRAM, "",
      "Share of its prompt tokens that a speculated request kept.", write_histogram, IN_SNAPSHOT(core.measures.kept), 0},
     {"forepack:keep_rate", METRIC_HISTOGRAM, "",
-     "Keep rate that a speculator chose for a request with a quality, or for the one whose score it reuses; 1: all tokens.",
+     "Keep rate that a speculator chose for a request with a quality, or for the request whose score it reuses; 1: all tokens.",
      write_histogram, IN_SNAPSHOT(core.measures.keep_rate), 0},
     {"forepack:speculator_score_seconds", METRIC_HISTOGRAM, "pool, node",
      "Time from dispatch to a speculator to its answer.", write_node_histogram, IN_NODE(score), OF_SPECULATORS},
@@ -583,15 +583,15 @@ const struct metric metrics_table[] = {
      "Duration of the forward passes that the node reports. The rate of its sum is the node's utilisation.",
      write_node_histogram, IN_NODE(pass), OF_ALL},
     {"forepack:gpu_healthy", METRIC_GAUGE, "pool, node, rank",
-     "0 while the rank's GPU is in trouble, for which the node leaves, else 1.", write_gpu_healthy, 0, 0},
+     "1, or 0 while the rank's GPU is in trouble, which makes the node leave.", write_gpu_healthy, 0, 0},
     {"forepack:gpu_temperature_celsius", METRIC_GAUGE, "pool, node, rank",
      "Temperature of the rank's GPU.", write_gpu_temperature, 0, 0},
     {"forepack:gpu_memory_used_bytes", METRIC_GAUGE, "pool, node, rank",
-     "Memory of the rank's GPU that all its processes use.", write_gpu_memory_used, 0, 0},
+     "Memory of the rank's GPU in use by all processes.", write_gpu_memory_used, 0, 0},
     {"forepack:gpu_memory_total_bytes", METRIC_GAUGE, "pool, node, rank",
      "Memory of the rank's GPU.", write_gpu_memory_total, 0, 0},
     {"forepack:gpu_throttled_seconds_total", METRIC_COUNTER, "pool, node, rank, reason",
-     "Time for which the GPU had lower clocks for this reason. Several reasons may apply at a time.",
+     "Time for which the GPU had lower clocks for this reason. Several reasons may apply at once.",
      write_gpu_throttled, 0, 0},
     {"forepack:gpu_ecc_corrected_total", METRIC_COUNTER, "pool, node, rank",
      "Memory errors that ECC corrected, since the driver was loaded.", write_gpu_ecc, IN_GPU(ecc_corrected), 0},
@@ -608,7 +608,7 @@ const struct metric metrics_table[] = {
     {"forepack:nodes", METRIC_GAUGE, "role, state",
      "Attached nodes.", write_nodes, 0, 0},
     {"forepack:node_ejections_total", METRIC_COUNTER, "",
-     "Times that a node which hung or was slow got no work for a while.",
+     "Times that a node was ejected because it hung or was slow.",
      write_count, IN_SNAPSHOT(core.status.ejections), 0},
     {"forepack:node_hangs_total", METRIC_COUNTER, "",
      "Times that a node with work made no progress.", write_count, IN_SNAPSHOT(core.status.hangs), 0},

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rules stand in bin_planner.h, numbered.
+// bin_planner.h has the numbered rules.
 #include "router/sched/bin_planner.h"
 
 #include <limits.h>
@@ -9,15 +9,15 @@
 #include "router/sched/node_time.h"
 #include "router/sched/prefix_tails.h"
 
-// A plan examines at most this many requests and tenant queues that add nothing to the bin: the indexes step over
-// requests that need more rows, KV blocks or context than there are, so few are left that do not fit. Overdue requests
-// get half of them: where a prefix cache might make prompts fit, a crowd of long ones is examined one by one.
+// Limit of requests and tenant queues examined per plan that add nothing to the bin. The indexes step over requests
+// that need more rows, KV blocks or context than is left, so few examined requests do not fit. Overdue requests get
+// half of the limit: if a prefix cache might make prompts fit, a crowd of long ones is examined one by one.
 enum { SCAN_MAX = 2048, OVERDUE_SCAN_MAX = SCAN_MAX / 2 };
 
-// Of prompts that would fit only thanks to the node's prefix cache, a plan examines at most this many.
+// Limit of prompts examined per plan that fit only because of the node's prefix cache.
 enum { CACHED_SCAN_MAX = 32 };
 
-// Of the other nodes that hold a prefix of a request, those with most of it are looked at: this many.
+// Limit of other nodes examined per request: the nodes that hold most of its prefix.
 enum { ELSEWHERE_MAX = 16 };
 
 // A bin being filled.
@@ -26,16 +26,16 @@ struct filling {
     const struct sched_node *node;
     struct waiting_set *set;       // its picks are the bin so far
     struct bin_plan *plan;         // its sums
-    int64_t pass_rows;             // prompt rows of a pass; a request with more is a long prompt
+    int64_t pass_rows;             // prompt rows of a pass; a long prompt has more
     bool takes_long;               // a long prompt may be picked
-    int64_t rows_left, bytes_left; // bytes: of the message
-    int slots_left;                // sequences
+    int64_t rows_left, bytes_left; // bytes left in the message
+    int slots_left;                // sequence slots
     int64_t blocks_left;           // KV blocks of the node
     int scans_left, cached_scans_left;
     bool is_closed;        // the bin takes no further request
-    const uint64_t *chain; // [n_chain] of the request before; of a picked request, or of the node's tails
+    const uint64_t *chain; // [n_chain] of the previous request: a picked one, or one of the node's tails
     int n_chain;
-    bool chain_is_picked; // of a picked request
+    bool chain_is_picked; // the chain belongs to a picked request
 };
 
 static int picked_count(const struct filling *f)
@@ -48,8 +48,8 @@ static int int_of(int64_t value)
     return value < INT_MAX ? (int)value : INT_MAX;
 }
 
-// What the node has for a request of at most `rows` rows. For nodes with another block size the KV blocks are rounded
-// up, so that no request that fits is stepped over.
+// Returns what the node has left for a request of at most `rows` rows. For nodes with another block size, KV blocks are
+// rounded up, so that no request that fits is stepped over.
 static struct request_need room_left(const struct filling *f, int64_t rows)
 {
     return (struct request_need){.rows = int_of(rows),
@@ -57,7 +57,7 @@ static struct request_need room_left(const struct filling *f, int64_t rows)
                                  .context = f->node->limits.context_tokens};
 }
 
-// Rows that the node has to compute: neither its cache nor the bin has them.
+// Returns the rows that the node has to compute: neither its cache nor the bin has them.
 static int rows_in_bin(const struct filling *f, const struct sched_request *r)
 {
     int cached = sched_request_cached_blocks(r, f->node);
@@ -65,7 +65,7 @@ static int rows_in_bin(const struct filling *f, const struct sched_request *r)
     return sched_request_rows_after(r, shared > cached ? shared : cached);
 }
 
-// KV blocks that the request adds to those of the node and of the bin.
+// Returns the KV blocks that the request adds to the blocks of the node and of the bin.
 static int blocks_in_bin(const struct filling *f, const struct sched_request *r)
 {
     int alone = sched_node_blocks_needed(f->node, r);
@@ -75,20 +75,21 @@ static int blocks_in_bin(const struct filling *f, const struct sched_request *r)
     return together < alone ? together : alone;
 }
 
-// The rows it takes of the bin: a long prompt is computed beside the bins that follow and takes half of each pass.
+// Returns the rows that the request takes of the bin. A long prompt shares its passes with the following bins and takes
+// half of each pass.
 static int64_t rows_taken(const struct filling *f, int64_t rows)
 {
     return rows > f->pass_rows ? f->pass_rows / 2 : rows;
 }
 
-// When the node finishes its work and the request, if it has to compute `rows` rows of the request.
+// Returns when the node finishes its work and the request, if it has to compute `rows` rows of the request.
 static double finish_with(const struct sched_node *node, const struct sched_request *r, int64_t rows)
 {
     if (!node->place.index->by_time) return (double)(node->account.bin_tokens + rows);
     return node_time_finish_us(node, rows, sched_request_rows(r) - rows);
 }
 
-// Rule 7: another node with room would finish the request sooner, since its cache holds more of it.
+// Returns true if another node with room would finish the request sooner, because its cache holds more of it (rule 7).
 static bool sooner_elsewhere(const struct filling *f, const struct sched_request *r, int64_t rows)
 {
     if (r->overdue || !r->n_prefix) return false;
@@ -99,7 +100,7 @@ static bool sooner_elsewhere(const struct filling *f, const struct sched_request
     for (int i = 0; i < n; i++) {
         const struct sched_node *other = hits[i].node;
         int64_t rows_there = sched_request_rows_after(r, hits[i].blocks);
-        if (rows_there >= rows) return false; // nor have the others
+        if (rows_there >= rows) return false; // the remaining nodes have no less to compute
         if (other == f->node || finish_with(other, r, rows_there) >= finish_with(f->node, r, rows)) continue;
         if (node_has_room(f->view, other, r)) return true;
     }
@@ -153,8 +154,8 @@ static void bin_pick(struct filling *f, struct sched_request *r)
 
 // --- shared-prefix groups
 
-// Sets the chain that the next request of the tenant queue should share: of its last request in the bin, else of where
-// the node's bins left off with it, else of the last request in the bin.
+// Sets the chain that the next request of the tenant queue should share: the chain of its last request in the bin, or
+// else of its last request in the node's earlier bins, or else of the last request in the bin.
 static void chain_follow(struct filling *f, const struct tenant_queue *queue)
 {
     if (!f->node->prefixes) return;
@@ -166,7 +167,8 @@ static void chain_follow(struct filling *f, const struct tenant_queue *queue)
     f->chain_is_picked = last;
 }
 
-// Whether sharing `blocks` blocks with the chain saves enough rows of the request, and more than `other` would save.
+// Returns true if sharing `blocks` blocks with the chain saves enough rows of the request, and clearly more than
+// `other` would save.
 static bool sharing_pays(const struct filling *f, const struct sched_request *r, int blocks,
                          const struct sched_request *other)
 {
@@ -174,8 +176,8 @@ static bool sharing_pays(const struct filling *f, const struct sched_request *r,
     return prefix_group_pays(sched_request_rows(r), blocks);
 }
 
-// The request of the tenant queue that fits and shares most with the chain. With `until_us`: only an overdue one that
-// is due by then. NULL: none.
+// Returns the request of the tenant queue that fits and shares most with the chain, or NULL. With `until_us`: only an
+// overdue request that is due by then.
 static struct sched_request *sharing_next(struct filling *f, const struct tenant_queue *queue, int64_t until_us,
                                           int *blocks_p)
 {
@@ -192,8 +194,9 @@ static struct sched_request *sharing_next(struct filling *f, const struct tenant
 
 // --- overdue requests (rule 4)
 
-// All requests of the tenant queue finish sooner for it (rule 7). The bound on the due time keeps a stream of requests
-// with one prefix from delaying others for ever; a request with a deadline, or back from a lost node, keeps its place.
+// Returns the request that takes the place of `r`: one of its tenant queue that shares a prefix, so that all of them
+// finish sooner (rule 7). The bound on the due time keeps a stream of requests with one prefix from delaying others for
+// ever. A request with a deadline, or back from a lost node, keeps its place.
 static struct sched_request *in_place_of(struct filling *f, struct sched_request *r)
 {
     int blocks = 0;
@@ -211,8 +214,9 @@ static bool higher_priority_waits(const struct filling *f, const struct sched_re
     return false;
 }
 
-// The half of the slots that overdue requests get when they need more. An odd one goes to a higher priority first, and
-// then in turn; without a higher priority, in turn to the tenant that is next and to the request that is due first.
+// Returns the half of the slots that overdue requests get if they need more. An odd slot goes to a higher priority
+// first, and then in turn. If no higher priority waits, it goes in turn to the next tenant and to the request that is
+// due first.
 static int overdue_slots(struct filling *f, const struct sched_request *first)
 {
     if (f->slots_left % 2 == 0) return f->slots_left / 2;
@@ -226,7 +230,7 @@ static int overdue_slots(struct filling *f, const struct sched_request *first)
 
 static void fill_overdue(struct filling *f)
 {
-    // Long prompts that have to wait for another one are stepped over.
+    // Steps over long prompts that have to wait for another one.
     struct request_need room = room_left(f, f->takes_long || f->node->prefixes ? INT_MAX : f->pass_rows);
     struct sched_request *r = due_index_next(&f->set->due_next, NULL, &room);
     if (!r) return;
@@ -243,9 +247,10 @@ static void fill_overdue(struct filling *f)
     }
 }
 
-// --- the others (rules 5 to 8)
+// --- the remaining requests (rules 5 to 8)
 
-// The longest request of the tenant queue that has more rows than `rows` but fits thanks to the node's prefix cache.
+// Returns the longest request of the tenant queue that has more rows than `rows` but fits thanks to the node's prefix
+// cache.
 static struct sched_request *longest_cached(struct filling *f, const struct tenant_queue *queue, int64_t rows)
 {
     struct request_need room = room_left(f, INT_MAX);
@@ -258,7 +263,7 @@ static struct sched_request *longest_cached(struct filling *f, const struct tena
     return NULL;
 }
 
-// The rows that a request may have without a prefix cache.
+// Returns how many rows a request may have with no help of a prefix cache.
 static int64_t rows_max(const struct filling *f)
 {
     bool first = picked_count(f) == 0;
@@ -266,8 +271,8 @@ static int64_t rows_max(const struct filling *f)
     return first ? f->pass_rows : f->rows_left;
 }
 
-// The longest long prompt of the tenant queue that fits. Between the rows left and those of a pass a prompt neither
-// fits the bin nor is a long one.
+// Returns the longest long prompt of the tenant queue that fits. A prompt with more rows than are left but no more than
+// a pass neither fits the bin nor is a long prompt.
 static struct sched_request *longest_long(struct filling *f, const struct tenant_queue *queue)
 {
     struct request_need room = room_left(f, rows_max(f));
@@ -277,7 +282,7 @@ static struct sched_request *longest_long(struct filling *f, const struct tenant
     return r && r->need.rows > f->pass_rows ? r : NULL;
 }
 
-// The longest request of the tenant queue that fits, with at most `rows` rows whatever the caches hold.
+// Returns the longest request of the tenant queue that fits and has at most `rows` rows, whatever the caches hold.
 static struct sched_request *longest_fitting(struct filling *f, const struct tenant_queue *queue, int64_t rows)
 {
     struct request_need room = room_left(f, rows);
@@ -287,7 +292,7 @@ static struct sched_request *longest_fitting(struct filling *f, const struct ten
     return r;
 }
 
-// The next request of the tenant queue. NULL: none fits.
+// Returns the next request of the tenant queue, or NULL if none fits.
 static struct sched_request *tenant_next(struct filling *f, const struct tenant_queue *queue)
 {
     int blocks = 0;

@@ -1,22 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// The coefficients solve the normal equations of the sums over all sizes. To keep them from being negative, the
-// equations are solved for each of the seven subsets of the three terms, and the best solution without a negative one
-// is taken.
+// The coefficients solve the normal equations of the sums over all sizes. They must not be negative, so the equations
+// are solved for each of the seven subsets of the three terms. The best solution with no negative coefficient is taken.
 #include "router/sched/cost.h"
 
 #include <limits.h>
 #include <math.h>
 
-#define MOMENT_DECAY 0.9       // of the sums of a size with each further pass of it: half is left after 7 passes
+#define MOMENT_DECAY 0.9       // for the sums of a size with each further pass of it: half is left after 7 passes
 #define MEMORY_US    600000000 // ten minutes
-#define SHARE_DECAY  0.95      // of the sums of a share with each further pass
-#define SHARE_MIN    0.02      // prompts get some time in any case
-#define OUTLIER      2.0       // times the prediction: longer passes weigh less
-#define NOISE_DECAY  0.995     // of the squared errors with each further pass
+#define SHARE_DECAY  0.95      // for the sums of a share with each further pass
+#define SHARE_MIN    0.02      // prompts always get some time
+#define OUTLIER      2.0       // factor over the prediction: longer passes weigh less
+#define NOISE_DECAY  0.995     // for the squared errors with each further pass
 enum { PASSES_MIN = 4 };
 
-// Where the passes seen cannot separate the terms (all of one size, say), the time is attributed to the rows: small
-// weights pull the terms towards zero, the other two more.
+// Small weights pull the terms towards zero, rows less than the rest. So the time is attributed to the rows if the
+// passes cannot separate the terms (for example, all of one size).
 static const double pull[3] = {1e-3, 1e-7, 1e-4};
 
 double cost_pairs(double rows, double cached)
@@ -39,8 +38,8 @@ int cost_size(int64_t rows)
     return size;
 }
 
-// Solves the n equations of the matrix a and the right side b in place, by elimination; a is symmetric positive
-// definite.
+// Solves the n equations of the matrix a and the right side b in place, by elimination. The matrix is symmetric
+// positive definite.
 static void equations_solve(double a[3][3], double b[3], int n)
 {
     for (int k = 0; k < n; k++) {
@@ -75,7 +74,7 @@ static bool moments_known(const struct cost_moments *moments, int64_t now_us)
     return moments->max_rows && now_us - moments->learned_us < MEMORY_US;
 }
 
-// Returns whether any size is left.
+// Returns true if any size is left.
 static bool moments_forget(struct cost_model *m, int64_t now_us)
 {
     bool left = false;
@@ -98,7 +97,7 @@ static void model_fit(struct cost_model *m)
             s[i] += m->moments[size].sums[i];
         }
     }
-    // Each term is scaled to its own size: rows and pairs differ by orders of magnitude.
+    // Scales each term to its own size: rows and pairs differ by orders of magnitude.
     double unit[3];
     for (int i = 0; i < 3; i++)
         unit[i] = 1 / sqrt(g[i][i]);
@@ -120,7 +119,7 @@ static void model_fit(struct cost_model *m)
         equations_solve(a, x, n);
         for (int i = 0; i < n; i++) {
             valid &= isfinite(x[i]) && x[i] >= 0;
-            gain += x[i] * s[term[i]] * unit[term[i]]; // the reduction of the squared error by these terms
+            gain += x[i] * s[term[i]] * unit[term[i]]; // reduction of the squared error by these terms
         }
         if (!valid || gain <= best_gain) continue;
         best_gain = gain;
@@ -141,9 +140,9 @@ void cost_learn(struct cost_model *m, int64_t rows, int64_t pairs, int64_t pass_
     double us = (double)pass_us, scale = us;
     if (m->passes >= PASSES_MIN) {
         // Relative to the prediction, slow and fast passes weigh the same, so the fit is the mean of times that vary.
-        // An outlier weighs less. Its time is not cut: where the expectation is what is wrong (the first short passes
-        // after those of a prompt), a cut time would be wrong too, and as short passes weigh most, it would outweigh
-        // the right ones until its size has forgotten it.
+        // An outlier weighs less. Its time is not cut, because the prediction may be wrong, as for the first short
+        // passes after a long prompt. Cut times would then be wrong too. As short passes weigh most, they would
+        // outweigh the right times until their size has forgotten them.
         double predicted_us = cost_pass_us(m, 1, (double)rows, (double)pairs);
         scale = fmax(us / OUTLIER, predicted_us);
         noise_learn(m, us, predicted_us);

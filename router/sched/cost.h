@@ -4,14 +4,13 @@
 //     us = fixed + row * rows + pair * pairs
 //
 // rows: tokens fed, including one for each decoding sequence. pairs: attention pairs, a row and a KV entry it attends
-// to. All three coefficients are at least zero. A plain value: no allocation, no clock. One thread.
+// to. No coefficient is negative. A plain value: no allocation, no clock. One thread.
 //
-// The fit is least squares of the relative error, so short passes count as much as long ones. Where times vary, it is
-// their mean. Passes are kept apart by
-// size (powers of two of their rows) and forgotten apart: a thousand decodes do not wash out one long prefill, and a
-// node that becomes faster or slower is followed within some dozens of passes of a size. A size that did not occur for
-// ten minutes is forgotten: the node may have changed, and no decision by its old costs (not to use it, say) may last
-// for ever.
+// The fit is least squares of the relative error, so short passes count as much as long ones. If times vary, the fit is
+// their mean. Each size (power of two of the rows) has its own sums and forgets on its own: a thousand decodes do not
+// wash out one long prefill. A node that becomes faster or slower is followed within some dozens of passes of a size. A
+// size that did not occur for ten minutes is forgotten: the node may have changed, and no decision by its old costs
+// (such as not to use it) may last for ever.
 #pragma once
 
 #include <stdbool.h>
@@ -20,17 +19,17 @@
 enum { COST_SIZES = 21 }; // 2^20 rows: more than a pass may have
 
 struct cost_model {
-    // Sums over passes of one size of the products of (1, rows, pairs) / us with each other, and with 1.
+    // Sums over passes of one size: products of (1, rows, pairs) / us with each other, and with 1.
     struct cost_moments {
         double products[6]; // upper triangle, by rows
         double sums[3];
-        int64_t max_rows;   // of one pass; 0: no pass of this size is known
-        int64_t learned_us; // when last
+        int64_t max_rows;   // most rows of one pass; 0: no pass of this size is known
+        int64_t learned_us; // time of the last pass
     } moments[COST_SIZES];
     double fixed_us, row_us, pair_us;
-    int passes;                 // learned from, at most INT_MAX
-    double predicted, errors;   // decayed numbers: passes that were predicted; squares of their relative errors
-    int64_t done_rows, done_us; // of the longest prompt computed lately, and when
+    int passes;                 // number of passes learned, at most INT_MAX
+    double predicted, errors;   // decayed: number of predicted passes; squares of their relative errors
+    int64_t done_rows, done_us; // rows of the longest prompt computed lately; time of its end
 };
 
 // Work to be computed.
@@ -40,27 +39,26 @@ struct cost_work {
 
 // The share of a node's time that prompts get while other sequences decode: the node paces them (worker/pace.h).
 struct cost_share {
-    double prompt_us, pass_us; // decayed sums over passes with both; 0: not known
+    double prompt_us, pass_us; // decayed sums over passes with both; 0: unknown
 };
 void cost_share_learn(struct cost_share *s, double prompt_us, double pass_us);
-double cost_share_of(const struct cost_share *s); // 0 to 1; 1 while it is not known
+double cost_share_of(const struct cost_share *s); // 0 to 1; 1 while it is unknown
 
-// Learns from one pass. A report that cannot be true (no rows, no time, fewer pairs than rows) is ignored; one far off
-// the expected time weighs less.
+// Learns from one pass. Ignores a report that cannot be true (no rows, no time, fewer pairs than rows). A report far
+// off the expected time weighs less.
 void cost_learn(struct cost_model *m, int64_t rows, int64_t pairs, int64_t pass_us, int64_t now_us);
 
-// All rows of a prompt have been computed, in passes of any size.
+// Call when all rows of a prompt have been computed, in passes of any size.
 void cost_prompt_done(struct cost_model *m, int64_t rows, int64_t now_us);
 
-// Whether the model holds for a pass or prompt of `rows` rows: a few passes have been seen, and lately one pass or
+// Returns true if the model holds for a pass or prompt of `rows` rows: it has seen a few passes, and lately one pass or
 // prompt of at least a quarter of `rows`.
 bool cost_knows(const struct cost_model *m, int64_t rows, int64_t now_us);
 
-// The relative deviation of pass times from what the model predicted for them: the root of the mean square. 0: not
-// known.
+// Returns the relative deviation of pass times from the model's predictions: the root of the mean square. 0: unknown.
 double cost_noise(const struct cost_model *m);
 
-int cost_size(int64_t rows); // of a pass: 0 .. COST_SIZES - 1, the power of two below
+int cost_size(int64_t rows); // 0 .. COST_SIZES - 1, the power of two below the number of rows
 
 double cost_pass_us(const struct cost_model *m, double passes, double rows, double pairs);
 

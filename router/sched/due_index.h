@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Overdue requests that may be packed, by due time and then by age, to find the first one that a node has room for. See
+// Overdue requests that may be packed, by due time and then by age. Finds the first one that a node has room for. See
 // request_tree.h.
 #pragma once
 
@@ -12,7 +12,7 @@ void due_index_add(struct due_index *index, struct sched_request *r); // due_us 
 void due_index_remove(struct due_index *index, struct sched_request *r);
 
 struct sched_request *due_index_before(const struct due_index *index, const struct sched_request *r); // NULL: none
-// Among the requests that need at most `max`: the next one after `r`, which may have left the index; with NULL for `r`
-// the first one. NULL: none.
+// Returns the next request after `r` that needs at most `max`, or NULL. `r` may have left the index; NULL starts at the
+// first request.
 struct sched_request *due_index_next(const struct due_index *index, const struct sched_request *r,
                                      const struct request_need *max);

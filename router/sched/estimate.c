@@ -6,12 +6,12 @@
 #include "router/sched/node_index.h"
 #include "router/sched/node_time.h"
 
-// Speculation has to save at least this share of the prefill time, since estimates are not exact to the percent.
+// Speculation has to save at least this share of the prefill time, because estimates are not exact to the percent.
 #define SPECULATION_MARGIN 0.1
 
 // --- look-ahead (speculator/score_pace.h)
 
-// Steps after the first, which the last prompt row makes.
+// Returns the number of steps after the first one, which the last prompt row makes.
 static double later_steps(const struct sched_request *r)
 {
     return r->spec->prefill.look_ahead - 1;
@@ -22,9 +22,9 @@ static double step_us(const struct cost_model *cost, const struct sched_request 
     return cost_pass_us(cost, 1, 1, r->spec->n_tokens + later_steps(r) / 2);
 }
 
-// The time of the look-ahead of a prompt, while the node has `rows` rows to read: of these one pass is read with the
-// prompt, and the others during its look-ahead. Steps that do not fit the share of look-ahead passes are parts of the
-// passes that read.
+// Returns the time of a prompt's look-ahead, while the node has `rows` rows to read. One pass of these rows is read
+// with the prompt, the rest during its look-ahead. Steps that do not fit the share of look-ahead passes are parts of
+// the reading passes.
 static double look_ahead_us(const struct sched_node *node, const struct cost_model *cost, const struct sched_request *r,
                             double rows)
 {
@@ -32,13 +32,13 @@ static double look_ahead_us(const struct sched_node *node, const struct cost_mod
     if (rows <= budget || alone_us <= 0) return steps * alone_us;
     rows = fmin(rows - budget, budget);
     double reading_us = cost_pass_us(cost, 1, rows, cost_pairs(rows, 0));
-    double alone = LOOK_AHEAD_SHARE * reading_us / alone_us; // look-ahead passes to one that reads
+    double alone = LOOK_AHEAD_SHARE * reading_us / alone_us; // look-ahead passes per reading pass
     double saved = fmin(LOOK_AHEAD_SAVED_PASSES * alone, steps), riding = ceil((steps - saved) / (1 + alone));
     return riding * reading_us + (steps - riding) * alone_us;
 }
 
-// The time that the look-ahead of the prompts in `passes` passes, which take `reading_us` to be read, takes from
-// others.
+// Returns the time that other prompts' look-ahead takes from the node. They are the prompts of `passes` passes, which
+// take `reading_us` to be read.
 static double look_ahead_of_others_us(const struct cost_model *cost, const struct sched_request *r, double passes,
                                       double reading_us)
 {
@@ -47,16 +47,16 @@ static double look_ahead_of_others_us(const struct cost_model *cost, const struc
 
 // --- one request in one pool
 
-// The nodes that an estimate examines; their number is bounded. In a small pool: all nodes that take work. In a large
-// pool: every n-th node, as a sample of all, and the nodes that are likely to finish the request first, by their
-// outstanding work and by the prefix of the request in their caches.
+// The nodes that an estimate examines. In a small pool: all nodes that take work. In a large pool their number is
+// bounded: every n-th node, as a sample of the pool, and the nodes that are likely to finish the request first, by
+// their outstanding work and by the prefix of the request in their caches.
 enum { SAMPLE_MAX = 64, FIRST_MAX = 8, SHARING_MAX = 8 };
 
 struct subject {
     const struct sched_view *view;
     enum node_role role;
     const struct sched_request *r;
-    const struct cost_model *likely; // for nodes whose costs are not known; NULL: no node's costs are known
+    const struct cost_model *likely; // for nodes with unknown costs; NULL: no node's costs are known
     const struct sched_node *nodes[SAMPLE_MAX + FIRST_MAX + SHARING_MAX];
     int n_sample, n_nodes;
     double stands_for; // nodes of the pool that each node of the sample represents
@@ -100,7 +100,8 @@ static const struct cost_model *cost_of(const struct subject *s, const struct sc
     return is_known(s, node) ? &node->cost : s->likely;
 }
 
-// The time of `rows` rows that the node computes before the request; a speculator's look-ahead for them included.
+// Returns the time of `rows` rows that the node computes before the request, including a speculator's look-ahead for
+// them.
 static double others_us(const struct subject *s, const struct sched_node *node, const struct cost_model *cost,
                         double rows, double pairs)
 {
@@ -109,8 +110,8 @@ static double others_us(const struct subject *s, const struct sched_node *node, 
     return us + look_ahead_of_others_us(cost, s->r, ceil(rows / node->limits.token_budget), us);
 }
 
-// The time the node is busy before a request that takes `rows` further rows. Beside short prompts a long one gets half
-// of each pass, and what they leave of it.
+// Returns the time for which the node is busy before a request that takes `rows` further rows. A long prompt gets half
+// of each pass, and what short prompts leave of it.
 static double busy_before_us(const struct subject *s, const struct sched_node *node, const struct cost_model *cost,
                              double rows)
 {
@@ -130,8 +131,8 @@ static double busy_us(const struct subject *s, const struct sched_node *node, co
     return busy_before_us(s, node, cost, sched_request_rows_on(s->r, node));
 }
 
-// The time the node spends on the request itself. The prompts that are waiting or on the node now stand for those that
-// a speculator reads during the look-ahead.
+// Returns the time that the node spends on the request itself. A speculator reads other prompts during the look-ahead;
+// the prompts that wait or are on the node now represent them.
 static double own_us(const struct subject *s, const struct sched_node *node, const struct cost_model *cost)
 {
     int rows = sched_request_rows_on(s->r, node), cached = sched_request_rows(s->r) - rows;
@@ -142,7 +143,7 @@ static double own_us(const struct subject *s, const struct sched_node *node, con
     return us + s->r->frozen.further_scores * (1 + later_steps(s->r)) * step_us(cost, s->r);
 }
 
-// A request whose kept tokens are not known yet, as if they were. Only nodes with KV blocks for them count.
+// A request with unknown kept tokens, as if they were known. Only nodes with KV blocks for them count.
 struct kept_request {
     struct request_usage usage;
     struct sched_request sched;
@@ -174,7 +175,7 @@ static struct subject subject_make(const struct sched_view *view, enum node_role
     return s;
 }
 
-static double least_own_us(const struct subject *s) // infinite: not known
+static double least_own_us(const struct subject *s) // infinite: unknown
 {
     double least_us = INFINITY;
     for (int i = 0; i < s->n_nodes && s->likely; i++) {
@@ -184,7 +185,7 @@ static double least_own_us(const struct subject *s) // infinite: not known
     return least_us;
 }
 
-static double full_bin_us(const struct subject *s) // on the slowest node
+static double full_bin_us(const struct subject *s) // time on the slowest node
 {
     double longest_us = 0;
     for (int i = 0; i < s->n_sample; i++) {
@@ -195,31 +196,32 @@ static double full_bin_us(const struct subject *s) // on the slowest node
     return longest_us;
 }
 
-// When the request will have waited max_wait in both waiting sets together. Time on a speculator does not count.
+// Returns when the request will have waited max_wait in both waiting sets together. Time on a speculator does not
+// count.
 static int64_t max_wait_end_us(const struct sched_view *view, const struct sched_request *r, int64_t now_us)
 {
     int64_t left_us = view->options.max_wait_us - r->timing->queue_us - r->timing->pack_wait_us;
     return left_us > 0 ? now_us + left_us : now_us;
 }
 
-// The latest time of dispatch for a request that takes `own_us` from then on.
+// Returns the latest time of dispatch for a request that takes `own_us` from then on.
 static int64_t latest_us(const struct subject *s, double own_us, int64_t now_us)
 {
     const struct sched_request *r = s->r;
     int64_t deadline_us = r->spec->ttft_deadline_us, waited_us = max_wait_end_us(s->view, r, now_us);
     if (deadline_us == INT64_MAX || r->usage->completion_tokens) return waited_us;
     int64_t left_us = deadline_us - now_us,
-            due_us = now_us + left_us / 2; // own_us not known: half of the time is for it
+            due_us = now_us + left_us / 2; // half of the time is for own_us if it is unknown
     if (isfinite(own_us)) {
-        if (own_us > (double)left_us) return waited_us; // too late: requests that are in time go before it
-        // Reports of a node may make the time of a bin larger than any time.
+        if (own_us > (double)left_us) return waited_us; // too late: requests that can be in time go first
+        // Reports of a node may make a bin's time larger than any time.
         due_us = deadline_us - (int64_t)fmin(own_us + full_bin_us(s), (double)deadline_us);
     }
     return due_us < waited_us ? due_us : waited_us;
 }
 
-// The rows that the prompt will have once it is scored, but for overlaps of pinned ranges, tail and chosen chunks: in a
-// conversation those of earlier turns, of answers, and what the next selection adds.
+// Returns the expected rows of the prompt once it is scored. In a conversation these are the rows of earlier turns, of
+// answers, and what the next selection adds. Ignores overlaps of pinned ranges, tail and chosen chunks.
 static int kept_tokens_expected(const struct sched_view *view, const struct sched_request *r)
 {
     const struct request_spec *spec = r->spec;
@@ -250,7 +252,7 @@ static struct cost_work work_min(struct cost_work a, struct cost_work b)
     return a.rows < b.rows ? a : b;
 }
 
-// The waiting work that precedes a request with this due time.
+// Returns the waiting work that precedes a request with this due time.
 static struct cost_work work_ahead(const struct subject *s, int64_t due_us, int64_t now_us)
 {
     const struct waiting_set *set = &s->view->waiting[s->role];
@@ -260,7 +262,7 @@ static struct cost_work work_ahead(const struct subject *s, int64_t due_us, int6
     for (int level = ordered ? sched_priority_level(s->r->spec->priority) : 0; level < PRIORITY_LEVELS; level++)
         ahead = work_sum(ahead, set->level_work[level]);
     if (ordered) {
-        // Overdue requests that one bin does not hold leave half of it to the order of priority.
+        // If one bin does not hold all overdue requests, they leave half of it to the order of priority.
         struct cost_work sooner = work_sum(set->overdue_work, waiting_set_due_between(set, now_us, due_us));
         ahead = work_min(work_sum(ahead, work_min(set->overdue_work, ahead)), sooner);
     }
@@ -277,7 +279,7 @@ static struct cost_work waiting_work(const struct sched_view *view, enum node_ro
     return (struct cost_work){computed * waiting.rows, computed * waiting.pairs};
 }
 
-// The work is estimated from nodes with known costs, and divided among all nodes.
+// Estimates the work from nodes with known costs, and divides it among all nodes.
 struct pool_estimate estimate_pool(const struct sched_view *view, enum node_role role)
 {
     struct cost_work waiting = waiting_work(view, role);
@@ -299,13 +301,14 @@ struct pool_estimate estimate_pool(const struct sched_view *view, enum node_role
     return (struct pool_estimate){queue * unit_us, (queue + held) * unit_us};
 }
 
-// When the last of the work ahead will have been dispatched: the time up to which all nodes are filled. Nodes that are
-// busy for longer than that take no part, which is found by leaving them out until the time settles.
+// Returns when the last of the work ahead will have been dispatched: the time up to which all nodes are filled. Nodes
+// that are busy for longer take no part. They are found by leaving them out until the time settles.
 static double dispatched_us(const struct subject *s, struct cost_work ahead)
 {
     if (ahead.rows <= 0) return 0;
     for (double level_us = INFINITY;;) {
-        double work = 1, rate = 0; // in units of `ahead`: left at time 0 had all nodes been free before; done per us
+        // in units of `ahead`: work at time 0 if all nodes had been free before; work done per us
+        double work = 1, rate = 0;
         for (int i = 0; i < s->n_sample; i++) {
             const struct sched_node *node = s->nodes[i];
             const struct cost_model *cost = cost_of(s, node);
@@ -319,8 +322,8 @@ static double dispatched_us(const struct subject *s, struct cost_work ahead)
     }
 }
 
-// On the node of the pool that finishes the request first; `after_us` of the request's time comes after this pool.
-// Infinite: not known.
+// Estimates the request on the node of the pool that finishes it first. `after_us` of the request's time comes after
+// this pool. Infinite: unknown.
 static struct estimate pool_estimate(const struct subject *s, double after_us, int64_t now_us)
 {
     struct estimate best = {INFINITY, INFINITY};
@@ -337,8 +340,8 @@ static struct estimate pool_estimate(const struct subject *s, double after_us, i
     return best;
 }
 
-// The worker group's part of a request that a speculator scores before. Of its rows, those that earlier turns of a
-// conversation had may be in caches.
+// Makes the worker group's part of a request that a speculator scores first. Caches may have the rows of earlier turns
+// of a conversation.
 static struct subject subject_scored(const struct sched_view *view, const struct sched_request *r,
                                      struct kept_request *kept)
 {
@@ -348,7 +351,7 @@ static struct subject subject_scored(const struct sched_view *view, const struct
     return subject_make(view, NODE_WORKER, &kept->sched);
 }
 
-// Up to the first token by way of a speculator. The work that waits for worker groups now is dispatched meanwhile.
+// Estimates the first token by way of a speculator. Meanwhile, the work that waits for worker groups now is dispatched.
 static struct estimate speculated_estimate(const struct sched_view *view, const struct sched_request *r, int64_t now_us)
 {
     struct kept_request kept;
@@ -379,7 +382,8 @@ double estimate_score_us(const struct sched_view *view, const struct sched_node 
 {
     struct subject s = {.view = view, .role = NODE_SPECULATOR, .r = r, .likely = &node->cost};
     if (!is_known(&s, node)) return INFINITY;
-    double rows = sched_request_rows(r) > sched_node_pass_rows(node) ? INFINITY : 0; // its own are in a bin already
+    // the request's own rows are already in a bin
+    double rows = sched_request_rows(r) > sched_node_pass_rows(node) ? INFINITY : 0;
     return busy_before_us(&s, node, &node->cost, rows) +
            look_ahead_us(node, &node->cost, r, (double)node->account.bin_tokens);
 }
@@ -399,8 +403,8 @@ static bool can_be_kept_whole(const struct sched_view *view, const struct sched_
     return sched_pool_can_hold(view, NODE_WORKER, request_keep(&kept, r, r->spec->n_tokens));
 }
 
-// Costs become known either way: a scored prompt teaches those of speculators, at the price of one prompt at a time,
-// and a prompt kept whole teaches those of worker groups.
+// Costs become known either way. A scored prompt teaches the costs of speculators, one prompt at a time; a prompt kept
+// whole teaches the costs of worker groups.
 bool estimate_speculation_pays(const struct sched_view *view, const struct sched_request *r, int64_t now_us)
 {
     struct estimate whole, pruned;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests are numbered in the order in which they arrive, so of equal rows the lower number is the higher key.
+// Requests are numbered in the order of their arrival, so of equal rows the lower number is the higher key.
 #include "router/sched/length_index.h"
 
 #include "router/sched/request_tree.h"

@@ -15,7 +15,7 @@
 
 enum {
     OVERDUE_SCAN_MAX = 8,
-    SHARING_MAX = 16, // nodes with a prefix of the request that are looked at
+    SHARING_MAX = 16, // limit of nodes with a prefix of the request that are examined
 };
 
 // --- the tree
@@ -127,13 +127,13 @@ struct node_search {
     const struct sched_view *view;
     uint64_t visits;
     const struct sched_request *r; // NULL: nodes that may take what waits
-    int64_t rows;                  // that wait
-    int64_t blocks;                // that the request needs on a node where it shares none
+    int64_t rows;                  // number of waiting rows
+    int64_t blocks;                // KV blocks of the request on a node where it shares none
     enum search_kind kind;
     bool unasked; // only nodes that declined before the request joined
 };
 
-// Of the nodes that may take the request though they declined.
+// Returns the kind of search for nodes that declined the last plan but may accept this request.
 static enum search_kind search_kind(const struct sched_request *r)
 {
     return r->overdue ? SEARCH_OPEN : SEARCH_IDLE;
@@ -185,7 +185,8 @@ static struct sched_node *index_find(struct node_index *index, struct node_searc
     return node;
 }
 
-// For the request: a node with room for all its blocks, else one where it shares blocks and that has room for the rest.
+// Finds a node for the request: one with room for all its blocks, else one where it shares blocks and that has room for
+// the rest.
 static struct sched_node *index_first(struct node_index *index, struct node_search *s)
 {
     s->blocks = index->role == NODE_WORKER ? sched_request_kv_blocks(s->r, PREFIX_BLOCK) : 0;
@@ -200,7 +201,8 @@ static struct sched_node *index_first(struct node_index *index, struct node_sear
 
 // --- changes
 
-// What has to wait for the node to be asked: anything for an idle one, or while overdue requests wait.
+// Returns the rows that must wait for the node to be asked: any number for an idle node, or while overdue requests
+// wait.
 static int64_t rows_asked(const struct sched_node *node, const struct sched_view *view)
 {
     if (view->waiting[node->role].overdue.count) return 0;
@@ -220,7 +222,7 @@ static bool has_more_room(const struct sched_node *node)
            node->account.long_prompts < p->most_long_prompts;
 }
 
-// Requests that arrived while it had less may fit as soon as it has more than that.
+// Notes the node's room. Requests that arrived while it had less may fit as soon as it has more.
 static void note_room(struct sched_node *node)
 {
     struct node_place *p = &node->place;
@@ -271,7 +273,7 @@ static void note_all(struct node_index *index, struct sched_node *tree)
     node_index_note_change(tree);
 }
 
-// Orders all nodes again when they are to be compared by something else, which is rare.
+// Orders all nodes again if they are to be compared by another measure, which is rare.
 static void index_refresh(struct node_index *index, const struct sched_view *view)
 {
     double mean = view->waiting[index->role].mean_rows;
@@ -374,7 +376,7 @@ void node_index_start_round(struct node_index *index, const struct sched_view *v
     index_refresh(index, view);
 }
 
-// A node that has room for one of the requests that are due first. It may have declined before they were overdue.
+// Returns a node with room for one of the requests that are due first. It may have declined before they were overdue.
 static struct sched_node *next_for_overdue(struct node_index *index, const struct sched_view *view)
 {
     const struct due_index *due = &view->waiting[index->role].due_next;

@@ -31,7 +31,7 @@ double node_time_finish_us(const struct sched_node *node, int64_t rows, int64_t 
                              node->account.bin_attention_pairs + pairs);
 }
 
-// Half the token budget, or less where the fixed cost of a pass is at most an eighth of it.
+// Returns half the token budget, or fewer rows if the fixed cost is then at most an eighth of the pass.
 int64_t node_time_min_bin_rows(const struct sched_view *view, const struct sched_node *node)
 {
     int64_t half = ((int64_t)node->limits.token_budget + 1) / 2;

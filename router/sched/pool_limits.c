@@ -7,7 +7,7 @@
 #include "lib/base/mem.h"
 #include "router/sched/view.h"
 
-// The number of limits with at least this context.
+// Returns the number of limits with at least this context.
 static int count_long(const struct pool_limits *limits, int context_tokens)
 {
     int low = 0, high = limits->n;

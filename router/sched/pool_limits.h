@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the open nodes of a pool can hold at most, so that the question whether one of them can hold a request is
-// answered in O(log nodes). Only limits are listed that no other node exceeds in both respects: few, since the nodes of
-// a pool are mostly equal. Plain data of the node index; one thread.
+// The largest requests that the open nodes of a pool can hold: tells in O(log nodes) whether one of them can hold a
+// request. Lists only limits that no other node exceeds in both respects. These are few, because the nodes of a pool
+// are mostly equal. Plain data of the node index; one thread.
 #pragma once
 
 #include <stdbool.h>
@@ -11,7 +11,7 @@ struct sched_node;
 
 struct pool_limit {
     int context_tokens;
-    int64_t entries; // of the KV cache
+    int64_t entries; // KV entries
 };
 
 struct pool_limits {
@@ -23,4 +23,4 @@ void pool_limits_update(struct pool_limits *limits, struct sched_node *const *no
 void pool_limits_fini(struct pool_limits *limits);
 
 bool pool_limits_hold(const struct pool_limits *limits, int context_tokens, int64_t entries);
-int pool_limits_context(const struct pool_limits *limits); // the longest; 0: no node is open
+int pool_limits_context(const struct pool_limits *limits); // longest context; 0: no node is open

@@ -3,8 +3,8 @@
 
 #include "lib/base/mem.h"
 
-// What the hash of a block covers: the block before it, whose hash covers all earlier ones, and its tokens with their
-// positions. The salt stands before the first block.
+// The data that the hash of a block covers: the hash of the block before it, which covers all earlier blocks, and its
+// tokens with their positions. The salt takes the place of the hash before the first block.
 struct chain_link {
     uint64_t before;
     struct {

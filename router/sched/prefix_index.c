@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // A radix tree of chains. An edge, struct prefix_run, is split where chains part or end, so a request holds whole
-// edges. A member is the place of one record in one edge. Members without a holding request are in the record's list by
-// age.
+// edges. A member is the part of one record in one edge. Members that no request holds are in the record's list by age.
 //
-// Within a record an edge's members are older than those of its parent, so eviction takes the end of a chain first, and
-// a member that has lost blocks has none behind it. An edge is as long as the longest of its members.
+// Within a record, an edge's members are older than the members of its parent, so eviction takes the end of a chain
+// first. A member that has lost blocks has none after it. An edge is as long as its longest member.
 #include "router/sched/prefix_index.h"
 
 #include <stdlib.h>
@@ -18,16 +17,16 @@ struct prefix_run {
     struct prefix_run *bucket_next; // in the table of edges by parent and first mark
     uint32_t *marks;                // [end - begin] the low halves of the hashes of its blocks
     int begin, end;                 // blocks of a chain
-    struct member **members;        // [n_members] by number of the record
+    struct member **members;        // [n_members] ordered by the record's number
     int n_members, members_capacity;
-    int n_holding; // members with a holding request
+    int n_holding; // number of members that a request holds
 };
 
 struct member {
     struct prefix_record *record;
     struct prefix_run *edge;
-    int blocks; // from the edge's begin on
-    int holds;  // requests
+    int blocks; // number of blocks from the edge's begin
+    int holds;  // number of requests that hold it
     struct member *older, *younger;
 };
 
@@ -36,7 +35,7 @@ struct prefix_record {
     struct sched_node *node;
     uint64_t number;
     int capacity;
-    int64_t blocks, held_blocks; // of all members; of those with a holding request
+    int64_t blocks, held_blocks; // blocks of all members; blocks of members that a request holds
     int64_t bytes, held_bytes;
     struct member *oldest, *youngest;
 };
@@ -47,7 +46,7 @@ struct prefix_index {
     uint64_t last_record;
 };
 
-// What a member costs, with an edge of its own: both structs, two pointers in arrays that double, four allocations.
+// Bytes of a member with its own edge: both structs, two pointers in arrays that double, four allocations.
 enum { BUCKETS_MIN = 64, ALLOCATION = 16, MARK_BYTES = sizeof(uint32_t) };
 #define MEMBER_BYTES                                                                                                   \
     ((int64_t)(sizeof(struct prefix_run) + sizeof(struct member) + 4 * sizeof(void *) + 4 * ALLOCATION))
@@ -110,7 +109,7 @@ static void table_grow(struct prefix_index *index)
     free(old);
 }
 
-// The caller fills in the marks and links it.
+// Makes an edge. The caller fills in the marks and links it.
 static struct prefix_run *edge_create(struct prefix_index *index, struct prefix_run *parent, int begin, int end)
 {
     if (index->n_edges == index->n_buckets) table_grow(index);
@@ -139,7 +138,7 @@ static struct prefix_run *edge_child(const struct prefix_index *index, const str
     return edge;
 }
 
-// Leading blocks of the edge that the chain has behind edge->begin.
+// Returns the number of leading blocks of the edge that the chain has from edge->begin on.
 static int edge_common(const struct prefix_run *edge, const uint64_t *chain, int n)
 {
     int most = (n < edge->end ? n : edge->end) - edge->begin, common = 0;
@@ -173,7 +172,7 @@ static struct member *member_find(const struct prefix_run *edge, const struct pr
 static struct member *member_add(struct prefix_run *edge, struct prefix_record *record)
 {
     int at = member_place(edge, record);
-    if (edge->n_members == edge->members_capacity) { // from one, since most edges have one member
+    if (edge->n_members == edge->members_capacity) { // grows from one, because most edges have one member
         edge->members_capacity += edge->members_capacity + !edge->members_capacity;
         edge->members = mem_resize(edge->members, (size_t)edge->members_capacity, sizeof(struct member *));
     }
@@ -206,7 +205,7 @@ static void member_resize(struct member *m, int blocks)
     m->blocks = blocks;
 }
 
-// To be called when a member lost blocks. Children would have members that have all of this edge, so there are none.
+// Shrinks the edge after a member lost blocks. The edge has no children: their members would have all of this edge.
 static void edge_shrink(struct prefix_index *index, struct prefix_run *edge)
 {
     int longest = 0;
@@ -220,7 +219,7 @@ static void edge_shrink(struct prefix_index *index, struct prefix_run *edge)
     }
 }
 
-// The member of the edge is removed from its arrays, and the edge with its last member.
+// Removes the member from its edge, and the edge with its last member.
 static void member_remove(struct prefix_record *record, struct member *m)
 {
     struct prefix_run *edge = m->edge;
@@ -240,7 +239,7 @@ static int64_t larger(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-// Evicts until the record is within its limits or everything in it is held.
+// Evicts until the record is within its limits or every block in it is held.
 static void record_trim(struct prefix_record *record)
 {
     for (struct member *m; (m = record->oldest);) {
@@ -256,7 +255,7 @@ static void record_trim(struct prefix_record *record)
     }
 }
 
-// The longest new run that the record has room for when all that is not held is evicted.
+// Returns the longest new run that the record has room for if every block that is not held is evicted.
 static int64_t record_room(const struct prefix_record *record)
 {
     int64_t bytes = PREFIX_RECORD_BYTES - record->held_bytes - MEMBER_BYTES,
@@ -266,7 +265,7 @@ static int64_t record_room(const struct prefix_record *record)
 
 // --- splitting
 
-// The part of the member in front of the split, where the edge was cut after `at` blocks. False: it has no more.
+// Splits a member at the cut of its edge after `at` blocks. Returns false if no part of it is left after the cut.
 static bool member_split(struct member *m, struct prefix_run *upper, int at)
 {
     if (m->blocks <= at) {
@@ -287,7 +286,7 @@ static bool member_split(struct member *m, struct prefix_run *upper, int at)
 }
 
 // Cuts the edge after `at` of its blocks. The edge keeps the end, so that children and holding requests still refer to
-// it; returns the new edge in front of it.
+// it. Returns the new edge, which precedes it.
 static struct prefix_run *edge_split(struct prefix_index *index, struct prefix_run *edge, int at)
 {
     struct prefix_run *upper = edge_create(index, edge->parent, edge->begin, edge->begin + at);
@@ -317,7 +316,7 @@ static void member_hold(struct member *m)
 {
     struct prefix_record *record = m->record;
     if (m->holds++) return;
-    if (m->blocks) list_remove(m->record, m); // it was there before
+    if (m->blocks) list_remove(m->record, m); // it was in the list of members that are not held
     member_resize(m, edge_blocks(m->edge));
     m->edge->n_holding++;
     record->held_blocks += m->blocks;
@@ -344,7 +343,8 @@ static struct prefix_run *edge_grow(struct prefix_index *index, struct prefix_ru
     return edge;
 }
 
-// Holds the next edge of the chain, behind `run`; made, or cut, to be on the chain and to fit. NULL: there is no room.
+// Holds the next edge of the chain after `run`. Makes or cuts the edge so that it is on the chain and fits. Returns
+// NULL if there is no room.
 static struct prefix_run *hold_next(struct prefix_record *record, struct prefix_run *run, const uint64_t *chain, int n)
 {
     struct prefix_index *index = record->index;
@@ -359,7 +359,7 @@ static struct prefix_run *hold_next(struct prefix_record *record, struct prefix_
     if (split) edge = edge_split(index, edge, (int)blocks);
     struct member *mine = member_find(edge, record);
     member_hold(mine ? mine : member_add(edge, record));
-    // A split takes room in all records of the edge. Each can evict only its own place, so the count goes down.
+    // A split takes room in all records of the edge. Each record can evict only its own member, so the count goes down.
     for (int i = edge->n_members - 1; split && i >= 0; i--)
         record_trim(edge->members[i]->record);
     record_trim(record);
@@ -377,7 +377,7 @@ const struct prefix_run *prefix_record_hold(struct prefix_record *record, const 
 
 void prefix_record_release(struct prefix_record *record, const struct prefix_run *run)
 {
-    for (; run; run = run->parent) { // from the end, which is to be evicted first
+    for (; run; run = run->parent) { // from the end, which is evicted first
         struct member *m = member_find(run, record);
         INVARIANT(m && m->holds, "blocks %d to %d are released without a hold", run->begin, run->end);
         member_release(m);
@@ -407,7 +407,7 @@ void prefix_record_close(struct prefix_record *record)
     free(record);
 }
 
-// Leading blocks of the chain in the record: all, or those that requests hold.
+// Returns the leading blocks of the chain in the record: all of them, or the blocks that requests hold.
 static int record_match(const struct prefix_record *record, const uint64_t *chain, int n, bool held)
 {
     const struct prefix_run *edge = NULL;
@@ -439,7 +439,8 @@ int64_t prefix_record_blocks_held(const struct prefix_record *record)
 
 // --- all nodes
 
-// The last edge that shares blocks with the chain, and their number. `held`: of edges that requests hold.
+// Returns the last edge that shares blocks with the chain, and the number of shared blocks. `held`: only edges that
+// requests hold.
 static const struct prefix_run *index_walk(const struct prefix_index *index, const uint64_t *chain, int n, bool held,
                                            int *blocks_p)
 {
@@ -461,7 +462,7 @@ static bool hits_have(const struct prefix_hit *hits, int n, const struct sched_n
     return n;
 }
 
-// Behind all with as many blocks. Adds no hit to a full array.
+// Inserts a hit after all hits with as many blocks. Adds nothing to a full array.
 static void hits_add(struct prefix_hit *hits, int *n_p, int max, struct prefix_hit hit)
 {
     if (*n_p == max) return;

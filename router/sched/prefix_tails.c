@@ -25,7 +25,7 @@ static void tail_clear(struct prefix_tail *tail)
     *tail = (struct prefix_tail){0, 0, NULL, 0};
 }
 
-// The tail with the oldest bin, an unused one if there is one.
+// Returns an unused tail if there is one and `used` is false, or else the tail with the oldest bin.
 static struct prefix_tail *tails_oldest(struct prefix_tails *tails, bool used)
 {
     struct prefix_tail *oldest = NULL;
@@ -44,7 +44,7 @@ static int tails_blocks(const struct prefix_tails *tails)
     return blocks;
 }
 
-// In place of the tail of the same tenant queue, and of the oldest ones until there is room.
+// Stores a tail in place of the tail of the same tenant queue. Clears the oldest tails until there is room.
 static void tails_store(struct prefix_tails *tails, const struct sched_request *r, uint64_t bin)
 {
     uint64_t number = r->tenant_queue->number;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lists of requests: those that wait, and those on a node. The links live in the requests, so nothing can fail and
+// Lists of waiting requests, and of the requests on a node. The links live in the requests, so nothing can fail and
 // every function is O(1). A request is in at most one list. Lists do not own the requests. One thread.
 #pragma once
 
@@ -12,5 +12,5 @@ struct request_list {
 void request_list_append(struct request_list *list, struct sched_request *r);
 void request_list_prepend(struct request_list *list, struct sched_request *r);
 void request_list_insert(struct request_list *list, struct sched_request *r,
-                         struct sched_request *after); // NULL: first
-void request_list_remove(struct sched_request *r);     // from the list it is in, if any
+                         struct sched_request *after); // NULL: inserts at the front
+void request_list_remove(struct sched_request *r);     // removes from the list it is in, if any

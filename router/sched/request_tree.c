@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A search tree by the key and a heap by the tree weight.
+// A search tree by the key, and a heap by the tree weight.
 #include "router/sched/request_tree.h"
 
 #include <stddef.h>
@@ -21,7 +21,7 @@ void request_need_include(struct request_need *min, const struct request_need *o
     min->context = smaller(min->context, other->context);
 }
 
-// To be called when a child of the root has changed.
+// Updates the root after one of its children has changed.
 static struct sched_request *root_refresh(struct sched_request *root, enum request_order order)
 {
     struct request_need min = root->need;
@@ -31,7 +31,7 @@ static struct sched_request *root_refresh(struct sched_request *root, enum reque
     return root;
 }
 
-// Everything below the key goes to *low_p, the rest to *high_p.
+// Moves every request below the key to *low_p, the rest to *high_p.
 static void tree_split(struct sched_request *tree, enum request_order order, request_below_fn *below, const void *key,
                        struct sched_request **low_p, struct sched_request **high_p)
 {
@@ -80,7 +80,8 @@ void request_tree_remove(struct sched_request **root, enum request_order order, 
     }
 }
 
-// subtree_min says whether a subtree may have a result, so few are searched without one.
+// Finds the last fitting request below the key. subtree_min tells whether a subtree may have one, so few subtrees are
+// searched in vain.
 struct sched_request *request_tree_before(struct sched_request *root, enum request_order order, request_below_fn *below,
                                           const void *key, const struct request_need *max)
 {

@@ -43,10 +43,11 @@ int sched_request_kv_blocks(const struct sched_request *r, int block_tokens)
 
 // A number takes at most five bytes. A range takes 14, but a node needs 120 bytes to unpack it: 48 for itself, 8 for
 // its pointer, up to 64 for protobuf-c's record of the field. A node has 256 MiB for a message of BIN_BYTES_MAX, 4.3
-// times as much, so a range counts as 120 / 4.3 bytes and a few more.
+// times as much. So a range counts as 120 / 4.3 bytes and a few more.
 enum { NUMBER_BYTES = 5, RANGE_BYTES = 32 };
 
-// The rows, for the penalties the prompt, the pinned or kept ranges, the logit bias, the grammar and the options.
+// Counts the rows, the prompt if penalties need it, the pinned or kept ranges, the logit bias, the grammar and the
+// options.
 int64_t sched_request_message_bytes(const struct sched_request *r)
 {
     const struct request_spec *spec = r->spec;
@@ -55,7 +56,7 @@ int64_t sched_request_message_bytes(const struct sched_request *r)
     if (r->usage->kept_tokens) {
         ranges = r->usage->kept_tokens < spec->n_tokens || spec->n_turns ? r->usage->kept_tokens : 1;
         numbers += spec->sampling.repetition_penalty != 1 ? spec->n_tokens : 0;
-        numbers += 2 * (int64_t)spec->sampling.logit_bias.n + LOOK_AHEAD_MAX; // the draft
+        numbers += 2 * (int64_t)spec->sampling.logit_bias.n + LOOK_AHEAD_MAX; // draft tokens
     }
     return NUMBER_BYTES * numbers + RANGE_BYTES * ranges + text + 1024;
 }

@@ -151,7 +151,7 @@ static struct tenant_queue *tree_remove(struct tenant_queue *tree, struct tenant
     return root_refresh(tree);
 }
 
-// The first one with a request that needs at most `max`, or none.
+// Returns the first queue with a request that needs at most `max`, or NULL.
 static struct tenant_queue *tree_first(struct tenant_queue *tree, const struct request_need *max)
 {
     if (!tree || !request_need_is_met(&tree->subtree_min, max)) return NULL;
@@ -172,7 +172,7 @@ static void level_enter(struct tenant_queue *queue)
     queue->in_level = true;
 }
 
-// While its keys and its requests are still those with which it entered.
+// Removes the queue from its level. Call it before its keys or its requests change.
 static void level_leave(struct tenant_queue *queue)
 {
     if (!queue->in_level) return;

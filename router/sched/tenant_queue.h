@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tenant queues: the waiting requests of one tenant and priority in front of one pool, and the fairness between them.
-// Tenants of one priority share capacity by tokens (virtual token counter, arXiv 2401.00588): the queue whose counter
-// is smallest goes next. A queue that was empty starts at the counter of the others: time without requests earns no
-// credit. Used by the waiting set alone, but for tenant_queue_charge() and tenant_queue_release(). One thread.
+// Tenant queues: the waiting requests of one tenant and priority for one pool, and the fairness between them. Tenants
+// of one priority share capacity by tokens (virtual token counter, arXiv 2401.00588): the queue with the smallest
+// counter goes next. A queue that was empty starts at the counter of the active queues: time with no requests earns no
+// credit. Only the waiting set uses it, except tenant_queue_charge() and tenant_queue_release(). One thread.
 #pragma once
 
 #include "lib/base/hash.h"
@@ -10,33 +10,34 @@
 
 struct tenant_weight {
     const char *tenant;
-    double weight; // tokens this tenant gets for each token of a tenant that is not listed
+    double weight; // tokens this tenant gets for each token of an unlisted tenant
 };
 
-// Lives while a request that waits in it or runs from it refers to it.
+// Lives while a request waits in it or runs from it.
 struct tenant_queue {
     struct tenant_queues *owner;
     uint64_t number; // unique in its pool and never reused, unlike the address
     char *tenant;
-    int level; // of priority
+    int level; // level of priority
     int refs;
-    struct length_index packable; // its requests that may be packed
+    struct length_index packable; // requests of the queue that may be packed
     double served;                // the virtual token counter: rows dispatched and tokens generated, over the weight
     double weight;
     struct tenant_queue *next; // in its hash bucket
-    bool in_level;             // while it has packable requests and is not set aside; with what is below
+    bool in_level;             // true while it has packable requests and is not set aside; valid with the fields below
     struct tenant_queue *lower, *higher;
     struct request_need subtree_min;
-    uint64_t tree_weight;                    // a keyed hash of the number: no client can unbalance the tree
-    const struct sched_request *last_picked; // of its requests in the bin being filled; NULL: none. By the waiting set
-    struct tenant_queue *aside;              // next of the queues that were set aside
+    uint64_t tree_weight; // a keyed hash of the number: no client can unbalance the tree
+    // last request of the queue in the bin being filled, or NULL; set by the waiting set
+    const struct sched_request *last_picked;
+    struct tenant_queue *aside; // next queue that was set aside
 };
 
-// The queues of one priority that have packable requests, by their counters and then by age: a treap that knows the
-// smallest needs of its parts, so that queues without a request that fits are stepped over.
+// The queues of one priority that have packable requests, by their counters and then by age. A treap that knows the
+// smallest needs of its parts, so that queues with no request that fits are stepped over.
 struct tenant_level {
     struct tenant_queue *root;
-    double floor; // the counter at which a queue starts when no other is there
+    double floor; // the counter at which a queue starts if no other queue is there
 };
 
 struct tenant_queues {
@@ -53,17 +54,19 @@ void tenant_queues_init(struct tenant_queues *queues, const struct hash_key *key
                         int n_weights);
 void tenant_queues_fini(struct tenant_queues *queues);
 
-// The queue of the request's tenant and priority, made if there is none; the caller holds a reference.
+// Returns the queue of the request's tenant and priority, made if there is none. The caller holds a reference.
 struct tenant_queue *tenant_queue_acquire(struct tenant_queues *queues, const struct sched_request *r);
 void tenant_queue_release(struct tenant_queue *queue);
-void tenant_queue_charge(struct tenant_queue *queue, double tokens); // to the tenant's counter; may be negative
+// Charges the tenant's counter; `tokens` may be negative.
+void tenant_queue_charge(struct tenant_queue *queue, double tokens);
 
-void tenant_queue_catch_up(struct tenant_queue *queue); // before its first request: to the counter of the others
+// Call before its first request: raises its counter to the level of the active queues.
+void tenant_queue_catch_up(struct tenant_queue *queue);
 void tenant_queue_add(struct tenant_queue *queue, struct sched_request *r);
 void tenant_queue_remove(struct tenant_queue *queue, struct sched_request *r);
 
-// The smallest counter among the queues with a request that needs at most `max`. NULL: none.
+// Returns the queue with the smallest counter among the queues with a request that needs at most `max`, or NULL.
 struct tenant_queue *tenant_queues_next(struct tenant_queues *queues, int level, const struct request_need *max);
-// Out of the level for the rest of a plan, though it has packable requests; pushes it to a list.
+// Takes the queue out of its level for the rest of a plan, though it has packable requests. Pushes it to a list.
 void tenant_queue_set_aside(struct tenant_queue *queue, struct tenant_queue **aside);
-void tenant_queues_resume(struct tenant_queue *aside); // all of the list
+void tenant_queues_resume(struct tenant_queue *aside); // resumes every queue of the list

@@ -6,7 +6,7 @@
 
 #include "lib/base/mem.h"
 
-enum { MEAN_MEMORY = 256 }; // mean_rows forgets a request after about this many others
+enum { MEAN_MEMORY = 256 }; // mean_rows forgets a request after about this many later requests
 
 void waiting_set_init(struct waiting_set *set, enum node_role role, const struct sched_options *options,
                       const struct prefix_index *prefixes, const struct tenant_weight *weights, int n_weights)
@@ -32,9 +32,9 @@ int waiting_set_count(const struct waiting_set *set)
     return set->queue.count + set->overdue.count;
 }
 
-// --- the indexes of what may be packed
+// --- the indexes of packable requests
 
-// The most prompt blocks that the request, which is not in the groups, could share on a node.
+// Returns the most prompt blocks that the request, which is not in the groups, could share on a node.
 static int shareable_blocks(const struct waiting_set *set, const struct sched_request *r)
 {
     int waiting = prefix_groups_shared(&set->groups, r),

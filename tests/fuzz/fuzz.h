@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a fuzz target defines, which libFuzzer or replay.c calls, and what targets use to read their input.
+// The function that a fuzz target defines (libFuzzer or replay.c calls it), and functions with which targets read their
+// input.
 #pragma once
 
 #include <float.h>
@@ -11,10 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-// An input is any sequence of bytes. The target must be deterministic, independent of earlier inputs.
+// Handles an input, which is any sequence of bytes. The target must be deterministic and independent of earlier inputs.
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-// A property that must hold for every input.
+// Checks a property that must hold for every input.
 #define FUZZ_CHECK(condition)                                                                                          \
     do {                                                                                                               \
         if (!(condition)) {                                                                                            \
@@ -23,7 +24,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
         }                                                                                                              \
     } while (0)
 
-// An input read as a script: numbers are taken from its front. After its end a script gives zeros.
+// An input read as a script: numbers are taken from its front. At its end a script gives zeros.
 struct fuzz_script {
     const uint8_t *at;
     size_t left;
@@ -41,7 +42,7 @@ static inline int fuzz_below(struct fuzz_script *script, int n) // 0 .. n-1; n a
     return fuzz_byte(script) % n;
 }
 
-// Small numbers mostly, but also the largest ones and those at the borders of types.
+// Returns mostly small numbers, but also the largest ones and numbers at the borders of types.
 static inline uint64_t fuzz_number(struct fuzz_script *script)
 {
     uint64_t byte = fuzz_byte(script), number = 0;
@@ -59,7 +60,7 @@ static inline double fuzz_real(struct fuzz_script *script)
     return reals[fuzz_below(script, sizeof reals / sizeof *reals)];
 }
 
-// Up to `most` bytes of the script.
+// Takes up to `most` bytes of the script.
 static inline struct fuzz_script fuzz_part(struct fuzz_script *script, size_t most)
 {
     struct fuzz_script part = {script->at, most < script->left ? most : script->left};
@@ -68,7 +69,7 @@ static inline struct fuzz_script fuzz_part(struct fuzz_script *script, size_t mo
     return part;
 }
 
-// Takes the bytes up to and including the first NUL: parts of an input that are texts.
+// Takes the bytes up to and including the first NUL, for parts of an input that are texts.
 static inline struct fuzz_script fuzz_text(struct fuzz_script *script)
 {
     const uint8_t *end = script->left ? memchr(script->at, 0, script->left) : NULL;
@@ -77,7 +78,7 @@ static inline struct fuzz_script fuzz_text(struct fuzz_script *script)
     return part;
 }
 
-// The same as a string; free() it.
+// Takes such a text as a string. The caller frees it.
 static inline char *fuzz_string(struct fuzz_script *script)
 {
     struct fuzz_script part = fuzz_text(script);

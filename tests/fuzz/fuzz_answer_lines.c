@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The output of `forepack batch` of an earlier run: any bytes. The copy has one answer in each line, and
-// copying the copy copies all of it.
+// The output of an earlier run of `forepack batch`: any bytes. The copy has one answer in each line, and copying it
+// again gives the same text.
 #include <jansson.h>
 
 #include "cli/answer_lines.h"

@@ -21,7 +21,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     int n;
     if (!*path) {
         snprintf(path, sizeof path, "%s/rows", fuzz_folder());
-        stderr = fopen("/dev/null", "w"); // warnings of unknown keys
+        stderr = fopen("/dev/null", "w"); // hides warnings of unknown keys
     }
     sampling_defaults(&defaults.sampling);
     prefill_defaults(&defaults.prefill);

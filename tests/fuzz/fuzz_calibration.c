@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// calibration.json of a speculator. An accepted one can be used and written as it was read: its choices do not fall
-// when the quality rises.
+// calibration.json of a speculator. An accepted calibration can be used, and is written as it was read. Its chosen
+// rates do not fall if the quality rises.
 #include <math.h>
 
 #include "speculator/calibration.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/fuzz_folder.h"
 
-// Evidence within the ranges of the calibration, at `share` of each.
+// Returns evidence inside the ranges of the calibration, at `share` of each range.
 static struct evidence evidence_within(const struct calibration *c, double share, bool has_margins)
 {
     double v[EVIDENCE_VALUES];

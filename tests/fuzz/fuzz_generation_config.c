@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// generation_config.json beside a good config.json: it can only change the ids that begin and end a text.
+// generation_config.json next to a good config.json: it can only change the ids that begin and end a text.
 #include "lib/text/config.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/fuzz_folder.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parser of HTTP requests: heads and chunked bodies. The first byte is the size of the pieces in which the others
-// arrive; the result must be the same as when they arrive at once.
+// The parser of HTTP requests: heads and chunked bodies. The first byte is the size of the pieces in which the
+// remaining bytes arrive. The result must be the same as for one piece.
 #include "lib/http/parse.h"
 
 #include <string.h>
@@ -24,7 +24,7 @@ static struct scan_result scan_in_pieces(const char *bytes, size_t size, size_t 
     return r;
 }
 
-// The pairs end within the texts.
+// Checks that the pairs end inside the texts.
 static void walk_pairs(const char *texts, size_t at, size_t size)
 {
     while (texts[at]) {

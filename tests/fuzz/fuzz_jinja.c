@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Jinja: the input is a template, rendered with a fixed conversation and small limits. Origins must be ascending and
-// inside the text, which keeps to its limit. A template that is refused, or whose rendering fails, has a sentence with
-// a line of it.
+// inside the text, which keeps to its limit. If a template is refused or its rendering fails, the sentence names a line
+// of it.
 #include <jansson.h>
 #include <stdlib.h>
 
@@ -23,8 +23,8 @@ static json_t *variables(void)
     return object;
 }
 
-// One line of UTF-8 that names a line of the template, or the byte that is not UTF-8. The sentences of calls before
-// were cleared.
+// Checks the sentence: one line of UTF-8 that names a line of the template, or the byte that is not UTF-8. Earlier
+// sentences were cleared.
 static void check_sentence(const uint8_t *source, size_t size)
 {
     const char *sentence = status_message();

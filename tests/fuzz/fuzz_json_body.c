@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // JSON bodies of the HTTP API: parsing, the fields of a generation, and the bodies of the Responses API and of the
-// Messages API on their way to /v1/chat/completions. What is refused has a sentence; what is taken has turns.
+// Messages API on their way to /v1/chat/completions. A refused body has a sentence, an accepted body has turns.
 #include <stdlib.h>
 #include <string.h>
 

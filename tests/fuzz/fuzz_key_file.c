@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// identity/key_file: any bytes as a file of API keys. What is accepted is written and read again, with the same keys.
+// identity/key_file: any bytes as a file of API keys. An accepted file is written and read again, with the same keys.
 #include <string.h>
 
 #include "lib/base/mem.h"
 #include "lib/identity/key_text.h"
 #include "tests/fuzz/fuzz.h"
 
-// The file with one line for each key; free() it.
+// Returns the file with one line for each key. The caller frees it.
 static char *format(const struct key_file *file)
 {
     char *text = mem_string("");

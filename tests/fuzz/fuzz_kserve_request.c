@@ -27,7 +27,7 @@ static double read_element(const struct kserve_tensor *t, size_t i)
     return t->kind == KSERVE_REAL ? kserve_tensor_real(t, i) : (double)kserve_tensor_integer(t, i);
 }
 
-// Every byte is read, so that the sanitizer sees elements beyond the contents.
+// Reads every byte, so that the sanitizer sees elements beyond the contents.
 static void check_tensor(const struct kserve_tensor *t)
 {
     double sum = 0;

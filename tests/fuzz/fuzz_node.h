@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The parts of fuzz_node_messages.c:
 //
-//     fuzz_node_router.c    what the router sends to nodes and tells its clients
-//     fuzz_node_clients.c   what clients send
-//     fuzz_node_fill.c      what nodes send
+//     fuzz_node_router.c    messages of the router to nodes and clients
+//     fuzz_node_clients.c   requests of clients
+//     fuzz_node_fill.c      messages of nodes
 #pragma once
 
 #include "router/core/core_state.h"
@@ -15,7 +15,7 @@ enum { TAIL_TOKENS = 8, SECOND_US = 1000000 };
 
 typedef Forepack__Cluster__V1__NodeMessage node_message;
 
-// What the router has sent to a node lately, so that the node can answer it.
+// A recent message of the router to a node, so that the node can answer it.
 struct sent {
     uint64_t request;
     int n; // tokens of the prompt to score
@@ -30,13 +30,14 @@ struct end {
 
 struct client {
     uint64_t number;
-    int head, shift; // of its prompt: tokens that are the same for all clients, and what the others are
+    // of its prompt: number of tokens that are the same for all clients; offset of the remaining tokens
+    int head, shift;
     int tokens, max_tokens, prompt_tokens, ends;
     int32_t answer[TOKENS_MAX];
-    int logprobs_left; // of prompt tokens
+    int logprobs_left; // prompt log-probabilities still to come
     bool has_quality, is_drafted;
-    const struct end *group; // the worker group that it was sent to last
-    int advanced;            // tokens that a speculator was sent
+    const struct end *group; // the last worker group that it was sent to
+    int advanced;            // number of tokens that a speculator was sent
 };
 
 extern struct world {
@@ -57,11 +58,11 @@ void node_check_accounts(void);
 // --- fuzz_node_clients.c
 
 void node_request_submit(struct fuzz_script *script);
-void node_choices_submit(struct fuzz_script *script); // of one prompt, which share its score
+void node_choices_submit(struct fuzz_script *script); // choices of one prompt, which share its score
 
 // --- fuzz_node_fill.c
 
 void node_fill_begin(void);
 uint64_t node_any_request(struct fuzz_script *script);
-// A message of the kind, valid until the next call. `answers`: as a node would that has read what it was sent.
+// Makes a message of the kind, valid until the next call. `answers`: a message of a node that answers what it was sent.
 const node_message *node_message_fill(struct fuzz_script *script, int node, int kind, bool answers);

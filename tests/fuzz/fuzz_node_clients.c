@@ -14,7 +14,7 @@ static void turn_fill(struct fuzz_script *script, struct prompt_turn *turn)
     }
 }
 
-// Finished turns, of which the first may be a beginning that others share.
+// Fills in finished turns. The first one may be a beginning that other requests share.
 static void turns_fill(struct fuzz_script *script, struct request_spec *spec)
 {
     int n = 1 + fuzz_below(script, TURNS_MAX), end = 0;
@@ -35,8 +35,8 @@ static void quality_fill(struct fuzz_script *script, struct prefill *prefill)
     static const double qualities[] = {0.5, 0.9, 0.99, 1};
     int byte = fuzz_byte(script);
     prefill->quality = qualities[byte % 4];
-    if (byte & 4) prefill->keep_rate = 1;  // where no calibration applies, all tokens are kept
-    if (byte & 8) prefill->look_ahead = 4; // other options than those of the calibration
+    if (byte & 4) prefill->keep_rate = 1;  // all tokens are kept if no calibration applies
+    if (byte & 8) prefill->look_ahead = 4; // an option that differs from the calibration's
 }
 
 static void more_fill(struct fuzz_script *script, struct request_spec *spec)
@@ -84,7 +84,8 @@ static void spec_fill(struct fuzz_script *script, struct client *client, struct 
 
 static void client_submit(struct client *client, struct request *r)
 {
-    r->number = r->sched.number = client->number; // not the process's next one: the same for the same input
+    // not the process's next number, so that equal inputs give equal runs
+    r->number = r->sched.number = client->number;
     client->has_quality = r->spec.prefill.quality > 0;
     client->is_drafted = request_is_drafted(r);
     r->sink = node_client_sink(client);

@@ -19,7 +19,7 @@ static const struct sent *any_sent(struct fuzz_script *script, const struct end 
 
 static char *any_text(struct fuzz_script *script)
 {
-    static char long_text[600]; // two bytes a character: a cut may be inside one
+    static char long_text[600]; // two bytes per character: a cut may be inside a character
     static char *const texts[] = {"", "it broke", "bad \xff\xfe", "a", "node-0", "node-1", long_text};
     for (size_t i = 1; i < sizeof long_text - 1; i++)
         long_text[i] = i % 2 ? '\xc3' : '\xa9';
@@ -27,7 +27,7 @@ static char *any_text(struct fuzz_script *script)
     return texts[fuzz_below(script, 7)];
 }
 
-// For the default options, unless bits of `flags` say otherwise.
+// Fills in a calibration for the default options, unless bits of `flags` say otherwise.
 static void calibration_fill(struct fuzz_script *script, int flags, Forepack__Cluster__V1__Hello *m)
 {
     static Forepack__Cluster__V1__Calibration calibration;
@@ -44,7 +44,7 @@ static void calibration_fill(struct fuzz_script *script, int flags, Forepack__Cl
     m->prefix_cache = !(flags & 128);
 }
 
-// Each bit of `flags` makes one field wrong or different.
+// Fills in a Hello. Each bit of `flags` makes one field wrong or different.
 static void hello_fill(struct fuzz_script *script, int node, Forepack__Cluster__V1__Hello *m)
 {
     static char *const ids[LINKS] = {"node-0", "node-1", "node-2", "node-3"};
@@ -88,7 +88,7 @@ static void heartbeat_fill(struct fuzz_script *script, Forepack__Cluster__V1__He
     m->held_kv_blocks = (uint32_t)fuzz_number(script);
 }
 
-// The parts of results, which messages refer to.
+// The parts of results that messages refer to.
 static struct parts {
     uint32_t tokens[RESULTS_MAX][TOKENS_MAX], top_ids[2];
     uint32_t draft_ids[DRAFT_MAX], usual_ids[TOKENS_MAX + DRAFT_MAX];
@@ -131,7 +131,7 @@ static void logprobs_fill(struct fuzz_script *script, Forepack__Cluster__V1__Seq
     m->logprobs = parts.logprobs;
 }
 
-// Of the tokens that spec_fill() gives the prompt of the request, from `from` on.
+// Fills in log-probabilities of the tokens that spec_fill() gives the prompt of the request, from `from` on.
 static void prompt_logprobs_fill(struct fuzz_script *script, Forepack__Cluster__V1__SequenceResult *m)
 {
     static Forepack__Cluster__V1__TokenLogprob logprobs[PROMPT_MAX], *list[PROMPT_MAX];
@@ -185,7 +185,7 @@ static void step_fill(struct fuzz_script *script, Forepack__Cluster__V1__StepRes
     m->pairs = fuzz_number(script);
 }
 
-// What the worker group would send: the usual tokens.
+// Fills in the results of a worker group: the usual tokens.
 static void sequence_answer(struct fuzz_script *script, const struct end *end, int i)
 {
     Forepack__Cluster__V1__SequenceResult *m = parts.sequence_list[i];
@@ -250,7 +250,8 @@ static void score_fill(struct fuzz_script *script, int i)
     if (flags & 64) look_ahead_fill(script, m);
 }
 
-// What the speculator would send: so many of the last tokens as the rate keeps, perhaps a part of them at the front.
+// Fills in the result of a speculator: as many of the last tokens as the rate keeps, perhaps with some of them at the
+// front.
 static void score_answer(struct fuzz_script *script, const struct end *end, int i)
 {
     static const double rates[] = {0.3, 0.05, 0.6, 1};
@@ -302,7 +303,7 @@ static void scores_fill(struct fuzz_script *script, Forepack__Cluster__V1__Score
     m->pairs = fuzz_number(script);
 }
 
-// The usual tokens behind those that the client has, or from earlier ones on.
+// Fills in a draft: the usual tokens after the tokens that the client has, or from an earlier token on.
 static void draft_fill(struct fuzz_script *script, const struct end *end, int i)
 {
     Forepack__Cluster__V1__Draft *m = parts.draft_list[i];

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages of nodes into the router's core. The input is a script: nodes attach, send messages that are mostly well
-// formed, and leave; clients send requests and cancel them; time passes. Whatever nodes send, every request ends
-// exactly once, with tokens of the vocabulary and at most max_tokens of them. What the router sends to nodes agrees
-// with what its clients have sent and received, and no account is left of requests that have ended.
+// Messages of nodes into the router's core. The input is a script: nodes attach, send mostly well-formed messages, and
+// leave; clients send requests and cancel them; time passes. Whatever nodes send, every request ends exactly once, with
+// at most max_tokens tokens, all of the vocabulary. The router's messages to nodes agree with what its clients have
+// sent and received, and no account of an ended request is left.
 #include "lib/base/log.h"
 #include "lib/messages/unpack.h"
 #include "tests/fuzz/fuzz_node.h"
@@ -17,7 +17,7 @@ static void end_close(struct end *end)
     end->open = false;
 }
 
-// Packed and unpacked again, as between a node and the router.
+// Handles a message, packed and unpacked again, as between a node and the router.
 static void bytes_handle(struct end *end, const uint8_t *bytes, size_t n)
 {
     if (!end->open)
@@ -61,7 +61,7 @@ static void drain(int node)
     if (w.ends[node].link.node) core_drain_node(w.core, w.ends[node].link.node->hello.node_id, 0, w.now_us, &state);
 }
 
-// False: it is no action.
+// Returns false if the number is no action.
 static bool act_more(struct fuzz_script *script, int node, int action)
 {
     switch (action) {
@@ -155,7 +155,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     FUZZ_CHECK(totals->draft_accepted_tokens <= totals->draft_tokens);
     FUZZ_CHECK(totals->draft_accepted_tokens <= totals->completion_tokens);
     core_status_fini(&status);
-    for (int i = 0; size % 2 && i < w.n_clients; i++) // or all end with the core
+    for (int i = 0; size % 2 && i < w.n_clients; i++) // otherwise all end with the core
         core_cancel(w.core, w.clients[i].number, w.now_us);
     node_check_accounts();
     core_free(w.core);

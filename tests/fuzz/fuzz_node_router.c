@@ -4,7 +4,7 @@
 #include "lib/base/utf8.h"
 #include "tests/fuzz/fuzz_node.h"
 
-// --- what the core sends
+// --- messages of the core to nodes
 
 static struct client *client_of(uint64_t number)
 {
@@ -45,7 +45,7 @@ static void score_item_sent(struct end *end, const Forepack__Cluster__V1__ScoreI
     note_sent(end, m->request, n);
 }
 
-// Kept tokens, then those that the client has received.
+// Checks a sequence: kept tokens, then the tokens that the client has received.
 static void sequence_sent(struct end *end, const Forepack__Cluster__V1__Sequence *m)
 {
     struct client *client = client_of(m->request);
@@ -69,7 +69,7 @@ static void sequence_sent(struct end *end, const Forepack__Cluster__V1__Sequence
     note_sent(end, m->request, at);
 }
 
-// Tokens that the client has received, each once.
+// Checks an advance: tokens that the client has received, each once.
 static void advance_sent(struct end *end, const Forepack__Cluster__V1__Advance *m)
 {
     struct client *client = client_of(m->request);
@@ -84,7 +84,7 @@ static void advance_sent(struct end *end, const Forepack__Cluster__V1__Advance *
     note_sent(end, m->request, m->n_token_ids);
 }
 
-// Guesses at tokens that the client has not received.
+// Checks a draft of tokens that the client has not received.
 static void draft_sent(const struct end *end, const Forepack__Cluster__V1__Draft *m)
 {
     const struct client *client = client_of(m->request);
@@ -143,7 +143,7 @@ static const char *end_peer(const struct node_link *link)
 
 const struct node_link_ops node_end_ops = {end_send, end_finish, end_peer};
 
-// --- what it tells its clients
+// --- messages of the core to its clients
 
 static bool client_tokens(void *user, const int32_t *tokens, const struct token_logprob *logprobs, int n, int *n_used_p)
 {
@@ -165,7 +165,7 @@ static void client_prompt_logprobs(void *user, const struct token_logprob *logpr
     FUZZ_CHECK(n >= 1 && !client->ends && !client->tokens && client->logprobs_left >= 0);
 }
 
-// The kept tokens are of the prompt, each once.
+// Checks that the kept tokens are from the prompt, each once.
 static void check_kept(const struct client *client, const struct request *r)
 {
     struct token_range *kept;

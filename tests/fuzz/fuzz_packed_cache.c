@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A packed weight cache: any file, with the right hashes and length unless the first byte says otherwise. Arrays that
-// are found lie within the file, and a prefetch that is found within its bounds.
+// A packed weight cache: any file, with the right hashes and length unless the first byte says otherwise. Found arrays
+// lie inside the file, and a found prefetch is inside its bounds.
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/packed_cache.h"
 #include "lib/base/invariant.h"
@@ -76,7 +76,8 @@ static void look_up_prefetch(struct packed_cache *cache)
                   "prefetch %d, %d bytes ahead", (int)found.target, found.ahead_bytes);
     packed_cache_keep_prefetch(cache, MACHINE + 1, &kept);
     if (packed_cache_prefetch(cache, MACHINE + 1, &found))
-        INVARIANT(found.target == kept.target && found.ahead_bytes == kept.ahead_bytes, "another prefetch was kept");
+        INVARIANT(found.target == kept.target && found.ahead_bytes == kept.ahead_bytes,
+                  "the kept prefetch differs from the saved one");
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

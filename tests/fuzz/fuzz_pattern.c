@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A pattern of tokenizer.json (up to a NUL), then a text. Matches come from left to right, within the text, at borders
+// A pattern of tokenizer.json (up to a NUL), then a text. Matches come from left to right, inside the text, at borders
 // of characters, and are the same the second time.
 #include "lib/text/pattern.h"
 #include "lib/text/unicode.h"

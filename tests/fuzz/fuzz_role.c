@@ -111,8 +111,8 @@ static bool has_nothing(void)
            !load.held_kv_blocks && load.kv_blocks_free == KV_BLOCKS;
 }
 
-// Bits of the first byte choose whether the engine samples, how many blocks drafts may hold, a calibration, and whether
-// sampling on the host takes time.
+// Makes the node. Bits of the first byte choose whether the engine samples, how many blocks drafts may hold, a
+// calibration, and whether sampling on the host takes time.
 static struct scenario_node plan_of(struct fuzz_script *script, int setup, enum node_role kind)
 {
     return (struct scenario_node){.role = kind,

@@ -13,27 +13,27 @@ enum { FUZZ_VOCAB = 64, FUZZ_CONTEXT = 128, FUZZ_ROWS = 32, FUZZ_IDS = 8, FUZZ_I
 typedef Forepack__Cluster__V1__RouterMessage router_message;
 typedef Forepack__Cluster__V1__NodeMessage node_message;
 
-// What a target adds to the script. Messages are valid until the next call.
+// The part of the script that a target adds. Messages are valid until the next call.
 struct fuzz_role {
     const struct role_ops *ops;
     enum node_role kind;
     const router_message *(*make_bin)(struct fuzz_script *script);
-    const router_message *(*make_drafting)(struct fuzz_script *script); // the message of the role that is for drafts
-    void (*handle)(void *service, router_message *message);             // gives it to the role; may change it
+    const router_message *(*make_drafting)(struct fuzz_script *script); // makes the role's message about drafts
+    void (*handle)(void *service, router_message *message);             // passes it to the role; may change it
     void (*sent)(const node_message *message);                          // the role has sent it
-    void (*dropped)(void);                                              // all work of the role was dropped
-    // After each message and pass: NULL, or what is wrong.
+    void (*dropped)(void);                                              // the role has dropped all its work
+    // Called after each message and pass. Returns NULL, or what is wrong.
     const char *(*check)(const struct role_load *load, const struct scenario_node *plan);
     void (*ended)(void *service); // the script is over and all work is done
 };
 
-// Runs the script. Every pass works, all work ends, and then no KV block is held.
+// Runs the script. Every pass works, all work ends, and afterwards no KV block is held.
 void fuzz_role_run(const struct fuzz_role *role, struct fuzz_script *script);
 
-// Token ids that are mostly in the vocabulary. Returns how many there are.
+// Fills in token ids, mostly from the vocabulary. Returns their number.
 size_t fuzz_tokens(struct fuzz_script *script, uint32_t tokens[FUZZ_TOKENS_MAX]);
 
-// --- what the engines answer (sim/answers.h). `content`: of the KV entry before the first token
+// --- the engines' answers (sim/answers.h). `content`: content of the KV entry before the first token
 
 uint64_t fuzz_content(uint64_t content, const uint32_t *tokens, size_t n, uint32_t first_position);
-void fuzz_answer(uint64_t content, uint32_t first_position, uint32_t *tokens, size_t n); // greedily
+void fuzz_answer(uint64_t content, uint32_t first_position, uint32_t *tokens, size_t n); // the greedy answer

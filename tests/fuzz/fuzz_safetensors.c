@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// A checkpoint: the header of a safetensors file (up to a NUL), the number of bytes of its data, whether the length of
-// the header is right, and the rest is an index that names the file "shard". Every tensor of an accepted
-// checkpoint lies within the file and is found by its name.
+// A checkpoint: the header of a safetensors file (up to a NUL), the number of bytes of its data, and whether the length
+// of the header is right. The rest is an index that names the file "shard". Every tensor of an accepted checkpoint lies
+// inside the file and is found by its name.
 #include "engine/model/safetensors.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/fuzz_folder.h"
 
 enum { DATA_MAX = 256, HEADER_MAX = 8192 };
 
-// Most lengths are right: a wrong one is refused at once.
+// Writes the files. Most lengths are right, because a wrong one is refused early.
 static void put_files(const struct fuzz_script *header, struct fuzz_script *script)
 {
     static uint8_t bytes[8 + HEADER_MAX + DATA_MAX];

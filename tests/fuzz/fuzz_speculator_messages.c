@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages of a router into a speculator (fuzz_role.h): prompts to score and answers that advance, mostly well formed.
-// Bits of a byte make one part of an item wrong or different each. Every prompt is answered once. Drafts are what the
-// model answers, and the prompts that are held for them take no more than their share of the KV blocks.
+// Messages of a router into a speculator (fuzz_role.h): prompts to score and advances of answers, mostly well formed.
+// Each bit of a byte makes one part of an item wrong or different. Every prompt is answered once. Drafts equal the
+// model's answers. Held prompts take no more than their share of the KV blocks.
 #include "tests/fuzz/fuzz_role.h"
 
 enum { RANGES_MAX = 4, ADVANCES_MAX = 4, ADVANCE_TOKENS_MAX = 16, ANSWER_MAX = 1024, ASKED_MAX = 2048 };
-enum { CALIBRATED_LOOK_AHEAD = 8, CALIBRATED_TAIL = 128 }; // of sim/calibrations.c
+enum { CALIBRATED_LOOK_AHEAD = 8, CALIBRATED_TAIL = 128 }; // as in sim/calibrations.c
 
 typedef Forepack__Cluster__V1__ScoreItem item_message;
 typedef Forepack__Cluster__V1__Advance advance_message;
 
-// --- what the speculator was sent
+// --- messages to the speculator
 
-// A request, since the last cancel of its number but for `results_max`.
+// A request since the last cancel of its number; only `results_max` counts from earlier.
 static struct asked {
     uint64_t request;
-    int results_max, results_min; // still to come
+    int results_max, results_min; // results still to come
     bool is_used;                 // a prompt was sent
-    bool is_unclear; // more than one, or an answer with two tokens in one place: what it drafts is not known
+    bool is_unclear;              // several prompts, or an answer with two tokens in one place: its drafts are unknown
     bool has_quality;
     uint32_t prompt[FUZZ_CONTEXT], n_prompt;
-    uint32_t answer[ANSWER_MAX], n; // that it was told
+    uint32_t answer[ANSWER_MAX], n; // tokens of the answer that it was told
 } asked[ASKED_MAX];
 static int n_asked;
 
@@ -63,7 +63,7 @@ static void item_sent(const item_message *m)
     a->results_min++;
 }
 
-// The speculator drops a prompt whose advance is wrong, so only right ones add to what it was told.
+// Records an advance. The speculator drops a prompt whose advance is wrong, so only right ones count.
 static void advance_sent(const advance_message *m)
 {
     struct asked *a = asked_add(m->request);
@@ -103,9 +103,9 @@ static void dropped(void)
         asked_forget(&asked[i], true);
 }
 
-// --- what it has sent
+// --- messages of the speculator
 
-// The tokens are the model's answer from token `from` on.
+// Checks that the draft tokens are the model's answer from token `from` on.
 static void check_guesses(const struct asked *a, uint32_t from, const uint32_t *ids, size_t n)
 {
     uint32_t right[LOOK_AHEAD_MAX];
@@ -179,7 +179,7 @@ static const char *check(const struct role_load *load, const struct scenario_nod
     return load->held_kv_blocks && !load->held_prompts ? "KV blocks are held without a prompt" : NULL;
 }
 
-// All requests end, and then nothing is held.
+// Ends all requests, and checks that nothing is held afterwards.
 static void ended(void *service)
 {
     Forepack__Cluster__V1__Cancel m = FOREPACK__CLUSTER__V1__CANCEL__INIT;
@@ -225,7 +225,7 @@ static void quality_fill(struct fuzz_script *script, item_message *m, bool is_ca
     m->tail_tokens = (uint32_t)prefill_tail_tokens(CALIBRATED_TAIL, (int)m->n_token_ids);
 }
 
-// Bits of the last byte: salt, hold, quality, and the options of the calibration with it, budget, trace.
+// Bits of the last byte choose salt, hold, quality, the calibration's options with it, budget and trace.
 static void more_fill(struct fuzz_script *script, item_message *m)
 {
     int flags = fuzz_byte(script);
@@ -273,14 +273,15 @@ static const router_message *bin_make(struct fuzz_script *script)
     return &message;
 }
 
-// --- answers that advance
+// --- advances of answers
 
 static struct advance {
     advance_message advance;
     uint32_t tokens[2 * ADVANCE_TOKENS_MAX], prompt[FUZZ_TOKENS_MAX];
 } advances[ADVANCES_MAX];
 
-// Tokens from m->from on: those that the speculator was told, then those that it guesses, then others.
+// Fills in tokens from m->from on: first tokens that the speculator was told, then tokens of its draft, then other
+// tokens.
 static void advance_tokens(struct fuzz_script *script, const struct asked *a, struct advance *advance)
 {
     advance_message *m = &advance->advance;
@@ -297,7 +298,7 @@ static void advance_tokens(struct fuzz_script *script, const struct asked *a, st
         m->token_ids[known + i] = TOKEN_FIRST + (uint32_t)i;
 }
 
-// The prompt of a request that was not scored, or is not held any more, comes with all that was generated.
+// Fills in the prompt of a request that was not scored, or is no longer held. It comes with every generated token.
 static void advance_prompt(struct fuzz_script *script, const struct asked *a, struct advance *advance)
 {
     advance_message *m = &advance->advance;

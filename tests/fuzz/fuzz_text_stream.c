@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stop strings (each up to a NUL, their number first), then token ids. Streamed text is the decoded text, cut before
-// the first completed stop string, and the same when every token is one byte.
+// the first completed stop string. It is the same if every token is one byte.
 #include "lib/text/text_stream.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -19,7 +19,7 @@ static const struct tokenizer *tokenizer_get(void)
     return tokenizer;
 }
 
-static void take(struct streamed *to, const struct text_piece *piece)
+static void append_piece(struct streamed *to, const struct text_piece *piece)
 {
     FUZZ_CHECK(to->stop < 0 && to->n + piece->size_bytes <= TEXT_MAX);
     if (piece->size_bytes) memcpy(to->text + to->n, piece->text, piece->size_bytes);
@@ -27,7 +27,7 @@ static void take(struct streamed *to, const struct text_piece *piece)
     to->stop = piece->stop;
 }
 
-// False when the stop strings are refused. The first `bound` tokens may not stop.
+// Streams the tokens. Returns false if the stop strings are refused. The first `bound` tokens may not stop.
 static bool stream(const int32_t *ids, int n, int bound, char *const *stops, int n_stops, struct streamed *to)
 {
     struct text_stream *stream;
@@ -37,11 +37,11 @@ static bool stream(const int32_t *ids, int n, int bound, char *const *stops, int
     if (text_stream_create(tokenizer_get(), (const char *const *)stops, n_stops, &stream) != STATUS_OK) return false;
     for (int i = 0; i < n && to->stop < 0; i++) {
         text_stream_push(stream, ids[i], i >= bound, &piece);
-        take(to, &piece);
+        append_piece(to, &piece);
     }
     if (to->stop < 0) {
         text_stream_finish(stream, &piece);
-        take(to, &piece);
+        append_piece(to, &piece);
     }
     text_stream_free(stream);
     return true;
@@ -52,7 +52,8 @@ static bool ends_with(const char *text, size_t n, const char *end, size_t n_end)
     return n >= n_end && memcmp(text + n - n_end, end, n_end) == 0;
 }
 
-// The stop string that completes first, the longest of several, by comparing at every byte. Sets where the text ends.
+// Returns the stop string that completes first, the longest of several, by comparing at every byte. *end_p: the end of
+// the text.
 static int find_stop(const char *text, size_t n, char *const *stops, int n_stops, size_t *end_p)
 {
     int stop = -1;
@@ -81,7 +82,7 @@ static const int32_t *byte_ids(void) // [256]
     return id_of;
 }
 
-// The ids of the single bytes of a text's tokens.
+// Writes the ids of the single bytes of a text's tokens.
 static int ids_of_bytes(const int32_t *ids, int n, int32_t *out)
 {
     const struct tokenizer *tokenizer = tokenizer_get();

@@ -25,7 +25,7 @@ static bool count_id(void *user, int32_t id, size_t start)
     return true;
 }
 
-// The whole text as one word, which no pre-tokenizer has cut.
+// Checks the whole text as one word that no pre-tokenizer has cut.
 static void check_merges(const struct tokenizer *tokenizer, const char *text, size_t n)
 {
     struct bpe_scratch scratch = {0};
@@ -37,7 +37,7 @@ static void check_merges(const struct tokenizer *tokenizer, const char *text, si
     bpe_scratch_free(&scratch);
 }
 
-// Whether decoding gives the text itself: the first tokenizer normalizes other characters than those of ASCII, and the
+// Returns true if decoding gives the text itself. The first tokenizer normalizes characters other than ASCII, and the
 // second one spells a blank like the character U+2581.
 static bool comes_back(int which, const char *text, size_t n)
 {
@@ -56,7 +56,7 @@ static void check_decoded(int which, const int32_t *ids, int n_ids, const char *
     free(back);
 }
 
-// A text that is untrusted as a whole, with special tokens, is the same as one without them; a lower limit refuses it.
+// Checks that a wholly untrusted text gives the same tokens as one with no special tokens. A lower limit refuses it.
 static void check_untrusted(const struct tokenizer *tokenizer, const int32_t *ids, int n_ids, const char *text,
                             size_t n)
 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The headers of W3C Trace Context: `traceparent`, a NUL, `tracestate`. A context that is accepted is the one that its
-// headers write, and is read again from what they have in common in all versions. One that is refused has nothing. The
-// state never decides whether the trace is accepted.
+// The headers of W3C Trace Context: `traceparent`, a NUL, `tracestate`. An accepted context writes the same headers,
+// and can be read again from the part that all versions have in common. A refused context has nothing. The state never
+// decides whether the trace is accepted.
 #include "lib/tracing/context.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -37,7 +37,7 @@ static void check_refused(const struct trace_context *c)
     free(none);
 }
 
-// The ids are those of the header, and the flag is that of its last digit.
+// Checks that ids and flag equal the header's. The flag is part of its last digit.
 static void check_accepted(const struct trace_context *c, const char *parent, const char *state)
 {
     static const uint8_t no_span[SPAN_ID_BYTES];
@@ -48,7 +48,7 @@ static void check_accepted(const struct trace_context *c, const char *parent, co
     FUZZ_CHECK(c->sampled == (strchr("13579bdf", parent[PARENT_LENGTH - 1]) != NULL));
     FUZZ_CHECK(!*c->state || (!strcmp(c->state, state) && strlen(state) <= TRACE_STATE_BYTES_MAX));
     for (const char *at = c->state; *at; at++)
-        FUZZ_CHECK((*at >= ' ' && *at <= '~') || *at == '\t'); // may go into a header
+        FUZZ_CHECK((*at >= ' ' && *at <= '~') || *at == '\t'); // may be part of a header
     struct trace_context *again = trace_context_read(written, c->state);
     FUZZ_CHECK(trace_is_same(c, again) && !strcmp(c->state, again->state));
     free(again);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages of a router into a worker group (fuzz_role.h): sequences and drafts that are mostly well formed. Bits of a
-// byte make one part of a sequence wrong or different each. Every sequence ends once, with tokens of the vocabulary and
-// at most max_tokens of them. The script runs a second time without drafts: the tokens are the same.
+// Sends a router's messages to a worker group (fuzz_role.h): mostly well-formed sequences and drafts. Each bit of a
+// byte makes one part of a sequence wrong or different. Checks that every sequence ends once, with at most max_tokens
+// tokens of the vocabulary. The script runs again with no drafts, which must give the same tokens.
 #include "tests/fuzz/fuzz_role.h"
 
 enum { RANGES_MAX = 4, BIAS_MAX = 3, DRAFT_MAX = 70, DRAFTS_MAX = 4, QUOTE_MAX = 32, RECORDS_MAX = 2048 };
@@ -9,27 +9,27 @@ enum { RANGES_MAX = 4, BIAS_MAX = 3, DRAFT_MAX = 70, DRAFTS_MAX = 4, QUOTE_MAX =
 typedef Forepack__Cluster__V1__Sequence sequence_message;
 typedef Forepack__Cluster__V1__SequenceResult result_message;
 
-// --- what the group was sent and has answered
+// --- messages to the group, and its answers
 
 static struct record {
     uint64_t request;
     bool refused, live;
-    bool finished; // the group has ended it
+    bool finished; // the group has ended the request
     Forepack__Cluster__V1__Finish finish;
     uint32_t prompt[FUZZ_CONTEXT], n_prompt; // kept tokens
-    uint32_t tokens[FUZZ_CONTEXT], n;        // new ones
-    uint32_t generated, max_tokens;          // before; with these
-    uint32_t next_logprob;                   // of the prompt; n_prompt: none is to come
+    uint32_t tokens[FUZZ_CONTEXT], n;        // new tokens
+    uint32_t generated, max_tokens;          // tokens generated earlier; limit that includes these tokens
+    uint32_t next_logprob;                   // index of the next prompt log-probability; n_prompt: none is to come
     bool has_logprobs;
-    uint64_t content;      // of the KV entry before the next token
-    uint32_t position;     // of the next token
-} records[2][RECORDS_MAX]; // with drafts, without
+    uint64_t content;      // content of the KV entry before the next token
+    uint32_t position;     // position of the next token
+} records[2][RECORDS_MAX]; // runs with drafts; runs with no drafts
 
 static struct {
-    bool drafts;          // this run has them
-    bool had_drafts;      // there were some
-    int n[2];             // records
-    struct record *added; // while the group handles its sequence
+    bool drafts;          // this run has drafts
+    bool had_drafts;      // there were some drafts
+    int n[2];             // number of records
+    struct record *added; // set while the group handles its sequence
 } w;
 
 static struct record *record_find(uint64_t request)
@@ -40,7 +40,7 @@ static struct record *record_find(uint64_t request)
     return NULL;
 }
 
-// The content of the KV entries of all its tokens; anything if the message is malformed.
+// Sets the content of the KV entries of all its tokens. The value does not matter if the message is malformed.
 static void record_set_content(struct record *r, const sequence_message *m)
 {
     size_t at = 0, n = m->n_token_ids - m->generated;
@@ -94,7 +94,7 @@ static void end_request(uint64_t request)
     if (r) r->live = false;
 }
 
-// A bin is handled sequence by sequence, so that it is known which of them was refused.
+// Handles a bin sequence by sequence, so that it is known which one was refused.
 static void handle(void *service, router_message *message)
 {
     if (message->kind_case == FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_PREFILL_BIN) {
@@ -178,7 +178,8 @@ static void ended(void *service)
         FUZZ_CHECK(!records[!w.drafts][i].live);
 }
 
-// A sequence may be refused in one run alone: the one before it with the same number was still there.
+// Compares both runs. A sequence may be refused in only one run, because an earlier sequence with the same number had
+// not ended there.
 static void compare_runs(void)
 {
     FUZZ_CHECK(w.n[0] == w.n[1]);
@@ -253,7 +254,7 @@ static void kept_fill(struct fuzz_script *script, struct item *item, bool wrong)
     }
 }
 
-// Two ranges with pruned tokens between them, in one order or the other, as of a prompt or of a conversation.
+// Makes two ranges with pruned tokens between them, in either order, as in a prompt or in a conversation.
 static void kept_prune(struct fuzz_script *script, struct item *item)
 {
     sequence_message *m = &item->sequence;
@@ -269,8 +270,8 @@ static void kept_prune(struct fuzz_script *script, struct item *item)
     m->prompt_tokens = kept + gap;
 }
 
-// The prompt begins with what the model answers wherever it answers by the position alone (sim/answers.h): the group
-// copies from it.
+// Makes the prompt begin with the model's answers at the positions where the position alone decides (sim/answers.h), so
+// that prompt lookup finds them.
 static void quote_fill(struct item *item)
 {
     sequence_message *m = &item->sequence;
@@ -278,7 +279,7 @@ static void quote_fill(struct item *item)
         fuzz_answer(fuzz_content(0, m->token_ids, 1, m->prompt_tokens - 1 + i), 0, &m->token_ids[i], 1);
 }
 
-// The right tokens, then others.
+// Fills in a draft: the right tokens, then other ones.
 static size_t guess(struct fuzz_script *script, const struct record *r, uint32_t ids[DRAFT_MAX])
 {
     size_t n = fuzz_byte(script) % (DRAFT_MAX + 1u), right = n;
@@ -359,7 +360,7 @@ static const router_message *bin_make(struct fuzz_script *script)
 
 // --- drafts
 
-// Of the tokens that the group generates next, perhaps with some that it has generated.
+// Fills in a draft of the tokens that the group generates next, perhaps with some that it has generated.
 static void draft_fill(struct fuzz_script *script, Forepack__Cluster__V1__Draft *m,
                        uint32_t ids[FUZZ_CONTEXT + DRAFT_MAX])
 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a fuzz target over the files of a folder, where libFuzzer is not linked.
+// Runs a fuzz target over the files of a folder, in builds that do not link libFuzzer.
 #include <dirent.h>
 
 #include "tests/fuzz/fuzz.h"
@@ -13,7 +13,7 @@ static int replay(const char *folder, const char *name)
     static uint8_t data[1 << 20];
     size_t size = fread(data, 1, sizeof data, file);
     fclose(file);
-    uint8_t *exact = malloc(size ? size : 1); // so that sanitizers see reads behind the end
+    uint8_t *exact = malloc(size ? size : 1); // so that sanitizers see reads after the end
     for (size_t i = 0; i < size; i++)
         exact[i] = data[i];
     LLVMFuzzerTestOneInput(exact, size);

@@ -3,11 +3,11 @@
 # Runs fuzz targets of the preset `fuzz` one after another and adds their CPU time to tests/fuzz/LOG.md.
 # Usage: tests/fuzz/run.sh [--seconds N] [--pieces N] [--seed N] [--no-log] [TARGET...]
 #        tests/fuzz/run.sh --merge [TARGET...]
-#   --seconds N  time of a piece, which is one run of one target (60)
+#   --seconds N  time of a piece, which is one run of one target (default 60)
 #   --pieces N   run N pieces, each of the target with the least time in the log; default: one piece of every target
-#   --seed N     draw the same inputs in every run; default: others each time
+#   --seed N     draw the same inputs in every run; default: different ones each time
 #   --no-log     leave the log as it is
-#   --merge      write the inputs that reach code which the corpus does not to corpus/TARGET.zip: a minimal set
+#   --merge      write a minimal set of inputs to corpus/TARGET.zip: they reach code that the corpus does not reach
 # Seeds are the files in corpus/TARGET and the inputs of earlier runs in corpus/TARGET.zip.
 # Inputs that reach new code are added to $FUZZ_FOUND/TARGET. An input that fails is stored as $FUZZ_FOUND/failed/TARGET-*,
 # the time of its target is set to 0, and the exit code is 1.
@@ -73,7 +73,7 @@ fuzz() {
 inputs_of() { awk '$1 == "stat::number_of_executed_units:" {print $2}' "$1"; }
 edges_of() { awk '{for (i = 1; i < NF; i++) if ($i == "cov:") n = $(i + 1)} END {print n + 0}' "$1"; }
 
-# unpack TARGET: adds the inputs of earlier runs to those found here.
+# unpack TARGET: adds the inputs of earlier runs to the inputs found here.
 unpack() {
     local zip=$root/tests/fuzz/corpus/$1.zip
     mkdir -p "$found/$1" "$found/failed"

@@ -6,7 +6,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 
 def answered(url, status):
-    """Answers of a class of statuses ("5xx") so far: each request that arrives has one."""
+    """Returns the number of answers of a class of statuses ("5xx") so far: each request that arrives has one."""
     with urllib.request.urlopen(url + "/metrics") as page:
         families = text_string_to_metric_families(page.read().decode())
         return sum(sample.value for family in families for sample in family.samples

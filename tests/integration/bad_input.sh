@@ -54,11 +54,11 @@ expect 1 "no space left" into /dev/full
 closed() { "$forepack" tokenize --model "$main_model" x >&-; }
 expect 1 "bad file descriptor" closed
 
-# A command ends quietly without a reader of its standard output, and continues without one of its standard error.
+# A command ends quietly if its standard output has no reader, and continues if its standard error has none.
 open_unread_pipe
 code=0
 "$forepack" tokenize --model "$main_model" x >&8 2>"$work/err" || code=$?
-equal 141 "$code" "exit code without a reader of standard output" # by SIGPIPE, as other programs
+equal 141 "$code" "exit code without a reader of standard output" # by SIGPIPE, like other programs
 equal "" "$(cat "$work/err")" "standard error without a reader of standard output"
 code=0
 "$forepack" generate --bogus 2>&8 || code=$?
@@ -141,7 +141,7 @@ exec 8>&-
 
 # Two batches at the same time may use the same ids.
 start twin "$forepack" batch --server "$server" --input "$work/in.jsonl" --output "$work/twin.jsonl"
-batch "$work/mine.jsonl" || fail "a batch failed beside one of the same ids: $(cat "$work/batch-err")"
+batch "$work/mine.jsonl" || fail "a batch failed during a batch with the same ids: $(cat "$work/batch-err")"
 wait "$last_pid" || fail "the other batch failed"
 
 printf 'not json\n' >"$work/in.jsonl"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# forepack batch goes on when its router is killed and started again; when it gives up it says how to continue; two runs
+# forepack batch goes on if its router is killed and started again; if it gives up, it says how to continue; two runs
 # do not write one output; what it has written is synced; and an aborted row is sent again.
 . "$(dirname "$0")/lib.sh"
 

@@ -21,13 +21,13 @@ check_json "$work/engine.json" 'all(.[]; has("phase") and has("tokens") and has(
     and .peak_gflops > 0 and .dram_gbytes_per_s > 0 and .share > 0 and (.probes | length) == 3
     and (.limit == "compute" or .limit == "memory") and .dtype == "bf16" and .ranks == 1)'
 check_json "$work/engine.json" 'all(.[] | select(.phase == "score"); .over_plain > 0 and .look_ahead >= 1)'
-# The look-ahead is shorter where the model's context ends.
+# The look-ahead is shorter if the model's context ends.
 "$bin/forepack" bench engine --shape "$shape" --load dummy --prompt-tokens 510,512 --decode-tokens 0 --batch 1 \
     --score "${quick[@]}" --json >"$work/full.json" 2>"$work/full.log"
 check_json "$work/full.json" '[.[] | select(.phase == "score") | .look_ahead] | .[0] <= 3 and .[1] == 1'
 grep -q 'prefill of 3 x 100 tokens skipped' "$work/engine.log" || fail "the skipped prefill is not reported"
 
-# An int8 KV cache needs less memory traffic. The work of drafted passes is not counted.
+# An int8 KV cache needs less memory traffic. The work of passes with drafts is not counted.
 for kv in bf16 int8; do
     "$bin/forepack" bench engine --shape "$shape" --kv-cache-dtype $kv --prompt-tokens 0 --context 64 --decode-tokens 2 \
         --draft-tokens 1 --batch 2 "${quick[@]}" --json >"$work/kv-$kv.json" 2>"$work/kv-$kv.log"
@@ -57,7 +57,8 @@ jq -e --slurpfile one "$work/one.json" '[.[] | .linear_gflop, .attention_gflop, 
     >"$work/table" 2>"$work/table.log"
 grep -Eq '^prefill +2 +16 ' "$work/table" || fail "no row in the table: $(cat "$work/table")"
 
-# Gemms alone, compared with oneDNN if its program was built. Without it the table and the JSON say so and name the package.
+# Gemms alone, compared with oneDNN if its program was built. If it was not built, the table and the JSON say so and name the
+# package.
 "$bin/forepack" bench kernels --shape "$shape" --rows 1,33 "${quick[@]}" --json >"$work/kernels.json" 2>"$work/kernels.log"
 check_json "$work/kernels.json" '[.[].m] == [1, 33] and all(.[]; .phase == "matmul" and .gflops > 0
     and .gbytes_per_s > 0 and .share > 0 and has("onednn_gflops")

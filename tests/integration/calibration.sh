@@ -6,7 +6,7 @@
 
 "$bin/forepack" bench documents --model "$main_model" --task needle --form mixed --seed 1900 --tokens 300 --count 48 \
     --token-ids >"$work/rows_of_both_forms.jsonl"
-# Those of the chat form as messages, which the chat template renders to the same prompt.
+# Turns documents of the chat form into messages, which the chat template renders to the same prompt.
 jq -c 'if .form == "plain" then . else {task, answer, messages: (.prompt | split("<|im_start|>")[1:-1] | map(split("\n")
     | {role: .[0], content: (.[1:] | join("\n") | rtrimstr("\n") | rtrimstr("<|im_end|>"))}))} end' \
     "$work/rows_of_both_forms.jsonl" >"$work/documents.jsonl"

@@ -3,7 +3,7 @@
 # One router, two worker groups of two ranks, two speculators: every command of the command line against them.
 . "$(dirname "$0")/lib.sh"
 
-# However slow the machine: an answer whose prompt was not scored in time is another one.
+# A long time limit, because an answer whose prompt was not scored in time differs.
 start_up --workers 2 --tp 2 --speculators 2 --spec-tp 1 --score-timeout-ms 600000
 nodes worker 2 || fail "two worker groups should be attached"
 nodes speculator 2 || fail "two speculators should be attached"
@@ -19,7 +19,7 @@ equal true "$(jq '.usage.kept_tokens < 0.6 * .usage.prompt_tokens and .usage.sco
 equal true "$(jq '.usage.kept_tokens == ([.kept[] | .[1] - .[0] + 1] | add)' "$work/kept.json")" "kept ranges add up"
 equal '"whole:off" "speculated"' "$(jq .prefill "$work/full.json" "$work/kept.json" | paste -sd ' ')" "what was done"
 
-# What a request gets that gives no mode: the router's default, off; with a keep rate, auto.
+# A request that gives no mode gets the router's default, off; with a keep rate, auto.
 # The same prompt again: its score is reused, and the answer is the same.
 generate --prompt-file "$work/prompt" --max-tokens 16 --prefill on --keep-rate 0.3 --return-kept >"$work/again.json"
 equal true "$(jq -s '.[0].kept == .[1].kept and .[0].token_ids == .[1].token_ids and .[0].usage.score_cached_tokens == 0
@@ -80,7 +80,7 @@ equal 1 "$(generate --prompt-file "$work/prompt" --prefill off --ignore-eos --ma
 wait_until 20 "every KV block is free" all_returned
 stop_up
 
-# Workers with K and V in int8, as the model alone in one process with the same.
+# Workers with K and V in int8 give the same tokens as the model alone in one process.
 start_up --kv-cache-dtype int8 --speculators 0
 grep -q 'worker.* kv_dtype=int8' "$work/up.log" || fail "the worker's cache is not int8"
 generate --prompt-file "$work/prompt" --max-tokens 16 --ignore-eos >"$work/cluster.json"
@@ -89,7 +89,7 @@ generate --prompt-file "$work/prompt" --max-tokens 16 --ignore-eos >"$work/clust
 equal "$(jq -c .token_ids "$work/local.json")" "$(jq -c .token_ids "$work/cluster.json")" "int8 cache in process and cluster"
 stop_up
 
-# A cluster whose standard error has no reader keeps its groups, though mpirun aborts a job after some tens of failed
+# A cluster whose standard error has no reader keeps its groups, although mpirun aborts a job after some tens of failed
 # writes to its own.
 open_unread_pipe
 choose_ports

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# A conversation of seven turns: each turn finds the rows of the one before in the prefix cache and recalls what that pruned; an
-# edited history reuses nothing behind the edit; the same tokens come after a start of the router and of the speculator. Two
-# questions on one document have the same rows of it, whichever comes first.
+# A conversation of seven turns: each turn finds the rows of the previous turn in the prefix cache and recalls tokens that it
+# pruned; an edited history reuses nothing after the edit; the same tokens come after a restart of the router and of the
+# speculator. Two questions on one document have the same rows of it, whichever comes first.
 . "$(dirname "$0")/lib.sh"
 
-# Row t: a tool's message and a question, with the turns before and their answers.
+# Row t: a tool's message and a question, with the earlier turns and their answers.
 jq -nc '[inputs | .prompt] as $prompts | range(7) as $t | {id: "turn\($t)", messages: ([range($t + 1) as $i |
     {role: "tool", content: $prompts[$i][0:1500]},
     {role: "user", content: ($prompts[$i] | split("Question: ") | last | rtrimstr("\nAnswer:"))},
@@ -47,7 +47,7 @@ same() { equal "$(answer_of "$1")" "$(answer_of "$2")" "answers $1 and $2"; }
 
 ask turns turns
 equal 7 "$(wc -l <"$work/turns.out")" "answers"
-# All full blocks of the rows that the turn before had are cached; each turn is scored once; recalled tokens are kept.
+# Every full block of the previous turn's rows is cached; each turn is scored once; recalled tokens are kept.
 equal true "$(jq -s '[.[].usage] | [range(1; 7) as $t | .[$t - 1] as $before | .[$t] |
     .cached_tokens >= ($before.kept_tokens / 16 | floor) * 16 and .frozen_tokens > $before.kept_tokens
     and .scored_tokens == .prompt_tokens and .kept_tokens < 0.7 * .prompt_tokens] | all' "$work/turns.out")" "rows cached by each turn"
@@ -64,7 +64,7 @@ equal "$(jq -c '[.usage.frozen_tokens, .usage.recalled_tokens]' "$work/seventh.o
 ask plain last --no-conversation
 equal '[0,0]' "$(jq -c '[.usage.frozen_tokens, .usage.recalled_tokens]' "$work/plain.out")" "no conversation"
 
-# Every turn comes after the edit: all are scored again, and only the template's text before it is cached.
+# Every turn comes after the edit: each is scored again, and only the template's text before it is cached.
 ask edited edited
 equal true "$(jq '.usage.scored_tokens > 2 * .usage.prompt_tokens and .usage.cached_tokens <= 16' "$work/edited.out")" "an edited history"
 
@@ -77,7 +77,7 @@ equal true "$(jq -s '(.[0].usage.frozen_tokens == .[1].usage.frozen_tokens) and 
     "$work/question0.out" "$work/question1.out")" "the document's rows"
 refused=$(jq -c '. + {max_tokens: 1, prefill: "required", keep_rate: 0.3, shared_tokens: 99999}' "$work/question0.jsonl" |
     curl -s "http://127.0.0.1:$http_port/v1/completions" -d @- | jq -r .error.message)
-[[ $refused =~ ^"shared_tokens 99999: must be less than the "[0-9]+" prompt tokens"$ ]] || fail "an end behind the prompt: $refused"
+[[ $refused =~ ^"shared_tokens 99999: must be less than the "[0-9]+" prompt tokens"$ ]] || fail "an end after the prompt: $refused"
 
 stop "$router"
 run_router

@@ -9,7 +9,7 @@ if [ ! -d "$data/models/stories260K" ] || [ ! -f "$data/prompts/alpaca.jsonl" ];
     exit 77
 fi
 
-# Prompts that are too long for the model are refused one by one; all others are answered.
+# Prompts that are too long for the model are refused one by one; all other prompts are answered.
 start_up --main "$data/models/stories260K" --spec "$data/models/stories280K" --workers 2 --tp 2 --speculators 2 \
     --spec-tp 2 --speculate-min-tokens 64 --log-level warn
 code=0
@@ -29,7 +29,7 @@ stop_up
 for model in stories260K stories260K-grown tinystories656K tinystories656K-bf16; do
     [ -d "$data/models/$model" ] || continue
     golden=${model%-grown}
-    [ "$model" != tinystories656K-bf16 ] || continue # bf16 activations may differ: bounds are check_golden's
+    [ "$model" != tinystories656K-bf16 ] || continue # bf16 activations may differ; check_golden has bounds for them
     start_up --main "$data/models/$model" --speculators 0 --tp 2 --log-level warn
     jq -c '.greedy | to_entries[] | {id: "g\(.key)", token_ids: .value.prompt_ids, max_tokens: 60, ignore_eos: true}' \
         "$data/golden/$golden/cases.json" >"$work/greedy.jsonl"

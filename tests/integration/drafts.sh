@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Speculators draft answers while a worker group generates them: the tokens are the same with and without drafts, greedy
 # and sampled, with pruned and with whole prompts, and when speculators are killed meanwhile. The speculators run the main
-# model, so that many guesses are right.
+# model, so that many draft tokens are right.
 . "$(dirname "$0")/lib.sh"
 
 choose_ports
@@ -38,9 +38,9 @@ batch auto --drafts auto
 equal "$rows" "$(wc -l <"$work/auto.jsonl")" "rows with drafts"
 equal "$(tokens off)" "$(tokens auto)" "answers with drafts"
 
-[ "$(accepted)" -gt 0 ] || fail "no drafted token was accepted"
+[ "$(accepted)" -gt 0 ] || fail "no draft token was accepted"
 
-# One speculator dies and one is stopped while they work: drafts end, answers do not.
+# One speculator dies and one is stopped while they draft: drafts end, answers do not.
 killer() {
     wait_until 60 "requests run" status_is ".queue.running > 0"
     kill -KILL "$first_spec"

@@ -73,7 +73,7 @@ equal 503 "$(code_of /ready)" "readiness without a worker group"
 wait "$b" || fail "the last node did not exit with 0"
 refused "did not come back\|no worker group is attached" generate --prompt Hello --max-tokens 2
 
-# A node that a supervisor starts anew under the same name is another process: it serves.
+# A node that a supervisor starts again under the same name is another process: it serves.
 start_worker b
 wait_until 60 "the node serves again" ready
 b=$last_pid
@@ -82,7 +82,7 @@ wait "$b" || fail "the node that drained by a signal did not exit with 0"
 grep -q "drain_started by=SIGTERM" "$work/b.log" || fail "the node does not say that a signal drained it"
 equal 0 "$(grep -c " warn \| error " "$work/b.log" || true)" "warnings of a node that drained by a signal"
 
-# A node that starts, here one that waits for a rank that never comes, keeps the first signal; a second one ends it.
+# A starting node, here one that waits for a rank that never comes, keeps the first signal; a second signal ends it.
 start c mpirun --oversubscribe --bind-to none -n 1 "$bin/forepack-worker" --model "$main_model" --router "$node_server" \
     --threads 1 : -n 1 sleep 60
 wait_until 20 "the node starts" grep -q settings "$work/c.log"

@@ -35,7 +35,7 @@ calm_kept() {
 batch "$work/whole.jsonl" --prefill off
 wait_until 60 "all prompts were scored" calm_kept
 
-# as_calm FILE WHAT: every answer is that of the undisturbed cluster. A speculator that is delayed may count as lost; a
+# as_calm FILE WHAT: every answer equals the undisturbed cluster's. A speculator that is delayed may count as lost; a
 # prompt that was prefilled without its scores must have the answer of the whole prompt.
 as_calm() {
     local expected='. as $row | (if .usage.scored_tokens > 0 then $kept else $whole end)[] | select(.id == $row.id)'

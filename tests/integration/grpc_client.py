@@ -27,7 +27,7 @@ def message_class(pool, name):
 
 
 def reflection_pool(package):
-    """The reflection protocol is the only one that a client must know beforehand."""
+    """The reflection protocol is the only protocol that a client must know in advance."""
     with tempfile.NamedTemporaryFile() as out:
         version = package.rsplit(".", 1)[1]
         subprocess.run(["protoc", "-I", repository + "/proto", "--descriptor_set_out=" + out.name,
@@ -201,7 +201,7 @@ def flood():
 request, response, path = method("forepack.v1.Inference", "GenerateMany")
 call = channel.stream_stream(path, request.SerializeToString, response.FromString)(flood(), timeout=WAIT)
 still = 0
-while still < 6:  # until the server reads no more requests, while it answers others
+while still < 6:  # until the server reads no more requests, while it answers other calls
     before = taken
     unary("forepack.v1.Inference", "GetModelInfo")
     time.sleep(0.5)

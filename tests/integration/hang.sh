@@ -71,7 +71,7 @@ until stuck; do
         exit 77
     fi
     equal 0 $code "exit code of stop_thread"
-    # Between two passes the stop is no hung pass: then the thread runs on and is stopped again.
+    # If the thread stops between two passes, no pass hangs: the thread then runs on and is stopped again.
     for _ in {1..30}; do stuck || sleep 0.1; done
     stuck || { kill -KILL "$stop_pid" && wait "$stop_pid"; } || true
 done

@@ -46,7 +46,7 @@ def memory(key):
 
 
 def growth(action):
-    """By how many MiB the router's memory grows at most during the action."""
+    """Returns by how many MiB the router's memory grows at most during the action."""
     with open(f"/proc/{pid}/clear_refs", "w", encoding="ascii") as clear:
         clear.write("5")  # the peak starts from the present size
     before = memory("VmRSS")
@@ -96,7 +96,7 @@ def nested(field, inner):
 
 
 def empty(field, mib):
-    """Empty sub-messages of that many MiB, but for the fields around them."""
+    """Returns empty sub-messages of that many MiB, not counting the fields around them."""
     return bytes([field << 3 | 2, 0]) * (mib * MIB // 2 - 32)
 
 

@@ -67,7 +67,7 @@ def refused(path, body, status, param, code, words):
 
 
 def stream(path, body):
-    """The events of a stream without the last one, which is [DONE]."""
+    """Returns the events of a stream, except the last one, which is [DONE]."""
     response, data = send("POST", path, dict(body, stream=True))
     assert response.status == 200, data
     assert response.getheader("Content-Type").startswith("text/event-stream"), response.getheaders()

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# API keys: callers without a valid one are refused, keys are added, revoked and expire while the router runs, limits and
+# API keys: callers that have no valid one are refused, keys are added, revoked and expire while the router runs, limits and
 # tenants hold, tenants share neither prefix caches nor request ids, and no key reaches a log.
 . "$(dirname "$0")/lib.sh"
 
@@ -25,10 +25,10 @@ start router "$bin/forepack-router" --model "$main_model" "${listen[@]}" --heart
 start worker "$bin/forepack-worker" --model "$main_model" --router "$node_server" --log-level debug
 worker=$last_pid
 
-# as KEY COMMAND FLAGS...: a command of forepack with this key; its error is in `error`.
+# as KEY COMMAND FLAGS...: a command of forepack with this key; its error goes to the file `error`.
 as() { "$bin/forepack" "$2" --server "$server" --api-key-file "$work/$1.key" "${@:3}" 2>"$work/error"; }
 ask() { as "$1" generate --prompt "${*:2}" --max-tokens 2 --ignore-eos --json; }
-# refused WORDS COMMAND...: it fails, and says these words.
+# refused WORDS COMMAND...: the command must fail with a sentence that has these words.
 refused() {
     local words=$1
     shift
@@ -39,7 +39,7 @@ field() { jq -r "$1"; }
 is_ready() { as acme status --json | jq -e .ready; }
 wait_until 60 "the cluster is ready" is_ready
 
-# Who calls.
+# --- callers
 anonymous() { "$bin/forepack" generate --server "$server" --prompt Hi 2>"$work/error"; }
 refused "an API key is required" anonymous
 echo fpk_0000000000000000000000000000000000000000000 >"$work/wrong.key"
@@ -56,7 +56,7 @@ refused "is of tenant acme" as acme generate --prompt Hi --tenant globex
 refused "may have at most 0" as acme generate --prompt Hi --priority 1
 as boss generate --prompt Hi --max-tokens 1 --priority 5 >/dev/null
 
-# What the cluster tells: to an operator all of it.
+# The cluster tells everything to an operator only.
 equal '["draining","limited","ready","version"]' "$(as acme status --json | jq -c 'keys')" "what a tenant sees"
 equal 1 "$(as boss status --json | jq '.nodes | length')" "nodes that an operator sees"
 
@@ -71,7 +71,7 @@ kill -TERM "$last_pid"
 ask small one two three four five six seven eight nine ten eleven twelve >/dev/null
 refused "10 tokens per day, which are used up" ask small Hi
 
-# A prompt that a tenant has sent is in the cache for that tenant alone.
+# A prompt that a tenant has sent is in the cache only for that tenant.
 prompt=$(seq 1 60 | tr '\n' ' ')
 equal 0 "$(ask acme "$prompt" | field .usage.cached_tokens)" "tokens reused by a new prompt"
 [ "$(ask acme "$prompt" | field .usage.cached_tokens)" -gt 0 ] || fail "a tenant does not reuse its own prompt"
@@ -121,7 +121,7 @@ equal "403 permission_denied n" "$(http budget authorization /v1/completions '{"
 equal "200 0" "$(http budget authorization /v1/completions '{"prompt": "Hi", "n": 8, "max_tokens": 2}')" "fewer tokens than the limit"
 equal "429 rate_limit_exceeded None" "$(http few authorization /tokenize '{"prompt": "Hi"}')" "tokenising over the limit"
 
-# Requests that wait: a tenant aborts its own only, and the ids of others are free to be used.
+# Requests that wait: a tenant aborts only its own, and it may use ids of other tenants.
 # call KEY generate|abort ID: the number of aborted requests, or how the request ended.
 call() {
     /usr/bin/python3 - "$server" "$work/$1.key" "$2" "$3" <<'PY'

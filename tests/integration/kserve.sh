@@ -12,7 +12,7 @@ wait_until 20 "every KV block is free" all_returned
 
 stop_up
 
-# Bounds: requests in flight, which a stopped worker group answers none of, and the memory of whole answers.
+# Bounds: requests in flight (a stopped worker group answers none), and the memory of whole answers.
 choose_ports
 start router "$bin/forepack-router" --model "$main_model" "${listen[@]}" --max-answers-mb 1
 router_pid=$last_pid

@@ -51,7 +51,7 @@ def fails(code, fragment, call, *arguments, **named):
 
 
 class Stream:
-    """start_stream() and what its callback receives."""
+    """start_stream() and the results that its callback receives."""
 
     def __init__(self, **named):
         self.client = triton.InferenceServerClient(server)
@@ -86,7 +86,7 @@ def text_of(results):
 
 
 def health():
-    """What a gRPC probe of the service sees: 1 serving, 2 not serving."""
+    """Returns the state that a gRPC probe of the service sees: 1 serving, 2 not serving."""
     name = b"inference.GRPCInferenceService"
     check = channel.unary_unary("/grpc.health.v1.Health/Check")
     return check(b"\x0a" + bytes([len(name)]) + name, timeout=WAIT)[1]
@@ -125,7 +125,7 @@ def check_infer(prompt, told):
     assert response.parameters["prefill"].string_param == "whole:off"
     n_prompt = response.parameters["prompt_tokens"].int64_param
 
-    # Without exclude_input_in_output the text starts with the prompt.
+    # If exclude_input_in_output is missing, the text starts with the prompt.
     result = client.infer("", [text("text_input", prompt), greedy])
     assert result.as_numpy("text_output")[0].decode() == prompt + told["text"]
     assert result.as_numpy("output_ids") is None and result.get_response().model_name == "main"
@@ -144,7 +144,7 @@ def check_infer(prompt, told):
     total = sum(next(iter(token.values()))["logprob"] for token in logprobs)
     assert abs(total - result.as_numpy("cumulative_logprob")[0]) < 1e-4
 
-    # Ids: of every width, with and without a dimension of one request, and typed contents.
+    # Ids of every width, with and without a dimension of one request, and typed contents.
     ids = np.array(told["prompt_ids"])
     for array, datatype in ((ids.astype(np.int32), "INT32"), (ids.astype(np.int64).reshape(1, -1), "INT64"),
                             (ids.astype(np.uint32), "UINT32")):
@@ -202,7 +202,7 @@ def check_streams(prompts, told):
     greedy = sampling(temperature=0, max_tokens=8, ignore_eos=True)
     stream = Stream()
     names = [triton.InferRequestedOutput(name) for name in ("text_output", "output_ids", "finish_reason")]
-    for i, prompt in enumerate(prompts):  # with pieces and whole, several at once
+    for i, prompt in enumerate(prompts):  # in pieces and whole, several at once
         stream.ask(str(i), text("text_input", prompt), greedy, switch("stream", i != 1), outputs=names,
                    enable_empty_final_response=i == 2)
     answers = stream.gather(len(prompts))
@@ -276,7 +276,8 @@ def run_served():
 
 
 def run_memory():
-    """A whole answer of over 1 MiB, where all together may have 1 MiB, ends; its stream goes on, and pieces may be long."""
+    """A whole answer of over 1 MiB ends if the limit of all whole answers is 1 MiB. Its stream goes on, and streamed
+    answers may be long."""
     hello, limits = text("text_input", "Hello"), {"logprobs": 20, "ignore_eos": True, "temperature": 0}
     large = [hello, sampling(max_tokens=1000, **limits), switch("return_logprobs", True)]
     fails("RESOURCE_EXHAUSTED", "whole answers take over 1 MiB of the router's memory", client.infer, "main", large)
@@ -292,7 +293,7 @@ def run_memory():
 
 
 def run_in_flight():
-    """Of 1025 requests of a stream the last is refused, while no request ends."""
+    """The last of 1025 requests of a stream is refused while no request ends."""
     stream = Stream()
     for i in range(1025):
         stream.ask(str(i), text("text_input", "Hello"), sampling(max_tokens=2))

@@ -11,7 +11,7 @@ prompts=$source_dir/deploy/demo-model/prompts.jsonl
 work=$(mktemp -d "${TMPDIR:-/tmp}/forepack test XXXXXX") # a path with a space, on purpose
 started=()
 
-# Terminates all started processes; kills those that a failed test left stopped or stuck after 60 s.
+# Terminates all started processes; after 60 s, kills processes that a failed test left stopped or stuck.
 clean_up() {
     local status=$?
     for pid in "${started[@]}"; do kill -TERM "$pid" 2>/dev/null && kill -CONT "$pid" 2>/dev/null || true; done
@@ -19,7 +19,7 @@ clean_up() {
     while [ -n "$(jobs -pr)" ] && [ $SECONDS -lt $end ]; do sleep 0.05; done
     for pid in "${started[@]}"; do kill -KILL "$pid" 2>/dev/null || true; done
     wait
-    # A report of a sanitizer in a process whose exit code the test does not look at.
+    # Finds reports of a sanitizer in processes whose exit code the test does not check.
     if grep -sE 'WARNING: ThreadSanitizer|ERROR: (Address|Leak)Sanitizer|runtime error: ' "$work"/*.log >&2; then status=1; fi
     if [ $status != 0 ]; then
         for log in "$work"/*.log; do
@@ -38,7 +38,7 @@ fail() {
     exit 1
 }
 
-# wait_until SECONDS WHAT COMMAND...: polls until the command succeeds, for five times SECONDS, which suit a fast machine.
+# wait_until SECONDS WHAT COMMAND...: polls until the command succeeds, for up to five times SECONDS (SECONDS suit a fast machine).
 wait_until() {
     local end=$((SECONDS + 5 * $1)) what=$2
     shift 2
@@ -48,7 +48,7 @@ wait_until() {
     done
 }
 
-# A free port below the range of outgoing connections, which could take a port of that range before it is listened on.
+# Finds a free port below the range of outgoing connections: they could take a port of that range before it is listened on.
 free_port() {
     local port
     while :; do
@@ -70,7 +70,7 @@ choose_ports() {
     listen=(--port "$port" --http-port "$http_port" --node-listen "$node_server")
 }
 
-# Opens descriptor 8: a pipe without a reader, on which every write fails.
+# Opens descriptor 8: a pipe that has no reader, on which every write fails.
 open_unread_pipe() {
     mkfifo "$work/unread"
     exec 9<>"$work/unread" 8>"$work/unread"
@@ -90,7 +90,7 @@ open_full_pipe() {
 start() {
     local name=$1
     shift
-    : >"$work/$name.log" # emptied before the command starts, so that a search finds no output of an earlier one
+    : >"$work/$name.log" # emptied before the command starts, so that a search finds no output of an earlier command
     "$@" >>"$work/$name.log" 2>&1 </dev/null &
     last_pid=$!
     started+=("$last_pid")

@@ -90,7 +90,7 @@ try:
     check(all(widths), "segments stay within their bin", widths)
     browser.wait("lines are drawn", "[...document.querySelectorAll('.spark .line')].filter((e) => e.getAttribute('d').length > 20).length >= 4")
     look(browser, "serving")
-    refusals = [p for p in browser.problems if "a status of 40" in p]  # of the missing and of the tenant's key
+    refusals = [p for p in browser.problems if "a status of 40" in p]  # for the missing key and the tenant's key
     check(browser.problems == refusals and len(refusals) == 2, browser.problems)
     step("serving")
 

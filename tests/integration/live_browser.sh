@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # The live page in headless Chromium: keys, empty states, bins, contrast and widths in light, dark and on a phone, no
-# error of scripts or of the content security policy, and what it says when the router is silent or gone. FOREPACK_SCREENSHOTS=DIR
+# error of scripts or of the content security policy, and its text if the router is silent or gone. FOREPACK_SCREENSHOTS=DIR
 # keeps pictures.
 . "$(dirname "$0")/lib.sh"
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The live page without a browser: who may see it, that its numbers are those of `forepack status`, that a node's id is
+# The live page without a browser: who may see it, that its numbers equal those of `forepack status`, that a node's id is
 # data, that pages are bounded, delay nothing, and end when the router stops. Also the page of `forepack score --html`.
 . "$(dirname "$0")/lib.sh"
 
@@ -34,7 +34,7 @@ grep -q "operator" "$work/error" || fail "wrong reason: $(cat "$work/error")"
 /usr/bin/python3 "$source_dir/tests/integration/top_client.py" "$bin/forepack" top --server "$server" \
     --api-key-file "$work/operator.key" --interval 0.1
 
-# Another page: that of a score.
+# Another page: the page of a score.
 /usr/bin/python3 "$source_dir/tests/integration/score_page.py" "$work" "$bin/forepack" score --server "$server" --api-key-file "$work/operator.key"
 
 start client /usr/bin/python3 "$source_dir/tests/integration/live_client.py" "http://127.0.0.1:$http_port" "$work" \

@@ -31,7 +31,7 @@ client() { /usr/bin/python3 "$source_dir/tests/integration/load_client.py" "$ser
 said() { grep -q "$1" "$work/$2.log" || ! kill -0 "$last_pid"; }
 start_client() { start "$1" /usr/bin/python3 "$source_dir/tests/integration/load_client.py" "$server" "$source_dir" "$@"; }
 
-# Another client, whose answers must not change. Its requests may be refused while the queue is full; batch sends them
+# Another client. Its answers must not change. Its requests may be refused while the queue is full; batch sends them
 # again.
 jq -cn 'range(8) | {id: "\(.)", prompt: "The lighthouse", max_tokens: 16, ignore_eos: true}' >"$work/rows.jsonl"
 bystander() {

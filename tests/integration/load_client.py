@@ -118,7 +118,7 @@ def cluster():
 
 
 def crowd():
-    """`number` requests on one call, and some on separate calls and connections, before them and when the queue is full:
+    """Sends `number` requests on one call, and some on separate calls and connections, first and when the queue is full:
     each is answered or refused exactly once, refused because the queue is full. The worker group is stopped until this
     client prints `full`."""
     channels = [connect() for _ in range(10)]
@@ -186,7 +186,7 @@ def generate_by_hand(receive_buffer=None):
 
 
 def tokens(i, n):
-    """A prompt that differs from those of other i."""
+    """Returns a prompt that differs for each i."""
     return [10 + (17 * k + 31 * i) % 400 for k in range(n)]
 
 
@@ -202,7 +202,7 @@ def slow():
         body = long.SerializeToString()
         readers.append(generate_by_hand(2048))
         readers[-1].sendall(http2_frame(0, 1, 1, b"\0" + len(body).to_bytes(4, "big") + body))
-    # The longest possible refusals, to clients that read none of them.
+    # The longest possible refusals, to clients that do not read them.
     never, taken = [], [0]
 
     def refusals():
@@ -308,8 +308,8 @@ def long_prompt():
 
 
 def drain():
-    """`number` prompts of 100,000 tokens at a router that is told to stop when this client prints `sent`: those that
-    waited to be tokenised are still read and answered by the worker group's limits, later ones are refused."""
+    """`number` prompts of 100,000 tokens at a router that is told to stop when this client prints `sent`: prompts that
+    waited to be tokenised are still read and answered by the worker group's limits, later prompts are refused."""
     long = long_prompt()
     calls = [generate(request(1, text=long)) for i in range(number)]
     refused(code.OUT_OF_RANGE, "needs a context of", calls[0])
@@ -336,7 +336,7 @@ def full():
 
 def heavy():
     """`number` prompts of 100,000 tokens at once, which no worker group can hold, and a chat message of 60 MiB, while an
-    answer is streamed: they are refused, and the stream is that of a quiet router."""
+    answer is streamed: they are refused, and the stream equals a quiet router's."""
     def answer():
         calls = generate(request(1500, text="Once upon a time", request_id="stream"))
         first = next(calls)
@@ -392,4 +392,4 @@ except Exception:
     traceback.print_exc()
     code_of_end = 1
 sys.stderr.flush()
-os._exit(code_of_end)  # without waiting for calls that the library still has open
+os._exit(code_of_end)  # does not wait for calls that the library still has open

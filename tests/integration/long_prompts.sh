@@ -37,7 +37,7 @@ wait "$client_pid" || fail "the client of a stopping router: $(tail -n 5 "$work/
 cat "$work/drain.log"
 wait "$router_pid" || fail "the router did not drain"
 
-# A router whose queue of prompts is full refuses further ones under their own ids.
+# A router whose queue of prompts is full refuses further prompts under their own ids.
 start full "$bin/forepack-router" --model "$main_model" --shape "$work/long.json" "${listen[@]}" --tokenise-threads 1 \
     --tokenise-queue-mb 1
 wait_until 60 "the router listens" grep -q router_listening "$work/full.log"

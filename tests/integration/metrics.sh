@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# GET /metrics of a running cluster, read by Prometheus' own parsers: its counts are those of the answers that clients got.
+# GET /metrics of a running cluster, read by Prometheus' own parsers: its counts equal the answers that clients got.
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/venv.sh"
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Usage: metrics_client.py URL ANSWERS.jsonl: reads /metrics in both formats and compares it with the answers of `forepack
-# batch`, which are all that the cluster has served, besides one prompt that it refused.
+# batch`, which include everything that the cluster has served, except one prompt that it refused.
 import json
 import sys
 import urllib.request
@@ -45,7 +45,7 @@ def check_counts(m):
     check("scored prompts", len(scored), total(m, "forepack:kept_ratio_count"))
     check("kept ratio", sum(u["kept_tokens"] / u["prompt_tokens"] for u in scored), total(m, "forepack:kept_ratio_sum"), 1e-3)
     check("scores", len(scored), total(m, "forepack:speculator_score_seconds_count", pool="speculator"))
-    # By any reason: on a busy machine a score may also come too late.
+    # Counts any reason: on a busy machine a score may also come too late.
     check("skipped", len(answers) - len(scored), total(m, "forepack:prefill_skipped_total"))
     assert len(scored) and total(m, "forepack:prefill_skipped_total", reason="keep_all")
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # A cluster over several hosts: network namespaces joined by a bridge, with a router, two speculators of equal host name
 # and process id, a group of two ranks on two hosts, and a group on one host. Ranks, links, leaders and the router fail
-# while a batch runs: every answer comes once and is that of the undisturbed cluster. Connections use TLS, nodes show
+# while a batch runs: every answer comes once and equals the undisturbed cluster's. Connections use TLS, nodes show
 # certificates. Needs root, `ip` and `unshare`.
 if [ "$(id -u)" != 0 ] || ! type ip unshare mpirun >/dev/null 2>&1; then
     echo "multi_host: needs root, ip (iproute2), unshare and mpirun"
@@ -10,7 +10,7 @@ if [ "$(id -u)" != 0 ] || ! type ip unshare mpirun >/dev/null 2>&1; then
 fi
 . "$(dirname "$0")/lib.sh"
 
-# The namespaces of a run that was killed: fpPID-NAME, where that process is gone.
+# Removes namespaces of a killed run: fpPID-NAME of a process that is gone.
 remove_leftovers() {
     local name pid
     for name in $(ip netns list | grep -oE '^fp[0-9]+-(switch|[0-9])\b' || true); do
@@ -73,7 +73,7 @@ forepack() { (on 1 router "$bin/forepack" "$@"); }
 status_json() { forepack status --server "$server" --tls-ca "$certs/ca.pem" --json; }
 
 start_router() { start router on 1 router "$bin/forepack-router" --model "$main_model" --host 10.77.0.1 --http-port -1 "${router_tls[@]}" --heartbeat-ms 500 --worker-grace-ms 60000; router_pid=$last_pid; }
-# In a PID namespace of its own: its process id is that of the other speculator.
+# In its own PID namespace, so that both speculators have the same process id.
 start_speculator() { start "speculator$1" on "$1" twin unshare --pid --fork --kill-child "$bin/forepack-speculator" --model "$spec_model" "${attach[@]}" --threads 1; }
 worker=("$bin/forepack-worker" --model "$main_model" "${attach[@]}" --threads 1 --dtype f32 --max-num-seqs 4 --step-timeout-s 2)
 
@@ -132,7 +132,7 @@ code=0
 wait "$unformed_pid" || code=$?
 [ $code != 0 ] || fail "the group that did not form ended with 0"
 
-# Ranks of one host in containers: each has a host name of its own.
+# Ranks of one host in containers: each has its own host name.
 start names on 6 node-6 mpirun --allow-run-as-root --oversubscribe --bind-to none -n 1 "${worker[@]}" : \
     -n 1 unshare --uts bash -c 'hostname "$0"; exec "$@"' container "${worker[@]}"
 wait_until 60 "a group of ranks with different host names" nodes worker 2

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Who may connect: nothing listens beyond loopback without TLS, a node is known before a byte of it is read, and a node
+# Who may connect: nothing listens beyond loopback without TLS, a node is identified before a byte of it is read, and a node
 # that is refused attaches once the cause is mended.
 . "$(dirname "$0")/lib.sh"
 
@@ -122,7 +122,7 @@ print(urllib.request.urlopen(sys.argv[1], context=ssl.create_default_context(caf
 equal 200 "$(https "https://127.0.0.1:$http_port/ready")" "the HTTP API with TLS"
 ! https "http://127.0.0.1:$http_port/ready" 2>/dev/null || fail "the HTTP API answers without TLS"
 
-# Another token: the attached node stays, new ones need it.
+# A changed token: the attached node stays, new nodes need the new token.
 (umask 077; echo "the-second-secret-of-the-cluster" >"$work/new" && mv "$work/new" "$work/token")
 expect_attach "UNAUTHENTICATED *" "$node_server" "a-secret-of-enough-characters"
 expect_attach "INVALID_ARGUMENT *" "$node_server" "the-second-secret-of-the-cluster"

@@ -43,7 +43,7 @@ jq -nc --argjson row "$row" --argjson answer "$answer" '{id: "turn", token_ids: 
 equal $(((head + 23 + 5) / 16 * 16)) "$(jq .usage.cached_tokens "$work/turn.out")" "tokens reused by the next turn"
 stop_up
 
-# Two groups: each computes the prefix at most once, and few prompts go to a group that has not.
+# Two groups: each computes the prefix at most once, and few prompts go to a group that has not computed it.
 ask 2 on
 finish
 [ "$computed" -le $((2 * head + tails + 16 * n)) ] || fail "$computed rows computed by two groups"
@@ -62,7 +62,7 @@ jq -nc --argjson n $((heads * each)) --argjson heads $heads --argjson head $head
 tails=$(jq -s --argjson head $head 'map((.token_ids | length) - $head) | add' "$work/mixed.jsonl")
 
 waiting() { status_is ".queue.running == 1 and .queue.waiting == $1"; }
-# mixed ON|OFF: all of them through a group with or without a prefix cache.
+# mixed ON|OFF: sends all of them through a group with or without a prefix cache.
 mixed() {
     choose_ports
     start router "$bin/forepack-router" --model "$main_model" --shape "$work/main.json" "${listen[@]}" --bins-ahead 1 \
@@ -98,13 +98,14 @@ equal $((heads * head + tails)) "$computed" "rows computed of $heads mixed prefi
 equal "$(jq -cS '{id, token_ids}' "$work/mixed-off.jsonl" | sort)" "$(jq -cS '{id, token_ids}' "$work/mixed-on.jsonl" | sort)" \
     "answers of mixed prefixes with and without the cache"
 
-# 64 questions on one document of 8,192 tokens run at once where unshared KV blocks would hold two of them.
+# 64 questions on one document of 8,192 tokens run at once, although unshared KV blocks would hold only two of them.
 questions=64 document=8192 output=60
 two_documents=$((2 * (document + 64 + output) / 16))
 jq '.vocab_size = 1536 | .max_position_embeddings = 16384' "$source_dir/tests/data/shapes/tiny.json" >"$work/main.json"
 jq -nc --argjson n $questions --argjson document $document 'range($n) as $i | {id: "row\($i)", token_ids:
     ([range($document) | 300 + . % 701] + [range(48 + $i % 9) | 3 + (. * 37 + $i * 101) % 1400])}' >"$work/questions.jsonl"
-# In one pass after the document, or in several beside the first ones that decode, of which some may end before the last start.
+# The questions run in one pass after the document, or in several passes with the first questions' decodes. Then some may end
+# before the last ones start.
 for budget in $document 2048; do
     choose_ports
     start router "$bin/forepack-router" --model "$main_model" --shape "$work/main.json" "${listen[@]}" --heartbeat-ms 60000 --bins-ahead 4

@@ -31,7 +31,7 @@ def complete(prompt, **more):
 
 
 def loglikelihood(context, continuation, **more):
-    """As an evaluation harness scores a continuation: the sum of its log-probabilities, and whether it is greedy."""
+    """Scores a continuation like an evaluation harness: the sum of its log-probabilities, and whether it is greedy."""
     ids, n = context + continuation, len(context)
     lists = complete([ids], **more).choices[0].logprobs
     end = len(ids)
@@ -68,7 +68,7 @@ def test_harness():
     context = tokens_of(text)
     answer = complete([context], max_tokens=6, extra_body={"return_token_ids": True}).choices[0]
     generated = answer.token_ids
-    # The values of generated tokens, bit for bit, when the same tokens are a prompt; also beside many other requests.
+    # The values of generated tokens, bit for bit, when the same tokens are a prompt; also among many other requests.
     ways = [{"max_tokens": 0}, {"max_tokens": 1}, {"max_tokens": 0, "logprobs": 5}]
     with ThreadPoolExecutor(16) as pool:
         results = list(pool.map(lambda i: loglikelihood(context, generated, **ways[i % 3]), range(48)))

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # SIGHUP: router and nodes read their changed files and log each change with the old and the new value, without secrets;
-# a file with an error is logged, and what was read before stays in use. A request that runs meanwhile notices nothing.
+# a file with an error is logged, and the last contents stay in use. A request that runs meanwhile notices nothing.
 . "$(dirname "$0")/lib.sh"
 
 certs=$work/certs keys=$work/keys
@@ -88,7 +88,7 @@ key acme --tenant acme
 reload router
 said 'api_key_changed key=acme .*secret_replaced=true'
 
-# Certificates: of both ports of clients.
+# Certificates of both ports of clients.
 first=$(served)
 certificates 50
 reload router

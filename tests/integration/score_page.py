@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The page of `forepack score --html`: a prompt is text, never markup, and the marked tokens are those that --json lists
-as kept. Usage: score_page.py FOLDER COMMAND..., where the command is `forepack score` without a prompt and an output."""
+as kept. Usage: score_page.py FOLDER COMMAND..., where the command is `forepack score`, except prompt and output."""
 import html.parser
 import json
 import os
@@ -67,7 +67,7 @@ def check_prompt(name, prompt, size):
     run = [*command, "--prompt-file", path, "--keep-rate", "0.4", "--chunk-tokens", size]
     score = json.loads(subprocess.run([*run, "--json"], check=True, stdout=subprocess.PIPE).stdout)
     subprocess.run([*run, "--html", output], check=True)
-    with open(output, encoding="utf-8") as file:  # which refuses bytes that are no UTF-8
+    with open(output, encoding="utf-8") as file:  # refuses bytes that are no UTF-8
         page = Page(file.read())
 
     check(not page.open, name, "elements are left open:", page.open)

@@ -54,7 +54,7 @@ for at in ${2:-1 2 5 9 14 20}; do
 done
 [ "$(grep -c 'replays=1' "$work/router.log")" -ge 4 ] || fail "few answers were replayed"
 
-# A worker without llguidance refuses the request and goes on.
+# A worker that has no llguidance refuses the request and goes on.
 kill -TERM "$worker_pid"
 wait "$worker_pid" || fail "the worker did not drain"
 start_worker
@@ -64,7 +64,7 @@ grep -q 'llguidance is not installed on this worker' "$work/err" || fail "the er
 generate --prompt a --max-tokens 1 >/dev/null
 wait_until 20 "every KV block is free" all_returned
 
-# So does a router.
+# A router does the same.
 choose_ports
 start other "$bin/forepack-router" --model "$main_model" "${listen[@]}"
 wait_until 20 "the router answers" status_json

@@ -34,7 +34,7 @@ def chat(regex=None, **more):
 
 
 def collect(stream):
-    """The message and the finish reason that the deltas of a stream add up to."""
+    """Returns the message and the finish reason that the deltas of a stream add up to."""
     message, reason = {"content": "", "reasoning": "", "calls": []}, None
     for chunk in stream:
         for choice in chunk.choices:
@@ -71,7 +71,7 @@ assert len({call.id for call in answer.message.tool_calls}) == 2
 assert collect(chat(two_calls, tools=tools, stream=True)) == (message, "tool_calls")
 assert len(whole(chat(two_calls, tools=tools, parallel_tool_calls=False).choices[0])["calls"]) == 1
 
-# Without tools, or with tool_choice none, the same text is content.
+# If there are no tools, or with tool_choice none, the same text is content.
 for more in ({}, {"tools": tools, "tool_choice": "none"}):
     answer = chat(CALL, **more).choices[0]
     assert answer.finish_reason == "stop" and answer.message.content.startswith("<tool_call>"), answer
@@ -92,7 +92,7 @@ for choice, names in (("required", {"clock", "days"}), ({"type": "function", "fu
                 assert values["zone"] in ("utc", "cet") if name == "clock" else 1 <= values["n"] <= 9, answer
         assert answer.choices[0].finish_reason == "tool_calls" or choice == "required", answer
 
-# A grammar holds from the first token on, also where the prompt begins the reasoning.
+# A grammar holds from the first token on, even if the prompt begins the reasoning.
 thinking = {"chat_template_kwargs": {"open_thinking": True}}
 assert whole(chat(max_tokens=4, extra_body=thinking).choices[0])["reasoning"]
 message_of_grammar = whole(chat(tools=[forecast], tool_choice="required", parallel_tool_calls=False, extra_body=thinking).choices[0])

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Traces: a collector that is not part of this project (OpenTelemetry's own messages, in Python) gets the spans of requests over
-# HTTP and gRPC, of failed, cancelled and replayed ones, also after it was down, with TLS, and when the router stops.
+# HTTP and gRPC, and of failed, cancelled and replayed requests, also after it was down, with TLS, and when the router stops.
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/venv.sh"
 
@@ -21,7 +21,7 @@ start spec0 "$bin/forepack-speculator" --model "$spec_model" --router "$node_ser
 wait_until 60 "the cluster is ready" ready
 wait_until 60 "the speculator is there" nodes speculator 1
 
-# Without a collector requests are served; once it is there, it gets their spans.
+# Requests are served while there is no collector. Once it is there, it gets their spans.
 generate --prompt early --max-tokens 1 >/dev/null
 start collector "$python" "$tests/collector.py" "$collector" "$spans"
 got_spans() { [ -s "$spans" ]; }
@@ -43,7 +43,7 @@ start_worker 1
 wait "$victim" || fail "the replayed request failed"
 check replay
 
-# TLS and headers; a share of 0 traces only what a parent asks for; what waits is sent when the router stops.
+# TLS and headers; a share of 0 traces only requests whose parent asks for it; waiting spans are sent when the router stops.
 openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1 -subj /CN=collector \
     -addext subjectAltName=IP:127.0.0.1 -keyout "$work/key.pem" -out "$work/cert.pem" 2>/dev/null
 (umask 077 && echo "x-key: a secret" >"$work/headers")

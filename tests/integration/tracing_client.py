@@ -26,7 +26,7 @@ last = 0
 
 
 def new_parent(flags="01"):
-    """A traceparent of a trace of its own, and the trace's id."""
+    """Returns the traceparent of a new trace, and the trace's id."""
     global last
     last += 1
     trace = "%032x" % (0xabc000 + last)
@@ -61,7 +61,7 @@ def poll(what, condition):
 
 
 def servers(condition, n=1):
-    """The n server spans that meet the condition, once they are there."""
+    """Returns the n server spans that meet the condition, once they are there."""
     def found():
         rows = [s for s in spans() if s["kind"] == 2 and condition(s)]
         return rows if len(rows) >= n else None
@@ -151,7 +151,7 @@ def check_parents():
         span = of_id(answer["id"])
         assert span["trace"] not in wrong.lower() and span["parent"] == "" and span["flags"] == 0x101, span
         assert span["name"].startswith("text_completion "), span
-    # Of two parents neither counts; several states are one.
+    # If there are two parents, neither counts; several states count as one.
     trace, parent = new_parent()
     connection = http_connection()
     for twice in ("traceparent", "tracestate"):
@@ -268,7 +268,7 @@ def check_grpc():
     assert got["forepack.tenant"] == "acme" and got["forepack.priority"] == 2, got
     assert got["gen_ai.response.id"] == "pruned" and got["gen_ai.operation.name"] == "text_completion", got
 
-    # Each request of a GenerateMany call without a parent has a trace of its own.
+    # Each request of a GenerateMany call that has no parent has its own trace.
     many = channel.stream_stream("/forepack.v1.Inference/GenerateMany", request.SerializeToString, response.FromString)
     list(many(iter([request(**{**fields, "request_id": "many-%d" % i}) for i in range(2)]), timeout=WAIT))
     assert of_id("many-0")["trace"] != of_id("many-1")["trace"]

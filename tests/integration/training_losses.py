@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The losses of deploy/demo-model/train.py are small for the weights of that folder, which were trained by them, and large
+"""The losses of deploy/demo-model/train.py are small for the weights of that folder, which were trained with them, and large
 for weights with the queries of a layer permuted.
 
 Usage: PYTHONPATH=deploy/demo-model training_losses.py FOREPACK
@@ -18,7 +18,7 @@ def batch(task):
 
 
 def forward(trainer, samples, layer=None):
-    """With the weights as they are, or with the queries of a layer permuted."""
+    """Loads the weights unchanged, or with the queries of a layer permuted."""
     weights = trainer.w
     if layer is not None:
         name = f"model.layers.{layer}.self_attn.q_proj.weight"

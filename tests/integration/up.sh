@@ -31,7 +31,7 @@ grep -q "128" "$work/error" || fail "wrong reason: $(cat "$work/error")"
 grep "settings" "$work/up.log" | grep -q "max_wait_ms=160\|max-wait-ms=160" || fail "an option was dropped"
 stop_up
 
-# The threads of nodes are a share of the cores that this process may use, not of all.
+# The threads of nodes are a share of the cores that this process may use, not of all cores.
 taskset -cp "$(taskset -cp $$ | grep -oE '[0-9]+' | tail -n 1)" $$ >/dev/null
 start_up
 for pid in $(cat "/proc/$up_pid/task/$up_pid/children"); do tr '\0' ' ' <"/proc/$pid/cmdline" && echo; done >"$work/children"

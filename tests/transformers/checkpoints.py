@@ -82,7 +82,7 @@ def heads_of(config):
 
 
 def tensors(config, seed, dtype="float32", head=None):
-    """head: None, or "equal" or "other" to store a head beside a tied table."""
+    """head: None, or "equal" or "other" to store a head in addition to a tied table."""
     generator = torch.Generator().manual_seed(seed)
     hidden, vocab, middle = config["hidden_size"], config["vocab_size"], config["intermediate_size"]
     heads, kv_heads, size = heads_of(config)
@@ -297,7 +297,7 @@ def drawn(seed):
         refused = [key for key in refused if key != "rope_scaling"]
         if config["rope_parameters"]["rope_type"] in ("yarn", "longrope"):
             refused.append("rope_parameters")
-        if rng.random() < 0.3:  # added by hand beside what transformers 5 wrote
+        if rng.random() < 0.3:  # added by hand to the output of transformers 5
             config["rope_scaling"] = rng.choice([{}, None, {"rope_type": "linear", "factor": 2.0}, {"type": "default"}])
             if config["rope_scaling"]:
                 refused = [key for key in refused if not key.startswith("rope_")]

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes checkpoints and what Hugging Face transformers computes with them, for against_transformers.
+"""Writes checkpoints and the results of Hugging Face transformers for them, for against_transformers.
 
     generate.py DIR [--seeds N] [--first SEED]
 
@@ -44,7 +44,7 @@ def run(model, vocab, seed):
 
 
 def expect(folder, case, seed):
-    """Writes what transformers computes, and returns its model: None if it refuses the checkpoint."""
+    """Writes the results of transformers. Returns its model, or None if it refuses the checkpoint."""
     described = {"refused": case.refused, "prompt": checkpoints.PROMPT}
     model = None
     try:
@@ -52,7 +52,7 @@ def expect(folder, case, seed):
         tokens, logprobs = run(model, case.config["vocab_size"], seed)
         described["tokens"] = tokens
         logprobs.numpy().tofile(folder / "logprobs.f32")
-    except Exception as error:  # of any kind: what matters is that there is nothing to compare with
+    except Exception as error:  # any kind: in each case there is nothing to compare with
         described["peer_error"] = f"{type(error).__name__}: {error}"[:300]
         model = None
     (folder / "case.json").write_text(json.dumps(described))
@@ -73,7 +73,7 @@ def write(folder, case, seed, resave):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("dir", type=Path)
-    parser.add_argument("--seeds", type=int, default=0, help="drawn checkpoints beside the fixed ones")
+    parser.add_argument("--seeds", type=int, default=0, help="drawn checkpoints in addition to the fixed ones")
     parser.add_argument("--first", type=int, default=0, help="first seed")
     parser.add_argument("--data", type=Path, help="folder with more tokenizers")
     options = parser.parse_args()

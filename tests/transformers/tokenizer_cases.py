@@ -29,7 +29,7 @@ def texts(rng, special, n):
 
 
 def decodes_normalized(tokenizer):
-    """Whether transformers decodes an added token to its normalized text, where Forepack gives the token as spelled."""
+    """Returns true if transformers decodes an added token to its normalized text, while Forepack gives the token as spelled."""
     normalizes = tokenizer.backend_tokenizer.normalizer is not None
     return normalizes and any(token.normalized for token in tokenizer.added_tokens_decoder.values())
 
@@ -47,7 +47,7 @@ def expect(folder, refused, seed, n):
             if not decodes_normalized(tokenizer):
                 rows[-1]["decoded"] = tokenizer.decode(ids)
                 rows[-1]["skipped"] = tokenizer.decode(ids, skip_special_tokens=True)
-    except Exception as error:  # of any kind: there is nothing to compare with
+    except Exception as error:  # any kind: there is nothing to compare with
         case["peer_error"] = f"{type(error).__name__}: {error}"[:300]
     (folder / "case.json").write_text(json.dumps(case))
 

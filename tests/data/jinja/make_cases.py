@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes cases.json: templates and what Jinja makes of them in the environment that transformers gives to chat templates.
+"""Writes cases.json: templates and Jinja's output for them in the environment that transformers gives to chat templates.
 
     python3 -m venv v && v/bin/pip install jinja2==3.1.6 && v/bin/python tests/data/jinja/make_cases.py
 

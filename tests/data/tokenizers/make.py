@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the tokenizer fixtures beside it: two small tokenizers trained on the LICENSE file, and what Hugging Face's
+"""Makes the tokenizer fixtures next to it: two small tokenizers trained on the LICENSE file, and what Hugging Face's
 `tokenizers` library (pip install tokenizers; 0.23.3 was used) makes of hard texts with them and with variants of them.
 The tests need only the files; run this again when a case is added."""
 import copy
