@@ -90,8 +90,9 @@ static const char *budget_check(const struct pace_model *m, const struct schedul
     if (row_work_of(s, FIRST_ROWS + 1) > (1 + NEAR) * row_work_max(m, s))
         return "prompt rows of mixed passes more than double from one pass to the next";
     double budget = budget_of(m, s), left = s->pass.budget.work_left + s->pace.saved_work;
-    return fabs(budget - work - left) <= NEAR * budget ? NULL
-                                                       : "the budget of prompts in a mixed pass does not follow from pacing";
+    return fabs(budget - work - left) <= NEAR * budget
+               ? NULL
+               : "the budget of prompts in a mixed pass does not follow from pacing";
 }
 
 static double between(double value, double least, double most)
