@@ -31,14 +31,14 @@ struct http_choice {
     enum finish_reason reason;
     int stop;                     // as in struct answer
     struct request_usage counted; // part of the generation's usage that comes from this choice
-    int64_t n_characters;         // of the text of its tokens, with log-probabilities
+    int64_t n_characters;         // characters of its tokens' text so far; counted for log-probabilities
 };
 
 struct http_api {
-    const char *method;       // for the log
-    const char *id_prefix;    // of the answer's id
-    const char *object;       // "chat.completion"
-    const char *chunk_object; // of an event; NULL: `object`
+    const char *method;       // its name in the log
+    const char *id_prefix;    // beginning of the answer's id
+    const char *object;       // member "object" of a whole answer
+    const char *chunk_object; // member "object" of an event; NULL: events have none
     enum status (*read)(const json_t *body, struct http_input *in);
     // Appends to the choice's lists [chunk->n] log-probabilities, after those of the prompt if the prompt is echoed
     // with them. NULL: the API has none.
@@ -82,14 +82,14 @@ struct http_generation {
     int n;                       // choices of each prompt
     struct http_choice *choices; // [n_choices] all choices of the first prompt, then of the next
     int n_choices;
-    struct bytes *echoes; // [n_choices / n] the prompts, with which the texts of their choices start; NULL: they do not
+    struct bytes *echoes; // [n_choices / n] texts of the prompts, with which their choices start; NULL: no echo
 
     // Core's thread only.
     int n_left;                 // choices that have not ended
-    bool begun;                 // the stream
+    bool begun;                 // the stream has begun
     bool ended;                 // nothing more is sent, and the choices are freed
     int64_t sent_us;            // when something was sent last
-    struct request_usage usage; // prompts once, outputs of all choices
+    struct request_usage usage; // counts prompts once, and outputs of all choices
     char prefill[64];           // this and the next two fields are of the first choice
     double keep_rate;
     const char *prefill_reason;              // a constant
@@ -102,7 +102,7 @@ struct http_streams {
     struct http_generation *first; // the streams that run, which may need a ping
     int64_t ping_after_us;         // constant
     struct bytes scratch;          // the events of one call
-    struct whole_answers *whole;   // of the front
+    struct whole_answers *whole;   // the front's
 };
 
 // on_request of a route.
