@@ -805,10 +805,17 @@ START_TEST(importance_matches_plain_loops)
 }
 END_TEST
 
-SUITE("cuda_attention")
+static bool device_is_here(void)
 {
     int devices;
-    SKIP_UNLESS(cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0);
+    const bool here = cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0;
+    if (!here) printf("skipped: no CUDA device\n");
+    return here;
+}
+
+SUITE("cuda_attention")
+{
+    SKIP_UNLESS(device_is_here());
     NO_FORK(); // a device does not survive a fork
     LOOP(attention_matches_plain_loops, 0, 20);
     TEST(spans_match_plain_loops);

@@ -382,7 +382,7 @@ SUITE("engine_mpi")
     comm = comms[SHM];
     if (comm->rank > 0) setenv("CK_VERBOSITY", "silent", 1); // the first rank reports
     NO_FORK();                                               // MPI does not survive a fork
-    FIXTURE_ONCE(NULL, close_comms);
+    atexit(close_comms);
     TEST(one_host_shares_memory);
     TEST(ranks_of_a_host_divide_its_cores);
     LOOP(sums_are_in_rank_order_whatever_the_count, 0, COMMS);

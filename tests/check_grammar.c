@@ -447,10 +447,15 @@ static void close_library(void)
     tokenizer_free(tokenizer);
 }
 
-SUITE("grammar")
+static bool has_arguments(int argc)
 {
     if (argc != 3) printf("skipped: usage: check_grammar LLGUIDANCE MODEL\n");
-    SKIP_UNLESS(argc == 3);
+    return argc == 3;
+}
+
+SUITE("grammar")
+{
+    SKIP_UNLESS(has_arguments(argc));
     file = argv[1];
     model = argv[2];
     TIMEOUT(60);

@@ -79,9 +79,16 @@ START_TEST(curl_speaks_to_the_tls_server)
 }
 END_TEST
 
+static bool curl_is_here(void)
+{
+    const bool here = system("curl --version >/dev/null 2>&1") == 0;
+    if (!here) printf("skipped: curl is not installed\n");
+    return here;
+}
+
 SUITE("http_curl")
 {
-    SKIP_UNLESS(system("curl --version >/dev/null 2>&1") == 0);
+    SKIP_UNLESS(curl_is_here());
     TEST(curl_speaks_to_the_plain_server);
     TEST(curl_speaks_to_the_tls_server);
 }

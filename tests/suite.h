@@ -54,8 +54,8 @@ enum { EXIT_SKIPPED = 77 }; // CTest shows the test as skipped
 // Runs all tests in main's process: for libraries that do not survive a fork. No test has a time limit then.
 #define NO_FORK() suite_set_no_fork()
 
-// Ends the program with EXIT_SKIPPED if the condition does not hold.
-#define SKIP_UNLESS(condition) suite_skip_unless(condition, #condition)
+// Ends the program with EXIT_SKIPPED if the condition does not hold; a function in it prints the reason.
+#define SKIP_UNLESS(condition) suite_skip_unless(condition)
 
 #ifdef __cplusplus
 extern "C" {
@@ -68,7 +68,7 @@ void suite_set_timeout(double seconds);
 void suite_add_fixture(void (*setup)(void), void (*teardown)(void));
 void suite_add_fixture_once(void (*setup)(void), void (*teardown)(void));
 void suite_set_no_fork(void);
-void suite_skip_unless(bool condition, const char *text);
+void suite_skip_unless(bool condition);
 
 #ifdef __cplusplus
 }
