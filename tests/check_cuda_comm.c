@@ -457,6 +457,26 @@ START_TEST(ranks_that_do_not_all_connect_fail_within_the_limit)
 }
 END_TEST
 
+// Where GPUs cannot reach each other, the kernels of the first sums never end, and freeing memory waits for them: the
+// communicators are aborted first.
+START_TEST(a_start_whose_first_sums_never_end_fails_within_the_limit)
+{
+    char *dir = model_dir();
+    struct model_options options = options_for(dir);
+    struct ranks ranks;
+    const int limit_ms = nccl_connect_limit_ms;
+    nccl_connect_limit_ms = 300;
+    emulator_spin_nccl(true);
+    ck_assert_int_eq(ranks_try_open(&ranks, &options, 2), STATUS_UNAVAILABLE);
+    ck_assert_msg(strstr(status_message(), "connecting the GPUs: not done by all ranks in 0.3 s") != NULL, "%s",
+                  status_message());
+    ck_assert_uint_eq(emulator_memory_used(), 0); // no thread was left to free it later
+    emulator_spin_nccl(false);
+    nccl_connect_limit_ms = limit_ms;
+    tiny_model_remove(dir);
+}
+END_TEST
+
 // ---- the GPU of each rank ----
 
 // Rank r sees GPUs first[r] .. first[r] + n - 1 of 4.
@@ -565,6 +585,7 @@ int main(void)
     tcase_add_test(tc, passes_neither_connect_ranks_nor_wait_for_a_call);
     tcase_add_test(tc, the_kv_cache_fits_on_every_rank);
     tcase_add_test(tc, ranks_that_do_not_all_connect_fail_within_the_limit);
+    tcase_add_test(tc, a_start_whose_first_sums_never_end_fails_within_the_limit);
     tcase_add_test(tc, every_rank_uses_its_own_gpu);
     tcase_add_test(tc, ranks_that_would_share_a_gpu_are_refused);
     tcase_add_loop_test(tc, one_gpu_without_room_for_the_kv_cache_ends_all_ranks, 0, 2);

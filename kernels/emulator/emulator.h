@@ -4,8 +4,8 @@
 //
 // Streams are lazy: operations run when something waits for them, so that memory which the host frees or changes too
 // early is detected. Synchronising calls, cudaFree, copies without Async, and copies from or to memory that is not
-// pinned wait. Device memory begins as NaN. AddressSanitizer guards its edges against kernels, and the first bytes of
-// each allocation against the host.
+// pinned wait. cudaFree of device memory also waits for NCCL's kernels on the device. Device memory begins as NaN.
+// AddressSanitizer guards its edges against kernels, and the first bytes of each allocation against the host.
 //
 // Settings apply to the process; set them before the backend is opened.
 #pragma once
@@ -63,6 +63,9 @@ void emulator_fail_rank(int rank);
 
 // From now on NCCL's calls on this rank neither return nor fail, until another rank is set; -1: no rank.
 void emulator_hang_rank(int rank);
+
+// While on, NCCL's kernels never end unless their communicator is aborted, as where GPUs cannot reach each other.
+void emulator_spin_nccl(bool on);
 
 // Connections that calls of NCCL made because they were the first of their kind on their rank, so far.
 int emulator_nccl_connections(void);

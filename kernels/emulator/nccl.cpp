@@ -87,6 +87,7 @@ std::map<uint64_t, std::shared_ptr<struct group>> groups; // by identifier
 uint64_t identifiers;
 int failing_rank = -1;
 std::atomic<int> hanging_rank{-1};
+std::atomic<bool> kernels_spin;
 int n_connections, n_issued_later;
 thread_local int group_depth;
 thread_local std::vector<struct call> group_calls;
@@ -183,6 +184,11 @@ void emulator_fail_rank(int rank)
 void emulator_hang_rank(int rank)
 {
     hanging_rank = rank;
+}
+
+void emulator_spin_nccl(bool on)
+{
+    kernels_spin = on;
 }
 
 int emulator_nccl_connections(void)
@@ -458,7 +464,7 @@ static ncclResult_t calls_issue(const std::vector<struct call> &calls)
     cudaError_t error = emulated_put_waiting(calls[0].stream, [=]() mutable {
         bool all = true;
         for (size_t i = 0; i < runs.size(); i++) {
-            if (!done[i]) done[i] = in_use->of->aborted || (failing_rank < 0 && runs[i]());
+            if (!done[i]) done[i] = in_use->of->aborted || (failing_rank < 0 && !kernels_spin && runs[i]());
             all = all && done[i];
         }
         return all;

@@ -370,6 +370,8 @@ void emulated_check_argument(const char *kernel, const void *value, size_t bytes
 }
 
 static cudaError_t run_all(void);
+static void lock_yield(void);
+static bool is_busy(int on);
 
 // Addresses that nobody may access, never used twice.
 static void *reserve(size_t bytes)
@@ -412,6 +414,11 @@ static cudaError_t release(void *p, bool pinned)
     auto entry = allocations.find((uintptr_t)p);
     if (entry == allocations.end() || pinned != (entry->second.device < 0)) return result(cudaErrorInvalidValue);
     cudaError_t error = run_all();
+    while (!pinned && error == cudaSuccess && is_busy(entry->second.device)) { // as on a device: frees wait for kernels
+        lock_yield();
+        error = run_all();
+        entry = allocations.find((uintptr_t)p); // other threads have run
+    }
     if (!pinned) used[entry->second.device] -= entry->second.bytes;
     if (!is_reserved(p)) __asan_unpoison_memory_region(p, entry->second.bytes);
     allocations.erase(entry);
@@ -525,6 +532,14 @@ static cudaError_t run_all(void)
     while (advance_all(NULL))
         ;
     return lost ? cudaErrorLaunchFailure : cudaSuccess;
+}
+
+// Whether a kernel runs on the device that other ranks must end, or nobody.
+static bool is_busy(int on)
+{
+    for (const CUstream_st *stream : streams)
+        if (stream->device == on && !stream->waiting.empty()) return true;
+    return false;
 }
 
 static CUstream_st *real(cudaStream_t stream)
