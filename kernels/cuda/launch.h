@@ -140,6 +140,10 @@ struct gemv {
 // Thread blocks of a launch.
 int gemv_blocks(const struct gemv *gemv, int multiprocessors);
 cudaError_t launch_gemv(cudaStream_t stream, const struct gemv *gemv, int multiprocessors);
+// The same for up to STREAM_ROWS rows that are READY, with a bf16 weight: the bits of launch_gemv (gemm_stream.cu). A
+// thread block takes up to gemm_stream_shared_bytes of shared memory.
+cudaError_t launch_gemm_stream(cudaStream_t stream, const struct gemv *gemv, int multiprocessors);
+size_t gemm_stream_shared_bytes(void);
 
 // How the heads of q and k become those that attention reads.
 struct rope {
