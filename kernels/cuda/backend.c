@@ -131,7 +131,8 @@ static enum status kv_create(struct backend *b, int n_kv_blocks)
     enum status status = cuda_allocate(cuda, MEMORY_KV, memory.data_bytes, what, &kv->data);
     if (status == STATUS_OK && kv->fp8)
         status = cuda_allocate(cuda, MEMORY_KV, memory.scale_bytes, what, (void **)&kv->scale);
-    return status;
+    if (status != STATUS_OK) return status;
+    return cuda_status(attention_map_make(kv, &cuda->attention.map), "the map of the KV cache");
 }
 
 // ---- the pass -------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@
 #include <deque>
 
 #include "kernels/emulator/device.h"
+#include "kernels/emulator/emulator.h"
 #include "kernels/emulator/fibers.h"
 #include "kernels/emulator/runtime.h"
 
@@ -275,6 +276,13 @@ struct box_map {
 };
 static_assert(sizeof(box_map) <= sizeof(CUtensorMap), "fits");
 
+static int n_map_encodes;
+
+int emulator_map_encodes(void)
+{
+    return n_map_encodes;
+}
+
 static CUresult map_encode(CUtensorMap *to, CUtensorMapDataType type, cuuint32_t rank, void *data,
                            const cuuint64_t *sizes, const cuuint64_t *strides, const cuuint32_t *box,
                            const cuuint32_t *steps, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
@@ -290,6 +298,7 @@ static CUresult map_encode(CUtensorMap *to, CUtensorMapDataType type, cuuint32_t
         return CUDA_ERROR_INVALID_VALUE;
     const box_map map = {
         static_cast<const char *>(data), sizes[0], sizes[1], strides[0], box[0], box[1], value_bytes, swizzled};
+    n_map_encodes++;
     memset(static_cast<void *>(to), 0, sizeof *to);
     memcpy(static_cast<void *>(to), &map, sizeof map);
     return CUDA_SUCCESS;

@@ -34,6 +34,7 @@ size_t emulator_memory_used_on(int device);
 void emulator_count_only(bool on);
 int emulator_launches(void); // kernels and gemms run so far, including those of graphs
 int emulator_graph_launches(void);
+int emulator_map_encodes(void); // descriptions of tensors for TMA made so far (cuTensorMapEncodeTiled)
 // The n-th operation from now on fails as on a lost device, and every call after it; 0: no failure.
 void emulator_fail_after(int n);
 
