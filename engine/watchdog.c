@@ -20,7 +20,7 @@
 
 enum { NAP_MAX_MS = 10000, LATE_MS = 1000 };
 
-enum work { OPEN_ENDED, PASS, SAMPLING, CHECK };
+enum work { OPEN_ENDED, PASS, SAMPLING, CHECK, CLOSE };
 
 struct watchdog {
     pthread_t thread;
@@ -31,7 +31,7 @@ struct watchdog {
     bool stopping;
     atomic_int timeout_ms;
     // Of the work under way, written before entered_us. A torn view only moves the next look.
-    atomic_int work, rows, check_timeout_ms;
+    atomic_int work, rows, own_timeout_ms;
     atomic_int_least64_t entered_us; // 0: no work under way
 
     // The thread's own: what it saw at its last look.
@@ -42,7 +42,7 @@ struct watchdog {
 
 static int limit_ms(const struct watchdog *w)
 {
-    return w->work == CHECK ? w->check_timeout_ms : w->timeout_ms;
+    return w->work == CHECK || w->work == CLOSE ? w->own_timeout_ms : w->timeout_ms;
 }
 
 // Looks at the counter. The last progress happened at w->progress_us or before.
@@ -76,6 +76,10 @@ static enum roll_call_result find_cause(const struct watchdog *w, int work, int 
         snprintf(sentence, ROLL_CALL_SENTENCE_MAX, "sampling on the host makes no progress");
         return ROLL_CALL_COMPLETE;
     }
+    if (work == CLOSE) { // other ranks may have closed
+        snprintf(sentence, ROLL_CALL_SENTENCE_MAX, "closing the model makes no progress: a device or a thread hangs");
+        return ROLL_CALL_COMPLETE;
+    }
     if (w->roll_call) return roll_call_ask(w->roll_call, roll_call_timeout_for(timeout_ms), sentence);
     snprintf(sentence, ROLL_CALL_SENTENCE_MAX, "the pass makes no progress: a device or a thread hangs");
     return ROLL_CALL_COMPLETE;
@@ -93,6 +97,8 @@ static void watchdog_expire(struct watchdog *w, int64_t entered_us)
                   LOG_FIELD("reason", sentence));
     } else if (work == CHECK) {
         log_event(LOG_ERROR, "check_stuck", LOG_FIELD("timeout_ms", timeout_ms), LOG_FIELD("reason", sentence));
+    } else if (work == CLOSE) {
+        log_event(LOG_ERROR, "close_stuck", LOG_FIELD("timeout_ms", timeout_ms), LOG_FIELD("reason", sentence));
     } else if (result == ROLL_CALL_SILENT) {
         log_event(LOG_ERROR, "group_stuck", LOG_FIELD("reason", sentence));
     } else {
@@ -178,11 +184,21 @@ void watchdog_enter_sampling(struct watchdog *w)
     work_enter(w, SAMPLING);
 }
 
+static void timed_work_enter(struct watchdog *w, enum work work, int timeout_ms)
+{
+    atomic_store(&w->own_timeout_ms, timeout_ms);
+    work_enter(w, work);
+    thread_wake(w); // its nap may be longer than this timeout
+}
+
 void watchdog_enter_check(struct watchdog *w, int timeout_ms)
 {
-    atomic_store(&w->check_timeout_ms, timeout_ms);
-    work_enter(w, CHECK);
-    thread_wake(w); // its nap may be longer than this timeout
+    timed_work_enter(w, CHECK, timeout_ms);
+}
+
+void watchdog_enter_close(struct watchdog *w, int timeout_ms)
+{
+    timed_work_enter(w, CLOSE, timeout_ms);
 }
 
 void watchdog_enter_open_ended(struct watchdog *w)
