@@ -18,6 +18,14 @@
 // failed. NCCL frees a communicator only when no graph that captured one of its collectives exists: the backend
 // destroys its graphs before it closes the comm, and after a failure.
 //
+// A launch blocks while the device's queue is full (about 1,024 launches), also one that NCCL makes, during which the
+// comm is locked and cannot be aborted. So at most nccl_sums_in_flight sums are issued ahead of the device: a device
+// that hangs is noticed by the wait for one of them, which has a limit.
+//
+// NCCL registers the buffers of captured collectives among the ranks unless NCCL_GRAPH_REGISTER is 0. A rank that fails
+// to capture a pass runs it eagerly, with buffers that are not registered, and NCCL does not define what happens when
+// ranks mix both. So the variable is set to 0, unless the user has set it. Windows are registered by all ranks.
+//
 // While the thread connects, it polls the device. If the pass thread gives up, the thread first aborts the
 // communicator, and then both free memory: freeing waits for NCCL's kernels, which may never end.
 #include <assert.h>
@@ -39,7 +47,8 @@
 
 // Connecting 16 GPUs of two hosts takes seconds. Waits for steps have the limit of the host comm.
 enum { CLOSE_LIMIT_MS = 100000, ABORT_LIMIT_MS = 10000, POLL_MS = 100, CONNECT_POLL_MS = 2 };
-int nccl_connect_limit_ms = 300000; // tests shorten it
+enum { SUMS_IN_FLIGHT_MAX = 64 };
+int nccl_connect_limit_ms = 300000, nccl_sums_in_flight = SUMS_IN_FLIGHT_MAX; // tests lower them
 
 // Larger sums use the algorithm of sums of this size.
 static const double LARGEST_SUM_FLOATS = 16 << 20;
@@ -58,8 +67,10 @@ struct nccl_comm {
     // Partial sums, `n_partial` bf16 values, and their tensor; NULL: there is none. The window is the thread's.
     void *partial, *window;
     size_t n_partial;
-    struct tensor *partial_of; // owns `partial` until the comm is abandoned; of the pass thread
-    int max_blocks;            // of a collective; 0: NCCL decides
+    struct tensor *partial_of;              // owns `partial` until the comm is abandoned; of the pass thread
+    int max_blocks;                         // of a collective; 0: NCCL decides
+    cudaEvent_t summed[SUMS_IN_FLIGHT_MAX]; // the last sums have run; of the pass thread
+    int n_sums;                             // issued so far, modulo nccl_sums_in_flight
     pthread_t thread;
     // Of the wait of the pass thread: when it takes too long, and the limit. 0: no wait with a limit.
     atomic_int_least64_t deadline_us;
@@ -333,13 +344,31 @@ static enum status nccl_all_reduce(struct comm *c, void *data, size_t count, ncc
     return STATUS_OK;
 }
 
+// Waits until the oldest sum in flight has run. A pass that is captured launches nothing.
+static enum status sums_await(struct nccl_comm *n)
+{
+    if (n->cuda->capturing) return STATUS_OK;
+    comm_wait_begin(n->cuda);
+    return comm_wait_end(n->cuda, cudaEventSynchronize(n->summed[n->n_sums]), "CUDA: a step failed");
+}
+
+static enum status sum_note(struct nccl_comm *n, cudaStream_t stream)
+{
+    if (n->cuda->capturing) return STATUS_OK;
+    const cudaError_t error = cudaEventRecord(n->summed[n->n_sums], stream);
+    n->n_sums = (n->n_sums + 1) % nccl_sums_in_flight;
+    return cuda_status(error, "all-reduce of sums");
+}
+
 static enum status sum_issue(struct comm *c, void *data, size_t count, ncclDataType_t type)
 {
+    struct nccl_comm *n = nccl_of(c);
     cudaStream_t stream;
-    enum status status = overlap_sum_begin(nccl_of(c)->cuda, &stream);
-    if (status == STATUS_OK) status = nccl_all_reduce(c, data, count, type, ncclSum, stream, "all-reduce of sums");
-    if (status != STATUS_OK) return status;
-    return overlap_sum_end(nccl_of(c)->cuda); // the call has returned, so the sum is in the stream
+    TRY(sums_await(n));
+    TRY(overlap_sum_begin(n->cuda, &stream));
+    TRY(nccl_all_reduce(c, data, count, type, ncclSum, stream, "all-reduce of sums"));
+    TRY(sum_note(n, stream)); // the call has returned, so the sum is in the stream
+    return overlap_sum_end(n->cuda);
 }
 
 static enum status nccl_all_reduce_sum(struct comm *c, float *data, size_t count)
@@ -414,6 +443,8 @@ static void nccl_close(struct comm *c)
 {
     struct nccl_comm *n = nccl_of(c);
     n->cuda->comm = NULL;
+    for (int i = 0; i < SUMS_IN_FLIGHT_MAX; i++)
+        if (n->summed[i]) cudaEventDestroy(n->summed[i]);
     pthread_mutex_lock(&n->lock);
     if (n->state == OPEN) nccl_set_state(n, CLOSING);
     if (!thread_await(n, CLOSED, CLOSE_LIMIT_MS)) {
@@ -438,6 +469,7 @@ static enum status share_id(struct comm *host, ncclUniqueId *id_p)
         int32_t result;
     } share;
     memset(&share, 0, sizeof share);
+    setenv("NCCL_GRAPH_REGISTER", "0", 0); // NCCL reads it when it captures its first collective
     if (host->rank == 0) share.result = (int32_t)ncclGetUniqueId(&share.id);
     enum status status = host->ops->broadcast(host, &share, sizeof share);
     if (status != STATUS_OK) return status;
@@ -545,6 +577,8 @@ enum status cuda_comm_open(struct backend *b, struct comm *host, struct comm **c
     monotonic_cond_init(&n->changed);
     TRY(nccl_connect(n));
     cuda->comm = &n->base; // closed with the backend from here on
+    for (int i = 0; i < nccl_sums_in_flight; i++)
+        TRY(cuda_status(cudaEventCreateWithFlags(&n->summed[i], cudaEventDisableTiming), CONNECTING_GPUS));
     log_opened(n, from_us);
     *comm_p = &n->base;
     return STATUS_OK;

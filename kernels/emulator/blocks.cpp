@@ -44,7 +44,8 @@ static struct thread threads[THREADS_MAX];
 static struct warp warps[THREADS_MAX / LANES];
 static struct fiber host;
 static int n_threads, current, at_block, n_gone;
-static bool backwards; // every other block runs its threads in reverse order, which exposes missing barriers
+static bool backwards;        // every other block runs its threads in reverse order, which exposes missing barriers
+static uint64_t random_state; // FOREPACK_EMULATOR_SEED: threads run in random order; 0: they do not
 static void *dynamic_shared;
 static const char *kernel_name;
 static const std::function<void()> *kernel_body;
@@ -87,9 +88,31 @@ EMULATED_UNCHECKED static void thread_select(int thread)
     threadIdx = threads[thread].index;
 }
 
+// xorshift64.
+static unsigned random_below(unsigned n)
+{
+    random_state ^= random_state << 13;
+    random_state ^= random_state >> 7;
+    random_state ^= random_state << 17;
+    return (unsigned)(random_state >> 32) % n;
+}
+
+// Reads the seed and prints it, once.
+static void random_begin(void)
+{
+    static bool begun;
+    const char *seed = begun ? NULL : getenv("FOREPACK_EMULATOR_SEED");
+    begun = true;
+    if (!seed || !*seed) return;
+    random_state = strtoull(seed, NULL, 10) * 0x9e3779b97f4a7c15u | 1;
+    fprintf(stderr, "cuda emulator: threads run in the random order of seed %s\n", seed);
+}
+
 EMULATED_UNCHECKED static int thread_next(int from)
 {
-    int to = from;
+    int to = random_state ? (int)random_below((unsigned)n_threads) : from;
+    if (to != from && threads[to].state == READY) return to;
+    from = to;
     do
         to = backwards ? (to ? to : n_threads) - 1 : to + 1 < n_threads ? to + 1 : 0;
     while (threads[to].state != READY && to != from);
@@ -112,7 +135,7 @@ EMULATED_UNCHECKED static void thread_yield(bool last)
         fiber_switch(&threads[from].fiber, &host, true);
     }
     thread_select(to);
-    fiber_switch(&threads[from].fiber, &threads[to].fiber, last);
+    if (to != from) fiber_switch(&threads[from].fiber, &threads[to].fiber, last); // a copy may have woken this one
 }
 
 static void thread_main(void)
@@ -363,13 +386,14 @@ static void run_block(size_t shared_bytes)
     for (int i = 0; i < (n_threads + LANES - 1) / LANES; i++)
         warps[i].arrived = 0;
     memset(named_barriers, 0, sizeof named_barriers);
-    thread_select(backwards ? n_threads - 1 : 0);
+    thread_select(random_state ? (int)random_below((unsigned)n_threads) : backwards ? n_threads - 1 : 0);
     fiber_switch(&host, &threads[current].fiber, false);
     backwards = !backwards;
 }
 
 void emulated_run(const char *kernel, dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()> &body)
 {
+    random_begin();
     kernel_name = kernel;
     kernel_body = &body;
     gridDim = grid;

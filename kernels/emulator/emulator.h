@@ -34,6 +34,11 @@ size_t emulator_memory_used_on(int device);
 void emulator_count_only(bool on);
 int emulator_launches(void); // kernels and gemms run so far, including those of graphs
 int emulator_graph_launches(void);
+int emulator_pageable_reads(void); // copies from the device into memory that is not pinned, so far
+// Operations that wait in a stream; a call that adds one more waits until there is room. Initially 1024, as on GPUs.
+void emulator_set_launch_queue(int n);
+// The n-th captured graph from now on cannot be made executable, as without memory for it; 0: all can.
+void emulator_fail_graph(int n);
 int emulator_map_encodes(void); // descriptions of tensors for TMA made so far (cuTensorMapEncodeTiled)
 // The n-th operation from now on fails as on a lost device, and every call after it; 0: no failure.
 void emulator_fail_after(int n);
