@@ -257,8 +257,16 @@ static void phase_check(uint64_t *at)
     threads_wake(at);
 }
 
+static bool barriers_unfenced; // some were initialised since the last barrier_init_fence
+
+void emulated_barrier_init_fence(void)
+{
+    barriers_unfenced = false;
+}
+
 void emulated_barrier_init(uint64_t *at, int count)
 {
+    barriers_unfenced = true;
     *reinterpret_cast<phase_barrier *>(at) = {(uint16_t)count, (uint16_t)count, 0, 0};
 }
 
@@ -366,6 +374,7 @@ void emulated_box_load(void *to, const CUtensorMap *map, int x, int y, uint64_t 
     memcpy(&box, map, sizeof box);
     const size_t at = (size_t)(static_cast<char *>(to) - static_cast<char *>(dynamic_shared));
     if (at % (box.swizzled ? 1024 : 128)) stuck("a box of a copy that is not aligned in shared memory");
+    if (barriers_unfenced) stuck("a copy that uses a barrier without barrier_init_fence");
     memset(to, 0xff, box.box_width * box.value_bytes * box.box_height); // until the copy happens
     box_copies.push_back({to, map, x, y, barrier});
 }
