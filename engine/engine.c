@@ -20,6 +20,7 @@
 #include "lib/base/version.h"
 
 enum { CHECK_TIMEOUT_MS = 10000 };
+enum { CLOSE_TIMEOUT_MS = 150000 }; // collectives of GPUs take up to 100 s to close (comm_nccl.c)
 
 enum wakeup_kind { WAKEUP_PASS = 1, WAKEUP_CHECK, WAKEUP_CLOSE };
 
@@ -240,11 +241,12 @@ static enum status open_watched(struct engine *e, struct model_options *options)
 
 static void engine_free(struct engine *e)
 {
+    if (e->watchdog) watchdog_enter_close(e->watchdog, CLOSE_TIMEOUT_MS); // freeing device memory may hang
+    if (e->model) model_close(e->model);
     if (e->watchdog) watchdog_stop(e->watchdog);
     if (e->roll_call) roll_call_close(e->roll_call);
     gpu_monitor_stop(e->gpu);
     if (e->wakeup) wakeup_close(e->wakeup);
-    if (e->model) model_close(e->model);
     free(e->encoded);
     free(e->block_table);
     free(e);

@@ -29,6 +29,8 @@ enum {
     FRAME_TIMEOUT_S = 2,    // time to complete a frame that has begun
 };
 
+int roll_call_gpu_age_ms = 10000;
+
 enum frame_kind { WHERE = 1, HERE, CALL, RESULT, END, GPU_ASK, GPU };
 
 // Message between ranks, in native byte order: the ranks of a group run on machines of one kind.
@@ -76,6 +78,7 @@ struct roll_call {
     roll_call_lost_fn *lost;
     void *lost_arg;
     struct gpu_report *gpus;    // leader: [size] the last report of each follower
+    int64_t *gpus_us;           // leader: [size] time of that report
     bool *gpu_asked;            // leader: [size] followers that have not answered yet
     roll_call_gpu_fn *gpu_read; // follower: NULL until it is set
     void *gpu_arg;
@@ -282,6 +285,7 @@ static void gpu_store(struct roll_call *r, int rank, const struct gpu_report *re
 {
     r->gpu_asked[rank] = false;
     r->gpus[rank] = *report;
+    r->gpus_us[rank] = clock_now_us();
     r->gpus[rank].address[GPU_ADDRESS_MAX - 1] = r->gpus[rank].trouble[GPU_TROUBLE_MAX - 1] = 0;
 }
 
@@ -371,6 +375,7 @@ static void roll_call_free(struct roll_call *r)
     free(r->requested_by);
     free(r->ended);
     free(r->gpus);
+    free(r->gpus_us);
     free(r->gpu_asked);
     free(r);
 }
@@ -386,6 +391,7 @@ enum status roll_call_open(struct comm *comm, struct roll_call **roll_call_p)
     r->requested_by = mem_alloc_array((size_t)comm->size, sizeof *r->requested_by);
     r->ended = mem_alloc_array((size_t)comm->size, sizeof *r->ended);
     r->gpus = mem_alloc_array((size_t)comm->size, sizeof *r->gpus);
+    r->gpus_us = mem_alloc_array((size_t)comm->size, sizeof *r->gpus_us);
     r->gpu_asked = mem_alloc_array((size_t)comm->size, sizeof *r->gpu_asked);
     r->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     pthread_mutex_init(&r->lock, NULL);
@@ -444,10 +450,12 @@ void roll_call_serve_gpu(struct roll_call *r, roll_call_gpu_fn *read, void *arg)
 void roll_call_read_gpus(struct roll_call *r, struct gpu_report *reports)
 {
     const struct frame ask = {.kind = GPU_ASK};
+    const int64_t now_us = clock_now_us();
     pthread_mutex_lock(&r->lock);
     for (int link = 0; link < r->n_links; link++) {
         const int rank = link_rank(r, link), fd = r->polled[link].fd;
         reports[rank] = r->gpus[rank];
+        if (now_us - r->gpus_us[rank] > (int64_t)roll_call_gpu_age_ms * 1000) reports[rank].known = false;
         if (fd >= 0 && !r->gpu_asked[rank]) r->gpu_asked[rank] = frame_send(fd, &ask);
     }
     pthread_mutex_unlock(&r->lock);

@@ -54,7 +54,9 @@ typedef void roll_call_gpu_fn(void *arg, struct gpu_report *report);
 void roll_call_serve_gpu(struct roll_call *r, roll_call_gpu_fn *read, void *arg);
 
 // Leader, any thread: copies the last report of each follower to reports[rank], zeros if there is none yet, and asks
-// for the next ones. Does not wait. A follower that has not answered is not asked again.
+// for the next ones. Does not wait. A follower that has not answered is not asked again. The numbers of a report that
+// is older than roll_call_gpu_age_ms (ten samples of gpu_monitor.h) are not `known`.
+extern int roll_call_gpu_age_ms; // tests shorten it
 void roll_call_read_gpus(struct roll_call *r, struct gpu_report *reports);
 
 // Called by the working thread around work that all ranks do together: first opening the model, then every pass.

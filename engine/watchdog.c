@@ -20,7 +20,7 @@
 
 enum { NAP_MAX_MS = 10000, LATE_MS = 1000 };
 
-enum work { OPEN_ENDED, PASS, SAMPLING, CHECK };
+enum work { OPEN_ENDED, PASS, SAMPLING, CHECK, CLOSE };
 
 struct watchdog {
     pthread_t thread;
@@ -32,7 +32,7 @@ struct watchdog {
     atomic_int timeout_ms;
     // These members describe the current work and are stored before entered_us. A look that sees members of two works
     // is only too early or too late.
-    atomic_int work, rows, check_timeout_ms;
+    atomic_int work, rows, own_timeout_ms;
     atomic_int_least64_t entered_us; // 0: no current work
 
     // State of the thread at its last look, used only by the thread.
@@ -43,7 +43,7 @@ struct watchdog {
 
 static int limit_ms(const struct watchdog *w)
 {
-    return w->work == CHECK ? w->check_timeout_ms : w->timeout_ms;
+    return w->work == CHECK || w->work == CLOSE ? w->own_timeout_ms : w->timeout_ms;
 }
 
 // Looks at the counter. The last progress was made at w->progress_us or earlier.
@@ -77,6 +77,10 @@ static enum roll_call_result find_cause(const struct watchdog *w, int work, int 
         snprintf(sentence, ROLL_CALL_SENTENCE_MAX, "sampling on the host makes no progress");
         return ROLL_CALL_COMPLETE;
     }
+    if (work == CLOSE) { // other ranks may have closed
+        snprintf(sentence, ROLL_CALL_SENTENCE_MAX, "closing the model makes no progress: a device or a thread hangs");
+        return ROLL_CALL_COMPLETE;
+    }
     if (w->roll_call) return roll_call_ask(w->roll_call, roll_call_timeout_for(timeout_ms), sentence);
     snprintf(sentence, ROLL_CALL_SENTENCE_MAX, "the pass makes no progress: a device or a thread hangs");
     return ROLL_CALL_COMPLETE;
@@ -94,6 +98,8 @@ static void watchdog_expire(struct watchdog *w, int64_t entered_us)
                   LOG_FIELD("reason", sentence));
     } else if (work == CHECK) {
         log_event(LOG_ERROR, "check_stuck", LOG_FIELD("timeout_ms", timeout_ms), LOG_FIELD("reason", sentence));
+    } else if (work == CLOSE) {
+        log_event(LOG_ERROR, "close_stuck", LOG_FIELD("timeout_ms", timeout_ms), LOG_FIELD("reason", sentence));
     } else if (result == ROLL_CALL_SILENT) {
         log_event(LOG_ERROR, "group_stuck", LOG_FIELD("reason", sentence));
     } else {
@@ -179,11 +185,21 @@ void watchdog_enter_sampling(struct watchdog *w)
     work_enter(w, SAMPLING);
 }
 
+static void timed_work_enter(struct watchdog *w, enum work work, int timeout_ms)
+{
+    atomic_store(&w->own_timeout_ms, timeout_ms);
+    work_enter(w, work);
+    thread_wake(w); // its nap may be longer than this timeout
+}
+
 void watchdog_enter_check(struct watchdog *w, int timeout_ms)
 {
-    atomic_store(&w->check_timeout_ms, timeout_ms);
-    work_enter(w, CHECK);
-    thread_wake(w); // its nap may be longer than this timeout
+    timed_work_enter(w, CHECK, timeout_ms);
+}
+
+void watchdog_enter_close(struct watchdog *w, int timeout_ms)
+{
+    timed_work_enter(w, CLOSE, timeout_ms);
 }
 
 void watchdog_enter_open_ended(struct watchdog *w)

@@ -24,6 +24,7 @@ void watchdog_set_timeout(struct watchdog *w, int timeout_ms); // longest time o
 void watchdog_enter_pass(struct watchdog *w, int rows);
 void watchdog_enter_sampling(struct watchdog *w);              // the same limit, for the whole work
 void watchdog_enter_check(struct watchdog *w, int timeout_ms); // a few small messages between the ranks
+void watchdog_enter_close(struct watchdog *w, int timeout_ms); // closing the model
 // Begins work that may take any time, such as opening a model or waiting for the next pass. After each timeout the
 // ranks are asked to answer a roll call, and the process ends only if a rank does not answer.
 void watchdog_enter_open_ended(struct watchdog *w);

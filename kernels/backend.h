@@ -267,6 +267,8 @@ struct backend_ops {
     // when all calls have returned. `thread` is in [0, host_threads()). A backend has both operations or neither.
     void (*host_run)(struct backend *b, void (*fn)(void *arg, int item, int thread), void *arg, int n_items);
     int (*host_threads)(const struct backend *b);
+    // Makes `read` into this memory faster, until close. The caller frees the memory after that.
+    void (*host_pin)(struct backend *b, void *memory, size_t bytes);
     // Waits for all steps, like `read`. Ranks that read nothing use it to notice a failed step.
     enum status (*wait)(struct backend *b);
     // Opens a comm for collectives on this backend's memory, ordered with its steps. Every rank calls it. `host`

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "lib/base/clock.h"
@@ -503,6 +504,53 @@ START_TEST(every_core_goes_to_one_process)
 }
 END_TEST
 
+static void topology_write(const char *root, int number, const char *what, int value)
+{
+    char path[256], line[16];
+    snprintf(path, sizeof path, "%s/cpu%d", root, number);
+    mkdir(path, 0700);
+    snprintf(path, sizeof path, "%s/cpu%d/topology", root, number);
+    mkdir(path, 0700);
+    snprintf(path, sizeof path, "%s/cpu%d/topology/%s", root, number, what);
+    FILE *file = fopen(path, "w");
+    ck_assert_ptr_nonnull(file);
+    fwrite(line, 1, (size_t)snprintf(line, sizeof line, "%d\n", value), file);
+    fclose(file);
+}
+
+// Two sockets of four cores with two threads each, numbered as Linux does: the first threads of all cores, then the
+// second ones.
+START_TEST(processes_share_cores_socket_by_socket)
+{
+    enum { CORES = 4, FIRST_THREADS = 2 * CORES, PROCESSES = 8 };
+    char root[] = "/tmp/check_base.XXXXXX";
+    const char *const machine = cores_topology;
+    cpu_set_t all, mine;
+    ck_assert_ptr_nonnull(mkdtemp(root));
+    CPU_ZERO(&all);
+    for (int i = 0; i < 2 * FIRST_THREADS; i++) {
+        CPU_SET(i, &all);
+        topology_write(root, i, "physical_package_id", i % FIRST_THREADS / CORES);
+        topology_write(root, i, "core_id", i % CORES);
+    }
+    cores_topology = root;
+    for (int i = 0; i < PROCESSES; i++) {
+        ck_assert(cores_share(&all, i, PROCESSES, &mine));
+        ck_assert_int_eq(CPU_COUNT(&mine), 2);
+        ck_assert(CPU_ISSET(i, &mine) && CPU_ISSET(i + FIRST_THREADS, &mine));
+    }
+    for (int i = 0; i < 2; i++) { // a socket each
+        ck_assert(cores_share(&all, i, 2, &mine));
+        for (int core = 0; core < 2 * FIRST_THREADS; core++)
+            ck_assert_int_eq(CPU_ISSET(core, &mine) != 0, core % FIRST_THREADS / CORES == i);
+    }
+    cores_topology = machine;
+    char *remove = mem_format("rm -r %s", root);
+    ck_assert_int_eq(system(remove), 0);
+    free(remove);
+}
+END_TEST
+
 SUITE("base")
 {
     TEST(options_take_defaults_and_flags);
@@ -525,4 +573,5 @@ SUITE("base")
     TEST_ABORTS(libraries_count_as_well);
     TEST(allocating_elsewhere_is_fine);
     TEST(every_core_goes_to_one_process);
+    TEST(processes_share_cores_socket_by_socket);
 }

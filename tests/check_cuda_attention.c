@@ -270,6 +270,7 @@ static uint16_t *run_attention_with(struct bench *b, int stride, int more_splits
     uint32_t *arrivals = mem_alloc_array(counters + 1, sizeof *arrivals);
     struct attention_scratch scratch = {.arrivals = to_device(arrivals, counters * sizeof *arrivals), .kept = b->kept};
     CUDA(cudaMalloc((void **)&scratch.partials, (floats + 1) * sizeof *scratch.partials));
+    CUDA(attention_map_make(&b->kv, &scratch.map));
     if (rope)
         CUDA(launch_attention_single(b->stream, &b->kv, d, LAYER, out_device, stride, b->qkv_device, b->n_heads,
                                      &scratch, rope));

@@ -20,9 +20,10 @@ HGMMA, UTMALDG = (0x9F0, 0xDF0), 0x5B4
 STS, BRA, ALWAYS = 0x388, 0x947, 7  # store to shared memory; branch, and the predicate of an unconditional one
 
 # Registers per thread, and instructions that access local memory (spilled registers, dynamically indexed arrays), by
-# whether the kernel is attention. Attention keeps its sums in registers and may use all of them; a few spills outside its
-# loops do no harm. All other kernels are bound by memory and need many threads.
-BOUNDS = {True: (255, 32), False: (128, 0)}
+# the part of its name. Attention keeps its sums in registers and may use all of them; a few spills outside its loops do no
+# harm. So does the streaming gemm, without spills: one thread block runs on a multiprocessor. All other kernels are bound by
+# memory and need many threads.
+BOUNDS = {"attend_": (255, 32), "gemm_stream": (255, 0), "": (128, 0)}
 # A thread of a wgmma kernel starts with this many registers; its warp groups then divide those of the multiprocessor.
 WGMMA_BOUNDS = (168, 0)
 
@@ -165,7 +166,8 @@ def main():
             if is_wgmma and arch != 90:  # compiled without instructions
                 continue
             is_attention = "attend_" in kernel.name
-            max_registers, max_local = WGMMA_BOUNDS if is_wgmma else BOUNDS[is_attention]
+            bounds = next(BOUNDS[part] for part in BOUNDS if part in kernel.name)
+            max_registers, max_local = WGMMA_BOUNDS if is_wgmma else bounds
             if kernel.registers > max_registers:
                 failures.append(f"{where}: {kernel.registers} registers, at most {max_registers}")
             if kernel.local > max_local:

@@ -17,7 +17,7 @@
 #include "tests/suite.h"
 #include "tests/tiny_model.h"
 
-extern int nccl_connect_limit_ms; // kernels/cuda/comm_nccl.c
+extern int nccl_connect_limit_ms, nccl_sums_in_flight; // kernels/cuda/comm_nccl.c
 
 enum { PROMPT = 21, STEPS = 5, VOCAB = 275 };
 
@@ -281,13 +281,75 @@ START_TEST(passes_neither_connect_ranks_nor_wait_for_a_call)
     ranks_open(&ranks, &options, 4);
     const int connections = emulator_nccl_connections(), later = emulator_nccl_issued_later();
     ck_assert_int_gt(connections, 0);
+    const int pageable = emulator_pageable_reads();
     prefill(&ranks, f, logits);
     for (int step = 0; step < STEPS; step++)
         decode(&ranks, f, step, logits);
     ck_assert_int_eq(emulator_nccl_connections(), connections);
     ck_assert_int_eq(emulator_nccl_issued_later(), later);
+    ck_assert_int_eq(emulator_pageable_reads(), pageable);
     ranks_close(&ranks);
     free(f);
+}
+END_TEST
+
+// The other ranks replay the pass while one runs it eagerly: with the same bits, since all sum padded rows.
+START_TEST(a_capture_that_fails_on_one_rank_changes_nothing)
+{
+    static float all[STEPS][2 * VOCAB], some[STEPS][2 * VOCAB];
+    char *dir = model_dir();
+    struct model_options options = options_for(dir);
+    struct forward *f = calloc(1, sizeof *f);
+    int launches[2];
+    for (int failing = 0; failing < 2; failing++) {
+        struct ranks ranks;
+        ranks_open(&ranks, &options, 4);
+        prefill(&ranks, f, some[0]);
+        emulator_fail_graph(failing ? 2 : 0);
+        const int before = emulator_graph_launches();
+        for (int step = 0; step < STEPS; step++)
+            decode(&ranks, f, step, failing ? some[step] : all[step]);
+        launches[failing] = emulator_graph_launches() - before;
+        ranks_close(&ranks);
+    }
+    ck_assert_int_eq(launches[0], 4 * (STEPS - 1)); // the first pass loads the kernels
+    ck_assert_int_eq(launches[1], 3 * (STEPS - 1));
+    ck_assert_mem_eq(some, all, sizeof all);
+    free(f);
+    tiny_model_remove(dir);
+}
+END_TEST
+
+// The host runs ahead of the devices until a launch blocks, with the comm locked.
+START_TEST(a_device_that_hangs_is_noticed_though_its_queue_is_full)
+{
+    static const int32_t tokens[20];
+    enum { MORE_LAYERS = 8, QUEUE = 40 };
+    struct tiny_model spec = tiny_model_spec("llama");
+    spec.vocab_size = VOCAB;
+    spec.n_layers = MORE_LAYERS;
+    char *dir = tiny_model_temp(&spec);
+    struct model_options options = options_for(dir);
+    const int in_flight = nccl_sums_in_flight;
+    nccl_sums_in_flight = 2;
+    struct ranks ranks;
+    struct forward *f = calloc(1, sizeof *f);
+    struct forward_result result;
+    ranks_open(&ranks, &options, 2);
+    for (int r = 0; r < 2; r++)
+        ranks.comm[r]->limit_ms = 500;
+    emulator_set_launch_queue(QUEUE);
+    emulator_spin_nccl(true);
+    forward_start(f, 2);
+    forward_add(f, 0, 0, tokens, NULL, 20, LOGITS_LAST);
+    ck_assert_int_eq(ranks_try_forward(&ranks, &f->batch, &result), STATUS_UNAVAILABLE);
+    ck_assert_msg(strstr(status_message(), "a step has not ended on the GPU in 0.5 s") != NULL, "%s", status_message());
+    emulator_spin_nccl(false);
+    emulator_set_launch_queue(1024);
+    ranks_close(&ranks);
+    nccl_sums_in_flight = in_flight;
+    free(f);
+    tiny_model_remove(dir);
 }
 END_TEST
 
@@ -444,6 +506,26 @@ START_TEST(ranks_that_do_not_all_connect_fail_within_the_limit)
 }
 END_TEST
 
+// Where GPUs cannot reach each other, the kernels of the first sums never end, and freeing memory waits for them: the
+// communicators are aborted first.
+START_TEST(a_start_whose_first_sums_never_end_fails_within_the_limit)
+{
+    char *dir = model_dir();
+    struct model_options options = options_for(dir);
+    struct ranks ranks;
+    const int limit_ms = nccl_connect_limit_ms;
+    nccl_connect_limit_ms = 300;
+    emulator_spin_nccl(true);
+    ck_assert_int_eq(ranks_try_open(&ranks, &options, 2), STATUS_UNAVAILABLE);
+    ck_assert_msg(strstr(status_message(), "connecting the GPUs: not done by all ranks in 0.3 s") != NULL, "%s",
+                  status_message());
+    ck_assert_uint_eq(emulator_memory_used(), 0); // no thread was left to free it later
+    emulator_spin_nccl(false);
+    nccl_connect_limit_ms = limit_ms;
+    tiny_model_remove(dir);
+}
+END_TEST
+
 // ---- the GPU of each rank ----
 
 // Rank r sees GPUs first[r] .. first[r] + n - 1 of 4.
@@ -544,8 +626,11 @@ SUITE("cuda_comm")
     TEST(a_window_that_cannot_be_registered_is_reported_by_all);
     TEST(other_dtypes_of_sums_are_refused);
     TEST(passes_neither_connect_ranks_nor_wait_for_a_call);
+    TEST(a_capture_that_fails_on_one_rank_changes_nothing);
+    TEST(a_device_that_hangs_is_noticed_though_its_queue_is_full);
     TEST(the_kv_cache_fits_on_every_rank);
     TEST(ranks_that_do_not_all_connect_fail_within_the_limit);
+    TEST(a_start_whose_first_sums_never_end_fails_within_the_limit);
     TEST(every_rank_uses_its_own_gpu);
     TEST(ranks_that_would_share_a_gpu_are_refused);
     LOOP(one_gpu_without_room_for_the_kv_cache_ends_all_ranks, 0, 2);

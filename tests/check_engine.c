@@ -494,6 +494,44 @@ START_TEST(a_silent_follower_is_asked_for_its_gpu_once)
 }
 END_TEST
 
+static atomic_bool gpu_is_stuck;
+
+static void read_stuck_gpu(void *arg, struct gpu_report *report)
+{
+    while (gpu_is_stuck)
+        usleep(1000);
+    read_gpu(arg, report);
+}
+
+// Reads reports until rank 1's numbers are known, or not, and rank 2's are known.
+static void await_known(struct roll_call *leader, bool first_known, struct gpu_report *reports)
+{
+    do {
+        roll_call_read_gpus(leader, reports);
+        usleep(1000);
+    } while (reports[1].known != first_known || !reports[2].known);
+}
+
+START_TEST(numbers_of_a_follower_that_stops_reporting_are_not_known_any_more)
+{
+    struct rank ranks[RANKS] = {0};
+    struct gpu_report served = {.known = true, .trouble = "a fan is broken"}, reports[RANKS];
+    const int age_ms = roll_call_gpu_age_ms;
+    roll_call_gpu_age_ms = 500;
+    open_roll_calls(ranks, -1);
+    roll_call_serve_gpu(ranks[1].roll_call, read_stuck_gpu, &served);
+    roll_call_serve_gpu(ranks[2].roll_call, read_gpu, &served);
+    await_known(ranks[0].roll_call, true, reports);
+    gpu_is_stuck = true;
+    await_known(ranks[0].roll_call, false, reports);
+    ck_assert_str_eq(reports[1].trouble, "a fan is broken"); // the rank still cannot go on
+    gpu_is_stuck = false;
+    await_known(ranks[0].roll_call, true, reports);
+    close_roll_calls(ranks);
+    roll_call_gpu_age_ms = age_ms;
+}
+END_TEST
+
 static void *call_often(void *arg)
 {
     struct rank *r = arg;
@@ -863,6 +901,7 @@ SUITE("engine")
     TEST(roll_calls_at_once_are_all_answered);
     TEST(the_leader_reads_what_followers_know_of_their_gpus);
     TEST(a_silent_follower_is_asked_for_its_gpu_once);
+    TEST(numbers_of_a_follower_that_stops_reporting_are_not_known_any_more);
     TEST(a_stuck_step_ends_the_process_and_names_the_missing_rank);
     TEST(a_watchdog_ignores_quick_steps_and_waits_while_all_answer);
     TEST(a_follower_that_runs_no_pass_is_named);

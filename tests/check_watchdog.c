@@ -140,6 +140,22 @@ START_TEST(a_check_that_hangs_ends_the_process)
 }
 END_TEST
 
+static void hang_in_close(void)
+{
+    struct watchdog *watchdog = watchdog_start(NULL, &progress);
+    watchdog_enter_close(watchdog, 20);
+    for (;;)
+        pause();
+}
+
+START_TEST(a_model_that_does_not_close_ends_the_process)
+{
+    char words[4096];
+    ck_assert_int_eq(run_child(hang_in_close, words, sizeof words), 1);
+    ck_assert_msg(strstr(words, "close_stuck timeout_ms=20 reason=\"closing the model makes no progress"), "%s", words);
+}
+END_TEST
+
 SUITE("watchdog")
 {
     TIMEOUT(60);
@@ -148,4 +164,5 @@ SUITE("watchdog")
     TEST(a_long_pass_that_makes_progress_goes_on);
     TEST(a_process_that_was_stopped_goes_on);
     TEST(a_check_that_hangs_ends_the_process);
+    TEST(a_model_that_does_not_close_ends_the_process);
 }

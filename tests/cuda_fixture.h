@@ -21,6 +21,10 @@ static inline int emulator_graph_launches(void)
 {
     return 0;
 }
+static inline int emulator_map_encodes(void)
+{
+    return 0;
+}
 static inline size_t emulator_memory_used(void)
 {
     return 0;

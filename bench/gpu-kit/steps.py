@@ -67,6 +67,12 @@ class Steps:
         return self.write_shape(os.path.join(self.out, "main", "config.json"), "llama-110m" if self.trial else "llama-3.1-70b",
                                 num_hidden_layers=2 if self.trial else max(1, min(40, layers)))
 
+    def rank_shape(self):
+        """The gemms of one of eight ranks of the 70B model."""
+        return self.write_shape(os.path.join(self.out, "rank", "config.json"), "llama-110m" if self.trial else "llama-3.1-70b",
+                                **{} if self.trial else {"num_attention_heads": 8, "num_key_value_heads": 1,
+                                                         "intermediate_size": 3584})
+
     def tokens(self, *counts):
         return ",".join(str(max(1, count // self.scale)) for count in counts)
 
@@ -96,13 +102,13 @@ class Steps:
                        environment=dict({"CK_FORK": "no"}, **environment or {}))
 
     def memcheck(self):
-        for name in ("check_cuda_gemv", "check_cuda_fused", "check_cuda_backend", "check_cuda_importance", "check_cuda_rows",
-                     "check_cuda_attention"):
+        for name in ("check_cuda_gemv", "check_cuda_stream", "check_cuda_fused", "check_cuda_backend", "check_cuda_importance",
+                     "check_cuda_rows", "check_cuda_attention"):
             yield from self.sanitized("memcheck-" + name, "memcheck", [test_program(name), "cuda"], 120)
 
     def races(self):
         for kind in ("racecheck", "synccheck"):
-            for name in ("check_cuda_attention", "check_cuda_gemv", "check_cuda_importance"):
+            for name in ("check_cuda_attention", "check_cuda_gemv", "check_cuda_stream", "check_cuda_importance"):
                 yield from self.sanitized("%s-%s" % (kind, name), kind, [test_program(name), "cuda"], 150)
 
     def two_ranks(self):
@@ -171,6 +177,16 @@ class Steps:
         yield from self.profiles()
         yield self.bench("gemms", 120, "kernels", "--dtype", "bf16", "--shape", self.shape(self.model), "--rows",
                          tokens(1, 8, 16, 32, 64, 256, 8192), *self.timing)
+        yield from self.few_row_gemms()
+
+    def few_row_gemms(self):
+        """Gemms of 9 to 64 rows by cuBLASLt, and by the backend's own kernel."""
+        for name, shape in (("8b", self.shape(self.model)), ("70b-rank", self.rank_shape())):
+            for how, switch in (("library", "off"), ("stream", "on")):
+                step = self.bench("gemms-%s-%s" % (name, how), 40, "kernels", "--dtype", "bf16", "--shape", shape, "--rows",
+                                  "9,16,32,64", *self.timing)
+                step.environment["FOREPACK_CUDA_STREAM_GEMM"] = switch
+                yield step
 
     def comparisons(self):
         """The same work in PyTorch and transformers, where they are installed."""

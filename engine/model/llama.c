@@ -250,8 +250,11 @@ enum status model_warm_up(struct model *m)
 // Allocates host memory for `columns` floats per logit row.
 static float *make_host_rows(struct model *m, int columns)
 {
-    m->logit_bytes += (size_t)columns * sizeof(float);
-    return mem_alloc_array((size_t)m->max_logit_rows * (size_t)columns, sizeof(float));
+    const size_t row_bytes = (size_t)columns * sizeof(float);
+    m->logit_bytes += row_bytes;
+    float *rows = mem_alloc_array((size_t)m->max_logit_rows, row_bytes);
+    if (m->backend->ops->host_pin) m->backend->ops->host_pin(m->backend, rows, (size_t)m->max_logit_rows * row_bytes);
+    return rows;
 }
 
 static enum status make_buffers(struct model *m)

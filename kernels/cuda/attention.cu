@@ -460,13 +460,10 @@ cudaError_t launch_attention(cudaStream_t stream, const struct kv_cache *kv, con
 {
     int d = kv->head_size;
     uint16_t *to = static_cast<uint16_t *>(out);
-    int device = 0, major = 0;
-    cudaError_t error = cudaGetDevice(&device);
-    if (error == cudaSuccess) error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-    if (error != cudaSuccess) return error;
+    cudaError_t error = cudaSuccess;
     if (batch->n_tiles > 0)
-        error = geometry_wgmma(major, kv)
-                    ? launch_attention_wgmma(stream, kv, batch, layer, out, out_stride, qkv, n_heads, scratch->partials)
+        error = scratch->map.made
+                    ? launch_attention_wgmma(stream, kv, batch, layer, out, out_stride, qkv, n_heads, scratch)
                 : d <= 16  ? launch_head_size<16>(stream, kv, batch, layer, to, out_stride, qkv, n_heads)
                 : d <= 32  ? launch_head_size<32>(stream, kv, batch, layer, to, out_stride, qkv, n_heads)
                 : d <= 64  ? launch_head_size<64>(stream, kv, batch, layer, to, out_stride, qkv, n_heads)

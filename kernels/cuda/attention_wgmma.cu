@@ -803,11 +803,9 @@ static PFN_cuTensorMapEncodeTiled_v12000 map_encoder(void)
     return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(function);
 }
 
-static cudaError_t map_make(const kv_cache *kv, CUtensorMap *map)
+static cudaError_t map_encode(const kv_cache *kv, CUtensorMap *map)
 {
-    static PFN_cuTensorMapEncodeTiled_v12000 found; // the same for all threads
-    PFN_cuTensorMapEncodeTiled_v12000 encode = __atomic_load_n(&found, __ATOMIC_RELAXED);
-    if (!encode) __atomic_store_n(&found, encode = map_encoder(), __ATOMIC_RELAXED);
+    const PFN_cuTensorMapEncodeTiled_v12000 encode = map_encoder();
     const cuuint64_t d = (cuuint64_t)kv->head_size, rows = (cuuint64_t)geometry_kv_at(kv, kv->n_layers, 0, false, 0);
     const cuuint64_t sizes[] = {d, rows}, strides[] = {kv->fp8 ? d : d * 2};
     const cuuint32_t box[] = {kv->fp8 ? (cuuint32_t)d : (cuuint32_t)HALF, KV_BLOCK_TOKENS}, steps[] = {1, 1};
@@ -819,39 +817,54 @@ static cudaError_t map_make(const kv_cache *kv, CUtensorMap *map)
     return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
+cudaError_t attention_map_make(const struct kv_cache *kv, struct kv_map *map)
+{
+    static_assert(sizeof map->bytes == sizeof(CUtensorMap), "the map's memory");
+    CUtensorMap encoded; // aligned as the driver requires
+    int device, major;
+    cudaError_t error = cudaGetDevice(&device);
+    if (error == cudaSuccess) error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    if (error == cudaSuccess)
+        error = cudaDeviceGetAttribute(&map->multiprocessors, cudaDevAttrMultiProcessorCount, device);
+    map->made = false;
+    if (error != cudaSuccess || !geometry_wgmma(major, kv)) return error;
+    error = map_encode(kv, &encoded);
+    memcpy(map->bytes, &encoded, sizeof encoded);
+    map->made = error == cudaSuccess;
+    return error;
+}
+
 template <class P>
 static cudaError_t launch_tiles(cudaStream_t stream, const kv_cache *kv, const device_batch *batch, int layer,
-                                uint16_t *out, int out_stride, const float *qkv, int n_heads, float *partials)
+                                uint16_t *out, int out_stride, const float *qkv, int n_heads,
+                                const attention_scratch *scratch)
 {
     CUtensorMap map;
-    int device, multiprocessors;
-    cudaError_t error = map_make(kv, &map);
-    if (error == cudaSuccess) error = cudaGetDevice(&device);
-    if (error == cudaSuccess) error = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
-    if (error != cudaSuccess) return error;
-    const unsigned blocks = (unsigned)min(multiprocessors, batch->n_tiles * kv->n_kv_heads);
-    error = CUDA_LAUNCH(attend_wgmma_kernel<P>, blocks, (unsigned)THREADS, P::BYTES, stream, map, *kv, *batch, layer,
-                        out, out_stride, qkv, n_heads, partials);
+    memcpy(&map, scratch->map.bytes, sizeof map);
+    const unsigned blocks = (unsigned)min(scratch->map.multiprocessors, batch->n_tiles * kv->n_kv_heads);
+    cudaError_t error = CUDA_LAUNCH(attend_wgmma_kernel<P>, blocks, (unsigned)THREADS, P::BYTES, stream, map, *kv,
+                                    *batch, layer, out, out_stride, qkv, n_heads, scratch->partials);
     if (error != cudaSuccess || !batch->n_spans) return error;
     dim3 grid((unsigned)kv->n_kv_heads, (unsigned)batch->n_tiles, TILE_ROW_HEADS / COMBINE_WARPS);
     return CUDA_LAUNCH(combine_spans_kernel<P::D>, grid, COMBINE_WARPS * WARP, 0, stream, *kv, *batch, out, out_stride,
-                       n_heads, partials);
+                       n_heads, scratch->partials);
 }
 
 template <int D>
 static cudaError_t launch_head_size(cudaStream_t stream, const kv_cache *kv, const device_batch *batch, int layer,
-                                    uint16_t *out, int out_stride, const float *qkv, int n_heads, float *partials)
+                                    uint16_t *out, int out_stride, const float *qkv, int n_heads,
+                                    const attention_scratch *scratch)
 {
     return kv->fp8
-               ? launch_tiles<tile_plan<D, true>>(stream, kv, batch, layer, out, out_stride, qkv, n_heads, partials)
-               : launch_tiles<tile_plan<D, false>>(stream, kv, batch, layer, out, out_stride, qkv, n_heads, partials);
+               ? launch_tiles<tile_plan<D, true>>(stream, kv, batch, layer, out, out_stride, qkv, n_heads, scratch)
+               : launch_tiles<tile_plan<D, false>>(stream, kv, batch, layer, out, out_stride, qkv, n_heads, scratch);
 }
 
 cudaError_t launch_attention_wgmma(cudaStream_t stream, const struct kv_cache *kv, const struct device_batch *batch,
-                                   int layer, void *out, int out_stride, const float *qkv, int n_heads, float *partials)
+                                   int layer, void *out, int out_stride, const float *qkv, int n_heads,
+                                   const attention_scratch *scratch)
 {
     uint16_t *to = static_cast<uint16_t *>(out);
-    return kv->head_size == 64
-               ? launch_head_size<64>(stream, kv, batch, layer, to, out_stride, qkv, n_heads, partials)
-               : launch_head_size<128>(stream, kv, batch, layer, to, out_stride, qkv, n_heads, partials);
+    return kv->head_size == 64 ? launch_head_size<64>(stream, kv, batch, layer, to, out_stride, qkv, n_heads, scratch)
+                               : launch_head_size<128>(stream, kv, batch, layer, to, out_stride, qkv, n_heads, scratch);
 }

@@ -95,7 +95,7 @@ static float *tensor_data(struct backend *b, struct tensor *t)
 
 static enum status read_floats(struct cuda *cuda, const void *from, size_t count, float *host)
 {
-    comm_wait_begin(cuda); // a copy to memory that is not pinned waits for all steps
+    comm_wait_begin(cuda);
     cudaError_t error = cudaMemcpyAsync(host, from, count * sizeof *host, cudaMemcpyDeviceToHost, cuda->stream);
     if (error == cudaSuccess) error = cudaStreamSynchronize(cuda->stream);
     return comm_wait_end(cuda, error, "CUDA: reading a tensor");
@@ -105,6 +105,19 @@ static enum status tensor_read(struct backend *b, const struct tensor *t, int ro
 {
     assert(t->kind == TENSOR_F32 && rows <= t->max_rows);
     return read_floats(cuda_of(b), t->data, (size_t)rows * (size_t)t->columns, host);
+}
+
+// Copies into pageable memory pass through a buffer of the driver. Where memory cannot be pinned, they still do.
+static void host_pin(struct backend *b, void *memory, size_t bytes)
+{
+    struct cuda *cuda = cuda_of(b);
+    if (cudaHostRegister(memory, bytes, cudaHostRegisterDefault) != cudaSuccess) {
+        cudaGetLastError();
+        return;
+    }
+    struct pinned *p = mem_alloc(sizeof *p);
+    *p = (struct pinned){cuda->pinned, memory};
+    cuda->pinned = p;
 }
 
 static enum status steps_wait(struct backend *b)
@@ -131,7 +144,8 @@ static enum status kv_create(struct backend *b, int n_kv_blocks)
     enum status status = cuda_allocate(cuda, MEMORY_KV, memory.data_bytes, what, &kv->data);
     if (status == STATUS_OK && kv->fp8)
         status = cuda_allocate(cuda, MEMORY_KV, memory.scale_bytes, what, (void **)&kv->scale);
-    return status;
+    if (status != STATUS_OK) return status;
+    return cuda_status(attention_map_make(kv, &cuda->attention.map), "the map of the KV cache");
 }
 
 // ---- the pass -------------------------------------------------------------------------------------------------------
@@ -359,6 +373,11 @@ static void cuda_close(struct backend *b)
         cudaFree(w->scale);
         free(w);
     }
+    for (struct pinned *p = cuda->pinned, *next; p; p = next) {
+        next = p->next;
+        cudaHostUnregister(p->memory);
+        free(p);
+    }
     if (cuda->staged) cudaEventDestroy(cuda->staged);
     cudaFreeHost(cuda->staging_host);
     cudaFree(cuda->staging_device);
@@ -399,6 +418,7 @@ static const struct backend_ops cuda_ops = {
     .rope_attention = rope_attention,
     .mlp = cuda_mlp,
     .tune = cuda_tune,
+    .host_pin = host_pin,
     .wait = steps_wait,
     .gpu_address = gpu_address,
     .memory = memory_read,

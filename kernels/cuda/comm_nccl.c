@@ -17,12 +17,24 @@
 // NCCL's kernels on the device, so the wait returns and the pass fails with the reason; the engine finds out which rank
 // failed. NCCL frees a communicator only when no graph that captured one of its collectives exists: the backend
 // destroys its graphs before it closes the comm, and after a failure.
+//
+// A launch blocks while the device's queue is full (about 1,024 launches), also one that NCCL makes, during which the
+// comm is locked and cannot be aborted. So at most nccl_sums_in_flight sums are issued ahead of the device: a device
+// that hangs is noticed by the wait for one of them, which has a limit.
+//
+// NCCL registers the buffers of captured collectives among the ranks unless NCCL_GRAPH_REGISTER is 0. A rank that fails
+// to capture a pass runs it eagerly, with buffers that are not registered, and NCCL does not define what happens when
+// ranks mix both. So the variable is set to 0, unless the user has set it. Windows are registered by all ranks.
+//
+// While the thread connects, it polls the device. If the pass thread gives up, the thread first aborts the
+// communicator, and then both free memory: freeing waits for NCCL's kernels, which may never end.
 #include <assert.h>
 #include <nccl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "kernels/comm.h"
 #include "kernels/cuda/comm_memory.h"
@@ -34,8 +46,9 @@
 #include "lib/base/no_alloc.h"
 
 // Connecting 16 GPUs of two hosts takes seconds. Waits for steps have the limit of the host comm.
-enum { CLOSE_LIMIT_MS = 100000, POLL_MS = 100 };
-int nccl_connect_limit_ms = 300000; // tests shorten it
+enum { CLOSE_LIMIT_MS = 100000, ABORT_LIMIT_MS = 10000, POLL_MS = 100, CONNECT_POLL_MS = 2 };
+enum { SUMS_IN_FLIGHT_MAX = 64 };
+int nccl_connect_limit_ms = 300000, nccl_sums_in_flight = SUMS_IN_FLIGHT_MAX; // tests lower them
 
 // Larger sums use the algorithm of sums of this size.
 static const double LARGEST_SUM_FLOATS = 16 << 20;
@@ -54,8 +67,10 @@ struct nccl_comm {
     // Partial sums, `n_partial` bf16 values, and their tensor; NULL if there is none. The window belongs to the thread.
     void *partial, *window;
     size_t n_partial;
-    struct tensor *partial_of; // owns `partial` until the comm is abandoned; used by the pass thread
-    int max_blocks;            // limit of blocks of a collective; 0: NCCL decides
+    struct tensor *partial_of;              // owns `partial` until the comm is abandoned; used by the pass thread
+    int max_blocks;                         // limit of blocks of a collective; 0: NCCL decides
+    cudaEvent_t summed[SUMS_IN_FLIGHT_MAX]; // recorded after each of the last sums; used by the pass thread
+    int n_sums;                             // sums issued so far, modulo nccl_sums_in_flight
     pthread_t thread;
     // Wait of the pass thread: the time at which it has taken too long, and the limit. 0: no wait with a limit.
     atomic_int_least64_t deadline_us;
@@ -64,7 +79,8 @@ struct nccl_comm {
     pthread_mutex_t lock; // guards the fields below; held during every call of the pass thread
     pthread_cond_t changed;
     enum state state;
-    ncclComm_t nccl; // in the state OPEN; else of the thread
+    ncclComm_t nccl; // in the state OPEN; else of the thread. NULL: it does not exist yet, or it was aborted
+    bool unwanted;   // CONNECTING: the pass thread gives up, so the thread aborts
     bool abandoned;  // the pass thread has given up waiting for the thread, which frees the struct and `partial`
     bool remote;     // FAILED because of another rank
     char reason[320];
@@ -149,24 +165,57 @@ static ncclResult_t every_kind_call(const struct nccl_comm *n, ncclComm_t nccl, 
     return result == ncclSuccess ? gather_calls(n, nccl, data, 1, data, stream) : result;
 }
 
-static enum status every_kind_run(struct nccl_comm *n, ncclComm_t nccl)
+// What the first collectives work with. It is freed after an abort, since freeing waits for the device.
+struct first_run {
+    float *data;
+    cudaStream_t stream;
+};
+
+static void first_run_free(struct first_run *run)
 {
-    const size_t count = n->largest_sum > (size_t)n->base.size ? n->largest_sum : (size_t)n->base.size;
-    float *data = NULL;
-    cudaStream_t stream = NULL;
-    cudaError_t error = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
-    if (error == cudaSuccess) error = cudaMalloc((void **)&data, count * sizeof *data);
-    if (error == cudaSuccess) error = cudaMemsetAsync(data, 0, count * sizeof *data, stream);
-    enum status status = cuda_status(error, CONNECTING_GPUS);
-    if (status == STATUS_OK) status = nccl_status(n, nccl, every_kind_call(n, nccl, data, stream), CONNECTING_GPUS);
-    if (status == STATUS_OK) status = cuda_status(cudaStreamSynchronize(stream), CONNECTING_GPUS);
-    cudaFree(data);
-    if (stream) cudaStreamDestroy(stream);
-    return status;
+    cudaFree(run->data);
+    if (run->stream) cudaStreamDestroy(run->stream);
 }
 
-// Writes *nccl_p if there is a communicator to abort on failure.
-static enum status thread_open(struct nccl_comm *n, ncclComm_t *nccl_p)
+static bool is_unwanted(struct nccl_comm *n)
+{
+    pthread_mutex_lock(&n->lock);
+    const bool unwanted = n->unwanted;
+    pthread_mutex_unlock(&n->lock);
+    return unwanted;
+}
+
+// Waits for the stream until the pass thread gives up.
+static enum status first_run_await(struct nccl_comm *n, cudaStream_t stream)
+{
+    cudaError_t error;
+    while ((error = cudaStreamQuery(stream)) == cudaErrorNotReady) {
+        if (is_unwanted(n)) return status_fail(STATUS_UNAVAILABLE, CONNECTING_GPUS ": the first sums have not ended");
+        usleep(CONNECT_POLL_MS * 1000);
+    }
+    return cuda_status(error, CONNECTING_GPUS);
+}
+
+static enum status every_kind_run(struct nccl_comm *n, ncclComm_t nccl, struct first_run *run)
+{
+    const size_t count = n->largest_sum > (size_t)n->base.size ? n->largest_sum : (size_t)n->base.size;
+    cudaError_t error = cudaStreamCreateWithFlags(&run->stream, cudaStreamNonBlocking);
+    if (error == cudaSuccess) error = cudaMalloc((void **)&run->data, count * sizeof *run->data);
+    if (error == cudaSuccess) error = cudaMemsetAsync(run->data, 0, count * sizeof *run->data, run->stream);
+    TRY(cuda_status(error, CONNECTING_GPUS));
+    TRY(nccl_status(n, nccl, every_kind_call(n, nccl, run->data, run->stream), CONNECTING_GPUS));
+    return first_run_await(n, run->stream);
+}
+
+// Makes the communicator known to the pass thread, or NULL.
+static void thread_set_nccl(struct nccl_comm *n, ncclComm_t nccl)
+{
+    pthread_mutex_lock(&n->lock);
+    n->nccl = nccl;
+    pthread_mutex_unlock(&n->lock);
+}
+
+static enum status thread_open(struct nccl_comm *n, struct first_run *run)
 {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 1;
@@ -175,23 +224,27 @@ static enum status thread_open(struct nccl_comm *n, ncclComm_t *nccl_p)
     TRY(cuda_status(cudaSetDevice(n->device), CONNECTING_GPUS));
     TRY(nccl_status(n, NULL, ncclCommInitRankConfig(&nccl, n->base.size, n->id, n->base.rank, &config),
                     CONNECTING_GPUS));
-    *nccl_p = nccl;
+    thread_set_nccl(n, nccl);
     if (n->partial)
         TRY(nccl_status(n, nccl, comm_memory_register(nccl, n->partial, n->n_partial * sizeof(uint16_t), &n->window),
                         "registering the memory of partial sums (NCCL_WIN_ENABLE=0 does without)"));
-    return every_kind_run(n, nccl);
+    return every_kind_run(n, nccl, run);
 }
 
 static void thread_connect(struct nccl_comm *n)
 {
-    ncclComm_t nccl = NULL;
-    enum status status = thread_open(n, &nccl);
+    struct first_run run = {NULL, NULL};
+    const enum status status = thread_open(n, &run);
+    if (status != STATUS_OK && n->nccl) { // else nothing runs on the device
+        ncclCommAbort(n->nccl);
+        thread_set_nccl(n, NULL);
+    }
+    first_run_free(&run);
     pthread_mutex_lock(&n->lock);
-    n->nccl = nccl;
     if (status != STATUS_OK)
         nccl_fail(n);
     else
-        nccl_set_state(n, n->abandoned ? CLOSING : OPEN);
+        nccl_set_state(n, n->abandoned || n->unwanted ? CLOSING : OPEN);
     pthread_mutex_unlock(&n->lock);
 }
 
@@ -247,19 +300,22 @@ static void *nccl_thread(void *argument)
     return NULL;
 }
 
-// Waits until the thread has reached `state`. False: not within the limit, so the comm now belongs to the thread. The
-// caller holds the lock, which is released in that case.
+// Waits until the thread has reached `state`. Returns false after the limit. The caller holds the lock.
 static bool thread_await(struct nccl_comm *n, enum state state, int limit_ms)
 {
     const int64_t until_us = clock_now_us() + (int64_t)limit_ms * 1000;
     while (n->state < state && clock_now_us() < until_us)
         monotonic_cond_wait(&n->changed, &n->lock, until_us);
-    if (n->state >= state) return true;
+    return n->state >= state;
+}
+
+// Leaves the comm to its thread. The caller holds the lock, which is released.
+static void thread_abandon(struct nccl_comm *n)
+{
     n->abandoned = true;
     if (n->partial_of) n->partial_of->data = NULL; // the thread may be using it
     pthread_detach(n->thread);
     pthread_mutex_unlock(&n->lock);
-    return false;
 }
 
 // ---- calls of the pass thread ---------------------------------------------------------------------------------------
@@ -288,13 +344,31 @@ static enum status nccl_all_reduce(struct comm *c, void *data, size_t count, ncc
     return STATUS_OK;
 }
 
+// Waits until the oldest sum in flight has run. A pass that is captured launches nothing.
+static enum status sums_await(struct nccl_comm *n)
+{
+    if (n->cuda->capturing) return STATUS_OK;
+    comm_wait_begin(n->cuda);
+    return comm_wait_end(n->cuda, cudaEventSynchronize(n->summed[n->n_sums]), "CUDA: a step failed");
+}
+
+static enum status sum_note(struct nccl_comm *n, cudaStream_t stream)
+{
+    if (n->cuda->capturing) return STATUS_OK;
+    const cudaError_t error = cudaEventRecord(n->summed[n->n_sums], stream);
+    n->n_sums = (n->n_sums + 1) % nccl_sums_in_flight;
+    return cuda_status(error, "all-reduce of sums");
+}
+
 static enum status sum_issue(struct comm *c, void *data, size_t count, ncclDataType_t type)
 {
+    struct nccl_comm *n = nccl_of(c);
     cudaStream_t stream;
-    enum status status = overlap_sum_begin(nccl_of(c)->cuda, &stream);
-    if (status == STATUS_OK) status = nccl_all_reduce(c, data, count, type, ncclSum, stream, "all-reduce of sums");
-    if (status != STATUS_OK) return status;
-    return overlap_sum_end(nccl_of(c)->cuda); // the call has returned, so the sum is in the stream
+    TRY(sums_await(n));
+    TRY(overlap_sum_begin(n->cuda, &stream));
+    TRY(nccl_all_reduce(c, data, count, type, ncclSum, stream, "all-reduce of sums"));
+    TRY(sum_note(n, stream)); // the call has returned, so the sum is in the stream
+    return overlap_sum_end(n->cuda);
 }
 
 static enum status nccl_all_reduce_sum(struct comm *c, float *data, size_t count)
@@ -369,9 +443,12 @@ static void nccl_close(struct comm *c)
 {
     struct nccl_comm *n = nccl_of(c);
     n->cuda->comm = NULL;
+    for (int i = 0; i < SUMS_IN_FLIGHT_MAX; i++)
+        if (n->summed[i]) cudaEventDestroy(n->summed[i]);
     pthread_mutex_lock(&n->lock);
     if (n->state == OPEN) nccl_set_state(n, CLOSING);
     if (!thread_await(n, CLOSED, CLOSE_LIMIT_MS)) {
+        thread_abandon(n);
         log_event(LOG_WARN, "collectives_not_closed", LOG_FIELD("library", "nccl"),
                   LOG_FIELD("limit_ms", (int)CLOSE_LIMIT_MS));
         return;
@@ -392,6 +469,7 @@ static enum status share_id(struct comm *host, ncclUniqueId *id_p)
         int32_t result;
     } share;
     memset(&share, 0, sizeof share);
+    setenv("NCCL_GRAPH_REGISTER", "0", 0); // NCCL reads it when it captures its first collective
     if (host->rank == 0) share.result = (int32_t)ncclGetUniqueId(&share.id);
     enum status status = host->ops->broadcast(host, &share, sizeof share);
     if (status != STATUS_OK) return status;
@@ -400,6 +478,25 @@ static enum status share_id(struct comm *host, ncclUniqueId *id_p)
                            ncclGetErrorString((ncclResult_t)share.result));
     *id_p = share.id;
     return STATUS_OK;
+}
+
+// Frees a comm whose thread ends. The caller holds the lock.
+static void nccl_join_free(struct nccl_comm *n)
+{
+    pthread_mutex_unlock(&n->lock);
+    pthread_join(n->thread, NULL);
+    nccl_free(n);
+}
+
+// Gives up connecting. Once there is a communicator, its kernels may be spinning on the device. The thread then aborts
+// it before the caller frees memory. The caller holds the lock, which is released.
+static void connect_give_up(struct nccl_comm *n)
+{
+    n->unwanted = true;
+    if (n->nccl && thread_await(n, CLOSED, ABORT_LIMIT_MS))
+        nccl_join_free(n);
+    else
+        thread_abandon(n);
 }
 
 // Starts the thread and waits until it has connected the ranks. On failure nothing remains for the caller to free.
@@ -412,21 +509,20 @@ static enum status nccl_connect(struct nccl_comm *n)
     }
     host->waits = true;
     pthread_mutex_lock(&n->lock);
-    if (!thread_await(n, OPEN, nccl_connect_limit_ms))
+    if (!thread_await(n, OPEN, nccl_connect_limit_ms)) {
+        connect_give_up(n);
         return status_fail(STATUS_UNAVAILABLE,
                            CONNECTING_GPUS ": not done by all ranks in %g s (set NCCL_DEBUG=INFO for details)",
                            nccl_connect_limit_ms / 1000.0);
-    enum status status = STATUS_OK;
-    if (n->state == OPEN)
-        host->waits = false;
-    else
-        status = nccl_failure(n);
-    pthread_mutex_unlock(&n->lock);
-    if (status != STATUS_OK) {
-        pthread_join(n->thread, NULL);
-        nccl_free(n);
     }
-    return status;
+    if (n->state != OPEN) {
+        const enum status status = nccl_failure(n);
+        nccl_join_free(n);
+        return status;
+    }
+    host->waits = false;
+    pthread_mutex_unlock(&n->lock);
+    return STATUS_OK;
 }
 
 // Returns about the largest number of floats that a pass sums: attention is about as wide on all ranks as the residual.
@@ -481,6 +577,8 @@ enum status cuda_comm_open(struct backend *b, struct comm *host, struct comm **c
     monotonic_cond_init(&n->changed);
     TRY(nccl_connect(n));
     cuda->comm = &n->base; // from here on the backend closes it
+    for (int i = 0; i < nccl_sums_in_flight; i++)
+        TRY(cuda_status(cudaEventCreateWithFlags(&n->summed[i], cudaEventDisableTiming), CONNECTING_GPUS));
     log_opened(n, from_us);
     *comm_p = &n->base;
     return STATUS_OK;

@@ -39,6 +39,12 @@ struct gemm;   // gemm.c: cuBLASLt, its workspace and the selected algorithms
 struct graphs; // graphs.c: captured passes of few rows
 struct upload; // weights.c: pinned memory through which weights are copied
 
+// Memory of the caller that is pinned until close.
+struct pinned {
+    struct pinned *next;
+    void *memory;
+};
+
 enum { ALL_ROWS = -1 };
 
 struct cuda {
@@ -82,6 +88,7 @@ struct cuda {
     struct upload *upload; // exists while weights are created
     struct tensor *tensors;
     struct weight *weights;
+    struct pinned *pinned;
 };
 
 static inline struct cuda *cuda_of(struct backend *b)

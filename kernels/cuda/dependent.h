@@ -74,11 +74,8 @@ static inline cudaError_t cuda_launch_early(void (*kernel)(P...), dim3 grid, dim
     config.attrs = &attribute;
     config.numAttrs = device_starts_early() ? 1 : 0;
     const void *const function = reinterpret_cast<const void *>(kernel);
-    if (shared_bytes > CUDA_SHARED_UNASKED) {
-        cudaError_t error =
-            cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes);
-        if (error != cudaSuccess) return error;
-    }
+    const cudaError_t error = cuda_request_shared(function, shared_bytes);
+    if (error != cudaSuccess) return error;
     void *pointers[] = {const_cast<void *>(static_cast<const void *>(&args))...};
     return cudaLaunchKernelExC(&config, function, pointers);
 }

@@ -32,17 +32,33 @@ template <typename T> struct cuda_as {
 
 enum { CUDA_SHARED_UNASKED = 48 * 1024 }; // a kernel must request more dynamic shared memory than this
 
+// Requests dynamic shared memory for a kernel of this file, once: the call takes as long as a launch. A process uses
+// one GPU, and one thread launches at a time.
+static inline cudaError_t cuda_request_shared(const void *kernel, size_t bytes)
+{
+    enum { KERNELS = 32 }; // more are requested at every launch
+    static struct {
+        const void *kernel;
+        size_t bytes;
+    } requested[KERNELS];
+    int i = 0;
+    if (bytes <= CUDA_SHARED_UNASKED) return cudaSuccess;
+    while (i < KERNELS && requested[i].kernel && requested[i].kernel != kernel)
+        i++;
+    if (i < KERNELS && requested[i].kernel && requested[i].bytes >= bytes) return cudaSuccess;
+    const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    if (error == cudaSuccess && i < KERNELS) requested[i].kernel = kernel, requested[i].bytes = bytes;
+    return error;
+}
+
 // Arguments are converted to the kernel's parameter types, as in a call.
 template <typename... P>
 static inline cudaError_t cuda_launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes,
                                       cudaStream_t stream, typename cuda_as<P>::type... args)
 {
     const void *const function = reinterpret_cast<const void *>(kernel);
-    if (shared_bytes > CUDA_SHARED_UNASKED) {
-        cudaError_t error =
-            cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes);
-        if (error != cudaSuccess) return error;
-    }
+    const cudaError_t error = cuda_request_shared(function, shared_bytes);
+    if (error != cudaSuccess) return error;
     void *pointers[] = {const_cast<void *>(static_cast<const void *>(&args))...};
     return cudaLaunchKernel(function, grid, block, pointers, shared_bytes, stream);
 }

@@ -12,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/switches.h"
 #include "lib/base/clock.h"
 #include "lib/base/invariant.h"
 #include "lib/base/log.h"
@@ -362,6 +364,8 @@ enum status gemm_open(struct cuda *cuda, struct gemm **gemm_p)
         g->library = NULL;
         return status_fail(STATUS_UNAVAILABLE, "cuBLASLt: %s", cublasLtGetStatusString(created));
     }
+    g->streams = cuda_switched_on("FOREPACK_CUDA_STREAM_GEMM") &&
+                 cuda->properties.sharedMemPerBlockOptin >= gemm_stream_shared_bytes();
     TRY(timer_open(&g->timer));
     g->memory.workspace = memory_gemm(&g->need).workspace;
     return cuda_allocate(cuda, MEMORY_GEMM, g->memory.workspace, "the workspace of gemms", &g->workspace);

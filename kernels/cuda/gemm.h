@@ -42,6 +42,7 @@ struct gemm {
     struct problem *problems;
     int n_problems, capacity;
     bool tuned;
+    bool streams; // gemm_stream.cu is switched on
 
     struct memory_gemm_need need;
     struct memory_gemm memory; // sizes of the memory below

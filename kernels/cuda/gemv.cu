@@ -18,14 +18,15 @@
 // idle for longer than the blocks need to read a few rows from the L2 cache. Values are converted as they are loaded,
 // and lie in the L1 cache from the second tile on.
 //
-// SwiGLU: a tile is 8 outputs of gate and the same 8 of up, so that the two meet in one thread.
+// gemm_stream.cu multiplies more rows in the same order.
 #include "kernels/cuda/dependent.h"
+#include "kernels/cuda/few_rows.h"
 #include "kernels/cuda/geometry.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/norm.h"
 #include "kernels/cuda/ptx.h"
 
-enum { WARPS = 8, THREADS = WARPS * WARP, TILE = 16, STEPS = 4, GROUP = 16 };
+enum { WARPS = FEW_PARTS, THREADS = WARPS * WARP, TILE = FEW_TILE, STEPS = FEW_STEPS, GROUP = 16 };
 
 // How a weight is stored. COLUMNS: of 16 bytes. A stage has STEPS steps of 4 lanes of 16 bytes.
 template <bool FP8> struct stored {
@@ -37,16 +38,9 @@ struct stage {
     uint4 low[STEPS], high[STEPS];
 };
 
-// Output i of a tile. Outputs that do not exist are the last one.
-static __device__ __forceinline__ int tile_output(const struct gemv *a, int tile, int i)
-{
-    if (a->mode == GEMV_SWIGLU) return min(tile * (TILE / 2) + i % 8, a->n / 2 - 1) + (i < 8 ? 0 : a->n / 2);
-    return min(tile * TILE + i, a->n - 1);
-}
-
 template <bool FP8> static __device__ __forceinline__ const char *output_at(const struct gemv *a, int tile, int i)
 {
-    return static_cast<const char *>(a->w) + (int64_t)tile_output(a, tile, i) * a->k * stored<FP8>::BYTES;
+    return static_cast<const char *>(a->w) + (int64_t)few_tile_output(a, tile, i) * a->k * stored<FP8>::BYTES;
 }
 
 template <bool FP8>
@@ -238,9 +232,8 @@ static __device__ __forceinline__ uint4 load_row(const struct gemv *a, const lan
 
 static __device__ __forceinline__ void multiply_bf16(float sum[4], uint4 low, uint4 high, uint4 x)
 {
-    const uint32_t first[4] = {low.x, high.x, low.y, high.y}, second[4] = {low.z, high.z, low.w, high.w};
-    mma_bf16(sum, first, x.x, x.y);
-    mma_bf16(sum, second, x.z, x.w);
+    few_multiply_first(sum, low, high, x);
+    few_multiply_second(sum, low, high, x);
 }
 
 static __device__ __forceinline__ void multiply_e4m3(float sum[4], uint4 low, uint4 high, uint4 x)
@@ -258,8 +251,8 @@ static __device__ __forceinline__ void add_block(float sum[4], const float part[
 {
     const int g = (int)threadIdx.x % WARP / 4;
     if (block * FP8_BLOCK >= a->k) return;
-    const float low = a->column_scale[tile_output(a, tile, g) / FP8_BLOCK * a->block_stride + block];
-    const float high = a->column_scale[tile_output(a, tile, g + 8) / FP8_BLOCK * a->block_stride + block];
+    const float low = a->column_scale[few_tile_output(a, tile, g) / FP8_BLOCK * a->block_stride + block];
+    const float high = a->column_scale[few_tile_output(a, tile, g + 8) / FP8_BLOCK * a->block_stride + block];
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         sum[i] += part[i] * (low * scale[i]);
@@ -343,18 +336,17 @@ static __device__ __forceinline__ float total(const tile_sums all, const struct 
 #pragma unroll
     for (int w = 1; w < WARPS; w++)
         sum += all[w][row][i];
-    return row_scale ? sum * row_scale[row] * a->column_scale[tile_output(a, tile, i)] : sum;
+    return row_scale ? sum * row_scale[row] * a->column_scale[few_tile_output(a, tile, i)] : sum;
 }
 
 // Returns the magnitude of the thread's result.
 static __device__ __forceinline__ float finish_swiglu(const tile_sums all, const struct gemv *a, const float *row_scale,
                                                       int tile)
 {
-    const float LOG2_E = 1.44269504f;
     const int i = (int)threadIdx.x % 8, row = (int)threadIdx.x / 8, output = tile * (TILE / 2) + i;
     if (row >= a->rows || output >= a->n / 2) return 0;
     const float gate = total(all, a, row_scale, tile, row, i), up = total(all, a, row_scale, tile, row, i + 8);
-    const __nv_bfloat16 y = __float2bfloat16_rn(gate / (1 + exp2f(-gate * LOG2_E)) * up);
+    const __nv_bfloat16 y = few_swiglu(gate, up);
     static_cast<__nv_bfloat16 *>(a->out)[(int64_t)row * a->out_stride + output] = y;
     return magnitude(__bfloat162float(y));
 }
@@ -375,21 +367,10 @@ static __device__ __forceinline__ void finish_tile(const tile_sums all, const st
 {
     const int i = (int)threadIdx.x % TILE, row = (int)threadIdx.x / TILE, output = tile * TILE + i;
     if (row >= a->rows || output >= a->n) return;
-    float y = total(all, a, row_scale, tile, row, i);
-    if (a->bias) y += a->bias[output];
-    const int64_t at = (int64_t)row * a->out_stride + output;
-    if (a->mode == GEMV_BF16)
-        static_cast<__nv_bfloat16 *>(a->out)[at] = __float2bfloat16_rn(y);
-    else
-        static_cast<float *>(a->out)[at] = a->mode == GEMV_ADD ? static_cast<const float *>(a->out)[at] + y : y;
+    few_store(a, row, output, total(all, a, row_scale, tile, row, i));
 }
 
 // ---- all tiles ------------------------------------------------------------------------------------------------------
-
-HOST_DEVICE static inline int gemv_tiles(const struct gemv *a)
-{
-    return a->mode == GEMV_SWIGLU ? (a->n / 2 + TILE / 2 - 1) / (TILE / 2) : (a->n + TILE - 1) / TILE;
-}
 
 // Grid: as many blocks as run at once, or as there are tiles; the blocks take the tiles in turn.
 template <bool FP8, bool BLOCKS, gemv_rows X>
@@ -398,9 +379,9 @@ static __global__ void __launch_bounds__(THREADS, 2) gemv_kernel(struct gemv a)
     __shared__ tile_sums sums[2]; // sums of alternate tiles, so that one barrier per tile suffices
     __shared__ row_facts facts;
     __shared__ block_facts of_blocks;
-    const int stages = (a.k + stored<FP8>::STAGE - 1) / stored<FP8>::STAGE, each = (stages + WARPS - 1) / WARPS;
-    const int first = (int)threadIdx.x / WARP * each, end = min(first + each, stages), tiles = gemv_tiles(&a);
-    int tile = (int)blockIdx.x, turn = 0;
+    const int tiles = few_tiles(&a);
+    int tile = (int)blockIdx.x, turn = 0, first, end;
+    few_part(a.k, stored<FP8>::STAGE, (int)threadIdx.x / WARP, &first, &end);
     struct stage now = {}, next = {};
     if (first < end) load_stage<FP8>(&now, &a, tile, first);
     dependents_start();
@@ -435,7 +416,7 @@ static __global__ void __launch_bounds__(THREADS, 2) gemv_kernel(struct gemv a)
 
 int gemv_blocks(const struct gemv *gemv, int multiprocessors)
 {
-    return min(gemv_tiles(gemv), min(2 * multiprocessors, (int)GEMV_BLOCKS_MAX));
+    return min(few_tiles(gemv), min(2 * multiprocessors, (int)GEMV_BLOCKS_MAX));
 }
 
 // Smallest number of rows for which blocks have so much to do with the rows that starting early pays. A decode pass of

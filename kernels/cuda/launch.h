@@ -141,6 +141,10 @@ struct gemv {
 // Thread blocks of a launch.
 int gemv_blocks(const struct gemv *gemv, int multiprocessors);
 cudaError_t launch_gemv(cudaStream_t stream, const struct gemv *gemv, int multiprocessors);
+// The same for up to STREAM_ROWS rows that are READY, with a bf16 weight: the bits of launch_gemv (gemm_stream.cu). A
+// thread block takes up to gemm_stream_shared_bytes of shared memory.
+cudaError_t launch_gemm_stream(cudaStream_t stream, const struct gemv *gemv, int multiprocessors);
+size_t gemm_stream_shared_bytes(void);
 
 // How the heads of q and k become those that attention reads.
 struct rope {
@@ -155,20 +159,28 @@ cudaError_t launch_rope_angles(cudaStream_t stream, float *angles, const int32_t
 // Implements backend_ops.rope_append. qkv has the whole batch, as in attention.
 cudaError_t launch_rope_append(cudaStream_t stream, const struct kv_cache *kv, const struct device_batch *batch,
                                int layer, float *qkv, int n_heads, const struct rope *rope);
-// Scratch memory of attention.
+// How TMA reads the KV cache where geometry_wgmma is true: the driver's description of it, made once per cache.
+struct kv_map {
+    bool made; // else tiles are attended to without TMA
+    int multiprocessors;
+    unsigned char bytes[128]; // of a CUtensorMap
+};
+cudaError_t attention_map_make(const struct kv_cache *kv, struct kv_map *map);
+// Scratch memory of attention, and the map of the KV cache.
 struct attention_scratch {
     float *partials;    // memory_partials_bytes()
     uint32_t *arrivals; // memory_arrivals_bytes(), zeros before and after every kernel
     float *kept;        // scores of importance rows, memory_kept_blocks() of them, see launch_importance
+    struct kv_map map;
 };
 // backend_ops.attention: out bf16 [T, H D] with rows of out_stride. qkv f32 [T, (H + 2 Hkv) D] after rope_append.
 cudaError_t launch_attention(cudaStream_t stream, const struct kv_cache *kv, const struct device_batch *batch,
                              int layer, void *out, int out_stride, const float *qkv, int n_heads,
                              const struct attention_scratch *scratch);
-// The tiles of launch_attention where geometry_wgmma is true (attention_wgmma.cu).
+// The tiles of launch_attention where a map is made (attention_wgmma.cu).
 cudaError_t launch_attention_wgmma(cudaStream_t stream, const struct kv_cache *kv, const struct device_batch *batch,
                                    int layer, void *out, int out_stride, const float *qkv, int n_heads,
-                                   float *partials);
+                                   const struct attention_scratch *scratch);
 // The single rows of launch_attention, which calls it (decode.cu). With `rope` it is backend_ops.rope_append too, for
 // these rows, and leaves qkv as it was; NULL: qkv is that after rope_append.
 cudaError_t launch_attention_single(cudaStream_t stream, const struct kv_cache *kv, const struct device_batch *batch,

@@ -33,5 +33,7 @@ enum { FP8_BLOCK = 128 };
 
 // Gemms of up to this many rows are computed by gemv.cu, larger ones by cuBLASLt.
 enum { GEMV_ROWS = 8, GEMV_BLOCKS_MAX = 512 };
+// gemm_stream.cu computes gemms of up to this many rows if it is switched on.
+enum { STREAM_ROWS = 64 };
 // Values of all rows up to which every thread block of gemv.cu normalises or looks for the largest magnitude itself.
 enum { GEMV_VALUES_MAX = 32768 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // backend_ops.linear, and the steps that are computed with it: gemms of up to GEMV_ROWS rows by gemv.cu, larger ones by
-// cuBLASLt (gemm.c).
+// cuBLASLt (gemm.c) or, up to STREAM_ROWS, by gemm_stream.cu if that is switched on.
 //
 // Where cuBLASLt supports the epilogue (adding to out, bias, scales), it applies it. Else the gemm writes f32 to
 // scratch memory and a kernel of this backend applies the epilogue, in chunks of rows that bound the scratch.
@@ -286,8 +286,6 @@ static enum status few_rows_prepare(struct cuda *cuda, const struct linear *l, s
 {
     const struct gemm *g = cuda->gemm;
     const bool fits = l->rows * ((l->x->stride + FP8_BLOCK - 1) / FP8_BLOCK) <= GEMV_VALUES_MAX / FP8_BLOCK;
-    gemv->x = cuda_rows(cuda, l->x, 0);
-    gemv->x_stride = l->x->stride;
     if (!gemv->fp8 && l->norm && fits && l->x->columns % 8 == 0) {
         gemv->x_is = GEMV_NORM;
         gemv->x = norm_rows(cuda, l, 0);
@@ -309,23 +307,43 @@ static enum status few_rows_prepare(struct cuda *cuda, const struct linear *l, s
     return linear_quantise(cuda, l);
 }
 
+// The rows are READY.
+static struct gemv gemv_of(struct cuda *cuda, const struct linear *l)
+{
+    return (struct gemv){.w = l->w->data,
+                         .x = cuda_rows(cuda, l->x, 0),
+                         .column_scale = l->w->scale,
+                         .bias = l->bias ? l->bias->data : NULL,
+                         .out = cuda_rows(cuda, l->out, 0),
+                         .n = (int)l->w->rows,
+                         .k = l->w->stride,
+                         .rows = l->rows,
+                         .x_stride = l->x->stride,
+                         .out_stride = l->out->stride,
+                         .fp8 = l->w->dtype == DTYPE_FP8,
+                         .block_stride = l->w->block_scaled ? cuda_block_stride(l->w->columns) : 0,
+                         .row_scale_stride = l->rows,
+                         .mode = gemv_mode(l),
+                         .out_maxima = l->stores_maxima ? cuda->gemm->maxima : NULL};
+}
+
 static enum status linear_few_rows(struct cuda *cuda, const struct linear *l)
 {
-    struct gemv gemv = {.w = l->w->data,
-                        .column_scale = l->w->scale,
-                        .bias = l->bias ? l->bias->data : NULL,
-                        .out = cuda_rows(cuda, l->out, 0),
-                        .n = (int)l->w->rows,
-                        .k = l->w->stride,
-                        .rows = l->rows,
-                        .out_stride = l->out->stride,
-                        .fp8 = l->w->dtype == DTYPE_FP8,
-                        .block_stride = l->w->block_scaled ? cuda_block_stride(l->w->columns) : 0,
-                        .row_scale_stride = l->rows,
-                        .mode = gemv_mode(l),
-                        .out_maxima = l->stores_maxima ? cuda->gemm->maxima : NULL};
+    struct gemv gemv = gemv_of(cuda, l);
     TRY(few_rows_prepare(cuda, l, &gemv));
     return cuda_status(launch_gemv(cuda->stream, &gemv, cuda->properties.multiProcessorCount), "gemv");
+}
+
+static bool linear_streams(const struct cuda *cuda, const struct linear *l)
+{
+    return cuda->gemm->streams && l->rows <= STREAM_ROWS && l->w->dtype == DTYPE_BF16;
+}
+
+static enum status linear_stream(struct cuda *cuda, const struct linear *l)
+{
+    const struct gemv gemv = gemv_of(cuda, l);
+    if (l->norm) TRY(linear_norm(cuda, l, 0, l->rows));
+    return cuda_status(launch_gemm_stream(cuda->stream, &gemv, cuda->properties.multiProcessorCount), "gemm");
 }
 
 // Makes the gemm of a step of few rows known to `tune`, for passes of more rows: as the library would run it directly
@@ -353,6 +371,7 @@ static enum status gemm_linear(struct cuda *cuda, const struct linear *l)
         if (!cuda->gemm->tuned && l->x->max_rows > GEMV_ROWS) linear_note(cuda, l);
         return linear_few_rows(cuda, l);
     }
+    if (linear_streams(cuda, l)) return linear_stream(cuda, l);
     const bool direct = linear_is_direct(l);
     if (l->norm && l->w->dtype != DTYPE_FP8) TRY(linear_norm(cuda, l, 0, l->rows));
     if (l->w->dtype == DTYPE_FP8 && (direct || !l->w->block_scaled)) {

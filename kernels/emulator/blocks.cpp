@@ -9,6 +9,7 @@
 #include <deque>
 
 #include "kernels/emulator/device.h"
+#include "kernels/emulator/emulator.h"
 #include "kernels/emulator/fibers.h"
 #include "kernels/emulator/runtime.h"
 
@@ -43,7 +44,8 @@ static struct thread threads[THREADS_MAX];
 static struct warp warps[THREADS_MAX / LANES];
 static struct fiber host;
 static int n_threads, current, at_block, n_gone;
-static bool backwards; // every other block runs its threads in reverse order, which exposes missing barriers
+static bool backwards;        // every other block runs its threads in reverse order, which exposes missing barriers
+static uint64_t random_state; // FOREPACK_EMULATOR_SEED: threads run in random order; 0: they do not
 static void *dynamic_shared;
 static const char *kernel_name;
 static const std::function<void()> *kernel_body;
@@ -86,9 +88,31 @@ EMULATED_UNCHECKED static void thread_select(int thread)
     threadIdx = threads[thread].index;
 }
 
+// xorshift64.
+static unsigned random_below(unsigned n)
+{
+    random_state ^= random_state << 13;
+    random_state ^= random_state >> 7;
+    random_state ^= random_state << 17;
+    return (unsigned)(random_state >> 32) % n;
+}
+
+// Reads the seed and prints it, once.
+static void random_begin(void)
+{
+    static bool begun;
+    const char *seed = begun ? NULL : getenv("FOREPACK_EMULATOR_SEED");
+    begun = true;
+    if (!seed || !*seed) return;
+    random_state = strtoull(seed, NULL, 10) * 0x9e3779b97f4a7c15u | 1;
+    fprintf(stderr, "cuda emulator: threads run in the random order of seed %s\n", seed);
+}
+
 EMULATED_UNCHECKED static int thread_next(int from)
 {
-    int to = from;
+    int to = random_state ? (int)random_below((unsigned)n_threads) : from;
+    if (to != from && threads[to].state == READY) return to;
+    from = to;
     do
         to = backwards ? (to ? to : n_threads) - 1 : to + 1 < n_threads ? to + 1 : 0;
     while (threads[to].state != READY && to != from);
@@ -111,7 +135,7 @@ EMULATED_UNCHECKED static void thread_yield(bool last)
         fiber_switch(&threads[from].fiber, &host, true);
     }
     thread_select(to);
-    fiber_switch(&threads[from].fiber, &threads[to].fiber, last);
+    if (to != from) fiber_switch(&threads[from].fiber, &threads[to].fiber, last); // a copy may have woken this one
 }
 
 static void thread_main(void)
@@ -233,8 +257,16 @@ static void phase_check(uint64_t *at)
     threads_wake(at);
 }
 
+static bool barriers_unfenced; // some were initialised since the last barrier_init_fence
+
+void emulated_barrier_init_fence(void)
+{
+    barriers_unfenced = false;
+}
+
 void emulated_barrier_init(uint64_t *at, int count)
 {
+    barriers_unfenced = true;
     *reinterpret_cast<phase_barrier *>(at) = {(uint16_t)count, (uint16_t)count, 0, 0};
 }
 
@@ -275,6 +307,13 @@ struct box_map {
 };
 static_assert(sizeof(box_map) <= sizeof(CUtensorMap), "fits");
 
+static int n_map_encodes;
+
+int emulator_map_encodes(void)
+{
+    return n_map_encodes;
+}
+
 static CUresult map_encode(CUtensorMap *to, CUtensorMapDataType type, cuuint32_t rank, void *data,
                            const cuuint64_t *sizes, const cuuint64_t *strides, const cuuint32_t *box,
                            const cuuint32_t *steps, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
@@ -290,6 +329,7 @@ static CUresult map_encode(CUtensorMap *to, CUtensorMapDataType type, cuuint32_t
         return CUDA_ERROR_INVALID_VALUE;
     const box_map map = {
         static_cast<const char *>(data), sizes[0], sizes[1], strides[0], box[0], box[1], value_bytes, swizzled};
+    n_map_encodes++;
     memset(static_cast<void *>(to), 0, sizeof *to);
     memcpy(static_cast<void *>(to), &map, sizeof map);
     return CUDA_SUCCESS;
@@ -334,6 +374,7 @@ void emulated_box_load(void *to, const CUtensorMap *map, int x, int y, uint64_t 
     memcpy(&box, map, sizeof box);
     const size_t at = (size_t)(static_cast<char *>(to) - static_cast<char *>(dynamic_shared));
     if (at % (box.swizzled ? 1024 : 128)) stuck("a box of a copy that is not aligned in shared memory");
+    if (barriers_unfenced) stuck("a copy that uses a barrier without barrier_init_fence");
     memset(to, 0xff, box.box_width * box.value_bytes * box.box_height); // stays until the copy happens
     box_copies.push_back({to, map, x, y, barrier});
 }
@@ -354,13 +395,14 @@ static void run_block(size_t shared_bytes)
     for (int i = 0; i < (n_threads + LANES - 1) / LANES; i++)
         warps[i].arrived = 0;
     memset(named_barriers, 0, sizeof named_barriers);
-    thread_select(backwards ? n_threads - 1 : 0);
+    thread_select(random_state ? (int)random_below((unsigned)n_threads) : backwards ? n_threads - 1 : 0);
     fiber_switch(&host, &threads[current].fiber, false);
     backwards = !backwards;
 }
 
 void emulated_run(const char *kernel, dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()> &body)
 {
+    random_begin();
     kernel_name = kernel;
     kernel_body = &body;
     gridDim = grid;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // CUDA's device language for g++. kernels/cuda/device.h includes it instead of CUDA's headers, so that kernels run on
 // the CPU in tests. The threads of a block are fibers that switch at barriers, shuffles and similar operations, in a
-// fixed order; blocks run one after another. Errors that hardware ignores end the program with a message: threads of a
-// block that wait at different barriers or leave while others wait, partial warps at warp operations, pointers to host
-// memory in a kernel's arguments. Dynamic shared memory begins as NaN in every block and has its exact size, so that
-// AddressSanitizer detects accesses outside it.
+// fixed order or, with FOREPACK_EMULATOR_SEED in the environment, in the random order of that seed; blocks run one
+// after another. Errors that hardware ignores end the program with a message: threads of a block that wait at different
+// barriers or leave while others wait, partial warps at warp operations, pointers to host memory in a kernel's
+// arguments. Dynamic shared memory begins as NaN in every block and has its exact size, so that AddressSanitizer
+// detects accesses outside it.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -4,8 +4,8 @@
 //
 // Streams are lazy: operations run when something waits for them, so that memory which the host frees or changes too
 // early is detected. Synchronising calls, cudaFree, copies without Async, and copies from or to memory that is not
-// pinned wait. Device memory begins as NaN. AddressSanitizer guards its edges against kernels, and the first bytes of
-// each allocation against the host.
+// pinned wait. cudaFree of device memory also waits for NCCL's kernels on the device. Device memory begins as NaN.
+// AddressSanitizer guards its edges against kernels, and the first bytes of each allocation against the host.
 //
 // Settings apply to the process; set them before the backend is opened.
 #pragma once
@@ -34,6 +34,12 @@ size_t emulator_memory_used_on(int device);
 void emulator_count_only(bool on);
 int emulator_launches(void); // kernels and gemms run so far, including those of graphs
 int emulator_graph_launches(void);
+int emulator_pageable_reads(void); // copies from the device into memory that is not pinned, so far
+// Operations that wait in a stream; a call that adds one more waits until there is room. Initially 1024, as on GPUs.
+void emulator_set_launch_queue(int n);
+// The n-th captured graph from now on cannot be made executable, as without memory for it; 0: all can.
+void emulator_fail_graph(int n);
+int emulator_map_encodes(void); // descriptions of tensors for TMA made so far (cuTensorMapEncodeTiled)
 // The n-th operation from now on fails as on a lost device, and every call after it; 0: no failure.
 void emulator_fail_after(int n);
 
@@ -65,6 +71,9 @@ void emulator_fail_rank(int rank);
 
 // From now on NCCL's calls on this rank neither return nor fail, until another rank is set; -1: no rank.
 void emulator_hang_rank(int rank);
+
+// While on, NCCL's kernels never end unless their communicator is aborted, as where GPUs cannot reach each other.
+void emulator_spin_nccl(bool on);
 
 // Connections that calls of NCCL made because they were the first of their kind on their rank, so far.
 int emulator_nccl_connections(void);

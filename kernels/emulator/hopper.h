@@ -6,6 +6,8 @@
 
 #include <assert.h>
 #include <cudaTypedefs.h>
+#include <stdio.h>
+#include <stdlib.h>
 
 #include <deque>
 #include <vector>
@@ -15,6 +17,7 @@
 #define HOPPER true
 
 void emulated_barrier_init(uint64_t *barrier, int count);
+void emulated_barrier_init_fence(void);
 void emulated_barrier_arrive(uint64_t *barrier, int bytes);
 void emulated_barrier_wait(uint64_t *barrier, uint32_t parity, const char *file, int line);
 void emulated_named_barrier(int id, int threads, bool wait, const char *file, int line);
@@ -28,6 +31,7 @@ static inline void barrier_init(uint64_t *barrier, int count)
 
 static inline void barrier_init_fence(void)
 {
+    emulated_barrier_init_fence();
 }
 
 static inline void barrier_arrive(uint64_t *barrier)
@@ -112,10 +116,15 @@ struct emulated_product {
 };
 static std::deque<emulated_product> emulated_products[1024]; // products of each thread of the block
 static int emulated_product_groups[1024];
+static bool emulated_fenced[1024]; // wgmma_fence since the last wait, after which registers may have been written
 
 static inline void emulated_product_begin(emulated_product product)
 {
     std::deque<emulated_product> &all = emulated_products[emulated_thread()];
+    if (!emulated_fenced[emulated_thread()]) {
+        fprintf(stderr, "cuda emulator: a product of a warp group without wgmma_fence before it\n");
+        abort();
+    }
     bool under_way = false;
     for (const emulated_product &before : all)
         under_way |= before.c == product.c;
@@ -173,6 +182,7 @@ static inline void wgmma_registers(float (&c)[N], const uint32_t a[4], uint64_t 
 
 static inline void wgmma_fence(void)
 {
+    emulated_fenced[emulated_thread()] = true;
 }
 
 static inline void wgmma_commit(void)
@@ -183,6 +193,7 @@ static inline void wgmma_commit(void)
 template <int PENDING, int N> static inline void wgmma_wait(float (&)[N], EMULATED_PLACE)
 {
     std::deque<emulated_product> &all = emulated_products[emulated_thread()];
+    emulated_fenced[emulated_thread()] = false;
     while (!all.empty() && all.front().group < emulated_product_groups[emulated_thread()] - PENDING) {
         emulated_product_end(&all.front());
         all.pop_front();

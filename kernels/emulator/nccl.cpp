@@ -5,6 +5,9 @@
 //
 // Sums in bf16 are rounded after every rank, like in a ring, which is the library's least exact algorithm.
 //
+// A sum of which some ranks have registered their buffers with a captured graph, and others have not, ends the program.
+// The library does not define what it does then.
+//
 // Windows: memory of ncclMemAlloc that all ranks register together. Freeing registered memory, finalising a
 // communicator with open windows, and a sum whose ranks use different offsets of their windows end the program.
 //
@@ -40,6 +43,7 @@ struct part {
     ncclDataType_t type;
     ncclRedOp_t operation;
     ptrdiff_t offset; // offset in the rank's window, or -1
+    bool registered;  // the call was captured while NCCL_GRAPH_REGISTER was not 0
 };
 
 struct group {
@@ -87,6 +91,7 @@ std::map<uint64_t, std::shared_ptr<struct group>> groups; // by identifier
 uint64_t identifiers;
 int failing_rank = -1;
 std::atomic<int> hanging_rank{-1};
+std::atomic<bool> kernels_spin;
 int n_connections, n_issued_later;
 thread_local int group_depth;
 thread_local std::vector<struct call> group_calls;
@@ -127,6 +132,12 @@ void group_reduce(struct group *g)
                 "nccl emulator: rank 0 reduces %zu values, rank %d %zu, or in another type, by another operation or "
                 "at another offset of its window\n",
                 first.count, r, p.count);
+            abort();
+        }
+        if (p.registered != first.registered) {
+            fprintf(stderr,
+                    "nccl emulator: rank %d's buffers are registered with a captured graph, rank %d's are not\n",
+                    p.registered ? r : 0, p.registered ? 0 : r);
             abort();
         }
         for (size_t i = 0; i < first.count; i++) {
@@ -183,6 +194,11 @@ void emulator_fail_rank(int rank)
 void emulator_hang_rank(int rank)
 {
     hanging_rank = rank;
+}
+
+void emulator_spin_nccl(bool on)
+{
+    kernels_spin = on;
 }
 
 int emulator_nccl_connections(void)
@@ -458,7 +474,7 @@ static ncclResult_t calls_issue(const std::vector<struct call> &calls)
     cudaError_t error = emulated_put_waiting(calls[0].stream, [=]() mutable {
         bool all = true;
         for (size_t i = 0; i < runs.size(); i++) {
-            if (!done[i]) done[i] = in_use->of->aborted || (failing_rank < 0 && runs[i]());
+            if (!done[i]) done[i] = in_use->of->aborted || (failing_rank < 0 && !kernels_spin && runs[i]());
             all = all && done[i];
         }
         return all;
@@ -541,9 +557,11 @@ ncclResult_t ncclAllReduce(const void *from, void *to, size_t count, ncclDataTyp
     if (!is_device_memory(from, bytes) || !is_device_memory(to, bytes)) return ncclInvalidArgument;
     std::shared_ptr<struct group> g = comm->in;
     size_t rank = (size_t)comm->rank;
-    part own = {true, from, to, count, type, operation, -1};
+    const char *registers = getenv("NCCL_GRAPH_REGISTER");
+    part own = {true, from, to, count, type, operation, -1, false};
     {
         emulated_call one;
+        own.registered = emulated_is_capturing(stream) && !(registers && strcmp(registers, "0") == 0);
         own.offset = window_offset(comm, to, bytes);
         if (type == ncclBfloat16) ++(own.offset >= 0 ? sums_in_windows : sums_in_memory);
     }
@@ -569,7 +587,7 @@ ncclResult_t ncclSend(const void *from, size_t count, ncclDataType_t type, int t
     if (!is_device_memory(from, count * sizeof(float))) return ncclInvalidArgument;
     std::shared_ptr<struct group> g = comm->in;
     std::pair<int, int> way(comm->rank, to);
-    part own = {true, from, NULL, count, type, ncclSum, -1};
+    part own = {true, from, NULL, count, type, ncclSum, -1, false};
     bool entered = false;
     return call_add({comm, stream, {PAIRS + comm->rank * g->size + to}, 2, [=]() mutable {
                          if (!entered) g->sent[way] = own;

@@ -67,7 +67,9 @@ struct allocation {
 static std::recursive_mutex mutex;
 static std::map<uintptr_t, allocation> allocations;
 static std::vector<CUstream_st *> streams;
-static int n_devices = 1, capability = 90, fail_after, n_graph_launches;
+static int n_devices = 1, capability = 90, fail_after, n_graph_launches, n_pageable_reads;
+static size_t queue_most = 1024;                // launches that wait in a stream
+static int fail_graph;                          // the n-th graph from now on cannot be made executable; 0: none
 static size_t device_bytes = (size_t)512 << 20; // size of each device without a size of its own
 static std::map<int, size_t> own_bytes, used;
 static bool lost, in_kernel, counting;
@@ -90,15 +92,19 @@ static cudaError_t result(cudaError_t error)
     return error;
 }
 
+static thread_local int lock_depth; // how often this thread holds the lock
+
 emulated_call::emulated_call()
 {
     mutex.lock();
+    lock_depth++;
     suspended = no_alloc_suspend();
 }
 
 emulated_call::~emulated_call()
 {
     no_alloc_resume(suspended);
+    lock_depth--;
     mutex.unlock();
 }
 
@@ -194,6 +200,23 @@ int emulator_launches(void)
 int emulator_graph_launches(void)
 {
     return n_graph_launches;
+}
+
+int emulator_pageable_reads(void)
+{
+    emulated_call call;
+    return n_pageable_reads;
+}
+
+void emulator_set_launch_queue(int n)
+{
+    queue_most = (size_t)n;
+}
+
+void emulator_fail_graph(int n)
+{
+    emulated_call call;
+    fail_graph = n;
 }
 
 void emulator_fail_after(int n)
@@ -370,6 +393,8 @@ void emulated_check_argument(const char *kernel, const void *value, size_t bytes
 }
 
 static cudaError_t run_all(void);
+static void lock_yield(void);
+static bool is_busy(int on);
 
 // Addresses that nobody may access, never used twice.
 static void *reserve(size_t bytes)
@@ -412,6 +437,11 @@ static cudaError_t release(void *p, bool pinned)
     auto entry = allocations.find((uintptr_t)p);
     if (entry == allocations.end() || pinned != (entry->second.device < 0)) return result(cudaErrorInvalidValue);
     cudaError_t error = run_all();
+    while (!pinned && error == cudaSuccess && is_busy(entry->second.device)) { // as on a device: frees wait for kernels
+        lock_yield();
+        error = run_all();
+        entry = allocations.find((uintptr_t)p); // other threads have run
+    }
     if (!pinned) used[entry->second.device] -= entry->second.bytes;
     if (!is_reserved(p)) __asan_unpoison_memory_region(p, entry->second.bytes);
     allocations.erase(entry);
@@ -442,6 +472,24 @@ cudaError_t cudaMallocHost(void **p, size_t bytes)
 cudaError_t cudaFreeHost(void *p)
 {
     return release(p, true);
+}
+
+cudaError_t cudaHostRegister(void *p, size_t bytes, unsigned)
+{
+    emulated_call call;
+    if (!p || !bytes) return result(cudaErrorInvalidValue);
+    allocations[(uintptr_t)p] = {bytes, -1};
+    return cudaSuccess;
+}
+
+cudaError_t cudaHostUnregister(void *p)
+{
+    emulated_call call;
+    auto entry = allocations.find((uintptr_t)p);
+    if (entry == allocations.end() || entry->second.device >= 0) return result(cudaErrorInvalidValue);
+    cudaError_t error = run_all(); // copies under way
+    allocations.erase(entry);
+    return result(error);
 }
 
 cudaError_t cudaMemGetInfo(size_t *free_p, size_t *total_p)
@@ -504,12 +552,14 @@ static cudaError_t poll_stream(CUstream_st *stream)
     return lost ? cudaErrorLaunchFailure : stream->waiting.empty() ? cudaSuccess : cudaErrorNotReady;
 }
 
-// Releases the lock briefly, so that other threads can issue operations. The caller holds it once.
+// Releases the lock briefly, so that other threads can issue operations.
 static void lock_yield(void)
 {
-    mutex.unlock();
+    for (int i = 0; i < lock_depth; i++)
+        mutex.unlock();
     usleep(50);
-    mutex.lock();
+    for (int i = 0; i < lock_depth; i++)
+        mutex.lock();
 }
 
 static cudaError_t run_stream(CUstream_st *stream)
@@ -525,6 +575,14 @@ static cudaError_t run_all(void)
     while (advance_all(NULL))
         ;
     return lost ? cudaErrorLaunchFailure : cudaSuccess;
+}
+
+// Whether a kernel runs on the device that other ranks must end, or nobody.
+static bool is_busy(int on)
+{
+    for (const CUstream_st *stream : streams)
+        if (stream->device == on && !stream->waiting.empty()) return true;
+    return false;
 }
 
 static CUstream_st *real(cudaStream_t stream)
@@ -552,7 +610,9 @@ cudaError_t emulated_put_waiting(cudaStream_t to, operation run)
         stream->capture->operations.push_back(run);
         return cudaSuccess;
     }
-    if (!to) run_all(); // the default stream runs after all others
+    if (!to) run_all();                          // the default stream runs after all others
+    while (stream->waiting.size() >= queue_most) // the launch blocks
+        if (!advance_all(stream)) lock_yield();
     stream->waiting.push_back(run);
     if (!to) run_all();
     return cudaSuccess;
@@ -701,6 +761,7 @@ static cudaError_t copy_rows(void *to, size_t to_pitch, const void *from, size_t
     if (!bytes || !rows) return cudaSuccess;
     check_direction(to, from, kind);
     bool wait = is_pageable(to) || is_pageable(from);
+    n_pageable_reads += kind == cudaMemcpyDeviceToHost && is_pageable(to);
     if (wait && capture_forbids(real(stream))) return result(cudaErrorStreamCaptureUnsupported);
     if (!stream && rows == 1 && is_pageable(from) && !is_pageable(to)) return copy_staged(to, from, bytes);
     cudaError_t error = emulated_put(stream, [=] {
@@ -915,6 +976,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec_p, cudaGraph_t graph, uns
 {
     emulated_call call;
     if (!graph) return result(cudaErrorInvalidValue);
+    if (fail_graph && --fail_graph == 0) return result(cudaErrorMemoryAllocation);
     *exec_p = new CUgraphExec_st{graph->operations};
     return cudaSuccess;
 }
