@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lib/base/peer_budget.h"
 
+#include <malloc.h>
 #include <pthread.h>
 
 #include "lib/base/clock.h"
@@ -11,10 +12,16 @@ static struct {
     struct peer_budget budgets[PEER_CLASSES];
     size_t ending_bytes[PEER_CLASSES];
     struct peer *first[PEER_CLASSES];
+    size_t peak_bytes; // of both budgets, since memory was given back
 } all = {
     .mutex = PTHREAD_MUTEX_INITIALIZER,
     .budgets = {{.max_bytes = PEER_UNPROVEN_BYTES}, {.max_bytes = PEER_PROVEN_BYTES}},
 };
+
+static size_t held_bytes(void)
+{
+    return all.budgets[PEER_UNPROVEN].held_bytes + all.budgets[PEER_PROVEN].held_bytes;
+}
 
 static void peer_link(struct peer *peer)
 {
@@ -26,6 +33,7 @@ static void peer_link(struct peer *peer)
     all.budgets[peer->class].peers++;
     all.budgets[peer->class].held_bytes += peer->held_bytes;
     if (peer->ended) all.ending_bytes[peer->class] += peer->held_bytes;
+    if (held_bytes() > all.peak_bytes) all.peak_bytes = held_bytes();
 }
 
 static void peer_unlink(struct peer *peer)
@@ -119,4 +127,15 @@ void peer_leave(struct peer *peer)
     pthread_mutex_lock(&all.mutex);
     peer_unlink(peer);
     pthread_mutex_unlock(&all.mutex);
+}
+
+// malloc keeps what threads of gRPC have freed in pieces; trimming takes milliseconds, so it waits for a large drop.
+void peer_budgets_trim(void)
+{
+    enum { DROP_BYTES = 32 << 20 };
+    pthread_mutex_lock(&all.mutex);
+    bool dropped = all.peak_bytes - held_bytes() >= DROP_BYTES;
+    if (dropped) all.peak_bytes = held_bytes();
+    pthread_mutex_unlock(&all.mutex);
+    if (dropped) malloc_trim(0);
 }

@@ -36,3 +36,5 @@ void peer_join(struct peer *peer, enum peer_class class);
 void peer_hold(struct peer *peer, size_t bytes);
 void peer_prove(struct peer *peer); // it has shown its key
 void peer_leave(struct peer *peer); // `end` is not called any more
+// Gives freed memory back to the system once peers hold much less than before. A listener calls it every second.
+void peer_budgets_trim(void);

@@ -9,9 +9,11 @@
 //
 // Events are edge-triggered and armed once: a turn reads and writes until the socket has no more, or until the
 // connection has had its share.
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "lib/base/log.h"
@@ -73,11 +75,35 @@ static void set_busy(struct connection *c)
     c->idle_link = NULL;
 }
 
+// Tells the budgets what the connection holds.
+static void hold(struct connection *c)
+{
+    size_t bytes = HTTP_CONNECTION_BYTES + c->in_charge + (c->ssl ? HTTP_TLS_BYTES : 0);
+    if (c->exchange) bytes += c->exchange->body_size;
+    if (bytes != c->peer.held_bytes) peer_hold(&c->peer, bytes);
+}
+
+// Its loop closes the connection once it finds the socket's end.
+static void end_for_budget(struct peer *peer)
+{
+    struct connection *c = (struct connection *)((char *)peer - offsetof(struct connection, peer));
+    log_event_limited(LOG_WARN, "http_connection_ended", LOG_FIELD("port", c->loop->server->port),
+                      LOG_FIELD("reason", "it holds the most memory of all connections"));
+    shutdown(c->fd, SHUT_RDWR);
+}
+
+void connection_prove(struct connection *c)
+{
+    if (c->peer.class == PEER_UNPROVEN) peer_prove(&c->peer);
+}
+
 static void finish_exchange(struct connection *c, bool disconnected)
 {
     struct http_exchange *x = c->exchange;
     c->exchange = NULL;
-    if (x) exchange_close(x, disconnected);
+    if (!x) return;
+    exchange_close(x, disconnected);
+    if (c->state != HTTP_CLOSED) hold(c);
 }
 
 static void drop_input(struct connection *c)
@@ -99,6 +125,7 @@ static void close_with(struct connection *c, bool reset)
     finish_exchange(c, true);
     // Closing is not enough while a forked process still has the descriptor: its events would name freed memory.
     epoll_ctl(c->loop->epoll_fd, EPOLL_CTL_DEL, c->fd, NULL);
+    peer_leave(&c->peer);
     socket_close(c, reset);
     drop_input(c);
     http_buffer_free(&c->out);
@@ -437,6 +464,7 @@ static bool add_body(struct connection *c, const char *bytes, size_t size)
     memcpy(x->body + x->body_size, bytes, size);
     x->body_size += size;
     x->body[x->body_size] = '\0';
+    hold(c);
     return true;
 }
 
@@ -630,6 +658,7 @@ static void charge_input(struct connection *c)
     if (kept == before) return;
     c->in_charge = kept;
     atomic_fetch_add(&c->loop->server->body_bytes, kept - before);
+    hold(c);
     if (kept > before && !make_room(c->loop, received_bytes(c))) give_way(c);
 }
 
@@ -721,6 +750,9 @@ void connection_open(struct http_loop *loop, int fd, const struct sockaddr_in6 *
     c->next = loop->connections;
     if (c->next) c->next->link = &c->next;
     loop->connections = c;
+    c->peer.end = end_for_budget;
+    peer_join(&c->peer, server->o.proof ? PEER_UNPROVEN : PEER_PROVEN);
+    hold(c);
     set_idle(c);
     set_deadline_in(c, server->o.head_ms);
     struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, .data.ptr = c};

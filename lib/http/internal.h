@@ -13,6 +13,7 @@
 
 #include "lib/base/address.h"
 #include "lib/base/address_counts.h"
+#include "lib/base/peer_budget.h"
 #include "lib/http/buffer.h"
 #include "lib/http/http.h"
 #include "lib/http/parse.h"
@@ -26,6 +27,8 @@ enum {
     HTTP_READ_MIN_COST = 256,     // bytes that a read counts at least: a TLS record may have a single one
     HTTP_TURN_EMPTY_RECORDS = 32, // TLS records without data in one turn, beyond which the connection is closed
     HTTP_LINGER_MS = 2000,
+    HTTP_CONNECTION_BYTES = 4 << 10,
+    HTTP_TLS_BYTES = 32 << 10, // memory of an idle connection
     HTTP_PEER_BYTES = INET6_ADDRSTRLEN + 8,
 };
 
@@ -53,6 +56,7 @@ struct connection {
     uint64_t body_left; // of a body with a length
     uint32_t progress;  // bytes of the body or the response since the time limit was put off
     int fd;
+    struct peer peer; // the memory that it holds
     struct in6_addr address;
     uint16_t port;
     uint8_t state;           // enum connection_state
@@ -149,6 +153,7 @@ void connection_event(struct connection *c, uint32_t events);
 void connection_turn(struct connection *c);
 void connection_expire(struct connection *c);
 void connection_close(struct connection *c);
+void connection_prove(struct connection *c); // its client has shown a key
 
 // --- socket.c: bytes, or one of
 enum { HTTP_AGAIN = -1, HTTP_BROKEN = -2 };

@@ -36,7 +36,7 @@ enum frames_found {
 const char *frames_found_name(enum frames_found found); // a part of a sentence, for logs
 
 // Memory that C-core and the server hold for a call, and for a connection: measured with idle ones.
-enum { FRAMES_CALL_BYTES = 8 << 10, FRAMES_CONNECTION_BYTES = 16 << 10 };
+enum { FRAMES_CALL_BYTES = 12 << 10, FRAMES_CONNECTION_BYTES = 16 << 10 };
 
 // An allowance that comes back with time.
 struct frames_allowance {

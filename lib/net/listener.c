@@ -63,6 +63,7 @@ struct net_listener {
     uint64_t refused;
     struct waiting *oldest, *newest;
     int n_waiting, n_queued;
+    bool was_busy; // there were connections at the last look: their memory may be given back
 };
 
 static void refused_log(struct net_listener *l, const char *reason)
@@ -274,7 +275,8 @@ static void accept_some(struct net_listener *l, int socket)
 static int wait_ms(const struct net_listener *l)
 {
     int64_t until_us = l->oldest ? l->oldest->until_us : INT64_MAX;
-    if (net_sockets_count(l->connections) && l->expire_due_us < until_us) until_us = l->expire_due_us;
+    bool busy = l->was_busy || net_sockets_count(l->connections) > 0;
+    if (busy && l->expire_due_us < until_us) until_us = l->expire_due_us;
     if (until_us == INT64_MAX) return -1;
     int64_t us = until_us - clock_now_us();
     return us <= 0 ? 0 : (int)(us / 1000 + 1);
@@ -298,7 +300,9 @@ static void run_once(struct net_listener *l)
     waiting_expire(l);
     if (l->now_us >= l->expire_due_us) {
         l->expire_due_us = l->now_us + EXPIRE_US;
+        l->was_busy = net_sockets_count(l->connections) > 0;
         net_sockets_expire(l->connections, l->now_us);
+        peer_budgets_trim();
     }
 }
 
