@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calls of clients that keep the limits of HTTP/2, without and with connections that break them, on a gRPC port.
 
-Usage: hostile.py PORT [--pid PID] [--polite 200] [--hostile 1000] [--seconds 10] [--rate 1000] [--breaks 1000]
+Usage: hostile.py PORT [--pid PID] [--polite 200] [--hostile 1000] [--seconds 10] [--rate 1000] [--breaks 300]
   PORT     of a router on 127.0.0.1, without TLS and API keys
   --pid    of the router: prints its resident memory, too
   --rate   calls of all polite connections together, per second
@@ -56,8 +56,9 @@ def hostile(port, connections, breaks, stop):
     held, turn, start = [None] * connections, 0, time.monotonic()
     while not stop.is_set():
         due = start + turn / breaks
-        if due > time.monotonic():
-            time.sleep(min(0.01, due - time.monotonic()))
+        wait = due - time.monotonic()
+        if wait > 0:
+            time.sleep(min(0.01, wait))
             continue
         place = turn % connections
         if held[place]:
@@ -133,7 +134,7 @@ def resident_mib(pid):
 def main():
     parser = argparse.ArgumentParser(usage=__doc__)
     parser.add_argument("port", type=int)
-    for name, default in [("pid", 0), ("polite", 200), ("hostile", 1000), ("seconds", 10), ("rate", 1000), ("breaks", 1000)]:
+    for name, default in [("pid", 0), ("polite", 200), ("hostile", 1000), ("seconds", 10), ("rate", 1000), ("breaks", 300)]:
         parser.add_argument(f"--{name}", type=int, default=default)
     o = parser.parse_args()
     rows = {"alone": [], "hostile": []}

@@ -95,6 +95,7 @@ void peer_join(struct peer *peer, enum peer_class class)
 {
     pthread_mutex_lock(&all.mutex);
     peer->class = class;
+    peer->joined = true;
     peer->ended = false;
     peer->joined_us = clock_now_us();
     peer->held_bytes = 0;
@@ -105,20 +106,24 @@ void peer_join(struct peer *peer, enum peer_class class)
 void peer_hold(struct peer *peer, size_t bytes)
 {
     pthread_mutex_lock(&all.mutex);
-    peer_unlink(peer);
-    peer->held_bytes = bytes;
-    peer_link(peer);
-    budget_keep(peer->class);
+    if (peer->joined) {
+        peer_unlink(peer);
+        peer->held_bytes = bytes;
+        peer_link(peer);
+        budget_keep(peer->class);
+    }
     pthread_mutex_unlock(&all.mutex);
 }
 
 void peer_prove(struct peer *peer)
 {
     pthread_mutex_lock(&all.mutex);
-    peer_unlink(peer);
-    peer->class = PEER_PROVEN;
-    peer_link(peer);
-    budget_keep(PEER_PROVEN);
+    if (peer->joined) {
+        peer_unlink(peer);
+        peer->class = PEER_PROVEN;
+        peer_link(peer);
+        budget_keep(PEER_PROVEN);
+    }
     pthread_mutex_unlock(&all.mutex);
 }
 
@@ -126,6 +131,7 @@ void peer_leave(struct peer *peer)
 {
     pthread_mutex_lock(&all.mutex);
     peer_unlink(peer);
+    peer->joined = false;
     pthread_mutex_unlock(&all.mutex);
 }
 

@@ -421,7 +421,7 @@ size_t frames_goodbye(const struct frames *f, enum frames_found found, uint8_t b
     static const uint8_t settings[FRAME_HEAD_BYTES] = {0, 0, 0, SETTINGS};
     enum { PROTOCOL_ERROR = 1, ENHANCE_YOUR_CALM = 11, GOAWAY_BYTES = 8 };
     const char *text = frames_found_name(found);
-    size_t n = 0, text_bytes = strlen(text);
+    size_t n = 0, text_bytes = strnlen(text, FRAMES_GOODBYE_BYTES / 2);
     if (f->out.head_size) return 0; // in the middle of a frame
     if (!f->greeted) memcpy(bytes, settings, n = sizeof settings);
     bool malformed = found == FRAMES_NOT_HTTP2 || found == FRAMES_BAD || found == FRAMES_BAD_HEADERS;

@@ -28,6 +28,7 @@ enum {
     HEADERS_MAX = 128,
     EMPTY_FRAMES_MAX = 4000,
     EMPTY_FRAMES_PER_SECOND = 100,
+    RESETS_MAX = 1000,
     RESETS_PER_SECOND = 100,
 };
 
@@ -185,7 +186,7 @@ static struct net_sockets *server_sockets_create(const struct rpc_server_options
                    .max_headers = HEADERS_MAX,
                    .max_empty = EMPTY_FRAMES_MAX,
                    .empty_per_second = EMPTY_FRAMES_PER_SECOND,
-                   .max_resets = max_calls(options),
+                   .max_resets = RESETS_MAX,
                    .resets_per_second = RESETS_PER_SECOND},
         .port = port,
         .max_per_address = options->max_connections_per_address,

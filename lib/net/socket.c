@@ -16,6 +16,8 @@
 #include "lib/net/tls.h"
 #include "lib/net/tls_stream.h"
 
+enum { TLS_BYTES = 32 << 10 }; // memory of a TLS connection, in addition to FRAMES_CONNECTION_BYTES
+
 struct net_sockets {
     atomic_int refs;
     struct net_sockets_options options; // the limits are borrowed by every socket
@@ -176,7 +178,7 @@ static void budget_end(struct peer *peer)
 static void budget_update(struct net_socket *s)
 {
     pthread_mutex_lock(&s->mutex);
-    size_t held = frames_held_bytes(&s->frames), before = s->held_bytes;
+    size_t held = frames_held_bytes(&s->frames) + (s->tls.ssl ? TLS_BYTES : 0), before = s->held_bytes;
     s->held_bytes = held;
     atomic_store(&s->unfinished_us, frames_unfinished_since_us(&s->frames));
     pthread_mutex_unlock(&s->mutex);
