@@ -3,6 +3,7 @@
 // and with TLS; memory that is held for clients stays within its budgets, and others are served meanwhile.
 #include <arpa/inet.h>
 #include <check.h>
+#include <fcntl.h>
 #include <netinet/tcp.h>
 #include <openssl/ssl.h>
 #include <poll.h>
@@ -46,7 +47,7 @@ static enum status authorise(struct rpc_call *call)
 static const struct rpc_method methods[] = {
     {"/t/Echo", .on_message = answer}, {"/t/Wait", .on_half_close = ignore}, {0}};
 
-static void server_open(bool tls, bool proof)
+static void server_open_with(bool tls, bool proof, int per_address)
 {
     char *cert = mem_format("%s/server.pem", folder), *key = mem_format("%s/server.key", folder);
     const struct rpc_tls files = {cert, key, NULL};
@@ -57,6 +58,7 @@ static void server_open(bool tls, bool proof)
                                                                .authorise = proof ? authorise : NULL,
                                                                .proof = proof,
                                                                .max_calls = CALLS,
+                                                               .max_connections_per_address = per_address,
                                                                .threads = 1},
                                   &server) == STATUS_OK,
                   "%s", status_message());
@@ -66,6 +68,11 @@ static void server_open(bool tls, bool proof)
     }
     free(cert);
     free(key);
+}
+
+static void server_open(bool tls, bool proof)
+{
+    server_open_with(tls, proof, 0);
 }
 
 static void server_close(void)
@@ -89,17 +96,33 @@ static bool client_write(struct client *c, const void *bytes, size_t size)
     return send(c->fd, bytes, size, MSG_NOSIGNAL) == (ssize_t)size;
 }
 
+// A connection from 127.0.0.`host`.
+static int connect_from(int host)
+{
+    struct sockaddr_in from = {.sin_family = AF_INET}, to = {.sin_family = AF_INET};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    from.sin_addr.s_addr = htonl(INADDR_LOOPBACK - 1 + (unsigned)host);
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    to.sin_port = htons((uint16_t)rpc_server_port(server));
+    ck_assert_int_eq(bind(fd, (struct sockaddr *)&from, sizeof from), 0);
+    ck_assert_int_eq(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int));
+    return fd;
+}
+
+static SSL *ssl_open(int fd)
+{
+    SSL *ssl = SSL_new(context);
+    SSL_set_fd(ssl, fd);
+    return ssl;
+}
+
 static struct client client_open(void)
 {
     static const char greeting[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"; // with empty SETTINGS
-    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)rpc_server_port(server))};
-    struct client c = {.fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
-    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    ck_assert_int_eq(connect(c.fd, (struct sockaddr *)&to, sizeof to), 0);
-    setsockopt(c.fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int));
+    struct client c = {.fd = connect_from(1)};
     if (context) {
-        c.ssl = SSL_new(context);
-        SSL_set_fd(c.ssl, c.fd);
+        c.ssl = ssl_open(c.fd);
         ck_assert_int_eq(SSL_connect(c.ssl), 1);
     }
     ck_assert(client_write(&c, greeting, sizeof greeting - 1));
@@ -354,6 +377,28 @@ START_TEST(another_protocol_is_refused)
 }
 END_TEST
 
+// The listener's thread reads the connections in the order in which their bytes come.
+START_TEST(an_address_has_one_handshake_at_a_time)
+{
+    server_open_with(true, false, 10);
+    int first = connect_from(1), second = connect_from(1), other = connect_from(2);
+    ck_assert_int_eq(write(first, "\x16\x03\x01\x02", 5), 5); // the start of a long record
+    SSL *waiting = ssl_open(second), *served = ssl_open(other);
+    fcntl(second, F_SETFL, O_NONBLOCK);
+    ck_assert_int_lt(SSL_connect(waiting), 1);
+    ck_assert_int_eq(SSL_connect(served), 1);
+    ck_assert_int_eq(poll(&(struct pollfd){.fd = second, .events = POLLIN}, 1, 100), 0);
+    close(first);
+    fcntl(second, F_SETFL, 0);
+    ck_assert_int_eq(SSL_connect(waiting), 1);
+    SSL_free(waiting);
+    SSL_free(served);
+    close(second);
+    close(other);
+    server_close();
+}
+END_TEST
+
 // --- budgets
 
 static bool ask(const char *key)
@@ -421,6 +466,7 @@ int main(void)
     tcase_add_loop_test(all, a_header_block_without_end_is_closed, 0, tls ? 2 : 1);
     tcase_add_loop_test(all, frames_that_carry_nothing_are_bounded, 0, tls ? 2 : 1);
     tcase_add_loop_test(all, another_protocol_is_refused, 0, tls ? 2 : 1);
+    if (tls) tcase_add_test(all, an_address_has_one_handshake_at_a_time);
     tcase_add_loop_test(all, the_busiest_connection_is_closed, 0, 2);
     suite_add_tcase(suite, all);
     SRunner *runner = srunner_create(suite);
