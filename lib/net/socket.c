@@ -3,6 +3,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <netinet/tcp.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -220,13 +221,26 @@ static ssize_t fail_with(int error)
     return -1;
 }
 
+// Tells C-core, as TCP_INQ of the kernel does, whether it is worth to read again at once.
+static void report_queue(struct msghdr *m, bool empty)
+{
+    if (m->msg_controllen < CMSG_SPACE(sizeof(int))) {
+        m->msg_controllen = 0;
+        return;
+    }
+    m->msg_controllen = CMSG_SPACE(sizeof(int));
+    struct cmsghdr *report = CMSG_FIRSTHDR(m);
+    *report = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_TCP, .cmsg_type = TCP_CM_INQ};
+    memcpy(CMSG_DATA(report), &(int){!empty}, sizeof(int));
+}
+
 static ssize_t receive_bytes(struct net_socket *s, struct msghdr *m, int flags)
 {
     if (!s->tls.ssl) return net_libc_recvmsg(s->fd, m, flags);
-    m->msg_controllen = 0;
     m->msg_flags = 0;
     pthread_mutex_lock(&s->io);
     ssize_t n = net_tls_stream_read(&s->tls, m->msg_iov, m->msg_iovlen);
+    report_queue(m, n > 0 && net_tls_stream_is_drained(&s->tls));
     pthread_mutex_unlock(&s->io);
     return n;
 }

@@ -30,14 +30,29 @@ static int bio_result(BIO *bio, ssize_t n, int retry)
     return (int)n;
 }
 
+struct bio_socket {
+    int fd;
+    bool drained; // the last bytes were all that the socket had: more of them raise a new event
+};
+
 static int socket_of(BIO *bio)
 {
-    return (int)(intptr_t)BIO_get_data(bio);
+    return ((const struct bio_socket *)BIO_get_data(bio))->fd;
+}
+
+static int bio_destroy(BIO *bio)
+{
+    free(BIO_get_data(bio));
+    return 1;
 }
 
 static int bio_read(BIO *bio, char *to, int size)
 {
-    return size <= 0 ? 0 : bio_result(bio, recv(socket_of(bio), to, (size_t)size, 0), BIO_FLAGS_READ);
+    struct bio_socket *s = BIO_get_data(bio);
+    if (size <= 0) return 0;
+    ssize_t n = recv(s->fd, to, (size_t)size, 0);
+    s->drained = n > 0 && n < size;
+    return bio_result(bio, n, BIO_FLAGS_READ);
 }
 
 static int bio_write(BIO *bio, const char *bytes, int size)
@@ -60,6 +75,7 @@ static void bio_method_create(void)
     BIO_meth_set_read(bio_method, bio_read);
     BIO_meth_set_write(bio_method, bio_write);
     BIO_meth_set_ctrl(bio_method, bio_control);
+    BIO_meth_set_destroy(bio_method, bio_destroy);
 }
 
 bool net_tls_attach(SSL *ssl, int fd)
@@ -68,7 +84,9 @@ bool net_tls_attach(SSL *ssl, int fd)
     pthread_once(&once, bio_method_create);
     BIO *bio = bio_method ? BIO_new(bio_method) : NULL;
     if (!bio) return false;
-    BIO_set_data(bio, (void *)(intptr_t)fd);
+    struct bio_socket *s = mem_alloc(sizeof *s);
+    s->fd = fd;
+    BIO_set_data(bio, s);
     BIO_set_init(bio, 1);
     SSL_set_bio(ssl, bio, bio); // takes it over
     return true;
@@ -180,6 +198,12 @@ static ssize_t stream_fail(const SSL *ssl, int result, int error)
     enum net_tls_wait wait = wait_of(ssl, result);
     errno = wait == NET_TLS_READ || wait == NET_TLS_WRITE ? EAGAIN : error;
     return -1;
+}
+
+bool net_tls_stream_is_drained(const struct net_tls_stream *stream)
+{
+    return ((const struct bio_socket *)BIO_get_data(SSL_get_rbio(stream->ssl)))->drained &&
+           !SSL_has_pending(stream->ssl);
 }
 
 ssize_t net_tls_stream_read(struct net_tls_stream *stream, const struct iovec *parts, size_t n_parts)

@@ -24,4 +24,6 @@ void net_tls_stream_init(struct net_tls_stream *stream, SSL *ssl); // the stream
 void net_tls_stream_fini(struct net_tls_stream *stream);
 // Bytes, or 0: the client sends no more, or -1 and errno.
 ssize_t net_tls_stream_read(struct net_tls_stream *stream, const struct iovec *parts, size_t n_parts);
+// After a read: there are no bytes until the socket's next event.
+bool net_tls_stream_is_drained(const struct net_tls_stream *stream);
 ssize_t net_tls_stream_write(struct net_tls_stream *stream, const struct iovec *parts, size_t n_parts);
