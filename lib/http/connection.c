@@ -114,9 +114,44 @@ static void drop_input(struct connection *c)
     c->in_charge = 0;
 }
 
+// --- handshakes: where connections of an address are bounded, a thread has one handshake of it at a time
+
+// A connection that has sent nothing yet does not take the place.
+static bool handshake_begin(struct connection *c)
+{
+    if (c->shaking) return true;
+    if (!c->readable || c->awaits_handshake) return false;
+    c->shaking = address_counts_add(c->loop->handshaking, &c->address);
+    c->awaits_handshake = !c->shaking;
+    c->loop->n_awaiting += c->awaits_handshake;
+    return c->shaking;
+}
+
+static void handshake_await_no_more(struct connection *c)
+{
+    c->loop->n_awaiting -= c->awaits_handshake;
+    c->awaits_handshake = false;
+}
+
+// Gives the place to another connection of the address.
+static void handshake_end(struct connection *c)
+{
+    handshake_await_no_more(c);
+    if (!c->shaking) return;
+    c->shaking = false;
+    address_counts_remove(c->loop->handshaking, &c->address);
+    for (struct connection *next = c->loop->connections; next && c->loop->n_awaiting; next = next->next) {
+        if (!next->awaits_handshake || !address_counts_are_same(&next->address, &c->address)) continue;
+        handshake_await_no_more(next);
+        http_loop_ready(c->loop, next);
+        return;
+    }
+}
+
 static void close_with(struct connection *c, bool reset)
 {
     if (c->state == HTTP_CLOSED) return;
+    handshake_end(c);
     struct http_server *server = c->loop->server;
     set_state(c, HTTP_CLOSED);
     http_timer_remove(&c->timer);
@@ -643,7 +678,10 @@ static void fail_handshake(struct connection *c)
 
 static void shake_hands(struct connection *c)
 {
+    if (c->broken) fail_handshake(c);
+    if (c->state == HTTP_CLOSED || !handshake_begin(c)) return;
     int result = socket_handshake(c);
+    if (result != HTTP_AGAIN) handshake_end(c);
     if (result == 0)
         set_state(c, HTTP_HEAD);
     else if (result == HTTP_BROKEN)

@@ -64,16 +64,18 @@ struct connection {
     // TLS: reading has to write first and waits for room, or writing has to read first and waits for bytes, until the
     // socket's event. A handshake message that has come in part, such as a new key's, holds both up.
     bool read_awaits_room, write_awaits_bytes;
-    bool drained;      // TLS: the socket has no bytes until the next event
-    bool peer_closed;  // the client has closed its sending side
-    bool broken;       // the socket is of no more use
-    bool is_ready;     // in the list of ready connections
-    bool head_started; // bytes of the head are there
-    bool served;       // it is not the first request
-    bool answered;     // the whole response is in `out`
-    bool close_after;  // the response
-    bool unfed;        // `in` has not been looked at since the last response
-    bool is_head;      // the request's method is HEAD
+    bool shaking;          // it is in loop->handshaking
+    bool awaits_handshake; // of another connection of its address
+    bool drained;          // TLS: the socket has no bytes until the next event
+    bool peer_closed;      // the client has closed its sending side
+    bool broken;           // the socket is of no more use
+    bool is_ready;         // in the list of ready connections
+    bool head_started;     // bytes of the head are there
+    bool served;           // it is not the first request
+    bool answered;         // the whole response is in `out`
+    bool close_after;      // the response
+    bool unfed;            // `in` has not been looked at since the last response
+    bool is_head;          // the request's method is HEAD
 };
 
 struct http_exchange {
@@ -110,7 +112,9 @@ struct http_loop {
     int epoll_fd, event_fd;
     int spare_fd; // closed to take and refuse a connection when the process has no descriptor left; -1: none
     bool listening;
-    int64_t now_us, listen_again_us; // INT64_MAX: no pause
+    int64_t now_us, listen_again_us;    // INT64_MAX: no pause
+    struct address_counts *handshaking; // one at a time of each address; NULL: no bound
+    int n_awaiting;                     // connections that await another one's handshake
     struct http_timers timers;
     struct connection *connections, *ready, *dead;
     struct connection *idle, **idle_end; // await the first byte of a request, the longest idle one first
