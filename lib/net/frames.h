@@ -35,8 +35,8 @@ enum frames_found {
 };
 const char *frames_found_name(enum frames_found found); // a part of a sentence, for logs
 
-// Memory that C-core and the server hold for a call, and for a connection: measured with idle ones.
-enum { FRAMES_CALL_BYTES = 12 << 10, FRAMES_CONNECTION_BYTES = 16 << 10 };
+// Memory that C-core and the server hold for a call that does not go on, and for an idle connection: measured.
+enum { FRAMES_CALL_BYTES = 20 << 10, FRAMES_CONNECTION_BYTES = 16 << 10 };
 
 // An allowance that comes back with time.
 struct frames_allowance {
