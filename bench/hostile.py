@@ -38,7 +38,7 @@ BREAKS = [
     GREETING + frame(1, 0, 1, CALL) + b"".join(frame(9, 0, 1, literal(b"x", b"a" * 8000)) for _ in range(4)),  # no end of headers
     GREETING + frame(1, 0, 1, CALL),  # headers that stay unfinished
     GREETING + b"".join(frame(1, 4, 2 * i + 1, CALL) + frame(3, 0, 2 * i + 1, b"\0\0\0\x08") for i in range(300)),  # resets
-    GREETING + frame(6, 0, 0, b"pingpong") * 4100,
+    GREETING + frame(6, 0, 0, b"pingpong") * 1100,
     GREETING + b"".join(frame(1, 4, 2 * i + 1, WATCH) for i in range(100)),  # calls that do not go on
     b"\0" * 4096,  # another protocol
 ]
