@@ -32,8 +32,8 @@ struct peer_budget peer_budget_read(enum peer_class class);
 
 // `peer`: `end` is set. It holds nothing yet.
 void peer_join(struct peer *peer, enum peer_class class);
-// What the peer holds now. May end peers, and `peer` itself; the caller holds no lock that `end` takes. This and the
-// next: no effect on a peer that has left.
+// Sets the memory that the peer holds. May end peers, and `peer` itself; the caller holds no lock that `end` takes.
+// This and the next: no effect on a peer that has left.
 void peer_hold(struct peer *peer, size_t bytes);
 void peer_prove(struct peer *peer); // it has shown its key
 void peer_leave(struct peer *peer); // `end` is not called any more

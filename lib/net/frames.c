@@ -52,7 +52,7 @@ static enum frames_found empty_charge(struct frames *f, uint32_t size)
     return f->empty.left < 0 ? FRAMES_TOO_MANY_EMPTY : FRAMES_OK;
 }
 
-// All calls at once may have an answer that the client acknowledges.
+// Every call may have an answer at once, and the client acknowledges each.
 static void empty_earn(struct frames *f)
 {
     int64_t max = f->limits->max_empty + (int64_t)EMPTY_PER_USEFUL * f->limits->max_calls;

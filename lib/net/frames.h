@@ -91,5 +91,5 @@ enum { FRAMES_GOODBYE_BYTES = 128 };
 size_t frames_goodbye(const struct frames *f, enum frames_found found, uint8_t bytes[FRAMES_GOODBYE_BYTES]);
 // Since when a header block, a frame without data or the preface has come in part; INT64_MAX: none has.
 int64_t frames_unfinished_since_us(const struct frames *f);
-// What the connection holds in the server's memory: itself, its calls, their headers and unfinished messages.
+// Returns the memory that the server holds for the connection, its calls, their headers and unfinished messages.
 size_t frames_held_bytes(const struct frames *f);

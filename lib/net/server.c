@@ -21,8 +21,8 @@
 
 enum { CONNECTIONS_MAX = 20000, CALLS_MAX = 16384, IDLE_MS = 120000, UNREAD_MS = 30000 };
 
-// Of a connection, whatever its client acknowledges. C-core refuses a call with more than NET_METADATA_BYTES of headers
-// if the client has acknowledged that limit, and call.c if not.
+// Limits of a connection, whatever its client acknowledges. C-core refuses a call with more than NET_METADATA_BYTES of
+// headers if the client has acknowledged that limit, and call.c if not.
 enum {
     HEADER_BYTES_MAX = 2 * NET_METADATA_BYTES,
     HEADERS_MAX = 128,
