@@ -8,6 +8,7 @@
 #include "lib/base/descriptors.h"
 #include "lib/base/log.h"
 #include "lib/base/mem.h"
+#include "lib/base/peer_budget.h"
 #include "lib/base/secret_file.h"
 #include "router/front/grpc/grpc_access.h"
 #include "router/front/http/http_service.h"
@@ -17,6 +18,8 @@
 
 // A node has one call on its connection, and `forepack up` asks for the cluster's state on another one.
 enum { NODE_CONNECTIONS_MAX = 4096, NODE_CALLS_MAX = 64, NODE_MESSAGE_BYTES_MAX = 16 << 20 };
+
+enum { PEERS_MESSAGES = 8 }; // largest messages that the memory for connections has room for by default
 
 static char *client_address(const struct listen_options *o)
 {
@@ -106,6 +109,13 @@ static enum status ports_check(const struct listen_options *o)
     return status;
 }
 
+static enum status memory_check(const struct listen_options *o)
+{
+    if (!o->max_peers_mb || o->max_peers_mb >= 2 * o->max_message_mb) return STATUS_OK;
+    return status_fail(STATUS_INVALID, "--max-peers-mb %lld: must be at least twice --max-message-mb, or 0",
+                       (long long)o->max_peers_mb);
+}
+
 // Files that cannot be read are reported when they are loaded.
 static void authorities_check(const struct listen_options *o)
 {
@@ -125,6 +135,7 @@ enum status listen_check(const struct listen_options *o)
     TRY(pair_check("tls", o->tls_cert, o->tls_key, o->tls_client_ca, "tls-client-ca"));
     TRY(pair_check("node-tls", o->node_tls_cert, o->node_tls_key, o->node_tls_ca, "node-tls-ca"));
     TRY(ports_check(o));
+    TRY(memory_check(o));
     authorities_check(o);
     TRY(rule_check(client_address(o), o, client_rule_check));
     return rule_check(node_address(o), o, node_rule_check);
@@ -142,6 +153,7 @@ static enum status clients_open(const struct listen_options *o, struct front *fr
                                                      .methods = methods,
                                                      .context = front,
                                                      .authorise = front_authorise,
+                                                     .proof = front->identity != NULL,
                                                      .tls = tls.cert ? &tls : NULL,
                                                      .max_connection_age_ms = CONNECTION_AGE_MS,
                                                      .max_connections_per_address = (int)o->connections_per_address,
@@ -162,6 +174,7 @@ static enum status nodes_open(const struct listen_options *o, struct front *fron
                                                      .methods = l->node_methods,
                                                      .context = front,
                                                      .authorise = front_authorise_node,
+                                                     .proof = front->cluster_token != NULL,
                                                      .tls = tls.cert ? &tls : NULL,
                                                      .max_connection_age_ms = CONNECTION_AGE_MS,
                                                      .max_message_bytes = NODE_MESSAGE_BYTES_MAX,
@@ -181,15 +194,22 @@ static enum status http_open(const struct listen_options *o, struct front *front
                                                  .port = (int)o->http_port,
                                                  .tls = tls.cert ? &tls : NULL,
                                                  .max_connections_per_address = (int)o->connections_per_address,
+                                                 .proof = front->identity != NULL,
                                                  .max_connection_age_ms = CONNECTION_AGE_MS,
                                                  .max_body_bytes = (size_t)o->max_message_mb << 20};
     return o->http_port < 0 ? STATUS_OK : http_service_open(front, &options, &l->http);
+}
+
+static size_t peers_bytes(const struct listen_options *o)
+{
+    return (size_t)(o->max_peers_mb ? o->max_peers_mb : PEERS_MESSAGES * o->max_message_mb) << 20;
 }
 
 enum status listeners_open(const struct listen_options *options, struct front *front, const struct rpc_method *methods,
                            struct listeners *listeners)
 {
     *listeners = (struct listeners){0};
+    peer_budgets_set((size_t)options->max_keyless_mb << 20, peers_bytes(options));
     front->whole.max_bytes = (size_t)options->max_answers_mb << 20;
     if (options->cluster_token_file) TRY(cluster_token_open(options->cluster_token_file, &front->cluster_token));
     enum status status = clients_open(options, front, methods, &listeners->clients);

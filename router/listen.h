@@ -14,7 +14,7 @@ struct listen_options {
     char *host, *node_listen;
     char *tls_cert, *tls_key, *tls_client_ca;
     char *node_tls_cert, *node_tls_key, *node_tls_ca, *cluster_token_file;
-    int64_t port, http_port, max_message_mb, max_answers_mb, connections_per_address;
+    int64_t port, http_port, max_message_mb, max_answers_mb, max_keyless_mb, max_peers_mb, connections_per_address;
     bool insecure;
 };
 
@@ -40,6 +40,12 @@ struct listen_options {
      .max = 65536, .unit = "MiB", .help = "memory of all whole (not streamed) answers, over HTTP and KServe, and of "   \
                                           "prompts that echo will repeat; beyond it, one with more than an equal "      \
                                           "share ends with status 429 or RESOURCE_EXHAUSTED"},                           \
+    {.name = "max-keyless-mb", .type = OPTION_INT, .value = &(l).max_keyless_mb, .default_text = "64", .min = 1,       \
+     .max = 65536, .unit = "MiB", .help = "memory held for connections that have not shown the API key or cluster "     \
+                                          "token that the router requires; beyond it, the busiest is closed"},         \
+    {.name = "max-peers-mb", .type = OPTION_INT, .value = &(l).max_peers_mb, .default_text = "0", .max = 1048576,      \
+     .unit = "MiB", .help = "memory held for all other connections: calls, headers, and messages that are being "       \
+                            "received; beyond it, the busiest is closed. 0: eight times --max-message-mb"},            \
     {.name = "-Security"},                                                                                             \
     {.name = "tls-cert", .type = OPTION_STRING, .value = &(l).tls_cert, .placeholder = "FILE",                         \
      .help = "serve clients with TLS; the router's certificate, followed by intermediate ones, in PEM. All TLS "       \

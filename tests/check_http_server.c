@@ -336,6 +336,27 @@ static int send_part_of_head(const char *before, size_t size, size_t all)
     return fd;
 }
 
+// Two connections of 20,000 bytes and one of 24,000, in a budget that is one byte too small, or that suffices.
+START_TEST(the_busiest_connection_of_a_budget_is_closed)
+{
+    size_t all = 3 * HTTP_CONNECTION_BYTES + 64000, budget = all - (size_t)_i;
+    peer_budgets_set(budget, budget);
+    open_server((struct http_server_options){.proof = true});
+    uint64_t ended = peer_budget_read(PEER_UNPROVEN).ended;
+    int first = send_part_of_head("", 24000, 24000), second = send_part_of_head("", 20000, 44000);
+    ck_assert_uint_eq(peer_budget_read(PEER_UNPROVEN).ended, ended);
+    int third = send_part_of_head("", 20000, _i ? 40000 : 64000);
+    ck_assert_uint_eq(peer_budget_read(PEER_UNPROVEN).ended, ended + (uint64_t)_i);
+    if (_i) free(client_receive_all(first).bytes); // until the server closes it
+    close(first);
+    close(second);
+    close(third);
+    close_server();
+    ck_assert_uint_eq(peer_budget_read(PEER_UNPROVEN).held_bytes, 0);
+    peer_budgets_set(PEER_UNPROVEN_BYTES, PEER_PROVEN_BYTES);
+}
+END_TEST
+
 START_TEST(stalled_heads_do_not_keep_out_bodies)
 {
     open_server((struct http_server_options){.max_bodies_bytes = 50000});
@@ -524,6 +545,7 @@ SUITE("http_server")
     TEST(a_body_above_the_limit_is_refused_and_the_client_reads_why);
     TEST(stalled_bodies_do_not_keep_out_smaller_ones);
     TEST(stalled_heads_do_not_keep_out_bodies);
+    LOOP(the_busiest_connection_of_a_budget_is_closed, 0, 2);
     TEST(requests_sent_ahead_do_not_keep_out_bodies);
     TEST(the_largest_body_beyond_the_total_is_refused);
     LOOP(four_of_the_largest_bodies_are_received_at_once, 0, 3);

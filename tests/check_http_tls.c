@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // http/ over TLS: protocol versions, client certificates, resumption, reload, and clients that go away.
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <poll.h>
@@ -516,10 +517,49 @@ START_TEST(a_server_does_not_start_with_files_that_cannot_be_used)
 }
 END_TEST
 
+static int connect_from_another_address(void)
+{
+    struct sockaddr_in from = {.sin_family = AF_INET}, to = from;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    from.sin_addr.s_addr = htonl(INADDR_LOOPBACK + 1);
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    to.sin_port = htons((uint16_t)port());
+    ck_assert_int_eq(bind(fd, (struct sockaddr *)&from, sizeof from), 0);
+    ck_assert_int_eq(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
+    return fd;
+}
+
+// The server's only thread reads the connections in the order in which their bytes come.
+START_TEST(an_address_has_one_handshake_at_a_time)
+{
+    open_tls_server(false, (struct http_server_options){.max_connections_per_address = 10, .threads = 1});
+    SSL_CTX *context = client_context(0, NULL);
+    SSL *waiting = SSL_new(context), *served = SSL_new(context);
+    int begun = client_connect(port()), later = client_connect(port()), other = connect_from_another_address();
+    SSL_set_fd(waiting, later);
+    SSL_set_fd(served, other);
+    ck_assert_int_eq(write(begun, "\x16\x03\x01\x02", 5), 5); // the start of a long record
+    fcntl(later, F_SETFL, O_NONBLOCK);
+    ck_assert_int_lt(SSL_connect(waiting), 1);
+    ck_assert_int_eq(SSL_connect(served), 1);
+    ck_assert_int_eq(poll(&(struct pollfd){.fd = later, .events = POLLIN}, 1, 100), 0);
+    close(begun);
+    fcntl(later, F_SETFL, 0);
+    ck_assert_int_eq(SSL_connect(waiting), 1);
+    ck_assert(tls_ask(waiting));
+    tls_close(waiting);
+    tls_close(served);
+    SSL_CTX_free(context);
+    http_server_close(server, 1000);
+    server = NULL;
+}
+END_TEST
+
 SUITE("http_tls")
 {
     FIXTURE(make_files, remove_files);
     TEST(versions_1_2_and_1_3_are_served);
+    TEST(an_address_has_one_handshake_at_a_time);
     TEST(older_versions_other_protocols_and_plain_text_are_refused);
     TEST(a_handshake_that_stalls_meets_the_limit_of_the_head);
     TEST(large_bodies_pass_both_ways);

@@ -47,7 +47,7 @@ USES = {
     "sim": ("bench", "router", *ROUTER, "worker", "speculator", *ENGINE),
 }
 # Files whose functions replace functions of a library when a program runs with them.
-INTERPOSED = ("bench/heap_bytes.c", "sim/engine.c", "sim/clock.c", "sim/grammar.c")
+INTERPOSED = ("bench/heap_bytes.c", "lib/net/socket_libc.c", "sim/engine.c", "sim/clock.c", "sim/grammar.c")
 # Files that call each other because the problem is recursive, or because one object is divided over files by subject, each
 # with the reason. A unit lists all files of its cycle and no others.
 UNITS = (

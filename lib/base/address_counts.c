@@ -93,6 +93,12 @@ void address_counts_remove(struct address_counts *a, const struct in6_addr *addr
     pthread_mutex_unlock(&a->lock);
 }
 
+bool address_counts_are_same(const struct in6_addr *a, const struct in6_addr *b)
+{
+    struct in6_addr one = network_of(a), other = network_of(b);
+    return memcmp(&one, &other, sizeof one) == 0;
+}
+
 struct sockaddr_in6 address_to_ipv6(const struct sockaddr_storage *address)
 {
     if (address->ss_family == AF_INET6) return *(const struct sockaddr_in6 *)address;

@@ -13,6 +13,8 @@ void address_counts_close(struct address_counts *addresses); // NULL is allowed
 // Returns false if the address has `max` connections already.
 bool address_counts_add(struct address_counts *addresses, const struct in6_addr *address);
 void address_counts_remove(struct address_counts *addresses, const struct in6_addr *address);
+// The counts do not tell them apart.
+bool address_counts_are_same(const struct in6_addr *a, const struct in6_addr *b);
 
 // Converts an address to IPv6. An IPv4 address becomes a mapped address.
 struct sockaddr_in6 address_to_ipv6(const struct sockaddr_storage *address);

@@ -9,9 +9,11 @@
 //
 // Events are edge-triggered and armed once: a turn reads and writes until the socket has no more, or until the
 // connection has had its share.
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "lib/base/log.h"
@@ -73,11 +75,35 @@ static void set_busy(struct connection *c)
     c->idle_link = NULL;
 }
 
+// Tells the budgets what the connection holds.
+static void hold(struct connection *c)
+{
+    size_t bytes = HTTP_CONNECTION_BYTES + c->in_charge + (c->ssl ? HTTP_TLS_BYTES : 0);
+    if (c->exchange) bytes += c->exchange->body_size;
+    if (bytes != c->peer.held_bytes) peer_hold(&c->peer, bytes);
+}
+
+// Its loop closes the connection once it finds the socket's end.
+static void end_for_budget(struct peer *peer)
+{
+    struct connection *c = (struct connection *)((char *)peer - offsetof(struct connection, peer));
+    log_event_limited(LOG_WARN, "http_connection_ended", LOG_FIELD("port", c->loop->server->port),
+                      LOG_FIELD("reason", "it holds the most memory of all connections"));
+    shutdown(c->fd, SHUT_RDWR);
+}
+
+void connection_prove(struct connection *c)
+{
+    if (c->peer.class == PEER_UNPROVEN) peer_prove(&c->peer);
+}
+
 static void finish_exchange(struct connection *c, bool disconnected)
 {
     struct http_exchange *x = c->exchange;
     c->exchange = NULL;
-    if (x) exchange_close(x, disconnected);
+    if (!x) return;
+    exchange_close(x, disconnected);
+    if (c->state != HTTP_CLOSED) hold(c);
 }
 
 static void drop_input(struct connection *c)
@@ -88,9 +114,44 @@ static void drop_input(struct connection *c)
     c->in_charge = 0;
 }
 
+// --- handshakes: where connections of an address are bounded, a thread has one handshake of it at a time
+
+// A connection that has sent nothing yet does not take the place.
+static bool handshake_begin(struct connection *c)
+{
+    if (c->shaking) return true;
+    if (!c->readable || c->awaits_handshake) return false;
+    c->shaking = address_counts_add(c->loop->handshaking, &c->address);
+    c->awaits_handshake = !c->shaking;
+    c->loop->n_awaiting += c->awaits_handshake;
+    return c->shaking;
+}
+
+static void handshake_await_no_more(struct connection *c)
+{
+    c->loop->n_awaiting -= c->awaits_handshake;
+    c->awaits_handshake = false;
+}
+
+// Gives the place to another connection of the address.
+static void handshake_end(struct connection *c)
+{
+    handshake_await_no_more(c);
+    if (!c->shaking) return;
+    c->shaking = false;
+    address_counts_remove(c->loop->handshaking, &c->address);
+    for (struct connection *next = c->loop->connections; next && c->loop->n_awaiting; next = next->next) {
+        if (!next->awaits_handshake || !address_counts_are_same(&next->address, &c->address)) continue;
+        handshake_await_no_more(next);
+        http_loop_ready(c->loop, next);
+        return;
+    }
+}
+
 static void close_with(struct connection *c, bool reset)
 {
     if (c->state == HTTP_CLOSED) return;
+    handshake_end(c);
     struct http_server *server = c->loop->server;
     set_state(c, HTTP_CLOSED);
     http_timer_remove(&c->timer);
@@ -99,6 +160,7 @@ static void close_with(struct connection *c, bool reset)
     finish_exchange(c, true);
     // Closing is not enough while a forked process still has the descriptor: its events would name freed memory.
     epoll_ctl(c->loop->epoll_fd, EPOLL_CTL_DEL, c->fd, NULL);
+    peer_leave(&c->peer);
     socket_close(c, reset);
     drop_input(c);
     http_buffer_free(&c->out);
@@ -437,6 +499,7 @@ static bool add_body(struct connection *c, const char *bytes, size_t size)
     memcpy(x->body + x->body_size, bytes, size);
     x->body_size += size;
     x->body[x->body_size] = '\0';
+    hold(c);
     return true;
 }
 
@@ -615,7 +678,10 @@ static void fail_handshake(struct connection *c)
 
 static void shake_hands(struct connection *c)
 {
+    if (c->broken) fail_handshake(c);
+    if (c->state == HTTP_CLOSED || !handshake_begin(c)) return;
     int result = socket_handshake(c);
+    if (result != HTTP_AGAIN) handshake_end(c);
     if (result == 0)
         set_state(c, HTTP_HEAD);
     else if (result == HTTP_BROKEN)
@@ -630,6 +696,7 @@ static void charge_input(struct connection *c)
     if (kept == before) return;
     c->in_charge = kept;
     atomic_fetch_add(&c->loop->server->body_bytes, kept - before);
+    hold(c);
     if (kept > before && !make_room(c->loop, received_bytes(c))) give_way(c);
 }
 
@@ -721,6 +788,9 @@ void connection_open(struct http_loop *loop, int fd, const struct sockaddr_in6 *
     c->next = loop->connections;
     if (c->next) c->next->link = &c->next;
     loop->connections = c;
+    c->peer.end = end_for_budget;
+    peer_join(&c->peer, server->o.proof ? PEER_UNPROVEN : PEER_PROVEN);
+    hold(c);
     set_idle(c);
     set_deadline_in(c, server->o.head_ms);
     struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, .data.ptr = c};

@@ -48,6 +48,11 @@ void http_ref(struct http_exchange *x)
     atomic_fetch_add_explicit(&x->references, 1, memory_order_relaxed); // the caller has a reference
 }
 
+void http_prove(struct http_exchange *x)
+{
+    connection_prove(x->connection);
+}
+
 void http_unref(struct http_exchange *x)
 {
     if (atomic_fetch_sub(&x->references, 1) != 1) return;

@@ -54,8 +54,9 @@ struct http_server_options {
     int max_connections;              // [20000] at this number a new connection replaces the one that has been idle
                                       // longest, or is closed; raises the limit of descriptors to this number
     int max_connections_per_address;  // [0: no bound]
-    size_t max_head_bytes;            // [32 KiB]
-    size_t max_body_bytes;            // [64 MiB]
+    bool proof; // clients must show a key (http_prove()): until then they share a small budget (lib/base/peer_budget.h)
+    size_t max_head_bytes; // [32 KiB]
+    size_t max_body_bytes; // [64 MiB]
     // [four times max_body_bytes, at least 256 MiB] of all bodies, unfinished heads and requests sent ahead; beyond it,
     // the connection with the most bytes gives way: its head or body is refused with 503, and a connection whose
     // request is being handled or answered already, and which has sent further requests ahead, is closed
@@ -113,6 +114,7 @@ const char *http_method(const struct http_exchange *x);
 const char *http_path(const struct http_exchange *x);                     // decoded, without the query
 const char *http_query(const struct http_exchange *x, const char *name);  // a decoded query parameter; NULL: not given
 const char *http_header(const struct http_exchange *x, const char *name); // any case; the first of several; NULL: none
+void http_prove(struct http_exchange *x);                                 // in on_head: the client has shown a key
 // The next header of this name. `value` is what http_header() or the previous call returned. NULL: no further one.
 const char *http_header_after(const struct http_exchange *x, const char *name, const char *value);
 const char *http_peer(const struct http_exchange *x);                 // "127.0.0.1:4711"

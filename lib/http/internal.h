@@ -13,6 +13,7 @@
 
 #include "lib/base/address.h"
 #include "lib/base/address_counts.h"
+#include "lib/base/peer_budget.h"
 #include "lib/http/buffer.h"
 #include "lib/http/http.h"
 #include "lib/http/parse.h"
@@ -26,6 +27,8 @@ enum {
     HTTP_READ_MIN_COST = 256,     // bytes that a read counts at least: a TLS record may have a single one
     HTTP_TURN_EMPTY_RECORDS = 32, // TLS records without data in one turn, beyond which the connection is closed
     HTTP_LINGER_MS = 2000,
+    HTTP_CONNECTION_BYTES = 4 << 10,
+    HTTP_TLS_BYTES = 32 << 10, // memory of an idle connection
     HTTP_PEER_BYTES = INET6_ADDRSTRLEN + 8,
 };
 
@@ -53,6 +56,7 @@ struct connection {
     uint64_t body_left; // of a body with a length
     uint32_t progress;  // bytes of the body or the response since the time limit was put off
     int fd;
+    struct peer peer; // the memory that it holds
     struct in6_addr address;
     uint16_t port;
     uint8_t state;           // enum connection_state
@@ -60,16 +64,18 @@ struct connection {
     // TLS: reading has to write first and waits for room, or writing has to read first and waits for bytes, until the
     // socket's event. A handshake message that has come in part, such as a new key's, holds both up.
     bool read_awaits_room, write_awaits_bytes;
-    bool drained;      // TLS: the socket has no bytes until the next event
-    bool peer_closed;  // the client has closed its sending side
-    bool broken;       // the socket is of no more use
-    bool is_ready;     // in the list of ready connections
-    bool head_started; // bytes of the head are there
-    bool served;       // it is not the first request
-    bool answered;     // the whole response is in `out`
-    bool close_after;  // the response
-    bool unfed;        // `in` has not been looked at since the last response
-    bool is_head;      // the request's method is HEAD
+    bool shaking;          // it is in loop->handshaking
+    bool awaits_handshake; // of another connection of its address
+    bool drained;          // TLS: the socket has no bytes until the next event
+    bool peer_closed;      // the client has closed its sending side
+    bool broken;           // the socket is of no more use
+    bool is_ready;         // in the list of ready connections
+    bool head_started;     // bytes of the head are there
+    bool served;           // it is not the first request
+    bool answered;         // the whole response is in `out`
+    bool close_after;      // the response
+    bool unfed;            // `in` has not been looked at since the last response
+    bool is_head;          // the request's method is HEAD
 };
 
 struct http_exchange {
@@ -106,7 +112,9 @@ struct http_loop {
     int epoll_fd, event_fd;
     int spare_fd; // closed to take and refuse a connection when the process has no descriptor left; -1: none
     bool listening;
-    int64_t now_us, listen_again_us; // INT64_MAX: no pause
+    int64_t now_us, listen_again_us;    // INT64_MAX: no pause
+    struct address_counts *handshaking; // one at a time of each address; NULL: no bound
+    int n_awaiting;                     // connections that await another one's handshake
     struct http_timers timers;
     struct connection *connections, *ready, *dead;
     struct connection *idle, **idle_end; // await the first byte of a request, the longest idle one first
@@ -149,6 +157,7 @@ void connection_event(struct connection *c, uint32_t events);
 void connection_turn(struct connection *c);
 void connection_expire(struct connection *c);
 void connection_close(struct connection *c);
+void connection_prove(struct connection *c); // its client has shown a key
 
 // --- socket.c: bytes, or one of
 enum { HTTP_AGAIN = -1, HTTP_BROKEN = -2 };

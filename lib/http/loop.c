@@ -313,6 +313,7 @@ static void free_loop(struct http_loop *loop)
     free(loop->in);
     free(loop->texts);
     free(loop->tls_in);
+    address_counts_close(loop->handshaking);
 }
 
 enum status http_loop_open(struct http_loop *loop, struct http_server *server)
@@ -322,6 +323,7 @@ enum status http_loop_open(struct http_loop *loop, struct http_server *server)
     loop->idle_end = &loop->idle;
     pthread_mutex_init(&loop->lock, NULL);
     http_timers_init(&loop->timers, loop->now_us);
+    loop->handshaking = address_counts_open(server->o.max_connections_per_address ? 1 : 0);
     loop->in = mem_alloc(HTTP_IN_BYTES);
     loop->texts = mem_alloc(HTTP_TEXT_ROOM(server->o.max_head_bytes));
     if (server->tls) loop->tls_in = mem_alloc(HTTP_IN_BYTES);

@@ -4,7 +4,6 @@
 //
 // The library holds one reference until the call is closed and no batch is in flight; then it releases C-core's call,
 // so that references held elsewhere never delay the end of a server.
-#include <grpc/grpc_security.h>
 #include <grpc/slice.h>
 #include <grpc/support/alloc.h>
 #include <stdlib.h>
@@ -16,6 +15,7 @@
 #include "lib/base/mem.h"
 #include "lib/base/utf8.h"
 #include "lib/net/server.h"
+#include "lib/net/socket.h"
 
 // A status is sent as a percent-encoded header; clients accept 8 KiB of headers.
 #define MESSAGE_BYTES 1024
@@ -215,30 +215,50 @@ static int64_t deadline_us(gpr_timespec deadline)
     return clock_now_us() + left.tv_sec * 1000000 + left.tv_nsec / 1000;
 }
 
-// A refused call has no method: none of its handlers runs, and call_receive_next() does nothing on a finished call.
-static void call_authorise(struct rpc_call *call)
+// Size of the client's metadata as HTTP/2 counts it.
+static size_t metadata_bytes(const grpc_metadata_array *metadata)
 {
-    static const struct rpc_method none = {0};
-    if (call->builtin || call->method->open || !call->server->authorise) return;
-    enum status status = call->server->authorise(call);
-    if (status == STATUS_OK) return;
-    call->method = &none;
-    rpc_call_finish(call, status, status_message());
+    size_t bytes = 0;
+    for (size_t i = 0; i < metadata->count; i++)
+        bytes += GRPC_SLICE_LENGTH(metadata->metadata[i].key) + GRPC_SLICE_LENGTH(metadata->metadata[i].value) +
+                 HEADER_OVERHEAD_BYTES;
+    return bytes;
 }
 
-// The SPIFFE id, else the common name, of the client's verified certificate, free() it; NULL: it showed none.
-static char *call_read_peer_name(grpc_call *core)
+// A refused call has no method: none of its handlers runs, and call_receive_next() does nothing on a finished call.
+static void call_refuse(struct rpc_call *call, enum status status, const char *message)
 {
-    static const char *const properties[] = {GRPC_PEER_SPIFFE_ID_PROPERTY_NAME, GRPC_X509_CN_PROPERTY_NAME};
-    grpc_auth_context *context = grpc_call_auth_context(core);
-    char *name = NULL;
-    for (int i = 0; i < 2 && !name && context && grpc_auth_context_peer_is_authenticated(context); i++) {
-        grpc_auth_property_iterator found = grpc_auth_context_find_properties_by_name(context, properties[i]);
-        const grpc_auth_property *property = grpc_auth_property_iterator_next(&found);
-        if (property) name = mem_format("%.*s", (int)property->value_length, property->value);
+    static const struct rpc_method none = {0};
+    call->method = &none;
+    rpc_call_finish(call, status, message);
+}
+
+static void call_authorise(struct rpc_call *call, struct net_socket *socket)
+{
+    if (call->builtin || call->method->open || !call->server->authorise) return;
+    enum status status = call->server->authorise(call);
+    if (status == STATUS_OK)
+        net_socket_prove(socket);
+    else
+        call_refuse(call, status, status_message());
+}
+
+// A call without a socket comes late: its connection has been closed.
+static void call_admit(struct rpc_call *call, struct net_socket *socket, size_t n_metadata_bytes)
+{
+    if (!socket) {
+        call_refuse(call, STATUS_UNAVAILABLE, "the connection is closed");
+    } else if (n_metadata_bytes > NET_METADATA_BYTES) {
+        call_refuse(call, STATUS_EXHAUSTED, "the metadata of a call has at most 8 KiB");
+    } else {
+        call_authorise(call, socket);
     }
-    grpc_auth_context_release(context);
-    return name;
+}
+
+static void call_name_peer(struct rpc_call *call, const struct net_socket *socket)
+{
+    call->peer = mem_string(socket ? net_socket_peer(socket) : "closed");
+    call->peer_name = mem_string(socket ? net_socket_name(socket) : NULL);
 }
 
 void net_call_begin(struct rpc_server *server, grpc_call *core, char *path, gpr_timespec deadline,
@@ -253,8 +273,10 @@ void net_call_begin(struct rpc_server *server, grpc_call *core, char *path, gpr_
     call->path = path;
     call->method = net_server_method(server, call->path, &call->builtin);
     call->deadline_us = deadline_us(deadline);
-    call->peer = grpc_call_get_peer(core);
-    call->peer_name = call_read_peer_name(core);
+    char *core_peer = grpc_call_get_peer(core);
+    struct net_socket *socket = net_socket_find(core_peer);
+    gpr_free(core_peer);
+    call_name_peer(call, socket);
     call->n_metadata = 2 * (int)metadata->count;
     call->metadata = net_metadata_texts(metadata);
     pthread_mutex_init(&call->mutex, NULL);
@@ -268,7 +290,8 @@ void net_call_begin(struct rpc_server *server, grpc_call *core, char *path, gpr_
     op.data.recv_close_on_server.cancelled = &call->cancelled;
     call_start_batch(call, &op, 1, &call->on_closed);
     pthread_mutex_unlock(&call->mutex);
-    call_authorise(call);
+    call_admit(call, socket, metadata_bytes(metadata));
+    net_socket_unref(socket);
     if (call->method->on_open) call->method->on_open(call);
     call_receive_next(call);
 }
@@ -292,7 +315,7 @@ void rpc_call_unref(struct rpc_call *call)
     free(call->trailers);
     free(call->message);
     gpr_free(call->path);
-    gpr_free(call->peer);
+    free(call->peer);
     free(call->peer_name);
     pthread_mutex_destroy(&call->mutex);
     free(call);

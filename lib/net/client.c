@@ -459,6 +459,7 @@ static const char *connect_advice(const char *text)
         {"is not in peer certificate", "its certificate is for other hosts"},
         {"wrong version number", "it does not use TLS, this client does"},
         {"Socket closed", "it ended the connection at the start; does it want TLS or another client certificate?"},
+        {"Endpoint read failed", "it ended the connection at the start; does it want another client certificate?"},
     };
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
         if (strstr(text, known[i].part)) return known[i].advice;

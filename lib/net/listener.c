@@ -11,7 +11,6 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -22,39 +21,37 @@
 #include "lib/base/log.h"
 #include "lib/base/mem.h"
 #include "lib/base/thread.h"
-#include "lib/net/server.h"
+#include "lib/net/socket.h"
+#include "lib/net/tls.h"
+#include "lib/net/tls_stream.h"
 
 enum {
     EVENTS = 256,
     ACCEPTS_PER_TURN = 64,
-    SILENT_US = 10000000, // for the first bytes of a connection
-    COUNT_US = 100000,    // between two counts of open connections at the bound
-    PAUSE_US = 10000,     // while no descriptor is free
+    WAIT_US = 10000000,  // for the first bytes of a connection and its handshake
+    EXPIRE_US = 1000000, // between two looks at what connections leave unfinished
+    PAUSE_US = 10000,    // while no descriptor is free
     REFUSED_LOG_US = 10000000,
 };
 
-// A connection that has sent nothing yet.
-struct silent {
-    struct silent *older, *newer;
+// A connection that C-core does not have yet: it has sent nothing, or shakes hands.
+struct waiting {
+    struct waiting *older, *newer;
     int fd;
-    struct in6_addr address;
+    struct sockaddr_in6 address;
     int64_t until_us;
-};
-
-// A connection that C-core owns. C-core does not report when it closes a connection; the descriptor is then invalid or
-// refers to another file.
-struct handed {
-    int fd;
-    ino_t inode;
-    struct in6_addr address;
+    SSL *ssl;       // NULL: no bytes have come, or plain text
+    bool is_queued; // another connection of its address shakes hands
 };
 
 struct net_listener {
     int sockets[ADDRESS_SOCKETS_MAX], n_sockets, port;
     int epoll_fd, wake_fd;
-    int spare_fd; // closed to take and close a connection when the process has no descriptor left; -1: none
-    int max;      // connections
-    struct address_counts *addresses; // NULL: no bound
+    int spare_fd;        // closed to take and close a connection when the process has no descriptor left; -1: none
+    int max;             // connections
+    struct net_tls *tls; // NULL: plain text
+    struct address_counts *handshaking; // NULL: no bound
+    struct net_sockets *connections;    // of C-core
     void (*take)(void *owner, int fd);
     void *owner;
     pthread_t thread;
@@ -62,11 +59,11 @@ struct net_listener {
     atomic_bool closing;
 
     // of the thread
-    int64_t now_us, count_due_us, log_due_us;
+    int64_t now_us, expire_due_us, log_due_us;
     uint64_t refused;
-    struct silent *oldest, *newest;
-    int n_silent, n_handed;
-    struct handed *handed; // [max]
+    struct waiting *oldest, *newest;
+    int n_waiting, n_queued;
+    bool was_busy; // there were connections at the last look: their memory may be given back
 };
 
 static void refused_log(struct net_listener *l, const char *reason)
@@ -78,86 +75,138 @@ static void refused_log(struct net_listener *l, const char *reason)
               LOG_FIELD("max_connections", l->max), LOG_FIELD("refused", l->refused));
 }
 
-// --- silent connections
+// --- waiting connections
 
-static void silent_add(struct net_listener *l, int fd, const struct in6_addr *address)
+static void waiting_watch(struct net_listener *l, struct waiting *w, int operation, uint32_t events)
 {
-    struct silent *s = mem_alloc(sizeof *s);
-    *s = (struct silent){.older = l->newest, .fd = fd, .address = *address, .until_us = l->now_us + SILENT_US};
-    if (s->older)
-        s->older->newer = s;
-    else
-        l->oldest = s;
-    l->newest = s;
-    l->n_silent++;
-    epoll_ctl(l->epoll_fd, EPOLL_CTL_ADD, fd, &(struct epoll_event){.events = EPOLLIN, .data.ptr = s});
+    epoll_ctl(l->epoll_fd, operation, w->fd, &(struct epoll_event){.events = events, .data.ptr = w});
 }
 
-// Returns its descriptor, no longer watched.
-static int silent_remove(struct net_listener *l, struct silent *s)
+static void waiting_add(struct net_listener *l, int fd, const struct sockaddr_in6 *address)
 {
-    int fd = s->fd;
-    *(s->older ? &s->older->newer : &l->oldest) = s->newer;
-    *(s->newer ? &s->newer->older : &l->newest) = s->older;
-    l->n_silent--;
-    epoll_ctl(l->epoll_fd, EPOLL_CTL_DEL, fd, NULL);
-    free(s);
-    return fd;
+    struct waiting *w = mem_alloc(sizeof *w);
+    *w = (struct waiting){.older = l->newest, .fd = fd, .address = *address, .until_us = l->now_us + WAIT_US};
+    if (w->older)
+        w->older->newer = w;
+    else
+        l->oldest = w;
+    l->newest = w;
+    l->n_waiting++;
+    waiting_watch(l, w, EPOLL_CTL_ADD, EPOLLIN);
+}
+
+// Its descriptor is no longer watched.
+static void waiting_unlink(struct net_listener *l, struct waiting *w)
+{
+    *(w->older ? &w->older->newer : &l->oldest) = w->newer;
+    *(w->newer ? &w->newer->older : &l->newest) = w->older;
+    l->n_waiting--;
+    l->n_queued -= w->is_queued;
+    waiting_watch(l, w, EPOLL_CTL_DEL, 0);
+}
+
+// Lets the next connection of the address shake hands: its bytes raise an event.
+static void handshake_end(struct net_listener *l, const struct in6_addr *address)
+{
+    address_counts_remove(l->handshaking, address);
+    for (struct waiting *w = l->oldest; w && l->n_queued; w = w->newer) {
+        if (!w->is_queued || !address_counts_are_same(&w->address.sin6_addr, address)) continue;
+        w->is_queued = false;
+        l->n_queued--;
+        waiting_watch(l, w, EPOLL_CTL_MOD, EPOLLIN);
+        return;
+    }
 }
 
 static void connection_close(struct net_listener *l, int fd, const struct in6_addr *address)
 {
     close(fd);
-    address_counts_remove(l->addresses, address);
+    address_counts_remove(net_sockets_addresses(l->connections), address);
 }
 
-static void oldest_close(struct net_listener *l)
+static void waiting_close(struct net_listener *l, struct waiting *w)
 {
-    struct in6_addr address = l->oldest->address;
-    connection_close(l, silent_remove(l, l->oldest), &address);
+    waiting_unlink(l, w);
+    if (w->ssl) handshake_end(l, &w->address.sin6_addr);
+    SSL_free(w->ssl);
+    connection_close(l, w->fd, &w->address.sin6_addr);
+    free(w);
 }
 
-static void silent_expire(struct net_listener *l)
+static void waiting_expire(struct net_listener *l)
 {
     while (l->oldest && l->oldest->until_us <= l->now_us)
-        oldest_close(l);
+        waiting_close(l, l->oldest);
 }
 
-// --- connections of C-core
-
-static ino_t inode_of(int fd)
+static void hand_over(struct net_listener *l, struct waiting *w)
 {
-    struct stat file;
-    return fstat(fd, &file) == 0 ? file.st_ino : 0;
-}
-
-// Counts at most every COUNT_US, because it needs a system call for each connection.
-static void handed_count(struct net_listener *l)
-{
-    int open = 0;
-    if (l->now_us < l->count_due_us) return;
-    l->count_due_us = l->now_us + COUNT_US;
-    for (int i = 0; i < l->n_handed; i++) {
-        const struct handed *h = &l->handed[i];
-        if (inode_of(h->fd) == h->inode)
-            l->handed[open++] = *h;
-        else
-            address_counts_remove(l->addresses, &h->address);
+    waiting_unlink(l, w);
+    if (w->ssl) handshake_end(l, &w->address.sin6_addr);
+    if (net_socket_open(l->connections, w->fd, w->ssl, &w->address)) {
+        l->take(l->owner, w->fd);
+    } else {
+        SSL_free(w->ssl);
+        connection_close(l, w->fd, &w->address.sin6_addr);
     }
-    l->n_handed = open;
+    free(w);
 }
 
-static void hand_over(struct net_listener *l, struct silent *s)
+// --- handshakes
+
+// False: the connection waits for another one of its address, or there is no memory.
+static bool handshake_begin(struct net_listener *l, struct waiting *w)
 {
-    struct in6_addr address = s->address;
-    int fd = silent_remove(l, s);
+    if (!address_counts_add(l->handshaking, &w->address.sin6_addr)) {
+        w->is_queued = true;
+        l->n_queued++;
+        waiting_watch(l, w, EPOLL_CTL_MOD, 0);
+        return false;
+    }
+    w->ssl = net_tls_accept(l->tls, w->fd);
+    if (w->ssl) return true;
+    handshake_end(l, &w->address.sin6_addr);
+    waiting_close(l, w);
+    return false;
+}
+
+// Closing a socket with unread bytes resets it, and the client would lose the alert that says why.
+static void input_drop(int fd)
+{
+    char bytes[4096];
+    shutdown(fd, SHUT_WR);
+    for (int i = 0; i < 16 && recv(fd, bytes, sizeof bytes, 0) > 0; i++)
+        continue;
+}
+
+static void handshake_continue(struct net_listener *l, struct waiting *w)
+{
+    if (!w->ssl && !handshake_begin(l, w)) return;
+    switch (net_tls_handshake(w->ssl)) {
+    case NET_TLS_DONE: hand_over(l, w); break;
+    case NET_TLS_READ: waiting_watch(l, w, EPOLL_CTL_MOD, EPOLLIN); break;
+    case NET_TLS_WRITE: waiting_watch(l, w, EPOLL_CTL_MOD, EPOLLOUT); break;
+    case NET_TLS_FAILED:
+        input_drop(w->fd);
+        waiting_close(l, w);
+        break;
+    }
+}
+
+// The first bytes of a connection, more of its handshake, or its end.
+static void waiting_event(struct net_listener *l, struct waiting *w, uint32_t events)
+{
     char first;
-    if (recv(fd, &first, 1, MSG_PEEK) != 1) {
-        connection_close(l, fd, &address);
+    if (w->is_queued) { // closed by the client, or the listener would be told again and again
+        waiting_close(l, w);
         return;
     }
-    l->handed[l->n_handed++] = (struct handed){fd, inode_of(fd), address};
-    l->take(l->owner, fd);
+    if (!(events & EPOLLOUT) && recv(w->fd, &first, 1, MSG_PEEK) != 1)
+        waiting_close(l, w);
+    else if (l->tls)
+        handshake_continue(l, w);
+    else
+        hand_over(l, w);
 }
 
 // --- accepting
@@ -165,34 +214,30 @@ static void hand_over(struct net_listener *l, struct silent *s)
 // Whether there is room for one more connection.
 static bool place_make(struct net_listener *l)
 {
-    if (l->n_silent + l->n_handed < l->max) return true;
-    handed_count(l);
-    if (l->n_silent + l->n_handed < l->max) return true;
+    if (l->n_waiting + net_sockets_count(l->connections) < l->max) return true;
     refused_log(l, "the port has its maximum of connections");
     if (!l->oldest) return false;
-    oldest_close(l);
+    waiting_close(l, l->oldest);
     return true;
 }
 
 // Whether the address may have one more connection.
 static bool address_admit(struct net_listener *l, const struct in6_addr *address)
 {
-    if (address_counts_add(l->addresses, address)) return true;
-    handed_count(l);
-    if (address_counts_add(l->addresses, address)) return true;
+    if (address_counts_add(net_sockets_addresses(l->connections), address)) return true;
     refused_log(l, "the client's address has its maximum of connections");
     return false;
 }
 
 static void accept_one(struct net_listener *l, int fd, const struct sockaddr_storage *from)
 {
-    struct in6_addr address = address_to_ipv6(from).sin6_addr;
-    if (!address_admit(l, &address))
+    struct sockaddr_in6 address = address_to_ipv6(from);
+    if (!address_admit(l, &address.sin6_addr))
         close(fd);
     else if (place_make(l))
-        silent_add(l, fd, &address);
+        waiting_add(l, fd, &address);
     else
-        connection_close(l, fd, &address);
+        connection_close(l, fd, &address.sin6_addr);
 }
 
 // Without a free descriptor the socket would stay readable and keep the thread busy: the spare descriptor is used to
@@ -229,8 +274,11 @@ static void accept_some(struct net_listener *l, int socket)
 
 static int wait_ms(const struct net_listener *l)
 {
-    if (!l->oldest) return -1;
-    int64_t us = l->oldest->until_us - clock_now_us();
+    int64_t until_us = l->oldest ? l->oldest->until_us : INT64_MAX;
+    bool busy = l->was_busy || net_sockets_count(l->connections) > 0;
+    if (busy && l->expire_due_us < until_us) until_us = l->expire_due_us;
+    if (until_us == INT64_MAX) return -1;
+    int64_t us = until_us - clock_now_us();
     return us <= 0 ? 0 : (int)(us / 1000 + 1);
 }
 
@@ -240,15 +288,22 @@ static void run_once(struct net_listener *l)
     int n = epoll_wait(l->epoll_fd, events, EVENTS, wait_ms(l));
     INVARIANT(n >= 0 || errno == EINTR, "epoll_wait: %s", strerror(errno));
     l->now_us = clock_now_us();
-    for (int i = 0; i < n; i++) { // silent connections first: accepting may close one of them
+    for (int i = 0; i < n; i++) { // waiting connections first: accepting may close one of them
         void *at = events[i].data.ptr;
-        if (at != l && !((int *)at >= l->sockets && (int *)at < l->sockets + l->n_sockets)) hand_over(l, at);
+        if (at != l && !((int *)at >= l->sockets && (int *)at < l->sockets + l->n_sockets))
+            waiting_event(l, at, events[i].events);
     }
     for (int i = 0; i < n; i++) {
         int *at = events[i].data.ptr;
         if (at >= l->sockets && at < l->sockets + l->n_sockets) accept_some(l, *at);
     }
-    silent_expire(l);
+    waiting_expire(l);
+    if (l->now_us >= l->expire_due_us) {
+        l->expire_due_us = l->now_us + EXPIRE_US;
+        l->was_busy = net_sockets_count(l->connections) > 0;
+        net_sockets_expire(l->connections, l->now_us);
+        peer_budgets_trim();
+    }
 }
 
 static void *listener_run(void *argument)
@@ -257,7 +312,7 @@ static void *listener_run(void *argument)
     while (!atomic_load(&l->closing))
         run_once(l);
     while (l->oldest)
-        oldest_close(l);
+        waiting_close(l, l->oldest);
     return NULL;
 }
 
@@ -275,23 +330,22 @@ static bool watch(struct net_listener *l)
     return watching;
 }
 
-enum status net_listener_open(const char *address, int max_connections, int max_per_address,
-                              struct net_listener **listener_p)
+enum status net_listener_open(const struct net_listener_options *options, struct net_listener **listener_p)
 {
     struct net_listener *l = mem_alloc(sizeof *l);
-    enum status status = address_listen(address, l->sockets, &l->n_sockets, &l->port);
+    enum status status = address_listen(options->address, l->sockets, &l->n_sockets, &l->port);
     if (status != STATUS_OK) {
         free(l);
         return status;
     }
-    l->max = max_connections;
-    l->addresses = address_counts_open(max_per_address);
-    l->handed = mem_alloc_array((size_t)l->max, sizeof *l->handed);
+    l->max = options->max_connections;
+    l->tls = options->tls;
+    l->handshaking = address_counts_open(options->max_per_address ? 1 : 0);
     l->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     l->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     l->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
     if (!watch(l)) {
-        status = status_fail(STATUS_INTERNAL, "cannot watch %s: %s", address, strerror(errno));
+        status = status_fail(STATUS_INTERNAL, "cannot watch %s: %s", options->address, strerror(errno));
         net_listener_close(l);
         return status;
     }
@@ -304,8 +358,10 @@ int net_listener_port(const struct net_listener *listener)
     return listener->port;
 }
 
-void net_listener_start(struct net_listener *l, void (*take)(void *owner, int fd), void *owner)
+void net_listener_start(struct net_listener *l, struct net_sockets *sockets, void (*take)(void *owner, int fd),
+                        void *owner)
 {
+    l->connections = sockets;
     l->take = take;
     l->owner = owner;
     thread_start(&l->thread, "accept", listener_run, l);
@@ -330,7 +386,6 @@ void net_listener_close(struct net_listener *l)
     close_open(l->epoll_fd);
     close_open(l->wake_fd);
     close_open(l->spare_fd);
-    address_counts_close(l->addresses);
-    free(l->handed);
+    address_counts_close(l->handshaking);
     free(l);
 }

@@ -65,6 +65,9 @@ struct rpc_server_options {
     // block. A failure, with its sentence, ends the call: its message is not read and none of its handlers runs. Health
     // and reflection are open to everyone. NULL: every caller is allowed.
     enum status (*authorise)(struct rpc_call *call);
+    // `authorise` requires a key or token. Clients that have not shown theirs share a small budget of memory
+    // (lib/base/peer_budget.h).
+    bool proof;
     const struct rpc_tls *tls;     // copied; NULL: plain text
     int64_t max_connection_age_ms; // older connections take no new calls, so that a client shows its certificate again
     size_t max_message_bytes;      // larger messages are refused with RESOURCE_EXHAUSTED; 0: 64 MiB

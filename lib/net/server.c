@@ -13,12 +13,24 @@
 #include "lib/base/mem.h"
 #include "lib/base/monotonic_cond.h"
 #include "lib/net/listener.h"
+#include "lib/net/socket.h"
 #include "lib/net/tls.h"
 
 // Calls that a queue can accept before its thread runs again.
 #define ACCEPTS 16
 
 enum { CONNECTIONS_MAX = 20000, CALLS_MAX = 16384, IDLE_MS = 120000, UNREAD_MS = 30000 };
+
+// Limits of a connection, whatever its client acknowledges. C-core refuses a call with more than NET_METADATA_BYTES of
+// headers if the client has acknowledged that limit, and call.c if not.
+enum {
+    HEADER_BYTES_MAX = 2 * NET_METADATA_BYTES,
+    HEADERS_MAX = 128,
+    EMPTY_FRAMES_MAX = 1000,
+    EMPTY_FRAMES_PER_SECOND = 100,
+    RESETS_MAX = 1000,
+    RESETS_PER_SECOND = 100,
+};
 
 // --- accepting
 
@@ -161,6 +173,27 @@ static int pointer_compare(void *a, void *b)
 
 static const grpc_arg_pointer_vtable borrowed_pointer = {pointer_copy, pointer_destroy, pointer_compare};
 
+static int max_calls(const struct rpc_server_options *options)
+{
+    return options->max_calls ? options->max_calls : CALLS_MAX;
+}
+
+static struct net_sockets *server_sockets_create(const struct rpc_server_options *options, int port)
+{
+    return net_sockets_create(&(struct net_sockets_options){
+        .limits = {.max_calls = max_calls(options),
+                   .max_header_bytes = HEADER_BYTES_MAX,
+                   .max_headers = HEADERS_MAX,
+                   .max_empty = EMPTY_FRAMES_MAX,
+                   .empty_per_second = EMPTY_FRAMES_PER_SECOND,
+                   .max_resets = RESETS_MAX,
+                   .resets_per_second = RESETS_PER_SECOND},
+        .port = port,
+        .max_per_address = options->max_connections_per_address,
+        .proof = options->proof,
+    });
+}
+
 static grpc_server *server_core_create(const struct rpc_server_options *options, struct net_fd_handler **handler_p)
 {
     size_t limit = options->max_message_bytes ? options->max_message_bytes : NET_MESSAGE_BYTES;
@@ -178,7 +211,8 @@ static grpc_server *server_core_create(const struct rpc_server_options *options,
         net_arg("grpc.max_connection_age_ms", age_ms > 0 && age_ms < INT_MAX ? (int)age_ms : INT_MAX),
         net_arg("grpc.max_connection_idle_ms", options->idle_ms ? options->idle_ms : IDLE_MS),
         net_arg("grpc.server_handshake_timeout_ms", 10000),
-        net_arg("grpc.max_concurrent_streams", options->max_calls ? options->max_calls : CALLS_MAX),
+        net_arg("grpc.max_concurrent_streams", max_calls(options)),
+        net_arg("grpc.max_metadata_size", NET_METADATA_BYTES),
         NET_NO_COMPRESSION_ARGS,
         net_arg("grpc.http2.min_ping_interval_without_data_ms", 1000),
         NET_KEEPALIVE_ARGS,
@@ -225,6 +259,7 @@ static void server_free(struct rpc_server *server)
         net_queue_close(&server->queues[i]);
     net_health_free(server->health);
     net_symbols_free(server->symbols);
+    net_sockets_unref(server->sockets);
     net_tls_free(server->tls);
     pthread_cond_destroy(&server->changed);
     pthread_mutex_destroy(&server->mutex);
@@ -260,21 +295,24 @@ enum status rpc_server_open(const struct rpc_server_options *options, struct rpc
 {
     if (!options->address || !*options->address)
         return status_fail(STATUS_INVALID, "no address to listen on: HOST:PORT is required");
-    int max_connections = options->max_connections ? options->max_connections : descriptors_share(4, CONNECTIONS_MAX);
+    struct net_listener_options listen = {
+        .address = options->address,
+        .max_connections = options->max_connections ? options->max_connections : descriptors_share(4, CONNECTIONS_MAX),
+        .max_per_address = options->max_connections_per_address,
+    };
     struct net_listener *listener;
-    struct net_tls *tls = NULL;
-    if (options->tls) TRY(net_tls_open_server(options->tls, &tls));
-    enum status status =
-        net_listener_open(options->address, max_connections, options->max_connections_per_address, &listener);
+    if (options->tls) TRY(net_tls_open_server(options->tls, &listen.tls));
+    enum status status = net_listener_open(&listen, &listener);
     if (status != STATUS_OK) {
-        net_tls_free(tls);
+        net_tls_free(listen.tls);
         return status;
     }
     struct rpc_server *server = mem_alloc(sizeof *server);
     net_object_opened();
-    server->tls = tls;
+    server->tls = listen.tls;
     server->listener = listener;
     server->port = net_listener_port(listener);
+    server->sockets = server_sockets_create(options, server->port);
     server->methods = options->methods;
     server->context = options->context;
     server->authorise = options->authorise;
@@ -287,19 +325,20 @@ enum status rpc_server_open(const struct rpc_server_options *options, struct rpc
 
     server->core = server_core_create(options, &server->handler);
     server_open_queues(server, options->threads > 0 ? options->threads : 2);
-    grpc_server_credentials *credentials =
-        server->tls ? net_tls_server_credentials(server->tls) : grpc_insecure_server_credentials_create();
+    // TLS ends before C-core.
+    grpc_server_credentials *credentials = grpc_insecure_server_credentials_create();
     grpc_server_add_http2_port(server->core, ACCEPTOR, credentials);
     grpc_server_credentials_release(credentials);
     grpc_server_start(server->core);
-    if (!server->handler) {
+    if (!server->handler || !net_libc_is_taken()) {
         server_stop(server, 0);
         server_free(server);
         return status_fail(STATUS_INTERNAL,
-                           "this version of gRPC cannot take over accepted connections: use gRPC 1.51");
+                           "this build of gRPC does not let Forepack check connections: use the shared library of gRPC "
+                           "1.51");
     }
     server_start_accepts(server);
-    net_listener_start(listener, server_take_connection, server);
+    net_listener_start(listener, server->sockets, server_take_connection, server);
     *server_p = server;
     return STATUS_OK;
 }

@@ -12,9 +12,11 @@
 struct net_fd_handler;
 struct net_health;
 struct net_listener;
+struct net_sockets;
 struct net_symbols;
 
-enum { NET_REFLECTIONS_MAX = 64 }; // reflection is open to everyone
+enum { NET_REFLECTIONS_MAX = 64 };  // reflection is open to everyone
+enum { NET_METADATA_BYTES = 8192 }; // of a call, each header with 32 bytes more
 
 struct rpc_server {
     grpc_server *core;
@@ -23,6 +25,7 @@ struct rpc_server {
     enum status (*authorise)(struct rpc_call *call);
     int port;
     struct net_listener *listener;
+    struct net_sockets *sockets;    // connections of C-core
     struct net_fd_handler *handler; // C-core's
     int n_queues;
     struct net_queue *queues;
@@ -53,8 +56,8 @@ struct rpc_call {
     atomic_int refs;
     void *context, *user, *identity;
     void (*release_identity)(void *identity);
-    char *path, *peer; // gpr_free()
-    char *peer_name;   // free()
+    char *path;             // gpr_free()
+    char *peer, *peer_name; // free()
     int64_t deadline_us;
     int n_metadata;
     char **metadata;                  // key, value, key, value...

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Certificates of C-core: reading and reloading.
-//
-// C-core calls tls_fetch() when a port is added and at the start of each handshake, one call at a time. Changed files
-// are read then, or when net_tls_refresh() is called, and checked here, because C-core would only log, at each
-// handshake, that it cannot use them.
+// Certificates: reading and reloading. Changed files are read at the next handshake, or when net_tls_refresh() is
+// called.
 #include "lib/net/tls.h"
 
+#include <openssl/err.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <time.h>
@@ -14,6 +12,7 @@
 #include "lib/base/mem.h"
 #include "lib/base/secret_file.h"
 #include "lib/base/tls_files.h"
+#include "lib/net/tls_stream.h"
 
 enum { N_FILES = 3 };
 
@@ -26,7 +25,7 @@ struct net_tls {
     char *cert, *key, *ca; // paths; ca: NULL: clients need no certificate
     pthread_mutex_t mutex; // guards what follows
     struct file_stamp stamps[N_FILES];
-    struct tls_pem fresh; // read, and not fetched by C-core yet; cert NULL: none
+    SSL_CTX *context; // of the files that were read last and can be used
     struct label label;
 };
 
@@ -78,23 +77,86 @@ static void log_loaded(const struct net_tls *tls, const struct label *old)
               LOG_FINGERPRINT("old_fingerprint", old->fingerprint));
 }
 
+// gRPC requires a client that speaks HTTP/2.
+static int choose_protocol(SSL *ssl, const unsigned char **chosen, unsigned char *chosen_size,
+                           const unsigned char *offered, unsigned int offered_size, void *user)
+{
+    static const unsigned char ours[] = "\x02h2";
+    unsigned char *match;
+    int found = SSL_select_next_proto(&match, chosen_size, ours, sizeof ours - 1, offered, offered_size);
+    *chosen = match;
+    return found == OPENSSL_NPN_NEGOTIATED ? SSL_TLSEXT_ERR_OK : SSL_TLSEXT_ERR_ALERT_FATAL;
+}
+
+static void context_set_options(SSL_CTX *context)
+{
+    static const unsigned char name[] = "forepack";
+    SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION);
+    SSL_CTX_set_options(context, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION | SSL_OP_CIPHER_SERVER_PREFERENCE |
+                                     SSL_OP_IGNORE_UNEXPECTED_EOF);
+    // Idle connections give their buffers back, 33 KiB each.
+    SSL_CTX_set_mode(context,
+                     SSL_MODE_RELEASE_BUFFERS | SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+    SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
+    SSL_CTX_set_session_id_context(context, name, sizeof name - 1);
+    SSL_CTX_set_num_tickets(context, 1);
+    SSL_CTX_set_alpn_select_cb(context, choose_protocol, NULL);
+}
+
+static bool context_set_authorities(SSL_CTX *context, const char *path)
+{
+    STACK_OF(X509_NAME) *names = SSL_load_client_CA_file(path);
+    if (!names) return false;
+    SSL_CTX_set_client_CA_list(context, names); // takes it over
+    SSL_CTX_set_verify(context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, NULL);
+    // A resumed session would not show the certificate again, which may have expired.
+    SSL_CTX_set_options(context, SSL_OP_NO_TICKET);
+    SSL_CTX_set_num_tickets(context, 0);
+    return SSL_CTX_load_verify_locations(context, path, NULL) == 1;
+}
+
+// pem_read() has checked the files, and that the key belongs to the certificate and has no password.
+static bool context_set_files(SSL_CTX *context, const struct net_tls *tls)
+{
+    return SSL_CTX_use_certificate_chain_file(context, tls->cert) == 1 &&
+           SSL_CTX_use_PrivateKey_file(context, tls->key, SSL_FILETYPE_PEM) == 1 &&
+           (!tls->ca || context_set_authorities(context, tls->ca));
+}
+
+// Reads the files; without success nothing changes.
+static enum status context_load(struct net_tls *tls)
+{
+    const struct rpc_tls files = {tls->cert, tls->key, tls->ca};
+    struct tls_pem pem;
+    TRY(pem_read(&files, &pem)); // OpenSSL would accept a certificate that has expired
+    ERR_clear_error();
+    SSL_CTX *context = SSL_CTX_new(TLS_server_method());
+    enum status status = STATUS_OK;
+    if (context) context_set_options(context);
+    if (!context || !context_set_files(context, tls)) {
+        const char *reason = ERR_reason_error_string(ERR_peek_last_error());
+        status = status_fail(STATUS_INVALID, "%s: OpenSSL cannot use it: %s", tls->cert, reason ? reason : "no memory");
+        SSL_CTX_free(context);
+    } else {
+        SSL_CTX_free(tls->context); // open connections have their own reference
+        tls->context = context;
+        tls->label = label_of(pem.cert);
+    }
+    tls_pem_free(&pem);
+    return status;
+}
+
 // With the mutex held. Files that cannot be used are read again once they have changed: each version of them is logged
 // once.
 static void tls_read_changed(struct net_tls *tls)
 {
     if (!tls_files_changed(tls)) return;
-    const struct rpc_tls files = {tls->cert, tls->key, tls->ca};
-    struct tls_pem pem;
-    if (pem_read(&files, &pem) != STATUS_OK) {
+    const struct label old = tls->label;
+    if (context_load(tls) == STATUS_OK)
+        log_loaded(tls, &old);
+    else
         log_event(LOG_ERROR, "certificate_refused", LOG_REASON,
                   LOG_FIELD("effect", "the last certificate stays in use"));
-        return;
-    }
-    const struct label old = tls->label;
-    tls_pem_free(&tls->fresh);
-    tls->fresh = pem;
-    tls->label = label_of(pem.cert);
-    log_loaded(tls, &old);
 }
 
 void net_tls_refresh(struct net_tls *tls)
@@ -104,50 +166,42 @@ void net_tls_refresh(struct net_tls *tls)
     pthread_mutex_unlock(&tls->mutex);
 }
 
-static grpc_ssl_certificate_config_reload_status tls_fetch(void *user, grpc_ssl_server_certificate_config **config_p)
+SSL *net_tls_accept(struct net_tls *tls, int fd)
 {
-    struct net_tls *tls = user;
     pthread_mutex_lock(&tls->mutex);
     tls_read_changed(tls);
-    struct tls_pem pem = tls->fresh;
-    tls->fresh = (struct tls_pem){0};
+    SSL *ssl = SSL_new(tls->context);
     pthread_mutex_unlock(&tls->mutex);
-    if (!pem.cert) return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_UNCHANGED;
-    grpc_ssl_pem_key_cert_pair pair = pem_pair(&pem);
-    // C-core insists on authorities even if it asks clients for no certificate.
-    *config_p = grpc_ssl_server_certificate_config_create(pem.ca ? pem.ca : pem.cert, &pair, 1);
-    tls_pem_free(&pem);
-    return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_NEW;
+    if (!ssl) return NULL;
+    SSL_set_accept_state(ssl);
+    if (net_tls_attach(ssl, fd)) return ssl;
+    SSL_free(ssl);
+    return NULL;
 }
 
 enum status net_tls_open_server(const struct rpc_tls *files, struct net_tls **tls_p)
 {
-    struct tls_pem pem;
     if (!files->cert || !files->key) return status_fail(STATUS_INVALID, "TLS needs a certificate and its private key");
-    TRY(pem_read(files, &pem)); // here, because C-core does not return why it cannot use them
-    tls_pem_free(&pem);
     struct net_tls *tls = mem_alloc(sizeof *tls);
     tls->cert = mem_string(files->cert);
     tls->key = mem_string(files->key);
     tls->ca = files->ca ? mem_string(files->ca) : NULL;
     pthread_mutex_init(&tls->mutex, NULL);
-    *tls_p = tls;
-    return STATUS_OK;
-}
-
-grpc_server_credentials *net_tls_server_credentials(struct net_tls *tls)
-{
-    return grpc_ssl_server_credentials_create_with_options(
-        grpc_ssl_server_credentials_create_options_using_config_fetcher(
-            tls->ca ? GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY
-                    : GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE,
-            tls_fetch, tls));
+    tls_files_changed(tls);
+    enum status status = context_load(tls);
+    if (status == STATUS_OK) {
+        log_loaded(tls, &(struct label){.fingerprint = 0});
+        *tls_p = tls;
+    } else {
+        net_tls_free(tls);
+    }
+    return status;
 }
 
 void net_tls_free(struct net_tls *tls)
 {
     if (!tls) return;
-    tls_pem_free(&tls->fresh);
+    SSL_CTX_free(tls->context);
     pthread_mutex_destroy(&tls->mutex);
     free(tls->cert);
     free(tls->key);

@@ -3,6 +3,7 @@
 // is taken in two parts, the core's part on the core's thread. Any thread may then write it.
 #pragma once
 
+#include "lib/base/peer_budget.h"
 #include "lib/http/http.h"
 #include "lib/tracing/record.h"
 #include "router/core/core_metrics.h"
@@ -21,6 +22,7 @@ struct metrics_snapshot {
     int64_t event_backlog;          // events waiting for the core's thread
     int64_t tokenise_waiting;       // messages waiting to be tokenised
     uint64_t log_lines_dropped;     // by this process
+    struct peer_budget peers[PEER_CLASSES];
     struct http_server_status http;
     struct trace_counts trace; // zeros if requests are not traced
 };

@@ -57,6 +57,36 @@ static void write_bool(struct exposition *e, const struct metric *metric, const 
     exposition_number(e, NULL, *(const bool *)value_at(s, metric));
 }
 
+// --- memory for peers
+
+static const char *const budget_names[PEER_CLASSES] = {[PEER_UNPROVEN] = "keyless", [PEER_PROVEN] = "peers"};
+
+static void write_peer_memory(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    for (int i = 0; i < PEER_CLASSES; i++) {
+        struct labels labels = label("budget", budget_names[i]);
+        exposition_number(e, &labels, (double)s->peers[i].held_bytes);
+    }
+}
+
+static void write_peer_limits(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    for (int i = 0; i < PEER_CLASSES; i++) {
+        struct labels labels = label("budget", budget_names[i]);
+        exposition_number(e, &labels, (double)s->peers[i].max_bytes);
+    }
+}
+
+static void write_peers_closed(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    for (int i = 0; i < PEER_CLASSES; i++) {
+        struct labels labels = label("budget", budget_names[i]);
+        exposition_count(e, &labels, s->peers[i].ended);
+    }
+}
+
+// --- histograms of the snapshot
+
 static void write_histogram(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
 {
     exposition_histogram(e, NULL, value_at(s, metric));
@@ -623,6 +653,13 @@ const struct metric metrics_table[] = {
     {"forepack:log_lines_dropped_total", METRIC_COUNTER, "",
      "Lines of the router's log that were dropped because standard error did not take them.",
      write_count, IN_SNAPSHOT(log_lines_dropped), 0},
+    {"forepack:peer_memory_bytes", METRIC_GAUGE, "budget",
+     "Memory held for connections: of peers that still have to show a key or token (keyless), and of all others (peers).",
+     write_peer_memory, 0, 0},
+    {"forepack:peer_memory_limit_bytes", METRIC_GAUGE, "budget",
+     "Limits of that memory: --max-keyless-mb and --max-peers-mb.", write_peer_limits, 0, 0},
+    {"forepack:peers_closed_total", METRIC_COUNTER, "budget",
+     "Connections closed because a budget of memory was exceeded and they held most of it.", write_peers_closed, 0, 0},
     {"forepack:trace_spans_total", METRIC_COUNTER, "",
      "Spans that the collector of --otlp-endpoint took.", write_count, IN_SNAPSHOT(trace.sent), 0},
     {"forepack:trace_spans_dropped_total", METRIC_COUNTER, "reason",

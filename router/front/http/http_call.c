@@ -270,6 +270,7 @@ void http_call_on_head(struct http_exchange *x)
     http_add_header(x, "x-request-id", call->request_id);
     if (is_anthropic(http_path(x))) http_add_header(x, "request-id", call->request_id);
     enum status status = http_authorise(x, &call->principal);
+    if (call->principal) http_prove(x);
     if (status == STATUS_OK) return;
     front_refused(front_of(x), status);
     http_refuse(x, status);

@@ -134,6 +134,7 @@ static enum status server_open(struct http_service *service, const struct http_s
         .context = service,
         .max_connections = descriptors_share(9, CONNECTIONS_MAX),
         .max_connections_per_address = options->max_connections_per_address,
+        .proof = options->proof,
         .max_body_bytes = options->max_body_bytes,
         .max_unread_bytes = options->max_unread_bytes,
         .max_all_unread_bytes = options->max_all_unread_bytes,

@@ -53,6 +53,7 @@ struct http_service_options {
     int port;                         // 0: a free port
     const struct http_tls_files *tls; // NULL: plain
     int max_connections_per_address;  // 0: no bound
+    bool proof;                       // clients must show a key
     size_t max_body_bytes;
     int64_t ping_ms; // [15000] a stream is pinged when nothing was sent for this long, at most a third later
     // As in http_server_options; 0: its default.

@@ -47,6 +47,8 @@ static void snapshot_take(struct metrics_reporter *reporter, struct metrics_snap
         .tokenise_waiting = intake_pool_waiting(front->pool),
         .log_lines_dropped = log_lines_dropped(),
     };
+    for (int class = 0; class < PEER_CLASSES; class ++)
+        snapshot->peers[class] = peer_budget_read((enum peer_class) class);
     process_metrics_read(&snapshot->process);
     if (front->tracer) tracer_get_counts(front->tracer, &snapshot->trace);
     for (int status = 0; status < STATUS_COUNT && front->refusals; status++)

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lib/net/tls_stream.h"
+
+#include <errno.h>
+#include <openssl/bio.h>
+#include <openssl/err.h>
+#include <openssl/x509v3.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "lib/base/log.h"
+#include "lib/base/mem.h"
+
+enum {
+    RECORD_BYTES = 16384, // the largest record
+    RECORDS_MAX = 64,     // without data, such as new keys: OpenSSL would read them for ever
+    SPIFFE_BYTES_MAX = 2048,
+};
+
+// --- the socket, as OpenSSL reads and writes it: its own functions for sockets raise SIGPIPE
+
+static int bio_result(BIO *bio, ssize_t n, int retry)
+{
+    BIO_clear_retry_flags(bio);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) BIO_set_flags(bio, retry | BIO_FLAGS_SHOULD_RETRY);
+    if (n == 0) BIO_set_flags(bio, BIO_FLAGS_IN_EOF);
+    return (int)n;
+}
+
+struct bio_socket {
+    int fd;
+    bool drained; // the last bytes were all that the socket had: more of them raise a new event
+};
+
+static int socket_of(BIO *bio)
+{
+    return ((const struct bio_socket *)BIO_get_data(bio))->fd;
+}
+
+static int bio_destroy(BIO *bio)
+{
+    free(BIO_get_data(bio));
+    return 1;
+}
+
+static int bio_read(BIO *bio, char *to, int size)
+{
+    struct bio_socket *s = BIO_get_data(bio);
+    if (size <= 0) return 0;
+    ssize_t n = recv(s->fd, to, (size_t)size, 0);
+    s->drained = n > 0 && n < size;
+    return bio_result(bio, n, BIO_FLAGS_READ);
+}
+
+static int bio_write(BIO *bio, const char *bytes, int size)
+{
+    return size <= 0 ? 0 : bio_result(bio, send(socket_of(bio), bytes, (size_t)size, MSG_NOSIGNAL), BIO_FLAGS_WRITE);
+}
+
+static long bio_control(BIO *bio, int command, long number, void *pointer)
+{
+    if (command == BIO_CTRL_EOF) return BIO_test_flags(bio, BIO_FLAGS_IN_EOF) != 0;
+    return command == BIO_CTRL_FLUSH; // nothing is buffered
+}
+
+static BIO_METHOD *bio_method;
+
+static void bio_method_create(void)
+{
+    bio_method = BIO_meth_new(BIO_TYPE_SOURCE_SINK, "connection");
+    if (!bio_method) return;
+    BIO_meth_set_read(bio_method, bio_read);
+    BIO_meth_set_write(bio_method, bio_write);
+    BIO_meth_set_ctrl(bio_method, bio_control);
+    BIO_meth_set_destroy(bio_method, bio_destroy);
+}
+
+bool net_tls_attach(SSL *ssl, int fd)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT; // the method lives as long as the process
+    pthread_once(&once, bio_method_create);
+    BIO *bio = bio_method ? BIO_new(bio_method) : NULL;
+    if (!bio) return false;
+    struct bio_socket *s = mem_alloc(sizeof *s);
+    s->fd = fd;
+    BIO_set_data(bio, s);
+    BIO_set_init(bio, 1);
+    SSL_set_bio(ssl, bio, bio); // takes it over
+    return true;
+}
+
+// --- handshake
+
+static enum net_tls_wait wait_of(const SSL *ssl, int result)
+{
+    switch (SSL_get_error(ssl, result)) {
+    case SSL_ERROR_NONE: return NET_TLS_DONE;
+    case SSL_ERROR_WANT_READ: return NET_TLS_READ;
+    case SSL_ERROR_WANT_WRITE: return NET_TLS_WRITE;
+    default: return NET_TLS_FAILED;
+    }
+}
+
+enum net_tls_wait net_tls_handshake(SSL *ssl)
+{
+    ERR_clear_error();
+    enum net_tls_wait wait = wait_of(ssl, SSL_accept(ssl));
+    if (wait == NET_TLS_FAILED) {
+        const char *reason = ERR_reason_error_string(ERR_peek_error());
+        log_event(LOG_DEBUG, "grpc_handshake_failed", LOG_FIELD("reason", reason ? reason : "the client closed"));
+    }
+    return wait;
+}
+
+// --- the client's name
+
+// The text of a name without zero bytes, or NULL.
+static char *asn1_text(const ASN1_STRING *string)
+{
+    unsigned char *utf8;
+    int size = ASN1_STRING_to_UTF8(&utf8, string);
+    if (size < 0) return NULL;
+    char *text = size && strlen((const char *)utf8) == (size_t)size ? mem_string((const char *)utf8) : NULL;
+    OPENSSL_free(utf8);
+    return text;
+}
+
+// spiffe://DOMAIN/PATH
+static bool is_spiffe_id(const char *uri)
+{
+    static const char scheme[] = "spiffe://";
+    if (strncmp(uri, scheme, sizeof scheme - 1) != 0 || strlen(uri) > SPIFFE_BYTES_MAX) return false;
+    const char *domain = uri + sizeof scheme - 1, *path = strchr(domain, '/');
+    return path && path > domain && path[1];
+}
+
+// A certificate with a SPIFFE id has no other URI.
+static char *spiffe_id(X509 *certificate)
+{
+    GENERAL_NAMES *names = X509_get_ext_d2i(certificate, NID_subject_alt_name, NULL, NULL);
+    char *id = NULL;
+    int n_uris = 0;
+    for (int i = 0; names && i < sk_GENERAL_NAME_num(names); i++) {
+        const GENERAL_NAME *name = sk_GENERAL_NAME_value(names, i);
+        if (name->type == GEN_URI && n_uris++ == 0) id = asn1_text(name->d.uniformResourceIdentifier);
+    }
+    GENERAL_NAMES_free(names);
+    if (id && n_uris == 1 && is_spiffe_id(id)) return id;
+    free(id);
+    return NULL;
+}
+
+static char *common_name(const X509 *certificate)
+{
+    const X509_NAME *subject = X509_get_subject_name(certificate);
+    int at = X509_NAME_get_index_by_NID(subject, NID_commonName, -1);
+    return at < 0 ? NULL : asn1_text(X509_NAME_ENTRY_get_data(X509_NAME_get_entry(subject, at)));
+}
+
+char *net_tls_peer_name(const SSL *ssl)
+{
+    X509 *certificate = SSL_get_verify_result(ssl) == X509_V_OK ? SSL_get0_peer_certificate(ssl) : NULL;
+    if (!certificate) return NULL;
+    char *id = spiffe_id(certificate);
+    return id ? id : common_name(certificate);
+}
+
+// --- bytes
+
+// Counts records, and lets OpenSSL find the end of the bytes once there are too many without data.
+static void count_record(int writing, int version, int type, const void *bytes, size_t size, SSL *ssl, void *argument)
+{
+    struct net_tls_stream *stream = argument;
+    if (writing || type != SSL3_RT_HEADER || ++stream->n_records <= RECORDS_MAX) return;
+    shutdown(socket_of(SSL_get_rbio(ssl)), SHUT_RDWR);
+}
+
+void net_tls_stream_init(struct net_tls_stream *stream, SSL *ssl)
+{
+    *stream = (struct net_tls_stream){.ssl = ssl};
+    if (!ssl) return;
+    SSL_set_read_ahead(ssl, 1); // one system call for a record, or for several; not in the handshake, whose socket
+                                // must raise an event for the first bytes after it
+    SSL_set_msg_callback(ssl, count_record);
+    SSL_set_msg_callback_arg(ssl, stream);
+}
+
+void net_tls_stream_fini(struct net_tls_stream *stream)
+{
+    SSL_free(stream->ssl);
+}
+
+static ssize_t stream_fail(const SSL *ssl, int result, int error)
+{
+    enum net_tls_wait wait = wait_of(ssl, result);
+    errno = wait == NET_TLS_READ || wait == NET_TLS_WRITE ? EAGAIN : error;
+    return -1;
+}
+
+bool net_tls_stream_is_drained(const struct net_tls_stream *stream)
+{
+    return ((const struct bio_socket *)BIO_get_data(SSL_get_rbio(stream->ssl)))->drained &&
+           !SSL_has_pending(stream->ssl);
+}
+
+ssize_t net_tls_stream_read(struct net_tls_stream *stream, const struct iovec *parts, size_t n_parts)
+{
+    size_t i = 0, n = 0;
+    while (i + 1 < n_parts && parts[i].iov_len == 0)
+        i++;
+    ERR_clear_error();
+    int result = SSL_read_ex(stream->ssl, parts[i].iov_base, parts[i].iov_len, &n);
+    if (result == 1) {
+        stream->n_records = 0;
+        return (ssize_t)n;
+    }
+    if (SSL_get_error(stream->ssl, result) == SSL_ERROR_ZERO_RETURN) return 0;
+    return stream_fail(stream->ssl, result, ECONNRESET);
+}
+
+// The next bytes of the parts, at most a record; gathers them in `room` unless one part has them.
+static const uint8_t *record_gather(const struct iovec *parts, size_t n_parts, size_t at, uint8_t *room, size_t *size_p)
+{
+    size_t i = 0, n = 0;
+    for (; i < n_parts && at >= parts[i].iov_len; i++)
+        at -= parts[i].iov_len;
+    if (i < n_parts && (parts[i].iov_len - at >= RECORD_BYTES || i + 1 == n_parts)) {
+        *size_p = parts[i].iov_len - at < RECORD_BYTES ? parts[i].iov_len - at : RECORD_BYTES;
+        return (const uint8_t *)parts[i].iov_base + at;
+    }
+    for (; i < n_parts && n < RECORD_BYTES; i++, at = 0) {
+        size_t part = parts[i].iov_len - at < RECORD_BYTES - n ? parts[i].iov_len - at : RECORD_BYTES - n;
+        memcpy(room + n, (const uint8_t *)parts[i].iov_base + at, part);
+        n += part;
+    }
+    *size_p = n;
+    return room;
+}
+
+// OpenSSL keeps a record that the socket does not take and expects the same bytes again. C-core sends these again, and
+// the records are cut in the same way.
+ssize_t net_tls_stream_write(struct net_tls_stream *stream, const struct iovec *parts, size_t n_parts)
+{
+    uint8_t room[RECORD_BYTES];
+    size_t sent = 0, size, n;
+    for (;;) {
+        const uint8_t *bytes = record_gather(parts, n_parts, sent, room, &size);
+        if (size == 0) return (ssize_t)sent;
+        ERR_clear_error();
+        int result = SSL_write_ex(stream->ssl, bytes, size, &n);
+        if (result != 1) return sent ? (ssize_t)sent : stream_fail(stream->ssl, result, EPIPE);
+        sent += n;
+    }
+}

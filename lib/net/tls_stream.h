@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// A server's TLS connection over a non-blocking socket: handshake, name of the client, reading and writing as
+// recvmsg() and sendmsg() do. Private to net/. One thread at a time.
+#pragma once
+
+#include <openssl/ssl.h>
+#include <stdbool.h>
+#include <sys/uio.h>
+
+bool net_tls_attach(SSL *ssl, int fd); // the socket; false: no memory
+
+enum net_tls_wait { NET_TLS_DONE, NET_TLS_READ, NET_TLS_WRITE, NET_TLS_FAILED };
+enum net_tls_wait net_tls_handshake(SSL *ssl);
+
+// The SPIFFE id, else the common name, of the client's verified certificate, free() it; NULL: it showed none.
+char *net_tls_peer_name(const SSL *ssl);
+
+struct net_tls_stream {
+    SSL *ssl;      // owned; NULL: plain text
+    int n_records; // that have come since the last bytes of the client
+};
+
+void net_tls_stream_init(struct net_tls_stream *stream, SSL *ssl); // the stream stays where it is
+void net_tls_stream_fini(struct net_tls_stream *stream);
+// Bytes, or 0: the client sends no more, or -1 and errno.
+ssize_t net_tls_stream_read(struct net_tls_stream *stream, const struct iovec *parts, size_t n_parts);
+// After a read: there are no bytes until the socket's next event.
+bool net_tls_stream_is_drained(const struct net_tls_stream *stream);
+ssize_t net_tls_stream_write(struct net_tls_stream *stream, const struct iovec *parts, size_t n_parts);

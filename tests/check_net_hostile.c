@@ -1,0 +1,484 @@
+// SPDX-License-Identifier: Apache-2.0
+// net/: clients on raw sockets that acknowledge nothing. Each limit holds one below and one above it, with plain text
+// and with TLS; memory that is held for clients stays within its budgets, and others are served meanwhile.
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/tcp.h>
+#include <openssl/ssl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "lib/base/mem.h"
+#include "lib/base/peer_budget.h"
+#include "lib/net/core.h"
+#include "tests/suite.h"
+
+enum { TIMEOUT_MS = 60000, CALLS = 5, BLOCK_BYTES = 16384, CALL_BYTES = 8192, HEADERS_MAX = 128 };
+enum { DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION };
+enum { END_STREAM = 1, END_HEADERS = 4 };
+
+static char folder[] = "/tmp/forepack-hostile-XXXXXX";
+static struct rpc_server *server;
+static SSL_CTX *context; // of the clients; NULL: plain text
+
+// --- the server
+
+static void answer(struct rpc_call *call, const uint8_t *bytes, size_t size)
+{
+    rpc_call_send(call, bytes, size);
+    rpc_call_finish(call, STATUS_OK, NULL);
+}
+
+static void ignore(struct rpc_call *call)
+{
+}
+
+static enum status authorise(struct rpc_call *call)
+{
+    const char *key = rpc_call_metadata(call, "authorization");
+    return key && strcmp(key, "Bearer k") == 0 ? STATUS_OK : status_fail(STATUS_UNAUTHENTICATED, "no key");
+}
+
+static const struct rpc_method methods[] = {
+    {"/t/Echo", .on_message = answer}, {"/t/Wait", .on_half_close = ignore}, {0}};
+
+static void server_open_with(bool tls, bool proof, int per_address)
+{
+    char *cert = mem_format("%s/server.pem", folder), *key = mem_format("%s/server.key", folder);
+    const struct rpc_tls files = {cert, key, NULL};
+    rpc_init();
+    ck_assert_msg(rpc_server_open(&(struct rpc_server_options){.address = "127.0.0.1:0",
+                                                               .methods = methods,
+                                                               .tls = tls ? &files : NULL,
+                                                               .authorise = proof ? authorise : NULL,
+                                                               .proof = proof,
+                                                               .max_calls = CALLS,
+                                                               .max_connections_per_address = per_address,
+                                                               .threads = 1},
+                                  &server) == STATUS_OK,
+                  "%s", status_message());
+    if (tls) {
+        context = SSL_CTX_new(TLS_client_method());
+        SSL_CTX_set_alpn_protos(context, (const unsigned char *)"\x02h2", 3);
+    }
+    free(cert);
+    free(key);
+}
+
+static void server_open(bool tls, bool proof)
+{
+    server_open_with(tls, proof, 0);
+}
+
+static void server_close(void)
+{
+    rpc_server_close(server, 0);
+    SSL_CTX_free(context);
+    context = NULL;
+    rpc_shutdown();
+}
+
+// --- a client
+
+struct client {
+    int fd;
+    SSL *ssl;
+};
+
+static bool client_write(struct client *c, const void *bytes, size_t size)
+{
+    if (c->ssl) return SSL_write(c->ssl, bytes, (int)size) == (int)size;
+    return send(c->fd, bytes, size, MSG_NOSIGNAL) == (ssize_t)size;
+}
+
+// A connection from 127.0.0.`host`.
+static int connect_from(int host)
+{
+    struct sockaddr_in from = {.sin_family = AF_INET}, to = {.sin_family = AF_INET};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    from.sin_addr.s_addr = htonl(INADDR_LOOPBACK - 1 + (unsigned)host);
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    to.sin_port = htons((uint16_t)rpc_server_port(server));
+    ck_assert_int_eq(bind(fd, (struct sockaddr *)&from, sizeof from), 0);
+    ck_assert_int_eq(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int));
+    return fd;
+}
+
+static SSL *ssl_open(int fd)
+{
+    SSL *ssl = SSL_new(context);
+    SSL_set_fd(ssl, fd);
+    return ssl;
+}
+
+static struct client client_open(void)
+{
+    static const char greeting[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"; // with empty SETTINGS
+    struct client c = {.fd = connect_from(1)};
+    if (context) {
+        c.ssl = ssl_open(c.fd);
+        ck_assert_int_eq(SSL_connect(c.ssl), 1);
+    }
+    ck_assert(client_write(&c, greeting, sizeof greeting - 1));
+    return c;
+}
+
+static void client_close(struct client *c)
+{
+    SSL_free(c->ssl);
+    close(c->fd);
+}
+
+static ssize_t client_read(struct client *c, char *bytes, size_t size)
+{
+    struct pollfd waiting = {.fd = c->fd, .events = POLLIN};
+    if (!c->ssl || !SSL_pending(c->ssl)) ck_assert_int_eq(poll(&waiting, 1, TIMEOUT_MS), 1);
+    return c->ssl ? SSL_read(c->ssl, bytes, (int)size) : recv(c->fd, bytes, size, 0);
+}
+
+// Reads until the server closes the connection; true: its last frame is GOAWAY with `text`.
+static bool ends_with(struct client *c, const char *text)
+{
+    static char bytes[1 << 20];
+    size_t n = 0;
+    for (ssize_t more; (more = client_read(c, bytes + n, sizeof bytes - n)) > 0;)
+        n += (size_t)more;
+    return n >= strlen(text) && memcmp(bytes + n - strlen(text), text, strlen(text)) == 0;
+}
+
+// A ping that the server answers shows that it has read all before.
+static bool is_served(struct client *c)
+{
+    static char bytes[1 << 20];
+    size_t n = 0;
+    if (!client_write(c, "\0\0\x08\6\0\0\0\0\0pingpong", 17)) return false;
+    for (ssize_t more; (more = client_read(c, bytes + n, sizeof bytes - n)) > 0;) {
+        n += (size_t)more;
+        if (memmem(bytes, n, "\6\1\0\0\0\0pingpong", 14)) return true;
+    }
+    return false;
+}
+
+static bool frame(struct client *c, int type, int flags, uint32_t id, const void *payload, size_t size)
+{
+    uint8_t bytes[9 + 16384] = {(uint8_t)(size >> 16), (uint8_t)(size >> 8), (uint8_t)size,
+                                (uint8_t)type,         (uint8_t)flags,       (uint8_t)(id >> 24),
+                                (uint8_t)(id >> 16),   (uint8_t)(id >> 8),   (uint8_t)id};
+    if (size) memcpy(bytes + 9, payload, size);
+    return client_write(c, bytes, 9 + size);
+}
+
+// --- header blocks
+
+struct block {
+    uint8_t bytes[70000];
+    size_t size, decoded;
+};
+
+static void block_add(struct block *b, const char *name, size_t value_size, const char *value)
+{
+    size_t n = strlen(name);
+    b->bytes[b->size++] = 0; // literal, not indexed
+    b->bytes[b->size++] = (uint8_t)n;
+    memcpy(b->bytes + b->size, name, n);
+    b->size += n;
+    b->bytes[b->size++] = value_size < 127 ? (uint8_t)value_size : 127;
+    for (size_t rest = value_size - 127; value_size >= 127; rest >>= 7) {
+        b->bytes[b->size++] = (uint8_t)(rest & 127) | (rest > 127 ? 128 : 0);
+        if (rest <= 127) break;
+    }
+    if (value)
+        memcpy(b->bytes + b->size, value, value_size);
+    else
+        memset(b->bytes + b->size, 'v', value_size);
+    b->size += value_size;
+    b->decoded += n + value_size + 32;
+}
+
+static struct block block_of(const char *path)
+{
+    static const char *const texts[][2] = {{":method", "POST"},
+                                           {":scheme", "http"},
+                                           {":authority", "x"},
+                                           {"te", "trailers"},
+                                           {"content-type", "application/grpc"}};
+    struct block b = {.size = 0};
+    block_add(&b, ":path", strlen(path), path);
+    for (int i = 0; i < 5; i++)
+        block_add(&b, texts[i][0], strlen(texts[i][1]), texts[i][1]);
+    return b;
+}
+
+static bool block_send(struct client *c, const struct block *b, uint32_t id)
+{
+    bool written = true;
+    for (size_t at = 0; at < b->size && written; at += 16000) {
+        size_t n = b->size - at < 16000 ? b->size - at : 16000;
+        written = frame(c, at ? CONTINUATION : HEADERS, at + n == b->size ? END_HEADERS : 0, id, b->bytes + at, n);
+    }
+    return written;
+}
+
+static void call_open(struct client *c, const char *path, uint32_t id)
+{
+    struct block b = block_of(path);
+    ck_assert(block_send(c, &b, id));
+}
+
+// --- limits
+
+static void expect_end(struct client *c, const char *text)
+{
+    ck_assert(ends_with(c, text));
+    client_close(c);
+}
+
+START_TEST(header_blocks_are_bounded)
+{
+    server_open(_i, false);
+    for (size_t more = 0; more < 2; more++) {
+        struct client c = client_open();
+        struct block b = block_of("/t/Wait");
+        block_add(&b, "x", BLOCK_BYTES - b.decoded - 33 + more, NULL);
+        ck_assert(block_send(&c, &b, 1));
+        if (more)
+            expect_end(&c, "the headers of a call are too large");
+        else
+            ck_assert(is_served(&c));
+        if (!more) client_close(&c);
+    }
+    server_close();
+}
+END_TEST
+
+// The call is refused and its connection goes on. C-core does not count the pseudo-headers here.
+START_TEST(metadata_of_a_call_is_bounded)
+{
+    server_open(_i, false);
+    struct client c = client_open();
+    struct block b = block_of("/t/Wait");
+    block_add(&b, "x", CALL_BYTES - 33 + 1, NULL);
+    ck_assert(block_send(&c, &b, 1));
+    char bytes[4096];
+    size_t n = 0;
+    while (!memmem(bytes, n, "the metadata of a call has at most 8 KiB", 40)) {
+        ssize_t more = client_read(&c, bytes + n, sizeof bytes - n);
+        ck_assert_int_gt(more, 0);
+        n += (size_t)more;
+    }
+    ck_assert(is_served(&c));
+    client_close(&c);
+    server_close();
+}
+END_TEST
+
+START_TEST(the_number_of_headers_is_bounded)
+{
+    server_open(_i, false);
+    for (int more = 0; more < 2; more++) {
+        struct client c = client_open();
+        struct block b = block_of("/t/Wait");
+        for (int i = 6; i < HEADERS_MAX + more; i++)
+            block_add(&b, "x", 1, NULL);
+        ck_assert(block_send(&c, &b, 1));
+        if (more) {
+            expect_end(&c, "a call has too many headers");
+        } else {
+            ck_assert(is_served(&c));
+            client_close(&c);
+        }
+    }
+    server_close();
+}
+END_TEST
+
+START_TEST(calls_at_once_are_bounded)
+{
+    server_open(_i, false);
+    struct client c = client_open();
+    for (uint32_t i = 0; i < CALLS; i++)
+        call_open(&c, "/t/Wait", 2 * i + 1);
+    ck_assert(is_served(&c));
+    frame(&c, RST_STREAM, 0, 1, "\0\0\0\x08", 4);
+    call_open(&c, "/t/Wait", 101);
+    ck_assert(is_served(&c));
+    call_open(&c, "/t/Wait", 103);
+    expect_end(&c, "it has too many calls at once");
+    server_close();
+}
+END_TEST
+
+START_TEST(calls_one_after_another_are_not_bounded)
+{
+    server_open(_i, false);
+    struct client c = client_open();
+    for (uint32_t i = 0; i < 20 * CALLS; i++) {
+        char bytes[4096];
+        size_t n = 0;
+        call_open(&c, "/t/Echo", 2 * i + 1);
+        ck_assert(frame(&c, DATA, END_STREAM, 2 * i + 1, "\0\0\0\0\5hello", 10));
+        while (!memmem(bytes, n, "grpc-status", 11) && !memmem(bytes, n, "\0\0\0\0\5hello", 10)) {
+            ssize_t more = client_read(&c, bytes + n, sizeof bytes - n);
+            ck_assert_int_gt(more, 0);
+            n += (size_t)more;
+        }
+        ck_assert(is_served(&c));
+    }
+    client_close(&c);
+    server_close();
+}
+END_TEST
+
+START_TEST(a_header_block_without_end_is_closed)
+{
+    server_open(_i, false);
+    struct client c = client_open();
+    struct block b = block_of("/t/Wait");
+    ck_assert(frame(&c, HEADERS, 0, 1, b.bytes, b.size));
+    for (int i = 0; i < 10; i++)
+        if (!frame(&c, CONTINUATION, 0, 1, "\0\1x\x7f\x81\x7f", 6)) break; // its value does not come
+    expect_end(&c, "the headers of a call are too large");
+    server_close();
+}
+END_TEST
+
+START_TEST(frames_that_carry_nothing_are_bounded)
+{
+    enum { MOST = 1000 + 4 * CALLS };
+    static const struct {
+        int type;
+        size_t size;
+    } kinds[] = {{PING, 8}, {SETTINGS, 0}, {0x77, 0}, {PRIORITY, 5}};
+    server_open(_i, false);
+    for (size_t kind = 0; kind < sizeof kinds / sizeof *kinds; kind++) {
+        struct client c = client_open();
+        ck_assert(is_served(&c));
+        for (int i = 0; i < 3 * MOST; i++)
+            if (!frame(&c, kinds[kind].type, 0, kinds[kind].type == PRIORITY, "12345678", kinds[kind].size)) break;
+        expect_end(&c, "");
+    }
+    server_close();
+}
+END_TEST
+
+START_TEST(another_protocol_is_refused)
+{
+    server_open(_i, false);
+    struct client c = client_open();
+    ck_assert(client_write(&c, "\0\0\0\5\0\0\0\0\1", 9)); // PUSH_PROMISE
+    expect_end(&c, "a frame is malformed");
+    server_close();
+}
+END_TEST
+
+// The listener's thread reads the connections in the order in which their bytes come.
+START_TEST(an_address_has_one_handshake_at_a_time)
+{
+    server_open_with(true, false, 10);
+    int first = connect_from(1), second = connect_from(1), other = connect_from(2);
+    ck_assert_int_eq(write(first, "\x16\x03\x01\x02", 5), 5); // the start of a long record
+    SSL *waiting = ssl_open(second), *served = ssl_open(other);
+    fcntl(second, F_SETFL, O_NONBLOCK);
+    ck_assert_int_lt(SSL_connect(waiting), 1);
+    ck_assert_int_eq(SSL_connect(served), 1);
+    ck_assert_int_eq(poll(&(struct pollfd){.fd = second, .events = POLLIN}, 1, 100), 0);
+    close(first);
+    fcntl(second, F_SETFL, 0);
+    ck_assert_int_eq(SSL_connect(waiting), 1);
+    SSL_free(waiting);
+    SSL_free(served);
+    close(second);
+    close(other);
+    server_close();
+}
+END_TEST
+
+// --- budgets
+
+static bool ask(const char *key)
+{
+    char target[64];
+    struct rpc_channel *channel;
+    struct rpc_bytes bytes = {0};
+    snprintf(target, sizeof target, "127.0.0.1:%d", rpc_server_port(server));
+    ck_assert_int_eq(rpc_channel_open(target, &channel), STATUS_OK);
+    ck_assert_int_eq(rpc_channel_set_token(channel, key), STATUS_OK);
+    bool served = rpc_unary(channel, "/t/Echo", (const uint8_t *)"hello", 5, TIMEOUT_MS, &bytes) == STATUS_OK;
+    rpc_bytes_free(&bytes);
+    rpc_channel_close(channel);
+    return served;
+}
+
+// Connections that leave messages unfinished until the budget of `class` is used up.
+START_TEST(the_busiest_connection_is_closed)
+{
+    enum { CONNECTIONS = 40, SMALL = 1 << 20 };
+    bool proof = _i;
+    enum peer_class class = proof ? PEER_UNPROVEN : PEER_PROVEN;
+    struct client clients[CONNECTIONS];
+    peer_budgets_set(proof ? SMALL : 64 << 20, proof ? 64 << 20 : SMALL);
+    uint64_t ended = peer_budget_read(class).ended;
+    server_open(false, proof);
+    for (int i = 0; i < CONNECTIONS; i++) {
+        static const uint8_t start[5 + 8192] = {0, 0, 1, 0, 0}; // of a message of 64 KiB
+        clients[i] = client_open();
+        call_open(&clients[i], "/grpc.health.v1.Health/Watch", 1);
+        for (int k = 0; k < 4; k++)
+            frame(&clients[i], DATA, 0, 1, start, k ? 8192 : sizeof start);
+        struct peer_budget budget = peer_budget_read(class);
+        ck_assert_uint_le(budget.held_bytes, 2 * SMALL);
+    }
+    ck_assert(ask("k"));
+    ck_assert_uint_gt(peer_budget_read(class).ended, ended);
+    int n_ended = 0;
+    for (int i = 0; i < CONNECTIONS; i++) {
+        n_ended += !is_served(&clients[i]);
+        client_close(&clients[i]);
+    }
+    ck_assert_int_gt(n_ended, 0);
+    ck_assert_int_lt(n_ended, CONNECTIONS);
+    server_close();
+    peer_budgets_set(PEER_UNPROVEN_BYTES, PEER_PROVEN_BYTES);
+}
+END_TEST
+
+// Makes the folder of certificates. Returns false if the machine has no openssl program.
+static bool make_certificates(void)
+{
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    char *command = mem_format("cd %s && \"" CERTIFICATES "\" . server=127.0.0.1", folder);
+    const bool made = system("command -v openssl >/dev/null") == 0 && system(command) == 0;
+    free(command);
+    return made;
+}
+
+static void remove_certificates(void)
+{
+    char *command = mem_format("rm -r %s", folder);
+    ck_assert_int_eq(system(command), 0);
+    free(command);
+}
+
+SUITE("net_hostile")
+{
+    signal(SIGPIPE, SIG_IGN);                      // OpenSSL writes to connections that the server has closed
+    const int modes = make_certificates() ? 2 : 1; // without TLS, with TLS
+    FIXTURE_ONCE(NULL, remove_certificates);
+    NO_FORK(); // gRPC has threads
+    LOOP(header_blocks_are_bounded, 0, modes);
+    LOOP(metadata_of_a_call_is_bounded, 0, modes);
+    LOOP(the_number_of_headers_is_bounded, 0, modes);
+    LOOP(calls_at_once_are_bounded, 0, modes);
+    LOOP(calls_one_after_another_are_not_bounded, 0, modes);
+    LOOP(a_header_block_without_end_is_closed, 0, modes);
+    LOOP(frames_that_carry_nothing_are_bounded, 0, modes);
+    LOOP(another_protocol_is_refused, 0, modes);
+    LOOP(the_busiest_connection_is_closed, 0, 2);
+    if (modes == 2) TEST(an_address_has_one_handshake_at_a_time);
+}
