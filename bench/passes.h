@@ -6,8 +6,8 @@
 // Used by the thread that owns the engine. passes_create() allocates all memory.
 #pragma once
 
-#include "bench/work.h"
 #include "engine/engine.h"
+#include "engine/model/work.h"
 
 struct passes;
 

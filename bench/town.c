@@ -81,7 +81,7 @@ const char *town_place(struct random_source *r)
     return PICK(r, where);
 }
 
-char *town_capitalised(char *text)
+static char *capitalised(char *text)
 {
     *text = (char)toupper((unsigned char)*text);
     return text;
@@ -89,7 +89,7 @@ char *town_capitalised(char *text)
 
 char *town_person(struct random_source *r)
 {
-    return town_capitalised(mem_string(PICK(r, who)));
+    return capitalised(mem_string(PICK(r, who)));
 }
 
 char *town_sentence(struct random_source *r)
@@ -100,7 +100,7 @@ char *town_sentence(struct random_source *r)
     char name[TOWN_NAME_BYTES];
     town_name(r, name);
     if (kind < 0.45) return mem_format("%s %s %s %s, %s.", time, person, deed, place, end);
-    if (kind < 0.70) return town_capitalised(mem_format("%s %s %s.", person, deed, place));
+    if (kind < 0.70) return capitalised(mem_format("%s %s %s.", person, deed, place));
     if (kind < 0.88) return mem_format("%s, %s.", sky, end);
     return mem_format("%s %s %s %s.", time, name, deed, place);
 }

@@ -13,4 +13,3 @@ const char *town_time(struct random_source *r);                      // "Before 
 const char *town_place(struct random_source *r);                     // "the stone bridge"
 char *town_person(struct random_source *r);                          // "The baker"
 char *town_sentence(struct random_source *r);
-char *town_capitalised(char *text); // returns `text`

@@ -8,7 +8,6 @@
 
 #include "cli/commands.h"
 #include "cli/request.h"
-#include "lib/base/mem.h"
 #include "lib/text/chat.h"
 #include "lib/text/json_file.h"
 

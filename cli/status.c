@@ -3,13 +3,11 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "cli/commands.h"
 #include "cli/plain_text.h"
 #include "cli/remote.h"
-#include "lib/base/mem.h"
 #include "lib/base/version.h"
 
 static struct {

@@ -5,7 +5,6 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <termios.h>
@@ -15,7 +14,6 @@
 #include "cli/plain_text.h"
 #include "cli/remote.h"
 #include "lib/base/clock.h"
-#include "lib/base/mem.h"
 
 enum { CALL_TIMEOUT_MS = 5000 }; // a signal waits for the call in progress
 

@@ -316,11 +316,6 @@ bool engine_gpu_trouble(const struct engine *e, const struct gpu_report *reports
 
 // ---- passes ----
 
-int engine_rank(const struct engine *e)
-{
-    return e->comm->rank;
-}
-
 struct model *engine_model(const struct engine *e)
 {
     return e->model;

@@ -22,7 +22,6 @@ struct engine;
 // the leader in its model, its backend, its numeric types or its version. threads 0 means this rank's part of its
 // host's cores.
 enum status engine_open(const struct model_options *options, struct comm *comm, struct engine **engine_p);
-int engine_rank(const struct engine *e);
 struct model *engine_model(const struct engine *e);
 
 // Leader: the longest time that a pass may go without progress (a cut link does not fail, it hangs), for a group of any

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// See node.h. Owns the stream to the router and the mailbox. The reader thread attaches, reads and attaches again; the
-// heartbeat thread sends heartbeats and receives signals.
+// See node.h. Owns the stream to the router and the mailbox of the working thread. The reader thread attaches, reads
+// and attaches again; the heartbeat thread sends heartbeats and receives signals.
 //
 //     checking --> connecting --Hello--> greeting --Welcome--> attached --stream ends--> backing off --> checking
 //                                           |                      \--stream ends while draining or stopping--> over
@@ -21,6 +21,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include "engine/mailbox.h"
 #include "engine/start_signals.h"
 #include "lib/base/clock.h"
 #include "lib/base/log.h"
@@ -42,11 +43,6 @@ enum {
     HEARTBEAT_DEFAULT_MS = 1000, // when the router requests 0 or more than HEARTBEAT_MAX_MS
     HEARTBEAT_MAX_MS = 60000,
     STOP_TIMEOUT_MS = 10000, // for the router to end the stream
-};
-
-struct mail {
-    struct node_event event;
-    uint64_t stream; // number of the stream it belongs to
 };
 
 struct node {
@@ -75,38 +71,15 @@ struct node {
     char *drain_reason;                              // why the node drains by itself; NULL: it was told to
     bool woken;                                      // by node_wake()
     bool check_due;                                  // the reader waits until the working thread has run the check
-    struct mail *mails; // [capacity]; those from first_mail to first_mail + n_mails are waiting, the oldest first
-    int first_mail, n_mails, capacity;
+    struct mailbox mails;                            // for the working thread
 };
 
-// --- the mailbox; called with the mutex held
+// --- events; the mailbox is used with the mutex held
 
 static void mail_post(struct node *node, struct node_event event)
 {
-    if (node->first_mail && node->first_mail + node->n_mails == node->capacity) {
-        memmove(node->mails, node->mails + node->first_mail, (size_t)node->n_mails * sizeof *node->mails);
-        node->first_mail = 0;
-    }
-    int at = node->first_mail + node->n_mails;
-    MEM_GROW(node->mails, at, node->capacity);
-    node->mails[at] = (struct mail){event, node->stream_number};
-    node->n_mails++;
+    mailbox_post(&node->mails, &event, node->stream_number);
     pthread_cond_broadcast(&node->changed);
-}
-
-// Drops the work of a stream that ended: the router has reassigned it.
-static void mail_drop_messages(struct node *node)
-{
-    int kept = 0;
-    for (int i = 0; i < node->n_mails; i++) {
-        struct mail *mail = &node->mails[node->first_mail + i];
-        if (mail->event.kind == NODE_MESSAGE) {
-            node_event_free(&mail->event);
-        } else {
-            node->mails[node->first_mail + kept++] = *mail;
-        }
-    }
-    node->n_mails = kept;
 }
 
 // Waits for a change until `until_us` on clock_now_us() (INT64_MAX: no limit). False when that time has passed.
@@ -152,12 +125,11 @@ void node_next(struct node *node, int timeout_ms, struct node_event *event)
     pthread_mutex_lock(&node->mutex);
     do {
         if (node->check_due) run_check(node);
-    } while (!node->n_mails && !node->woken && timeout_ms && wait_until(node, until_us));
-    if (node->n_mails) {
-        struct mail *mail = &node->mails[node->first_mail];
-        *event = mail->event;
-        mail_note(node, mail);
-        node->first_mail = --node->n_mails ? node->first_mail + 1 : 0;
+    } while (!node->mails.n && !node->woken && timeout_ms && wait_until(node, until_us));
+    if (node->mails.n) {
+        const struct mail mail = mailbox_take(&node->mails);
+        *event = mail.event;
+        mail_note(node, &mail);
     } else {
         node->woken = false;
     }
@@ -170,12 +142,6 @@ void node_wake(struct node *node)
     node->woken = true;
     pthread_cond_broadcast(&node->changed);
     pthread_mutex_unlock(&node->mutex);
-}
-
-void node_event_free(struct node_event *event)
-{
-    if (event->message) forepack__cluster__v1__router_message__free_unpacked(event->message, NULL);
-    *event = (struct node_event){.kind = NODE_NOTHING};
 }
 
 // --- sending
@@ -429,7 +395,7 @@ static void stream_run(struct node *node, struct rpc_channel *channel)
     if (node->welcomed) mail_post(node, (struct node_event){.kind = NODE_DETACHED});
     node->stream = NULL;
     node->welcomed = false;
-    mail_drop_messages(node);
+    mailbox_drop_messages(&node->mails);
     pthread_mutex_unlock(&node->mutex);
     rpc_stream_close(stream);
 }
@@ -633,9 +599,7 @@ static uint8_t *hello_pack(const Forepack__Cluster__V1__Hello *hello, size_t *si
 // Frees a node whose threads have ended.
 static void node_free(struct node *node)
 {
-    while (node->n_mails)
-        node_event_free(&node->mails[node->first_mail + --node->n_mails].event);
-    free(node->mails);
+    mailbox_fini(&node->mails);
     if (node->wake >= 0) close(node->wake);
     if (node->signals >= 0) close(node->signals);
     pthread_cond_destroy(&node->changed);

@@ -40,7 +40,7 @@ struct model_options node_model_options(const struct node_options *options)
                                   .fp8_fast_accum = options->fp8_fast_accum};
 }
 
-struct node_limits node_limits_get(const struct node_options *options, const struct model *model)
+static struct node_limits node_limits_get(const struct node_options *options, const struct model *model)
 {
     const struct model_config *config = model_get_config(model);
     int64_t context = config->max_context, kv_tokens = (int64_t)model_kv_blocks(model) * KV_BLOCK_TOKENS;

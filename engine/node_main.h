@@ -132,7 +132,6 @@ struct node_limits {
     int token_budget, max_seqs, kv_blocks;
     bool prefix_cache;
 };
-struct node_limits node_limits_get(const struct node_options *options, const struct model *model);
 
 struct model_options node_model_options(const struct node_options *options);
 bool node_has_random_weights(const struct node_options *options);

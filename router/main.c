@@ -2,7 +2,6 @@
 // forepack-router: options, start, reload, drain and stop. front/ has the services, core/ the requests and nodes.
 #include <malloc.h>
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>

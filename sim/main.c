@@ -2,7 +2,6 @@
 // forepack-sim: the cluster under virtual time. See docs/simulator.md.
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "lib/base/log_options.h"
 #include "sim/generate.h"

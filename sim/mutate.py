@@ -22,8 +22,9 @@ import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PARTS = {
-    "core": ["router/core/availability.c", "router/core/core.c", "router/core/dispatch.c", "router/core/ledger.c",
-             "router/core/nodes.c", "router/core/request_table.c", "router/core/requests.c"],
+    "core": ["router/core/" + name + ".c" for name in
+             ("admission", "availability", "core", "dispatch", "ledger", "node_reports", "nodes", "request_prompt",
+              "request_selection", "request_steps", "request_table", "requests", "score_answer", "score_plan")],
     "sched": ["router/sched/" + name for name in sorted(os.listdir(os.path.join(ROOT, "router/sched")))
               if name.endswith(".c")],
     "worker": ["worker/admission.c", "worker/pace.c", "worker/pass.c", "worker/scheduler.c", "worker/sequence.c",
@@ -49,7 +50,7 @@ EQUIVALENT = {
     ("engine/batch_builder.c", "statement dropped", "batch_builder_reset(b);"): "it is all zeros, and every pass resets it",
     ("router/core/nodes.c", "< to <=", "if (silent_us < c->silence_us) c->silence_us = silent_us;"):
         "it assigns the same value",
-    ("router/core/requests.c", "statement dropped", "last->last = kept[k].last;"):
+    ("router/core/score_answer.c", "statement dropped", "copy[n_copy - 1].last = kept[k].last;"):
         "speculators send no ranges that touch (cluster.proto)",
     ("engine/batch_builder.c", "statement dropped", "b->row_start[0] = 0;"): "it is zero from the start",
     ("worker/sequence_queue.c", "statement dropped", "s->next = NULL;"): "new sequences are all zeros",

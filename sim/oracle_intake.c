@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/oracle_intake.h"
 
-#include <stdio.h>
 #include <string.h>
 
-#include "engine/block_manager.h"
 #include "worker/sequence.h"
 
 enum { REQUESTS = 32, TOKENS = 24, RANGES = 3 };

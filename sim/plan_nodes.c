@@ -4,8 +4,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "bench/work.h"
 #include "engine/block_manager.h"
+#include "engine/model/work.h"
 #include "lib/text/json_file.h"
 #include "sim/plan.h"
 

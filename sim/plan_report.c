@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The results of a plan's clients and nodes, as one JSON object with the names of forepack bench serve, and as text.
-#include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "bench/row.h"
 #include "router/core/core.h"

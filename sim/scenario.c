@@ -32,7 +32,7 @@ static const struct member action_members[] = {{"id", offsetof(struct action, id
 #define KIND_NAME(kind, name) name,
 static const char *const kind_names[] = {SCENARIO_KINDS(KIND_NAME)};
 
-const char *action_kind_name(enum action_kind kind)
+static const char *action_kind_name(enum action_kind kind)
 {
     return kind_names[kind];
 }

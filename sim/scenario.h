@@ -144,7 +144,6 @@ enum action_kind {
 #undef SCENARIO_ENUM
         ACTION_KINDS
 };
-const char *action_kind_name(enum action_kind kind);
 
 #define SCENARIO_MEMBER(name) int64_t name;
 struct scenario_options {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The JSON of a calibration. All that is read is checked for type, number and range; members that are for people, such
 // as what was measured, are ignored.
-#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>

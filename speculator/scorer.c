@@ -6,68 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/batch_builder.h"
-#include "engine/prefix_cache.h"
 #include "lib/base/clock.h"
 #include "lib/base/invariant.h"
 #include "lib/base/log.h"
 #include "lib/base/mem.h"
 #include "lib/base/no_alloc.h"
-#include "speculator/drafter.h"
 #include "speculator/likeliest.h"
-#include "speculator/score_pace.h"
-
-// A prompt being scored: first its own rows are computed, then its look-ahead rows, one per pass.
-struct prompt {
-    uint64_t request, salt;
-    int32_t *tokens; // [n] owned
-    int n;
-    int look_ahead; // steps at most
-    int smoothing_window;
-    struct select_policy policy; // `pinned` owned
-    double quality;              // to choose policy.keep_rate for; 0: it is given
-    bool is_covered;             // the calibration covers its options
-    bool want_evidence;          // for the result
-    bool want_importance;
-    bool hold; // for drafts, after its score
-    int64_t added_us;
-
-    int32_t *blocks; // [n_blocks] owned; NULL while the prompt waits
-    int n_blocks;
-    int n_published;           // the first of them: in the prefix cache
-    kv_chain chain;            // up to the last published one
-    struct prefix_match match; // of the last lookup in the prefix cache
-    int n_reused;              // tokens found there
-    int n_cached;              // KV entries
-    int steps;                 // importance rows computed
-    int32_t *drafted;          // [n_drafted] owned; tokens of the look-ahead rows, the last one is of the next row
-    int n_drafted;
-    float *importance;             // [n] owned; sum over the steps
-    struct evidence_sums evidence; // of the steps
-    bool ended;                    // the look-ahead reached an EOS
-    uint64_t last_pass;            // the last pass in which the prompt had rows
-
-    // In the pass being composed:
-    int rows;
-    bool has_importance, has_next_token; // the pass computes an importance row, and the token that follows it
-};
-
-struct scorer {
-    struct scorer_model model;
-    scorer_result_fn on_result;
-    void *context;
-    struct block_manager *blocks;
-
-    // In order of arrival: the first n_running have KV blocks, the others wait.
-    struct prompt **prompts;
-    int n, n_running, capacity;
-    uint64_t pass;
-    struct scorer_pass last;
-    struct score_pace pace;
-    struct batch_builder builder; // of the pass
-    struct drafter *drafter;      // holds prompts after their scores
-    scorer_draft_fn *on_draft;
-};
+#include "speculator/scorer_parts.h"
 
 // --- prompts
 
@@ -278,167 +223,6 @@ static void admit_prompts(struct scorer *s)
     }
 }
 
-// --- one pass
-
-// What the next pass contains.
-struct pass_plan {
-    bool reads, looks_ahead; // has rows of prompts that are read; has look-ahead rows
-    struct prompt *longest;  // the prompt that has gone longest without a row
-    int window;              // its smoothing window, which is that of the pass
-};
-
-static bool prompt_looks_ahead(const struct prompt *p)
-{
-    return p->steps > 0;
-}
-
-static bool prompt_takes_part(const struct prompt *p, const struct pass_plan *plan)
-{
-    return prompt_looks_ahead(p) ? plan->looks_ahead : plan->reads;
-}
-
-// A pass has one smoothing window. Importance rows of prompts with another window wait for a later pass.
-static void choose_window(const struct scorer *s, struct pass_plan *plan)
-{
-    for (int i = 0; i < s->n_running; i++) {
-        struct prompt *p = s->prompts[i];
-        if (!prompt_takes_part(p, plan)) continue;
-        if (!plan->longest || p->last_pass < plan->longest->last_pass) plan->longest = p;
-    }
-    plan->window = plan->longest->smoothing_window;
-}
-
-static struct pass_plan choose_pass(const struct scorer *s)
-{
-    struct pass_plan plan = {0};
-    for (int i = 0; i < s->n_running; i++)
-        *(prompt_looks_ahead(s->prompts[i]) ? &plan.looks_ahead : &plan.reads) = true;
-    if (plan.looks_ahead && score_pace_look_ahead_first(&s->pace)) plan.reads = false;
-    choose_window(s, &plan);
-    return plan;
-}
-
-// Gives the prompt its next rows, at most `rows_max`. The last prompt row and every look-ahead row are importance rows.
-static void prompt_plan_rows(struct prompt *p, int rows_max, int window)
-{
-    int rows = prompt_looks_ahead(p) ? 1 : p->n - p->n_cached;
-    if (rows > rows_max) rows = rows_max;
-    p->has_importance = rows && p->n_cached + rows >= p->n;
-    if (p->has_importance && p->smoothing_window != window) {
-        p->has_importance = false;
-        rows--;
-    }
-    p->rows = rows;
-}
-
-static double prompt_work_left(const struct scorer *s, const struct prompt *p)
-{
-    return score_pace_work(&s->pace, p->n_cached, p->n - p->n_cached);
-}
-
-// Gives the prompt all its rows and returns their work.
-static double plan_rest(const struct scorer *s, struct prompt *p, int window)
-{
-    prompt_plan_rows(p, p->n - p->n_cached, window);
-    return score_pace_work(&s->pace, p->n_cached, p->rows);
-}
-
-// The same for the rows that fit `room`.
-static double plan_chunk(const struct scorer *s, struct prompt *p, double room, int window)
-{
-    prompt_plan_rows(p, score_pace_rows(&s->pace, p->n_cached, room), window);
-    return score_pace_work(&s->pace, p->n_cached, p->rows);
-}
-
-// Rows of prompts from `first` on: of those that fit `room` whole, then a chunk of the shortest other. Returns their
-// work.
-static double plan_shorter(struct scorer *s, int first, double room, int window)
-{
-    double left = room;
-    struct prompt *shortest = NULL;
-    for (int i = first; i < s->n_running; i++) {
-        struct prompt *p = s->prompts[i];
-        if (prompt_looks_ahead(p)) continue;
-        if (prompt_work_left(s, p) <= left) {
-            left -= plan_rest(s, p, window);
-        } else if (!shortest || prompt_work_left(s, p) < prompt_work_left(s, shortest)) {
-            shortest = p;
-        }
-    }
-    if (shortest) left -= plan_chunk(s, shortest, left, window);
-    return room - left;
-}
-
-// In order of arrival. Beside the first prompt that the pass cannot complete, half of the room goes to later prompts
-// that are shorter: the long one takes at most twice as long, and the others do not wait for all of it.
-static void plan_reading(struct scorer *s, int rows_left, int window)
-{
-    double room = rows_left;
-    for (int i = 0; i < s->n_running && room >= 1; i++) {
-        struct prompt *p = s->prompts[i];
-        if (prompt_looks_ahead(p)) continue;
-        if (prompt_work_left(s, p) > room) {
-            room -= plan_shorter(s, i + 1, room / 2, window);
-            if (!plan_chunk(s, p, room, window)) prompt_plan_rows(p, 1, window);
-            return;
-        }
-        room -= plan_rest(s, p, window);
-    }
-}
-
-static bool pass_has_rows(const struct scorer *s)
-{
-    for (int i = 0; i < s->n_running; i++)
-        if (s->prompts[i]->rows) return true;
-    return false;
-}
-
-// Look-ahead rows first, so that the prompts that have begun finish and release their blocks.
-static void plan_pass(struct scorer *s, const struct pass_plan *plan)
-{
-    int room = s->model.token_budget;
-    for (int i = 0; i < s->n_running; i++) {
-        struct prompt *p = s->prompts[i];
-        p->rows = 0;
-        p->has_importance = false;
-        if (!prompt_looks_ahead(p) || !plan->looks_ahead) continue;
-        prompt_plan_rows(p, room, plan->window);
-        room -= p->rows;
-    }
-    if (plan->reads) plan_reading(s, room, plan->window);
-    // All rows that fit the room may be importance rows of another window.
-    if (!pass_has_rows(s)) prompt_plan_rows(plan->longest, 1, plan->window);
-}
-
-static void prompt_add_rows(struct scorer *s, struct prompt *p)
-{
-    struct batch_builder *b = &s->builder;
-    batch_builder_add_sequence(b, p->blocks, p->n_blocks, p->n_cached);
-    for (int entry = p->n_cached; entry < p->n_cached + p->rows; entry++)
-        batch_builder_add_row(b, p->steps ? p->drafted[p->n_drafted - 1] : p->tokens[entry], entry);
-    if (!p->has_importance) return;
-    batch_builder_want_importance(b, p->n);
-    if (!p->has_next_token) return;
-    const struct row_sampling greedy = batch_greedy();
-    if (s->model.samples)
-        batch_builder_want_token(b, b->batch.n_rows - 1, &greedy);
-    else
-        batch_builder_want_logits(b, b->batch.n_rows - 1);
-}
-
-static const struct ragged_batch *compose_pass(struct scorer *s, const struct pass_plan *plan)
-{
-    plan_pass(s, plan);
-    batch_builder_reset(&s->builder);
-    s->builder.batch.smoothing_window = plan->window;
-    for (int i = 0; i < s->n_running; i++) {
-        struct prompt *p = s->prompts[i];
-        p->has_next_token = p->has_importance && p->steps + 1 < p->look_ahead;
-        if (p->rows) prompt_add_rows(s, p);
-    }
-    return batch_builder_finish(&s->builder);
-}
-
 // --- results
 
 // Divides by the steps. NULL, or why the importance cannot be used.
@@ -613,8 +397,8 @@ enum status scorer_step(struct scorer *s)
     int64_t begun_us = clock_now_us();
     s->pass++;
     no_alloc_begin("scorer_step");
-    struct pass_plan plan = choose_pass(s);
-    const struct ragged_batch *batch = compose_pass(s, &plan);
+    struct pass_plan plan = score_pass_choose(s);
+    const struct ragged_batch *batch = score_pass_compose(s, &plan);
     no_alloc_end();
     struct forward_result out = {0};
     TRY(s->model.forward(s->model.context, batch, &out));

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/model/llama.h"
 #include "lib/base/mem.h"
 #include "tests/forward.h"
 #include "tests/heap.h"
@@ -110,7 +111,7 @@ START_TEST(dtypes_and_sizes_follow_the_options)
         ck_assert_uint_eq(model_kv_bytes(ranks.model[0]), 8u * 512 * 2 * 2 * 2 * cases[i].head_bytes);
         // embedding and head 272 x 64, per layer qkv 256 x 64, o 64 x 128, MLP 3 x 96 x 64 halved; 5 norms whole
         size_t halved = (2u * 272 * 64 + 2 * (256 * 64 + 64 * 128 + 3 * 96 * 64)) / 2;
-        ck_assert_uint_eq(model_weight_bytes(ranks.model[1]), (halved + 5 * 64) * dtype_size_bytes(cases[i].stored));
+        ck_assert_uint_eq(ranks.model[1]->weight_bytes, (halved + 5 * 64) * dtype_size_bytes(cases[i].stored));
         ranks_close(&ranks);
         tiny_model_remove(dir);
     }
@@ -154,7 +155,7 @@ START_TEST(logit_rows_take_the_memory_that_is_reported)
 }
 END_TEST
 
-// model_weight_bytes counts FP8 matrices and their scales as stored: slices of this rank, norms whole, and per-matrix
+// weight_bytes counts FP8 matrices and their scales as stored: slices of this rank, norms whole, and per-matrix
 // scales whole.
 START_TEST(fp8_weights_are_counted_with_their_scales)
 {
@@ -171,8 +172,7 @@ START_TEST(fp8_weights_are_counted_with_their_scales)
         struct model_options options = options_for(dir, "reference", "auto");
         ranks_open(&ranks, &options, 2);
         size_t attention = 2 * (qkv + o) * (spec.fp8 == TINY_FP8_FBGEMM ? 2 : 1);
-        ck_assert_uint_eq(model_weight_bytes(ranks.model[1]),
-                          2 * (tables + norms) + attention + 2 * mlp + scales[spec.fp8]);
+        ck_assert_uint_eq(ranks.model[1]->weight_bytes, 2 * (tables + norms) + attention + 2 * mlp + scales[spec.fp8]);
         ranks_close(&ranks);
         tiny_model_remove(dir);
     }

@@ -42,7 +42,8 @@ USES = {
     "worker": ENGINE,
     "speculator": ENGINE,
     "cli": (*LIBRARIES, "proto"),
-    "bench": ("cli", "router", *ROUTER, "worker", "speculator", *ENGINE),
+    "cli/engine": ("cli", "worker", "speculator", *ENGINE),
+    "bench": ("cli/engine", "cli", "router", *ROUTER, "worker", "speculator", *ENGINE),
     "sim": ("bench", "router", *ROUTER, "worker", "speculator", *ENGINE),
 }
 # Files whose functions replace functions of a library when a program runs with them.

@@ -14,7 +14,6 @@ int bench_perplexity(int argc, char **argv);
 int bench_serve(int argc, char **argv);
 int bench_quality(int argc, char **argv);
 int bench_documents(int argc, char **argv);
-int bench_calibrate(int argc, char **argv);
 int bench_prepack(int argc, char **argv);
 int bench_router(int argc, char **argv);
 int bench_router_grpc(int argc, char **argv);
@@ -24,8 +23,6 @@ int bench_http(int argc, char **argv);
 int bench_sampling(int argc, char **argv);
 int bench_template(int argc, char **argv);
 int bench_grammar(int argc, char **argv);
-int bench_plan(int argc, char **argv);
-int bench_generate(int argc, char **argv);
 
 double thread_cpu_us(void); // of the calling thread
 

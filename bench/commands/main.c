@@ -2,6 +2,7 @@
 // forepack-bench: the measurements, and the other commands that run a model in their own process. Users call it through
 // `forepack bench`, `forepack plan` and `forepack generate --model`.
 #include "bench/commands/bench.h"
+#include "cli/engine/commands.h"
 #include "cli/program.h"
 
 // A help line that starts with a quote refers to a command that has its own man page (deploy/cmake/man_pages.sh).
@@ -23,9 +24,9 @@ static const struct program_command commands[] = {
     {"sampling", bench_sampling, "CPU time to sample a token on the host, and its charge in tokens"},
     {"template", bench_template, "CPU time to parse and render a chat template"},
     {"grammar", bench_grammar, "CPU time to compute the token masks of structured output"},
-    {"plan", bench_plan, "'forepack plan': memory and cost of a model on GPUs"},
-    {"calibrate", bench_calibrate, "'forepack calibrate': the keep rates of a speculator for a quality"},
-    {"generate", bench_generate, "'forepack generate --model': one request without a cluster"},
+    {"plan", engine_command_plan, "'forepack plan': memory and cost of a model on GPUs"},
+    {"calibrate", engine_command_calibrate, "'forepack calibrate': the keep rates of a speculator for a quality"},
+    {"generate", engine_command_generate, "'forepack generate --model': one request without a cluster"},
 };
 
 int main(int argc, char **argv)

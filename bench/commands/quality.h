@@ -8,9 +8,9 @@
 #include <stdbool.h>
 
 #include "bench/commands/bench.h"
-#include "bench/commands/model_pair.h"
 #include "bench/report.h"
 #include "bench/tasks.h"
+#include "cli/engine/model_pair.h"
 #include "cli/progress.h"
 #include "lib/text/tokenizer.h"
 #include "speculator/calibration.h"

@@ -7,7 +7,7 @@
 #include "bench/commands/quality.h"
 #include "bench/passes.h"
 #include "bench/quantiles.h"
-#include "bench/work.h"
+#include "engine/model/work.h"
 #include "lib/base/mem.h"
 
 // Returns the operations of a prefill of n tokens and of `steps` decode passes of one row.

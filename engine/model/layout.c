@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "engine/model/llama.h"
-#include "engine/model/safetensors.h"
 
 static enum status split_over_ranks(const struct model_options *options, struct model *m)
 {

@@ -433,11 +433,6 @@ int model_kv_blocks(const struct model *m)
     return m->shape.n_kv_blocks;
 }
 
-size_t model_weight_bytes(const struct model *m)
-{
-    return m->weight_bytes;
-}
-
 size_t model_kv_bytes(const struct model *m)
 {
     return m->kv_bytes;

@@ -23,7 +23,8 @@ struct model {
     struct comm *host_comm; // borrowed
     struct backend *backend;
     struct backend_shape shape;
-    size_t weight_bytes, kv_bytes;
+    size_t weight_bytes; // of this rank, as stored in the files (dummy: in bf16)
+    size_t kv_bytes;
     size_t pass_bytes;             // of working memory in the backend
     size_t row_bytes, logit_bytes; // see model_row_bytes
     size_t kv_block_bytes;

@@ -78,8 +78,7 @@ const struct backend_capabilities *model_capabilities(const struct model *m);
 enum dtype model_dtype(const struct model *m);
 enum dtype model_kv_dtype(const struct model *m); // of K and V
 int model_kv_blocks(const struct model *m);
-size_t model_weight_bytes(const struct model *m); // this rank's weights as stored in the files (dummy: in bf16)
-size_t model_kv_bytes(const struct model *m);     // this rank's KV cache
+size_t model_kv_bytes(const struct model *m); // this rank's KV cache
 // Memory of this rank per row of a pass (activations, for each of max_rows) and per logit row (logits in the backend
 // and, on rank 0, their host copies, for each of max_logit_rows).
 size_t model_row_bytes(const struct model *m);

@@ -137,7 +137,7 @@ struct grammar_library *grammar_library_start(const char *path, const struct tok
 {
     struct grammar_library *library = NULL;
     if (grammar_library_open(path, tokenizer, vocab_size, eos, n_eos, &library) == STATUS_OK) {
-        log_event(LOG_INFO, "structured_output_ready", LOG_FIELD("llguidance", grammar_library_version(library)));
+        log_event(LOG_INFO, "structured_output_ready", LOG_FIELD("llguidance", library->llg.llg_get_version()));
     } else {
         bool wanted = strcmp(path, GRAMMAR_LIBRARY_DEFAULT) != 0;
         log_event(wanted ? LOG_WARN : LOG_INFO, "structured_output_refused", LOG_REASON);
@@ -150,11 +150,6 @@ void grammar_library_free(struct grammar_library *library)
     if (!library) return;
     if (library->tokenizer) library->llg.llg_free_tokenizer(library->tokenizer);
     free(library);
-}
-
-const char *grammar_library_version(const struct grammar_library *library)
-{
-    return library->llg.llg_get_version();
 }
 
 // --- matchers

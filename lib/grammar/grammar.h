@@ -36,7 +36,6 @@ struct grammar_library *grammar_library_start(const char *path, const struct tok
 enum status grammar_library_open(const char *path, const struct tokenizer *tokenizer, int vocab_size,
                                  const int32_t *eos, int n_eos, struct grammar_library **library_p);
 void grammar_library_free(struct grammar_library *library); // NULL is fine; after its matchers
-const char *grammar_library_version(const struct grammar_library *library);
 
 // Without the member "x-guidance" in a JSON schema, one blank, or a new line with its indentation, is allowed between
 // two tokens of JSON: with any number of blanks allowed, a model may write blanks for ever. INVALID: the grammar is

@@ -109,7 +109,9 @@ static size_t lark_regex_bytes(const char *text)
     return n;
 }
 
-size_t grammar_regex_bytes(const struct grammar_spec *spec)
+// Returns the bytes of the grammar that are regular expressions, or may be: patterns of a JSON schema, a whole regular
+// expression that is more than a choice of texts, a Lark grammar without its JSON schemas.
+static size_t grammar_regex_bytes(const struct grammar_spec *spec)
 {
     switch (spec->kind) {
     case GRAMMAR_JSON_SCHEMA: return schema_text_regex_bytes(spec->text);

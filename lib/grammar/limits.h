@@ -11,9 +11,5 @@
 // How llguidance reads JSON, for jansson: integers of any size, and the character 0 in texts.
 enum { GRAMMAR_JSON_FLAGS = JSON_DECODE_INT_AS_REAL | JSON_ALLOW_NUL };
 
-// Bytes of the grammar that are regular expressions, or may be: patterns of a JSON schema, a whole regular expression
-// that is more than a choice of texts, a Lark grammar without its JSON schemas.
-size_t grammar_regex_bytes(const struct grammar_spec *spec);
-
 // Keeps every grammar within about 100 ms and 64 MiB to compile, and a matcher within about 64 MiB.
 void grammar_limits_set(const struct grammar_spec *spec, struct llg_limits *limits);

@@ -3,7 +3,6 @@
 // that a reader finds the old file or the new one.
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>

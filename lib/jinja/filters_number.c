@@ -18,7 +18,8 @@ static struct value filter_abs(struct run *run, struct call *call)
     return value_tagged(value_int(i < 0 ? -i : i), v, v);
 }
 
-bool number_parse(struct run *run, const struct string *s, double *number_p)
+// Parses a text as Python's float() does.
+static bool number_parse(struct run *run, const struct string *s, double *number_p)
 {
     char digits[400];
     size_t n = 0, from = 0, to = s->n;

@@ -312,7 +312,8 @@ static struct node *parse_data(struct parser *p)
     return node;
 }
 
-struct node *parse_statements(struct parser *p, const char *const *ends)
+// Parses up to a block tag named in `ends` and stops at that name; NULL: parses to the end of the template.
+static struct node *parse_statements(struct parser *p, const char *const *ends)
 {
     struct chain list = chain_empty();
     for (;;) {

@@ -59,8 +59,3 @@ bool parser_at_tuple_end(const struct parser *p, const char *stop);
 struct node *parse_name(struct parser *p);
 struct node *parse_filter(struct parser *p, struct node *operand);
 struct node *parse_filters(struct parser *p, struct node *operand);
-
-// ---- Statements (parse_statement.c).
-
-// Parses up to a block tag named in `ends` and stops at that name; NULL: parses to the end of the template.
-struct node *parse_statements(struct parser *p, const char *const *ends);

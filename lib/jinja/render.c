@@ -18,7 +18,8 @@ static struct scope *scope_new(struct run *run, struct scope *outer)
     return scope;
 }
 
-struct value render_text(struct run *run, struct scope *scope, const struct node *body)
+// Renders the statements and gives their text.
+static struct value render_text(struct run *run, struct scope *scope, const struct node *body)
 {
     struct text *outer = run->out;
     run->out = text_new(run, 0);

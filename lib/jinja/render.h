@@ -22,7 +22,3 @@ void eval_arguments(struct run *run, struct scope *scope, const struct node *lis
 struct value eval_filters(struct run *run, struct scope *scope, const struct node *filters, struct value body);
 struct value scope_get(struct run *run, const struct scope *scope, int symbol);
 void scope_set(struct run *run, struct scope *scope, int symbol, struct value v);
-
-// Renders the statements and gives their text.
-struct value render_text(struct run *run, struct scope *scope, const struct node *body);
-void render_body(struct run *run, struct scope *scope, const struct node *body);

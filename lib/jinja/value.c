@@ -348,7 +348,8 @@ struct value value_from_json(struct run *run, const json_t *json, const struct j
 
 // ---- Python's rules.
 
-bool value_sized(struct value v, size_t *n_p)
+// Returns false if the value has no len().
+static bool value_sized(struct value v, size_t *n_p)
 {
     switch (v.kind) {
     case KIND_UNDEFINED: *n_p = 0; return true;

@@ -224,7 +224,6 @@ bool value_equal(struct run *run, struct value a, struct value b);
 enum { ORDER_NONE = 2 };                                                          // NaN
 int value_order(struct run *run, struct value a, struct value b, const char *op); // -1, 0, 1 or ORDER_NONE
 bool value_contains(struct run *run, struct value container, struct value item);
-bool value_sized(struct value v, size_t *n_p);          // false: it has no len()
 size_t value_length(struct run *run, struct value v);   // fails without one
 bool value_integer(struct value v, int64_t *integer_p); // INT and BOOL
 bool value_number(struct value v, double *number_p);    // INT, BOOL, FLOAT
@@ -335,7 +334,6 @@ const struct function *global_find(const char *name, size_t n);
 struct value function_call(struct run *run, const struct function *function, struct value self,
                            struct arguments *arguments);
 
-bool number_parse(struct run *run, const struct string *s, double *number_p);              // Python's float(text)
 bool integer_parse(struct run *run, const struct string *s, int base, int64_t *integer_p); // Python's int(text, base)
 struct value list_sorted(struct run *run, struct value *keys, struct value *items, size_t n, bool reverse);
 int64_t call_integer(struct run *run, const struct call *call, int parameter, int64_t otherwise);

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "lib/base/mem.h"
 #include "lib/text/unicode.h"
 
 static int compare_contents(const void *a, const void *b)

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Opens the chat template of a checkpoint and finds out which contents it prints.
-#include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "lib/base/mem.h"
-#include "lib/text/json_file.h"
 #include "lib/text/tokenizer_parts.h"
 
 struct flags {

@@ -40,7 +40,8 @@ bool byte_level_decode(const char *text, size_t n, struct bytes *out)
     return true;
 }
 
-int byte_fallback_value(const char *token)
+// Returns the byte of a byte-fallback token ("<0x0A>"), or -1 for any other token.
+static int byte_fallback_value(const char *token)
 {
     if (strlen(token) != 6 || strncmp(token, "<0x", 3) != 0 || token[5] != '>') return -1;
     if (!isxdigit((unsigned char)token[3]) || !isxdigit((unsigned char)token[4])) return -1;

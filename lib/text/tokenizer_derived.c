@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Values derived from a tokenizer's parts: the bounds on the bytes of a token, and the fingerprint.
-#include <stdlib.h>
 #include <string.h>
 
-#include "lib/base/mem.h"
 #include "lib/text/tokenizer_parts.h"
 
 size_t tokenizer_compute_longest_piece(const struct tokenizer *t)

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Opens a tokenizer: tokenizer.json and tokenizer_config.json.
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

@@ -110,6 +110,3 @@ enum status tokenizer_make_pieces(struct tokenizer *tokenizer);
 // Decodes GPT-2's alphabet, in which byte-level vocabularies spell bytes as printable characters. False when `text`
 // contains another character.
 bool byte_level_decode(const char *text, size_t n, struct bytes *out);
-
-// The byte of a byte-fallback token ("<0x0A>"); -1 for any other token.
-int byte_fallback_value(const char *token);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lib/tracing/context.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "lib/base/mem.h"

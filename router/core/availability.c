@@ -33,3 +33,8 @@ bool core_quality_applies(const struct core *c, const struct prefill *prefill)
            prefill->look_ahead == calibration->look_ahead && prefill->chunk_tokens == calibration->chunk_tokens &&
            prefill->pool_window == calibration->pool_window && c->options.tail_tokens == calibration->tail_tokens;
 }
+
+bool core_rate_holds(const struct core *c, const struct prefill *prefill)
+{
+    return prefill->quality == 0 || core_quality_applies(c, prefill);
+}

@@ -12,6 +12,10 @@ enum status core_fail_no_node(const struct core *c, enum node_role role);
 // keep rate for a quality.
 bool core_quality_applies(const struct core *c, const struct prefill *prefill);
 
+// Returns false for a keep rate that was chosen for a quality by a calibration that no longer applies: it may be for
+// another main model, or may have come with a speculator that attached since.
+bool core_rate_holds(const struct core *c, const struct prefill *prefill);
+
 // Returns why a quality applies to no options although a speculator is calibrated. NULL: no speculator is calibrated,
 // or a quality applies to some options.
 const char *core_calibration_problem(const struct core *c);

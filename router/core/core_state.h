@@ -34,9 +34,9 @@ enum { CORE_TICK_WORK = 2048 };
 struct core_health {
     struct suspect suspects[SUSPECTS_MAX]; // the latest replaces the oldest
     unsigned n_suspects;                   // in all
-    bool pending;                          // nodes.c, requests.c; a node attached, or a score timed out
-    int64_t checked_us, compared_us;       // when nodes were checked, and their speeds compared, last
-    uint64_t ejections, hangs;             // totals
+    bool pending; // nodes.c, node_reports.c, requests.c; a node attached, lost requests, or did not score in time
+    int64_t checked_us, compared_us; // when nodes were checked, and their speeds compared, last
+    uint64_t ejections, hangs;       // totals
 };
 
 struct core {
@@ -53,7 +53,7 @@ struct core {
     struct sched_view view;
     struct node_index nodes[NODE_ROLES];   // nodes.c adds and removes; the order in which dispatch.c asks them
     struct recent_bins recent[NODE_ROLES]; // dispatch.c
-    struct selection_cache *selections;    // core.c looks up, requests.c adds
+    struct selection_cache *selections;    // request_selection.c
     uint64_t scorer;                       // nodes.c; of all attached speculators; 0: they differ, or there is none
 
     struct core_health health;  // health.c
@@ -86,6 +86,12 @@ static inline struct core_node *core_first_node(const struct core *c)
 static inline int64_t core_grace_end_us(const struct core *c)
 {
     return c->workers_gone_us ? c->workers_gone_us + c->options.worker_grace_us : 0;
+}
+
+// Counts the requests that are on no worker group.
+static inline int core_waiting_requests(const struct core *c)
+{
+    return c->table.count - c->ledger.running;
 }
 
 static inline void core_clear_reservation(struct core *c)

@@ -14,8 +14,8 @@
 // - After `eject_us`, doubled with each ejection in a row, the node is admitted with one request at a time. Each
 //   request that it answers doubles that number, up to the node's own.
 //
-// nodes.c and requests.c note what happens (node_progressed() and the like in node.h); the check draws the conclusions.
-// The core's thread only.
+// nodes.c, node_reports.c and requests.c note what happens (node_progressed() and the like in node.h); the check draws
+// the conclusions. The core's thread only.
 #pragma once
 
 #include "router/core/core_state.h"

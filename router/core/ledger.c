@@ -216,7 +216,8 @@ void ledger_scanned(struct ledger *ledger, enum node_role role, uint64_t scan_co
     ledger->bins[role].scan_cost += scan_cost;
 }
 
-void ledger_bin_settled(struct request *r)
+// Notes that the bin does not wait for the request any more. Frees the bin when it waits for none.
+static void bin_settled(struct request *r)
 {
     struct core_bin *bin = r->account.bin;
     if (!bin) return;
@@ -237,7 +238,7 @@ void ledger_bin_settled(struct request *r)
 void ledger_left_node(struct ledger *ledger, struct request *r)
 {
     struct request_account *a = &r->account;
-    ledger_bin_settled(r);
+    bin_settled(r);
     release_blocks(r);
     a->node->sched.account.running_alone -= r->sched.runs_alone;
     node_index_note_change(&a->node->sched);
@@ -416,7 +417,7 @@ void ledger_tokens_received(struct ledger *ledger, struct request *r, int n, int
     r->account.losses = 0;
     r->account.node->sched.account.running_alone -= r->sched.runs_alone;
     r->sched.runs_alone = false;
-    ledger_bin_settled(r);
+    bin_settled(r);
 }
 
 double ledger_output_tokens(int n, int on_host, int vocab_size)

@@ -68,9 +68,8 @@ void ledger_placed(struct ledger *ledger, struct request *r, struct core_node *n
 void ledger_bin_sent(struct ledger *ledger, struct sched_view *view, struct core_node *node, const struct core_bin *bin,
                      int64_t rows, int64_t uncached_rows);
 void ledger_scanned(struct ledger *ledger, enum node_role role, uint64_t scan_cost);
-// The bin does not wait for the request any more. Frees the bin when it waits for none.
-void ledger_bin_settled(struct request *r);
-void ledger_left_node(struct ledger *ledger, struct request *r); // includes ledger_bin_settled
+// The bin does not wait for the request any more.
+void ledger_left_node(struct ledger *ledger, struct request *r);
 void ledger_node_gone(struct ledger *ledger, const struct core_node *node, int64_t now_us);
 
 // --- results

@@ -34,7 +34,7 @@ struct core_measures {
 
 struct node_counts {
     uint64_t tokens_in, tokens_out, cached_tokens, bins;
-    uint64_t preemptions; // as the node counts them, since its process started; nodes.c
+    uint64_t preemptions; // as the node counts them, since its process started; node_reports.c
     uint64_t passes, pass_rows, pass_pairs, pass_us;
     uint64_t pass_gaps; // between two passes of a node that had work, as the router sees their reports
     int64_t pass_gap_us;
@@ -50,7 +50,7 @@ struct node_measures {
     int attached;        // nodes; two while a process replaces its own lost stream
     uint64_t gone_order; // the larger the later it went
     struct node_counts counts;
-    struct node_gpus gpus;                     // nodes.c
+    struct node_gpus gpus;                     // node_reports.c
     struct histogram first_token, inter_token; // worker groups
     struct histogram score;                    // speculators
     struct histogram pass, fill;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An attached node inside the core. nodes.c creates and frees it and writes what the node reports; ledger.c alone
-// writes its accounts (sched.account, sched.cost, measures); dispatch.c its prefix tails and planning
+// An attached node inside the core. nodes.c creates and frees it, node_reports.c writes what the node reports; ledger.c
+// alone writes its accounts (sched.account, sched.cost, measures); dispatch.c its prefix tails and planning
 // notes; health.c its health and sched.limits.max_seqs, by the functions at the end of this file too.
 #pragma once
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "router/core/nodes.h"
 
-#include <ctype.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,14 +10,9 @@
 #include "lib/base/mem.h"
 #include "router/core/availability.h"
 #include "router/core/drafting.h"
+#include "router/core/node_hello.h"
 #include "router/core/requests.h"
 #include "router/sched/prefix_tails.h"
-
-// Packing takes memory in proportion to the token budget, which a node states itself.
-enum { TOKEN_BUDGET_MAX = 1 << 20 };
-
-// Each attach and each loss walks all nodes.
-enum { NODES_MAX = 4096 };
 
 void core_update_ready(struct core *c)
 {
@@ -313,120 +307,6 @@ enum status core_drain_node(struct core *c, const char *node_id, uint64_t instan
 
 // --- attaching
 
-static enum status check_counts(const struct node_hello *h)
-{
-    const struct {
-        const char *name;
-        int value, max;
-        bool workers_only;
-    } counts[] = {
-        {"ranks", h->ranks, INT32_MAX, false},
-        {"context_tokens", h->context_tokens, INT32_MAX, false},
-        {"token_budget", h->token_budget, TOKEN_BUDGET_MAX, false},
-        {"max_seqs", h->max_seqs, INT32_MAX, false},
-        {"block_tokens", h->block_tokens, INT32_MAX, true},
-        {"kv_blocks", h->kv_blocks, INT32_MAX, true},
-    };
-    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
-        if (counts[i].workers_only && h->role != NODE_WORKER) continue;
-        if (counts[i].value >= 1 && counts[i].value <= counts[i].max) continue;
-        return status_fail(STATUS_INVALID, "node %s: %s %d: must be from 1 to %d", h->node_id, counts[i].name,
-                           counts[i].value, counts[i].max);
-    }
-    return STATUS_OK;
-}
-
-static enum status check_pinned_model(const struct core *c, const struct node_hello *h)
-{
-    uint64_t pinned = c->options.model_fingerprints[h->role];
-    if (!pinned || pinned == h->model_fingerprint) return STATUS_OK;
-    return status_fail(STATUS_INVALID,
-                       "%s %s: its model (fingerprint %016" PRIx64
-                       ") is not the one that the router accepts (%016" PRIx64
-                       "): start it with that model, or the router with its fingerprint",
-                       role_name(h->role), h->node_id, h->model_fingerprint, pinned);
-}
-
-static enum status check_same_model(const struct core *c, const struct node_hello *h, const struct core_node *old)
-{
-    for (const struct core_node *node = core_first_node(c); node; node = core_node_next(node)) {
-        if (node == old || node->hello.role != NODE_WORKER) continue;
-        if (node->hello.model_fingerprint == h->model_fingerprint) continue;
-        return status_fail(STATUS_INVALID,
-                           "worker %s: its model (fingerprint %016" PRIx64
-                           ") is not that of the attached worker %s (%016" PRIx64
-                           "): all worker groups of a router need the same model",
-                           h->node_id, h->model_fingerprint, node->hello.node_id, node->hello.model_fingerprint);
-    }
-    return STATUS_OK;
-}
-
-// Nodes of one role must compute alike: a request may move from one to another.
-static enum status check_same_numerics(const struct core *c, const struct node_hello *h, const struct core_node *old)
-{
-    for (const struct core_node *node = core_first_node(c); node; node = core_node_next(node)) {
-        const struct node_hello *other = &node->hello;
-        if (node == old || other->role != h->role) continue;
-        if (strcmp(other->backend, h->backend) == 0 && strcmp(other->dtype, h->dtype) == 0 &&
-            strcmp(other->kv_dtype, h->kv_dtype) == 0)
-            continue;
-        return status_fail(STATUS_INVALID,
-                           "%s %s computes with backend %s, dtype %s, kv-cache-dtype %s; the attached %s with %s, %s, "
-                           "%s: a request that moves between them could change its tokens. Start all with the same "
-                           "options, or the router with --mixed-numerics",
-                           role_name(h->role), h->node_id, h->backend, h->dtype, h->kv_dtype, other->node_id,
-                           other->backend, other->dtype, other->kv_dtype);
-    }
-    return STATUS_OK;
-}
-
-// `old` is the attached node of the same id, or NULL. The same process replaces its own lost connection; another one
-// would only evict the attached node, which would come back and evict it in turn.
-static enum status check_id_is_free(const struct node_hello *h, const struct core_node *old, int64_t now_us)
-{
-    if (!old || old->hello.instance == h->instance) return STATUS_OK;
-    return status_fail(STATUS_EXISTS,
-                       "%s %s on host %s: another process, on host %s, is attached with this id and was heard %.1f s "
-                       "ago: give each node its own --node-id",
-                       role_name(h->role), h->node_id, h->host, old->hello.host,
-                       (double)(now_us - old->heard_us) / 1e6);
-}
-
-static enum status check_room(const struct core *c, const struct node_hello *h, const struct core_node *old)
-{
-    if (old || c->nodes[NODE_WORKER].n_nodes + c->nodes[NODE_SPECULATOR].n_nodes < NODES_MAX) return STATUS_OK;
-    return status_fail(STATUS_EXHAUSTED,
-                       "%s %s: %d nodes are attached, the most that a router has: it can attach once another one has "
-                       "left; for more nodes start another router",
-                       role_name(h->role), h->node_id, NODES_MAX);
-}
-
-// `old` is the node of the same id that the new one replaces, or NULL.
-static enum status check_hello(const struct core *c, const struct node_hello *h, const struct core_node *old)
-{
-    if (!h->node_id[0]) return status_fail(STATUS_INVALID, "node_id is empty: every node needs one of its own");
-    for (const char *p = h->node_id; *p; p++) {
-        if (isspace((unsigned char)*p) || iscntrl((unsigned char)*p)) {
-            return status_fail(STATUS_INVALID, "node_id: blanks and control characters are not allowed");
-        }
-    }
-    TRY(check_counts(h));
-    if (h->tokenizer_fingerprint != c->options.tokenizer_fingerprint) {
-        return status_fail(STATUS_INVALID,
-                           "%s %s: its tokenizer (fingerprint %016" PRIx64 ") is not the router's (%016" PRIx64
-                           "): both need the same tokenizer.json",
-                           role_name(h->role), h->node_id, h->tokenizer_fingerprint, c->options.tokenizer_fingerprint);
-    }
-    if (h->vocab_size != c->options.vocab_size) {
-        return status_fail(STATUS_INVALID,
-                           "%s %s: its vocabulary of %d tokens is not the router's of %d: both need to be the same",
-                           role_name(h->role), h->node_id, h->vocab_size, c->options.vocab_size);
-    }
-    TRY(check_pinned_model(c, h));
-    if (!c->options.mixed_numerics) TRY(check_same_numerics(c, h, old));
-    return h->role == NODE_WORKER ? check_same_model(c, h, old) : STATUS_OK;
-}
-
 // 0: it is no speculator. The version stands for the rules of selection.
 static uint64_t scorer_of(const struct core *c, const struct node_hello *h)
 {
@@ -480,9 +360,7 @@ enum status core_attach(struct core *c, const struct node_hello *hello, void *li
                         struct core_node **node_p)
 {
     struct core_node *old = node_by_id(c, hello->node_id);
-    TRY(check_hello(c, hello, old));
-    TRY(check_id_is_free(hello, old, now_us));
-    TRY(check_room(c, hello, old));
+    TRY(node_hello_check(c, hello, old, now_us));
     // The new node is linked before the old one is removed, so that requests of the old one find it.
     struct core_node *node = node_create(c, hello, link, now_us);
     node->sched.next = c->view.nodes;
@@ -510,77 +388,4 @@ enum status core_attach(struct core *c, const struct node_hello *hello, void *li
 void core_detach(struct core *c, struct core_node *node, const char *reason, int64_t now_us)
 {
     node_remove(c, node, LOSS_STREAM_ENDED, reason, now_us);
-}
-
-// --- messages of nodes
-
-// Requests on the node that its heartbeat should count and does not. Messages of a stream come in order, so all their
-// results that were sent before have been read; requests that it still has to cancel only make its count too high.
-static int requests_lost(const struct core_node *node, const struct node_heartbeat *heartbeat)
-{
-    int64_t n = node->sched.account.requests.count; // in the order of bins
-    const struct sched_request *r = node->sched.account.requests.last;
-    for (; r && request_of(r)->account.bin_id > heartbeat->last_bin; r = r->prev)
-        n--;
-    return heartbeat->requests < n ? (int)(n - heartbeat->requests) : 0;
-}
-
-void core_heartbeat(struct core *c, struct core_node *node, const struct node_heartbeat *heartbeat, int64_t now_us)
-{
-    node->heard_us = now_us;
-    node->kv_blocks_free = heartbeat->kv_blocks_free;
-    node->held_prompts = heartbeat->held_prompts;
-    node->held_kv_blocks = heartbeat->held_kv_blocks;
-    node->measures->counts.preemptions = heartbeat->preemptions;
-    node_gpus_update(&node->measures->gpus, heartbeat->gpus, heartbeat->n_gpus, node->hello.ranks);
-    node_counts_progress(node, heartbeat->progress, now_us);
-    // Counting walks the requests of the node: not more often than nodes send heartbeats, or one could occupy the core.
-    if (now_us - node->health.counted_us < c->options.heartbeat_us / 4) return;
-    node->health.counted_us = now_us;
-    node->health.lost = requests_lost(node, heartbeat);
-    c->health.pending |= node->health.lost > 0;
-}
-
-// Whether the node can have computed this: no model of costs may rest on a pass with more rows than the node's passes
-// have, more pairs than its context allows, or a thousand rows in a microsecond.
-static bool pass_is_possible(const struct node_limits *limits, const struct pass_cost *pass)
-{
-    return pass->rows >= 1 && pass->rows <= limits->token_budget && pass->pairs >= pass->rows &&
-           pass->pairs <= pass->rows * limits->context_tokens && pass->us > pass->rows / 1000;
-}
-
-void core_passed(struct core *c, struct core_node *node, const struct pass_cost *pass, int64_t now_us)
-{
-    node->heard_us = now_us;
-    node_progressed(node, now_us);
-    if (pass_is_possible(&node->sched.limits, pass)) ledger_pass_reported(&c->ledger, node, pass, now_us);
-}
-
-// The request of a result, if it is still on that node: results cross with cancels, timeouts and losses.
-static struct request *request_on(const struct core *c, const struct core_node *node, uint64_t number)
-{
-    struct request *r = request_table_find(&c->table, number);
-    return r && r->account.node == node ? r : NULL;
-}
-
-void core_scored(struct core *c, struct core_node *node, const struct score_result *result, int64_t now_us)
-{
-    node->heard_us = now_us;
-    node_progressed(node, now_us);
-    struct request *r = request_on(c, node, result->request);
-    if (!r || r->state != REQUEST_SCORING) return;
-    if (!result->error) node_answered(node);
-    core_request_scored(c, r, result, now_us);
-}
-
-void core_step(struct core *c, struct core_node *node, const struct sequence_result *results, int n, int64_t now_us)
-{
-    node->heard_us = now_us;
-    node_progressed(node, now_us);
-    for (int i = 0; i < n; i++) {
-        struct request *r = request_on(c, node, results[i].request);
-        if (!r || (r->state != REQUEST_PREFILL && r->state != REQUEST_DECODE)) continue;
-        if (r->account.bin && results[i].n_tokens) node_answered(node);
-        core_request_step(c, r, &results[i], now_us);
-    }
 }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The list of nodes: attaching, losing and draining them, and passing on what they report (the node functions of
-// core.h). The core's thread only.
+// The list of nodes: attaching, losing and draining them (functions of core.h). The core's thread only.
 #pragma once
 
 #include "router/core/core_state.h"

@@ -22,7 +22,7 @@
 
 enum request_state {
     REQUEST_RECEIVED,  // being checked and tokenised by an I/O thread or the intake pool
-    REQUEST_TOKENISED, // in core_submit(), which decides whether a speculator scores it
+    REQUEST_TOKENISED, // in core_submit(); score_plan.h decides whether a speculator scores it
     REQUEST_SCORING,   // waits for a speculator, or is on one
     REQUEST_READY,     // kept tokens known; waits for a bin
     REQUEST_PACKED,    // in a bin that is being dispatched
@@ -140,7 +140,7 @@ struct request {
     struct request_timing timing;
     struct request_account account;
 
-    // Its results. Written by requests.c only.
+    // Its results. Written by requests.c, request_selection.c and request_steps.c.
     enum skip_reason skip;
     double keep_rate;             // that chose the kept tokens; 0 until READY
     enum rate_reason rate_reason; // of a scored prompt

@@ -2,36 +2,36 @@
 // The life of a request inside the core, from admission to its end. Each step books its accounts in the ledger, leaves
 // the node or the waiting set it was in, changes the state, joins the next, and sets the timer last. A step may end the
 // request: the pointer is then gone. Calls core_ops.send_cancel and the request's sink. The core's thread only.
+//
+// What nodes answer arrives in request_selection.h (scores) and request_steps.h (tokens).
 #pragma once
 
 #include "router/core/core_state.h"
 
-// Of its next pass.
-void core_request_set_prefix(const struct core *c, struct request *r, const struct token_range *kept, int n_kept);
-
-// Of a request that is to be scored: looks for a selection of the same prompt and options, by the speculators that are
-// attached. True: `kept` has it, and the request's prefix is that of the kept tokens.
-bool core_request_find_selection(struct core *c, struct request *r);
-
-// TOKENISED; then one of the next four. `tenant`: see ledger_admitted().
+// Enters a tokenised request, which then follows its score plan. `tenant`: see ledger_admitted().
 void core_request_admit(struct core *c, struct request *r, const char *tenant);
-void core_request_reuse_score(struct core *c, struct request *r, int64_t now_us); // its selection was found
+// Lets the request wait for a speculator, or go on without one if none can hold its prompt.
 void core_request_wait_for_score(struct core *c, struct request *r, int64_t now_us);
-void core_request_share_score(struct core *c, struct request *r, struct request *scored); // is given its score
-// No speculator can score it (any more): keeps the whole prompt, or ends the request if it requires a score.
+// Lets the request wait for the kept tokens of `scored`.
+void core_request_share_score(struct core *c, struct request *r, struct request *scored);
+// Goes on without a score: the request keeps its whole prompt, or ends if it requires a score.
 void core_request_unscorable(struct core *c, struct request *r, enum skip_reason reason, int64_t now_us);
-
-void core_request_place(struct core *c, struct request *r, struct core_node *node, struct core_bin *bin,
-                        int64_t now_us); // picked from its waiting set, into a bin of the node
-void core_request_dispatched(struct core *c, struct request *r, int64_t now_us); // the bin was sent
-
-void core_request_scored(struct core *c, struct request *r, const struct score_result *result, int64_t now_us);
-void core_request_step(struct core *c, struct request *r, const struct sequence_result *result, int64_t now_us);
-
+// Sends a request whose speculator was lost to another one, or lets it go on without a score.
 void core_request_lost_at_speculator(struct core *c, struct request *r, int64_t now_us);
-void core_request_replay(struct core *c, struct request *r, enum node_loss loss, int64_t now_us); // of its group
 
-// Ends it with the status; the node it is on is sent a cancel if `tell_node`.
+// Takes a request whose kept ranges are known: it joins the waiting set of the worker groups, or ends if only its score
+// was asked for.
+void core_request_ready(struct core *c, struct request *r, int64_t now_us);
+// Sends a request whose worker group was lost to another one, with its tokens so far.
+void core_request_replay(struct core *c, struct request *r, enum node_loss loss, int64_t now_us);
+
+// Moves the request from its waiting set into a bin of the node. core_request_dispatched() follows when the bin is
+// sent.
+void core_request_place(struct core *c, struct request *r, struct core_node *node, struct core_bin *bin,
+                        int64_t now_us);
+void core_request_dispatched(struct core *c, struct request *r, int64_t now_us);
+
+// Ends the request with the status. Its node is sent a cancel if `tell_node`.
 void core_request_finish(struct core *c, struct request *r, enum finish_reason reason, enum status status,
                          const char *message, bool tell_node, int64_t now_us);
 

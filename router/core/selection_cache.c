@@ -171,11 +171,6 @@ void selection_cache_add(struct selection_cache *cache, const struct selection_k
     cache->bytes += bytes;
 }
 
-int64_t selection_cache_bytes(const struct selection_cache *cache)
-{
-    return cache->bytes;
-}
-
 void selection_cache_free(struct selection_cache *cache)
 {
     if (!cache) return;

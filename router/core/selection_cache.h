@@ -59,5 +59,3 @@ bool selection_cache_find(struct selection_cache *cache, const struct selection_
 // Copies the selection. Replaces that of another scorer.
 void selection_cache_add(struct selection_cache *cache, const struct selection_key *key, uint64_t scorer,
                          const struct selection *selection);
-
-int64_t selection_cache_bytes(const struct selection_cache *cache); // in use

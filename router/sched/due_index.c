@@ -2,7 +2,6 @@
 #include "router/sched/due_index.h"
 
 #include <limits.h>
-#include <stddef.h>
 
 #include "router/sched/request_tree.h"
 

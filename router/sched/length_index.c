@@ -2,8 +2,6 @@
 // Requests are numbered in the order of their arrival, so of equal rows the lower number is the higher key.
 #include "router/sched/length_index.h"
 
-#include <stddef.h>
-
 #include "router/sched/request_tree.h"
 
 struct length_key {

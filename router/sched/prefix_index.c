@@ -6,7 +6,6 @@
 // first. A member that has lost blocks has none after it. An edge is as long as its longest member.
 #include "router/sched/prefix_index.h"
 
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Inference.Tokenize, Detokenize, GetModelInfo and GetClusterInfo. The first two are answered where their message is
 // read (grpc_intake.h); the other two read the core's state on the core's thread.
-#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "lib/base/clock.h"
 #include "lib/base/mem.h"
 #include "lib/base/version.h"
 #include "proto/forepack/v1/inference.pb-c.h"

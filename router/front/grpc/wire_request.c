@@ -200,6 +200,19 @@ static enum status message_read(const Forepack__V1__Message *m, size_t i, json_t
     return STATUS_OK;
 }
 
+// The prompt of a message: its text, token ids or chat turns.
+struct wire_prompt {
+    const ProtobufCBinaryData *text;
+    const uint32_t *ids;
+    size_t n_ids;
+    const char *ids_field; // as in struct intake_prompt
+    struct Forepack__V1__Message *const *messages;
+    size_t n_messages;
+    const struct chat_conversation *conversation; // instead of messages
+    bool wants_turns;                             // of a chat
+    int max_ids;                                  // as in struct intake_prompt
+};
+
 static enum status messages_read(const struct wire_prompt *prompt, json_t **messages_p)
 {
     TRY(intake_check_messages(prompt->n_messages));
@@ -216,8 +229,8 @@ static enum status messages_read(const struct wire_prompt *prompt, json_t **mess
     return status;
 }
 
-enum status wire_prompt_read(const struct front *front, const struct wire_prompt *prompt,
-                             struct intake_tokens *tokens_p)
+static enum status wire_prompt_read(const struct front *front, const struct wire_prompt *prompt,
+                                    struct intake_tokens *tokens_p)
 {
     json_t *messages = NULL;
     if (prompt->n_messages) TRY(messages_read(prompt, &messages));

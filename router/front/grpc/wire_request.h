@@ -14,21 +14,6 @@ struct Forepack__V1__Message;
 struct Forepack__V1__ScoreRequest;
 struct Forepack__V1__TokenizeRequest;
 
-// The prompt of a message: its text, token ids or chat turns.
-struct wire_prompt {
-    const ProtobufCBinaryData *text;
-    const uint32_t *ids;
-    size_t n_ids;
-    const char *ids_field; // as in struct intake_prompt
-    struct Forepack__V1__Message *const *messages;
-    size_t n_messages;
-    const struct chat_conversation *conversation; // instead of messages
-    bool wants_turns;                             // of a chat
-    int max_ids;                                  // as in struct intake_prompt
-};
-enum status wire_prompt_read(const struct front *front, const struct wire_prompt *prompt,
-                             struct intake_tokens *tokens_p);
-
 // What a request has beside its message.
 struct wire_options {
     int default_tokens;                           // max_tokens where the message has none

@@ -4,7 +4,6 @@
 // Threads: I/O threads unpack messages and post them; the rest runs on the core's thread.
 #include <stdlib.h>
 
-#include "lib/base/clock.h"
 #include "lib/base/log.h"
 #include "lib/base/mem.h"
 #include "lib/messages/unpack.h"

@@ -8,16 +8,17 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "bench/commands/bench.h"
-#include "bench/commands/calibrate_rows.h"
-#include "bench/commands/model_pair.h"
+#include <jansson.h>
+
+#include "cli/engine/calibrate_rows.h"
+#include "cli/engine/commands.h"
+#include "cli/engine/model_pair.h"
 #include "cli/progress.h"
 #include "cli/request.h"
 #include "lib/base/mem.h"
 #include "lib/base/new_file.h"
 #include "lib/text/tokenizer.h"
 #include "speculator/calibration_fit.h"
-#include "speculator/select.h"
 
 static struct {
     char *main, *spec, *prompts, *output, *backend, *dtype;
@@ -254,11 +255,12 @@ static void table_print(const json_t *groups)
         const json_t *rates = json_object_get(group, "kept_right");
         printf("%-12s | %9lld | %8.1f %% |", json_string_value(json_object_get(group, "task")),
                (long long)json_integer_value(json_object_get(group, "documents")),
-               100 * bench_row_number(group, "full_right"));
+               100 * json_number_value(json_object_get(group, "full_right")));
         for (size_t r = 0; r < json_array_size(rates); r++)
             printf(" %5.1f", 100 * json_number_value(json_array_get(rates, r)));
-        printf(" %% | %9.3f | %5.1f | %8.1f %%\n", bench_row_number(group, "keep_rate"),
-               100 * bench_row_number(group, "quality"), 100 * bench_row_number(group, "unsure"));
+        printf(" %% | %9.3f | %5.1f | %8.1f %%\n", json_number_value(json_object_get(group, "keep_rate")),
+               100 * json_number_value(json_object_get(group, "quality")),
+               100 * json_number_value(json_object_get(group, "unsure")));
     }
 }
 
@@ -374,7 +376,7 @@ static void run_fini(struct run *run)
     tokenizer_free(run->tokenizer);
 }
 
-int bench_calibrate(int argc, char **argv)
+int engine_command_calibrate(int argc, char **argv)
 {
     options_main(options,
                  "Usage: forepack calibrate --model DIR --spec DIR --prompts FILE [options]\n"

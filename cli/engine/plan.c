@@ -6,11 +6,11 @@
 
 #include <jansson.h>
 
-#include "bench/commands/bench.h"
-#include "bench/work.h"
+#include "cli/engine/commands.h"
 #include "cli/request.h"
 #include "engine/block_manager.h"
 #include "engine/model/model.h"
+#include "engine/model/work.h"
 #include "worker/scheduler.h"
 
 static struct {
@@ -205,7 +205,7 @@ static void plan_print_json(const struct plan *p)
     json_decref(object);
 }
 
-int bench_plan(int argc, char **argv)
+int engine_command_plan(int argc, char **argv)
 {
     options_main(options,
                  "Usage: forepack plan --model DIR|--shape FILE [--tp N] [--gpu-mib M] [--dtype D]\n"

@@ -4,12 +4,11 @@
 // There is no speculator: the whole prompt is prefilled.
 #include "cli/generate.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 
-#include "bench/commands/bench.h"
+#include "cli/engine/commands.h"
 #include "lib/base/clock.h"
 #include "lib/base/mem.h"
 #include "lib/text/text_stream.h"
@@ -205,7 +204,7 @@ static enum status generation_run_model(const struct generate_model_flags *flags
     return status;
 }
 
-int bench_generate(int argc, char **argv)
+int engine_command_generate(int argc, char **argv)
 {
     return generate_main(argc, argv, generation_run_model);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bench/commands/model_pair.h"
+#include "cli/engine/model_pair.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bench/commands/calibrate_rows.h"
+#include "cli/engine/calibrate_rows.h"
 
 #include <errno.h>
 #include <jansson.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bench/work.h"
+#include "engine/model/work.h"
 
 struct work_model work_model_of(const struct model_config *c, double weight_bytes, double entry_bytes)
 {

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// Child processes that are kept running: one that ends with a failure is started again after a pause that doubles each
+// time. No child outlives this process. One thread; SIGCHLD is the caller's.
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "cli/gpus.h"
+
+enum { CHILD_WRONG_USAGE = 2, CHILD_NOT_FOUND = 127 }; // exit codes of a child that is not started again
+
+struct child {
+    const char *role;
+    int index;
+    int ranks;           // over 1: it is mpirun
+    struct gpu_set gpus; // of a node, if there are GPUs
+    pid_t pid;           // 0: not running
+    int64_t started_us;
+    int64_t restart_us; // when to start it again; INT64_MAX: never
+    int64_t pause_ms;   // before the next restart
+};
+
+// In the forked child: returns the command line to become, NULL last.
+typedef char **child_arguments_fn(const struct child *c);
+
+// Starts the children that are due. Returns the time of the next restart, INT64_MAX if there is none.
+int64_t children_start_due(struct child *children, int n, child_arguments_fn *arguments);
+
+// Collects the children that ended. Returns an exit code when they cannot continue, else -1. `draining`: they are to
+// end, and none is started again.
+int children_reap(struct child *children, int n, bool draining);
+
+int children_running(const struct child *children, int n);
+
+// Tells a child to end when its work is done.
+void child_drain(const struct child *c);
+void children_kill(const struct child *children, int n);

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/up_arguments.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "cli/companion.h"
+#include "lib/base/cores.h"
+#include "lib/base/mem.h"
+#include "lib/text/generation.h"
+#include "lib/text/limits.h"
+
+struct up_flags up_flags;
+
+// clang-format off
+const struct option up_options[] = {
+    {.name = "-Models"},
+    {.name = "main", .type = OPTION_STRING, .value = &up_flags.main, .placeholder = "DIR",
+     .help = "checkpoint of the main model; default the demo model"},
+    {.name = "spec", .type = OPTION_STRING, .value = &up_flags.spec, .placeholder = "DIR",
+     .help = "checkpoint of the speculators' model; default the demo speculator if --main is not given, else none"},
+    {.name = "shape", .type = OPTION_STRING, .value = &up_flags.shape, .placeholder = "FILE",
+     .help = "for measurements: config.json of a model that the workers run with random weights; --main then gives "
+             "the tokenizer only"},
+    {.name = "spec-shape", .type = OPTION_STRING, .value = &up_flags.spec_shape, .placeholder = "FILE",
+     .help = "for measurements: the same for the speculators; the vocabulary must be that of --shape"},
+    {.name = "load", .type = OPTION_CHOICE, .value = &up_flags.load, .default_text = "auto", .choices = "auto|dummy",
+     .help = "dummy: for measurements, random weights of the shape of --main and --spec, which need no weight files"},
+    {.name = "served-model-name", .type = OPTION_STRING, .value = &up_flags.model_name, .placeholder = "NAME",
+     .help = "model name used in the API; default the name of the --main directory"},
+    {.name = "chat-template", .type = OPTION_STRING, .value = &up_flags.chat_template, .placeholder = "FILE",
+     .help = "Jinja chat template to use instead of the model's"},
+    {.name = "packed-cache", .type = OPTION_STRING, .value = &up_flags.packed_cache, .default_text = "off",
+     .placeholder = "DIR", .help = "directory that keeps packed weights for the next start; auto: beside the checkpoint"},
+    {.name = "backend", .type = OPTION_CHOICE, .value = &up_flags.backend, .default_text = "auto", .choices = MODEL_BACKENDS,
+     .help = "backend of all nodes; auto: one GPU per rank if there are GPUs, else the CPU"},
+    {.name = "dtype", .type = OPTION_CHOICE, .value = &up_flags.dtype, .default_text = "auto", .choices = MODEL_DTYPES,
+     .help = "data type for model weights; auto: that of the checkpoint"},
+    {.name = "kv-cache-dtype", .type = OPTION_CHOICE, .value = &up_flags.kv_dtype, .default_text = "auto",
+     .choices = MODEL_KV_DTYPES,
+     .help = "data type for the KV cache of the workers; auto: f32 with f32 weights, else bf16"},
+    {.name = "-Processes"},
+    {.name = "workers", .type = OPTION_INT, .value = &up_flags.workers, .default_text = "1", .min = 1, .max = UP_NODES_MAX,
+     .unit = "groups", .help = "number of worker groups"},
+    {.name = "tp", .type = OPTION_INT, .value = &up_flags.tp, .default_text = "1", .min = 1, .max = 64, .unit = "ranks",
+     .help = "tensor-parallel ranks of a worker group"},
+    {.name = "speculators", .type = OPTION_INT, .value = &up_flags.speculators, .default_text = "1", .max = UP_NODES_MAX,
+     .help = "number of speculators; 0: no speculative prefill"},
+    {.name = "spec-tp", .type = OPTION_INT, .value = &up_flags.spec_tp, .default_text = "1", .min = 1, .max = 64,
+     .unit = "ranks", .help = "tensor-parallel ranks of a speculator"},
+    {.name = "threads", .type = OPTION_INT, .value = &up_flags.threads, .default_text = "0", .max = 4096,
+     .help = "compute threads of a rank; 0: the cores divided by the ranks of the larger pool"},
+    {.name = "max-num-batched-tokens", .type = OPTION_INT, .value = &up_flags.token_budget, .default_text = "2048", .min = 1,
+     .max = MODEL_ROWS_MAX, .unit = "tokens", .help = "maximum number of tokens of a forward pass, and of a bin"},
+    {.name = "max-num-seqs", .type = OPTION_INT, .value = &up_flags.max_seqs, .default_text = "64", .min = 1,
+     .max = MODEL_SEQS_MAX, .unit = "sequences", .help = "maximum number of sequences of a node"},
+    {.name = "kv-blocks", .type = OPTION_INT, .value = &up_flags.kv_blocks, .default_text = "0", .max = MODEL_KV_BLOCKS_MAX,
+     .unit = "blocks", .help = "KV cache of a worker group; 0: on GPUs the memory that is left to the group, on the CPU "
+                               "a full context per sequence, at most 1 GiB"},
+    {.name = "enable-prefix-caching", .type = OPTION_BOOL, .value = &up_flags.prefix_cache, .default_text = "true",
+     .help = "reuse the KV blocks of prompts that start with the same tokens"},
+    {.name = "itl-target-ms", .type = OPTION_INT, .value = &up_flags.itl_target_ms, .default_text = "0", .max = 3600000,
+     .unit = "ms", .help = "target duration of a mixed pass, which limits its prompt tokens; 0: twice the duration of "
+                           "its decodes"},
+    {.name = "-Network"},
+    {.name = "host", .type = OPTION_STRING, .value = &up_flags.host, .default_text = "127.0.0.1", .placeholder = "HOST",
+     .help = "address that the router listens on"},
+    {.name = "port", .type = OPTION_INT, .value = &up_flags.port, .default_text = "50051", .min = 1, .max = 65535,
+     .help = "gRPC port of the router"},
+    {.name = "http-port", .type = OPTION_INT, .value = &up_flags.http_port, .default_text = "8000", .min = -1, .max = 65535,
+     .help = "port of the router's HTTP API; 0 takes a free port, which the log names; -1: no HTTP API"},
+    {.name = "node-port", .type = OPTION_INT, .value = &up_flags.node_port, .default_text = "0", .max = 65535,
+     .help = "port on loopback at which the nodes attach to the router; 0: the one after --port"},
+    {.name = "api-keys", .type = OPTION_STRING, .value = &up_flags.api_keys, .placeholder = "FILE",
+     .help = "file of API keys, made with forepack keys: clients must send one of them; default: every client is allowed"},
+    {.name = "tls-cert", .type = OPTION_STRING, .value = &up_flags.tls_cert, .placeholder = "FILE",
+     .help = "serve clients with TLS; the router's certificate, in PEM"},
+    {.name = "tls-key", .type = OPTION_STRING, .value = &up_flags.tls_key, .placeholder = "FILE",
+     .help = "private key of --tls-cert, in PEM"},
+    {.name = "tls-client-ca", .type = OPTION_STRING, .value = &up_flags.tls_client_ca, .placeholder = "FILE",
+     .help = "serve only clients with a certificate of these authorities, in PEM"},
+    {.name = "cluster-token-file", .type = OPTION_STRING, .value = &up_flags.token_file, .placeholder = "FILE",
+     .help = "cluster token of router and nodes; default: a random one, in a private folder that is removed at the "
+             "end"},
+    {.name = "insecure", .type = OPTION_BOOL, .value = &up_flags.insecure,
+     .help = "allow a --host beyond loopback without TLS"},
+    {.name = "-Behaviour"},
+    {.name = "prefill", .type = OPTION_CHOICE, .value = &up_flags.prefill, .choices = PREFILL_MODES,
+     .help = "default for requests that give neither a prefill mode, a quality nor a keep rate; default auto with the "
+             "demo models, else off"},
+    {.name = "drafts", .type = OPTION_CHOICE, .value = &up_flags.drafts, .default_text = "auto", .choices = DRAFT_MODES,
+     .help = "default for requests that do not say whether their answers are drafted"},
+    {.name = "quality", .type = OPTION_REAL, .value = &up_flags.quality, .default_text = "0.99", .min = 1e-6, .max = 1,
+     .help = "share of the answers that are right with the whole prompt and must stay right, for requests that give "
+             "neither a quality nor a keep rate; without a calibration of the speculator (forepack calibrate) every token "
+             "is kept"},
+    {.name = "keep-rate", .type = OPTION_REAL, .value = &up_flags.keep_rate, .min = 1e-6, .max = 1,
+     .help = "fixed share of the prompt's tokens to keep when a request gives neither, instead of --quality"},
+    {.name = "speculate-min-tokens", .type = OPTION_INT, .value = &up_flags.speculate_min_tokens, .default_text = "512", .max = 1e9,
+     .unit = "tokens", .help = "minimum prompt length for speculation with --prefill auto"},
+    {.name = "score-timeout-ms", .type = OPTION_INT, .value = &up_flags.score_timeout_ms, .default_text = "10000", .min = 1,
+     .max = 3600000, .unit = "ms", .help = "maximum time for a prompt to wait for a speculator, and for a score beyond "
+                                           "four times its expected time; after it the whole prompt is prefilled"},
+    {.name = "drain-ms", .type = OPTION_INT, .value = &up_flags.drain_ms, .default_text = "30000", .max = 3600000,
+     .unit = "ms", .help = "maximum time for running requests to end after Ctrl-C; a second Ctrl-C ends them at once"},
+    {.name = "-Further options"},
+    {.name = "router-option", .type = OPTION_LIST, .value = &up_flags.router_options, .placeholder = "NAME=VALUE",
+     .help = "sets any other option of forepack-router, such as max-wait-ms=100"},
+    {.name = "worker-option", .type = OPTION_LIST, .value = &up_flags.worker_options, .placeholder = "NAME=VALUE",
+     .help = "sets any other option of forepack-worker"},
+    {.name = "speculator-option", .type = OPTION_LIST, .value = &up_flags.speculator_options, .placeholder = "NAME=VALUE",
+     .help = "sets any other option of forepack-speculator"},
+    {.name = "-Logging"},
+    LOG_OPTION_ROWS(up_flags.log),
+    {0},
+};
+// clang-format on
+
+// Options that are passed on to the programs under the same name.
+static const char *const of_router[] = {"served-model-name",
+                                        "shape",
+                                        "chat-template",
+                                        "host",
+                                        "port",
+                                        "http-port",
+                                        "api-keys",
+                                        "tls-cert",
+                                        "tls-key",
+                                        "tls-client-ca",
+                                        "insecure",
+                                        "prefill",
+                                        "drafts",
+                                        "quality",
+                                        "keep-rate",
+                                        "speculate-min-tokens",
+                                        "score-timeout-ms",
+                                        "drain-ms",
+                                        "log-level",
+                                        "log-format",
+                                        NULL};
+static const char *const of_nodes[] = {
+    "load",         "packed-cache",          "backend",   "dtype",      "max-num-batched-tokens",
+    "max-num-seqs", "enable-prefix-caching", "log-level", "log-format", NULL};
+static const char *const of_workers[] = {"kv-cache-dtype", "kv-blocks", "itl-target-ms", NULL};
+
+struct arguments {
+    char **items; // [n], then NULL
+    int n;
+};
+
+// Takes `text`, which is on the heap.
+static void argument_take(struct arguments *a, char *text)
+{
+    a->items = mem_resize(a->items, (size_t)a->n + 2, sizeof *a->items);
+    a->items[a->n++] = text;
+    a->items[a->n] = NULL;
+}
+
+static void argument_add(struct arguments *a, const char *text)
+{
+    argument_take(a, mem_string(text));
+}
+
+static void argument_add_text(struct arguments *a, const char *flag, const char *value)
+{
+    argument_add(a, flag);
+    argument_add(a, value);
+}
+
+static void argument_add_number(struct arguments *a, const char *flag, int64_t value)
+{
+    argument_add(a, flag);
+    argument_take(a, mem_format("%lld", (long long)value));
+}
+
+static void argument_add_option(struct arguments *a, const struct option *row)
+{
+    switch (row->type) {
+    case OPTION_BOOL: argument_take(a, mem_format("--%s%s", *(bool *)row->value ? "" : "no-", row->name)); break;
+    case OPTION_INT: argument_take(a, mem_format("--%s=%" PRId64, row->name, *(int64_t *)row->value)); break;
+    case OPTION_REAL:
+        if (row->default_text || options_given(up_options, row->name))
+            argument_take(a, mem_format("--%s=%.17g", row->name, *(double *)row->value));
+        break;
+    default:
+        if (*(char **)row->value) argument_take(a, mem_format("--%s=%s", row->name, *(char **)row->value));
+    }
+}
+
+static void arguments_pass(struct arguments *a, const char *const *names)
+{
+    for (; *names; names++) {
+        const struct option *row = up_options;
+        while (strcmp(row->name, *names) != 0)
+            row++;
+        argument_add_option(a, row);
+    }
+}
+
+static void arguments_add_further(struct arguments *a, const struct option_list *further)
+{
+    for (int i = 0; i < further->count; i++)
+        argument_take(a, mem_format("--%s", further->items[i]));
+}
+
+int up_ranks(void)
+{
+    return (int)(up_flags.workers * up_flags.tp + up_flags.speculators * up_flags.spec_tp);
+}
+
+// A share of the cores for each rank of the larger pool: the two pools seldom compute at the same time.
+int64_t up_rank_threads(void)
+{
+    if (up_flags.threads) return up_flags.threads;
+    int64_t cores = cores_count();
+    int64_t ranks = up_flags.workers * up_flags.tp > up_flags.speculators * up_flags.spec_tp
+                        ? up_flags.workers * up_flags.tp
+                        : up_flags.speculators * up_flags.spec_tp;
+    return cores / ranks > 1 ? cores / ranks : 1;
+}
+
+char *up_node_address(void)
+{
+    return mem_format("127.0.0.1:%lld", (long long)up_flags.node_port);
+}
+
+char **up_router_arguments(void)
+{
+    struct arguments list = {0}, *a = &list;
+    argument_take(a, companion_path("forepack-router"));
+    argument_add_text(a, "--model", up_flags.main);
+    argument_add(a, "--node-listen");
+    argument_take(a, up_node_address());
+    argument_add_text(a, "--cluster-token-file", up_flags.token_file);
+    arguments_pass(a, of_router);
+    arguments_add_further(a, &up_flags.router_options);
+    return a->items;
+}
+
+char **up_node_arguments(const struct child *c)
+{
+    struct arguments list = {0}, *a = &list;
+    bool worker = strcmp(c->role, "worker") == 0;
+    if (c->ranks > 1) {
+        argument_add(a, "mpirun");
+        argument_add_number(a, "-n", c->ranks);
+        argument_add(a, "--oversubscribe");
+        argument_add_text(a, "--bind-to", "none"); // the default puts all compute threads of a rank on one core
+    }
+    argument_take(a, companion_path(worker ? "forepack-worker" : "forepack-speculator"));
+    argument_add_text(a, "--model", worker ? up_flags.main : up_flags.spec);
+    const char *shape = worker ? up_flags.shape : up_flags.spec_shape;
+    if (shape) argument_add_text(a, "--shape", shape);
+    argument_add(a, "--router");
+    argument_take(a, up_node_address());
+    argument_add_text(a, "--cluster-token-file", up_flags.token_file);
+    argument_add(a, "--node-id");
+    argument_take(a, mem_format("%s-%d", c->role, c->index));
+    if (c->gpus.nodes > 1) {
+        argument_add(a, "--gpu-memory-utilization");
+        argument_take(a, mem_format("%.3f", MODEL_GPU_MEMORY_UTILIZATION / c->gpus.nodes));
+    }
+    argument_add_number(a, "--threads", up_rank_threads());
+    arguments_pass(a, of_nodes);
+    if (worker) arguments_pass(a, of_workers);
+    arguments_add_further(a, worker ? &up_flags.worker_options : &up_flags.speculator_options);
+    return a->items;
+}

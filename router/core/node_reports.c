@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// What nodes report of their work and requests: the functions of core.h from core_heartbeat() on that take a node's
+// message. A node may lie, so every number is checked before it counts.
+#include "router/core/core_state.h"
+#include "router/core/request_selection.h"
+#include "router/core/request_steps.h"
+
+// Returns how many requests on the node its heartbeat should count and does not. Messages of a stream come in order, so
+// all their results that were sent before have been read; requests that it still has to cancel only make its count too
+// high.
+static int requests_lost(const struct core_node *node, const struct node_heartbeat *heartbeat)
+{
+    int64_t n = node->sched.account.requests.count; // in the order of bins
+    const struct sched_request *r = node->sched.account.requests.last;
+    for (; r && request_of(r)->account.bin_id > heartbeat->last_bin; r = r->prev)
+        n--;
+    return heartbeat->requests < n ? (int)(n - heartbeat->requests) : 0;
+}
+
+void core_heartbeat(struct core *c, struct core_node *node, const struct node_heartbeat *heartbeat, int64_t now_us)
+{
+    node->heard_us = now_us;
+    node->kv_blocks_free = heartbeat->kv_blocks_free;
+    node->held_prompts = heartbeat->held_prompts;
+    node->held_kv_blocks = heartbeat->held_kv_blocks;
+    node->measures->counts.preemptions = heartbeat->preemptions;
+    node_gpus_update(&node->measures->gpus, heartbeat->gpus, heartbeat->n_gpus, node->hello.ranks);
+    node_counts_progress(node, heartbeat->progress, now_us);
+    // Counting walks the requests of the node: not more often than nodes send heartbeats, or one could occupy the core.
+    if (now_us - node->health.counted_us < c->options.heartbeat_us / 4) return;
+    node->health.counted_us = now_us;
+    node->health.lost = requests_lost(node, heartbeat);
+    c->health.pending |= node->health.lost > 0;
+}
+
+// Returns true if the node can have computed this. No model of costs may rest on a pass with more rows than the node's
+// passes have, more pairs than its context allows, or a thousand rows in a microsecond.
+static bool pass_is_possible(const struct node_limits *limits, const struct pass_cost *pass)
+{
+    return pass->rows >= 1 && pass->rows <= limits->token_budget && pass->pairs >= pass->rows &&
+           pass->pairs <= pass->rows * limits->context_tokens && pass->us > pass->rows / 1000;
+}
+
+void core_passed(struct core *c, struct core_node *node, const struct pass_cost *pass, int64_t now_us)
+{
+    node->heard_us = now_us;
+    node_progressed(node, now_us);
+    if (pass_is_possible(&node->sched.limits, pass)) ledger_pass_reported(&c->ledger, node, pass, now_us);
+}
+
+// Returns the request of a result, if it is still on that node: results cross with cancels, timeouts and losses.
+static struct request *request_on(const struct core *c, const struct core_node *node, uint64_t number)
+{
+    struct request *r = request_table_find(&c->table, number);
+    return r && r->account.node == node ? r : NULL;
+}
+
+void core_scored(struct core *c, struct core_node *node, const struct score_result *result, int64_t now_us)
+{
+    node->heard_us = now_us;
+    node_progressed(node, now_us);
+    struct request *r = request_on(c, node, result->request);
+    if (!r || r->state != REQUEST_SCORING) return;
+    if (!result->error) node_answered(node);
+    core_request_scored(c, r, result, now_us);
+}
+
+void core_step(struct core *c, struct core_node *node, const struct sequence_result *results, int n, int64_t now_us)
+{
+    node->heard_us = now_us;
+    node_progressed(node, now_us);
+    for (int i = 0; i < n; i++) {
+        struct request *r = request_on(c, node, results[i].request);
+        if (!r || (r->state != REQUEST_PREFILL && r->state != REQUEST_DECODE)) continue;
+        if (r->account.bin && results[i].n_tokens) node_answered(node);
+        core_request_step(c, r, &results[i], now_us);
+    }
+}

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "router/core/request_steps.h"
+
+#include <string.h>
+
+#include "lib/base/log.h"
+#include "lib/base/mem.h"
+#include "router/core/drafting.h"
+#include "router/core/requests.h"
+
+// Returns what is wrong with the worker group's tokens, or NULL.
+static const char *step_error(const struct core *c, const struct request *r, const struct sequence_result *result)
+{
+    if (result->n_tokens < 0 || result->n_tokens > r->spec.sampling.max_tokens - r->usage.completion_tokens) {
+        return "the worker group sent more tokens than max_tokens";
+    }
+    for (int i = 0; i < result->n_tokens; i++) {
+        if (result->tokens[i] < 0 || result->tokens[i] >= c->options.vocab_size) {
+            return "the worker group sent a token outside the vocabulary";
+        }
+    }
+    return NULL;
+}
+
+// Returns what is wrong with the log-probabilities of the prompt, or NULL. They come in order and are complete before
+// the first new token.
+static const char *prompt_logprobs_error(const struct request *r, const struct sequence_result *result)
+{
+    bool asked = r->spec.sampling.prompt_logprobs >= 0;
+    int n = result->n_prompt_logprobs, next = 1 + r->n_prompt_logprobs, left = asked ? r->spec.n_tokens - next : 0;
+    bool goes_on = !result->n_tokens && (!result->finished || result->reason == FINISH_REASON_ERROR);
+    if (n < 0 || n > left || (n && result->prompt_logprobs_from != next))
+        return "the worker group sent log-probabilities of prompt tokens that are not the next ones";
+    if (n < left && !goes_on) return "the worker group sent a token before all log-probabilities of the prompt";
+    for (int i = 0; i < n; i++)
+        if (result->prompt_logprobs[i].token != r->spec.tokens[next + i])
+            return "the worker group sent log-probabilities of another prompt";
+    return NULL;
+}
+
+static void stream_prompt_logprobs(struct core *c, struct request *r, const struct sequence_result *result)
+{
+    int n = result->n_prompt_logprobs;
+    r->n_prompt_logprobs += n;
+    ledger_prompt_logprobs_received(&c->ledger, r, n);
+    if (r->sink.prompt_logprobs) r->sink.prompt_logprobs(r->sink.user, result->prompt_logprobs, n);
+}
+
+static void append_output(struct request *r, const int32_t *tokens, int n)
+{
+    while (r->output_capacity < r->usage.completion_tokens + n) {
+        r->output_capacity = r->output_capacity ? 2 * r->output_capacity : 64;
+        r->output = mem_resize(r->output, (size_t)r->output_capacity, sizeof *r->output);
+    }
+    memcpy(r->output + r->usage.completion_tokens, tokens, (size_t)n * sizeof *tokens);
+}
+
+// Streams the tokens to the client. Returns true when a stop string ended the text; *n_used_p: the tokens up to its
+// end.
+static bool stream_tokens(struct core *c, struct request *r, const struct sequence_result *result, int *n_used_p,
+                          int64_t now_us)
+{
+    int n = result->n_tokens, n_used = n;
+    append_output(r, result->tokens, n);
+    ledger_tokens_received(&c->ledger, r, n, now_us);
+    if (r->state == REQUEST_PREFILL) request_set_state(r, REQUEST_DECODE);
+    bool stopped = r->sink.tokens(r->sink.user, result->tokens, result->logprobs, n, &n_used);
+    if (!stopped || n_used < 0 || n_used > n) n_used = n;
+    ledger_tokens_used(&c->ledger, r, n, n_used);
+    *n_used_p = n_used;
+    return stopped;
+}
+
+// Ends the request, since the worker group says that the sequence has ended.
+static void sequence_finished(struct core *c, struct request *r, const struct sequence_result *result, int64_t now_us)
+{
+    if (result->reason == FINISH_REASON_STOP || result->reason == FINISH_REASON_LENGTH) {
+        core_request_finish(c, r, result->reason, STATUS_OK, "", false, now_us);
+        return;
+    }
+    status_fail(STATUS_INTERNAL, "the worker group failed: %s", result->error ? result->error : "no reason given");
+    core_request_finish(c, r, FINISH_REASON_ERROR, STATUS_INTERNAL, status_message(), false, now_us);
+}
+
+void core_request_step(struct core *c, struct request *r, const struct sequence_result *result, int64_t now_us)
+{
+    const char *error = step_error(c, r, result);
+    if (!error) error = prompt_logprobs_error(r, result);
+    if (error) {
+        log_event(LOG_WARN, "step_refused", LOG_REQUEST(r->number), LOG_FIELD("client_id", r->id),
+                  LOG_FIELD("node", r->account.node->hello.node_id), LOG_FIELD("reason", error));
+        core_request_finish(c, r, FINISH_REASON_ERROR, STATUS_INTERNAL, error, !result->finished, now_us);
+        return;
+    }
+    if (result->n_prompt_logprobs) stream_prompt_logprobs(c, r, result);
+    ledger_prefill_cached(r, result->cached_tokens);
+    if (r->account.bin && result->n_tokens) ledger_prompt_computed(r, result->cached_tokens, now_us);
+    int n_used = 0;
+    bool stopped = result->n_tokens && stream_tokens(c, r, result, &n_used, now_us);
+    ledger_draft_verified(&c->ledger, r, result, n_used);
+    if (stopped) {
+        core_request_finish(c, r, FINISH_REASON_STOP, STATUS_OK, "", !result->finished, now_us);
+    } else if (result->finished) {
+        sequence_finished(c, r, result, now_us);
+    } else if (r->usage.completion_tokens == r->spec.sampling.max_tokens) {
+        core_request_finish(c, r, FINISH_REASON_LENGTH, STATUS_OK, "", true, now_us);
+    } else if (result->n_tokens) {
+        ledger_kv_blocks_updated(r);
+        core_request_retime(c, r);
+        core_drafting_advanced(c, r);
+    }
+}

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the files of the scorer share: scorer.c admits prompts and takes results, score_pass.c composes a pass.
+#pragma once
+
+#include "engine/batch_builder.h"
+#include "engine/prefix_cache.h"
+#include "speculator/drafter.h"
+#include "speculator/score_pace.h"
+#include "speculator/scorer.h"
+
+// A prompt being scored: first its own rows are computed, then its look-ahead rows, one per pass.
+struct prompt {
+    uint64_t request, salt;
+    int32_t *tokens; // [n] owned
+    int n;
+    int look_ahead; // steps at most
+    int smoothing_window;
+    struct select_policy policy; // `pinned` owned
+    double quality;              // to choose policy.keep_rate for; 0: it is given
+    bool is_covered;             // the calibration covers its options
+    bool want_evidence;          // for the result
+    bool want_importance;
+    bool hold; // for drafts, after its score
+    int64_t added_us;
+
+    int32_t *blocks; // [n_blocks] owned; NULL while the prompt waits
+    int n_blocks;
+    int n_published;           // the first of them: in the prefix cache
+    kv_chain chain;            // up to the last published one
+    struct prefix_match match; // of the last lookup in the prefix cache
+    int n_reused;              // tokens found there
+    int n_cached;              // KV entries
+    int steps;                 // importance rows computed
+    int32_t *drafted;          // [n_drafted] owned; tokens of the look-ahead rows, the last one is of the next row
+    int n_drafted;
+    float *importance;             // [n] owned; sum over the steps
+    struct evidence_sums evidence; // of the steps
+    bool ended;                    // the look-ahead reached an EOS
+    uint64_t last_pass;            // the last pass in which the prompt had rows
+
+    // In the pass being composed:
+    int rows;
+    bool has_importance, has_next_token; // the pass computes an importance row, and the token that follows it
+};
+
+struct scorer {
+    struct scorer_model model;
+    scorer_result_fn on_result;
+    void *context;
+    struct block_manager *blocks;
+
+    // In order of arrival: the first n_running have KV blocks, the others wait.
+    struct prompt **prompts;
+    int n, n_running, capacity;
+    uint64_t pass;
+    struct scorer_pass last;
+    struct score_pace pace;
+    struct batch_builder builder; // of the pass
+    struct drafter *drafter;      // holds prompts after their scores
+    scorer_draft_fn *on_draft;
+};
+
+static inline bool prompt_looks_ahead(const struct prompt *p)
+{
+    return p->steps > 0;
+}
+
+struct pass_plan {
+    bool reads, looks_ahead; // has rows of prompts that are read; has look-ahead rows
+    struct prompt *longest;  // the prompt that has gone longest without a row
+    int window;              // its smoothing window, which is that of the pass
+};
+
+// Chooses what the next pass contains. There must be a running prompt.
+struct pass_plan score_pass_choose(const struct scorer *s);
+
+// Gives the running prompts their rows of the pass and returns its batch, which is the scorer's.
+const struct ragged_batch *score_pass_compose(struct scorer *s, const struct pass_plan *plan);

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the tests of the HTTP server expect of an answer, and its end. Each test opens the server with its own limits.
+#pragma once
+
+#include "tests/http_service.h"
+
+static inline void expect_start(const char *text, const char *start)
+{
+    ck_assert_msg(strncmp(text, start, strlen(start)) == 0, "starts with '%s': %s", start, text);
+}
+
+static inline void expect_part(const char *text, const char *part)
+{
+    ck_assert_msg(strstr(text, part), "contains '%s': %s", part, text);
+}
+
+// Sends a request on its own connection and expects the start of the answer and a part of it.
+static inline void expect_answer(const char *request, const char *start, const char *part)
+{
+    char *text = client_ask_raw(port(), request);
+    expect_start(text, start);
+    expect_part(text, part);
+    free(text);
+}
+
+static inline void close_server(void)
+{
+    http_server_close(server, 1000);
+    server = NULL;
+}
