@@ -23,7 +23,7 @@ const struct option up_options[] = {
      .help = "for measurements: config.json of a model that the workers run with random weights; --main then gives "
              "the tokenizer only"},
     {.name = "spec-shape", .type = OPTION_STRING, .value = &up_flags.spec_shape, .placeholder = "FILE",
-     .help = "for measurements: the same for the speculators; the vocabulary must be that of --shape"},
+     .help = "for measurements: config.json for the speculators; the vocabulary must be the same as that of --shape"},
     {.name = "load", .type = OPTION_CHOICE, .value = &up_flags.load, .default_text = "auto", .choices = "auto|dummy",
      .help = "dummy: for measurements, random weights of the shape of --main and --spec, which need no weight files"},
     {.name = "served-model-name", .type = OPTION_STRING, .value = &up_flags.model_name, .placeholder = "NAME",
@@ -31,7 +31,7 @@ const struct option up_options[] = {
     {.name = "chat-template", .type = OPTION_STRING, .value = &up_flags.chat_template, .placeholder = "FILE",
      .help = "Jinja chat template to use instead of the model's"},
     {.name = "packed-cache", .type = OPTION_STRING, .value = &up_flags.packed_cache, .default_text = "off",
-     .placeholder = "DIR", .help = "directory that keeps packed weights for the next start; auto: beside the checkpoint"},
+     .placeholder = "DIR", .help = "directory that keeps packed weights for the next start; auto: next to the checkpoint"},
     {.name = "backend", .type = OPTION_CHOICE, .value = &up_flags.backend, .default_text = "auto", .choices = MODEL_BACKENDS,
      .help = "backend of all nodes; auto: one GPU per rank if there are GPUs, else the CPU"},
     {.name = "dtype", .type = OPTION_CHOICE, .value = &up_flags.dtype, .default_text = "auto", .choices = MODEL_DTYPES,
@@ -148,7 +148,7 @@ struct arguments {
     int n;
 };
 
-// Takes `text`, which is on the heap.
+// Adds `text`, which is on the heap.
 static void argument_take(struct arguments *a, char *text)
 {
     a->items = mem_resize(a->items, (size_t)a->n + 2, sizeof *a->items);
@@ -208,7 +208,7 @@ int up_ranks(void)
     return (int)(up_flags.workers * up_flags.tp + up_flags.speculators * up_flags.spec_tp);
 }
 
-// A share of the cores for each rank of the larger pool: the two pools seldom compute at the same time.
+// Returns a share of the cores for each rank of the larger pool, because the two pools seldom compute at the same time.
 int64_t up_rank_threads(void)
 {
     if (up_flags.threads) return up_flags.threads;
@@ -245,7 +245,7 @@ char **up_node_arguments(const struct child *c)
         argument_add(a, "mpirun");
         argument_add_number(a, "-n", c->ranks);
         argument_add(a, "--oversubscribe");
-        argument_add_text(a, "--bind-to", "none"); // the default puts all compute threads of a rank on one core
+        argument_add_text(a, "--bind-to", "none"); // the default binds all compute threads of a rank to one core
     }
     argument_take(a, companion_path(worker ? "forepack-worker" : "forepack-speculator"));
     argument_add_text(a, "--model", worker ? up_flags.main : up_flags.spec);
