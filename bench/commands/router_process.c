@@ -126,7 +126,7 @@ double router_process_cpu_s(const struct router_process *router)
 
 enum { WATCH_MS = 500, WATCHES_MAX = 120 };
 
-// Returns true once the router answers (or serves, if `serving`), within WATCH_MS.
+// Waits until the router answers, or serves if `serving`. Returns false after WATCH_MS.
 static bool health_watch(struct rpc_channel *channel, bool serving)
 {
     static const uint8_t is_serving[] = {8, 1}; // a HealthCheckResponse
@@ -145,7 +145,7 @@ static bool health_watch(struct rpc_channel *channel, bool serving)
 
 static bool router_has_ended(const struct router_process *router)
 {
-    siginfo_t info = {0}; // leaves the process for router_process_stop()
+    siginfo_t info = {0}; // with WNOWAIT the process stays for router_process_stop()
     return waitid(P_PID, (id_t)router->pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid;
 }
 
