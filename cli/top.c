@@ -15,7 +15,7 @@
 #include "cli/remote.h"
 #include "lib/base/clock.h"
 
-enum { CALL_TIMEOUT_MS = 5000 }; // a signal waits for the call in progress
+enum { CALL_TIMEOUT_MS = 5000 }; // a signal is handled after the call in progress
 
 static struct {
     struct remote remote;

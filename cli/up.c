@@ -37,7 +37,7 @@ enum { KILL_AFTER_MS = 3000 };
 static struct child children[1 + 2 * UP_NODES_MAX]; // the router first
 static int n_children, n_gpus;                      // n_gpus 0: the nodes compute on the CPU
 
-static struct log_relay relay; // standard error of the children that are mpirun
+static struct log_relay relay; // copies standard error of the children that run mpirun
 
 // --- the secret of the nodes
 
@@ -185,7 +185,7 @@ static int cluster_watch(int fd)
 }
 
 // Drains the router first: it refuses new requests and finishes the running requests, for which it needs the nodes.
-// Drains the nodes then. A second Ctrl-C, or the end of --drain-ms, kills the children that are left.
+// Then drains the nodes. A second Ctrl-C, or the end of --drain-ms, kills the children that are left.
 static void cluster_drain(int fd, bool at_once)
 {
     int64_t kill_us = clock_now_us() + (at_once ? 0 : up_flags.drain_ms * 1000) + KILL_AFTER_MS * 1000;
@@ -207,7 +207,7 @@ static void cluster_drain(int fd, bool at_once)
 
 static char *demo_model(const char *name)
 {
-    // The folder is installed, or it is in build/<preset>/bin of the repository.
+    // This program is installed, or it is in build/<preset>/bin of the repository.
     static const char *const folders[] = {FOREPACK_INSTALL_DATA, "../../../deploy"};
     char *real = NULL;
     for (int i = 0; i < 2 && !real; i++) {
