@@ -13,8 +13,8 @@
 #include "router/core/requests.h"
 #include "router/sched/node_index.h"
 
-#define SLOW         10.0   // times the median of the peers
-#define STALL_US_MAX 86.4e9 // a day, whatever a node reports of its passes
+#define SLOW         10.0   // a node is slow from this many times the median of its peers
+#define STALL_US_MAX 86.4e9 // a day: the longest limit, whatever a node reports
 enum {
     SLOW_ROWS = 64,    // rows of the pass by which nodes are compared
     SLOW_PASSES = 16,  // passes after its admission, before a node is compared again

@@ -45,7 +45,7 @@ enum skip_reason {
     SKIP_COST,         // with auto: by the costs of the nodes, the first token would not come sooner
     SKIP_UNCALIBRATED, // a quality is asked for, and the speculators have no calibration for it
     SKIP_UNSURE,       // it was scored, but no keep rate is likely enough to reach the quality
-    SKIP_NO_NODE,      // no speculator is attached, or all are ejected (degraded, as all below)
+    SKIP_NO_NODE,      // no speculator is attached, or all are ejected; this and the reasons below are degraded
     SKIP_TOO_LONG,     // over every speculator's context
     SKIP_TIMEOUT,      // no answer in time
     SKIP_LOST,         // the speculator was lost or failed
@@ -92,7 +92,7 @@ struct request_account {
     // The number of the bin that it was last sent in, a score bin or a prefill bin. It stays when the bin is settled.
     // dispatch.c counts all bins of the router from 1.
     uint64_t bin_id;
-    struct tenant_account *tenant; // of its tenant, from its admission to its end
+    struct tenant_account *tenant; // account of its tenant, from its admission to its end
     bool is_long;                  // it has more rows than a pass of the node
     int rows;                      // its rows in the bin,
     double attention_pairs;        // and the attention pairs of these rows, see cost.h
@@ -193,7 +193,7 @@ bool request_pins_rows(const struct request *r);
 // beginning has more tokens than its own, so that it can recall earlier ones.
 int request_budget_tokens(const struct request *r);
 bool request_is_drafted(const struct request *r);           // speculators may draft its answer
-const char *request_deadline_name(const struct request *r); // of its ttft_deadline_us, in sentences for the client
+const char *request_deadline_name(const struct request *r); // name of its ttft_deadline_us in sentences for clients
 
 // Returns what decided keep_rate: "fixed", "quality" or the name of the skip reason. "": not decided yet.
 const char *request_rate_reason(const struct request *r);

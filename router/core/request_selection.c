@@ -27,8 +27,8 @@ static void keep_draft(struct request *r, const int32_t *draft, int n)
     r->draft = mem_copy(draft, (size_t)n * sizeof *draft);
 }
 
-// Returns true if its earlier turns have rows of their own. This depends on options and attached nodes, never on the
-// selections that are held.
+// Returns true if the request's earlier turns have rows of their own. This depends on options and attached nodes, never
+// on the selections that are held.
 static bool is_conversation(const struct core *c, const struct request *r)
 {
     const struct prefill *prefill = &r->spec.prefill;
