@@ -261,7 +261,7 @@ static enum status reading_check(const Forepack__V1__ClusterInfo *m)
     return STATUS_OK;
 }
 
-static enum status reading_take(struct reading *reading)
+static enum status reading_fetch(struct reading *reading)
 {
     Forepack__V1__GetClusterInfoRequest request = FOREPACK__V1__GET_CLUSTER_INFO_REQUEST__INIT;
     ProtobufCMessage *answer;
@@ -342,9 +342,9 @@ static bool wait_for_key(double seconds)
 static enum status top_print_once(void)
 {
     struct reading before = {0}, now = {0};
-    TRY(reading_take(&before));
+    TRY(reading_fetch(&before));
     usleep((useconds_t)(o.interval_s * 1e6));
-    enum status status = reading_take(&now);
+    enum status status = reading_fetch(&now);
     struct frame frame = frame_begin(false);
     if (status == STATUS_OK) frame_put(&frame, &now, &before);
     reading_free(&before);
@@ -356,7 +356,7 @@ static enum status top_print_once(void)
 static void top_draw(struct reading *now, struct reading *before)
 {
     struct reading next = {0};
-    enum status status = reading_take(&next);
+    enum status status = reading_fetch(&next);
     if (status == STATUS_OK) {
         reading_free(before);
         *before = *now;
@@ -375,7 +375,7 @@ static void top_draw(struct reading *now, struct reading *before)
 static enum status top_run(void)
 {
     struct reading now = {0}, before = {0};
-    TRY(reading_take(&now)); // a wrong address or key is an error, not a frame
+    TRY(reading_fetch(&now)); // a wrong address or key is an error, not a frame
     terminal_enter();
     do {
         if (suspended) terminal_suspend();

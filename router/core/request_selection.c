@@ -134,7 +134,7 @@ void core_request_reuse_score(struct core *c, struct request *r, int64_t now_us)
 
 // --- new scores
 
-static void take_score_of(struct core *c, struct request *r, const struct request *scored)
+static void copy_score(struct core *c, struct request *r, const struct request *scored)
 {
     r->kept = mem_copy(scored->kept, (size_t)scored->n_kept_ranges * sizeof *scored->kept);
     r->n_kept_ranges = scored->n_kept_ranges;
@@ -151,7 +151,7 @@ static void take_score_of(struct core *c, struct request *r, const struct reques
 static void ready_with_sharers(struct core *c, struct request *r, int64_t now_us)
 {
     for (struct request *sharer = r->sharing.first; sharer; sharer = sharer->sharing.next)
-        take_score_of(c, sharer, r);
+        copy_score(c, sharer, r);
     struct request *next = score_sharing_hand_over(r);
     core_request_ready(c, r, now_us); // may end it
     while (next) {
