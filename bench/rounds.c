@@ -37,9 +37,10 @@ static enum status rounds_read_probe(const struct rounds *options, struct rounds
 
 static enum status contender_time(struct contender *c, int min_ms, double *seconds_p)
 {
+    const int burst = c->burst ? c->burst : 1;
     double sum = 0;
     int runs = 0;
-    while (!runs || sum * 1000 < min_ms) {
+    while (!runs || sum * burst * 1000 < min_ms) {
         double seconds;
         enum status status = c->run(c, &seconds);
         if (status != STATUS_OK) return status;

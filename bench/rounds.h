@@ -14,10 +14,12 @@
 enum { ROUNDS_MAX = 100, CONTENDERS_MAX = 4 };
 
 struct contender {
-    // Runs once. It times itself and sets gflop and gbytes. The first run warms up and is not counted.
+    // Runs `burst` times, reports the mean time of one run, and sets gflop and gbytes. The first call warms up and is
+    // not counted.
     enum status (*run)(struct contender *self, double *seconds_p);
     void *context;
     double gflop, gbytes; // least work of one run: 10^9 operations, 10^9 bytes read from memory; 0: unknown
+    int burst;            // runs in one call; 0 is 1
 };
 
 struct measurement {

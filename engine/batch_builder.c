@@ -90,7 +90,7 @@ static void wanted_row_add(struct batch_builder *b, struct wanted_row wanted)
 
 void batch_builder_want_logits(struct batch_builder *b, int row)
 {
-    wanted_row_add(b, (struct wanted_row){row, false, batch_greedy()}); // its token is ignored
+    wanted_row_add(b, (struct wanted_row){row, false, batch_greedy()}); // the sampled token is ignored
 }
 
 void batch_builder_want_token(struct batch_builder *b, int row, const struct row_sampling *sampling)
@@ -106,7 +106,7 @@ void batch_builder_want_importance(struct batch_builder *b, int keys)
     b->importance_keys[index] = keys;
 }
 
-// Rows with logits first, then those with a token.
+// Orders the logit rows: first the rows whose logits are read, then the rows whose token is sampled.
 static void logit_rows_order(struct batch_builder *b)
 {
     int n_read = 0, n_sampled = b->batch.n_logit_rows - b->n_sampled;

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A ragged batch as one array of 32-bit integers, in which the leader broadcasts it to the followers: the counts, the
-// sampling parameters (which need 8-byte alignment), then the other arrays in the order of struct ragged_batch. The
-// ranks of a group run on machines of one kind, so the integers are sent in native byte order.
+// Encodes a ragged batch as one array of 32-bit integers, which the leader broadcasts to the followers. The array has
+// the counts, the sampling parameters (which need 8-byte alignment), then the other arrays in the order of struct
+// ragged_batch. The ranks of a group run on machines of one kind, so the integers are sent in native byte order.
 //
-// Of the block table only the blocks that the pass uses are sent, sequence by sequence: padded to the longest sequence
-// it would be most of the message as soon as one sequence is long (64 sequences, one of 32,768 entries: 512 KiB
-// instead of 10). The followers pad it again.
+// The block table is sent without padding, and the followers pad it again. A padded table would be most of the message
+// as soon as one sequence is long (64 sequences, one of 32,768 entries: 512 KiB instead of 10).
 #pragma once
 
 #include <stddef.h>
@@ -15,12 +14,13 @@
 
 size_t batch_encoded_ints(const struct ragged_batch *batch);
 
-// Of the largest batch with these numbers of rows, sequences and KV blocks of a sequence.
+// Returns the size of the largest batch with these numbers of rows, sequences and KV blocks of a sequence.
 size_t batch_encoded_ints_max(int rows, int seqs, int seq_blocks);
 
 void batch_encode(const struct ragged_batch *batch, int32_t *encoded); // [batch_encoded_ints(batch)]
 
-// Points the batch's arrays into `encoded`, and its block table to `block_table`, which has room for `table_ints`
-// integers and is filled in. STATUS_INTERNAL when the counts do not add up to `n_ints` or the table does not fit.
+// Points the arrays of the batch into `encoded` and its block table to `block_table`, which has room for `table_ints`
+// integers. Fills in the block table. Returns STATUS_INTERNAL if the counts do not add up to `n_ints` or the table does
+// not fit.
 enum status batch_decode(const int32_t *encoded, size_t n_ints, int32_t *block_table, size_t table_ints,
                          struct ragged_batch *batch);

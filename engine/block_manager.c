@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// See block_manager.h. A block without references is either blank (on a stack) or published (in a list, the block
-// released longest ago first). Published blocks, with or without references, are also in a hash table.
+// See block_manager.h. A block without references is either blank (on a stack) or published (in a list that begins with
+// the block released longest ago). The hash table has all published blocks, with or without references.
 #include "engine/block_manager.h"
 
 #include <stdlib.h>
@@ -14,22 +14,22 @@ enum { NO_BLOCK = -1 };
 
 struct kv_block {
     int refs;
-    kv_chain chain; // 0: not published; else published under `key`
+    kv_chain chain; // 0: not published, else published under `key`
     struct kv_key key;
     int32_t bucket_next;
-    int32_t older, younger; // in the list, while published without references
+    int32_t older, younger; // neighbours in the list of published blocks without references
 };
 
 struct block_manager {
     int n_blocks;
     int n_blank, n_published_free;
-    int32_t *blank_blocks; // [n_blocks] a stack: the block released last is allocated first, its memory is warmest
+    int32_t *blank_blocks; // [n_blocks] a stack: the block released last has the warmest memory and is allocated first
     struct kv_block *blocks;
     int32_t oldest, youngest;
     kv_chain last_chain;
-    int32_t *buckets; // [n_buckets], a power of two
+    int32_t *buckets; // [n_buckets] n_buckets is a power of two
     uint32_t n_buckets;
-    struct hash_key hash_key; // random: no client can aim many blocks at one bucket
+    struct hash_key hash_key; // random, so that no client can aim many blocks at one bucket
 };
 
 struct block_manager *block_manager_create(int n_blocks)
@@ -147,7 +147,7 @@ bool block_manager_allocate(struct block_manager *manager, int n, int32_t *block
 
 void block_manager_release(struct block_manager *manager, const int32_t *blocks, int n)
 {
-    for (int i = n - 1; i >= 0; i--) { // from the last block, which is evicted first
+    for (int i = n - 1; i >= 0; i--) { // starts with the last block, so that it is evicted first
         INVARIANT(blocks[i] >= 0 && blocks[i] < manager->n_blocks, "block %d of %d", blocks[i], manager->n_blocks);
         struct kv_block *b = &manager->blocks[blocks[i]];
         INVARIANT(b->refs > 0, "block %d is released without a reference", blocks[i]);

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Allocates the blocks of the paged KV cache, counts references and finds cached blocks. Works with block numbers only:
-// the backend owns the memory. Owned by the thread that schedules. A block has KV_BLOCK_TOKENS entries.
+// Allocates the blocks of the paged KV cache, counts their references and finds cached blocks. Works with block numbers
+// only: the backend owns the memory. Used by the scheduling thread alone. A block has KV_BLOCK_TOKENS entries.
 //
-// A block is allocated by one sequence and may be referenced by several; each reference is released once.
+// One sequence allocates a block and several may reference it. Each reference is released once.
 //
-// Prefix cache: a full block can be published under its key: its tokens, their positions, the published block before
-// it, and a salt. A cache entry depends on the rows up to it and on nothing else, so equal keys mean equal bits, and a
-// sequence with the same rows references the block instead of computing it. Positions are part of the key because K is
-// stored after RoPE: a prompt with pruned tokens shares blocks only with prompts that kept the same tokens at the same
-// positions. Tokens and positions are compared whole. Their hash only chooses a bucket: a collision costs a comparison,
-// while a cache that trusted hashes would give one client another client's text. The salt is not needed for that: it
-// keeps a tenant from learning, by what is cached, how the prompts of another tenant begin.
+// Prefix cache: a full block can be published under a key. The key has the tokens of the block, their positions, the
+// published block before it, and a salt. KV entries depend only on the rows up to them, so equal keys mean equal bits:
+// a sequence with the same rows references the block instead of computing it. Positions are part of the key because K
+// is stored after RoPE. A pruned prompt therefore shares blocks only with prompts that kept the same tokens at the same
+// positions. Tokens and positions are compared whole, and their hash only chooses a bucket. A cache that trusted hashes
+// would give one client another client's text after a collision. The salt separates tenants: no tenant can find out
+// from cache hits how the prompts of another tenant begin.
 //
-// A published block without references counts as free and stays findable until its memory is needed. The block released
-// longest ago is evicted first. Of one sequence the last block goes before the first, so the blocks that stay always
-// form a chain from the start of the sequence.
+// A published block without references counts as free and can be found until its memory is needed. The block released
+// longest ago is evicted first. The last block of a sequence is evicted before its first block, so the remaining blocks
+// always form a chain from the start of the sequence.
 #pragma once
 
 #include <stdbool.h>
@@ -28,9 +28,9 @@ struct block_manager *block_manager_create(int n_blocks);
 void block_manager_free(struct block_manager *manager); // asserts that no block is referenced
 
 int block_manager_size(const struct block_manager *manager);
-int block_manager_n_free(const struct block_manager *manager); // blocks without references
+int block_manager_n_free(const struct block_manager *manager); // number of blocks without references
 
-// Allocates `n` blocks, each with one reference. False, with nothing allocated, when fewer are free.
+// Allocates `n` blocks, each with one reference. Returns false, with nothing allocated, if fewer are free.
 bool block_manager_allocate(struct block_manager *manager, int n, int32_t *blocks);
 void block_manager_release(struct block_manager *manager, const int32_t *blocks,
                            int n); // asserts that they are referenced
@@ -38,7 +38,8 @@ int block_manager_refs(const struct block_manager *manager, int32_t block);
 
 // ---- the prefix cache
 
-// Identifies a published block and all published blocks before it; 0 means no block. Never reused for other content.
+// Identifies a published block together with all published blocks before it. 0 means no block. A number is never reused
+// for other content.
 typedef uint64_t kv_chain;
 
 struct kv_key {
@@ -47,13 +48,13 @@ struct kv_key {
     int32_t token[KV_BLOCK_TOKENS], position[KV_BLOCK_TOKENS];
 };
 
-// The published block with this key, or -1. Call block_manager_retain() before using it.
+// Returns the published block with this key, or -1. Call block_manager_retain() before using it.
 int32_t block_manager_lookup(const struct block_manager *manager, const struct kv_key *key, kv_chain *chain_p);
 void block_manager_retain(struct block_manager *manager, int32_t block); // adds a reference to a published block
 kv_chain block_manager_chain(const struct block_manager *manager, int32_t block); // 0: not published
 
-// Publishes the full block `block`, which the caller references. When another block is already published under this
-// key, the caller's reference moves to that block. Returns the block that the caller references now.
+// Publishes the full block `block`, which the caller references. If another block is already published under this key,
+// the caller's reference moves to that block. Returns the block that the caller references now.
 int32_t block_manager_publish(struct block_manager *manager, const struct kv_key *key, int32_t block,
                               kv_chain *chain_p);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See comm_mpi.h. Works on a duplicate of MPI_COMM_WORLD, which keeps its messages apart from all others.
+// See comm_mpi.h. Uses a duplicate of MPI_COMM_WORLD, which keeps these messages apart from all other messages.
 #include "engine/comm_mpi.h"
 
 #include <limits.h>
@@ -11,7 +11,8 @@
 #include "lib/base/mem.h"
 #include "lib/base/no_alloc.h"
 
-// Floats. Up to GATHER_WHOLE_MAX one Allgather of whole buffers is faster than two exchanges of slices.
+// Counts are in floats. Up to GATHER_WHOLE_MAX floats, one Allgather of whole buffers is faster than two exchanges of
+// slices.
 enum { GATHER_WHOLE_MAX = 4096, SUM_PIECE_MAX = 4 << 20 };
 
 struct mpi_comm {
@@ -37,7 +38,7 @@ static enum status mpi_check(const char *call, int code)
     return status_fail(STATUS_UNAVAILABLE, "%s: %s", call, text);
 }
 
-// Fails with the text of MPI. MPI may allocate, also in the token loop.
+// Returns the failure with MPI's text. MPI may allocate, even in the token loop.
 #define TRY_MPI(name, ...)                                                                                             \
     do {                                                                                                               \
         int suspended = no_alloc_suspend();                                                                            \
@@ -46,7 +47,7 @@ static enum status mpi_check(const char *call, int code)
         TRY(mpi_status);                                                                                               \
     } while (0)
 
-// A call that waits for other ranks.
+// Makes a call that waits for other ranks.
 #define WAIT_MPI(m, name, ...)                                                                                         \
     do {                                                                                                               \
         (m)->base.waits = true;                                                                                        \
@@ -69,7 +70,7 @@ static float *mpi_scratch(struct mpi_comm *m, size_t floats)
     return m->scratch;
 }
 
-// out[i] = parts[0][i] + parts[1][i] + ..., parts lying `count` floats apart.
+// Computes out[i] = parts[0][i] + parts[1][i] + ... Consecutive parts are `count` floats apart.
 static void sum_in_rank_order(float *restrict out, const float *restrict parts, int n_parts, size_t count)
 {
     for (size_t i = 0; i < count; i++)
@@ -98,7 +99,8 @@ static void sum_bf16_in_rank_order(float *restrict out, const uint16_t *restrict
     }
 }
 
-// Scratch for `received` bf16 values, followed by the `count` values of `data` rounded to bf16, to be sent.
+// Returns scratch for `received` bf16 values. After them it stores the `count` values of `data`, rounded to bf16 for
+// sending, and sets *own_p to the first one.
 static uint16_t *mpi_bf16_scratch(struct mpi_comm *m, size_t received, const float *data, size_t count,
                                   uint16_t **own_p)
 {
@@ -124,7 +126,7 @@ static enum status mpi_sum_whole(struct mpi_comm *m, float *data, int count)
     return STATUS_OK;
 }
 
-// Rank r sums slice r of all ranks, then every rank gathers the sums: each value is sent twice instead of `size` times.
+// Rank r sums slice r of all ranks, then every rank gathers the sums. Each value is sent twice instead of `size` times.
 static enum status mpi_sum_slices(struct mpi_comm *m, float *data, int count)
 {
     int size = m->base.size;
@@ -158,7 +160,7 @@ static enum status mpi_sum_piece(struct mpi_comm *m, float *data, int count)
     return m->bf16 ? mpi_sum_whole_bf16(m, data, count) : mpi_sum_whole(m, data, count);
 }
 
-// In pieces, whatever MPI's largest count is, which bounds the scratch memory, too.
+// Sums in pieces: a piece fits the largest count of MPI and bounds the scratch memory.
 static enum status mpi_all_reduce_sum(struct comm *c, float *data, size_t count)
 {
     if (c->size == 1) return STATUS_OK;
@@ -196,8 +198,9 @@ static enum status mpi_broadcast(struct comm *c, void *bytes, size_t size_bytes)
     return STATUS_OK;
 }
 
-// Two ranks, or few floats: the whole buffer of every rank. Otherwise a slice of every rank, together one buffer. In
-// bf16 the own values are stored twice, at half the size.
+// Reserves scratch for sums of `count` floats. If there are two ranks, or few floats, it receives the whole buffer of
+// every rank. Otherwise it receives one slice of every rank, which is one buffer in total. For bf16 it also stores this
+// rank's values, but each value has half the size.
 static void mpi_reserve(struct comm *c, size_t count)
 {
     size_t piece = count < SUM_PIECE_MAX ? count : SUM_PIECE_MAX;

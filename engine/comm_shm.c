@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// See comm_shm.h. Every collective is a sequence of steps. In step n a rank
+// See comm_shm.h. Every collective is a sequence of steps. In step n a rank:
 //   1. writes its data of the step, if any, to piece n % 2 of its lane,
 //   2. sets `posted` to n,
 //   3. reads the data that other ranks posted for step n, if it needs them.
 // So posted == n means that the data of step n is complete and that the rank has finished reading step n - 1. The piece
 // of step n was last used in step n - 2. It may be overwritten once all other ranks have posted n - 1, so every step
-// first waits for that. After a reduction this already holds, so no step needs a second barrier.
+// first waits for these posts. After a reduction all ranks have posted already, so no step needs a second barrier.
 #include "engine/comm_shm.h"
 
 #include <errno.h>
@@ -30,26 +30,27 @@
 enum {
     PIECE_FLOATS = 1 << 16, // both pieces of a lane stay in a core's cache while they are written and read
     BLOCK_FLOATS = 1 << 10,
-    // Up to this many floats every rank reduces the whole piece in one step; beyond, one slice, in two steps.
+    // Up to this many floats, every rank reduces the whole piece in one step. Beyond it, each rank reduces one slice,
+    // in two steps.
     WHOLE_FLOATS = 1 << 11,
-    // Ranks doing equal work arrive within tens of microseconds of each other, and waking up on a busy machine can take
-    // a whole time slice, so spin first. Measured: 20 costs a third of a small decode step, 100 to 300 perform alike.
+    // Spin first: ranks doing equal work arrive within tens of microseconds of each other, and waking up on a busy
+    // machine can take a whole time slice. Measured: 20 costs a third of a small decode step, 100 to 300 perform alike.
     SPIN_US = 200,
 };
 
 struct lane {
     _Alignas(64) atomic_uint posted; // last step posted, modulo 2^32; a futex
-    atomic_uint sleepers;            // ranks that wait for `posted` in the kernel, or are about to wait
-    atomic_int core;                 // core of the rank when it posted; only a hint, so relaxed is enough
-    size_t size_bytes[2];            // size of the collective of step n; ordered by `posted`, like `piece`
+    atomic_uint sleepers;            // number of ranks that sleep, or are about to sleep, until `posted` changes
+    atomic_int core;                 // core of the rank when it posted. Only a hint, so relaxed is enough
+    size_t size_bytes[2];            // size of the collective of step n. Ordered by `posted`, like `piece`
     _Alignas(4096) float piece[2][PIECE_FLOATS];
 };
 
 struct shm_comm {
     struct comm base;
     unsigned step;
-    struct lane *lanes;  // [size], shared
-    const float **parts; // [size] what one reduction reads
+    struct lane *lanes;  // [size] in shared memory
+    const float **parts; // [size] values that one reduction reads
 };
 
 static struct shm_comm *shm_comm_of(struct comm *c)
@@ -81,8 +82,8 @@ static void lane_futex(struct lane *lane, int operation, unsigned value)
 static void lane_sleep(struct shm_comm *m, struct lane *lane, unsigned step)
 {
     m->base.waits = true;
-    // The posting rank reads `sleepers` after writing `posted`, the sleeping rank the other way round. Both accesses
-    // are sequentially consistent, so at least one of them sees the other's write.
+    // The posting rank reads `sleepers` after it wrote `posted`, and the sleeping rank reads `posted` after it wrote
+    // `sleepers`. Both accesses are sequentially consistent, so at least one rank sees the other's write.
     atomic_fetch_add(&lane->sleepers, 1);
     unsigned posted;
     while ((int)((posted = atomic_load(&lane->posted)) - step) < 0)
@@ -91,7 +92,7 @@ static void lane_sleep(struct shm_comm *m, struct lane *lane, unsigned step)
     m->base.waits = false;
 }
 
-// Spinning on a core that another rank needs would delay that rank.
+// Returns false if another rank posted from this core: spinning would delay that rank.
 static bool shm_has_own_core(const struct shm_comm *m)
 {
     int core = sched_getcpu();
@@ -114,7 +115,7 @@ static void step_wait(struct shm_comm *m, int rank, unsigned step)
     lane_sleep(m, lane, step);
 }
 
-// Begins the next step of a collective of `size_bytes`. Returns the piece to write, which no rank reads any more.
+// Begins the next step of a collective of `size_bytes`. Returns the piece to write, which no rank is reading any more.
 static float *step_begin(struct shm_comm *m, size_t size_bytes)
 {
     for (int r = 0; r < m->base.size; r++)
@@ -133,7 +134,8 @@ static void step_post(struct shm_comm *m)
     if (atomic_load(&mine->sleepers)) lane_futex(mine, FUTEX_WAKE, INT_MAX);
 }
 
-// The data that rank r posted for the current step. Ranks that call different collectives are a bug in the caller.
+// Finds the data that rank r posted for the current step. Fails if the ranks call different collectives, which is a bug
+// of the caller.
 static enum status step_read(struct shm_comm *m, int r, size_t size_bytes, const float **piece_p)
 {
     struct lane *lane = &m->lanes[r];
@@ -163,7 +165,8 @@ static void fold_max(float *restrict max, const float *restrict part, size_t cou
         max[i] = part[i] > max[i] ? part[i] : max[i];
 }
 
-// out = parts[0] + parts[1] + ... in this order; `out` may be one of the parts. Blocks stay in the nearest cache.
+// Computes out = parts[0] + parts[1] + ... in this order. `out` may be one of the parts. Blocks stay in the nearest
+// cache.
 static void fold_parts(float *out, const float *const *parts, int n_parts, size_t count, fold_fn *fold)
 {
     float block[BLOCK_FLOATS];
@@ -176,7 +179,7 @@ static void fold_parts(float *out, const float *const *parts, int n_parts, size_
     }
 }
 
-// Points m->parts at the values of every rank in the current step; this rank's are still in `data`.
+// Points m->parts at the values of every rank in the current step. This rank's values are still in `data`.
 static enum status step_read_all(struct shm_comm *m, const float *data, size_t size_bytes)
 {
     for (int r = 0; r < m->base.size; r++) {
@@ -217,7 +220,7 @@ static enum status reduce_piece(struct shm_comm *m, float *data, size_t count, s
     step_post(m);
     enum status status = step_read_all(m, data, size_bytes);
     if (status != STATUS_OK) return status;
-    // With two ranks, slices would not save reads.
+    // With two ranks, slices save no reads.
     if (m->base.size > 2 && count > WHOLE_FLOATS) return reduce_slices(m, data, count, size_bytes, fold);
     fold_parts(data, m->parts, m->base.size, count, fold);
     return STATUS_OK;
@@ -300,8 +303,8 @@ static enum status shm_fail(const char *what)
     return status_fail(STATUS_UNAVAILABLE, "shared memory: %s: %s", what, strerror(errno));
 }
 
-// STATUS_OK when all ranks have it. Otherwise this rank's failure, or the largest status of the others, without a
-// sentence.
+// Returns STATUS_OK if all ranks succeeded. Otherwise returns this rank's failure, or else the largest status of the
+// other ranks, without a sentence.
 static enum status shm_agree(struct comm *over, enum status mine)
 {
     float worst = (float)mine;
@@ -310,8 +313,8 @@ static enum status shm_agree(struct comm *over, enum status mine)
     return worst == 0 ? STATUS_OK : status_fail((enum status)(int)worst, "%s", "");
 }
 
-// Opens the segment by name and allocates the pages of this rank's lane: they lie on this rank's memory node, and a
-// full /dev/shm is an error now instead of a bus error later.
+// Opens the segment by name and allocates the pages of this rank's lane. The pages lie on this rank's memory node, and
+// a full /dev/shm is an error now instead of a bus error later.
 static enum status shm_map_lanes(const char *name, int rank, int size, struct lane **lanes_p)
 {
     int fd = shm_open(name, O_RDWR | O_CLOEXEC, 0);
@@ -329,7 +332,7 @@ static enum status shm_map_lanes(const char *name, int rank, int size, struct la
     return status;
 }
 
-// A new, empty segment with a random name, accessible to this user only.
+// Creates an empty segment with a random name, which only this user can access.
 static enum status shm_create_segment(char *name, size_t size)
 {
     uint64_t random[2];
@@ -343,7 +346,7 @@ static enum status shm_create_segment(char *name, size_t size)
 
 enum status comm_open_shm(struct comm *over, struct comm **comm_p)
 {
-    char name[64] = ""; // stays empty when rank 0 cannot make the segment
+    char name[64] = ""; // stays empty if rank 0 cannot create the segment
     struct lane *lanes = NULL;
     enum status status = STATUS_OK;
     bool created = false;
@@ -355,8 +358,8 @@ enum status comm_open_shm(struct comm *over, struct comm **comm_p)
     enum status sent = over->ops->broadcast(over, name, sizeof name);
     if (status == STATUS_OK) status = sent;
     if (status == STATUS_OK && name[0]) status = shm_map_lanes(name, over->rank, over->size, &lanes);
-    enum status all = shm_agree(over, status); // now every rank that can map the segment has mapped it
-    if (created) shm_unlink(name); // mapped memory stays until the last rank ends, and no file is left behind
+    enum status all = shm_agree(over, status); // from here on every rank that can map the segment has mapped it
+    if (created) shm_unlink(name);             // the memory stays mapped until the last rank ends, and no file remains
     if (all != STATUS_OK) {
         if (lanes) munmap(lanes, (size_t)over->size * sizeof *lanes);
         return all;

@@ -2,20 +2,20 @@
 // Collectives between the ranks of one host, through one segment of shared memory.
 //
 // Every rank has a lane that only it writes: a step counter and room for two pieces of data. A collective is a few
-// steps on all ranks; a message longer than a piece is cut. Sums are taken in rank order for every element, so the bits
-// are those of comm_mpi and comm_threads for any count.
+// steps on all ranks, and a message longer than a piece is cut. Every element is summed in rank order, so the bits
+// equal the results of comm_mpi and comm_threads for any count.
 //
-// Waiting: a rank with a core of its own spins for a fraction of a millisecond, the usual lateness of a peer. After
-// that, or at once when ranks share a core, it sleeps in the kernel (futex). So ranks may share cores with each other
-// and with other processes, and waiting for a late peer costs almost no CPU time. A dead peer is not noticed here:
-// mpirun ends the job, and the watchdogs notice a stuck pass.
+// Waiting: a rank with a core of its own spins for a fraction of a millisecond, the usual lateness of a peer. Then it
+// sleeps in the kernel (futex). Ranks that share a core sleep at once. So ranks may share cores with each other and
+// with other processes, and waiting for a late peer costs almost no CPU time. A dead peer is not noticed here: mpirun
+// ends the job, and the watchdogs notice a stuck pass.
 //
 // One thread per rank makes all calls. A failed call leaves the group unusable.
 #pragma once
 
 #include "kernels/comm.h"
 
-// Called by all ranks of `over`, which must be on one host. `over` is used only during the call, to broadcast the name
-// of the segment and to agree. Fails on every rank when one rank cannot map the segment (no /dev/shm, or it is full);
-// only the rank with the cause has a sentence.
+// Called by all ranks of `over`, which must be on one host. Uses `over` only during the call, to broadcast the name of
+// the segment and to agree. Fails on every rank if one rank cannot map the segment (no /dev/shm, or /dev/shm is full).
+// Only the rank with the cause has a sentence.
 enum status comm_open_shm(struct comm *over, struct comm **comm_p);

@@ -9,8 +9,8 @@
 #include <unistd.h>
 
 #include "engine/batch_encoding.h"
-#include "engine/doorbell.h"
 #include "engine/roll_call.h"
+#include "engine/wakeup.h"
 #include "engine/watchdog.h"
 #include "kernels/gpu_monitor.h"
 #include "lib/base/log.h"
@@ -21,7 +21,7 @@
 
 enum { CHECK_TIMEOUT_MS = 10000 };
 
-enum ring_kind { RING_PASS = 1, RING_CHECK, RING_CLOSE };
+enum wakeup_kind { WAKEUP_PASS = 1, WAKEUP_CHECK, WAKEUP_CLOSE };
 
 struct engine {
     struct comm *comm; // borrowed
@@ -29,14 +29,14 @@ struct engine {
     struct watchdog *watchdog;
     struct gpu_monitor *gpu; // NULL: this rank has no GPU, or it is not watched
     int timeout_ms;          // of a pass without progress
-    struct doorbell *bell;   // NULL for a group of one rank, like the rest
+    struct wakeup *wakeup;   // NULL for a group of one rank, like the rest
     struct roll_call *roll_call;
-    int32_t *encoded;     // the batch as broadcast, with room for the largest one
+    int32_t *encoded;     // the encoded batch, with room for the largest one
     int32_t *block_table; // followers: the padded block table of the batch
     size_t encoded_ints, table_ints;
 };
 
-// A rank that fails ends the group, so its sentence says which rank it is and where.
+// Adds rank and host to the sentence of a failure: a rank that fails ends the group.
 static enum status name_rank(const struct comm *comm, enum status status)
 {
     char host[256] = "";
@@ -46,14 +46,14 @@ static enum status name_rank(const struct comm *comm, enum status status)
 
 // ---- ranks that hang ----
 
-// Followers time out later than the leader, so that one rank reports the hang.
+// Returns the timeout of this rank. Followers time out later than the leader, so that one rank reports the hang.
 static int timeout_of_rank(const struct engine *e, int timeout_ms)
 {
     return timeout_ms && e->comm->rank ? timeout_ms + roll_call_timeout_for(timeout_ms) : timeout_ms;
 }
 
-// Called on every rank. Ranks that wait for their GPU give up first, so that they can report it before the leader ends
-// the group.
+// Called on every rank. A rank that waits for its GPU gives up first, so that it can report the GPU before the leader
+// ends the group.
 static void engine_apply_timeout(struct engine *e, int timeout_ms)
 {
     if (e->timeout_ms == timeout_ms) return;
@@ -62,7 +62,7 @@ static void engine_apply_timeout(struct engine *e, int timeout_ms)
     watchdog_set_timeout(e->watchdog, timeout_of_rank(e, timeout_ms));
 }
 
-// The working thread has ended its work with the other ranks.
+// Marks the end of this rank's work with the other ranks, on the working thread.
 static void group_work_end(struct engine *e)
 {
     watchdog_leave(e->watchdog);
@@ -96,7 +96,7 @@ uint64_t engine_progress(const struct engine *e)
 
 // ---- ranks that die ----
 
-// On the leader's roll call thread. Another thread may be inside MPI, so this is not MPI_Abort.
+// Ends the process, on the leader's roll call thread. MPI_Abort is not possible: another thread may be inside MPI.
 static void follower_lost(void *arg, int rank, const char *sentence)
 {
     log_event(LOG_ERROR, "rank_lost", LOG_FIELD("rank", rank), LOG_FIELD("reason", sentence));
@@ -104,11 +104,11 @@ static void follower_lost(void *arg, int rank, const char *sentence)
     _exit(1);
 }
 
-// A rank that gave up waiting for other ranks reports which of them are missing.
+// Adds the missing ranks to the sentence if this rank gave up waiting for other ranks.
 static enum status name_missing(struct engine *e, enum status status, enum roll_call_result *result_p)
 {
     *result_p = ROLL_CALL_COMPLETE;
-    if (status == STATUS_OK || !e->bell || !e->comm->waits) return status;
+    if (status == STATUS_OK || !e->wakeup || !e->comm->waits) return status;
     char why[ROLL_CALL_SENTENCE_MAX];
     *result_p = roll_call_ask(e->roll_call, ROLL_CALL_TIMEOUT_MS, why);
     return status_fail(status, "%s: %s", status_message(), why);
@@ -124,9 +124,9 @@ static enum status pass_failed(struct engine *e, enum status status)
 
 // ---- opening ----
 
-// What all ranks must have alike. Each host has its own copies of program, model and --config file, and chooses by
-// itself where an option is `auto`; ranks that differ would answer wrongly, hang or end without naming the cause. The
-// first difference causes later ones.
+// Traits that must be equal on all ranks. Each host has its own copies of program, model and --config file, and
+// resolves `auto` options by itself. Ranks that differ would answer wrongly, hang, or end without naming the cause.
+// Report the first difference: it causes later ones.
 enum {
     TRAIT_VERSION,
     TRAIT_MODEL,
@@ -173,7 +173,7 @@ static void traits_get(const struct model *model, const struct model_options *op
     snprintf(values[TRAIT_OVERLAP], TRAIT_BYTES, "%d", options->overlap_rows);
 }
 
-// Called by all ranks; fails on those that differ from the leader.
+// Called by all ranks; fails on the ranks that differ from the leader.
 static enum status check_traits(const struct model *model, const struct model_options *options, struct comm *comm)
 {
     char mine[TRAITS][TRAIT_BYTES], leader[TRAITS][TRAIT_BYTES] = {0};
@@ -187,45 +187,45 @@ static enum status check_traits(const struct model *model, const struct model_op
     return STATUS_OK;
 }
 
-// With the reason in status_message().
+// Ends the group. status_message() has the reason.
 static _Noreturn void rank_abort(struct engine *e)
 {
     log_event(LOG_ERROR, "group_lost", LOG_FIELD("rank", e->comm->rank), LOG_REASON);
     group_abort(e->comm, 1);
 }
 
-// Ends the process when a rank is missing: then the ranks cannot agree on a status either.
+// Returns the status that all ranks agree on. Ends the process if a rank is missing: without it the ranks cannot agree.
 static enum status ranks_agree(struct engine *e, enum status mine)
 {
-    if (!e->bell) return mine;
+    if (!e->wakeup) return mine;
     enum roll_call_result result;
     mine = name_missing(e, mine, &result);
     if (mine != STATUS_OK) name_rank(e->comm, mine);
     if (result != ROLL_CALL_COMPLETE) rank_abort(e);
     e->comm->waits = true;
-    enum status status = doorbell_agree(e->bell, mine);
+    enum status status = wakeup_agree(e->wakeup, mine);
     e->comm->waits = false;
     return status;
 }
 
-// All ranks complete a stage, or fail it, before the next stage uses collectives: a rank that fails alone would leave
-// the others waiting for it.
+// Opens the model in stages. Every rank completes or fails a stage before the next stage uses collectives: a rank that
+// fails alone would leave the other ranks waiting for it.
 static enum status open_model(struct engine *e, struct model_options *options)
 {
-    if (e->bell) TRY(ranks_agree(e, gpu_place_agree(e->comm, options->backend, &options->gpu)));
+    if (e->wakeup) TRY(ranks_agree(e, gpu_place_agree(e->comm, options->backend, &options->gpu)));
     TRY(ranks_agree(e, model_open(options, e->comm, &e->model)));
-    if (e->bell) TRY(ranks_agree(e, check_traits(e->model, options, e->comm)));
+    if (e->wakeup) TRY(ranks_agree(e, check_traits(e->model, options, e->comm)));
     TRY(ranks_agree(e, model_join(e->model)));
     return ranks_agree(e, model_warm_up(e->model));
 }
 
-// Doorbell and roll call, which only a group of several ranks has. Ends the process when a rank cannot connect: ranks
-// that can are in the next collective, in which MPI_Finalize would wait for them for ever.
+// Opens the wake-up sockets and the roll call of a group of several ranks. Ends the process when a rank cannot connect:
+// the ranks that can are in the next collective, in which MPI_Finalize would wait for them for ever.
 static enum status open_links(struct engine *e)
 {
     if (e->comm->size == 1) return STATUS_OK;
-    if (doorbell_open(e->comm, &e->bell) != STATUS_OK) rank_abort(e);
-    return doorbell_agree(e->bell, roll_call_open(e->comm, &e->roll_call));
+    if (wakeup_open(e->comm, &e->wakeup) != STATUS_OK) rank_abort(e);
+    return wakeup_agree(e->wakeup, roll_call_open(e->comm, &e->roll_call));
 }
 
 static enum status open_watched(struct engine *e, struct model_options *options)
@@ -243,7 +243,7 @@ static void engine_free(struct engine *e)
     if (e->watchdog) watchdog_stop(e->watchdog);
     if (e->roll_call) roll_call_close(e->roll_call);
     gpu_monitor_stop(e->gpu);
-    if (e->bell) doorbell_close(e->bell);
+    if (e->wakeup) wakeup_close(e->wakeup);
     if (e->model) model_close(e->model);
     free(e->encoded);
     free(e->block_table);
@@ -264,7 +264,7 @@ static void allocate_encoded(struct engine *e, const struct model_options *optio
 enum status engine_open(const struct model_options *options, struct comm *comm, struct engine **engine_p)
 {
     struct model_options mine = *options;
-    mine.threads = group_threads(options->threads); // ranks of one host share its cores
+    mine.threads = group_threads(options->threads); // the ranks of one host share its cores
     struct engine *e = mem_alloc(sizeof *e);
     e->comm = comm;
     enum status status = open_links(e);
@@ -273,7 +273,7 @@ enum status engine_open(const struct model_options *options, struct comm *comm, 
         engine_free(e);
         return status;
     }
-    if (e->bell) allocate_encoded(e, options);
+    if (e->wakeup) allocate_encoded(e, options);
     if (e->roll_call && comm->rank == 0) roll_call_on_loss(e->roll_call, follower_lost, e);
     *engine_p = e;
     return STATUS_OK;
@@ -308,8 +308,8 @@ bool engine_gpu_trouble(const struct engine *e, const struct gpu_report *reports
     while (rank < e->comm->size && !*reports[rank].trouble)
         rank++;
     if (rank == e->comm->size) return false;
-    char name[DOORBELL_NAME_MAX] = "rank 0";
-    if (e->bell) doorbell_name(e->bell, rank, name);
+    char name[WAKEUP_NAME_MAX] = "rank 0";
+    if (e->wakeup) wakeup_name(e->wakeup, rank, name);
     snprintf(sentence, ENGINE_TROUBLE_MAX, "%s, GPU %s: %s", name, reports[rank].address, reports[rank].trouble);
     return true;
 }
@@ -334,11 +334,11 @@ static enum status check_encoded_size(const struct engine *e, size_t n_ints)
 
 static enum status lead_pass(struct engine *e, const struct ragged_batch *batch, struct forward_result *result)
 {
-    if (!e->bell) return model_forward(e->model, batch, result);
+    if (!e->wakeup) return model_forward(e->model, batch, result);
     size_t n_ints = batch_encoded_ints(batch), size_bytes = n_ints * sizeof *e->encoded;
     TRY(check_encoded_size(e, n_ints));
     batch_encode(batch, e->encoded);
-    TRY(doorbell_ring(e->bell, (struct ring){RING_PASS, (uint32_t)size_bytes, e->timeout_ms}));
+    TRY(wakeup_send(e->wakeup, (struct wakeup_message){WAKEUP_PASS, (uint32_t)size_bytes, e->timeout_ms}));
     TRY(e->comm->ops->broadcast(e->comm, e->encoded, size_bytes));
     return model_forward(e->model, batch, result);
 }
@@ -350,7 +350,7 @@ enum status engine_forward(struct engine *e, const struct ragged_batch *batch, s
     enum status status = lead_pass(e, batch, result);
     group_work_end(e);
     no_alloc_end();
-    return status == STATUS_OK || !e->bell ? status : pass_failed(e, status);
+    return status == STATUS_OK || !e->wakeup ? status : pass_failed(e, status);
 }
 
 void engine_sampling_begin(struct engine *e)
@@ -374,7 +374,7 @@ static enum status follow_pass(struct engine *e, uint32_t size_bytes)
     return model_forward(e->model, &batch, &result);
 }
 
-// A sum over all ranks, by the same messages as those of a pass between hosts.
+// Sums 1 over all ranks, with the same kind of messages as a pass.
 static enum status sum_over_ranks(struct engine *e)
 {
     float ranks = 1;
@@ -385,9 +385,10 @@ static enum status sum_over_ranks(struct engine *e)
 
 enum status engine_check(struct engine *e)
 {
-    if (!e->bell) return STATUS_OK;
+    if (!e->wakeup) return STATUS_OK;
     check_begin(e);
-    enum status status = doorbell_ring(e->bell, (struct ring){.kind = RING_CHECK, .timeout_ms = e->timeout_ms});
+    enum status status =
+        wakeup_send(e->wakeup, (struct wakeup_message){.kind = WAKEUP_CHECK, .timeout_ms = e->timeout_ms});
     if (status == STATUS_OK) status = sum_over_ranks(e);
     group_work_end(e);
     return status == STATUS_OK ? status : pass_failed(e, status);
@@ -414,23 +415,23 @@ static enum status follow_timed_pass(struct engine *e, uint32_t size_bytes)
 enum status engine_follow(struct engine *e)
 {
     for (;;) {
-        struct ring ring;
-        watchdog_enter_open_ended(e->watchdog); // a leader that hangs between two passes does not ring any more
-        enum status status = doorbell_wait(e->bell, &ring);
+        struct wakeup_message message;
+        watchdog_enter_open_ended(e->watchdog); // a leader that hangs between two passes sends no wake-ups any more
+        enum status status = wakeup_wait(e->wakeup, &message);
         watchdog_leave(e->watchdog);
         if (status != STATUS_OK) return status;
-        if (ring.kind == RING_CLOSE) return STATUS_OK;
-        engine_apply_timeout(e, ring.timeout_ms);
-        status = ring.kind == RING_CHECK ? follow_check(e) : follow_timed_pass(e, ring.size_bytes);
+        if (message.kind == WAKEUP_CLOSE) return STATUS_OK;
+        engine_apply_timeout(e, message.timeout_ms);
+        status = message.kind == WAKEUP_CHECK ? follow_check(e) : follow_timed_pass(e, message.size_bytes);
         if (status != STATUS_OK) return pass_failed(e, status);
     }
 }
 
 void engine_close(struct engine *e)
 {
-    if (e->bell && e->comm->rank == 0) {
+    if (e->wakeup && e->comm->rank == 0) {
         roll_call_on_loss(e->roll_call, NULL, NULL); // from here on followers end as planned
-        doorbell_ring(e->bell, (struct ring){.kind = RING_CLOSE});
+        wakeup_send(e->wakeup, (struct wakeup_message){.kind = WAKEUP_CLOSE});
     }
     engine_free(e);
 }

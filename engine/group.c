@@ -15,7 +15,7 @@
 #include "lib/base/log_writer.h"
 #include "lib/base/monotonic_cond.h"
 
-static int sharers; // ranks on the cores of this one, itself included; 0: not known
+static int sharers; // number of ranks on the cores of this rank, itself included; 0: not known
 
 static const char *environment(const char *name)
 {
@@ -40,13 +40,13 @@ int group_threads(int requested)
     return share > 0 ? share : 1;
 }
 
-// Settings of Open MPI, unless the environment already has them.
+// Sets defaults of Open MPI that the environment does not set.
 static void set_mpi_defaults(void)
 {
-    // Copying through shared memory twice is 2-3 times faster than one copy by the kernel up to 256 KB, our sizes, and
-    // the kernel's copy needs ptrace rights that containers withhold.
+    // Two copies through shared memory are 2-3 times faster than one copy by the kernel up to 256 KB, the sizes of our
+    // messages. The kernel's copy also needs ptrace rights that containers withhold.
     setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);
-    // Ranks that spin on a shared core cost each other whole time slices; with cores to spare yielding only adds
+    // Ranks that spin on a shared core cost each other whole time slices. If every rank has a core, yielding only adds
     // jitter.
     bool crowded = launched_host_ranks() >= cores_count();
     setenv("OMPI_MCA_mpi_yield_when_idle", crowded ? "1" : "0", 0);
@@ -61,7 +61,7 @@ static enum status refuse_separate_tasks(const struct launch *launch)
                        launch->ranks);
 }
 
-// Ends the process when the group does not form in time. The first collective of MPI does not fail, it hangs.
+// Ends the process if the group does not form in time: the first collective of MPI hangs instead of failing.
 struct forming {
     pthread_mutex_t lock; // guards done
     pthread_cond_t changed;
@@ -72,7 +72,7 @@ struct forming {
 static void *forming_thread(void *argument)
 {
     struct forming *f = argument;
-    // The other ranks later, so that rank 0 reports it. mpirun then ends them.
+    // Other ranks wait longer, so that rank 0 reports the failure. mpirun then ends them.
     int64_t limit_us = ((int64_t)f->limit_s + (group_rank_hint() ? 5 : 0)) * 1000000;
     int64_t until_us = clock_now_us() + limit_us;
     pthread_mutex_lock(&f->lock);
@@ -84,8 +84,8 @@ static void *forming_thread(void *argument)
     log_event(LOG_ERROR, "group_not_formed", LOG_FIELD("rank", group_rank_hint()), LOG_FIELD("ranks", f->n_ranks),
               LOG_FIELD("limit_s", f->limit_s),
               LOG_FIELD("reason",
-                        "the ranks do not reach each other. Hosts that share a second subnet of equal addresses "
-                        "(docker0, a container bridge) try that one first: name the network of the group with "
+                        "the ranks do not reach each other. Hosts with a second subnet of equal addresses "
+                        "(docker0, a container bridge) try that subnet first: name the network of the group with "
                         "mpirun --mca btl_tcp_if_include NET --mca oob_tcp_if_include NET, and open its ports"));
     log_flush();
     _exit(1);

@@ -1,40 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
-// A tensor-parallel group: the ranks of one MPI job, or one process that was started alone. Ranks of one host
-// exchange data through shared memory (comm_shm.h), ranks of several hosts through MPI (comm_mpi.h).
+// A tensor-parallel group: the ranks of one MPI job, or one process that was started alone. Ranks on one host exchange
+// data through shared memory (comm_shm.h), ranks on several hosts through MPI (comm_mpi.h).
 //
-// MPI is a build option (-DFOREPACK_MPI). Without it a group has one rank; being started with more than one rank is
-// an error.
+// MPI is a build option (-DFOREPACK_MPI). A build without it has groups of one rank, and refuses to start with more.
 //
-// The environment is read here, once, at start. One thread per process makes all calls (MPI_THREAD_FUNNELED).
+// Reads the environment once, at start. One thread per process makes all calls (MPI_THREAD_FUNNELED).
 #pragma once
 
 #include <stdbool.h>
 
 #include "kernels/comm.h"
 
-// Joins the MPI job that this process was started in, by mpirun or by srun (launch.h). A process that was started
-// otherwise gets a comm of one rank, and MPI is not initialised. Ranks that have not reached each other after limit_s
-// seconds never will: they hang in the first collective, so the process then logs that and ends with exit code 1 (0: no
-// limit). Ranks of one host with the same affinity mask divide its cores: each rank, and every thread that it starts
-// afterwards, keeps to its own part. Block the signals that the program takes by sigwait first.
+// Joins the MPI job that started this process, by mpirun or by srun (launch.h). A process that was started otherwise
+// gets a comm of one rank, and MPI is not initialised. If the ranks have not reached each other after limit_s seconds,
+// they hang in the first collective, so the process logs it and ends with exit code 1 (limit_s 0: no limit). Ranks of
+// one host with the same affinity mask divide its cores: each rank, and every thread that it starts afterwards, keeps
+// to its own part. Block the signals that the program receives by sigwait first.
 #define GROUP_LIMIT_S "60"
 enum status group_open(int *argc, char ***argv, int limit_s, struct comm **comm_p);
 void group_close(struct comm *comm);
 
-// Sends the addends of sums between hosts as bf16 (see comm_mpi.h). Returns false, without effect, for ranks of one
-// host. GPUs have collectives of their own. Call it on all ranks, before a model is opened.
+// Sends the addends of sums between hosts as bf16 (see comm_mpi.h). Call it on all ranks, before a model is opened.
+// Returns false, without effect, for ranks of one host. GPUs have collectives of their own.
 bool group_set_allreduce_bf16(struct comm *comm);
 
-// Ends the whole job at once with this exit code: a group cannot go on after a failed step. From the MPI thread.
+// Ends the whole job at once with this exit code: a group cannot go on after a failed step. Call it from the MPI
+// thread.
 _Noreturn void group_abort(struct comm *comm, int exit_code);
 
-// The rank according to the launcher, known before MPI is initialised. Rank 0 alone reports wrong options.
+// Returns the rank according to the launcher, which is known before MPI is initialised. Rank 0 alone reports wrong
+// options.
 int group_rank_hint(void);
 
-// Compute threads of this rank: `requested`, or for 0 its part of the cores that the process may use, at least 1.
+// Returns the number of compute threads of this rank: `requested`, or if that is 0 its part of the cores that the
+// process may use, at least 1.
 int group_threads(int requested);
 
-// The line of a program's usage that says how to start several ranks.
+// Usage lines of a program that say how to start several ranks.
 #ifdef FOREPACK_MPI
 #define GROUP_USAGE                                                                                                    \
     "       mpirun -n TP --bind-to none forepack-... [options]   (the same, as a group of TP tensor-parallel ranks)\n" \

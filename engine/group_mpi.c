@@ -12,9 +12,9 @@
 #include "lib/base/log.h"
 #include "lib/base/mem.h"
 
-// Ranks without cores assigned by the launcher all have the same mask. They divide it: their compute threads are pinned
-// where they own every core of a mask, and would otherwise meet on the same cores. Threads that MPI has started keep
-// the whole mask.
+// Divides the cores among the ranks that have the same mask, because the launcher assigned them none. Their compute
+// threads are pinned if they own every core of a mask, and would otherwise meet on the same cores. Threads that MPI has
+// started keep the whole mask.
 static void divide_cores(int *sharers_p)
 {
     MPI_Comm here;
@@ -38,7 +38,7 @@ static void divide_cores(int *sharers_p)
     if (sched_setaffinity(0, sizeof mine, &mine) == 0) *sharers_p = 1;
 }
 
-// Shared memory when all ranks are on one host, else MPI's messages. The ranks agree on the segment over MPI.
+// Chooses shared memory if all ranks are on one host, else MPI's messages. The ranks agree on the segment over MPI.
 static enum status choose_comm(struct comm **comm_p)
 {
     struct comm *mpi, *shm;
@@ -50,7 +50,7 @@ static enum status choose_comm(struct comm **comm_p)
             mpi->ops->close(mpi);
             *comm_p = shm;
             collectives = "shared_memory";
-        } else if (status_message()[0]) { // the rank with the cause
+        } else if (status_message()[0]) { // this rank has the cause
             log_event(LOG_WARN, "shared_memory_unavailable", LOG_FIELD("instead", "mpi"), LOG_REASON);
         }
     }
@@ -80,7 +80,7 @@ enum status group_mpi_open(int rank_hint, int n_ranks, int *argc, char ***argv, 
                            "the srun --mpi type that it supports, such as pmix",
                            n_ranks, size);
     }
-    // Before the first collective: it never returns when the ranks cannot reach each other.
+    // Log it before the first collective, which never returns if the ranks cannot reach each other.
     if (rank == 0) log_event(LOG_INFO, "group_connecting", LOG_FIELD("ranks", n_ranks));
     divide_cores(sharers_p);
     return choose_comm(comm_p);

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of group.h that needs MPI, called by group.c alone: group_mpi.c, or group_single.c in a build without MPI.
+// The part of group.h that needs MPI, called by group.c alone. Implemented by group_mpi.c, or by group_single.c in a
+// build without MPI.
 #pragma once
 
 #include <stdbool.h>
 
 #include "kernels/comm.h"
 
-// The launcher states `rank_hint` (see group_rank_hint()) and the number `n_ranks`. *sharers_p: ranks of this host that
-// run on the same cores as this one, itself included; unchanged where they are not known.
+// Joins the MPI job. The launcher states `rank_hint` (see group_rank_hint()) and the number of ranks, `n_ranks`. Sets
+// *sharers_p to the number of ranks of this host that run on the cores of this rank, itself included. Leaves it
+// unchanged if that number is not known.
 enum status group_mpi_open(int rank_hint, int n_ranks, int *argc, char ***argv, struct comm **comm_p, int *sharers_p);
 void group_mpi_finalize(void);
-void group_mpi_abort(int exit_code);                  // returns when MPI does not run
+void group_mpi_abort(int exit_code);                  // returns if MPI is not running
 bool group_mpi_set_allreduce_bf16(struct comm *comm); // false: `comm` does not send messages by MPI

@@ -11,21 +11,21 @@
 
 #include "lib/base/mem.h"
 
-// Broadcast by the leader, in native byte order: the ranks of a group run on machines of one kind.
+// Message that the leader broadcasts, in native byte order: the ranks of a group run on machines of one kind.
 struct leader_host {
     char network[128];
     struct group_addresses addresses;
 };
 
-// Identifies the network namespace of this process, in which UNIX sockets connect: boot id of the machine and network
-// namespace, since hosts and containers may share a host name.
+// Identifies the network namespace of this process, in which UNIX sockets connect, by the boot id of the machine and
+// the namespace. Host names do not suffice: hosts and containers may share one.
 static void network_name(char *name, size_t room)
 {
     memset(name, 0, room);
     int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
     ssize_t n = fd >= 0 ? read(fd, name, room / 2) : 0;
     if (fd >= 0) close(fd);
-    if (n <= 0 || readlink("/proc/self/ns/net", name + n, room / 2 - 1) <= 0) *name = 0; // treated as another host
+    if (n <= 0 || readlink("/proc/self/ns/net", name + n, room / 2 - 1) <= 0) *name = 0; // counts as another host
 }
 
 socklen_t group_address_size(const struct sockaddr_storage *address)
@@ -33,7 +33,7 @@ socklen_t group_address_size(const struct sockaddr_storage *address)
     return address->ss_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
 }
 
-// The bytes of an IP address [*size_p]; NULL: not an IP address.
+// Returns the bytes of an IP address [*size_p], or NULL if it is not an IP address.
 static const uint8_t *ip_bytes(const struct sockaddr *address, size_t *size_p)
 {
     *size_p = address && address->sa_family == AF_INET ? 4 : 16;
@@ -44,7 +44,7 @@ static const uint8_t *ip_bytes(const struct sockaddr *address, size_t *size_p)
     return NULL;
 }
 
-// Whether other hosts may reach the address: neither loopback nor link-local.
+// Returns true if other hosts may reach the address: it is neither loopback nor link-local.
 static bool is_usable(const struct ifaddrs *i)
 {
     if (!i->ifa_addr || !(i->ifa_flags & IFF_UP) || (i->ifa_flags & IFF_LOOPBACK)) return false;

@@ -15,23 +15,23 @@ struct group_addresses {
     struct sockaddr_storage address[GROUP_ADDRESSES_MAX]; // IPv4 or IPv6, port 0
 };
 
-// Of one rank, and summed over all ranks.
+// Counts of one rank, or sums over all ranks.
 struct group_votes {
-    float remote;                      // ranks on other hosts than the leader
-    float shared[GROUP_ADDRESSES_MAX]; // remote ranks connected to the network of an address
+    float remote;                      // number of ranks on other hosts than the leader
+    float shared[GROUP_ADDRESSES_MAX]; // number of remote ranks connected to the network of each address
 };
 
-// Called by all ranks. On the leader *chosen_p is empty if all ranks are on one host; else the leader's first address
-// in a network that all hosts are connected to; else, if network routers connect the hosts, all its addresses. Empty on
-// followers.
+// Called by all ranks. Chooses the leader's addresses to listen on: none if all ranks are on one host, else its first
+// address in a network that all hosts are connected to. If there is no such network (routers connect the hosts), it
+// chooses all addresses. On followers *chosen_p is empty.
 enum status group_network_choose(struct comm *comm, struct group_addresses *chosen_p);
 
-// The choice for the leader's addresses and the sums of all ranks' votes.
+// Makes the choice from the leader's addresses and the votes of all ranks, summed.
 void group_network_pick(const struct group_addresses *all, const struct group_votes *votes,
                         struct group_addresses *chosen_p);
 
-// Whether a host with these interfaces is connected to the network of the leader's address. A network in which both
-// have the same address (docker0) is not one network.
+// Returns true if a host with these interfaces is connected to the network of the leader's address. If both have the
+// same address (docker0), they are not in one network.
 bool group_network_shared(const struct sockaddr *address, const struct ifaddrs *interfaces);
 
 socklen_t group_address_size(const struct sockaddr_storage *address);

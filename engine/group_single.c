@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A build without MPI: one rank per group.
+// Implements group_mpi.h in a build without MPI: one rank per group.
 #include "engine/group_mpi.h"
 
 enum status group_mpi_open(int rank_hint, int n_ranks, int *argc, char ***argv, struct comm **comm_p, int *sharers_p)

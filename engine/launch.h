@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// How this process was started, from its environment: before MPI is initialised nothing else tells whether it shall be.
+// Finds out from the environment how this process was started. It has to be known before MPI is initialised, because it
+// decides if MPI is initialised at all.
 #pragma once
 
 enum launcher {
-    LAUNCHER_NONE,           // by a shell or a service manager: a group of one rank
-    LAUNCHER_MPIRUN,         // by Open MPI's mpirun
-    LAUNCHER_SRUN,           // by Slurm's srun, which connects the tasks (--mpi=pmix)
-    LAUNCHER_SRUN_SEPARATELY // by srun, several tasks that nothing connects
+    LAUNCHER_NONE,           // started by a shell or a service manager: a group of one rank
+    LAUNCHER_MPIRUN,         // started by Open MPI's mpirun
+    LAUNCHER_SRUN,           // started by Slurm's srun, which connects the tasks (--mpi=pmix)
+    LAUNCHER_SRUN_SEPARATELY // started by srun as one of several tasks that are not connected
 };
 
 struct launch {
     enum launcher launcher;
     int rank, ranks; // of the job
-    int host_ranks;  // on this host; 0: not known
+    int host_ranks;  // number of the job's ranks on this host; 0: not known
 };
 
 // `get` is getenv, except in tests.

@@ -39,10 +39,10 @@ enum {
     BACKOFF_MIN_MS = 200,
     BACKOFF_MAX_MS = 5000,
     REFUSED_BACKOFF_MAX_MS = 30000,
-    STABLE_MS = 10000,           // a stream that has lasted this long ends the backoff
-    HEARTBEAT_DEFAULT_MS = 1000, // when the router requests 0 or more than HEARTBEAT_MAX_MS
+    STABLE_MS = 10000,           // a stream that has lasted this long resets the backoff
+    HEARTBEAT_DEFAULT_MS = 1000, // used if the router requests 0 or more than HEARTBEAT_MAX_MS
     HEARTBEAT_MAX_MS = 60000,
-    STOP_TIMEOUT_MS = 10000, // for the router to end the stream
+    STOP_TIMEOUT_MS = 10000, // time for the router to end the stream
 };
 
 struct node {
@@ -51,25 +51,25 @@ struct node {
     size_t hello_size;
     struct node_callbacks callbacks;
     pthread_t reader, heartbeat;
-    int64_t welcomed_us; // by the reader alone: when the last Welcome came; 0: not on this stream
-    bool refused;        // by the reader alone: the last attempt to attach
-    char *trouble;       // by the reader alone: why the router is unreachable, as logged last; NULL: not since Welcome
-    struct file_stamp stamps[4]; // by the heartbeat thread alone: of its files, see files_look()
+    int64_t welcomed_us; // reader only: when the last Welcome came; 0: not on this stream
+    bool refused;        // reader only: the router refused the last attempt to attach
+    char *trouble;       // reader only: why the router is unreachable, as logged last; NULL: not logged since Welcome
+    struct file_stamp stamps[4]; // heartbeat thread only: stamps of the node's files, see files_look()
     int signals, wake;           // a signalfd; an eventfd that wakes the heartbeat thread
 
-    pthread_mutex_t mutex; // guards what follows
+    pthread_mutex_t mutex; // guards the members below
     pthread_cond_t changed;
-    struct rpc_stream *stream; // NULL: none; closed by the reader alone
-    uint64_t stream_number;    // counts streams
-    uint64_t working_number;   // the stream whose NODE_ATTACHED the working thread has received last
+    struct rpc_stream *stream; // NULL if there is no stream. Closed by the reader only
+    uint64_t stream_number;    // number of the current stream
+    uint64_t working_number;   // stream whose NODE_ATTACHED the working thread received last
     bool welcomed;             // Welcome has arrived on `stream`
     int heartbeat_ms;
     int64_t heartbeat_due_us;
     Forepack__Cluster__V1__Heartbeat load;
-    uint64_t last_bin; // of the stream `working_number`, that the working thread has received
-    bool draining, signalled, stopping, reader_over; // signalled: by a signal to drain
-    char *drain_reason;                              // why the node drains by itself; NULL: it was told to
-    bool woken;                                      // by node_wake()
+    uint64_t last_bin; // last bin of stream `working_number` that the working thread has received
+    bool draining, signalled, stopping, reader_over; // signalled: a signal requested the drain
+    char *drain_reason;                              // why the node drains by itself; NULL: it was told to drain
+    bool woken;                                      // set by node_wake()
     bool check_due;                                  // the reader waits until the working thread has run the check
     struct mailbox mails;                            // for the working thread
 };
@@ -82,13 +82,13 @@ static void mail_post(struct node *node, struct node_event event)
     pthread_cond_broadcast(&node->changed);
 }
 
-// Waits for a change until `until_us` on clock_now_us() (INT64_MAX: no limit). False when that time has passed.
+// Waits for a change until `until_us` on clock_now_us() (INT64_MAX: no limit). Returns false if that time has passed.
 static bool wait_until(struct node *node, int64_t until_us)
 {
     return monotonic_cond_wait(&node->changed, &node->mutex, until_us);
 }
 
-// With the mutex held, which it releases meanwhile.
+// Runs the check. The mutex is held by the caller and released meanwhile.
 static void run_check(struct node *node)
 {
     pthread_mutex_unlock(&node->mutex);
@@ -98,7 +98,7 @@ static void run_check(struct node *node)
     pthread_cond_broadcast(&node->changed);
 }
 
-// The bin's number; 0: the message is no bin.
+// Returns the number of the bin, or 0 if the message is not a bin.
 static uint64_t bin_of(const router_message *message)
 {
     switch (message->kind_case) {
@@ -154,7 +154,7 @@ static uint8_t *message_pack(const node_message *message, size_t *size_p)
     return bytes;
 }
 
-// With the mutex held and a stream open.
+// Called with the mutex held and a stream open.
 static void stream_send(struct node *node, const node_message *message)
 {
     size_t size;
@@ -178,8 +178,8 @@ void node_send(struct node *node, const node_message *message)
     size_t size;
     uint8_t *bytes = message_pack(message, &size);
     pthread_mutex_lock(&node->mutex);
-    // Results belong to the stream that brought the work. The working thread may still be busy with work of an earlier
-    // stream: then NODE_DETACHED and the next NODE_ATTACHED are waiting in the mailbox.
+    // Send results only on the stream that brought the work. The working thread may still do work of an earlier stream,
+    // while NODE_DETACHED and the next NODE_ATTACHED wait in the mailbox.
     if (node->welcomed && node->working_number == node->stream_number) rpc_stream_send(node->stream, bytes, size);
     pthread_mutex_unlock(&node->mutex);
     free(bytes);
@@ -198,7 +198,8 @@ void node_set_load(struct node *node, const struct node_load *load)
     pthread_mutex_unlock(&node->mutex);
 }
 
-// With the mutex held. A second request changes nothing. `reason` NULL: the node was told to drain.
+// Starts a drain, with the mutex held. A second request changes nothing. `reason` is NULL if the node was told to
+// drain.
 static void drain_start(struct node *node, const char *source, const char *reason)
 {
     if (node->draining) return;
@@ -212,7 +213,7 @@ static void drain_start(struct node *node, const char *source, const char *reaso
     mail_post(node, (struct node_event){.kind = NODE_DRAIN});
 }
 
-// With the mutex held.
+// Called with the mutex held.
 static void send_heartbeat(struct node *node)
 {
     node_message message = FOREPACK__CLUSTER__V1__NODE_MESSAGE__INIT;
@@ -244,7 +245,7 @@ static bool node_is_leaving(struct node *node)
     return leaving;
 }
 
-// Logged at every attempt: an operator has to remove the cause, or another process with this id has to end.
+// Logs every refused attempt: an operator has to remove the cause, or another process with this id has to end.
 static void refused_log(struct node *node, const char *reason)
 {
     node->refused = true;
@@ -252,7 +253,7 @@ static void refused_log(struct node *node, const char *reason)
               LOG_FIELD("effect", "the node tries again"));
 }
 
-// An attempt to attach that failed without an answer of the router. Each reason is a warning once.
+// Logs an attempt to attach that failed without an answer of the router. Each reason is a warning only once.
 static void unreachable_log(struct node *node, const char *reason)
 {
     bool known = node->trouble && strcmp(node->trouble, reason) == 0;
@@ -262,7 +263,7 @@ static void unreachable_log(struct node *node, const char *reason)
     node->trouble = mem_string(reason);
 }
 
-// OK: ended by the router without an error.
+// Logs the end of a stream. STATUS_OK means that the router ended it without an error.
 static void log_stream_end(struct node *node, enum status status)
 {
     const char *reason = status == STATUS_OK ? "ended by the router" : status_message();
@@ -283,9 +284,9 @@ static void welcome_handle(struct node *node, const Forepack__Cluster__V1__Welco
     node->welcomed_us = clock_now_us();
     pthread_mutex_lock(&node->mutex);
     node->welcomed = true;
-    node->load.last_bin = 0; // until the working thread has dropped the work of earlier streams
+    node->load.last_bin = 0; // valid until the working thread has dropped the work of earlier streams
     node->heartbeat_ms = asked >= 1 && asked <= HEARTBEAT_MAX_MS ? (int)asked : HEARTBEAT_DEFAULT_MS;
-    node->heartbeat_due_us = clock_now_us(); // at once: the router learns the free KV blocks
+    node->heartbeat_due_us = clock_now_us(); // due at once: it tells the router the number of free KV blocks
     mail_post(node, (struct node_event){.kind = NODE_ATTACHED});
     if (node->draining) send_draining(node);
     pthread_mutex_unlock(&node->mutex);
@@ -296,7 +297,7 @@ static void welcome_handle(struct node *node, const Forepack__Cluster__V1__Welco
               LOG_FIELD("heartbeat_ms", node->heartbeat_ms));
 }
 
-// Owns the message from now on. False when the stream must end.
+// Handles a message and takes ownership of it. Returns false if the stream must end.
 static bool message_handle(struct node *node, router_message *message)
 {
     bool welcomed = node->welcomed; // written by this thread alone
@@ -327,7 +328,7 @@ static bool message_handle(struct node *node, router_message *message)
         pthread_mutex_unlock(&node->mutex);
         expected = true;
         break;
-    default: // of a newer router, which may not rely on it
+    default: // a message of a newer router, which may not rely on it
         expected = true;
         break;
     }
@@ -359,7 +360,7 @@ static void stream_read(struct node *node, struct rpc_stream *stream)
     }
 }
 
-// A channel for one attempt to attach, with the files as they are now.
+// Opens a channel for one attempt to attach, with the current content of the files.
 static enum status channel_open(const struct node *node, struct rpc_channel **channel_p)
 {
     const struct rpc_tls tls = {node->tls_cert, node->tls_key, node->tls_ca};
@@ -377,7 +378,7 @@ static enum status channel_open(const struct node *node, struct rpc_channel **ch
     return status;
 }
 
-// One stream from its beginning to its end.
+// Runs one stream from its beginning to its end.
 static void stream_run(struct node *node, struct rpc_channel *channel)
 {
     struct rpc_stream *stream;
@@ -413,13 +414,14 @@ static void attach_run(struct node *node)
     rpc_channel_close(channel);
 }
 
-// Half to all of `backoff_ms`, so that nodes that lost the same router do not attach again at the same moment.
+// Returns a random time from half of `backoff_ms` to all of it: nodes that lost the same router must not attach again
+// at the same moment.
 static int64_t backoff_us(int backoff_ms, unsigned *seed)
 {
     return (int64_t)backoff_ms * (500 + rand_r(seed) % 501);
 }
 
-// Waits until `until_us` or until the condition *pending is false. False when the node leaves.
+// Waits until `until_us`, or until the condition *pending is false. Returns false if the node leaves.
 static bool reader_wait(struct node *node, const bool *pending, int64_t until_us)
 {
     while (*pending && !node->draining && !node->stopping && wait_until(node, until_us))
@@ -427,7 +429,7 @@ static bool reader_wait(struct node *node, const bool *pending, int64_t until_us
     return !node->draining && !node->stopping;
 }
 
-// False when the node leaves first.
+// Waits for the check. Returns false if the node leaves first.
 static bool await_check(struct node *node)
 {
     pthread_mutex_lock(&node->mutex);
@@ -438,7 +440,7 @@ static bool await_check(struct node *node)
     return stays;
 }
 
-// False when the node leaves meanwhile.
+// Waits out the backoff. Returns false if the node leaves meanwhile.
 static bool back_off(struct node *node, int backoff_ms, unsigned *seed)
 {
     static const bool always = true;
@@ -471,7 +473,7 @@ static void *reader_thread(void *argument)
 
 // --- heartbeats and signals
 
-// Whether the next attempt to attach will find everything that it needs.
+// Checks that the next attempt to attach can use its files.
 static enum status files_check(const struct node *node)
 {
     struct rpc_channel *channel;
@@ -480,7 +482,7 @@ static enum status files_check(const struct node *node)
     return STATUS_OK;
 }
 
-// Notes the versions of the link's files; `changed`: logs those that differ from the versions noted before.
+// Notes the versions of the link's files. If `changed`, logs the files that differ from the versions noted before.
 static void files_look(struct node *node, bool changed)
 {
     const char *const files[] = {node->token_file, node->tls_cert, node->tls_key, node->tls_ca};
@@ -498,7 +500,7 @@ static void reload(struct node *node)
     files_look(node, true);
     if (files_check(node) != STATUS_OK)
         log_event(LOG_ERROR, "file_refused", LOG_REASON,
-                  LOG_FIELD("effect", "the node stays attached, and could not attach again"));
+                  LOG_FIELD("effect", "the node stays attached, but could not attach again"));
     log_event(LOG_INFO, "reload_done", LOG_FIELD("signal", "SIGHUP"));
 }
 
@@ -569,7 +571,7 @@ void node_block_signals(void)
     pthread_sigmask(SIG_BLOCK, &set, NULL);
 }
 
-// A random number other than 0.
+// Returns a random number other than 0.
 static uint64_t instance_draw(void)
 {
     uint64_t random;
@@ -693,7 +695,7 @@ void node_stop(struct node *node)
     heartbeat_join(node); // sets `stopping`
     int64_t until_us = clock_now_us() + STOP_TIMEOUT_MS * 1000;
     pthread_mutex_lock(&node->mutex);
-    // Queued messages are sent first, then the router ends the stream; if it does not, the stream is cancelled.
+    // Queued messages are sent first, then the router ends the stream. If the router does not, the stream is cancelled.
     if (node->stream) rpc_stream_half_close(node->stream);
     while (!node->reader_over && wait_until(node, until_us))
         continue;

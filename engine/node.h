@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// A node's link to the router, the same for speculators and worker groups. It calls Cluster.Attach, sends Hello and
-// heartbeats, hands the router's messages to the node, and attaches again whenever the stream ends, with exponential
-// backoff (200 ms to 5 s, with jitter). So nodes find a restarted router by themselves. The backoff starts over once a
-// stream has lasted 10 s: a node that is evicted each time it attaches comes back more and more slowly. A node that the
-// router refuses logs the reason each time and tries again, too, after up to 30 s: a token, a certificate or the model
-// of the router may be mended meanwhile.
+// A node's link to the router, the same for speculators and worker groups. The link calls Cluster.Attach, sends Hello
+// and heartbeats, and passes the router's messages to the node. When the stream ends it attaches again, with
+// exponential backoff (200 ms to 5 s, with jitter), so nodes find a restarted router by themselves. The backoff starts
+// over once a stream has lasted 10 s: a node that is evicted each time it attaches comes back more and more slowly. A
+// node that the router refuses logs the reason each time and tries again after up to 30 s: a token, a certificate or
+// the model of the router may be corrected meanwhile.
 //
-// Identity: the router knows a node by its id. Without --node-id it is ROLE-HOST-SUFFIX, where the suffix is random and
-// stays the same until the process ends, so that containers of equal host name and process id differ. A second process
-// with the id of an attached node is refused.
+// Identity: the router knows a node by its id. The default id is ROLE-HOST-SUFFIX. The suffix is random, so that
+// containers of equal host name and process id differ, and stays the same until the process ends. A second process with
+// the id of an attached node is refused.
 //
-// Before each attempt to attach the link asks for a check (struct node_callbacks), so that a node which cannot compute
-// takes no requests.
+// The link asks for a check (struct node_callbacks) before each attempt to attach, so that a node which cannot compute
+// gets no requests.
 //
 // Threads: the link has a reader thread and a heartbeat thread. They put events into a mailbox, which the node's one
 // working thread empties with node_next(); any thread may call node_send(). SIGTERM, SIGINT and SIGUSR1 (which mpirun
-// forwards) request a drain, as the router's Drain and a GPU in trouble do, and arrive as an event of the mailbox too,
-// so the working thread waits in one place. A second signal ends the process at once with exit code 1. After a drain
-// request the link does not attach again. After SIGHUP the link looks at its files, which it reads at each attempt to
-// attach, and logs those that have changed or cannot be used.
+// forwards) request a drain, as do the router's Drain and a GPU in trouble. A drain request is an event of the mailbox
+// too, so the working thread waits in one place. A second signal ends the process at once with exit code 1. After a
+// drain request the link does not attach again. After SIGHUP the link looks at its files, which it reads at each
+// attempt to attach, and logs those that have changed or cannot be used.
 #pragma once
 
 #include <stdint.h>
@@ -29,22 +29,24 @@
 
 struct node;
 
-// Of an unpacked message of the router, which has at most 64 MiB. The router counts what a bin takes of it.
+// Limit on the memory of an unpacked message of the router, which has at most 64 MiB on the wire. The router counts the
+// memory that a bin needs.
 enum { NODE_MESSAGE_MEMORY_MAX = 256 << 20 };
 
-// The router and how to connect to it. The files are read before each attempt to attach, so that they can be replaced.
+// Address of the router and files needed to connect. The files are read before each attempt to attach, so that they can
+// be replaced.
 struct node_router {
-    const char *address;    // HOST:PORT of its listener for nodes
-    struct rpc_tls tls;     // `ca` NULL: plain text
-    const char *token_file; // secret that the router asks its nodes for; NULL: none
+    const char *address;    // HOST:PORT of the router's listener for nodes
+    struct rpc_tls tls;     // plain text if `ca` is NULL
+    const char *token_file; // secret that the router asks its nodes for, or NULL
 };
 
 enum node_event_kind {
     NODE_NOTHING,  // the wait timed out, or node_wake() was called
     NODE_ATTACHED, // Welcome received: work of earlier streams is void
     NODE_MESSAGE,  // score_bin, prefill_bin, advances, drafts or cancel
-    NODE_DETACHED, // the stream ended: drop all work, the router has reassigned it
-    NODE_DRAIN,    // drain requested, Draining is sent: finish the work at hand, then node_stop() and exit
+    NODE_DETACHED, // the stream ended: drop all work, which the router has reassigned
+    NODE_DRAIN,    // drain requested and Draining sent: finish the work at hand, then call node_stop() and exit
 };
 
 struct node_event {
@@ -52,54 +54,56 @@ struct node_event {
     Forepack__Cluster__V1__RouterMessage *message; // NODE_MESSAGE: owned by the event
 };
 
-// The GPUs of a node's ranks, borrowed until the next call.
+// GPUs of a node's ranks, borrowed until the next call.
 struct gpu_list {
     Forepack__Cluster__V1__Gpu **gpus; // [n]
     size_t n;
-    const char *trouble; // why the node has to leave; NULL: it may stay
+    const char *trouble; // why the node has to leave, or NULL if it may stay
 };
 
-// The node's part of the link. Each function may be NULL.
+// Functions of the node that the link calls. Each may be NULL.
 struct node_callbacks {
     // Proves that the node can compute, or ends the process. Called on the working thread, in node_next(), before each
-    // attempt to attach, which waits for it.
+    // attempt to attach. The attempt waits for it.
     void (*check)(void *arg);
-    // Any thread: a number that grows with every part of a pass that the node has computed, for heartbeats.
+    // Called on any thread: returns a number that grows with every part of a pass that the node has computed, for
+    // heartbeats.
     uint64_t (*progress)(void *arg);
-    // The heartbeat thread, before each heartbeat. Must not wait.
+    // Called on the heartbeat thread, before each heartbeat. Must not wait.
     struct gpu_list (*gpus)(void *arg);
-    // The heartbeat thread, after SIGHUP.
+    // Called on the heartbeat thread, after SIGHUP.
     void (*reload)(void *arg);
     void *arg;
 };
 
-// Copies `hello`, completed by the protocol version, the instance number of this process and, if node_id is empty, an
-// id. `router` is copied. INVALID or NOT_FOUND if its address or files cannot be used. SIGTERM, SIGINT, SIGUSR1 and
-// SIGHUP must be blocked in every thread before (node_block_signals() at the top of main() does that). Ends the watch
-// of start_signals.h.
+// Starts the link. Copies `router` and `hello`, to which it adds the protocol version, the instance number of this
+// process and, if node_id is empty, an id. Returns INVALID or NOT_FOUND if the address or files of the router cannot be
+// used. SIGTERM, SIGINT, SIGUSR1 and SIGHUP must already be blocked in every thread: call node_block_signals() at the
+// top of main(). Ends the watch of start_signals.h.
 void node_block_signals(void);
 enum status node_start(const struct node_router *router, const Forepack__Cluster__V1__Hello *hello,
                        const struct node_callbacks *callbacks, struct node **node_p);
 
-// Waits up to timeout_ms (0: does not wait, -1: no limit) for the next event. Release it with node_event_free(). Runs
-// the check that the link waits for.
+// Waits up to timeout_ms (0: does not wait, -1: no limit) for the next event. Release the event with node_event_free().
+// Runs the check that the link waits for.
 void node_next(struct node *node, int timeout_ms, struct node_event *event);
-// Any thread: node_next() does not wait, once, when it has no other event.
+// Any thread: makes node_next() return once without waiting, even if it has no other event.
 void node_wake(struct node *node);
 void node_event_free(struct node_event *event);
 
-// Packs and queues a message. Drops it without a stream, when the router has reassigned the work, and while node_next()
-// has not yet returned the NODE_ATTACHED of the current stream, since the message then belongs to an earlier one.
+// Packs and queues a message. Drops the message if there is no stream, because the router has reassigned the work.
+// Drops it also while node_next() has not yet returned the NODE_ATTACHED of the current stream, because the message
+// then belongs to an earlier stream.
 void node_send(struct node *node, const Forepack__Cluster__V1__NodeMessage *message);
 
 struct node_load {
-    uint32_t kv_blocks_free, running, waiting; // requests
+    uint32_t kv_blocks_free, running, waiting; // running and waiting: requests
     uint64_t preemptions;                      // since the process started
-    uint32_t held_prompts, held_kv_blocks;     // of a speculator, for drafts
+    uint32_t held_prompts, held_kv_blocks;     // speculators only: for drafts
 };
 
-// Sets the load that the next heartbeats report: with all requests of the messages that node_next() has returned, less
-// those whose last result was sent. The working thread; cheap.
+// Sets the load that the next heartbeats report. It must include all requests of the messages that node_next() has
+// returned, except requests whose last result was sent. Called by the working thread; cheap.
 void node_set_load(struct node *node, const struct node_load *load);
 
 // Returns the sentence if a GPU's trouble began the drain, else NULL. Valid until node_stop().

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// See node_main.h. A failure before serving is printed as one line on stderr; the exit code is that of
-// status_exit_code().
+// See node_main.h. A failure before serving is printed as one line on stderr, and status_exit_code() gives the exit
+// code.
 #include "engine/node_main.h"
 
 #include <limits.h>
@@ -88,10 +88,10 @@ void node_hello_fill(Forepack__Cluster__V1__Hello *hello, const struct node_opti
 
 // --- the life of the process
 
-// Ranks that only pass on another rank's failure have an empty message.
+// Prints the failure and returns the exit code. A rank that only passes on another rank's failure has an empty message.
 static int report_failure(const struct node_program *program, enum status status)
 {
-    log_flush(); // the sentence goes behind the events that led to it
+    log_flush(); // the sentence must follow the events that led to it
     if (*status_message()) fprintf(stderr, "forepack-%s: %s\n", program->name, status_message());
     return status_exit_code(status);
 }
@@ -114,7 +114,7 @@ static enum status check_options(const struct node_program *program)
     return program->check ? program->check() : STATUS_OK;
 }
 
-// All ranks get the same arguments; rank 0 alone reports wrong ones.
+// Parses the options. Every rank gets the same arguments, and rank 0 alone reports wrong ones.
 static bool parse_options(const struct node_program *program, int argc, char **argv)
 {
     if (group_rank_hint() == 0) {
@@ -131,7 +131,7 @@ static bool wants_bf16_sums(const struct node_options *options)
     return strcmp(options->allreduce_dtype, "bf16") == 0;
 }
 
-// A dummy row through all ranks: a node that cannot compute fails before it receives work.
+// Runs a dummy row through all ranks, so that a node that cannot compute fails before it receives work.
 static enum status run_warm_up_batch(struct engine *engine)
 {
     const struct ragged_batch batch = ragged_warm_up_batch();
@@ -150,13 +150,13 @@ static void log_ready(const struct node_program *program, const struct model *mo
               LOG_FIELD("kv_blocks", limits->kv_blocks));
 }
 
-// What the link asks of the group (struct node_callbacks).
+// State for the functions that the link calls (struct node_callbacks).
 struct group_of_node {
     const struct node_program *program;
     struct engine *engine;
     struct comm *comm;
     struct gpu_report *reports;        // [ranks]
-    Forepack__Cluster__V1__Gpu *gpus;  // [ranks] of the reports
+    Forepack__Cluster__V1__Gpu *gpus;  // [ranks] messages made from the reports
     Forepack__Cluster__V1__Gpu **list; // [ranks]
     char trouble[ENGINE_TROUBLE_MAX];
 };
@@ -202,7 +202,7 @@ static void gpu_fill(Forepack__Cluster__V1__Gpu *m, int rank, struct gpu_report 
     m->last_xid = report->last_xid;
 }
 
-// Ranks without a report are left out: they have no GPU, or it is not watched.
+// Lists the GPUs of all ranks. Skips a rank without a report: it has no GPU, or its GPU is not watched.
 static struct gpu_list group_gpus(void *arg)
 {
     struct group_of_node *group = arg;
@@ -244,9 +244,8 @@ static void group_reload(void *arg)
     log_options_apply_level(&group->program->common->log);
 }
 
-// The leader's serving, from its first attempt to attach to its end. Returns the exit code of the process.
-// Ends the group at once if a GPU is in trouble though it is not why the node leaves: closing the model could hang on
-// it.
+// Ends the group at once if a GPU is in trouble although the node leaves for another reason: closing the model could
+// hang on that GPU.
 static void leave_broken_gpus(struct group_of_node *group)
 {
     char sentence[ENGINE_TROUBLE_MAX];
@@ -259,6 +258,7 @@ static void leave_broken_gpus(struct group_of_node *group)
     group_abort(group->comm, 0);
 }
 
+// Serves on the leader, from the first attempt to attach until the node leaves. Returns the exit code of the process.
 static int serve_router(struct group_of_node *group, const struct tokenizer *tokenizer,
                         const Forepack__Cluster__V1__Hello *hello)
 {
@@ -320,7 +320,7 @@ static int run_follower(struct engine *engine, struct comm *comm)
     group_abort(comm, 1);
 }
 
-// The rank is part of the process name from here on.
+// Adds the rank to the process name.
 static void name_process(const struct node_program *program, const struct comm *comm)
 {
     char name[64];
@@ -331,7 +331,7 @@ static void name_process(const struct node_program *program, const struct comm *
     log_options_apply(&program->common->log, name);
 }
 
-// Called by all ranks, which end alike if the leader's tokenizer cannot be opened. Other ranks need none.
+// Called by all ranks, which fail alike if the leader's tokenizer cannot be opened. Followers need none.
 static enum status open_tokenizer(const struct node_program *program, struct comm *comm, struct tokenizer **tokenizer_p)
 {
     enum status status = comm->rank ? STATUS_OK : tokenizer_open(program->common->model, tokenizer_p);
@@ -347,7 +347,8 @@ static void watch_gpu(const struct node_options *options, struct engine *engine)
     if (gpu_limits_read(options, &limits) == STATUS_OK) engine_watch_gpu(engine, &limits); // checked at the start
 }
 
-// sends_bf16: between hosts, see group_set_allreduce_bf16().
+// Runs a rank from opening its model to its exit. sends_bf16: sums between hosts are sent as bf16, see
+// group_set_allreduce_bf16().
 static int run_engine(const struct node_program *program, const struct tokenizer *tokenizer, struct comm *comm,
                       bool sends_bf16)
 {
@@ -362,8 +363,8 @@ static int run_engine(const struct node_program *program, const struct tokenizer
     return code;
 }
 
-// The files of tokenizer and model are opened one right after the other, since loading may take minutes, in which
-// others may take their place.
+// Opens the files of the tokenizer right before the files of the model: loading may take minutes, in which other files
+// may replace them.
 static int run_rank(const struct node_program *program, struct comm *comm, bool sends_bf16)
 {
     struct tokenizer *tokenizer = NULL;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The main program of a node, shared by both roles: the options of a model and of its node, the Hello made from them,
-// and the life of the process from its arguments to its exit code. A program adds its option table, its usage lines and
+// The main program of a node, shared by both roles. It has the options of a model and of its node, fills the Hello from
+// them, and runs the process from its arguments to its exit code. A program adds its option table, its usage lines and
 // its serving loop:
 //
 //     static struct node_options common;
@@ -30,7 +30,7 @@
 // Values of NODE_OPTION_ROWS; the strings live until options_free() of the table.
 struct node_options {
     char *model;  // checkpoint directory
-    char *shape;  // NULL, or a config.json to run with random weights; `model` then provides the tokenizer only
+    char *shape;  // config.json to run with random weights, or NULL; `model` then provides only the tokenizer
     char *load;   // "auto", or "dummy": random weights of the model's shape
     char *router; // HOST:PORT
     char *token_file, *tls_cert, *tls_key, *tls_ca; // see struct node_router
@@ -39,8 +39,8 @@ struct node_options {
     char *gpu_health;             // "drain", "report" or "off"
     char *gpu_fatal_xids;         // see gpu_fatal_xids_parse()
     int64_t gpu_throttle_limit_s; // 0: no limit
-    char *allreduce_dtype;        // "auto", "f32" or "bf16": of GPU ranks as in struct model_options, of CPU ranks see
-                                  // group_set_allreduce_bf16()
+    // "auto", "f32" or "bf16". For GPU ranks see struct model_options, for CPU ranks see group_set_allreduce_bf16().
+    char *allreduce_dtype;
     int64_t threads, token_budget, max_seqs, max_context, kv_blocks, overlap_rows; // as in struct model_options
     int64_t group_limit_s;                                                         // see group_open()
     double gpu_memory_utilization;                                                 // as in struct model_options
@@ -49,7 +49,7 @@ struct node_options {
     struct log_options log;
 };
 
-// Rows for a program's option table. `o` is its static struct node_options; the defaults are strings.
+// Rows for a program's option table. `o` is its static struct node_options. The defaults are strings.
 // clang-format off
 #define NODE_OPTION_ROWS(o, default_token_budget, default_max_seqs)                                                    \
     {.name = "-Model"},                                                                                                \
@@ -67,7 +67,7 @@ struct node_options {
      .choices = MODEL_KV_DTYPES,                                                                                       \
      .help = "type of the KV cache; auto: f32 with f32 weights, else bf16; int8 takes half of bf16"},                  \
     {.name = "packed-cache", .type = OPTION_STRING, .placeholder = "DIR", .value = &(o).packed_cache, .default_text = "off", \
-     .help = "where to save packed weights for the next start: a folder, auto (beside the checkpoint) or off"},        \
+     .help = "where to save packed weights for the next start: a folder, auto (next to the checkpoint) or off"},       \
     {.name = "threads", .type = OPTION_INT, .value = &(o).threads, .default_text = "0", .max = 4096,                   \
      .help = "compute threads of each rank; 0: an equal part of the host's cores"},                                    \
     {.name = "max-num-batched-tokens", .type = OPTION_INT, .value = &(o).token_budget,                                 \
@@ -82,7 +82,7 @@ struct node_options {
                                "else one full context per sequence, at most 1 GiB"},                                   \
     {.name = "gpu-memory-utilization", .type = OPTION_REAL, .value = &(o).gpu_memory_utilization,                      \
      .default_text = "0.9", .min = 0.01, .max = 1,                                                                     \
-     .help = "fraction of a GPU's memory for this process; what weights and work space leave of it is KV cache"},      \
+     .help = "fraction of a GPU's memory for this process; the KV cache gets the rest after weights and work space"},  \
     {.name = "overlap-rows", .type = OPTION_INT, .value = &(o).overlap_rows, .default_text = "1024", .min = 1,         \
      .max = MODEL_ROWS_MAX, .unit = "tokens",                                                                          \
      .help = "several GPUs: split passes of at least twice this many rows to overlap all-reduce with compute"},        \
@@ -97,7 +97,7 @@ struct node_options {
              "exit code 1, report only logs it; off: NVML is not used"},                                               \
     {.name = "gpu-throttle-limit-s", .type = OPTION_INT, .value = &(o).gpu_throttle_limit_s, .default_text = "300",    \
      .max = 86400, .unit = "s",                                                                                        \
-     .help = "longest time of throttling by the hardware, minus the time without it, before a GPU is in trouble; "      \
+     .help = "time of throttling by the hardware, minus the time without it, after which a GPU is in trouble; "        \
              "0: no limit"},                                                                                           \
     {.name = "gpu-fatal-xids", .type = OPTION_STRING, .placeholder = "LIST", .value = &(o).gpu_fatal_xids,             \
      .default_text = GPU_FATAL_XIDS_DEFAULT,                                                                           \
@@ -115,7 +115,7 @@ struct node_options {
      .help = "private key of --node-tls-cert, in PEM"},                                                                \
     {.name = "group-timeout-s", .type = OPTION_INT, .value = &(o).group_limit_s, .default_text = GROUP_LIMIT_S,        \
      .max = 86400, .unit = "s",                                                                                        \
-     .help = "longest time in which the ranks of a group must reach each other at start; 0: no limit"},                \
+     .help = "time limit for the ranks of a group to reach each other at start; 0: no limit"},                         \
     {.name = "allreduce-dtype", .type = OPTION_CHOICE, .value = &(o).allreduce_dtype, .default_text = "auto",          \
      .choices = MODEL_ALLREDUCE_DTYPES,                                                                                \
      .help = "type in which ranks send partial sums to each other; bf16: half the bytes, rounded. auto is bf16 on "    \
@@ -128,7 +128,7 @@ struct node_options {
 
 // The effective limits of a node, known once its model is open.
 struct node_limits {
-    int context_tokens; // the smallest of the model's context, max_context and the whole KV cache
+    int context_tokens; // smallest of the model's context, max_context and the whole KV cache
     int token_budget, max_seqs, kv_blocks;
     bool prefix_cache;
 };
@@ -136,36 +136,37 @@ struct node_limits {
 struct model_options node_model_options(const struct node_options *options);
 bool node_has_random_weights(const struct node_options *options);
 
-// Fills a Hello from the options and from the model and the tokenizer as they were opened. Strings and arrays are
-// borrowed from options, model and static memory.
+// Fills a Hello from the options and from the opened model and tokenizer. Strings and arrays are borrowed from options,
+// model and static memory.
 void node_hello_fill(Forepack__Cluster__V1__Hello *hello, const struct node_options *options, const struct model *model,
                      const struct tokenizer *tokenizer, const struct comm *comm, Forepack__Cluster__V1__Role role);
 
-// How serve() ended.
+// Reason why serve() ended.
 enum node_end {
     NODE_END_DRAINED, // all work is done after NODE_DRAIN: exit code 0, or 1 if the node leaves because of a GPU
-    NODE_END_BROKEN,  // a pass failed; the reason is logged: the group is ended at once, exit code 1
+    NODE_END_BROKEN,  // a pass failed and the reason is logged: the group is ended at once with exit code 1
 };
 
 struct node_program {
-    const char *name; // "speculator", "worker": in logs and node ids
+    const char *name; // "speculator" or "worker", for logs and node ids
     Forepack__Cluster__V1__Role role;
     const char *usage; // first lines of --help
     const struct option *options;
     const struct node_options *common; // the values of NODE_OPTION_ROWS in `options`
-    // Rows of a pass that have memory for logits. NULL: one for each sequence.
+    // Returns the number of rows of a pass that have memory for logits. If NULL, there is one for each sequence.
     int (*logit_rows)(int max_seqs, int token_budget);
-    // Checks the options against each other before anything is opened: STATUS_INVALID and a sentence. May be NULL.
+    // Checks the options against each other before anything is opened. Returns STATUS_INVALID and a sentence. May be
+    // NULL.
     enum status (*check)(void);
-    // Adds to the leader's Hello, which is otherwise complete, what only this program knows. May be NULL.
+    // Adds the fields that only this program knows to the leader's Hello, which is otherwise complete. May be NULL.
     enum status (*describe)(Forepack__Cluster__V1__Hello *hello);
-    // The leader's serving loop: handles events from node_next() until the node has to end. The model is open and has
-    // run its warm-up batch, and the node attaches in the background. Followers are in engine_follow() meanwhile.
+    // Serves on the leader: handles events from node_next() until the node has to end. The model is open and has run
+    // its warm-up batch, and the node attaches in the background. Followers are in engine_follow() meanwhile.
     enum node_end (*serve)(struct engine *engine, const struct tokenizer *tokenizer, struct node *node,
                            const struct node_limits *limits);
 };
 
-// Blocks signals, parses the options, joins the MPI job, opens the tokenizer on the leader and the model on every rank,
-// runs the warm-up batch, attaches to the router and serves. Returns the exit code of the process: 0 done, 1 failed, 2
-// wrong usage or configuration.
+// Blocks signals, parses the options and joins the MPI job. Opens the tokenizer on the leader and the model on every
+// rank, and runs the warm-up batch. Then attaches to the router and serves. Returns the exit code of the process: 0 for
+// success, 1 for a failure, 2 for wrong usage or configuration.
 int node_main(const struct node_program *program, int argc, char **argv);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // See roll_call.h. In a roll call the leader asks each follower where it is (WHERE) and each follower answers (HERE). A
 // follower may request a roll call (CALL) and then receives its result (RESULT). A follower that ends says why (END).
-// The leader asks for the state of a GPU (GPU_ASK), and the follower answers (GPU).
-// Every wait here has a time limit, so a rank that hangs cannot block the others.
+// The leader asks for the state of a GPU (GPU_ASK), and the follower answers (GPU). Every wait here has a time limit,
+// so a rank that hangs cannot block other ranks.
 #include "engine/roll_call.h"
 
 #include <errno.h>
@@ -18,28 +18,28 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "engine/doorbell.h"
+#include "engine/wakeup.h"
 #include "lib/base/clock.h"
 #include "lib/base/mem.h"
 #include "lib/base/monotonic_cond.h"
 
 enum {
-    NAMES_MAX = 4,          // ranks named in one sentence
-    RESULT_GRACE_MS = 2000, // time that the leader has for the result, after the time limit for answers
-    FRAME_TIMEOUT_S = 2,    // time in which a frame that has begun must be complete
+    NAMES_MAX = 4,          // ranks that one sentence names
+    RESULT_GRACE_MS = 2000, // time for the leader to send the result, after the time limit for answers
+    FRAME_TIMEOUT_S = 2,    // time to complete a frame that has begun
 };
 
 enum frame_kind { WHERE = 1, HERE, CALL, RESULT, END, GPU_ASK, GPU };
 
-// Sent in native byte order: the ranks of a group run on machines of one kind.
+// Message between ranks, in native byte order: the ranks of a group run on machines of one kind.
 struct frame {
     uint32_t kind;
-    uint32_t call;         // WHERE, HERE: number of the roll call; late answers are dropped
+    uint32_t call;         // WHERE, HERE: number of the roll call. Late answers are dropped
     uint32_t place, waits; // HERE
     int32_t timeout_ms;    // CALL
     uint32_t result;       // RESULT
     union {
-        char sentence[ROLL_CALL_SENTENCE_MAX]; // RESULT; END: why the rank fails, empty: it ends as planned
+        char sentence[ROLL_CALL_SENTENCE_MAX]; // RESULT; END: why the rank fails, or empty if it ends as planned
         struct gpu_report gpu;                 // GPU
     };
 };
@@ -52,34 +52,34 @@ struct answer {
 
 struct roll_call {
     struct comm *comm;
-    struct doorbell *bell;
+    struct wakeup *wakeup;
     pthread_t thread;
     int wake; // eventfd
     atomic_bool stopping;
-    // Counts enter and leave: 1 while the model is opened, 3, 5, .. in the passes, even between them.
+    // Counts the calls of enter and leave: 1 while the model is opened, then odd in a pass and even between passes.
     atomic_uint place;
 
-    // Used by the thread alone.
+    // Members used only by the thread.
     struct pollfd *polled; // [n_links + 1] sockets to the other ranks (-1: lost), then `wake`
     int n_links;
     struct answer *answers; // leader: [size]
     bool *requested_by;     // leader: [size] followers that wait for the result
     uint32_t call;          // leader: number of the current or last roll call
-    bool calling;           // leader: a roll call is under way
+    bool calling;           // leader: a roll call is running
 
     pthread_mutex_t lock; // guards the members below, and writes to a follower's socket
     pthread_cond_t changed;
     bool requested;   // leader: a roll call is due
-    int64_t until_us; // leader: time limit for answers
+    int64_t until_us; // leader: end of the time for answers
     bool leader_lost; // follower: the socket to the leader is closed
-    bool *ended;      // leader: [size] followers that have said so
+    bool *ended;      // leader: [size] followers that have sent END
     roll_call_lost_fn *lost;
     void *lost_arg;
-    struct gpu_report *gpus;    // leader: [size] that the followers sent last
+    struct gpu_report *gpus;    // leader: [size] the last report of each follower
     bool *gpu_asked;            // leader: [size] followers that have not answered yet
-    roll_call_gpu_fn *gpu_read; // follower: NULL: it is not served yet
+    roll_call_gpu_fn *gpu_read; // follower: NULL until it is set
     void *gpu_arg;
-    unsigned n_results; // roll calls that have ended
+    unsigned n_results; // number of roll calls that have ended
     enum roll_call_result result;
     char sentence[ROLL_CALL_SENTENCE_MAX];
 };
@@ -89,7 +89,7 @@ static bool is_leader(const struct roll_call *r)
     return r->comm->rank == 0;
 }
 
-// The rank at the other end of a link.
+// Returns the rank at the other end of a link.
 static int link_rank(const struct roll_call *r, int link)
 {
     return is_leader(r) ? link + 1 : 0;
@@ -97,28 +97,28 @@ static int link_rank(const struct roll_call *r, int link)
 
 // ---- frames ----
 
-// With the lock held.
+// Called with the lock held.
 static void link_lose(struct roll_call *r, int link)
 {
-    r->polled[link].fd = -1; // the doorbell closes the socket
+    r->polled[link].fd = -1; // wakeup_close() closes the socket
     r->leader_lost = !is_leader(r);
     pthread_cond_broadcast(&r->changed);
 }
 
-// Leader: a follower has ended. The sentence is empty if its process said nothing.
+// Leader: handles the end of a follower. The sentence is empty if its process sent none.
 static void follower_lost(struct roll_call *r, int rank, const char *sentence)
 {
     pthread_mutex_lock(&r->lock);
     roll_call_lost_fn *lost = r->ended[rank] ? NULL : r->lost;
     r->ended[rank] = true;
     pthread_mutex_unlock(&r->lock);
-    char name[DOORBELL_NAME_MAX], text[ROLL_CALL_SENTENCE_MAX];
-    snprintf(text, sizeof text, "%s %s", doorbell_name(r->bell, rank, name),
+    char name[WAKEUP_NAME_MAX], text[ROLL_CALL_SENTENCE_MAX];
+    snprintf(text, sizeof text, "%s %s", wakeup_name(r->wakeup, rank, name),
              *sentence ? sentence : "is gone: its process was killed or its host was lost");
     if (lost) lost(r->lost_arg, rank, text);
 }
 
-// Never blocks: the socket of a rank that reads nothing has room for hundreds of frames.
+// Sends a frame without blocking: the socket of a rank that reads nothing has room for hundreds of frames.
 static bool frame_send(int fd, const struct frame *frame)
 {
     return send(fd, frame, sizeof *frame, MSG_DONTWAIT | MSG_NOSIGNAL) == sizeof *frame;
@@ -129,7 +129,7 @@ static struct frame frame_answer(struct roll_call *r, uint32_t call)
     return (struct frame){.kind = HERE, .call = call, .place = r->place, .waits = r->comm->waits};
 }
 
-// With the lock held.
+// Called with the lock held.
 static void result_publish(struct roll_call *r, enum roll_call_result result, const char *sentence)
 {
     r->n_results++;
@@ -142,7 +142,7 @@ static void result_publish(struct roll_call *r, enum roll_call_result result, co
 
 enum standing { WAITS, AWAITED, SILENT, GONE, STANDINGS };
 
-// `front` is the place of the ranks that have come furthest.
+// Returns the standing of a rank. `front` is the place of the ranks that have come furthest.
 static enum standing rank_standing(const struct roll_call *r, int rank, uint32_t front)
 {
     const struct answer *a = &r->answers[rank];
@@ -169,9 +169,9 @@ static void sentence_add_names(struct sentence *s, const struct roll_call *r, ui
 {
     int n = 0;
     for (int rank = 0; rank < r->comm->size; rank++) {
-        char name[DOORBELL_NAME_MAX];
+        char name[WAKEUP_NAME_MAX];
         if (rank_standing(r, rank, front) != standing || ++n > NAMES_MAX) continue;
-        sentence_add(s, "%s%s", n > 1 ? ", " : "", doorbell_name(r->bell, rank, name));
+        sentence_add(s, "%s%s", n > 1 ? ", " : "", wakeup_name(r->wakeup, rank, name));
     }
     if (n > NAMES_MAX) sentence_add(s, " and %d more", n - NAMES_MAX);
 }
@@ -244,8 +244,8 @@ static void call_end(struct roll_call *r) // with the lock held
     r->calling = r->requested = false;
 }
 
-// Leader: begins a roll call that is due and ends one that is complete. Returns the time in ms until the next look, -1:
-// none is needed.
+// Leader: begins a roll call that is due and ends one that is complete. Returns the time in ms until it has to be
+// called again, or -1 for no limit.
 static int call_advance(struct roll_call *r)
 {
     pthread_mutex_lock(&r->lock);
@@ -264,7 +264,7 @@ static void call_request(struct roll_call *r, int timeout_ms) // leader, with th
     r->requested = true;
 }
 
-// Follower: sends its report, zeros before it is served.
+// Follower: sends the report of its GPU, or zeros if no function to read it is set yet.
 static void gpu_answer(struct roll_call *r, int link)
 {
     struct frame answer = {.kind = GPU};
@@ -353,7 +353,7 @@ static void links_open(struct roll_call *r)
     r->n_links = is_leader(r) ? r->comm->size - 1 : 1;
     r->polled = mem_alloc_array((size_t)r->n_links + 1, sizeof *r->polled);
     for (int link = 0; link < r->n_links; link++) {
-        int fd = doorbell_socket(r->bell, link_rank(r, link));
+        int fd = wakeup_socket(r->wakeup, link_rank(r, link));
         setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &(struct timeval){.tv_sec = FRAME_TIMEOUT_S}, sizeof(struct timeval));
         r->polled[link] = (struct pollfd){.fd = fd, .events = POLLIN};
     }
@@ -365,7 +365,7 @@ static void roll_call_free(struct roll_call *r)
     if (r->wake >= 0) close(r->wake);
     pthread_cond_destroy(&r->changed);
     pthread_mutex_destroy(&r->lock);
-    doorbell_close(r->bell);
+    wakeup_close(r->wakeup);
     free(r->polled);
     free(r->answers);
     free(r->requested_by);
@@ -377,11 +377,11 @@ static void roll_call_free(struct roll_call *r)
 
 enum status roll_call_open(struct comm *comm, struct roll_call **roll_call_p)
 {
-    struct doorbell *bell;
-    TRY(doorbell_open(comm, &bell));
+    struct wakeup *wakeup;
+    TRY(wakeup_open(comm, &wakeup));
     struct roll_call *r = mem_alloc(sizeof *r);
     r->comm = comm;
-    r->bell = bell;
+    r->wakeup = wakeup;
     r->answers = mem_alloc_array((size_t)comm->size, sizeof *r->answers);
     r->requested_by = mem_alloc_array((size_t)comm->size, sizeof *r->requested_by);
     r->ended = mem_alloc_array((size_t)comm->size, sizeof *r->ended);
@@ -473,17 +473,17 @@ enum roll_call_result roll_call_ask(struct roll_call *r, int timeout_ms, char se
         thread_wake(r);
     } else {
         const struct frame call = {.kind = CALL, .timeout_ms = timeout_ms};
-        frame_send(doorbell_socket(r->bell, 0), &call);
+        frame_send(wakeup_socket(r->wakeup, 0), &call);
     }
     while (r->n_results == before && !r->leader_lost && monotonic_cond_wait(&r->changed, &r->lock, until_us))
         continue;
     bool answered = r->n_results != before;
     enum roll_call_result result = answered ? r->result : ROLL_CALL_SILENT;
-    char name[DOORBELL_NAME_MAX];
+    char name[WAKEUP_NAME_MAX];
     if (answered)
         memcpy(sentence, r->sentence, sizeof r->sentence);
     else
-        snprintf(sentence, ROLL_CALL_SENTENCE_MAX, "%s %s", doorbell_name(r->bell, 0, name),
+        snprintf(sentence, ROLL_CALL_SENTENCE_MAX, "%s %s", wakeup_name(r->wakeup, 0, name),
                  r->leader_lost ? "is gone" : "does not answer");
     pthread_mutex_unlock(&r->lock);
     return result;

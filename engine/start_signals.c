@@ -12,11 +12,11 @@
 #include "lib/base/log_writer.h"
 #include "lib/base/thread.h"
 
-enum { WATCH_ENDS = SIGUSR2 }; // sent to the thread alone
+enum { WATCH_ENDS = SIGUSR2 }; // sent only to the thread
 
 static pthread_t thread;
 static bool watching;
-static int kept; // 0, or the first signal; the thread's until it is joined
+static int kept; // first signal, or 0; owned by the thread until it is joined
 
 static void signal_handle(int signal)
 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// See watchdog.h. The thread reads the clock a few times per timeout instead of being woken by passes: entering and
-// leaving cost three stores and one store, and in an idle process the thread wakes a few times a minute.
+// See watchdog.h. The thread reads the clock a few times per timeout, and passes do not wake it. So entering costs
+// three stores and leaving costs one, and in an idle process the thread wakes a few times a minute.
 #include "engine/watchdog.h"
 
 #include <pthread.h>
@@ -24,20 +24,21 @@ enum work { OPEN_ENDED, PASS, SAMPLING, CHECK };
 
 struct watchdog {
     pthread_t thread;
-    struct roll_call *roll_call;           // borrowed; NULL: one rank
+    struct roll_call *roll_call;           // borrowed; NULL for one rank
     const atomic_uint_least64_t *progress; // borrowed
     pthread_mutex_t lock;                  // guards stopping
     pthread_cond_t changed;
     bool stopping;
     atomic_int timeout_ms;
-    // Of the work under way, written before entered_us. A torn view only moves the next look.
+    // These members describe the current work and are stored before entered_us. A look that sees members of two works
+    // is only too early or too late.
     atomic_int work, rows, check_timeout_ms;
-    atomic_int_least64_t entered_us; // 0: no work under way
+    atomic_int_least64_t entered_us; // 0: no current work
 
-    // The thread's own: what it saw at its last look.
-    int64_t seen_entered_us, progress_us; // when the last progress was made, at the latest
+    // State of the thread at its last look, used only by the thread.
+    int64_t seen_entered_us, progress_us; // progress_us: the last progress was made at this time or earlier
     uint64_t seen_progress;
-    bool late; // it woke late: the whole process was stopped, or the machine paused, which is no hang
+    bool late; // the thread woke late: the process was stopped or the machine paused, which is not a hang
 };
 
 static int limit_ms(const struct watchdog *w)
@@ -45,11 +46,11 @@ static int limit_ms(const struct watchdog *w)
     return w->work == CHECK ? w->check_timeout_ms : w->timeout_ms;
 }
 
-// Looks at the counter. The last progress happened at w->progress_us or before.
+// Looks at the counter. The last progress was made at w->progress_us or earlier.
 static void look(struct watchdog *w, int64_t entered_us)
 {
     uint64_t progress = *w->progress;
-    // After it woke late, the work has not run since it began either.
+    // If the thread woke late, the work has not run either, not even new work.
     if (w->late || (entered_us == w->seen_entered_us && progress != w->seen_progress))
         w->progress_us = clock_now_us();
     else if (entered_us != w->seen_entered_us)
@@ -59,7 +60,7 @@ static void look(struct watchdog *w, int64_t entered_us)
     w->seen_progress = progress;
 }
 
-// How long the thread may sleep until it has to look again; 0: there was no progress for too long.
+// Returns how long the thread may sleep until its next look, or 0 if there was no progress for too long.
 static int time_left_ms(struct watchdog *w, int64_t entered_us)
 {
     int timeout_ms = limit_ms(w);
@@ -81,7 +82,7 @@ static enum roll_call_result find_cause(const struct watchdog *w, int work, int 
     return ROLL_CALL_COMPLETE;
 }
 
-// The work has timed out. Ends the process unless it has made progress meanwhile or may take any time.
+// Handles work that has timed out. Ends the process unless the work has made progress meanwhile or may take any time.
 static void watchdog_expire(struct watchdog *w, int64_t entered_us)
 {
     int work = w->work, rows = w->rows, timeout_ms = limit_ms(w);
@@ -100,7 +101,7 @@ static void watchdog_expire(struct watchdog *w, int64_t entered_us)
         return;
     }
     log_flush();
-    _exit(1); // not MPI_Abort: another thread is inside MPI. mpirun ends the other ranks
+    _exit(1); // not MPI_Abort, since another thread is inside MPI. mpirun ends the other ranks
 }
 
 static void *watchdog_thread(void *arg)

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ends the process when its work makes no progress for too long. MPI does not notice a cut link or a stuck peer, nor
-// does a thread notice that its device hangs: the call never returns, so another thread watches. It looks at a counter
-// of completed stages (kernels/comm.h), not at the duration of a pass: a long pass on a slow machine goes on. In a
-// group a roll call (roll_call.h) names the rank that is missing.
+// Ends the process if its work makes no progress for too long. MPI does not notice a cut link or a stuck peer, and a
+// thread does not notice that its device hangs: the call never returns. So another thread watches. It looks at a
+// counter of completed stages (kernels/comm.h), not at the duration of a pass, so a long pass on a slow machine goes
+// on. In a group, a roll call (roll_call.h) names the missing rank.
 //
-// The process ends between one and one and a quarter times the limit after the last progress, plus the time of the roll
-// call (ROLL_CALL_TIMEOUT_MS at most).
+// The process ends 1 to 1.25 times the limit after the last progress, plus the time of the roll call (at most
+// ROLL_CALL_TIMEOUT_MS).
 #pragma once
 
 #include <stdatomic.h>
@@ -14,17 +14,17 @@
 
 struct watchdog;
 
-// Borrows both; roll_call NULL: one rank. No limit is set at first.
+// Borrows both arguments. `roll_call` is NULL for one rank. No limit is set at first.
 struct watchdog *watchdog_start(struct roll_call *roll_call, const atomic_uint_least64_t *progress);
 void watchdog_stop(struct watchdog *w);
 void watchdog_set_timeout(struct watchdog *w, int timeout_ms); // longest time of a pass without progress; 0: no limit
 
-// Called by the working thread around everything that may hang. When neither progress nor watchdog_leave() follows in
-// time, the watchdog logs one line and calls _exit(1).
+// Called by the working thread around work that may hang. If neither progress nor watchdog_leave() follows in time, the
+// watchdog logs one line and calls _exit(1).
 void watchdog_enter_pass(struct watchdog *w, int rows);
-void watchdog_enter_sampling(struct watchdog *w);              // the same limit, for all of it together
+void watchdog_enter_sampling(struct watchdog *w);              // the same limit, for the whole work
 void watchdog_enter_check(struct watchdog *w, int timeout_ms); // a few small messages between the ranks
-// Work that may take any time, such as opening a model or waiting for the next pass: after each timeout the ranks are
-// asked to answer a roll call, and the process ends only when a rank does not answer.
+// Begins work that may take any time, such as opening a model or waiting for the next pass. After each timeout the
+// ranks are asked to answer a roll call, and the process ends only if a rank does not answer.
 void watchdog_enter_open_ended(struct watchdog *w);
 void watchdog_leave(struct watchdog *w);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Code common to all backends: the table of dtypes, reading matrix views in any dtype, checks of arguments, and the
-// plain way to run a pass. open.c opens a backend by name.
+// default way to run a pass. open.c opens a backend by name.
 #include "kernels/backend.h"
 
 #include <string.h>
@@ -71,7 +71,7 @@ float matrix_view_scale(const struct matrix_view *view, int64_t row, int64_t col
     return scale;
 }
 
-// Elements from `column` on; a scale covers all of them up to the end of its block.
+// Reads elements from `column` on. A scale applies to all elements up to the end of its block.
 static void read_e4m3(const struct matrix_view *view, const uint8_t *from, int64_t row, int64_t column, int64_t count,
                       float *out)
 {
@@ -103,7 +103,7 @@ void matrix_view_read(const struct matrix_view *view, int64_t row, int64_t colum
     }
     for (int64_t i = 0; i < count; i++) {
         uint16_t half;
-        memcpy(&half, from + 2 * i, sizeof half); // the view may lie at an odd address
+        memcpy(&half, from + 2 * i, sizeof half); // the view may be at an odd address
         out[i] = view->dtype == DTYPE_F16 ? f16_to_f32(half) : bf16_to_f32(half);
     }
 }
@@ -134,21 +134,21 @@ enum status backend_shape_check(const struct backend_shape *shape, enum dtype dt
 static enum status sequences_check(const struct ragged_batch *batch, const struct backend_shape *shape)
 {
     if (batch->row_start[0] != 0 || batch->row_start[batch->n_seqs] != batch->n_rows)
-        return status_fail(STATUS_INTERNAL, "ragged batch: sequences cover rows %d to %d, there are %d",
+        return status_fail(STATUS_INTERNAL, "ragged batch: the sequences cover rows %d to %d, the batch has %d rows",
                            batch->row_start[0], batch->row_start[batch->n_seqs], batch->n_rows);
     for (int s = 0; s < batch->n_seqs; s++) {
         int rows = batch->row_start[s + 1] - batch->row_start[s], entries = batch->kv_len[s] + rows;
         int blocks = (entries + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
         if (rows < 1 || batch->kv_len[s] < 0 || entries > shape->max_context || blocks > batch->max_blocks)
             return status_fail(STATUS_INTERNAL,
-                               "ragged batch: sequence %d has %d rows after %d entries; at least 1 row, at most %d "
-                               "entries and %d blocks",
+                               "ragged batch: sequence %d has %d rows after %d entries; the limits are at least 1 row, "
+                               "at most %d entries and %d blocks",
                                s, rows, batch->kv_len[s], shape->max_context, batch->max_blocks);
         for (int i = 0; i < blocks; i++) {
             int32_t block = batch->block_table[(size_t)s * (size_t)batch->max_blocks + (size_t)i];
             if (block < 0 || block >= shape->n_kv_blocks)
-                return status_fail(STATUS_INTERNAL, "ragged batch: sequence %d uses block %d of %d", s, block,
-                                   shape->n_kv_blocks);
+                return status_fail(STATUS_INTERNAL, "ragged batch: sequence %d uses block %d, but there are %d blocks",
+                                   s, block, shape->n_kv_blocks);
         }
     }
     return STATUS_OK;
@@ -169,7 +169,8 @@ static enum status importance_check(const struct ragged_batch *batch, const stru
             return status_fail(STATUS_INTERNAL, "ragged batch: importance row %d cannot see %d keys", row, keys);
     }
     if (ragged_importance_size(batch) > (int64_t)shape->max_seqs * shape->max_context)
-        return status_fail(STATUS_INTERNAL, "ragged batch: importance of %lld keys, room for %d contexts of %d",
+        return status_fail(STATUS_INTERNAL,
+                           "ragged batch: importance of %lld keys; the limit is %d contexts of %d keys",
                            (long long)ragged_importance_size(batch), shape->max_seqs, shape->max_context);
     return STATUS_OK;
 }
@@ -193,7 +194,8 @@ struct ragged_batch ragged_warm_up_batch(void)
 enum status ragged_batch_check(const struct ragged_batch *batch, const struct backend_shape *shape)
 {
     if (batch->n_rows < 1 || batch->n_rows > shape->max_rows || batch->n_seqs < 1 || batch->n_seqs > shape->max_seqs)
-        return status_fail(STATUS_INTERNAL, "ragged batch: %d rows of %d sequences; room for 1 to %d and 1 to %d",
+        return status_fail(STATUS_INTERNAL,
+                           "ragged batch: %d rows and %d sequences; the limits are 1 to %d rows and 1 to %d sequences",
                            batch->n_rows, batch->n_seqs, shape->max_rows, shape->max_seqs);
     enum status status = sequences_check(batch, shape);
     return status ? status : importance_check(batch, shape);

@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // The operations of a forward pass of a Llama-class model. `kernels/reference` implements them in plain C and is the
-// oracle, `kernels/cpu` is the fast CPU implementation, `kernels/cuda` runs on a GPU. Callers include only this header
-// and query `capabilities` instead of comparing names.
+// oracle, `kernels/cpu` is the fast CPU implementation, and `kernels/cuda` runs on a GPU. Callers include only this
+// header and query `capabilities` instead of comparing names.
 //
-// A backend is a set of fused steps over opaque tensors and weights, issued to one stream in order: a step may return
-// before it has run, `read` and `wait` wait for all steps before them. One thread at a time drives a backend. All sizes
-// are those of one tensor-parallel rank.
+// A backend is a set of fused steps over opaque tensors and weights, issued to one stream in order. A step may return
+// before it has run; `read` and `wait` wait for all earlier steps. One thread at a time drives a backend. Sizes are per
+// tensor-parallel rank.
 //
-// Notation: T rows of the batch, H query heads, Hkv KV heads, D head size, N x K a weight of N outputs and K inputs.
+// Notation: T rows of the batch, H query heads, Hkv KV heads, D head size, N x K for a weight of N outputs and K
+// inputs.
 //
-// Exactness: a row's result depends neither on the other rows of the batch, nor on its place in the batch, nor on how
-// its prompt was cut into chunks. So sums over K run in one order for every T, and attention walks the KV blocks of a
+// Exactness: a row's result must not depend on the other rows of the batch, on its place in the batch, or on how its
+// prompt was cut into chunks. So sums over K have one order for every T, and attention walks the KV blocks of a
 // sequence in order, tiled by block, for prefill and decode alike.
 //
 // Errors: creation can fail (memory, device). Steps return a status too, since a device may be lost. Callers must pass
-// matching shapes; asserts check them.
+// matching shapes, which asserts check.
 #pragma once
 
 #include <stdbool.h>
@@ -25,18 +26,18 @@
 #include "kernels/ragged.h"
 #include "lib/base/status.h"
 
-// INT8: weights as signed bytes with one scale per output; the rows they multiply are quantised to bytes with one scale
-// per row. INT8_G128: both have one scale per 128 values of K. No checkpoint is stored in these two.
-// FP8: bytes in e4m3fn (sign, 4 bits of exponent, 3 of mantissa, largest 448, no infinities; arXiv 2209.05433) times
-// scales. A stored FP8 matrix has the scales of its matrix_view; a computed one has them per output and per row, as
-// INT8 does.
+// INT8: weights are signed bytes with one scale per output, and the rows that they multiply are quantised to bytes with
+// one scale per row. INT8_G128: both have one scale per 128 values of K. No checkpoint stores these two types. FP8:
+// bytes in e4m3fn (sign, 4 bits of exponent, 3 of mantissa, largest 448, no infinities; arXiv 2209.05433) times scales.
+// A stored FP8 matrix has the scales of its matrix_view. A computed FP8 matrix has scales per output and per row, like
+// INT8.
 enum dtype { DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_INT8, DTYPE_INT8_G128, DTYPE_FP8, DTYPE_COUNT };
 size_t dtype_size_bytes(enum dtype dtype);
 const char *dtype_name(enum dtype dtype); // "f32", "f16", "bf16", "int8", "int8-g128", "fp8"
-// The type of activations and embedding tables in a backend of `dtype`, and of K and V unless kv_dtype has 8 bits. It
-// is bf16 for the 8-bit types.
+// Returns the type of activations and embedding tables in a backend of `dtype`, which is also the type of K and V
+// unless kv_dtype has 8 bits. It is bf16 for the 8-bit types.
 enum dtype dtype_of_activations(enum dtype dtype);
-// Bytes of the K (or the V) of one KV entry and head in `dtype`, with its scale if `dtype` has 8 bits.
+// Returns the bytes of the K (or the V) of one KV entry and head in `dtype`, with its scale if `dtype` has 8 bits.
 size_t dtype_kv_bytes(enum dtype dtype, int head_size);
 
 struct comm;
@@ -44,24 +45,25 @@ struct backend; // a device context: threads or stream, scratch memory
 struct tensor;  // device memory [max_rows][columns], row-major
 struct weight;  // a matrix in the backend's own packed layout, or a vector of f32
 
-// The element type of a tensor. ACTIVATION is the input type of the backend's gemms: f32 in an f32 backend, bf16 in all
+// Element type of a tensor. ACTIVATION is the input type of the backend's gemms: f32 in an f32 backend, bf16 in all
 // others. The residual stream, q/k/v before RoPE and logits are F32 everywhere. PARTIAL is for partial sums that
-// sum_ranks adds up: bf16, in memory that the collectives of devices reach; only in backends that have sum_ranks.
+// sum_ranks adds up: bf16, in memory that the collectives of devices reach. It exists only in backends that have
+// sum_ranks.
 enum tensor_kind { TENSOR_F32, TENSOR_ACTIVATION, TENSOR_PARTIAL };
 
 // A view of rows [0, rows) x columns [0, columns) of a row-major matrix in host memory, usually a mapped file. Element
 // (r, c) is at data + r * row_stride_bytes + c * size of dtype. The data need not be aligned.
 struct matrix_view {
-    const void *data; // NULL: all elements are zero
+    const void *data; // NULL if all elements are zero
     enum dtype dtype; // F32, F16, BF16 or FP8
     int64_t rows, columns;
     int64_t row_stride_bytes;
     // FP8 only: element (r, c) is its byte times scale[r * scale_stride], or with scale_block = B times
-    // scale[(scale_row + r) / B * scale_stride + (scale_column + c) / B]. Same memory as `data`; NULL: all scales
-    // are 1.
+    // scale[(scale_row + r) / B * scale_stride + (scale_column + c) / B]. The scales are in the same memory as
+    // `data`. NULL: all scales are 1.
     const void *scale;
     enum dtype scale_dtype;      // F32, F16 or BF16
-    int scale_stride;            // without blocks 1: one scale per row; 0: one scale for the matrix
+    int scale_stride;            // without blocks: 1 for one scale per row, 0 for one scale of the matrix
     int scale_block;             // rows and columns of a block; 0: no blocks
     int scale_row, scale_column; // place of element (0, 0) in its block
 };
@@ -76,29 +78,29 @@ struct backend_shape {
     int max_seqs;            // largest S
     int max_context;         // largest number of KV entries of one sequence
     int n_kv_blocks;         // KV cache size in blocks of KV_BLOCK_TOKENS entries of all layers; see kv_create
-    struct gpu_place gpu;    // of this rank
-    enum dtype kv_dtype;     // INT8 or FP8 (not in an f32 backend), see rope_append; any other value: as activations
+    struct gpu_place gpu;    // GPU of this rank
+    enum dtype kv_dtype;     // INT8 or FP8 (not in an f32 backend), see rope_append. Other values: like activations
     bool fp8_as_stored;      // FP8 backend: true computes matrices without FP8 parts in bf16, false quantises them
     bool fp8_fast_accum;     // FP8 backend on a GPU: sums keep about 14 bits, see docs/gpus.md
     int overlap_rows; // several ranks: passes of at least twice this many rows run as two micro-batches; 0: never
 };
 
-// Whether K and V are stored in 8 bits with scales.
+// Returns true if K and V are stored in 8 bits with scales.
 static inline bool backend_kv_bytes(const struct backend_shape *shape)
 {
     return shape->kv_dtype == DTYPE_INT8 || shape->kv_dtype == DTYPE_FP8;
 }
 
-// What a gemm does with its result.
+// Use of the result of a gemm.
 enum linear_mode {
     LINEAR_STORE,  // out = x W^T (+ bias)
     LINEAR_ADD,    // out += x W^T (+ bias); out is F32 (the residual stream)
     LINEAR_SWIGLU, // W was made by weight_gate_up: out = silu(x G^T) * (x U^T), out has N/2 columns
 };
 
-// RMSNorm as the first of several steps, see backend_ops.rmsnorm. With `addend`, a PARTIAL tensor, it is the norm of
-// x + addend, added in f32; without row_index x then receives the sum, once. A row has the bits that adding first
-// gives.
+// RMSNorm as the first of several steps, see backend_ops.rmsnorm. With `addend`, a PARTIAL tensor, it is the norm of x
+// + addend, added in f32. If row_index is NULL, this sum also replaces x. The bits of a row are the same as if the
+// addend were added first.
 struct norm_step {
     struct tensor *out, *x;
     const struct weight *gain;
@@ -107,36 +109,38 @@ struct norm_step {
     const struct tensor *addend; // NULL in backends without device_collectives
 };
 
-// One forward pass, described by the model and run by the backend. The model issues the steps, the backend decides when
-// and for which rows: all rows at once, two micro-batches in turn, or not at all if it replays a captured pass.
+// One forward pass, described by the model and run by the backend. The model issues the steps, and the backend decides
+// when and for which rows: all rows at once, two micro-batches in turn, or not at all if it replays a captured pass.
 //
-// A stage is a sequence of steps that ends with the sum over ranks: of the residual stream, which is then complete on
-// every rank, or of partial sums that the next stage adds to it. `stage` issues stage i for rows [first_row, first_row
-// + rows) of the batch; its steps apply to those rows of their tensors. `logits` issues the steps from the residual
-// stream to the logits. Both return the first failure.
+// A stage is a sequence of steps that ends with a sum over ranks. The sum is over the residual stream, which is then
+// complete on every rank, or over partial sums that the next stage adds to the stream. `stage` issues stage i for rows
+// [first_row, first_row + rows) of the batch, and its steps apply to these rows of their tensors. `logits` issues the
+// steps from the residual stream to the logits. Both return the first failure.
 //
-// A backend calls stages 0 to n_stages - 1 in order for every row. It may pass more rows than the batch has, up to
-// max_logit_rows, when each row has a logit row: the extra rows are padding whose results are unused.
+// A backend calls stages 0 to n_stages - 1 in order for every row. If each row has a logit row, it may pass more rows
+// than the batch has, up to max_logit_rows. The extra rows are padding whose results are unused.
 struct pass {
     const struct ragged_batch *batch; // valid until the results have been read
     void *context;                    // first argument of the functions
     enum status (*stage)(void *context, int i, int first_row, int rows);
-    enum status (*logits)(void *context, int logit_rows); // not called when there are no logit rows
+    enum status (*logits)(void *context, int logit_rows); // not called if there are no logit rows
     int n_stages;
     int max_logit_rows; // rows of the logits tensor
 };
 
-// Properties in which backends differ.
+// Properties that differ between backends.
 struct backend_capabilities {
-    bool host_memory;        // tensors lie in host memory and steps have run when they return: results may be read in
-                             // place, at tensor_data and importance_data, instead of copied by `read`
-    bool exact_rows;         // a row's bits are the same in passes of any size (a GPU's gemm library sums in another
-                             // order for other numbers of rows)
-    bool reads_no_weights;   // views of weights are asked for their shapes only
+    // Tensors are in host memory, and steps have run when they return. Results may be read in place, at tensor_data and
+    // importance_data, instead of copied by `read`.
+    bool host_memory;
+    // A row has the same bits in passes of any size. (A GPU's gemm library sums in another order for other numbers of
+    // rows.)
+    bool exact_rows;
+    bool reads_no_weights;   // only the shapes of views of weights are used
     bool device_collectives; // ranks reduce over links between their devices: comm_open, sum_ranks
 };
 
-// What device memory is used for.
+// Use of device memory.
 enum memory_use {
     MEMORY_WEIGHTS,
     MEMORY_ACTIVATIONS, // tensors
@@ -148,7 +152,7 @@ enum memory_use {
 };
 struct device_memory {
     size_t bytes[MEMORY_USES];
-    size_t rounding; // an estimate: bytes behind allocations that the device rounds up to pages of 2 MiB
+    size_t rounding; // estimate of the bytes that the device adds by rounding allocations up to pages of 2 MiB
 };
 const char *memory_use_name(enum memory_use use); // "weights", "activations", "gemm", "attention", "batch", "kv"
 size_t device_memory_total(const struct device_memory *memory); // without rounding
@@ -157,83 +161,91 @@ struct backend_ops {
     const char *name; // "reference", "cpu", "cuda"
     struct backend_capabilities capabilities;
 
-    void (*close)(struct backend *b); // frees everything created from it
+    void (*close)(struct backend *b); // frees everything that was created from the backend
 
     // Memory. Tensors are created at start; the token loop allocates nothing.
     enum status (*tensor_create)(struct backend *b, enum tensor_kind kind, int max_rows, int columns,
                                  struct tensor **tensor_p);
-    // The tensor's memory, row-major, in the backend's address space: what collectives work on. F32 tensors only.
+    // Returns the tensor's memory, row-major, in the backend's address space, for collectives. Only for F32 tensors.
     float *(*tensor_data)(struct backend *b, struct tensor *t);
-    // Waits for all steps before, then copies the first `rows` rows of an F32 tensor to host memory.
+    // Waits for all earlier steps, then copies the first `rows` rows of an F32 tensor to host memory.
     enum status (*read)(struct backend *b, const struct tensor *t, int rows, float *host);
 
-    // Weights. A weight holds the rows of all parts one below the other ([q; k; v] is one weight). The views are not
+    // Creates a weight. It has the rows of all parts one after another ([q; k; v] is one weight). The views are not
     // used after the call.
     enum status (*weight_create)(struct backend *b, const struct matrix_view *parts, int n_parts,
                                  struct weight **weight_p);
     enum status (*weight_gate_up)(struct backend *b, const struct matrix_view *gate, const struct matrix_view *up,
                                   struct weight **weight_p);
-    // An embedding table, read by `embed` only. Its rows are the vocabulary ids first_row .. first_row + rows - 1.
-    // `shared_head`: a weight made of the same view (tied embeddings), which may be read instead of a copy; or NULL.
+    // Creates an embedding table, which only `embed` reads. Its rows are the vocabulary ids first_row .. first_row +
+    // rows - 1. `shared_head` is a weight made of the same view (tied embeddings), which may be read instead of a copy,
+    // or NULL.
     enum status (*weight_embedding)(struct backend *b, const struct matrix_view *table, int32_t first_row,
                                     struct weight *shared_head, struct weight **weight_p);
-    // A vector: views of one row each, laid end to end, stored as f32.
+    // Creates a vector from views of one row each, joined end to end and stored as f32.
     enum status (*weight_vector)(struct backend *b, const struct matrix_view *parts, int n_parts,
                                  struct weight **weight_p);
 
-    // A file of packed weights that later starts read instead of packing again; NULL in backends that do not pack.
-    // `packed_cache_open` before the first weight: returns true if the file exists; weights are then read from it in
-    // the order in which they were created, as long as they match. `key` identifies the contents of the views; the
-    // backend completes the path and owns the layout. `weights_finish` after the last weight, with a file or without:
-    // measures how weights are read fastest, and writes the file unless every weight was read from it. Neither fails: a
-    // file that cannot be used or written is logged.
+    // Read and write a file of packed weights that later starts read instead of packing again. NULL in backends that do
+    // not pack. Call `packed_cache_open` before the first weight. It returns true if the file exists. Weights are then
+    // read from it in the order in which they were created, as long as they match. `key` identifies the contents of the
+    // views. The backend completes the path and owns the layout. Call `weights_finish` after the last weight, with or
+    // without a file. It measures how weights are read fastest, and writes the file unless every weight was read from
+    // it. Neither function fails: a file that cannot be used or written is logged.
     bool (*packed_cache_open)(struct backend *b, const char *path, uint64_t key);
     void (*weights_finish)(struct backend *b);
 
-    // Runs a pass, see struct pass. Returns when every step is issued.
+    // Runs a pass, see struct pass. Returns when every step has been issued.
     enum status (*run_pass)(struct backend *b, const struct pass *pass);
-    // Prepares the steps of one batch: checks it, prepares RoPE, clears the importance maxima. run_pass calls it; tests
-    // and benchmarks of single kernels call it themselves and then issue steps.
+    // Prepares the steps of one batch: checks the batch, prepares RoPE, clears the importance maxima. run_pass calls
+    // it. Tests and benchmarks of single kernels call it themselves and then issue steps.
     enum status (*begin)(struct backend *b, const struct ragged_batch *batch);
 
     // Steps.
     // out [T, hidden] F32: each token's row of the table, zeros for tokens of other ranks.
     enum status (*embed)(struct backend *b, struct tensor *out, const struct weight *table);
-    // out [rows, n] ACTIVATION = x / rms(x) * gain. `row_index` selects rows of x; NULL: rows 0 .. rows - 1.
+    // out [rows, n] ACTIVATION = x / rms(x) * gain. `row_index` selects rows of x; NULL selects rows 0 .. rows - 1.
     enum status (*rmsnorm)(struct backend *b, struct tensor *out, const struct tensor *x, const struct weight *gain,
                            float epsilon, const int32_t *row_index, int rows);
     // x is ACTIVATION [rows, K]; out is F32, ACTIVATION or PARTIAL [rows, N]; bias may be NULL.
     enum status (*linear)(struct backend *b, struct tensor *out, const struct tensor *x, const struct weight *w,
                           const struct weight *bias, enum linear_mode mode, int rows);
-    // qkv F32 [T, (H + 2 Hkv) D]: applies RMSNorm to each q and k head (gains may be NULL: none), rotates q and k by
-    // position, writes q back in place and k, v to the cache of `layer`. With kv_dtype INT8 or FP8 the k and the v of
-    // each head are D bytes times one f32 scale, as QUANTISE_MAX in convert.h defines; a head with a value that is not
-    // finite gets the scale NaN. So a KV entry depends on its own row alone. With INT8, q and k are multiplied by a
-    // Hadamard matrix before (arXiv 2404.00456): blocks of B dims, B the largest power of two that divides D, times
-    // 1 / sqrt(B). This leaves q . k unchanged and spreads the few dims of K with outliers over all dims of a block.
-    // FP8 needs no rotation: its exponents cover the outliers.
+    // qkv F32 [T, (H + 2 Hkv) D]: applies RMSNorm to each q and k head (a gain may be NULL: no norm), rotates q and k
+    // by position, writes q back in place and k, v to the cache of `layer`.
+    //
+    // With kv_dtype INT8 or FP8, the k and the v of each head are D bytes times one f32 scale, as QUANTISE_MAX in
+    // convert.h defines. A head with a value that is not finite gets the scale NaN. So a KV entry depends only on its
+    // own row.
+    //
+    // With INT8, q and k are first multiplied by a Hadamard matrix (arXiv 2404.00456): blocks of B dims, where B is the
+    // largest power of two that divides D, times 1 / sqrt(B). This leaves q . k unchanged and spreads the few dims of K
+    // with outliers over all dims of a block. FP8 needs no rotation: its exponents cover the outliers.
     enum status (*rope_append)(struct backend *b, int layer, struct tensor *qkv, const struct weight *q_gain,
                                const struct weight *k_gain, float epsilon);
     // out ACTIVATION [T, H D]: attention of each row's q (in qkv, after rope_append) over the KV entries of its
-    // sequence. Inputs are rounded as in gemms: in a bf16 backend q, K, V and the softmax weights are bf16, sums and
-    // the softmax are f32. Weights are rounded as 2^(score log2(e) - M), M an integer near the row's largest exponent,
-    // and the result is divided by the sum of the unrounded weights. Every integer M gives the same rounding.
-    // With K and V in INT8 or FP8 the gemms read their bytes, which are exact in bf16: a score is (q . bytes) times the
-    // scale of k, and a weight is multiplied by the scale of v before it is rounded (the sum of weights is not).
-    // For importance rows it also raises the importance maxima: softmax over the first importance_keys keys, averaged
-    // over the smoothing window (zeros outside the prompt, divisor always the window), maximum over this rank's heads
-    // and the layers so far; infinite where an average is not finite, since a maximum may drop NaN.
+    // sequence. Inputs are rounded as in gemms: in a bf16 backend q, K, V and the softmax weights are bf16, and sums
+    // and the softmax are f32. A weight is rounded as 2^(score log2(e) - M), where M is an integer near the row's
+    // largest exponent. The result is divided by the sum of the unrounded weights. Every integer M gives the same
+    // rounding.
+    //
+    // With K and V in INT8 or FP8 the gemms read their bytes, which are exact in bf16. A score is (q . bytes) times the
+    // scale of k. A weight is multiplied by the scale of v before it is rounded, but the sum of weights is not.
+    //
+    // For importance rows it also raises the importance maxima: the softmax over the first importance_keys keys,
+    // averaged over the smoothing window, as a maximum over this rank's heads and the layers so far. The average counts
+    // zeros outside the prompt, and its divisor is always the window. The value is infinite if an average is not
+    // finite, since a maximum may drop NaN.
     enum status (*attention)(struct backend *b, int layer, struct tensor *out, const struct tensor *qkv);
-    // The importance maxima so far, F32 [1, sum of importance_keys], in the backend's memory (as tensor_data); NULL
-    // when the batch has no importance rows.
+    // Returns the importance maxima so far, F32 [1, sum of importance_keys], in the backend's memory (like
+    // tensor_data). Returns NULL if the batch has no importance rows.
     float *(*importance_data)(struct backend *b);
-    enum status (*importance_read)(struct backend *b, float *host); // waits, then copies them to the host
+    enum status (*importance_read)(struct backend *b, float *host); // waits, then copies the maxima to the host
 
-    // The operations below are optional: NULL where a backend does not have them.
+    // The operations below are optional: a pointer is NULL if the backend does not have the operation.
 
-    // Steps in a row, for backends that compute them in fewer kernels; callers call backend_norm_linear() etc. below,
-    // which issue the single steps otherwise. Results are the same bits. What one step only hands to the next, and
-    // nothing else reads, is undefined afterwards: norm->out, `inner`, and q, k and v.
+    // Fused steps, for backends that compute several steps in fewer kernels. Callers use backend_norm_linear() etc.
+    // below, which otherwise issue the single steps. The results have the same bits. Values that only the next step
+    // reads are undefined afterwards: norm->out, `inner`, and q, k and v.
     enum status (*norm_linear)(struct backend *b, struct tensor *out, const struct norm_step *norm,
                                const struct weight *w, const struct weight *bias, enum linear_mode mode, int rows);
     enum status (*rope_attention)(struct backend *b, int layer, struct tensor *out, struct tensor *qkv,
@@ -241,43 +253,44 @@ struct backend_ops {
     enum status (*mlp)(struct backend *b, struct tensor *out, struct tensor *inner, const struct norm_step *norm,
                        const struct weight *gate_up, const struct weight *down, enum linear_mode mode, int rows);
 
-    // At start-up, after a first dummy pass: times the algorithms of every gemm that the pass issued and selects the
-    // fastest. Overwrites the contents of tensors.
+    // Called at start-up, after a first dummy pass: times the algorithms of every gemm that the pass issued and selects
+    // the fastest. Overwrites the contents of tensors.
     enum status (*tune)(struct backend *b);
-    // Samples one token per row of logits. sampled F32 [rows, 2] receives a struct sampled_id per row. The logits lie
-    // in `parts` parts one behind the other, each of `rows` rows of the tensor's columns (as gather leaves the shares
-    // of the ranks); concatenated by row they are the logits of ids first_id .. first_id + n_ids - 1, followed by
-    // padding. With use_sampling each row is sampled as batch.sampling says, walking equally likely tokens by id; else
-    // it gets the likeliest token, the lower id of equal logits. NaN counts as -inf.
+    // Samples one token per row of logits. sampled F32 [rows, 2] receives a struct sampled_id per row. The logits are
+    // in `parts` parts, one after another, each of `rows` rows of the tensor's columns: gather leaves the shares of the
+    // ranks in this form. Concatenated by row they are the logits of ids first_id .. first_id + n_ids - 1, followed by
+    // padding. With use_sampling, each row is sampled as batch.sampling says, with equally likely tokens ordered by id.
+    // Otherwise it gets the likeliest token, and of equal logits the lower id. NaN counts as -inf.
     enum status (*sample)(struct backend *b, struct tensor *sampled, const struct tensor *logits, int parts, int rows,
                           int32_t first_id, int32_t n_ids, bool use_sampling);
     // Runs fn(arg, item, thread) once for each item of [0, n_items) on the threads that compute the steps, and returns
-    // when all calls have returned. `thread` is in [0, host_threads()). Both operations or neither.
+    // when all calls have returned. `thread` is in [0, host_threads()). A backend has both operations or neither.
     void (*host_run)(struct backend *b, void (*fn)(void *arg, int item, int thread), void *arg, int n_items);
     int (*host_threads)(const struct backend *b);
-    // Waits for all steps, as `read` does: lets ranks that read nothing notice a failed step.
+    // Waits for all steps, like `read`. Ranks that read nothing use it to notice a failed step.
     enum status (*wait)(struct backend *b);
-    // Opens a comm for collectives on this backend's memory, ordered with its steps. All ranks call it together. `host`
-    // connects the same ranks on host memory; the caller owns it and keeps it open, since the new comm broadcasts over
-    // it. The backend's waits then notice a failed rank. The backend owns the new comm and closes it in `close`.
+    // Opens a comm for collectives on this backend's memory, ordered with its steps. Every rank calls it. `host`
+    // connects the same ranks on host memory. The caller owns `host` and keeps it open, since the new comm broadcasts
+    // over it. From then on the backend's waits notice a failed rank. The backend owns the new comm and closes it in
+    // `close`.
     enum status (*comm_open)(struct backend *b, struct comm *host, struct comm **comm_p);
     // Replaces `rows` rows of a PARTIAL tensor by their sums over the ranks of comm_open. Each rank has rounded its
-    // addend to bf16; the sums are bf16, too, and are rounded at most once for each further rank.
+    // addend to bf16. The sums are bf16, too, and are rounded at most once for each further rank.
     enum status (*sum_ranks)(struct backend *b, struct tensor *partial, int rows);
-    // The device's address on the PCI bus, such as "0000:65:00.0". Owned by the backend.
+    // Returns the device's address on the PCI bus, such as "0000:65:00.0". Owned by the backend.
     const char *(*gpu_address)(const struct backend *b);
-    // Total and free bytes of the device.
+    // Returns the total and free bytes of the device.
     enum status (*memory)(struct backend *b, size_t *total_p, size_t *free_p);
-    // Host memory per row of a pass that the backend has allocated beside the tensors. NULL: none.
+    // Returns the host memory per row of a pass that the backend has allocated in addition to the tensors. NULL: none.
     size_t (*row_bytes)(const struct backend *b);
-    // Device memory that the backend has allocated so far. Valid until the next call.
+    // Returns the device memory that the backend has allocated so far. Valid until the next call.
     const struct device_memory *(*allocated)(struct backend *b);
     // Creates the KV cache with n_kv_blocks instead of shape.n_kv_blocks. Called once, before the first `begin`, by
-    // callers that size the cache by the memory that weights and tensors leave free; otherwise the first `begin`
+    // callers that size the cache by the memory that weights and tensors leave free. Otherwise the first `begin`
     // creates it.
     enum status (*kv_create)(struct backend *b, int n_kv_blocks);
-    // Measures the device for about `ms` each: 10^9 operations a second of a large bf16 gemm, 10^9 bytes a second read
-    // and written by a large copy.
+    // Measures the device for about `ms` each: 10^9 operations a second of a large bf16 gemm, and 10^9 bytes a second
+    // read and written by a large copy.
     enum status (*measure)(struct backend *b, int ms, double *gflops_p, double *gbytes_per_s_p);
 };
 
@@ -287,31 +300,34 @@ struct backend {
 
 // Issues every stage of a pass for `rows` rows in order, then the logits of `logit_rows` rows.
 enum status pass_issue(const struct pass *pass, int rows, int logit_rows);
-// The run_pass of backends that neither capture nor overlap: `begin`, then pass_issue for the rows of the batch.
+// Implements run_pass for backends that neither capture nor overlap: calls `begin`, then pass_issue for the rows of the
+// batch.
 enum status backend_run_pass(struct backend *b, const struct pass *pass);
 
-// out (mode) = rmsnorm(x) W^T (+ bias).
+// Computes out (mode) = rmsnorm(x) W^T (+ bias).
 enum status backend_norm_linear(struct backend *b, struct tensor *out, const struct norm_step *norm,
                                 const struct weight *w, const struct weight *bias, enum linear_mode mode, int rows);
-// rope_append, then attention.
+// Runs rope_append, then attention.
 enum status backend_rope_attention(struct backend *b, int layer, struct tensor *out, struct tensor *qkv,
                                    const struct weight *q_gain, const struct weight *k_gain, float epsilon);
-// inner = silu(rmsnorm(x) G^T) * (rmsnorm(x) U^T), then out (mode) = inner down^T.
+// Computes inner = silu(rmsnorm(x) G^T) * (rmsnorm(x) U^T), then out (mode) = inner down^T.
 enum status backend_mlp(struct backend *b, struct tensor *out, struct tensor *inner, const struct norm_step *norm,
                         const struct weight *gate_up, const struct weight *down, enum linear_mode mode, int rows);
 
-// `dtype` is the type of weights in computation: f32, bf16, int8, int8-g128 or fp8. `threads` 0: as many as the process
-// may use. The CPU backend reads views in FP8 but neither multiplies nor stores K and V in it.
+// Open a backend. `dtype` is the type of weights in computation: f32, bf16, int8, int8-g128 or fp8. `threads` 0 means
+// as many as the process may use. The CPU backend reads views in FP8, but neither multiplies nor stores K and V in it.
 enum status backend_open_reference(const struct backend_shape *shape, enum dtype dtype, struct backend **backend_p);
 enum status backend_open_cpu(const struct backend_shape *shape, enum dtype dtype, int threads,
                              struct backend **backend_p);
-// Computes nothing and allocates no memory for tensors and weights: `allocated` returns the bytes that the CUDA backend
-// would allocate on a GPU of compute capability 9.0 for the same tensors, weights and KV cache. Any dtype.
+// Opens a backend that computes nothing and allocates no memory for tensors and weights. `allocated` returns the bytes
+// that the CUDA backend would allocate on a GPU of compute capability 9.0 for the same tensors, weights and KV cache.
+// `dtype` may be any dtype.
 enum status backend_open_counting(const struct backend_shape *shape, enum dtype dtype, struct backend **backend_p);
-// On a GPU, in bf16 or fp8. Exported by the module only (kernels/module.h): programs call backend_open("cuda").
-// STATUS_NOT_FOUND: this machine has no GPU, no driver or not the libraries.
+// Opens the backend on a GPU, in bf16 or fp8. Exported only by the module (kernels/module.h): programs call
+// backend_open("cuda"). STATUS_NOT_FOUND: this machine has no GPU, no driver, or lacks the libraries.
 enum status backend_open_cuda(const struct backend_shape *shape, enum dtype dtype, struct backend **backend_p);
-// By name: "reference", "cpu", "cuda" or "auto". "auto" opens the GPU if the CUDA backend is built, a GPU is found and
-// it computes in `dtype`, else the CPU; the choice and its reason are logged. STATUS_INVALID lists the names.
+// Opens a backend by name: "reference", "cpu", "cuda" or "auto". "auto" opens the GPU if the CUDA backend is built, a
+// GPU is found and it computes in `dtype`. Otherwise it opens the CPU. The choice and its reason are logged.
+// STATUS_INVALID lists the names.
 enum status backend_open(const char *name, const struct backend_shape *shape, enum dtype dtype, int threads,
                          struct backend **backend_p);

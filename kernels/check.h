@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks that every backend makes of its arguments. They are cheap beside a forward pass, and a wrong block number
+// Checks the arguments of every backend. The checks are cheap compared with a forward pass, and a wrong block number
 // would overwrite the KV entries of another sequence. A failure is a bug of the caller; the message names it.
 #pragma once
 

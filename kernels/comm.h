@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives between the ranks of a tensor-parallel group, behind one table of operations: one rank (comm_self),
-// threads of one process (comm_threads, for tests), processes over Open MPI (comm_mpi), GPUs over NCCL.
+// Collectives between the ranks of a tensor-parallel group, in one table of operations: one rank (comm_self), threads
+// of one process (comm_threads, for tests), processes over Open MPI (comm_mpi), GPUs over NCCL.
 //
-// Every rank makes the same calls with the same counts in the same order, from one thread. Buffers lie in the memory of
-// the backend that the comm was opened for. Every element is summed in rank order, for any count: the order in
-// MPI_Allreduce depends on the message size, and a row's value would then depend on the other rows of its pass. Only
-// NCCL sums in its own order (kernels/cuda/comm_nccl.c).
+// Every rank makes the same calls with the same counts in the same order, from one thread. Buffers are in the memory of
+// the backend that the comm was opened for. Every element is summed in rank order, for any count. (The order in
+// MPI_Allreduce depends on the message size, so a row's value would depend on the other rows of its pass.) Only NCCL
+// sums in its own order (kernels/cuda/comm_nccl.c).
 #pragma once
 
 #include <stdatomic.h>
@@ -16,22 +16,23 @@
 struct comm {
     int rank, size;
     const struct comm_ops *ops;
-    int limit_ms;                   // time limit of a wait, where waits can be given up (NCCL); 0: no limit
+    int limit_ms;                   // time limit of a wait, if the comm can give up a wait (NCCL); 0: no limit
     atomic_uint_least64_t progress; // counts the stages of passes that this rank has completed (kernels/backend.h)
-    atomic_bool waits; // waiting for other ranks, for reports of hangs. Stays set if another rank made the wait fail
+    // True while this rank waits for other ranks, for reports of hangs. Stays set if another rank made the wait fail.
+    atomic_bool waits;
 };
 
 struct comm_ops {
-    enum status (*all_reduce_sum)(struct comm *c, float *data, size_t count); // in place, every rank gets the sum
+    enum status (*all_reduce_sum)(struct comm *c, float *data, size_t count); // in place; every rank gets the sum
     enum status (*all_reduce_max)(struct comm *c, float *data, size_t count);
     // Copies rank r's `count` floats to out + r * count on rank 0; `out` may be NULL on other ranks.
     enum status (*gather)(struct comm *c, const float *data, size_t count, float *out);
     enum status (*broadcast)(struct comm *c, void *bytes, size_t size_bytes); // from rank 0; host memory
     void (*close)(struct comm *c);
-    // Call before the first sum: reserves memory for sums of up to `count` floats. NULL: sums need no memory.
+    // Reserves memory for sums of up to `count` floats. Call it before the first sum. NULL: sums need no memory.
     void (*reserve)(struct comm *c, size_t count);
 };
 
 enum status comm_open_self(struct comm **comm_p);
-// Opens `size` comms, one per thread; the last close frees what they share.
+// Opens `size` comms, one per thread. The last close frees their shared memory.
 enum status comm_open_threads(int size, struct comm **comms);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The group of one rank: collectives have nothing to do.
+// Comm of a group of one rank: collectives have nothing to do.
 #include "kernels/comm.h"
 
 #include <stdlib.h>

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks as threads of one process: each publishes the address of its buffer, then all work on the buffers in place. A
-// wait blocks on a condition variable, so there may be more ranks than cores.
+// Ranks as threads of one process. Each rank publishes the address of its buffer, then all ranks work on the buffers in
+// place. A wait blocks on a condition variable, so there may be more ranks than cores.
 //
 // The elements of a reduction are divided over the ranks. One rank sums an element over ranks 0, 1, 2, ... and writes
-// it to all buffers, so the result depends neither on the division nor on the count.
+// the sum to all buffers, so the result depends neither on the division nor on the count.
 #include "kernels/comm.h"
 
 #include <pthread.h>
@@ -14,16 +14,17 @@
 #include "lib/base/mem.h"
 
 struct slot {
-    void *data; // of the rank, for the current collective
+    void *data; // the rank's buffer in the current collective
     size_t count;
 };
 
 struct group {
     pthread_mutex_t lock; // guards turned .. open; the barrier orders accesses to `slots`
     pthread_cond_t turned;
-    int arrived;         // ranks waiting at the barrier
-    unsigned generation; // barriers passed; tells a thread that wakes late from the next barrier
-    int open;            // handles not yet closed
+    int arrived; // ranks waiting at the barrier
+    // Number of barriers passed. A thread that wakes late must not take the next barrier for its own.
+    unsigned generation;
+    int open; // handles not yet closed
     int size;
     struct slot slots[];
 };
@@ -55,7 +56,8 @@ static void barrier(struct comm *c)
     c->waits = false;
 }
 
-// Publishes this rank's buffer and waits for all ranks. Different counts are a bug of the caller; all ranks report it.
+// Publishes this rank's buffer and waits for all ranks. Different counts are a bug of the caller, which all ranks
+// report.
 static enum status buffers_publish(struct comm *c, void *data, size_t count)
 {
     struct group *g = group_of(c);
@@ -63,7 +65,7 @@ static enum status buffers_publish(struct comm *c, void *data, size_t count)
     barrier(c);
     for (int r = 0; r < g->size; r++)
         if (g->slots[r].count != g->slots[0].count) {
-            enum status status = status_fail(STATUS_INTERNAL, "collective: rank %d brings %zu items, rank 0 %zu", r,
+            enum status status = status_fail(STATUS_INTERNAL, "collective: rank %d has %zu items, rank 0 has %zu", r,
                                              g->slots[r].count, g->slots[0].count);
             barrier(c);
             return status;

@@ -11,7 +11,7 @@ enum { XID_MAX = 65535 };
 
 // ---- Xids -----------------------------------------------------------------------------------------------------------
 
-// Application faults, such as 13 and 31, are missing: a pass that caused one fails by itself.
+// The table has no application faults, such as 13 and 31: a pass that caused one fails by itself.
 static const struct {
     uint32_t xid;
     const char *meaning;
@@ -79,7 +79,7 @@ void gpu_health_init(struct gpu_health *health, const char *address, const struc
     snprintf(health->report.address, sizeof health->report.address, "%s", address);
 }
 
-// The first trouble that lasts is the cause of later ones.
+// Keeps the first lasting trouble, which is the cause of later ones.
 static void health_break(struct gpu_health *health, const char *sentence)
 {
     if (health->broken) return;
@@ -129,12 +129,12 @@ static void count_throttling(struct gpu_health *health, const struct gpu_sample 
     judge_throttling(health, sample->throttle & hardware, passed_us);
 }
 
-// Values that this sample lacks keep those of the sample before, which no reader shows without `has_`.
+// Copies the values. A value that this sample lacks keeps its last number, which no reader shows without `has_`.
 static void copy_values(struct gpu_report *report, const struct gpu_sample *sample)
 {
     report->has_temperature = sample->has_temperature;
     report->has_memory = sample->has_memory;
-    report->has_ecc |= sample->has_ecc; // a counter: a GPU that is lost keeps its last value
+    report->has_ecc |= sample->has_ecc; // a counter, whose last value remains if the GPU is lost
     report->has_throttle |= sample->has_throttle;
     if (sample->has_temperature) report->temperature_celsius = sample->temperature_celsius;
     if (sample->has_memory) {

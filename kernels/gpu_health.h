@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// The health of one GPU: adds up samples of its state (kernels/nvml.h reads them) and decides whether its rank can go
-// on. A pure state machine over samples and a clock, without CUDA or NVML.
+// The health of one GPU: adds up samples of its state (kernels/nvml.h reads them) and decides if its rank can go on. A
+// pure state machine over samples and a clock, without CUDA or NVML.
 //
 // Reasons to leave, in the order in which they are reported:
 //
 // - NVML says that the GPU is lost or needs a reset.
-// - A fatal Xid, an error that the driver reports, has occurred. Fatal are errors after which NVIDIA's catalogue of
-// Xids
+// - A fatal Xid, an error that the driver reports, has occurred. After a fatal error NVIDIA's catalogue of Xids
 //   (docs.nvidia.com/deploy/xid-errors) asks to restart the program or to reset the GPU; see gpu_xid_meaning().
 // - A hardware reason has throttled the GPU for too long. The time without throttling is subtracted, so a GPU that
 //   throttles again and again is found, too.
 //
-// The first two last until the process ends. Throttling ends when as much time without it has passed.
+// The first two reasons last until the process ends. Throttling ends when as much time without it has passed.
 #pragma once
 
 #include <stdbool.h>
@@ -24,16 +23,16 @@ enum { GPU_XIDS_MAX = 16, GPU_FATAL_XIDS_MAX = 32, GPU_ADDRESS_MAX = 32, GPU_TRO
 
 enum gpu_state { GPU_PRESENT, GPU_LOST, GPU_NEEDS_RESET };
 
-// The state of the GPU at one moment. A value that NVML does not know for this GPU has its `has_` false.
+// State of the GPU at one moment. If NVML does not know a value for this GPU, its `has_` is false.
 struct gpu_sample {
     enum gpu_state state;
     bool has_temperature, has_memory, has_ecc, has_throttle;
     uint32_t temperature_celsius;
-    uint64_t memory_used_bytes, memory_total_bytes; // of all processes
+    uint64_t memory_used_bytes, memory_total_bytes; // memory of all processes
     uint64_t ecc_corrected, ecc_uncorrected;        // memory errors since the driver was loaded
     uint32_t throttle;                              // bits 1 << enum gpu_throttle
     int n_xids;
-    uint32_t xids[GPU_XIDS_MAX]; // that the driver reported since the sample before
+    uint32_t xids[GPU_XIDS_MAX]; // Xids that the driver reported since the last sample
 };
 
 struct gpu_limits {
@@ -43,37 +42,37 @@ struct gpu_limits {
 };
 #define GPU_FATAL_XIDS_DEFAULT "46,48,62,64,74,79,94,95,119,120,140"
 
-// Reads a list such as "48,79", or "none". INVALID with a sentence.
+// Reads a list such as "48,79", or "none". Returns INVALID with a sentence for other texts.
 enum status gpu_fatal_xids_parse(const char *text, struct gpu_limits *limits);
 
 // Returns the meaning of an Xid for logs, or "see NVIDIA's catalogue of Xids" for an Xid that is not listed here.
 const char *gpu_xid_meaning(uint32_t xid);
 
-// What is known of a GPU. Plain bytes, which ranks of a group send to each other.
+// Report on a GPU. Plain bytes, which ranks of a group send to each other.
 struct gpu_report {
     bool known; // the numbers are recent
     bool has_temperature, has_memory, has_ecc, has_throttle;
-    char address[GPU_ADDRESS_MAX]; // on the PCI bus; empty: the rank has no GPU that NVML knows
+    char address[GPU_ADDRESS_MAX]; // on the PCI bus; empty if NVML knows no GPU of the rank
     uint32_t temperature_celsius;
     uint64_t memory_used_bytes, memory_total_bytes;
     uint64_t ecc_corrected, ecc_uncorrected;
     uint64_t throttled_us[GPU_THROTTLES]; // since the process started
     uint64_t xid_errors;                  // since the process started
-    uint32_t last_xid;                    // 0: none
-    char trouble[GPU_TROUBLE_MAX];        // a sentence: why the rank cannot go on; empty: it can
+    uint32_t last_xid;                    // 0: no Xid
+    char trouble[GPU_TROUBLE_MAX];        // a sentence: why the rank cannot go on; empty if it can
 };
 
 struct gpu_health {
     struct gpu_limits limits;
     struct gpu_report report;
     int64_t sampled_us;   // 0: not yet
-    int64_t throttled_us; // for hardware reasons, less the time without, up to the limit
+    int64_t throttled_us; // time of throttling for hardware reasons minus the time without it, up to the limit
     bool broken;          // the trouble lasts
 };
 
 void gpu_health_init(struct gpu_health *health, const char *address, const struct gpu_limits *limits);
 
-// Adds the sample taken at now_us. Throttling counts for the time since the sample before, but for GPU_GAP_MAX_US at
-// most, because nothing is known of longer gaps.
+// Adds the sample taken at now_us. Throttling counts for the time since the last sample, at most GPU_GAP_MAX_US: the
+// state in longer gaps is unknown.
 enum { GPU_GAP_MAX_US = 5000000 };
 void gpu_health_add(struct gpu_health *health, const struct gpu_sample *sample, int64_t now_us);

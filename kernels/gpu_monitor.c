@@ -18,13 +18,13 @@ enum { STOP_LIMIT_MS = 2000, SILENT_INTERVALS = 10 };
 struct gpu_monitor {
     int interval_ms;
     pthread_t thread;
-    struct gpu_health health; // the thread's alone
+    struct gpu_health health; // thread only
 
-    pthread_mutex_t lock; // guards what follows
+    pthread_mutex_t lock; // guards the members below
     pthread_cond_t changed;
     struct gpu_report report;
     int64_t sampled_us; // 0: no sample yet
-    bool silent;        // logged since the last sample
+    bool silent;        // already logged since the last sample
     bool stopping;
     bool over;      // the thread has ended
     bool abandoned; // the thread frees the monitor
@@ -46,7 +46,7 @@ static void log_xids(const struct gpu_report *report, const struct gpu_sample *s
                           LOG_FIELD("meaning", gpu_xid_meaning(sample->xids[i])));
 }
 
-// Logs a trouble that begins, or that is worse than the one before: it lasts.
+// Logs a trouble that begins, or that lasts while the earlier trouble did not.
 static void log_trouble(const struct gpu_health *health, bool before, bool lasted_before)
 {
     const struct gpu_report *report = &health->report;
@@ -71,7 +71,7 @@ static void sample_add(struct gpu_monitor *m, const struct gpu_sample *sample)
     pthread_mutex_unlock(&m->lock);
 }
 
-// False when the monitor stops.
+// Returns false if the monitor stops.
 static bool nap(struct gpu_monitor *m)
 {
     const int64_t until_us = clock_now_us() + (int64_t)m->interval_ms * 1000;

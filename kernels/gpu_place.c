@@ -11,7 +11,7 @@
 
 // ---- the choice -----------------------------------------------------------------------------------------------------
 
-// The rank below `rank` that uses this GPU, or -1. chosen[r]: the device of rank r.
+// Returns the rank below `rank` that uses this GPU, or -1. chosen[r] is the device of rank r.
 static int user_of(const struct gpus_seen *ranks, const int *chosen, int rank, const struct gpu_id *id)
 {
     for (int r = 0; r < rank; r++)
@@ -19,7 +19,7 @@ static int user_of(const struct gpus_seen *ranks, const int *chosen, int rank, c
     return -1;
 }
 
-// The first GPU that `rank` sees and no lower rank uses; the number of GPUs it sees if there is none.
+// Returns the first GPU that `rank` sees and no lower rank uses, or the number of GPUs that it sees if there is none.
 static int choose_next(const struct gpus_seen *ranks, const int *chosen, int rank)
 {
     int device = 0;
@@ -44,7 +44,7 @@ struct gpu_place gpu_place_choose(const struct gpus_seen *ranks, int rank)
 
 // ---- the exchange ---------------------------------------------------------------------------------------------------
 
-// A comm gathers floats: one per byte.
+// Converts bytes to floats, which a comm gathers: one float per byte.
 enum { SEEN_BYTES = sizeof(struct gpus_seen) };
 
 static void bytes_to_floats(const void *bytes, float floats[SEEN_BYTES])
@@ -59,7 +59,7 @@ static void floats_to_bytes(const float floats[SEEN_BYTES], void *bytes)
         ((uint8_t *)bytes)[i] = (uint8_t)floats[i];
 }
 
-// Every rank gets what each rank sees.
+// Sends the GPUs that each rank sees to all ranks.
 static enum status seen_exchange(struct comm *comm, const struct gpus_seen *mine, struct gpus_seen *all)
 {
     float floats[SEEN_BYTES], *gathered = mem_alloc_array((size_t)comm->size * SEEN_BYTES, sizeof *gathered);

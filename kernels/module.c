@@ -19,7 +19,7 @@
 #include "lib/base/mem.h"
 #include "lib/base/version.h"
 
-#pragma weak backend_open_cuda // NULL in programs, which get both from the module
+#pragma weak backend_open_cuda // NULL in programs, which get both functions from the module
 #pragma weak cuda_list_devices
 
 const char *cuda_device_folder = "/dev";
@@ -27,7 +27,7 @@ const char *cuda_device_folder = "/dev";
 static pthread_mutex_t load_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct cuda_module loaded; // never unloaded, since backends may be open
 
-// Beside the program, as it is built, or in the library folder, as it is installed.
+// Finds the module: next to the program in a build, or in the library folder of an installation.
 static enum status module_path(char *path, size_t size_bytes)
 {
     static const char *const places[] = {FOREPACK_INSTALL_LIBRARIES "/libforepack_cuda.so", "libforepack_cuda.so"};
@@ -46,7 +46,7 @@ static enum status module_path(char *path, size_t size_bytes)
 
 // ---- the version ----------------------------------------------------------------------------------------------------
 
-// Copies the version that follows the mark; "unknown" if there is no mark.
+// Copies the version that follows the mark, or "unknown" if there is no mark.
 static void version_read(const char *from, size_t bytes, char version[64])
 {
     const char *mark = memmem(from, bytes, CUDA_MODULE_MARK, strlen(CUDA_MODULE_MARK));
@@ -56,8 +56,8 @@ static void version_read(const char *from, size_t bytes, char version[64])
     snprintf(version, 64, "%.*s", (int)strnlen(mark, (size_t)(from + bytes - mark)), mark);
 }
 
-// The version of a module that cannot be loaded, from its file: a module of another build lacks functions that it calls
-// of the program.
+// Reads the version of a module that cannot be loaded from its file. Loading fails for a module of another build if the
+// program lacks functions that it calls.
 static void version_of_file(const char *path, char version[64])
 {
     struct stat file;
@@ -72,7 +72,7 @@ static void version_of_file(const char *path, char version[64])
 static enum status version_check(const char *path, const char *version)
 {
     if (strcmp(version, CUDA_MODULE_VERSION) == 0) return STATUS_OK;
-    return status_fail(STATUS_UNSUPPORTED, "%s has version %s, this program %s: install both from one build", path,
+    return status_fail(STATUS_UNSUPPORTED, "%s has version %s, this program has %s: install both from one build", path,
                        version, CUDA_MODULE_VERSION);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loading the CUDA backend. It is a shared object beside the programs (libforepack_cuda.so, built with
+// Loads the CUDA backend. It is a shared object next to the programs (libforepack_cuda.so, built with
 // -DFOREPACK_CUDA=ON), loaded at first use, so that programs start without the NVIDIA libraries. It calls functions of
 // the program that loads it. Any thread may call.
 #pragma once
@@ -7,25 +7,26 @@
 #include "kernels/backend.h"
 #include "kernels/gpu_place.h"
 
-// The functions of the module.
+// Functions of the module.
 struct cuda_module {
     enum status (*open)(const struct backend_shape *shape, enum dtype dtype, struct backend **backend_p);
     int (*list_devices)(struct gpu_id *ids, int max);
 };
 
-// From the program itself if the backend is linked in (tests), else from the module. Fails if there is no module beside
-// the program, if the module has another version than the program, or if a library that it needs is missing.
+// Returns the functions of the program itself if the backend is linked in (tests), else of the module. Fails if there
+// is no module next to the program, if the module has another version than the program, or if a library that it needs
+// is missing.
 enum status cuda_module_load(struct cuda_module *module_p);
 
-// Number of GPUs visible to this process, at most `max`, and their identifiers; 0 without a driver. It initialises
-// CUDA: the process must not fork afterwards.
+// Returns the number of GPUs visible to this process, at most `max`, and their identifiers. Returns 0 if there is no
+// driver. Initialises CUDA: the process must not fork afterwards.
 int cuda_list_devices(struct gpu_id *ids, int max);
 
-// Whether a GPU may be here: the driver's device files exist. The GPU may still be unusable.
+// Returns true if there may be a GPU: the driver's device files exist. The GPU may still be unusable.
 bool cuda_device_may_exist(void);
 extern const char *cuda_device_folder; // "/dev"; tests change it
 
-// What the module exports as `forepack_cuda_version`. A module with another version is refused. The mark finds the
-// version in the file of a module that cannot be loaded.
+// Version that the module exports as `forepack_cuda_version`. A module with another version is refused. The mark finds
+// the version in the file of a module that cannot be loaded.
 #define CUDA_MODULE_MARK "forepack CUDA module, version "
 extern const char forepack_cuda_version[];

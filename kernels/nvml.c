@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// See nvml.h. The library's functions and types are declared here, because its header is not part of the driver. NVML
-// keeps both unchanged: new versions get new names.
+// See nvml.h. Declares the library's functions and types, because its header is not part of the driver. NVML never
+// changes them: new versions get new names.
 #include "kernels/nvml.h"
 
 #include <dlfcn.h>
@@ -12,7 +12,7 @@
 
 #define LIBRARY "libnvidia-ml.so.1"
 
-// nvmlReturn_t, as far as it is used here.
+// Values of nvmlReturn_t that are used here.
 enum { NVML_OK = 0, NVML_GPU_IS_LOST = 15, NVML_RESET_REQUIRED = 16 };
 
 enum { NVML_TEMPERATURE_GPU = 0, NVML_CORRECTED = 0, NVML_UNCORRECTED = 1, NVML_VOLATILE = 0 };
@@ -28,7 +28,7 @@ struct nvml_event {
     unsigned gpu_instance, compute_instance;
 };
 
-// Lists the functions that are loaded: name, and parameters in NVML's order. Each returns nvmlReturn_t.
+// Lists the functions to load: name, and parameters in NVML's order. Each returns nvmlReturn_t.
 #define NVML_FUNCTIONS(row)                                                                                            \
     row(nvmlInit_v2, (void)) row(nvmlShutdown, (void)) row(nvmlDeviceGetHandleByPciBusId_v2,                           \
                                                            (const char *address, void **device_p))                     \
@@ -43,7 +43,7 @@ struct nvml_event {
 struct nvml {
     void *library; // never closed: NVML may have threads
     void *device;
-    void *events; // NULL: Xids are not reported
+    void *events; // NULL if Xids are not reported
 #define NVML_MEMBER(name, parameters) int(*name) parameters;
     NVML_FUNCTIONS(NVML_MEMBER)
 #undef NVML_MEMBER
@@ -127,7 +127,7 @@ void nvml_close(struct nvml *nvml)
 
 // ---- reading --------------------------------------------------------------------------------------------------------
 
-// Whether a call succeeded. Any call may say that the GPU is lost; other errors only leave out one value.
+// Returns true if a call succeeded. Any call may say that the GPU is lost. Other errors only leave out one value.
 static bool succeeded(struct gpu_sample *sample, int error)
 {
     if (error == NVML_GPU_IS_LOST) sample->state = GPU_LOST;
@@ -165,24 +165,25 @@ static void read_throttle(struct nvml *nvml, struct gpu_sample *sample)
         if (reasons & bits[reason]) sample->throttle |= 1U << reason;
 }
 
-// Volatile counters: since the driver was loaded, or the GPU was reset.
+// Reads the volatile counters: errors since the driver was loaded or the GPU was reset.
 static void read_ecc(struct nvml *nvml, struct gpu_sample *sample)
 {
     unsigned long long corrected = 0, uncorrected = 0;
     int error = nvml->nvmlDeviceGetTotalEccErrors(nvml->device, NVML_CORRECTED, NVML_VOLATILE, &corrected);
-    if (!succeeded(sample, error)) return; // also for GPUs with ECC switched off
+    if (!succeeded(sample, error)) return; // an error also for GPUs with ECC switched off
     error = nvml->nvmlDeviceGetTotalEccErrors(nvml->device, NVML_UNCORRECTED, NVML_VOLATILE, &uncorrected);
     sample->has_ecc = succeeded(sample, error);
     sample->ecc_corrected = corrected;
     sample->ecc_uncorrected = uncorrected;
 }
 
-// Reads the Xids that NVML has queued, without waiting for others. Xids that do not fit are read with the next sample.
+// Reads the Xids that NVML has queued, without waiting for more. Xids that do not fit are read with the next sample.
 static void read_xids(struct nvml *nvml, struct gpu_sample *sample)
 {
     struct nvml_event event = {0};
     for (int n = 0; nvml->events && n < GPU_XIDS_MAX; n++) {
-        if (!succeeded(sample, nvml->nvmlEventSetWait_v2(nvml->events, &event, 0))) return; // mostly a timeout
+        // The error is usually a timeout.
+        if (!succeeded(sample, nvml->nvmlEventSetWait_v2(nvml->events, &event, 0))) return;
         if (event.type == event_xid && event.data > 0 && event.data <= UINT32_MAX)
             sample->xids[sample->n_xids++] = (uint32_t)event.data;
     }

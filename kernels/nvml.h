@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads the state of one GPU through NVML, the management library of NVIDIA's driver (libnvidia-ml.so.1). It is loaded
-// at run time, so programs start without it. Nothing here needs CUDA: the GPU is known by its address on the PCI bus.
+// Reads the state of one GPU through NVML, the management library of NVIDIA's driver (libnvidia-ml.so.1). The library
+// is loaded at run time, so programs start without it. CUDA is not needed: the GPU is known by its address on the PCI
+// bus.
 //
-// Every call may block for long when a GPU is lost, and so may loading the library. One thread at a time.
+// Every call, and loading the library, may block for long when a GPU is lost. One thread at a time.
 #pragma once
 
 #include "kernels/gpu_health.h"
 
 struct nvml;
 
-// NOT_FOUND: the library is not installed. UNSUPPORTED: it lacks a function. UNAVAILABLE: it does not know the GPU, or
-// its driver does not answer.
+// Opens the library. NOT_FOUND: it is not installed. UNSUPPORTED: it lacks a function. UNAVAILABLE: it does not know
+// the GPU, or its driver does not answer.
 enum status nvml_open(const char *address, struct nvml **nvml_p);
 void nvml_close(struct nvml *nvml);
 
-// False: the driver reports no Xids for this GPU, as for a virtual one.
+// Returns false if the driver reports no Xids for this GPU, for example for a virtual GPU.
 bool nvml_reports_xids(const struct nvml *nvml);
 
 void nvml_read(struct nvml *nvml, struct gpu_sample *sample);

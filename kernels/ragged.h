@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The descriptor of every forward pass: packed prefill, chunked prefill, restored positions, decode rows and look-ahead
-// rows, in any mix.
+// Describes every forward pass: packed prefill, chunked prefill, restored positions, decode rows and look-ahead rows,
+// in any mix.
 //
-// T rows (tokens) of S sequences lie one after another, without padding. A row attends to the cached entries of its own
+// The T rows (tokens) of S sequences follow one another without padding. A row attends to the cached entries of its own
 // sequence and to the rows of its sequence up to and including itself; there is no T x T mask. Attention order is row
-// order. Positions only enter RoPE, so they may have gaps. The K and V of row r of sequence s become KV entry
-// kv_len[s] + (r - row_start[s]).
+// order. Only RoPE uses positions, so they may have gaps. The K and V of row r of sequence s become KV entry kv_len[s]
+// + (r - row_start[s]).
 //
-// Plain data: every array belongs to the caller and must stay valid and unchanged during the call it is passed to.
+// Plain data: every array belongs to the caller and must stay valid and unchanged during a call that gets it.
 #pragma once
 
 #include <stdbool.h>
@@ -15,21 +15,21 @@
 
 enum { KV_BLOCK_TOKENS = 16 }; // KV entries in one block
 
-// How to sample the token of one logit row, in the terms of worker/sampler.h. The token depends on these values and on
-// the row's logits only.
+// Sampling parameters of one logit row, as defined in worker/sampler.h. The token depends only on these values and on
+// the row's logits.
 struct row_sampling {
     double uniform;            // random number in [0, 1)
     double top_p;              // 1: off
-    float inverse_temperature; // 0: greedy, the other members are ignored
+    float inverse_temperature; // 0: greedy, and the other members are ignored
     float min_p;               // 0: off
     int32_t top_k;             // 0: off
     int32_t unused;
 };
 
-// The sampled token of a row, the size of two floats.
+// Sampled token of a row, in the size of two floats.
 struct sampled_id {
     float logit;
-    int32_t id; // -1: no token can be sampled, all logits are NaN or -inf
+    int32_t id; // -1 if no token can be sampled: all logits are NaN or -inf
 };
 
 struct ragged_batch {
@@ -39,27 +39,27 @@ struct ragged_batch {
 
     int n_seqs;                 // S, at least 1; a sequence has at least one row
     const int32_t *row_start;   // [S+1] rows of sequence s are row_start[s] .. row_start[s+1]-1
-    const int32_t *kv_len;      // [S] entries already cached (entries, not positions)
+    const int32_t *kv_len;      // [S] number of cached entries (not positions)
     const int32_t *block_table; // [S][max_blocks] block of entry e is block_table[s][e / KV_BLOCK_TOKENS]
     int max_blocks;             // row length of block_table; covers kv_len + rows of the longest sequence
 
     int n_logit_rows;                    // L
-    const int32_t *logit_row;            // [L] rows whose logits or next tokens are wanted
-    const struct row_sampling *sampling; // [L] the backend samples a token for each; NULL: no tokens are wanted
-    int n_unread_rows; // with `sampling`: so many logit rows, the last ones, whose logits are not wanted
+    const int32_t *logit_row;            // [L] rows that need logits or a sampled token
+    const struct row_sampling *sampling; // [L] the backend samples a token for each; NULL: no tokens are needed
+    int n_unread_rows;                   // with `sampling`: number of last logit rows whose logits are not needed
 
-    // Speculator only: importance rows, whose attention over the first `importance_keys` entries of their sequence (the
-    // prompt) is wanted: the maximum over layers and heads of the smoothed softmax (arXiv 2502.02789).
+    // Speculator only: importance rows. The pass computes their attention over the first `importance_keys` entries of
+    // their sequence (the prompt): the maximum over layers and heads of the smoothed softmax (arXiv 2502.02789).
     int n_importance_rows;          // P
     const int32_t *importance_row;  // [P] ascending
     const int32_t *importance_keys; // [P] prompt length n of that row's sequence, at most kv_len + rows up to it
-    int smoothing_window;           // odd width of the centred average along the prompt; 1 means none
+    int smoothing_window;           // odd width of the centred average along the prompt; 1: no smoothing
 };
 
-// The dummy warm-up batch: one row, token 0, written to KV block 0. Run it before sequences hold blocks.
+// Returns the dummy warm-up batch: one row with token 0, written to KV block 0. Run it before sequences hold blocks.
 struct ragged_batch ragged_warm_up_batch(void);
 
-// Attention pairs of a batch: pairs of a row and a KV entry it attends to, itself included.
+// Returns the attention pairs of a batch: pairs of a row and a KV entry that it attends to, its own entry included.
 static inline int64_t ragged_attention_pairs(const struct ragged_batch *batch)
 {
     int64_t pairs = 0;
@@ -70,7 +70,7 @@ static inline int64_t ragged_attention_pairs(const struct ragged_batch *batch)
     return pairs;
 }
 
-// Floats of importance output: the sum of importance_keys.
+// Returns the floats of importance output: the sum of importance_keys.
 static inline int64_t ragged_importance_size(const struct ragged_batch *batch)
 {
     int64_t size = 0;

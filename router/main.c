@@ -16,7 +16,7 @@
 #include "router/front/http/http_service.h"
 #include "router/front/request/intake.h"
 #include "router/front/request/intake_pool.h"
-#include "router/front/request/reading.h"
+#include "router/front/request/parsed_message.h"
 #include "router/listen.h"
 #include "router/trace_options.h"
 
@@ -496,7 +496,7 @@ static enum status router_run(struct front *front, const struct tenant_weight *w
     struct core *core = router_core_create(front, weights, n_weights);
     front->loop = loop_start(core);
     front->pool = router_open_pool();
-    front->readings = reading_table_create();
+    front->parsed_messages = parsed_message_table_create();
     rpc_init();
     struct listeners listeners = {0};
     enum status status = trace_open(&o.trace, o.listen.host, &front->tracer);
@@ -508,7 +508,7 @@ static enum status router_run(struct front *front, const struct tenant_weight *w
     tracer_close(front->tracer, TRACE_FLUSH_MS);
     rpc_shutdown();
     intake_pool_free(front->pool);
-    reading_table_free(front->readings);
+    parsed_message_table_free(front->parsed_messages);
     return status;
 }
 

@@ -27,8 +27,8 @@ PARTS = {
               "request_selection", "request_steps", "request_table", "requests", "score_answer", "score_plan")],
     "sched": ["router/sched/" + name for name in sorted(os.listdir(os.path.join(ROOT, "router/sched")))
               if name.endswith(".c")],
-    "worker": ["worker/admission.c", "worker/pace.c", "worker/pass.c", "worker/scheduler.c", "worker/sequence.c",
-               "worker/sequence_queue.c"],
+    "worker": ["worker/admission.c", "worker/pace.c", "worker/pace_budget.c", "worker/pass.c", "worker/pass_builder.c",
+               "worker/pass_results.c", "worker/scheduler.c", "worker/sequence.c", "worker/sequence_queue.c"],
     "kv": ["engine/block_manager.c", "engine/prefix_cache.c", "engine/batch_builder.c"],
 }
 

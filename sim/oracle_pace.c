@@ -20,8 +20,8 @@ static double time_of(const struct engine *engine, const struct ragged_batch *ba
 
 const char *pace_watch_step(struct pace_watch *watch, const struct scheduler *s, const struct engine *engine)
 {
-    const struct ragged_batch *batch = &s->builder.batch;
-    int decodes = s->pace.decodes;
+    const struct ragged_batch *batch = &s->pass.builder.batch;
+    int decodes = s->pass.budget.rows.decodes;
     if (s->pace.target_us == PACE_UNLIMITED || !decodes || batch->n_rows == decodes) return NULL;
     double decode_us = time_of(engine, batch, decodes);
     double target_us = s->pace.target_us == PACE_TWICE ? 2 * decode_us : (double)s->pace.target_us;

@@ -25,7 +25,7 @@ static const char *waiting_check(const struct sequence *q)
 const char *oracle_sequences(const struct scheduler *s)
 {
     const struct sequence_queue *queues[] = {&s->queue, &s->held};
-    const char *problem = s->decodes_left ? "decode rows are left to be added after a pass" : NULL;
+    const char *problem = NULL;
     for (int i = 0; i < s->n_running && !problem; i++)
         problem = running_check(s, s->running[i]);
     for (int k = 0; k < 2; k++)
@@ -38,7 +38,8 @@ const char *oracle_sequences(const struct scheduler *s)
 const char *draft_watch_step(struct draft_watch *watch, const struct scheduler *s)
 {
     const struct draft_pace *p = &s->draft_pace;
-    double accepted = (double)(s->draft_accepted - watch->draft_accepted), fade = pow(0.97, s->builder.batch.n_seqs);
+    double accepted = (double)(s->draft_accepted - watch->draft_accepted),
+           fade = pow(0.97, s->pass.builder.batch.n_seqs);
     bool verified = s->drafted != watch->drafted,
          changed = p->accepted != watch->accepted || p->refused != watch->refused;
     bool in_bounds = p->accepted <= watch->accepted + accepted && p->accepted >= fade * (watch->accepted + accepted) &&

@@ -18,10 +18,10 @@ struct shape_work pace_shape_work(const struct model_config *c, double balance)
 // Returns the work of the pass's prompts that have at least `rows_min` rows. Decode rows come first.
 static double row_work_of(const struct scheduler *s, int rows_min)
 {
-    const struct ragged_batch *batch = &s->builder.batch;
+    const struct ragged_batch *batch = &s->pass.builder.batch;
     struct shape_work work = pace_shape_work(s->config, 0);
     double sum = 0;
-    for (int i = s->pace.decodes; i < batch->n_seqs; i++) {
+    for (int i = s->pass.budget.rows.decodes; i < batch->n_seqs; i++) {
         double rows = batch->row_start[i + 1] - batch->row_start[i], entries = batch->kv_len[i];
         if (rows >= rows_min) sum += rows * work.row + rows * (entries + rows / 2) * work.pair;
     }
@@ -31,9 +31,9 @@ static double row_work_of(const struct scheduler *s, int rows_min)
 // Returns the work of the pass's prompt rows. In a pass with decodes, reading cached entries counts too.
 static double work_of(const struct pace_model *m, const struct scheduler *s)
 {
-    const struct ragged_batch *batch = &s->builder.batch;
+    const struct ragged_batch *batch = &s->pass.builder.batch;
     double sum = row_work_of(s, 1);
-    for (int i = s->pace.decodes; s->pace.decodes && i < batch->n_seqs; i++)
+    for (int i = s->pass.budget.rows.decodes; s->pass.budget.rows.decodes && i < batch->n_seqs; i++)
         sum += batch->kv_len[i] * pace_shape_work(s->config, m->balance).entry;
     return sum;
 }
@@ -63,7 +63,7 @@ double pace_decodes_us_expected(double decode_us, int decode_rows, double row_us
 static double decodes_us_of(const struct pace_model *m, const struct scheduler *s)
 {
     double row_us = m->us_per_work[0] * pace_shape_work(s->config, 0).row;
-    return pace_decodes_us_expected(m->decode_us, m->decode_rows, row_us, s->pace.decodes);
+    return pace_decodes_us_expected(m->decode_us, m->decode_rows, row_us, s->pass.budget.rows.decodes);
 }
 
 static double budget_of(const struct pace_model *m, const struct scheduler *s)
@@ -83,13 +83,13 @@ static bool is_near(double a, double b)
 // Checks that the work of prompt rows, the budget left and the saved work add up to the budget, in a pass with decodes.
 static const char *budget_check(const struct pace_model *m, const struct scheduler *s, double work)
 {
-    if (s->pace.target_us == PACE_UNLIMITED || !s->pace.decodes) return NULL;
-    if (s->n_host_rows && s->backend_samples) return NULL; // see pass_budget.h
-    if (pace_is_stale(m->decode_us, m->decode_rows, m->mixed, s->pace.decodes))
+    if (s->pace.target_us == PACE_UNLIMITED || !s->pass.budget.rows.decodes) return NULL;
+    if (s->pass.n_host_rows && s->backend_samples) return NULL; // see pass_budget.h
+    if (pace_is_stale(m->decode_us, m->decode_rows, m->mixed, s->pass.budget.rows.decodes))
         return work > 0 ? "a pass that measures decodes has prompt rows" : NULL;
     if (row_work_of(s, FIRST_ROWS + 1) > (1 + NEAR) * row_work_max(m, s))
         return "prompt rows of mixed passes more than double from one pass to the next";
-    double budget = budget_of(m, s), left = s->pace.budget + s->pace.saved_work;
+    double budget = budget_of(m, s), left = s->pass.budget.work_left + s->pace.saved_work;
     return fabs(budget - work - left) <= NEAR * budget
                ? NULL
                : "the budget of prompts in a mixed pass does not follow from pacing";
@@ -157,15 +157,15 @@ const char *pace_model_step(struct pace_model *m, const struct scheduler *s, int
     if (!m->is_started) *m = (struct pace_model){.balance = 16, .is_started = true};
     if (s->backend_samples) {
         us -= sampling_us;
-        learn_sampling(m, s->n_host_rows, sampling_us);
+        learn_sampling(m, s->pass.n_host_rows, sampling_us);
     }
     double work = work_of(m, s);
     const char *problem = budget_check(m, s, work);
     if (work > 0) {
-        learn_work(m, s->pace.decodes, fmax((double)us - decodes_us_of(m, s), (double)us / 50), work,
+        learn_work(m, s->pass.budget.rows.decodes, fmax((double)us - decodes_us_of(m, s), (double)us / 50), work,
                    row_work_of(s, 1));
-    } else if (s->pace.decodes && s->builder.batch.n_rows == s->builder.batch.n_seqs) {
-        learn_decodes(m, s->pace.decodes, (double)us, pace_shape_work(s->config, 0).row);
+    } else if (s->pass.budget.rows.decodes && s->pass.builder.batch.n_rows == s->pass.builder.batch.n_seqs) {
+        learn_decodes(m, s->pass.budget.rows.decodes, (double)us, pace_shape_work(s->config, 0).row);
     }
     m->saved = s->pace.saved_work;
     return problem ? problem : learned_check(m, &s->pace);

@@ -8,7 +8,7 @@
 #include "lib/base/mem.h"
 #include "sim/pass_group.h"
 
-enum { COPIES_COMPARED = 24 };
+enum { PLACES_COMPARED = 24 };
 
 // --- sequences
 
@@ -82,7 +82,7 @@ static void add_rows(struct pass_model *m, struct pass_sequence *x, int rows, in
         rated += i + 1 >= x->q->next_logprob && i + 1 < x->q->n_kept;
     MEM_GROW(m->parts, m->n_parts, m->parts_capacity);
     m->parts[m->n_parts++] =
-        (struct pass_part){x->cached, rows + drafts, x->q->tokens[x->cached], x->q->positions[x->cached]};
+        (struct predicted_part){x->cached, rows + drafts, x->q->tokens[x->cached], x->q->positions[x->cached]};
     m->rows += rows + drafts;
     m->counts.prompt_rows += (uint64_t)(x->cached < x->q->n_kept ? least(rows, x->q->n_kept - x->cached) : 0);
     m->counts.drafted += (uint64_t)drafts;
@@ -135,27 +135,27 @@ static void add_decode(struct pass_model *m, struct pass_sequence *x, int drafts
 static int common_past(const int32_t *tokens, int a, int b)
 {
     int n = 0;
-    while (n < COPY_MATCH_MAX && n < a && tokens[a - n - 1] == tokens[b - n - 1])
+    while (n < LOOKUP_MATCH_MAX && n < a && tokens[a - n - 1] == tokens[b - n - 1])
         n++;
     return n;
 }
 
 // Drafts by prompt lookup. Finds the latest position with the longest common past with the end of the sequence. Drafts
 // as many tokens after this position as match before it.
-static void copy_draft(struct pass_model *m, struct pass_sequence *x)
+static void lookup_draft(struct pass_model *m, struct pass_sequence *x)
 {
     const struct sequence *q = x->q;
     const int32_t *tokens = q->tokens;
     const struct model_config *config = m->s->config;
     int place = 0, longest = 0, n = q->n_tokens, left = q->n_kept + q->sampling.max_tokens - n - 1, alike = 0;
-    for (int at = n - 1; at >= COPY_MATCH_MIN; at--) {
+    for (int at = n - 1; at >= LOOKUP_MATCH_MIN; at--) {
         int past = common_past(tokens, at, n);
-        alike += past >= COPY_MATCH_MIN;
-        if (past >= COPY_MATCH_MIN && past > longest) longest = past, place = at;
+        alike += past >= LOOKUP_MATCH_MIN;
+        if (past >= LOOKUP_MATCH_MIN && past > longest) longest = past, place = at;
     }
-    if (alike > COPIES_COMPARED) m->is_unknown = true; // the group compares only the latest matches
+    if (alike > PLACES_COMPARED) m->is_unknown = true; // the group compares only the latest matches
     if (!place || left <= 0) return;
-    int most = least(least(longest, COPY_DRAFT_MAX), left);
+    int most = least(least(longest, LOOKUP_DRAFT_MAX), left);
     for (x->draft = 0; x->draft < most; x->draft++) // the draft wraps around at the sequence's end
         if (sampler_stops(&q->sampling, config->eos_id, config->n_eos, tokens[place + x->draft % (n - place)])) break;
 }
@@ -164,12 +164,12 @@ static void copy_draft(struct pass_model *m, struct pass_sequence *x)
 static int drafts_max_of(struct pass_model *m, int decodes)
 {
     struct draft_pace copy = m->s->draft_pace;
-    bool instead = draft_pace_prefers_copies(&copy);
+    bool instead = draft_pace_prefers_lookup(&copy);
     int longest = 0;
     for (int i = 0; i < m->n_running; i++) {
         struct pass_sequence *x = m->running[i];
         if (!is_decode(x)) continue;
-        if (x->q->copies && (!x->draft || (instead && !x->q->is_copied))) copy_draft(m, x);
+        if (x->q->lookup && (!x->draft || (instead && !x->q->draft_from_lookup))) lookup_draft(m, x);
         if (x->draft > longest) longest = x->draft;
     }
     if (pass_budget_measures_decodes(&m->budget, decodes) && rows_wanted(m, NULL, 1)) return 0;
@@ -300,7 +300,7 @@ void pass_model_before(struct pass_model *m, const struct scheduler *s)
     m->is_unknown = false;
     pass_group_read(m);
     m->rows_max = s->limits.token_budget;
-    m->logit_rows = s->builder.limits.logit_rows - least(s->limits.max_seqs, m->n_sequences);
+    m->logit_rows = s->pass.builder.limits.logit_rows - least(s->limits.max_seqs, m->n_sequences);
     pass_budget_init(&m->budget, &s->pace, s->config);
     pass_group_grow(m);
     add_decodes(m);
@@ -319,7 +319,7 @@ static bool victims_are_right(const struct pass_model *m, const struct scheduler
 
 const char *pass_model_after(const struct pass_model *m, const struct scheduler *s)
 {
-    const struct ragged_batch *batch = &s->builder.batch;
+    const struct ragged_batch *batch = &s->pass.builder.batch;
     struct pass_counts counts = counts_of(s);
     if (counts.preemptions != m->counts.preemptions) return "more or fewer sequences were preempted than the rules say";
     if (!victims_are_right(m, s)) return "the preempted sequence is not the one that loses least";
@@ -328,7 +328,7 @@ const char *pass_model_after(const struct pass_model *m, const struct scheduler 
     if (s->queue.n != m->n_queue) return "more or fewer sequences were started than the rules say";
     if (batch->n_seqs != m->n_parts) return "a pass has more or fewer sequences than the rules say";
     for (int i = 0; i < m->n_parts; i++) {
-        const struct pass_part *part = &m->parts[i];
+        const struct predicted_part *part = &m->parts[i];
         int first = batch->row_start[i];
         if (batch->kv_len[i] != part->cached || batch->token[first] != part->token ||
             batch->position[first] != part->position)

@@ -19,7 +19,7 @@ struct pass_sequence {
 };
 
 // Rows of one sequence in the pass.
-struct pass_part {
+struct predicted_part {
     int cached, rows;
     int32_t token, position; // of the first row
 };
@@ -44,7 +44,7 @@ struct pass_model {
     int free_blocks, blank_blocks;
 
     // The pass.
-    struct pass_part *parts; // [n_parts] predicted
+    struct predicted_part *parts; // [n_parts] predicted
     int n_parts, parts_capacity;
     int rows, rows_max, decodes_to_come;
     int logit_rows, host_rows; // still free: logit rows in addition to one per sequence; rows for the host to read

@@ -22,7 +22,8 @@ void calibration_range_values(const struct evidence *evidence, double values[EVI
 void calibration_values(const struct evidence *evidence, int rate, double values[QUALITY_VALUES])
 {
     const double all[QUALITY_VALUES] = {
-        log2(quality_rates[rate] / (1 - quality_rates[rate])), // nothing is lost as the rate nears 1
+        // Tends to infinity as the rate nears 1, where nothing is lost.
+        log2(quality_rates[rate] / (1 - quality_rates[rate])),
         evidence->floor[rate],
         evidence->entropy,
         evidence->agreement,
@@ -46,7 +47,8 @@ int calibration_features(const struct calibration *c, const struct evidence *evi
     calibration_values(evidence, rate, z);
     features[n++] = 1;
     for (int i = 0; i < QUALITY_VALUES - (evidence->has_margins ? 0 : MARGIN_VALUES); i++) {
-        z[i] = c->deviation[i] > 1e-9 ? (z[i] - c->mean[i]) / c->deviation[i] : 0; // else all documents have the same
+        // If the deviation is 0, all documents have the same value.
+        z[i] = c->deviation[i] > 1e-9 ? (z[i] - c->mean[i]) / c->deviation[i] : 0;
         features[n++] = z[i];
         for (int j = 0; j <= i; j++)
             features[n++] = z[i] * z[j];
@@ -93,7 +95,7 @@ struct rate_choice rate_at_price(const double losses[QUALITY_RATES - 1], double 
     double least = 1;
     for (int r = QUALITY_RATES - 2; r >= 0; r--) {
         double cost = quality_rates[r] + price * losses[r];
-        if (!(cost < least)) continue; // nor if it is not a number
+        if (!(cost < least)) continue; // also skips a cost that is not a number
         least = cost;
         best = (struct rate_choice){quality_rates[r], RATE_QUALITY};
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The JSON of a calibration. All that is read is checked for type, number and range; members that are for people, such
-// as what was measured, are ignored.
+// The JSON of a calibration. Every member that is used is checked for type, number and range. Members for people, such
+// as the measurements, are ignored.
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -53,7 +53,7 @@ json_t *calibration_to_json(const struct calibration *c)
 
 // --- reading
 
-// A list of n numbers; null, where it is allowed, stands for infinity.
+// Reads a list of n numbers. null stands for infinity if `nulls` is true.
 static enum status numbers_read(const char *path, const json_t *object, const char *key, int n, bool nulls,
                                 double *numbers)
 {
@@ -72,7 +72,7 @@ static enum status numbers_read(const char *path, const json_t *object, const ch
     return STATUS_OK;
 }
 
-// A table that this version has built in.
+// Checks that a table equals the table built into this version.
 static enum status table_check(const char *path, const json_t *object, const char *key, int n, const double *expected)
 {
     double *numbers = mem_alloc_array((size_t)n, sizeof *numbers);
@@ -119,13 +119,13 @@ static enum status options_read(const char *path, const json_t *object, struct c
     return member_int(options, path, "tail_tokens", -1, 0, 1000000000, &c->tail_tokens);
 }
 
-// Prices must not fall with the quality.
+// Checks that prices do not fall with the quality.
 static enum status fit_check(const char *path, const struct calibration_fit *fit)
 {
     for (int t = 0; t < QUALITY_TARGETS; t++)
         if (fit->prices[t] < (t ? fit->prices[t - 1] : 0))
             return status_fail(STATUS_DATA, "%s: prices[%d]: must not be below %s", path, t,
-                               t ? "the one before" : "0");
+                               t ? "the price before it" : "0");
     return STATUS_OK;
 }
 

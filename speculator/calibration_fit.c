@@ -8,7 +8,7 @@
 #include "lib/base/mem.h"
 
 enum { DOCUMENTS_MIN = 20, NEWTON_STEPS = 20, RATES_BELOW_1 = QUALITY_RATES - 1 };
-static const double ridge = 3; // of the weights of standardised values and their products
+static const double ridge = 3; // penalty on the weights of standardised values and their products
 
 // --- the regression
 
@@ -31,7 +31,7 @@ static void find_scales(const struct fit_document *documents, int n, struct cali
         c->deviation[v] = sqrt(squares[v] / rows);
 }
 
-// A row for each keep rate of each document that the full prompt answers right.
+// A row for each keep rate of each document that is answered right from the full prompt.
 struct rows {
     double (*features)[QUALITY_FEATURES];
     bool *right;
@@ -63,8 +63,8 @@ static void rows_free(struct rows *rows)
     free(rows->fold);
 }
 
-// The slope of the likelihood without the rows of `fold`, with the ridge, and its curvature: `curve` is symmetric,
-// below its diagonal only.
+// Computes slope and curvature of the likelihood, with the ridge, over all rows except the rows of `fold`. Only the
+// lower triangle of the symmetric `curve` is set.
 static void likelihood_at(const struct rows *rows, int fold, const double w[QUALITY_FEATURES],
                           double slope[QUALITY_FEATURES], double curve[QUALITY_FEATURES][QUALITY_FEATURES])
 {
@@ -108,7 +108,8 @@ static void solve(int n, double curve[QUALITY_FEATURES][QUALITY_FEATURES], doubl
     }
 }
 
-// Newton's method: the likelihood is concave, and the ridge keeps its maximum near. Fold FOLDS: all rows.
+// Fits the weights by Newton's method: the likelihood is concave, and the ridge keeps its maximum near. Fold FOLDS
+// means all rows.
 static void fit_weights(const struct rows *rows, int fold, double w[QUALITY_FEATURES])
 {
     double step[QUALITY_FEATURES], curve[QUALITY_FEATURES][QUALITY_FEATURES], size = 1;
@@ -126,14 +127,15 @@ static void fit_weights(const struct rows *rows, int fold, double w[QUALITY_FEAT
 
 // --- the prices
 
-// At each chosen rate, against the full prompts.
+// Counts of a group at the chosen rates, compared with the full prompts.
 struct group_loss {
-    int right;           // answers from the full prompts
-    int lost;            // of these, less those that only the pruned prompts give
-    int lost_and_gained; // both
+    int right;           // right answers from the full prompts
+    int lost;            // right answers lost, minus right answers gained by the pruned prompts
+    int lost_and_gained; // sum of the answers lost and the answers gained
 };
 
-// Above the loss with a confidence of 90 %: the difference of two counts, by the normal approximation.
+// Returns an upper bound on the loss with a confidence of 90 %, from the normal approximation of the difference of two
+// counts.
 static double loss_bound(const struct group_loss *loss)
 {
     return (loss->lost + 1.282 * sqrt(loss->lost_and_gained) + 1) / (loss->right + 1);
@@ -154,7 +156,7 @@ static void loss_add(struct group_loss *loss, const struct fit_document *d, doub
     loss->lost_and_gained += d->counts != right;
 }
 
-// Whether the documents lose little enough at this price.
+// Returns true if the documents lose little enough at this price.
 static bool price_holds(const struct fit_document *documents, const struct predicted_losses *predicted, int n,
                         int n_groups, double quality, double price)
 {
@@ -172,9 +174,9 @@ static bool price_holds(const struct fit_document *documents, const struct predi
     return holds;
 }
 
-enum { PRICES = 16 * 16 }; // from 2^10 down to 2^-6, 16 for each power of two
+enum { PRICES = 16 * 16 }; // from 2^10 down to 2^-6, 16 prices for each power of two
 
-// From the highest price down to the last one that holds, as do all above it.
+// Finds the lowest price at which, and above which, the loss is small enough. Starts at the highest price.
 static double find_price(const struct fit_document *documents, const struct predicted_losses *predicted, int n,
                          int n_groups, double quality)
 {
@@ -196,7 +198,7 @@ static void fit_prices(struct calibration_fit *fit, const struct fit_document *d
     }
 }
 
-// --- the whole
+// --- the fit
 
 static void find_ranges(const struct fit_document *documents, int n, struct calibration *calibration)
 {
@@ -219,7 +221,7 @@ static int *folds_create(const struct fit_document *documents, int n, int n_grou
     return folds;
 }
 
-// Documents as hosts without margins see them, or as they are.
+// Copies the documents, without their margins if `margins` is false: some hosts do not see the logits.
 static struct fit_document *documents_as(const struct fit_document *documents, int n, bool margins)
 {
     struct fit_document *copy = mem_copy(documents, (size_t)n * sizeof *copy);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fits a calibration to documents whose answers were measured at every keep rate. Deterministic; one thread.
 //
-// Prices are set by cross-validation: the documents of each group are divided into FOLDS, and the loss of each document
-// is predicted by a regression that was fitted to the other folds. The price of a quality is the lowest one from which
-// on, with a confidence of 90 %, at most 1 - quality of the right answers from the full prompts are lost over all
-// documents and at most GROUP_LOSS times that in every group. A document that only the pruned prompt answers right
-// makes up for one that is lost.
+// Prices are set by cross-validation: the documents of each group are divided into FOLDS folds, and the loss of each
+// document is predicted by a regression fitted to the other folds. The price of a quality is the lowest price that
+// holds, as must all higher prices. A price holds if it loses at most the share 1 - quality of the right answers from
+// the full prompts over all documents, with a confidence of 90 %. In every group it may lose at most GROUP_LOSS times
+// that share. A document that is answered right only from the pruned prompt makes up for one lost answer.
 #pragma once
 
 #include "speculator/calibration.h"
@@ -16,27 +16,27 @@ struct fit_document {
     struct evidence evidence;
     int group;
     bool counts;                   // the full prompt gave the right answer
-    bool right[QUALITY_RATES - 1]; // at each keep rate
+    bool right[QUALITY_RATES - 1]; // answer is right at each keep rate
 };
 
-// By keep rate, the probability that the answer of the full prompt is lost.
+// Probability at each keep rate that the answer of the full prompt is lost.
 struct predicted_losses {
     double at[QUALITY_RATES - 1];
 };
 
-// Groups are numbered from 0. Sets the members low, high, mean, deviation and fits. predicted [n]: of each document, by
-// the regressions of the other folds. STATUS_INVALID: too few documents.
+// Fits the members low, high, mean, deviation and fits. Groups are numbered from 0. Stores in predicted [n] the losses
+// of each document, predicted by the regressions of the other folds. STATUS_INVALID: there are too few documents.
 enum status calibration_fit(const struct fit_document *documents, int n, int n_groups, struct calibration *calibration,
                             struct predicted_losses *predicted);
 
-// Of documents, at one quality.
+// Outcome for a set of documents at one quality.
 struct fit_outcome {
     double kept;       // mean keep rate
-    double loss;       // right answers lost, less those gained, as a share of those from the full prompts
-    double loss_worst; // in the group with the largest share
-    double unsure;     // share of the documents whose prompt is kept whole
+    double loss;       // lost minus gained right answers, as a share of the right answers from the full prompts
+    double loss_worst; // loss in the group that loses the largest share
+    double unsure;     // share of documents whose prompt is kept whole
 };
-// What the rates for `quality` give, chosen by the predicted losses; group -1: all of them.
+// Returns the outcome of the rates for `quality`, which are chosen by the predicted losses. Group -1 means all groups.
 struct fit_outcome calibration_measure(const struct calibration *calibration, const struct fit_document *documents,
                                        const struct predicted_losses *predicted, int n, int n_groups, int group,
                                        double quality);

@@ -13,7 +13,7 @@ void evidence_begin(struct evidence_sums *sums, int tokens, int skipped, int tai
     *sums = (struct evidence_sums){.first = skipped < end ? skipped : end, .end = end, .margin_least = INFINITY};
 }
 
-// Four sums of each kind, so that the compiler may compute them side by side without a change of order.
+// Computes four partial sums of each kind, so that the compiler may vectorise them without a change of order.
 void evidence_add_step(struct evidence_sums *sums, const float *sum, const float *step)
 {
     enum { LANES = 4 };
@@ -43,7 +43,7 @@ void evidence_add_margin(struct evidence_sums *sums, double margin)
     sums->n_margins++;
 }
 
-// Tokens by the size of their importance: eight buckets for each power of two.
+// Buckets of tokens by the size of their importance, eight for each power of two.
 enum { BUCKETS = 1 << 11, BUCKET_SHIFT = 20 };
 
 struct bucket {
@@ -59,7 +59,8 @@ static int bucket_of(float importance)
     return (int)(bits >> BUCKET_SHIFT);
 }
 
-// The importance at the end of the best `rate` of the body, over the largest: of the mean of its bucket.
+// Returns the importance at the end of the best `rate` of the body, relative to the largest. Uses the mean of the
+// bucket at that place.
 static double floor_of(const struct bucket *buckets, int n, double rate, double largest)
 {
     const double least = -20;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The greedy choice from the logits of a row.
+// The greedy choice of a token from the logits of a row.
 #pragma once
 
 #include <math.h>
 #include <stdint.h>
 
-// The largest of the logits, and how far it is above the next one.
+// The likeliest token, and the margin of its logit over the second largest logit.
 struct likeliest {
     int32_t token;
     float margin;

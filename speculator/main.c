@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// forepack-speculator: one rank of a speculator. Options, start and end are node_main(); this file adds the serving
-// loop. One thread: it handles all events between two passes of the scorer, and waits for events without work.
+// forepack-speculator: one rank of a speculator. node_main() handles options, start and end, and this file adds the
+// serving loop. Its one thread handles all events between two passes of the scorer, and waits for events if there is no
+// work.
 #include "engine/node_main.h"
 
 #include <stdbool.h>
@@ -20,7 +21,7 @@ static const struct option options[] = {
      .value = &draft_share,
      .default_text = "0.25",
      .max = 1,
-     .help = "share of the KV cache for prompts that are held after their scores, to draft the answers; 0: none are"},
+     .help = "share of the KV cache for prompts that are held after scoring to draft their answers; 0: holds none"},
     {0},
 };
 
@@ -50,7 +51,7 @@ static void handle_event(struct speculator *s, const struct node_event *event)
     case NODE_DETACHED: score_service_drop_all(s->service); break;
     case NODE_DRAIN:
         s->draining = true;
-        score_service_stop_drafts(s->service); // answers go on for as long as worker groups decode
+        score_service_stop_drafts(s->service); // answers continue as long as worker groups decode
         break;
     case NODE_ATTACHED:
     case NODE_NOTHING: break;
@@ -67,13 +68,13 @@ static void report_load(struct speculator *s)
                                                .held_kv_blocks = (uint32_t)load.draft_blocks});
 }
 
-// Handles all waiting events; without work, waits for one.
+// Handles all waiting events. Waits for one if there is no work.
 static void handle_events(struct speculator *s)
 {
     bool more = true;
     while (more) {
         bool wait = !score_service_busy(s->service) && !s->draining;
-        if (wait) report_load(s); // after a cancel, KV blocks are free again
+        if (wait) report_load(s); // a cancel has freed KV blocks
         struct node_event event;
         node_next(s->node, wait ? -1 : 0, &event);
         more = event.kind != NODE_NOTHING;
@@ -119,7 +120,7 @@ static enum node_end serve(struct engine *engine, const struct tokenizer *tokeni
     return end;
 }
 
-// The calibration beside the weights, if there is one. Random weights have none.
+// Adds the calibration next to the weights, if there is one. Random weights have none.
 static enum status describe(Forepack__Cluster__V1__Hello *hello)
 {
     static Forepack__Cluster__V1__Calibration message;

@@ -9,7 +9,7 @@
 #include "lib/base/mem.h"
 #include "lib/text/generation_wire.h"
 
-// Numbers above INT_MAX become negative and are refused by the checks.
+// Numbers above INT_MAX become negative, and the checks refuse them.
 void score_item_from_message(const Forepack__Cluster__V1__ScoreItem *message, struct score_item *item,
                              struct token_range **pinned_p)
 {
@@ -29,7 +29,7 @@ void score_item_from_message(const Forepack__Cluster__V1__ScoreItem *message, st
         .salt = message->salt,
         .trace = message->trace,
     };
-    prefill_from_message(&message->base, &item->prefill); // what it refuses, the scorer refuses too
+    prefill_from_message(&message->base, &item->prefill); // the scorer refuses an invalid request, too
     *pinned_p = pinned;
 }
 
@@ -44,8 +44,9 @@ static Forepack__Cluster__V1__RateReason rate_reason_message(enum rate_reason re
     return reasons[reason];
 }
 
-// Upper bounds on what the router counts for a result and for each of its kept ranges (lib/messages/unpack.c). Of a
-// range: 48 bytes with malloc's overhead, 8 for its pointer, up to 64 for protobuf-c's record of the field.
+// Upper bounds on the memory that the router counts for a result and for each of its kept ranges
+// (lib/messages/unpack.c). A range has 48 bytes with malloc's overhead, 8 for its pointer, and up to 64 for
+// protobuf-c's record of the field.
 enum { RESULT_MEMORY = 1024, RANGE_MEMORY = 120 };
 
 static size_t result_memory(const Forepack__Cluster__V1__ScoreResult *message, const char *error)
@@ -117,7 +118,7 @@ struct score_advance score_advance_from_message(const Forepack__Cluster__V1__Adv
         .tokens = (const int32_t *)message->token_ids, // a number above INT32_MAX becomes negative and is refused
         .n = (int)message->n_token_ids,
         .ahead = int_of(message->ahead),
-        .prompt = (const int32_t *)message->prompt_ids, // likewise
+        .prompt = (const int32_t *)message->prompt_ids, // the same holds for these
         .n_prompt = (int)message->n_prompt_ids,
         .salt = message->salt,
     };

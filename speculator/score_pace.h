@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a scorer shares its passes between prompts that are read and prompts in look-ahead.
+// Shares the passes of a scorer between prompts that are read and prompts in look-ahead.
 //
-// A look-ahead row costs little in a pass of its own kind (a look-ahead pass: one row for each prompt in look-ahead),
-// but inside a full pass it waits for thousands of prompt rows: with seven further steps a prompt would wait for seven
-// full passes. So look-ahead passes go first, as long as they take at most an eighth of the time that passes with
-// prompt rows take. Beyond that share, which only short passes with prompt rows reach, look-ahead rows ride on passes
-// with prompt rows: prompts are read at eight ninths of the full rate at least.
+// A look-ahead pass has one row for each prompt in look-ahead and costs little. In a full pass a look-ahead row waits
+// for thousands of prompt rows, so a prompt with seven further steps would wait for seven full passes. Look-ahead
+// passes therefore go first, as long as they take at most an eighth of the time of passes with prompt rows. Beyond that
+// share, which is reached only if passes with prompt rows are short, look-ahead rows join passes with prompt rows. So
+// prompts are read at eight ninths of the full rate or faster.
 //
-// The room of a pass is counted in work rather than rows: a row behind many KV entries takes longer, so the deep chunks
-// of a long prompt have fewer rows, and no pass takes much longer than a full one without cached entries.
+// The room of a pass is counted in work instead of rows: a row after many KV entries takes longer. So the late chunks
+// of a long prompt have fewer rows, and no pass takes much longer than a full pass without cached entries.
 //
 // Decides when rows are computed, never their result. Plain data without a clock; one thread.
 #pragma once
@@ -19,19 +19,20 @@
 #include "lib/text/config.h"
 
 struct score_pace {
-    double pair_rows; // rows without attention that take as long as one attention pair
+    double pair_rows; // number of rows without attention that take as long as one attention pair
     double step_us;   // time of a look-ahead pass; 0: not known
-    double credit_us; // that look-ahead passes may take before the next pass with prompt rows
+    double credit_us; // time that look-ahead passes may take before the next pass with prompt rows
 };
 
 void score_pace_init(struct score_pace *p, const struct model_config *config);
 
-// Whether the next pass is a look-ahead pass although prompts wait to be read.
+// Returns true if the next pass is a look-ahead pass although prompts wait to be read.
 bool score_pace_look_ahead_first(const struct score_pace *p);
 
-// Ends a pass of `us`. `others_waited`: a look-ahead pass kept prompts waiting.
+// Records a pass of `us` microseconds. `others_waited`: prompts waited for this look-ahead pass.
 void score_pace_look_ahead_done(struct score_pace *p, bool others_waited, int64_t us);
 void score_pace_prompts_done(struct score_pace *p, int64_t us);
 
-double score_pace_work(const struct score_pace *p, int entries, int rows); // of `rows` rows behind `entries` entries
-int score_pace_rows(const struct score_pace *p, int entries, double work); // rows that fit `work`
+// Returns the work of `rows` rows after `entries` entries.
+double score_pace_work(const struct score_pace *p, int entries, int rows);
+int score_pace_rows(const struct score_pace *p, int entries, double work); // number of rows that fit `work`

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See scorer.h. Owns the prompts being scored, their KV blocks and the batch of a pass.
+// See scorer.h. Owns the prompts being scored, their KV blocks, and the batch of a pass.
 #include "speculator/scorer.h"
 
 #include <math.h>
@@ -27,7 +27,7 @@ static void prompt_free(struct scorer *s, struct prompt *p)
     free(p);
 }
 
-// Drops the prompts for which `matches` is true and keeps the order of the others.
+// Drops the prompts for which `matches` is true. Keeps the order of the remaining prompts.
 static void prompts_drop(struct scorer *s, bool (*matches)(const struct prompt *p, uint64_t request), uint64_t request)
 {
     int n = 0, n_running = 0;
@@ -100,18 +100,18 @@ static enum status item_check(const struct scorer *s, const struct score_item *i
     }
     for (int j = 0; j < item->n; j++) {
         if (item->tokens[j] < 0 || item->tokens[j] >= s->model.config->vocab_size) {
-            return status_fail(STATUS_INVALID, "token id %d at %d: must be from 0 to %d", item->tokens[j], j,
+            return status_fail(STATUS_INVALID, "token id %d at position %d: must be from 0 to %d", item->tokens[j], j,
                                s->model.config->vocab_size - 1);
         }
     }
     TRY(item_check_pinned(item));
     if (item->tail_tokens < 0 || item->tail_tokens > item->n) {
-        return status_fail(STATUS_INVALID, "tail_tokens %d: must be from 0 to the prompt's %d", item->tail_tokens,
-                           item->n);
+        return status_fail(STATUS_INVALID, "tail_tokens %d: must be from 0 to %d, the tokens of the prompt",
+                           item->tail_tokens, item->n);
     }
     if (item->budget_tokens < 0 || item->budget_tokens > item->n) {
-        return status_fail(STATUS_INVALID, "budget_tokens %d: must be from 0 to the prompt's %d", item->budget_tokens,
-                           item->n);
+        return status_fail(STATUS_INVALID, "budget_tokens %d: must be from 0 to %d, the tokens of the prompt",
+                           item->budget_tokens, item->n);
     }
     return prefill_check(&item->prefill);
 }
@@ -141,16 +141,16 @@ void scorer_add(struct scorer *s, const struct score_item *item)
     };
     p->policy.keep_first = item->tokens[0] == s->model.config->bos_id;
     p->policy.tail_tokens = item->tail_tokens;
-    // A rate that is chosen for a quality is one of all tokens.
+    // A rate that is chosen for a quality is a share of all tokens.
     p->policy.budget_tokens = p->quality > 0 ? 0 : item->budget_tokens;
     p->policy.pinned = mem_copy(item->pinned, (size_t)item->n_pinned * sizeof *item->pinned);
     p->policy.n_pinned = item->n_pinned;
     evidence_begin(&p->evidence, p->n, p->policy.keep_first ? p->smoothing_window : 0, item->tail_tokens);
-    // Entries are needed for the prompt and for all look-ahead tokens but the last, which is never computed.
+    // Every prompt token and look-ahead token needs an entry, except the last look-ahead token: it is never computed.
     int room = longest_sequence(s) - p->n + 1;
     if (p->look_ahead > room) {
         p->look_ahead = room;
-        p->is_covered = false; // the evidence of fewer steps is not that of the calibration's documents
+        p->is_covered = false; // the calibration does not cover evidence from fewer steps
     }
     p->drafted = mem_alloc_array((size_t)p->look_ahead, sizeof *p->drafted);
     MEM_GROW(s->prompts, s->n, s->capacity);
@@ -166,7 +166,7 @@ static struct prefix_rows prompt_rows(const struct prompt *p)
     return (struct prefix_rows){p->tokens, NULL, p->n, p->salt};
 }
 
-// Whether a running prompt will soon publish blocks that this prompt should reuse.
+// Returns true if a running prompt will soon publish blocks that this prompt should reuse.
 static bool prompt_waits_for_prefix(const struct scorer *s, struct prompt *p)
 {
     if (!s->model.prefix_cache) return false;
@@ -179,7 +179,7 @@ static bool prompt_waits_for_prefix(const struct scorer *s, struct prompt *p)
     return false;
 }
 
-// Acquires the blocks of a cached prefix and allocates those for all other entries. False when too few are free.
+// Acquires the blocks of a cached prefix and allocates blocks for all other entries. Returns false if too few are free.
 static bool prompt_allocate_blocks(struct scorer *s, struct prompt *p)
 {
     struct prefix_rows rows = prompt_rows(p);
@@ -199,7 +199,7 @@ static bool prompt_allocate_blocks(struct scorer *s, struct prompt *p)
     return false;
 }
 
-// Held prompts give way to one that is to be scored.
+// Allocates the blocks of a prompt. Releases held prompts if needed: scoring goes first.
 static bool prompt_takes_blocks(struct scorer *s, struct prompt *p)
 {
     bool taken = prompt_allocate_blocks(s, p);
@@ -208,8 +208,8 @@ static bool prompt_takes_blocks(struct scorer *s, struct prompt *p)
     return taken;
 }
 
-// First come, first served: a prompt that waits for blocks blocks the prompts behind it. A prompt that waits for a
-// prefix does not.
+// Admits prompts in order of arrival. A prompt that waits for blocks stops the prompts after it. A prompt that waits
+// for a prefix does not.
 static void admit_prompts(struct scorer *s)
 {
     for (int i = s->n_running; i < s->n && s->n_running < s->model.max_seqs; i++) {
@@ -217,7 +217,7 @@ static void admit_prompts(struct scorer *s)
         if (prompt_waits_for_prefix(s, p)) continue;
         if (!prompt_takes_blocks(s, p)) return;
         p->importance = mem_alloc_array((size_t)p->n, sizeof *p->importance);
-        p->last_pass = s->pass; // its waiting for rows begins now
+        p->last_pass = s->pass; // the prompt waits for rows from now on
         memmove(s->prompts + s->n_running + 1, s->prompts + s->n_running, (size_t)(i - s->n_running) * sizeof p);
         s->prompts[s->n_running++] = p;
     }
@@ -225,7 +225,7 @@ static void admit_prompts(struct scorer *s)
 
 // --- results
 
-// Divides by the steps. NULL, or why the importance cannot be used.
+// Divides the sums by the number of steps. Returns NULL, or the reason why the importance cannot be used.
 static const char *importance_mean(struct prompt *p)
 {
     for (int j = 0; j < p->n; j++) {
@@ -285,7 +285,7 @@ static void prompt_report(struct scorer *s, struct prompt *p)
     free(kept);
 }
 
-// The likeliest token of logit row `row`. When all logits are NaN, so is the importance, and any token will do.
+// Returns the likeliest token of logit row `row`. If all logits are NaN, so is the importance, and any token will do.
 static int32_t prompt_next_token(const struct scorer *s, struct prompt *p, const struct forward_result *out, int row)
 {
     const int n = s->model.config->vocab_size;
@@ -303,7 +303,7 @@ static void prompt_add_step(struct prompt *p, const float *importance)
     p->steps++;
 }
 
-// The rows of the pass are in the KV cache now.
+// Records that the rows of the pass are in the KV cache.
 static void prompt_advance(struct scorer *s, struct prompt *p)
 {
     p->n_cached += p->rows;
@@ -328,7 +328,7 @@ static void apply_results(struct scorer *s, const struct forward_result *out)
         if (!p->has_next_token) continue;
         int32_t token = prompt_next_token(s, p, out, logit_row++);
         p->ended = model_config_is_eos(s->model.config, token);
-        // A token that ends the text is never computed, so this step was the last one.
+        // A token that ends the text is never computed, so this was the last step.
         if (p->ended)
             p->look_ahead = p->steps;
         else
@@ -336,7 +336,7 @@ static void apply_results(struct scorer *s, const struct forward_result *out)
     }
 }
 
-// The last guess gets its row again: the last look-ahead step samples no token.
+// Holds the prompt for drafts. The last draft token is computed again: the last look-ahead step samples no token.
 static void prompt_hold(struct scorer *s, struct prompt *p)
 {
     int n_tokens = p->n + p->n_drafted;

@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scores prompts with a small model: how important each prompt token is to the last prompt token and to the next few
-// tokens that the model generates (SpecPrefill, arXiv 2502.02789), and which tokens to keep.
+// Scores prompts with a small model: computes how important each prompt token is to the last prompt token and to the
+// next few tokens that the model generates (SpecPrefill, arXiv 2502.02789). Selects the tokens to keep.
 //
-// It may decide which prompt tokens the main model does not prefill. The kept set must not depend on other prompts: it
-// is a property of (prompt, model, policy), also where the keep rate is chosen for a quality. Other prompts in its
-// passes, chunks and the token budget change no bit of it, as far as the backend promises (kernels/backend.h).
+// The kept set must not depend on other prompts. It is a function of prompt, model and policy, even if the keep rate is
+// chosen for a quality. Other prompts in the passes, chunks and the token budget change no bit of it, as far as the
+// backend promises (kernels/backend.h).
 //
 // Passes are composed by iteration, as in continuous batching: a new prompt joins at the next pass. A pass has the next
 // look-ahead row of every prompt whose own rows are computed, or rows of prompts that are read, or both (score_pace.h).
-// Prompts are read in order of arrival; beside a prompt that the pass cannot complete, half of the pass goes to shorter
-// ones. Look-ahead is greedy. Rows found in the prefix cache are not computed again: importance needs the prompt's keys
-// and the rows that attend to them, which are the last prompt row and the look-ahead rows. An EOS ends the look-ahead:
-// the step that sampled it counts, and the token itself is never computed, like the last sampled token. A prompt
-// allocates the KV blocks of all its entries before its first row and releases them with its result, so a prompt that
+// Prompts are read in order of arrival. If a pass cannot complete a prompt, half of the pass goes to shorter prompts.
+// Look-ahead is greedy. An EOS ends the look-ahead: the step that sampled it counts, and the token itself is never
+// computed, like the last sampled token. Rows found in the prefix cache are not computed again. Importance needs only
+// the prompt's keys and the rows that attend to them, which are the last prompt row and the look-ahead rows. A prompt
+// allocates the KV blocks of all its entries before its first row and releases them with its result. So a prompt that
 // has begun never waits for blocks.
 //
-// A scored prompt can be held on for drafts of its answer (drafter.h), in the time that scoring leaves.
+// A scored prompt can be held, to draft its answer (drafter.h) in the time that scoring leaves.
 //
-// One thread owns a scorer. Results arrive through a callback during scorer_add() and scorer_step() and are valid
-// during the callback, which must not call the scorer; so do drafts during scorer_step().
+// One thread owns a scorer. Results arrive through a callback during scorer_add() and scorer_step(), and drafts through
+// another callback during scorer_step(). They are valid during the callback, which must not call the scorer.
 #pragma once
 
 #include <stdbool.h>
@@ -31,23 +31,24 @@
 #include "speculator/select.h"
 #include "speculator/sentences.h"
 
-// The model and the function that runs it: model_forward() for one rank, engine_forward() for a group.
+// Model, and the function that runs it: model_forward() for one rank, engine_forward() for a group.
 struct scorer_model {
     const struct model_config *config; // borrowed until scorer_free()
     int token_budget;                  // largest number of rows of one pass
     int max_seqs;                      // largest number of prompts in one pass
     int context_tokens;                // largest number of KV entries of one sequence
     int kv_blocks;
-    int draft_blocks;                       // of them, for prompts that are held for drafts
+    int draft_blocks;                       // share of kv_blocks for prompts that are held for drafts
     bool samples;                           // the backend samples tokens, see model_samples()
-    const struct sentence_table *sentences; // borrowed until scorer_free(); NULL: the ends of sentences are not known
-    bool prefix_cache; // reuse full KV blocks of prompts with the same first tokens; changes no score
-    const struct calibration *calibration; // NULL: none, and a quality keeps every token; borrowed until scorer_free()
+    const struct sentence_table *sentences; // borrowed until scorer_free(); NULL if the ends of sentences are not known
+    bool prefix_cache; // reuse full KV blocks of prompts with the same first tokens, which changes no score
+    // Borrowed until scorer_free(). NULL if there is none: then a quality keeps every token.
+    const struct calibration *calibration;
     enum status (*forward)(void *context, const struct ragged_batch *batch, struct forward_result *result);
     void *context;
 };
 
-// One prompt to score. Copied.
+// A prompt to score. Copied.
 struct score_item {
     uint64_t request;
     const int32_t *tokens; // [n]
@@ -58,34 +59,35 @@ struct score_item {
     int tail_tokens;
     int budget_tokens; // as in struct select_policy; unused with a quality
     bool want_importance, want_evidence;
-    bool hold;         // for drafts, after its score; needs scorer_on_draft()
-    uint64_t salt;     // of the prefix cache: blocks are shared among equal salts
-    const char *trace; // trace id for the log; NULL or "": none
+    bool hold;         // hold the prompt for drafts after its score; needs scorer_on_draft()
+    uint64_t salt;     // salt of the prefix cache: only equal salts share blocks
+    const char *trace; // trace id for the log; NULL or "" if there is none
 };
 
 struct score_result {
     uint64_t request;
-    const char *error; // NULL, or why the prompt was not scored: keep all its tokens. Nothing below is set then
+    // NULL, or why the prompt was not scored: then keep all its tokens, and the members below are not set
+    const char *error;
     const struct token_range *kept; // [n_kept] ascending, with gaps between them
     int n_kept;
-    double keep_rate; // that chose them
+    double keep_rate; // rate that selected the kept tokens
     enum rate_reason reason;
     const float *importance; // [n]; NULL unless wanted
     int n;
     const struct evidence *evidence; // NULL unless wanted
-    int steps;                       // look-ahead steps that were computed
-    const int32_t *look_ahead;       // [n_look_ahead] the tokens of the look-ahead, without one that ends the text
+    int steps;                       // number of look-ahead steps that were computed
+    const int32_t *look_ahead;       // [n_look_ahead] tokens of the look-ahead, without a token that ends the text
     int n_look_ahead;
     int cached_tokens; // prompt tokens found in the prefix cache
-    int64_t score_us;  // since scorer_add
+    int64_t score_us;  // time since scorer_add
 };
 
 typedef void (*scorer_result_fn)(void *context, const struct score_result *result);
 
-enum { DRAFT_AHEAD_MAX = 64 }; // guesses behind the tokens that are known
+enum { DRAFT_AHEAD_MAX = 64 }; // limit of draft tokens after the known tokens
 
-// Tokens of an answer, from output token `from` on, and how many tokens are to be guessed behind them. With a prompt:
-// one that was not scored, and is held from now on if it is not yet.
+// Generated tokens of an answer from output token `from` on, and how many draft tokens are wanted after them. The
+// prompt is given if it was not scored: it is held from now on, unless it is held already.
 struct score_advance {
     uint64_t request;
     int from;
@@ -93,10 +95,10 @@ struct score_advance {
     int n, ahead;
     const int32_t *prompt; // [n_prompt]
     int n_prompt;
-    uint64_t salt; // of the prompt
+    uint64_t salt; // salt of the prompt
 };
 
-// Guessed tokens of an answer, the first of them output token `from`.
+// Draft tokens of an answer. The first one is output token `from`.
 struct score_draft {
     uint64_t request;
     int from;
@@ -111,27 +113,28 @@ struct scorer;
 struct scorer *scorer_create(const struct scorer_model *model, scorer_result_fn on_result, void *context);
 void scorer_free(struct scorer *s); // NULL is allowed; drops unfinished prompts
 
-// Checks and queues the item, or reports its error at once. The look-ahead is shortened to the room left in the
-// context: a prompt that fills the context is scored by its last token alone.
+// Checks and queues the item, or reports its error at once. Shortens the look-ahead to the room left in the context: a
+// prompt that fills the context is scored by its last token alone.
 void scorer_add(struct scorer *s, const struct score_item *item);
 
-// Prompts may be held from now on; drafts go to `on_draft`, with the context of results. NULL: none is held any more.
+// Allows prompts to be held from now on. Drafts go to `on_draft`, with the context of results. NULL: no prompt is held
+// any more.
 void scorer_on_draft(struct scorer *s, scorer_draft_fn *on_draft);
 
-// The answer to a held prompt has advanced. Tokens that are known already may be repeated. False: the prompt is not
-// held, or not any more.
+// Adds generated tokens to the answer of a held prompt. Known tokens may be repeated. Returns false if the prompt is
+// not held, or is no longer held.
 bool scorer_advance(struct scorer *s, const struct score_advance *advance);
-bool scorer_drafts(const struct scorer *s); // whether a step without prompts to score would guess tokens
+bool scorer_drafts(const struct scorer *s); // true if a step without prompts to score would draft
 
-// Drops the request without a result and releases its KV blocks, also if it is held. Unknown requests are ignored.
+// Drops the request without a result and releases its KV blocks, even if its prompt is held. Ignores unknown requests.
 void scorer_cancel(struct scorer *s, uint64_t request);
 void scorer_clear(struct scorer *s); // drops all requests
 
-// One pass: of prompts to score if there are any, else of drafts; nothing without work. After a failure the model and
-// the scorer are unusable.
+// Runs one pass: of prompts to score if there are any, else of drafts. Runs none if there is no work. After a failure
+// the model and the scorer are unusable.
 enum status scorer_step(struct scorer *s);
 
-// Size and time of the last pass; zeros when the last step had no work.
+// Size and time of the last pass; zeros if the last step had no work.
 struct scorer_pass {
     int rows;
     int64_t pairs; // attention pairs
@@ -140,9 +143,9 @@ struct scorer_pass {
 struct scorer_pass scorer_last_pass(const struct scorer *s);
 
 struct scorer_load {
-    int running, waiting; // prompts with KV blocks, and without
+    int running, waiting; // numbers of prompts with and without KV blocks
     int kv_blocks_free;
-    int held_prompts; // for drafts
+    int held_prompts; // prompts held for drafts
     int draft_blocks; // their KV blocks
 };
 struct scorer_load scorer_get_load(const struct scorer *s);

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Selects the tokens to keep from the importance of every prompt token: the selection of SpecPrefill (arXiv
-// 2502.02789), by chunks or single tokens, or spans that follow the sentences and lines of the text. Both are extended
-// by tokens that an answer needs: BOS, the last prompt token, pinned ranges and a tail window. Pure functions; any
-// thread.
+// Selects the tokens to keep from the importance of every prompt token. It selects chunks or single tokens as
+// SpecPrefill does (arXiv 2502.02789), or spans that follow the sentences and lines of the text. It adds tokens that an
+// answer needs: BOS, the last prompt token, pinned ranges and a tail window. Pure functions; any thread.
 #pragma once
 
 #include <stdbool.h>
@@ -10,27 +9,27 @@
 
 #include "lib/text/generation.h"
 
-// Bounds of a span, in tokens. A span is shorter where it borders on tokens that are kept anyway, or where the budget
-// ends.
+// Bounds of a span, in tokens. A span is shorter where it meets tokens that are kept anyway, or where the budget ends.
 enum { SPAN_TOKENS_MIN = 8, SPAN_TOKENS_MAX = 32 };
 
 struct select_policy {
-    double keep_rate; // (0, 1] of the chunks (of the tokens without chunks), rounded up
-    int chunk_tokens; // 0: single tokens; CHUNK_TOKENS_AUTO: spans
-    bool paper_exact; // keep the best chunks alone and ignore the members below; not with spans
-    bool keep_first;  // the prompt begins with BOS: its chunk is kept within the budget, like that of the last token
-    int tail_tokens;  // last tokens kept beyond the budget; 0..n
-    const struct token_range *pinned; // [n_pinned] kept beyond the budget, within 0..n-1, in any order; borrowed
+    double keep_rate; // (0, 1] share of the chunks (or tokens, if there are no chunks), rounded up
+    int chunk_tokens; // 0: single tokens. CHUNK_TOKENS_AUTO: spans
+    bool paper_exact; // keep only the best chunks and ignore the members below; not with spans
+    bool keep_first;  // the prompt begins with BOS: keep its chunk within the budget, like the chunk of the last token
+    int tail_tokens;  // number of last tokens to keep beyond the budget, 0..n
+    // [n_pinned] ranges to keep beyond the budget, within 0..n-1, in any order; borrowed
+    const struct token_range *pinned;
     int n_pinned;
-    int budget_tokens;   // spans: the keep rate is the share of so many tokens; 0: of all
-    const uint8_t *ends; // spans: [n] not 0 where a sentence ends (sentences.h); NULL: not known; borrowed
+    int budget_tokens;   // spans: the keep rate is a share of this many tokens; 0: of all tokens
+    const uint8_t *ends; // spans: [n] not 0 where a sentence ends (sentences.h); NULL if not known; borrowed
 };
 
-// The first three members; the others are zero.
+// Sets the first three members. The other members are zero.
 struct select_policy select_policy_of(const struct prefill *prefill);
 
-// Keeps the chunks, or spans, with the highest mean of `importance` [n] (n at least 1, all finite); of equals the
-// earlier one. The budget of chunks counts those that are kept beyond it, too; the budget of spans is tokens that
-// nothing else keeps. Writes the kept tokens to `*kept_p` as ascending ranges with gaps between them, to be freed by
-// the caller, and returns the number of ranges. O(n log n).
+// Keeps the chunks, or spans, with the highest mean of `importance` [n] (n at least 1, all finite). If means are equal,
+// the earlier one is kept. The budget of chunks includes chunks that are kept beyond it. The budget of spans counts
+// only tokens that nothing else keeps. Writes the kept tokens to `*kept_p` as ascending ranges with gaps between them,
+// which the caller frees, and returns the number of ranges. O(n log n).
 int select_kept(const float *importance, int n, const struct select_policy *policy, struct token_range **kept_p);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See select_parts.h. The selection of SpecPrefill; single tokens are chunks of one.
+// See select_parts.h. This is the selection of SpecPrefill; single tokens are chunks of one token.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +19,7 @@ static int chunk_compare(const void *left, const void *right)
     return a->index < b->index ? -1 : 1;
 }
 
-// The mean over the tokens of the chunk; the last chunk may be shorter.
+// Returns the mean over the tokens of the chunk. The last chunk may be shorter.
 static double chunk_score(const float *importance, int first, int end)
 {
     double sum = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The two ways to spend the keep budget, for select.c alone. Both set kept [n] to 1 for what they keep, O(n log n), and
-// take the earlier of equals.
+// The two ways to spend the keep budget, for select.c alone. Both set kept [n] to 1 for the tokens that they keep, in
+// O(n log n), and prefer the earlier of equals.
 #pragma once
 
 #include "speculator/select.h"
@@ -8,5 +8,5 @@
 // Keeps the chunks of policy->chunk_tokens tokens with the highest mean importance. The budget counts chunks.
 void select_chunks(uint8_t *kept, const float *importance, int n, const struct select_policy *policy);
 
-// Keeps spans of the tokens that are not kept yet. The budget counts tokens, and is spent to the last one.
+// Keeps spans of the tokens that are not kept yet. The budget counts tokens, and all of it is spent.
 void select_spans(uint8_t *kept, const float *importance, int n, const struct select_policy *policy);

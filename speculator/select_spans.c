@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// See select_parts.h. The prompt is divided into spans: sentences and lines, of which short ones are joined with the
-// next and long ones are divided where importance is lowest, so that no peak of importance is cut. The spans with the
+// See select_parts.h. The prompt is divided into spans, which are sentences and lines. A short one is joined with the
+// next. A long one is divided where importance is lowest, so that no peak of importance is cut. The spans with the
 // highest mean importance are kept.
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +25,8 @@ static int span_compare(const void *left, const void *right)
     return a->first < b->first ? -1 : 1;
 }
 
-// The end of the sentence that begins at `first`, or of the first of the next ones that makes SPAN_TOKENS_MIN tokens.
+// Returns the end of the sentence that begins at `first`. A sentence shorter than SPAN_TOKENS_MIN is joined with the
+// next ones.
 static int sentence_end(const uint8_t *ends, int first, int end)
 {
     for (int j = first + SPAN_TOKENS_MIN - 1; ends && j < end; j++)
@@ -33,7 +34,8 @@ static int sentence_end(const uint8_t *ends, int first, int end)
     return end;
 }
 
-// The end of the first span of a sentence [first, end): a long one is divided in front of its least important token.
+// Returns the end of the first span of a sentence [first, end). A long sentence is divided before its least important
+// token.
 static int span_end(const float *importance, int first, int end)
 {
     if (end - first <= SPAN_TOKENS_MAX) return end;
@@ -74,7 +76,7 @@ static void list_add_prompt(struct span_list *list, const uint8_t *kept, const f
     }
 }
 
-// Cuts the span to `tokens` tokens around its most important one.
+// Cuts the span to `tokens` tokens around its most important token.
 static void span_cut(struct span *span, const float *importance, int tokens)
 {
     int peak = span->first;
@@ -86,7 +88,7 @@ static void span_cut(struct span *span, const float *importance, int tokens)
     span->end = span->first + tokens;
 }
 
-// Keeps token j at the cost of one token of the budget, if it is not kept already.
+// Keeps token j. Returns the tokens of the budget that this costs: 1, or 0 if it is kept already.
 static int force_token(uint8_t *kept, int j)
 {
     int cost = !kept[j];

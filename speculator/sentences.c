@@ -8,7 +8,7 @@
 
 #include "lib/base/mem.h"
 
-// The length of `bytes` [n] without one of `ends` at its end.
+// Returns the length of `bytes` [n] after removing one of `ends` from its end.
 static size_t strip_one(const char *bytes, size_t n, const char *const *ends)
 {
     for (; *ends; ends++) {
@@ -18,7 +18,7 @@ static size_t strip_one(const char *bytes, size_t n, const char *const *ends)
     return n;
 }
 
-// What the token's last character ends, but for closing quotes and brackets.
+// Returns the unit (sentence or line) that the token's last character ends. Ignores closing quotes and brackets.
 static uint8_t last_mark(const char *bytes, size_t n)
 {
     static const char *const closing[] = {"\"", "'", ")", "]", "*", "\u201d", "\u2019", "\u00bb", NULL};

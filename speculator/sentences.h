@@ -1,32 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the sentences and lines of a prompt end, by its token ids: a speculator has no text. The table is made once
-// from the tokenizer. Plain data and pure functions; any thread.
+// Finds where the sentences and lines of a prompt end, by its token ids: a speculator has no text. The table is made
+// once from the tokenizer. Plain data and pure functions; any thread.
 #pragma once
 
 #include <stdint.h>
 
 #include "lib/text/tokenizer.h"
 
-// What the bytes of a token tell of the sentences and lines around it.
+// Marks that the bytes of a token give for the sentences and lines around it.
 enum sentence_mark {
     SENTENCE_ENDS_LINE = 1,         // the token has a line break, or is a special token
-    SENTENCE_ENDS = 2,              // its last character is a full stop that no blank has to follow, as in Chinese
-    SENTENCE_STOPS = 4,             // its last character is . ! or ?, which end a sentence before a blank
+    SENTENCE_ENDS = 2,              // its last character is a full stop that needs no blank after it, as in Chinese
+    SENTENCE_STOPS = 4,             // its last character is . ! or ?, which end a sentence if a blank follows
     SENTENCE_BLANK_FIRST = 8,       // its first character is a blank
-    SENTENCE_LINE_BREAK_FIRST = 16, // or a line break
-    SENTENCE_ONLY_CLOSES = 32,      // closing quotes and brackets: they belong to the sentence before them
+    SENTENCE_LINE_BREAK_FIRST = 16, // its first character is a line break
+    SENTENCE_ONLY_CLOSES = 32, // it consists of closing quotes and brackets, which belong to the sentence before them
 };
 
 struct sentence_table {
-    uint8_t *marks; // [n] by token id; other ids have none
+    uint8_t *marks; // [n] indexed by token id; other ids have none
     int n;
 };
 
 struct sentence_table sentence_table_create(const struct tokenizer *tokenizer);
 void sentence_table_free(struct sentence_table *table);
 
-// Sets ends[j] of the tokens [n] to 1 where a sentence or a line ends with token j, else to 0. The stops of 3.14 and
-// example.org end none. The last token ends one.
+// Sets ends[j] of the tokens [n] to 1 if a sentence or a line ends with token j, else to 0. The dots in 3.14 and
+// example.org end no sentence. The last token ends one.
 void sentence_ends(const struct sentence_table *table, const int32_t *tokens, int n, uint8_t *ends);
-// The same as new memory that the caller frees; NULL without a table.
+// Does the same in new memory that the caller frees. Returns NULL if there is no table.
 uint8_t *sentence_ends_create(const struct sentence_table *table, const int32_t *tokens, int n);

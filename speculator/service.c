@@ -8,8 +8,9 @@
 #include "lib/base/mem.h"
 #include "speculator/messages.h"
 
-// Results are sent once per pass, or when the router needs this memory for them: with importance, or with single kept
-// tokens, they are large, and the router ends the stream of a node if it has 40 MiB of unpacked messages waiting.
+// Results are sent once per pass, or earlier when the router needs this much memory for them. Results with importance
+// or with single kept tokens are large, and the router ends the stream of a node that has 40 MiB of unpacked messages
+// waiting.
 #define SEND_MEMORY ((size_t)4 << 20)
 
 struct score_service {
@@ -20,7 +21,7 @@ struct score_service {
     void *arg;
 };
 
-// Sends the collected results, with the size and time of the pass that they complete (zeros: none).
+// Sends the collected results, with the size and time of the pass that they complete (zeros if there is no pass).
 static void send_results(struct score_service *service, const struct scorer_pass *pass)
 {
     if (!service->outbox.n && !pass->rows) return;

@@ -7,7 +7,6 @@
 // with transformers at every position that the context allows: log-probabilities within BOUND, and the same likeliest
 // token. Otherwise the checkpoint must be refused with a sentence that names one of the keys in its case.json. A
 // tokenizer must give the same tokens and the same text.
-#include <check.h>
 #include <dirent.h>
 #include <jansson.h>
 #include <math.h>
@@ -21,6 +20,7 @@
 #include "lib/text/json_file.h"
 #include "lib/text/tokenizer.h"
 #include "tests/forward.h"
+#include "tests/suite.h"
 
 // float32 itself is off by 7e-5 on logits of this size, see check_golden.
 #define BOUND 1e-3
@@ -299,23 +299,15 @@ START_TEST(tokenizers_give_the_tokens_and_texts_of_transformers_or_are_refused)
 }
 END_TEST
 
-int main(int argc, char **argv)
+SUITE("against transformers")
 {
     if (argc != 2) {
         fprintf(stderr, "Usage: %s DIR\n", argv[0]);
-        return 2;
+        exit(2);
     }
     root = argv[1];
     log_setup("against_transformers", LOG_WARN);
-    Suite *suite = suite_create("against transformers");
-    TCase *tests = tcase_create("against transformers");
-    tcase_set_timeout(tests, 1200);
-    tcase_add_test(tests, checkpoints_are_computed_as_transformers_does_or_refused);
-    tcase_add_test(tests, tokenizers_give_the_tokens_and_texts_of_transformers_or_are_refused);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    TIMEOUT(1200);
+    TEST(checkpoints_are_computed_as_transformers_does_or_refused);
+    TEST(tokenizers_give_the_tokens_and_texts_of_transformers_or_are_refused);
 }

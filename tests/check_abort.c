@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // router/front: a request whose message waits in the intake pool, or is being tokenised there, can be aborted: it ends
 // once, with CANCELLED and without a token. Run it under -fsanitize=thread too.
-#include <check.h>
 #include <pthread.h>
 #include <semaphore.h>
 #include <stdlib.h>
@@ -12,11 +11,12 @@
 #include "lib/base/mem.h"
 #include "router/core/core_state.h"
 #include "router/front/request/answer.h"
+#include "tests/suite.h"
 
 // The messages of the test: the reader makes a request of one token of each.
 struct message {
     struct intake_job job; // first
-    struct reading *reading;
+    struct parsed_message *parsed;
 };
 
 struct test_client {
@@ -90,7 +90,8 @@ static void setup(void)
                                          .vocab_size = 100};
     const struct core_ops core_ops = {.ready_changed = take_ready};
     core = core_create(&options, &core_ops);
-    front = (struct front){.max_queue_requests = 1000, .loop = loop_start(core), .readings = reading_table_create()};
+    front = (struct front){
+        .max_queue_requests = 1000, .loop = loop_start(core), .parsed_messages = parsed_message_table_create()};
     front.pool = intake_pool_open(&(struct intake_pool_options){1, 1 << 20, 100, 0});
     sem_init(&entered, 0, 0);
     sem_init(&gate, 0, 0);
@@ -111,7 +112,7 @@ static void teardown(void)
     loop_stop(front.loop);
     core_free(core);
     intake_pool_free(front.pool);
-    reading_table_free(front.readings);
+    parsed_message_table_free(front.parsed_messages);
     free(client);
 }
 
@@ -121,12 +122,12 @@ static void read_message(struct intake_job *job, bool dropped)
 {
     struct message *m = (struct message *)job;
     if (dropped) {
-        client_dropped(m->reading, clock_now_us());
+        client_dropped(m->parsed, clock_now_us());
     } else {
         sem_post(&entered);
         sem_wait(&gate);
         atomic_fetch_add(&n_read, 1);
-        struct answer *a = answer_create(m->reading, clock_now_us());
+        struct answer *a = answer_create(m->parsed, clock_now_us());
         a->request->id = mem_string("mine");
         a->request->spec.tokens = mem_alloc(sizeof *a->request->spec.tokens);
         a->request->spec.n_tokens = 1;
@@ -139,9 +140,9 @@ static void read_message(struct intake_job *job, bool dropped)
 static void send_message(const char *id)
 {
     struct message *m = mem_alloc(sizeof *m);
-    m->reading = client_reading(&client->client, id);
+    m->parsed = client_message_begin(&client->client, id);
     m->job = (struct intake_job){.run = read_message, .tenant = "", .bytes = 100};
-    ck_assert_int_eq(intake_pool_add(front.pool, &m->job, &m->reading->waiting), STATUS_OK);
+    ck_assert_int_eq(intake_pool_add(front.pool, &m->job, &m->parsed->waiting), STATUS_OK);
 }
 
 struct abort_call {
@@ -249,31 +250,34 @@ static bool abort_repeatedly(const char *id, uint64_t owner)
 
 START_TEST(an_id_that_comes_again_costs_no_walk_over_its_messages)
 {
-    static struct reading *readings[SAME_ID];
+    static struct parsed_message *messages[SAME_ID];
     for (int i = 0; i < SAME_ID; i++)
-        readings[i] = reading_begin(front.readings, &client->client, &client->client.reading, "mine", 8);
+        messages[i] =
+            parsed_message_begin(front.parsed_messages, &client->client, &client->client.parsed_messages, "mine", 8);
     ck_assert(!abort_repeatedly("mine", 7));
     ck_assert(abort_repeatedly("mine", 8));
     for (int i = 0; i < SAME_ID; i++)
-        ck_assert(atomic_load(&readings[i]->aborted));
+        ck_assert(atomic_load(&messages[i]->aborted));
     ck_assert(!abort_repeatedly("mine", 8));
     for (int i = 0; i < SAME_ID; i++)
-        client_not_submitted(readings[i]);
+        client_not_submitted(messages[i]);
 }
 END_TEST
 
 // In any order of their ends.
 START_TEST(messages_of_one_id_are_found_until_the_last_has_ended)
 {
-    struct reading *r[3];
+    struct parsed_message *r[3];
     for (int i = 0; i < 6; i++) {
         for (int n = 0; n < 3; n++)
-            r[n] = reading_begin(front.readings, &client->client, &client->client.reading, "mine", 8);
+            r[n] = parsed_message_begin(front.parsed_messages, &client->client, &client->client.parsed_messages, "mine",
+                                        8);
         client_not_submitted(r[i % 3]);
         settle();
         if (i < 3) {
             ck_assert(abort_request("mine", 0));
-            ck_assert(atomic_load(&r[(i + 1) % 3]->aborted) && atomic_load(&r[(i + 2) % 3]->aborted));
+            ck_assert(atomic_load(&r[(i + 1) % 3]->aborted));
+            ck_assert(atomic_load(&r[(i + 2) % 3]->aborted));
         }
         client_not_submitted(r[(i + 1) % 3]);
         client_not_submitted(r[(i + 2) % 3]);
@@ -285,13 +289,17 @@ END_TEST
 
 START_TEST(an_abort_of_all_owners_finds_those_of_each)
 {
-    struct reading *r[3];
+    struct parsed_message *r[3];
     for (int n = 0; n < 3; n++)
-        r[n] = reading_begin(front.readings, &client->client, &client->client.reading, "mine", 7 + (uint64_t)n);
+        r[n] = parsed_message_begin(front.parsed_messages, &client->client, &client->client.parsed_messages, "mine",
+                                    7 + (uint64_t)n);
     ck_assert(abort_request("mine", 8));
-    ck_assert(!atomic_load(&r[0]->aborted) && atomic_load(&r[1]->aborted) && !atomic_load(&r[2]->aborted));
+    ck_assert(!atomic_load(&r[0]->aborted));
+    ck_assert(atomic_load(&r[1]->aborted));
+    ck_assert(!atomic_load(&r[2]->aborted));
     ck_assert(abort_request("mine", 0));
-    ck_assert(atomic_load(&r[0]->aborted) && atomic_load(&r[2]->aborted));
+    ck_assert(atomic_load(&r[0]->aborted));
+    ck_assert(atomic_load(&r[2]->aborted));
     for (int n = 0; n < 3; n++)
         client_not_submitted(r[n]);
 }
@@ -330,24 +338,16 @@ START_TEST(a_client_that_is_gone_drops_its_messages)
 }
 END_TEST
 
-int main(void)
+SUITE("abort")
 {
-    Suite *suite = suite_create("abort");
-    TCase *tcase = tcase_create("abort");
-    tcase_set_timeout(tcase, 60);
-    tcase_add_checked_fixture(tcase, setup, teardown);
-    tcase_add_test(tcase, a_message_that_waits_ends_at_once_and_is_not_read);
-    tcase_add_test(tcase, a_message_that_is_being_read_ends_when_it_was);
-    tcase_add_test(tcase, messages_without_an_id_of_other_ids_and_of_other_owners_go_on);
-    tcase_add_test(tcase, an_id_that_comes_again_costs_no_walk_over_its_messages);
-    tcase_add_test(tcase, messages_of_one_id_are_found_until_the_last_has_ended);
-    tcase_add_test(tcase, an_abort_of_all_owners_finds_those_of_each);
-    tcase_add_test(tcase, an_id_that_is_not_utf8_is_none);
-    tcase_add_test(tcase, a_client_that_is_gone_drops_its_messages);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    TIMEOUT(60);
+    FIXTURE(setup, teardown);
+    TEST(a_message_that_waits_ends_at_once_and_is_not_read);
+    TEST(a_message_that_is_being_read_ends_when_it_was);
+    TEST(messages_without_an_id_of_other_ids_and_of_other_owners_go_on);
+    TEST(an_id_that_comes_again_costs_no_walk_over_its_messages);
+    TEST(messages_of_one_id_are_found_until_the_last_has_ended);
+    TEST(an_abort_of_all_owners_finds_those_of_each);
+    TEST(an_id_that_is_not_utf8_is_none);
+    TEST(a_client_that_is_gone_drops_its_messages);
 }

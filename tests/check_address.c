@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // lib/base/address.h: which addresses other machines can reach, and where a server listens.
 #include <arpa/inet.h>
-#include <check.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "lib/base/address.h"
+#include "tests/suite.h"
 
 static const struct {
     const char *address;
@@ -81,18 +81,8 @@ START_TEST(a_server_listens_on_every_address_of_its_host)
 }
 END_TEST
 
-int main(void)
+SUITE("address")
 {
-    Suite *suite = suite_create("address");
-    TCase *tcase = tcase_create("address");
-    tcase_add_loop_test(tcase, loopback_addresses_are_those_that_no_other_machine_reaches, 0,
-                        sizeof addresses / sizeof addresses[0]);
-    tcase_add_loop_test(tcase, a_server_listens_on_every_address_of_its_host, 0,
-                        sizeof listeners / sizeof listeners[0]);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    EACH(loopback_addresses_are_those_that_no_other_machine_reaches, addresses);
+    EACH(a_server_listens_on_every_address_of_its_host, listeners);
 }

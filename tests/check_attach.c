@@ -3,14 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "tests/core_fixture.h"
-
-static struct fixture f;
-
-static void setup(void)
-{
-    fixture_init(&f);
-}
+#include "tests/core_case.h"
+#include "tests/suite.h"
 
 // Attaches, or returns the refusal in status_message().
 static enum status try_attach(const struct node_hello *hello, struct core_node **node_p)
@@ -28,7 +22,6 @@ static void refused(const struct node_hello *hello, enum status status, const ch
 
 START_TEST(another_process_with_the_id_of_an_attached_node_is_refused)
 {
-    fixture_start(&f);
     struct node_hello hello = fixture_hello(NODE_WORKER, "w"), other = hello;
     hello.instance = 11;
     other.instance = 12;
@@ -41,25 +34,22 @@ START_TEST(another_process_with_the_id_of_an_attached_node_is_refused)
     fixture_detach(&f, first);
     struct fake_node *second = fixture_attach(&f, &other);
     ck_assert_ptr_nonnull(second->node);
-    fixture_stop(&f);
 }
 END_TEST
 
 START_TEST(the_same_process_replaces_its_lost_connection)
 {
-    fixture_start(&f);
     struct node_hello hello = fixture_hello(NODE_WORKER, "w");
     hello.instance = 11;
     struct fake_node *first = fixture_attach(&f, &hello), *second = fixture_attach(&f, &hello);
-    ck_assert(first->lost && !second->lost);
-    fixture_stop(&f);
+    ck_assert(first->lost);
+    ck_assert(!second->lost);
 }
 END_TEST
 
 // A node whose connection is dead without notice keeps its id until three heartbeats are missing.
 START_TEST(an_id_is_free_once_its_node_is_silent)
 {
-    fixture_start(&f);
     struct node_hello hello = fixture_hello(NODE_WORKER, "w"), again = hello;
     hello.instance = 11;
     again.instance = 12; // started again
@@ -68,7 +58,6 @@ START_TEST(an_id_is_free_once_its_node_is_silent)
     fixture_advance(&f, 4 * f.options.heartbeat_us);
     ck_assert(first->lost);
     fixture_attach(&f, &again);
-    fixture_stop(&f);
 }
 END_TEST
 
@@ -88,6 +77,8 @@ static struct node_hello hello_that_computes(const char *id, const char *backend
 
 START_TEST(nodes_of_a_role_compute_alike)
 {
+    fixture_stop(&f);
+    fixture_init(&f);
     f.options.mixed_numerics = _i >= 3;
     fixture_start(&f);
     struct node_hello first = hello_that_computes("a", "cpu", "bf16", "bf16");
@@ -102,7 +93,6 @@ START_TEST(nodes_of_a_role_compute_alike)
     second.role = NODE_SPECULATOR; // of another role
     snprintf(second.node_id, sizeof second.node_id, "c");
     fixture_attach(&f, &second);
-    fixture_stop(&f);
 }
 END_TEST
 
@@ -112,7 +102,6 @@ START_TEST(the_number_of_nodes_is_bounded)
     enum { MOST = 4096 };
     static struct fake_node link;
     struct core_node *first = NULL;
-    fixture_start(&f);
     struct node_hello hello = fixture_hello(NODE_SPECULATOR, "n");
     for (int i = 0; i < MOST; i++) {
         hello.role = i % 2 ? NODE_WORKER : NODE_SPECULATOR;
@@ -127,38 +116,27 @@ START_TEST(the_number_of_nodes_is_bounded)
     refused(&hello, STATUS_EXHAUSTED, "worker another: 4096 nodes are attached");
     core_detach(f.c, first, "its stream ended", f.now_us);
     ck_assert_int_eq(try_attach(&hello, &node), STATUS_OK);
-    fixture_stop(&f);
 }
 END_TEST
 
 START_TEST(a_drained_router_releases_its_nodes)
 {
-    fixture_start(&f);
     struct node_hello hello = fixture_hello(NODE_WORKER, "w");
     struct fake_node *node = fixture_attach(&f, &hello);
     core_drain(f.c);
     ck_assert(core_idle(f.c));
     core_release_nodes(f.c, f.now_us);
     ck_assert(node->lost);
-    fixture_stop(&f);
 }
 END_TEST
 
-int main(void)
+SUITE("attach")
 {
-    Suite *suite = suite_create("attach");
-    TCase *tcase = tcase_create("attach");
-    tcase_add_checked_fixture(tcase, setup, NULL);
-    tcase_add_test(tcase, another_process_with_the_id_of_an_attached_node_is_refused);
-    tcase_add_test(tcase, the_same_process_replaces_its_lost_connection);
-    tcase_add_test(tcase, an_id_is_free_once_its_node_is_silent);
-    tcase_add_loop_test(tcase, nodes_of_a_role_compute_alike, 0, 6);
-    tcase_add_test(tcase, the_number_of_nodes_is_bounded);
-    tcase_add_test(tcase, a_drained_router_releases_its_nodes);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    FIXTURE(setup, teardown);
+    TEST(another_process_with_the_id_of_an_attached_node_is_refused);
+    TEST(the_same_process_replaces_its_lost_connection);
+    TEST(an_id_is_free_once_its_node_is_silent);
+    LOOP(nodes_of_a_role_compute_alike, 0, 6);
+    TEST(the_number_of_nodes_is_bounded);
+    TEST(a_drained_router_releases_its_nodes);
 }

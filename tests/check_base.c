@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // base/: options, logs, UTF-8, condition variables, code that must not allocate.
-#include <check.h>
 #include <errno.h>
 #include <jansson.h>
 #include <math.h>
@@ -19,6 +18,7 @@
 #include "lib/base/monotonic_cond.h"
 #include "lib/base/no_alloc.h"
 #include "lib/base/utf8.h"
+#include "tests/suite.h"
 
 static struct {
     bool verbose;
@@ -66,11 +66,14 @@ static enum status parse(const char *line)
 START_TEST(options_take_defaults_and_flags)
 {
     ck_assert_int_eq(parse("--verbose --count=7 --name x --stop a --stop b"), STATUS_OK);
-    ck_assert(v.verbose && v.count == 7 && v.rate == 0.5);
+    ck_assert(v.verbose);
+    ck_assert_int_eq(v.count, 7);
+    ck_assert(v.rate == 0.5);
     ck_assert_str_eq(v.name, "x");
     ck_assert_str_eq(v.mode, "auto");
     ck_assert_int_eq(v.stops.count, 2);
-    ck_assert(options_given(table, "count") && !options_given(table, "rate"));
+    ck_assert(options_given(table, "count"));
+    ck_assert(!options_given(table, "rate"));
     ck_assert_int_eq(parse("--no-verbose"), STATUS_OK);
     ck_assert(!v.verbose);
     options_free(table);
@@ -107,11 +110,13 @@ START_TEST(options_file_yields_to_flags)
     char line[128];
     snprintf(line, sizeof line, "--config %s", path);
     ck_assert_int_eq(parse(line), STATUS_OK);
-    ck_assert(v.count == 4 && v.stops.count == 2);
+    ck_assert_int_eq(v.count, 4);
+    ck_assert_int_eq(v.stops.count, 2);
     ck_assert_str_eq(v.name, "a b");
     snprintf(line, sizeof line, "--count 5 --stop e --stop f --config %s", path);
     ck_assert_int_eq(parse(line), STATUS_OK);
-    ck_assert(v.count == 5 && v.stops.count == 2);
+    ck_assert_int_eq(v.count, 5);
+    ck_assert_int_eq(v.stops.count, 2);
     ck_assert_str_eq(v.stops.items[0], "e");
     ck_assert_str_eq(v.stops.items[1], "f");
     ck_assert_int_eq(write(fd, "nonsense\n", 9), 9);
@@ -367,7 +372,8 @@ START_TEST(utf8_accepts_exactly_rfc_3629)
 {
     size_t bad;
     ck_assert(utf8_valid("a\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80", 10, NULL));
-    ck_assert(!utf8_valid("ab\xC0\x80", 4, &bad) && bad == 2);
+    ck_assert(!utf8_valid("ab\xC0\x80", 4, &bad));
+    ck_assert_uint_eq(bad, 2);
     ck_assert(!utf8_valid("\xED\xA0\x80", 3, NULL));
     ck_assert(!utf8_valid("\xF4\x90\x80\x80", 4, NULL));
     ck_assert(!utf8_valid("\xE2\x82", 2, NULL));
@@ -497,34 +503,26 @@ START_TEST(every_core_goes_to_one_process)
 }
 END_TEST
 
-int main(void)
+SUITE("base")
 {
-    Suite *suite = suite_create("base");
-    TCase *tcase = tcase_create("base");
-    tcase_add_test(tcase, options_take_defaults_and_flags);
-    tcase_add_test(tcase, options_refuse_with_the_key_and_what_is_allowed);
-    tcase_add_test(tcase, options_file_yields_to_flags);
-    tcase_add_test(tcase, help_is_a_table_within_100_columns);
-    tcase_add_test(tcase, logfmt_quotes_what_is_not_plain);
-    tcase_add_test(tcase, json_lines_carry_the_same_values);
-    tcase_add_test(tcase, cut_lines_stay_json);
-    tcase_add_test(tcase, settings_name_every_option);
-    tcase_add_test(tcase, a_program_outlives_the_reader_of_its_log);
-    tcase_add_test(tcase, exit_codes_tell_usage_from_failure);
-    tcase_add_test(tcase, a_condition_waits_until_its_time);
-    tcase_add_test(tcase, utf8_accepts_exactly_rfc_3629);
-    tcase_add_test(tcase, utf8_tail_is_what_more_bytes_could_complete);
-    tcase_add_test(tcase, files_that_cannot_be_opened_have_the_status_of_the_reason);
-    tcase_add_test(tcase, a_sentence_is_always_well_formed);
-    tcase_add_test(tcase, a_long_text_is_cut_between_characters);
-    tcase_add_test_raise_signal(tcase, allocating_where_it_must_not_aborts, SIGABRT);
-    tcase_add_test_raise_signal(tcase, libraries_count_as_well, SIGABRT);
-    tcase_add_test(tcase, allocating_elsewhere_is_fine);
-    tcase_add_test(tcase, every_core_goes_to_one_process);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    TEST(options_take_defaults_and_flags);
+    TEST(options_refuse_with_the_key_and_what_is_allowed);
+    TEST(options_file_yields_to_flags);
+    TEST(help_is_a_table_within_100_columns);
+    TEST(logfmt_quotes_what_is_not_plain);
+    TEST(json_lines_carry_the_same_values);
+    TEST(cut_lines_stay_json);
+    TEST(settings_name_every_option);
+    TEST(a_program_outlives_the_reader_of_its_log);
+    TEST(exit_codes_tell_usage_from_failure);
+    TEST(a_condition_waits_until_its_time);
+    TEST(utf8_accepts_exactly_rfc_3629);
+    TEST(utf8_tail_is_what_more_bytes_could_complete);
+    TEST(files_that_cannot_be_opened_have_the_status_of_the_reason);
+    TEST(a_sentence_is_always_well_formed);
+    TEST(a_long_text_is_cut_between_characters);
+    TEST_ABORTS(allocating_where_it_must_not_aborts);
+    TEST_ABORTS(libraries_count_as_well);
+    TEST(allocating_elsewhere_is_fine);
+    TEST(every_core_goes_to_one_process);
 }

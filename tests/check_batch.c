@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The batch builder and the encoding in which batches are broadcast: layout, block tables, what is wanted of rows, a
 // round trip, and encodings that do not add up.
-#include <check.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/batch_builder.h"
 #include "engine/batch_encoding.h"
+#include "tests/suite.h"
 
 static const struct batch_limits limits = {
     .rows = 8, .seqs = 3, .seq_blocks = 4, .logit_rows = 3, .importance_rows = 2};
@@ -39,13 +39,17 @@ static void check_layout(const struct ragged_batch *batch)
     static const int32_t token[] = {0, 1, 100, 200, 201, 202}, position[] = {200, 210, 500, 0, 10, 20};
     static const int32_t row_start[] = {0, 2, 3, 6}, kv_len[] = {20, 50, 0};
     static const int32_t expected[] = {7, 8, 0, 0, 1, 2, 3, 4, 9, 0, 0, 0};
-    ck_assert(batch->n_rows == 6 && batch->n_seqs == 3 && batch->max_blocks == 4);
+    ck_assert_int_eq(batch->n_rows, 6);
+    ck_assert_int_eq(batch->n_seqs, 3);
+    ck_assert_int_eq(batch->max_blocks, 4);
     ck_assert_mem_eq(batch->token, token, sizeof token);
     ck_assert_mem_eq(batch->position, position, sizeof position);
     ck_assert_mem_eq(batch->row_start, row_start, sizeof row_start);
     ck_assert_mem_eq(batch->kv_len, kv_len, sizeof kv_len);
     ck_assert_mem_eq(batch->block_table, expected, sizeof expected);
-    ck_assert(batch->n_importance_rows == 1 && batch->importance_row[0] == 5 && batch->importance_keys[0] == 3);
+    ck_assert_int_eq(batch->n_importance_rows, 1);
+    ck_assert_int_eq(batch->importance_row[0], 5);
+    ck_assert_int_eq(batch->importance_keys[0], 3);
     ck_assert_int_eq(batch->smoothing_window, 1);
 }
 
@@ -59,7 +63,10 @@ START_TEST(rows_sequences_and_blocks_are_laid_out_in_order)
     add_rows(&b, 2, 1, 3, 1);
     add_rows(&b, 0, 2, 17, 1);
     const struct ragged_batch *batch = batch_builder_finish(&b);
-    ck_assert(batch->n_rows == 2 && batch->max_blocks == 2 && batch->n_logit_rows == 0 && !batch->sampling);
+    ck_assert_int_eq(batch->n_rows, 2);
+    ck_assert_int_eq(batch->max_blocks, 2);
+    ck_assert_int_eq(batch->n_logit_rows, 0);
+    ck_assert_ptr_null(batch->sampling);
     ck_assert_mem_eq(batch->block_table, ((int32_t[]){9, 0, 7, 8}), 4 * sizeof(int32_t));
     batch_builder_fini(&b);
 }
@@ -100,9 +107,11 @@ START_TEST(rows_whose_logits_are_read_come_first)
         }
     }
     const struct ragged_batch *batch = batch_builder_finish(&b);
-    ck_assert(batch->n_logit_rows == 3 && batch->n_unread_rows == 2);
+    ck_assert_int_eq(batch->n_logit_rows, 3);
+    ck_assert_int_eq(batch->n_unread_rows, 2);
     ck_assert_mem_eq(batch->logit_row, ((int32_t[]){1, 0, 2}), 3 * sizeof(int32_t));
-    ck_assert(batch->sampling[0].inverse_temperature == 0 && batch->sampling[1].inverse_temperature == 2);
+    ck_assert(batch->sampling[0].inverse_temperature == 0);
+    ck_assert(batch->sampling[1].inverse_temperature == 2);
     batch_builder_fini(&b);
 }
 END_TEST
@@ -122,7 +131,8 @@ START_TEST(an_encoded_batch_is_decoded_to_the_same_batch)
         check_layout(&decoded);
         ck_assert_int_eq(decoded.n_logit_rows, batch->n_logit_rows);
         ck_assert_mem_eq(decoded.logit_row, batch->logit_row, (size_t)batch->n_logit_rows * sizeof(int32_t));
-        ck_assert(decoded.n_unread_rows == batch->n_unread_rows && !decoded.sampling == !batch->sampling);
+        ck_assert_int_eq(decoded.n_unread_rows, batch->n_unread_rows);
+        ck_assert_int_eq(!decoded.sampling, !batch->sampling);
         if (decoded.sampling)
             ck_assert_mem_eq(decoded.sampling, batch->sampling, (size_t)batch->n_logit_rows * sizeof *batch->sampling);
         free(encoded);
@@ -183,20 +193,12 @@ START_TEST(counts_that_do_not_add_up_are_refused)
 }
 END_TEST
 
-int main(void)
+SUITE("batch")
 {
-    Suite *suite = suite_create("batch");
-    TCase *tcase = tcase_create("batch");
-    tcase_add_test(tcase, rows_sequences_and_blocks_are_laid_out_in_order);
-    tcase_add_test(tcase, a_pass_returns_logits_or_tokens_or_both);
-    tcase_add_test(tcase, rows_whose_logits_are_read_come_first);
-    tcase_add_test(tcase, an_encoded_batch_is_decoded_to_the_same_batch);
-    tcase_add_test(tcase, short_sequences_beside_a_long_one_send_their_own_blocks_only);
-    tcase_add_test(tcase, counts_that_do_not_add_up_are_refused);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    TEST(rows_sequences_and_blocks_are_laid_out_in_order);
+    TEST(a_pass_returns_logits_or_tokens_or_both);
+    TEST(rows_whose_logits_are_read_come_first);
+    TEST(an_encoded_batch_is_decoded_to_the_same_batch);
+    TEST(short_sequences_beside_a_long_one_send_their_own_blocks_only);
+    TEST(counts_that_do_not_add_up_are_refused);
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The libraries of bench/: the work of a pass, passes, rounds, the machine probe, packing plans, the report. Speeds are
 // not asserted.
-#include <check.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,6 +16,7 @@
 #include "lib/base/log.h"
 #include "lib/base/mem.h"
 #include "tests/heap.h"
+#include "tests/suite.h"
 
 // ---- work -----------------------------------------------------------------------------------------------------------
 
@@ -142,7 +142,8 @@ START_TEST(the_median_round_is_reported_and_contenders_alternate)
     ck_assert_int_eq(n_order, 9);
     ck_assert_mem_eq(order, expected, sizeof expected);
     ck_assert_int_eq(readings.n, 0);
-    ck_assert(isnan(m[0].share) && isnan(readings.mean.gflops));
+    ck_assert(isnan(m[0].share));
+    ck_assert(isnan(readings.mean.gflops));
     // A failing contender ends the rounds.
     ck_assert_int_eq(rounds_run(&rounds, contenders, 2, m, &readings), STATUS_UNAVAILABLE);
 }
@@ -156,7 +157,8 @@ START_TEST(a_probe_reads_every_type_and_takes_no_memory_here)
     for (int type = 0; type < PROBE_TYPES; type++) {
         struct probe_reading reading;
         ck_assert_msg(probe_read(probe, (enum probe_type)type, &reading) == STATUS_OK, "%s", status_message());
-        ck_assert(reading.gflops > 0 && reading.gbytes_per_s > 0);
+        ck_assert(reading.gflops > 0);
+        ck_assert(reading.gbytes_per_s > 0);
         printf("%s: %.3g GFLOP/s, %.3g GB/s\n", reading.instruction, reading.gflops, reading.gbytes_per_s);
     }
     ck_assert(before > 0);
@@ -176,7 +178,8 @@ START_TEST(a_probe_reads_every_type_and_takes_no_memory_here)
         sum += readings.all[i].gflops;
     ck_assert_double_eq_tol(readings.mean.gflops, sum / 3, 1e-9 * sum);
     // 10^9 operations in a second: the share is 1 / reading, between the shares of the extreme readings.
-    ck_assert(!m.memory_bound && m.share > 0);
+    ck_assert(!m.memory_bound);
+    ck_assert(m.share > 0);
     probe_close(probe);
 }
 END_TEST
@@ -403,7 +406,10 @@ START_TEST(lengths_are_read_and_bad_lines_are_named)
     struct prompts prompts;
     write_file(path, "7\n\n 12 \n5");
     ck_assert_int_eq(prompts_read_lengths(path, 0, &prompts), STATUS_OK);
-    ck_assert(prompts.n == 3 && prompts.longest == 12 && prompts.tokens == 24 && prompts.length[2] == 5);
+    ck_assert_int_eq(prompts.n, 3);
+    ck_assert_int_eq(prompts.longest, 12);
+    ck_assert_int_eq(prompts.tokens, 24);
+    ck_assert_int_eq(prompts.length[2], 5);
     prompts_make_up(&prompts, 10);
     ck_assert_int_eq(prompts_check(&prompts, 12, 10), STATUS_OK);
     ck_assert_int_eq(prompts_check(&prompts, 11, 10), STATUS_INVALID);
@@ -453,8 +459,10 @@ START_TEST(every_request_of_a_queue_ends)
     ck_assert_int_eq(result.requests, N);
     ck_assert_int_eq(ended, N);
     ck_assert_int_ge(result.bins, N / 16); // a bin has at most as many prompts as a group has sequences
-    ck_assert(result.fill > 0 && result.fill <= 1);
-    ck_assert(result.request_us >= result.submit_us && result.dispatch_ms <= result.dispatch_ms_max);
+    ck_assert(result.fill > 0);
+    ck_assert(result.fill <= 1);
+    ck_assert(result.request_us >= result.submit_us);
+    ck_assert(result.dispatch_ms <= result.dispatch_ms_max);
     options.stepped = NULL;
     options.seconds = 0; // the time limit is reached at once: the queue is abandoned
     ck_assert_int_eq(dispatch_run(&options, &result), STATUS_OK);
@@ -528,27 +536,19 @@ START_TEST(a_page_has_its_tables_and_plots_in_one_file)
 }
 END_TEST
 
-int main(void)
+SUITE("bench")
 {
-    Suite *suite = suite_create("bench");
-    TCase *tests = tcase_create("bench");
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, the_work_of_a_pass_equals_a_hand_count);
-    tcase_add_test(tests, prompts_are_packed_and_cut_to_the_budget);
-    tcase_add_test(tests, the_median_round_is_reported_and_contenders_alternate);
-    tcase_add_test(tests, a_probe_reads_every_type_and_takes_no_memory_here);
-    tcase_add_test(tests, plans_equal_hand_made_ones);
-    tcase_add_test(tests, full_bins_have_no_room_and_cut_the_last_prompt);
-    tcase_add_test(tests, memory_is_computed_from_rows_prompts_and_blocks);
-    tcase_add_test(tests, computed_memory_equals_what_an_engine_allocates);
-    tcase_add_test(tests, every_policy_computes_its_rows_and_gives_the_same_logits);
-    tcase_add_test(tests, lengths_are_read_and_bad_lines_are_named);
-    tcase_add_test(tests, every_request_of_a_queue_ends);
-    tcase_add_test(tests, a_page_has_its_tables_and_plots_in_one_file);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    TIMEOUT(60);
+    TEST(the_work_of_a_pass_equals_a_hand_count);
+    TEST(prompts_are_packed_and_cut_to_the_budget);
+    TEST(the_median_round_is_reported_and_contenders_alternate);
+    TEST(a_probe_reads_every_type_and_takes_no_memory_here);
+    TEST(plans_equal_hand_made_ones);
+    TEST(full_bins_have_no_room_and_cut_the_last_prompt);
+    TEST(memory_is_computed_from_rows_prompts_and_blocks);
+    TEST(computed_memory_equals_what_an_engine_allocates);
+    TEST(every_policy_computes_its_rows_and_gives_the_same_logits);
+    TEST(lengths_are_read_and_bad_lines_are_named);
+    TEST(every_request_of_a_queue_ends);
+    TEST(a_page_has_its_tables_and_plots_in_one_file);
 }

@@ -11,6 +11,7 @@
 #include "router/front/nodes/node_link.h"
 #include "router/sched/bin_planner.h"
 #include "tests/core_case.h"
+#include "tests/suite.h"
 
 enum { PROMPT = 1 << 19, N = 40, MESSAGE_BYTES = 64 << 20, TOKEN_BYTES = 5 };
 
@@ -120,20 +121,14 @@ START_TEST(a_node_can_unpack_a_bin_of_single_tokens)
 }
 END_TEST
 
-int main(void)
+SUITE("bin_message")
 {
-    Suite *suite = suite_create("bin_message");
-    TCase *all = tcase_create("all"), *memory = tcase_create("memory");
-    tcase_add_checked_fixture(all, start, teardown);
-    tcase_add_loop_test(all, a_bin_of_shared_prompts_fits_a_message, 0, 2);
-    tcase_set_timeout(all, 60);
-    suite_add_tcase(suite, all);
-    tcase_add_loop_test(memory, a_node_can_unpack_a_bin_of_single_tokens, 0, 2 * RANGE_COUNTS);
-    tcase_set_timeout(memory, 60);
-    suite_add_tcase(suite, memory);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    TCASE("all");
+    TIMEOUT(60);
+    FIXTURE(start, teardown);
+    LOOP(a_bin_of_shared_prompts_fits_a_message, 0, 2);
+
+    TCASE("memory");
+    TIMEOUT(60);
+    LOOP(a_node_can_unpack_a_bin_of_single_tokens, 0, 2 * RANGE_COUNTS);
 }

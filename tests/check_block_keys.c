@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // engine/block_manager: however many keys share a bucket, a lookup returns the block with the same tokens, positions
 // and predecessor, or none. With four blocks there are four buckets for all keys.
-#include <check.h>
 #include <stdlib.h>
 
 #include "engine/block_manager.h"
+#include "tests/suite.h"
 
 enum { BLOCKS = 4, NUMBERS = 8, KEYS = NUMBERS * NUMBERS * 3, STEPS = 500 };
 
@@ -49,15 +49,7 @@ START_TEST(blocks_of_one_bucket_are_told_apart)
 }
 END_TEST
 
-int main(void)
+SUITE("block_keys")
 {
-    Suite *suite = suite_create("block_keys");
-    TCase *tcase = tcase_create("block_keys");
-    tcase_add_test(tcase, blocks_of_one_bucket_are_told_apart);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    TEST(blocks_of_one_bucket_are_told_apart);
 }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The evidence of a scoring, the choice of a keep rate for a quality, the fit of a calibration, and its file.
-#include <check.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +7,7 @@
 #include "lib/base/mem.h"
 #include "lib/base/random.h"
 #include "speculator/calibration_fit.h"
+#include "tests/suite.h"
 
 // --- evidence
 
@@ -47,7 +47,9 @@ START_TEST(evidence_tells_peaks_from_even_importance)
     ck_assert_double_lt(sharp.entropy, 0.4);
     ck_assert_double_eq_tol(sharp.agreement, 1, 1e-6);
     ck_assert_double_eq_tol(split.agreement, 0, 1e-6);
-    ck_assert(sharp.ended == 1 && flat.ended == 0 && !flat.has_margins);
+    ck_assert(sharp.ended == 1);
+    ck_assert(flat.ended == 0);
+    ck_assert(!flat.has_margins);
 }
 END_TEST
 
@@ -64,10 +66,14 @@ START_TEST(evidence_leaves_out_the_tail_and_bos)
     evidence_add_margin(&sums, (double)INFINITY);
     evidence_finish(&sums, importance, N, false, &evidence);
     ck_assert_double_eq_tol(evidence.entropy, 1, 1e-6);
-    ck_assert(evidence.has_margins && evidence.margin == 6.5 && evidence.margin_least == 3);
+    ck_assert(evidence.has_margins);
+    ck_assert(evidence.margin == 6.5);
+    ck_assert(evidence.margin_least == 3);
     evidence_begin(&sums, 5, 13, 1); // shorter than what does not count
     evidence_finish(&sums, importance, 5, false, &evidence);
-    ck_assert(evidence.floor[0] == 0 && evidence.entropy == 0 && evidence.tokens == 5);
+    ck_assert(evidence.floor[0] == 0);
+    ck_assert(evidence.entropy == 0);
+    ck_assert_int_eq(evidence.tokens, 5);
 }
 END_TEST
 
@@ -123,9 +129,9 @@ static enum status fit(const struct fit_document *documents, int n, struct calib
     return status;
 }
 
-static struct calibration made; // a fit takes a second under sanitizers: main() makes one, before tests fork
+static struct calibration made; // a fit takes a second under sanitizers: a fixture makes one, before tests fork
 
-static enum status calibration_fit_once(void)
+static void fit_once(void)
 {
     struct fit_document *documents = documents_make(1);
     made = (struct calibration){.main = {1, 2},
@@ -134,9 +140,8 @@ static enum status calibration_fit_once(void)
                                 .chunk_tokens = 32,
                                 .pool_window = 13,
                                 .tail_tokens = 128};
-    enum status status = fit(documents, DOCUMENTS, &made);
+    ck_assert_int_eq(fit(documents, DOCUMENTS, &made), STATUS_OK);
     free(documents);
-    return status;
 }
 
 START_TEST(the_fit_reaches_the_quality_in_every_group_and_prunes_what_can_be)
@@ -174,7 +179,8 @@ START_TEST(an_answer_that_is_gained_makes_up_for_one_that_is_lost)
     }
     struct fit_outcome outcome = measure(&made, documents, 12, 1, -1, 0.5);
     ck_assert_double_lt(outcome.kept, 1);
-    ck_assert(outcome.loss == 0 && outcome.loss_worst == 0);
+    ck_assert(outcome.loss == 0);
+    ck_assert(outcome.loss_worst == 0);
 }
 END_TEST
 
@@ -199,7 +205,8 @@ START_TEST(too_few_documents_are_refused_and_keep_everything_at_a_high_quality)
     ck_assert(strstr(status_message(), "at least 20 are needed"));
     ck_assert_int_eq(fit(documents, 60, &calibration), STATUS_OK);
     struct rate_choice choice = calibration_choose(&calibration, &documents[0].evidence, 0.99);
-    ck_assert(choice.rate == 1 && choice.reason == RATE_UNSURE);
+    ck_assert(choice.rate == 1);
+    ck_assert_int_eq(choice.reason, RATE_UNSURE);
     free(documents);
 }
 END_TEST
@@ -215,7 +222,8 @@ START_TEST(a_rate_is_chosen_by_what_it_keeps_and_what_it_may_lose)
     ck_assert_double_eq(rate_at_price(losses, 15).rate, 0.6);
     ck_assert_double_eq(rate_at_price(losses, 30).rate, 1);
     ck_assert_double_eq(rate_at_price(losses, (double)INFINITY).rate, 1);
-    ck_assert(rate_at_price(losses, 15).reason == RATE_QUALITY && rate_at_price(losses, 30).reason == RATE_UNSURE);
+    ck_assert_int_eq(rate_at_price(losses, 15).reason, RATE_QUALITY);
+    ck_assert_int_eq(rate_at_price(losses, 30).reason, RATE_UNSURE);
 }
 END_TEST
 
@@ -246,7 +254,10 @@ START_TEST(evidence_out_of_range_keeps_everything)
     nothing.entropy = (double)NAN;
     const struct rate_choice far = calibration_choose(&calibration, &longer, 0.5);
     const struct rate_choice odd = calibration_choose(&calibration, &nothing, 0.5);
-    ck_assert(far.rate == 1 && far.reason == RATE_UNSURE && odd.rate == 1 && odd.reason == RATE_UNSURE);
+    ck_assert(far.rate == 1);
+    ck_assert_int_eq(far.reason, RATE_UNSURE);
+    ck_assert(odd.rate == 1);
+    ck_assert_int_eq(odd.reason, RATE_UNSURE);
     ck_assert(calibration_choose(&calibration, &known, 1).rate == 1);
     free(documents);
 }
@@ -256,8 +267,8 @@ START_TEST(only_the_options_of_the_calibration_are_covered)
 {
     struct calibration calibration = made;
     struct prefill prefill = {.look_ahead = 8, .chunk_tokens = 32, .pool_window = 13};
-    ck_assert(calibration_covers(&calibration, &prefill, 1000, 128) &&
-              calibration_covers(&calibration, &prefill, 100, 25));
+    ck_assert(calibration_covers(&calibration, &prefill, 1000, 128));
+    ck_assert(calibration_covers(&calibration, &prefill, 100, 25));
     ck_assert(!calibration_covers(&calibration, &prefill, 1000, 64));
     prefill.look_ahead = 4;
     ck_assert(!calibration_covers(&calibration, &prefill, 1000, 128));
@@ -330,7 +341,7 @@ START_TEST(prices_that_fall_are_refused)
     calibration.fits[1].prices[3] = 0.9 * calibration.fits[1].prices[2];
     json_t *object = calibration_to_json(&calibration);
     ck_assert_int_eq(calibration_from_json("file", object, &read), STATUS_DATA);
-    ck_assert_msg(strstr(status_message(), "file: prices[3]: must not be below the one before"), "%s",
+    ck_assert_msg(strstr(status_message(), "file: prices[3]: must not be below the price before it"), "%s",
                   status_message());
     json_decref(object);
     calibration.fits[1].prices[0] = -1;
@@ -356,32 +367,23 @@ START_TEST(a_calibration_of_another_speculator_is_refused)
 }
 END_TEST
 
-int main(void)
+SUITE("calibration")
 {
-    if (calibration_fit_once() != STATUS_OK) return EXIT_FAILURE;
-    Suite *suite = suite_create("calibration");
-    TCase *all = tcase_create("all");
-    tcase_set_timeout(all, 60);
-    tcase_add_test(all, evidence_tells_peaks_from_even_importance);
-    tcase_add_test(all, evidence_leaves_out_the_tail_and_bos);
-    tcase_add_test(all, the_fit_reaches_the_quality_in_every_group_and_prunes_what_can_be);
-    tcase_add_test(all, an_answer_that_is_gained_makes_up_for_one_that_is_lost);
-    tcase_add_test(all, the_fit_is_the_same_each_time);
-    tcase_add_test(all, too_few_documents_are_refused_and_keep_everything_at_a_high_quality);
-    tcase_add_test(all, a_rate_is_chosen_by_what_it_keeps_and_what_it_may_lose);
-    tcase_add_test(all, a_higher_quality_never_keeps_less);
-    tcase_add_test(all, evidence_out_of_range_keeps_everything);
-    tcase_add_test(all, only_the_options_of_the_calibration_are_covered);
-    tcase_add_test(all, the_file_gives_the_same_calibration);
-    tcase_add_test(all, the_fuzz_corpus_has_a_file_that_is_read);
-    tcase_add_loop_test(all, wrong_files_are_refused_with_a_sentence, 0,
-                        (int)(sizeof wrong_cases / sizeof *wrong_cases));
-    tcase_add_test(all, prices_that_fall_are_refused);
-    tcase_add_test(all, a_calibration_of_another_speculator_is_refused);
-    suite_add_tcase(suite, all);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    TIMEOUT(60);
+    FIXTURE_ONCE(fit_once, NULL);
+    TEST(evidence_tells_peaks_from_even_importance);
+    TEST(evidence_leaves_out_the_tail_and_bos);
+    TEST(the_fit_reaches_the_quality_in_every_group_and_prunes_what_can_be);
+    TEST(an_answer_that_is_gained_makes_up_for_one_that_is_lost);
+    TEST(the_fit_is_the_same_each_time);
+    TEST(too_few_documents_are_refused_and_keep_everything_at_a_high_quality);
+    TEST(a_rate_is_chosen_by_what_it_keeps_and_what_it_may_lose);
+    TEST(a_higher_quality_never_keeps_less);
+    TEST(evidence_out_of_range_keeps_everything);
+    TEST(only_the_options_of_the_calibration_are_covered);
+    TEST(the_file_gives_the_same_calibration);
+    TEST(the_fuzz_corpus_has_a_file_that_is_read);
+    EACH(wrong_files_are_refused_with_a_sentence, wrong_cases);
+    TEST(prices_that_fall_are_refused);
+    TEST(a_calibration_of_another_speculator_is_refused);
 }

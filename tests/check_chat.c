@@ -2,7 +2,6 @@
 // Chat templates on a tokenizer. The expected texts are written by hand; ids must be those of the rendered text,
 // messages must not be able to forge a turn, and the pinned tokens must be the instructions and the frame. What
 // templates render to is the subject of check_jinja.
-#include <check.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +10,7 @@
 
 #include "lib/base/mem.h"
 #include "lib/text/chat.h"
+#include "tests/suite.h"
 #include "tests/test_data.h"
 #include "text_data.h"
 
@@ -230,7 +230,9 @@ static char *pinned_text(struct model m, const struct chat_prompt *prompt)
     for (int i = 0; i < prompt->n_pinned; i++) {
         struct token_range range = prompt->pinned[i]; // both ends included
         char *part;
-        ck_assert(range.first >= 0 && range.first <= range.last && range.last < prompt->n_ids);
+        ck_assert_int_ge(range.first, 0);
+        ck_assert_int_le(range.first, range.last);
+        ck_assert_int_lt(range.last, prompt->n_ids);
         if (i) ck_assert_int_gt(range.first, prompt->pinned[i - 1].last + 1);
         ck_assert_int_eq(tokenizer_decode(m.tokenizer, prompt->ids + range.first, range.last + 1 - range.first,
                                           TOKENIZER_CONTINUATION, &part, NULL),
@@ -625,7 +627,8 @@ static void check_turn(struct model m, json_t *messages, size_t answer, const st
     ck_assert_int_eq(turn->n_pinned, sent.n_pinned);
     ck_assert_mem_eq(turn->pinned, sent.pinned, (size_t)sent.n_pinned * sizeof *sent.pinned);
     ck_assert_int_eq(sent.n_turns, number);
-    ck_assert(turn->answer_end > turn->end && turn->answer_end < whole->n_ids);
+    ck_assert_int_gt(turn->answer_end, turn->end);
+    ck_assert_int_lt(turn->answer_end, whole->n_ids);
     chat_prompt_fini(&sent);
     json_decref(before);
 }
@@ -731,40 +734,30 @@ START_TEST(a_published_template_is_known)
 }
 END_TEST
 
-int main(int argc, char **argv)
+SUITE("chat")
 {
-    bool external = external_data_wanted(argc, argv);
-    if (external && !external_data_is_here()) return EXIT_SKIPPED;
-    Suite *suite = suite_create("chat");
-    TCase *tc = tcase_create("chat");
-    tcase_set_timeout(tc, 60);
-    if (external) {
-        tcase_add_test(tc, a_published_template_is_known);
+    TIMEOUT(60);
+    if (external_data_wanted(argc, argv)) {
+        TEST(a_published_template_is_known);
     } else {
-        tcase_add_loop_test(tc, renders_what_the_template_says, 0, (int)(sizeof renderings / sizeof *renderings));
-        tcase_add_test(tc, pins_the_frame_and_the_system_prompt);
-        tcase_add_test(tc, pins_the_last_user_turn_or_its_two_ends);
-        tcase_add_loop_test(tc, turns_are_the_prompts_that_were_sent, 0, 6);
-        tcase_add_test(tc, turns_of_unusual_conversations);
-        tcase_add_test(tc, a_very_long_history_has_no_turns);
-        tcase_add_test(tc, a_message_cannot_forge_a_turn);
-        tcase_add_test(tc, wrong_messages_are_refused_by_name);
-        tcase_add_test(tc, templates_that_cannot_be_used_are_refused);
-        tcase_add_test(tc, a_file_goes_before_the_folder_and_its_file_before_the_configuration);
-        tcase_add_test(tc, named_templates_are_chosen_by_tools);
-        tcase_add_test(tc, a_folder_has_the_template_for_tools);
-        tcase_add_test(tc, contents_take_the_form_that_the_template_prints);
-        tcase_add_test(tc, arguments_of_tool_calls_become_objects);
-        tcase_add_test(tc, arguments_that_would_take_much_memory_are_refused);
-        tcase_add_test(tc, a_rendering_takes_at_most_256_mib);
-        tcase_add_test(tc, no_input_can_forge_a_special_token);
-        tcase_add_test(tc, a_known_role_may_be_part_of_a_special_token);
-        tcase_add_test(tc, a_conversation_with_tools_pins_instructions_and_the_last_turn);
+        EACH(renders_what_the_template_says, renderings);
+        TEST(pins_the_frame_and_the_system_prompt);
+        TEST(pins_the_last_user_turn_or_its_two_ends);
+        LOOP(turns_are_the_prompts_that_were_sent, 0, 6);
+        TEST(turns_of_unusual_conversations);
+        TEST(a_very_long_history_has_no_turns);
+        TEST(a_message_cannot_forge_a_turn);
+        TEST(wrong_messages_are_refused_by_name);
+        TEST(templates_that_cannot_be_used_are_refused);
+        TEST(a_file_goes_before_the_folder_and_its_file_before_the_configuration);
+        TEST(named_templates_are_chosen_by_tools);
+        TEST(a_folder_has_the_template_for_tools);
+        TEST(contents_take_the_form_that_the_template_prints);
+        TEST(arguments_of_tool_calls_become_objects);
+        TEST(arguments_that_would_take_much_memory_are_refused);
+        TEST(a_rendering_takes_at_most_256_mib);
+        TEST(no_input_can_forge_a_special_token);
+        TEST(a_known_role_may_be_part_of_a_special_token);
+        TEST(a_conversation_with_tools_pins_instructions_and_the_last_turn);
     }
-    suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // comm_self and comm_threads: every collective, sums in rank order, results independent of the count.
-#include <check.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels/comm.h"
+#include "tests/suite.h"
 
 enum { COUNT = 1001 };
 
@@ -83,7 +83,8 @@ START_TEST(one_rank_changes_nothing)
 {
     struct comm *c;
     ck_assert_int_eq(comm_open_self(&c), STATUS_OK);
-    ck_assert(c->rank == 0 && c->size == 1);
+    ck_assert_int_eq(c->rank, 0);
+    ck_assert_int_eq(c->size, 1);
     ck_assert_int_eq(collectives_check(c), 0);
     c->ops->close(c);
 }
@@ -115,17 +116,9 @@ START_TEST(no_ranks_is_refused)
 }
 END_TEST
 
-int main(void)
+SUITE("comm")
 {
-    Suite *suite = suite_create("comm");
-    TCase *tcase = tcase_create("comm");
-    tcase_add_test(tcase, one_rank_changes_nothing);
-    tcase_add_loop_test(tcase, threads_reduce_in_rank_order, 1, 6);
-    tcase_add_test(tcase, no_ranks_is_refused);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    TEST(one_rank_changes_nothing);
+    LOOP(threads_reduce_in_rank_order, 1, 6);
+    TEST(no_ranks_is_refused);
 }

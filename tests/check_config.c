@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // lib/text/config.h: config.json of every family, the meaning of absent keys, and the sentence of every refusal.
-#include <check.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +8,7 @@
 
 #include "lib/base/mem.h"
 #include "lib/text/config.h"
+#include "tests/suite.h"
 
 static char dir[] = "/tmp/forepack-config-XXXXXX";
 
@@ -80,11 +80,16 @@ START_TEST(llama2_with_absent_keys_means_what_hugging_face_means)
     ck_assert_int_eq(c.max_context, 2048);
     ck_assert_float_eq(c.norm_epsilon, 1e-6f);
     ck_assert_double_eq(c.rope_theta, 10000);
-    ck_assert(!c.tied_embeddings && !c.qkv_bias && !c.o_bias && !c.qk_norm && !c.rope_llama3);
+    ck_assert(!c.tied_embeddings);
+    ck_assert(!c.qkv_bias);
+    ck_assert(!c.o_bias);
+    ck_assert(!c.qk_norm);
+    ck_assert(!c.rope_llama3);
     ck_assert_int_eq(c.sliding_window, 0);
     ck_assert_int_eq(c.bos_id, 1);
     ck_assert_int_eq(c.n_eos, 1);
-    ck_assert(model_config_is_eos(&c, 2) && !model_config_is_eos(&c, 1));
+    ck_assert(model_config_is_eos(&c, 2));
+    ck_assert(!model_config_is_eos(&c, 1));
 
     // null means absent, except for an end token, where it means none
     c = read_both(LLAMA ",\"head_dim\":null,\"rope_scaling\":null,\"num_key_value_heads\":null,\"eos_token_id\":null,"
@@ -191,7 +196,10 @@ START_TEST(qwen2_has_qkv_bias_and_a_window_only_on_request)
 {
     struct model_config c =
         read_both(QWEN2 "\"use_sliding_window\":false}", "{\"bos_token_id\":151643,\"eos_token_id\":[151645,151643]}");
-    ck_assert(c.qkv_bias && !c.o_bias && !c.qk_norm && c.tied_embeddings);
+    ck_assert(c.qkv_bias);
+    ck_assert(!c.o_bias);
+    ck_assert(!c.qk_norm);
+    ck_assert(c.tied_embeddings);
     ck_assert_int_eq(c.head_size, 64);
     ck_assert_int_eq(c.max_context, 32768);
     ck_assert_int_eq(c.sliding_window, 0);
@@ -212,7 +220,8 @@ END_TEST
 START_TEST(qwen3_has_qk_norm_and_heads_wider_than_its_hidden_size)
 {
     struct model_config c = read_both(QWEN3 ",\"head_dim\":128}", NULL);
-    ck_assert(c.qk_norm && !c.qkv_bias);
+    ck_assert(c.qk_norm);
+    ck_assert(!c.qkv_bias);
     ck_assert_int_eq(c.head_size, 128); // 16 * 128 is twice the hidden size of 1024
     ck_assert_int_eq(c.n_eos, 0);
     ck_assert_int_eq(c.bos_id, -1);
@@ -226,7 +235,9 @@ START_TEST(end_tokens_are_the_union_of_both_files)
     struct model_config c =
         read_both(LLAMA ",\"bos_token_id\":1,\"eos_token_id\":2}", "{\"bos_token_id\":5,\"eos_token_id\":[7,2]}");
     ck_assert_int_eq(c.n_eos, 3 - 1);
-    ck_assert(model_config_is_eos(&c, 2) && model_config_is_eos(&c, 7) && !model_config_is_eos(&c, 5));
+    ck_assert(model_config_is_eos(&c, 2));
+    ck_assert(model_config_is_eos(&c, 7));
+    ck_assert(!model_config_is_eos(&c, 5));
     ck_assert_int_eq(c.bos_id, 5);
     c = read_both(LLAMA "}", "{\"max_length\":4096}");
     ck_assert_int_eq(c.bos_id, 1);
@@ -239,7 +250,8 @@ START_TEST(architecture_may_be_named_by_model_type_alone)
     struct model_config c = read_both("{\"model_type\":\"llama\"," LLAMA_SHAPE "}", NULL);
     ck_assert_str_eq(c.architecture, "LlamaForCausalLM");
     c = read_both(LLAMA ",\"attention_bias\":true}", NULL);
-    ck_assert(c.qkv_bias && c.o_bias);
+    ck_assert(c.qkv_bias);
+    ck_assert(c.o_bias);
 }
 END_TEST
 
@@ -409,26 +421,18 @@ START_TEST(wrong_files_are_refused_with_the_key_and_what_is_allowed)
 }
 END_TEST
 
-int main(void)
+SUITE("config")
 {
-    Suite *suite = suite_create("config");
-    TCase *tests = tcase_create("config");
-    tcase_add_checked_fixture(tests, setup, teardown);
-    tcase_add_test(tests, llama2_with_absent_keys_means_what_hugging_face_means);
-    tcase_add_test(tests, llama3_rope_is_read_from_old_and_new_files);
-    tcase_add_test(tests, mistral_window_bounds_the_context);
-    tcase_add_test(tests, qwen2_has_qkv_bias_and_a_window_only_on_request);
-    tcase_add_test(tests, qwen3_has_qk_norm_and_heads_wider_than_its_hidden_size);
-    tcase_add_test(tests, end_tokens_are_the_union_of_both_files);
-    tcase_add_test(tests, architecture_may_be_named_by_model_type_alone);
-    tcase_add_test(tests, fp8_is_recognised_in_three_formats);
-    tcase_add_test(tests, other_quantisations_are_refused_with_the_supported_ones);
-    tcase_add_test(tests, counts_of_excluded_matrices_do_not_overflow);
-    tcase_add_test(tests, wrong_files_are_refused_with_the_key_and_what_is_allowed);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    FIXTURE(setup, teardown);
+    TEST(llama2_with_absent_keys_means_what_hugging_face_means);
+    TEST(llama3_rope_is_read_from_old_and_new_files);
+    TEST(mistral_window_bounds_the_context);
+    TEST(qwen2_has_qkv_bias_and_a_window_only_on_request);
+    TEST(qwen3_has_qk_norm_and_heads_wider_than_its_hidden_size);
+    TEST(end_tokens_are_the_union_of_both_files);
+    TEST(architecture_may_be_named_by_model_type_alone);
+    TEST(fp8_is_recognised_in_three_formats);
+    TEST(other_quantisations_are_refused_with_the_supported_ones);
+    TEST(counts_of_excluded_matrices_do_not_overflow);
+    TEST(wrong_files_are_refused_with_the_key_and_what_is_allowed);
 }

@@ -2,7 +2,6 @@
 // Keys of config.json whose meaning depends on other keys: what Hugging Face transformers computes is computed,
 // anything else is refused with a sentence that names the key. tests/integration/transformers.sh compares with
 // transformers itself.
-#include <check.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +10,7 @@
 
 #include "lib/base/mem.h"
 #include "lib/text/config.h"
+#include "tests/suite.h"
 
 #define SHAPE                                                                                                          \
     "\"hidden_size\":64,\"intermediate_size\":96,\"num_hidden_layers\":3,\"num_attention_heads\":4,"                   \
@@ -183,22 +183,14 @@ START_TEST(absent_kv_heads_are_those_of_the_class_and_null_ones_the_query_heads)
 }
 END_TEST
 
-int main(void)
+SUITE("config keys")
 {
-    Suite *suite = suite_create("config keys");
-    TCase *tests = tcase_create("config keys");
-    tcase_add_test(tests, layer_types_decide_which_layers_have_a_window);
-    tcase_add_test(tests, rope_scaling_wins_over_rope_parameters);
-    tcase_add_test(tests, the_original_context_is_taken_from_the_top_then_from_the_rope_object_then_from_the_context);
-    tcase_add_test(tests, linear_scaling_divides_every_frequency);
-    tcase_add_test(tests, dynamic_scaling_changes_nothing_within_the_context);
-    tcase_add_test(tests, an_object_without_a_rope_type_may_hold_a_theta_alone);
-    tcase_add_test(tests, other_keys_that_change_the_computation_are_refused);
-    tcase_add_test(tests, absent_kv_heads_are_those_of_the_class_and_null_ones_the_query_heads);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    TEST(layer_types_decide_which_layers_have_a_window);
+    TEST(rope_scaling_wins_over_rope_parameters);
+    TEST(the_original_context_is_taken_from_the_top_then_from_the_rope_object_then_from_the_context);
+    TEST(linear_scaling_divides_every_frequency);
+    TEST(dynamic_scaling_changes_nothing_within_the_context);
+    TEST(an_object_without_a_rope_type_may_hold_a_theta_alone);
+    TEST(other_keys_that_change_the_computation_are_refused);
+    TEST(absent_kv_heads_are_those_of_the_class_and_null_ones_the_query_heads);
 }

@@ -9,6 +9,7 @@
 #include "router/core/core_state.h"
 #include "router/sched/estimate.h"
 #include "tests/core_fixture.h"
+#include "tests/suite.h"
 
 // --- the rows alone
 
@@ -121,8 +122,11 @@ START_TEST(a_selection_of_all_tokens_has_the_order_of_the_prompt)
     talk.kept[TURNS][0] = (struct token_range){0, talk.n_tokens - 1};
     talk.selections[TURNS] = (struct selection){.kept = talk.kept[TURNS], .n_kept = 1, .reason = RATE_UNSURE};
     struct conversation *c = compose(&talk, TURNS);
-    ck_assert(c->n_rows == 1 && c->rows[0].first == 0 && c->rows[0].last == talk.n_tokens - 1);
-    ck_assert(c->tokens == talk.n_tokens && c->recalled == 0);
+    ck_assert_int_eq(c->n_rows, 1);
+    ck_assert_int_eq(c->rows[0].first, 0);
+    ck_assert_int_eq(c->rows[0].last, talk.n_tokens - 1);
+    ck_assert_int_eq(c->tokens, talk.n_tokens);
+    ck_assert_int_eq(c->recalled, 0);
     conversation_free(c);
 }
 END_TEST
@@ -503,33 +507,27 @@ static void teardown(void)
     fixture_stop(&f);
 }
 
-int main(void)
+SUITE("conversation")
 {
-    Suite *suite = suite_create("conversation");
-    TCase *rows = tcase_create("rows"), *core = tcase_create("core");
-    tcase_add_test(rows, rows_of_earlier_turns_come_first_and_unchanged);
-    tcase_add_test(rows, a_selection_of_all_tokens_has_the_order_of_the_prompt);
-    suite_add_tcase(suite, rows);
-    tcase_add_checked_fixture(core, setup_talk, teardown);
-    tcase_add_test(core, each_turn_is_scored_once);
-    tcase_add_test(core, turns_that_are_not_held_are_scored_in_order);
-    tcase_add_test(core, behind_an_edit_nothing_is_reused);
-    tcase_add_loop_test(core, a_conversation_may_be_switched_off, 0, 2);
-    tcase_add_test(core, a_short_turn_is_whole_under_auto);
-    tcase_add_test(core, the_whole_prompt_is_kept_without_a_speculator);
-    tcase_add_test(core, pinned_ranges_of_turns_count_in_the_queue);
-    tcase_add_test(core, selections_behind_another_speculators_rows_are_not_held);
-    tcase_add_test(core, each_question_has_the_rows_of_the_document);
-    tcase_add_test(core, a_budget_that_is_not_divided_is_that_of_the_prompt);
-    suite_add_tcase(suite, core);
-    TCase *costs = tcase_create("costs");
-    tcase_add_checked_fixture(costs, setup_costs, teardown);
-    tcase_add_test(costs, rows_of_earlier_turns_are_expected_in_the_cache);
-    tcase_add_test(costs, turns_that_are_not_held_are_expected_to_be_scored);
-    suite_add_tcase(suite, costs);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    TCASE("rows");
+    TEST(rows_of_earlier_turns_come_first_and_unchanged);
+    TEST(a_selection_of_all_tokens_has_the_order_of_the_prompt);
+
+    TCASE("core");
+    FIXTURE(setup_talk, teardown);
+    TEST(each_turn_is_scored_once);
+    TEST(turns_that_are_not_held_are_scored_in_order);
+    TEST(behind_an_edit_nothing_is_reused);
+    LOOP(a_conversation_may_be_switched_off, 0, 2);
+    TEST(a_short_turn_is_whole_under_auto);
+    TEST(the_whole_prompt_is_kept_without_a_speculator);
+    TEST(pinned_ranges_of_turns_count_in_the_queue);
+    TEST(selections_behind_another_speculators_rows_are_not_held);
+    TEST(each_question_has_the_rows_of_the_document);
+    TEST(a_budget_that_is_not_divided_is_that_of_the_prompt);
+
+    TCASE("costs");
+    FIXTURE(setup_costs, teardown);
+    TEST(rows_of_earlier_turns_are_expected_in_the_cache);
+    TEST(turns_that_are_not_held_are_expected_to_be_scored);
 }

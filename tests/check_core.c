@@ -8,6 +8,7 @@
 #include "lib/base/mem.h"
 #include "lib/base/utf8.h"
 #include "tests/core_case.h"
+#include "tests/suite.h"
 
 static struct fake_node *worker(const char *id)
 {
@@ -110,14 +111,22 @@ START_TEST(a_request_lives_without_a_speculator)
     fake_node_step(&f, w, a, 3, 1, FINISH_REASON_LENGTH);
     ck_ended(a, FINISH_REASON_LENGTH, STATUS_OK);
     ck_counts_up(a, 4);
-    ck_assert(a->skip == SKIP_OFF && a->usage.prompt_tokens == 100 && a->usage.kept_tokens == 100);
-    ck_assert(a->usage.scored_tokens == 0 && a->usage.replays == 0);
-    ck_assert(a->timing.prefill_us == 30 && a->timing.ttft_us == 30 && a->timing.total_us == 40);
+    ck_assert_int_eq(a->skip, SKIP_OFF);
+    ck_assert_int_eq(a->usage.prompt_tokens, 100);
+    ck_assert_int_eq(a->usage.kept_tokens, 100);
+    ck_assert_int_eq(a->usage.scored_tokens, 0);
+    ck_assert_int_eq(a->usage.replays, 0);
+    ck_assert_int_eq(a->timing.prefill_us, 30);
+    ck_assert_int_eq(a->timing.ttft_us, 30);
+    ck_assert_int_eq(a->timing.total_us, 40);
     ck_assert(core_idle(f.c));
     struct core_status status = fixture_status(&f);
-    ck_assert(status.totals.done == 1 && status.totals.skipped[SKIP_OFF] == 1 && status.totals.degraded == 0);
-    ck_assert(status.totals.completion_tokens == 4 && status.nodes[0].tokens_in == 100 &&
-              status.nodes[0].tokens_out == 4);
+    ck_assert_uint_eq(status.totals.done, 1);
+    ck_assert_uint_eq(status.totals.skipped[SKIP_OFF], 1);
+    ck_assert_uint_eq(status.totals.degraded, 0);
+    ck_assert_uint_eq(status.totals.completion_tokens, 4);
+    ck_assert_uint_eq(status.nodes[0].tokens_in, 100);
+    ck_assert_uint_eq(status.nodes[0].tokens_out, 4);
     core_status_fini(&status);
 }
 END_TEST
@@ -131,7 +140,8 @@ START_TEST(a_request_lives_with_a_speculator_and_its_times_are_split)
     fixture_submit(&f, a);
     f.now_us += 4; // queueing
     fixture_advance(&f, 0);
-    ck_assert(fake_node_has(s, a) && !fake_node_has(w, a));
+    ck_assert(fake_node_has(s, a));
+    ck_assert(!fake_node_has(w, a));
     f.now_us += 50;
     fake_node_forget(s, a->number);
     struct token_range kept[] = {{0, 9}, {10, 19}, {90, 99}}; // the first two touch
@@ -140,17 +150,26 @@ START_TEST(a_request_lives_with_a_speculator_and_its_times_are_split)
     ck_assert_int_eq(a->r->state, REQUEST_READY);
     f.now_us += 6; // packing
     fixture_advance(&f, 0);
-    ck_assert(fake_node_has(w, a) && w->last_bin_rows == 30);
+    ck_assert(fake_node_has(w, a));
+    ck_assert_int_eq(w->last_bin_rows, 30);
     f.now_us += 70;
     fake_node_step(&f, w, a, 0, 1, -1);
     f.now_us += 8;
     fake_node_step(&f, w, a, 1, 1, FINISH_REASON_STOP);
     ck_ended(a, FINISH_REASON_STOP, STATUS_OK);
-    ck_assert(a->usage.scored_tokens == 100 && a->usage.kept_tokens == 30 && a->skip == SKIP_NONE);
-    ck_assert(a->n_kept == 2 && a->kept[0].last == 19 && a->kept[1].first == 90);
+    ck_assert_int_eq(a->usage.scored_tokens, 100);
+    ck_assert_int_eq(a->usage.kept_tokens, 30);
+    ck_assert_int_eq(a->skip, SKIP_NONE);
+    ck_assert_int_eq(a->n_kept, 2);
+    ck_assert_int_eq(a->kept[0].last, 19);
+    ck_assert_int_eq(a->kept[1].first, 90);
     const struct request_timing *t = &a->timing;
-    ck_assert(t->queue_us == 7 && t->score_us == 50 && t->pack_wait_us == 6 && t->prefill_us == 70);
-    ck_assert(t->ttft_us == 133 && t->total_us == 141);
+    ck_assert_int_eq(t->queue_us, 7);
+    ck_assert_int_eq(t->score_us, 50);
+    ck_assert_int_eq(t->pack_wait_us, 6);
+    ck_assert_int_eq(t->prefill_us, 70);
+    ck_assert_int_eq(t->ttft_us, 133);
+    ck_assert_int_eq(t->total_us, 141);
 }
 END_TEST
 
@@ -167,11 +186,17 @@ START_TEST(each_skip_reason_has_its_condition)
     fixture_submit(&f, all);
     fixture_submit(&f, enough);
     fixture_advance(&f, 0);
-    ck_assert(none->r->skip == SKIP_NO_NODE && off->r->skip == SKIP_OFF && short_one->r->skip == SKIP_SHORT);
-    ck_assert(all->r->skip == SKIP_KEEP_ALL && fake_node_has(s, enough) && s->n_requests == 1);
-    ck_assert(fake_node_has(w, none) && fake_node_has(w, off));
+    ck_assert_int_eq(none->r->skip, SKIP_NO_NODE);
+    ck_assert_int_eq(off->r->skip, SKIP_OFF);
+    ck_assert_int_eq(short_one->r->skip, SKIP_SHORT);
+    ck_assert_int_eq(all->r->skip, SKIP_KEEP_ALL);
+    ck_assert(fake_node_has(s, enough));
+    ck_assert_int_eq(s->n_requests, 1);
+    ck_assert(fake_node_has(w, none));
+    ck_assert(fake_node_has(w, off));
     struct core_status status = fixture_status(&f);
-    ck_assert(status.totals.degraded == 1 && status.totals.skipped[SKIP_NO_NODE] == 1);
+    ck_assert_uint_eq(status.totals.degraded, 1);
+    ck_assert_uint_eq(status.totals.skipped[SKIP_NO_NODE], 1);
     core_status_fini(&status);
     // Over its context, including the entries of the look-ahead: the whole prompt is kept.
     struct node_hello hello = fixture_hello(NODE_WORKER, "long");
@@ -179,7 +204,8 @@ START_TEST(each_skip_reason_has_its_condition)
     hello.kv_blocks = 8192;
     fixture_attach(&f, &hello);
     struct client *fits = speculate(4096 - 7, 1), *too_long = speculate(4096 - 6, 1);
-    ck_assert(fits->r->state == REQUEST_SCORING && too_long->r->skip == SKIP_TOO_LONG);
+    ck_assert_int_eq(fits->r->state, REQUEST_SCORING);
+    ck_assert_int_eq(too_long->r->skip, SKIP_TOO_LONG);
     // Each reason is counted once it is certain, SKIP_NONE with the speculator's answer.
     fake_node_score(&f, s, enough, 0, 9);
     const uint64_t counts[SKIP_COUNT] = {[SKIP_NONE] = 1,  [SKIP_OFF] = 1,     [SKIP_KEEP_ALL] = 1,
@@ -218,9 +244,13 @@ START_TEST(any_fault_of_a_speculator_keeps_the_whole_prompt)
     ck_assert_int_eq(late->r->state, REQUEST_SCORING);
     ck_assert_int_eq(core_next_deadline_us(f.c), f.now_us + 1);
     fixture_advance(&f, 1);
-    ck_assert(late->r->skip == SKIP_TIMEOUT && fake_node_has(w, late) && s->cancels == 1 && !fake_node_has(s, late));
+    ck_assert_int_eq(late->r->skip, SKIP_TIMEOUT);
+    ck_assert(fake_node_has(w, late));
+    ck_assert_int_eq(s->cancels, 1);
+    ck_assert(!fake_node_has(s, late));
     struct core_status status = fixture_status(&f);
-    ck_assert(status.totals.degraded == 8 && status.totals.skipped[SKIP_LOST] == 7);
+    ck_assert_uint_eq(status.totals.degraded, 8);
+    ck_assert_uint_eq(status.totals.skipped[SKIP_LOST], 7);
     ck_assert_uint_eq(status.totals.skipped[SKIP_TIMEOUT], 1);
     core_status_fini(&status);
 }
@@ -235,7 +265,8 @@ START_TEST(a_lost_speculator_delays_no_request)
         on[i] = speculate(500, 1);
         *(fake_node_has(s, on[i]) ? &on_s : &on_other) = on[i];
     }
-    ck_assert(on_s && on_other);
+    ck_assert_ptr_nonnull(on_s);
+    ck_assert_ptr_nonnull(on_other);
     struct client *more[6];
     for (int i = 0; i < 6; i++)
         more[i] = speculate(500, 1);
@@ -244,12 +275,15 @@ START_TEST(a_lost_speculator_delays_no_request)
         waiting += more[i]->r->account.node == NULL;
     ck_assert_int_eq(waiting, 5); // two bins on each of the two
     fixture_detach(&f, s);
-    ck_assert(on_s->r->skip == SKIP_LOST && fake_node_has(w, on_s));
-    ck_assert(more[5]->r->state == REQUEST_SCORING && !more[5]->r->account.node); // waits for the other speculator
+    ck_assert_int_eq(on_s->r->skip, SKIP_LOST);
+    ck_assert(fake_node_has(w, on_s));
+    ck_assert_int_eq(more[5]->r->state, REQUEST_SCORING);
+    ck_assert_ptr_null(more[5]->r->account.node); // waits for the other speculator
     fixture_detach(&f, other);
     for (int i = 0; i < 6; i++) {
         enum skip_reason skip = more[i]->r->skip;
-        ck_assert(more[i]->r->state != REQUEST_SCORING && (skip == SKIP_LOST || skip == SKIP_NO_NODE));
+        ck_assert_int_ne(more[i]->r->state, REQUEST_SCORING);
+        ck_assert(skip == SKIP_LOST || skip == SKIP_NO_NODE);
     }
     ck_assert_int_eq(more[5]->r->skip, SKIP_NO_NODE);
 }
@@ -263,9 +297,12 @@ START_TEST(a_draining_speculator_finishes_its_requests_and_gets_no_more)
     ck_assert(!c->r->account.node);
     core_draining(f.c, s->node, "", f.now_us);
     fixture_advance(&f, 0);
-    ck_assert(fake_node_has(s, a) && fake_node_has(s, b) && c->r->skip == SKIP_NO_NODE);
+    ck_assert(fake_node_has(s, a));
+    ck_assert(fake_node_has(s, b));
+    ck_assert_int_eq(c->r->skip, SKIP_NO_NODE);
     fake_node_score(&f, s, a, 0, 99);
-    ck_assert(a->r->usage.kept_tokens == 100 && a->r->skip == SKIP_NONE);
+    ck_assert_int_eq(a->r->usage.kept_tokens, 100);
+    ck_assert_int_eq(a->r->skip, SKIP_NONE);
     ck_assert_int_eq(speculate(512, 1)->r->skip, SKIP_NO_NODE);
 }
 END_TEST
@@ -288,7 +325,8 @@ START_TEST(score_calls_get_an_answer_or_a_reason)
     struct fake_node *s = speculator("s"); // no worker is needed
     struct client *a = score(4, true), *b = score(4, true), *c = score(5000, true);
     ck_ended(c, FINISH_REASON_ERROR, STATUS_OUT_OF_RANGE);
-    ck_assert(strstr(c->message, "5000") && strstr(c->message, "4089"));
+    ck_assert_ptr_nonnull(strstr(c->message, "5000"));
+    ck_assert_ptr_nonnull(strstr(c->message, "4089"));
     float importance[] = {0.5, 0.25, 0.125, 0};
     struct token_range kept = {1, 2};
     struct score_result result = {
@@ -296,7 +334,10 @@ START_TEST(score_calls_get_an_answer_or_a_reason)
     fake_node_forget(s, a->number);
     core_scored(f.c, s->node, &result, f.now_us);
     ck_ended(a, FINISH_REASON_STOP, STATUS_OK);
-    ck_assert(a->importance && a->importance_0 == 0.5f && a->n_kept == 1 && a->kept[0].last == 2);
+    ck_assert(a->importance);
+    ck_assert(a->importance_0 == 0.5f);
+    ck_assert_int_eq(a->n_kept, 1);
+    ck_assert_int_eq(a->kept[0].last, 2);
     fixture_advance(&f, 0); // now b
     importance[2] = NAN;
     result.request = b->number;
@@ -325,10 +366,13 @@ START_TEST(after_a_lost_worker_group_no_token_is_missing_or_repeated)
     fake_node_step(&f, w, last, 0, 1, -1);
     struct fake_node *x = worker("x");
     fixture_detach(&f, w);
-    ck_assert(fake_node_has(x, decoding) && fake_node_has(x, fresh) && fake_node_has(x, last));
+    ck_assert(fake_node_has(x, decoding));
+    ck_assert(fake_node_has(x, fresh));
+    ck_assert(fake_node_has(x, last));
     ck_assert_int_eq(x->requests[0], decoding->number); // in the order in which they had been dispatched
     ck_assert_int_eq(x->last_bin_rows, 13 + 11 + 10);   // with the tokens generated so far
-    ck_assert(decoding->r->output[2] == 2 && decoding->r->usage.completion_tokens == 3);
+    ck_assert_int_eq(decoding->r->output[2], 2);
+    ck_assert_int_eq(decoding->r->usage.completion_tokens, 3);
     fake_node_step(&f, x, decoding, 3, 1, -1);
     fake_node_step(&f, x, decoding, 4, 2, FINISH_REASON_LENGTH);
     ck_ended(decoding, FINISH_REASON_LENGTH, STATUS_OK);
@@ -346,14 +390,19 @@ START_TEST(a_replayed_request_goes_before_all_others_and_waits_for_a_group)
 {
     struct fake_node *w = worker("w");
     struct client *a = fixture_send(&f, 512, 6), *b = fixture_send(&f, 512, 6), *c = fixture_send(&f, 512, 6);
-    ck_assert(fake_node_has(w, a) && fake_node_has(w, b) && !c->r->account.node);
+    ck_assert(fake_node_has(w, a));
+    ck_assert(fake_node_has(w, b));
+    ck_assert_ptr_null(c->r->account.node);
     fixture_detach(&f, w);
     fixture_advance(&f, SECOND);
     struct node_hello hello = fixture_hello(NODE_WORKER, "w");
     hello.token_budget = 512; // a bin each
     w = fixture_attach(&f, &hello);
-    ck_assert(w->requests[0] == a->number && w->requests[1] == b->number && !fake_node_has(w, c));
-    ck_assert(a->r->timing.pack_wait_us == SECOND && a->r->usage.replays == 1);
+    ck_assert_uint_eq(w->requests[0], a->number);
+    ck_assert_uint_eq(w->requests[1], b->number);
+    ck_assert(!fake_node_has(w, c));
+    ck_assert_int_eq(a->r->timing.pack_wait_us, SECOND);
+    ck_assert_int_eq(a->r->usage.replays, 1);
 }
 END_TEST
 
@@ -375,7 +424,8 @@ START_TEST(a_request_that_loses_every_group_is_given_up)
         fixture_detach(&f, w);
         w = worker("w");
     }
-    ck_assert(fake_node_has(w, b) && b->r->usage.replays == 10);
+    ck_assert(fake_node_has(w, b));
+    ck_assert_int_eq(b->r->usage.replays, 10);
 }
 END_TEST
 
@@ -383,29 +433,41 @@ START_TEST(cancel_works_in_every_state)
 {
     struct fake_node *w = worker("w"), *s = speculator("s");
     struct client *scoring = speculate(512, 4), *second = speculate(512, 4), *waiting = speculate(512, 4);
-    ck_assert(scoring->r->account.node && second->r->account.node && !waiting->r->account.node);
-    ck_assert(core_cancel(f.c, waiting->number, f.now_us) && s->cancels == 0);
-    ck_assert(core_cancel(f.c, scoring->number, f.now_us) && s->cancels == 1);
+    ck_assert_ptr_nonnull(scoring->r->account.node);
+    ck_assert_ptr_nonnull(second->r->account.node);
+    ck_assert_ptr_null(waiting->r->account.node);
+    ck_assert(core_cancel(f.c, waiting->number, f.now_us));
+    ck_assert_int_eq(s->cancels, 0);
+    ck_assert(core_cancel(f.c, scoring->number, f.now_us));
+    ck_assert_int_eq(s->cancels, 1);
     struct client *decode = fixture_send(&f, 512, 4), *prefill = fixture_send(&f, 512, 4);
     fake_node_step(&f, w, decode, 0, 1, -1);
     struct client *another = fixture_send(&f, 512, 4), *ready = fixture_send(&f, 512, 4);
-    ck_assert(decode->r->state == REQUEST_DECODE && prefill->r->state == REQUEST_PREFILL);
-    ck_assert(another->r->account.node && ready->r->state == REQUEST_READY);
-    ck_assert(core_cancel(f.c, ready->number, f.now_us) && w->cancels == 0);
-    ck_assert(core_cancel(f.c, prefill->number, f.now_us) && w->cancels == 1);
-    ck_assert(core_cancel(f.c, decode->number, f.now_us) && w->cancels == 2);
+    ck_assert_int_eq(decode->r->state, REQUEST_DECODE);
+    ck_assert_int_eq(prefill->r->state, REQUEST_PREFILL);
+    ck_assert_ptr_nonnull(another->r->account.node);
+    ck_assert_int_eq(ready->r->state, REQUEST_READY);
+    ck_assert(core_cancel(f.c, ready->number, f.now_us));
+    ck_assert_int_eq(w->cancels, 0);
+    ck_assert(core_cancel(f.c, prefill->number, f.now_us));
+    ck_assert_int_eq(w->cancels, 1);
+    ck_assert(core_cancel(f.c, decode->number, f.now_us));
+    ck_assert_int_eq(w->cancels, 2);
     struct client *all[] = {scoring, waiting, decode, prefill, ready};
     for (size_t i = 0; i < 5; i++)
         ck_ended(all[i], FINISH_REASON_CANCELLED, STATUS_CANCELLED);
-    ck_assert(!core_cancel(f.c, ready->number, f.now_us) && !core_cancel(f.c, 1234567, f.now_us));
+    ck_assert(!core_cancel(f.c, ready->number, f.now_us));
+    ck_assert(!core_cancel(f.c, 1234567, f.now_us));
     // By the client's id; its place in the bins can be used again.
     struct client *named = fixture_request(&f, 512, 4);
     named->r->id = mem_string("mine");
     named->r->spec.prefill.mode = PREFILL_OFF;
     fixture_submit(&f, named);
     fixture_advance(&f, 0);
-    ck_assert(fake_node_has(w, named) && w->n_requests == 2);
-    ck_assert(!core_abort(f.c, "yours", 0, f.now_us) && core_abort(f.c, "mine", 0, f.now_us));
+    ck_assert(fake_node_has(w, named));
+    ck_assert_int_eq(w->n_requests, 2);
+    ck_assert(!core_abort(f.c, "yours", 0, f.now_us));
+    ck_assert(core_abort(f.c, "mine", 0, f.now_us));
     ck_ended(named, FINISH_REASON_CANCELLED, STATUS_CANCELLED);
 }
 END_TEST
@@ -422,8 +484,11 @@ START_TEST(a_request_ends_when_its_first_token_misses_the_deadline)
         fixture_submit(&f, all[i]);
         fixture_advance(&f, 0);
     }
-    ck_assert(all[0]->r->account.node && all[1]->r->account.node && !all[2]->r->account.node &&
-              all[3]->r->account.node && all[4]->r->account.node);
+    ck_assert_ptr_nonnull(all[0]->r->account.node);
+    ck_assert_ptr_nonnull(all[1]->r->account.node);
+    ck_assert_ptr_null(all[2]->r->account.node);
+    ck_assert_ptr_nonnull(all[3]->r->account.node);
+    ck_assert_ptr_nonnull(all[4]->r->account.node);
     fake_node_step(&f, w, all[4], 0, 1, -1);
     ck_assert_int_eq(core_next_deadline_us(f.c), f.now_us + 500); // the waiting request becomes overdue
     fixture_advance(&f, 500);
@@ -432,7 +497,9 @@ START_TEST(a_request_ends_when_its_first_token_misses_the_deadline)
     for (int i = 0; i < 4; i++)
         ck_ended(all[i], FINISH_REASON_ERROR, STATUS_DEADLINE);
     fixture_advance(&f, 1000);
-    ck_assert(all[4]->ends == 0 && s->cancels == 2 && w->cancels == 1);
+    ck_assert_int_eq(all[4]->ends, 0);
+    ck_assert_int_eq(s->cancels, 2);
+    ck_assert_int_eq(w->cancels, 1);
 }
 END_TEST
 
@@ -481,7 +548,9 @@ START_TEST(a_worker_group_that_drains_for_long_leaves_a_time_of_grace)
     fixture_advance(&f, 4 * SECOND);
     late = fixture_send(&f, 10, 4);
     fixture_advance(&f, SECOND - 1);
-    ck_assert(!running->ends && !waiting->ends && !late->ends);
+    ck_assert(!running->ends);
+    ck_assert(!waiting->ends);
+    ck_assert(!late->ends);
     fixture_advance(&f, 1);
     ck_ended(running, FINISH_REASON_ERROR, STATUS_UNAVAILABLE);
     ck_ended(waiting, FINISH_REASON_ERROR, STATUS_UNAVAILABLE);
@@ -506,7 +575,9 @@ START_TEST(requests_that_cannot_be_served_are_refused_with_a_reason)
     struct client *fits = fixture_send(&f, 4000, 96), *longer = fixture_send(&f, 4000, 97);
     ck_assert_int_eq(fits->ends, 0);
     ck_ended(longer, FINISH_REASON_ERROR, STATUS_OUT_OF_RANGE);
-    ck_assert(strstr(longer->message, "4000") && strstr(longer->message, "97") && strstr(longer->message, "4096"));
+    ck_assert_ptr_nonnull(strstr(longer->message, "4000"));
+    ck_assert_ptr_nonnull(strstr(longer->message, "97"));
+    ck_assert_ptr_nonnull(strstr(longer->message, "4096"));
     ck_ended(fixture_send(&f, 10, 0), FINISH_REASON_ERROR, STATUS_INVALID);
     ck_ended(fixture_send(&f, 0, 1), FINISH_REASON_ERROR, STATUS_INVALID);
     struct client *twins[2];
@@ -516,7 +587,8 @@ START_TEST(requests_that_cannot_be_served_are_refused_with_a_reason)
         fixture_submit(&f, twins[i]);
     }
     ck_ended(twins[1], FINISH_REASON_ERROR, STATUS_EXISTS);
-    ck_assert(strstr(twins[1]->message, "twin") && !twins[0]->ends);
+    ck_assert_ptr_nonnull(strstr(twins[1]->message, "twin"));
+    ck_assert(!twins[0]->ends);
     ck_assert(core_abort(f.c, "twin", 0, f.now_us));
     struct client *again = fixture_request(&f, 10, 4); // free again
     again->r->id = mem_string("twin");
@@ -525,9 +597,13 @@ START_TEST(requests_that_cannot_be_served_are_refused_with_a_reason)
     core_drain(f.c);
     struct client *closed = fixture_send(&f, 10, 4);
     ck_ended(closed, FINISH_REASON_ERROR, STATUS_UNAVAILABLE);
-    ck_assert(strstr(closed->message, "shutting down") && w->node);
+    ck_assert_ptr_nonnull(strstr(closed->message, "shutting down"));
+    ck_assert_ptr_nonnull(w->node);
     struct core_status status = fixture_status(&f);
-    ck_assert(status.totals.refused == 5 && status.totals.requests == 8 && status.draining && !status.ready);
+    ck_assert_uint_eq(status.totals.refused, 5);
+    ck_assert_uint_eq(status.totals.requests, 8);
+    ck_assert(status.draining);
+    ck_assert(!status.ready);
     core_status_fini(&status);
 }
 END_TEST
@@ -563,7 +639,8 @@ START_TEST(the_queue_is_bounded)
     fixture_send(&f, 1000, 4);
     struct client *tokens = fixture_send(&f, 1001, 4), *never = fixture_send(&f, 2001, 4);
     ck_ended(tokens, FINISH_REASON_ERROR, STATUS_EXHAUSTED);
-    ck_assert(strstr(tokens->message, "2000") && strstr(tokens->message, "1001"));
+    ck_assert_ptr_nonnull(strstr(tokens->message, "2000"));
+    ck_assert_ptr_nonnull(strstr(tokens->message, "1001"));
     ck_ended(never, FINISH_REASON_ERROR, STATUS_OUT_OF_RANGE);
     fixture_send(&f, 10, 4);
     fixture_send(&f, 10, 4);
@@ -573,7 +650,8 @@ START_TEST(the_queue_is_bounded)
     fake_node_step(&f, w, runs, 0, 1, FINISH_REASON_STOP); // another one is dispatched
     ck_assert_int_eq(fixture_send(&f, 10, 4)->ends, 0);
     struct core_status status = fixture_status(&f);
-    ck_assert(status.waiting == 3 && status.running == 1);
+    ck_assert_int_eq(status.waiting, 3);
+    ck_assert_int_eq(status.running, 1);
     core_status_fini(&status);
 }
 END_TEST
@@ -605,11 +683,17 @@ START_TEST(each_class_leaves_room_in_the_queue_for_those_above)
         ck_ended(client, FINISH_REASON_ERROR, STATUS_EXHAUSTED);
         ck_assert(strstr(client->message, queue_class_name((enum queue_class)(priority + 1))));
     }
-    ck_assert(taken[0] == 6 && taken[1] == 2 && taken[2] == 2);
+    ck_assert_int_eq(taken[0], 6);
+    ck_assert_int_eq(taken[1], 2);
+    ck_assert_int_eq(taken[2], 2);
     struct core_status status = fixture_status(&f);
     const struct class_status *low = &status.classes[QUEUE_LOW];
-    ck_assert(low->waiting == 6 && low->waiting_tokens == 60 && low->max_requests == 6 && low->max_tokens == 600);
-    ck_assert(status.waiting == 10 && status.classes[QUEUE_HIGH].max_requests == 10);
+    ck_assert_int_eq(low->waiting, 6);
+    ck_assert_int_eq(low->waiting_tokens, 60);
+    ck_assert_int_eq(low->max_requests, 6);
+    ck_assert_int_eq(low->max_tokens, 600);
+    ck_assert_int_eq(status.waiting, 10);
+    ck_assert_int_eq(status.classes[QUEUE_HIGH].max_requests, 10);
     core_status_fini(&status);
     f.options.queue_reserve_percent = 49; // the largest value allowed: class low has room left
     options = f.options;
@@ -619,7 +703,8 @@ START_TEST(each_class_leaves_room_in_the_queue_for_those_above)
     fixture_start(&f);
     status = fixture_status(&f);
     low = &status.classes[QUEUE_LOW];
-    ck_assert(low->max_requests == 1 && low->max_tokens == 20);
+    ck_assert_int_eq(low->max_requests, 1);
+    ck_assert_int_eq(low->max_tokens, 20);
     core_status_fini(&status);
 }
 END_TEST
@@ -635,7 +720,8 @@ START_TEST(late_results_are_ignored)
     core_step(f.c, w->node, &step, 1, f.now_us); // the request is not on that node
     core_step(f.c, s->node, &step, 1, f.now_us); // a speculator generates no tokens
     core_scored(f.c, w->node, &scored, f.now_us);
-    ck_assert(a->r->state == REQUEST_SCORING && !a->n_tokens);
+    ck_assert_int_eq(a->r->state, REQUEST_SCORING);
+    ck_assert(!a->n_tokens);
     fixture_advance(&f, 2 * SECOND); // its score times out, it goes on unpruned
     ck_assert_int_eq(a->r->state, REQUEST_PREFILL);
     core_scored(f.c, s->node, &scored, f.now_us);
@@ -660,7 +746,9 @@ START_TEST(results_of_a_worker_group_are_checked)
         struct sequence_result step = {.request = a->number, .tokens = tokens, .n_tokens = bad == 2 ? 5 : 2};
         core_step(f.c, w->node, &step, 1, f.now_us);
         ck_ended(a, FINISH_REASON_ERROR, STATUS_INTERNAL);
-        ck_assert(a->n_tokens == 0 && !fake_node_has(w, a) && w->cancels == bad + 1);
+        ck_assert_int_eq(a->n_tokens, 0);
+        ck_assert(!fake_node_has(w, a));
+        ck_assert_int_eq(w->cancels, bad + 1);
     }
     struct client *failed = fixture_send(&f, 10, 4), *forgotten = fixture_send(&f, 10, 2);
     fake_node_step(&f, w, failed, 0, 0, FINISH_REASON_ERROR);
@@ -678,7 +766,8 @@ START_TEST(results_of_a_worker_group_are_checked)
     at_once->r->spec.arrived_us -= 9;
     fake_node_step(&f, w, at_once, 0, 0, FINISH_REASON_STOP); // the first token ended it
     ck_ended(at_once, FINISH_REASON_STOP, STATUS_OK);
-    ck_assert(at_once->n_tokens == 0 && at_once->timing.ttft_us == 9);
+    ck_assert_int_eq(at_once->n_tokens, 0);
+    ck_assert_int_eq(at_once->timing.ttft_us, 9);
 }
 END_TEST
 
@@ -710,10 +799,12 @@ START_TEST(a_stop_string_ends_the_text_where_the_sink_says)
     fake_node_step(&f, w, a, 2, 4, -1);
     ck_ended(a, FINISH_REASON_STOP, STATUS_OK);
     ck_counts_up(a, 3);
-    ck_assert(a->usage.completion_tokens == 3 && w->cancels == 1);
+    ck_assert_int_eq(a->usage.completion_tokens, 3);
+    ck_assert_int_eq(w->cancels, 1);
     fake_node_step(&f, w, b, 0, 5, FINISH_REASON_LENGTH); // the node has ended it: no cancel
     ck_ended(b, FINISH_REASON_STOP, STATUS_OK);
-    ck_assert(b->usage.completion_tokens == 3 && w->cancels == 1);
+    ck_assert_int_eq(b->usage.completion_tokens, 3);
+    ck_assert_int_eq(w->cancels, 1);
     struct core_status status = fixture_status(&f);
     ck_assert(status.totals.completion_tokens == 6);
     core_status_fini(&status);
@@ -759,7 +850,8 @@ START_TEST(nodes_with_another_model_or_tokenizer_are_refused)
     hello.kv_blocks = hello.block_tokens = 0;
     fixture_attach(&f, &hello);
     struct core_status status = fixture_status(&f);
-    ck_assert(status.n_nodes == 2 && status.model_fingerprint == 6);
+    ck_assert_int_eq(status.n_nodes, 2);
+    ck_assert_uint_eq(status.model_fingerprint, 6);
     core_status_fini(&status);
 }
 END_TEST
@@ -769,18 +861,26 @@ START_TEST(silent_and_replaced_nodes_are_lost)
     struct fake_node *w = worker("w");
     struct client *a = fixture_send(&f, 10, 4);
     struct fake_node *w2 = worker("w"); // the same id
-    ck_assert(w->lost && fake_node_has(w2, a) && a->r->usage.replays == 1 && f.ready && f.ready_changes == 1);
+    ck_assert(w->lost);
+    ck_assert(fake_node_has(w2, a));
+    ck_assert_int_eq(a->r->usage.replays, 1);
+    ck_assert(f.ready);
+    ck_assert_int_eq(f.ready_changes, 1);
     fixture_advance(&f, 2999 * (int64_t)SECOND);
-    ck_assert(!w2->lost && fake_node_has(w2, a));
+    ck_assert(!w2->lost);
+    ck_assert(fake_node_has(w2, a));
     core_heartbeat(f.c, w2->node, &(struct node_heartbeat){.kv_blocks_free = 7}, f.now_us);
     struct core_status status = fixture_status(&f);
-    ck_assert(status.nodes[0].kv_blocks_free == 7 && status.nodes[0].running == 1);
+    ck_assert_int_eq(status.nodes[0].kv_blocks_free, 7);
+    ck_assert_int_eq(status.nodes[0].running, 1);
     core_status_fini(&status);
     fixture_advance(&f, 2999 * (int64_t)SECOND);
     ck_assert(!w2->lost);
     ck_assert_int_eq(core_next_deadline_us(f.c), f.now_us + SECOND);
     fixture_advance(&f, SECOND);
-    ck_assert(w2->lost && !f.ready && a->r->state == REQUEST_READY);
+    ck_assert(w2->lost);
+    ck_assert(!f.ready);
+    ck_assert_int_eq(a->r->state, REQUEST_READY);
     fixture_advance(&f, 5 * SECOND);
     ck_ended(a, FINISH_REASON_ERROR, STATUS_UNAVAILABLE);
 }
@@ -793,7 +893,8 @@ START_TEST(a_pause_of_the_router_does_not_count_as_silence_of_the_nodes)
     fixture_advance(&f, 500 * (int64_t)SECOND);
     f.now_us += 100000 * (int64_t)SECOND; // without a tick
     core_tick(f.c, f.now_us);
-    ck_assert(!w->lost && fake_node_has(w, a));
+    ck_assert(!w->lost);
+    ck_assert(fake_node_has(w, a));
     // Half a heartbeat before and the one that two ticks may be apart count as silence, the rest does not.
     fixture_advance(&f, 1500 * (int64_t)SECOND - 1);
     ck_assert(!w->lost);
@@ -807,13 +908,15 @@ START_TEST(readiness_follows_worker_groups_and_draining)
     speculator("s");
     ck_assert(!f.ready);
     struct fake_node *w = worker("w"), *x = worker("x");
-    ck_assert(f.ready && f.ready_changes == 1);
+    ck_assert(f.ready);
+    ck_assert_int_eq(f.ready_changes, 1);
     struct client *a = fixture_send(&f, 10, 4);
     struct fake_node *has = fake_node_has(w, a) ? w : x;
     core_draining(f.c, w->node, "", f.now_us);
     ck_assert(f.ready);
     core_draining(f.c, x->node, "", f.now_us);
-    ck_assert(!f.ready && f.ready_changes == 2);
+    ck_assert(!f.ready);
+    ck_assert_int_eq(f.ready_changes, 2);
     struct core_status status = fixture_status(&f);
     ck_assert_str_eq(status.nodes[1].state, "draining");
     core_status_fini(&status);
@@ -823,7 +926,9 @@ START_TEST(readiness_follows_worker_groups_and_draining)
     ck_assert(f.ready);
     struct client *b = fixture_send(&f, 10, 4);
     core_drain(f.c);
-    ck_assert(!f.ready && !core_idle(f.c) && b->ends == 0);
+    ck_assert(!f.ready);
+    ck_assert(!core_idle(f.c));
+    ck_assert_int_eq(b->ends, 0);
     core_cancel(f.c, b->number, f.now_us);
     ck_assert(core_idle(f.c));
 }
@@ -841,44 +946,36 @@ START_TEST(core_free_ends_all_requests)
 }
 END_TEST
 
-int main(void)
+SUITE("core")
 {
-    Suite *suite = suite_create("core");
-    TCase *tcase = tcase_create("core");
-    tcase_add_checked_fixture(tcase, setup, teardown);
-    tcase_add_test(tcase, exactly_the_legal_steps_are_allowed);
-    tcase_add_test(tcase, a_request_lives_without_a_speculator);
-    tcase_add_test(tcase, a_request_lives_with_a_speculator_and_its_times_are_split);
-    tcase_add_test(tcase, each_skip_reason_has_its_condition);
-    tcase_add_test(tcase, a_required_score_is_refused_where_another_prompt_is_kept_whole);
-    tcase_add_test(tcase, any_fault_of_a_speculator_keeps_the_whole_prompt);
-    tcase_add_test(tcase, a_lost_speculator_delays_no_request);
-    tcase_add_test(tcase, a_draining_speculator_finishes_its_requests_and_gets_no_more);
-    tcase_add_test(tcase, score_calls_get_an_answer_or_a_reason);
-    tcase_add_test(tcase, after_a_lost_worker_group_no_token_is_missing_or_repeated);
-    tcase_add_test(tcase, a_replayed_request_goes_before_all_others_and_waits_for_a_group);
-    tcase_add_test(tcase, a_request_that_loses_every_group_is_given_up);
-    tcase_add_test(tcase, cancel_works_in_every_state);
-    tcase_add_test(tcase, a_request_ends_when_its_first_token_misses_the_deadline);
-    tcase_add_test(tcase, without_worker_groups_there_is_a_time_of_grace);
-    tcase_add_test(tcase, a_worker_group_that_drains_for_long_leaves_a_time_of_grace);
-    tcase_add_test(tcase, requests_that_cannot_be_served_are_refused_with_a_reason);
-    tcase_add_test(tcase, kept_tokens_must_fit_the_kv_cache);
-    tcase_add_test(tcase, the_queue_is_bounded);
-    tcase_add_test(tcase, each_class_leaves_room_in_the_queue_for_those_above);
-    tcase_add_test(tcase, late_results_are_ignored);
-    tcase_add_test(tcase, results_of_a_worker_group_are_checked);
-    tcase_add_test(tcase, a_long_error_of_a_worker_group_is_cut_between_characters);
-    tcase_add_test(tcase, a_stop_string_ends_the_text_where_the_sink_says);
-    tcase_add_test(tcase, nodes_with_another_model_or_tokenizer_are_refused);
-    tcase_add_test(tcase, silent_and_replaced_nodes_are_lost);
-    tcase_add_test(tcase, a_pause_of_the_router_does_not_count_as_silence_of_the_nodes);
-    tcase_add_test(tcase, readiness_follows_worker_groups_and_draining);
-    tcase_add_test(tcase, core_free_ends_all_requests);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    FIXTURE(setup, teardown);
+    TEST(exactly_the_legal_steps_are_allowed);
+    TEST(a_request_lives_without_a_speculator);
+    TEST(a_request_lives_with_a_speculator_and_its_times_are_split);
+    TEST(each_skip_reason_has_its_condition);
+    TEST(a_required_score_is_refused_where_another_prompt_is_kept_whole);
+    TEST(any_fault_of_a_speculator_keeps_the_whole_prompt);
+    TEST(a_lost_speculator_delays_no_request);
+    TEST(a_draining_speculator_finishes_its_requests_and_gets_no_more);
+    TEST(score_calls_get_an_answer_or_a_reason);
+    TEST(after_a_lost_worker_group_no_token_is_missing_or_repeated);
+    TEST(a_replayed_request_goes_before_all_others_and_waits_for_a_group);
+    TEST(a_request_that_loses_every_group_is_given_up);
+    TEST(cancel_works_in_every_state);
+    TEST(a_request_ends_when_its_first_token_misses_the_deadline);
+    TEST(without_worker_groups_there_is_a_time_of_grace);
+    TEST(a_worker_group_that_drains_for_long_leaves_a_time_of_grace);
+    TEST(requests_that_cannot_be_served_are_refused_with_a_reason);
+    TEST(kept_tokens_must_fit_the_kv_cache);
+    TEST(the_queue_is_bounded);
+    TEST(each_class_leaves_room_in_the_queue_for_those_above);
+    TEST(late_results_are_ignored);
+    TEST(results_of_a_worker_group_are_checked);
+    TEST(a_long_error_of_a_worker_group_is_cut_between_characters);
+    TEST(a_stop_string_ends_the_text_where_the_sink_says);
+    TEST(nodes_with_another_model_or_tokenizer_are_refused);
+    TEST(silent_and_replaced_nodes_are_lost);
+    TEST(a_pause_of_the_router_does_not_count_as_silence_of_the_nodes);
+    TEST(readiness_follows_worker_groups_and_draining);
+    TEST(core_free_ends_all_requests);
 }

@@ -7,6 +7,7 @@
 #include "lib/base/mem.h"
 #include "router/core/core_state.h"
 #include "tests/core_case.h"
+#include "tests/suite.h"
 
 static struct fake_node *worker(const char *id, int token_budget)
 {
@@ -24,12 +25,18 @@ START_TEST(an_idle_node_gets_any_bin_and_a_busy_one_only_large_ones)
 {
     struct fake_node *w = worker("w", 512);
     struct client *first = fixture_send(&f, 1, 4);
-    ck_assert(fake_node_has(w, first) && w->bins == 1);
+    ck_assert(fake_node_has(w, first));
+    ck_assert_int_eq(w->bins, 1);
     struct client *a = fixture_send(&f, 200, 4), *b = fixture_send(&f, 55, 4);
-    ck_assert(!a->r->account.node && !b->r->account.node && w->bins == 1); // under half of 512
+    ck_assert_ptr_null(a->r->account.node);
+    ck_assert_ptr_null(b->r->account.node);
+    ck_assert_int_eq(w->bins, 1); // under half of 512
     struct client *c = fixture_send(&f, 1, 4);
-    ck_assert(fake_node_has(w, a) && fake_node_has(w, b) && fake_node_has(w, c));
-    ck_assert(w->bins == 2 && w->last_bin_items == 3);
+    ck_assert(fake_node_has(w, a));
+    ck_assert(fake_node_has(w, b));
+    ck_assert(fake_node_has(w, c));
+    ck_assert_int_eq(w->bins, 2);
+    ck_assert_int_eq(w->last_bin_items, 3);
     fixture_send(&f, 512, 4);
     ck_assert_int_eq(w->bins, 2); // bins_ahead
     fake_node_step(&f, w, first, 0, 1, -1);
@@ -53,10 +60,14 @@ START_TEST(policy_none_dispatches_one_request_per_bin_by_arrival)
     struct fake_node *w = worker("w", 512);
     struct client *a = put(10, 0), *b = put(500, 0), *c = put(20, 0);
     fixture_advance(&f, 0);
-    ck_assert(w->bins == 2 && w->last_bin_items == 1); // bins_ahead; 20 rows are not half a bin
-    ck_assert(fake_node_has(w, a) && fake_node_has(w, b) && !c->r->account.node);
+    ck_assert_int_eq(w->bins, 2);
+    ck_assert_int_eq(w->last_bin_items, 1); // bins_ahead; 20 rows are not half a bin
+    ck_assert(fake_node_has(w, a));
+    ck_assert(fake_node_has(w, b));
+    ck_assert_ptr_null(c->r->account.node);
     finish(w, a);
-    ck_assert(fake_node_has(w, c) && w->bins == 3);
+    ck_assert(fake_node_has(w, c));
+    ck_assert_int_eq(w->bins, 3);
 }
 END_TEST
 
@@ -67,14 +78,21 @@ START_TEST(policy_batch_packs_arrival_batches_apart)
     // Packed as one set they would fill bins of 512; the first batch alone makes bins of 400 + 100 and 300.
     struct client *a = put(400, 0), *b = put(300, 0), *c = put(100, 0), *d = put(212, 0), *e = put(112, 0);
     fixture_advance(&f, 0);
-    ck_assert(fake_node_has(w, a) && fake_node_has(w, c) && fake_node_has(w, b) && w->bins == 2);
-    ck_assert(w->last_bin_rows == 300 && !d->r->account.node);
+    ck_assert(fake_node_has(w, a));
+    ck_assert(fake_node_has(w, c));
+    ck_assert(fake_node_has(w, b));
+    ck_assert_int_eq(w->bins, 2);
+    ck_assert_int_eq(w->last_bin_rows, 300);
+    ck_assert_ptr_null(d->r->account.node);
     finish(w, b); // the next batch are the requests waiting now
-    ck_assert(fake_node_has(w, d) && fake_node_has(w, e) && w->last_bin_items == 2);
+    ck_assert(fake_node_has(w, d));
+    ck_assert(fake_node_has(w, e));
+    ck_assert_int_eq(w->last_bin_items, 2);
     struct client *g = put(10, 0); // arrived after that batch: has one of its own
     finish(w, a);
     finish(w, c);
-    ck_assert(fake_node_has(w, g) && w->last_bin_items == 1);
+    ck_assert(fake_node_has(w, g));
+    ck_assert_int_eq(w->last_bin_items, 1);
 }
 END_TEST
 
@@ -153,19 +171,25 @@ START_TEST(a_long_prompt_takes_half_of_its_bin_and_of_those_that_follow)
     struct fake_node *w = worker("w", 512);
     struct client *small = put(200, 0), *huge = put(2000, 0), *beyond = put(100, 0);
     fixture_advance(&f, 0);
-    ck_assert(fake_node_has(w, huge) && fake_node_has(w, small) && w->last_bin_rows == 2200);
-    ck_assert(w->bins == 1 && !beyond->r->account.node);
+    ck_assert(fake_node_has(w, huge));
+    ck_assert(fake_node_has(w, small));
+    ck_assert_int_eq(w->last_bin_rows, 2200);
+    ck_assert_int_eq(w->bins, 1);
+    ck_assert_ptr_null(beyond->r->account.node);
     struct core_status status = fixture_status(&f);
     ck_assert(status.prefill_bins.capacity_tokens == 2200);
     core_status_fini(&status);
     struct client *again = put(600, 0), *mate = put(200, 0);
     fixture_advance(&f, SECOND);
-    ck_assert(fake_node_has(w, beyond) && !again->r->account.node); // overdue, but the other one goes on
-    ck_assert(!mate->r->account.node && w->last_bin_rows == 100);
+    ck_assert(fake_node_has(w, beyond));
+    ck_assert_ptr_null(again->r->account.node); // overdue, but the other one goes on
+    ck_assert_ptr_null(mate->r->account.node);
+    ck_assert_int_eq(w->last_bin_rows, 100);
     finish(w, small);
     finish(w, beyond);
     finish(w, huge);
-    ck_assert(fake_node_has(w, again) && fake_node_has(w, mate));
+    ck_assert(fake_node_has(w, again));
+    ck_assert(fake_node_has(w, mate));
 }
 END_TEST
 
@@ -177,7 +201,9 @@ START_TEST(priority_goes_before_a_full_bin)
     put(512, 0);
     struct client *important = put(300, 5), *companion = put(212, 0), *lesser = put(400, 4);
     finish(w, a);
-    ck_assert(fake_node_has(w, important) && fake_node_has(w, companion) && !lesser->r->account.node);
+    ck_assert(fake_node_has(w, important));
+    ck_assert(fake_node_has(w, companion));
+    ck_assert_ptr_null(lesser->r->account.node);
     ck_assert_int_eq(w->last_bin_rows, 512);
 }
 END_TEST
@@ -196,12 +222,17 @@ START_TEST(overdue_requests_go_first_oldest_first_then_priority_then_length)
     ck_assert_int_eq(core_next_deadline_us(f.c), f.now_us + 1);
     fixture_advance(&f, 1);
     finish(w, a);
-    ck_assert(w->last_bin_items == 5 && w->last_bin_rows == 100 + 101 + 50 + 200 + 60);
+    ck_assert_int_eq(w->last_bin_items, 5);
+    ck_assert_int_eq(w->last_bin_rows, 100 + 101 + 50 + 200 + 60);
     uint64_t *in = &w->requests[w->n_requests - 5];
-    ck_assert(in[0] == oldest->number && in[1] == third->number && in[2] == prior->number);
-    ck_assert(in[3] == longer->number && in[4] == filler->number);
+    ck_assert_uint_eq(in[0], oldest->number);
+    ck_assert_uint_eq(in[1], third->number);
+    ck_assert_uint_eq(in[2], prior->number);
+    ck_assert_uint_eq(in[3], longer->number);
+    ck_assert_uint_eq(in[4], filler->number);
     finish(w, b);
-    ck_assert(fake_node_has(w, second) && fake_node_has(w, shorter)); // and now the next bin
+    ck_assert(fake_node_has(w, second));
+    ck_assert(fake_node_has(w, shorter)); // and now the next bin
 }
 END_TEST
 
@@ -244,7 +275,8 @@ START_TEST(no_stream_delays_an_overdue_request_by_more_than_a_bin)
     }
     ck_assert_int_gt(bins, 30); // it had to wait until it was overdue
     ck_assert_int_ge(f.now_us - awkward->r->spec.arrived_us, SECOND);
-    ck_assert(w->last_bin_rows == 500 && stream[1]->r->account.node); // the rest of its bin is filled
+    ck_assert_int_eq(w->last_bin_rows, 500);
+    ck_assert_ptr_nonnull(stream[1]->r->account.node); // the rest of its bin is filled
 }
 END_TEST
 
@@ -258,10 +290,12 @@ START_TEST(overdue_requests_beyond_a_bin_leave_half_of_it_to_priority)
     fixture_advance(&f, SECOND);
     struct client *high[2] = {put(128, 5), put(120, 5)};
     finish(w, on[0]);
-    ck_assert(fake_node_has(w, high[0]) && fake_node_has(w, high[1]));
+    ck_assert(fake_node_has(w, high[0]));
+    ck_assert(fake_node_has(w, high[1]));
     for (int i = 0; i < 4; i++)
         ck_assert(fake_node_has(w, low[i]));
-    ck_assert(w->last_bin_items == 6 && !low[4]->r->account.node);
+    ck_assert_int_eq(w->last_bin_items, 6);
+    ck_assert_ptr_null(low[4]->r->account.node);
     finish(w, on[1]); // no other request waits for the other half
     for (int i = 4; i < 12; i++)
         ck_assert(fake_node_has(w, low[i]));
@@ -342,7 +376,8 @@ START_TEST(no_stream_starves_requests_that_wait_for_both_pools)
     for (int round = 0; round < 1000; round++) {
         if (round % 50 == 7) {
             if (low) {
-                ck_assert(low->ends == 1 && low->usage.scored_tokens > 0);
+                ck_assert_int_eq(low->ends, 1);
+                ck_assert_int_gt(low->usage.scored_tokens, 0);
                 int64_t waited_us = low->timing.queue_us + low->timing.pack_wait_us;
                 ck_assert_int_le(waited_us, SECOND + 2 * 50000); // a bin takes 50 ms here
                 n_late += waited_us >= SECOND;
@@ -429,7 +464,8 @@ START_TEST(a_tenant_gets_no_credit_for_time_without_requests)
     }
     finish(w, on[0]);
     finish(w, on[1]);
-    ck_assert(rows_of(w, steady, 8) == 512 && rows_of(w, new, 8) == 512); // not all bins to the new one
+    ck_assert_int_eq(rows_of(w, steady, 8), 512);
+    ck_assert_int_eq(rows_of(w, new, 8), 512); // not all bins to the new one
 }
 END_TEST
 
@@ -448,7 +484,8 @@ START_TEST(a_group_is_not_given_more_than_its_kv_blocks_and_sequences)
     fake_node_step(&f, w, all[1], 0, 1, -1);
     ck_assert_int_eq(w->n_requests, 2); // no outstanding bin, but full
     fake_node_step(&f, w, all[0], 1, 1, FINISH_REASON_STOP);
-    ck_assert(w->n_requests == 2 && fake_node_has(w, all[2]));
+    ck_assert_int_eq(w->n_requests, 2);
+    ck_assert(fake_node_has(w, all[2]));
     core_cancel(f.c, all[1]->number, f.now_us);
     core_cancel(f.c, all[2]->number, f.now_us);
     core_cancel(f.c, all[3]->number, f.now_us);
@@ -502,7 +539,9 @@ START_TEST(small_requests_do_not_take_the_blocks_a_large_overdue_one_waits_for)
     struct client *later = fixture_send(&f, 140, 4);
     fake_node_step(&f, w, late, 0, 1, -1);
     fake_node_step(&f, w, small[3], 1, 1, FINISH_REASON_STOP);
-    ck_assert(fake_node_has(w, late) && !later->r->account.node && !large->r->account.node);
+    ck_assert(fake_node_has(w, late));
+    ck_assert_ptr_null(later->r->account.node);
+    ck_assert_ptr_null(large->r->account.node);
     // Other groups are not reserved for it.
     hello = fixture_hello(NODE_WORKER, "x");
     hello.kv_blocks = 35;
@@ -538,8 +577,9 @@ START_TEST(only_one_group_is_reserved_for_a_starved_request)
         n_other += !lent;
         fake_node_step(&f, small->r->account.node == nodes[0]->node ? nodes[0] : nodes[1], small, 0, 1, -1);
     }
-    ck_assert(n_lent == 5 && n_other == 10); // of 40 - 30 blocks; of the 21 that the other group has left
-    for (int i = 0; i < 2; i++) {            // the reserved group has room though the five go on
+    ck_assert_int_eq(n_lent, 5);   // of 40 - 30 blocks
+    ck_assert_int_eq(n_other, 10); // of the 21 blocks that the other group has left
+    for (int i = 0; i < 2; i++) {  // the reserved group has room though the five go on
         struct fake_node *node = on[i]->r->account.node == nodes[0]->node ? nodes[0] : nodes[1];
         if (&on[i]->r->account.node->sched != reserved) continue;
         fake_node_step(&f, node, on[i], 1, 1, FINISH_REASON_STOP);
@@ -565,7 +605,8 @@ START_TEST(a_reservation_stays_with_its_group)
     fixture_advance(&f, SECOND); // x, the emptiest, is reserved for it
     fake_node_step(&f, w, on_w[0], 1, 1, FINISH_REASON_STOP);
     struct client *small = fixture_send(&f, 10, 4); // w is the emptiest now
-    ck_assert(!large->r->account.node && small->r->account.node);
+    ck_assert_ptr_null(large->r->account.node);
+    ck_assert_ptr_nonnull(small->r->account.node);
     fake_node_step(&f, x, on_x, 1, 1, FINISH_REASON_STOP);
     ck_assert(fake_node_has(x, large));
 }
@@ -579,7 +620,9 @@ START_TEST(the_node_with_least_work_is_next)
         requests[i] = put(512 - 50 * i, 0);
     fixture_advance(&f, 0);
     // 512, 462 and 412 rows to the three, then the rest to those with least work: 412, 462, 512.
-    ck_assert(a->bins == 2 && b->bins == 2 && c->bins == 2);
+    ck_assert_int_eq(a->bins, 2);
+    ck_assert_int_eq(b->bins, 2);
+    ck_assert_int_eq(c->bins, 2);
     ck_assert_ptr_eq(requests[2]->r->account.node, requests[3]->r->account.node);
     ck_assert_ptr_eq(requests[1]->r->account.node, requests[4]->r->account.node);
     ck_assert_ptr_eq(requests[0]->r->account.node, requests[5]->r->account.node);
@@ -594,15 +637,20 @@ START_TEST(a_request_waits_for_a_node_that_can_hold_it)
     struct fake_node *big = fixture_attach(&f, &hello);
     struct client *a = put(6000, 0), *c = put(6000, 0), *small = put(500, 0);
     fixture_advance(&f, 0);
-    ck_assert(fake_node_has(big, a) && !c->r->account.node && small->r->account.node);
+    ck_assert(fake_node_has(big, a));
+    ck_assert_ptr_null(c->r->account.node);
+    ck_assert_ptr_nonnull(small->r->account.node);
     ck_assert(fake_node_has(w, small));
     struct client *thin = fixture_send(&f, 10, 4); // much work waits, but none of it for w, which is busy
-    ck_assert(fake_node_has(big, thin) && w->bins == 1);
+    ck_assert(fake_node_has(big, thin));
+    ck_assert_int_eq(w->bins, 1);
     fixture_detach(&f, big); // no node can hold them any more: they fail after the time of grace
     fixture_advance(&f, 5 * SECOND - 1);
     ck_assert_int_eq(c->ends, 0);
     fixture_advance(&f, 1);
-    ck_assert(a->status == STATUS_UNAVAILABLE && c->status == STATUS_UNAVAILABLE && small->ends == 0);
+    ck_assert_int_eq(a->status, STATUS_UNAVAILABLE);
+    ck_assert_int_eq(c->status, STATUS_UNAVAILABLE);
+    ck_assert_int_eq(small->ends, 0);
 }
 END_TEST
 
@@ -619,46 +667,42 @@ START_TEST(whole_prompts_are_packed_for_speculators)
         fixture_submit(&f, all[i]);
     }
     fixture_advance(&f, 0);
-    ck_assert(s->bins == 2 && s->n_requests == 4);
+    ck_assert_int_eq(s->bins, 2);
+    ck_assert_int_eq(s->n_requests, 4);
     struct core_status status = fixture_status(&f);
-    ck_assert(status.score_bins.bins == 2 && status.score_bins.tokens == 1023 && status.score_bins.items == 4);
-    ck_assert(status.score_bins.capacity_tokens == 1024 && status.prefill_bins.bins == 0);
+    ck_assert_uint_eq(status.score_bins.bins, 2);
+    ck_assert_uint_eq(status.score_bins.tokens, 1023);
+    ck_assert_uint_eq(status.score_bins.items, 4);
+    ck_assert_uint_eq(status.score_bins.capacity_tokens, 1024);
+    ck_assert_uint_eq(status.prefill_bins.bins, 0);
     core_status_fini(&status);
 }
 END_TEST
 
-int main(void)
+SUITE("core_bins")
 {
-    Suite *suite = suite_create("core_bins");
-    TCase *tcase = tcase_create("core_bins");
-    tcase_add_checked_fixture(tcase, setup, teardown);
-    tcase_add_test(tcase, an_idle_node_gets_any_bin_and_a_busy_one_only_large_ones);
-    tcase_add_test(tcase, policy_none_dispatches_one_request_per_bin_by_arrival);
-    tcase_add_test(tcase, policy_batch_packs_arrival_batches_apart);
-    tcase_add_test(tcase, a_bin_is_outstanding_until_its_last_request_has_a_token_or_an_end);
-    tcase_add_loop_test(tcase, bin_after_bin_the_whole_queue_is_packed_first_fit_decreasing, 0, 2);
-    tcase_add_test(tcase, a_long_prompt_takes_half_of_its_bin_and_of_those_that_follow);
-    tcase_add_test(tcase, priority_goes_before_a_full_bin);
-    tcase_add_test(tcase, overdue_requests_go_first_oldest_first_then_priority_then_length);
-    tcase_add_test(tcase, becoming_overdue_ends_the_wait_for_a_fuller_bin);
-    tcase_add_test(tcase, no_stream_delays_an_overdue_request_by_more_than_a_bin);
-    tcase_add_test(tcase, overdue_requests_beyond_a_bin_leave_half_of_it_to_priority);
-    tcase_add_test(tcase, no_stream_starves_low_priorities);
-    tcase_add_test(tcase, no_stream_starves_requests_that_wait_for_both_pools);
-    tcase_add_test(tcase, tenants_of_one_priority_share_by_tokens);
-    tcase_add_test(tcase, a_tenant_gets_no_credit_for_time_without_requests);
-    tcase_add_test(tcase, a_group_is_not_given_more_than_its_kv_blocks_and_sequences);
-    tcase_add_test(tcase, growing_sequences_take_kv_blocks);
-    tcase_add_test(tcase, small_requests_do_not_take_the_blocks_a_large_overdue_one_waits_for);
-    tcase_add_test(tcase, only_one_group_is_reserved_for_a_starved_request);
-    tcase_add_test(tcase, a_reservation_stays_with_its_group);
-    tcase_add_test(tcase, the_node_with_least_work_is_next);
-    tcase_add_test(tcase, a_request_waits_for_a_node_that_can_hold_it);
-    tcase_add_test(tcase, whole_prompts_are_packed_for_speculators);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    FIXTURE(setup, teardown);
+    TEST(an_idle_node_gets_any_bin_and_a_busy_one_only_large_ones);
+    TEST(policy_none_dispatches_one_request_per_bin_by_arrival);
+    TEST(policy_batch_packs_arrival_batches_apart);
+    TEST(a_bin_is_outstanding_until_its_last_request_has_a_token_or_an_end);
+    LOOP(bin_after_bin_the_whole_queue_is_packed_first_fit_decreasing, 0, 2);
+    TEST(a_long_prompt_takes_half_of_its_bin_and_of_those_that_follow);
+    TEST(priority_goes_before_a_full_bin);
+    TEST(overdue_requests_go_first_oldest_first_then_priority_then_length);
+    TEST(becoming_overdue_ends_the_wait_for_a_fuller_bin);
+    TEST(no_stream_delays_an_overdue_request_by_more_than_a_bin);
+    TEST(overdue_requests_beyond_a_bin_leave_half_of_it_to_priority);
+    TEST(no_stream_starves_low_priorities);
+    TEST(no_stream_starves_requests_that_wait_for_both_pools);
+    TEST(tenants_of_one_priority_share_by_tokens);
+    TEST(a_tenant_gets_no_credit_for_time_without_requests);
+    TEST(a_group_is_not_given_more_than_its_kv_blocks_and_sequences);
+    TEST(growing_sequences_take_kv_blocks);
+    TEST(small_requests_do_not_take_the_blocks_a_large_overdue_one_waits_for);
+    TEST(only_one_group_is_reserved_for_a_starved_request);
+    TEST(a_reservation_stays_with_its_group);
+    TEST(the_node_with_least_work_is_next);
+    TEST(a_request_waits_for_a_node_that_can_hold_it);
+    TEST(whole_prompts_are_packed_for_speculators);
 }

@@ -7,6 +7,7 @@
 
 #include "router/core/core_state.h"
 #include "tests/core_case.h"
+#include "tests/suite.h"
 
 static void restart(void) // with the options as they have been changed
 {
@@ -81,7 +82,8 @@ static bool is_speculated(int n_tokens, double keep_rate)
 
 static void ck_refused(const struct client *client, const char *word)
 {
-    ck_assert(client->ends == 1 && client->status == STATUS_DEADLINE);
+    ck_assert_int_eq(client->ends, 1);
+    ck_assert_int_eq(client->status, STATUS_DEADLINE);
     ck_assert_msg(strstr(client->message, word), "\"%s\" does not say \"%s\"", client->message, word);
 }
 
@@ -113,12 +115,14 @@ START_TEST(a_prompt_is_speculated_if_its_first_token_comes_sooner)
         some |= speculated;
         all &= speculated;
     }
-    ck_assert(some == pairs_of_nodes[_i].some && all == pairs_of_nodes[_i].all);
+    ck_assert_int_eq(some, pairs_of_nodes[_i].some);
+    ck_assert_int_eq(all, pairs_of_nodes[_i].all);
     ck_assert(!is_speculated(512, 0.95)); // the saving is below the margin
     struct client *on = send(64, PREFILL_ON);
     ck_assert_int_eq(on->r->state, REQUEST_SCORING); // whatever the cost
     struct core_status status = fixture_status(&f);
-    ck_assert(status.totals.skipped[SKIP_COST] > 0 && status.totals.degraded == 0);
+    ck_assert_uint_gt(status.totals.skipped[SKIP_COST], 0);
+    ck_assert_uint_eq(status.totals.degraded, 0);
     core_status_fini(&status);
 }
 END_TEST
@@ -130,7 +134,8 @@ START_TEST(waiting_for_a_speculator_counts_and_so_does_waiting_for_a_worker_grou
     struct fake_node *w = node_of(NODE_WORKER, "w", &main_model), *s = node_of(NODE_SPECULATOR, "s", &small_model);
     ck_assert(is_speculated(256, 0.3)); // 4 ms + 12 ms before 27 ms
     struct client *scored[2] = {send(512, PREFILL_ON), send(512, PREFILL_ON)};
-    ck_assert(fake_node_has(s, scored[0]) && fake_node_has(s, scored[1]));
+    ck_assert(fake_node_has(s, scored[0]));
+    ck_assert(fake_node_has(s, scored[1]));
     ck_assert(!is_speculated(256, 0.3)); // the two take 11 ms
     struct client *prefilled = send(512, PREFILL_OFF);
     ck_assert(fake_node_has(w, prefilled));
@@ -190,15 +195,18 @@ START_TEST(while_speculator_costs_are_unknown_one_prompt_at_a_time_is_scored)
     node_of(NODE_WORKER, "w", &main_model);
     struct fake_node *s = node_of(NODE_SPECULATOR, "s", NULL);
     struct client *first = send(512, PREFILL_AUTO), *second = send(512, PREFILL_AUTO), *on = send(512, PREFILL_ON);
-    ck_assert(fake_node_has(s, first) && fake_node_has(s, on));
-    ck_assert(second->r->state == REQUEST_PREFILL && second->r->skip == SKIP_COST);
+    ck_assert(fake_node_has(s, first));
+    ck_assert(fake_node_has(s, on));
+    ck_assert_int_eq(second->r->state, REQUEST_PREFILL);
+    ck_assert_int_eq(second->r->skip, SKIP_COST);
     cancel(first);
     ck_assert(!is_speculated(512, 0.3)); // the other one is still being scored
     fake_node_score(&f, s, on, 0, 99);
     ck_assert(is_speculated(512, 0.3));
     teach(s, &small_model);
     struct client *each[2] = {send(256, PREFILL_AUTO), send(256, PREFILL_AUTO)};
-    ck_assert(each[0]->r->state == REQUEST_SCORING && each[1]->r->state == REQUEST_SCORING);
+    ck_assert_int_eq(each[0]->r->state, REQUEST_SCORING);
+    ck_assert_int_eq(each[1]->r->state, REQUEST_SCORING);
 }
 END_TEST
 
@@ -226,7 +234,8 @@ START_TEST(a_node_without_known_costs_counts_as_the_cheapest_known_one)
     struct client *on[4];
     for (int i = 0; i < 4; i++)
         on[i] = send(512, PREFILL_OFF);
-    ck_assert(on[3]->r->account.node && new_worker->bins == 2);
+    ck_assert_ptr_nonnull(on[3]->r->account.node);
+    ck_assert_int_eq(new_worker->bins, 2);
     ck_refused(submit(100, PREFILL_OFF, 114000), "about 115 ms (104 ms for requests ahead, 11 ms for this prompt)");
     cancel(submit(100, PREFILL_OFF, 117000));
 }
@@ -264,7 +273,8 @@ START_TEST(a_deadline_that_has_passed_is_refused_at_once)
     ck_refused(just_now, "had passed");
     ck_assert_int_eq(submit(100, PREFILL_OFF, 1)->ends, 0); // what it would take is not known
     struct core_status status = fixture_status(&f);
-    ck_assert(status.totals.refused == 2 && status.waiting == 1);
+    ck_assert_uint_eq(status.totals.refused, 2);
+    ck_assert_int_eq(status.waiting, 1);
     core_status_fini(&status);
 }
 END_TEST
@@ -285,7 +295,8 @@ START_TEST(a_request_that_would_miss_its_deadline_is_refused)
     cancel(in_time);
     // Behind two bins of 52 ms each.
     struct client *on[2] = {send(512, PREFILL_OFF), send(512, PREFILL_OFF)};
-    ck_assert(fake_node_has(w, on[0]) && fake_node_has(w, on[1]));
+    ck_assert(fake_node_has(w, on[0]));
+    ck_assert(fake_node_has(w, on[1]));
     ck_refused(submit(100, PREFILL_OFF, 114000), "about 115 ms (104 ms for requests ahead, 11 ms for this prompt)");
     cancel(submit(100, PREFILL_OFF, 117000));
     // Waiting requests without a deadline do not go before a request that is due sooner,
@@ -337,12 +348,18 @@ START_TEST(a_request_near_its_deadline_is_overdue)
     fixture_advance(&f, 0);
     ck_assert_int_eq(core_next_deadline_us(f.c), sooner->r->sched.due_us);
     fixture_advance(&f, 330000);
-    ck_assert(sooner->r->sched.overdue && !later->r->sched.overdue && !filler->r->sched.overdue);
+    ck_assert(sooner->r->sched.overdue);
+    ck_assert(!later->r->sched.overdue);
+    ck_assert(!filler->r->sched.overdue);
     fixture_advance(&f, 10000);
-    ck_assert(later->r->sched.overdue && !never->r->sched.overdue && !filler->r->sched.overdue);
+    ck_assert(later->r->sched.overdue);
+    ck_assert(!never->r->sched.overdue);
+    ck_assert(!filler->r->sched.overdue);
     fake_node_step(&f, w, on[0], 0, 1, FINISH_REASON_STOP);
-    ck_assert(fake_node_has(w, sooner) && fake_node_has(w, later) && !filler->r->account.node &&
-              on[1]->r->account.node);
+    ck_assert(fake_node_has(w, sooner));
+    ck_assert(fake_node_has(w, later));
+    ck_assert_ptr_null(filler->r->account.node);
+    ck_assert_ptr_nonnull(on[1]->r->account.node);
 }
 END_TEST
 
@@ -354,8 +371,10 @@ START_TEST(among_overdue_requests_the_earliest_deadline_goes_first)
     struct client *last = submit(300, PREFILL_OFF, 320000), *first = submit(301, PREFILL_OFF, 300000),
                   *second = submit(302, PREFILL_OFF, 310000);
     fixture_advance(&f, 240000);
-    ck_assert(first->r->sched.overdue && second->r->sched.overdue && last->r->sched.overdue &&
-              !filler->r->sched.overdue);
+    ck_assert(first->r->sched.overdue);
+    ck_assert(second->r->sched.overdue);
+    ck_assert(last->r->sched.overdue);
+    ck_assert(!filler->r->sched.overdue);
     struct client *order[] = {first, second, last}; // no two fit into a bin
     for (int i = 0; i < 3; i++) {
         fake_node_step(&f, w, i < 2 ? on[i] : order[0], 0, 1, FINISH_REASON_STOP);
@@ -376,7 +395,9 @@ START_TEST(a_request_that_cannot_meet_its_deadline_goes_before_no_other)
     send(512, PREFILL_OFF);
     fake_node_score(&f, s, late, 0, 399); // 41 ms more
     fake_node_score(&f, s, in_time, 0, 399);
-    ck_assert(late->r->state == REQUEST_READY && !late->r->sched.overdue && in_time->r->sched.overdue);
+    ck_assert_int_eq(late->r->state, REQUEST_READY);
+    ck_assert(!late->r->sched.overdue);
+    ck_assert(in_time->r->sched.overdue);
     ck_assert_int_eq(late->r->sched.due_us, f.now_us + SECOND - late->r->timing.queue_us); // as without a deadline
 }
 END_TEST
@@ -387,7 +408,8 @@ START_TEST(while_costs_are_unknown_half_of_the_time_is_reserved_for_the_request)
     send(512, PREFILL_OFF);
     struct client *client = submit(100, PREFILL_OFF, 300000);
     fixture_advance(&f, 149999);
-    ck_assert(!client->r->sched.overdue && !client->r->account.node);
+    ck_assert(!client->r->sched.overdue);
+    ck_assert_ptr_null(client->r->account.node);
     fixture_advance(&f, 1);
     ck_assert(fake_node_has(w, client));
 }
@@ -441,7 +463,9 @@ START_TEST(decodes_make_a_group_slower)
         fake_node_step(&f, on, client, 0, 1, -1);
         n_a += on == a;
     }
-    ck_assert(n_a >= 11 && n_a <= 13 && a->n_requests + b->n_requests == 20);
+    ck_assert_int_ge(n_a, 11);
+    ck_assert_int_le(n_a, 13);
+    ck_assert_int_eq(a->n_requests + b->n_requests, 20);
 }
 END_TEST
 
@@ -474,10 +498,14 @@ START_TEST(a_bin_is_large_enough_when_the_fixed_cost_is_an_eighth_of_its_pass)
     struct fake_node *w = node_of(NODE_WORKER, "w", &main_model); // 7 * 1000 / 100: 70 rows
     send(512, PREFILL_OFF);
     struct client *a = send(40, PREFILL_OFF), *b = send(25, PREFILL_OFF);
-    ck_assert(!a->r->account.node && !b->r->account.node);
+    ck_assert_ptr_null(a->r->account.node);
+    ck_assert_ptr_null(b->r->account.node);
     struct client *c = send(10, PREFILL_OFF);
-    ck_assert(fake_node_has(w, a) && fake_node_has(w, b) && fake_node_has(w, c));
-    ck_assert(w->bins == 2 && w->last_bin_items == 3);
+    ck_assert(fake_node_has(w, a));
+    ck_assert(fake_node_has(w, b));
+    ck_assert(fake_node_has(w, c));
+    ck_assert_int_eq(w->bins, 2);
+    ck_assert_int_eq(w->last_bin_items, 3);
 }
 END_TEST
 
@@ -490,7 +518,8 @@ START_TEST(a_costly_pass_waits_for_half_a_bin_at_most_and_not_on_an_idle_node)
     struct client *a = send(255, PREFILL_OFF);
     ck_assert(!a->r->account.node);
     struct client *b = send(1, PREFILL_OFF);
-    ck_assert(fake_node_has(w, a) && fake_node_has(w, b));
+    ck_assert(fake_node_has(w, a));
+    ck_assert(fake_node_has(w, b));
 }
 END_TEST
 
@@ -506,7 +535,8 @@ START_TEST(an_idle_node_gets_the_one_request_it_can_hold_among_many_it_cannot)
     for (int i = 0; i < 5000; i++)
         submit(100, PREFILL_OFF, 0);
     fixture_advance(&f, 0);
-    ck_assert(big->bins == 2 && little->bins == 0);
+    ck_assert_int_eq(big->bins, 2);
+    ck_assert_int_eq(little->bins, 0);
     uint64_t scan_cost = f.c->ledger.bins[NODE_WORKER].scan_cost;
     struct client *first = send(20, PREFILL_OFF);
     ck_assert(fake_node_has(little, first));
@@ -514,38 +544,29 @@ START_TEST(an_idle_node_gets_the_one_request_it_can_hold_among_many_it_cannot)
 }
 END_TEST
 
-int main(void)
+SUITE("core_cost")
 {
-    Suite *suite = suite_create("core_cost");
-    TCase *tcase = tcase_create("core_cost");
-    tcase_add_checked_fixture(tcase, setup, teardown);
-    tcase_add_loop_test(tcase, a_prompt_is_speculated_if_its_first_token_comes_sooner, 0,
-                        sizeof pairs_of_nodes / sizeof *pairs_of_nodes);
-    tcase_add_test(tcase, waiting_for_a_speculator_counts_and_so_does_waiting_for_a_worker_group);
-    tcase_add_test(tcase, a_group_without_blocks_for_the_whole_prompt_does_not_keep_it_whole);
-    tcase_add_test(tcase, forgotten_costs_are_measured_again);
-    tcase_add_test(tcase, while_speculator_costs_are_unknown_one_prompt_at_a_time_is_scored);
-    tcase_add_test(tcase, worker_costs_are_learned_from_whole_prompts);
-    tcase_add_test(tcase, a_node_without_known_costs_counts_as_the_cheapest_known_one);
-    tcase_add_test(tcase, a_length_is_known_from_prompts_computed_in_small_passes);
-    tcase_add_test(tcase, a_deadline_that_has_passed_is_refused_at_once);
-    tcase_add_test(tcase, a_request_that_would_miss_its_deadline_is_refused);
-    tcase_add_test(tcase, a_speculated_request_is_refused_by_the_time_of_speculation);
-    tcase_add_test(tcase, a_request_near_its_deadline_is_overdue);
-    tcase_add_test(tcase, among_overdue_requests_the_earliest_deadline_goes_first);
-    tcase_add_test(tcase, a_request_that_cannot_meet_its_deadline_goes_before_no_other);
-    tcase_add_test(tcase, while_costs_are_unknown_half_of_the_time_is_reserved_for_the_request);
-    tcase_add_test(tcase, expected_times_that_no_node_can_take_are_bounded);
-    tcase_add_test(tcase, a_bin_goes_to_the_group_that_finishes_it_first);
-    tcase_add_test(tcase, decodes_make_a_group_slower);
-    tcase_add_test(tcase, a_request_does_not_wait_for_a_cached_prefix_that_saves_no_time);
-    tcase_add_test(tcase, a_bin_is_large_enough_when_the_fixed_cost_is_an_eighth_of_its_pass);
-    tcase_add_test(tcase, a_costly_pass_waits_for_half_a_bin_at_most_and_not_on_an_idle_node);
-    tcase_add_test(tcase, an_idle_node_gets_the_one_request_it_can_hold_among_many_it_cannot);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    FIXTURE(setup, teardown);
+    EACH(a_prompt_is_speculated_if_its_first_token_comes_sooner, pairs_of_nodes);
+    TEST(waiting_for_a_speculator_counts_and_so_does_waiting_for_a_worker_group);
+    TEST(a_group_without_blocks_for_the_whole_prompt_does_not_keep_it_whole);
+    TEST(forgotten_costs_are_measured_again);
+    TEST(while_speculator_costs_are_unknown_one_prompt_at_a_time_is_scored);
+    TEST(worker_costs_are_learned_from_whole_prompts);
+    TEST(a_node_without_known_costs_counts_as_the_cheapest_known_one);
+    TEST(a_length_is_known_from_prompts_computed_in_small_passes);
+    TEST(a_deadline_that_has_passed_is_refused_at_once);
+    TEST(a_request_that_would_miss_its_deadline_is_refused);
+    TEST(a_speculated_request_is_refused_by_the_time_of_speculation);
+    TEST(a_request_near_its_deadline_is_overdue);
+    TEST(among_overdue_requests_the_earliest_deadline_goes_first);
+    TEST(a_request_that_cannot_meet_its_deadline_goes_before_no_other);
+    TEST(while_costs_are_unknown_half_of_the_time_is_reserved_for_the_request);
+    TEST(expected_times_that_no_node_can_take_are_bounded);
+    TEST(a_bin_goes_to_the_group_that_finishes_it_first);
+    TEST(decodes_make_a_group_slower);
+    TEST(a_request_does_not_wait_for_a_cached_prefix_that_saves_no_time);
+    TEST(a_bin_is_large_enough_when_the_fixed_cost_is_an_eighth_of_its_pass);
+    TEST(a_costly_pass_waits_for_half_a_bin_at_most_and_not_on_an_idle_node);
+    TEST(an_idle_node_gets_the_one_request_it_can_hold_among_many_it_cannot);
 }

@@ -2,11 +2,11 @@
 // router/core/drafting: a speculator that holds a prompt is sent the new tokens of the answer, and what it guesses goes
 // to the worker group, as far as it is still to come. Guesses that cannot be are left out, and too many of them. Losing
 // either side, ends and cancels leave nothing behind; a busy group has no advances.
-#include <check.h>
 #include <limits.h>
 
 #include "router/core/core_state.h"
 #include "tests/core_fixture.h"
+#include "tests/suite.h"
 
 enum { PROMPT = 64, OUTPUT = 40 };
 
@@ -273,25 +273,17 @@ START_TEST(long_prompts_come_in_messages_of_their_own)
 }
 END_TEST
 
-int main(void)
+SUITE("core drafting")
 {
-    Suite *suite = suite_create("core drafting");
-    TCase *tcase = tcase_create("drafting");
-    tcase_add_checked_fixture(tcase, start, stop);
-    tcase_add_test(tcase, new_tokens_go_to_the_speculator_and_guesses_to_the_group);
-    tcase_add_test(tcase, advances_of_a_tick_are_one_message);
-    tcase_add_test(tcase, long_prompts_come_in_messages_of_their_own);
-    tcase_add_test(tcase, a_busy_group_has_no_advances);
-    tcase_add_test(tcase, the_prompt_is_released_with_the_end);
-    tcase_add_test(tcase, guesses_that_cannot_be_are_left_out);
-    tcase_add_test(tcase, drafts_are_bounded_until_the_answer_advances);
-    tcase_add_test(tcase, losing_the_speculator_only_stops_drafts);
-    tcase_add_test(tcase, a_replay_is_drafted_on);
-    tcase_add_test(tcase, an_idle_speculator_reads_a_prompt_that_was_not_scored);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    FIXTURE(start, stop);
+    TEST(new_tokens_go_to_the_speculator_and_guesses_to_the_group);
+    TEST(advances_of_a_tick_are_one_message);
+    TEST(long_prompts_come_in_messages_of_their_own);
+    TEST(a_busy_group_has_no_advances);
+    TEST(the_prompt_is_released_with_the_end);
+    TEST(guesses_that_cannot_be_are_left_out);
+    TEST(drafts_are_bounded_until_the_answer_advances);
+    TEST(losing_the_speculator_only_stops_drafts);
+    TEST(a_replay_is_drafted_on);
+    TEST(an_idle_speculator_reads_a_prompt_that_was_not_scored);
 }

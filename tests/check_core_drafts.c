@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // router/core: the speculator's draft stays with its request until the answer ends, also when a worker group is lost. A
 // wrong draft is left out and the score used; counts that no worker group can have are cut.
-#include <check.h>
 #include <limits.h>
 
 #include "tests/core_fixture.h"
+#include "tests/suite.h"
 
 enum { PROMPT = 64, OUTPUT = 20 };
 
@@ -141,19 +141,11 @@ START_TEST(tokens_behind_a_stop_string_are_not_accepted)
 }
 END_TEST
 
-int main(void)
+SUITE("core drafts")
 {
-    Suite *suite = suite_create("core drafts");
-    TCase *tcase = tcase_create("drafts");
-    tcase_add_checked_fixture(tcase, start, stop);
-    tcase_add_test(tcase, a_draft_goes_to_every_group_that_runs_the_request);
-    tcase_add_test(tcase, a_wrong_draft_is_left_out);
-    tcase_add_test(tcase, counts_that_no_group_can_have_are_cut);
-    tcase_add_test(tcase, tokens_behind_a_stop_string_are_not_accepted);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    FIXTURE(start, stop);
+    TEST(a_draft_goes_to_every_group_that_runs_the_request);
+    TEST(a_wrong_draft_is_left_out);
+    TEST(counts_that_no_group_can_have_are_cut);
+    TEST(tokens_behind_a_stop_string_are_not_accepted);
 }

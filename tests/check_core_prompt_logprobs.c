@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // router/core: log-probabilities of the prompt reach the client in order and before the first token, each once even
 // when the worker group is lost between them. A group that sends others is not believed.
-#include <check.h>
 #include <stdlib.h>
 
 #include "tests/core_fixture.h"
+#include "tests/suite.h"
 
 enum { PROMPT = 40, OUTPUT = 2 };
 
@@ -126,18 +126,10 @@ START_TEST(nothing_is_taken_from_a_prefix_cache)
 }
 END_TEST
 
-int main(void)
+SUITE("core_prompt_logprobs")
 {
-    Suite *suite = suite_create("core_prompt_logprobs");
-    TCase *all = tcase_create("all");
-    tcase_add_checked_fixture(all, start, stop);
-    tcase_add_test(all, a_lost_group_is_not_asked_for_them_again);
-    tcase_add_loop_test(all, wrong_ones_end_the_request, 0, 6);
-    tcase_add_test(all, nothing_is_taken_from_a_prefix_cache);
-    suite_add_tcase(suite, all);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    FIXTURE(start, stop);
+    TEST(a_lost_group_is_not_asked_for_them_again);
+    LOOP(wrong_ones_end_the_request, 0, 6);
+    TEST(nothing_is_taken_from_a_prefix_cache);
 }

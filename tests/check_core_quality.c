@@ -11,6 +11,7 @@
 
 #include "lib/base/log.h"
 #include "tests/core_case.h"
+#include "tests/suite.h"
 
 enum { PROMPT = 100, KEEP_FIRST = 10, KEEP_LAST = 39, MAIN = 0x11, OTHER_MAIN = 0x12, RATES = 13, PROBLEMS = 5 };
 
@@ -194,9 +195,10 @@ static void ck_problem(FILE *log, const char *sentence)
     text[fread(text, 1, sizeof text - 1, log)] = 0;
     ck_assert_msg(strstr(text, "calibration_unused") ? sentence && strstr(text, sentence) : !sentence, "%s", text);
     struct core_status status = fixture_status(&f);
-    if (sentence)
-        ck_assert(status.calibration_problem && strstr(status.calibration_problem, sentence));
-    else
+    if (sentence) {
+        ck_assert_ptr_nonnull(status.calibration_problem);
+        ck_assert_ptr_nonnull(strstr(status.calibration_problem, sentence));
+    } else
         ck_assert_ptr_null(status.calibration_problem);
     core_status_fini(&status);
 }
@@ -220,22 +222,14 @@ START_TEST(a_calibration_that_is_not_used_is_logged_and_in_the_status_with_the_r
 }
 END_TEST
 
-int main(void)
+SUITE("core_quality")
 {
-    Suite *suite = suite_create("core_quality");
-    TCase *all = tcase_create("all");
-    tcase_add_checked_fixture(all, setup_quality, teardown);
-    tcase_add_test(all, a_calibrated_speculator_chooses_the_rate);
-    tcase_add_loop_test(all, without_a_calibration_for_the_request_all_is_kept_or_the_fixed_rate_applies, 0, 4);
-    tcase_add_loop_test(all, a_rate_by_a_calibration_that_does_not_apply_is_not_used_for_a_score, 0, 2);
-    tcase_add_test(all, a_rate_is_not_used_when_a_speculator_with_another_calibration_has_come);
-    tcase_add_test(all, a_selection_by_a_calibration_that_does_not_apply_is_not_reused);
-    tcase_add_loop_test(all, a_rate_that_does_not_fit_the_kept_tokens_is_refused, 0, RATES);
-    tcase_add_loop_test(all, a_calibration_that_is_not_used_is_logged_and_in_the_status_with_the_reason, 0, PROBLEMS);
-    suite_add_tcase(suite, all);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    FIXTURE(setup_quality, teardown);
+    TEST(a_calibrated_speculator_chooses_the_rate);
+    LOOP(without_a_calibration_for_the_request_all_is_kept_or_the_fixed_rate_applies, 0, 4);
+    LOOP(a_rate_by_a_calibration_that_does_not_apply_is_not_used_for_a_score, 0, 2);
+    TEST(a_rate_is_not_used_when_a_speculator_with_another_calibration_has_come);
+    TEST(a_selection_by_a_calibration_that_does_not_apply_is_not_reused);
+    LOOP(a_rate_that_does_not_fit_the_kept_tokens_is_refused, 0, RATES);
+    LOOP(a_calibration_that_is_not_used_is_logged_and_in_the_status_with_the_reason, 0, PROBLEMS);
 }

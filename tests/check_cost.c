@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // router/sched/cost: the coefficients of invented nodes are found from their reports, in any order.
 #include "router/sched/cost.h"
+#include "tests/suite.h"
 
-#include <check.h>
 #include <math.h>
 
 static struct cost_model m;
@@ -113,12 +113,17 @@ START_TEST(an_outlier_moves_little_and_impossible_reports_nothing)
     cost_learn(&m, 100, 200, 0, now_us);
     cost_learn(&m, -5, 200, 1000, now_us);
     cost_learn(&m, 100, 200, -1, now_us);
-    ck_assert(before.passes == m.passes && before.row_us == m.row_us);
+    ck_assert_int_eq(before.passes, m.passes);
+    ck_assert(before.row_us == m.row_us);
     // Any report from the network leaves finite numbers.
     cost_learn(&m, INT32_MAX, INT64_MAX, INT64_MAX, now_us);
     cost_learn(&m, 1, INT64_MAX, 1, now_us);
-    ck_assert(isfinite(m.fixed_us) && isfinite(m.row_us) && isfinite(m.pair_us));
-    ck_assert(m.fixed_us >= 0 && m.row_us >= 0 && m.pair_us >= 0);
+    ck_assert(isfinite(m.fixed_us));
+    ck_assert(isfinite(m.row_us));
+    ck_assert(isfinite(m.pair_us));
+    ck_assert(m.fixed_us >= 0);
+    ck_assert(m.row_us >= 0);
+    ck_assert(m.pair_us >= 0);
 }
 END_TEST
 
@@ -168,12 +173,15 @@ START_TEST(a_computed_prompt_makes_its_length_known)
     ck_assert(!cost_knows(&m, 1, now_us)); // no pass has been seen
     for (int i = 0; i < 4; i++)
         report(&t, 8, 4000, 0);
-    ck_assert(cost_knows(&m, 4000, now_us) && !cost_knows(&m, 4001, now_us));
+    ck_assert(cost_knows(&m, 4000, now_us));
+    ck_assert(!cost_knows(&m, 4001, now_us));
     cost_prompt_done(&m, 100, now_us + 300000000);
     cost_prompt_done(&m, -1, now_us + 300000000);
-    ck_assert(cost_knows(&m, 4000, now_us + 599000000) && !cost_knows(&m, 4000, now_us + 601000000));
+    ck_assert(cost_knows(&m, 4000, now_us + 599000000));
+    ck_assert(!cost_knows(&m, 4000, now_us + 601000000));
     cost_prompt_done(&m, 100, now_us + 601000000); // this is the longest prompt of late now
-    ck_assert(cost_knows(&m, 400, now_us + 601000000) && !cost_knows(&m, 401, now_us + 601000000));
+    ck_assert(cost_knows(&m, 400, now_us + 601000000));
+    ck_assert(!cost_knows(&m, 401, now_us + 601000000));
 }
 END_TEST
 
@@ -185,16 +193,19 @@ START_TEST(unknown_sizes_are_reported_as_unknown)
         report(&t, 8, 4000, 0);
     ck_assert(!cost_knows(&m, 8, now_us));
     report(&t, 8, 4000, 0);
-    ck_assert(cost_knows(&m, 32, now_us) && !cost_knows(&m, 33, now_us)); // decodes alone say nothing about prefills
+    ck_assert(cost_knows(&m, 32, now_us));
+    ck_assert(!cost_knows(&m, 33, now_us)); // decodes alone say nothing about prefills
     report(&t, 512, cost_pairs(512, 0), 0);
     ck_assert(cost_knows(&m, 2048, now_us));
-    ck_assert(cost_knows(&m, 2048, now_us + 599000000) && !cost_knows(&m, 2048, now_us + 601000000));
+    ck_assert(cost_knows(&m, 2048, now_us + 599000000));
+    ck_assert(!cost_knows(&m, 2048, now_us + 601000000));
     // Sizes that still occur do not keep another size known.
     for (int i = 0; i < 10; i++) {
         now_us += 90000000;
         report(&t, 8, 4000, 0);
     }
-    ck_assert(cost_knows(&m, 32, now_us) && !cost_knows(&m, 33, now_us));
+    ck_assert(cost_knows(&m, 32, now_us));
+    ck_assert(!cost_knows(&m, 33, now_us));
     // A forgotten size has no influence on the fit.
     now_us += 601000000;
     const struct truth other = {300, 400, 0};
@@ -244,26 +255,18 @@ START_TEST(the_noise_of_passes_is_measured)
 }
 END_TEST
 
-int main(void)
+SUITE("cost")
 {
-    Suite *suite = suite_create("cost");
-    TCase *tcase = tcase_create("cost");
-    tcase_add_checked_fixture(tcase, setup, NULL);
-    tcase_add_loop_test(tcase, a_node_is_known_from_its_passes, 0, sizeof truths / sizeof *truths);
-    tcase_add_test(tcase, a_thousand_decodes_do_not_wash_out_a_prefill);
-    tcase_add_test(tcase, a_node_that_changes_is_followed);
-    tcase_add_test(tcase, an_outlier_moves_little_and_impossible_reports_nothing);
-    tcase_add_test(tcase, the_time_of_passes_of_one_size_is_attributed_to_rows);
-    tcase_add_test(tcase, short_passes_after_a_long_prompt_are_known_at_once);
-    tcase_add_test(tcase, a_first_prompt_after_short_passes_is_known_at_once);
-    tcase_add_test(tcase, a_computed_prompt_makes_its_length_known);
-    tcase_add_test(tcase, unknown_sizes_are_reported_as_unknown);
-    tcase_add_test(tcase, varying_times_are_predicted_by_their_mean);
-    tcase_add_test(tcase, the_noise_of_passes_is_measured);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    FIXTURE(setup, NULL);
+    EACH(a_node_is_known_from_its_passes, truths);
+    TEST(a_thousand_decodes_do_not_wash_out_a_prefill);
+    TEST(a_node_that_changes_is_followed);
+    TEST(an_outlier_moves_little_and_impossible_reports_nothing);
+    TEST(the_time_of_passes_of_one_size_is_attributed_to_rows);
+    TEST(short_passes_after_a_long_prompt_are_known_at_once);
+    TEST(a_first_prompt_after_short_passes_is_known_at_once);
+    TEST(a_computed_prompt_makes_its_length_known);
+    TEST(unknown_sizes_are_reported_as_unknown);
+    TEST(varying_times_are_predicted_by_their_mean);
+    TEST(the_noise_of_passes_is_measured);
 }

@@ -2,7 +2,6 @@
 // The kernels of attention (kernels/cuda: rope, attention, decode, importance) against plain loops in double, at odd
 // shapes, on the emulated GPU or a real one; and that a row's result has the same bits whatever the other rows of the
 // batch are and however its sequence was cut into chunks.
-#include <check.h>
 #include <cuda_runtime_api.h>
 #include <math.h>
 #include <stdio.h>
@@ -12,6 +11,7 @@
 #include "kernels/cuda/memory.h"
 #include "kernels/cuda/schedule.h"
 #include "tests/kernel_fixture.h"
+#include "tests/suite.h"
 #ifdef FOREPACK_CUDA_EMULATED
 #include "kernels/emulator/emulator.h"
 #endif
@@ -805,30 +805,25 @@ START_TEST(importance_matches_plain_loops)
 }
 END_TEST
 
-int main(void)
+static bool device_is_here(void)
 {
     int devices;
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices < 1) {
-        printf("no CUDA device\n");
-        return 77;
-    }
-    Suite *suite = suite_create("cuda_attention");
-    TCase *all = tcase_create("all");
-    tcase_set_timeout(all, 0);
-    tcase_add_loop_test(all, attention_matches_plain_loops, 0, 20);
-    tcase_add_test(all, spans_match_plain_loops);
-    tcase_add_test(all, spans_apart_have_the_same_bits);
-    tcase_add_test(all, a_broken_entry_changes_only_rows_that_see_it);
-    tcase_add_test(all, long_single_rows);
-    tcase_add_loop_test(all, rows_do_not_depend_on_their_neighbours, 0, 3);
-    tcase_add_test(all, rope_matches_plain_loops);
-    tcase_add_loop_test(all, rope_within_attention_is_the_same, 0, 5);
-    tcase_add_test(all, importance_matches_plain_loops);
-    suite_add_tcase(suite, all);
-    SRunner *runner = srunner_create(suite);
-    srunner_set_fork_status(runner, CK_NOFORK); // a device does not survive a fork
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    const bool here = cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0;
+    if (!here) printf("skipped: no CUDA device\n");
+    return here;
+}
+
+SUITE("cuda_attention")
+{
+    SKIP_UNLESS(device_is_here());
+    NO_FORK(); // a device does not survive a fork
+    LOOP(attention_matches_plain_loops, 0, 20);
+    TEST(spans_match_plain_loops);
+    TEST(spans_apart_have_the_same_bits);
+    TEST(a_broken_entry_changes_only_rows_that_see_it);
+    TEST(long_single_rows);
+    LOOP(rows_do_not_depend_on_their_neighbours, 0, 3);
+    TEST(rope_matches_plain_loops);
+    LOOP(rope_within_attention_is_the_same, 0, 5);
+    TEST(importance_matches_plain_loops);
 }

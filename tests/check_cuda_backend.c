@@ -11,6 +11,7 @@
 #include "kernels/convert.h"
 #include "tests/cuda_fixture.h"
 #include "tests/forward.h"
+#include "tests/suite.h"
 #include "tests/tiny_model.h"
 
 extern int graphs_kept_most; // kernels/cuda/graphs.c
@@ -504,26 +505,18 @@ START_TEST(a_pass_that_cannot_be_captured_runs_eagerly)
 }
 END_TEST
 
-int main(int argc, char **argv)
+SUITE("cuda_backend")
 {
-    if (!cuda_is_here()) return EXIT_SKIPPED;
-    Suite *suite = suite_create("cuda_backend");
-    TCase *tests = tcase_create("cuda_backend");
-    tcase_set_timeout(tests, 120);
-    tcase_add_test(tests, missing_memory_is_reported_with_sizes);
-    tcase_add_loop_test(tests, weights_are_uploaded_in_pieces, 0, 8);
-    tcase_add_test(tests, the_address_is_that_of_the_pci_bus);
-    tcase_add_test(tests, a_tied_table_shares_the_memory_of_the_head);
-    tcase_add_loop_test(tests, fp8_gemms_match_the_reference, 0, EMULATED ? 2 : 1);
-    tcase_add_test(tests, algorithms_are_timed_once_and_saved);
-    tcase_add_loop_test(tests, replays_equal_eager_passes, 0, 3);
-    tcase_add_test(tests, the_third_pass_of_a_kind_is_a_replay);
-    tcase_add_test(tests, the_graph_used_least_is_given_up);
-    tcase_add_test(tests, a_pass_that_cannot_be_captured_runs_eagerly);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    SKIP_UNLESS(cuda_is_here());
+    TIMEOUT(120);
+    TEST(missing_memory_is_reported_with_sizes);
+    LOOP(weights_are_uploaded_in_pieces, 0, 8);
+    TEST(the_address_is_that_of_the_pci_bus);
+    TEST(a_tied_table_shares_the_memory_of_the_head);
+    LOOP(fp8_gemms_match_the_reference, 0, EMULATED ? 2 : 1);
+    TEST(algorithms_are_timed_once_and_saved);
+    LOOP(replays_equal_eager_passes, 0, 3);
+    TEST(the_third_pass_of_a_kind_is_a_replay);
+    TEST(the_graph_used_least_is_given_up);
+    TEST(a_pass_that_cannot_be_captured_runs_eagerly);
 }

@@ -3,7 +3,6 @@
 // passes; two micro-batches give the same bits as the whole batch; partial sums lie in windows where NCCL has them; the
 // KV cache is sized by the rank with the least room; every rank has a GPU of its own; all ranks report a failed rank,
 // and a hung rank is named. Ranks are threads. A machine rarely has several GPUs, so this runs in emulation only.
-#include <check.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -15,6 +14,7 @@
 #include "kernels/emulator/emulator.h"
 #include "lib/base/log.h"
 #include "tests/forward.h"
+#include "tests/suite.h"
 #include "tests/tiny_model.h"
 
 extern int nccl_connect_limit_ms; // kernels/cuda/comm_nccl.c
@@ -33,11 +33,18 @@ static struct model_options options_for(const char *dir)
                                   .n_kv_blocks = 64};
 }
 
-static char *model_dir(void)
+static char *model_dir;
+
+static void make_model(void)
 {
     struct tiny_model spec = tiny_model_spec("llama");
     spec.vocab_size = VOCAB;
-    return tiny_model_temp(&spec);
+    model_dir = tiny_model_temp(&spec);
+}
+
+static void remove_model(void)
+{
+    tiny_model_remove(model_dir);
 }
 
 static void prefill(struct ranks *ranks, struct forward *f, float *logits)
@@ -100,12 +107,11 @@ static struct difference compare(float a[STEPS + 1][2 * VOCAB], float b[STEPS + 
 START_TEST(several_gpus_compute_what_one_does)
 {
     static float exact[STEPS + 1][2 * VOCAB], one[STEPS + 1][2 * VOCAB], several[STEPS + 1][2 * VOCAB];
-    char *dir = model_dir();
-    run(dir, "reference", 1, "auto", exact);
-    run(dir, "cuda", 1, "auto", one);
+    run(model_dir, "reference", 1, "auto", exact);
+    run(model_dir, "cuda", 1, "auto", one);
     for (int bf16 = 0; bf16 < 2; bf16++) {
         int graphs = emulator_graph_launches();
-        run(dir, "cuda", _i, bf16 ? "bf16" : "f32", several);
+        run(model_dir, "cuda", _i, bf16 ? "bf16" : "f32", several);
         ck_assert_int_gt(emulator_graph_launches(), graphs); // NCCL's calls are captured with the pass
         const struct difference of_one = compare(exact, one), of_all = compare(exact, several);
         const struct difference between = compare(one, several);
@@ -115,7 +121,6 @@ START_TEST(several_gpus_compute_what_one_does)
         if (!bf16) ck_assert_double_lt(between.worst, 0.02 * between.largest);
         ck_assert_double_lt(of_all.rms, 1.25 * of_one.rms);
     }
-    tiny_model_remove(dir);
 }
 END_TEST
 
@@ -149,8 +154,7 @@ START_TEST(partial_sums_lie_in_windows_where_nccl_has_them)
         bool windows;
     } versions[] = {{21800, false}, {22605, false}, {22703, true}, {22809, false}, {23006, false}, {23007, true}};
     static float logits[2][2 * VOCAB];
-    char *dir = model_dir();
-    struct model_options options = options_for(dir);
+    struct model_options options = options_for(model_dir);
     const int sums = 4 * 2 * LAYERS;
     int in_memory;
     ck_assert_int_eq(prefill_sums(&options, 4, logits[0], &in_memory), sums);
@@ -171,14 +175,12 @@ START_TEST(partial_sums_lie_in_windows_where_nccl_has_them)
     options.allreduce_dtype = "f32";
     ck_assert_int_eq(prefill_sums(&options, 0, logits[1], &in_memory), 0);
     ck_assert_int_eq(in_memory, 0);
-    tiny_model_remove(dir);
 }
 END_TEST
 
 START_TEST(a_window_that_cannot_be_registered_is_reported_by_all)
 {
-    char *dir = model_dir();
-    struct model_options options = options_for(dir);
+    struct model_options options = options_for(model_dir);
     struct ranks ranks;
     emulator_set_nccl_windows(EMULATED_WINDOWS_FAIL);
     ck_assert_int_eq(ranks_try_open(&ranks, &options, 2), STATUS_UNAVAILABLE);
@@ -187,19 +189,16 @@ START_TEST(a_window_that_cannot_be_registered_is_reported_by_all)
                   "%s", status_message());
     emulator_set_nccl_windows(EMULATED_WINDOWS);
     ck_assert_uint_eq(emulator_memory_used(), 0);
-    tiny_model_remove(dir);
 }
 END_TEST
 
 START_TEST(other_dtypes_of_sums_are_refused)
 {
-    char *dir = model_dir();
-    struct model_options options = options_for(dir);
+    struct model_options options = options_for(model_dir);
     struct ranks ranks;
     options.allreduce_dtype = "fp8";
     ck_assert_int_eq(ranks_try_open(&ranks, &options, 2), STATUS_INVALID);
     ck_assert_ptr_nonnull(strstr(status_message(), "allreduce-dtype fp8: must be one of auto|f32|bf16"));
-    tiny_model_remove(dir);
 }
 END_TEST
 
@@ -248,9 +247,8 @@ START_TEST(micro_batches_give_the_bits_of_the_whole_batch)
 {
     static const char *const dtypes[][3] = {{"bf16", "bf16", "bf16"}, {"fp8", "fp8", "bf16"}, {"bf16", "bf16", "f32"}};
     static float whole[RESULT_FLOATS], micro[RESULT_FLOATS];
-    char *dir = model_dir();
     for (int d = 0; d < 3; d++) {
-        struct model_options options = options_for(dir);
+        struct model_options options = options_for(model_dir);
         options.dtype = dtypes[d][0];
         options.kv_dtype = dtypes[d][1];
         options.allreduce_dtype = dtypes[d][2];
@@ -269,7 +267,6 @@ START_TEST(micro_batches_give_the_bits_of_the_whole_batch)
                           "%s, number %d of %d: %g whole, %g in micro-batches", options.dtype, i, n, (double)whole[i],
                           (double)micro[i]);
     }
-    tiny_model_remove(dir);
 }
 END_TEST
 
@@ -278,8 +275,7 @@ END_TEST
 START_TEST(passes_neither_connect_ranks_nor_wait_for_a_call)
 {
     static float logits[2 * VOCAB];
-    char *dir = model_dir();
-    struct model_options options = options_for(dir);
+    struct model_options options = options_for(model_dir);
     struct ranks ranks;
     struct forward *f = calloc(1, sizeof *f);
     ranks_open(&ranks, &options, 4);
@@ -292,14 +288,12 @@ START_TEST(passes_neither_connect_ranks_nor_wait_for_a_call)
     ck_assert_int_eq(emulator_nccl_issued_later(), later);
     ranks_close(&ranks);
     free(f);
-    tiny_model_remove(dir);
 }
 END_TEST
 
 START_TEST(the_kv_cache_fits_on_every_rank)
 {
-    char *dir = model_dir();
-    struct model_options options = options_for(dir);
+    struct model_options options = options_for(model_dir);
     struct ranks ranks;
     options.n_kv_blocks = 0;
     options.gpu_memory_utilization = 0.5;
@@ -317,7 +311,6 @@ START_TEST(the_kv_cache_fits_on_every_rank)
     options.n_kv_blocks = 100000000;
     ck_assert_int_eq(ranks_try_open(&ranks, &options, 1), STATUS_EXHAUSTED);
     ck_assert_ptr_nonnull(strstr(status_message(), "no room for 100000000 KV blocks"));
-    tiny_model_remove(dir);
 }
 END_TEST
 
@@ -325,8 +318,7 @@ END_TEST
 START_TEST(a_failed_rank_is_reported_by_all)
 {
     static const int32_t tokens[100];
-    char *dir = model_dir();
-    struct model_options options = options_for(dir);
+    struct model_options options = options_for(model_dir);
     options.max_rows = 128;
     options.overlap_rows = 50;
     struct ranks ranks;
@@ -348,7 +340,6 @@ START_TEST(a_failed_rank_is_reported_by_all)
     emulator_fail_rank(-1);
     ranks_close(&ranks);
     free(f);
-    tiny_model_remove(dir);
 }
 END_TEST
 
@@ -410,14 +401,13 @@ static void on_all(struct rank *ranks, void *(*what)(void *))
 
 START_TEST(a_hung_rank_is_named)
 {
-    char *dir = model_dir();
     struct rank ranks[ENGINES] = {0};
     struct comm *comms[ENGINES];
     emulator_set_devices(ENGINES);
     ck_assert_int_eq(comm_open_threads(ENGINES, comms), STATUS_OK);
     for (int r = 0; r < ENGINES; r++) {
         ranks[r].comm = comms[r];
-        ranks[r].dir = dir;
+        ranks[r].dir = model_dir;
     }
     on_all(ranks, open_engine);
     for (int r = 0; r < ENGINES; r++)
@@ -432,15 +422,13 @@ START_TEST(a_hung_rank_is_named)
         ck_assert_msg(strstr(ranks[0].message, says[i]) != NULL, "%s: %s", says[i], ranks[0].message);
     for (int r = 0; r < ENGINES; r++)
         comms[r]->ops->close(comms[r]);
-    tiny_model_remove(dir);
 }
 END_TEST
 
 // A rank that never connects its GPU: the others give up, and NCCL's thread keeps what it still uses.
 START_TEST(ranks_that_do_not_all_connect_fail_within_the_limit)
 {
-    char *dir = model_dir();
-    struct model_options options = options_for(dir);
+    struct model_options options = options_for(model_dir);
     struct ranks ranks;
     const int limit_ms = nccl_connect_limit_ms;
     nccl_connect_limit_ms = 300;
@@ -453,7 +441,6 @@ START_TEST(ranks_that_do_not_all_connect_fail_within_the_limit)
         usleep(1000);
     ck_assert_uint_eq(emulator_memory_used(), 0); // with the memory of partial sums, which they used meanwhile
     nccl_connect_limit_ms = limit_ms;
-    tiny_model_remove(dir);
 }
 END_TEST
 
@@ -479,19 +466,17 @@ static void close_engines(struct rank ranks[ENGINES], struct comm *comms[ENGINES
 START_TEST(every_rank_uses_its_own_gpu)
 {
     static const int sees_all[ENGINES] = {0, 0, 0, 0}, sees_one[ENGINES] = {2, 0, 3, 1};
-    char *dir = model_dir();
     struct rank ranks[ENGINES];
     struct comm *comms[ENGINES];
     emulator_set_devices(ENGINES);
     for (int one = 0; one < 2; one++) {
-        open_engines(ranks, comms, dir, one ? sees_one : sees_all, one ? 1 : ENGINES);
+        open_engines(ranks, comms, model_dir, one ? sees_one : sees_all, one ? 1 : ENGINES);
         for (int r = 0; r < ENGINES; r++)
             ck_assert_msg(ranks[r].status == STATUS_OK, "%s", ranks[r].message);
         for (int gpu = 0; gpu < ENGINES; gpu++)
             ck_assert_uint_gt(emulator_memory_used_on(gpu), emulator_memory_used() / ENGINES / 2);
         close_engines(ranks, comms);
     }
-    tiny_model_remove(dir);
 }
 END_TEST
 
@@ -501,12 +486,11 @@ START_TEST(ranks_that_would_share_a_gpu_are_refused)
     static const int same_one[ENGINES] = {0, 1, 1, 2}, two_each[ENGINES] = {0, 0, 0, 0};
     static const char *const says[] = {": 1 GPU seen, all in use by lower ranks (the first by rank 1)",
                                        ": 2 GPUs seen, all in use by lower ranks (the first by rank 0)"};
-    char *dir = model_dir();
     struct rank ranks[ENGINES];
     struct comm *comms[ENGINES];
     emulator_set_devices(ENGINES);
     for (int two = 0; two < 2; two++) {
-        open_engines(ranks, comms, dir, two ? two_each : same_one, two ? 2 : 1);
+        open_engines(ranks, comms, model_dir, two ? two_each : same_one, two ? 2 : 1);
         for (int r = 0; r < ENGINES; r++)
             ck_assert_int_eq(ranks[r].status, STATUS_INVALID);
         ck_assert_msg(strncmp(ranks[2].message, "rank 2 on ", 10) == 0, "%s", ranks[2].message);
@@ -514,7 +498,6 @@ START_TEST(ranks_that_would_share_a_gpu_are_refused)
         close_engines(ranks, comms);
     }
     ck_assert_uint_eq(emulator_memory_used(), 0);
-    tiny_model_remove(dir);
 }
 END_TEST
 
@@ -526,11 +509,10 @@ START_TEST(one_gpu_without_room_for_the_kv_cache_ends_all_ranks)
     static const int sees_all[ENGINES] = {0};
     static const char *const says[] = {": no room for 64 KV blocks of ", " MiB for 64 KV blocks, GPU 1 has "};
     enum { SHORT_OF = 1 };
-    char *dir = model_dir();
     struct rank ranks[ENGINES];
     struct comm *comms[ENGINES];
     emulator_set_devices(ENGINES);
-    open_engines(ranks, comms, dir, sees_all, ENGINES);
+    open_engines(ranks, comms, model_dir, sees_all, ENGINES);
     ck_assert_msg(ranks[SHORT_OF].status == STATUS_OK, "%s", ranks[SHORT_OF].message);
     const struct model *model = engine_model(ranks[SHORT_OF].engine);
     const size_t block = model_kv_bytes(model) / (size_t)model_kv_blocks(model);
@@ -538,7 +520,7 @@ START_TEST(one_gpu_without_room_for_the_kv_cache_ends_all_ranks)
     close_engines(ranks, comms);
     // Less than the blocks take, or less than they take with the one for padding.
     emulator_set_memory_of(SHORT_OF, used - (_i ? block / 2 : 2 * block));
-    open_engines(ranks, comms, dir, sees_all, ENGINES);
+    open_engines(ranks, comms, model_dir, sees_all, ENGINES);
     for (int r = 0; r < ENGINES; r++)
         ck_assert_int_eq(ranks[r].status, STATUS_EXHAUSTED);
     ck_assert_msg(strncmp(ranks[SHORT_OF].message, "rank 1 on ", 10) == 0, "%s", ranks[SHORT_OF].message);
@@ -546,35 +528,27 @@ START_TEST(one_gpu_without_room_for_the_kv_cache_ends_all_ranks)
     close_engines(ranks, comms);
     emulator_set_memory_of(SHORT_OF, 0);
     ck_assert_uint_eq(emulator_memory_used(), 0);
-    tiny_model_remove(dir);
 }
 END_TEST
 
-int main(void)
+SUITE("cuda_comm")
 {
     log_setup("test", LOG_ERROR);
-    Suite *suite = suite_create("cuda_comm");
-    TCase *tc = tcase_create("comm");
-    tcase_add_loop_test(tc, several_gpus_compute_what_one_does, 2, 3);
-    tcase_add_loop_test(tc, several_gpus_compute_what_one_does, 4, 5);
-    tcase_add_loop_test(tc, micro_batches_give_the_bits_of_the_whole_batch, 2, 3);
-    tcase_add_loop_test(tc, micro_batches_give_the_bits_of_the_whole_batch, 4, 5);
-    tcase_add_test(tc, partial_sums_lie_in_windows_where_nccl_has_them);
-    tcase_add_test(tc, a_window_that_cannot_be_registered_is_reported_by_all);
-    tcase_add_test(tc, other_dtypes_of_sums_are_refused);
-    tcase_add_test(tc, passes_neither_connect_ranks_nor_wait_for_a_call);
-    tcase_add_test(tc, the_kv_cache_fits_on_every_rank);
-    tcase_add_test(tc, ranks_that_do_not_all_connect_fail_within_the_limit);
-    tcase_add_test(tc, every_rank_uses_its_own_gpu);
-    tcase_add_test(tc, ranks_that_would_share_a_gpu_are_refused);
-    tcase_add_loop_test(tc, one_gpu_without_room_for_the_kv_cache_ends_all_ranks, 0, 2);
-    tcase_add_loop_test(tc, a_failed_rank_is_reported_by_all, 0, 2);
-    tcase_add_test(tc, a_hung_rank_is_named);
-    suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_set_fork_status(runner, CK_NOFORK);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    NO_FORK();
+    FIXTURE(make_model, remove_model);
+    LOOP(several_gpus_compute_what_one_does, 2, 3);
+    LOOP(several_gpus_compute_what_one_does, 4, 5);
+    LOOP(micro_batches_give_the_bits_of_the_whole_batch, 2, 3);
+    LOOP(micro_batches_give_the_bits_of_the_whole_batch, 4, 5);
+    TEST(partial_sums_lie_in_windows_where_nccl_has_them);
+    TEST(a_window_that_cannot_be_registered_is_reported_by_all);
+    TEST(other_dtypes_of_sums_are_refused);
+    TEST(passes_neither_connect_ranks_nor_wait_for_a_call);
+    TEST(the_kv_cache_fits_on_every_rank);
+    TEST(ranks_that_do_not_all_connect_fail_within_the_limit);
+    TEST(every_rank_uses_its_own_gpu);
+    TEST(ranks_that_would_share_a_gpu_are_refused);
+    LOOP(one_gpu_without_room_for_the_kv_cache_ends_all_ranks, 0, 2);
+    LOOP(a_failed_rank_is_reported_by_all, 0, 2);
+    TEST(a_hung_rank_is_named);
 }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The emulated GPU: it computes what CUDA defines and detects what CUDA forbids.
-#include <check.h>
 #include <cublasLt.h>
 #include <math.h>
 #include <nccl.h>
@@ -13,6 +12,7 @@
 
 #include "kernels/cuda/dependent.h"
 #include "kernels/emulator/emulator.h"
+#include "tests/suite.h"
 
 #ifdef __SANITIZE_ADDRESS__
 extern "C" const char *__asan_default_options(void)
@@ -307,7 +307,8 @@ START_TEST(graphs_replay_with_current_memory)
         OK(cudaGraphLaunch(exec, stream));
         OK(cudaStreamSynchronize(stream));
         want += (float)round;
-        ck_assert(back[0] == want && back[N - 1] == want);
+        ck_assert(back[0] == want);
+        ck_assert(back[N - 1] == want);
     }
     ck_assert_int_eq(emulator_launches() - before, 3);
     OK(cudaGraphExecDestroy(exec));
@@ -644,33 +645,27 @@ static void open_stream(void)
     OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
 }
 
-int main(void)
+SUITE("cuda_emulator")
 {
-    Suite *suite = suite_create("cuda_emulator");
-    TCase *tests = tcase_create("as CUDA does"), *mistakes = tcase_create("mistakes");
-    tcase_add_checked_fixture(tests, open_stream, NULL);
-    tcase_add_checked_fixture(mistakes, open_stream, NULL);
-    tcase_add_test(tests, sums_rows);
-    tcase_add_test(tests, shuffles_as_cuda_does);
-    tcase_add_test(tests, dynamic_shared_memory_begins_as_nan);
-    tcase_add_test(tests, atomics_count_all_threads);
-    tcase_add_test(tests, e4m3_keeps_its_own_values);
-    tcase_add_test(tests, copies_from_pinned_memory_read_it_late);
-    tcase_add_test(tests, graphs_replay_with_current_memory);
-    tcase_add_test(tests, captures_refuse_waits);
-    tcase_add_test(tests, streams_wait_for_events);
-    tcase_add_test(tests, memory_is_limited);
-    tcase_add_test(tests, memset_covers_exactly_its_range);
-    tcase_add_test(tests, a_lost_device_fails_every_call);
-    tcase_add_test(tests, launches_that_no_device_can_run_are_refused);
-    tcase_add_test(tests, gemms_match_plain_loops);
-    tcase_add_loop_test(tests, ranks_sum_and_gather, 0, 4);
-    tcase_add_loop_test_raise_signal(mistakes, mistakes_end_the_program, SIGABRT, 0, 11);
-    suite_add_tcase(suite, tests);
-    suite_add_tcase(suite, mistakes);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    TCASE("as CUDA does");
+    FIXTURE(open_stream, NULL);
+    TEST(sums_rows);
+    TEST(shuffles_as_cuda_does);
+    TEST(dynamic_shared_memory_begins_as_nan);
+    TEST(atomics_count_all_threads);
+    TEST(e4m3_keeps_its_own_values);
+    TEST(copies_from_pinned_memory_read_it_late);
+    TEST(graphs_replay_with_current_memory);
+    TEST(captures_refuse_waits);
+    TEST(streams_wait_for_events);
+    TEST(memory_is_limited);
+    TEST(memset_covers_exactly_its_range);
+    TEST(a_lost_device_fails_every_call);
+    TEST(launches_that_no_device_can_run_are_refused);
+    TEST(gemms_match_plain_loops);
+    LOOP(ranks_sum_and_gather, 0, 4);
+
+    TCASE("mistakes");
+    FIXTURE(open_stream, NULL);
+    LOOP_ABORTS(mistakes_end_the_program, 0, 11);
 }

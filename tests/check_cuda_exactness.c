@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include "tests/cuda_fixture.h"
+#include "tests/suite.h"
 
 enum { SEQUENCES = 3, LENGTH = 290, MAX_BLOCKS = (LENGTH + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS };
 
@@ -192,19 +193,11 @@ START_TEST(single_rows_agree_with_prefilled_ones)
 }
 END_TEST
 
-int main(void)
+SUITE("cuda_exactness")
 {
-    if (!cuda_is_here()) return EXIT_SKIPPED;
-    Suite *suite = suite_create("cuda_exactness");
-    TCase *tests = tcase_create("attention");
-    tcase_set_timeout(tests, 120);
-    tcase_add_loop_test(tests, chunks_beside_others_are_the_same_bits, 0, FORMS);
-    tcase_add_loop_test(tests, single_rows_beside_others_are_the_same_bits, 0, FORMS);
-    tcase_add_loop_test(tests, single_rows_agree_with_prefilled_ones, 0, FORMS);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    SKIP_UNLESS(cuda_is_here());
+    TIMEOUT(120);
+    LOOP(chunks_beside_others_are_the_same_bits, 0, FORMS);
+    LOOP(single_rows_beside_others_are_the_same_bits, 0, FORMS);
+    LOOP(single_rows_agree_with_prefilled_ones, 0, FORMS);
 }

@@ -10,6 +10,7 @@
 #include "kernels/cuda/limits.h"
 #include "kernels/emulator/fp8_accumulator.h"
 #include "tests/cuda_fixture.h"
+#include "tests/suite.h"
 
 enum { ROWS_MAX = 72 };
 
@@ -338,24 +339,16 @@ START_TEST(fast_accumulation_that_is_not_supported_is_left_out)
 }
 END_TEST
 
-int main(void)
+SUITE("cuda_fp8")
 {
-    if (!cuda_is_here()) return EXIT_SKIPPED;
+    SKIP_UNLESS(cuda_is_here());
     setenv("XDG_CACHE_HOME", "/dev/null", 1); // every start selects algorithms anew
-    Suite *suite = suite_create("cuda_fp8");
-    TCase *tests = tcase_create("cuda_fp8");
-    tcase_set_timeout(tests, 60);
-    tcase_add_loop_test(tests, gemms_equal_products_of_the_bytes_and_scales, 0, 2 * SIZES);
-    tcase_add_loop_test(tests, numbers_of_rows_without_an_algorithm_are_multiplied_in_bf16, 0, 2 * SIZES);
-    tcase_add_test(tests, an_algorithm_that_refuses_fewer_rows_is_replaced);
-    tcase_add_loop_test(tests, block_scales_are_multiplied_in_bf16_on_other_devices, 0, 2);
-    tcase_add_test(tests, slices_of_blocks_are_multiplied_in_bf16);
-    tcase_add_loop_test(tests, fast_accumulation_loses_the_last_bits_of_sums, 0, 2);
-    tcase_add_test(tests, fast_accumulation_that_is_not_supported_is_left_out);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    TIMEOUT(60);
+    LOOP(gemms_equal_products_of_the_bytes_and_scales, 0, 2 * SIZES);
+    LOOP(numbers_of_rows_without_an_algorithm_are_multiplied_in_bf16, 0, 2 * SIZES);
+    TEST(an_algorithm_that_refuses_fewer_rows_is_replaced);
+    LOOP(block_scales_are_multiplied_in_bf16_on_other_devices, 0, 2);
+    TEST(slices_of_blocks_are_multiplied_in_bf16);
+    LOOP(fast_accumulation_loses_the_last_bits_of_sums, 0, 2);
+    TEST(fast_accumulation_that_is_not_supported_is_left_out);
 }

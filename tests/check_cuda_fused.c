@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/limits.h"
 #include "tests/cuda_fixture.h"
+#include "tests/suite.h"
 
 #ifdef FOREPACK_CUDA_EMULATED
 #include "kernels/cuda/gemm.h"
@@ -382,24 +383,16 @@ START_TEST(rope_with_attention_keeps_the_importance)
 }
 END_TEST
 
-int main(void)
+SUITE("cuda_fused")
 {
-    if (!cuda_is_here()) return EXIT_SKIPPED;
-    Suite *suite = suite_create("cuda_fused");
-    TCase *tests = tcase_create("cuda_fused");
-    tcase_set_timeout(tests, 120);
-    tcase_add_loop_test(tests, steps_with_a_norm_are_the_same, 0, FORMS * SIZES);
-    tcase_add_test(tests, squares_are_added_in_the_order_of_the_kernel);
-    tcase_add_loop_test(tests, a_row_has_the_same_bits_beside_any_others, 0, FORMS);
+    SKIP_UNLESS(cuda_is_here());
+    TIMEOUT(120);
+    LOOP(steps_with_a_norm_are_the_same, 0, FORMS * SIZES);
+    TEST(squares_are_added_in_the_order_of_the_kernel);
+    LOOP(a_row_has_the_same_bits_beside_any_others, 0, FORMS);
 #ifdef FOREPACK_CUDA_EMULATED
-    tcase_add_test(tests, a_sum_is_added_before_a_gemm_in_chunks);
+    TEST(a_sum_is_added_before_a_gemm_in_chunks);
 #endif
-    tcase_add_loop_test(tests, a_layer_of_a_decode_pass_has_few_kernels, 0, 2 * FORMS);
-    tcase_add_loop_test(tests, rope_with_attention_keeps_the_importance, 0, 2);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    LOOP(a_layer_of_a_decode_pass_has_few_kernels, 0, 2 * FORMS);
+    LOOP(rope_with_attention_keeps_the_importance, 0, 2);
 }

@@ -7,6 +7,7 @@
 #include "kernels/convert.h"
 #include "kernels/cuda/limits.h"
 #include "tests/cuda_fixture.h"
+#include "tests/suite.h"
 
 // Outputs and columns: a tile and less, no multiples of it, one stage and several for each warp.
 static const struct {
@@ -125,18 +126,10 @@ START_TEST(a_row_has_the_same_bits_beside_any_others)
 }
 END_TEST
 
-int main(void)
+SUITE("cuda_gemv")
 {
-    if (!cuda_is_here()) return EXIT_SKIPPED;
-    Suite *suite = suite_create("cuda_gemv");
-    TCase *tests = tcase_create("cuda_gemv");
-    tcase_set_timeout(tests, 60);
-    tcase_add_loop_test(tests, results_are_those_of_sums_in_double_precision, 0, SIZES);
-    tcase_add_test(tests, a_row_has_the_same_bits_beside_any_others);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    SKIP_UNLESS(cuda_is_here());
+    TIMEOUT(60);
+    LOOP(results_are_those_of_sums_in_double_precision, 0, SIZES);
+    TEST(a_row_has_the_same_bits_beside_any_others);
 }

@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/memory.h"
 #include "tests/cuda_fixture.h"
+#include "tests/suite.h"
 
 enum { SEQS = 4, ROWS = 98, HEADS = 3, COLUMNS = (HEADS + 2) * 16, CONTEXT = 64, BLOCKS = CONTEXT / KV_BLOCK_TOKENS };
 enum { TILED = 1, TILED_ROWS = 11 }; // the sequence that has several rows in the second pass
@@ -114,16 +115,8 @@ START_TEST(rows_computed_in_rounds_have_the_bits_of_rows_alone)
 }
 END_TEST
 
-int main(void)
+SUITE("cuda_importance")
 {
-    if (!cuda_is_here()) return EXIT_SKIPPED;
-    Suite *suite = suite_create("cuda_importance");
-    TCase *tests = tcase_create("cuda_importance");
-    tcase_add_test(tests, rows_computed_in_rounds_have_the_bits_of_rows_alone);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    SKIP_UNLESS(cuda_is_here());
+    TEST(rows_computed_in_rounds_have_the_bits_of_rows_alone);
 }

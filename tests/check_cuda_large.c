@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include "tests/cuda_fixture.h"
+#include "tests/suite.h"
 
 #ifdef FOREPACK_CUDA_EMULATED
 enum { ROWS = 192, HEADS = 4, KV_HEADS = 2, D = 64, WIDE = 320, CACHE_BLOCKS = 64 };
@@ -242,19 +243,11 @@ START_TEST(blocks_at_the_end_of_a_large_cache_give_the_same_bits)
 }
 END_TEST
 
-int main(void)
+SUITE("cuda_large")
 {
-    if (!cuda_is_here()) return EXIT_SKIPPED;
-    Suite *suite = suite_create("cuda_large");
-    TCase *tests = tcase_create("cuda_large");
-    tcase_set_timeout(tests, 120);
-    tcase_add_loop_test(tests, gemms_of_many_rows_match_sums_in_double, 0, sizeof gemms / sizeof gemms[0]);
-    tcase_add_test(tests, attention_of_many_rows_matches_sums_in_double);
-    tcase_add_loop_test(tests, blocks_at_the_end_of_a_large_cache_give_the_same_bits, 0, 2);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    SKIP_UNLESS(cuda_is_here());
+    TIMEOUT(120);
+    EACH(gemms_of_many_rows_match_sums_in_double, gemms);
+    TEST(attention_of_many_rows_matches_sums_in_double);
+    LOOP(blocks_at_the_end_of_a_large_cache_give_the_same_bits, 0, 2);
 }

@@ -2,7 +2,6 @@
 // The memory plan against what the CUDA backend allocates, byte for byte, for models and groups as large as any that
 // are served. On an emulated GPU that counts memory without making it; weights are zeros, so a model of 405 billion
 // weights opens in milliseconds.
-#include <check.h>
 #include <cuda_runtime_api.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +9,7 @@
 #include "engine/model/llama.h"
 #include "kernels/emulator/emulator.h"
 #include "lib/base/mem.h"
+#include "tests/suite.h"
 
 enum { GIB_SHIFT = 30, KV_BLOCKS = 1000 };
 
@@ -150,17 +150,9 @@ START_TEST(another_process_that_starts_takes_nothing_of_the_share)
 }
 END_TEST
 
-int main(void)
+SUITE("cuda_memory")
 {
-    Suite *suite = suite_create("cuda_memory");
-    TCase *tests = tcase_create("cuda_memory");
-    tcase_add_loop_test(tests, the_plan_counts_every_byte, 0, EXAMPLES);
-    tcase_add_loop_test(tests, passes_allocate_nothing_more, 0, 2);
-    tcase_add_test(tests, another_process_that_starts_takes_nothing_of_the_share);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    LOOP(the_plan_counts_every_byte, 0, EXAMPLES);
+    LOOP(passes_allocate_nothing_more, 0, 2);
+    TEST(another_process_that_starts_takes_nothing_of_the_share);
 }

@@ -2,7 +2,6 @@
 // Logits of dummy models on the CUDA backend against the CPU backend: packed prompts, then decode passes, of which the
 // third replays a captured graph. With tiny shapes, and on a GPU also with head sizes 64 (llama-110m) and 128 (two
 // layers of the 8B shape). The GPU kit runs this test first: it prints how far the logits differ.
-#include <check.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +10,7 @@
 #include "lib/base/mem.h"
 #include "tests/cuda_fixture.h"
 #include "tests/forward.h"
+#include "tests/suite.h"
 
 enum { SEQUENCES = 3, DECODE_PASSES = 4, LONGEST = 300 };
 
@@ -91,19 +91,11 @@ START_TEST(logits_are_those_of_the_cpu)
 }
 END_TEST
 
-int main(int argc, char **argv)
+SUITE("cuda_model")
 {
     if (argc > 1) device = argv[1];
-    if (strcmp(device, "cuda") == 0 && !cuda_is_here()) return EXIT_SKIPPED;
-    Suite *suite = suite_create("cuda_model");
-    TCase *tests = tcase_create("cuda_model");
-    tcase_set_timeout(tests, 120);
+    SKIP_UNLESS(strcmp(device, "cuda") != 0 || cuda_is_here());
     const bool on_gpu = strcmp(device, "cuda") == 0 && !EMULATED;
-    tcase_add_loop_test(tests, logits_are_those_of_the_cpu, 0, on_gpu ? CASES : TINY_CASES);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    TIMEOUT(120);
+    LOOP(logits_are_those_of_the_cpu, 0, on_gpu ? CASES : TINY_CASES);
 }

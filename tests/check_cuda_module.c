@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A CUDA module that cannot be used: one sentence names the reason, both versions if they differ, and `auto` serves on
 // the CPU with a warning where a GPU may be. The module beside this program is a link to one of fake_cuda_module.c.
-#include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +12,7 @@
 #include "kernels/module_version.h"
 #include "lib/base/log.h"
 #include "lib/base/mem.h"
+#include "tests/suite.h"
 
 static char folder[4096]; // of this program
 
@@ -42,7 +42,7 @@ static void check_refused(const char *fake, enum status status, const char *cons
 START_TEST(a_module_of_another_build_is_refused_with_both_versions)
 {
     static const char *const both[] = {
-        "libforepack_cuda.so has version 0.0.9+12345678, this program " CUDA_MODULE_VERSION,
+        "libforepack_cuda.so has version 0.0.9+12345678, this program has " CUDA_MODULE_VERSION,
         ": install both from one build"};
     check_refused("other_version.so", STATUS_UNSUPPORTED, both);
     check_refused("other_version_lacks.so", STATUS_UNSUPPORTED, both); // cannot even be loaded
@@ -51,7 +51,7 @@ END_TEST
 
 START_TEST(a_module_without_a_version_is_refused)
 {
-    static const char *const says[] = {"has version unknown, this program " CUDA_MODULE_VERSION,
+    static const char *const says[] = {"has version unknown, this program has " CUDA_MODULE_VERSION,
                                        ": install both from one build"};
     check_refused("no_version.so", STATUS_UNSUPPORTED, says);
     check_refused("no_version_lacks.so", STATUS_UNSUPPORTED, says);
@@ -118,7 +118,7 @@ START_TEST(auto_warns_where_a_gpu_may_be)
     ck_assert_ptr_nonnull(mkdtemp(devices));
     char *device = mem_format("%s/nvidia0", devices);
     cuda_device_folder = devices;
-    static const char *const fakes[][2] = {{"other_version_lacks.so", "has version 0.0.9+12345678, this program "},
+    static const char *const fakes[][2] = {{"other_version_lacks.so", "has version 0.0.9+12345678, this program has "},
                                            {"lacks.so", "the CUDA backend cannot be loaded: "}};
     for (int i = 0; i < 2; i++) {
         install(fakes[i][0]);
@@ -136,23 +136,19 @@ START_TEST(auto_warns_where_a_gpu_may_be)
 }
 END_TEST
 
-int main(void)
+static void find_folder(void)
+{
+    ck_assert_int_gt(readlink("/proc/self/exe", folder, sizeof folder - 1), 0);
+    *strrchr(folder, '/') = 0;
+}
+
+SUITE("cuda_module")
 {
     log_setup("test", LOG_INFO);
-    const ssize_t length = readlink("/proc/self/exe", folder, sizeof folder - 1);
-    if (length < 0) return EXIT_FAILURE;
-    *strrchr(folder, '/') = 0;
-    Suite *suite = suite_create("cuda_module");
-    TCase *tests = tcase_create("cuda_module");
-    tcase_add_test(tests, a_module_of_another_build_is_refused_with_both_versions);
-    tcase_add_test(tests, a_module_without_a_version_is_refused);
-    tcase_add_test(tests, what_a_module_of_this_build_lacks_is_named);
-    tcase_add_test(tests, a_module_of_this_build_is_loaded);
-    tcase_add_test(tests, auto_warns_where_a_gpu_may_be);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    FIXTURE_ONCE(find_folder, NULL);
+    TEST(a_module_of_another_build_is_refused_with_both_versions);
+    TEST(a_module_without_a_version_is_refused);
+    TEST(what_a_module_of_this_build_lacks_is_named);
+    TEST(a_module_of_this_build_is_loaded);
+    TEST(auto_warns_where_a_gpu_may_be);
 }

@@ -7,6 +7,7 @@
 #include "kernels/comm.h"
 #include "kernels/convert.h"
 #include "tests/cuda_fixture.h"
+#include "tests/suite.h"
 
 enum { ROWS = 8, COLUMNS = 16, N = ROWS * COLUMNS, ROWS_MAX = 128 };
 
@@ -176,20 +177,12 @@ START_TEST(micro_batches_are_summed_in_a_second_stream)
 }
 END_TEST
 
-int main(int argc, char **argv)
+SUITE("cuda_nccl")
 {
-    if (!cuda_is_here()) return EXIT_SKIPPED;
-    Suite *suite = suite_create("cuda_nccl");
-    TCase *tests = tcase_create("cuda_nccl");
-    tcase_set_timeout(tests, 120);
-    tcase_add_checked_fixture(tests, setup, teardown);
-    tcase_add_test(tests, collectives_of_one_rank_return_their_input);
-    tcase_add_loop_test(tests, sums_are_captured_with_their_pass, 0, 2);
-    tcase_add_loop_test(tests, micro_batches_are_summed_in_a_second_stream, 0, 2);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    SKIP_UNLESS(cuda_is_here());
+    TIMEOUT(120);
+    FIXTURE(setup, teardown);
+    TEST(collectives_of_one_rank_return_their_input);
+    LOOP(sums_are_captured_with_their_pass, 0, 2);
+    LOOP(micro_batches_are_summed_in_a_second_stream, 0, 2);
 }

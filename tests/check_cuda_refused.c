@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "tests/cuda_fixture.h"
+#include "tests/suite.h"
 
 static void emulate_one_gpu(void)
 {
@@ -75,17 +76,9 @@ START_TEST(a_lost_device_is_reported_by_every_wait)
 }
 END_TEST
 
-int main(void)
+SUITE("cuda_refused")
 {
-    Suite *suite = suite_create("cuda_refused");
-    TCase *tests = tcase_create("cuda_refused");
-    tcase_add_test(tests, unsupported_shapes_and_devices_are_refused);
-    tcase_add_test(tests, a_device_that_is_too_small_is_refused);
-    tcase_add_test(tests, a_lost_device_is_reported_by_every_wait);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    TEST(unsupported_shapes_and_devices_are_refused);
+    TEST(a_device_that_is_too_small_is_refused);
+    TEST(a_lost_device_is_reported_by_every_wait);
 }

@@ -7,6 +7,7 @@
 #include "kernels/cuda/cuda.h"
 #include "tests/cuda_here.h"
 #include "tests/kernel_fixture.h"
+#include "tests/suite.h"
 
 enum { ROWS = 3 };
 static const float GUARD = -12345.5f;
@@ -367,24 +368,16 @@ START_TEST(epilogue_scales_adds_and_stores)
 }
 END_TEST
 
-int main(void)
+SUITE("cuda_rows")
 {
-    if (!cuda_is_here()) return EXIT_SKIPPED;
-    Suite *suite = suite_create("cuda_rows");
-    TCase *tests = tcase_create("cuda_rows");
-    tcase_set_timeout(tests, 120);
-    tcase_add_loop_test(tests, embed_copies_rows_of_this_rank, 0, N_WIDTHS);
-    tcase_add_loop_test(tests, rmsnorm_normalises_the_rows_of_an_index, 0, N_WIDTHS);
-    tcase_add_loop_test(tests, add_rmsnorm_has_the_bits_of_adding_and_rmsnorm, 0, N_WIDTHS);
-    tcase_add_loop_test(tests, swiglu_reads_both_halves_of_a_row, 0, N_WIDTHS);
-    tcase_add_loop_test(tests, rows_are_quantised_as_convert_h_defines, 0, N_WIDTHS);
-    tcase_add_loop_test(tests, swiglu_to_fp8_is_swiglu_and_quantisation, 0, N_WIDTHS);
-    tcase_add_loop_test(tests, rmsnorm_to_fp8_is_rmsnorm_and_quantisation, 0, N_WIDTHS);
-    tcase_add_loop_test(tests, epilogue_scales_adds_and_stores, 0, N_WIDTHS);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    SKIP_UNLESS(cuda_is_here());
+    TIMEOUT(120);
+    LOOP(embed_copies_rows_of_this_rank, 0, N_WIDTHS);
+    LOOP(rmsnorm_normalises_the_rows_of_an_index, 0, N_WIDTHS);
+    LOOP(add_rmsnorm_has_the_bits_of_adding_and_rmsnorm, 0, N_WIDTHS);
+    LOOP(swiglu_reads_both_halves_of_a_row, 0, N_WIDTHS);
+    LOOP(rows_are_quantised_as_convert_h_defines, 0, N_WIDTHS);
+    LOOP(swiglu_to_fp8_is_swiglu_and_quantisation, 0, N_WIDTHS);
+    LOOP(rmsnorm_to_fp8_is_rmsnorm_and_quantisation, 0, N_WIDTHS);
+    LOOP(epilogue_scales_adds_and_stores, 0, N_WIDTHS);
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tokens sampled on the device against the CPU sampler: the same token from the same logits and random number, with the
 // vocabulary in one part and in several; and the likeliest token against a plain loop.
-#include <check.h>
 #include <cuda_runtime_api.h>
 #include <math.h>
 #include <stdlib.h>
@@ -10,6 +9,7 @@
 #include "kernels/cuda/launch.h"
 #include "lib/base/random.h"
 #include "tests/cuda_here.h"
+#include "tests/suite.h"
 #include "worker/sampler.h"
 
 enum { ROWS = 40, V_MAX = 5003 };
@@ -168,18 +168,10 @@ START_TEST(tokens_match_the_sampler)
 }
 END_TEST
 
-int main(void)
+SUITE("cuda_sample")
 {
-    if (!cuda_is_here()) return EXIT_SKIPPED;
-    Suite *suite = suite_create("cuda_sample");
-    TCase *tc = tcase_create("sample");
-    tcase_add_loop_test(tc, the_likeliest_matches_a_plain_loop, 0, N_VOCABULARIES);
-    tcase_add_loop_test(tc, tokens_match_the_sampler, 0, N_VOCABULARIES);
-    suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_set_fork_status(runner, CK_NOFORK);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    SKIP_UNLESS(cuda_is_here());
+    NO_FORK();
+    LOOP(the_likeliest_matches_a_plain_loop, 0, N_VOCABULARIES);
+    LOOP(tokens_match_the_sampler, 0, N_VOCABULARIES);
 }

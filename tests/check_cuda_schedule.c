@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // kernels/cuda/schedule and geometry: every row-head is computed once, costliest tiles first; the device's arrays hold
 // the batch; nothing is written outside the staging memory. Needs neither a GPU nor its emulation.
-#include <check.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,6 +9,7 @@
 #include "kernels/cuda/schedule.h"
 #include "lib/base/mem.h"
 #include "tests/kernel_fixture.h"
+#include "tests/suite.h"
 
 enum { MAX_ROWS = 700, MAX_SEQS = 24, MAX_CONTEXT = 40000, COLUMNS = MAX_CONTEXT / KV_BLOCK_TOKENS + 3 };
 
@@ -148,13 +148,16 @@ static void check_micro_batches(const struct device_batch *d)
     ck_assert_int_eq(first.first_row, 0);
     ck_assert_int_eq(second.first_row, first.n_rows);
     ck_assert_int_eq(first.n_rows + second.n_rows, d->n_rows);
-    ck_assert(first.tiles == d->tiles && second.tiles == first.tiles + first.n_tiles);
+    ck_assert_ptr_eq(first.tiles, d->tiles);
+    ck_assert_ptr_eq(second.tiles, first.tiles + first.n_tiles);
     ck_assert_int_eq(first.n_tiles + second.n_tiles, d->n_tiles);
     ck_assert_int_eq(first.n_spans + second.n_spans, d->n_spans);
-    ck_assert(first.single_row == d->single_row && second.single_row == first.single_row + first.n_single);
+    ck_assert_ptr_eq(first.single_row, d->single_row);
+    ck_assert_ptr_eq(second.single_row, first.single_row + first.n_single);
     ck_assert_int_eq(first.n_single + second.n_single, d->n_single);
     ck_assert_int_eq(first.n_importance_rows + second.n_importance_rows, d->n_importance_rows);
-    ck_assert(first.importance_begin == 0 && second.importance_begin == first.n_importance_rows);
+    ck_assert_int_eq(first.importance_begin, 0);
+    ck_assert_int_eq(second.importance_begin, first.n_importance_rows);
     ck_assert(second.single_importance == d->single_importance + first.n_single);
     ck_assert(second.tiled_importance == d->tiled_importance + first.n_tiled_importance);
     ck_assert_int_eq(first.n_tiled_importance + second.n_tiled_importance, d->n_tiled_importance);
@@ -209,8 +212,10 @@ static void check_rounds(const struct made *m, const void *host, const char *dev
             ck_assert(of_single[i] < 0 || (of_single[i] >= round.importance_begin && of_single[i] < end));
             found += of_single[i] >= 0;
         }
-        for (int i = 0; i < round.n_tiled_importance; i++)
-            ck_assert(of_tiles[i] >= round.importance_begin && of_tiles[i] < end);
+        for (int i = 0; i < round.n_tiled_importance; i++) {
+            ck_assert_int_ge(of_tiles[i], round.importance_begin);
+            ck_assert_int_lt(of_tiles[i], end);
+        }
         ck_assert_int_eq(found + round.n_tiled_importance, round.n_importance_rows);
         ck_assert(round.n_importance_rows > 0 || all->n_importance_rows == 0);
         done += round.n_importance_rows;
@@ -219,7 +224,9 @@ static void check_rounds(const struct made *m, const void *host, const char *dev
         tiles += round.n_tiles;
         ck_assert(done == all->n_importance_rows || used + cuda_kept_blocks(keys[end]) > blocks);
     } while (done < all->n_importance_rows);
-    ck_assert(singles == all->n_single && tiled == all->n_tiled_importance && tiles == all->n_tiles);
+    ck_assert_int_eq(singles, all->n_single);
+    ck_assert_int_eq(tiled, all->n_tiled_importance);
+    ck_assert_int_eq(tiles, all->n_tiles);
     ck_assert(done == 0 || rows[all->importance_begin] >= all->first_row);
 }
 
@@ -317,12 +324,24 @@ END_TEST
 
 static void check_same_arguments(const struct device_batch *a, const struct device_batch *b)
 {
-    ck_assert(a->token == b->token && a->position == b->position && a->row_seq == b->row_seq);
-    ck_assert(a->row_start == b->row_start && a->kv_len == b->kv_len && a->block_table == b->block_table);
-    ck_assert(a->logit_row == b->logit_row && a->tiles == b->tiles && a->single_row == b->single_row);
-    ck_assert(a->single_importance == b->single_importance && a->n_rows == b->n_rows && a->n_seqs == b->n_seqs);
-    ck_assert(a->n_logit_rows == b->n_logit_rows && a->max_blocks == b->max_blocks && a->n_single == b->n_single);
-    ck_assert(a->max_splits == b->max_splits && a->n_tiles == b->n_tiles && a->n_spans == b->n_spans);
+    ck_assert_ptr_eq(a->token, b->token);
+    ck_assert_ptr_eq(a->position, b->position);
+    ck_assert_ptr_eq(a->row_seq, b->row_seq);
+    ck_assert_ptr_eq(a->row_start, b->row_start);
+    ck_assert_ptr_eq(a->kv_len, b->kv_len);
+    ck_assert_ptr_eq(a->block_table, b->block_table);
+    ck_assert_ptr_eq(a->logit_row, b->logit_row);
+    ck_assert_ptr_eq(a->tiles, b->tiles);
+    ck_assert_ptr_eq(a->single_row, b->single_row);
+    ck_assert_ptr_eq(a->single_importance, b->single_importance);
+    ck_assert_int_eq(a->n_rows, b->n_rows);
+    ck_assert_int_eq(a->n_seqs, b->n_seqs);
+    ck_assert_int_eq(a->n_logit_rows, b->n_logit_rows);
+    ck_assert_int_eq(a->max_blocks, b->max_blocks);
+    ck_assert_int_eq(a->n_single, b->n_single);
+    ck_assert_int_eq(a->max_splits, b->max_splits);
+    ck_assert_int_eq(a->n_tiles, b->n_tiles);
+    ck_assert_int_eq(a->n_spans, b->n_spans);
 }
 
 // A captured pass reuses its arguments: those of all batches of its kind are equal. _i: rows of most sequences, at
@@ -405,20 +424,12 @@ START_TEST(one_sequence_has_room_for_the_spans_of_two_tiles)
 }
 END_TEST
 
-int main(void)
+SUITE("cuda_schedule")
 {
-    Suite *suite = suite_create("cuda_schedule");
-    TCase *cases = tcase_create("all");
-    tcase_set_timeout(cases, 0);
-    tcase_add_test(cases, staging_holds_the_batch_and_its_work);
-    tcase_add_loop_test(cases, captured_passes_of_a_kind_have_equal_arguments, 1, 6);
-    tcase_add_test(cases, splits_cover_a_row);
-    tcase_add_test(cases, one_sequence_has_room_for_the_spans_of_two_tiles);
-    tcase_add_test(cases, kv_entries_do_not_overlap);
-    suite_add_tcase(suite, cases);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    TIMEOUT(0);
+    TEST(staging_holds_the_batch_and_its_work);
+    LOOP(captured_passes_of_a_kind_have_equal_arguments, 1, 6);
+    TEST(splits_cover_a_row);
+    TEST(one_sequence_has_room_for_the_spans_of_two_tiles);
+    TEST(kv_entries_do_not_overlap);
 }

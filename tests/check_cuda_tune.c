@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/gemm.h"
 #include "tests/cuda_fixture.h"
+#include "tests/suite.h"
 
 enum { ALGORITHMS = 3, ROWS = 64, COLUMNS = 32, CALLS_MAX = 4096 };
 
@@ -133,20 +134,12 @@ START_TEST(the_sample_is_the_call_with_the_most_rows)
 }
 END_TEST
 
-int main(void)
+SUITE("cuda_tune")
 {
-    Suite *suite = suite_create("cuda_tune");
-    TCase *tests = tcase_create("cuda_tune");
-    tcase_add_checked_fixture(tests, setup, teardown);
-    tcase_add_test(tests, the_fastest_algorithm_is_chosen_on_an_idle_and_disturbed_device);
-    tcase_add_test(tests, another_fastest_algorithm_is_chosen_as_well);
-    tcase_add_test(tests, the_device_works_before_candidates_are_timed);
-    tcase_add_test(tests, candidates_take_turns);
-    tcase_add_test(tests, the_sample_is_the_call_with_the_most_rows);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    FIXTURE(setup, teardown);
+    TEST(the_fastest_algorithm_is_chosen_on_an_idle_and_disturbed_device);
+    TEST(another_fastest_algorithm_is_chosen_as_well);
+    TEST(the_device_works_before_candidates_are_timed);
+    TEST(candidates_take_turns);
+    TEST(the_sample_is_the_call_with_the_most_rows);
 }

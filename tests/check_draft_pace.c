@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The number of draft rows follows goodput: many where they cost little and are accepted, none where they cost as much
 // as they bring, and it neither follows noise nor stays with an old batch size. The machine is a pair of costs.
-#include <check.h>
 #include <math.h>
 
 #include "lib/base/random.h"
+#include "tests/suite.h"
 #include "worker/draft_pace.h"
 
 enum { MOST = 8 };
@@ -13,7 +13,7 @@ struct machine {
     double pass_us, row_us, chance, noise;
     struct random_source random;
     double slowness; // of passes while speculators draft
-    double copied;   // share of the drafts that are copied: there are no others while speculators do not draft
+    double lookup;   // share of drafts that come from prompt lookup: no others exist while speculators do not draft
 };
 
 struct result {
@@ -33,8 +33,8 @@ static struct result run(struct draft_pace *pace, struct machine *m, int sequenc
     struct result result = {.last = -1};
     double tokens = 0, us = 0;
     for (int i = 0; i < passes; i++) {
-        bool is_copied = random_unit(&m->random) < m->copied;
-        int rows = draft_pace_rows(pace, sequences, is_copied || draft_pace_length(pace, sequences) ? MOST : 0);
+        bool from_lookup = random_unit(&m->random) < m->lookup;
+        int rows = draft_pace_rows(pace, sequences, from_lookup || draft_pace_length(pace, sequences) ? MOST : 0);
         double pass_us = m->pass_us + m->row_us * rows * sequences;
         pass_us *= 1 + m->noise * (2 * random_unit(&m->random) - 1);
         int before = (int)tokens;
@@ -42,7 +42,7 @@ static struct result run(struct draft_pace *pace, struct machine *m, int sequenc
             int accepted = 0;
             while (accepted < rows && random_unit(&m->random) < m->chance)
                 accepted++;
-            draft_pace_verified(pace, is_copied, rows, accepted);
+            draft_pace_verified(pace, from_lookup, rows, accepted);
             tokens += 1 + accepted;
         }
         if (draft_pace_length(pace, sequences)) pass_us *= m->slowness;
@@ -164,7 +164,7 @@ START_TEST(drafts_that_slow_down_the_group_end)
 }
 END_TEST
 
-// Speculators that slow down the group are not asked, and what the group copies is verified all the same.
+// Speculators that slow down the group are not asked, and drafts from prompt lookup are verified all the same.
 // Of a prompt beside decodes. A draft row that takes as long as a row of the decodes gains nothing unless it is always
 // accepted.
 START_TEST(first_drafts_are_as_long_as_they_save_time)
@@ -194,7 +194,7 @@ START_TEST(copies_need_no_speculator)
     struct draft_pace pace;
     struct machine m = machine(20000, 500, 0.8);
     m.slowness = 6;
-    m.copied = 0.5;
+    m.lookup = 0.5;
     draft_pace_init(&pace);
     run(&pace, &m, 1, 300);
     struct result result = run(&pace, &m, 1, 5000);
@@ -212,31 +212,23 @@ START_TEST(the_kind_that_is_accepted_is_preferred)
         draft_pace_verified(&pace, true, 3, 3);
         draft_pace_verified(&pace, false, 3, 1);
     }
-    ck_assert(draft_pace_prefers_copies(&pace));
+    ck_assert(draft_pace_prefers_lookup(&pace));
     for (int i = 0; i < 200; i++)
         draft_pace_verified(&pace, true, 3, 0);
-    ck_assert(!draft_pace_prefers_copies(&pace));
+    ck_assert(!draft_pace_prefers_lookup(&pace));
 }
 END_TEST
 
-int main(void)
+SUITE("draft pace")
 {
-    Suite *suite = suite_create("draft pace");
-    TCase *tcase = tcase_create("pace");
-    tcase_add_test(tcase, cheap_rows_that_are_accepted_get_a_long_draft);
-    tcase_add_test(tcase, rows_that_cost_what_a_pass_costs_get_none);
-    tcase_add_test(tcase, wrong_drafts_end_and_right_ones_come_back);
-    tcase_add_test(tcase, noise_does_not_change_the_length);
-    tcase_add_test(tcase, each_batch_size_has_its_length);
-    tcase_add_test(tcase, drafts_that_are_always_accepted_teach_other_batch_sizes);
-    tcase_add_test(tcase, drafts_that_slow_down_the_group_end);
-    tcase_add_test(tcase, first_drafts_are_as_long_as_they_save_time);
-    tcase_add_test(tcase, copies_need_no_speculator);
-    tcase_add_test(tcase, the_kind_that_is_accepted_is_preferred);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    TEST(cheap_rows_that_are_accepted_get_a_long_draft);
+    TEST(rows_that_cost_what_a_pass_costs_get_none);
+    TEST(wrong_drafts_end_and_right_ones_come_back);
+    TEST(noise_does_not_change_the_length);
+    TEST(each_batch_size_has_its_length);
+    TEST(drafts_that_are_always_accepted_teach_other_batch_sizes);
+    TEST(drafts_that_slow_down_the_group_end);
+    TEST(first_drafts_are_as_long_as_they_save_time);
+    TEST(copies_need_no_speculator);
+    TEST(the_kind_that_is_accepted_is_preferred);
 }

@@ -3,13 +3,13 @@
 // batch: each guess is the one that the model yields behind the prompt, the tokens that are known and the guesses
 // before it, whatever was held, released, advanced or scored meanwhile. No block is lost, held prompts keep within
 // their share, and prompts are scored first.
-#include <check.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "lib/base/log.h"
 #include "lib/base/random.h"
 #include "speculator/scorer.h"
+#include "tests/suite.h"
 
 enum { VOCAB = 50, EOS = 2, CONTEXT = 160, BLOCKS = 40, SHARE = 24, REQUESTS = 12, BUDGET = 48, SEQS = 6, ANSWER = 40 };
 
@@ -359,23 +359,15 @@ START_TEST(a_prompt_that_was_not_scored_is_read_when_there_is_time)
 }
 END_TEST
 
-int main(void)
+SUITE("drafter")
 {
-    Suite *suite = suite_create("drafter");
-    TCase *tcase = tcase_create("drafter");
-    tcase_add_checked_fixture(tcase, start, stop);
-    tcase_add_test(tcase, guesses_continue_what_is_known);
-    tcase_add_test(tcase, no_prompt_is_held_after_the_end_of_drafts);
-    tcase_add_test(tcase, long_drafts_come_in_few_messages);
-    tcase_add_test(tcase, any_order_of_events_guesses_right);
-    tcase_add_test(tcase, scores_go_first);
-    tcase_add_test(tcase, held_prompts_give_way);
-    tcase_add_test(tcase, what_cannot_be_an_advance_releases_the_prompt);
-    tcase_add_test(tcase, a_prompt_that_was_not_scored_is_read_when_there_is_time);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    FIXTURE(start, stop);
+    TEST(guesses_continue_what_is_known);
+    TEST(no_prompt_is_held_after_the_end_of_drafts);
+    TEST(long_drafts_come_in_few_messages);
+    TEST(any_order_of_events_guesses_right);
+    TEST(scores_go_first);
+    TEST(held_prompts_give_way);
+    TEST(what_cannot_be_an_advance_releases_the_prompt);
+    TEST(a_prompt_that_was_not_scored_is_read_when_there_is_time);
 }

@@ -4,7 +4,6 @@
 // cached prefixes, and with new drafts between passes. Tokens, log-probabilities and finish reasons must be the same
 // bits, in fewer passes, and every block must be released. Some prompts are pruned, and some models run on two ranks.
 // The argument names a backend.
-#include <check.h>
 #include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -15,6 +14,7 @@
 #include "lib/base/random.h"
 #include "tests/cuda_here.h"
 #include "tests/fake_llguidance.h"
+#include "tests/suite.h"
 #include "tests/tiny_model.h"
 #include "worker/pace.h"
 #include "worker/scheduler_state.h"
@@ -71,7 +71,8 @@ static void take_report(void *arg, const struct step_report *report)
         const struct sequence_output *out = &report->outputs[i];
         struct outcome *o = &w->now[out->id];
         ck_assert_int_eq(o->finish, SEQUENCE_GOES_ON);
-        ck_assert(out->draft_accepted >= 0 && out->draft_accepted <= out->drafted);
+        ck_assert_int_ge(out->draft_accepted, 0);
+        ck_assert_int_le(out->draft_accepted, out->drafted);
         ck_assert_int_ge(out->n_tokens, out->draft_accepted);
         ck_assert_int_le(out->n_tokens, out->draft_accepted + 1);
         ck_assert_int_le(o->n + out->n_tokens, OUTPUT_MAX);
@@ -254,7 +255,8 @@ static void finish(struct world *w)
     while (scheduler_busy(w->scheduler))
         step(w);
     struct scheduler_load load = scheduler_get_load(w->scheduler);
-    ck_assert(load.running == 0 && load.waiting == 0);
+    ck_assert_int_eq(load.running, 0);
+    ck_assert_int_eq(load.waiting, 0);
     ck_assert_int_eq(load.kv_blocks_free, w->pool);
     ck_assert_int_le(load.draft_accepted, load.drafted);
     scheduler_free(w->scheduler);
@@ -368,7 +370,7 @@ START_TEST(drafts_of_every_kind_change_nothing)
         for (int id = 0; id < w->n_requests; id++) {
             struct sequence_request ask = w->asks[id];
             draft_for(w, &ask, (enum draft_kind)below(DRAFT_KINDS));
-            ask.copies = below(2);
+            ask.prompt_lookup = below(2);
             add(w, &ask);
             if (below(3) == 0) step(w);
         }
@@ -393,7 +395,7 @@ START_TEST(copies_change_nothing)
         begin_way(w, way);
         for (int id = 0; id < w->n_requests; id++) {
             struct sequence_request ask = w->asks[id];
-            ask.copies = true;
+            ask.prompt_lookup = true;
             add(w, &ask);
         }
         finish(w);
@@ -598,30 +600,24 @@ START_TEST(the_time_of_decodes_is_measured_without_drafts)
 }
 END_TEST
 
-int main(int argc, char **argv)
+SUITE("drafts")
 {
     backend = argc > 1 ? argv[1] : "cpu";
-    bool is_cuda = strcmp(backend, "cuda") == 0, is_cpu = strcmp(backend, "cpu") == 0;
-    if (is_cuda && !cuda_is_here()) return EXIT_SKIPPED;
-    Suite *suite = suite_create("drafts");
-    TCase *all = tcase_create("all");
-    tcase_set_timeout(all, 120);
-    tcase_add_test(all, a_right_draft_is_a_pass_for_all_its_tokens);
-    suite_add_tcase(suite, all);
-    TCase *tcase = tcase_create("bits");
-    tcase_set_timeout(tcase, 120);
-    tcase_add_loop_test(tcase, copies_change_nothing, 0, 3);
-    tcase_add_loop_test(tcase, drafts_of_every_kind_change_nothing, 0, is_cpu ? 4 : 1);
-    tcase_add_test(tcase, a_replay_goes_on_with_its_draft);
-    tcase_add_loop_test(tcase, drafts_may_come_between_any_passes, 0, is_cpu ? 3 : 1);
-    tcase_add_test(tcase, refused_entries_are_not_in_the_prefix_cache);
-    tcase_add_test(tcase, prompts_go_before_drafts);
-    tcase_add_test(tcase, prompts_that_cannot_start_leave_their_rows_to_drafts);
-    tcase_add_test(tcase, the_time_of_decodes_is_measured_without_drafts);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run(runner, NULL, is_cuda ? "all" : NULL, CK_NORMAL); // the emulated GPU is slow
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    const bool is_cuda = strcmp(backend, "cuda") == 0, is_cpu = strcmp(backend, "cpu") == 0;
+    SKIP_UNLESS(!is_cuda || cuda_is_here());
+    TCASE("all");
+    TIMEOUT(120);
+    TEST(a_right_draft_is_a_pass_for_all_its_tokens);
+    if (is_cuda) return; // the emulated GPU is slow
+
+    TCASE("bits");
+    TIMEOUT(120);
+    LOOP(copies_change_nothing, 0, 3);
+    LOOP(drafts_of_every_kind_change_nothing, 0, is_cpu ? 4 : 1);
+    TEST(a_replay_goes_on_with_its_draft);
+    LOOP(drafts_may_come_between_any_passes, 0, is_cpu ? 3 : 1);
+    TEST(refused_entries_are_not_in_the_prefix_cache);
+    TEST(prompts_go_before_drafts);
+    TEST(prompts_that_cannot_start_leave_their_rows_to_drafts);
+    TEST(the_time_of_decodes_is_measured_without_drafts);
 }

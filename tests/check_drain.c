@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // router/core: an operator drains nodes.
-#include <check.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tests/core_case.h"
+#include "tests/suite.h"
 
 static struct fake_node *attach(enum node_role role, const char *id, uint64_t instance)
 {
@@ -36,21 +36,31 @@ START_TEST(a_drained_node_finishes_its_requests_and_gets_no_more)
     ck_assert_int_eq(a->n_requests, 1);
     struct fake_node *b = attach(NODE_WORKER, "b", 2);
     struct node_drain first = drain("a", 0);
-    ck_assert(first.instance == 1 && first.role == NODE_WORKER && first.running == 1 && first.others == 1);
-    ck_assert(!first.was_draining && a->drains == 1 && b->drains == 0 && f.ready);
+    ck_assert_uint_eq(first.instance, 1);
+    ck_assert_int_eq(first.role, NODE_WORKER);
+    ck_assert_int_eq(first.running, 1);
+    ck_assert_int_eq(first.others, 1);
+    ck_assert(!first.was_draining);
+    ck_assert_int_eq(a->drains, 1);
+    ck_assert_int_eq(b->drains, 0);
+    ck_assert(f.ready);
     for (int i = 0; i < 8; i++)
         fixture_send(&f, 10, 1);
     ck_assert_int_eq(a->n_requests, 1);
     ck_assert_int_ge(b->n_requests, 1); // the rest waits for b
     struct node_drain again = drain("a", 1);
-    ck_assert(again.was_draining && again.running == 1 && a->drains == 1);
+    ck_assert(again.was_draining);
+    ck_assert_int_eq(again.running, 1);
+    ck_assert_int_eq(a->drains, 1);
     finish(a, old);
-    ck_assert(old->ends == 1 && old->status == STATUS_OK);
+    ck_assert_int_eq(old->ends, 1);
+    ck_assert_int_eq(old->status, STATUS_OK);
     ck_assert_int_eq(drain("a", 1).running, 0);
     fixture_detach(&f, a);
     drain_is_refused("a", 1, "no node a is attached: attached are: b");
     struct node_drain last = drain("b", 0);
-    ck_assert(last.others == 0 && !f.ready);
+    ck_assert_int_eq(last.others, 0);
+    ck_assert(!f.ready);
 }
 END_TEST
 
@@ -60,7 +70,8 @@ START_TEST(another_process_with_the_same_id_is_not_drained)
     drain("a", 0);
     fixture_detach(&f, a);
     a = attach(NODE_WORKER, "a", 7);
-    ck_assert(a->drains == 0 && f.ready);
+    ck_assert_int_eq(a->drains, 0);
+    ck_assert(f.ready);
     drain_is_refused("a", 1, "no node a is attached: attached are: a");
     ck_assert(f.ready);
 }
@@ -72,7 +83,8 @@ START_TEST(a_process_that_lost_its_stream_is_told_again)
     drain("a", 0);
     fixture_detach(&f, a);
     a = attach(NODE_WORKER, "a", 1);
-    ck_assert(a->drains == 1 && !f.ready);
+    ck_assert_int_eq(a->drains, 1);
+    ck_assert(!f.ready);
     ck_assert(drain("a", 1).was_draining);
     ck_assert_int_eq(a->drains, 1);
 }
@@ -100,20 +112,12 @@ START_TEST(an_unknown_node_is_refused_with_the_names_of_those_attached)
 }
 END_TEST
 
-int main(void)
+SUITE("drain")
 {
-    Suite *suite = suite_create("drain");
-    TCase *tcase = tcase_create("all");
-    tcase_add_checked_fixture(tcase, setup, teardown);
-    tcase_add_test(tcase, a_drained_node_finishes_its_requests_and_gets_no_more);
-    tcase_add_test(tcase, another_process_with_the_same_id_is_not_drained);
-    tcase_add_test(tcase, a_process_that_lost_its_stream_is_told_again);
-    tcase_add_test(tcase, a_node_that_drains_by_a_signal_may_be_drained_too);
-    tcase_add_test(tcase, an_unknown_node_is_refused_with_the_names_of_those_attached);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    FIXTURE(setup, teardown);
+    TEST(a_drained_node_finishes_its_requests_and_gets_no_more);
+    TEST(another_process_with_the_same_id_is_not_drained);
+    TEST(a_process_that_lost_its_stream_is_told_again);
+    TEST(a_node_that_drains_by_a_signal_may_be_drained_too);
+    TEST(an_unknown_node_is_refused_with_the_names_of_those_attached);
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // engine/model/dummy.h: a model opens from its config.json alone; its values are the same in every run and for any
 // number of ranks, and of the scale of trained weights.
-#include <check.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +9,7 @@
 #include "kernels/convert.h"
 #include "lib/base/mem.h"
 #include "tests/forward.h"
+#include "tests/suite.h"
 
 enum { VOCAB = 515, N_TOKENS = 9 };
 
@@ -120,17 +120,9 @@ START_TEST(opening_a_shape_as_a_checkpoint_names_the_missing_file)
 }
 END_TEST
 
-int main(void)
+SUITE("dummy")
 {
-    Suite *suite = suite_create("dummy");
-    TCase *tcase = tcase_create("dummy");
-    tcase_add_loop_test(tcase, a_shape_runs_with_the_same_values_every_time, 0, 4);
-    tcase_add_test(tcase, values_have_the_scale_of_trained_weights);
-    tcase_add_test(tcase, opening_a_shape_as_a_checkpoint_names_the_missing_file);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    LOOP(a_shape_runs_with_the_same_values_every_time, 0, 4);
+    TEST(values_have_the_scale_of_trained_weights);
+    TEST(opening_a_shape_as_a_checkpoint_names_the_missing_file);
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A group with ranks as threads of one process: agreement on failures, release, death of the leader, roll calls, the
 // watchdog; and the block manager. check_engine_mpi repeats the former between processes.
-#include <check.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -11,13 +10,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "engine/doorbell.h"
 #include "engine/engine.h"
 #include "engine/prefix_cache.h"
 #include "engine/roll_call.h"
+#include "engine/wakeup.h"
 #include "engine/watchdog.h"
 #include "lib/base/log.h"
 #include "tests/model_fixture.h"
+#include "tests/suite.h"
 
 enum { RANKS = 3 };
 
@@ -37,7 +37,7 @@ struct rank {
     struct engine *engine;
     struct roll_call *roll_call;
     bool mute;             // keeps its socket open and answers no roll call, like a stopped process
-    struct doorbell *bell; // of a mute rank
+    struct wakeup *wakeup; // of a mute rank
     enum status status;
     char message[256];
 };
@@ -272,44 +272,44 @@ START_TEST(a_rank_that_differs_from_the_leader_fails_the_group)
 }
 END_TEST
 
-// ---- the doorbell ----
+// ---- wake-up sockets ----
 
-static void *ring_and_die(void *arg)
+static void *send_and_die(void *arg)
 {
     struct rank *r = arg;
-    struct doorbell *bell;
-    r->status = doorbell_open(r->comm, &bell);
+    struct wakeup *wakeup;
+    r->status = wakeup_open(r->comm, &wakeup);
     if (r->status != STATUS_OK) return NULL;
-    r->status = doorbell_agree(bell, STATUS_OK);
+    r->status = wakeup_agree(wakeup, STATUS_OK);
     for (uint32_t i = 0; i < 1000 && r->status == STATUS_OK; i++)
-        r->status = doorbell_ring(bell, (struct ring){i, 2 * i, 0});
-    doorbell_close(bell); // as when the process ends
+        r->status = wakeup_send(wakeup, (struct wakeup_message){i, 2 * i, 0});
+    wakeup_close(wakeup); // as when the process ends
     return NULL;
 }
 
 static void *count_rings(void *arg)
 {
     struct rank *r = arg;
-    struct doorbell *bell;
-    r->status = doorbell_open(r->comm, &bell);
+    struct wakeup *wakeup;
+    r->status = wakeup_open(r->comm, &wakeup);
     if (r->status != STATUS_OK) return NULL;
-    r->status = doorbell_agree(bell, STATUS_OK);
-    struct ring ring = {0};
+    r->status = wakeup_agree(wakeup, STATUS_OK);
+    struct wakeup_message message = {0};
     uint32_t n = 0;
-    while (r->status == STATUS_OK && (r->status = doorbell_wait(bell, &ring)) == STATUS_OK) {
-        if (ring.kind != n || ring.size_bytes != 2 * n) break;
+    while (r->status == STATUS_OK && (r->status = wakeup_wait(wakeup, &message)) == STATUS_OK) {
+        if (message.kind != n || message.size_bytes != 2 * n) break;
         n++;
     }
     keep_message(r);
     if (n != 1000) r->status = STATUS_DATA;
-    doorbell_close(bell);
+    wakeup_close(wakeup);
     return NULL;
 }
 
 START_TEST(every_ring_arrives_and_so_does_the_end)
 {
     struct rank ranks[RANKS] = {0};
-    start_ranks(ranks, RANKS, ring_and_die, count_rings);
+    start_ranks(ranks, RANKS, send_and_die, count_rings);
     join_ranks(ranks, RANKS);
     ck_assert_int_eq(ranks[0].status, STATUS_OK);
     for (int r = 1; r < RANKS; r++) {
@@ -326,7 +326,7 @@ enum { PATIENCE_MS = 100, ENOUGH_MS = 300000 };
 static void *open_roll_call(void *arg)
 {
     struct rank *r = arg;
-    r->status = r->mute ? doorbell_open(r->comm, &r->bell) : roll_call_open(r->comm, &r->roll_call);
+    r->status = r->mute ? wakeup_open(r->comm, &r->wakeup) : roll_call_open(r->comm, &r->roll_call);
     return NULL;
 }
 
@@ -345,7 +345,7 @@ static void close_roll_calls(struct rank *ranks)
 {
     for (int r = 0; r < RANKS; r++) {
         if (ranks[r].roll_call) roll_call_close(ranks[r].roll_call);
-        if (ranks[r].bell) doorbell_close(ranks[r].bell);
+        if (ranks[r].wakeup) wakeup_close(ranks[r].wakeup);
         ranks[r].comm->ops->close(ranks[r].comm);
     }
 }
@@ -456,7 +456,8 @@ START_TEST(the_leader_reads_what_followers_know_of_their_gpus)
     open_roll_calls(ranks, -1);
     struct roll_call *leader = ranks[0].roll_call;
     roll_call_read_gpus(leader, reports);
-    ck_assert(!reports[1].known && !*reports[1].address); // it is not served yet
+    ck_assert(!reports[1].known);
+    ck_assert(!*reports[1].address); // it is not served yet
     for (int r = 1; r < RANKS; r++) {
         served[r] = (struct gpu_report){.known = true, .temperature_celsius = (uint32_t)(50 + r), .xid_errors = 7};
         snprintf(served[r].trouble, sizeof served[r].trouble, "of rank %d", r);
@@ -486,7 +487,7 @@ START_TEST(a_silent_follower_is_asked_for_its_gpu_once)
     await_temperature(ranks[0].roll_call, 1, 60, reports);
     ck_assert_uint_eq(reports[2].temperature_celsius, 0);
     int asked_bytes = 0;
-    ck_assert_int_eq(ioctl(doorbell_socket(ranks[2].bell, 0), FIONREAD, &asked_bytes), 0);
+    ck_assert_int_eq(ioctl(wakeup_socket(ranks[2].wakeup, 0), FIONREAD, &asked_bytes), 0);
     ck_assert_int_gt(asked_bytes, 0);
     ck_assert_int_lt(asked_bytes, 2 * ROLL_CALL_SENTENCE_MAX); // one frame
     close_roll_calls(ranks);
@@ -669,7 +670,9 @@ START_TEST(allocated_blocks_are_distinct_and_return)
             n[h] = count;
             ck_assert_int_eq(block_manager_n_free(manager), before - count);
             for (int i = 0; i < count; i++) {
-                ck_assert(held[h][i] >= 0 && held[h][i] < BLOCKS && owner[held[h][i]] < 0);
+                ck_assert_int_ge(held[h][i], 0);
+                ck_assert_int_lt(held[h][i], BLOCKS);
+                ck_assert_int_lt(owner[held[h][i]], 0);
                 owner[held[h][i]] = h;
             }
         } else {
@@ -681,7 +684,10 @@ START_TEST(allocated_blocks_are_distinct_and_return)
         block_manager_release(manager, held[h], n[h]);
     ck_assert_int_eq(block_manager_n_free(manager), block_manager_size(manager));
     block_manager_free(manager);
-    ck_assert(kv_blocks_for(0) == 0 && kv_blocks_for(1) == 1 && kv_blocks_for(16) == 1 && kv_blocks_for(17) == 2);
+    ck_assert_int_eq(kv_blocks_for(0), 0);
+    ck_assert_int_eq(kv_blocks_for(1), 1);
+    ck_assert_int_eq(kv_blocks_for(16), 1);
+    ck_assert_int_eq(kv_blocks_for(17), 2);
 }
 END_TEST
 
@@ -772,7 +778,9 @@ START_TEST(a_found_block_holds_what_was_asked_for)
     }
     for (int i = 0; i < HOLDERS; i++)
         block_manager_release(manager, holders[i].blocks, holders[i].n);
-    ck_assert(reused > 1000 && computed > 1000 && adopted > 10);
+    ck_assert_int_gt(reused, 1000);
+    ck_assert_int_gt(computed, 1000);
+    ck_assert_int_gt(adopted, 10);
     block_manager_free(manager);
 }
 END_TEST
@@ -840,34 +848,26 @@ START_TEST(a_lookup_continues_where_the_last_one_ended)
 }
 END_TEST
 
-int main(void)
+SUITE("engine")
 {
     log_setup("test", LOG_ERROR);
-    Suite *suite = suite_create("engine");
-    TCase *tcase = tcase_create("engine");
-    tcase_set_timeout(tcase, 30);
-    tcase_add_loop_test(tcase, a_group_computes_what_its_model_computes, 0, 2);
-    tcase_add_test(tcase, one_rank_needs_no_followers);
-    tcase_add_test(tcase, one_failing_rank_fails_all_and_reports_alone);
-    tcase_add_loop_test(tcase, a_rank_that_differs_from_the_leader_fails_the_group, 0, DIFFERENCES);
-    tcase_add_test(tcase, every_ring_arrives_and_so_does_the_end);
-    tcase_add_test(tcase, a_roll_call_names_the_rank_that_others_wait_for);
-    tcase_add_loop_test(tcase, a_roll_call_names_the_rank_that_does_not_answer, 0, RANKS);
-    tcase_add_loop_test(tcase, a_roll_call_names_the_rank_that_is_gone, 0, RANKS);
-    tcase_add_test(tcase, roll_calls_at_once_are_all_answered);
-    tcase_add_test(tcase, the_leader_reads_what_followers_know_of_their_gpus);
-    tcase_add_test(tcase, a_silent_follower_is_asked_for_its_gpu_once);
-    tcase_add_test(tcase, a_stuck_step_ends_the_process_and_names_the_missing_rank);
-    tcase_add_test(tcase, a_watchdog_ignores_quick_steps_and_waits_while_all_answer);
-    tcase_add_test(tcase, a_follower_that_runs_no_pass_is_named);
-    tcase_add_test(tcase, allocated_blocks_are_distinct_and_return);
-    tcase_add_loop_test(tcase, a_found_block_holds_what_was_asked_for, 0, 3);
-    tcase_add_test(tcase, the_end_of_the_chain_released_first_is_evicted_first);
-    tcase_add_test(tcase, a_lookup_continues_where_the_last_one_ended);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    TIMEOUT(30);
+    LOOP(a_group_computes_what_its_model_computes, 0, 2);
+    TEST(one_rank_needs_no_followers);
+    TEST(one_failing_rank_fails_all_and_reports_alone);
+    LOOP(a_rank_that_differs_from_the_leader_fails_the_group, 0, DIFFERENCES);
+    TEST(every_ring_arrives_and_so_does_the_end);
+    TEST(a_roll_call_names_the_rank_that_others_wait_for);
+    LOOP(a_roll_call_names_the_rank_that_does_not_answer, 0, RANKS);
+    LOOP(a_roll_call_names_the_rank_that_is_gone, 0, RANKS);
+    TEST(roll_calls_at_once_are_all_answered);
+    TEST(the_leader_reads_what_followers_know_of_their_gpus);
+    TEST(a_silent_follower_is_asked_for_its_gpu_once);
+    TEST(a_stuck_step_ends_the_process_and_names_the_missing_rank);
+    TEST(a_watchdog_ignores_quick_steps_and_waits_while_all_answer);
+    TEST(a_follower_that_runs_no_pass_is_named);
+    TEST(allocated_blocks_are_distinct_and_return);
+    LOOP(a_found_block_holds_what_was_asked_for, 0, 3);
+    TEST(the_end_of_the_chain_released_first_is_evicted_first);
+    TEST(a_lookup_continues_where_the_last_one_ended);
 }

@@ -2,7 +2,6 @@
 // The tensor-parallel group between processes, under mpirun with any number of ranks: collectives over MPI and over
 // shared memory, and the engine on either against the same model run by threads of one process. All ranks walk through
 // the same tests in step, so a rank that fails ends the job instead of leaving the others to wait.
-#include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +16,7 @@
 #include "lib/base/cores.h"
 #include "lib/base/log.h"
 #include "tests/forward.h"
+#include "tests/suite.h"
 #include "tests/tiny_model.h"
 
 enum { SHM, MPI, MPI_BF16, COMMS };
@@ -300,7 +300,7 @@ static void lead(struct engine *engine, const char *dir)
         MUST(engine_forward(engine, &f->batch, &mine) == STATUS_OK);
         struct forward_result theirs = ranks_forward(&threads, &f->batch);
         MUST(memcmp(mine.logits, theirs.logits, (size_t)f->batch.n_logit_rows * vocab * sizeof(float)) == 0);
-        // Sometimes the group idles for longer than a follower polls its doorbell before it sleeps.
+        // Sometimes the group idles for longer than a follower polls its wake-up socket before it sleeps.
         if (step % 10 == 9) nap(5000);
     }
     free(f);
@@ -362,38 +362,36 @@ START_TEST(a_rank_with_another_version_of_the_model_fails_the_group)
 }
 END_TEST
 
-int main(int argc, char **argv)
+static void close_comms(void)
+{
+    for (int c = MPI; c < COMMS; c++)
+        comms[c]->ops->close(comms[c]);
+    group_close(comms[SHM]);
+}
+
+SUITE("engine_mpi")
 {
     log_setup("test", LOG_ERROR);
     cores_usable(&cores_at_start);
     if (group_open(&argc, &argv, 300, &comms[SHM]) != STATUS_OK || comm_open_mpi(&comms[MPI]) != STATUS_OK ||
         comm_open_mpi(&comms[MPI_BF16]) != STATUS_OK) {
         fprintf(stderr, "%s\n", status_message());
-        return 1;
+        exit(EXIT_FAILURE);
     }
     comm_mpi_set_allreduce_bf16(comms[MPI_BF16]);
     comm = comms[SHM];
-    Suite *suite = suite_create("engine_mpi");
-    TCase *tcase = tcase_create("engine_mpi");
-    tcase_add_test(tcase, one_host_shares_memory);
-    tcase_add_test(tcase, ranks_of_a_host_divide_its_cores);
-    tcase_add_loop_test(tcase, sums_are_in_rank_order_whatever_the_count, 0, COMMS);
-    tcase_add_loop_test(tcase, maxima_gather_and_broadcast, 0, COMMS);
-    tcase_add_loop_test(tcase, ranks_with_random_delays_never_mix_steps, 0, COMMS);
-    tcase_add_test(tcase, waiting_for_a_late_rank_burns_no_core);
-    tcase_add_test(tcase, ranks_that_disagree_on_the_size_get_an_error);
-    tcase_add_loop_test(tcase, a_rank_without_the_segment_fails_the_opening, 0, 2);
-    tcase_add_loop_test(tcase, the_group_computes_what_threads_compute, 0, 4); // on SHM and MPI
-    tcase_add_test(tcase, a_rank_that_cannot_open_its_model_fails_the_group);
-    tcase_add_loop_test(tcase, a_rank_with_another_version_of_the_model_fails_the_group, 0, 2);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_set_fork_status(runner, CK_NOFORK); // MPI does not survive a fork
-    srunner_run_all(runner, comm->rank == 0 ? CK_NORMAL : CK_SILENT);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    for (int c = MPI; c < COMMS; c++)
-        comms[c]->ops->close(comms[c]);
-    group_close(comms[SHM]);
-    return failed ? 1 : 0;
+    if (comm->rank > 0) setenv("CK_VERBOSITY", "silent", 1); // the first rank reports
+    NO_FORK();                                               // MPI does not survive a fork
+    atexit(close_comms);
+    TEST(one_host_shares_memory);
+    TEST(ranks_of_a_host_divide_its_cores);
+    LOOP(sums_are_in_rank_order_whatever_the_count, 0, COMMS);
+    LOOP(maxima_gather_and_broadcast, 0, COMMS);
+    LOOP(ranks_with_random_delays_never_mix_steps, 0, COMMS);
+    TEST(waiting_for_a_late_rank_burns_no_core);
+    TEST(ranks_that_disagree_on_the_size_get_an_error);
+    LOOP(a_rank_without_the_segment_fails_the_opening, 0, 2);
+    LOOP(the_group_computes_what_threads_compute, 0, 4); // on SHM and MPI
+    TEST(a_rank_that_cannot_open_its_model_fails_the_group);
+    LOOP(a_rank_with_another_version_of_the_model_fails_the_group, 0, 2);
 }

@@ -9,6 +9,7 @@
 #include "router/core/core_state.h"
 #include "router/sched/estimate.h"
 #include "tests/core_case.h"
+#include "tests/suite.h"
 
 enum { SMALL = 64, LARGE = 1024, NODES_MAX = 2 * LARGE + 2, PROMPT = 512, VISITS_MAX = 640 };
 
@@ -117,19 +118,11 @@ START_TEST(an_admission_looks_at_a_bounded_number_of_nodes)
 }
 END_TEST
 
-int main(void)
+SUITE("estimate_cost")
 {
-    Suite *suite = suite_create("estimate_cost");
-    TCase *tcase = tcase_create("estimate_cost");
-    tcase_set_timeout(tcase, 60);
-    tcase_add_checked_fixture(tcase, setup, teardown);
-    tcase_add_test(tcase, some_nodes_of_a_large_pool_stand_for_all);
-    tcase_add_test(tcase, an_idle_node_of_a_large_pool_is_found);
-    tcase_add_test(tcase, an_admission_looks_at_a_bounded_number_of_nodes);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    TIMEOUT(60);
+    FIXTURE(setup, teardown);
+    TEST(some_nodes_of_a_large_pool_stand_for_all);
+    TEST(an_idle_node_of_a_large_pool_is_found);
+    TEST(an_admission_looks_at_a_bounded_number_of_nodes);
 }

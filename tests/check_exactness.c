@@ -12,6 +12,7 @@
 #include "kernels/cpu/cpu.h"
 #include "tests/isa_levels.h"
 #include "tests/kernel_fixture.h"
+#include "tests/suite.h"
 
 enum {
     LAYERS = 2,
@@ -455,19 +456,11 @@ START_TEST(long_contexts_are_the_same_bits_in_any_chunks)
 }
 END_TEST
 
-int main(int argc, char **argv)
+SUITE("exactness")
 {
-    if (!choose_isas(argc, argv)) return EXIT_SKIPPED;
-    Suite *suite = suite_create("exactness");
-    TCase *tcase = tcase_create("exactness");
-    tcase_add_loop_test(tcase, packed_chunked_and_alone_are_the_same_bits, 0, 2 * KINDS * n_isas);
-    tcase_add_loop_test(tcase, gemms_are_the_same_bits_for_any_number_of_rows, 0, DTYPES * n_isas);
-    tcase_add_loop_test(tcase, a_prefetch_changes_no_bit, 0, DTYPES * n_isas);
-    tcase_add_loop_test(tcase, long_contexts_are_the_same_bits_in_any_chunks, 0, 3 * n_isas);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    SKIP_UNLESS(choose_isas(argc, argv));
+    LOOP(packed_chunked_and_alone_are_the_same_bits, 0, 2 * KINDS * n_isas);
+    LOOP(gemms_are_the_same_bits_for_any_number_of_rows, 0, DTYPES * n_isas);
+    LOOP(a_prefetch_changes_no_bit, 0, DTYPES * n_isas);
+    LOOP(long_contexts_are_the_same_bits_in_any_chunks, 0, 3 * n_isas);
 }

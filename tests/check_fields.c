@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // proto/fields: the text of a field of a message that is not unpacked.
-#include <check.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "lib/base/mem.h"
 #include "lib/messages/fields.h"
+#include "tests/suite.h"
 
 // Bytes that are not a message are never read beyond their end (checked by the sanitizers).
 START_TEST(noise_is_not_read_beyond_its_end)
@@ -53,16 +53,8 @@ START_TEST(the_text_of_a_field_is_found)
 }
 END_TEST
 
-int main(void)
+SUITE("fields")
 {
-    Suite *suite = suite_create("fields");
-    TCase *tcase = tcase_create("fields");
-    tcase_add_test(tcase, noise_is_not_read_beyond_its_end);
-    tcase_add_test(tcase, the_text_of_a_field_is_found);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    TEST(noise_is_not_read_beyond_its_end);
+    TEST(the_text_of_a_field_is_found);
 }

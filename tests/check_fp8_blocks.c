@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // FP8 checkpoints with a scale for each block of 128 x 128: logits against slow_llama on every number of ranks, also
 // where slices begin and end within blocks; and broken scales.
-#include <check.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +9,7 @@
 #include "tests/forward.h"
 #include "tests/model_fixture.h"
 #include "tests/slow_llama.h"
+#include "tests/suite.h"
 #include "tests/tiny_model.h"
 
 #define GATE "model.layers.0.mlp.gate_proj.weight"
@@ -132,18 +132,10 @@ START_TEST(broken_scales_are_refused)
 }
 END_TEST
 
-int main(void)
+SUITE("fp8_blocks")
 {
-    Suite *suite = suite_create("fp8_blocks");
-    TCase *tests = tcase_create("fp8_blocks");
-    tcase_set_timeout(tests, 60);
-    tcase_add_loop_test(tests, logits_equal_the_slow_implementation, 0, 6);
-    tcase_add_test(tests, the_cuda_backend_computes_in_fp8);
-    tcase_add_test(tests, broken_scales_are_refused);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    TIMEOUT(60);
+    LOOP(logits_equal_the_slow_implementation, 0, 6);
+    TEST(the_cuda_backend_computes_in_fp8);
+    TEST(broken_scales_are_refused);
 }

@@ -8,7 +8,6 @@
 //
 // The models stories260K and stories280K are in the repository; the cases of the other models run as
 // check_golden_data_*.
-#include <check.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -19,6 +18,7 @@
 #include "lib/base/mem.h"
 #include "tests/cuda_here.h"
 #include "tests/forward.h"
+#include "tests/suite.h"
 #include "tests/test_data.h"
 
 // bf16 rounds weights, activations, K and V to 8 bits of mantissa, each by up to 2^-9 = 0.2 %. The errors are
@@ -30,7 +30,7 @@
 
 // int8 rounds a weight or an activation by up to half a step of (row maximum) / 127: about 1 % of a typical value,
 // several times the error of bf16. Its effect depends on the model: attention scores of stories280K are in the hundreds
-// and more, where 1 % decides which key a softmax chooses (docs/operating.md). An int8 KV cache rounds all dims of an
+// and more, where 1 % decides which key a softmax chooses (docs/checkpoints.md). An int8 KV cache rounds all dims of an
 // entry by up to half a step of their maximum / 127, with the same effect. So each case has its own bounds, a third
 // above the measured values (in the line that it prints).
 struct golden_case {
@@ -420,20 +420,11 @@ START_TEST(model_computes_the_golden_vectors)
 }
 END_TEST
 
-int main(int argc, char **argv)
+SUITE("golden")
 {
     backend_name = argc > 1 ? argv[1] : "reference";
     external = external_data_wanted(argc, argv);
-    if (external && !external_data_is_here()) return EXIT_SKIPPED;
-    if (strcmp(backend_name, "cuda") == 0 && !cuda_is_here()) return EXIT_SKIPPED;
-    Suite *suite = suite_create("golden");
-    TCase *tests = tcase_create("golden");
-    tcase_set_timeout(tests, 120);
-    tcase_add_loop_test(tests, model_computes_the_golden_vectors, 0, N_CASES);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    SKIP_UNLESS(strcmp(backend_name, "cuda") != 0 || cuda_is_here());
+    TIMEOUT(120);
+    LOOP(model_computes_the_golden_vectors, 0, N_CASES);
 }

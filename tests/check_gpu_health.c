@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // kernels/gpu_health: counters, fatal Xids, throttling over a clock that the test moves.
-#include <check.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels/gpu_health.h"
+#include "tests/suite.h"
 
 enum { SECOND_US = 1000000, START_US = 7 * SECOND_US };
 
@@ -61,7 +61,9 @@ START_TEST(values_are_those_of_the_last_sample)
                              .ecc_corrected = 4,
                              .ecc_uncorrected = 1});
     const struct gpu_report *report = add(&(struct gpu_sample){.has_temperature = true, .temperature_celsius = 62});
-    ck_assert(report->known && report->has_temperature && !report->has_memory);
+    ck_assert(report->known);
+    ck_assert(report->has_temperature);
+    ck_assert(!report->has_memory);
     ck_assert_uint_eq(report->temperature_celsius, 62);
     ck_assert(report->has_ecc); // a counter stays
     ck_assert_uint_eq(report->ecc_corrected, 4);
@@ -180,9 +182,11 @@ START_TEST(lists_of_xids_are_read_or_refused)
 {
     ck_assert_int_eq(limits.n_fatal_xids, 11);
     ck_assert_int_eq(gpu_fatal_xids_parse("48", &limits), STATUS_OK);
-    ck_assert(limits.n_fatal_xids == 1 && limits.fatal_xids[0] == 48);
+    ck_assert_int_eq(limits.n_fatal_xids, 1);
+    ck_assert_int_eq(limits.fatal_xids[0], 48);
     ck_assert_int_eq(gpu_fatal_xids_parse("1,65535", &limits), STATUS_OK);
-    ck_assert(limits.n_fatal_xids == 2 && limits.fatal_xids[1] == 65535);
+    ck_assert_int_eq(limits.n_fatal_xids, 2);
+    ck_assert_int_eq(limits.fatal_xids[1], 65535);
     ck_assert_int_eq(limits.throttle_us, 60 * SECOND_US); // it sets the list alone
     static const char *const wrong[] = {"",
                                         ",",
@@ -210,27 +214,19 @@ START_TEST(lists_of_xids_are_read_or_refused)
 }
 END_TEST
 
-int main(void)
+SUITE("gpu_health")
 {
-    Suite *suite = suite_create("gpu_health");
-    TCase *all = tcase_create("all");
-    tcase_add_checked_fixture(all, setup, NULL);
-    tcase_add_test(all, values_are_those_of_the_last_sample);
-    tcase_add_test(all, a_lost_gpu_stays_lost);
-    tcase_add_test(all, a_gpu_that_needs_a_reset_is_in_trouble);
-    tcase_add_test(all, fatal_xids_are_trouble_and_others_are_counted);
-    tcase_add_test(all, each_reason_is_counted_by_the_time_between_samples);
-    tcase_add_test(all, hardware_throttling_for_too_long_is_trouble);
-    tcase_add_test(all, the_drivers_own_throttling_is_no_trouble);
-    tcase_add_test(all, repeated_throttling_is_trouble_and_rare_throttling_is_not);
-    tcase_add_test(all, a_gpu_that_has_cooled_is_healthy_again);
-    tcase_add_test(all, time_without_throttling_is_no_credit);
-    tcase_add_test(all, without_a_limit_no_throttling_is_trouble);
-    tcase_add_test(all, lists_of_xids_are_read_or_refused);
-    suite_add_tcase(suite, all);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    FIXTURE(setup, NULL);
+    TEST(values_are_those_of_the_last_sample);
+    TEST(a_lost_gpu_stays_lost);
+    TEST(a_gpu_that_needs_a_reset_is_in_trouble);
+    TEST(fatal_xids_are_trouble_and_others_are_counted);
+    TEST(each_reason_is_counted_by_the_time_between_samples);
+    TEST(hardware_throttling_for_too_long_is_trouble);
+    TEST(the_drivers_own_throttling_is_no_trouble);
+    TEST(repeated_throttling_is_trouble_and_rare_throttling_is_not);
+    TEST(a_gpu_that_has_cooled_is_healthy_again);
+    TEST(time_without_throttling_is_no_credit);
+    TEST(without_a_limit_no_throttling_is_trouble);
+    TEST(lists_of_xids_are_read_or_refused);
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // kernels/gpu_monitor and kernels/nvml on the library of fake_nvml.c. Argument: which libnvidia-ml.so.1 there is, fake,
 // lacks (it has not all functions) or missing.
-#include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +8,7 @@
 
 #include "kernels/gpu_monitor.h"
 #include "tests/gpu_files.h"
+#include "tests/suite.h"
 
 #define ADDRESS "0000:65:00.0"
 
@@ -32,7 +32,10 @@ START_TEST(values_and_their_changes_are_read)
     gpu_file_write(ADDRESS, "temperature 61\ntotal 1000\nused 400\nthrottle 104\ncorrected 5\nuncorrected 2\n");
     struct gpu_monitor *monitor = start();
     AWAIT(monitor, report.known && report.throttled_us[GPU_THROTTLE_HW_THERMAL]);
-    ck_assert(report.has_temperature && report.has_memory && report.has_ecc && report.has_throttle);
+    ck_assert(report.has_temperature);
+    ck_assert(report.has_memory);
+    ck_assert(report.has_ecc);
+    ck_assert(report.has_throttle);
     ck_assert_uint_eq(report.temperature_celsius, 61);
     ck_assert_uint_eq(report.memory_total_bytes, 1000);
     ck_assert_uint_eq(report.memory_used_bytes, 400);
@@ -87,7 +90,10 @@ START_TEST(impossible_values_are_left_out)
     gpu_file_write(ADDRESS, "temperature 4294967295\ntotal 10\nused 11\ncorrected 3\n");
     struct gpu_monitor *monitor = start();
     AWAIT(monitor, report.known);
-    ck_assert(!report.has_temperature && !report.has_memory && !report.has_ecc && !report.has_throttle);
+    ck_assert(!report.has_temperature);
+    ck_assert(!report.has_memory);
+    ck_assert(!report.has_ecc);
+    ck_assert(!report.has_throttle);
     gpu_monitor_stop(monitor);
 }
 END_TEST
@@ -154,7 +160,8 @@ static void check_unavailable(const char *reason)
 {
     char words[2048] = "";
     int fds[2];
-    ck_assert(pipe(fds) == 0 && dup2(fds[1], STDERR_FILENO) >= 0);
+    ck_assert_int_eq(pipe(fds), 0);
+    ck_assert_int_ge(dup2(fds[1], STDERR_FILENO), 0);
     struct gpu_monitor *monitor = start();
     ssize_t n = read(fds[0], words, sizeof words - 1); // one line, written at once
     ck_assert_int_gt(n, 0);
@@ -162,7 +169,8 @@ static void check_unavailable(const char *reason)
     ck_assert_msg(strstr(words, reason) != NULL, "%s", words);
     ck_assert_ptr_eq(strchr(words, '\n'), words + n - 1);
     gpu_monitor_read(monitor, &report);
-    ck_assert(!report.known && !*report.trouble);
+    ck_assert(!report.known);
+    ck_assert(!*report.trouble);
     gpu_monitor_stop(monitor);
 }
 
@@ -193,39 +201,25 @@ START_TEST(a_missing_library_is_one_line_of_the_log)
 }
 END_TEST
 
-static void add_tests(TCase *all, const char *library)
+SUITE("gpu_monitor")
 {
+    const char *library = argc > 1 ? argv[1] : "fake";
+    TIMEOUT(300);
+    FIXTURE(gpu_files_open, gpu_files_close);
     if (strcmp(library, "lacks") == 0) {
-        tcase_add_test(all, a_library_without_a_function_is_one_line_of_the_log);
-        return;
+        TEST(a_library_without_a_function_is_one_line_of_the_log);
+    } else if (strcmp(library, "missing") == 0) {
+        TEST(a_missing_library_is_one_line_of_the_log);
+    } else {
+        TEST(values_and_their_changes_are_read);
+        TEST(xids_are_counted_once);
+        TEST(a_gpu_without_xids_has_the_other_values);
+        TEST(impossible_values_are_left_out);
+        TEST(a_lost_gpu_and_one_that_needs_a_reset_are_trouble);
+        TEST(other_errors_are_no_trouble);
+        TEST(an_nvml_that_hangs_delays_nobody);
+        TEST(a_monitor_stops_while_it_naps);
+        TEST(a_gpu_that_nvml_does_not_know_is_one_line_of_the_log);
+        TEST(a_driver_that_is_not_loaded_is_one_line_of_the_log);
     }
-    if (strcmp(library, "missing") == 0) {
-        tcase_add_test(all, a_missing_library_is_one_line_of_the_log);
-        return;
-    }
-    tcase_add_test(all, values_and_their_changes_are_read);
-    tcase_add_test(all, xids_are_counted_once);
-    tcase_add_test(all, a_gpu_without_xids_has_the_other_values);
-    tcase_add_test(all, impossible_values_are_left_out);
-    tcase_add_test(all, a_lost_gpu_and_one_that_needs_a_reset_are_trouble);
-    tcase_add_test(all, other_errors_are_no_trouble);
-    tcase_add_test(all, an_nvml_that_hangs_delays_nobody);
-    tcase_add_test(all, a_monitor_stops_while_it_naps);
-    tcase_add_test(all, a_gpu_that_nvml_does_not_know_is_one_line_of_the_log);
-    tcase_add_test(all, a_driver_that_is_not_loaded_is_one_line_of_the_log);
-}
-
-int main(int argc, char **argv)
-{
-    Suite *suite = suite_create("gpu_monitor");
-    TCase *all = tcase_create("all");
-    tcase_set_timeout(all, 300);
-    tcase_add_checked_fixture(all, gpu_files_open, gpu_files_close);
-    add_tests(all, argc > 1 ? argv[1] : "fake");
-    suite_add_tcase(suite, all);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The GPU of each rank of a group, from the GPUs that the ranks see.
-#include <check.h>
 #include <pthread.h>
 #include <stdlib.h>
 
 #include "kernels/comm.h"
 #include "kernels/gpu_place.h"
+#include "tests/suite.h"
 
 enum { RANKS_MAX = 16 };
 
@@ -105,19 +105,11 @@ START_TEST(all_ranks_take_part_whatever_backend_they_use)
 }
 END_TEST
 
-int main(void)
+SUITE("gpu_place")
 {
-    Suite *suite = suite_create("gpu_place");
-    TCase *tests = tcase_create("gpu_place");
-    tcase_add_test(tests, ranks_that_see_all_gpus_take_one_after_the_other);
-    tcase_add_test(tests, ranks_that_see_one_gpu_each_use_it);
-    tcase_add_test(tests, a_rank_without_a_gpu_of_its_own_has_none);
-    tcase_add_test(tests, a_rank_that_sees_no_gpu_gets_the_first_device);
-    tcase_add_test(tests, all_ranks_take_part_whatever_backend_they_use);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    TEST(ranks_that_see_all_gpus_take_one_after_the_other);
+    TEST(ranks_that_see_one_gpu_each_use_it);
+    TEST(a_rank_without_a_gpu_of_its_own_has_none);
+    TEST(a_rank_that_sees_no_gpu_gets_the_first_device);
+    TEST(all_ranks_take_part_whatever_backend_they_use);
 }

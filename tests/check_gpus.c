@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // How `forepack up` counts the GPUs of a machine and divides them among its nodes.
-#include <check.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "cli/gpus.h"
+#include "tests/suite.h"
 
 static void check_set(const struct gpu_set *set, int n_gpus, const char *visible, int nodes, const char *expected)
 {
@@ -110,20 +110,12 @@ START_TEST(gpus_are_counted_by_the_driver)
 }
 END_TEST
 
-int main(void)
+SUITE("gpus")
 {
-    Suite *suite = suite_create("gpus");
-    TCase *tests = tcase_create("gpus");
-    tcase_add_test(tests, nodes_share_no_gpu_where_there_are_enough);
-    tcase_add_test(tests, nodes_share_gpus_round_robin_where_there_are_too_few);
-    tcase_add_test(tests, more_ranks_than_gpus_are_refused_with_both_numbers);
-    tcase_add_test(tests, fractions_of_a_gpu_add_up);
-    tcase_add_test(tests, gpus_in_cuda_visible_devices_are_divided);
-    tcase_add_test(tests, gpus_are_counted_by_the_driver);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    TEST(nodes_share_no_gpu_where_there_are_enough);
+    TEST(nodes_share_gpus_round_robin_where_there_are_too_few);
+    TEST(more_ranks_than_gpus_are_refused_with_both_numbers);
+    TEST(fractions_of_a_gpu_add_up);
+    TEST(gpus_in_cuda_visible_devices_are_divided);
+    TEST(gpus_are_counted_by_the_driver);
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Answers drawn at random from the masks of a grammar match the grammar, end where the grammar is complete, and
 // continue with the same masks after a replay. Arguments: the file of llguidance, a model's folder.
-#include <check.h>
 #include <jansson.h>
 #include <regex.h>
 #include <stdio.h>
@@ -14,11 +13,11 @@
 #include "lib/text/output_parser.h"
 #include "lib/text/tool_grammar.h"
 #include "lib/text/unicode.h"
-#include "skip.h"
+#include "tests/suite.h"
 
 enum { ANSWERS = 200, TOKENS_MAX = 400 };
 
-static const char *file;
+static const char *file, *model; // the arguments
 static struct tokenizer *tokenizer;
 static struct grammar_library *library;
 static int32_t eos;
@@ -105,8 +104,10 @@ static void check_json(const struct bytes *text)
 {
     json_t *value = json_loadb(text->data, text->n, 0, NULL), *age = json_object_get(value, "age"), *tag;
     ck_assert_msg(json_is_object(value), "%.*s", (int)text->n, text->data);
-    ck_assert(json_is_string(json_object_get(value, "name")) && json_is_integer(age));
-    ck_assert(json_integer_value(age) >= 0 && json_integer_value(age) <= 150);
+    ck_assert(json_is_string(json_object_get(value, "name")));
+    ck_assert(json_is_integer(age));
+    ck_assert_int_ge(json_integer_value(age), 0);
+    ck_assert_int_le(json_integer_value(age), 150);
     size_t i;
     json_array_foreach(json_object_get(value, "tags"), i, tag)
         ck_assert(strcmp(json_string_value(tag), "a") == 0 || strcmp(json_string_value(tag), "b") == 0);
@@ -174,7 +175,8 @@ static void count_calls(void *user, enum output_kind kind, const char *text, siz
     int *n_calls = user;
     ck_assert(kind == OUTPUT_CALL || kind == OUTPUT_ARGUMENTS);
     if (kind != OUTPUT_CALL) return;
-    ck_assert(n == 1 && (*text == 'f' || *text == 'g'));
+    ck_assert_uint_eq(n, 1);
+    ck_assert(*text == 'f' || *text == 'g');
     ++*n_calls;
 }
 
@@ -210,7 +212,8 @@ START_TEST(a_required_call_is_parsed_as_a_call)
     struct grammar_matcher *m = matcher_for(spec.kind, spec.text);
     uint32_t *mask = mem_alloc_array((size_t)grammar_matcher_mask_words(m), sizeof *mask);
     ck_assert_int_eq(grammar_matcher_mask(m, mask), STATUS_OK);
-    ck_assert(allowed(mask, tokenizer_bos(tokenizer)) && !allowed(mask, eos));
+    ck_assert(allowed(mask, tokenizer_bos(tokenizer)));
+    ck_assert(!allowed(mask, eos));
     free(mask);
     grammar_matcher_free(m);
     grammar_spec_free(&spec);
@@ -221,7 +224,8 @@ END_TEST
 // A tree of {"v": true, "child": TREE}.
 static void check_tree(const json_t *tree)
 {
-    ck_assert(json_is_object(tree) && json_is_boolean(json_object_get(tree, "v")));
+    ck_assert(json_is_object(tree));
+    ck_assert(json_is_boolean(json_object_get(tree, "v")));
     const json_t *child = json_object_get(tree, "child");
     ck_assert_uint_eq(json_object_size(tree), child ? 2 : 1);
     if (child) check_tree(child);
@@ -429,43 +433,43 @@ START_TEST(other_files_are_refused)
 }
 END_TEST
 
-int main(int argc, char **argv)
+static void open_library(void)
 {
-    if (argc != 3) {
-        printf("skipped: usage: check_grammar LLGUIDANCE MODEL\n");
-        return EXIT_SKIPPED;
-    }
-    file = argv[1];
-    if (tokenizer_open(argv[2], &tokenizer) != STATUS_OK) {
-        printf("%s\n", status_message());
-        return 1;
-    }
+    ck_assert_msg(tokenizer_open(model, &tokenizer) == STATUS_OK, "%s", status_message());
     eos = tokenizer_eos(tokenizer);
-    if (grammar_library_open(file, tokenizer, tokenizer_vocab_size(tokenizer) + 40, &eos, 1, &library) != STATUS_OK) {
-        printf("%s\n", status_message());
-        return 1;
-    }
-    Suite *suite = suite_create("grammar");
-    TCase *all = tcase_create("all");
-    tcase_set_timeout(all, 60);
-    tcase_add_test(all, answers_are_valid_against_a_schema);
-    tcase_add_test(all, answers_match_a_regex);
-    tcase_add_test(all, answers_match_a_grammar);
-    tcase_add_test(all, wrong_grammars_are_refused);
-    tcase_add_test(all, a_required_call_is_parsed_as_a_call);
-    tcase_add_test(all, a_recursive_tool_schema_stays_itself);
-    tcase_add_test(all, references_to_other_documents_are_refused);
-    tcase_add_loop_test(all, hostile_grammars_take_little_memory, 0, 18);
-    tcase_add_test(all, large_ordinary_grammars_are_accepted);
-    tcase_add_test(all, a_token_outside_the_grammar_is_refused);
-    tcase_add_test(all, long_chains_do_not_overflow_the_stack);
-    tcase_add_test(all, other_files_are_refused);
-    suite_add_tcase(suite, all);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
+    const int vocab = tokenizer_vocab_size(tokenizer) + 40;
+    ck_assert_msg(grammar_library_open(file, tokenizer, vocab, &eos, 1, &library) == STATUS_OK, "%s", status_message());
+}
+
+static void close_library(void)
+{
     grammar_library_free(library);
     tokenizer_free(tokenizer);
-    return failed != 0;
+}
+
+static bool has_arguments(int argc)
+{
+    if (argc != 3) printf("skipped: usage: check_grammar LLGUIDANCE MODEL\n");
+    return argc == 3;
+}
+
+SUITE("grammar")
+{
+    SKIP_UNLESS(has_arguments(argc));
+    file = argv[1];
+    model = argv[2];
+    TIMEOUT(60);
+    FIXTURE_ONCE(open_library, close_library);
+    TEST(answers_are_valid_against_a_schema);
+    TEST(answers_match_a_regex);
+    TEST(answers_match_a_grammar);
+    TEST(wrong_grammars_are_refused);
+    TEST(a_required_call_is_parsed_as_a_call);
+    TEST(a_recursive_tool_schema_stays_itself);
+    TEST(references_to_other_documents_are_refused);
+    LOOP(hostile_grammars_take_little_memory, 0, 18);
+    TEST(large_ordinary_grammars_are_accepted);
+    TEST(a_token_outside_the_grammar_is_refused);
+    TEST(long_chains_do_not_overflow_the_stack);
+    TEST(other_files_are_refused);
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // grammar/cache: grammars are found by kind and whole text, and those that were asked for last are kept.
-#include <check.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "lib/base/mem.h"
 #include "lib/grammar/cache.h"
+#include "tests/suite.h"
 
 static struct grammar_cache *cache;
 
@@ -93,18 +93,10 @@ START_TEST(the_texts_have_a_bound)
 }
 END_TEST
 
-int main(void)
+SUITE("grammar_cache")
 {
-    Suite *suite = suite_create("grammar_cache");
-    TCase *tcase = tcase_create("grammar_cache");
-    tcase_add_checked_fixture(tcase, setup, teardown);
-    tcase_add_test(tcase, a_grammar_is_its_kind_and_its_whole_text);
-    tcase_add_test(tcase, the_one_that_was_not_asked_for_the_longest_is_forgotten);
-    tcase_add_test(tcase, the_texts_have_a_bound);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    FIXTURE(setup, teardown);
+    TEST(a_grammar_is_its_kind_and_its_whole_text);
+    TEST(the_one_that_was_not_asked_for_the_longest_is_forgotten);
+    TEST(the_texts_have_a_bound);
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // base/hash: the values that the authors of SipHash-2-4 publish, for the key 00 01 .. 0f and the messages 00 01 .. n-1.
 #include "lib/base/hash.h"
+#include "tests/suite.h"
 
-#include <check.h>
 #include <stdlib.h>
 
 static const uint64_t published[] = {
@@ -46,21 +46,14 @@ END_TEST
 START_TEST(random_keys_differ)
 {
     struct hash_key a = hash_key_random(), b = hash_key_random();
-    ck_assert(a.k0 != b.k0 && a.k1 != b.k1);
+    ck_assert_uint_ne(a.k0, b.k0);
+    ck_assert_uint_ne(a.k1, b.k1);
     ck_assert_uint_ne(hash_text(&a, "tenant"), hash_text(&b, "tenant"));
 }
 END_TEST
 
-int main(void)
+SUITE("hash")
 {
-    Suite *suite = suite_create("hash");
-    TCase *tcase = tcase_create("hash");
-    tcase_add_test(tcase, the_hash_is_siphash_2_4);
-    tcase_add_test(tcase, random_keys_differ);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    TEST(the_hash_is_siphash_2_4);
+    TEST(random_keys_differ);
 }

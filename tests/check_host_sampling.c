@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tokens sampled on the host: exactly those of requests that need it, the same bits on any number of threads, and in
 // passes that other sequences do not wait for.
-#include <check.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "lib/base/log.h"
+#include "tests/suite.h"
 #include "tests/tiny_model.h"
 #include "worker/scheduler_state.h"
 
@@ -27,7 +27,8 @@ static void take_report(void *arg, const struct step_report *report)
     memset(run->now, 0, sizeof run->now);
     for (int i = 0; i < report->n_outputs; i++) {
         const struct sequence_output *out = &report->outputs[i];
-        ck_assert(out->finish != SEQUENCE_ERROR && (out->n_tokens == 1 || out->n_prompt_logprobs));
+        ck_assert_int_ne(out->finish, SEQUENCE_ERROR);
+        ck_assert(out->n_tokens == 1 || out->n_prompt_logprobs);
         if (!out->n_tokens) continue;
         run->now[out->id] = 1;
         run->tokens[out->id][run->n[out->id]++] = out->tokens[0];
@@ -139,7 +140,9 @@ static void check_same_tokens(const struct run *a, const struct run *b)
         for (int t = 0; t < OUTPUT; t++) {
             const struct sampled_token *x = &a->tokens[id][t], *y = &b->tokens[id][t];
             size_t top = (size_t)x->n_top;
-            ck_assert(x->token == y->token && x->n_top == y->n_top && !memcmp(&x->logprob, &y->logprob, sizeof(float)));
+            ck_assert_int_eq(x->token, y->token);
+            ck_assert_int_eq(x->n_top, y->n_top);
+            ck_assert(!memcmp(&x->logprob, &y->logprob, sizeof(float)));
             ck_assert(!memcmp(x->top_id, y->top_id, top * sizeof(int32_t)));
             ck_assert(!memcmp(x->top_logprob, y->top_logprob, top * sizeof(float)));
         }
@@ -313,13 +316,15 @@ START_TEST(a_pass_with_sampling_and_prompts_keeps_its_target)
     int slow = 0, host = 0, prompt = 0;
     for (int pass = 0; pass < PASSES; pass++) {
         int max = pace_sampled_max(&pace), sampled = max < WANT ? max : WANT;
+        struct pace_budget budget;
+        pace_budget_init(&budget, &pace);
         for (int i = 0; i < sampled; i++)
-            pace_add_sampled(&pace);
-        pace_pass_begin(&pace, DECODES);
-        int rows = pace_grant_rows(&pace, 0, 2000, false);
+            pace_budget_add_sampled(&budget);
+        pace_budget_set_decodes(&budget, DECODES);
+        int rows = pace_budget_grant_rows(&budget, 0, 2000, false);
         int us = DECODE_US + rows * ROW_US;
-        pace_sampling_end(&pace, sampled * SAMPLE_US);
-        pace_pass_end(&pace, us);
+        pace_sampling_end(&pace, &budget.rows, sampled * SAMPLE_US);
+        pace_pass_end(&pace, &budget.rows, us);
         slow += us + sampled * SAMPLE_US > 2 * DECODE_US;
         host += sampled;
         prompt += rows;
@@ -330,22 +335,14 @@ START_TEST(a_pass_with_sampling_and_prompts_keeps_its_target)
 }
 END_TEST
 
-int main(void)
+SUITE("host sampling")
 {
-    Suite *suite = suite_create("host sampling");
-    TCase *tcase = tcase_create("sampling");
-    tcase_set_timeout(tcase, 60);
-    tcase_add_test(tcase, any_number_of_threads_gives_the_same_bits);
-    tcase_add_test(tcase, the_host_samples_only_for_requests_that_need_it);
-    tcase_add_test(tcase, slow_sampling_does_not_delay_other_sequences);
-    tcase_add_test(tcase, first_tokens_do_not_stop_sequences_that_decode);
-    tcase_add_test(tcase, prompts_with_logprobs_alone_fill_their_passes);
-    tcase_add_test(tcase, prompt_logprobs_and_tokens_share_the_rows_of_the_host);
-    tcase_add_test(tcase, a_pass_with_sampling_and_prompts_keeps_its_target);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    TIMEOUT(60);
+    TEST(any_number_of_threads_gives_the_same_bits);
+    TEST(the_host_samples_only_for_requests_that_need_it);
+    TEST(slow_sampling_does_not_delay_other_sequences);
+    TEST(first_tokens_do_not_stop_sequences_that_decode);
+    TEST(prompts_with_logprobs_alone_fill_their_passes);
+    TEST(prompt_logprobs_and_tokens_share_the_rows_of_the_host);
+    TEST(a_pass_with_sampling_and_prompts_keeps_its_target);
 }

@@ -9,6 +9,7 @@
 #include "tests/fake_llguidance.h"
 #include "tests/front_fixture.h"
 #include "tests/http_client.h"
+#include "tests/suite.h"
 
 enum { CONTEXT = 512, RPC_MS = 60000 };
 
@@ -580,33 +581,24 @@ START_TEST(a_grammar_that_was_compiled_lately_is_not_compiled_again)
 }
 END_TEST
 
-int main(void)
+SUITE("http_api")
 {
-    Suite *suite = suite_create("http_api");
-    TCase *tcase = tcase_create("http_api");
-    tcase_add_checked_fixture(tcase, setup, teardown);
-    tcase_set_timeout(tcase, 120);
-    tcase_add_loop_test(tcase, a_request_that_ends_worker_groups_is_not_sent_again, 0, GENERATIONS);
-    tcase_add_loop_test(tcase, a_deadline_that_has_passed_is_not_tried_again, 0, GENERATIONS);
-    tcase_add_test(tcase, what_may_succeed_later_is_tried_again);
-    tcase_add_test(tcase, turns_of_one_role_are_rendered_as_one);
-    tcase_add_test(tcase, a_prompt_over_the_context_is_counted);
-    tcase_add_loop_test(tcase, a_grammar_that_is_compiled_delays_no_other_connection, 0,
-                        sizeof with_grammar / sizeof *with_grammar);
-    tcase_add_test(tcase, a_wrong_grammar_is_refused);
-    tcase_add_loop_test(tcase, the_tokens_of_a_message_have_its_text, 0, SPLIT_ANSWERS);
-    tcase_add_loop_test(tcase, the_tokens_of_a_streamed_message_have_its_text, 0, SPLIT_ANSWERS);
-    tcase_add_test(tcase, a_score_belongs_to_its_tenant);
-    tcase_add_test(tcase, a_score_has_a_deadline);
-    tcase_add_test(tcase, a_score_is_not_streamed);
-    tcase_add_test(tcase, a_score_with_a_key_names_no_other_tenant);
-    tcase_add_test(tcase, a_grammar_over_grpc_delays_no_other_call);
-    tcase_add_test(tcase, a_grammar_over_kserve_delays_no_other_call);
-    tcase_add_test(tcase, a_grammar_that_was_compiled_lately_is_not_compiled_again);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    TIMEOUT(120);
+    FIXTURE(setup, teardown);
+    LOOP(a_request_that_ends_worker_groups_is_not_sent_again, 0, GENERATIONS);
+    LOOP(a_deadline_that_has_passed_is_not_tried_again, 0, GENERATIONS);
+    TEST(what_may_succeed_later_is_tried_again);
+    TEST(turns_of_one_role_are_rendered_as_one);
+    TEST(a_prompt_over_the_context_is_counted);
+    EACH(a_grammar_that_is_compiled_delays_no_other_connection, with_grammar);
+    TEST(a_wrong_grammar_is_refused);
+    LOOP(the_tokens_of_a_message_have_its_text, 0, SPLIT_ANSWERS);
+    LOOP(the_tokens_of_a_streamed_message_have_its_text, 0, SPLIT_ANSWERS);
+    TEST(a_score_belongs_to_its_tenant);
+    TEST(a_score_has_a_deadline);
+    TEST(a_score_is_not_streamed);
+    TEST(a_score_with_a_key_names_no_other_tenant);
+    TEST(a_grammar_over_grpc_delays_no_other_call);
+    TEST(a_grammar_over_kserve_delays_no_other_call);
+    TEST(a_grammar_that_was_compiled_lately_is_not_compiled_again);
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // http/: the bounds of a server: connections, connections of one address, time.
 #include "tests/http_expect.h"
+#include "tests/suite.h"
 
 START_TEST(connections_beyond_the_limit_are_closed)
 {
@@ -135,7 +136,8 @@ START_TEST(an_old_connection_ends_with_its_next_response)
     struct http_exchange *x = await_held();
     AWAIT(is_last_response(asking));
     struct client_text text = client_receive_all(asking);
-    ck_assert(text.size == 0 && !text.reset);
+    ck_assert(text.size == 0);
+    ck_assert(!text.reset);
     free(text.bytes);
     http_stream_send(x, "goes on", 7);
     free(client_receive_until(running, "goes on").bytes);
@@ -197,22 +199,14 @@ START_TEST(half_open_connections_do_not_disturb_others)
 }
 END_TEST
 
-int main(void)
+SUITE("http_bounds")
 {
-    Suite *suite = suite_create("http_bounds");
-    TCase *bounds = tcase_create("bounds");
-    tcase_add_test(bounds, connections_beyond_the_limit_are_closed);
-    tcase_add_test(bounds, idle_connections_give_way_at_the_limit);
-    tcase_add_test(bounds, connections_of_one_address_are_bounded);
-    tcase_add_test(bounds, a_refused_connection_closes_no_idle_one);
-    tcase_add_test(bounds, time_limits_end_slow_requests);
-    tcase_add_test(bounds, an_old_connection_ends_with_its_next_response);
-    tcase_add_test(bounds, a_head_in_single_bytes_meets_its_limit);
-    tcase_add_test(bounds, half_open_connections_do_not_disturb_others);
-    suite_add_tcase(suite, bounds);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    TEST(connections_beyond_the_limit_are_closed);
+    TEST(idle_connections_give_way_at_the_limit);
+    TEST(connections_of_one_address_are_bounded);
+    TEST(a_refused_connection_closes_no_idle_one);
+    TEST(time_limits_end_slow_requests);
+    TEST(an_old_connection_ends_with_its_next_response);
+    TEST(a_head_in_single_bytes_meets_its_limit);
+    TEST(half_open_connections_do_not_disturb_others);
 }

@@ -3,7 +3,7 @@
 #include "lib/base/mem.h"
 #include "tests/certificates.h"
 #include "tests/http_service.h"
-#include "tests/skip.h"
+#include "tests/suite.h"
 
 static char folder[] = "/tmp/check_http_curl.XXXXXX";
 
@@ -79,20 +79,16 @@ START_TEST(curl_speaks_to_the_tls_server)
 }
 END_TEST
 
-int main(void)
+static bool curl_is_here(void)
 {
-    if (system("curl --version >/dev/null 2>&1") != 0) {
-        printf("skipped: curl is not installed\n");
-        return EXIT_SKIPPED;
-    }
-    Suite *suite = suite_create("http_curl");
-    TCase *all = tcase_create("curl");
-    tcase_add_test(all, curl_speaks_to_the_plain_server);
-    tcase_add_test(all, curl_speaks_to_the_tls_server);
-    suite_add_tcase(suite, all);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    const bool here = system("curl --version >/dev/null 2>&1") == 0;
+    if (!here) printf("skipped: curl is not installed\n");
+    return here;
+}
+
+SUITE("http_curl")
+{
+    SKIP_UNLESS(curl_is_here());
+    TEST(curl_speaks_to_the_plain_server);
+    TEST(curl_speaks_to_the_tls_server);
 }

@@ -8,6 +8,7 @@
 
 #include "lib/base/mem.h"
 #include "tests/http_service.h"
+#include "tests/suite.h"
 
 enum { STREAMS = 200, SENDERS = 4, EVENTS = 50 };
 
@@ -281,7 +282,9 @@ START_TEST(a_server_without_descriptors_serves_again)
     getrlimit(RLIMIT_NOFILE, &before);
     ck_assert_uint_gt(before.rlim_max, SOCKETS + 100);
     int ready[2], go[2], address[2];
-    ck_assert(pipe(ready) == 0 && pipe(go) == 0 && pipe(address) == 0);
+    ck_assert_int_eq(pipe(ready), 0);
+    ck_assert_int_eq(pipe(go), 0);
+    ck_assert_int_eq(pipe(address), 0);
     pid_t child = fork();
     if (child == 0) {
         struct rlimit many = {before.rlim_max, before.rlim_max};
@@ -308,19 +311,11 @@ START_TEST(a_server_without_descriptors_serves_again)
 }
 END_TEST
 
-int main(void)
+SUITE("http_load")
 {
-    Suite *suite = suite_create("http_load");
-    TCase *load = tcase_create("load");
-    tcase_add_loop_test(load, events_of_many_threads_arrive_once_and_in_order, 1, 3);
-    tcase_add_test(load, clients_may_go_away_while_events_are_sent);
-    tcase_add_test(load, a_body_may_be_cut_off_while_it_arrives);
-    tcase_add_test(load, noise_leaves_nothing_behind);
-    tcase_add_test(load, a_server_without_descriptors_serves_again);
-    suite_add_tcase(suite, load);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    LOOP(events_of_many_threads_arrive_once_and_in_order, 1, 3);
+    TEST(clients_may_go_away_while_events_are_sent);
+    TEST(a_body_may_be_cut_off_while_it_arrives);
+    TEST(noise_leaves_nothing_behind);
+    TEST(a_server_without_descriptors_serves_again);
 }

@@ -2,6 +2,7 @@
 // http/: responses made by the server itself have the product's headers, responses to HEAD have no body, and all
 // responses are counted.
 #include "tests/http_service.h"
+#include "tests/suite.h"
 
 static void close_server(void)
 {
@@ -174,18 +175,10 @@ START_TEST(responses_and_bytes_are_counted)
 }
 END_TEST
 
-int main(void)
+SUITE("http_own_answers")
 {
-    Suite *suite = suite_create("http_own_answers");
-    TCase *all = tcase_create("all");
-    tcase_add_test(all, every_own_answer_has_the_products_headers);
-    tcase_add_test(all, head_gets_no_body_whatever_the_answer);
-    tcase_add_test(all, the_products_error_body_knows_the_path);
-    tcase_add_test(all, responses_and_bytes_are_counted);
-    suite_add_tcase(suite, all);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    TEST(every_own_answer_has_the_products_headers);
+    TEST(head_gets_no_body_whatever_the_answer);
+    TEST(the_products_error_body_knows_the_path);
+    TEST(responses_and_bytes_are_counted);
 }

@@ -4,6 +4,7 @@
 #include "lib/base/mem.h"
 #include "lib/http/parse.h"
 #include "tests/http_service.h"
+#include "tests/suite.h"
 
 struct parsed {
     struct http_head head;
@@ -43,7 +44,11 @@ START_TEST(a_head_is_taken_apart)
     ck_assert_str_eq(http_pair(p.texts + p.head.fields, "content-length", true), "12");
     ck_assert_str_eq(http_pair(p.texts + p.head.fields, "X-EMPTY", true), "");
     ck_assert_ptr_null(http_pair(p.texts + p.head.fields, "absent", true));
-    ck_assert(p.head.has_length && !p.head.chunked && !p.head.keep_alive && p.head.expect_continue && !p.head.http_1_0);
+    ck_assert(p.head.has_length);
+    ck_assert(!p.head.chunked);
+    ck_assert(!p.head.keep_alive);
+    ck_assert(p.head.expect_continue);
+    ck_assert(!p.head.http_1_0);
     ck_assert_uint_eq(p.head.content_length, 12);
 }
 END_TEST
@@ -348,34 +353,27 @@ START_TEST(error_bodies_may_be_the_products_own)
 }
 END_TEST
 
-int main(void)
+SUITE("http_parse")
 {
-    Suite *suite = suite_create("http_parse");
-    TCase *heads = tcase_create("heads");
-    tcase_add_test(heads, a_head_is_taken_apart);
-    tcase_add_test(heads, one_empty_line_before_the_request_is_ignored);
-    tcase_add_test(heads, a_head_may_arrive_in_any_pieces);
-    tcase_add_test(heads, malformed_request_lines_are_refused);
-    tcase_add_test(heads, malformed_fields_are_refused);
-    tcase_add_test(heads, bare_line_feeds_are_refused);
-    tcase_add_test(heads, a_huge_length_is_larger_than_every_limit);
-    tcase_add_test(heads, too_many_fields_are_refused);
-    tcase_add_test(heads, texts_fit_their_room);
-    suite_add_tcase(suite, heads);
-    TCase *chunks = tcase_create("chunks");
-    tcase_add_test(chunks, chunks_are_joined_however_they_arrive);
-    tcase_add_test(chunks, malformed_chunks_are_refused);
-    tcase_add_test(chunks, extensions_and_trailers_are_bounded);
-    suite_add_tcase(suite, chunks);
-    TCase *answers = tcase_create("answers");
-    tcase_add_test(answers, a_broken_request_is_answered_and_closes_its_connection);
-    tcase_add_test(answers, a_large_head_is_refused);
-    tcase_add_test(answers, nothing_behind_a_refused_request_is_served);
-    tcase_add_test(answers, error_bodies_may_be_the_products_own);
-    suite_add_tcase(suite, answers);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    TCASE("heads");
+    TEST(a_head_is_taken_apart);
+    TEST(one_empty_line_before_the_request_is_ignored);
+    TEST(a_head_may_arrive_in_any_pieces);
+    TEST(malformed_request_lines_are_refused);
+    TEST(malformed_fields_are_refused);
+    TEST(bare_line_feeds_are_refused);
+    TEST(a_huge_length_is_larger_than_every_limit);
+    TEST(too_many_fields_are_refused);
+    TEST(texts_fit_their_room);
+
+    TCASE("chunks");
+    TEST(chunks_are_joined_however_they_arrive);
+    TEST(malformed_chunks_are_refused);
+    TEST(extensions_and_trailers_are_bounded);
+
+    TCASE("answers");
+    TEST(a_broken_request_is_answered_and_closes_its_connection);
+    TEST(a_large_head_is_refused);
+    TEST(nothing_behind_a_refused_request_is_served);
+    TEST(error_bodies_may_be_the_products_own);
 }

@@ -6,6 +6,7 @@
 #include "lib/base/mem.h"
 #include "lib/http/internal.h"
 #include "tests/http_expect.h"
+#include "tests/suite.h"
 
 START_TEST(a_stream_is_chunked_and_its_connection_goes_on)
 {
@@ -273,24 +274,16 @@ START_TEST(a_slow_reader_gets_everything)
 }
 END_TEST
 
-int main(void)
+SUITE("http_readers")
 {
-    Suite *suite = suite_create("http_readers");
-    TCase *streams = tcase_create("streams");
-    tcase_add_test(streams, a_stream_is_chunked_and_its_connection_goes_on);
-    tcase_add_test(streams, a_client_that_goes_away_is_seen_without_sending);
-    tcase_add_test(streams, a_request_before_a_half_close_is_answered);
-    tcase_add_test(streams, all_requests_before_a_half_close_are_answered);
-    tcase_add_test(streams, a_reader_that_stops_is_disconnected_at_the_limit);
-    tcase_add_test(streams, readers_that_stop_share_a_limit);
-    tcase_add_test(streams, a_reader_that_stops_is_disconnected_after_a_while);
-    tcase_add_test(streams, many_readers_that_stop_keep_to_the_limit);
-    tcase_add_test(streams, a_reader_that_takes_a_few_bytes_now_and_then_is_disconnected);
-    tcase_add_test(streams, a_slow_reader_gets_everything);
-    suite_add_tcase(suite, streams);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    TEST(a_stream_is_chunked_and_its_connection_goes_on);
+    TEST(a_client_that_goes_away_is_seen_without_sending);
+    TEST(a_request_before_a_half_close_is_answered);
+    TEST(all_requests_before_a_half_close_are_answered);
+    TEST(a_reader_that_stops_is_disconnected_at_the_limit);
+    TEST(readers_that_stop_share_a_limit);
+    TEST(a_reader_that_stops_is_disconnected_after_a_while);
+    TEST(many_readers_that_stop_keep_to_the_limit);
+    TEST(a_reader_that_takes_a_few_bytes_now_and_then_is_disconnected);
+    TEST(a_slow_reader_gets_everything);
 }

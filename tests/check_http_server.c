@@ -4,6 +4,7 @@
 #include "lib/http/internal.h"
 #include "tests/dead_listener.h"
 #include "tests/http_expect.h"
+#include "tests/suite.h"
 
 // --- requests that are served
 
@@ -501,44 +502,37 @@ START_TEST(a_server_without_listener_ends_the_process)
 }
 END_TEST
 
-int main(void)
+SUITE("http_server")
 {
-    Suite *suite = suite_create("http_server");
-    TCase *served = tcase_create("served");
-    tcase_add_test(served, a_request_is_answered_with_date_type_and_length);
-    tcase_add_test(served, requests_sent_at_once_are_answered_in_order);
-    tcase_add_test(served, a_waiting_request_keeps_its_place_before_the_next_one);
-    tcase_add_test(served, head_gets_the_length_without_the_body);
-    tcase_add_test(served, http_1_0_gets_a_closed_connection_and_no_chunks);
-    tcase_add_test(served, http_1_0_may_keep_its_connection);
-    tcase_add_test(served, paths_and_queries_are_decoded);
-    tcase_add_test(served, a_header_value_cannot_start_another_header);
-    tcase_add_test(served, options_and_unknown_methods_name_the_methods);
-    tcase_add_test(served, a_connection_survives_404_and_405);
-    suite_add_tcase(suite, served);
-    TCase *bodies = tcase_create("bodies");
-    tcase_add_test(bodies, a_large_body_arrives_whole);
-    tcase_add_test(bodies, a_chunked_body_arrives_whole);
-    tcase_add_test(bodies, continue_is_sent_before_the_body_is_awaited);
-    tcase_add_test(bodies, a_caller_is_refused_before_the_body_is_read);
-    tcase_add_test(bodies, a_body_above_the_limit_is_refused_and_the_client_reads_why);
-    tcase_add_test(bodies, stalled_bodies_do_not_keep_out_smaller_ones);
-    tcase_add_test(bodies, stalled_heads_do_not_keep_out_bodies);
-    tcase_add_test(bodies, requests_sent_ahead_do_not_keep_out_bodies);
-    tcase_add_test(bodies, the_largest_body_beyond_the_total_is_refused);
-    tcase_add_loop_test(bodies, four_of_the_largest_bodies_are_received_at_once, 0, 3);
-    tcase_add_test(bodies, heads_count_like_bodies);
-    suite_add_tcase(suite, bodies);
-    TCase *closing = tcase_create("closing");
-    tcase_add_test(closing, closing_waits_for_open_requests_and_refuses_new_connections);
-    tcase_add_test(closing, closing_disconnects_after_the_grace_and_late_answers_do_nothing);
-    tcase_add_test(closing, a_used_address_and_a_bad_host_are_refused);
-    tcase_add_loop_test(closing, a_server_listens_on_every_address_of_its_host, 0, 2);
-    tcase_add_test(closing, a_server_without_listener_ends_the_process);
-    suite_add_tcase(suite, closing);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    TCASE("served");
+    TEST(a_request_is_answered_with_date_type_and_length);
+    TEST(requests_sent_at_once_are_answered_in_order);
+    TEST(a_waiting_request_keeps_its_place_before_the_next_one);
+    TEST(head_gets_the_length_without_the_body);
+    TEST(http_1_0_gets_a_closed_connection_and_no_chunks);
+    TEST(http_1_0_may_keep_its_connection);
+    TEST(paths_and_queries_are_decoded);
+    TEST(a_header_value_cannot_start_another_header);
+    TEST(options_and_unknown_methods_name_the_methods);
+    TEST(a_connection_survives_404_and_405);
+
+    TCASE("bodies");
+    TEST(a_large_body_arrives_whole);
+    TEST(a_chunked_body_arrives_whole);
+    TEST(continue_is_sent_before_the_body_is_awaited);
+    TEST(a_caller_is_refused_before_the_body_is_read);
+    TEST(a_body_above_the_limit_is_refused_and_the_client_reads_why);
+    TEST(stalled_bodies_do_not_keep_out_smaller_ones);
+    TEST(stalled_heads_do_not_keep_out_bodies);
+    TEST(requests_sent_ahead_do_not_keep_out_bodies);
+    TEST(the_largest_body_beyond_the_total_is_refused);
+    LOOP(four_of_the_largest_bodies_are_received_at_once, 0, 3);
+    TEST(heads_count_like_bodies);
+
+    TCASE("closing");
+    TEST(closing_waits_for_open_requests_and_refuses_new_connections);
+    TEST(closing_disconnects_after_the_grace_and_late_answers_do_nothing);
+    TEST(a_used_address_and_a_bad_host_are_refused);
+    LOOP(a_server_listens_on_every_address_of_its_host, 0, 2);
+    TEST(a_server_without_listener_ends_the_process);
 }

@@ -12,6 +12,7 @@
 #include "lib/http/internal.h"
 #include "tests/certificates.h"
 #include "tests/http_service.h"
+#include "tests/suite.h"
 #include "tests/tls_records.h"
 
 static char folder[] = "/tmp/check_http_tls.XXXXXX";
@@ -143,7 +144,8 @@ START_TEST(versions_1_2_and_1_3_are_served)
         const unsigned char *protocol;
         unsigned size;
         SSL_get0_alpn_selected(ssl, &protocol, &size);
-        ck_assert(size == 8 && memcmp(protocol, "http/1.1", 8) == 0);
+        ck_assert_int_eq(size, 8);
+        ck_assert_int_eq(memcmp(protocol, "http/1.1", 8), 0);
         for (int round = 0; round < 3; round++)
             ck_assert(tls_ask(ssl));
         tls_close(ssl);
@@ -514,29 +516,21 @@ START_TEST(a_server_does_not_start_with_files_that_cannot_be_used)
 }
 END_TEST
 
-int main(void)
+SUITE("http_tls")
 {
-    Suite *suite = suite_create("http_tls");
-    TCase *tls = tcase_create("tls");
-    tcase_add_checked_fixture(tls, make_files, remove_files);
-    tcase_add_test(tls, versions_1_2_and_1_3_are_served);
-    tcase_add_test(tls, older_versions_other_protocols_and_plain_text_are_refused);
-    tcase_add_test(tls, a_handshake_that_stalls_meets_the_limit_of_the_head);
-    tcase_add_test(tls, large_bodies_pass_both_ways);
-    tcase_add_test(tls, a_stream_passes_and_a_client_that_goes_away_is_seen);
-    tcase_add_test(tls, a_body_beyond_the_total_gets_its_answer);
-    tcase_add_test(tls, a_handshake_message_in_two_parts_does_not_keep_the_server_busy);
-    tcase_add_test(tls, records_without_data_are_bounded);
-    tcase_add_test(tls, sessions_are_resumed);
-    tcase_add_test(tls, client_certificates_are_required_where_an_authority_is_given);
-    tcase_add_test(tls, changed_files_are_read_while_streams_go_on);
-    tcase_add_test(tls, files_that_cannot_be_used_are_logged_once_and_the_old_ones_kept);
-    tcase_add_test(tls, an_expired_certificate_and_a_key_that_everyone_can_read_are_refused);
-    tcase_add_test(tls, a_server_does_not_start_with_files_that_cannot_be_used);
-    suite_add_tcase(suite, tls);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    FIXTURE(make_files, remove_files);
+    TEST(versions_1_2_and_1_3_are_served);
+    TEST(older_versions_other_protocols_and_plain_text_are_refused);
+    TEST(a_handshake_that_stalls_meets_the_limit_of_the_head);
+    TEST(large_bodies_pass_both_ways);
+    TEST(a_stream_passes_and_a_client_that_goes_away_is_seen);
+    TEST(a_body_beyond_the_total_gets_its_answer);
+    TEST(a_handshake_message_in_two_parts_does_not_keep_the_server_busy);
+    TEST(records_without_data_are_bounded);
+    TEST(sessions_are_resumed);
+    TEST(client_certificates_are_required_where_an_authority_is_given);
+    TEST(changed_files_are_read_while_streams_go_on);
+    TEST(files_that_cannot_be_used_are_logged_once_and_the_old_ones_kept);
+    TEST(an_expired_certificate_and_a_key_that_everyone_can_read_are_refused);
+    TEST(a_server_does_not_start_with_files_that_cannot_be_used);
 }

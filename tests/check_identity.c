@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // identity: callers are found by their keys, keys change while the router runs, and limits hold. Time is the test's.
-#include <check.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +13,7 @@
 #include "lib/identity/identity.h"
 #include "lib/identity/key_file.h"
 #include "lib/identity/limits.h"
+#include "tests/suite.h"
 
 enum { SECOND = 1000000, KEYS = 3 };
 
@@ -91,7 +91,8 @@ START_TEST(callers_are_found_by_their_keys)
     ck_assert_ptr_eq(same, a);
     ck_assert_str_eq(principal_key_id(a), "key-0");
     ck_assert_str_eq(principal_tenant(a), "acme");
-    ck_assert(!principal_is_operator(a) && principal_is_operator(b));
+    ck_assert(!principal_is_operator(a));
+    ck_assert(principal_is_operator(b));
     free(value);
     principal_unref(a);
     principal_unref(same);
@@ -332,7 +333,8 @@ START_TEST(one_request_may_exceed_the_limit_alone_and_several_never)
     ck_assert_int_eq(reserve(&limits, 1024, 1024, 1024 * 100000.0), STATUS_DENIED);
     ck_says("n: the prompts and answers of 1024 choices may have 102401024 tokens, this API key has 6000 tokens per "
             "minute");
-    ck_assert(use.running == 0 && !(use.reserved > 0));
+    ck_assert_int_eq(use.running, 0);
+    ck_assert(!(use.reserved > 0));
     ck_assert_int_eq(reserve(&limits, 1, 10, 8192), STATUS_OK);
     ck_assert_int_eq(reserve(&limits, 1, 10, 8192), STATUS_KEY_LIMIT); // beside another one
     ck_says("which are used up: try again when running requests have ended");
@@ -377,7 +379,8 @@ START_TEST(no_more_requests_run_than_the_limit)
 {
     const struct key_limits limits = {.concurrency = 2};
     use = (struct limits_use){0};
-    ck_assert(starts(&limits, 1) && starts(&limits, 1));
+    ck_assert(starts(&limits, 1));
+    ck_assert(starts(&limits, 1));
     ck_assert(!starts(&limits, 1));
     ck_assert_int_eq(retry_us, 0);
     ck_assert_int_eq(limits_count_call(&use, &limits, now_us, &retry_us), STATUS_OK);
@@ -393,33 +396,26 @@ START_TEST(no_more_requests_run_than_the_limit)
 }
 END_TEST
 
-int main(void)
+SUITE("identity")
 {
     log_setup("check_identity", LOG_ERROR);
-    Suite *suite = suite_create("identity");
-    TCase *tcase = tcase_create("identity");
-    tcase_add_checked_fixture(tcase, setup, teardown);
-    tcase_add_test(tcase, callers_are_found_by_their_keys);
-    tcase_add_test(tcase, a_request_names_its_own_tenant_and_an_allowed_priority);
-    tcase_add_test(tcase, a_priority_out_of_range_counts_as_the_nearest_in_range);
-    tcase_add_test(tcase, changes_of_the_file_take_effect_within_a_second);
-    tcase_add_test(tcase, a_key_that_left_the_file_or_changed_its_tenant_starts_nothing);
-    tcase_add_test(tcase, a_broken_or_missing_file_keeps_the_keys_before_it);
-    tcase_add_test(tcase, threads_authenticate_while_the_file_changes);
-    tcase_add_test(tcase, salts_belong_to_tenants);
-    TCase *limits = tcase_create("limits");
-    tcase_add_test(limits, the_tokens_of_all_answers_are_reserved_and_what_is_not_generated_is_given_back);
-    tcase_add_test(limits, one_request_may_exceed_the_limit_alone_and_several_never);
-    tcase_add_test(limits, requests_start_at_the_rate_of_their_limit);
-    tcase_add_test(limits, a_prompt_may_exceed_the_limit_and_the_next_one_waits);
-    tcase_add_test(limits, the_limit_with_the_longest_wait_is_named);
-    tcase_add_test(limits, a_limit_that_was_lowered_has_a_wait_of_at_most_a_year);
-    tcase_add_test(limits, no_more_requests_run_than_the_limit);
-    suite_add_tcase(suite, tcase);
-    suite_add_tcase(suite, limits);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    TCASE("identity");
+    FIXTURE(setup, teardown);
+    TEST(callers_are_found_by_their_keys);
+    TEST(a_request_names_its_own_tenant_and_an_allowed_priority);
+    TEST(a_priority_out_of_range_counts_as_the_nearest_in_range);
+    TEST(changes_of_the_file_take_effect_within_a_second);
+    TEST(a_key_that_left_the_file_or_changed_its_tenant_starts_nothing);
+    TEST(a_broken_or_missing_file_keeps_the_keys_before_it);
+    TEST(threads_authenticate_while_the_file_changes);
+    TEST(salts_belong_to_tenants);
+
+    TCASE("limits");
+    TEST(the_tokens_of_all_answers_are_reserved_and_what_is_not_generated_is_given_back);
+    TEST(one_request_may_exceed_the_limit_alone_and_several_never);
+    TEST(requests_start_at_the_rate_of_their_limit);
+    TEST(a_prompt_may_exceed_the_limit_and_the_next_one_waits);
+    TEST(the_limit_with_the_longest_wait_is_named);
+    TEST(a_limit_that_was_lowered_has_a_wait_of_at_most_a_year);
+    TEST(no_more_requests_run_than_the_limit);
 }

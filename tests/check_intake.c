@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // router/front/intake: every prompt that reaches the core is checked against vocabulary and context.
-#include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +8,7 @@
 #include "proto/forepack/v1/inference.pb-c.h"
 #include "router/front/grpc/grpc_intake.h"
 #include "router/front/request/intake.h"
+#include "tests/suite.h"
 
 static struct front front = {.model_names = (char *[]){"demo"}, .n_model_names = 1, .config = {.max_context = 64}};
 
@@ -148,22 +148,14 @@ START_TEST(malformed_messages_and_endless_fields_are_refused)
 }
 END_TEST
 
-int main(void)
+SUITE("intake")
 {
-    Suite *suite = suite_create("intake");
-    TCase *tcase = tcase_create("intake");
-    tcase_add_checked_fixture(tcase, setup, teardown);
-    tcase_add_test(tcase, a_prompt_is_text_or_ids_or_messages);
-    tcase_add_test(tcase, ids_are_inside_vocabulary_and_context);
-    tcase_add_test(tcase, text_over_the_context_is_refused_early);
-    tcase_add_test(tcase, messages_no_prompt_needs_are_not_read);
-    tcase_add_test(tcase, nothing_new_is_taken_while_draining);
-    tcase_add_test(tcase, names_are_short_utf8);
-    tcase_add_test(tcase, malformed_messages_and_endless_fields_are_refused);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    FIXTURE(setup, teardown);
+    TEST(a_prompt_is_text_or_ids_or_messages);
+    TEST(ids_are_inside_vocabulary_and_context);
+    TEST(text_over_the_context_is_refused_early);
+    TEST(messages_no_prompt_needs_are_not_read);
+    TEST(nothing_new_is_taken_while_draining);
+    TEST(names_are_short_utf8);
+    TEST(malformed_messages_and_endless_fields_are_refused);
 }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // router/front/intake_pool: bounds, order, cancelling, draining. Run it under -fsanitize=thread too.
-#include <check.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -10,6 +9,7 @@
 
 #include "lib/base/mem.h"
 #include "router/front/request/intake_pool.h"
+#include "tests/suite.h"
 
 enum { LONG_BYTES = 1 << 20, JOBS_MAX = 100, LOG_BYTES = 4096 };
 
@@ -356,26 +356,18 @@ START_TEST(every_job_ends_once_under_load)
 }
 END_TEST
 
-int main(void)
+SUITE("intake pool")
 {
-    Suite *suite = suite_create("intake pool");
-    TCase *tcase = tcase_create("pool");
-    tcase_set_timeout(tcase, 30);
-    tcase_add_test(tcase, short_jobs_do_not_wait_for_long_ones);
-    tcase_add_test(tcase, one_thread_alternates_between_long_and_short);
-    tcase_add_test(tcase, of_one_tenant_the_shortest_goes_first_but_a_long_one_is_not_passed_forever);
-    tcase_add_test(tcase, tenants_take_turns_by_bytes);
-    tcase_add_test(tcase, bytes_and_jobs_are_bounded);
-    tcase_add_test(tcase, a_tenant_leaves_room_for_others);
-    tcase_add_test(tcase, long_jobs_run_at_once_within_a_bound_while_short_ones_go_on);
-    tcase_add_test(tcase, a_job_above_the_bound_runs_alone_and_is_not_passed);
-    tcase_add_test(tcase, cancelled_jobs_are_dropped_and_their_bytes_are_free);
-    tcase_add_test(tcase, closing_drops_what_waits);
-    tcase_add_test(tcase, every_job_ends_once_under_load);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    TIMEOUT(30);
+    TEST(short_jobs_do_not_wait_for_long_ones);
+    TEST(one_thread_alternates_between_long_and_short);
+    TEST(of_one_tenant_the_shortest_goes_first_but_a_long_one_is_not_passed_forever);
+    TEST(tenants_take_turns_by_bytes);
+    TEST(bytes_and_jobs_are_bounded);
+    TEST(a_tenant_leaves_room_for_others);
+    TEST(long_jobs_run_at_once_within_a_bound_while_short_ones_go_on);
+    TEST(a_job_above_the_bound_runs_alone_and_is_not_passed);
+    TEST(cancelled_jobs_are_dropped_and_their_bytes_are_free);
+    TEST(closing_drops_what_waits);
+    TEST(every_job_ends_once_under_load);
 }

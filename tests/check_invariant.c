@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <check.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,6 +6,7 @@
 #include <unistd.h>
 
 #include "lib/base/invariant.h"
+#include "tests/suite.h"
 
 START_TEST(an_invariant_that_holds_does_nothing)
 {
@@ -46,17 +46,9 @@ START_TEST(a_broken_invariant_logs_place_condition_and_values)
 }
 END_TEST
 
-int main(void)
+SUITE("invariant")
 {
-    Suite *suite = suite_create("invariant");
-    TCase *tcase = tcase_create("invariant");
-    tcase_add_test(tcase, an_invariant_that_holds_does_nothing);
-    tcase_add_test_raise_signal(tcase, a_broken_invariant_aborts, SIGABRT);
-    tcase_add_test(tcase, a_broken_invariant_logs_place_condition_and_values);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    TEST(an_invariant_that_holds_does_nothing);
+    TEST_ABORTS(a_broken_invariant_aborts);
+    TEST(a_broken_invariant_logs_place_condition_and_values);
 }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The Jinja interpreter. Cases of the repository: tests/data/jinja/cases.json, whose expectations come from Jinja
 // itself (the file says how). With FOREPACK_DATA: published templates, rendered as Hugging Face transformers does.
-#include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "lib/base/mem.h"
 #include "lib/jinja/jinja.h"
+#include "tests/suite.h"
 #include "tests/test_data.h"
 #include "text_data.h"
 
@@ -163,22 +163,12 @@ START_TEST(expressions_and_statements_mean_what_they_mean_to_jinja)
 }
 END_TEST
 
-int main(int argc, char **argv)
+SUITE("jinja")
 {
-    bool external = external_data_wanted(argc, argv);
-    if (external && !external_data_is_here()) return EXIT_SKIPPED;
-    Suite *suite = suite_create("jinja");
-    TCase *tc = tcase_create("jinja");
-    tcase_set_timeout(tc, 120);
-    if (external) {
-        tcase_add_test(tc, published_templates_render_as_in_transformers);
+    TIMEOUT(120);
+    if (external_data_wanted(argc, argv)) {
+        TEST(published_templates_render_as_in_transformers);
     } else {
-        tcase_add_test(tc, expressions_and_statements_mean_what_they_mean_to_jinja);
+        TEST(expressions_and_statements_mean_what_they_mean_to_jinja);
     }
-    suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The Jinja interpreter names what it does not support.
-#include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "lib/jinja/jinja.h"
+#include "tests/suite.h"
 
 static const struct tm now = {.tm_mday = 1, .tm_year = 126};
 
@@ -46,16 +46,8 @@ START_TEST(filters_that_are_not_supported_are_named)
 }
 END_TEST
 
-int main(void)
+SUITE("jinja_refused")
 {
-    Suite *suite = suite_create("jinja_refused");
-    TCase *all = tcase_create("all");
-    tcase_add_test(all, other_templates_are_refused);
-    tcase_add_test(all, filters_that_are_not_supported_are_named);
-    suite_add_tcase(suite, all);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    TEST(other_templates_are_refused);
+    TEST(filters_that_are_not_supported_are_named);
 }

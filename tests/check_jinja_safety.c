@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The Jinja interpreter and hostile templates or inputs: origins of bytes, bounds, malformed sources.
-#include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "lib/base/mem.h"
 #include "lib/jinja/jinja.h"
+#include "tests/suite.h"
 #include "tests/test_data.h"
 #include "text_data.h"
 
@@ -22,13 +22,16 @@ static char *marked(const struct jinja_output *output)
     for (int i = 0; i <= output->n_spans; i++) {
         struct jinja_span end = {output->text_bytes, output->text_bytes, 0};
         const struct jinja_span *span = i < output->n_spans ? &output->spans[i] : &end;
-        ck_assert(span->start >= at && span->end >= span->start && span->end <= output->text_bytes);
+        ck_assert_uint_ge(span->start, at);
+        ck_assert_uint_ge(span->end, span->start);
+        ck_assert_uint_le(span->end, output->text_bytes);
         char *longer = mem_format("%s%.*s", text, (int)(span->start - at), output->text + at);
         free(text);
         text = longer;
         at = span->end;
         if (i == output->n_spans) break;
-        ck_assert(span->end > span->start && span->tag >= 0);
+        ck_assert_uint_gt(span->end, span->start);
+        ck_assert_int_ge(span->tag, 0);
         longer = mem_format("%s[%d:%.*s]", text, span->tag, (int)(span->end - span->start), output->text + span->start);
         free(text);
         text = longer;
@@ -416,31 +419,21 @@ START_TEST(truncated_published_templates_never_crash)
 }
 END_TEST
 
-int main(int argc, char **argv)
+SUITE("jinja safety")
 {
-    bool external = external_data_wanted(argc, argv);
-    if (external && !external_data_is_here()) return EXIT_SKIPPED;
-    Suite *suite = suite_create("jinja safety");
-    TCase *tc = tcase_create("jinja safety");
-    tcase_set_timeout(tc, 120);
-    if (external) {
-        tcase_add_test(tc, truncated_published_templates_never_crash);
+    TIMEOUT(120);
+    if (external_data_wanted(argc, argv)) {
+        TEST(truncated_published_templates_never_crash);
     } else {
-        tcase_add_test(tc, every_byte_knows_its_origin);
-        tcase_add_test(tc, endless_templates_end_with_an_error);
-        tcase_add_test(tc, many_variables_take_steps);
-        tcase_add_test(tc, numbers_at_their_limits_are_those_of_python);
-        tcase_add_test(tc, deep_sources_are_refused);
-        tcase_add_test(tc, long_sources_of_small_depth_are_fine);
-        tcase_add_test(tc, deep_inputs_are_refused);
-        tcase_add_test(tc, large_objects_are_indexed);
-        tcase_add_test(tc, truncated_and_changed_cases_never_crash);
-        tcase_add_test(tc, sources_that_are_not_utf8_are_refused);
+        TEST(every_byte_knows_its_origin);
+        TEST(endless_templates_end_with_an_error);
+        TEST(many_variables_take_steps);
+        TEST(numbers_at_their_limits_are_those_of_python);
+        TEST(deep_sources_are_refused);
+        TEST(long_sources_of_small_depth_are_fine);
+        TEST(deep_inputs_are_refused);
+        TEST(large_objects_are_indexed);
+        TEST(truncated_and_changed_cases_never_crash);
+        TEST(sources_that_are_not_utf8_are_refused);
     }
-    suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
 }

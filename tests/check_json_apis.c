@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bodies of the Responses API and of the Messages API become bodies of /v1/chat/completions, and answers get the shape
 // and the events of these APIs.
-#include <check.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,6 +10,7 @@
 #include "router/front/http/json_body.h"
 #include "router/front/http/json_responses.h"
 #include "router/front/http/json_responses_answer.h"
+#include "tests/suite.h"
 
 typedef enum status translate_fn(const json_t *body, json_t **chat_p);
 
@@ -750,33 +750,26 @@ START_TEST(an_error_of_the_server_has_anthropics_shape)
 }
 END_TEST
 
-int main(void)
+SUITE("json apis")
 {
-    Suite *suite = suite_create("json apis");
-    TCase *tcase = tcase_create("responses");
-    tcase_add_test(tcase, a_response_is_asked_for_as_a_chat);
-    tcase_add_test(tcase, a_response_with_tools_is_asked_for_as_a_chat);
-    tcase_add_test(tcase, a_response_that_needs_more_is_refused);
-    tcase_add_test(tcase, a_response_repeats_a_bounded_part_of_its_request);
-    tcase_add_test(tcase, long_instructions_are_taken_but_not_repeated);
-    tcase_add_test(tcase, a_response_is_an_object_with_a_message);
-    tcase_add_test(tcase, a_streamed_response_has_openais_events_in_order);
-    tcase_add_test(tcase, the_last_events_of_a_stream_leave_out_many_log_probabilities);
-    tcase_add_test(tcase, reasoning_and_calls_are_items_of_their_own);
-    suite_add_tcase(suite, tcase);
-    tcase = tcase_create("messages");
-    tcase_add_test(tcase, a_message_is_asked_for_as_a_chat);
-    tcase_add_test(tcase, tools_of_a_message_are_those_of_a_chat);
-    tcase_add_test(tcase, consecutive_turns_of_one_role_are_one_turn);
-    tcase_add_test(tcase, a_message_that_needs_more_is_refused);
-    tcase_add_test(tcase, a_message_says_why_it_stopped);
-    tcase_add_test(tcase, a_streamed_message_has_anthropics_events_in_order);
-    tcase_add_test(tcase, an_error_has_anthropics_shape);
-    tcase_add_test(tcase, an_error_of_the_server_has_anthropics_shape);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    TCASE("responses");
+    TEST(a_response_is_asked_for_as_a_chat);
+    TEST(a_response_with_tools_is_asked_for_as_a_chat);
+    TEST(a_response_that_needs_more_is_refused);
+    TEST(a_response_repeats_a_bounded_part_of_its_request);
+    TEST(long_instructions_are_taken_but_not_repeated);
+    TEST(a_response_is_an_object_with_a_message);
+    TEST(a_streamed_response_has_openais_events_in_order);
+    TEST(the_last_events_of_a_stream_leave_out_many_log_probabilities);
+    TEST(reasoning_and_calls_are_items_of_their_own);
+
+    TCASE("messages");
+    TEST(a_message_is_asked_for_as_a_chat);
+    TEST(tools_of_a_message_are_those_of_a_chat);
+    TEST(consecutive_turns_of_one_role_are_one_turn);
+    TEST(a_message_that_needs_more_is_refused);
+    TEST(a_message_says_why_it_stopped);
+    TEST(a_streamed_message_has_anthropics_events_in_order);
+    TEST(an_error_has_anthropics_shape);
+    TEST(an_error_of_the_server_has_anthropics_shape);
 }

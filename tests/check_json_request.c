@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // router/front: the JSON bodies of clients. For every field with every wrong type or a number out of range the error
 // names the field and what is allowed; bodies that are not JSON are refused.
-#include <check.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +10,7 @@
 #include "router/front/http/json_body.h"
 #include "router/front/http/json_generation.h"
 #include "router/front/http/json_writer.h"
+#include "tests/suite.h"
 
 static json_t *parse(const char *text)
 {
@@ -248,9 +248,9 @@ START_TEST(numbers_out_of_range_are_refused_by_name)
         {"{\"guided_json\":3}", "guided_json: must be a JSON schema"},
         {"{\"guided_regex\":[]}", "guided_regex: must be a string without U+0000"},
         {"{\"guided_choice\":[\"\"]}", "guided_choice: must be a list of strings that are not empty"},
-        {"{\"guided_choice\":[\"a\"],\"guided_regex\":\"a\"}", "guided_choice: not together with guided_regex"},
+        {"{\"guided_choice\":[\"a\"],\"guided_regex\":\"a\"}", "guided_choice: not allowed together with guided_regex"},
         {"{\"structured_outputs\":{\"regex\":\"a\"},\"response_format\":{\"type\":\"json_object\"}}",
-         "response_format: not together with structured_outputs"},
+         "response_format: not allowed together with structured_outputs"},
         {"{\"response_format\":{\"type\":\"xml\"}}",
          "response_format.type 'xml': must be text, json_object or json_schema"},
         {"{\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{}}}",
@@ -303,17 +303,24 @@ START_TEST(fields_arrive_in_the_message)
     ck_assert_str_eq(g.message.tenant, "t");
     ck_assert_int_eq(g.message.priority, -2);
     ck_assert_uint_eq(g.message.ttft_deadline_ms, 500);
-    ck_assert(g.n == 3 && g.stream && g.include_usage && !g.continuous_usage);
+    ck_assert_int_eq(g.n, 3);
+    ck_assert(g.stream);
+    ck_assert(g.include_usage);
+    ck_assert(!g.continuous_usage);
     ck_assert_uint_eq(s->n_stop, 2);
     ck_assert_uint_eq(s->stop[0].len, 2);
     ck_assert_uint_eq(s->seed, UINT64_MAX);
     ck_assert_uint_eq(s->top_k, 0);
     ck_assert_uint_eq(s->max_tokens, 6);
     ck_assert(s->temperature == 1);
-    ck_assert(s->n_stop_token_ids == 1 && s->stop_token_ids[0] == 9);
+    ck_assert_uint_eq(s->n_stop_token_ids, 1);
+    ck_assert_int_eq(s->stop_token_ids[0], 9);
     ck_assert_int_eq(p->mode, FOREPACK__V1__PREFILL_MODE__PREFILL_MODE_REQUIRED);
-    ck_assert(p->keep_rate == 0.25 && p->return_kept);
-    ck_assert(p->n_pinned == 1 && p->pinned[0]->first == 2 && p->pinned[0]->last == 4);
+    ck_assert(p->keep_rate == 0.25);
+    ck_assert(p->return_kept);
+    ck_assert_uint_eq(p->n_pinned, 1);
+    ck_assert_int_eq(p->pinned[0]->first, 2);
+    ck_assert_int_eq(p->pinned[0]->last, 4);
     json_generation_fini(&g);
     json_decref(body);
 }
@@ -355,7 +362,10 @@ START_TEST(written_text_is_valid_json)
         json_add_text(&out, &byte, 1);
         json_t *back = json_loadb(out.data, out.n, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
         ck_assert_msg(json_is_string(back), "byte %d", c);
-        if (c < 128) ck_assert(json_string_length(back) == 1 && json_string_value(back)[0] == byte);
+        if (c < 128) {
+            ck_assert_uint_eq(json_string_length(back), 1);
+            ck_assert_int_eq(json_string_value(back)[0], byte);
+        }
         json_decref(back);
         bytes_free(&out);
     }
@@ -378,31 +388,24 @@ START_TEST(written_numbers_are_finite)
 }
 END_TEST
 
-int main(void)
+SUITE("json_request")
 {
-    Suite *suite = suite_create("json_request");
-    TCase *tc = tcase_create("bodies");
-    suite_add_tcase(suite, tc);
-    tcase_add_test(tc, bodies_that_are_not_json_objects_are_refused);
-    tcase_add_test(tc, the_sentence_of_a_malformed_body_quotes_none_of_it);
-    tcase_add_test(tc, bodies_that_would_take_much_memory_are_refused);
-    tcase_add_test(tc, brackets_within_strings_do_not_count);
-    tc = tcase_create("fields");
-    suite_add_tcase(suite, tc);
-    tcase_add_test(tc, every_field_refuses_wrong_types_by_name);
-    tcase_add_test(tc, null_means_not_given);
-    tcase_add_test(tc, every_field_takes_its_type);
-    tcase_add_test(tc, numbers_out_of_range_are_refused_by_name);
-    tcase_add_test(tc, unsupported_parameters_are_refused_unless_they_are_harmless);
-    tcase_add_test(tc, fields_arrive_in_the_message);
-    tcase_add_test(tc, max_completion_tokens_wins_over_max_tokens_zero);
-    tc = tcase_create("writing");
-    suite_add_tcase(suite, tc);
-    tcase_add_test(tc, written_text_is_valid_json);
-    tcase_add_test(tc, written_numbers_are_finite);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    TCASE("bodies");
+    TEST(bodies_that_are_not_json_objects_are_refused);
+    TEST(the_sentence_of_a_malformed_body_quotes_none_of_it);
+    TEST(bodies_that_would_take_much_memory_are_refused);
+    TEST(brackets_within_strings_do_not_count);
+
+    TCASE("fields");
+    TEST(every_field_refuses_wrong_types_by_name);
+    TEST(null_means_not_given);
+    TEST(every_field_takes_its_type);
+    TEST(numbers_out_of_range_are_refused_by_name);
+    TEST(unsupported_parameters_are_refused_unless_they_are_harmless);
+    TEST(fields_arrive_in_the_message);
+    TEST(max_completion_tokens_wins_over_max_tokens_zero);
+
+    TCASE("writing");
+    TEST(written_text_is_valid_json);
+    TEST(written_numbers_are_finite);
 }

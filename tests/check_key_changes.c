@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // identity/: changes of the key file are logged without secrets, and a file that is replaced as a whole does not flood
 // the log.
-#include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +11,7 @@
 #include "lib/base/mem.h"
 #include "lib/identity/identity.h"
 #include "lib/identity/key_file.h"
+#include "tests/suite.h"
 
 static char path[] = "/tmp/forepack-keys-XXXXXX", log_path[] = "/tmp/forepack-keys-log-XXXXXX";
 
@@ -94,16 +94,8 @@ START_TEST(many_changes_are_counted)
 }
 END_TEST
 
-int main(void)
+SUITE("key_changes")
 {
-    Suite *suite = suite_create("key_changes");
-    TCase *tcase = tcase_create("all");
-    tcase_add_test(tcase, each_change_is_logged_once);
-    tcase_add_test(tcase, many_changes_are_counted);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    TEST(each_change_is_logged_once);
+    TEST(many_changes_are_counted);
 }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // identity/key_file: what a line may say, what is refused and with which sentence, and edits of the file.
-#include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +9,7 @@
 
 #include "lib/base/mem.h"
 #include "lib/identity/key_file.h"
+#include "tests/suite.h"
 
 #define HASH  "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 #define OTHER "sha256:1123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
@@ -72,10 +72,15 @@ START_TEST(a_line_has_an_id_a_hash_a_tenant_and_limits)
     ck_assert_int_eq(key->limits.tokens_per_day, 5000000);
     ck_assert_int_eq(key->limits.concurrency, 8);
     ck_assert_int_eq(key->expires_s, 1801396800);
-    ck_assert(key->is_operator && key->revoked);
+    ck_assert(key->is_operator);
+    ck_assert(key->revoked);
     key++;
     ck_assert_str_eq(key->tenant, "b@x.org:1_2");
-    ck_assert(!key->is_operator && !key->revoked && !key->priority && !key->expires_s && !key->limits.concurrency);
+    ck_assert(!key->is_operator);
+    ck_assert(!key->revoked);
+    ck_assert(!key->priority);
+    ck_assert(!key->expires_s);
+    ck_assert(!key->limits.concurrency);
     key_file_fini(&file);
 }
 END_TEST
@@ -255,24 +260,16 @@ START_TEST(unsafe_files_are_refused_or_reported)
 }
 END_TEST
 
-int main(void)
+SUITE("key_file")
 {
-    Suite *suite = suite_create("key_file");
-    TCase *tcase = tcase_create("key_file");
-    tcase_add_checked_fixture(tcase, setup, teardown);
-    tcase_add_test(tcase, a_line_has_an_id_a_hash_a_tenant_and_limits);
-    tcase_add_loop_test(tcase, a_broken_line_is_named_and_no_hash_is_shown, 0, sizeof broken / sizeof broken[0]);
-    tcase_add_test(tcase, a_file_with_a_nul_is_refused);
-    tcase_add_test(tcase, times_are_read_with_and_without_a_zone);
-    tcase_add_test(tcase, keys_are_random_and_found_by_their_hash);
-    tcase_add_test(tcase, keys_are_added_and_revoked_and_other_lines_stay);
-    tcase_add_test(tcase, a_new_file_is_for_its_owner_alone);
-    tcase_add_test(tcase, edits_of_several_processes_are_all_kept);
-    tcase_add_test(tcase, unsafe_files_are_refused_or_reported);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    FIXTURE(setup, teardown);
+    TEST(a_line_has_an_id_a_hash_a_tenant_and_limits);
+    EACH(a_broken_line_is_named_and_no_hash_is_shown, broken);
+    TEST(a_file_with_a_nul_is_refused);
+    TEST(times_are_read_with_and_without_a_zone);
+    TEST(keys_are_random_and_found_by_their_hash);
+    TEST(keys_are_added_and_revoked_and_other_lines_stay);
+    TEST(a_new_file_is_for_its_owner_alone);
+    TEST(edits_of_several_processes_are_all_kept);
+    TEST(unsafe_files_are_refused_or_reported);
 }

@@ -5,6 +5,7 @@
 
 #include "proto/inference/kserve.pb-c.h"
 #include "tests/front_fixture.h"
+#include "tests/suite.h"
 
 enum { CONTEXT = 1 << 21, PROMPT_BYTES = 3 << 19, TIMEOUT_MS = 60000 }; // a prompt of 1.5 MiB
 
@@ -117,18 +118,10 @@ START_TEST(a_prompt_is_not_kept_where_the_text_is_not_asked_for)
 }
 END_TEST
 
-int main(void)
+SUITE("kserve_echo")
 {
-    Suite *suite = suite_create("kserve_echo");
-    TCase *tcase = tcase_create("kserve_echo");
-    tcase_add_checked_fixture(tcase, setup, teardown);
-    tcase_set_timeout(tcase, 120);
-    tcase_add_test(tcase, a_prompt_that_the_answer_will_repeat_counts);
-    tcase_add_test(tcase, a_prompt_is_not_kept_where_the_text_is_not_asked_for);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    TIMEOUT(120);
+    FIXTURE(setup, teardown);
+    TEST(a_prompt_that_the_answer_will_repeat_counts);
+    TEST(a_prompt_is_not_kept_where_the_text_is_not_asked_for);
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // router/front/kserve_tensors and kserve_request: tensors are within their contents whatever a client sends, and become
 // the fields of a request.
-#include <check.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +8,7 @@
 #include "lib/base/mem.h"
 #include "router/front/kserve/kserve_request.h"
 #include "router/front/kserve/kserve_tensors.h"
+#include "tests/suite.h"
 
 typedef Inference__ModelInferRequest__InferInputTensor input;
 
@@ -147,7 +147,8 @@ START_TEST(raw_elements_are_read_with_their_width_and_sign)
     ck_tensors();
     ck_assert_double_eq(kserve_tensor_real(&tensors[0], 0), 0.1);
     ck_assert_double_eq(kserve_tensor_real(&tensors[1], 0), 0.5);
-    ck_assert(kserve_tensor_bool(&tensors[2], 0) && !kserve_tensor_bool(&tensors[2], 1));
+    ck_assert(kserve_tensor_bool(&tensors[2], 0));
+    ck_assert(!kserve_tensor_bool(&tensors[2], 1));
     struct kserve_place place = {0};
     ProtobufCBinaryData text;
     static const size_t lengths[] = {2, 0, 1};
@@ -308,7 +309,9 @@ START_TEST(parameters_come_from_the_map_the_json_and_tensors)
     ck_assert_mem_eq(m->sampling->stop[0].data, "12", 2);
     ck_assert_int_eq(m->priority, 2);
     ck_assert_uint_eq(m->ttft_deadline_ms, 2);
-    ck_assert(q.echo && !q.stream && !q.empty_final);
+    ck_assert(q.echo);
+    ck_assert(!q.stream);
+    ck_assert(!q.empty_final);
     ck_assert_uint_eq(q.outputs, 1u << KSERVE_TEXT);
     kserve_request_fini(&q);
 }
@@ -339,7 +342,8 @@ START_TEST(lists_and_names_of_tensorrt_llm_are_read)
     ck_assert_mem_eq(m->sampling->stop[1].data, "ab", 2);
     ck_assert_uint_eq(m->sampling->n_stop_token_ids, 1);
     ck_assert_uint_eq(m->sampling->seed, 5);
-    ck_assert(q.stream && !q.echo);
+    ck_assert(q.stream);
+    ck_assert(!q.echo);
     ck_assert_uint_eq(q.outputs, 1u << KSERVE_TEXT | 1u << KSERVE_IDS);
     kserve_request_fini(&q);
 }
@@ -449,7 +453,9 @@ START_TEST(the_prompt_is_excluded_from_streams)
     add_output("cumulative_logprob");
     ck_read();
     ck_assert_uint_eq(q.fields.message.text.len, 3);
-    ck_assert(q.stream && !q.echo && q.empty_final);
+    ck_assert(q.stream);
+    ck_assert(!q.echo);
+    ck_assert(q.empty_final);
     ck_assert_uint_eq(q.outputs, 1u << KSERVE_FINISH_REASON | 1u << KSERVE_CUMULATIVE_LOGPROB);
     ck_assert_int_eq(q.fields.message.sampling->logprobs_given_case,
                      FOREPACK__V1__SAMPLING_OPTIONS__LOGPROBS_GIVEN_LOGPROBS);
@@ -473,24 +479,16 @@ START_TEST(json_in_strings_takes_bounded_memory)
 }
 END_TEST
 
-int main(void)
+SUITE("kserve_request")
 {
-    Suite *suite = suite_create("kserve_request");
-    TCase *tc = tcase_create("requests");
-    tcase_add_test(tc, raw_elements_are_read_with_their_width_and_sign);
-    tcase_add_test(tc, a_shape_that_differs_from_the_contents_is_refused);
-    tcase_add_test(tc, texts_are_within_their_contents);
-    tcase_add_test(tc, inputs_are_well_formed);
-    tcase_add_test(tc, parameters_come_from_the_map_the_json_and_tensors);
-    tcase_add_test(tc, lists_and_names_of_tensorrt_llm_are_read);
-    tcase_add_test(tc, what_is_not_served_is_refused_by_name);
-    tcase_add_test(tc, a_request_has_one_prompt);
-    tcase_add_test(tc, the_prompt_is_excluded_from_streams);
-    tcase_add_test(tc, json_in_strings_takes_bounded_memory);
-    suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    TEST(raw_elements_are_read_with_their_width_and_sign);
+    TEST(a_shape_that_differs_from_the_contents_is_refused);
+    TEST(texts_are_within_their_contents);
+    TEST(inputs_are_well_formed);
+    TEST(parameters_come_from_the_map_the_json_and_tensors);
+    TEST(lists_and_names_of_tensorrt_llm_are_read);
+    TEST(what_is_not_served_is_refused_by_name);
+    TEST(a_request_has_one_prompt);
+    TEST(the_prompt_is_excluded_from_streams);
+    TEST(json_in_strings_takes_bounded_memory);
 }

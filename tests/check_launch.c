@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // How a process finds out which launcher started it, with the variables that each launcher sets.
-#include <check.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/launch.h"
+#include "tests/suite.h"
 
 static const char *const *environment; // "NAME=value" ..., NULL
 
@@ -77,20 +77,12 @@ START_TEST(mpirun_in_a_slurm_job_counts)
 }
 END_TEST
 
-int main(void)
+SUITE("launch")
 {
-    Suite *suite = suite_create("launch");
-    TCase *tests = tcase_create("launch");
-    tcase_add_test(tests, a_process_without_launcher_is_alone);
-    tcase_add_test(tests, mpirun_states_ranks_and_place);
-    tcase_add_test(tests, srun_with_pmix_starts_a_group);
-    tcase_add_test(tests, srun_without_mpi_starts_separate_tasks);
-    tcase_add_test(tests, one_task_of_a_slurm_job_is_alone);
-    tcase_add_test(tests, mpirun_in_a_slurm_job_counts);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    TEST(a_process_without_launcher_is_alone);
+    TEST(mpirun_states_ranks_and_place);
+    TEST(srun_with_pmix_starts_a_group);
+    TEST(srun_without_mpi_starts_separate_tasks);
+    TEST(one_task_of_a_slurm_job_is_alone);
+    TEST(mpirun_in_a_slurm_job_counts);
 }

@@ -10,6 +10,7 @@
 #include "lib/base/mem.h"
 #include "router/front/live/live_snapshot.h"
 #include "tests/core_case.h"
+#include "tests/suite.h"
 
 static struct live_snapshot snapshot_of(const struct fixture *fixture)
 {
@@ -221,14 +222,18 @@ START_TEST(rates_and_quantiles_are_of_the_last_seconds)
     struct live_point point = live_history_last(&history);
     ck_assert_double_eq_tol(point.output_tokens_per_s, 36, 1e-6);
     ck_assert_double_eq_tol(point.prompt_tokens_per_s, 9 * 50, 1e-6);
-    ck_assert(point.ttft_p50_ms > 15 && point.ttft_p50_ms <= 25); // the edges of the bucket
+    ck_assert(point.ttft_p50_ms > 15);
+    ck_assert(point.ttft_p50_ms <= 25); // the edges of the bucket
     second_pass(worker, 1, 600);
     point = live_history_last(&history);
-    ck_assert(point.ttft_p50_ms <= 25 && point.ttft_p99_ms > 400 && point.ttft_p99_ms <= 650);
+    ck_assert(point.ttft_p50_ms <= 25);
+    ck_assert(point.ttft_p99_ms > 400);
+    ck_assert(point.ttft_p99_ms <= 650);
     for (int i = 0; i < LIVE_WINDOW; i++)
         second_pass(worker, 0, 0);
     point = live_history_last(&history);
-    ck_assert(isnan(point.ttft_p99_ms) && isnan(point.kept_share));
+    ck_assert(isnan(point.ttft_p99_ms));
+    ck_assert(isnan(point.kept_share));
     ck_assert_double_eq(point.output_tokens_per_s, 0);
 }
 END_TEST
@@ -261,23 +266,15 @@ START_TEST(the_history_keeps_its_last_points)
 }
 END_TEST
 
-int main(void)
+SUITE("live_snapshot")
 {
-    Suite *suite = suite_create("live_snapshot");
-    TCase *all = tcase_create("all");
-    tcase_add_checked_fixture(all, start, teardown);
-    tcase_add_test(all, numbers_are_those_of_the_core);
-    tcase_add_test(all, texts_are_escaped);
-    tcase_add_test(all, an_empty_cluster_has_empty_lists);
-    tcase_add_test(all, a_bin_lists_its_prompts_in_order);
-    tcase_add_test(all, a_pruned_prompt_has_its_kept_tokens);
-    tcase_add_test(all, bins_and_nodes_are_listed_up_to_a_bound);
-    tcase_add_test(all, rates_and_quantiles_are_of_the_last_seconds);
-    tcase_add_test(all, the_history_keeps_its_last_points);
-    suite_add_tcase(suite, all);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    FIXTURE(start, teardown);
+    TEST(numbers_are_those_of_the_core);
+    TEST(texts_are_escaped);
+    TEST(an_empty_cluster_has_empty_lists);
+    TEST(a_bin_lists_its_prompts_in_order);
+    TEST(a_pruned_prompt_has_its_kept_tokens);
+    TEST(bins_and_nodes_are_listed_up_to_a_bound);
+    TEST(rates_and_quantiles_are_of_the_last_seconds);
+    TEST(the_history_keeps_its_last_points);
 }

@@ -2,7 +2,6 @@
 // One rank of several reads only the header, the pages of its slices and the samples of the fingerprint of a checkpoint
 // that is not in memory: the kernel does not read ahead into the slices of other ranks. Verified with mincore() after
 // dropping the file's pages.
-#include <check.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +13,7 @@
 #include "engine/model/model.h"
 #include "engine/model/safetensors.h"
 #include "lib/base/mem.h"
+#include "tests/suite.h"
 #include "tests/tiny_model.h"
 
 enum { RANKS = 4, RANK = 1 };
@@ -156,15 +156,7 @@ START_TEST(a_rank_reads_only_its_slices)
 }
 END_TEST
 
-int main(void)
+SUITE("load")
 {
-    Suite *suite = suite_create("load");
-    TCase *tests = tcase_create("load");
-    tcase_add_test(tests, a_rank_reads_only_its_slices);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    TEST(a_rank_reads_only_its_slices);
 }

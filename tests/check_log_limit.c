@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // lib/base/log.h: an event that clients can cause has a bounded number of lines, and those left out are counted.
-#include <check.h>
 #include <stdlib.h>
 
 #include "lib/base/log.h"
+#include "tests/suite.h"
 
 enum { SECOND_US = 1000000, EVENTS = 1000 };
 
@@ -44,16 +44,8 @@ START_TEST(few_lines_are_not_limited)
 }
 END_TEST
 
-int main(void)
+SUITE("log_limit")
 {
-    Suite *suite = suite_create("log_limit");
-    TCase *all = tcase_create("all");
-    tcase_add_test(all, a_second_has_a_bounded_number_of_lines);
-    tcase_add_test(all, few_lines_are_not_limited);
-    suite_add_tcase(suite, all);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    TEST(a_second_has_a_bounded_number_of_lines);
+    TEST(few_lines_are_not_limited);
 }

@@ -2,7 +2,6 @@
 // base/log_writer: a reader of standard error that stops reading blocks no thread, lines that do not fit are dropped
 // and counted, and the end of a process loses none that fit. Each test is a child process with a pipe as its standard
 // error.
-#include <check.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
@@ -15,6 +14,7 @@
 
 #include "lib/base/log.h"
 #include "lib/base/log_writer.h"
+#include "tests/suite.h"
 
 enum { TEXT_BYTES = 250, THREADS = 4, LINES = 3000 };
 
@@ -227,18 +227,10 @@ START_TEST(a_child_of_fork_logs)
 }
 END_TEST
 
-int main(void)
+SUITE("log writer")
 {
-    Suite *suite = suite_create("log writer");
-    TCase *tcase = tcase_create("ring");
-    tcase_add_test(tcase, a_reader_that_stops_blocks_no_thread);
-    tcase_add_test(tcase, lines_of_many_threads_are_whole_and_counted);
-    tcase_add_loop_test(tcase, the_end_of_a_process_loses_no_line, 0, 4);
-    tcase_add_test(tcase, a_child_of_fork_logs);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    TEST(a_reader_that_stops_blocks_no_thread);
+    TEST(lines_of_many_threads_are_whole_and_counted);
+    LOOP(the_end_of_a_process_loses_no_line, 0, 4);
+    TEST(a_child_of_fork_logs);
 }

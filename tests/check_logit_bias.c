@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The logit bias: its bounds, its way into the router's request, and what the sampler makes of it.
-#include <check.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +8,7 @@
 #include "lib/net/rpc.h"
 #include "proto/forepack/v1/inference.pb-c.h"
 #include "router/front/grpc/wire_request.h"
+#include "tests/suite.h"
 #include "worker/sampler.h"
 
 // --- bounds
@@ -187,21 +187,13 @@ START_TEST(the_bias_is_added_before_the_penalties)
 }
 END_TEST
 
-int main(void)
+SUITE("logit bias")
 {
-    Suite *suite = suite_create("logit bias");
-    TCase *tcase = tcase_create("logit bias");
-    tcase_add_unchecked_fixture(tcase, open_front, close_front);
-    tcase_add_test(tcase, tokens_are_in_ascending_order);
-    tcase_add_test(tcase, wrong_tokens_and_numbers_are_refused);
-    tcase_add_test(tcase, a_message_arrives_sorted);
-    tcase_add_test(tcase, the_router_refuses_wrong_tokens);
-    tcase_add_test(tcase, minus_100_bans_and_100_forces);
-    tcase_add_test(tcase, the_bias_is_added_before_the_penalties);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    FIXTURE_ONCE(open_front, close_front);
+    TEST(tokens_are_in_ascending_order);
+    TEST(wrong_tokens_and_numbers_are_refused);
+    TEST(a_message_arrives_sorted);
+    TEST(the_router_refuses_wrong_tokens);
+    TEST(minus_100_bans_and_100_forces);
+    TEST(the_bias_is_added_before_the_penalties);
 }

@@ -3,6 +3,7 @@
 #include "router/core/core_state.h"
 #include "tests/core_case.h"
 #include "tests/pass_group.h"
+#include "tests/suite.h"
 
 enum { LONG = 14000, SHORT = 64, BUDGET = 2048 };
 
@@ -47,7 +48,8 @@ START_TEST(short_prompts_have_their_first_token_two_passes_after_two_long_ones)
         later[i] = fixture_send(&f, SHORT, 4);
     for (int i = 0; i < 5; i++)
         ck_assert_int_le(passes_until_token(later[i]), 2);
-    ck_assert(!first->n_tokens && !second->n_tokens);
+    ck_assert(!first->n_tokens);
+    ck_assert(!second->n_tokens);
     ck_assert_int_le(passes_until_token(first), 8); // 14,000 rows are seven passes
     ck_assert_int_le(passes_until_token(second), 8);
 }
@@ -82,9 +84,12 @@ START_TEST(a_group_computes_one_long_prompt_at_a_time)
     for (int i = 0; i < 3; i++)
         all[i] = fixture_put(&f, NULL, LONG, 0);
     fixture_advance(&f, 0);
-    ck_assert(all[0]->r->account.node && !all[1]->r->account.node && !all[2]->r->account.node);
+    ck_assert_ptr_nonnull(all[0]->r->account.node);
+    ck_assert_ptr_null(all[1]->r->account.node);
+    ck_assert_ptr_null(all[2]->r->account.node);
     passes_until_token(all[0]);
-    ck_assert(all[1]->r->account.node && !all[2]->r->account.node);
+    ck_assert_ptr_nonnull(all[1]->r->account.node);
+    ck_assert_ptr_null(all[2]->r->account.node);
     struct fake_node *other = attach(NODE_WORKER, "other"); // another group takes the next one
     ck_assert(fake_node_has(other, all[2]));
 }
@@ -101,10 +106,13 @@ START_TEST(short_prompts_reach_a_speculator_that_reads_long_ones)
         fixture_submit(&f, all[i]);
         fixture_advance(&f, 0);
     }
-    ck_assert(fake_node_has(s, all[0]) && !all[1]->r->account.node);
-    ck_assert(fake_node_has(s, all[2]) && !all[3]->r->account.node); // the third is a bin of its own
+    ck_assert(fake_node_has(s, all[0]));
+    ck_assert_ptr_null(all[1]->r->account.node);
+    ck_assert(fake_node_has(s, all[2]));
+    ck_assert_ptr_null(all[3]->r->account.node); // the third is a bin of its own
     fake_node_score(&f, s, all[2], 0, 9);
-    ck_assert(fake_node_has(s, all[3]) && !all[1]->r->account.node);
+    ck_assert(fake_node_has(s, all[3]));
+    ck_assert_ptr_null(all[1]->r->account.node);
     fake_node_score(&f, s, all[0], 0, 9);
     ck_assert(fake_node_has(s, all[1]));
 }
@@ -139,20 +147,12 @@ START_TEST(a_bin_leaves_the_rows_of_decodes_and_half_a_pass_for_a_long_prompt)
 }
 END_TEST
 
-int main(void)
+SUITE("long_prompts")
 {
-    Suite *suite = suite_create("long_prompts");
-    TCase *tcase = tcase_create("long_prompts");
-    tcase_add_checked_fixture(tcase, setup, teardown);
-    tcase_add_test(tcase, short_prompts_have_their_first_token_two_passes_after_two_long_ones);
-    tcase_add_loop_test(tcase, a_crowd_of_overdue_long_prompts_does_not_delay_short_ones, 0, 2);
-    tcase_add_test(tcase, a_group_computes_one_long_prompt_at_a_time);
-    tcase_add_test(tcase, short_prompts_reach_a_speculator_that_reads_long_ones);
-    tcase_add_test(tcase, a_bin_leaves_the_rows_of_decodes_and_half_a_pass_for_a_long_prompt);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    FIXTURE(setup, teardown);
+    TEST(short_prompts_have_their_first_token_two_passes_after_two_long_ones);
+    LOOP(a_crowd_of_overdue_long_prompts_does_not_delay_short_ones, 0, 2);
+    TEST(a_group_computes_one_long_prompt_at_a_time);
+    TEST(short_prompts_reach_a_speculator_that_reads_long_ones);
+    TEST(a_bin_leaves_the_rows_of_decodes_and_half_a_pass_for_a_long_prompt);
 }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // router/loop: posts of several threads, in order; the core's deadlines; stopping. Run it under -fsanitize=thread too.
-#include <check.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -10,6 +9,7 @@
 #include "lib/base/log.h"
 #include "lib/base/mem.h"
 #include "router/core/loop.h"
+#include "tests/suite.h"
 
 enum { THREADS = 4, POSTS = 5000, VOCAB = 100 };
 
@@ -172,18 +172,10 @@ START_TEST(the_thread_wakes_for_the_cores_deadlines)
 }
 END_TEST
 
-int main(void)
+SUITE("loop")
 {
-    Suite *suite = suite_create("loop");
-    TCase *tcase = tcase_create("loop");
-    tcase_add_checked_fixture(tcase, setup, NULL);
-    tcase_add_test(tcase, posts_of_several_threads_run_once_and_in_order);
-    tcase_add_test(tcase, a_post_may_post);
-    tcase_add_test(tcase, the_thread_wakes_for_the_cores_deadlines);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    FIXTURE(setup, NULL);
+    TEST(posts_of_several_threads_run_once_and_in_order);
+    TEST(a_post_may_post);
+    TEST(the_thread_wakes_for_the_cores_deadlines);
 }

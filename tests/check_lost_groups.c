@@ -5,6 +5,7 @@
 
 #include "router/core/core_state.h"
 #include "tests/core_case.h"
+#include "tests/suite.h"
 
 enum { GROUPS = 6, OTHERS = 19 };
 
@@ -69,11 +70,14 @@ START_TEST(a_suspected_request_gets_a_busy_group_to_itself)
     ck_assert(fake_node_has(third, running));
     fixture_detach(&f, second);
     struct client *later = fixture_send(&f, 20, 4);
-    ck_assert(!suspect->r->account.node && !later->r->account.node);
+    ck_assert_ptr_null(suspect->r->account.node);
+    ck_assert_ptr_null(later->r->account.node);
     fake_node_step(&f, third, running, 0, 1, FINISH_REASON_STOP);
-    ck_assert(fake_node_has(third, suspect) && !later->r->account.node);
+    ck_assert(fake_node_has(third, suspect));
+    ck_assert_ptr_null(later->r->account.node);
     fake_node_step(&f, third, suspect, 0, 1, -1); // a token: it is not what ended the groups
-    ck_assert(fake_node_has(third, later) && fake_node_has(third, suspect));
+    ck_assert(fake_node_has(third, later));
+    ck_assert(fake_node_has(third, suspect));
 }
 END_TEST
 
@@ -85,12 +89,16 @@ START_TEST(queued_and_new_requests_wait_alike_for_a_group_to_come_back)
     fixture_detach(&f, group);
     fixture_advance(&f, 4 * SECOND);
     struct client *late = fixture_send(&f, 10, 4), *longer = fixture_send(&f, 10000, 4);
-    ck_assert(!queued->ends && !late->ends);
-    ck_assert(longer->ends && longer->status == STATUS_UNAVAILABLE); // it would not have fitted the group either
+    ck_assert(!queued->ends);
+    ck_assert(!late->ends);
+    ck_assert(longer->ends);
+    ck_assert_int_eq(longer->status, STATUS_UNAVAILABLE); // it would not have fitted the group either
     fixture_advance(&f, SECOND - 1);
-    ck_assert(!queued->ends && !late->ends);
+    ck_assert(!queued->ends);
+    ck_assert(!late->ends);
     fixture_advance(&f, 1);
-    ck_assert(queued->status == STATUS_UNAVAILABLE && late->status == STATUS_UNAVAILABLE);
+    ck_assert_int_eq(queued->status, STATUS_UNAVAILABLE);
+    ck_assert_int_eq(late->status, STATUS_UNAVAILABLE);
     ck_assert_int_eq(fixture_send(&f, 10, 4)->status, STATUS_UNAVAILABLE);
     group = attach(1);
     fixture_detach(&f, group);
@@ -109,26 +117,21 @@ START_TEST(a_new_request_waits_for_the_larger_group_that_was_lost)
     struct client *queued = fixture_send(&f, 6000, 4);
     fixture_detach(&f, large);
     struct client *late = fixture_send(&f, 6000, 4), *longer = fixture_send(&f, 30000, 4);
-    ck_assert(!queued->ends && !late->ends && longer->status == STATUS_OUT_OF_RANGE);
+    ck_assert(!queued->ends);
+    ck_assert(!late->ends);
+    ck_assert_int_eq(longer->status, STATUS_OUT_OF_RANGE);
     fixture_advance(&f, 5 * SECOND);
-    ck_assert(queued->status == STATUS_UNAVAILABLE && late->status == STATUS_UNAVAILABLE);
+    ck_assert_int_eq(queued->status, STATUS_UNAVAILABLE);
+    ck_assert_int_eq(late->status, STATUS_UNAVAILABLE);
     ck_assert_int_eq(fixture_send(&f, 6000, 4)->status, STATUS_OUT_OF_RANGE);
 }
 END_TEST
 
-int main(void)
+SUITE("lost_groups")
 {
-    Suite *suite = suite_create("lost_groups");
-    TCase *tcase = tcase_create("lost_groups");
-    tcase_add_checked_fixture(tcase, setup, teardown);
-    tcase_add_test(tcase, a_request_that_ends_its_groups_ends_three_at_most);
-    tcase_add_test(tcase, a_suspected_request_gets_a_busy_group_to_itself);
-    tcase_add_test(tcase, queued_and_new_requests_wait_alike_for_a_group_to_come_back);
-    tcase_add_test(tcase, a_new_request_waits_for_the_larger_group_that_was_lost);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    FIXTURE(setup, teardown);
+    TEST(a_request_that_ends_its_groups_ends_three_at_most);
+    TEST(a_suspected_request_gets_a_busy_group_to_itself);
+    TEST(queued_and_new_requests_wait_alike_for_a_group_to_come_back);
+    TEST(a_new_request_waits_for_the_larger_group_that_was_lost);
 }

@@ -7,9 +7,8 @@
 
 #include "lib/base/mem.h"
 #include "router/metrics/exposition.h"
-#include "tests/core_fixture.h"
-
-static struct fixture f;
+#include "tests/core_case.h"
+#include "tests/suite.h"
 
 // --- reading the text
 
@@ -97,7 +96,8 @@ static const char *check_samples(const struct metric *metric, const char *line)
             value--;
         double number = strtod(value, NULL);
         if (starts_with(rest, "_bucket{")) {
-            ck_assert(metric->type == METRIC_HISTOGRAM && number >= bucket);
+            ck_assert_int_eq(metric->type, METRIC_HISTOGRAM);
+            ck_assert(number >= bucket);
             bucket = number;
         } else if (starts_with(rest, "_count")) {
             ck_assert_double_eq(number, bucket);
@@ -134,8 +134,6 @@ static void attach_two(struct fake_node **worker_p, struct fake_node **speculato
 START_TEST(each_family_is_announced_once_and_its_samples_follow)
 {
     struct fake_node *worker, *speculator;
-    fixture_init(&f);
-    fixture_start(&f);
     attach_two(&worker, &speculator);
     fake_node_step(&f, worker, fixture_send(&f, 100, 4), 0, 4, FINISH_REASON_LENGTH);
     for (int format = METRICS_TEXT; format <= METRICS_OPENMETRICS; format++) {
@@ -145,20 +143,16 @@ START_TEST(each_family_is_announced_once_and_its_samples_follow)
             line = check_family(metric, line, format == METRICS_OPENMETRICS && metric->type == METRIC_COUNTER);
         ck_assert_str_eq(line, format == METRICS_OPENMETRICS ? "# EOF\n" : "");
     }
-    fixture_stop(&f);
 }
 END_TEST
 
 START_TEST(label_values_are_escaped)
 {
     struct fake_node *worker, *speculator;
-    fixture_init(&f);
-    fixture_start(&f);
     attach_two(&worker, &speculator);
     write_text(METRICS_TEXT);
     ck_assert_ptr_nonnull(strstr(text, "{pool=\"worker\",node=\"w\\\"0\\\\\"} "));
     ck_assert_ptr_nonnull(strstr(text, "{model_name=\"a \\\"quoted\\\\ model\\nin two lines\"} 1\n"));
-    fixture_stop(&f);
 }
 END_TEST
 
@@ -175,8 +169,10 @@ START_TEST(names_follow_the_conventions)
         ck_assert_int_eq(ends_with(metric->name, "_total"), metric->type == METRIC_COUNTER);
         ck_assert(starts_with(metric->name, "forepack:") || starts_with(metric->name, "process_"));
         ck_assert_uint_eq(strspn(metric->name, "abcdefghijklmnopqrstuvwxyz0123456789_:"), strlen(metric->name));
-        ck_assert(!strpbrk(metric->help, "\n\\\"|") && ends_with(metric->help, "."));
-        ck_assert(!ends_with(metric->name, "_ms") && !ends_with(metric->name, "_us"));
+        ck_assert_ptr_null(strpbrk(metric->help, "\n\\\"|"));
+        ck_assert(ends_with(metric->help, "."));
+        ck_assert(!ends_with(metric->name, "_ms"));
+        ck_assert(!ends_with(metric->name, "_us"));
         for (const char *suffix = "_bucket\0_sum\0_count\0"; *suffix; suffix += strlen(suffix) + 1)
             ck_assert(!ends_with(metric->name, suffix));
         for (const struct metric *other = metrics_table; other != metric; other++)
@@ -191,14 +187,11 @@ START_TEST(the_format_is_what_the_scraper_accepts)
     ck_assert_int_eq(metrics_format_for("text/plain;version=0.0.4"), METRICS_TEXT);
     ck_assert_int_eq(metrics_format_for("application/openmetrics-text;version=1.0.0;q=0.5,*/*;q=0.1"),
                      METRICS_OPENMETRICS);
-    fixture_init(&f);
-    fixture_start(&f);
     write_text(METRICS_OPENMETRICS);
     ck_assert_ptr_nonnull(strstr(text, "le=\"1.0\"}"));
     write_text(METRICS_TEXT);
     ck_assert_ptr_nonnull(strstr(text, "le=\"1\"}"));
     ck_assert_ptr_nonnull(strstr(text, "le=\"0.001\"}"));
-    fixture_stop(&f);
 }
 END_TEST
 
@@ -206,9 +199,12 @@ START_TEST(process_metrics_are_read)
 {
     struct process_metrics process;
     process_metrics_read(&process);
-    ck_assert(process.cpu_s >= 0 && process.start_s > 1.5e9 && process.resident_bytes > 1e5);
-    ck_assert(process.virtual_bytes >= process.resident_bytes && process.open_fds >= 3 &&
-              process.max_fds >= process.open_fds);
+    ck_assert(process.cpu_s >= 0);
+    ck_assert(process.start_s > 1.5e9);
+    ck_assert(process.resident_bytes > 1e5);
+    ck_assert(process.virtual_bytes >= process.resident_bytes);
+    ck_assert(process.open_fds >= 3);
+    ck_assert(process.max_fds >= process.open_fds);
 }
 END_TEST
 
@@ -417,6 +413,7 @@ START_TEST(counts_equal_those_of_an_independent_observer)
     memset(bins_of, 0, sizeof bins_of);
     memset(refused, 0, sizeof refused);
     random_state = (uint64_t)_i;
+    fixture_stop(&f);
     fixture_init(&f);
     f.options.max_queue_requests = 60;
     f.options.score_timeout_us = 100 * SECOND; // no request leaves a node unseen
@@ -461,9 +458,12 @@ START_TEST(counts_equal_those_of_an_independent_observer)
     ck_sample("forepack:num_requests_running{", 0);
     ck_sample("forepack:num_requests_waiting{", 0);
     check_reasons();
-    ck_assert(expected.gaps > 1000 && expected.replays > 5 && expected.scores > 100);
-    ck_assert(expected.refused[STATUS_EXHAUSTED] && expected.refused[STATUS_OUT_OF_RANGE] && expected.finished[2]);
-    fixture_stop(&f);
+    ck_assert_int_gt(expected.gaps, 1000);
+    ck_assert_int_gt(expected.replays, 5);
+    ck_assert_int_gt(expected.scores, 100);
+    ck_assert(expected.refused[STATUS_EXHAUSTED]);
+    ck_assert(expected.refused[STATUS_OUT_OF_RANGE]);
+    ck_assert(expected.finished[2]);
 }
 END_TEST
 
@@ -472,8 +472,6 @@ END_TEST
 START_TEST(counters_of_a_node_go_on_when_it_comes_back)
 {
     struct node_hello hello = fixture_hello(NODE_WORKER, "w");
-    fixture_init(&f);
-    fixture_start(&f);
     struct fake_node *node = fixture_attach(&f, &hello);
     fake_node_step(&f, node, fixture_send(&f, 100, 4), 0, 4, FINISH_REASON_LENGTH);
     fixture_detach(&f, node);
@@ -490,7 +488,6 @@ START_TEST(counters_of_a_node_go_on_when_it_comes_back)
     struct core_status status = fixture_status(&f);
     ck_assert_uint_eq(status.nodes[0].tokens_out, 4); // since it attached
     core_status_fini(&status);
-    fixture_stop(&f);
 }
 END_TEST
 
@@ -517,8 +514,6 @@ END_TEST
 START_TEST(heartbeats_bring_the_prompts_that_speculators_hold)
 {
     struct node_hello hello = fixture_hello(NODE_SPECULATOR, "s"), other = fixture_hello(NODE_WORKER, "w");
-    fixture_init(&f);
-    fixture_start(&f);
     struct fake_node *node = fixture_attach(&f, &hello);
     fixture_attach(&f, &other);
     const struct node_heartbeat heartbeat = {
@@ -528,22 +523,18 @@ START_TEST(heartbeats_bring_the_prompts_that_speculators_hold)
     ck_sample("forepack:held_prompts{pool=\"speculator\",node=\"s\"}", 3);
     ck_sample("forepack:held_kv_usage_perc{pool=\"speculator\",node=\"s\"}", 0.25);
     ck_sample("forepack:held_prompts{pool=\"worker\",node=\"w\"}", -1);
-    fixture_stop(&f);
 }
 END_TEST
 
 START_TEST(heartbeats_bring_kv_use_and_preemptions)
 {
     struct node_hello hello = fixture_hello(NODE_WORKER, "w");
-    fixture_init(&f);
-    fixture_start(&f);
     struct fake_node *node = fixture_attach(&f, &hello);
     const struct node_heartbeat heartbeat = {.kv_blocks_free = 256, .preemptions = 7};
     core_heartbeat(f.c, node->node, &heartbeat, f.now_us);
     write_text(METRICS_TEXT);
     ck_sample("forepack:kv_cache_usage_perc{pool=\"worker\",node=\"w\"}", 0.75);
     ck_sample("forepack:num_preemptions_total{pool=\"worker\",node=\"w\"}", 7);
-    fixture_stop(&f);
 }
 END_TEST
 
@@ -560,8 +551,6 @@ START_TEST(heartbeats_bring_the_gpus_of_the_ranks)
 {
     struct node_hello hello = fixture_hello(NODE_WORKER, "w");
     hello.ranks = 3;
-    fixture_init(&f);
-    fixture_start(&f);
     struct fake_node *node = fixture_attach(&f, &hello);
     beat(node, NULL, 0);
     ck_sample("forepack:gpu_healthy", -1);
@@ -616,15 +605,12 @@ START_TEST(heartbeats_bring_the_gpus_of_the_ranks)
     ck_sample("forepack:gpu_xid_errors_total" GPU("2"), 2);
     ck_sample("forepack:gpu_ecc_corrected_total", 6);
     ck_sample("forepack:gpu_throttled_seconds_total", 2.5);
-    fixture_stop(&f);
 }
 END_TEST
 
 START_TEST(the_work_of_a_pool_is_predicted_once_costs_are_known)
 {
     struct node_hello hello = fixture_hello(NODE_WORKER, "w");
-    fixture_init(&f);
-    fixture_start(&f);
     struct fake_node *node = fixture_attach(&f, &hello);
     fixture_send(&f, 500, 4);
     write_text(METRICS_TEXT);
@@ -644,31 +630,23 @@ START_TEST(the_work_of_a_pool_is_predicted_once_costs_are_known)
     ck_sample("forepack:num_requests_waiting{pool=\"worker\"}", 10);
     ck_sample("forepack:queue_requests{class=\"normal\"}", 10);
     ck_sample("forepack:queue_tokens{class=\"normal\"}", 5000);
-    fixture_stop(&f);
 }
 END_TEST
 
-int main(void)
+SUITE("metrics")
 {
-    Suite *suite = suite_create("metrics");
-    TCase *all = tcase_create("all");
-    tcase_add_test(all, a_value_lands_below_the_first_edge_that_is_not_less);
-    tcase_add_test(all, each_family_is_announced_once_and_its_samples_follow);
-    tcase_add_test(all, label_values_are_escaped);
-    tcase_add_test(all, names_follow_the_conventions);
-    tcase_add_test(all, the_format_is_what_the_scraper_accepts);
-    tcase_add_test(all, process_metrics_are_read);
-    tcase_add_loop_test(all, counts_equal_those_of_an_independent_observer, 1, 5);
-    tcase_add_test(all, counters_of_a_node_go_on_when_it_comes_back);
-    tcase_add_test(all, nodes_that_are_gone_are_forgotten_oldest_first);
-    tcase_add_test(all, heartbeats_bring_kv_use_and_preemptions);
-    tcase_add_test(all, heartbeats_bring_the_prompts_that_speculators_hold);
-    tcase_add_test(all, heartbeats_bring_the_gpus_of_the_ranks);
-    tcase_add_test(all, the_work_of_a_pool_is_predicted_once_costs_are_known);
-    suite_add_tcase(suite, all);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    FIXTURE(setup, teardown);
+    TEST(a_value_lands_below_the_first_edge_that_is_not_less);
+    TEST(each_family_is_announced_once_and_its_samples_follow);
+    TEST(label_values_are_escaped);
+    TEST(names_follow_the_conventions);
+    TEST(the_format_is_what_the_scraper_accepts);
+    TEST(process_metrics_are_read);
+    LOOP(counts_equal_those_of_an_independent_observer, 1, 5);
+    TEST(counters_of_a_node_go_on_when_it_comes_back);
+    TEST(nodes_that_are_gone_are_forgotten_oldest_first);
+    TEST(heartbeats_bring_kv_use_and_preemptions);
+    TEST(heartbeats_bring_the_prompts_that_speculators_hold);
+    TEST(heartbeats_bring_the_gpus_of_the_ranks);
+    TEST(the_work_of_a_pool_is_predicted_once_costs_are_known);
 }

@@ -7,10 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <check.h>
-
 #include "lib/base/mem.h"
 #include "router/metrics/exposition.h"
+#include "tests/suite.h"
 
 static char *path_of(const char *name)
 {
@@ -47,7 +46,8 @@ static void record(const char *before, size_t before_size, const char *table, co
 {
     char *path = path_of("docs/metrics.md");
     FILE *file = fopen(path, "wb");
-    ck_assert(file && fwrite(before, 1, before_size, file) == before_size);
+    ck_assert_ptr_nonnull(file);
+    ck_assert_uint_eq(fwrite(before, 1, before_size, file), before_size);
     fprintf(file, "%s%s", table, after);
     ck_assert_int_eq(fclose(file), 0);
     free(path);
@@ -58,7 +58,9 @@ START_TEST(the_list_in_the_docs_is_the_table)
     char *docs = file_text("docs/metrics.md"), *table = table_text();
     const char *heading = "## All metrics\n\n", *list = strstr(docs, heading),
                *after = strstr(docs, "\n## Reading them");
-    ck_assert(list && after && list < after);
+    ck_assert_ptr_nonnull(list);
+    ck_assert_ptr_nonnull(after);
+    ck_assert(list < after);
     list += strlen(heading);
     if (getenv("METRICS_RECORD")) {
         record(docs, (size_t)(list - docs), table, after);
@@ -110,16 +112,8 @@ START_TEST(dashboard_and_rules_name_metrics_that_exist)
 }
 END_TEST
 
-int main(void)
+SUITE("metrics_docs")
 {
-    Suite *suite = suite_create("metrics_docs");
-    TCase *all = tcase_create("all");
-    tcase_add_test(all, the_list_in_the_docs_is_the_table);
-    tcase_add_test(all, dashboard_and_rules_name_metrics_that_exist);
-    suite_add_tcase(suite, all);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    TEST(the_list_in_the_docs_is_the_table);
+    TEST(dashboard_and_rules_name_metrics_that_exist);
 }

@@ -8,6 +8,7 @@
 #include "router/front/live/metrics_reporter.h"
 #include "router/front/request/intake_pool.h"
 #include "tests/core_fixture.h"
+#include "tests/suite.h"
 
 enum { ASKS = 200 };
 
@@ -108,17 +109,9 @@ START_TEST(requests_that_come_while_the_core_is_busy_share_a_copy)
 }
 END_TEST
 
-int main(void)
+SUITE("metrics_reporter")
 {
-    Suite *suite = suite_create("metrics_reporter");
-    TCase *all = tcase_create("all");
-    tcase_add_checked_fixture(all, front_start, front_stop);
-    tcase_add_test(all, every_request_is_answered_in_its_format);
-    tcase_add_test(all, requests_that_come_while_the_core_is_busy_share_a_copy);
-    suite_add_tcase(suite, all);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    FIXTURE(front_start, front_stop);
+    TEST(every_request_is_answered_in_its_format);
+    TEST(requests_that_come_while_the_core_is_busy_share_a_copy);
 }

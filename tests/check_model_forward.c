@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The forward pass of every family against slow_llama, on both backends and on 1, 2, 4 and 8 ranks; and the exactness
 // of a row: packed, chunked and alone give the same bits.
-#include <check.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +11,7 @@
 #include "tests/forward.h"
 #include "tests/model_fixture.h"
 #include "tests/slow_llama.h"
+#include "tests/suite.h"
 #include "tests/tiny_model.h"
 static const char *const backends[] = {"reference", "cpu"};
 static const int sizes[] = {1, 2, 4, 8}; // ranks; with 4 KV heads, 8 ranks hold each head twice
@@ -419,18 +419,10 @@ START_TEST(random_batches_equal_each_prompt_alone)
 }
 END_TEST
 
-int main(void)
+SUITE("model_forward")
 {
-    Suite *suite = suite_create("model_forward");
-    TCase *tests = tcase_create("model_forward");
-    tcase_set_timeout(tests, 60);
-    tcase_add_loop_test(tests, forward_equals_the_slow_implementation, 0, 2 * N_VARIANTS);
-    tcase_add_loop_test(tests, fp8_checkpoints_are_computed_in_fp8_by_backends_that_support_it, 0, 4);
-    tcase_add_loop_test(tests, random_batches_equal_each_prompt_alone, 0, 4);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    TIMEOUT(60);
+    LOOP(forward_equals_the_slow_implementation, 0, 2 * N_VARIANTS);
+    LOOP(fp8_checkpoints_are_computed_in_fp8_by_backends_that_support_it, 0, 4);
+    LOOP(random_batches_equal_each_prompt_alone, 0, 4);
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a model refuses, each time with a sentence that names the defect: splits over ranks, options, checkpoints that
 // contradict their config, broken FP8 scales, batches over the limits.
-#include <check.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +10,7 @@
 #include "lib/base/mem.h"
 #include "tests/forward.h"
 #include "tests/model_fixture.h"
+#include "tests/suite.h"
 #include "tests/tiny_model.h"
 static struct forward f;
 
@@ -30,9 +30,8 @@ START_TEST(impossible_splits_are_refused_with_both_numbers)
     spec.intermediate = 90;
     char *dir = tiny_model_temp(&spec);
     struct model_options options = options_for(dir, "reference", "auto");
-    refuse_open(
-        &options, 3, STATUS_UNSUPPORTED,
-        "4 KV heads cannot be split over 3 ranks: take a number of ranks that divides 4 or is a multiple of it");
+    refuse_open(&options, 3, STATUS_UNSUPPORTED,
+                "4 KV heads cannot be split over 3 ranks: use a number of ranks that divides 4 or is a multiple of it");
     refuse_open(&options, 4, STATUS_UNSUPPORTED, "90 MLP columns cannot be split evenly over 4 ranks");
     tiny_model_remove(dir);
     spec.intermediate = 96; // 4 ranks: 9 = 3 + 3 + 3 + 0
@@ -247,22 +246,14 @@ START_TEST(a_batch_over_the_limits_is_refused_and_the_next_one_runs)
 }
 END_TEST
 
-int main(void)
+SUITE("model_refusals")
 {
-    Suite *suite = suite_create("model_refusals");
-    TCase *tests = tcase_create("model_refusals");
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, a_stored_head_that_differs_from_the_tied_table_is_refused);
-    tcase_add_test(tests, impossible_splits_are_refused_with_both_numbers);
-    tcase_add_test(tests, wrong_options_are_refused);
-    tcase_add_test(tests, weights_that_contradict_the_config_are_refused);
-    tcase_add_test(tests, broken_scales_are_refused_with_the_defect);
-    tcase_add_test(tests, unknown_dtypes_are_refused);
-    tcase_add_test(tests, a_batch_over_the_limits_is_refused_and_the_next_one_runs);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    TIMEOUT(60);
+    TEST(a_stored_head_that_differs_from_the_tied_table_is_refused);
+    TEST(impossible_splits_are_refused_with_both_numbers);
+    TEST(wrong_options_are_refused);
+    TEST(weights_that_contradict_the_config_are_refused);
+    TEST(broken_scales_are_refused_with_the_defect);
+    TEST(unknown_dtypes_are_refused);
+    TEST(a_batch_over_the_limits_is_refused_and_the_next_one_runs);
 }

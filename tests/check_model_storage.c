@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How a checkpoint is stored and counted: shards, tied tables, dtypes, FP8 scales, memory of weights, KV cache and
 // logits.
-#include <check.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +12,7 @@
 #include "tests/forward.h"
 #include "tests/heap.h"
 #include "tests/model_fixture.h"
+#include "tests/suite.h"
 #include "tests/tiny_model.h"
 static const char *const backends[] = {"reference", "cpu"};
 static const int sizes[] = {1, 2, 4};
@@ -230,22 +230,14 @@ START_TEST(scales_have_one_dimension_or_two_and_count_as_weights)
 }
 END_TEST
 
-int main(void)
+SUITE("model_storage")
 {
-    Suite *suite = suite_create("model_storage");
-    TCase *tests = tcase_create("model_storage");
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, shards_and_either_name_of_a_tied_table_change_nothing);
-    tcase_add_test(tests, a_fingerprint_tells_checkpoints_apart_and_stays);
-    tcase_add_test(tests, dtypes_and_sizes_follow_the_options);
-    tcase_add_test(tests, logit_rows_take_the_memory_that_is_reported);
-    tcase_add_test(tests, fp8_weights_are_counted_with_their_scales);
-    tcase_add_test(tests, the_fp8_plan_counts_matrices_that_stay_in_16_bits);
-    tcase_add_test(tests, scales_have_one_dimension_or_two_and_count_as_weights);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    TIMEOUT(60);
+    TEST(shards_and_either_name_of_a_tied_table_change_nothing);
+    TEST(a_fingerprint_tells_checkpoints_apart_and_stays);
+    TEST(dtypes_and_sizes_follow_the_options);
+    TEST(logit_rows_take_the_memory_that_is_reported);
+    TEST(fp8_weights_are_counted_with_their_scales);
+    TEST(the_fp8_plan_counts_matrices_that_stay_in_16_bits);
+    TEST(scales_have_one_dimension_or_two_and_count_as_weights);
 }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // net/: calls of every kind between the server and the client, and every way a call can end.
-#include <check.h>
 #include <limits.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -16,6 +15,7 @@
 #include "lib/base/utf8.h"
 #include "lib/net/core.h"
 #include "tests/rpc_client.h"
+#include "tests/suite.h"
 #include "tests/test_port.h"
 
 // --- the server under test
@@ -275,7 +275,8 @@ START_TEST(unary_answers)
     ck_assert_uint_eq(answer.size, 5);
     rpc_bytes_free(&answer);
     ck_assert_int_eq(unary("/test.A/Echo", "", &answer), STATUS_OK); // empty is not absent
-    ck_assert(answer.data && answer.size == 0);
+    ck_assert_ptr_nonnull(answer.data);
+    ck_assert_uint_eq(answer.size, 0);
     rpc_bytes_free(&answer);
     ck_assert(atomic_load(&agent_seen));
     ck_assert(atomic_load(&deadline_left_us) == LLONG_MAX);
@@ -471,7 +472,8 @@ START_TEST(large_messages_pass_and_too_large_ones_do_not)
         bytes[i] = (uint8_t)(i * 7 >> 3);
     struct rpc_bytes answer;
     ck_assert_int_eq(rpc_unary(channel, "/test.A/Echo", bytes, size, 0, &answer), STATUS_OK);
-    ck_assert(answer.size == size && memcmp(answer.data, bytes, size) == 0);
+    ck_assert_uint_eq(answer.size, size);
+    ck_assert_int_eq(memcmp(answer.data, bytes, size), 0);
     rpc_bytes_free(&answer);
     ck_assert_int_eq(unary("/test.B/Large", "x", &answer), STATUS_EXHAUSTED); // over the limit of the client
     ck_assert(strstr(status_message(), "larger than max"));
@@ -749,42 +751,35 @@ START_TEST(referenced_calls_do_not_delay_the_end)
 }
 END_TEST
 
-int main(void)
+SUITE("net")
 {
-    Suite *suite = suite_create("net");
-    TCase *pure = tcase_create("pure");
-    tcase_add_test(pure, codes_map_both_ways);
-    tcase_add_test(pure, killed_client_is_seen); // forks before it starts gRPC
-    tcase_set_timeout(pure, 30);
-    suite_add_tcase(suite, pure);
-    TCase *calls = tcase_create("calls");
-    tcase_add_checked_fixture(calls, setup, teardown);
-    tcase_set_timeout(calls, 30);
-    tcase_add_test(calls, unary_answers);
-    tcase_add_test(calls, server_stream_keeps_order);
-    tcase_add_test(calls, client_stream_keeps_order);
-    tcase_add_test(calls, both_directions_at_once);
-    tcase_add_test(calls, another_thread_answers_and_the_end_follows_what_is_queued);
-    tcase_add_test(calls, cancel_wakes_the_reader_and_is_seen);
-    tcase_add_test(calls, cancel_from_another_thread);
-    tcase_add_test(calls, deadline_ends_the_call_on_both_sides);
-    tcase_add_test(calls, refused_and_unknown_calls);
-    tcase_add_test(calls, status_text_is_short_utf8);
-    tcase_add_test(calls, large_messages_pass_and_too_large_ones_do_not);
-    tcase_add_test(calls, unread_bytes_are_reported_to_the_sender);
-    tcase_add_test(calls, calls_share_what_may_be_unread);
-    tcase_add_test(calls, a_finished_call_ends_although_the_client_does_not_read);
-    tcase_add_test(calls, an_abandoned_call_ends_although_the_client_does_not_read);
-    tcase_add_test(calls, taken_port_is_refused);
-    tcase_add_test(calls, bad_addresses_are_refused);
-    tcase_add_test(calls, absent_server_is_named);
-    tcase_add_test(calls, waiting_call_survives_a_restart);
-    tcase_add_test(calls, closing_server_lets_calls_end);
-    tcase_add_test(calls, referenced_calls_do_not_delay_the_end);
-    suite_add_tcase(suite, calls);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    TCASE("pure");
+    TIMEOUT(30);
+    TEST(codes_map_both_ways);
+    TEST(killed_client_is_seen); // forks before it starts gRPC
+
+    TCASE("calls");
+    TIMEOUT(30);
+    FIXTURE(setup, teardown);
+    TEST(unary_answers);
+    TEST(server_stream_keeps_order);
+    TEST(client_stream_keeps_order);
+    TEST(both_directions_at_once);
+    TEST(another_thread_answers_and_the_end_follows_what_is_queued);
+    TEST(cancel_wakes_the_reader_and_is_seen);
+    TEST(cancel_from_another_thread);
+    TEST(deadline_ends_the_call_on_both_sides);
+    TEST(refused_and_unknown_calls);
+    TEST(status_text_is_short_utf8);
+    TEST(large_messages_pass_and_too_large_ones_do_not);
+    TEST(unread_bytes_are_reported_to_the_sender);
+    TEST(calls_share_what_may_be_unread);
+    TEST(a_finished_call_ends_although_the_client_does_not_read);
+    TEST(an_abandoned_call_ends_although_the_client_does_not_read);
+    TEST(taken_port_is_refused);
+    TEST(bad_addresses_are_refused);
+    TEST(absent_server_is_named);
+    TEST(waiting_call_survives_a_restart);
+    TEST(closing_server_lets_calls_end);
+    TEST(referenced_calls_do_not_delay_the_end);
 }

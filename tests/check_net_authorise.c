@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // net/: a server's `authorise` decides on a call before anything of its message is read.
-#include <check.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +8,7 @@
 
 #include "lib/base/mem.h"
 #include "lib/net/core.h"
+#include "tests/suite.h"
 
 #define LARGE_BYTES        ((size_t)64 << 20)
 #define REFUSED_CALL_BYTES (LARGE_BYTES / 2) // memory that refusing it may take: a few MiB, more under sanitizers
@@ -173,23 +173,14 @@ START_TEST(a_large_message_of_a_refused_caller_takes_no_memory)
 }
 END_TEST
 
-int main(int argc, char **argv)
+SUITE("net authorise")
 {
-    if (argc > 1) return send_large(argv[1]);
-    Suite *suite = suite_create("net authorise");
-    TCase *tcase = tcase_create("authorise");
-    tcase_add_checked_fixture(tcase, setup, teardown);
-    tcase_set_timeout(tcase, 60);
-    tcase_add_test(tcase, an_authorised_call_has_its_identity);
-    tcase_add_test(tcase, no_handler_sees_a_refused_call);
-    tcase_add_test(tcase, health_and_unknown_methods_need_no_authorisation);
-    tcase_add_test(tcase, a_token_that_is_no_header_is_refused);
-    tcase_add_test(tcase, a_large_message_of_a_refused_caller_takes_no_memory);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_set_fork_status(runner, CK_NOFORK); // gRPC's threads do not survive a fork
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    if (argc > 1) exit(send_large(argv[1]));
+    NO_FORK(); // gRPC's threads do not survive a fork
+    FIXTURE(setup, teardown);
+    TEST(an_authorised_call_has_its_identity);
+    TEST(no_handler_sees_a_refused_call);
+    TEST(health_and_unknown_methods_need_no_authorisation);
+    TEST(a_token_that_is_no_header_is_refused);
+    TEST(a_large_message_of_a_refused_caller_takes_no_memory);
 }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // net/: the services that every server has, health and reflection.
-#include <check.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,6 +9,7 @@
 #include "proto/grpc_health/v1/health.pb-c.h"
 #include "proto/grpc_reflection/v1/reflection.pb-c.h"
 #include "tests/rpc_client.h"
+#include "tests/suite.h"
 
 static struct rpc_server *server;
 
@@ -180,7 +180,8 @@ START_TEST(reflection_answers_both_versions)
         ck_assert_int_eq(response->message_response_case, 4);
         ck_assert_uint_eq(response->file_descriptor_response->n_file_descriptor_proto, 1);
         ProtobufCBinaryData file = response->file_descriptor_response->file_descriptor_proto[0];
-        ck_assert(file.len > 27 && memcmp(file.data + 2, "forepack/v1/inference.proto", 27) == 0);
+        ck_assert_uint_gt(file.len, 27);
+        ck_assert_int_eq(memcmp(file.data + 2, "forepack/v1/inference.proto", 27), 0);
         reflect_free(response);
 
         response = reflect(stream, 3, "forepack/cluster/v1/cluster.proto");
@@ -263,25 +264,18 @@ START_TEST(symbols_of_every_kind_are_found)
 }
 END_TEST
 
-int main(void)
+SUITE("net builtin")
 {
-    Suite *suite = suite_create("net builtin");
-    TCase *calls = tcase_create("calls");
-    tcase_add_checked_fixture(calls, setup, teardown);
-    tcase_set_timeout(calls, 30);
-    tcase_add_test(calls, health_is_per_service);
-    tcase_add_test(calls, watchers_get_each_change);
-    tcase_add_test(calls, a_watch_beyond_the_bound_ends_the_oldest);
-    tcase_add_test(calls, reflection_answers_both_versions);
-    tcase_add_test(calls, reflection_serves_a_bounded_number_of_calls);
-    tcase_add_test(calls, reflection_ends_for_a_client_that_does_not_read);
-    suite_add_tcase(suite, calls);
-    TCase *pure = tcase_create("pure");
-    tcase_add_test(pure, symbols_of_every_kind_are_found);
-    suite_add_tcase(suite, pure);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    TCASE("calls");
+    TIMEOUT(30);
+    FIXTURE(setup, teardown);
+    TEST(health_is_per_service);
+    TEST(watchers_get_each_change);
+    TEST(a_watch_beyond_the_bound_ends_the_oldest);
+    TEST(reflection_answers_both_versions);
+    TEST(reflection_serves_a_bounded_number_of_calls);
+    TEST(reflection_ends_for_a_client_that_does_not_read);
+
+    TCASE("pure");
+    TEST(symbols_of_every_kind_are_found);
 }

@@ -2,7 +2,6 @@
 // net/: connections of one address are bounded, and so are the calls of a connection; connections without calls do not
 // keep their places.
 #include <arpa/inet.h>
-#include <check.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +11,7 @@
 
 #include "lib/net/rpc.h"
 #include "tests/dead_listener.h"
+#include "tests/suite.h"
 
 enum { PER_ADDRESS = 3, TIMEOUT_MS = 60000 };
 
@@ -166,20 +166,11 @@ START_TEST(a_server_without_listener_ends_the_process)
 }
 END_TEST
 
-int main(void)
+SUITE("net_connections")
 {
-    Suite *suite = suite_create("net_connections");
-    TCase *all = tcase_create("all");
-    tcase_set_timeout(all, 0);
-    tcase_add_test(all, a_server_without_listener_ends_the_process); // first: it forks before gRPC has threads
-    tcase_add_test(all, an_address_has_a_bounded_number_of_connections);
-    tcase_add_test(all, a_connection_without_calls_is_closed);
-    tcase_add_loop_test(all, the_calls_of_a_connection_are_bounded, 0, 2);
-    suite_add_tcase(suite, all);
-    SRunner *runner = srunner_create(suite);
-    srunner_set_fork_status(runner, CK_NOFORK); // gRPC has threads
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    NO_FORK();                                        // gRPC has threads
+    TEST(a_server_without_listener_ends_the_process); // first: it forks before gRPC has threads
+    TEST(an_address_has_a_bounded_number_of_connections);
+    TEST(a_connection_without_calls_is_closed);
+    LOOP(the_calls_of_a_connection_are_bounded, 0, 2);
 }

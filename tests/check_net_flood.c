@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // net/: the server keeps serving when clients open more connections than the process may have descriptors.
 #include <arpa/inet.h>
-#include <check.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -13,6 +12,7 @@
 #include <unistd.h>
 
 #include "lib/net/core.h"
+#include "tests/suite.h"
 
 // FEW: C-core closes connections slowly under sanitizers.
 enum { LIMIT = 1024, FEW = 256, SOCKETS = 2000, TIMEOUT_MS = 60000 };
@@ -52,7 +52,8 @@ static void flood_run(int in, int out, bool greet)
 static struct flood flood_fork(bool greet)
 {
     int to[2], from[2];
-    ck_assert(!pipe(to) && !pipe(from));
+    ck_assert(!pipe(to));
+    ck_assert(!pipe(from));
     pid_t pid = fork();
     ck_assert_int_ge(pid, 0);
     if (pid == 0) {
@@ -141,17 +142,9 @@ START_TEST(requests_are_answered_again_after_sockets_that_greeted)
 }
 END_TEST
 
-int main(void)
+SUITE("net flood")
 {
-    Suite *suite = suite_create("net flood");
-    TCase *tcase = tcase_create("flood");
-    tcase_set_timeout(tcase, 30);
-    tcase_add_test(tcase, a_request_is_answered_beside_silent_sockets);
-    tcase_add_test(tcase, requests_are_answered_again_after_sockets_that_greeted);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    TIMEOUT(30);
+    TEST(a_request_is_answered_beside_silent_sockets);
+    TEST(requests_are_answered_again_after_sockets_that_greeted);
 }

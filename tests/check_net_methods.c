@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // net/: a method's largest message, and that of health and reflection.
-#include <check.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "lib/base/mem.h"
 #include "lib/net/core.h"
+#include "tests/suite.h"
 
 enum { SMALL_BYTES = 1000 };
 
@@ -91,11 +91,13 @@ START_TEST(a_message_given_to_a_stream_is_sent_without_a_copy)
     struct rpc_stream *stream;
     ck_assert_int_eq(rpc_stream_open(channel, "/test/Small", 0, false, &stream), STATUS_OK);
     rpc_stream_give(stream, &given);
-    ck_assert(!given.data && !given.size);
+    ck_assert_ptr_null(given.data);
+    ck_assert(!given.size);
     expect_text(stream, "given");
     rpc_stream_half_close(stream);
     rpc_stream_give(stream, &late); // dropped, and freed all the same
-    ck_assert(!late.data && !late.size);
+    ck_assert_ptr_null(late.data);
+    ck_assert(!late.size);
     expect_end(stream, STATUS_OK);
 }
 END_TEST
@@ -114,19 +116,11 @@ START_TEST(health_and_reflection_take_short_messages_only)
 }
 END_TEST
 
-int main(void)
+SUITE("net methods")
 {
-    Suite *suite = suite_create("net methods");
-    TCase *tcase = tcase_create("methods");
-    tcase_add_checked_fixture(tcase, setup, teardown);
-    tcase_set_timeout(tcase, 30);
-    tcase_add_test(tcase, health_and_reflection_take_short_messages_only);
-    tcase_add_test(tcase, a_method_bounds_its_messages);
-    tcase_add_test(tcase, a_message_given_to_a_stream_is_sent_without_a_copy);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    TIMEOUT(30);
+    FIXTURE(setup, teardown);
+    TEST(health_and_reflection_take_short_messages_only);
+    TEST(a_method_bounds_its_messages);
+    TEST(a_message_given_to_a_stream_is_sent_without_a_copy);
 }

@@ -2,7 +2,6 @@
 // net/: TLS of servers and channels: whose certificates are accepted, and files that change while calls run. The
 // certificates are made by deploy/certificates.sh.
 #include <arpa/inet.h>
-#include <check.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +12,7 @@
 
 #include "lib/base/mem.h"
 #include "lib/net/core.h"
+#include "tests/suite.h"
 
 // In a folder of their own: the authority `ca` signed server, client, elsewhere (another host), old (expired) and
 // second (like server); `foreign/ca` signed foreign/server and foreign/client.
@@ -313,31 +313,31 @@ START_TEST(half_open_connections_do_not_delay_others)
 }
 END_TEST
 
-int main(void)
+static void make_certificates(void)
 {
-    if (system("command -v openssl >/dev/null")) return 77;
-    if (!mkdtemp(folder)) return 1;
+    ck_assert_ptr_nonnull(mkdtemp(folder));
     run("\"" CERTIFICATES "\" . server=127.0.0.1 second=localhost,127.0.0.1 client elsewhere=example.org");
     run("\"" CERTIFICATES "\" --days -1 . old=127.0.0.1");
     run("\"" CERTIFICATES "\" foreign server=127.0.0.1 client");
-    Suite *suite = suite_create("net tls");
-    TCase *tcase = tcase_create("tls");
-    tcase_add_checked_fixture(tcase, setup, teardown);
-    tcase_set_timeout(tcase, 60);
-    tcase_add_test(tcase, a_client_knows_its_server);
-    tcase_add_test(tcase, a_certificate_for_another_host_is_refused);
-    tcase_add_test(tcase, a_plain_server_is_refused_by_a_client_with_tls);
-    tcase_add_test(tcase, a_server_with_authorities_knows_its_clients);
-    tcase_add_test(tcase, files_that_cannot_serve_are_refused_with_a_sentence);
-    tcase_add_test(tcase, changed_files_serve_new_connections_while_streams_run);
-    tcase_add_test(tcase, half_open_connections_do_not_delay_others);
-    tcase_add_test(tcase, an_old_connection_keeps_its_streams_and_takes_no_new_calls);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_set_fork_status(runner, CK_NOFORK); // gRPC's threads do not survive a fork
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
+}
+
+static void remove_certificates(void)
+{
     run("rm -r \"$PWD\"");
-    return failed ? 1 : 0;
+}
+
+SUITE("net tls")
+{
+    SKIP_UNLESS(system("command -v openssl >/dev/null") == 0);
+    NO_FORK(); // gRPC's threads do not survive a fork
+    FIXTURE_ONCE(make_certificates, remove_certificates);
+    FIXTURE(setup, teardown);
+    TEST(a_client_knows_its_server);
+    TEST(a_certificate_for_another_host_is_refused);
+    TEST(a_plain_server_is_refused_by_a_client_with_tls);
+    TEST(a_server_with_authorities_knows_its_clients);
+    TEST(files_that_cannot_serve_are_refused_with_a_sentence);
+    TEST(changed_files_serve_new_connections_while_streams_run);
+    TEST(half_open_connections_do_not_delay_others);
+    TEST(an_old_connection_keeps_its_streams_and_takes_no_new_calls);
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // base/new_file: a new file replaces the old one whole or not at all, follows no link, what killed processes left goes,
 // and cache files that another user may have written are not opened.
-#include <check.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -12,6 +11,7 @@
 #include <unistd.h>
 
 #include "lib/base/new_file.h"
+#include "tests/suite.h"
 
 static char folder[64], path[128], beside[128];
 
@@ -212,22 +212,14 @@ START_TEST(a_folder_that_every_user_may_change_is_refused)
 }
 END_TEST
 
-int main(void)
+SUITE("new file")
 {
-    Suite *suite = suite_create("new file");
-    TCase *tcase = tcase_create("files");
-    tcase_add_checked_fixture(tcase, setup, teardown);
-    tcase_add_test(tcase, a_commit_replaces_and_a_discard_does_not);
-    tcase_add_test(tcase, a_link_is_replaced_and_not_followed);
-    tcase_add_test(tcase, leftovers_of_killed_processes_go);
-    tcase_add_test(tcase, a_file_that_is_being_opened_stays);
-    tcase_add_test(tcase, cache_files_of_others_are_not_opened);
-    tcase_add_test(tcase, the_owner_of_a_folder_is_trusted_on_request_only);
-    tcase_add_test(tcase, a_folder_that_every_user_may_change_is_refused);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    FIXTURE(setup, teardown);
+    TEST(a_commit_replaces_and_a_discard_does_not);
+    TEST(a_link_is_replaced_and_not_followed);
+    TEST(leftovers_of_killed_processes_go);
+    TEST(a_file_that_is_being_opened_stays);
+    TEST(cache_files_of_others_are_not_opened);
+    TEST(the_owner_of_a_folder_is_trusted_on_request_only);
+    TEST(a_folder_that_every_user_may_change_is_refused);
 }

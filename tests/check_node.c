@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // engine/node: a node's link to a router made of lib/net/rpc.h alone: Hello, work and results, a router that restarts,
 // refuses, sends malformed messages or stops while work runs, drain by signal, a node that dies.
-#include <check.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -17,6 +16,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/mem.h"
 #include "lib/base/version.h"
+#include "tests/suite.h"
 #include "tests/test_router.h"
 
 typedef Forepack__Cluster__V1__NodeMessage node_message;
@@ -402,7 +402,8 @@ static void node_process(int port, int may_finish)
 static pid_t fork_node(struct test_router *router, int finish[2])
 {
     int ports[2];
-    ck_assert(pipe(ports) == 0 && pipe(finish) == 0);
+    ck_assert_int_eq(pipe(ports), 0);
+    ck_assert_int_eq(pipe(finish), 0);
     pid_t child = fork();
     ck_assert_int_ge(child, 0);
     if (!child) {
@@ -511,33 +512,27 @@ START_TEST(bad_addresses_are_refused)
 }
 END_TEST
 
-int main(void)
+SUITE("node")
 {
-    Suite *suite = suite_create("node");
-    TCase *link = tcase_create("link"), *signals = tcase_create("signals");
-    tcase_add_checked_fixture(link, setup, teardown);
-    tcase_add_test(link, hello_work_results_and_heartbeats);
-    tcase_add_test(link, a_gpu_in_trouble_drains_the_node_once);
-    tcase_add_test(link, a_node_that_was_told_to_drain_has_no_trouble);
-    tcase_add_test(link, a_node_attaches_to_a_restarted_router);
-    tcase_add_test(link, a_wake_ends_one_wait_behind_all_events);
-    tcase_add_test(link, a_node_may_start_before_its_router);
-    tcase_add_test(link, default_ids_are_unique_and_stay_the_same);
-    tcase_add_test(link, a_refused_node_attaches_once_it_is_welcome);
-    tcase_add_test(link, a_node_checks_itself_before_every_attempt_to_attach);
-    tcase_add_test(link, a_malformed_message_ends_the_stream_and_the_node_attaches_again);
-    tcase_add_test(link, bad_addresses_are_refused);
-    tcase_add_loop_test(signals, a_signal_drains, 0, 3);
-    tcase_add_test(signals, a_second_signal_quits);
-    tcase_add_loop_test(signals, a_signal_to_a_starting_node_drains_it_and_a_second_one_quits, 0, 2);
-    tcase_add_test(signals, a_killed_node_is_seen);
-    tcase_set_timeout(link, 60);
-    tcase_set_timeout(signals, 60);
-    suite_add_tcase(suite, link);
-    suite_add_tcase(suite, signals);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    TCASE("link");
+    TIMEOUT(60);
+    FIXTURE(setup, teardown);
+    TEST(hello_work_results_and_heartbeats);
+    TEST(a_gpu_in_trouble_drains_the_node_once);
+    TEST(a_node_that_was_told_to_drain_has_no_trouble);
+    TEST(a_node_attaches_to_a_restarted_router);
+    TEST(a_wake_ends_one_wait_behind_all_events);
+    TEST(a_node_may_start_before_its_router);
+    TEST(default_ids_are_unique_and_stay_the_same);
+    TEST(a_refused_node_attaches_once_it_is_welcome);
+    TEST(a_node_checks_itself_before_every_attempt_to_attach);
+    TEST(a_malformed_message_ends_the_stream_and_the_node_attaches_again);
+    TEST(bad_addresses_are_refused);
+
+    TCASE("signals");
+    TIMEOUT(60);
+    LOOP(a_signal_drains, 0, 3);
+    TEST(a_second_signal_quits);
+    LOOP(a_signal_to_a_starting_node_drains_it_and_a_second_one_quits, 0, 2);
+    TEST(a_killed_node_is_seen);
 }

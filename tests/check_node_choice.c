@@ -7,6 +7,7 @@
 #include "lib/base/mem.h"
 #include "router/core/core_state.h"
 #include "tests/core_fixture.h"
+#include "tests/suite.h"
 
 enum { NODES = 1000, ROUNDS = 300, WAITING = 20000, SEARCH_STEPS = 30 };
 
@@ -148,20 +149,12 @@ START_TEST(a_bin_costs_one_plan_and_a_short_search)
 }
 END_TEST
 
-int main(void)
+SUITE("node_choice")
 {
-    Suite *suite = suite_create("node_choice");
-    TCase *tcase = tcase_create("node_choice");
-    tcase_set_timeout(tcase, 60);
-    tcase_add_checked_fixture(tcase, setup_nodes, teardown_nodes);
-    tcase_add_test(tcase, a_small_request_beside_busy_nodes_costs_no_visits);
-    tcase_add_loop_test(tcase, full_nodes_are_not_asked, 0, 2);
-    tcase_add_test(tcase, nodes_without_kv_blocks_are_not_asked);
-    tcase_add_test(tcase, a_bin_costs_one_plan_and_a_short_search);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    TIMEOUT(60);
+    FIXTURE(setup_nodes, teardown_nodes);
+    TEST(a_small_request_beside_busy_nodes_costs_no_visits);
+    LOOP(full_nodes_are_not_asked, 0, 2);
+    TEST(nodes_without_kv_blocks_are_not_asked);
+    TEST(a_bin_costs_one_plan_and_a_short_search);
 }

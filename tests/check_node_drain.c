@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // engine/node: the router's Drain, in a process of its own because signals end it.
-#include <check.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "engine/node.h"
+#include "tests/suite.h"
 #include "tests/test_router.h"
 
 enum { BOUND_MS = 300000 };
@@ -37,99 +37,88 @@ static _Noreturn void node_process(int port, int finish)
     _exit(0);
 }
 
-struct case_fixture {
+static struct {
     struct test_router router;
     pid_t child;
     int finish[2];
-};
+} c;
 
-static void open_case(struct case_fixture *c)
+static void setup(void)
 {
     // The port is chosen before the fork, since gRPC must not run in a process that forks.
     int port[2];
-    ck_assert(pipe(port) == 0 && pipe(c->finish) == 0);
-    c->child = fork();
-    if (c->child == 0) {
+    ck_assert_int_eq(pipe(port), 0);
+    ck_assert_int_eq(pipe(c.finish), 0);
+    c.child = fork();
+    if (c.child == 0) {
         int number;
         if (read(port[0], &number, sizeof number) != sizeof number) _exit(9);
-        node_process(number, c->finish[0]);
+        node_process(number, c.finish[0]);
     }
     rpc_init();
-    test_router_open(&c->router, 0);
-    ck_assert_int_eq(write(port[1], &c->router.port, sizeof c->router.port), sizeof c->router.port);
-    test_router_await(&c->router, &c->router.heartbeats, 1);
+    test_router_open(&c.router, 0);
+    ck_assert_int_eq(write(port[1], &c.router.port, sizeof c.router.port), sizeof c.router.port);
+    test_router_await(&c.router, &c.router.heartbeats, 1);
 }
 
-static void send_drain(struct case_fixture *c)
+static void send_drain(void)
 {
     Forepack__Cluster__V1__Drain drain = FOREPACK__CLUSTER__V1__DRAIN__INIT;
     Forepack__Cluster__V1__RouterMessage message = FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__INIT;
     message.kind_case = FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_DRAIN;
     message.drain = &drain;
-    test_router_send(&c->router, &message);
+    test_router_send(&c.router, &message);
 }
 
-static void close_case(struct case_fixture *c, int code)
+static void expect_end(int code)
 {
     int wait_status;
-    ck_assert_int_eq(write(c->finish[1], "f", 1), 1);
-    ck_assert_int_eq(waitpid(c->child, &wait_status, 0), c->child);
-    ck_assert(WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == code);
-    test_router_close(&c->router);
+    ck_assert_int_eq(write(c.finish[1], "f", 1), 1);
+    ck_assert_int_eq(waitpid(c.child, &wait_status, 0), c.child);
+    ck_assert(WIFEXITED(wait_status));
+    ck_assert_int_eq(WEXITSTATUS(wait_status), code);
+    test_router_close(&c.router);
     rpc_shutdown();
 }
 
 START_TEST(the_router_drains_a_node_once)
 {
-    struct case_fixture c = {0};
-    open_case(&c);
-    send_drain(&c);
+    send_drain();
     test_router_await(&c.router, &c.router.drainings, 1);
-    send_drain(&c);
+    send_drain();
     test_router_await_more(&c.router, &c.router.heartbeats, 2); // it goes on working
-    close_case(&c, 0);
+    expect_end(0);
     ck_assert_int_eq(test_router_count(&c.router, &c.router.hellos), 1);
 }
 END_TEST
 
 START_TEST(a_first_signal_during_a_drain_does_not_end_the_process)
 {
-    struct case_fixture c = {0};
-    open_case(&c);
-    send_drain(&c);
+    send_drain();
     test_router_await(&c.router, &c.router.drainings, 1);
     kill(c.child, SIGTERM);
     test_router_await_more(&c.router, &c.router.heartbeats, 2);
-    close_case(&c, 0);
+    expect_end(0);
 }
 END_TEST
 
 START_TEST(a_second_signal_ends_it)
 {
-    struct case_fixture c = {0};
-    open_case(&c);
-    send_drain(&c);
+    send_drain();
     test_router_await(&c.router, &c.router.drainings, 1);
     kill(c.child, SIGTERM);
     test_router_await_more(&c.router, &c.router.heartbeats, 2);
     kill(c.child, SIGTERM);
     test_router_await(&c.router, &c.router.closes, 1);
-    close_case(&c, 1);
+    expect_end(1);
 }
 END_TEST
 
-int main(void)
+SUITE("node_drain")
 {
-    Suite *suite = suite_create("node_drain");
-    TCase *tcase = tcase_create("all");
-    tcase_set_timeout(tcase, 60);
-    tcase_add_test(tcase, the_router_drains_a_node_once);
-    tcase_add_test(tcase, a_first_signal_during_a_drain_does_not_end_the_process);
-    tcase_add_test(tcase, a_second_signal_ends_it);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    TIMEOUT(60);
+    FIXTURE(setup, NULL);
+    TEST(the_router_drains_a_node_once);
+    TEST(a_first_signal_during_a_drain_does_not_end_the_process);
+    TEST(a_second_signal_ends_it);
 }

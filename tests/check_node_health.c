@@ -5,6 +5,7 @@
 
 #include "router/core/core_state.h"
 #include "tests/core_case.h"
+#include "tests/suite.h"
 
 static void start(void)
 {
@@ -95,14 +96,17 @@ START_TEST(a_hung_speculator_gets_no_more_work)
     run(4, NULL); // s sends heartbeats, but neither a result nor progress
     ck_state(s, "ejected");
     ck_state(t, "ready");
-    ck_assert(s->cancels == 2 && s->n_requests == 0);
-    ck_assert(on_s[0]->r->skip == SKIP_LOST && on_s[0]->r->state >= REQUEST_READY);
+    ck_assert_int_eq(s->cancels, 2);
+    ck_assert_int_eq(s->n_requests, 0);
+    ck_assert_int_eq(on_s[0]->r->skip, SKIP_LOST);
+    ck_assert_int_ge(on_s[0]->r->state, REQUEST_READY);
     for (int i = 0; i < 6; i++) {
         struct client *client = send_on(500);
         ck_assert(!fake_node_has(s, client));
     }
     struct core_status status = fixture_status(&f);
-    ck_assert(status.ejections == 1 && status.hangs == 1);
+    ck_assert_uint_eq(status.ejections, 1);
+    ck_assert_uint_eq(status.hangs, 1);
     core_status_fini(&status);
     ck_assert(w->node);
 }
@@ -185,7 +189,8 @@ START_TEST(without_a_count_of_progress_a_pass_may_take_four_times_its_expected_t
         core_heartbeat(f.c, w->node, &(struct node_heartbeat){.progress = 0}, f.now_us);
         fixture_advance(&f, SECOND);
     }
-    ck_assert(seconds >= 39 && seconds <= 50);
+    ck_assert_int_ge(seconds, 39);
+    ck_assert_int_le(seconds, 50);
 }
 END_TEST
 
@@ -240,10 +245,13 @@ START_TEST(the_requests_of_a_hung_group_are_replayed_elsewhere)
     v = attach(NODE_WORKER, "v");
     run(7, v);
     ck_assert(w->lost);
-    ck_assert(fake_node_has(v, begun) && fake_node_has(v, waiting));
+    ck_assert(fake_node_has(v, begun));
+    ck_assert(fake_node_has(v, waiting));
     fake_node_step(&f, v, begun, 3, 5, FINISH_REASON_LENGTH);
     fake_node_step(&f, v, waiting, 0, 8, FINISH_REASON_LENGTH);
-    ck_assert(begun->n_tokens == 8 && begun->tokens[7] == 7 && begun->usage.replays == 1);
+    ck_assert_int_eq(begun->n_tokens, 8);
+    ck_assert_int_eq(begun->tokens[7], 7);
+    ck_assert_int_eq(begun->usage.replays, 1);
     // It attaches again: not before its time, then one request at a time.
     struct fake_node *again = attach(NODE_WORKER, "w");
     ck_state(again, "ejected");
@@ -254,7 +262,8 @@ START_TEST(the_requests_of_a_hung_group_are_replayed_elsewhere)
     ck_state(again, "probing");
     core_draining(f.c, v->node, "", f.now_us);
     struct client *probe = fixture_send(&f, 100, 8), *held = fixture_send(&f, 100, 8);
-    ck_assert(fake_node_has(again, probe) && !fake_node_has(again, held));
+    ck_assert(fake_node_has(again, probe));
+    ck_assert(!fake_node_has(again, held));
     fake_node_step(&f, again, probe, 0, 1, -1);
     ck_assert(fake_node_has(again, held));
 }
@@ -282,7 +291,9 @@ START_TEST(a_group_that_counts_fewer_requests_than_it_was_sent_has_lost_some)
     uint64_t bin = f.c->last_bin;
     fake_node_step(&f, w, first, 0, 1, -1);
     struct client *second = fixture_send(&f, 50, 8);
-    ck_assert(fake_node_has(w, first) && fake_node_has(w, second) && f.c->last_bin > bin);
+    ck_assert(fake_node_has(w, first));
+    ck_assert(fake_node_has(w, second));
+    ck_assert_uint_gt(f.c->last_bin, bin);
     count(w, 0, 0);       // sent before the first bin was handled
     count(w, bin, 1);     // before the second
     count(w, bin + 1, 3); // one to be cancelled
@@ -292,7 +303,8 @@ START_TEST(a_group_that_counts_fewer_requests_than_it_was_sent_has_lost_some)
     ck_state(w, "ready");
     struct fake_node *v = attach(NODE_WORKER, "v");
     count(w, bin + 1, 0);
-    ck_assert(w->lost && fake_node_has(v, second));
+    ck_assert(w->lost);
+    ck_assert(fake_node_has(v, second));
     ck_state(attach(NODE_WORKER, "w"), "ejected");
 }
 END_TEST
@@ -326,7 +338,8 @@ START_TEST(a_speculator_that_loses_prompts_is_ejected_and_they_go_on)
     ck_state(s, "ready");
     count(s, f.c->last_bin, 0);
     ck_state(s, "ejected");
-    ck_assert(client->r->skip == SKIP_LOST && client->r->state >= REQUEST_READY);
+    ck_assert_int_eq(client->r->skip, SKIP_LOST);
+    ck_assert_int_ge(client->r->state, REQUEST_READY);
 }
 END_TEST
 
@@ -335,7 +348,8 @@ START_TEST(the_only_group_is_probed_at_once_when_it_attaches_again)
     struct fake_node *w = attach(NODE_WORKER, "w");
     struct client *client = fixture_send(&f, 100, 8);
     run(7, NULL);
-    ck_assert(w->lost && client->r->state == REQUEST_READY);
+    ck_assert(w->lost);
+    ck_assert_int_eq(client->r->state, REQUEST_READY);
     struct fake_node *again = attach(NODE_WORKER, "w");
     ck_state(again, "probing");
     ck_assert(fake_node_has(again, client));
@@ -455,11 +469,14 @@ START_TEST(the_time_limit_of_a_score_starts_at_dispatch_and_grows_with_the_promp
     for (int i = 0; i < 100; i++)
         pass(s, 1 << i % 10, 26e3 * (1 << i % 10)); // 13 s for 500 tokens
     struct client *first = send_on(500), *second = send_on(500);
-    ck_assert(fake_node_has(s, first) && !fake_node_has(s, second));
+    ck_assert(fake_node_has(s, first));
+    ck_assert(!fake_node_has(s, second));
     run(9, &all_nodes);
-    ck_assert(first->r->state == REQUEST_SCORING && second->r->state == REQUEST_SCORING);
+    ck_assert_int_eq(first->r->state, REQUEST_SCORING);
+    ck_assert_int_eq(second->r->state, REQUEST_SCORING);
     run(2, &all_nodes);
-    ck_assert(second->r->skip == SKIP_TIMEOUT && fake_node_has(s, first)); // it waited for ten seconds
+    ck_assert_int_eq(second->r->skip, SKIP_TIMEOUT);
+    ck_assert(fake_node_has(s, first)); // it waited for ten seconds
     run(45, &all_nodes);
     ck_assert(fake_node_has(s, first));
     run(10, &all_nodes);
@@ -480,7 +497,8 @@ START_TEST(a_score_that_times_out_without_progress_ejects_the_speculator)
     ck_assert_int_eq(first->r->skip, SKIP_TIMEOUT);
     ck_state(s, "ejected");
     ck_assert_int_eq(second->r->skip, SKIP_LOST);
-    ck_assert(s->cancels == 2 && s->n_requests == 0);
+    ck_assert_int_eq(s->cancels, 2);
+    ck_assert_int_eq(s->n_requests, 0);
 }
 END_TEST
 
@@ -500,39 +518,32 @@ START_TEST(a_prompt_that_would_wait_too_long_for_a_speculator_is_not_speculated)
         skip = client->r->skip;
     }
     ck_assert_int_eq(skip, SKIP_COST); // whole it takes 15 s and more: scoring would pay, but for the limit
-    ck_assert(n > 3 && n < 8);
+    ck_assert_int_gt(n, 3);
+    ck_assert_int_lt(n, 8);
 }
 END_TEST
 
-int main(void)
+SUITE("node_health")
 {
-    Suite *suite = suite_create("node_health");
-    TCase *all = tcase_create("all");
-    tcase_add_checked_fixture(all, start, teardown);
-    tcase_add_test(all, a_hung_speculator_gets_no_more_work);
-    tcase_add_test(all, an_ejected_speculator_is_probed_and_then_admitted_in_steps);
-    tcase_add_test(all, a_speculator_that_hangs_again_is_ejected_for_longer);
-    tcase_add_test(all, a_long_pass_that_makes_progress_is_no_hang);
-    tcase_add_test(all, without_a_count_of_progress_a_pass_may_take_four_times_its_expected_time);
-    tcase_add_test(all, passes_that_take_years_by_the_model_do_not_make_their_node_hang);
-    tcase_add_test(all, a_group_without_work_does_not_hang);
-    tcase_add_test(all, time_in_which_the_router_did_not_run_is_no_hang);
-    tcase_add_test(all, the_requests_of_a_hung_group_are_replayed_elsewhere);
-    tcase_add_test(all, a_group_that_counts_fewer_requests_than_it_was_sent_has_lost_some);
-    tcase_add_test(all, heartbeats_in_quick_succession_are_not_counted);
-    tcase_add_test(all, a_speculator_that_loses_prompts_is_ejected_and_they_go_on);
-    tcase_add_test(all, the_only_group_is_probed_at_once_when_it_attaches_again);
-    tcase_add_test(all, a_node_ten_times_slower_than_its_peers_is_drained_until_it_recovers);
-    tcase_add_test(all, the_last_node_and_half_of_a_pool_stay);
-    tcase_add_test(all, nodes_with_other_limits_are_no_peers);
-    tcase_add_test(all, passes_that_cannot_be_true_teach_nothing);
-    tcase_add_test(all, the_time_limit_of_a_score_starts_at_dispatch_and_grows_with_the_prompt);
-    tcase_add_test(all, a_score_that_times_out_without_progress_ejects_the_speculator);
-    tcase_add_test(all, a_prompt_that_would_wait_too_long_for_a_speculator_is_not_speculated);
-    suite_add_tcase(suite, all);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    FIXTURE(start, teardown);
+    TEST(a_hung_speculator_gets_no_more_work);
+    TEST(an_ejected_speculator_is_probed_and_then_admitted_in_steps);
+    TEST(a_speculator_that_hangs_again_is_ejected_for_longer);
+    TEST(a_long_pass_that_makes_progress_is_no_hang);
+    TEST(without_a_count_of_progress_a_pass_may_take_four_times_its_expected_time);
+    TEST(passes_that_take_years_by_the_model_do_not_make_their_node_hang);
+    TEST(a_group_without_work_does_not_hang);
+    TEST(time_in_which_the_router_did_not_run_is_no_hang);
+    TEST(the_requests_of_a_hung_group_are_replayed_elsewhere);
+    TEST(a_group_that_counts_fewer_requests_than_it_was_sent_has_lost_some);
+    TEST(heartbeats_in_quick_succession_are_not_counted);
+    TEST(a_speculator_that_loses_prompts_is_ejected_and_they_go_on);
+    TEST(the_only_group_is_probed_at_once_when_it_attaches_again);
+    TEST(a_node_ten_times_slower_than_its_peers_is_drained_until_it_recovers);
+    TEST(the_last_node_and_half_of_a_pool_stay);
+    TEST(nodes_with_other_limits_are_no_peers);
+    TEST(passes_that_cannot_be_true_teach_nothing);
+    TEST(the_time_limit_of_a_score_starts_at_dispatch_and_grows_with_the_prompt);
+    TEST(a_score_that_times_out_without_progress_ejects_the_speculator);
+    TEST(a_prompt_that_would_wait_too_long_for_a_speculator_is_not_speculated);
 }

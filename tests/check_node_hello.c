@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The Hello of a node describes the model and the tokenizer that the node has opened, whatever lies in their directory
 // by then: loading takes minutes, and a symbolic link to the current version of a model may be switched meanwhile.
-#include <check.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "engine/node_main.h"
 #include "lib/base/mem.h"
 #include "tests/model_fixture.h"
+#include "tests/suite.h"
 
 // A checkpoint with a tokenizer; `other`: of another version of both.
 static char *version_write(bool other)
@@ -75,15 +75,7 @@ START_TEST(the_hello_is_that_of_the_files_that_were_opened)
 }
 END_TEST
 
-int main(void)
+SUITE("node_hello")
 {
-    Suite *suite = suite_create("node_hello");
-    TCase *tests = tcase_create("node_hello");
-    tcase_add_test(tests, the_hello_is_that_of_the_files_that_were_opened);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    TEST(the_hello_is_that_of_the_files_that_were_opened);
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // router/front/node_link: which strings of a Hello the router takes.
-#include <check.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "lib/base/log.h"
 #include "lib/base/version.h"
 #include "router/front/nodes/node_link.h"
+#include "tests/suite.h"
 
 enum { VOCAB = 500, NOW_US = 1000000 };
 
@@ -115,17 +115,9 @@ START_TEST(a_name_may_have_any_letters)
 }
 END_TEST
 
-int main(void)
+SUITE("node_link")
 {
-    Suite *suite = suite_create("node_link");
-    TCase *all = tcase_create("all");
-    tcase_add_checked_fixture(all, setup, teardown);
-    tcase_add_loop_test(all, a_control_character_in_a_string_is_refused, 0, 6);
-    tcase_add_test(all, a_name_may_have_any_letters);
-    suite_add_tcase(suite, all);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    FIXTURE(setup, teardown);
+    LOOP(a_control_character_in_a_string_is_refused, 0, 6);
+    TEST(a_name_may_have_any_letters);
 }

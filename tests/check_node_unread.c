@@ -4,6 +4,7 @@
 #include "router/core/core_state.h"
 #include "router/core/nodes.h"
 #include "tests/front_fixture.h"
+#include "tests/suite.h"
 
 // Messages of 30 MiB. The node's C-core takes one or two of them; the others wait.
 enum { TOKENS = 6 << 20, TOKEN = INT32_MAX, FEW = 4, TOO_MANY = 8 };
@@ -164,19 +165,11 @@ START_TEST(a_node_whose_messages_are_not_handled_is_told_so)
 }
 END_TEST
 
-int main(void)
+SUITE("node_unread")
 {
-    Suite *suite = suite_create("node_unread");
-    TCase *tcase = tcase_create("node_unread");
-    tcase_add_checked_fixture(tcase, setup, teardown);
-    tcase_set_timeout(tcase, 60);
-    tcase_add_test(tcase, a_node_is_disconnected_when_too_much_waits_for_it);
-    tcase_add_test(tcase, the_stream_of_a_lost_node_ends_although_it_does_not_read);
-    tcase_add_test(tcase, a_node_whose_messages_are_not_handled_is_told_so);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    TIMEOUT(60);
+    FIXTURE(setup, teardown);
+    TEST(a_node_is_disconnected_when_too_much_waits_for_it);
+    TEST(the_stream_of_a_lost_node_ends_although_it_does_not_read);
+    TEST(a_node_whose_messages_are_not_handled_is_told_so);
 }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // base/options_reload: the --config file is read again. Each test runs in a process of its own.
-#include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +8,7 @@
 #include "lib/base/log_options.h"
 #include "lib/base/log_writer.h"
 #include "lib/base/mem.h"
+#include "tests/suite.h"
 
 static struct {
     int64_t room, rest;
@@ -36,7 +36,9 @@ static char path[] = "/tmp/forepack-options-XXXXXX", log_path[] = "/tmp/forepack
 static void write_config(const char *text)
 {
     FILE *file = fopen(path, "w");
-    ck_assert(file && fputs(text, file) >= 0 && fclose(file) == 0);
+    ck_assert_ptr_nonnull(file);
+    ck_assert_int_ge(fputs(text, file), 0);
+    ck_assert_int_eq(fclose(file), 0);
 }
 
 static void start(const char *config, char *flag)
@@ -88,14 +90,22 @@ START_TEST(live_options_change_and_others_are_named)
     ck_said(text, "option_changed option=open old=false new=true\n");
     ck_said(text, "option_changed option=name old=a new=b\n");
     ck_said(text, "option_changed option=stop old=x new=y,z\n");
-    ck_assert(v.room == 6 && v.rest == 4 && v.rate == 0.4 && v.open && v.stops.count == 2);
+    ck_assert_int_eq(v.room, 6);
+    ck_assert_int_eq(v.rest, 4);
+    ck_assert(v.rate == 0.4);
+    ck_assert(v.open);
+    ck_assert_int_eq(v.stops.count, 2);
     ck_assert_str_eq(v.name, "b");
     free(text);
     text = reload("room = 6\nrest = 4\nrate = 0.40\nopen = on\nname = b\nstop = y\nstop = z\n", STATUS_OK);
     ck_assert_str_eq(text, "");
     free(text);
     text = reload("", STATUS_OK); // defaults
-    ck_assert(v.room == 3 && v.rate == 0.3 && !v.open && !v.name && v.stops.count == 0);
+    ck_assert_int_eq(v.room, 3);
+    ck_assert(v.rate == 0.3);
+    ck_assert(!v.open);
+    ck_assert_ptr_null(v.name);
+    ck_assert_int_eq(v.stops.count, 0);
     free(text);
     finish();
 }
@@ -118,15 +128,18 @@ START_TEST(all_files_are_read_again_the_last_one_wins)
     char more[] = "/tmp/forepack-options-XXXXXX";
     char *argv[] = {"prog", "--config", more, "--config", path};
     int fd = mkstemp(more);
-    ck_assert(dprintf(fd, "room = 5\nrest = 5\n") > 0 && close(fd) == 0);
+    ck_assert_int_gt(dprintf(fd, "room = 5\nrest = 5\n"), 0);
+    ck_assert_int_eq(close(fd), 0);
     close(mkstemp(path));
     write_config("name = a\n");
     ck_assert_int_eq(options_parse(table, 5, argv, NULL, NULL), STATUS_OK);
-    ck_assert(v.room == 5 && v.rest == 5);
+    ck_assert_int_eq(v.room, 5);
+    ck_assert_int_eq(v.rest, 5);
     char *text = reload("name = b\n", STATUS_OK);
     ck_assert_ptr_null(strstr(text, "option=room"));
     ck_assert_ptr_null(strstr(text, "option=rest"));
-    ck_assert(v.room == 5 && strcmp(v.name, "b") == 0);
+    ck_assert_int_eq(v.room, 5);
+    ck_assert_str_eq(v.name, "b");
     free(text);
     unlink(more);
     finish();
@@ -145,7 +158,8 @@ START_TEST(a_file_with_an_error_changes_nothing)
         char *text = reload(wrong[i].config, STATUS_INVALID);
         ck_said(status_message(), wrong[i].words);
         ck_assert_str_eq(text, "");
-        ck_assert(v.room == 5 && strcmp(v.name, "a") == 0);
+        ck_assert_int_eq(v.room, 5);
+        ck_assert_str_eq(v.name, "a");
         free(text);
     }
     unlink(path);
@@ -177,20 +191,12 @@ START_TEST(without_a_file_there_is_nothing_to_read)
 }
 END_TEST
 
-int main(void)
+SUITE("options_reload")
 {
-    Suite *suite = suite_create("options_reload");
-    TCase *tcase = tcase_create("all");
-    tcase_add_test(tcase, live_options_change_and_others_are_named);
-    tcase_add_test(tcase, flags_win);
-    tcase_add_test(tcase, all_files_are_read_again_the_last_one_wins);
-    tcase_add_test(tcase, a_file_with_an_error_changes_nothing);
-    tcase_add_test(tcase, the_log_level_changes);
-    tcase_add_test(tcase, without_a_file_there_is_nothing_to_read);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    TEST(live_options_change_and_others_are_named);
+    TEST(flags_win);
+    TEST(all_files_are_read_again_the_last_one_wins);
+    TEST(a_file_with_an_error_changes_nothing);
+    TEST(the_log_level_changes);
+    TEST(without_a_file_there_is_nothing_to_read);
 }

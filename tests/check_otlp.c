@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // tracing/otlp: the message that is written, as protobuf-c reads it, and the phases of a record.
-#include <check.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "lib/base/mem.h"
 #include "lib/tracing/otlp.h"
 #include "proto/otlp/trace_service.pb-c.h"
+#include "tests/suite.h"
 
 static const struct otlp_source source = {.service_name = "service",
                                           .version = "1.2",
@@ -260,20 +260,12 @@ START_TEST(the_phases_of_a_record_are_bounded)
 }
 END_TEST
 
-int main(void)
+SUITE("otlp")
 {
-    Suite *suite = suite_create("otlp");
-    TCase *tcase = tcase_create("otlp");
-    tcase_add_test(tcase, the_span_of_a_request_has_its_attributes);
-    tcase_add_test(tcase, phases_are_spans_without_gaps);
-    tcase_add_test(tcase, a_refused_request_is_an_error_without_result);
-    tcase_add_test(tcase, the_message_names_its_source);
-    tcase_add_test(tcase, a_message_is_bounded);
-    tcase_add_test(tcase, the_phases_of_a_record_are_bounded);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    TEST(the_span_of_a_request_has_its_attributes);
+    TEST(phases_are_spans_without_gaps);
+    TEST(a_refused_request_is_an_error_without_result);
+    TEST(the_message_names_its_source);
+    TEST(a_message_is_bounded);
+    TEST(the_phases_of_a_record_are_bounded);
 }

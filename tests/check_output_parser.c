@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reasoning, content and tool calls of answers in the forms of published templates, however the text is cut into
 // pieces.
-#include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "lib/base/mem.h"
 #include "lib/text/output_parser.h"
-#include "test_data.h"
+#include "tests/suite.h"
+#include "tests/test_data.h"
 #include "text_data.h"
 
 static const struct output_syntax hermes = {OUTPUT_CALLS_HERMES, "<think>", "</think>"},
@@ -222,23 +222,13 @@ START_TEST(syntax_of_published_templates)
 }
 END_TEST
 
-int main(int argc, char **argv)
+SUITE("output parser")
 {
-    bool external = external_data_wanted(argc, argv);
-    if (external && !external_data_is_here()) return EXIT_SKIPPED;
-    Suite *suite = suite_create("output parser");
-    TCase *all = tcase_create("all");
-    if (external) {
-        tcase_add_test(all, syntax_of_published_templates);
+    if (external_data_wanted(argc, argv)) {
+        TEST(syntax_of_published_templates);
     } else {
-        tcase_add_loop_test(all, parts_of_answers_however_they_are_cut, 0, (int)(sizeof cases / sizeof *cases));
-        tcase_add_loop_test(all, work_grows_with_the_answer, 0, 7);
-        tcase_add_loop_test(all, heads_of_bare_calls_are_bounded, 0, 2);
+        EACH(parts_of_answers_however_they_are_cut, cases);
+        LOOP(work_grows_with_the_answer, 0, 7);
+        LOOP(heads_of_bare_calls_are_bounded, 0, 2);
     }
-    suite_add_tcase(suite, all);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
 }

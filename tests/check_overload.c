@@ -7,6 +7,7 @@
 #include "proto/forepack/v1/inference.pb-c.h"
 #include "router/front/grpc/wire_response.h"
 #include "tests/front_fixture.h"
+#include "tests/suite.h"
 
 enum { TIMEOUT_MS = 20000, BACKLOG = 1001, HOG_BYTES = 40 << 20, HOGS_MAX = 16, ALL_UNREAD = 256 << 20 };
 enum { BLOCK_BYTES = 1 << 20, SCORE_TOKENS = 8 << 20 }; // an answer of 40 MiB
@@ -175,20 +176,12 @@ START_TEST(a_score_keeps_to_what_clients_may_leave_unread)
 }
 END_TEST
 
-int main(void)
+SUITE("overload")
 {
-    Suite *suite = suite_create("overload");
-    TCase *tcase = tcase_create("overload");
-    tcase_add_checked_fixture(tcase, setup, front_stop);
-    tcase_set_timeout(tcase, 120);
-    tcase_add_test(tcase, calls_are_refused_while_the_core_is_behind);
-    tcase_add_test(tcase, an_abort_has_at_most_10000_ids);
-    tcase_add_test(tcase, aborts_that_wait_are_bounded_by_their_ids);
-    tcase_add_test(tcase, a_score_keeps_to_what_clients_may_leave_unread);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    TIMEOUT(120);
+    FIXTURE(setup, front_stop);
+    TEST(calls_are_refused_while_the_core_is_behind);
+    TEST(an_abort_has_at_most_10000_ids);
+    TEST(aborts_that_wait_are_bounded_by_their_ids);
+    TEST(a_score_keeps_to_what_clients_may_leave_unread);
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Pacing on simulated machines: the time of a pass follows from its decode rows and its prompt rows.
-#include <check.h>
 #include <stdlib.h>
 
-#include "worker/pace.h"
+#include "tests/suite.h"
+#include "worker/pace_budget.h"
 
 static const struct model_config config = {.n_layers = 16,
                                            .hidden = 2048,
@@ -34,6 +34,14 @@ static const struct machine machines[] = {
     {300000, 2000, 900, 0.05, 0.02, 0}, // many decodes with long contexts
 };
 
+static struct pace_budget budget_of(struct pace *pace, int decodes)
+{
+    struct pace_budget budget;
+    pace_budget_init(&budget, pace);
+    pace_budget_set_decodes(&budget, decodes);
+    return budget;
+}
+
 START_TEST(mixed_passes_take_at_most_twice_as_long)
 {
     enum { PROMPT = 30000, DECODES = 4 };
@@ -43,10 +51,11 @@ START_TEST(mixed_passes_take_at_most_twice_as_long)
     double alone_us = pass_us(m, DECODES, 0, 0);
     int fed = 0, passes = 0, slow = 0, without = 0;
     while (fed < PROMPT) {
-        pace_pass_begin(&pace, DECODES);
-        int rows = pace_grant_rows(&pace, fed, PROMPT - fed < 2048 - DECODES ? PROMPT - fed : 2048 - DECODES, false);
+        struct pace_budget budget = budget_of(&pace, DECODES);
+        int rows =
+            pace_budget_grant_rows(&budget, fed, PROMPT - fed < 2048 - DECODES ? PROMPT - fed : 2048 - DECODES, false);
         double us = pass_us(m, DECODES, fed, rows);
-        pace_pass_end(&pace, (int64_t)us);
+        pace_pass_end(&pace, &budget.rows, (int64_t)us);
         fed += rows;
         slow += us > 2 * alone_us;
         without += rows == 0;
@@ -69,16 +78,17 @@ START_TEST(a_prompt_with_entries_slow_to_read_skips_passes)
     struct pace pace;
     pace_init(&pace, &config, PACE_TWICE);
     for (int pass = 0; pass < 3; pass++) {
-        pace_pass_begin(&pace, 0);
-        pace_pass_end(&pace, (int64_t)pass_us(&m, 0, 0, pace_grant_rows(&pace, 0, 128, false)) - (int64_t)m.alone_us);
+        struct pace_budget budget = budget_of(&pace, 0);
+        pace_pass_end(&pace, &budget.rows,
+                      (int64_t)(pass_us(&m, 0, 0, pace_budget_grant_rows(&budget, 0, 128, false)) - m.alone_us));
     }
     double alone_us = pass_us(&m, DECODES, 0, 0), us = 0, longest = 0;
     int passes = 0, with = 0;
     for (int fed = FROM; fed < PROMPT; passes++) {
-        pace_pass_begin(&pace, DECODES);
-        int rows = pace_grant_rows(&pace, fed, PROMPT - fed, false);
+        struct pace_budget budget = budget_of(&pace, DECODES);
+        int rows = pace_budget_grant_rows(&budget, fed, PROMPT - fed, false);
         double pass = pass_us(&m, DECODES, fed, rows);
-        pace_pass_end(&pace, (int64_t)pass);
+        pace_pass_end(&pace, &budget.rows, (int64_t)pass);
         fed += rows;
         with += rows > 0;
         us += pass;
@@ -91,10 +101,10 @@ START_TEST(a_prompt_with_entries_slow_to_read_skips_passes)
 }
 END_TEST
 
-// The rows of the short prompt are cheap, those of the long one expensive.
-// Questions on one long document that many sequences share: each reads its entries anew, which takes a small model
-// longer than its weights. While the cost of mixed passes is not known, that limits their rows, not what they read.
-START_TEST(prompts_behind_a_long_cached_document_start_in_the_first_mixed_pass)
+// Many sequences ask about one long document. Each reads its entries anew, which takes a small model longer than
+// reading its weights. While the cost of passes with decodes and prompts is not known, the first-chunk limit bounds
+// their rows, not the entries that they read.
+START_TEST(prompts_after_a_long_cached_document_start_in_the_first_mixed_pass)
 {
     enum { ENTRIES = 8192, QUESTION = 52, DECODES = 40, QUESTIONS = 24 };
     const struct model_config small = {.n_layers = 2,
@@ -107,27 +117,28 @@ START_TEST(prompts_behind_a_long_cached_document_start_in_the_first_mixed_pass)
     const struct machine m = {1000, 100, 20, 0.002, 0.05, 0};
     struct pace pace;
     pace_init(&pace, &small, 400000);
-    pace_pass_begin(&pace, 0);
-    pace_pass_end(&pace, (int64_t)pass_us(&m, 0, 0, pace_grant_rows(&pace, 0, 2048, true)));
+    struct pace_budget first = budget_of(&pace, 0);
+    pace_pass_end(&pace, &first.rows, (int64_t)pass_us(&m, 0, 0, pace_budget_grant_rows(&first, 0, 2048, true)));
     int passes = 0;
     for (int left = QUESTIONS * QUESTION; left > 0; passes++) {
         int decodes = DECODES + (QUESTIONS * QUESTION - left) / QUESTION, rows;
         double us = pass_us(&m, decodes, 0, 0);
-        pace_pass_begin(&pace, decodes);
+        struct pace_budget budget = budget_of(&pace, decodes);
         do { // a question at a time
             int of_question = (left - 1) % QUESTION + 1;
-            rows = left ? pace_grant_rows(&pace, ENTRIES, of_question, of_question == QUESTION) : 0;
+            rows = left ? pace_budget_grant_rows(&budget, ENTRIES, of_question, of_question == QUESTION) : 0;
             left -= rows;
             us += pass_us(&m, 0, ENTRIES, rows) - m.alone_us;
         } while (rows > 0);
-        pace_pass_end(&pace, (int64_t)us);
+        pace_pass_end(&pace, &budget.rows, (int64_t)us);
         ck_assert_int_lt(passes, 12);
         ck_assert_double_lt(us, 480000);
     }
 }
 END_TEST
 
-START_TEST(a_short_prompt_beside_a_long_one_has_many_rows)
+// The rows of the short prompt are cheap, the rows of the long one expensive.
+START_TEST(a_short_prompt_next_to_a_long_one_has_many_rows)
 {
     enum { DECODES = 4 };
     const struct machine m = {8000, 250, 100, 0.01, 0.15, 0};
@@ -135,23 +146,24 @@ START_TEST(a_short_prompt_beside_a_long_one_has_many_rows)
     pace_init(&pace, &config, PACE_TWICE);
     int fed = 1000, rows = 0;
     for (int pass = 0; pass < 400; pass++) { // the long one alone
-        pace_pass_begin(&pace, DECODES);
-        rows = pace_grant_rows(&pace, fed, 2000, false);
-        pace_pass_end(&pace, (int64_t)pass_us(&m, DECODES, fed, rows));
+        struct pace_budget all = budget_of(&pace, DECODES);
+        rows = pace_budget_grant_rows(&all, fed, 2000, false);
+        pace_pass_end(&pace, &all.rows, (int64_t)pass_us(&m, DECODES, fed, rows));
         fed += rows;
     }
     ck_assert_int_gt(fed, 8000);
     double left_us = 0.5 * 0.85 * pass_us(&m, DECODES, 0, 0);
-    do { // not a pass that measures the decodes alone
-        pace_pass_begin(&pace, DECODES);
-        if (pace_has_budget(&pace, false)) break;
-        pace_pass_end(&pace, (int64_t)pass_us(&m, DECODES, 0, 0));
+    struct pace_budget budget;
+    do { // a pass that does not measure the decodes alone
+        budget = budget_of(&pace, DECODES);
+        if (pace_budget_has_rows(&budget, false)) break;
+        pace_pass_end(&pace, &budget.rows, (int64_t)pass_us(&m, DECODES, 0, 0));
     } while (true);
-    double reserved = pace_reserve_half(&pace);
-    rows = pace_grant_rows(&pace, 0, 200, false);
+    struct pace_budget half = pace_budget_half(&budget);
+    rows = pace_budget_grant_rows(&half, 0, 200, false);
     ck_assert_msg(rows * m.row_us > 0.4 * left_us, "only %d rows", rows);
-    pace_release_half(&pace, reserved);
-    ck_assert_int_gt(pace_grant_rows(&pace, fed, 2000, false), 0);
+    pace_budget_merge(&budget, &half);
+    ck_assert_int_gt(pace_budget_grant_rows(&budget, fed, 2000, false), 0);
 }
 END_TEST
 
@@ -159,18 +171,23 @@ START_TEST(without_decodes_a_whole_prompt_fills_the_pass)
 {
     struct pace pace;
     pace_init(&pace, &config, PACE_TWICE);
+    struct pace_budget budget;
     for (int pass = 0; pass < 3; pass++) {
-        pace_pass_begin(&pace, 0);
-        ck_assert(pace_has_budget(&pace, true) && pace_grant_rows(&pace, 0, 2000, true) == 2000);
-        ck_assert(pace_has_budget(&pace, true) && pace_grant_rows(&pace, 30000, 7, true) == 7);
-        pace_pass_end(&pace, 5000000);
+        budget = budget_of(&pace, 0);
+        ck_assert(pace_budget_has_rows(&budget, true));
+        ck_assert(pace_budget_grant_rows(&budget, 0, 2000, true) == 2000);
+        ck_assert(pace_budget_has_rows(&budget, true));
+        ck_assert(pace_budget_grant_rows(&budget, 30000, 7, true) == 7);
+        pace_pass_end(&pace, &budget.rows, 5000000);
     }
-    ck_assert(!pace_has_budget(&pace, false) && pace_grant_rows(&pace, 0, 100, false) == 0);
+    ck_assert(!pace_budget_has_rows(&budget, false));
+    ck_assert(pace_budget_grant_rows(&budget, 0, 100, false) == 0);
     pace_init(&pace, &config, PACE_UNLIMITED);
     for (int pass = 0; pass < 3; pass++) {
-        pace_pass_begin(&pace, 9 * (pass % 2));
-        ck_assert(pace_has_budget(&pace, false) && pace_grant_rows(&pace, 0, 2048, false) == 2048);
-        pace_pass_end(&pace, 5000000);
+        budget = budget_of(&pace, 9 * (pass % 2));
+        ck_assert(pace_budget_has_rows(&budget, false));
+        ck_assert(pace_budget_grant_rows(&budget, 0, 2048, false) == 2048);
+        pace_pass_end(&pace, &budget.rows, 5000000);
     }
 }
 END_TEST
@@ -181,13 +198,13 @@ START_TEST(without_decodes_a_chunk_takes_little_time)
     struct pace pace;
     pace_init(&pace, &config, PACE_TWICE);
     for (int pass = 0, fed = 0, rows; fed < 60000; pass++, fed += rows) {
-        pace_pass_begin(&pace, 0);
-        rows = pace_grant_rows(&pace, fed, 2048, false);
+        struct pace_budget budget = budget_of(&pace, 0);
+        rows = pace_budget_grant_rows(&budget, fed, 2048, false);
         ck_assert_int_ge(rows, 128);
         double us = pass_us(m, 0, fed, rows), least_us = pass_us(m, 0, fed, 128);
         if (pass > 3) ck_assert_double_le(us, 1.2 * (least_us > 500000 ? least_us : 500000));
         if (pass > 20 && rows < 2048) ck_assert_double_ge(us, 300000); // the budget is used
-        pace_pass_end(&pace, (int64_t)us);
+        pace_pass_end(&pace, &budget.rows, (int64_t)us);
     }
 }
 END_TEST
@@ -196,17 +213,21 @@ START_TEST(the_first_passes_with_decodes_measure_them)
 {
     struct pace pace;
     pace_init(&pace, &config, PACE_TWICE);
+    struct pace_budget budget;
     for (int pass = 0; pass < 2; pass++) {
-        pace_pass_begin(&pace, 3);
-        ck_assert(!pace_has_budget(&pace, true) && pace_grant_rows(&pace, 0, 100, true) == 0);
-        pace_pass_end(&pace, pass ? 5000 : 50000); // the first pass after prompt rows does not count
+        budget = budget_of(&pace, 3);
+        ck_assert(!pace_budget_has_rows(&budget, true));
+        ck_assert(pace_budget_grant_rows(&budget, 0, 100, true) == 0);
+        pace_pass_end(&pace, &budget.rows, pass ? 5000 : 50000); // the first pass after prompt rows does not count
     }
     ck_assert_double_eq(pace.decode_us, 5000);
-    pace_pass_begin(&pace, 3);
-    ck_assert(pace_has_budget(&pace, true) && pace_grant_rows(&pace, 0, 5, true) == 5);
-    pace_pass_end(&pace, 5500);
-    pace_pass_begin(&pace, 30); // ten times as many decodes: they are measured again
-    ck_assert(!pace_has_budget(&pace, true) && pace_grant_rows(&pace, 0, 100, true) == 0);
+    budget = budget_of(&pace, 3);
+    ck_assert(pace_budget_has_rows(&budget, true));
+    ck_assert(pace_budget_grant_rows(&budget, 0, 5, true) == 5);
+    pace_pass_end(&pace, &budget.rows, 5500);
+    budget = budget_of(&pace, 30); // ten times as many decodes: they are measured again
+    ck_assert(!pace_budget_has_rows(&budget, true));
+    ck_assert(pace_budget_grant_rows(&budget, 0, 100, true) == 0);
 }
 END_TEST
 
@@ -219,18 +240,18 @@ START_TEST(fewer_or_more_decodes_than_measured_keep_the_target)
     int measured = _i < 2 ? 8 : 5, decodes = then[_i];
     struct pace pace;
     pace_init(&pace, &config, PACE_TWICE);
-    pace_pass_begin(&pace, 0);
-    pace_pass_end(&pace, (int64_t)pass_us(&m, 0, 0, pace_grant_rows(&pace, 0, 500, true)));
+    struct pace_budget budget = budget_of(&pace, 0);
+    pace_pass_end(&pace, &budget.rows, (int64_t)pass_us(&m, 0, 0, pace_budget_grant_rows(&budget, 0, 500, true)));
     for (int pass = 0; pass < 2; pass++) {
-        pace_pass_begin(&pace, measured);
-        pace_pass_end(&pace, (int64_t)pass_us(&m, measured, 0, 0));
+        budget = budget_of(&pace, measured);
+        pace_pass_end(&pace, &budget.rows, (int64_t)pass_us(&m, measured, 0, 0));
     }
     double us = 0, alone_us = pass_us(&m, decodes, 0, 0);
     for (int pass = 0, fed = 0; pass < 60; pass++) {
-        pace_pass_begin(&pace, decodes);
-        int rows = pace_grant_rows(&pace, fed % 1000, 2000, false);
+        budget = budget_of(&pace, decodes);
+        int rows = pace_budget_grant_rows(&budget, fed % 1000, 2000, false);
         double pass_time_us = pass_us(&m, decodes, fed % 1000, rows);
-        pace_pass_end(&pace, (int64_t)pass_time_us);
+        pace_pass_end(&pace, &budget.rows, (int64_t)pass_time_us);
         us += pass_time_us / 60;
         fed += rows;
     }
@@ -246,12 +267,12 @@ START_TEST(one_slow_pass_does_not_set_the_pace)
     int decodes = 4, slow = 0;
     pace_init(&pace, &config, PACE_TWICE);
     for (int pass = 0; pass < 400; pass++) {
-        pace_pass_begin(&pace, decodes);
-        int rows = pace_grant_rows(&pace, 0, 2000, false);
+        struct pace_budget budget = budget_of(&pace, decodes);
+        int rows = pace_budget_grant_rows(&budget, 0, 2000, false);
         double us = pass_us(m, decodes, 0, rows);
         ck_assert_msg(us < 5 * pass_us(m, decodes, 0, 0), "pass %d of %d rows takes %.0f us", pass, rows, us);
         bool measures = pass > 100 && rows == 0 && decodes == 5 && !slow++;
-        pace_pass_end(&pace, measures ? 3000000 : (int64_t)us);
+        pace_pass_end(&pace, &budget.rows, measures ? 3000000 : (int64_t)us);
         if (pass > 100 && rows == 0) decodes = 5;
     }
     ck_assert_int_gt(slow, 0);
@@ -265,35 +286,27 @@ START_TEST(a_target_in_time_is_kept)
     pace_init(&pace, &config, 400000);
     double longest = 0;
     for (int pass = 0, fed = 0; pass < 300; pass++) {
-        pace_pass_begin(&pace, 2);
-        int rows = pace_grant_rows(&pace, fed % 8000, 4000, false);
+        struct pace_budget budget = budget_of(&pace, 2);
+        int rows = pace_budget_grant_rows(&budget, fed % 8000, 4000, false);
         double us = pass_us(m, 2, fed % 8000, rows);
         if (pass > 20 && us > longest) longest = us;
-        pace_pass_end(&pace, (int64_t)us);
+        pace_pass_end(&pace, &budget.rows, (int64_t)us);
         fed += rows;
     }
     ck_assert_msg(longest > 300000 && longest < 440000, "the longest pass took %.0f us", longest);
 }
 END_TEST
 
-int main(void)
+SUITE("pace")
 {
-    Suite *suite = suite_create("pace");
-    TCase *tcase = tcase_create("pace");
-    tcase_add_loop_test(tcase, mixed_passes_take_at_most_twice_as_long, 0, sizeof machines / sizeof *machines);
-    tcase_add_test(tcase, a_prompt_with_entries_slow_to_read_skips_passes);
-    tcase_add_test(tcase, prompts_behind_a_long_cached_document_start_in_the_first_mixed_pass);
-    tcase_add_test(tcase, a_short_prompt_beside_a_long_one_has_many_rows);
-    tcase_add_test(tcase, without_decodes_a_whole_prompt_fills_the_pass);
-    tcase_add_loop_test(tcase, without_decodes_a_chunk_takes_little_time, 0, sizeof machines / sizeof *machines);
-    tcase_add_test(tcase, the_first_passes_with_decodes_measure_them);
-    tcase_add_loop_test(tcase, fewer_or_more_decodes_than_measured_keep_the_target, 0, 3);
-    tcase_add_test(tcase, one_slow_pass_does_not_set_the_pace);
-    tcase_add_test(tcase, a_target_in_time_is_kept);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    EACH(mixed_passes_take_at_most_twice_as_long, machines);
+    TEST(a_prompt_with_entries_slow_to_read_skips_passes);
+    TEST(prompts_after_a_long_cached_document_start_in_the_first_mixed_pass);
+    TEST(a_short_prompt_next_to_a_long_one_has_many_rows);
+    TEST(without_decodes_a_whole_prompt_fills_the_pass);
+    EACH(without_decodes_a_chunk_takes_little_time, machines);
+    TEST(the_first_passes_with_decodes_measure_them);
+    LOOP(fewer_or_more_decodes_than_measured_keep_the_target, 0, 3);
+    TEST(one_slow_pass_does_not_set_the_pace);
+    TEST(a_target_in_time_is_kept);
 }

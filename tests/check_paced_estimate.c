@@ -6,6 +6,7 @@
 #include "router/core/core_state.h"
 #include "router/sched/estimate.h"
 #include "tests/core_case.h"
+#include "tests/suite.h"
 
 enum { FIXED_US = 1000, ROW_US = 100, PROMPT = 400, CHUNK = 10, DECODES = 4 };
 
@@ -86,17 +87,9 @@ START_TEST(a_share_is_followed_when_pacing_changes)
 }
 END_TEST
 
-int main(void)
+SUITE("paced_estimate")
 {
-    Suite *suite = suite_create("paced_estimate");
-    TCase *all = tcase_create("all");
-    tcase_add_checked_fixture(all, start, teardown);
-    tcase_add_test(all, a_prompt_beside_decodes_takes_the_time_that_pacing_leaves_it);
-    tcase_add_test(all, a_share_is_followed_when_pacing_changes);
-    suite_add_tcase(suite, all);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    FIXTURE(start, teardown);
+    TEST(a_prompt_beside_decodes_takes_the_time_that_pacing_leaves_it);
+    TEST(a_share_is_followed_when_pacing_changes);
 }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // router/pack: the fast packing against the rule written out literally, on random and on real lengths.
-#include <check.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +11,7 @@
 #include "bench/prompts.h"
 #include "lib/base/clock.h"
 #include "lib/base/mem.h"
+#include "tests/suite.h"
 #include "tests/test_data.h"
 
 enum { ITEMS_MAX = 2000 };
@@ -68,17 +68,30 @@ START_TEST(the_rules_by_hand)
     // Sorted: 6 5 4 3 2. Best fit: 6|5, 4 joins 6 (room 4) exactly, 3 and 2 fill 5.
     int32_t length[] = {2, 3, 4, 5, 6}, bin_of[5];
     ck_assert_int_eq(pack_items(length, 5, 10, PACK_BEST_FIT, bin_of), 2);
-    ck_assert(bin_of[4] == 0 && bin_of[2] == 0 && bin_of[3] == 1 && bin_of[1] == 1 && bin_of[0] == 1);
+    ck_assert_int_eq(bin_of[4], 0);
+    ck_assert_int_eq(bin_of[2], 0);
+    ck_assert_int_eq(bin_of[3], 1);
+    ck_assert_int_eq(bin_of[1], 1);
+    ck_assert_int_eq(bin_of[0], 1);
     // 14 (room 6), 10 (room 10), 8 beside 10 (room 2): the 2 goes to the fuller bin, or to the first.
     int32_t other[] = {2, 8, 14, 10};
     ck_assert_int_eq(pack_items(other, 4, 20, PACK_BEST_FIT, bin_of), 2);
-    ck_assert(bin_of[2] == 0 && bin_of[3] == 1 && bin_of[1] == 1 && bin_of[0] == 1);
+    ck_assert_int_eq(bin_of[2], 0);
+    ck_assert_int_eq(bin_of[3], 1);
+    ck_assert_int_eq(bin_of[1], 1);
+    ck_assert_int_eq(bin_of[0], 1);
     ck_assert_int_eq(pack_items(other, 4, 20, PACK_FIRST_FIT, bin_of), 2);
-    ck_assert(bin_of[2] == 0 && bin_of[3] == 1 && bin_of[1] == 1 && bin_of[0] == 0);
+    ck_assert_int_eq(bin_of[2], 0);
+    ck_assert_int_eq(bin_of[3], 1);
+    ck_assert_int_eq(bin_of[1], 1);
+    ck_assert_int_eq(bin_of[0], 0);
     // Ties go to the earlier bin, equal lengths keep their order.
     int32_t ties[] = {6, 6, 6, 1};
     ck_assert_int_eq(pack_items(ties, 4, 10, PACK_BEST_FIT, bin_of), 3);
-    ck_assert(bin_of[0] == 0 && bin_of[1] == 1 && bin_of[2] == 2 && bin_of[3] == 0);
+    ck_assert_int_eq(bin_of[0], 0);
+    ck_assert_int_eq(bin_of[1], 1);
+    ck_assert_int_eq(bin_of[2], 2);
+    ck_assert_int_eq(bin_of[3], 0);
 }
 END_TEST
 
@@ -288,25 +301,16 @@ START_TEST(a_hundred_thousand_items_are_no_matter)
 }
 END_TEST
 
-int main(int argc, char **argv)
+SUITE("pack")
 {
     external = external_data_wanted(argc, argv);
-    if (external && !external_data_is_here()) return EXIT_SKIPPED;
-    Suite *suite = suite_create("pack");
-    TCase *tcase = tcase_create("pack");
-    tcase_add_test(tcase, real_lengths_pack_as_the_rule_says_and_nearly_as_well_as_can_be);
+    TEST(real_lengths_pack_as_the_rule_says_and_nearly_as_well_as_can_be);
     if (!external) {
-        tcase_add_test(tcase, the_rules_by_hand);
-        tcase_add_test(tcase, nothing_one_and_full_bins);
-        tcase_add_test(tcase, random_sets_pack_as_the_rule_says);
-        tcase_add_test(tcase, the_exact_solver_finds_what_trying_everything_finds);
-        tcase_add_test(tcase, the_lower_bound_and_the_solver_by_hand);
-        tcase_add_test(tcase, a_hundred_thousand_items_are_no_matter);
+        TEST(the_rules_by_hand);
+        TEST(nothing_one_and_full_bins);
+        TEST(random_sets_pack_as_the_rule_says);
+        TEST(the_exact_solver_finds_what_trying_everything_finds);
+        TEST(the_lower_bound_and_the_solver_by_hand);
+        TEST(a_hundred_thousand_items_are_no_matter);
     }
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
 }

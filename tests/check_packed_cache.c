@@ -2,7 +2,6 @@
 // The packed weight cache: a second start maps the file and computes the same bits, on one rank and several, in every
 // dtype. A damaged or truncated file, or one of other weights or of a changed checkpoint, is ignored and replaced. A
 // folder that cannot be written is no failure.
-#include <check.h>
 #include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -13,6 +12,7 @@
 
 #include "lib/base/mem.h"
 #include "tests/forward.h"
+#include "tests/suite.h"
 #include "tests/tiny_model.h"
 
 enum { N_TOKENS = 40 };
@@ -147,7 +147,8 @@ static void flip(const char *path, size_t at)
 {
     int fd = open(path, O_RDWR);
     unsigned char byte;
-    ck_assert(fd >= 0 && pread(fd, &byte, 1, (off_t)at) == 1);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(pread(fd, &byte, 1, (off_t)at), 1);
     byte ^= 0x40;
     ck_assert(pwrite(fd, &byte, 1, (off_t)at) == 1);
     close(fd);
@@ -310,25 +311,17 @@ START_TEST(a_missing_folder_is_no_failure)
 }
 END_TEST
 
-int main(void)
+SUITE("packed_cache")
 {
-    Suite *suite = suite_create("packed_cache");
-    TCase *tests = tcase_create("packed_cache");
-    tcase_set_timeout(tests, 120);
-    tcase_add_loop_test(tests, the_second_start_maps_and_computes_the_same, 0, 4);
-    tcase_add_test(tests, a_damaged_header_or_table_is_detected);
-    tcase_add_test(tests, a_truncated_or_overlong_file_is_detected);
-    tcase_add_test(tests, the_file_of_a_start_that_was_killed_is_removed);
-    tcase_add_test(tests, files_of_other_weights_are_detected);
-    tcase_add_test(tests, a_rank_never_maps_the_file_of_another_rank);
-    tcase_add_test(tests, several_models_and_types_share_a_folder);
-    tcase_add_test(tests, files_and_links_of_other_users_are_not_used);
-    tcase_add_test(tests, the_umask_decides_who_may_read_the_file);
-    tcase_add_test(tests, a_missing_folder_is_no_failure);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    TIMEOUT(120);
+    LOOP(the_second_start_maps_and_computes_the_same, 0, 4);
+    TEST(a_damaged_header_or_table_is_detected);
+    TEST(a_truncated_or_overlong_file_is_detected);
+    TEST(the_file_of_a_start_that_was_killed_is_removed);
+    TEST(files_of_other_weights_are_detected);
+    TEST(a_rank_never_maps_the_file_of_another_rank);
+    TEST(several_models_and_types_share_a_folder);
+    TEST(files_and_links_of_other_users_are_not_used);
+    TEST(the_umask_decides_who_may_read_the_file);
+    TEST(a_missing_folder_is_no_failure);
 }

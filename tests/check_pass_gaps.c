@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // router/core: the time that a node spends between two passes while it has work, and passes by kind and size.
-#include <check.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "router/core/pass_times.h"
 #include "tests/core_case.h"
+#include "tests/suite.h"
 
 static struct fake_node *attach(void)
 {
@@ -79,7 +79,10 @@ END_TEST
 static void class_is(const struct pass_class *class, uint64_t passes, uint64_t rows, uint64_t pairs, uint64_t us)
 {
     ck_assert_ptr_nonnull(class);
-    ck_assert(class->passes == passes && class->rows == rows && class->pairs == pairs && class->us == us);
+    ck_assert_uint_eq(class->passes, passes);
+    ck_assert_uint_eq(class->rows, rows);
+    ck_assert_uint_eq(class->pairs, pairs);
+    ck_assert_uint_eq(class->us, us);
 }
 
 START_TEST(passes_are_counted_by_kind_and_size)
@@ -123,7 +126,8 @@ START_TEST(passes_are_counted_by_their_time_over_the_prediction)
         if (edge >= 990000 && edge <= 1020000) near += h->counts[i];
         if (edge == 1600000) slow += h->counts[i];
     }
-    ck_assert(near == 46 && slow == 1);
+    ck_assert_uint_eq(near, 46);
+    ck_assert_uint_eq(slow, 1);
     core_status_fini(&status);
 }
 END_TEST
@@ -139,21 +143,13 @@ START_TEST(a_pass_that_was_predicted_to_take_almost_nothing_is_in_the_last_bucke
 }
 END_TEST
 
-int main(void)
+SUITE("pass_gaps")
 {
-    Suite *suite = suite_create("pass_gaps");
-    TCase *tcase = tcase_create("pass_gaps");
-    tcase_add_checked_fixture(tcase, setup, teardown);
-    tcase_add_test(tcase, reports_are_further_apart_than_the_passes_take);
-    tcase_add_test(tcase, passes_are_counted_by_kind_and_size);
-    tcase_add_test(tcase, passes_are_counted_by_their_time_over_the_prediction);
-    tcase_add_test(tcase, a_pass_that_was_predicted_to_take_almost_nothing_is_in_the_last_bucket);
-    tcase_add_test(tcase, a_node_without_work_has_no_gap);
-    tcase_add_test(tcase, gaps_of_another_process_with_the_same_id_are_not_counted);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    FIXTURE(setup, teardown);
+    TEST(reports_are_further_apart_than_the_passes_take);
+    TEST(passes_are_counted_by_kind_and_size);
+    TEST(passes_are_counted_by_their_time_over_the_prediction);
+    TEST(a_pass_that_was_predicted_to_take_almost_nothing_is_in_the_last_bucket);
+    TEST(a_node_without_work_has_no_gap);
+    TEST(gaps_of_another_process_with_the_same_id_are_not_counted);
 }

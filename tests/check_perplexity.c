@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // bench/perplexity.h: equals the slow forward pass for any pass size, window and stride.
-#include <check.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -8,6 +7,7 @@
 #include "engine/block_manager.h"
 #include "lib/base/mem.h"
 #include "tests/slow_llama.h"
+#include "tests/suite.h"
 #include "tests/tiny_model.h"
 
 enum { LONGEST = 100 };
@@ -101,17 +101,9 @@ START_TEST(nats_of_known_logits)
 }
 END_TEST
 
-int main(void)
+SUITE("perplexity")
 {
-    Suite *suite = suite_create("perplexity");
-    TCase *tests = tcase_create("perplexity");
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, equals_the_slow_sum_over_windows);
-    tcase_add_test(tests, nats_of_known_logits);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    TIMEOUT(60);
+    TEST(equals_the_slow_sum_over_windows);
+    TEST(nats_of_known_logits);
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // cli/plain_text: what `forepack status` and `forepack top` print of a node.
-#include <check.h>
 #include <limits.h>
 #include <stdlib.h>
 
 #include "cli/plain_text.h"
+#include "tests/suite.h"
 
 static void expect_printed(const char *expected, const char *text, int max, int width)
 {
@@ -26,15 +26,7 @@ START_TEST(only_printable_ascii_is_printed)
 }
 END_TEST
 
-int main(void)
+SUITE("plain_text")
 {
-    Suite *suite = suite_create("plain_text");
-    TCase *all = tcase_create("all");
-    tcase_add_test(all, only_printable_ascii_is_printed);
-    suite_add_tcase(suite, all);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    TEST(only_printable_ascii_is_printed);
 }

@@ -6,6 +6,7 @@
 
 #include "router/core/core_metrics.h"
 #include "tests/core_case.h"
+#include "tests/suite.h"
 
 enum { FIXED_US = 1000, ROW_US = 100 };
 
@@ -48,10 +49,14 @@ static void ck_near(double expected, double got, double share)
 
 START_TEST(an_empty_queue_takes_no_time)
 {
-    ck_assert(pool_of(NODE_WORKER).queue_us == 0 && pool_of(NODE_SPECULATOR).queue_us == 0);
+    ck_assert(pool_of(NODE_WORKER).queue_us == 0);
+    ck_assert(pool_of(NODE_SPECULATOR).queue_us == 0);
     worker("w", 64, false);
     struct pool_metrics pool = pool_of(NODE_WORKER);
-    ck_assert(pool.queue_us == 0 && pool.nodes == 1 && pool.waiting == 0 && pool.waiting_rows == 0);
+    ck_assert(pool.queue_us == 0);
+    ck_assert_int_eq(pool.nodes, 1);
+    ck_assert_int_eq(pool.waiting, 0);
+    ck_assert_int_eq(pool.waiting_rows, 0);
 }
 END_TEST
 
@@ -60,10 +65,15 @@ START_TEST(while_no_node_takes_work_the_time_is_unknown)
     struct fake_node *w = worker("w", 1, true);
     put(10, 100);
     struct pool_metrics pool = pool_of(NODE_WORKER);
-    ck_assert(isfinite(pool.queue_us) && pool.waiting == 9 && pool.waiting_rows == 900 && pool.running == 1);
+    ck_assert(isfinite(pool.queue_us));
+    ck_assert_int_eq(pool.waiting, 9);
+    ck_assert_int_eq(pool.waiting_rows, 900);
+    ck_assert_int_eq(pool.running, 1);
     core_draining(f.c, w->node, "", f.now_us);
     pool = pool_of(NODE_WORKER);
-    ck_assert(isinf(pool.queue_us) && pool.nodes == 0 && pool.waiting == 9);
+    ck_assert(isinf(pool.queue_us));
+    ck_assert_int_eq(pool.nodes, 0);
+    ck_assert_int_eq(pool.waiting, 9);
 }
 END_TEST
 
@@ -73,7 +83,8 @@ START_TEST(a_queue_that_waits_for_prefill)
     struct fake_node *nodes[] = {worker("v", 64, true), worker("w", 64, true)};
     put(400, 100);
     double predicted_us = pool_of(NODE_WORKER).queue_us, work_us = pool_of(NODE_WORKER).work_us;
-    ck_assert(predicted_us > 0 && work_us >= predicted_us);
+    ck_assert(predicted_us > 0);
+    ck_assert(work_us >= predicted_us);
     int64_t start_us = f.now_us;
     while (pool_of(NODE_WORKER).waiting) {
         int64_t bin_us = FIXED_US + ROW_US * nodes[0]->last_bin_rows;
@@ -117,7 +128,8 @@ START_TEST(a_speed_that_was_measured_long_ago_is_forgotten)
     struct fake_node *w = worker("w", 4, true);
     put(40, 100);
     serve(w, 40);
-    ck_assert(pool_of(NODE_WORKER).waiting == 0 && pool_of(NODE_WORKER).queue_us == 0);
+    ck_assert_int_eq(pool_of(NODE_WORKER).waiting, 0);
+    ck_assert(pool_of(NODE_WORKER).queue_us == 0);
     put(14, 100);
     ck_near(10 * 0.5e6, pool_of(NODE_WORKER).queue_us, 0.1);
     serve(w, 14);
@@ -134,18 +146,22 @@ START_TEST(busy_time_is_that_of_passes_and_goes_on_when_nodes_leave)
     worker("w", 64, false);
     fixture_advance(&f, SECOND);
     struct pool_metrics before = pool_of(NODE_WORKER);
-    ck_assert(before.busy_us == 0 && before.attached_us == SECOND && pool_of(NODE_SPECULATOR).attached_us == 0);
+    ck_assert_uint_eq(before.busy_us, 0);
+    ck_assert(before.attached_us == SECOND);
+    ck_assert_uint_eq(pool_of(NODE_SPECULATOR).attached_us, 0);
     struct fake_node *v = worker("v", 64, false);
     for (int i = 0; i < 10; i++) {
         pass(v, 90); // 10 ms
         fixture_advance(&f, 30000);
     }
     struct pool_metrics now = pool_of(NODE_WORKER);
-    ck_assert(now.busy_us == 100000 && now.attached_us - before.attached_us == 2 * 400000); // an eighth of two nodes
+    ck_assert_uint_eq(now.busy_us, 100000);
+    ck_assert(now.attached_us - before.attached_us == 2 * 400000); // an eighth of two nodes
     fixture_detach(&f, v);
     fixture_advance(&f, SECOND);
     struct pool_metrics later = pool_of(NODE_WORKER);
-    ck_assert(later.busy_us == now.busy_us && later.attached_us == now.attached_us + SECOND);
+    ck_assert_uint_eq(later.busy_us, now.busy_us);
+    ck_assert_uint_eq(later.attached_us, now.attached_us + SECOND);
     v = worker("v", 64, false);
     pass(v, 90);
     ck_assert_uint_eq(pool_of(NODE_WORKER).busy_us, now.busy_us + 10000);
@@ -165,22 +181,14 @@ START_TEST(no_node_is_busier_than_the_time_it_was_attached)
 }
 END_TEST
 
-int main(void)
+SUITE("pool_measures")
 {
-    Suite *suite = suite_create("pool_measures");
-    TCase *tcase = tcase_create("all");
-    tcase_add_checked_fixture(tcase, setup, teardown);
-    tcase_add_test(tcase, an_empty_queue_takes_no_time);
-    tcase_add_test(tcase, while_no_node_takes_work_the_time_is_unknown);
-    tcase_add_test(tcase, a_queue_that_waits_for_prefill);
-    tcase_add_test(tcase, a_queue_that_waits_for_running_answers);
-    tcase_add_test(tcase, a_speed_that_was_measured_long_ago_is_forgotten);
-    tcase_add_test(tcase, busy_time_is_that_of_passes_and_goes_on_when_nodes_leave);
-    tcase_add_test(tcase, no_node_is_busier_than_the_time_it_was_attached);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    FIXTURE(setup, teardown);
+    TEST(an_empty_queue_takes_no_time);
+    TEST(while_no_node_takes_work_the_time_is_unknown);
+    TEST(a_queue_that_waits_for_prefill);
+    TEST(a_queue_that_waits_for_running_answers);
+    TEST(a_speed_that_was_measured_long_ago_is_forgotten);
+    TEST(busy_time_is_that_of_passes_and_goes_on_when_nodes_leave);
+    TEST(no_node_is_busier_than_the_time_it_was_attached);
 }

@@ -2,7 +2,6 @@
 // router/front/wire_request: what decides how much of a prompt is kept. The request's keep rate, else its quality, else
 // the router's keep rate, else the router's quality; beside a quality, the keep rate for speculators without
 // calibration.
-#include <check.h>
 #include <stdlib.h>
 
 #include "lib/base/mem.h"
@@ -10,6 +9,7 @@
 #include "proto/forepack/v1/inference.pb-c.h"
 #include "router/front/front.h"
 #include "router/front/grpc/wire_request.h"
+#include "tests/suite.h"
 
 enum { ON = FOREPACK__V1__PREFILL_MODE__PREFILL_MODE_ON, REQUIRED = FOREPACK__V1__PREFILL_MODE__PREFILL_MODE_REQUIRED };
 enum { AUTO = FOREPACK__V1__PREFILL_MODE__PREFILL_MODE_AUTO, OFF = FOREPACK__V1__PREFILL_MODE__PREFILL_MODE_OFF };
@@ -118,18 +118,9 @@ START_TEST(a_score_is_like_mode_on)
 }
 END_TEST
 
-int main(void)
+SUITE("prefill_precedence")
 {
-    const int n = (int)(sizeof cases / sizeof *cases);
-    Suite *suite = suite_create("prefill_precedence");
-    TCase *all = tcase_create("all");
-    tcase_add_checked_fixture(all, setup, teardown);
-    tcase_add_loop_test(all, the_first_that_is_given_decides, 0, n);
-    tcase_add_loop_test(all, a_score_is_like_mode_on, 0, n);
-    suite_add_tcase(suite, all);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    FIXTURE(setup, teardown);
+    EACH(the_first_that_is_given_decides, cases);
+    EACH(a_score_is_like_mode_on, cases);
 }

@@ -7,6 +7,7 @@
 #include "lib/base/mem.h"
 #include "router/core/core_state.h"
 #include "tests/core_case.h"
+#include "tests/suite.h"
 
 static uint64_t random_state = 1;
 static uint32_t random_32(void)
@@ -209,18 +210,10 @@ START_TEST(prompts_that_collide_without_a_key_wait_and_leave_like_others)
 }
 END_TEST
 
-int main(void)
+SUITE("prefix_collision")
 {
-    Suite *suite = suite_create("prefix_collision");
-    TCase *tcase = tcase_create("prefix_collision");
-    tcase_add_checked_fixture(tcase, setup, teardown);
-    tcase_add_test(tcase, the_order_of_prefixes_holds_for_any_hashes);
-    tcase_add_test(tcase, the_index_of_prefixes_holds_for_any_hashes);
-    tcase_add_test(tcase, prompts_that_collide_without_a_key_wait_and_leave_like_others);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    FIXTURE(setup, teardown);
+    TEST(the_order_of_prefixes_holds_for_any_hashes);
+    TEST(the_index_of_prefixes_holds_for_any_hashes);
+    TEST(prompts_that_collide_without_a_key_wait_and_leave_like_others);
 }

@@ -4,6 +4,7 @@
 
 #include "router/core/core_state.h"
 #include "tests/core_case.h"
+#include "tests/suite.h"
 
 static struct fake_node *caching_worker(const char *id)
 {
@@ -19,7 +20,8 @@ START_TEST(a_cached_prefix_does_not_count_and_attracts_requests_to_its_node)
                   *other = fixture_put_with_head(&f, 400, 1, 450, NULL);
     fixture_advance(&f, 0); // one to each node
     struct fake_node *mine = fake_node_has(w, first) ? w : v, *others = mine == w ? v : w;
-    ck_assert(fake_node_has(mine, first) && fake_node_has(others, other));
+    ck_assert(fake_node_has(mine, first));
+    ck_assert(fake_node_has(others, other));
     finish(mine, first);
     finish(others, other);
     // Ten of 450 rows, 400 of them cached on one node: 50 are left of each, so one bin of 512 on that node holds all.
@@ -90,7 +92,8 @@ START_TEST(shared_prefixes_are_used_up_one_after_another)
         all[i] = fixture_put_with_head(&f, HEAD, i % HEADS, HEAD + tail[i], tenants && i % 2 ? "odd" : "even");
     }
     if (overdue) fixture_advance(&f, SECOND);
-    ck_assert(all[0]->r->sched.overdue == overdue && !all[0]->r->account.node);
+    ck_assert_int_eq(all[0]->r->sched.overdue, overdue);
+    ck_assert_ptr_null(all[0]->r->account.node);
     struct head_cache cache = {.n = 0};
     finish(w, on[0]);
     finish(w, on[1]);
@@ -123,7 +126,8 @@ START_TEST(a_shared_prefix_counts_once_in_a_bin_and_the_next_bin_continues_its_g
     fixture_advance(&f, 0);
     // The prefix and six tails of 16 to 18 rows, then tails alone; there is no room for the other prefix.
     int first = of[0][0]->r->account.node ? 0 : 1;
-    ck_assert(w->bins == 2 && w->n_requests == EACH);
+    ck_assert_int_eq(w->bins, 2);
+    ck_assert_int_eq(w->n_requests, EACH);
     for (int i = 0; i < EACH; i++)
         ck_assert(fake_node_has(w, of[first][i]));
     ck_assert_int_eq(w->node->sched.account.bin_tokens, 400 + EACH * 17);
@@ -235,21 +239,13 @@ START_TEST(a_pruned_prompt_is_no_prefix_of_a_whole_one)
 }
 END_TEST
 
-int main(void)
+SUITE("prefix_tail")
 {
-    Suite *suite = suite_create("prefix_tail");
-    TCase *tcase = tcase_create("prefix_tail");
-    tcase_add_checked_fixture(tcase, setup, teardown);
-    tcase_add_test(tcase, a_cached_prefix_does_not_count_and_attracts_requests_to_its_node);
-    tcase_add_loop_test(tcase, shared_prefixes_are_used_up_one_after_another, 0, 4);
-    tcase_add_test(tcase, a_shared_prefix_counts_once_in_a_bin_and_the_next_bin_continues_its_group);
-    tcase_add_test(tcase, a_shared_prefix_group_does_not_starve_others);
-    tcase_add_loop_test(tcase, with_few_kv_blocks_a_shared_prefix_group_delays_others_by_a_bin_at_most, 0, 2);
-    tcase_add_test(tcase, a_pruned_prompt_is_no_prefix_of_a_whole_one);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    FIXTURE(setup, teardown);
+    TEST(a_cached_prefix_does_not_count_and_attracts_requests_to_its_node);
+    LOOP(shared_prefixes_are_used_up_one_after_another, 0, 4);
+    TEST(a_shared_prefix_counts_once_in_a_bin_and_the_next_bin_continues_its_group);
+    TEST(a_shared_prefix_group_does_not_starve_others);
+    LOOP(with_few_kv_blocks_a_shared_prefix_group_delays_others_by_a_bin_at_most, 0, 2);
+    TEST(a_pruned_prompt_is_no_prefix_of_a_whole_one);
 }

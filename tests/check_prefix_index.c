@@ -3,7 +3,6 @@
 // of blocks for each node.
 #include "router/sched/prefix_index.h"
 
-#include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +11,7 @@
 #include "router/core/node.h"
 #include "router/sched/prefix_tails.h"
 #include "tests/heap.h"
+#include "tests/suite.h"
 
 static const struct hash_key key = {1, 2};
 
@@ -162,8 +162,10 @@ static void check_lookup(const struct prefix_index *index, const struct model *m
     }
     ck_assert_int_eq(n_hits, with_blocks);
     ck_assert_int_eq(prefix_index_held(index, chain, n), held);
-    for (int i = 1; i < n_hits; i++)
-        ck_assert(hits[i].blocks <= hits[i - 1].blocks && hits[i].node != hits[i - 1].node);
+    for (int i = 1; i < n_hits; i++) {
+        ck_assert_int_le(hits[i].blocks, hits[i - 1].blocks);
+        ck_assert_ptr_ne(hits[i].node, hits[i - 1].node);
+    }
     struct prefix_hit best;
     ck_assert_int_eq(prefix_index_lookup(index, chain, n, &best, 1), n_hits > 0);
 }
@@ -294,7 +296,8 @@ START_TEST(a_run_ends_where_a_record_is_full)
     struct prefix_record *record = prefix_record_open(index, NULL, PREFIX_BLOCKS_MAX);
     const struct prefix_run *run = prefix_record_hold(record, chain, PREFIX_BLOCKS_MAX);
     int blocks = prefix_run_blocks(run);
-    ck_assert(blocks > PREFIX_RECORD_BYTES / 5 && blocks < PREFIX_RECORD_BYTES / 4);
+    ck_assert_int_gt(blocks, PREFIX_RECORD_BYTES / 5);
+    ck_assert_int_lt(blocks, PREFIX_RECORD_BYTES / 4);
     ck_assert_int_eq(prefix_record_match(record, chain, PREFIX_BLOCKS_MAX), blocks);
     const struct prefix_run *again = prefix_record_hold(record, chain, PREFIX_BLOCKS_MAX);
     ck_assert_ptr_eq(again, run);
@@ -314,19 +317,11 @@ START_TEST(a_run_ends_where_a_record_is_full)
 }
 END_TEST
 
-int main(void)
+SUITE("prefix_index")
 {
-    Suite *suite = suite_create("prefix_index");
-    TCase *tcase = tcase_create("prefix_index");
-    tcase_set_timeout(tcase, 60);
-    tcase_add_test(tcase, chains_differ_from_the_first_different_token_or_position_on);
-    tcase_add_test(tcase, records_hold_what_requests_use_and_evict_the_rest_from_the_end_of_the_oldest_chain);
-    tcase_add_loop_test(tcase, a_thousand_nodes_take_a_bounded_memory_each, 0, 2);
-    tcase_add_test(tcase, a_run_ends_where_a_record_is_full);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    TIMEOUT(60);
+    TEST(chains_differ_from_the_first_different_token_or_position_on);
+    TEST(records_hold_what_requests_use_and_evict_the_rest_from_the_end_of_the_oldest_chain);
+    LOOP(a_thousand_nodes_take_a_bounded_memory_each, 0, 2);
+    TEST(a_run_ends_where_a_record_is_full);
 }

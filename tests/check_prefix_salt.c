@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Prefix caches: equal prompts with different salts share no block, in the cache of a node and in what the router
 // records of it.
-#include <check.h>
 #include <stdlib.h>
 
 #include "engine/prefix_cache.h"
 #include "tests/core_fixture.h"
+#include "tests/suite.h"
 
 enum { PROMPT = 64, CACHED = PROMPT / KV_BLOCK_TOKENS - 1 };
 
@@ -72,16 +72,8 @@ START_TEST(the_router_expects_blocks_to_be_shared_among_equal_salts_only)
 }
 END_TEST
 
-int main(void)
+SUITE("prefix_salt")
 {
-    Suite *suite = suite_create("prefix_salt");
-    TCase *tcase = tcase_create("prefix_salt");
-    tcase_add_test(tcase, a_node_shares_blocks_among_equal_salts_only);
-    tcase_add_test(tcase, the_router_expects_blocks_to_be_shared_among_equal_salts_only);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    TEST(a_node_shares_blocks_among_equal_salts_only);
+    TEST(the_router_expects_blocks_to_be_shared_among_equal_salts_only);
 }

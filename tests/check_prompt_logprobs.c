@@ -2,7 +2,6 @@
 // Log-probabilities of prompt tokens: those of an independent forward pass in double precision, and the same bits
 // alone, packed, in chunks, preempted, replayed and beside cached prefixes. The argument names a backend; on a GPU the
 // rows of a pass can change bits (docs/gpus.md), so only values are compared there.
-#include <check.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +9,7 @@
 #include "lib/base/log.h"
 #include "tests/cuda_here.h"
 #include "tests/slow_llama.h"
+#include "tests/suite.h"
 #include "worker/pace.h"
 #include "worker/scheduler.h"
 
@@ -219,7 +219,8 @@ START_TEST(they_are_those_of_an_independent_forward_pass)
                 surely_ahead += row[v] > row[got->token] + tolerance;
                 perhaps_ahead += row[v] > row[got->token] - tolerance && v != got->token;
             }
-            ck_assert(got->rank > surely_ahead && got->rank <= perhaps_ahead + 1);
+            ck_assert_int_gt(got->rank, surely_ahead);
+            ck_assert_int_le(got->rank, perhaps_ahead + 1);
             ck_assert_int_eq(got->n_top, w->asks[id].sampling.prompt_logprobs);
             for (int t = 0; t < got->n_top; t++) {
                 ck_assert_double_eq_tol((double)got->top_logprob[t], log_softmax(row, vocab, got->top_id[t]),
@@ -373,30 +374,21 @@ START_TEST(a_pruned_prompt_is_refused)
 }
 END_TEST
 
-int main(int argc, char **argv)
+SUITE("prompt_logprobs")
 {
     backend = argc > 1 ? argv[1] : "cpu";
-    if (!strcmp(backend, "cuda") && !cuda_is_here()) return EXIT_SKIPPED;
-    Suite *suite = suite_create("prompt_logprobs");
-    TCase *all = tcase_create("all");
-    tcase_set_timeout(all, 120);
-    tcase_add_test(all, they_are_those_of_an_independent_forward_pass);
-    suite_add_tcase(suite, all);
-    TCase *bits = tcase_create("bits");
-    tcase_set_timeout(bits, 120);
-    tcase_add_test(bits, they_are_the_bits_of_sampled_tokens);
-    tcase_add_loop_test(bits, neighbours_chunks_and_preemption_change_nothing, 0, 3);
-    tcase_add_test(bits, a_replay_continues_at_any_token);
-    tcase_add_test(bits, a_cached_prompt_is_computed_again);
-    tcase_add_test(bits, a_pruned_prompt_is_refused);
-    suite_add_tcase(suite, bits);
-    SRunner *runner = srunner_create(suite);
-    if (strcmp(backend, "cuda")) {
-        srunner_run_all(runner, CK_NORMAL);
-    } else {
-        srunner_run(runner, NULL, "all", CK_NORMAL);
-    }
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    const bool is_cuda = strcmp(backend, "cuda") == 0;
+    SKIP_UNLESS(!is_cuda || cuda_is_here());
+    TCASE("all");
+    TIMEOUT(120);
+    TEST(they_are_those_of_an_independent_forward_pass);
+    if (is_cuda) return; // the emulated GPU is slow
+
+    TCASE("bits");
+    TIMEOUT(120);
+    TEST(they_are_the_bits_of_sampled_tokens);
+    LOOP(neighbours_chunks_and_preemption_change_nothing, 0, 3);
+    TEST(a_replay_continues_at_any_token);
+    TEST(a_cached_prompt_is_computed_again);
+    TEST(a_pruned_prompt_is_refused);
 }

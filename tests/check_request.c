@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sampling and prefill fields on their way from a flag or a JSON row through both protocols: every field of
 // lib/text/generation_fields.h arrives everywhere, and values outside its range are refused by name.
-#include <check.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +8,7 @@
 #include "cli/request.h"
 #include "lib/base/mem.h"
 #include "proto/forepack/cluster/v1/cluster.pb-c.h"
+#include "tests/suite.h"
 
 static const struct option options[] = {REQUEST_OPTION_ROWS, {0}};
 
@@ -491,26 +491,18 @@ START_TEST(a_logit_bias_in_a_row_arrives)
 }
 END_TEST
 
-int main(void)
+SUITE("request")
 {
-    Suite *suite = suite_create("request");
-    TCase *tests = tcase_create("fields");
-    tcase_add_test(tests, every_field_has_a_case);
-    tcase_add_loop_test(tests, a_flag_arrives_through_both_protocols, 0, N_CASES);
-    tcase_add_loop_test(tests, a_key_of_a_row_arrives, 0, N_CASES);
-    tcase_add_loop_test(tests, values_outside_the_range_are_refused_by_name, 0, N_CASES);
-    tcase_add_test(tests, every_member_of_the_messages_is_mapped);
-    tcase_add_test(tests, what_is_not_given_is_not_sent);
-    tcase_add_test(tests, auto_chunks_arrive_as_a_word);
-    tcase_add_test(tests, numbers_of_a_client_outside_the_range_are_refused);
-    tcase_add_test(tests, fields_of_their_own_arrive);
-    tcase_add_test(tests, a_context_that_ends_with_the_window_names_it);
-    tcase_add_test(tests, a_logit_bias_flag_arrives);
-    tcase_add_test(tests, a_logit_bias_in_a_row_arrives);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    TEST(every_field_has_a_case);
+    LOOP(a_flag_arrives_through_both_protocols, 0, N_CASES);
+    LOOP(a_key_of_a_row_arrives, 0, N_CASES);
+    LOOP(values_outside_the_range_are_refused_by_name, 0, N_CASES);
+    TEST(every_member_of_the_messages_is_mapped);
+    TEST(what_is_not_given_is_not_sent);
+    TEST(auto_chunks_arrive_as_a_word);
+    TEST(numbers_of_a_client_outside_the_range_are_refused);
+    TEST(fields_of_their_own_arrive);
+    TEST(a_context_that_ends_with_the_window_names_it);
+    TEST(a_logit_bias_flag_arrives);
+    TEST(a_logit_bias_in_a_row_arrives);
 }

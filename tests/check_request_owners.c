@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // router/core: ids of requests belong to the tenant of an API key. Another tenant may use the same id, and cannot abort
 // it; without keys all ids are of one space.
-#include <check.h>
 #include <stdlib.h>
 
 #include "lib/base/mem.h"
 #include "tests/core_fixture.h"
+#include "tests/suite.h"
 
 static struct fixture f;
 
@@ -37,7 +37,8 @@ START_TEST(an_id_is_unique_within_its_tenant)
     struct client *mine = submit("a", 1), *again = submit("a", 1), *other = submit("a", 2);
     ck_assert_int_eq(again->ends, 1);
     ck_assert_int_eq(again->status, STATUS_EXISTS);
-    ck_assert(!mine->ends && !other->ends);
+    ck_assert(!mine->ends);
+    ck_assert(!other->ends);
 }
 END_TEST
 
@@ -46,7 +47,9 @@ START_TEST(a_tenant_aborts_its_own_requests_only)
     struct client *mine = submit("a", 1), *other = submit("a", 2), *third = submit("b", 2);
     ck_assert(!core_abort(f.c, "b", 1, f.now_us));
     ck_assert(core_abort(f.c, "a", 1, f.now_us));
-    ck_assert(mine->ends && !other->ends && !third->ends);
+    ck_assert(mine->ends);
+    ck_assert(!other->ends);
+    ck_assert(!third->ends);
     ck_assert(!core_abort(f.c, "a", 1, f.now_us));
 }
 END_TEST
@@ -55,7 +58,9 @@ START_TEST(an_operator_aborts_the_requests_of_all_tenants)
 {
     struct client *one = submit("a", 1), *two = submit("a", 2), *third = submit("b", 2);
     ck_assert(core_abort(f.c, "a", 0, f.now_us));
-    ck_assert(one->ends && two->ends && !third->ends);
+    ck_assert(one->ends);
+    ck_assert(two->ends);
+    ck_assert(!third->ends);
 }
 END_TEST
 
@@ -75,19 +80,11 @@ START_TEST(choices_of_a_prompt_own_their_parts)
 }
 END_TEST
 
-int main(void)
+SUITE("request_owners")
 {
-    Suite *suite = suite_create("request_owners");
-    TCase *tcase = tcase_create("request_owners");
-    tcase_add_checked_fixture(tcase, setup, teardown);
-    tcase_add_test(tcase, an_id_is_unique_within_its_tenant);
-    tcase_add_test(tcase, a_tenant_aborts_its_own_requests_only);
-    tcase_add_test(tcase, an_operator_aborts_the_requests_of_all_tenants);
-    tcase_add_test(tcase, choices_of_a_prompt_own_their_parts);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    FIXTURE(setup, teardown);
+    TEST(an_id_is_unique_within_its_tenant);
+    TEST(a_tenant_aborts_its_own_requests_only);
+    TEST(an_operator_aborts_the_requests_of_all_tenants);
+    TEST(choices_of_a_prompt_own_their_parts);
 }

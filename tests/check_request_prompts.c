@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Prompts of JSON rows on their way to the router: nothing is cut at a NUL, and a row without a prompt is refused.
-#include <check.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "cli/request.h"
+#include "tests/suite.h"
 
 static enum status read_row(const char *text, struct request_spec *spec)
 {
@@ -59,17 +59,9 @@ START_TEST(a_nul_in_a_name_is_refused)
 }
 END_TEST
 
-int main(void)
+SUITE("request_prompts")
 {
-    Suite *suite = suite_create("request_prompts");
-    TCase *tests = tcase_create("rows");
-    tcase_add_test(tests, an_empty_prompt_is_refused);
-    tcase_add_test(tests, a_nul_in_a_turn_arrives);
-    tcase_add_test(tests, a_nul_in_a_name_is_refused);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    TEST(an_empty_prompt_is_refused);
+    TEST(a_nul_in_a_turn_arrives);
+    TEST(a_nul_in_a_name_is_refused);
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tokens sampled by the backend, on one rank and with the vocabulary split over several ranks, against the sampler on
 // the logits of the same pass. The argument names a backend that samples.
-#include <check.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tests/cuda_here.h"
 #include "tests/forward.h"
+#include "tests/suite.h"
 #include "tests/tiny_model.h"
 #include "worker/sampler.h"
 
@@ -55,7 +55,8 @@ static void compare(struct ranks *ranks, struct forward *f, const struct samplin
             sampler_row_sampling(&(struct sampler_context){.sampling = &how[r], .output = output, .n_output = r});
     f->batch.sampling = sampling;
     struct forward_result result = ranks_forward(ranks, &f->batch);
-    ck_assert(result.tokens && result.logits);
+    ck_assert_ptr_nonnull(result.tokens);
+    ck_assert_ptr_nonnull(result.logits);
     memcpy(beside, result.tokens, sizeof beside);
     for (int r = 0; r < ROWS; r++) {
         struct sampler_context context = {.sampling = &how[r], .output = output, .n_output = r};
@@ -166,20 +167,12 @@ START_TEST(a_backend_that_cannot_sample_says_so)
 }
 END_TEST
 
-int main(int argc, char **argv)
+SUITE("row_sampling")
 {
     backend = argc > 1 ? argv[1] : "reference";
-    if (strcmp(backend, "cuda") == 0 && !cuda_is_here()) return EXIT_SKIPPED;
-    Suite *suite = suite_create("row_sampling");
-    TCase *tc = tcase_create("row_sampling");
-    tcase_add_loop_test(tc, tokens_are_those_of_the_sampler, 0, N_SIZES);
-    tcase_add_loop_test(tc, the_memory_of_a_logit_row_is_counted_as_by_hand, 0, N_SIZES);
-    tcase_add_test(tc, a_backend_that_cannot_sample_says_so);
-    suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_set_fork_status(runner, CK_NOFORK);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    SKIP_UNLESS(strcmp(backend, "cuda") != 0 || cuda_is_here());
+    NO_FORK();
+    LOOP(tokens_are_those_of_the_sampler, 0, N_SIZES);
+    LOOP(the_memory_of_a_logit_row_is_counted_as_by_hand, 0, N_SIZES);
+    TEST(a_backend_that_cannot_sample_says_so);
 }

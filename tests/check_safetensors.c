@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // engine/model/safetensors.h: single and sharded files are read as written; every kind of broken file is refused with
 // its own sentence; thousands of damaged headers end in a status, never in a read outside the file.
-#include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +8,7 @@
 
 #include "engine/model/safetensors.h"
 #include "lib/base/mem.h"
+#include "tests/suite.h"
 #include "tests/tiny_model.h"
 
 static char dir[64];
@@ -289,21 +289,13 @@ START_TEST(damaged_headers_never_lead_outside_the_file)
 }
 END_TEST
 
-int main(void)
+SUITE("safetensors")
 {
-    Suite *suite = suite_create("safetensors");
-    TCase *tests = tcase_create("safetensors");
-    tcase_add_checked_fixture(tests, setup, teardown);
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, files_and_shards_hold_what_was_written);
-    tcase_add_test(tests, odd_but_valid_files_are_read);
-    tcase_add_test(tests, broken_files_are_refused_with_their_sentence);
-    tcase_add_test(tests, broken_indexes_are_refused_with_their_sentence);
-    tcase_add_test(tests, damaged_headers_never_lead_outside_the_file);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    TIMEOUT(60);
+    FIXTURE(setup, teardown);
+    TEST(files_and_shards_hold_what_was_written);
+    TEST(odd_but_valid_files_are_read);
+    TEST(broken_files_are_refused_with_their_sentence);
+    TEST(broken_indexes_are_refused_with_their_sentence);
+    TEST(damaged_headers_never_lead_outside_the_file);
 }

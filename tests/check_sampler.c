@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The sampler against a slow implementation that sorts all tokens in double precision, against the expected
 // distribution, and with NaN and infinite logits.
-#include <check.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "lib/base/random.h"
+#include "tests/suite.h"
 #include "worker/sampler.h"
 
 enum { V_MAX = 400, HISTORY_MAX = 60 };
@@ -260,7 +260,9 @@ START_TEST(equal_logits_go_to_the_lower_id)
     p.temperature = 1;
     p.top_k = 2;
     sample_many(logits, 5, &p, 500, counts);
-    ck_assert(counts[1] > 0 && counts[2] > 0 && counts[3] == 0);
+    ck_assert_int_gt(counts[1], 0);
+    ck_assert_int_gt(counts[2], 0);
+    ck_assert_int_eq(counts[3], 0);
 }
 END_TEST
 
@@ -280,7 +282,8 @@ START_TEST(philox_matches_the_published_vectors)
         ck_assert_mem_eq(out, vectors[i] + 6, sizeof out);
     }
     ck_assert(sampler_uniform(1, 5) == sampler_uniform(1, 5));
-    ck_assert(sampler_uniform(1, 5) != sampler_uniform(1, 6) && sampler_uniform(1, 5) != sampler_uniform(2, 5));
+    ck_assert(sampler_uniform(1, 5) != sampler_uniform(1, 6));
+    ck_assert(sampler_uniform(1, 5) != sampler_uniform(2, 5));
     ck_assert(sampler_uniform(1, 5) != sampler_uniform((1ull << 32) + 1, 5));
 }
 END_TEST
@@ -393,9 +396,12 @@ START_TEST(end_tokens_wait_for_min_tokens)
     context.n_output = 2;
     sampler_sample_token(s, logits, &context, &token);
     ck_assert_int_eq(token.token, 0);
-    ck_assert(sampler_stops(&p, eos, 1, 0) && sampler_stops(&p, eos, 1, 1) && !sampler_stops(&p, eos, 1, 2));
+    ck_assert(sampler_stops(&p, eos, 1, 0));
+    ck_assert(sampler_stops(&p, eos, 1, 1));
+    ck_assert(!sampler_stops(&p, eos, 1, 2));
     p.ignore_eos = true; // then EOS is an ordinary token
-    ck_assert(!sampler_stops(&p, eos, 1, 0) && sampler_stops(&p, eos, 1, 1));
+    ck_assert(!sampler_stops(&p, eos, 1, 0));
+    ck_assert(sampler_stops(&p, eos, 1, 1));
     context.n_output = 0;
     sampler_sample_token(s, logits, &context, &token);
     ck_assert_int_eq(token.token, 0);
@@ -409,23 +415,15 @@ START_TEST(end_tokens_wait_for_min_tokens)
 }
 END_TEST
 
-int main(void)
+SUITE("sampler")
 {
-    Suite *suite = suite_create("sampler");
-    TCase *tcase = tcase_create("sampler");
-    tcase_set_timeout(tcase, 30);
-    tcase_add_test(tcase, samples_the_token_that_a_full_sort_samples);
-    tcase_add_test(tcase, sampled_tokens_follow_the_softmax);
-    tcase_add_test(tcase, filters_keep_exactly_their_tokens);
-    tcase_add_test(tcase, equal_logits_go_to_the_lower_id);
-    tcase_add_test(tcase, philox_matches_the_published_vectors);
-    tcase_add_test(tcase, log_probabilities_are_of_the_raw_logits);
-    tcase_add_test(tcase, nan_and_infinite_logits_are_never_sampled);
-    tcase_add_test(tcase, end_tokens_wait_for_min_tokens);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    TIMEOUT(30);
+    TEST(samples_the_token_that_a_full_sort_samples);
+    TEST(sampled_tokens_follow_the_softmax);
+    TEST(filters_keep_exactly_their_tokens);
+    TEST(equal_logits_go_to_the_lower_id);
+    TEST(philox_matches_the_published_vectors);
+    TEST(log_probabilities_are_of_the_raw_logits);
+    TEST(nan_and_infinite_logits_are_never_sampled);
+    TEST(end_tokens_wait_for_min_tokens);
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // router/core: tokens that the host of a worker group samples are charged to the tenant that asks for them. While two
 // tenants wait, the tokens that each receives follow the charge.
-#include <check.h>
 #include <stdlib.h>
 
 #include "lib/base/mem.h"
 #include "tests/core_fixture.h"
+#include "tests/suite.h"
 
 enum { PROMPT = 16, OUTPUT = 32, VOCABULARY = 131072 }; // 8 rows for a token sampled on the host
 
@@ -127,17 +127,9 @@ START_TEST(generated_tokens_count_by_their_charge)
 }
 END_TEST
 
-int main(void)
+SUITE("sampling charge")
 {
-    Suite *suite = suite_create("sampling charge");
-    TCase *tcase = tcase_create("charge");
-    tcase_add_test(tcase, tokens_follow_the_charge);
-    tcase_add_test(tcase, tokens_that_the_backend_can_sample_cost_the_same);
-    tcase_add_test(tcase, generated_tokens_count_by_their_charge);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    TEST(tokens_follow_the_charge);
+    TEST(tokens_that_the_backend_can_sample_cost_the_same);
+    TEST(generated_tokens_count_by_their_charge);
 }

@@ -7,6 +7,7 @@
 #include "lib/base/mem.h"
 #include "router/core/core_state.h"
 #include "tests/core_fixture.h"
+#include "tests/suite.h"
 
 enum { GROUPS = 8, WAITING = 50000, TENANTS = 5000, ROUNDS = 100, HEAD = 32 };
 
@@ -142,18 +143,10 @@ START_TEST(a_short_shared_prefix_costs_little)
 }
 END_TEST
 
-int main(void)
+SUITE("scan_cost")
 {
-    Suite *suite = suite_create("scan_cost");
-    TCase *tcase = tcase_create("scan_cost");
-    tcase_set_timeout(tcase, 120);
-    tcase_add_checked_fixture(tcase, setup, teardown);
-    tcase_add_loop_test(tcase, groups_without_room_cause_no_further_scan, 0, 6);
-    tcase_add_loop_test(tcase, a_short_shared_prefix_costs_little, 0, 2);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    TIMEOUT(120);
+    FIXTURE(setup, teardown);
+    LOOP(groups_without_room_cause_no_further_scan, 0, 6);
+    LOOP(a_short_shared_prefix_costs_little, 0, 2);
 }

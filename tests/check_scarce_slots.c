@@ -2,6 +2,7 @@
 // router/sched/bin_planner: the order of requests where sequence slots, not rows, are short.
 #include "router/core/core_state.h"
 #include "tests/core_case.h"
+#include "tests/suite.h"
 
 enum { SLOTS = 32, CROWD = 400 };
 
@@ -118,19 +119,11 @@ START_TEST(of_several_free_slots_half_go_to_overdue_requests)
 }
 END_TEST
 
-int main(void)
+SUITE("scarce_slots")
 {
-    Suite *suite = suite_create("scarce_slots");
-    TCase *tcase = tcase_create("scarce_slots");
-    tcase_add_checked_fixture(tcase, setup, teardown);
-    tcase_add_loop_test(tcase, the_next_free_slot_goes_to_the_highest_priority, 0, 3);
-    tcase_add_test(tcase, overdue_requests_get_every_other_slot_beside_a_stream_of_higher_priority);
-    tcase_add_test(tcase, a_tenant_with_many_overdue_requests_leaves_slots_to_others);
-    tcase_add_test(tcase, of_several_free_slots_half_go_to_overdue_requests);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    FIXTURE(setup, teardown);
+    LOOP(the_next_free_slot_goes_to_the_highest_priority, 0, 3);
+    TEST(overdue_requests_get_every_other_slot_beside_a_stream_of_higher_priority);
+    TEST(a_tenant_with_many_overdue_requests_leaves_slots_to_others);
+    TEST(of_several_free_slots_half_go_to_overdue_requests);
 }

@@ -10,6 +10,7 @@
 
 #include "tests/forward.h"
 #include "tests/scheduler_world.h"
+#include "tests/suite.h"
 
 START_TEST(alone_is_what_a_plain_loop_gives)
 {
@@ -73,7 +74,9 @@ START_TEST(neighbours_and_chunks_change_nothing)
         stops += w->alone[i].finish == SEQUENCE_STOP;
         lengths += w->alone[i].finish == SEQUENCE_LENGTH;
     }
-    ck_assert(stops > 2 && lengths > 2 && stops + lengths == REQUESTS);
+    ck_assert_int_gt(stops, 2);
+    ck_assert_int_gt(lengths, 2);
+    ck_assert_int_eq(stops + lengths, REQUESTS);
     for (size_t way = 0; way < sizeof ways / sizeof *ways; way++) {
         world_start(w, ways[way].budget, ways[way].max_seqs, POOL);
         for (int i = 0; i < REQUESTS; i++)
@@ -212,7 +215,9 @@ START_TEST(cancel_in_every_state_affects_no_other_request)
             if (!w->cancelled[i]) world_check_same(w, i, 0, "cancelled neighbours");
         scheduler_free(w->scheduler);
     }
-    ck_assert(waiting > 0 && prefilling > 0 && decoding > 0);
+    ck_assert_int_gt(waiting, 0);
+    ck_assert_int_gt(prefilling, 0);
+    ck_assert_int_gt(decoding, 0);
 
     world_start(w, 24, 8, 60); // clear, then free with work left
     for (int round = 0; round < 2; round++) {
@@ -306,15 +311,14 @@ START_TEST(reused_prefixes_change_nothing)
 }
 END_TEST
 
-int main(void)
+SUITE("scheduler")
 {
-    TCase *tcase = tcase_create("exact");
-    tcase_add_loop_test(tcase, alone_is_what_a_plain_loop_gives, 0, WORLDS);
-    tcase_add_loop_test(tcase, neighbours_and_chunks_change_nothing, 0, WORLDS);
-    tcase_add_loop_test(tcase, preemption_changes_nothing, 0, WORLDS);
-    tcase_add_loop_test(tcase, the_victim_loses_fewest_tokens_of_its_own, 0, 4);
-    tcase_add_loop_test(tcase, a_replay_continues_with_the_same_tokens, 0, WORLDS);
-    tcase_add_loop_test(tcase, cancel_in_every_state_affects_no_other_request, 0, WORLDS);
-    tcase_add_loop_test(tcase, reused_prefixes_change_nothing, 0, WORLDS);
-    return world_main(tcase);
+    TIMEOUT(60);
+    LOOP(alone_is_what_a_plain_loop_gives, 0, WORLDS);
+    LOOP(neighbours_and_chunks_change_nothing, 0, WORLDS);
+    LOOP(preemption_changes_nothing, 0, WORLDS);
+    LOOP(the_victim_loses_fewest_tokens_of_its_own, 0, 4);
+    LOOP(a_replay_continues_with_the_same_tokens, 0, WORLDS);
+    LOOP(cancel_in_every_state_affects_no_other_request, 0, WORLDS);
+    LOOP(reused_prefixes_change_nothing, 0, WORLDS);
 }

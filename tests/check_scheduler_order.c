@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "tests/scheduler_world.h"
+#include "tests/suite.h"
 
 START_TEST(a_shared_prefix_is_computed_once)
 {
@@ -27,7 +28,9 @@ START_TEST(a_shared_prefix_is_computed_once)
         world_add(w, &other);
         world_step(w);
         // A request with another prefix does not wait behind them.
-        ck_assert(w->now[0].n == 1 && w->now[1].n == !on && w->now[N].n == on);
+        ck_assert_int_eq(w->now[0].n, 1);
+        ck_assert_int_eq(w->now[1].n, !on);
+        ck_assert_int_eq(w->now[N].n, on);
         world_run(w);
         struct scheduler_load load = scheduler_get_load(w->scheduler);
         ck_assert_int_eq(load.prompt_rows, 80 + tails + (on ? HEAD : N * HEAD));
@@ -151,15 +154,24 @@ START_TEST(decodes_go_first_and_prompts_in_order)
     for (int i = 0; i < 3; i++)
         world_add(w, &ask[i]);
     world_step(w); // 10 rows of 0 and 10 of 1
-    ck_assert(w->rows == 20 && w->now[0].n == 1 && w->now[1].n == 0);
+    ck_assert_int_eq(w->rows, 20);
+    ck_assert_int_eq(w->now[0].n, 1);
+    ck_assert_int_eq(w->now[1].n, 0);
     world_step(w); // 1 + 19
     world_step(w); // 1 + 19
-    ck_assert(w->rows == 60 && w->now[0].n == 3 && w->now[1].n == 0);
+    ck_assert_int_eq(w->rows, 60);
+    ck_assert_int_eq(w->now[0].n, 3);
+    ck_assert_int_eq(w->now[1].n, 0);
     ck_assert_int_eq(scheduler_get_load(w->scheduler).waiting, 1); // no prompt is started without room
     world_step(w);                                                 // 1 + the last 12 of 1 + 7 of 2
-    ck_assert(w->rows == 80 && w->now[0].n == 4 && w->now[1].n == 1 && w->now[2].n == 0);
+    ck_assert_int_eq(w->rows, 80);
+    ck_assert_int_eq(w->now[0].n, 4);
+    ck_assert_int_eq(w->now[1].n, 1);
+    ck_assert_int_eq(w->now[2].n, 0);
     world_run(w);
-    ck_assert(w->now[0].n == 20 && w->now[1].n == 20 && w->now[2].n == 20);
+    ck_assert_int_eq(w->now[0].n, 20);
+    ck_assert_int_eq(w->now[1].n, 20);
+    ck_assert_int_eq(w->now[2].n, 20);
     scheduler_free(w->scheduler);
     world_close(w);
 }
@@ -179,10 +191,13 @@ START_TEST(a_short_prompt_does_not_wait_for_all_of_a_long_one)
     world_add(w, &ask[1]);
     world_add(w, &ask[2]);
     world_step(w); // 8 rows of the short prompt, 12 of the first; the second long prompt waits
-    ck_assert(w->rows == 40 && w->now[2].n == 1 && w->now[1].n == 0);
+    ck_assert_int_eq(w->rows, 40);
+    ck_assert_int_eq(w->now[2].n, 1);
+    ck_assert_int_eq(w->now[1].n, 0);
     ck_assert_int_eq(scheduler_get_load(w->scheduler).waiting, 1);
     world_step(w);
-    ck_assert(w->now[2].n == 2 && w->rows == 60);
+    ck_assert_int_eq(w->now[2].n, 2);
+    ck_assert_int_eq(w->rows, 60);
     world_run(w);
     for (int i = 0; i < 3; i++)
         ck_assert_int_eq(w->now[i].n, 4);
@@ -207,7 +222,10 @@ START_TEST(half_of_a_pass_goes_to_the_shortest_prompt)
     world_add(w, &ask[2]);
     for (int i = 0; i < 5; i++)
         world_step(w); // 10 of 2, 10 of 0
-    ck_assert(w->rows == 140 && w->now[2].n == 1 && w->now[1].n == 0 && w->now[0].n == 0);
+    ck_assert_int_eq(w->rows, 140);
+    ck_assert_int_eq(w->now[2].n, 1);
+    ck_assert_int_eq(w->now[1].n, 0);
+    ck_assert_int_eq(w->now[0].n, 0);
     ck_assert_int_eq(scheduler_get_load(w->scheduler).prompt_rows, 140);
     world_run(w);
     for (int i = 0; i < 3; i++)
@@ -236,9 +254,11 @@ START_TEST(prompts_beside_decodes_are_paced)
     world_step(w);
     ck_assert_int_ge(w->rows, 10 + 3);
     ck_assert_int_le(w->rows, 10 + 3 + 16);
-    ck_assert(w->now[0].n == 4 && w->now[1].n == 0);
+    ck_assert_int_eq(w->now[0].n, 4);
+    ck_assert_int_eq(w->now[1].n, 0);
     world_run(w);
-    ck_assert(w->now[0].n == OUTPUT_MAX && w->now[1].n == 4);
+    ck_assert_int_eq(w->now[0].n, OUTPUT_MAX);
+    ck_assert_int_eq(w->now[1].n, 4);
     scheduler_free(w->scheduler);
     world_close(w);
 }
@@ -259,17 +279,16 @@ START_TEST(prompt_rows_are_counted_in_all_chunks)
 }
 END_TEST
 
-int main(void)
+SUITE("scheduler")
 {
-    TCase *tcase = tcase_create("order");
-    tcase_add_test(tcase, a_shared_prefix_is_computed_once);
-    tcase_add_test(tcase, an_answer_is_a_prefix_of_the_next_turn);
-    tcase_add_test(tcase, sequences_that_share_their_head_run_in_the_memory_of_two);
-    tcase_add_test(tcase, a_quarter_of_the_output_is_reserved);
-    tcase_add_test(tcase, decodes_go_first_and_prompts_in_order);
-    tcase_add_test(tcase, a_short_prompt_does_not_wait_for_all_of_a_long_one);
-    tcase_add_test(tcase, half_of_a_pass_goes_to_the_shortest_prompt);
-    tcase_add_test(tcase, prompts_beside_decodes_are_paced);
-    tcase_add_test(tcase, prompt_rows_are_counted_in_all_chunks);
-    return world_main(tcase);
+    TIMEOUT(60);
+    TEST(a_shared_prefix_is_computed_once);
+    TEST(an_answer_is_a_prefix_of_the_next_turn);
+    TEST(sequences_that_share_their_head_run_in_the_memory_of_two);
+    TEST(a_quarter_of_the_output_is_reserved);
+    TEST(decodes_go_first_and_prompts_in_order);
+    TEST(a_short_prompt_does_not_wait_for_all_of_a_long_one);
+    TEST(half_of_a_pass_goes_to_the_shortest_prompt);
+    TEST(prompts_beside_decodes_are_paced);
+    TEST(prompt_rows_are_counted_in_all_chunks);
 }

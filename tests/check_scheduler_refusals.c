@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "tests/scheduler_world.h"
+#include "tests/suite.h"
 
 static void refuse(struct world *w, const struct sequence_request *ask, enum status expected, const char *sentence)
 {
@@ -79,7 +80,8 @@ START_TEST(bad_sequences_are_refused_with_a_sentence)
     good.id = 2;
     world_add(w, &good);
     world_run(w);
-    ck_assert(w->now[1].n > 0 && w->now[2].n > 0);
+    ck_assert_int_gt(w->now[1].n, 0);
+    ck_assert_int_gt(w->now[2].n, 0);
     scheduler_free(w->scheduler);
 
     struct scheduler_limits limits = {.token_budget = 8, .max_seqs = 9, .context_tokens = CONTEXT, .kv_blocks = 6};
@@ -89,9 +91,8 @@ START_TEST(bad_sequences_are_refused_with_a_sentence)
 }
 END_TEST
 
-int main(void)
+SUITE("scheduler")
 {
-    TCase *tcase = tcase_create("refusals");
-    tcase_add_test(tcase, bad_sequences_are_refused_with_a_sentence);
-    return world_main(tcase);
+    TIMEOUT(60);
+    TEST(bad_sequences_are_refused_with_a_sentence);
 }

@@ -9,6 +9,7 @@
 #include "router/core/core_state.h"
 #include "router/sched/estimate.h"
 #include "tests/core_case.h"
+#include "tests/suite.h"
 #include "tests/virtual_scorer.h"
 
 enum { LONG = 120000, TAKEN_MAX = 256 };
@@ -173,18 +174,10 @@ START_TEST(auto_speculates_where_the_first_token_comes_sooner)
 }
 END_TEST
 
-int main(void)
+SUITE("score_estimate")
 {
-    Suite *suite = suite_create("score_estimate");
-    TCase *all = tcase_create("all");
-    tcase_add_checked_fixture(all, start, stop);
-    tcase_add_loop_test(all, a_score_takes_the_predicted_time, 0, LENGTHS * LOADS);
-    tcase_add_loop_test(all, auto_speculates_where_the_first_token_comes_sooner, 0, LENGTHS * LOADS);
-    tcase_set_timeout(all, 60);
-    suite_add_tcase(suite, all);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    TIMEOUT(60);
+    FIXTURE(start, stop);
+    LOOP(a_score_takes_the_predicted_time, 0, LENGTHS * LOADS);
+    LOOP(auto_speculates_where_the_first_token_comes_sooner, 0, LENGTHS * LOADS);
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // speculator/messages: the memory that an outbox counts is no less than what the router needs for its results.
-#include <check.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "lib/base/mem.h"
 #include "lib/messages/unpack.h"
 #include "speculator/messages.h"
+#include "tests/suite.h"
 
 enum { MEMORY_MAX = 256 << 20 };
 
@@ -82,17 +82,9 @@ START_TEST(the_sentence_of_an_error_counts)
 }
 END_TEST
 
-int main(void)
+SUITE("score_outbox")
 {
-    Suite *suite = suite_create("score_outbox");
-    TCase *all = tcase_create("all");
-    tcase_set_timeout(all, 60);
-    tcase_add_loop_test(all, an_outbox_counts_what_the_router_needs, 0, sizeof range_counts / sizeof *range_counts);
-    tcase_add_test(all, the_sentence_of_an_error_counts);
-    suite_add_tcase(suite, all);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    TIMEOUT(60);
+    EACH(an_outbox_counts_what_the_router_needs, range_counts);
+    TEST(the_sentence_of_an_error_counts);
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // speculator/score_pace: how a scorer divides its passes between prompts that are read and prompts in look-ahead. The
 // model is a fake whose passes take the time of an 8B model on one GPU, on a clock that only passes move.
-#include <check.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -9,6 +8,7 @@
 #include "lib/base/log.h"
 #include "lib/base/mem.h"
 #include "speculator/scorer.h"
+#include "tests/suite.h"
 
 enum { VOCAB = 8, CONTEXT = 140000, MAX_SEQS = 64, MAX_PROMPTS = 64, LOOK_AHEAD = 8 };
 
@@ -216,22 +216,14 @@ START_TEST(a_prompt_that_is_longer_than_the_others_ends_although_others_keep_arr
 }
 END_TEST
 
-int main(void)
+SUITE("score_pace")
 {
-    Suite *suite = suite_create("score_pace");
-    TCase *all = tcase_create("all");
-    tcase_add_checked_fixture(all, setup, teardown);
-    tcase_add_test(all, look_ahead_does_not_wait_for_the_passes_of_other_prompts);
-    tcase_add_test(all, prompts_that_arrive_together_share_their_look_ahead_passes);
-    tcase_add_test(all, reading_keeps_eight_ninths_of_the_time);
-    tcase_add_test(all, short_prompts_do_not_wait_for_a_long_one_to_be_read);
-    tcase_add_test(all, a_chunk_behind_many_entries_takes_no_longer_than_a_full_pass);
-    tcase_add_test(all, a_prompt_that_is_longer_than_the_others_ends_although_others_keep_arriving);
-    tcase_set_timeout(all, 60);
-    suite_add_tcase(suite, all);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    TIMEOUT(60);
+    FIXTURE(setup, teardown);
+    TEST(look_ahead_does_not_wait_for_the_passes_of_other_prompts);
+    TEST(prompts_that_arrive_together_share_their_look_ahead_passes);
+    TEST(reading_keeps_eight_ninths_of_the_time);
+    TEST(short_prompts_do_not_wait_for_a_long_one_to_be_read);
+    TEST(a_chunk_behind_many_entries_takes_no_longer_than_a_full_pass);
+    TEST(a_prompt_that_is_longer_than_the_others_ends_although_others_keep_arriving);
 }

@@ -4,6 +4,7 @@
 #include "lib/base/mem.h"
 #include "router/core/core_state.h"
 #include "tests/core_case.h"
+#include "tests/suite.h"
 
 enum { PROMPT = 100, KEEP_FIRST = 10, KEEP_LAST = 39, KEPT = 30, CHOICES = 4 };
 
@@ -48,7 +49,8 @@ static void check_shared(const struct client *client)
     finish(w, (struct client *)client);
     ck_assert_int_eq(client->usage.kept_tokens, KEPT);
     ck_assert_int_eq(client->n_kept, 1);
-    ck_assert(client->kept[0].first == KEEP_FIRST && client->kept[0].last == KEEP_LAST);
+    ck_assert_int_eq(client->kept[0].first, KEEP_FIRST);
+    ck_assert_int_eq(client->kept[0].last, KEEP_LAST);
     ck_assert_int_eq(client->usage.scored_tokens, PROMPT);
 }
 
@@ -154,23 +156,15 @@ START_TEST(a_score_that_has_been_answered_is_not_shared)
 }
 END_TEST
 
-int main(void)
+SUITE("score_sharing")
 {
-    Suite *suite = suite_create("score_sharing");
-    TCase *tcase = tcase_create("core");
-    tcase_add_checked_fixture(tcase, setup_nodes, teardown);
-    tcase_add_test(tcase, a_prompt_is_scored_once_for_all_its_choices);
-    tcase_add_test(tcase, requests_of_other_exchanges_have_their_own_score);
-    tcase_add_loop_test(tcase, the_others_go_on_when_one_is_cancelled, 0, CHOICES);
-    tcase_add_loop_test(tcase, all_are_cancelled_in_any_order, 0, CHOICES);
-    tcase_add_test(tcase, all_keep_their_whole_prompt_when_the_speculator_is_lost);
-    tcase_add_test(tcase, all_end_when_a_score_is_required_and_there_is_none);
-    tcase_add_test(tcase, all_end_with_the_router);
-    tcase_add_test(tcase, a_score_that_has_been_answered_is_not_shared);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    FIXTURE(setup_nodes, teardown);
+    TEST(a_prompt_is_scored_once_for_all_its_choices);
+    TEST(requests_of_other_exchanges_have_their_own_score);
+    LOOP(the_others_go_on_when_one_is_cancelled, 0, CHOICES);
+    LOOP(all_are_cancelled_in_any_order, 0, CHOICES);
+    TEST(all_keep_their_whole_prompt_when_the_speculator_is_lost);
+    TEST(all_end_when_a_score_is_required_and_there_is_none);
+    TEST(all_end_with_the_router);
+    TEST(a_score_that_has_been_answered_is_not_shared);
 }

@@ -2,7 +2,6 @@
 // speculator/scorer with models: importance and kept tokens against the slow double-precision implementation
 // (slow_importance.h, slow_select.h), scores that do not depend on other prompts, and the golden attention of a trained
 // model.
-#include <check.h>
 #include <jansson.h>
 #include <math.h>
 #include <pthread.h>
@@ -17,6 +16,7 @@
 #include "tests/model_fixture.h"
 #include "tests/slow_importance.h"
 #include "tests/slow_select.h"
+#include "tests/suite.h"
 #include "tests/test_data.h"
 
 enum { MAX_PROMPTS = 16, MAX_TOKENS = 256, MAX_RANKS = 4, MAX_VOCAB = 1 << 17 };
@@ -507,7 +507,8 @@ START_TEST(golden_attention_gives_the_same_importance)
     json_t *root = json_load_file(cases_path, 0, NULL), *golden = json_object_get(root, "attention");
     struct prompt_case c = {.prefill = {.keep_rate = 0.3, .chunk_tokens = 4, .paper_exact = true}, .rate = 300};
     c.n = (int)json_array_size(json_object_get(golden, "prompt_ids"));
-    ck_assert(c.n > 32 && c.n <= MAX_TOKENS);
+    ck_assert_int_gt(c.n, 32);
+    ck_assert_int_le(c.n, MAX_TOKENS);
     for (int j = 0; j < c.n; j++)
         c.tokens[j] = (int32_t)json_integer_value(json_array_get(json_object_get(golden, "prompt_ids"), (size_t)j));
     json_decref(root);
@@ -552,27 +553,17 @@ START_TEST(golden_attention_gives_the_same_importance)
 }
 END_TEST
 
-int main(int argc, char **argv)
+SUITE("scorer")
 {
+    TIMEOUT(60);
     external = external_data_wanted(argc, argv);
-    if (external && !external_data_is_here()) return EXIT_SKIPPED;
-    Suite *suite = suite_create("scorer");
-    TCase *all = tcase_create("all");
     if (external) {
-        tcase_add_loop_test(all, golden_attention_gives_the_same_importance, GOLDENS_IN_REPOSITORY, GOLDENS);
+        LOOP(golden_attention_gives_the_same_importance, GOLDENS_IN_REPOSITORY, GOLDENS);
     } else {
-        tcase_add_loop_test(all, importance_and_kept_tokens_equal_the_slow_implementation, 0,
-                            sizeof settings / sizeof settings[0]);
-        tcase_add_loop_test(all, eos_ends_the_look_ahead_after_the_step_that_sampled_it, 0, 2);
-        tcase_add_loop_test(all, attention_that_is_not_finite_is_an_error, 0, 2);
-        tcase_add_loop_test(all, neighbours_chunks_and_budget_change_no_bit, 0, 6);
-        tcase_add_loop_test(all, golden_attention_gives_the_same_importance, 0, GOLDENS_IN_REPOSITORY);
+        EACH(importance_and_kept_tokens_equal_the_slow_implementation, settings);
+        LOOP(eos_ends_the_look_ahead_after_the_step_that_sampled_it, 0, 2);
+        LOOP(attention_that_is_not_finite_is_an_error, 0, 2);
+        LOOP(neighbours_chunks_and_budget_change_no_bit, 0, 6);
+        LOOP(golden_attention_gives_the_same_importance, 0, GOLDENS_IN_REPOSITORY);
     }
-    tcase_set_timeout(all, 60);
-    suite_add_tcase(suite, all);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
 }

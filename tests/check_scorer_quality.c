@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // speculator/scorer with a fake model and a calibration: the keep rate of a prompt does not depend on the prompts
 // scored beside it, and a look-ahead that the context cuts short has no calibrated rate.
-#include <check.h>
 #include <stdlib.h>
 
 #include "speculator/scorer.h"
+#include "tests/suite.h"
 
 enum { VOCAB = 20, CONTEXT = 300, LOOK_AHEAD = 4, PROMPTS = 24, BUDGETS = 3 };
 
@@ -133,8 +133,10 @@ START_TEST(the_rate_of_a_prompt_does_not_depend_on_the_others)
     run(s);
     scorer_free(s);
     for (int i = 0; i < PROMPTS; i++) {
-        ck_assert(together[i].answers == 1 && together[i].reason == alone[i].reason);
-        ck_assert(together[i].keep_rate == alone[i].keep_rate && together[i].kept == alone[i].kept);
+        ck_assert_int_eq(together[i].answers, 1);
+        ck_assert_int_eq(together[i].reason, alone[i].reason);
+        ck_assert(together[i].keep_rate == alone[i].keep_rate);
+        ck_assert_int_eq(together[i].kept, alone[i].kept);
     }
 }
 END_TEST
@@ -148,23 +150,17 @@ START_TEST(a_look_ahead_cut_short_by_the_context_keeps_all)
     add(s, 1, CONTEXT - LOOK_AHEAD + 2, 0.5);
     run(s);
     scorer_free(s);
-    ck_assert(answers[0].reason == RATE_QUALITY && answers[0].keep_rate < 1);
-    ck_assert(answers[1].reason == RATE_UNCALIBRATED && answers[1].keep_rate == 1);
+    ck_assert_int_eq(answers[0].reason, RATE_QUALITY);
+    ck_assert(answers[0].keep_rate < 1);
+    ck_assert_int_eq(answers[1].reason, RATE_UNCALIBRATED);
+    ck_assert(answers[1].keep_rate == 1);
     ck_assert_int_eq(answers[1].kept, CONTEXT - LOOK_AHEAD + 2);
 }
 END_TEST
 
-int main(void)
+SUITE("scorer_quality")
 {
-    Suite *suite = suite_create("scorer_quality");
-    TCase *all = tcase_create("all");
-    tcase_add_checked_fixture(all, setup, NULL);
-    tcase_add_loop_test(all, the_rate_of_a_prompt_does_not_depend_on_the_others, 0, BUDGETS);
-    tcase_add_test(all, a_look_ahead_cut_short_by_the_context_keeps_all);
-    suite_add_tcase(suite, all);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    FIXTURE(setup, NULL);
+    LOOP(the_rate_of_a_prompt_does_not_depend_on_the_others, 0, BUDGETS);
+    TEST(a_look_ahead_cut_short_by_the_context_keeps_all);
 }

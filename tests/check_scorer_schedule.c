@@ -2,7 +2,6 @@
 // speculator/scorer with a fake model: thousands of random prompts, arrivals, cancellations, budgets and sizes of the
 // KV cache. Every number of the fake model depends on the whole content of its KV cache, so that a wrong row, block or
 // step changes the result. check_scorer.c uses real models.
-#include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +9,7 @@
 #include "kernels/check.h"
 #include "lib/base/mem.h"
 #include "speculator/scorer.h"
+#include "tests/suite.h"
 
 enum { VOCAB = 60, CONTEXT = 200, MAX_BLOCKS = 64, MAX_ITEMS = 40 };
 
@@ -149,7 +149,8 @@ static void take_result(void *context, const struct score_result *result)
     ck_assert_msg(!result->error, "%s", result->error);
     ck_assert_int_eq(result->steps, e->steps);
     ck_assert_int_eq(result->n, e->n);
-    ck_assert(result->cached_tokens < e->n && result->cached_tokens % KV_BLOCK_TOKENS == 0);
+    ck_assert_int_lt(result->cached_tokens, e->n);
+    ck_assert_int_eq(result->cached_tokens % KV_BLOCK_TOKENS, 0);
     reused += result->cached_tokens;
     ck_assert_mem_eq(result->importance, e->importance, (size_t)e->n * sizeof(float));
     struct token_range *kept;
@@ -362,7 +363,7 @@ START_TEST(bad_items_answer_with_a_sentence)
     items[1].n = 129;
     items[1].error = "holds at most 128";
     items[2].tokens[4] = VOCAB;
-    items[2].error = "token id 60 at 4: must be from 0 to 59";
+    items[2].error = "token id 60 at position 4: must be from 0 to 59";
     items[3].tokens[0] = -1;
     items[3].error = "token id -1";
     items[4].error = "keep_rate 1.5";
@@ -444,22 +445,14 @@ START_TEST(a_failed_pass_is_reported_and_nothing_leaks)
 }
 END_TEST
 
-int main(void)
+SUITE("scorer_schedule")
 {
-    Suite *suite = suite_create("scorer_schedule");
-    TCase *all = tcase_create("all");
-    tcase_add_loop_test(all, random_loads_score_as_if_alone, 0, 6);
-    tcase_add_test(all, a_shared_prefix_is_computed_once);
-    tcase_add_test(all, a_second_question_computes_its_own_rows_and_the_look_ahead);
-    tcase_add_test(all, passes_fill_up_across_prompts);
-    tcase_add_test(all, bad_items_answer_with_a_sentence);
-    tcase_add_test(all, cancel_and_clear_free_blocks_at_once);
-    tcase_add_test(all, a_failed_pass_is_reported_and_nothing_leaks);
-    tcase_set_timeout(all, 60);
-    suite_add_tcase(suite, all);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    TIMEOUT(60);
+    LOOP(random_loads_score_as_if_alone, 0, 6);
+    TEST(a_shared_prefix_is_computed_once);
+    TEST(a_second_question_computes_its_own_rows_and_the_look_ahead);
+    TEST(passes_fill_up_across_prompts);
+    TEST(bad_items_answer_with_a_sentence);
+    TEST(cancel_and_clear_free_blocks_at_once);
+    TEST(a_failed_pass_is_reported_and_nothing_leaks);
 }

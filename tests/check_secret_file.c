@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Files of secrets: their permissions, their contents, and changes to them.
-#include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +7,7 @@
 #include <unistd.h>
 
 #include "lib/base/secret_file.h"
+#include "tests/suite.h"
 
 static char path[] = "/tmp/forepack-secret-XXXXXX";
 
@@ -63,19 +63,22 @@ START_TEST(a_changed_file_has_another_stamp)
 }
 END_TEST
 
-int main(void)
+static void make_file(void)
 {
-    close(mkstemp(path));
-    Suite *suite = suite_create("secret file");
-    TCase *tcase = tcase_create("secret file");
-    tcase_add_test(tcase, the_secret_is_read_without_white_space);
-    tcase_add_test(tcase, files_that_hold_no_secret_are_refused);
-    tcase_add_test(tcase, a_changed_file_has_another_stamp);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
+    const int file = mkstemp(path);
+    ck_assert_int_ge(file, 0);
+    close(file);
+}
+
+static void remove_file(void)
+{
     unlink(path);
-    return failed ? 1 : 0;
+}
+
+SUITE("secret file")
+{
+    FIXTURE_ONCE(make_file, remove_file);
+    TEST(the_secret_is_read_without_white_space);
+    TEST(files_that_hold_no_secret_are_refused);
+    TEST(a_changed_file_has_another_stamp);
 }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // speculator/select: kept ranges against the slow implementation in slow_select.h, and hand-worked cases.
-#include <check.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +8,7 @@
 #include "sim/slow_spans.h"
 #include "speculator/select.h"
 #include "tests/slow_select.h"
+#include "tests/suite.h"
 
 static uint64_t random_state;
 
@@ -214,21 +214,13 @@ START_TEST(auto_with_the_paper_alone_is_chunks_of_32)
 }
 END_TEST
 
-int main(void)
+SUITE("select")
 {
-    Suite *suite = suite_create("select");
-    TCase *all = tcase_create("all");
-    tcase_add_test(all, selection_equals_the_slow_implementation);
-    tcase_add_test(all, budget_rounds_up_but_not_for_a_rounding_error);
-    tcase_add_test(all, hand_worked_cases);
-    tcase_add_test(all, a_peak_keeps_its_sentence);
-    tcase_add_test(all, spans_use_the_whole_budget_in_few_ranges);
-    tcase_add_test(all, auto_with_the_paper_alone_is_chunks_of_32);
-    tcase_set_timeout(all, 60);
-    suite_add_tcase(suite, all);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    TIMEOUT(60);
+    TEST(selection_equals_the_slow_implementation);
+    TEST(budget_rounds_up_but_not_for_a_rounding_error);
+    TEST(hand_worked_cases);
+    TEST(a_peak_keeps_its_sentence);
+    TEST(spans_use_the_whole_budget_in_few_ranges);
+    TEST(auto_with_the_paper_alone_is_chunks_of_32);
 }

@@ -7,6 +7,7 @@
 #include "router/core/core_state.h"
 #include "tests/core_case.h"
 #include "tests/heap.h"
+#include "tests/suite.h"
 
 enum { PROMPT = 100, KEEP_FIRST = 10, KEEP_LAST = 39 };
 
@@ -51,7 +52,8 @@ static void score_document(struct fake_node *s, struct fake_node *w)
     ck_assert(fake_node_has(s, client));
     fake_node_score(&f, s, client, KEEP_FIRST, KEEP_LAST);
     finish(w, client);
-    ck_assert(client->usage.scored_tokens == PROMPT && client->usage.score_cached_tokens == 0);
+    ck_assert_int_eq(client->usage.scored_tokens, PROMPT);
+    ck_assert_int_eq(client->usage.score_cached_tokens, 0);
 }
 
 static uint64_t scores_reused(void)
@@ -75,12 +77,17 @@ START_TEST(a_prompt_that_comes_again_is_not_scored_again)
     score_document(s, w);
     struct client *again = question();
     submit(again);
-    ck_assert(fake_node_has(w, again) && s->bins == 1);
+    ck_assert(fake_node_has(w, again));
+    ck_assert_int_eq(s->bins, 1);
     ck_assert(w->last_bin_rows == KEEP_LAST - KEEP_FIRST + 1);
     finish(w, again);
-    ck_assert(again->n_kept == 1 && again->kept[0].first == KEEP_FIRST && again->kept[0].last == KEEP_LAST);
-    ck_assert(again->skip == SKIP_NONE && again->usage.scored_tokens == PROMPT);
-    ck_assert(again->usage.score_cached_tokens == PROMPT && again->timing.score_us == 0);
+    ck_assert_int_eq(again->n_kept, 1);
+    ck_assert_int_eq(again->kept[0].first, KEEP_FIRST);
+    ck_assert_int_eq(again->kept[0].last, KEEP_LAST);
+    ck_assert_int_eq(again->skip, SKIP_NONE);
+    ck_assert_int_eq(again->usage.scored_tokens, PROMPT);
+    ck_assert_int_eq(again->usage.score_cached_tokens, PROMPT);
+    ck_assert_int_eq(again->timing.score_us, 0);
     ck_assert_uint_eq(scores_reused(), 1);
 }
 END_TEST
@@ -194,7 +201,8 @@ START_TEST(another_prompt_policy_or_tenant_is_scored)
     struct client *other = question();
     changes[_i](&other->r->spec);
     submit(other);
-    ck_assert(fake_node_has(s, other) && !fake_node_has(w, other));
+    ck_assert(fake_node_has(s, other));
+    ck_assert(!fake_node_has(w, other));
     ck_assert_uint_eq(scores_reused(), 0);
 }
 END_TEST
@@ -353,7 +361,8 @@ static bool has(struct selection_cache *cache, int32_t token)
     struct selection_key k = key_of(cache, token);
     struct selection found;
     if (!selection_cache_find(cache, &k, 1, &found)) return false;
-    ck_assert(found.n_kept == 1 && found.kept[0].first == token);
+    ck_assert_int_eq(found.n_kept, 1);
+    ck_assert_int_eq(found.kept[0].first, token);
     return true;
 }
 
@@ -377,7 +386,10 @@ START_TEST(the_selection_used_longest_ago_is_evicted_first)
     }
     for (int32_t token = 0; token < MANY; token++)
         n += has(cache, token);
-    ck_assert(n > 10 && n < MANY && has(cache, MANY - 1) && has(cache, MANY - n + 1));
+    ck_assert_int_gt(n, 10);
+    ck_assert_int_lt(n, MANY);
+    ck_assert(has(cache, MANY - 1));
+    ck_assert(has(cache, MANY - n + 1));
     add(cache, 0); // replaces its own
     ck_assert(has(cache, 0));
     ck_assert_uint_le(heap_bytes() - before, BYTES + ROOM);
@@ -397,25 +409,17 @@ START_TEST(a_selection_larger_than_the_cache_is_not_held)
 }
 END_TEST
 
-int main(void)
+SUITE("selection_cache")
 {
-    Suite *suite = suite_create("selection_cache");
-    TCase *tcase = tcase_create("selection_cache");
-    tcase_add_checked_fixture(tcase, setup_cache, teardown);
-    tcase_add_test(tcase, a_prompt_that_comes_again_is_not_scored_again);
-    tcase_add_loop_test(tcase, a_reused_score_brings_its_draft, 0, 2);
-    tcase_add_test(tcase, a_known_selection_is_used_under_auto_and_under_required);
-    tcase_add_loop_test(tcase, another_prompt_policy_or_tenant_is_scored, 0, sizeof changes / sizeof *changes);
-    tcase_add_test(tcase, keep_rates_are_counted_for_each_request_with_a_quality);
-    tcase_add_test(tcase, a_selection_belongs_to_the_model_of_its_speculator);
-    tcase_add_test(tcase, a_speculator_with_other_arithmetic_scores_anew);
-    tcase_add_test(tcase, questions_go_to_the_speculator_that_has_read_their_document);
-    tcase_add_test(tcase, the_selection_used_longest_ago_is_evicted_first);
-    tcase_add_test(tcase, a_selection_larger_than_the_cache_is_not_held);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed > 0;
+    FIXTURE(setup_cache, teardown);
+    TEST(a_prompt_that_comes_again_is_not_scored_again);
+    LOOP(a_reused_score_brings_its_draft, 0, 2);
+    TEST(a_known_selection_is_used_under_auto_and_under_required);
+    EACH(another_prompt_policy_or_tenant_is_scored, changes);
+    TEST(keep_rates_are_counted_for_each_request_with_a_quality);
+    TEST(a_selection_belongs_to_the_model_of_its_speculator);
+    TEST(a_speculator_with_other_arithmetic_scores_anew);
+    TEST(questions_go_to_the_speculator_that_has_read_their_document);
+    TEST(the_selection_used_longest_ago_is_evicted_first);
+    TEST(a_selection_larger_than_the_cache_is_not_held);
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // speculator/sentences: where sentences and lines end, with the tokenizers of test models.
-#include <check.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "lib/base/mem.h"
 #include "speculator/sentences.h"
+#include "tests/suite.h"
 
 static struct tokenizer *tokenizer;
 static struct sentence_table table;
@@ -80,18 +80,10 @@ START_TEST(unknown_tokens_end_nothing)
 }
 END_TEST
 
-int main(void)
+SUITE("sentences")
 {
-    Suite *suite = suite_create("sentences");
-    TCase *all = tcase_create("all");
-    tcase_add_checked_fixture(all, open_table, close_table);
-    tcase_add_test(all, sentences_and_lines_end);
-    tcase_add_test(all, a_stop_inside_a_word_ends_nothing);
-    tcase_add_test(all, unknown_tokens_end_nothing);
-    suite_add_tcase(suite, all);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    FIXTURE(open_table, close_table);
+    TEST(sentences_and_lines_end);
+    TEST(a_stop_inside_a_word_ends_nothing);
+    TEST(unknown_tokens_end_nothing);
 }

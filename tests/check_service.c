@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // A worker group as the router sees it: the answers to valid and invalid sequences, through packed messages.
-#include <check.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "lib/base/log.h"
 #include "lib/base/mem.h"
+#include "tests/suite.h"
 #include "tests/tiny_model.h"
 #include "worker/service.h"
 
@@ -178,8 +178,11 @@ START_TEST(one_message_a_step_carries_all_tokens)
         ck_assert_int_eq(w->seen[i].n, 5);
         ck_assert_int_eq(w->seen[i].finish, FOREPACK__CLUSTER__V1__FINISH__FINISH_LENGTH);
     }
-    ck_assert(w->seen[1].n_logprobs == 0 && w->seen[2].n_logprobs == 5 && w->seen[3].n_logprobs == 5);
-    ck_assert(w->seen[2].n_top == 3 && w->seen[3].n_top == 0);
+    ck_assert_int_eq(w->seen[1].n_logprobs, 0);
+    ck_assert_int_eq(w->seen[2].n_logprobs, 5);
+    ck_assert_int_eq(w->seen[3].n_logprobs, 5);
+    ck_assert_int_eq(w->seen[2].n_top, 3);
+    ck_assert_int_eq(w->seen[3].n_top, 0);
     close_world(w);
 }
 END_TEST
@@ -295,7 +298,9 @@ START_TEST(invalid_sequences_are_answered_and_affect_no_other)
                       w->seen[i + 1].error, invalid[i].sentence);
     }
     run_dry(w);
-    ck_assert(w->seen[0].n == 4 && w->seen[30].n == 4 && w->seen[INVALID].n == 4);
+    ck_assert_int_eq(w->seen[0].n, 4);
+    ck_assert_int_eq(w->seen[30].n, 4);
+    ck_assert_int_eq(w->seen[INVALID].n, 4);
     ck_assert_mem_eq(w->seen[0].tokens, expected.tokens, sizeof expected.tokens);
 
     memset(w->seen, 0, sizeof w->seen);
@@ -318,7 +323,8 @@ START_TEST(cancelled_and_dropped_sequences_have_no_more_results)
     cancel(w, 9); // unknown
     int before = w->seen[2].n;
     ck_assert_int_eq(service_step(w->service), STATUS_OK);
-    ck_assert(w->seen[2].n == before && w->seen[1].n == before + 1);
+    ck_assert_int_eq(w->seen[2].n, before);
+    ck_assert_int_eq(w->seen[1].n, before + 1);
     service_drop_all(w->service);
     ck_assert(!service_busy(w->service));
     run_dry(w);
@@ -326,19 +332,11 @@ START_TEST(cancelled_and_dropped_sequences_have_no_more_results)
 }
 END_TEST
 
-int main(void)
+SUITE("service")
 {
-    Suite *suite = suite_create("service");
-    TCase *tcase = tcase_create("service");
-    tcase_set_timeout(tcase, 30);
-    tcase_add_test(tcase, one_message_a_step_carries_all_tokens);
-    tcase_add_test(tcase, a_replay_continues_where_it_stopped);
-    tcase_add_test(tcase, invalid_sequences_are_answered_and_affect_no_other);
-    tcase_add_test(tcase, cancelled_and_dropped_sequences_have_no_more_results);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    TIMEOUT(30);
+    TEST(one_message_a_step_carries_all_tokens);
+    TEST(a_replay_continues_where_it_stopped);
+    TEST(invalid_sequences_are_answered_and_affect_no_other);
+    TEST(cancelled_and_dropped_sequences_have_no_more_results);
 }

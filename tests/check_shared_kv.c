@@ -5,6 +5,7 @@
 
 #include "router/core/core_state.h"
 #include "tests/core_case.h"
+#include "tests/suite.h"
 
 enum { DOCUMENT = 8192, QUESTION = 64, QUESTIONS = 64, TWO_DOCUMENTS = 2 * (DOCUMENT + QUESTION + 16) / PREFIX_BLOCK };
 
@@ -62,7 +63,8 @@ START_TEST(all_questions_on_one_document_run_at_once)
     ck_assert_int_ge(account(w)->context_blocks, QUESTIONS * (DOCUMENT / PREFIX_BLOCK + 3));
     for (int i = 0; i < QUESTIONS; i++)
         finish(w, all[i]);
-    ck_assert(account(w)->kv_blocks == 0 && account(w)->context_blocks == 0);
+    ck_assert_int_eq(account(w)->kv_blocks, 0);
+    ck_assert_int_eq(account(w)->context_blocks, 0);
 }
 END_TEST
 
@@ -99,7 +101,8 @@ START_TEST(cached_blocks_that_no_request_uses_are_charged)
     fixture_advance(&f, 0);
     first_token(w, again);
     first_token(w, second);
-    ck_assert(fake_node_has(w, second) && !fake_node_has(w, third));
+    ck_assert(fake_node_has(w, second));
+    ck_assert(!fake_node_has(w, third));
     finish(w, again);
     ck_assert(fake_node_has(w, third));
     finish(w, second);
@@ -121,10 +124,12 @@ START_TEST(the_document_stays_charged_until_its_last_question_has_ended)
     int64_t three = account(w)->kv_blocks;
     finish(w, all[0]);
     int64_t own = three - account(w)->kv_blocks;
-    ck_assert(own > 0 && own <= QUESTION / PREFIX_BLOCK + 2);
+    ck_assert_int_gt(own, 0);
+    ck_assert_int_le(own, QUESTION / PREFIX_BLOCK + 2);
     struct fake_node *v = caching_worker("v", TWO_DOCUMENTS, true);
     fixture_detach(&f, w);
-    ck_assert(fake_node_has(v, all[1]) && fake_node_has(v, all[2]));
+    ck_assert(fake_node_has(v, all[1]));
+    ck_assert(fake_node_has(v, all[2]));
     ck_assert_int_eq(account(v)->kv_blocks, three - own);
     finish(v, all[1]);
     ck_assert_int_eq(account(v)->kv_blocks, three - 2 * own);
@@ -133,19 +138,11 @@ START_TEST(the_document_stays_charged_until_its_last_question_has_ended)
 }
 END_TEST
 
-int main(void)
+SUITE("shared_kv")
 {
-    Suite *suite = suite_create("shared_kv");
-    TCase *tcase = tcase_create("shared_kv");
-    tcase_add_checked_fixture(tcase, setup, teardown);
-    tcase_add_loop_test(tcase, all_questions_on_one_document_run_at_once, 0, 4);
-    tcase_add_test(tcase, without_a_prefix_cache_each_question_is_charged_its_document);
-    tcase_add_test(tcase, cached_blocks_that_no_request_uses_are_charged);
-    tcase_add_test(tcase, the_document_stays_charged_until_its_last_question_has_ended);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    FIXTURE(setup, teardown);
+    LOOP(all_questions_on_one_document_run_at_once, 0, 4);
+    TEST(without_a_prefix_cache_each_question_is_charged_its_document);
+    TEST(cached_blocks_that_no_request_uses_are_charged);
+    TEST(the_document_stays_charged_until_its_last_question_has_ended);
 }

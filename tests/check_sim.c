@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The simulator itself: events in order, scenarios as text, equal runs for equal seeds, and a failing scenario that is
 // shrunk to what makes it fail.
-#include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -9,6 +8,7 @@
 #include "sim/generate.h"
 #include "sim/isolated.h"
 #include "sim/shrink.h"
+#include "tests/suite.h"
 
 START_TEST(events_come_by_time_and_equal_times_in_the_order_added)
 {
@@ -96,20 +96,12 @@ START_TEST(a_failing_scenario_is_shrunk_to_its_cause)
 }
 END_TEST
 
-int main(void)
+SUITE("sim")
 {
     log_setup("check_sim", LOG_ERROR);
-    Suite *suite = suite_create("sim");
-    TCase *all = tcase_create("sim");
-    tcase_set_timeout(all, 60);
-    tcase_add_test(all, events_come_by_time_and_equal_times_in_the_order_added);
-    tcase_add_test(all, a_scenario_read_from_its_text_is_the_same);
-    tcase_add_test(all, a_malformed_scenario_is_refused_with_its_line);
-    tcase_add_test(all, a_failing_scenario_is_shrunk_to_its_cause);
-    suite_add_tcase(suite, all);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    TIMEOUT(60);
+    TEST(events_come_by_time_and_equal_times_in_the_order_added);
+    TEST(a_scenario_read_from_its_text_is_the_same);
+    TEST(a_malformed_scenario_is_refused_with_its_line);
+    TEST(a_failing_scenario_is_shrunk_to_its_cause);
 }

@@ -2,7 +2,6 @@
 // The program forepack-speculator, with one rank and with two, attached to a router of tests/test_router.h: its Hello,
 // scores equal to the slow implementation, invalid items, cancellation, drain, a router that restarts or refuses, wrong
 // options.
-#include <check.h>
 #include <fcntl.h>
 #include <math.h>
 #include <signal.h>
@@ -17,6 +16,7 @@
 #include "lib/text/config.h"
 #include "tests/slow_importance.h"
 #include "tests/slow_select.h"
+#include "tests/suite.h"
 #include "tests/test_router.h"
 
 extern char **environ;
@@ -213,7 +213,8 @@ START_TEST(prompts_are_scored_and_a_drain_ends_the_process)
     ck_assert_uint_eq(hello->block_tokens, 16);
     ck_assert_uint_gt(hello->kv_blocks, 0);
     ck_assert_uint_eq(hello->n_eos_token_ids, 2);
-    ck_assert(hello->model_fingerprint && hello->tokenizer_fingerprint);
+    ck_assert(hello->model_fingerprint);
+    ck_assert(hello->tokenizer_fingerprint);
 
     static struct prompt prompts[N_PROMPTS];
     item_message *items[N_PROMPTS];
@@ -327,21 +328,13 @@ START_TEST(wrong_options_are_exit_code_2_with_a_sentence)
 }
 END_TEST
 
-int main(void)
+SUITE("speculator")
 {
-    Suite *suite = suite_create("speculator");
-    TCase *all = tcase_create("all");
-    tcase_add_checked_fixture(all, setup, teardown);
-    tcase_add_loop_test(all, prompts_are_scored_and_a_drain_ends_the_process, 0, GROUP_SIZES);
-    tcase_add_test(all, a_drain_finishes_running_work);
-    tcase_add_test(all, a_restarted_router_is_served_again);
-    tcase_add_test(all, a_refused_speculator_tries_again_and_says_why);
-    tcase_add_loop_test(all, wrong_options_are_exit_code_2_with_a_sentence, 0, sizeof wrong / sizeof wrong[0]);
-    tcase_set_timeout(all, 120);
-    suite_add_tcase(suite, all);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    TIMEOUT(120);
+    FIXTURE(setup, teardown);
+    LOOP(prompts_are_scored_and_a_drain_ends_the_process, 0, GROUP_SIZES);
+    TEST(a_drain_finishes_running_work);
+    TEST(a_restarted_router_is_served_again);
+    TEST(a_refused_speculator_tries_again_and_says_why);
+    EACH(wrong_options_are_exit_code_2_with_a_sentence, wrong);
 }

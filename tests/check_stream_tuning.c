@@ -9,6 +9,7 @@
 #include "kernels/cpu/cpu.h"
 #include "lib/base/fnv.h"
 #include "tests/kernel_fixture.h"
+#include "tests/suite.h"
 
 // ---- by given times -------------------------------------------------------------------------------------------------
 
@@ -111,8 +112,10 @@ START_TEST(candidates_are_valid)
     ck_assert_int_eq(stream_candidates[0].target, STREAM_NONE);
     for (int c = 0; c < STREAM_CANDIDATES; c++) {
         const struct stream_prefetch *p = &stream_candidates[c];
-        ck_assert(p->target < STREAM_TARGETS && (p->target == STREAM_NONE) == (p->ahead_bytes == 0));
-        ck_assert(p->ahead_bytes <= STREAM_AHEAD_MAX && p->ahead_bytes % 64 == 0);
+        ck_assert_int_lt(p->target, STREAM_TARGETS);
+        ck_assert_int_eq(p->target == STREAM_NONE, p->ahead_bytes == 0);
+        ck_assert_int_le(p->ahead_bytes, STREAM_AHEAD_MAX);
+        ck_assert_int_eq(p->ahead_bytes % 64, 0);
     }
 }
 END_TEST
@@ -256,7 +259,8 @@ static bool start(const struct folder *folder, struct stream_prefetch *prefetch_
 static void store(const struct folder *folder, const struct measured *m)
 {
     int fd = open(folder->file, O_WRONLY);
-    ck_assert(fd >= 0 && pwrite(fd, m, sizeof *m, MEASURED_AT) == sizeof *m);
+    ck_assert_int_ge(fd, 0);
+    ck_assert(pwrite(fd, m, sizeof *m, MEASURED_AT) == sizeof *m);
     close(fd);
 }
 
@@ -327,7 +331,8 @@ START_TEST(a_damaged_choice_is_not_used)
     }
     store(&folder, &right);
     ck_assert(start(&folder, &found));
-    ck_assert(found.target == STREAM_INTO_L2 && found.ahead_bytes == 4096);
+    ck_assert_int_eq(found.target, STREAM_INTO_L2);
+    ck_assert_int_eq(found.ahead_bytes, 4096);
     remove_file(&folder);
 }
 END_TEST
@@ -361,29 +366,21 @@ START_TEST(only_the_mapped_file_is_written)
 }
 END_TEST
 
-int main(void)
+SUITE("stream_tuning")
 {
-    Suite *suite = suite_create("stream_tuning");
-    TCase *tests = tcase_create("stream_tuning");
-    tcase_set_timeout(tests, 60);
-    tcase_add_loop_test(tests, the_fastest_candidate_is_chosen, 0, STREAM_CANDIDATES);
-    tcase_add_test(tests, among_faster_ones_the_fastest_is_chosen);
-    tcase_add_test(tests, noise_alone_chooses_nothing);
-    tcase_add_test(tests, a_small_gain_is_not_enough);
-    tcase_add_test(tests, interrupted_samples_do_not_matter);
-    tcase_add_test(tests, a_changed_bandwidth_does_not_matter);
-    tcase_add_test(tests, benchmarks_choose_by_name);
-    tcase_add_test(tests, candidates_are_valid);
-    tcase_add_loop_test(tests, a_measurement_chooses_a_candidate, 0, 2 * (int)(sizeof dtypes / sizeof *dtypes));
-    tcase_add_test(tests, small_weights_keep_the_default);
-    tcase_add_test(tests, a_choice_is_kept_in_the_file);
-    tcase_add_test(tests, another_machine_measures_again);
-    tcase_add_test(tests, a_damaged_choice_is_not_used);
-    tcase_add_test(tests, only_the_mapped_file_is_written);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    TIMEOUT(60);
+    LOOP(the_fastest_candidate_is_chosen, 0, STREAM_CANDIDATES);
+    TEST(among_faster_ones_the_fastest_is_chosen);
+    TEST(noise_alone_chooses_nothing);
+    TEST(a_small_gain_is_not_enough);
+    TEST(interrupted_samples_do_not_matter);
+    TEST(a_changed_bandwidth_does_not_matter);
+    TEST(benchmarks_choose_by_name);
+    TEST(candidates_are_valid);
+    LOOP(a_measurement_chooses_a_candidate, 0, 2 * (int)(sizeof dtypes / sizeof *dtypes));
+    TEST(small_weights_keep_the_default);
+    TEST(a_choice_is_kept_in_the_file);
+    TEST(another_machine_measures_again);
+    TEST(a_damaged_choice_is_not_used);
+    TEST(only_the_mapped_file_is_written);
 }

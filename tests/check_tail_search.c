@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // model/tail_search: the result of its definition for any texts, and work in proportion to the text.
-#include <check.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "lib/base/mem.h"
 #include "lib/text/tail_search.h"
+#include "tests/suite.h"
 #include "text_data.h"
 
 static size_t slow_search(const char *wanted, size_t n_wanted, const char *text, size_t n)
@@ -56,17 +56,9 @@ START_TEST(takes_two_comparisons_per_byte_at_most)
 }
 END_TEST
 
-int main(void)
+SUITE("tail search")
 {
-    Suite *suite = suite_create("tail search");
-    TCase *tc = tcase_create("tail search");
-    tcase_set_timeout(tc, 60);
-    tcase_add_test(tc, finds_the_last_place_of_the_longest_end);
-    tcase_add_test(tc, takes_two_comparisons_per_byte_at_most);
-    suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    TIMEOUT(60);
+    TEST(finds_the_last_place_of_the_longest_end);
+    TEST(takes_two_comparisons_per_byte_at_most);
 }

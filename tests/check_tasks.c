@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Task documents: the answer of every question is found again in the text by a slow reader that knows only the sentence
 // forms, and the spans contain what the reader needed.
-#include <check.h>
 #include <regex.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +8,7 @@
 
 #include "bench/tasks.h"
 #include "lib/base/mem.h"
+#include "tests/suite.h"
 
 #define NAME "([A-Z][a-z]+ [A-Z][a-z]+)"
 
@@ -111,7 +111,8 @@ static void read_facts(struct reader *r, const char *question)
         reader_add_fact(r, m.group[of ? 1 : 2], m.group[of ? 2 : 1]);
         question += m.end;
     }
-    ck_assert(asked >= 2 && asked <= 4);
+    ck_assert_int_ge(asked, 2);
+    ck_assert_int_le(asked, 4);
 }
 
 static void read_two_hop(struct reader *r, const char *question)
@@ -135,7 +136,8 @@ static void read_count(struct reader *r, const char *question)
     char *pattern = mem_format("parcel for %s arrived at [a-z ]+\\.", asked.group[1]);
     for (const char *at = r->text; find(at, pattern, &m); at += m.end)
         reader_need(r, m.group[0]);
-    ck_assert(r->n_needed >= 1 && r->n_needed <= 6);
+    ck_assert_int_ge(r->n_needed, 1);
+    ck_assert_int_le(r->n_needed, 6);
     sprintf(r->answer, "%d", r->n_needed);
     free(pattern);
 }
@@ -153,7 +155,8 @@ static void read_copy(struct reader *r, const char *question)
     int lines = 0;
     for (const char *at = body; at < end; at = strchr(at + 1, '\n'))
         lines++;
-    ck_assert(lines >= 3 && lines <= 6);
+    ck_assert_int_ge(lines, 3);
+    ck_assert_int_le(lines, 6);
     free(head);
 }
 
@@ -201,7 +204,9 @@ static void check_spans(const struct task_document *document, const struct task_
     for (int s = 0; s < q->n_spans; s++) {
         const struct token_range span = q->spans[s];
         char *text;
-        ck_assert(span.first >= 0 && span.first <= span.last && span.last < document->n);
+        ck_assert_int_ge(span.first, 0);
+        ck_assert_int_le(span.first, span.last);
+        ck_assert_int_lt(span.last, document->n);
         ck_assert(!s || span.first > q->spans[s - 1].last);
         ck_assert_int_eq(
             tokenizer_decode(tokenizer, document->ids + span.first, span.last - span.first + 1, 0, &text, NULL),
@@ -256,7 +261,8 @@ static void check_document(const struct task_request *request)
                   task_name(request->task), document.n, request->tokens);
     check_ids(document.prompt, request->chat ? TOKENIZER_PARSE_SPECIAL : TOKENIZER_ADD_SPECIAL, document.ids,
               document.n);
-    ck_assert(document.n_questions >= 1 && document.n_questions <= request->questions);
+    ck_assert_int_ge(document.n_questions, 1);
+    ck_assert_int_le(document.n_questions, request->questions);
     for (int i = 0; i < document.n_questions; i++)
         check_question(request, &document, i);
     ck_assert_int_eq(task_make(tokenizer, request, &again), STATUS_OK);
@@ -362,7 +368,9 @@ START_TEST(impossible_requests_are_refused)
         task_make(tokenizer, &(struct task_request){.tokens = TASK_TOKENS_MIN - 1, .questions = 1}, &document),
         STATUS_INVALID);
     enum task task;
-    ck_assert(task_parse("two_hop", &task) && task == TASK_TWO_HOP && !task_parse("all", &task));
+    ck_assert(task_parse("two_hop", &task));
+    ck_assert_int_eq(task, TASK_TWO_HOP);
+    ck_assert(!task_parse("all", &task));
 }
 END_TEST
 
@@ -387,22 +395,14 @@ START_TEST(a_row_has_the_first_question_and_those_after_it)
 }
 END_TEST
 
-int main(void)
+SUITE("tasks")
 {
-    Suite *suite = suite_create("tasks");
-    TCase *tcase = tcase_create("tasks");
-    tcase_add_unchecked_fixture(tcase, setup, teardown);
-    tcase_set_timeout(tcase, 60);
-    tcase_add_loop_test(tcase, answers_and_spans_follow_from_the_text, 0, TASKS);
-    tcase_add_test(tcase, seeds_share_no_document);
-    tcase_add_test(tcase, counts_are_evenly_spread);
-    tcase_add_test(tcase, needle_documents_stay_the_same);
-    tcase_add_test(tcase, impossible_requests_are_refused);
-    tcase_add_test(tcase, a_row_has_the_first_question_and_those_after_it);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    TIMEOUT(60);
+    FIXTURE_ONCE(setup, teardown);
+    LOOP(answers_and_spans_follow_from_the_text, 0, TASKS);
+    TEST(seeds_share_no_document);
+    TEST(counts_are_evenly_spread);
+    TEST(needle_documents_stay_the_same);
+    TEST(impossible_requests_are_refused);
+    TEST(a_row_has_the_first_question_and_those_after_it);
 }

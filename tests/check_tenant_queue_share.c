@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // router/core: one tenant cannot fill the queue.
-#include <check.h>
 #include <string.h>
 
 #include "lib/base/mem.h"
-#include "tests/core_fixture.h"
+#include "tests/core_case.h"
+#include "tests/suite.h"
 
-static struct fixture f;
 static const struct tenant_weight weights[] = {{"gold", 2}, {"silver", 1}};
 
 static void start(int percent, int n_weights)
@@ -42,7 +41,6 @@ START_TEST(a_tenant_alone_fills_its_part_and_others_fill_the_rest)
     ck_assert_int_eq(fill(NULL, 1, "for this tenant: 3 of its requests"), 3);
     fixture_advance(&f, SECOND); // the node takes what waits: there is room again
     ck_assert_int_gt(fill("greedy", 1, "for this tenant"), 0);
-    fixture_stop(&f);
 }
 END_TEST
 
@@ -51,7 +49,6 @@ START_TEST(tokens_are_bounded_too)
     start(50, 0);
     ck_assert_int_eq(fill("greedy", 1000, "for this tenant: 5 of its requests with 5000 prompt tokens"), 5);
     ck_assert_int_eq(fill("other", 500, "for this tenant"), 5);
-    fixture_stop(&f);
 }
 END_TEST
 
@@ -89,7 +86,6 @@ START_TEST(four_bytes_of_a_grammar_count_as_a_token)
     ck_assert_int_eq(put_with_grammar(9, 4)->ends, 0);
     fixture_advance(&f, SECOND); // the node takes what waits
     check_waiting_tokens(0);
-    fixture_stop(&f);
 }
 END_TEST
 
@@ -100,7 +96,6 @@ START_TEST(tenants_without_a_weight_count_as_one)
     struct client *refused = fixture_put(&f, "fresh-1", 1, 0);
     ck_assert_int_eq(refused->status, STATUS_EXHAUSTED); // a new name does not help
     ck_assert_int_eq(fill("gold", 1, "for this tenant"), 25);
-    fixture_stop(&f);
 }
 END_TEST
 
@@ -108,23 +103,15 @@ START_TEST(without_a_bound_one_tenant_fills_the_queue)
 {
     start(0, 0);
     ck_assert_int_eq(fill("greedy", 1, "the queue is full: 100 requests wait"), 100);
-    fixture_stop(&f);
 }
 END_TEST
 
-int main(void)
+SUITE("tenant queue share")
 {
-    Suite *suite = suite_create("tenant queue share");
-    TCase *tcase = tcase_create("share");
-    tcase_add_test(tcase, a_tenant_alone_fills_its_part_and_others_fill_the_rest);
-    tcase_add_test(tcase, tokens_are_bounded_too);
-    tcase_add_test(tcase, four_bytes_of_a_grammar_count_as_a_token);
-    tcase_add_test(tcase, tenants_without_a_weight_count_as_one);
-    tcase_add_test(tcase, without_a_bound_one_tenant_fills_the_queue);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    FIXTURE(NULL, teardown);
+    TEST(a_tenant_alone_fills_its_part_and_others_fill_the_rest);
+    TEST(tokens_are_bounded_too);
+    TEST(four_bytes_of_a_grammar_count_as_a_token);
+    TEST(tenants_without_a_weight_count_as_one);
+    TEST(without_a_bound_one_tenant_fills_the_queue);
 }

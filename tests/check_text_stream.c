@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Streaming text: for any ids and stop strings, the pieces joined equal the decoded ids, cut where a slow search finds
 // the first completed stop string.
-#include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +8,7 @@
 #include "lib/base/mem.h"
 #include "lib/base/utf8.h"
 #include "lib/text/text_stream.h"
+#include "tests/suite.h"
 #include "tests/test_data.h"
 #include "text_data.h"
 
@@ -175,10 +175,21 @@ static struct text_stream *open_stream(struct tokenizer *t, const char *stop)
     return stream;
 }
 
+static struct tokenizer *pieces;
+
+static void open_pieces(void)
+{
+    pieces = open_variant("pieces", NULL, NULL);
+}
+
+static void close_pieces(void)
+{
+    tokenizer_free(pieces);
+}
+
 START_TEST(streams_that_share_stop_strings_read_on_their_own)
 {
-    struct tokenizer *t = open_variant("pieces", NULL, NULL);
-    struct text_stream *first = open_stream(t, "ab");
+    struct text_stream *first = open_stream(pieces, "ab");
     check_piece(push_byte(first, 'a', true), "", -1);
     struct text_stream *second = text_stream_create_like(first);
     check_piece(push_byte(second, 'b', true), "b", -1);
@@ -187,30 +198,26 @@ START_TEST(streams_that_share_stop_strings_read_on_their_own)
     check_piece(push_byte(second, 'a', true), "", -1);
     check_piece(push_byte(second, 'b', true), "", 0);
     text_stream_free(second);
-    tokenizer_free(t);
 }
 END_TEST
 
 START_TEST(stop_strings_take_three_bytes_for_each)
 {
-    struct tokenizer *t = open_variant("pieces", NULL, NULL);
     char stop[1025];
     memset(stop, 's', 1024);
     stop[1024] = '\0';
-    struct text_stream *stream = open_stream(t, stop), *like = text_stream_create_like(stream);
+    struct text_stream *stream = open_stream(pieces, stop), *like = text_stream_create_like(stream);
     ck_assert_uint_ge(text_stream_stop_bytes(stream), 3 * 1024);
     ck_assert_uint_lt(text_stream_stop_bytes(stream), 3 * 1024 + 64);
     ck_assert_uint_eq(text_stream_stop_bytes(like), text_stream_stop_bytes(stream));
     text_stream_free(stream);
     text_stream_free(like);
-    tokenizer_free(t);
 }
 END_TEST
 
 START_TEST(half_a_character_is_held_back)
 {
-    struct tokenizer *t = open_variant("pieces", NULL, NULL);
-    struct text_stream *stream = open_stream(t, NULL);
+    struct text_stream *stream = open_stream(pieces, NULL);
     struct text_piece piece;
     check_piece(push_byte(stream, 0xF0, true), "", -1);
     check_piece(push_byte(stream, 0x9F, true), "", -1);
@@ -226,21 +233,19 @@ START_TEST(half_a_character_is_held_back)
     check_piece(piece, "", -1);
     text_stream_free(stream);
 
-    stream = open_stream(t, "a\uFFFD");
+    stream = open_stream(pieces, "a\uFFFD");
     check_piece(push_byte(stream, 'x', true), "x", -1);
     check_piece(push_byte(stream, 'a', true), "", -1);
     check_piece(push_byte(stream, 0xE2, true), "", -1);
     text_stream_finish(stream, &piece);
     check_piece(piece, "", 0);
     text_stream_free(stream);
-    tokenizer_free(t);
 }
 END_TEST
 
 START_TEST(a_possible_stop_string_is_held_back)
 {
-    struct tokenizer *t = open_variant("pieces", NULL, NULL);
-    struct text_stream *stream = open_stream(t, "aab");
+    struct text_stream *stream = open_stream(pieces, "aab");
     struct text_piece piece;
     check_piece(push_byte(stream, 'x', true), "x", -1);
     check_piece(push_byte(stream, 'a', true), "", -1);
@@ -252,7 +257,7 @@ START_TEST(a_possible_stop_string_is_held_back)
     check_piece(piece, "a", -1);
     text_stream_free(stream);
 
-    stream = open_stream(t, "aab");
+    stream = open_stream(pieces, "aab");
     check_piece(push_byte(stream, 'a', true), "", -1);
     check_piece(push_byte(stream, 'a', true), "", -1);
     check_piece(push_byte(stream, 'a', true), "a", -1);
@@ -261,26 +266,22 @@ START_TEST(a_possible_stop_string_is_held_back)
     text_stream_finish(stream, &piece);
     check_piece(piece, "", 0);
     text_stream_free(stream);
-    tokenizer_free(t);
 }
 END_TEST
 
 START_TEST(a_stop_string_does_not_count_before_min_tokens)
 {
-    struct tokenizer *t = open_variant("pieces", NULL, NULL);
-    struct text_stream *stream = open_stream(t, "aa");
+    struct text_stream *stream = open_stream(pieces, "aa");
     check_piece(push_byte(stream, 'a', false), "", -1);
     check_piece(push_byte(stream, 'a', false), "a", -1); // completed, but text; its end may start another one
     check_piece(push_byte(stream, 'a', true), "", 0);
     text_stream_free(stream);
-    tokenizer_free(t);
 }
 END_TEST
 
 START_TEST(special_and_unknown_ids_give_no_text)
 {
-    struct tokenizer *t = open_variant("pieces", NULL, NULL);
-    struct text_stream *stream = open_stream(t, NULL);
+    struct text_stream *stream = open_stream(pieces, NULL);
     static const int32_t ids[] = {0, 1, 2, 560, 1000000, -1, INT32_MIN};
     struct text_piece piece;
     for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
@@ -288,34 +289,30 @@ START_TEST(special_and_unknown_ids_give_no_text)
         check_piece(piece, "", -1);
     }
     text_stream_free(stream);
-    tokenizer_free(t);
 }
 END_TEST
 
 START_TEST(the_leading_blank_stays)
 {
-    struct tokenizer *t = open_variant("pieces", NULL, NULL);
-    struct text_stream *stream = open_stream(t, NULL);
+    struct text_stream *stream = open_stream(pieces, NULL);
     int32_t *ids;
     int n;
     char *whole;
     struct text_piece piece;
-    ck_assert_int_eq(tokenizer_encode(t, "the", 3, 0, &ids, &n), STATUS_OK);
+    ck_assert_int_eq(tokenizer_encode(pieces, "the", 3, 0, &ids, &n), STATUS_OK);
     ck_assert_int_eq(n, 1);
     text_stream_push(stream, ids[0], true, &piece);
     check_piece(piece, " the", -1);
-    ck_assert_int_eq(tokenizer_decode(t, ids, n, 0, &whole, NULL), STATUS_OK);
+    ck_assert_int_eq(tokenizer_decode(pieces, ids, n, 0, &whole, NULL), STATUS_OK);
     ck_assert_str_eq(whole, "the");
     free(whole);
     free(ids);
     text_stream_free(stream);
-    tokenizer_free(t);
 }
 END_TEST
 
 START_TEST(wrong_stop_strings_are_refused)
 {
-    struct tokenizer *t = open_variant("pieces", NULL, NULL);
     struct text_stream *stream = NULL;
     char *longest = mem_alloc(TEXT_STREAM_STOP_LIMIT_BYTES + 2);
     memset(longest, 'a', TEXT_STREAM_STOP_LIMIT_BYTES + 1);
@@ -323,43 +320,35 @@ START_TEST(wrong_stop_strings_are_refused)
     static const char *const reasons[] = {"stop string 1 is empty", "stop string 1 is not UTF-8",
                                           "stop string 1 has 4097 bytes: at most 4096"};
     for (int i = 0; i < 3; i++) {
-        ck_assert_int_eq(text_stream_create(t, wrong[i], 2, &stream), STATUS_INVALID);
+        ck_assert_int_eq(text_stream_create(pieces, wrong[i], 2, &stream), STATUS_INVALID);
         ck_assert_str_eq(status_message(), reasons[i]);
     }
-    ck_assert_int_eq(text_stream_create(t, wrong[0], TEXT_STREAM_STOPS_LIMIT + 1, &stream), STATUS_INVALID);
+    ck_assert_int_eq(text_stream_create(pieces, wrong[0], TEXT_STREAM_STOPS_LIMIT + 1, &stream), STATUS_INVALID);
     ck_assert_ptr_null(stream);
     free(longest);
-    tokenizer_free(t);
 }
 END_TEST
 
-int main(int argc, char **argv)
+SUITE("text stream")
 {
-    bool external = external_data_wanted(argc, argv);
-    if (external && !external_data_is_here()) return EXIT_SKIPPED;
-    Suite *suite = suite_create("text stream");
-    TCase *any = tcase_create("any ids"), *one = tcase_create("one case each");
-    tcase_set_timeout(any, 60);
-    tcase_set_timeout(one, 30);
-    if (external) {
-        tcase_add_loop_test(any, pieces_joined_equal_decoding, TOKENIZERS_IN_REPOSITORY, TOKENIZERS);
+    TCASE("any ids");
+    TIMEOUT(60);
+    if (external_data_wanted(argc, argv)) {
+        LOOP(pieces_joined_equal_decoding, TOKENIZERS_IN_REPOSITORY, TOKENIZERS);
     } else {
-        tcase_add_loop_test(any, pieces_joined_equal_decoding, 0, TOKENIZERS_IN_REPOSITORY);
-        tcase_add_loop_test(any, text_is_cut_where_a_slow_search_cuts_it, 0, 2);
-        tcase_add_test(one, streams_that_share_stop_strings_read_on_their_own);
-        tcase_add_test(one, stop_strings_take_three_bytes_for_each);
-        tcase_add_test(one, half_a_character_is_held_back);
-        tcase_add_test(one, a_possible_stop_string_is_held_back);
-        tcase_add_test(one, a_stop_string_does_not_count_before_min_tokens);
-        tcase_add_test(one, special_and_unknown_ids_give_no_text);
-        tcase_add_test(one, the_leading_blank_stays);
-        tcase_add_test(one, wrong_stop_strings_are_refused);
+        LOOP(pieces_joined_equal_decoding, 0, TOKENIZERS_IN_REPOSITORY);
+        LOOP(text_is_cut_where_a_slow_search_cuts_it, 0, 2);
+
+        TCASE("one case each");
+        TIMEOUT(30);
+        FIXTURE(open_pieces, close_pieces);
+        TEST(streams_that_share_stop_strings_read_on_their_own);
+        TEST(stop_strings_take_three_bytes_for_each);
+        TEST(half_a_character_is_held_back);
+        TEST(a_possible_stop_string_is_held_back);
+        TEST(a_stop_string_does_not_count_before_min_tokens);
+        TEST(special_and_unknown_ids_give_no_text);
+        TEST(the_leading_blank_stays);
+        TEST(wrong_stop_strings_are_refused);
     }
-    suite_add_tcase(suite, any);
-    suite_add_tcase(suite, one);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The thread pool: every item runs exactly once, for any number of threads, runs and items; memory written before a run
 // is visible in it and the reverse; threads keep their ranges and cores.
-#include <check.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -14,6 +13,7 @@
 
 #include "kernels/cpu/thread_pool.h"
 #include "lib/base/cores.h"
+#include "tests/suite.h"
 
 enum { MAX_ITEMS = 500, RUNS = 210 };
 
@@ -25,7 +25,8 @@ struct count {
 static void count_item(void *arg, int item, int thread)
 {
     struct count *c = arg;
-    ck_assert(thread >= 0 && thread < c->threads);
+    ck_assert_int_ge(thread, 0);
+    ck_assert_int_lt(thread, c->threads);
     c->times[item]++;
     c->seen[item] = c->value;
 }
@@ -126,7 +127,8 @@ START_TEST(every_item_is_in_one_range)
             ck_assert_int_eq(thread_pool_range(n, threads, threads), n);
             for (int item = 0; item < n; item++) {
                 int t = thread_pool_thread_of(n, item, threads);
-                ck_assert(item >= thread_pool_range(n, t, threads) && item < thread_pool_range(n, t + 1, threads));
+                ck_assert_int_ge(item, thread_pool_range(n, t, threads));
+                ck_assert_int_lt(item, thread_pool_range(n, t + 1, threads));
             }
         }
 }
@@ -260,23 +262,15 @@ START_TEST(the_caller_leaves_a_core_that_another_process_uses)
 }
 END_TEST
 
-int main(void)
+SUITE("thread_pool")
 {
-    Suite *suite = suite_create("thread_pool");
-    TCase *tcase = tcase_create("thread_pool");
-    tcase_set_timeout(tcase, 30);
-    tcase_add_loop_test(tcase, every_item_runs_once, 1, 6);
-    tcase_add_test(tcase, other_threads_do_the_work_of_a_delayed_thread);
-    tcase_add_test(tcase, every_item_is_in_one_range);
-    tcase_add_test(tcase, threads_start_with_their_own_range);
-    tcase_add_test(tcase, workers_are_pinned_when_they_fill_the_cores);
-    tcase_add_test(tcase, the_caller_leaves_a_core_that_another_process_uses);
-    tcase_add_test(tcase, idle_workers_sleep_and_wake_up);
-    tcase_add_test(tcase, a_pool_may_close_without_a_run);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    TIMEOUT(30);
+    LOOP(every_item_runs_once, 1, 6);
+    TEST(other_threads_do_the_work_of_a_delayed_thread);
+    TEST(every_item_is_in_one_range);
+    TEST(threads_start_with_their_own_range);
+    TEST(workers_are_pinned_when_they_fill_the_cores);
+    TEST(the_caller_leaves_a_core_that_another_process_uses);
+    TEST(idle_workers_sleep_and_wake_up);
+    TEST(a_pool_may_close_without_a_run);
 }

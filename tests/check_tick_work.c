@@ -5,6 +5,7 @@
 
 #include "router/core/core_state.h"
 #include "tests/core_fixture.h"
+#include "tests/suite.h"
 
 enum { WAITING = 5000, GROUPS = 60, TIMERS_MAX = 256, WORK_MAX = 2048, SCANS_MAX = 2048 };
 
@@ -128,7 +129,8 @@ START_TEST(deadlines_that_pass_at_once_end_requests_in_parts)
     f.now_us += SECOND;
     for (int before = 0; before < WAITING; before = f.ended) {
         core_tick(f.c, f.now_us);
-        ck_assert(f.ended > before && f.ended <= before + TIMERS_MAX);
+        ck_assert_int_gt(f.ended, before);
+        ck_assert_int_le(f.ended, before + TIMERS_MAX);
     }
     ck_assert(!is_due());
 }
@@ -152,20 +154,12 @@ START_TEST(idle_nodes_get_bins_in_several_ticks)
 }
 END_TEST
 
-int main(void)
+SUITE("tick_work")
 {
-    TCase *tcase = tcase_create("tick_work");
-    tcase_add_checked_fixture(tcase, setup, teardown);
-    tcase_add_test(tcase, nodes_without_room_are_searched_in_several_ticks);
-    tcase_add_test(tcase, a_queue_that_becomes_overdue_at_once_is_marked_in_parts_oldest_first);
-    tcase_add_test(tcase, an_event_between_two_ticks_is_served_from_the_requests_due_first);
-    tcase_add_test(tcase, deadlines_that_pass_at_once_end_requests_in_parts);
-    tcase_add_test(tcase, idle_nodes_get_bins_in_several_ticks);
-    Suite *suite = suite_create("tick_work");
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    FIXTURE(setup, teardown);
+    TEST(nodes_without_room_are_searched_in_several_ticks);
+    TEST(a_queue_that_becomes_overdue_at_once_is_marked_in_parts_oldest_first);
+    TEST(an_event_between_two_ticks_is_served_from_the_requests_due_first);
+    TEST(deadlines_that_pass_at_once_end_requests_in_parts);
+    TEST(idle_nodes_get_bins_in_several_ticks);
 }

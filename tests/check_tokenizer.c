@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The tokenizer on text: ids equal those of Hugging Face's library (tests/data/tokenizers/make.py, and vectors of the
 // optional data); other tests check properties of any tokenizer and any text.
-#include <check.h>
 #include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -15,6 +14,7 @@
 #include "lib/text/normalizer.h"
 #include "lib/text/tokenizer_parts.h"
 #include "tests/heap.h"
+#include "tests/suite.h"
 #include "tests/test_data.h"
 #include "text_data.h"
 
@@ -425,9 +425,11 @@ START_TEST(text_that_is_not_utf8_is_refused_with_its_place)
     ck_assert_int_eq(tokenizer_encode(t, "\xE2\x82", 2, 0, &ids, &n), STATUS_INVALID);
     ck_assert_int_eq(tokenizer_encode(t, "\xED\xA0\x80", 3, 0, &ids, &n), STATUS_INVALID);
     ck_assert_int_eq(tokenizer_encode(t, "", TOKENIZER_TEXT_LIMIT_BYTES + 1, 0, &ids, &n), STATUS_INVALID);
-    ck_assert(ids == NULL && n == -1);
+    ck_assert_ptr_null(ids);
+    ck_assert_int_eq(n, -1);
     encode_into(t, "", 0, 0, &ids, &n);
-    ck_assert(ids != NULL && n == 0);
+    ck_assert_ptr_nonnull(ids);
+    ck_assert_int_eq(n, 0);
     free(ids);
     tokenizer_free(t);
 }
@@ -449,7 +451,8 @@ START_TEST(ids_outside_the_vocabulary_are_refused)
         ck_assert_str_eq(status_message(), expected);
         tokenizer_piece(t, wrong[i], &bytes, &size);
         ck_assert_uint_eq(size, 0);
-        ck_assert(!tokenizer_is_special(t, wrong[i]) && !tokenizer_token(t, wrong[i]));
+        ck_assert(!tokenizer_is_special(t, wrong[i]));
+        ck_assert_ptr_null(tokenizer_token(t, wrong[i]));
     }
     tokenizer_free(t);
 }
@@ -638,53 +641,34 @@ START_TEST(tokens_that_are_made_to_collide_do_not)
 }
 END_TEST
 
-static Suite *external_suite(void)
+SUITE("tokenizer")
 {
-    Suite *suite = suite_create("tokenizers of published models");
-    TCase *same = tcase_create("as Hugging Face");
-    tcase_set_timeout(same, 60);
-    tcase_add_loop_test(same, published_vectors_agree, 0, 4);
-    tcase_add_loop_test(same, golden_prompts_agree, 2, 3);
-    suite_add_tcase(suite, same);
-    return suite;
-}
+    TCASE("as Hugging Face");
+    TIMEOUT(60);
+    if (external_data_wanted(argc, argv)) {
+        LOOP(published_vectors_agree, 0, 4);
+        LOOP(golden_prompts_agree, 2, 3);
+        return;
+    }
+    TEST(fixtures_and_their_variants_agree);
+    LOOP(golden_prompts_agree, 0, 2);
+    TEST(nfc_agrees_with_utf8proc_on_every_character);
 
-static Suite *own_suite(void)
-{
-    Suite *suite = suite_create("tokenizer");
-    TCase *same = tcase_create("as Hugging Face"), *any = tcase_create("any text");
-    tcase_set_timeout(same, 60);
-    tcase_set_timeout(any, 60);
-    tcase_add_test(same, fixtures_and_their_variants_agree);
-    tcase_add_loop_test(same, golden_prompts_agree, 0, 2);
-    tcase_add_test(same, nfc_agrees_with_utf8proc_on_every_character);
-    tcase_add_test(any, merging_agrees_with_the_definition);
-    tcase_add_loop_test(any, merging_in_any_order_agrees_with_the_definition, 0, 20);
-    tcase_add_test(any, tokens_that_are_made_to_collide_do_not);
-    tcase_add_loop_test(any, decoding_gives_the_text_back, 0, 2);
-    tcase_add_loop_test(any, token_starts_ascend_and_cover_the_text, 0, 2);
-    tcase_add_loop_test(any, long_runs_of_one_character_pass, 0, 9);
-    tcase_add_loop_test(any, the_memory_of_a_long_word_is_bounded, 0, 5);
-    tcase_add_test(any, text_that_is_not_utf8_is_refused_with_its_place);
-    tcase_add_test(any, ids_outside_the_vocabulary_are_refused);
-    tcase_add_test(any, tokens_with_too_much_text_are_refused);
-    tcase_add_test(any, ill_formed_bytes_become_replacement_characters);
-    tcase_add_test(any, threads_can_share_a_tokenizer);
-    tcase_add_test(any, untrusted_ranges_contain_no_special_tokens);
-    tcase_add_loop_test(any, encoding_stops_at_the_limit, 0, 2);
-    tcase_add_test(any, the_least_number_of_tokens_is_near_the_number);
-    suite_add_tcase(suite, same);
-    suite_add_tcase(suite, any);
-    return suite;
-}
-
-int main(int argc, char **argv)
-{
-    bool external = external_data_wanted(argc, argv);
-    if (external && !external_data_is_here()) return EXIT_SKIPPED;
-    SRunner *runner = srunner_create(external ? external_suite() : own_suite());
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    TCASE("any text");
+    TIMEOUT(60);
+    TEST(merging_agrees_with_the_definition);
+    LOOP(merging_in_any_order_agrees_with_the_definition, 0, 20);
+    TEST(tokens_that_are_made_to_collide_do_not);
+    LOOP(decoding_gives_the_text_back, 0, 2);
+    LOOP(token_starts_ascend_and_cover_the_text, 0, 2);
+    LOOP(long_runs_of_one_character_pass, 0, 9);
+    LOOP(the_memory_of_a_long_word_is_bounded, 0, 5);
+    TEST(text_that_is_not_utf8_is_refused_with_its_place);
+    TEST(ids_outside_the_vocabulary_are_refused);
+    TEST(tokens_with_too_much_text_are_refused);
+    TEST(ill_formed_bytes_become_replacement_characters);
+    TEST(threads_can_share_a_tokenizer);
+    TEST(untrusted_ranges_contain_no_special_tokens);
+    LOOP(encoding_stops_at_the_limit, 0, 2);
+    TEST(the_least_number_of_tokens_is_near_the_number);
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tokens that only files other than tokenizer.json have: recognised in texts, or refused with the key that names them.
-#include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "lib/base/mem.h"
+#include "tests/suite.h"
 #include "tests/text_data.h"
 
 // Opens the fixture "bytes" with these files beside it.
@@ -182,20 +182,12 @@ START_TEST(the_post_processor_alone_decides_which_tokens_surround_a_text)
 }
 END_TEST
 
-int main(void)
+SUITE("tokenizer config")
 {
-    Suite *suite = suite_create("tokenizer config");
-    TCase *tests = tcase_create("tokenizer config");
-    tcase_add_test(tests, tokens_of_added_tokens_decoder_are_recognised);
-    tcase_add_test(tests, flags_of_added_tokens_decoder_override_those_of_tokenizer_json);
-    tcase_add_test(tests, named_and_extra_tokens_of_the_vocabulary_become_special);
-    tcase_add_test(tests, tokens_of_added_tokens_json_are_recognised);
-    tcase_add_test(tests, uncertain_tokens_are_refused_by_their_key);
-    tcase_add_test(tests, the_post_processor_alone_decides_which_tokens_surround_a_text);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    TEST(tokens_of_added_tokens_decoder_are_recognised);
+    TEST(flags_of_added_tokens_decoder_override_those_of_tokenizer_json);
+    TEST(named_and_extra_tokens_of_the_vocabulary_become_special);
+    TEST(tokens_of_added_tokens_json_are_recognised);
+    TEST(uncertain_tokens_are_refused_by_their_key);
+    TEST(the_post_processor_alone_decides_which_tokens_surround_a_text);
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The files of a tokenizer: tokenizer_config.json, derived values (bound, fingerprint), and broken or unsupported
 // files, which are refused with a reason and never crash.
-#include <check.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +12,7 @@
 #include "lib/base/utf8.h"
 #include "lib/text/pattern.h"
 #include "lib/text/unicode.h"
+#include "tests/suite.h"
 #include "text_data.h"
 
 static void encode_into(struct tokenizer *t, const char *text, size_t n, unsigned flags, int32_t **ids_p, int *n_p)
@@ -32,7 +32,8 @@ START_TEST(config_names_bos_and_eos)
     ck_assert_int_eq(tokenizer_bos(t), 1);
     ck_assert_int_eq(tokenizer_eos(t), 2);
     ck_assert_int_eq(tokenizer_vocab_size(t), 560);
-    ck_assert(tokenizer_is_special(t, 0) && !tokenizer_is_special(t, 3));
+    ck_assert(tokenizer_is_special(t, 0));
+    ck_assert(!tokenizer_is_special(t, 3));
     ck_assert_str_eq(tokenizer_token(t, 13), "<0x0A>");
     tokenizer_free(t);
     t = open_variant("pieces", NULL, "{\"model_max_length\": 1000000000000000019884624838656}");
@@ -40,7 +41,8 @@ START_TEST(config_names_bos_and_eos)
     ck_assert_int_eq(tokenizer_eos(t), -1);
     tokenizer_free(t);
     t = open_variant("bytes", NULL, NULL);
-    ck_assert(tokenizer_bos(t) == -1 && tokenizer_eos(t) == -1);
+    ck_assert_int_eq(tokenizer_bos(t), -1);
+    ck_assert_int_eq(tokenizer_eos(t), -1);
     tokenizer_free(t);
 }
 END_TEST
@@ -628,32 +630,24 @@ START_TEST(mutated_values_never_crash)
 }
 END_TEST
 
-int main(void)
+SUITE("tokenizer files")
 {
-    Suite *suite = suite_create("tokenizer files");
-    TCase *files = tcase_create("files");
-    tcase_set_timeout(files, 60);
-    tcase_add_test(files, config_names_bos_and_eos);
-    tcase_add_test(files, longest_piece_is_a_bound_or_none);
-    tcase_add_test(files, fingerprint_ignores_layout);
-    tcase_add_test(files, fingerprint_tells_tokenizers_apart);
-    tcase_add_test(files, an_empty_unknown_token_is_a_token);
-    tcase_add_loop_test(files, a_pattern_that_takes_too_much_work_is_refused, 0, 11);
-    tcase_add_test(files, a_pattern_that_fails_on_a_token_of_its_file_is_refused);
-    tcase_add_loop_test(files, an_added_token_that_takes_too_much_work_is_refused, 0, 2);
-    tcase_add_test(files, one_replacement_of_many_bytes_in_each_token_is_refused);
-    tcase_add_loop_test(files, replacements_that_grow_without_bound_are_refused, 0, 2);
-    tcase_add_loop_test(files, long_runs_stay_within_the_limits, 0, 9);
-    tcase_add_test(files, broken_files_are_refused_with_a_reason);
-    tcase_add_test(files, patterns_that_pcre2_reads_differently_are_refused);
-    tcase_add_test(files, broken_json_and_missing_files_are_named);
-    tcase_add_loop_test(files, files_beyond_the_bounds_are_refused, 0, 3);
-    tcase_add_loop_test(files, mutated_bytes_never_crash, 0, 2);
-    tcase_add_loop_test(files, mutated_values_never_crash, 0, 2);
-    suite_add_tcase(suite, files);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    TIMEOUT(60);
+    TEST(config_names_bos_and_eos);
+    TEST(longest_piece_is_a_bound_or_none);
+    TEST(fingerprint_ignores_layout);
+    TEST(fingerprint_tells_tokenizers_apart);
+    TEST(an_empty_unknown_token_is_a_token);
+    LOOP(a_pattern_that_takes_too_much_work_is_refused, 0, 11);
+    TEST(a_pattern_that_fails_on_a_token_of_its_file_is_refused);
+    LOOP(an_added_token_that_takes_too_much_work_is_refused, 0, 2);
+    TEST(one_replacement_of_many_bytes_in_each_token_is_refused);
+    LOOP(replacements_that_grow_without_bound_are_refused, 0, 2);
+    LOOP(long_runs_stay_within_the_limits, 0, 9);
+    TEST(broken_files_are_refused_with_a_reason);
+    TEST(patterns_that_pcre2_reads_differently_are_refused);
+    TEST(broken_json_and_missing_files_are_named);
+    LOOP(files_beyond_the_bounds_are_refused, 0, 3);
+    LOOP(mutated_bytes_never_crash, 0, 2);
+    LOOP(mutated_values_never_crash, 0, 2);
 }

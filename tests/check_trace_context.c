@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // tracing/context: the headers of W3C Trace Context, with the cases that the specification names.
-#include <check.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "lib/base/mem.h"
 #include "lib/tracing/context.h"
+#include "tests/suite.h"
 
 #define TRACE  "4bf92f3577b34da6a3ce929d0e0e4736"
 #define PARENT "00f067aa0ba902b7"
@@ -144,18 +144,10 @@ START_TEST(a_malformed_state_is_left_out)
 }
 END_TEST
 
-int main(void)
+SUITE("trace_context")
 {
-    Suite *suite = suite_create("trace_context");
-    TCase *tcase = tcase_create("headers");
-    tcase_add_test(tcase, valid_parents_are_read);
-    tcase_add_test(tcase, malformed_parents_are_ignored);
-    tcase_add_test(tcase, a_valid_state_is_kept);
-    tcase_add_test(tcase, a_malformed_state_is_left_out);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    TEST(valid_parents_are_read);
+    TEST(malformed_parents_are_ignored);
+    TEST(a_valid_state_is_kept);
+    TEST(a_malformed_state_is_left_out);
 }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // tracing/tracer: sampling, batches, the bounds of the queue, and collectors that fail.
-#include <check.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -12,6 +11,7 @@
 #include "lib/base/mem.h"
 #include "lib/tracing/tracer.h"
 #include "proto/otlp/trace_service.pb-c.h"
+#include "tests/suite.h"
 #include "tests/test_port.h"
 
 // --- a collector
@@ -323,29 +323,21 @@ START_TEST(wrong_options_are_refused)
 }
 END_TEST
 
-int main(void)
+SUITE("tracer")
 {
-    Suite *suite = suite_create("tracer");
-    TCase *tcase = tcase_create("tracer");
-    tcase_add_checked_fixture(tcase, setup, teardown);
-    tcase_add_test(tcase, a_share_of_the_traces_that_begin_here_is_sampled);
-    tcase_add_test(tcase, a_parent_decides_for_its_requests);
-    tcase_add_test(tcase, requests_of_one_call_share_a_trace);
-    tcase_add_test(tcase, spans_are_sent_with_the_headers);
-    tcase_add_test(tcase, a_full_batch_does_not_wait);
-    tcase_add_test(tcase, a_busy_collector_is_asked_again);
-    tcase_add_test(tcase, a_refusal_is_final);
-    tcase_add_test(tcase, a_partial_refusal_is_counted);
-    tcase_add_test(tcase, without_a_collector_the_queue_is_bounded);
-    tcase_add_test(tcase, a_collector_that_comes_up_gets_what_waits);
-    tcase_add_test(tcase, the_end_waits_for_a_collector_that_comes_up);
-    tcase_add_test(tcase, a_silent_collector_does_not_hold_up_the_end);
-    tcase_add_test(tcase, wrong_options_are_refused);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_set_fork_status(runner, CK_NOFORK); // C-core's threads
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    NO_FORK(); // C-core's threads
+    FIXTURE(setup, teardown);
+    TEST(a_share_of_the_traces_that_begin_here_is_sampled);
+    TEST(a_parent_decides_for_its_requests);
+    TEST(requests_of_one_call_share_a_trace);
+    TEST(spans_are_sent_with_the_headers);
+    TEST(a_full_batch_does_not_wait);
+    TEST(a_busy_collector_is_asked_again);
+    TEST(a_refusal_is_final);
+    TEST(a_partial_refusal_is_counted);
+    TEST(without_a_collector_the_queue_is_bounded);
+    TEST(a_collector_that_comes_up_gets_what_waits);
+    TEST(the_end_waits_for_a_collector_that_comes_up);
+    TEST(a_silent_collector_does_not_hold_up_the_end);
+    TEST(wrong_options_are_refused);
 }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // proto/unpack: the memory of a message is bounded, whatever its bytes.
-#include <check.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,6 +8,7 @@
 #include "lib/messages/unpack.h"
 #include "proto/forepack/cluster/v1/cluster.pb-c.h"
 #include "proto/forepack/v1/inference.pb-c.h"
+#include "tests/suite.h"
 
 static const ProtobufCMessageDescriptor *const node_kind = &forepack__cluster__v1__node_message__descriptor;
 static const ProtobufCMessageDescriptor *const router_kind = &forepack__cluster__v1__router_message__descriptor;
@@ -70,7 +70,7 @@ static void refuse_8_mib(const ProtobufCMessageDescriptor *kind, const char *hea
         memcpy(bytes + size, unit, n);
     ck_assert_ptr_null(proto_unpack(kind, bytes, size, MEMORY, NULL));
     ck_assert_str_eq(status_message(),
-                     "the message takes over 40 MiB of memory when unpacked: send fewer fields in one");
+                     "the message takes over 40 MiB of memory when unpacked: send fewer fields in one message");
     free(bytes);
 }
 
@@ -103,18 +103,10 @@ START_TEST(an_empty_message_is_unpacked)
 }
 END_TEST
 
-int main(void)
+SUITE("unpack")
 {
-    Suite *suite = suite_create("unpack");
-    TCase *tcase = tcase_create("unpack");
-    tcase_add_test(tcase, every_budget_below_what_a_message_takes_is_refused);
-    tcase_add_test(tcase, messages_that_grow_are_refused);
-    tcase_add_test(tcase, a_malformed_message_is_named);
-    tcase_add_test(tcase, an_empty_message_is_unpacked);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    TEST(every_budget_below_what_a_message_takes_is_refused);
+    TEST(messages_that_grow_are_refused);
+    TEST(a_malformed_message_is_named);
+    TEST(an_empty_message_is_unpacked);
 }

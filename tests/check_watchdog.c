@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The watchdog of one rank, and what the leader learns of a follower that ends. check_engine has the watchdog of a
 // group.
-#include <check.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -12,6 +11,7 @@
 #include "engine/roll_call.h"
 #include "engine/watchdog.h"
 #include "lib/base/clock.h"
+#include "tests/suite.h"
 
 static atomic_uint_least64_t progress;
 
@@ -140,20 +140,12 @@ START_TEST(a_check_that_hangs_ends_the_process)
 }
 END_TEST
 
-int main(void)
+SUITE("watchdog")
 {
-    Suite *suite = suite_create("watchdog");
-    TCase *tcase = tcase_create("watchdog");
-    tcase_add_test(tcase, a_hung_pass_of_one_rank_ends_the_process);
-    tcase_add_test(tcase, sampling_that_hangs_ends_the_process);
-    tcase_add_test(tcase, a_long_pass_that_makes_progress_goes_on);
-    tcase_add_test(tcase, a_process_that_was_stopped_goes_on);
-    tcase_add_test(tcase, a_check_that_hangs_ends_the_process);
-    tcase_set_timeout(tcase, 60);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    TIMEOUT(60);
+    TEST(a_hung_pass_of_one_rank_ends_the_process);
+    TEST(sampling_that_hangs_ends_the_process);
+    TEST(a_long_pass_that_makes_progress_goes_on);
+    TEST(a_process_that_was_stopped_goes_on);
+    TEST(a_check_that_hangs_ends_the_process);
 }

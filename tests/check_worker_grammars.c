@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // A worker group compiles grammars while it computes passes: sequences without a grammar go on, equal grammars are
 // compiled once, and a sequence may end, or all be dropped, at any time.
-#include <check.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "lib/base/log.h"
 #include "tests/fake_llguidance.h"
+#include "tests/suite.h"
 #include "tests/tiny_model.h"
 #include "worker/service.h"
 
@@ -162,12 +162,15 @@ static void run_dry(struct world *w)
         step(w);
     }
     struct scheduler_load load = service_get_load(w->service);
-    ck_assert(load.kv_blocks_free == POOL && load.running == 0 && load.waiting == 0);
+    ck_assert_int_eq(load.kv_blocks_free, POOL);
+    ck_assert_int_eq(load.running, 0);
+    ck_assert_int_eq(load.waiting, 0);
 }
 
 static void check_done(const struct world *w, int id)
 {
-    ck_assert(w->tokens[id] == OUTPUT && w->ends[id] == 1);
+    ck_assert_int_eq(w->tokens[id], OUTPUT);
+    ck_assert_int_eq(w->ends[id], 1);
 }
 
 START_TEST(other_sequences_do_not_wait_for_a_grammar)
@@ -181,7 +184,9 @@ START_TEST(other_sequences_do_not_wait_for_a_grammar)
     while (!w->ends[2])
         step(w);
     check_done(w, 2);
-    ck_assert(service_busy(w->service) && !service_ready(w->service) && w->tokens[1] == 0);
+    ck_assert(service_busy(w->service));
+    ck_assert(!service_ready(w->service));
+    ck_assert_int_eq(w->tokens[1], 0);
     ck_assert_int_eq(service_get_load(w->service).waiting, 1);
     fake_llguidance_hold(false);
     run_dry(w);
@@ -220,7 +225,10 @@ START_TEST(a_refused_grammar_ends_its_sequences_alone)
     fake_llguidance_hold(false);
     run_dry(w);
     check_done(w, 1);
-    ck_assert(w->ends[0] == 1 && w->tokens[0] == 0 && w->ends[2] == 1 && w->tokens[2] == 0);
+    ck_assert_int_eq(w->ends[0], 1);
+    ck_assert_int_eq(w->tokens[0], 0);
+    ck_assert_int_eq(w->ends[2], 1);
+    ck_assert_int_eq(w->tokens[2], 0);
     ck_assert_str_eq(w->error, "the grammar is bad");
     close_world(w);
 }
@@ -271,20 +279,12 @@ START_TEST(dropped_sequences_may_come_again)
 }
 END_TEST
 
-int main(void)
+SUITE("worker grammars")
 {
-    Suite *suite = suite_create("worker grammars");
-    TCase *tcase = tcase_create("grammars");
-    tcase_set_timeout(tcase, 60);
-    tcase_add_test(tcase, other_sequences_do_not_wait_for_a_grammar);
-    tcase_add_test(tcase, equal_grammars_that_wait_together_are_compiled_once);
-    tcase_add_test(tcase, a_refused_grammar_ends_its_sequences_alone);
-    tcase_add_test(tcase, a_cancelled_sequence_has_no_results);
-    tcase_add_test(tcase, dropped_sequences_may_come_again);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    TIMEOUT(60);
+    TEST(other_sequences_do_not_wait_for_a_grammar);
+    TEST(equal_grammars_that_wait_together_are_compiled_once);
+    TEST(a_refused_grammar_ends_its_sequences_alone);
+    TEST(a_cancelled_sequence_has_no_results);
+    TEST(dropped_sequences_may_come_again);
 }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Workloads of bench/: arrivals, traces, and percentiles of latencies.
-#include <check.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +11,7 @@
 #include "bench/trace.h"
 #include "lib/base/mem.h"
 #include "lib/base/random.h"
+#include "tests/suite.h"
 
 // ---- quantiles ------------------------------------------------------------------------------------------------------
 
@@ -19,7 +19,9 @@ START_TEST(percentiles_are_interpolated)
 {
     struct samples s = {0};
     struct quantiles none = samples_quantiles(&s);
-    ck_assert(isnan(none.mean) && isnan(none.p50) && isnan(none.max));
+    ck_assert(isnan(none.mean));
+    ck_assert(isnan(none.p50));
+    ck_assert(isnan(none.max));
     samples_add(&s, 7);
     ck_assert_double_eq(samples_percentile(&s, 99), 7);
     static const double more[] = {1, 9, 3, 5};
@@ -78,7 +80,8 @@ END_TEST
 START_TEST(random_streams_are_independent_and_uniform)
 {
     struct random_source a = random_stream(1, 0), b = random_stream(1, 1), c = random_stream(2, 0);
-    ck_assert(random_next(&a) != random_next(&b) && random_next(&a) != random_next(&c));
+    ck_assert_uint_ne(random_next(&a), random_next(&b));
+    ck_assert_uint_ne(random_next(&a), random_next(&c));
     int counts[10] = {0};
     for (int i = 0; i < N; i++)
         counts[random_below(&a, 10)]++;
@@ -95,7 +98,8 @@ static void write_trace(const char *text)
 {
     strcpy(path + strlen(path) - 6, "XXXXXX");
     int fd = mkstemp(path);
-    ck_assert(fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text));
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(write(fd, text, strlen(text)), (ssize_t)strlen(text));
     close(fd);
 }
 
@@ -105,14 +109,21 @@ START_TEST(trace_columns_are_found_by_name)
     struct trace t;
     ck_assert_msg(trace_read(path, &t) == STATUS_OK, "%s", status_message());
     ck_assert_int_eq(t.n_rows, 3);
-    ck_assert(t.rows[1].arrival_ms == 4314.579 && t.rows[1].prompt_tokens == 396 && t.rows[1].output_tokens == 0);
+    ck_assert(t.rows[1].arrival_ms == 4314.579);
+    ck_assert_int_eq(t.rows[1].prompt_tokens, 396);
+    ck_assert_int_eq(t.rows[1].output_tokens, 0);
     ck_assert_int_eq(t.rows[2].n_blocks, 0);
     trace_free(&t);
     unlink(path);
     write_trace("output_tokens,other,prefix_blocks,prompt_tokens,arrival_ms\n5,x,0 12  7,1300,3\n6,,,9,4\n");
     ck_assert_msg(trace_read(path, &t) == STATUS_OK, "%s", status_message());
-    ck_assert(t.n_rows == 2 && t.rows[0].n_blocks == 3 && t.blocks[1] == 12 && t.rows[1].n_blocks == 0);
-    ck_assert(t.rows[0].prompt_tokens == 1300 && t.rows[0].output_tokens == 5 && t.rows[0].arrival_ms == 3);
+    ck_assert_int_eq(t.n_rows, 2);
+    ck_assert_int_eq(t.rows[0].n_blocks, 3);
+    ck_assert_int_eq(t.blocks[1], 12);
+    ck_assert_int_eq(t.rows[1].n_blocks, 0);
+    ck_assert_int_eq(t.rows[0].prompt_tokens, 1300);
+    ck_assert_int_eq(t.rows[0].output_tokens, 5);
+    ck_assert(t.rows[0].arrival_ms == 3);
     trace_free(&t);
     unlink(path);
 }
@@ -168,18 +179,24 @@ START_TEST(prompts_with_equal_block_ids_share_their_tokens)
     int n[6];
     for (int i = 0; i < 6; i++)
         trace_prompt(&t, i, 1, 9, VOCAB, MOST, tokens[i], &n[i]);
-    ck_assert(n[0] == 1200 && n[1] == 1500 && n[3] == 2000 && n[4] == 700);
+    ck_assert_int_eq(n[0], 1200);
+    ck_assert_int_eq(n[1], 1500);
+    ck_assert_int_eq(n[3], 2000);
+    ck_assert_int_eq(n[4], 700);
     ck_assert_int_eq(common_prefix(tokens[0], n[0], tokens[1], n[1]), 1024);
     ck_assert_int_eq(common_prefix(tokens[0], n[0], tokens[2], n[2]), 1200);
     ck_assert_int_eq(common_prefix(tokens[0], n[0], tokens[3], n[3]), 512);
     ck_assert_int_eq(common_prefix(tokens[4], n[4], tokens[5], n[5]), 0);
     ck_assert_int_lt(common_prefix(tokens[3] + 512, 512, tokens[3] + 1024, 512), 10); // blocks of one prompt differ
-    for (int i = 0; i < n[3]; i++)
-        ck_assert(tokens[3][i] >= 0 && tokens[3][i] < VOCAB);
+    for (int i = 0; i < n[3]; i++) {
+        ck_assert_int_ge(tokens[3][i], 0);
+        ck_assert_int_lt(tokens[3][i], VOCAB);
+    }
     // With a length scale below 1, blocks shrink with their prompts.
     for (int i = 0; i < 2; i++)
         trace_prompt(&t, i, 0.1, 9, VOCAB, MOST, tokens[i], &n[i]);
-    ck_assert(n[0] == 120 && n[1] == 150);
+    ck_assert_int_eq(n[0], 120);
+    ck_assert_int_eq(n[1], 150);
     ck_assert_int_eq(common_prefix(tokens[0], n[0], tokens[1], n[1]), 102);
     trace_prompt(&t, 0, 1e-6, 9, VOCAB, MOST, tokens[0], &n[0]);
     ck_assert_int_eq(n[0], 1);
@@ -189,21 +206,13 @@ START_TEST(prompts_with_equal_block_ids_share_their_tokens)
 }
 END_TEST
 
-int main(void)
+SUITE("workload")
 {
-    Suite *suite = suite_create("workload");
-    TCase *tcase = tcase_create("workload");
-    tcase_add_test(tcase, percentiles_are_interpolated);
-    tcase_add_test(tcase, constant_arrivals_have_equal_gaps);
-    tcase_add_test(tcase, poisson_arrivals_have_the_mean_and_deviation_of_exponential_gaps);
-    tcase_add_test(tcase, random_streams_are_independent_and_uniform);
-    tcase_add_test(tcase, trace_columns_are_found_by_name);
-    tcase_add_test(tcase, trace_errors_name_the_line);
-    tcase_add_test(tcase, prompts_with_equal_block_ids_share_their_tokens);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    TEST(percentiles_are_interpolated);
+    TEST(constant_arrivals_have_equal_gaps);
+    TEST(poisson_arrivals_have_the_mean_and_deviation_of_exponential_gaps);
+    TEST(random_streams_are_independent_and_uniform);
+    TEST(trace_columns_are_found_by_name);
+    TEST(trace_errors_name_the_line);
+    TEST(prompts_with_equal_block_ids_share_their_tokens);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A fixture that gives each test a new core: tcase_add_checked_fixture(tcase, setup, teardown).
+// A fixture that gives each test a new core: FIXTURE(setup, teardown).
 #pragma once
 
 #include "tests/core_fixture.h"

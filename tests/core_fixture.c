@@ -12,9 +12,15 @@ static struct fixture *current; // a test has one fixture
 
 // --- messages of the core to nodes
 
+static void check_attached(const struct fake_node *node)
+{
+    ck_cheap(node->node);
+    ck_cheap(!node->lost);
+}
+
 static void remember_bin(struct fake_node *node, struct request *const *requests, int n, enum request_state state)
 {
-    ck_cheap(node->node && !node->lost);
+    check_attached(node);
     ck_cheap(n >= 1);
     node->bins++;
     node->last_bin_items = n;
@@ -56,7 +62,7 @@ static bool node_has(const struct fake_node *node, uint64_t number)
 static void send_cancel(void *link, const uint64_t *numbers, int n)
 {
     struct fake_node *node = link;
-    ck_cheap(node->node && !node->lost);
+    check_attached(node);
     for (int i = 0; i < n; i++) {
         if (node_has(node, numbers[i])) {
             fake_node_forget(node, numbers[i]);
@@ -71,10 +77,13 @@ static void send_cancel(void *link, const uint64_t *numbers, int n)
 static void send_advances(void *link, const struct draft_advance *advances, int n)
 {
     struct fake_node *node = link;
-    ck_cheap(node->node && !node->lost && n >= 1);
+    check_attached(node);
+    ck_cheap(n >= 1);
     for (int i = 0; i < n; i++) {
         const struct request *r = advances[i].request;
-        ck_cheap(advances[i].from >= 0 && advances[i].from < r->usage.completion_tokens && advances[i].ahead >= 1);
+        ck_cheap(advances[i].from >= 0);
+        ck_cheap(advances[i].from < r->usage.completion_tokens);
+        ck_cheap(advances[i].ahead >= 1);
         node->last_advance = (struct fake_advance){.request = r->number,
                                                    .from = advances[i].from,
                                                    .n = r->usage.completion_tokens - advances[i].from,
@@ -88,9 +97,11 @@ static void send_advances(void *link, const struct draft_advance *advances, int 
 static void send_drafts(void *link, const struct node_draft *drafts, int n)
 {
     struct fake_node *node = link;
-    ck_cheap(node->node && !node->lost && n >= 1);
+    check_attached(node);
+    ck_cheap(n >= 1);
     for (int i = 0; i < n; i++) {
-        ck_cheap(drafts[i].n >= 1 && drafts[i].n <= NODE_DRAFT_MAX);
+        ck_cheap(drafts[i].n >= 1);
+        ck_cheap(drafts[i].n <= NODE_DRAFT_MAX);
         node->last_draft = drafts[i];
         node->last_draft.tokens = node->draft_tokens;
         memcpy(node->draft_tokens, drafts[i].tokens, (size_t)drafts[i].n * sizeof *drafts[i].tokens);
@@ -108,7 +119,8 @@ static void send_drain(void *link)
 static void node_lost(void *link, const char *reason)
 {
     struct fake_node *node = link;
-    ck_cheap(node->node && !node->lost && (!reason || *reason));
+    check_attached(node);
+    ck_cheap(!reason || *reason);
     node->lost = true;
     node->node = NULL;
     node->n_requests = 0;
@@ -159,10 +171,14 @@ static void client_done(void *user, const struct request *r, enum finish_reason 
     ck_cheap(client->ends == 1);
     ck_cheap(r->usage.completion_tokens == client->n_tokens);
     bool good = reason == FINISH_REASON_STOP || reason == FINISH_REASON_LENGTH;
-    ck_cheap(good == (status == STATUS_OK) && good == (*message == 0));
+    ck_cheap(good == (status == STATUS_OK));
+    ck_cheap(good == (*message == 0));
     ck_cheap(r->state == (good ? REQUEST_DONE : reason == FINISH_REASON_ERROR ? REQUEST_FAILED : REQUEST_CANCELLED));
     const struct request_timing *t = &r->timing;
-    ck_cheap(t->queue_us >= 0 && t->score_us >= 0 && t->pack_wait_us >= 0 && t->prefill_us >= 0);
+    ck_cheap(t->queue_us >= 0);
+    ck_cheap(t->score_us >= 0);
+    ck_cheap(t->pack_wait_us >= 0);
+    ck_cheap(t->prefill_us >= 0);
     ck_cheap(t->queue_us + t->score_us + t->pack_wait_us + t->prefill_us <= t->total_us);
 }
 

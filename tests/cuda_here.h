@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include "kernels/backend.h"
-#include "tests/skip.h"
 
 // Returns true if there is a GPU or an emulated one. Otherwise prints the reason. A child process checks, since tests
 // fork and a process that has used a GPU must not fork. ThreadSanitizer does not support fibers.

@@ -14,7 +14,7 @@
 #include "router/front/http/http_service.h"
 #include "router/front/nodes/node_link.h"
 #include "router/front/request/intake_pool.h"
-#include "router/front/request/reading.h"
+#include "router/front/request/parsed_message.h"
 #include "tests/rpc_client.h"
 
 static struct front front;
@@ -52,7 +52,7 @@ static inline void front_start(struct core_options options)
     front_core_ops_init(&front, &ops);
     core = core_create(&options, &ops);
     front.loop = loop_start(core);
-    front.readings = reading_table_create();
+    front.parsed_messages = parsed_message_table_create();
 }
 
 // Serves the methods, which outlive the server, and opens a channel to it. `threads`: 0 for the default.
@@ -82,7 +82,7 @@ static inline void front_stop(void)
     http_service_free(service);
     core_free(core);
     intake_pool_free(front.pool);
-    reading_table_free(front.readings);
+    parsed_message_table_free(front.parsed_messages);
     tokenizer_free(front.tokenizer);
     rpc_shutdown();
 }

@@ -37,6 +37,8 @@ static void gpu_file_write(const char *address, const char *lines)
     snprintf(path, sizeof path, "%s/%s", gpu_folder, address);
     snprintf(made, sizeof made, "%s/new", gpu_folder);
     FILE *file = fopen(made, "w");
-    ck_assert(file && fputs(lines, file) >= 0 && fclose(file) == 0);
+    ck_assert_ptr_nonnull(file);
+    ck_assert_int_ge(fputs(lines, file), 0);
+    ck_assert_int_eq(fclose(file), 0);
     ck_assert_int_eq(rename(made, path), 0);
 }

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Checks the format of all C, C++ and CUDA files with clang-format 14 (.clang-format), and the product's C files with
 # clang-tidy 14 (.clang-tidy) and cppcheck 2.10 (tests/cppcheck.cfg, tests/cppcheck.supp). Also checks that only
-# lib/messages/unpack.c unpacks messages, that each folder uses only those below it, and that no files call each other in a
-# cycle (tests/structure.py). Exit codes: 0 clean, 1 findings, 77 a tool is not installed.
+# lib/messages/unpack.c unpacks messages, that test files end with SUITE(), that each folder uses only those below it,
+# and that no files call each other in a cycle (tests/structure.py). Checks links, paths and lines of the documents
+# (tests/docs.py). Exit codes: 0 clean, 1 findings, 77 a tool is not installed.
 # Usage: tests/lint.sh [BUILD_FOLDER]     a folder where the project was built; default build/dev
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -27,11 +28,18 @@ cppcheck=$(tool cppcheck 2.10)
 [ -e "$build/compile_commands.json" ] || { echo "$build: build the project there first" >&2; exit 1; }
 
 code=0
+tests/docs.py || code=1
 git ls-files -z '*.c' '*.h' '*.cpp' '*.cu' | xargs -0 "$format" --dry-run -Werror || code=1
 
 # Messages of peers are unpacked with a bound on memory. Tests, benches and the simulator unpack their own messages.
 if git grep -nE '(__|protobuf_c_message_)unpack\(' -- '*.c' ':!lib/messages/unpack.c' ':!tests' ':!bench' ':!sim'; then
     echo "lint: use proto_unpack() of lib/messages/unpack.h" >&2
+    code=1
+fi
+
+# Test files register their tests with tests/suite.h, which defines main(), and an assert has one condition.
+if git grep -nE '^int main\(|\<srunner_|^ *ck_assert\([^|]*&&[^|]*\);' -- 'tests/check_*.c' 'tests/check_*.cpp'; then
+    echo "lint: end the file with SUITE() of tests/suite.h, and divide asserts of several conditions" >&2
     code=1
 fi
 

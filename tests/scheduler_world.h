@@ -70,6 +70,3 @@ void world_run_alone(struct world *w); // runs every request in an empty schedul
 void world_check_same(const struct world *w, int i, int from, const char *how);
 
 struct sequence_request plain_request(uint64_t id, const int32_t *tokens, int n); // asks for four greedy tokens
-
-// Runs the suite; the exit code of the test program.
-int world_main(TCase *tcase);

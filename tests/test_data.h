@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Test data: small sets in tests/data of the repository, larger ones in the folder FOREPACK_DATA, which may be absent.
 // Both have the same layout (tests/data/README.md). A program whose last argument is "data" tests only with the larger
-// sets. It must exit with EXIT_SKIPPED if they are missing.
+// sets.
 #pragma once
 
 #include <stdbool.h>
@@ -11,12 +11,7 @@
 #include <unistd.h>
 
 #include "lib/base/mem.h"
-#include "tests/skip.h"
-
-static inline bool external_data_wanted(int argc, char **argv)
-{
-    return argc > 1 && strcmp(argv[argc - 1], "data") == 0;
-}
+#include "tests/suite.h"
 
 // Returns a path, which the caller frees. If the file is absent, the test fails later and names it.
 static inline char *repository_data(const char *name)
@@ -38,4 +33,12 @@ static inline bool external_data_is_here(void)
     if (!here) printf("skipped: no test data in FOREPACK_DATA (%s)\n", path);
     free(path);
     return here;
+}
+
+// Returns true if the last argument is "data". Skips the suite if the data is wanted and absent.
+static inline bool external_data_wanted(int argc, char **argv)
+{
+    const bool wanted = argc > 1 && strcmp(argv[argc - 1], "data") == 0;
+    SKIP_UNLESS(!wanted || external_data_is_here());
+    return wanted;
 }

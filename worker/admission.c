@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which sequences run: KV blocks, the prefix cache and preemption.
+// Decides which sequences run: KV blocks, the prefix cache and preemption.
 #include <limits.h>
 #include <string.h>
 
@@ -27,6 +27,13 @@ static bool sequence_allocate_blocks(struct scheduler *s, struct sequence *q, in
     return true;
 }
 
+int admission_find_running(const struct scheduler *s, uint64_t id)
+{
+    for (int i = 0; i < s->n_running; i++)
+        if (s->running[i]->id == id) return i;
+    return -1;
+}
+
 void admission_remove_running(struct scheduler *s, int index)
 {
     s->n_running--;
@@ -41,7 +48,7 @@ void admission_free_sequence(struct scheduler *s, struct sequence *q)
 
 // ---- preemption ----
 
-// Entries that would have to be computed again: those in blocks that no other sequence references.
+// Returns how many entries would have to be computed again: those in blocks that no other sequence references.
 static int sequence_entries_lost(const struct scheduler *s, const struct sequence *q)
 {
     int shared = 0;
@@ -50,8 +57,8 @@ static int sequence_entries_lost(const struct scheduler *s, const struct sequenc
     return q->n_cached - shared * KV_BLOCK_TOKENS;
 }
 
-// The running sequence that loses the fewest entries; of equals the one started last. A sequence that loses none would
-// free no block.
+// Returns the index of the running sequence that loses the fewest entries; among equals, of the one started last. A
+// sequence that loses none would free no block.
 static int choose_victim(const struct scheduler *s)
 {
     int victim = 0, fewest = INT_MAX;
@@ -134,7 +141,7 @@ void admission_publish(struct scheduler *s, struct sequence *q)
 
 // ---- admission ----
 
-// Blocks that the sequence is expected to need in the end.
+// Returns how many blocks the sequence is expected to need in the end.
 static int sequence_blocks_expected(const struct sequence *q)
 {
     int left = kv_blocks_for(q->sampling.max_tokens - sequence_generated(q)), max = sequence_blocks_max(q);
@@ -142,7 +149,7 @@ static int sequence_blocks_expected(const struct sequence *q)
     return expected < max ? expected : max;
 }
 
-// Free blocks that the running sequences are expected to need, at least one for each that can still grow.
+// Returns how many free blocks the running sequences are expected to need: at least one for each that can still grow.
 static int running_blocks_reserved(const struct scheduler *s)
 {
     int reserved = 0;

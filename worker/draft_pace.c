@@ -4,21 +4,21 @@
 
 #include <math.h>
 
-// Passes of phases; SETTLE: the first ones, which do not count.
+// Numbers of passes in a phase; the first SETTLE passes do not count.
 enum { TRIAL = 32, TRIAL_MIN = 12, COMPARE = 16, STAY = 512, PAUSE_FIRST = 256, PAUSE_LAST = 8192, SETTLE = 4 };
 
-static const double WORTH = 1.02;   // what a sequence gets with drafts, against without
-static const double HOPELESS = 0.8; // the same ratio: below it the phase ends after TRIAL_MIN passes
+static const double WORTH = 1.02;   // least ratio of a sequence's tokens per time, with drafts against without
+static const double HOPELESS = 0.8; // below this ratio the phase ends after TRIAL_MIN passes
 
-static const double BETTER = 1.05;   // than the present length
-static const double REMEMBER = 0.98; // of the counts, after each verified draft
+static const double BETTER = 1.05;   // least ratio of a new length's goodput against the present one
+static const double REMEMBER = 0.98; // factor of the counts after each verified draft
 static const double LEARN = 0.2;     // weight of a new time
 static const double JUMP_MAX = 4;    // a measured time above 4 times the average counts as 4 times the average
 static const double CHANCE_MAX = 0.99;
 
 void draft_pace_init(struct draft_pace *p)
 {
-    *p = (struct draft_pace){.accepted = 1, .refused = 1, .speculated = {1, 1}, .copied = {1, 1}};
+    *p = (struct draft_pace){.accepted = 1, .refused = 1, .speculated = {1, 1}, .lookup = {1, 1}};
 }
 
 static int index_of(int sequences)
@@ -36,7 +36,7 @@ static struct draft_cost *cost_of(struct draft_pace *p, int sequences)
     return &p->costs[index_of(sequences)];
 }
 
-// Tokens of a sequence in a microsecond.
+// Returns the expected tokens of a sequence in a microsecond.
 static double goodput(const struct draft_pace *p, const struct draft_times *times, int sequences, int length)
 {
     double chance = fmin(p->accepted / (p->accepted + p->refused), CHANCE_MAX);
@@ -64,7 +64,7 @@ static const struct draft_times *times_of(const struct draft_cost *cost)
     return &cost->times[cost->phase.is_off];
 }
 
-// At the start of a phase, one row for each sequence at least shows what drafts cost and are worth.
+// Returns the length of drafts; at the start of a phase at least 1, so that costs and acceptance are measured.
 static int length_of(const struct draft_cost *cost)
 {
     const struct draft_times *times = times_of(cost);
@@ -72,7 +72,7 @@ static int length_of(const struct draft_cost *cost)
     return times->length > 0 || !tries ? times->length : 1;
 }
 
-// A pass without draft rows is measured first.
+// Returns true once a pass without draft rows has been measured, which comes first.
 static bool is_measured(const struct draft_cost *cost, int sequences)
 {
     return sequences >= 1 && times_of(cost)->pass_us > 0;
@@ -111,14 +111,14 @@ int draft_pace_length(const struct draft_pace *p, int sequences)
     return is_measured(cost, sequences) && !cost->phase.is_off ? length_of(cost) : 0;
 }
 
-bool draft_pace_prefers_copies(const struct draft_pace *p)
+bool draft_pace_prefers_lookup(const struct draft_pace *p)
 {
-    return chance_of(&p->copied) >= chance_of(&p->speculated);
+    return chance_of(&p->lookup) >= chance_of(&p->speculated);
 }
 
-void draft_pace_verified(struct draft_pace *p, bool is_copied, int verified, int accepted)
+void draft_pace_verified(struct draft_pace *p, bool from_lookup, int verified, int accepted)
 {
-    struct draft_record *record = is_copied ? &p->copied : &p->speculated;
+    struct draft_record *record = from_lookup ? &p->lookup : &p->speculated;
     if (!verified) return;
     p->accepted = REMEMBER * p->accepted + accepted;
     p->refused = REMEMBER * p->refused + (accepted < verified);

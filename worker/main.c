@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// forepack-worker: one rank of a worker group. `mpirun -n TP forepack-worker ...` starts a group of TP ranks. Options,
-// start and end are node_main(), shared with the speculator; this file adds the worker's options and serving loop.
+// forepack-worker: one rank of a worker group. `mpirun -n TP forepack-worker ...` starts a group of TP ranks. The
+// shared options, start and end are in node_main(); this file adds the worker's options and serving loop.
 #include "engine/node_main.h"
 
 #include "lib/base/log.h"
@@ -83,7 +83,7 @@ static enum node_end serve_events(struct service *service, struct node *node)
         switch (kind) {
         case NODE_NOTHING: break;
         case NODE_MESSAGE: service_handle(service, event.message); break;
-        case NODE_ATTACHED: // fall through: remaining sequences belong to an earlier stream
+        case NODE_ATTACHED: // fall through: sequences that remain belong to an earlier stream
         case NODE_DETACHED: service_drop_all(service); break;
         case NODE_DRAIN: draining = true; break;
         }

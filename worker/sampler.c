@@ -60,8 +60,8 @@ static float logit_clamp(float x)
     return x > FLT_MAX ? FLT_MAX : x;
 }
 
-// exp(x) for x <= 0, relative error under 2e-7, 0 below -87; plain arithmetic, so that compilers vectorise the loop
-// around it and every machine computes the same bits.
+// Returns exp(x) for x <= 0 with a relative error under 2e-7, and 0 below -87. It is plain arithmetic, so that
+// compilers vectorise the loop around it and every machine computes the same bits.
 static inline float exp_negative(float x)
 {
     float y = x > -87.0f ? x : -87.0f;
@@ -82,7 +82,7 @@ static inline float exp_negative(float x)
     return x > -87.0f ? p * power.value : 0.0f;
 }
 
-// weights[i] = exp((logits[i] - max) * inverse_temperature); the differences are <= 0, perhaps -inf, never NaN.
+// Sets weights[i] to exp((logits[i] - max) * inverse_temperature). The differences are <= 0, perhaps -inf, never NaN.
 static void weights_compute(float *restrict weights, const float *restrict logits, int n, float max,
                             float inverse_temperature)
 {
@@ -144,7 +144,7 @@ static float logprob(float logit, float log_sum)
     return value > LOGPROB_MIN ? value : LOGPROB_MIN;
 }
 
-// The n likeliest tokens, by insertion: most tokens fail the one comparison with the last of the list.
+// Lists the n likeliest tokens by insertion: most tokens fail the one comparison with the last of the list.
 static void logprobs_list(const struct sampler *s, int n, float log_sum, struct sampled_token *token)
 {
     float logit[LOGPROBS_MAX];
@@ -254,7 +254,7 @@ static bool candidate_is_better(struct candidate a, struct candidate b)
     return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
 }
 
-// Partitions c[lo, hi) around its middle candidate, better ones first; returns the new place of that candidate.
+// Partitions c[lo, hi) around its middle candidate, better candidates first. Returns the new place of that candidate.
 static int candidates_partition(struct candidate *c, int lo, int hi)
 {
     struct candidate pivot = c[lo + (hi - lo) / 2];
@@ -271,7 +271,7 @@ static int candidates_partition(struct candidate *c, int lo, int hi)
     return at;
 }
 
-// Lists the remaining tokens with at least this logit; returns their number and their total weight.
+// Lists the remaining tokens with at least this logit. Returns their number and sets their total weight.
 static int candidates_list(struct sampler *s, float least, double *weight_p)
 {
     int n = 0;
@@ -286,8 +286,8 @@ static int candidates_list(struct sampler *s, float least, double *weight_p)
 }
 
 // Keeps the shortest run of tokens, best first, that has `count` tokens or weighs `mass`, whichever is shorter. Real
-// distributions are steep: the tokens with logits of at least `near` nearly always contain the run, so these are tried
-// first. In the quickselect, c[0, lo) belongs to the run and weighs `weight`, and c[hi, n) does not belong to it.
+// distributions are steep: the tokens with logits of at least `near` nearly always contain the run, so they are tried
+// first. During the quickselect, c[0, lo) belongs to the run and weighs `weight`, and c[hi, n) does not belong to it.
 static void keep_best(struct sampler *s, int count, double mass, float near)
 {
     struct candidate *c = s->candidates;

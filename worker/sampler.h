@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// From the logits of a sequence's last row to its next token.
+// Samples the next token of a sequence from the logits of its last row.
 //
-// Stages, in vLLM's order: the tokens that a grammar excludes, the logit bias, penalties (repetition, arXiv 1909.05858,
-// over prompt and output; then frequency and presence over the output), masking of end tokens until min_tokens,
-// temperature, min-p (arXiv 2407.01082), top-k, top-p (nucleus, arXiv 1904.09751; over the tokens that top-k keeps),
-// and one random number. A temperature under 1e-5 is greedy: the stages after the mask have no effect.
+// The stages follow vLLM's order: the mask of a grammar, the logit bias, penalties (repetition, arXiv 1909.05858, over
+// prompt and output; then frequency and presence over the output), masking of end tokens until min_tokens, temperature,
+// min-p (arXiv 2407.01082), top-k, top-p (nucleus, arXiv 1904.09751; over the tokens that top-k keeps), and one random
+// number. A temperature under 1e-5 is greedy: the stages after the masks have no effect.
 //
 // Deterministic: the random number is Philox4x32-10 (Salmon et al., SC'11) keyed by the seed, with the index of the
 // output token as the counter. So the token depends only on logits, parameters, history and index, and a sequence that
-// was preempted or replayed on another group continues with the same tokens. Of equal logits the lower token id ranks
-// first.
+// was preempted or replayed on another group continues with the same tokens. Among equal logits the lower token id
+// ranks first.
 //
 // A NaN logit counts as -inf, so it is never sampled; no token left is an error. A sampler is scratch memory for one
 // vocabulary, for one thread at a time. Nothing is allocated per token.
@@ -23,7 +23,7 @@ struct sampler;
 struct sampler *sampler_create(int vocab_size);
 void sampler_free(struct sampler *s);
 
-// The inputs of sampling beside the logits. Borrowed during the call; all ids are within the vocabulary.
+// The inputs of sampling in addition to the logits. Borrowed during the call; all ids are within the vocabulary.
 struct sampler_context {
     const struct sampling *sampling; // has passed sampling_check()
     const int32_t *eos;              // the model's end-of-text tokens
@@ -36,36 +36,37 @@ struct sampler_context {
 };
 
 // Log-probabilities are natural logarithms of the softmax over the model's logits, before the grammar, logit bias,
-// penalties and temperature.
-// They are at least -9999, since JSON has no infinity. Set only when sampling->logprobs is 0 or more.
+// penalties and temperature. They are at least -9999, since JSON has no infinity. Set only when sampling->logprobs is 0
+// or more.
 struct sampled_token {
     int32_t token;
     float logprob;
-    int rank;  // of a prompt token, from 1 for the likeliest; 0: not wanted
-    int n_top; // sampling->logprobs, or the vocabulary if that is smaller; likeliest first
+    int rank;  // of a prompt token: 1 for the likeliest; 0: not wanted
+    int n_top; // sampling->logprobs, or the size of the vocabulary if that is smaller; likeliest first
     int32_t top_id[LOGPROBS_MAX];
     float top_logprob[LOGPROBS_MAX];
 };
 
-// logits [vocab_size]. STATUS_INTERNAL when no token can be sampled: all logits are NaN, -inf or masked.
+// Samples a token from logits [vocab_size]. STATUS_INTERNAL when none can be sampled: all logits are NaN, -inf or
+// masked.
 enum status sampler_sample_token(struct sampler *s, const float *logits, const struct sampler_context *context,
                                  struct sampled_token *token_p);
 
-// The log-probabilities of a token that is given, and of the n likeliest: the same bits as if the token was sampled.
+// Computes the log-probabilities of a given token and of the n likeliest, with the same bits as if it was sampled.
 void sampler_rate_token(struct sampler *s, const float *logits, int32_t token, int n, struct sampled_token *token_p);
 
-// Whether a backend can sample the token where the logits are (kernels/ragged.h): without a grammar, penalties,
-// logit bias, log-probabilities and masked tokens, which need more than the logits. Its token may differ from that of
+// Returns true if a backend can sample the token where the logits are (kernels/ragged.h). Grammars, penalties, logit
+// bias, log-probabilities and masked tokens need more than the logits. A backend's token may differ from that of
 // sampler_sample_token() when a sum of weights is within rounding (a few 1e-9 of the total) of the value that the
 // random number or top-p compares it with.
 bool sampler_backend_can_sample(const struct sampler_context *context);
 struct row_sampling sampler_row_sampling(const struct sampler_context *context); // its parameters
-enum status sampler_fail_no_token(void); // the failure of sampler_sample_token() when no token can be sampled
+enum status sampler_fail_no_token(void); // fails as sampler_sample_token() does when no token can be sampled
 
-// Whether `token` ends the text: a stop id, or an end-of-text token that is not ignored.
+// Returns true if `token` ends the text: a stop id, or an end-of-text token that is not ignored.
 bool sampler_stops(const struct sampling *sampling, const int32_t *eos, int n_eos, int32_t token);
 
-// The random number of output token `index`: uniform in [0, 1), 53 bits.
+// Returns the random number of output token `index`: uniform in [0, 1), 53 bits.
 double sampler_uniform(uint64_t seed, uint64_t index);
 
 // Philox4x32-10, public for the test against the published vectors.

@@ -1,75 +1,68 @@
 // SPDX-License-Identifier: Apache-2.0
-// Iteration-level ("continuous") batching: every step is one pass with a row for each sequence that decodes; the rest
+// Iteration-level ("continuous") batching: every step is one pass with a row for each sequence that decodes. The rest
 // of the token budget goes to prompts, first come first served, cut into chunks when they are longer than the room left
 // (Orca, OSDI'22; chunked prefill: arXiv 2308.16369). The KV cache is paged (arXiv 2309.06180).
 //
-// Prompts get the rows that decodes and pacing (pace.h) leave. Before a prompt that the pass cannot complete, half of
-// the room goes to prompts that it can complete, then to a chunk of the shortest other prompt: a long prompt takes at
-// most twice as long, and short prompts do not wait for all of it.
+// Prompts get the rows that decodes and pacing (pace.h) leave. If the pass cannot complete the oldest prompt, half of
+// the room goes first to prompts that it can complete, then to a chunk of the shortest other prompt. So a long prompt
+// takes at most twice as long, and short prompts do not wait for all of it.
 //
 // Prefix cache: full blocks stay findable after their sequence has ended (block_manager.h). A sequence whose first
-// tokens are cached at the same positions starts behind them; its last token is always computed, for its logits. A
-// sequence that shares more with a prompt in prefill waits until the shared blocks are computed; sequences behind it
+// tokens are cached at the same positions starts after them; its last token is always computed, for its logits. A
+// sequence that shares more with a prompt in prefill waits until the shared blocks are computed, and later sequences
 // may pass it. So a shared prefix is computed once, even for prompts that arrive together.
 //
 // Memory: a sequence starts when blocks are free for all its tokens and for a quarter of the output it may still
-// generate, beside the blocks that running sequences are expected to need by the same rule. Then it grows block by
-// block. When no block is free, the running sequence with the fewest unshared cached entries is preempted: it releases
-// its blocks and returns to the head of the queue, to be computed again later with the tokens it has generated. The
-// sequence with the most unshared entries is never the victim while others run, so every step brings a sequence closer
-// to its end. A sequence that cannot fit the whole cache is refused by scheduler_add().
+// generate, in addition to the blocks that running sequences are expected to need by the same rule. Then it grows block
+// by block. When no block is free, the running sequence with the fewest unshared cached entries is preempted: it
+// releases its blocks and returns to the head of the queue, to be computed again later with the tokens it has
+// generated. The sequence with the most unshared entries is never the victim while others run, so every step brings a
+// sequence closer to its end. scheduler_add() refuses a sequence that cannot fit the whole cache.
 //
-// Sampling: the backend samples tokens where it can. The host samples the others, in parallel on the threads of the CPU
-// backend. While other sequences run, pacing limits these rows: sequences with such rows then take turns, and the
-// others of them skip the pass. The first is the one that has waited longest, since its last token or since it started,
-// so new sequences cannot hold up those that decode, nor decodes a first token.
+// Sampling: the backend samples tokens where it can. The host samples the other tokens, in parallel on the threads of
+// the CPU backend. While other sequences run, pacing limits the rows that the host samples. Sequences with such rows
+// then take turns, and those without a turn skip the pass. The next turn goes to the sequence that has waited longest,
+// since its last token or since it started. So new sequences cannot delay those that decode, and decodes cannot delay a
+// first token.
 //
 // Log-probabilities of a prompt need logits of every row but the last. A pass has at most max_logit_rows rows with
 // logits. One is kept for each sequence of the pass, so that every prompt advances; prompts with log-probabilities
-// share the others. The host reads these logits after the pass: pacing limits them like sampling on the host, and
-// beside decodes such prompts may use half of the limit. They use no cached entries, which have no logits, but publish
-// blocks.
+// share the rest. The host reads these logits after the pass. Pacing limits them like sampling on the host, and while
+// sequences decode such prompts may use half of the limit. They use no cached entries, which have no logits, but
+// publish blocks.
 //
-// Drafts: the rows of drafted tokens (sequence.h) follow the last pending row of their sequence, in the pass that
-// completes a prompt or in a decode pass. They get the rows and KV blocks that prompts and other sequences leave, and
-// in a decode pass as many rows as lead to the most tokens in a second (draft_pace.h; PACE_UNLIMITED: all). A drafted
-// token is accepted if it is the token that sampling yields without a draft, so a draft changes no token; it only lets
-// a pass yield several. Entries of other drafted tokens are overwritten, and never published. A decoding sequence
-// without a draft gets a copied one, if its request allows it (copy_index.h).
+// Drafts: draft rows (sequence.h) follow the last pending row of their sequence, in the pass that completes a prompt or
+// in a decode pass. They get the rows and KV blocks that prompts and other sequences leave; in a decode pass, as many
+// rows as lead to the most tokens in a second (draft_pace.h; PACE_UNLIMITED: all). A draft token is accepted if it is
+// the token that sampling yields without a draft. So a draft changes no token; it only lets a pass yield several.
+// Entries of other draft tokens are overwritten, and never published. A decoding sequence without a draft gets one from
+// prompt lookup, if its request allows it (prompt_lookup.h).
 //
 // Structured output: the mask of the grammar is applied before sampling. A sequence ends with the token that completes
 // its grammar, without a pass for EOS.
 //
-// Exact: tokens depend on model, request and tensor-parallel degree alone, not on other sequences, chunks, preemption,
-// replay or the content of the prefix cache.
+// Exact: tokens depend on model, request and tensor-parallel degree alone. Other sequences, chunks, preemption, replay
+// and the content of the prefix cache do not change them.
 //
 // Owned by one thread, the engine's. No sockets; the clock is read only to measure. A step allocates nothing.
 #pragma once
 
 #include "engine/engine.h"
-#include "worker/sampler.h"
 #include "worker/sequence.h"
 
 struct scheduler;
 
-enum sequence_finish {
-    SEQUENCE_GOES_ON,
-    SEQUENCE_STOP,   // EOS or a stop token, neither reported; or the grammar is complete
-    SEQUENCE_LENGTH, // max_tokens
-    SEQUENCE_ERROR,
-};
-const char *sequence_finish_name(enum sequence_finish finish);
-
 struct sequence_output {
     uint64_t id;
-    const struct sampled_token *tokens; // [n_tokens] new ones
+    const struct sampled_token *tokens; // [n_tokens] new tokens
     int n_tokens;
     bool has_logprobs;  // the request wants log-probabilities
     int cached_tokens;  // in the first output: prompt tokens found in the prefix cache
-    int drafted;        // drafted tokens that had rows in the pass
-    int draft_accepted; // of these, tokens that are among the new ones
+    int drafted;        // draft tokens that had rows in the pass
+    int draft_accepted; // draft tokens with rows that are among the new tokens
     enum sequence_finish finish;
-    // Log-probabilities of consecutive prompt tokens from index prompt_logprobs_from on: they continue the ones before.
+    // Log-probabilities of consecutive prompt tokens from index prompt_logprobs_from on. They continue those of earlier
+    // outputs.
     const struct sampled_token *prompt_logprobs; // [n_prompt_logprobs]
     int n_prompt_logprobs, prompt_logprobs_from;
     char error[160]; // with SEQUENCE_ERROR
@@ -82,13 +75,13 @@ struct step_report {
     int rows;
     int64_t pairs; // attention pairs
     int64_t step_us;
-    int draft_length; // of the drafts that sequences have use for now, see scheduler_draft_length()
+    int draft_length; // see scheduler_draft_length()
 };
 
 typedef void scheduler_report_fn(void *arg, const struct step_report *report);
 
-// Rows with logits in a pass of a worker: one for each sequence, and 64 more for the drafts of a full group, as far as
-// the pass has rows. Each takes memory for its logits.
+// Returns the rows with logits in a pass of a worker: one for each sequence, and 64 more for the drafts of a full
+// group, but no more than the pass has rows. Each takes memory for its logits.
 static inline int scheduler_logit_rows(int max_seqs, int token_budget)
 {
     enum { SPARE = 64 };
@@ -113,15 +106,15 @@ void scheduler_free(struct scheduler *s); // drops the remaining sequences
 // or EXHAUSTED (65,536 sequences wait), with a sentence.
 enum status scheduler_add(struct scheduler *s, const struct sequence_request *request);
 
-// Queues the held sequence `id`, which must exist. Takes the matcher, which has accepted what was generated before a
-// replay.
+// Queues the held sequence `id`, which must exist. Owns the matcher from now on. The matcher has accepted the tokens
+// that were generated before a replay.
 void scheduler_set_matcher(struct scheduler *s, uint64_t id, struct grammar_matcher *matcher);
 
-// Gives the sequence a draft from output token `from` on, see sequence_set_draft(). NOT_FOUND: there is no such
-// sequence.
+// Gives the sequence a draft from output token `from` on, see sequence_set_draft(). NOT_FOUND: the scheduler has no
+// such sequence.
 enum status scheduler_set_draft(struct scheduler *s, uint64_t id, int from, const int32_t *tokens, int n);
 
-// Drafted tokens of each sequence that the next passes would verify; 0: none.
+// Returns how many draft tokens of each sequence the next passes would verify.
 int scheduler_draft_length(const struct scheduler *s);
 
 // Drops the sequence in any state and frees its blocks at once; nothing more is reported for it. False when the
@@ -129,21 +122,21 @@ int scheduler_draft_length(const struct scheduler *s);
 bool scheduler_cancel(struct scheduler *s, uint64_t id);
 void scheduler_clear(struct scheduler *s); // drops all sequences
 
-bool scheduler_busy(const struct scheduler *s);  // whether there are sequences to compute
-bool scheduler_holds(const struct scheduler *s); // whether sequences wait for their matchers
+bool scheduler_busy(const struct scheduler *s);  // true if there are sequences to compute
+bool scheduler_holds(const struct scheduler *s); // true if sequences wait for their matchers
 
-// One pass and its report; nothing without sequences to compute. After a failure, which is the engine's, the group
-// cannot go on.
+// Runs one pass and reports its results. No effect without sequences to compute. A failure comes from the engine, and
+// the group cannot go on after it.
 enum status scheduler_step(struct scheduler *s);
 
 struct scheduler_load {
-    int running, waiting, kv_blocks_free; // waiting: with held ones
+    int running, waiting, kv_blocks_free; // waiting includes held sequences
     // Since the start:
     int most_running;
     uint64_t preemptions;
     uint64_t prompt_rows;  // prompt rows computed; those of preempted sequences count again
     uint64_t reused_rows;  // rows found in the prefix cache instead
     uint64_t host_sampled; // tokens sampled on the host, and prompt tokens whose log-probabilities it computed
-    uint64_t drafted, draft_accepted; // draft rows computed; of these, rows whose token was accepted
+    uint64_t drafted, draft_accepted; // draft rows computed; draft rows whose token was accepted
 };
 struct scheduler_load scheduler_get_load(const struct scheduler *s);

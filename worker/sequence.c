@@ -7,7 +7,12 @@
 
 #include "lib/base/clock.h"
 #include "lib/base/mem.h"
-#include "worker/sampler.h"
+
+const char *sequence_finish_name(enum sequence_finish finish)
+{
+    static const char *const names[] = {"none", "stop", "length", "error"};
+    return names[finish];
+}
 
 static enum status check_ids(const char *what, const int32_t *ids, int n, int vocab_size)
 {
@@ -43,7 +48,7 @@ static int range_compare(const void *left, const void *right)
     return (a->first > b->first) - (a->first < b->first);
 }
 
-// Ranges in ascending order; adds up their tokens.
+// Checks ranges in ascending order and adds up their tokens.
 static enum status check_ranges(const struct token_range *ranges, int n, int prompt_tokens, int64_t *count_p)
 {
     int64_t after = 0; // the smallest index at which the next range may start
@@ -60,7 +65,7 @@ static enum status check_ranges(const struct token_range *ranges, int n, int pro
     return STATUS_OK;
 }
 
-// Ranges may come in any order: that of the rows.
+// Ranges come in the order of the rows, which may be any order.
 static enum status check_kept(const struct sequence_request *r)
 {
     int64_t count = r->n_kept_ranges ? 0 : r->prompt_tokens;
@@ -150,15 +155,15 @@ enum status sequence_create(const struct sequence_request *r, const struct seque
         s->n_penalty_ids = r->n_penalty_ids;
     }
     s->blocks = mem_alloc_array((size_t)kv_blocks_for((int)entries_needed(r)), sizeof *s->blocks);
-    if (r->copies) {
-        s->copies = mem_alloc(sizeof *s->copies);
-        copy_index_init(s->copies, s->n_kept + r->sampling.max_tokens);
+    if (r->prompt_lookup) {
+        s->lookup = mem_alloc(sizeof *s->lookup);
+        prompt_lookup_init(s->lookup, s->n_kept + r->sampling.max_tokens);
     }
     *sequence_p = s;
     return STATUS_OK;
 }
 
-// Tokens of a draft that can be generated one after the other, each with another token behind it.
+// Returns how many tokens of a draft can be generated one after the other, each with another token after it.
 static int draft_length(const struct sequence *s, const struct model_config *config, const int32_t *tokens, int n)
 {
     int most = s->sampling.max_tokens - sequence_generated(s) - 1, i = 0;
@@ -172,27 +177,42 @@ enum status sequence_set_draft(struct sequence *s, int from, const int32_t *toke
 {
     TRY(check_ids("draft", tokens, n, config->vocab_size));
     if (from < 0) return STATUS_OK;
-    int known = sequence_generated(s) - from; // drafted tokens that the sequence has already
+    int known = sequence_generated(s) - from; // draft tokens that the sequence has already
     if (known < 0 || known >= n) return STATUS_OK;
     if (memcmp(tokens, s->tokens + s->n_kept + from, (size_t)known * sizeof *tokens) != 0) return STATUS_OK;
     s->n_draft = draft_length(s, config, tokens + known, n - known);
     memcpy(s->tokens + s->n_tokens, tokens + known, (size_t)s->n_draft * sizeof *tokens);
-    s->is_copied = false;
+    s->draft_from_lookup = false;
     return STATUS_OK;
 }
 
-bool sequence_copy_draft(struct sequence *s, const struct model_config *config)
+bool sequence_lookup_draft(struct sequence *s, const struct model_config *config)
 {
     int match, most = s->sampling.max_tokens - sequence_generated(s) - 1;
-    int place = s->copies && most > 0 ? copy_index_find(s->copies, s->tokens, s->n_tokens, &match) : 0;
+    int place = s->lookup && most > 0 ? prompt_lookup_find(s->lookup, s->tokens, s->n_tokens, &match) : 0;
     if (!place) return false;
     if (most > match) most = match; // a long common past goes on for longer
-    if (most > COPY_DRAFT_MAX) most = COPY_DRAFT_MAX;
-    for (int i = 0; i < most; i++) // one by one: the copy may reach into itself
+    if (most > LOOKUP_DRAFT_MAX) most = LOOKUP_DRAFT_MAX;
+    for (int i = 0; i < most; i++) // one by one: the draft may repeat its own first tokens
         s->tokens[s->n_tokens + i] = s->tokens[place + i];
     s->n_draft = draft_length(s, config, s->tokens + s->n_tokens, most);
-    s->is_copied = true;
+    s->draft_from_lookup = true;
     return true;
+}
+
+struct sampler_context sequence_sampler_context(const struct sequence *s, const struct model_config *config,
+                                                int drafted)
+{
+    return (struct sampler_context){
+        .sampling = &s->sampling,
+        .eos = config->eos_id,
+        .n_eos = config->n_eos,
+        .prompt = s->penalty_ids ? s->penalty_ids : s->tokens,
+        .n_prompt = s->penalty_ids ? s->n_penalty_ids : s->n_kept,
+        .output = s->tokens + s->n_kept,
+        .n_output = sequence_generated(s) + drafted,
+        .allowed = s->mask,
+    };
 }
 
 void sequence_set_matcher(struct sequence *s, struct grammar_matcher *matcher)
@@ -209,8 +229,8 @@ void sequence_free(struct sequence *s)
     free(s->tokens);
     free(s->positions);
     free(s->penalty_ids);
-    if (s->copies) copy_index_fini(s->copies);
-    free(s->copies);
+    if (s->lookup) prompt_lookup_fini(s->lookup);
+    free(s->lookup);
     free(s->blocks);
     free(s);
 }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// One sequence of a worker group: its tokens, kept prompt tokens first, generated tokens after them, and how many of
-// them are in the KV cache.
+// One sequence of a worker group: its tokens (kept prompt tokens first, then generated tokens), and how many of them
+// are in the KV cache.
 //
-// Progress has one form: rows n_cached .. n_tokens-1 are pending, and the pass with the last pending row yields the
+// Progress has one form. The rows n_cached .. n_tokens-1 are pending, and the pass with the last pending row yields the
 // next token. Prefill, chunked prefill, decode, replay and the return from preemption differ only in these counts.
 //
-// A draft is a guess at the next tokens. It lies behind the tokens of the sequence and is verified by draft rows: rows
-// behind the last pending one, each of which yields the token after its own. A drafted token that equals the sampled
-// one becomes a token of the sequence, and its KV entry counts; the first other one ends the draft.
+// A draft is a guess at the next tokens, stored after the tokens of the sequence. Draft rows verify it: they follow the
+// last pending row, and each yields the token after its own. A draft token that equals the sampled token becomes a
+// token of the sequence, and its KV entry counts. The first draft token that differs ends the draft.
 //
 // Owned by the scheduler and its thread.
 #pragma once
@@ -16,9 +16,18 @@
 #include "lib/grammar/grammar.h"
 #include "lib/text/config.h"
 #include "lib/text/generation.h"
-#include "worker/copy_index.h"
+#include "worker/prompt_lookup.h"
+#include "worker/sampler.h"
 
-// What the scheduler's caller requests. Borrowed for the call.
+enum sequence_finish {
+    SEQUENCE_GOES_ON,
+    SEQUENCE_STOP,   // EOS or a stop token, neither of which is reported; or the grammar is complete
+    SEQUENCE_LENGTH, // max_tokens
+    SEQUENCE_ERROR,
+};
+const char *sequence_finish_name(enum sequence_finish finish);
+
+// A request of the scheduler's caller. Borrowed for the call.
 struct sequence_request {
     uint64_t id;           // unique among the scheduler's sequences
     const int32_t *tokens; // [n_tokens] kept prompt tokens, then tokens generated before a replay
@@ -32,9 +41,9 @@ struct sequence_request {
     int n_penalty_ids;
     int logprobs_from; // with sampling.prompt_logprobs: index of the first prompt token whose log-probability is wanted
     uint64_t salt;     // of the prefix cache: blocks are shared among equal salts
-    const int32_t *draft; // [n_draft] drafted tokens, the first one for the first generated token, also in a replay
+    const int32_t *draft; // [n_draft] draft tokens, the first one for the first generated token, also in a replay
     int n_draft;
-    bool copies; // sequence_copy_draft() may draft
+    bool prompt_lookup; // prompt lookup may draft for the sequence
 };
 
 struct sequence_limits {
@@ -50,29 +59,26 @@ struct sequence {
     int32_t *positions; // [n_kept + max_tokens]
     int32_t *penalty_ids;
     int n_penalty_ids;
-    struct grammar_matcher *matcher; // of sampling.grammar, after n_matched tokens; owned; NULL: none
+    struct grammar_matcher *matcher; // of sampling.grammar, after n_matched tokens; owned; NULL: no grammar
     int n_matched;                   // generated tokens that the matcher has accepted
     uint32_t *mask;                  // of the matcher, for the token that is being sampled
     int n_kept, n_tokens;
-    int n_draft;               // drafted tokens behind the last one of `tokens`
-    bool is_copied;            // they are copied from earlier tokens
-    struct copy_index *copies; // owned; NULL: the sequence copies none
-    int next_logprob;          // index of the next prompt token to report a log-probability of; n_kept: none
-    int n_cached;              // entries in the KV cache
-    int32_t *blocks;           // [sequence_blocks_max()]
-    int n_blocks;              // referenced now
-    int n_published;           // the first of them: full and in the prefix cache
-    kv_chain chain;            // up to the last published one
-    struct prefix_match match; // of the last lookup in the prefix cache
-    int n_reused;              // prompt tokens found in the prefix cache when the sequence ran for the first time
-    bool started;              // has run, n_reused is set
-    bool reported_reused;      // n_reused has been reported
-    bool is_chunked;           // a pass contained part of its prompt
-    int pass_rows;             // rows in the pass being composed
-    int pass_logprobs;         // of them, rows that give the log-probability of a prompt token
-    int pass_drafts;           // draft rows behind the last pending one
-    int pass_host_rows;        // of the rows that yield tokens, those that the host reads: the first ones
-    uint64_t host_pass;        // of the last token that the host sampled, before it the pass that started the sequence
+    int n_draft;                  // draft tokens, stored after the last one of `tokens`
+    bool draft_from_lookup;       // prompt lookup made the draft, not a speculator
+    struct prompt_lookup *lookup; // owned; NULL: no prompt lookup
+    int next_logprob;             // index of the next prompt token to report a log-probability of; n_kept: none
+    int n_cached;                 // entries in the KV cache
+    int32_t *blocks;              // [sequence_blocks_max()]
+    int n_blocks;                 // blocks that the sequence references now
+    int n_published;              // the first of them that are full and in the prefix cache
+    kv_chain chain;               // up to the last published block
+    struct prefix_match match;    // of the last lookup in the prefix cache
+    int n_reused;                 // prompt tokens found in the prefix cache when the sequence ran for the first time
+    bool started;                 // the sequence has run, and n_reused is set
+    bool reported_reused;         // n_reused has been reported
+    bool is_chunked;              // a pass contained part of its prompt
+    uint64_t last_pass;           // number of the last pass with rows of the sequence; 0: none
+    uint64_t host_pass; // number of the last pass in which the host sampled a token; at first, the pass that started it
     int64_t added_us;
     struct sequence *previous, *next; // in the scheduler's queue
 };
@@ -83,24 +89,30 @@ enum status sequence_create(const struct sequence_request *request, const struct
 void sequence_set_matcher(struct sequence *s, struct grammar_matcher *matcher); // owns it from now on
 void sequence_free(struct sequence *s);                                         // its blocks must have been released
 
-// Replaces the draft by `n` tokens from output token `from` on, of which the sequence may have some: these must be the
-// same. Tokens that cannot be generated are left out: beyond max_tokens, or from the first stop token on. A draft of
-// which nothing is left comes too late, and changes nothing. STATUS_INVALID: a token is outside the vocabulary.
+// Replaces the draft by `n` tokens from output token `from` on. The sequence may have some of these tokens already, if
+// they are the same. Leaves out tokens that cannot be generated: beyond max_tokens, and from the first stop token on. A
+// draft without tokens left comes too late, and changes nothing. STATUS_INVALID: a token is outside the vocabulary.
 enum status sequence_set_draft(struct sequence *s, int from, const int32_t *tokens, int n,
                                const struct model_config *config);
 
-// Replaces the draft by what followed the last tokens of the sequence where they occurred before, as many as these, up
-// to COPY_DRAFT_MAX. False, and no change: they did not, or the sequence copies none.
-enum { COPY_DRAFT_MAX = 8 };
-bool sequence_copy_draft(struct sequence *s, const struct model_config *config);
+// Prompt lookup: replaces the draft by the tokens that followed an earlier occurrence of the sequence's last tokens, as
+// many as were equal, up to LOOKUP_DRAFT_MAX. Returns false, without a change, if there is no earlier occurrence or no
+// prompt lookup.
+enum { LOOKUP_DRAFT_MAX = 8 };
+bool sequence_lookup_draft(struct sequence *s, const struct model_config *config);
 
-// Rows that the next pass or passes have to compute.
+// Returns the inputs of sampling for the token that follows the sequence's next `drafted` draft tokens.
+struct sampler_context sequence_sampler_context(const struct sequence *s, const struct model_config *config,
+                                                int drafted);
+
+// Returns how many rows the next passes have to compute.
 static inline int sequence_pending(const struct sequence *s)
 {
     return s->n_tokens - s->n_cached;
 }
 
-// True: the whole prompt is computed, because cached entries have no logits.
+// Returns true if log-probabilities of the prompt are still wanted. The whole prompt is computed then, because cached
+// entries have no logits.
 static inline bool sequence_wants_prompt_logprobs(const struct sequence *s)
 {
     return s->next_logprob < s->n_kept;
@@ -111,7 +123,7 @@ static inline int sequence_generated(const struct sequence *s)
     return s->n_tokens - s->n_kept;
 }
 
-// Blocks of the sequence at its longest. The last generated token is never computed, so it needs no entry.
+// Returns the blocks of the sequence at its longest. The last generated token is never computed and needs no entry.
 static inline int sequence_blocks_max(const struct sequence *s)
 {
     return kv_blocks_for(s->n_kept + s->sampling.max_tokens - 1);

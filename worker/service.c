@@ -25,8 +25,8 @@ struct service {
     uint32_t *tokens;          // [logit rows] of all answers, one after the other
     logprob_message *logprobs; // [logit rows] of the tokens of all answers, and of prompt tokens
     logprob_message **logprobs_list;
-    size_t n_tokens, n_logprobs; // of these, used by the message
-    struct token_range *kept;    // kept ranges of the sequence being added; grows
+    size_t n_tokens, n_logprobs; // used entries of `tokens` and `logprobs`
+    struct token_range *kept;    // kept ranges of the sequence that is added; grows
     size_t kept_capacity;
 };
 
@@ -82,7 +82,7 @@ static void logprob_fill(logprob_message *m, const struct sampled_token *token)
     m->top_logprobs = (float *)token->top_logprob;
 }
 
-// The messages of `n` log-probabilities, in the arrays of the service.
+// Returns the messages of `n` log-probabilities, in the arrays of the service.
 static logprob_message **logprobs_fill(struct service *service, const struct sampled_token *tokens, int n)
 {
     logprob_message **list = service->logprobs_list + service->n_logprobs;
@@ -149,7 +149,7 @@ static enum status sampling_read(const sampling_message *m, struct sampling *s)
     s->logit_bias =
         (struct logit_bias){(int32_t *)m->logit_bias_ids, m->logit_bias, int_from_number(m->n_logit_bias_ids)};
     s->grammar = grammar_spec_of((enum grammar_kind)m->grammar_kind, m->grammar);
-    if ((uint32_t)m->grammar_kind >= GRAMMAR_KINDS) // a number below 0, too
+    if ((uint32_t)m->grammar_kind >= GRAMMAR_KINDS) // true for a negative number, too
         return status_fail(STATUS_INVALID, "grammar_kind %d is not known", (int)m->grammar_kind);
     return sampling_from_message(&m->base, s);
 }
@@ -162,7 +162,7 @@ static enum status grammar_check(const struct service *service, const struct gra
     return grammar_spec_check(spec);
 }
 
-// The matcher reads what was generated before a replay.
+// Starts to compile the request's grammar. The matcher begins with the tokens that were generated before a replay.
 static void grammar_compile(struct service *service, const struct sequence_request *request)
 {
     const struct grammar_spec *spec = &request->sampling.grammar;
@@ -171,8 +171,8 @@ static void grammar_compile(struct service *service, const struct sequence_reque
     grammar_compiler_add(service->compiler, request->id, spec, request->tokens + request->n_tokens - n, n);
 }
 
-// A sequence that waits for its grammar gets the matcher, or is refused.
-static void take_matchers(struct service *service)
+// Gives matchers that are compiled to the sequences that wait for them. A sequence whose grammar failed is refused.
+static void receive_matchers(struct service *service)
 {
     struct grammar_compiled compiled;
     while (service->compiler && grammar_compiler_take(service->compiler, &compiled)) {
@@ -189,7 +189,7 @@ static void take_matchers(struct service *service)
 static void cancel(struct service *service, uint64_t id)
 {
     if (service->compiler) grammar_compiler_drop(service->compiler, id);
-    scheduler_cancel(service->scheduler, id); // a request may have ended already
+    scheduler_cancel(service->scheduler, id); // no effect if the request has ended already
 }
 
 static void kept_read(struct service *service, const sequence_message *m)
@@ -215,9 +215,9 @@ static enum status sequence_add(struct service *service, const sequence_message 
         .n_penalty_ids = int_from_number(m->n_penalty_ids),
         .logprobs_from = int_from_number(m->prompt_logprobs_from),
         .salt = m->salt,
-        .draft = (const int32_t *)m->draft_ids, // likewise
+        .draft = (const int32_t *)m->draft_ids, // as for token_ids
         .n_draft = int_from_number(m->n_draft_ids),
-        .copies = m->drafts,
+        .prompt_lookup = m->drafts,
     };
     TRY(sampling_read(m->sampling, &request.sampling));
     kept_read(service, m);
@@ -231,7 +231,7 @@ static enum status sequence_add(struct service *service, const sequence_message 
     return STATUS_OK;
 }
 
-// A draft crosses with the end of its sequence.
+// A sequence may have ended while its draft was on the way, so a draft that is refused is no fault.
 static void set_draft(struct service *service, const Forepack__Cluster__V1__Draft *m)
 {
     enum status status = scheduler_set_draft(service->scheduler, m->request, int_from_number(m->from),
@@ -320,7 +320,7 @@ bool service_ready(const struct service *service)
 
 enum status service_step(struct service *service)
 {
-    take_matchers(service);
+    receive_matchers(service);
     return scheduler_step(service->scheduler);
 }
 

@@ -348,7 +348,8 @@ static json_t *kernels_make_row(const struct kernels *k, const struct onednn_pro
 static enum status kernels_measure(struct kernels *k, struct onednn_process *onednn, json_t *rows)
 {
     double gflop = 2e-9 * k->weights * k->m, gbytes = k->weights * k->weight_bytes / 1e9;
-    struct contender contenders[2] = {{kernels_run, k, gflop, gbytes}, {onednn_process_run, onednn, gflop, gbytes}};
+    struct contender contenders[2] = {{kernels_run, k, gflop, gbytes, burst_of(k)},
+                                      {onednn_process_run, onednn, gflop, gbytes, 1}};
     struct measurement measurements[2];
     struct rounds_readings readings;
     const struct rounds rounds = {k->probe, bench_probe_type(o.dtype), (int)o.rounds, (int)o.min_ms};

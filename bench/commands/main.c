@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // forepack-bench: the measurements, and the other commands that run a model in their own process. Users call it through
-// `forepack bench`, `forepack plan` and `forepack generate --model`.
+// `forepack bench`, `forepack plan`, `forepack calibrate` and `forepack generate --model`.
 #include "bench/commands/bench.h"
 #include "cli/engine/commands.h"
 #include "cli/program.h"

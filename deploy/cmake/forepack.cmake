@@ -71,7 +71,9 @@ set(FOREPACK_TEST_ENVIRONMENT
 
 # The libraries that every test program links in addition to its own.
 if(FOREPACK_TESTS)
-  add_library(forepack_check OBJECT ${CMAKE_SOURCE_DIR}/tests/marks.c)
+  add_library(forepack_check OBJECT ${CMAKE_SOURCE_DIR}/tests/suite.c ${CMAKE_SOURCE_DIR}/tests/marks.c)
+  target_include_directories(forepack_check PRIVATE ${CMAKE_SOURCE_DIR})
+  target_compile_options(forepack_check PRIVATE ${FOREPACK_WARNINGS})
   target_link_libraries(forepack_check PUBLIC PkgConfig::CHECK)
   target_link_options(forepack_check INTERFACE -Wl,--wrap=_mark_point)
 endif()

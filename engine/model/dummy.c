@@ -11,17 +11,17 @@
 #include "lib/base/mem.h"
 
 enum {
-    DUMMY_STRIDE = 64,     // elements from row to row
+    DUMMY_STRIDE = 64,     // elements from the start of a row to the start of the next row
     DUMMY_STARTS = 1 << 20 // number of places at which a tensor can start
 };
 static const float FP8_SCALE = 0x1p-12f; // the largest value, 0.07, becomes 284
 
 struct dummy {
     int64_t n_random, n_ones;
-    uint16_t *random, *ones; // bf16; NULL: zeros
+    uint16_t *random, *ones; // bf16; NULL if all elements are zero
     uint8_t *codes;          // the random values in FP8, divided by their scale
-    float *scales;           // of a row of blocks, all FP8_SCALE
-    int block;               // of a scale; 0: one for a matrix
+    float *scales;           // scales of a row of blocks, all FP8_SCALE
+    int block;               // rows and columns of the block of a scale; 0: one scale for a matrix
 };
 
 static int64_t largest(int64_t a, int64_t b)
@@ -29,7 +29,7 @@ static int64_t largest(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-// splitmix64
+// Returns the next number of splitmix64.
 static uint64_t next_random(uint64_t *state)
 {
     uint64_t z = *state += 0x9e3779b97f4a7c15u;
@@ -38,7 +38,7 @@ static uint64_t next_random(uint64_t *state)
     return z ^ z >> 31;
 }
 
-// The sum of four uniform numbers approximates a normal distribution.
+// Returns the sum of four uniform numbers, which approximates a normal distribution.
 static float next_value(uint64_t *state)
 {
     uint64_t bits = next_random(state);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Made-up weights for a shape without checkpoint, to measure models of any size: matrices of pseudo-random values (mean
-// 0, standard deviation 0.02, as models are initialised) in bf16, or FP8 where the config says so, and norms of ones. A
-// name has the same values on every rank and in every run. The generated text is noise.
+// Dummy weights for a shape without checkpoint, to measure models of any size. Matrices have pseudo-random values (mean
+// 0, standard deviation 0.02, as models are initialised) in bf16, or FP8 where the config says so, and norms are ones.
+// A tensor of a given name has the same values on every rank and in every run. The generated text is noise.
 //
-// All matrices are views of one buffer of a few megabytes: each row starts DUMMY_STRIDE elements after the previous
+// The matrices are views of one buffer of a few megabytes. Each row starts DUMMY_STRIDE elements after the previous
 // one, so rows overlap but no two are equal. A backend packs its own copy, so only that copy takes as much memory as
 // real weights.
 #pragma once
@@ -13,10 +13,10 @@
 
 struct dummy;
 
-// `zeros`: all elements of all tensors are zero, and no memory is needed.
+// Creates dummy weights. If `zeros`, all elements of all tensors are zero, and no memory is needed.
 struct dummy *dummy_create(const struct model_config *config, bool zeros);
 void dummy_free(struct dummy *d); // NULL is fine; views are valid until then
 
-// The tensor `name` of shape [rows, columns], or [columns] if rows is 0. Sizes must be those of the config. `fp8`: in
-// FP8 with the config's kind of scales.
+// Returns the tensor `name` of shape [rows, columns], or [columns] if rows is 0. The sizes must fit the config. If
+// `fp8`, the tensor is in FP8 with the config's kind of scales.
 struct matrix_view dummy_view(const struct dummy *d, const char *name, int64_t rows, int64_t columns, bool fp8);

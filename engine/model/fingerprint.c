@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fingerprint by which ranks and the router tell whether they have the same checkpoint: cheap at every start, even
-// with hundreds of gigabytes of weights on a network disk. It detects mistakes, not forgery. Its value must not change:
-// routers are started with it (--model-fingerprint), calibrations and packed weights name the model by it.
+// Computes the fingerprint by which ranks and the router tell if they have the same checkpoint. It is cheap at every
+// start, even with hundreds of gigabytes of weights on a network disk. It detects mistakes, not forgery. Its value must
+// not change: routers are started with it (--model-fingerprint), and calibrations and packed weights name the model by
+// it.
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,7 +26,7 @@ static uint64_t hash_config(uint64_t state, const struct model_config *c)
     return fnv1a(state, c->eos_id, (size_t)c->n_eos * sizeof c->eos_id[0]);
 }
 
-// The samples of a tensor, from its first byte to its last: `n` pieces of `bytes`, `stride` apart.
+// Samples of a tensor, from its first byte to its last: `n` pieces of `bytes` bytes, `stride` bytes apart.
 struct samples {
     int n;
     size_t bytes, stride;
@@ -37,8 +38,8 @@ static struct samples tensor_samples(const struct safetensors_tensor *t)
     return (struct samples){SAMPLES, SAMPLE_BYTES, (t->size_bytes - SAMPLE_BYTES) / (SAMPLES - 1)};
 }
 
-// All at once: one after another they would take a round trip to the disk each, and the kernel would read their
-// neighbours, too.
+// Prefetches all samples at once. Serial page faults would cost one disk round trip each, and the kernel would read the
+// neighbouring pages, too.
 static void prefetch_samples(const struct safetensors *st)
 {
     for (int i = 0; i < safetensors_count(st); i++) {

@@ -9,13 +9,12 @@ static enum status split_over_ranks(const struct model_options *options, struct 
 {
     const struct model_config *c = &m->config;
     const int size = m->comm->size;
-    // With more ranks than KV heads, every rank that has query heads of a KV head holds a copy of that KV head.
+    // If there are more ranks than KV heads, every rank that has query heads of a KV head holds a copy of that KV head.
     if (c->n_kv_heads % size != 0 && size % c->n_kv_heads != 0)
-        return status_fail(
-            STATUS_UNSUPPORTED,
-            "%s: %d KV heads cannot be split over %d ranks: take a number of ranks that divides %d or is "
-            "a multiple of it",
-            options->dir, c->n_kv_heads, size, c->n_kv_heads);
+        return status_fail(STATUS_UNSUPPORTED,
+                           "%s: %d KV heads cannot be split over %d ranks: use a number of ranks that divides %d or is "
+                           "a multiple of it",
+                           options->dir, c->n_kv_heads, size, c->n_kv_heads);
     const struct {
         const char *what;
         int n;
@@ -23,7 +22,7 @@ static enum status split_over_ranks(const struct model_options *options, struct 
     for (int i = 0; i < 2; i++)
         if (parts[i].n % size != 0)
             return status_fail(STATUS_UNSUPPORTED,
-                               "%s: %d %s cannot be split evenly over %d ranks: take a number of ranks that "
+                               "%s: %d %s cannot be split evenly over %d ranks: use a number of ranks that "
                                "divides %d",
                                options->dir, parts[i].n, parts[i].what, size, parts[i].n);
     m->n_heads = c->n_heads / size;
@@ -81,7 +80,7 @@ static enum status choose_kv_dtype(const char *name, struct model *m)
         if (m->dtype == DTYPE_F32)
             return status_fail(
                 STATUS_INVALID,
-                "kv-cache-dtype %s: a model computed in f32 keeps K and V in f32: take kv-cache-dtype auto, or a "
+                "kv-cache-dtype %s: a model computed in f32 keeps K and V in f32: use kv-cache-dtype auto, or a "
                 "dtype of 16 or 8 bits",
                 name);
         m->kv_dtype = choices[i];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The forward pass of a Llama-class model over a ragged batch, and opening it: the backend, weights, buffers. Nothing
-// is allocated once a model is open.
+// The forward pass of a Llama-class model over a ragged batch, and the opening of the backend, weights and buffers. An
+// open model allocates nothing.
 #include "engine/model/llama.h"
 
 #include <stdlib.h>
@@ -13,10 +13,11 @@
 
 // ---- the stages of a pass -------------------------------------------------------------------------------------------
 
-// A stage ends with the output of attention or of the MLP, of which each rank computes a part. The residual stream is
-// whole on every rank: rank 0 adds its part to its copy and the other ranks store only their part, so the sum over
-// ranks is the new stream. Where devices reduce in bf16 (m->partial), all ranks store their parts in a tensor of their
-// own, and the norm that follows adds their sum to the stream: the stream itself is never rounded, nor sent.
+// Returns the tensor that receives the output of a stage. A stage ends with the output of attention or of the MLP, of
+// which each rank computes a part. The residual stream is whole on every rank. Rank 0 adds its part to its copy of the
+// stream, and the other ranks store only their part, so the sum over ranks is the new stream. If devices reduce in bf16
+// (m->partial), all ranks store their parts in a separate tensor. The norm that follows adds their sum to the stream,
+// so the stream itself is never rounded or sent.
 static struct tensor *output(const struct model *m)
 {
     return m->partial ? m->partial : m->residual;
@@ -27,7 +28,7 @@ static enum linear_mode output_mode(const struct model *m)
     return m->partial || m->comm->rank ? LINEAR_STORE : LINEAR_ADD;
 }
 
-// The norm of the residual stream after the output of a stage.
+// Returns the norm of the residual stream after the output of a stage.
 static struct norm_step output_norm(const struct model *m, const struct weight *gain, const int32_t *row_index)
 {
     return (struct norm_step){m->normed, m->residual, gain, m->config.norm_epsilon, row_index, m->partial};
@@ -63,14 +64,14 @@ static enum status mlp_stage(struct model *m, int l, int rows)
     return backend_mlp(m->backend, output(m), m->mlp, &norm, layer->gate_up, layer->down, output_mode(m), rows);
 }
 
-// The context of a pass's functions.
+// Context of the functions of a pass.
 struct forward_call {
     struct model *m;
     const struct ragged_batch *batch;
 };
 
-// Stage 0 is the embedding; each layer has two stages, attention and MLP. Every stage ends with the sum over ranks. Of
-// a row of the embedding one rank has values and the others have zeros, so its sum is exact.
+// Runs a stage. Stage 0 is the embedding; each layer has two stages, attention and MLP. Every stage ends with the sum
+// over ranks. Each row of the embedding has values on one rank and zeros on the other ranks, so its sum is exact.
 static enum status forward_stage(void *context, int i, int first_row, int rows)
 {
     struct model *m = ((const struct forward_call *)context)->m;
@@ -79,7 +80,7 @@ static enum status forward_stage(void *context, int i, int first_row, int rows)
     if (m->comm->size > 1)
         TRY(i && m->partial ? m->backend->ops->sum_ranks(m->backend, m->partial, rows)
                             : residual_sum(m, first_row, rows));
-    // Read by threads that only look for a change.
+    // Relaxed is enough: readers only look for a change.
     atomic_fetch_add_explicit(&m->host_comm->progress, 1, memory_order_relaxed);
     return STATUS_OK;
 }
@@ -102,7 +103,8 @@ static enum status gather_rows(struct model *m, struct tensor *mine, int rows, i
     return m->comm->ops->gather(m->comm, b->ops->tensor_data(b, mine), (size_t)rows * (size_t)columns, out);
 }
 
-// The first `rows` rows of an F32 tensor in host memory: in place, or in `copy` if the backend has its own memory.
+// Reads the first `rows` rows of an F32 tensor in host memory: in place, or in `copy` if the backend has its own
+// memory.
 static enum status read_rows(struct model *m, struct tensor *t, int rows, float *copy, const float **rows_p)
 {
     struct backend *b = m->backend;
@@ -126,8 +128,8 @@ static enum status read_logits(struct model *m, int rows, const float **logits_p
     return STATUS_OK;
 }
 
-// The best token of each row among those of `parts` ranks. The ids of later ranks are larger, so equal logits go to the
-// lower id.
+// Reads the best token of each row from the best tokens that `parts` ranks found. Later ranks have larger ids, so of
+// equal logits the lower id wins.
 static enum status read_tokens(struct model *m, struct tensor *sampled, int parts, int rows)
 {
     const float *found; // [part][row]
@@ -151,9 +153,10 @@ static bool all_greedy(const struct ragged_batch *batch)
 }
 
 // Samples tokens and reads logits as the batch asks. Each rank has the logits of its share of the vocabulary. The
-// likeliest token is the best of the likeliest tokens of all shares; any other sampling, and reading logits, needs the
-// logits of all shares on rank 0. Only the logits that the batch wants are copied to host memory, and only those are
-// gathered where no rank needs the others: one request that needs its logits does not cost the others theirs.
+// likeliest token is the best of the likeliest tokens of all shares. Any other sampling, and reading logits, needs the
+// logits of all shares on rank 0. Only the logits that the batch wants are copied to host memory. If no rank needs the
+// other logits, they are not gathered either, so one request that needs its logits does not make other requests pay for
+// theirs.
 static enum status finish_logits(struct model *m, const struct ragged_batch *batch, struct forward_result *result)
 {
     struct backend *b = m->backend;
@@ -172,7 +175,7 @@ static enum status finish_logits(struct model *m, const struct ragged_batch *bat
         TRY(read_tokens(m, on_rank_0 ? m->sampled : m->gathered_sampled, on_rank_0 ? 1 : size, rows));
         result->tokens = m->host_tokens;
     }
-    // The parts of the ranks lie `gathered` rows apart after the first gather; read_logits expects `read` rows.
+    // The parts of the ranks are `gathered` rows apart after the first gather; read_logits expects `read` rows.
     if (size > 1 && read && read < gathered) TRY(gather_rows(m, m->logits, read, m->vocab_share, m->gathered));
     return here && read ? read_logits(m, read, &result->logits) : STATUS_OK;
 }
@@ -190,7 +193,7 @@ static enum status finish_importance(struct model *m, const struct ragged_batch 
 
 // ---- the forward pass -----------------------------------------------------------------------------------------------
 
-// Checks what the backend does not check itself.
+// Checks the parts of the batch that the backend does not check itself.
 static enum status check_batch(const struct model *m, const struct ragged_batch *batch)
 {
     if (batch->n_rows < 1 || batch->n_rows > m->shape.max_rows)
@@ -244,7 +247,7 @@ enum status model_warm_up(struct model *m)
 
 // ---- opening --------------------------------------------------------------------------------------------------------
 
-// Host memory for `columns` floats per logit row.
+// Allocates host memory for `columns` floats per logit row.
 static float *make_host_rows(struct model *m, int columns)
 {
     m->logit_bytes += (size_t)columns * sizeof(float);
@@ -283,7 +286,7 @@ static enum status open_backend(const struct model_options *options, struct mode
     m->shape.inv_freq = inv_freq;
     enum status status = backend_open(options->backend, &m->shape, m->dtype, options->threads, &m->backend);
     if (status == STATUS_UNSUPPORTED && m->dtype == DTYPE_FP8 && strcmp(options->dtype, "auto") == 0) {
-        m->dtype = DTYPE_BF16; // neither every backend nor every GPU multiplies in FP8
+        m->dtype = DTYPE_BF16; // some backends and GPUs cannot multiply in FP8
         status = backend_open(options->backend, &m->shape, m->dtype, options->threads, &m->backend);
     }
     m->shape.inv_freq = NULL; // the backend has its copy
@@ -298,7 +301,7 @@ static enum status open_backend(const struct model_options *options, struct mode
 }
 
 // Opens the file of packed weights if the options enable it. The file name distinguishes checkpoints, dtypes and ranks
-// in one folder; the key tells whether the checkpoint has changed since the file was written.
+// in one folder. The key changes if the checkpoint has changed since the file was written.
 static void open_saved(const struct model_options *o, const struct safetensors *st, struct model *m)
 {
     bool wanted = o->packed_cache && strcmp(o->packed_cache, "off") != 0;

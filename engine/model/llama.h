@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The inside of a model, shared by layout.c, load.c, memory.c and llama.c. Other folders include engine/model/model.h.
+// Internals of a model, shared by layout.c, load.c, memory.c and llama.c. Other folders include engine/model/model.h.
 #pragma once
 
 #include "engine/model/model.h"
@@ -19,26 +19,25 @@ struct model {
     uint64_t fingerprint;
     enum dtype dtype, kv_dtype;
     int max_logit_rows;
-    struct comm *comm;      // host_comm, or a comm on device memory, which the model owns
+    struct comm *comm;      // host_comm, or a comm on device memory that the model owns
     struct comm *host_comm; // borrowed
     struct backend *backend;
     struct backend_shape shape;
-    size_t weight_bytes; // of this rank, as stored in the files (dummy: in bf16)
-    size_t kv_bytes;
-    size_t pass_bytes;             // of working memory in the backend
+    size_t weight_bytes, kv_bytes;
+    size_t pass_bytes;             // working memory in the backend
     size_t row_bytes, logit_bytes; // see model_row_bytes
     size_t kv_block_bytes;
     int kv_blocks_asked;           // 0: as many as fit
-    double gpu_memory_utilization; // of the device's memory, see struct model_options
+    double gpu_memory_utilization; // fraction of the device's memory, see struct model_options
     bool sums_bf16;                // devices reduce partial sums in bf16, see struct model_options
     size_t free_at_start;          // bytes of device memory before the backend allocated any
-    struct device_memory planned;  // what the backend is to allocate, without the KV cache
+    struct device_memory planned;  // memory that the backend will allocate, without the KV cache
     bool zeros;                    // see struct model_options
     bool saved;                    // packed weights are read from the file of an earlier start
 
     // This rank's share of the model: H, Hkv, the intermediate size I, and V vocabulary ids from first_id on. V is the
-    // same on every rank; where the number of ranks does not divide the vocabulary, the last rank's table is shorter
-    // and its head has rows of zeros.
+    // same on every rank. If the number of ranks does not divide the vocabulary, the last rank's table is shorter and
+    // its head has rows of zeros.
     int n_heads, n_kv_heads, first_kv_head, intermediate;
     int vocab_share, first_id, n_ids;
 
@@ -59,8 +58,8 @@ struct model {
     struct tensor *sampled;          // [max_logit_rows, 2] struct sampled_id; NULL if the backend does not sample
     struct tensor *gathered_sampled; // [size * max_logit_rows, 2]; rank 0 of several ranks
 
-    // Host memory on rank 0. Copies are NULL if the backend's memory is host memory.
-    float *host_logits;     // [max_logit_rows, vocab_size]: a copy, or the logits of all ranks side by side
+    // Host memory on rank 0. A copy is NULL if the backend's memory is host memory.
+    float *host_logits;     // [max_logit_rows, vocab_size]: a copy, or the joined logits of all ranks
     float *host_gathered;   // copy [size * max_logit_rows, V]
     float *host_importance; // copy [max_seqs * max_context]
     float *host_sampled;    // copy [size * max_logit_rows, 2]
@@ -69,35 +68,36 @@ struct model {
 
 struct safetensors;
 
-// See model_fingerprint(). st NULL: dummy weights.
+// Computes model_fingerprint(). `st` is NULL with dummy weights.
 uint64_t model_hash(const struct model_config *config, const struct safetensors *st);
 
-// Logs what the model uses of its device, once all of it is allocated.
+// Logs how much memory of its device the model uses, once all of it is allocated.
 void model_log_memory(struct model *m);
 
 // Fills the members that need no backend, from config and comm: the split over ranks, the dtypes, the sizes of the
-// batch and of the KV cache. st may be NULL.
+// batch and of the KV cache. `st` may be NULL.
 enum status model_lay_out(const struct model_options *options, const struct safetensors *st, struct model *m);
 
-// One tensor of working memory: where its pointer goes and its size.
+// One tensor of working memory: the place of its pointer, and its size.
 struct tensor_need {
     struct tensor **tensor_p;
     enum tensor_kind kind;
     int rows, columns;
     size_t bytes;
-    bool of_logits; // sized by max_logit_rows, not by max_rows
+    bool of_logits; // sized by max_logit_rows instead of max_rows
 };
 enum { MODEL_TENSORS_MAX = 16 };
-// Of m->backend; returns how many tensors it listed. `samples`: the backend samples tokens.
+// Lists the tensors of working memory in m->backend and returns their number. `samples`: the backend samples tokens.
 int model_list_tensors(struct model *m, bool samples, struct tensor_need list[MODEL_TENSORS_MAX]);
 
-// Counts the device memory of a model that is laid out, without KV cache: weights and tensors are created in a backend
-// that only counts. st may be NULL.
+// Counts the device memory of a model that is laid out, without KV cache. Creates weights and tensors in a backend that
+// only counts. `st` may be NULL.
 enum status model_count_memory(const struct model *m, const struct safetensors *st, struct device_memory *memory_p);
 
-// The dtype of a checkpoint: FP8 if config.json says so, else the dtype of its embedding table; bf16 if st is NULL.
+// Finds the dtype of a checkpoint: FP8 if config.json says so, else the dtype of its embedding table, or bf16 if `st`
+// is NULL.
 enum status model_stored_dtype(const struct model_config *config, const struct safetensors *st, enum dtype *dtype_p);
 
-// Creates the weights m->embedding .. m->head from the mapped files, reading only this rank's rows and columns; from
-// dummy.h if st is NULL.
+// Creates the weights m->embedding .. m->head from the mapped files, reading only this rank's rows and columns. Uses
+// dummy.h if `st` is NULL.
 enum status model_load_weights(struct model *m, const struct safetensors *st);

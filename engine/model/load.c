@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loads the tensors of a checkpoint: which ones it must have, their shapes, and this rank's slice of each (arXiv
-// 1909.08053). q, k, v, gate, up, embedding and head are sliced by rows (outputs), o and down by columns (inputs);
-// norms are whole.
+// Loads the tensors of a checkpoint. Defines which tensors it must have, their shapes, and this rank's slice of each
+// (arXiv 1909.08053). q, k, v, gate, up, embedding and head are sliced by rows (outputs), o and down by columns
+// (inputs), and norms are whole.
 #include <float.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,17 +17,18 @@
 
 struct loader {
     struct model *m;
-    const struct safetensors *st; // the checkpoint, NULL with dummy
-    const struct dummy *dummy;    // made-up weights, NULL with a checkpoint
-    bool *used;                   // [tensors], those that the config needs
+    const struct safetensors *st; // the checkpoint, or NULL with dummy weights
+    const struct dummy *dummy;    // the dummy weights, or NULL with a checkpoint
+    bool *used;                   // [tensors] true if the config needs the tensor
     int64_t progress_us;          // when progress was last logged
     char prefix[64];              // "model.layers.3."
-    int kept_attention, kept_mlp; // matrices of the dummy that are still to be in 16 bits, see struct model_config
+    // Number of dummy matrices of each kind that are still to be in 16 bits, see struct model_config.
+    int kept_attention, kept_mlp;
 };
 
 // ---- views ----
 
-// Dtype of a tensor. Only matrices may be FP8.
+// Reads the dtype of a tensor. Only matrices may be FP8.
 static enum status dtype_parse(const struct safetensors_tensor *t, bool matrix, enum dtype *dtype_p)
 {
     static const struct {
@@ -48,7 +49,7 @@ static void mark_used(struct loader *in, const struct safetensors_tensor *t)
     in->used[t - safetensors_at(in->st, 0)] = true;
 }
 
-// The scales of an FP8 matrix: NAME_scale, or NAME_scale_inv as checkpoints with scales of blocks call them.
+// Finds the scales of an FP8 matrix: NAME_scale, or NAME_scale_inv in checkpoints with scales of blocks.
 static const struct safetensors_tensor *scale_tensor(const struct loader *in, const char *matrix)
 {
     char name[144];
@@ -65,8 +66,8 @@ static int64_t blocks_of(const struct loader *in, int64_t n)
     return (n + block - 1) / block;
 }
 
-// Checks the shape of scales: one for the matrix, [] or [1], one for each output, [rows] or [rows, 1], or one for each
-// block of rows and columns.
+// Checks the shape of scales: [] or [1] for the whole matrix, [rows] or [rows, 1] for each output, or one scale for
+// each block of rows and columns.
 static enum status set_scales(const struct loader *in, const struct safetensors_tensor *scale, struct matrix_view *view)
 {
     char shape[SAFETENSORS_SHAPE_TEXT];
@@ -120,7 +121,7 @@ static enum status find_scales(struct loader *in, const struct safetensors_tenso
     return STATUS_OK;
 }
 
-// Whether a tensor of the dummy is FP8. The config counts the matrices of each kind that are not.
+// Returns true if a dummy tensor is FP8. The config counts the matrices of each kind that are in 16 bits.
 static bool dummy_is_fp8(struct loader *in, const char *name)
 {
     if (!in->m->config.fp8 || !strstr(name, "_proj.weight")) return false;
@@ -128,7 +129,7 @@ static bool dummy_is_fp8(struct loader *in, const char *name)
     return (*kept)-- <= 0;
 }
 
-// The whole tensor `prefix + name` of shape [rows, columns], or [columns] if rows is 0.
+// Finds the whole tensor `prefix + name` of shape [rows, columns], or [columns] if rows is 0.
 static enum status find_tensor(struct loader *in, const char *name, int64_t rows, int64_t columns,
                                struct matrix_view *view)
 {
@@ -155,8 +156,8 @@ static enum status find_tensor(struct loader *in, const char *name, int64_t rows
     return dtype == DTYPE_FP8 ? find_scales(in, t, view) : STATUS_OK;
 }
 
-// Counts a view's bytes and prefetches them, and only them: without advice the kernel would read the neighbouring pages
-// of a slice of columns, which belong to other ranks.
+// Counts a view's bytes and prefetches only these bytes. The kernel would otherwise read the neighbouring
+// pages of a slice of columns, which belong to other ranks.
 static void count_and_prefetch(struct loader *in, const struct matrix_view *view)
 {
     size_t scales = !view->scale ? 0 : view->scale_stride ? (size_t)view->rows : 1;
@@ -169,7 +170,7 @@ static void count_and_prefetch(struct loader *in, const struct matrix_view *view
         safetensors_prefetch(view->data, view->rows, row_bytes, view->row_stride_bytes);
 }
 
-// Rows [first, first + n) of [rows, columns].
+// Finds rows [first, first + n) of the tensor [rows, columns].
 static enum status slice_rows(struct loader *in, const char *name, int64_t rows, int64_t columns, int64_t first,
                               int64_t n, struct matrix_view *view)
 {
@@ -185,7 +186,7 @@ static enum status slice_rows(struct loader *in, const char *name, int64_t rows,
     return STATUS_OK;
 }
 
-// Columns [first, first + n) of [rows, columns], or of a vector where rows is 0.
+// Finds columns [first, first + n) of the tensor [rows, columns], or elements of a vector if rows is 0.
 static enum status slice_columns(struct loader *in, const char *name, int64_t rows, int64_t columns, int64_t first,
                                  int64_t n, struct matrix_view *view)
 {
@@ -200,7 +201,8 @@ static enum status slice_columns(struct loader *in, const char *name, int64_t ro
     return STATUS_OK;
 }
 
-// After the backend has copied views, drops the pages of their rows, and those between, from resident memory.
+// Drops the pages of the views' rows, and the pages between them, from resident memory. The backend has copied the
+// views.
 static void release_views(const struct loader *in, const struct matrix_view *views, int n)
 {
     for (int i = 0; i < n && in->st && !in->m->backend->ops->capabilities.reads_no_weights; i++) {
@@ -251,7 +253,7 @@ static enum status load_attention(struct loader *in, struct layer *layer)
     if (c->o_bias) {
         struct weight *bias;
         TRY(load_vector(in, "self_attn.o_proj.bias", c->hidden, &bias));
-        layer->o_bias = rank == 0 ? bias : NULL; // the outputs of all ranks are summed, so only one adds the bias
+        layer->o_bias = rank == 0 ? bias : NULL; // bias of one rank only, since the outputs of all ranks are summed
     }
     if (c->qk_norm) {
         TRY(load_vector(in, "self_attn.q_norm.weight", c->head_size, &layer->q_norm));
@@ -273,14 +275,14 @@ static enum status load_mlp(struct loader *in, struct layer *layer)
     return load_matrix(in, &down, 1, &layer->down);
 }
 
-// A tied table may have either name.
+// Returns the name of the embedding. A tied table may have either name.
 static const char *embedding_name(const struct model_config *c, const struct safetensors *st)
 {
     bool only_head = st && c->tied_embeddings && !safetensors_find(st, "model.embed_tokens.weight");
     return only_head ? "lm_head.weight" : "model.embed_tokens.weight";
 }
 
-// Refuses a tied table whose head is stored too, with other values: transformers 4 ignores that head, transformers 5
+// Refuses a tied table if the head is stored too and has other values: transformers 4 ignores that head, transformers 5
 // uses it. Compares the rows of this rank. Packed weights come from files that have been checked.
 static enum status check_tied_head(const struct loader *in)
 {
@@ -323,7 +325,8 @@ static enum status load_vocabulary(struct loader *in)
     return STATUS_OK;
 }
 
-// Calibrated scales of activations, K and V, which are not needed: see read_quantisation in config.c, and rope_append.
+// Returns true for calibrated scales of activations, K and V, which are not needed: see read_quantisation in config.c,
+// and rope_append.
 static bool is_calibration(const struct model_config *c, const char *name)
 {
     static const char *const endings[] = {".input_scale", ".output_scale", ".q_scale",
@@ -340,9 +343,10 @@ static enum status check_all_used(const struct loader *in)
     const struct model_config *c = &in->m->config;
     for (int i = 0; i < safetensors_count(in->st); i++) {
         const struct safetensors_tensor *t = safetensors_at(in->st, i);
-        const char *inv_freq = strstr(t->name, ".rotary_emb.inv_freq"); // older files store it; rope_theta implies it
+        // Older files store it, but rope_theta implies it.
+        const char *inv_freq = strstr(t->name, ".rotary_emb.inv_freq");
         if (in->used[i] || inv_freq || is_calibration(c, t->name)) continue;
-        if (c->tied_embeddings && strncmp(t->name, "lm_head.weight", 14) == 0) continue; // its scale, too
+        if (c->tied_embeddings && strncmp(t->name, "lm_head.weight", 14) == 0) continue; // also the scale of the head
         return status_fail(STATUS_DATA,
                            "%s: tensor %s does not belong to a %s of %d layers as config.json describes it", t->file,
                            t->name, c->architecture, c->n_layers);
@@ -350,7 +354,7 @@ static enum status check_all_used(const struct loader *in)
     return STATUS_OK;
 }
 
-// Large checkpoints take minutes.
+// Logs progress: large checkpoints take minutes.
 static void log_progress(struct loader *in, int layers)
 {
     enum { INTERVAL_US = 5000000 };
@@ -366,7 +370,7 @@ static void log_progress(struct loader *in, int layers)
 static enum status load_model(struct loader *in)
 {
     struct model *m = in->m;
-    // The largest tensors first: the peak is the weights packed so far and one tensor of the file.
+    // Load the largest tensors first: the peak is the weights packed so far plus one tensor of the file.
     TRY(load_vocabulary(in));
     TRY(load_vector(in, "model.norm.weight", m->config.hidden, &m->final_norm));
     for (int l = 0; l < m->config.n_layers; l++) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of a model: counted before anything is opened, and measured on a device, where the KV cache gets the memory
-// that weights and working memory leave. Reported in MiB, as GPU tools do.
+// Memory of a model. It is counted before anything is opened. On a device it is measured, and the KV cache gets the
+// memory that weights and working memory leave. Reports are in MiB, as in GPU tools.
 #include <math.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -11,12 +11,12 @@
 
 #define MIB(bytes) ((double)(bytes) / (1 << 20))
 
-enum { KV_BLOCKS_MAX = 1 << 20 }; // a float holds it exactly; 16 million tokens
+enum { KV_BLOCKS_MAX = 1 << 20 }; // a float holds this exactly; it is 16 million tokens
 
 // ---- counted --------------------------------------------------------------------------------------------------------
 
-// What libraries allocate by themselves. Estimates: reports for H100 are 500 to 600 MiB for a CUDA context with the
-// kernels of cuBLASLt, and 0.5 to 1 GiB for NCCL's buffers on a node of 8 GPUs.
+// Memory that libraries allocate by themselves. These are estimates: reports for H100 are 500 to 600 MiB for a CUDA
+// context with the kernels of cuBLASLt, and 0.5 to 1 GiB for NCCL's buffers on a node of 8 GPUs.
 static const size_t RUNTIME_BYTES = (size_t)640 << 20;
 static const size_t NCCL_BYTES = (size_t)1024 << 20;
 
@@ -72,15 +72,15 @@ enum status model_plan(const struct model_options *options, int rank, int size, 
 
 struct room {
     size_t total, free;
-    double used;    // by this process so far
-    double left_kv; // of the fraction that it may use
+    double used;    // bytes used by this process so far
+    double left_kv; // bytes left for the KV cache within the fraction that this process may use
 };
 
 static enum status room_measure(struct model *m, struct room *room)
 {
     TRY(m->backend->ops->memory(m->backend, &room->total, &room->free));
     room->used = m->free_at_start > room->free ? (double)(m->free_at_start - room->free) : 0;
-    // Of what has gone meanwhile, the part of another process that starts on this GPU does not count.
+    // Memory that has gone meanwhile may belong to another process that starts on this GPU. Such memory does not count.
     size_t own = device_memory_total(m->backend->ops->allocated(m->backend));
     own += RUNTIME_BYTES + (m->comm->size > 1 ? NCCL_BYTES : 0);
     if (room->used > (double)own) room->used = (double)own;
@@ -89,12 +89,13 @@ static enum status room_measure(struct model *m, struct room *room)
     return STATUS_OK;
 }
 
-// Sets the size of the KV cache in device memory: as asked, or as many blocks as fit on the rank with the least room.
+// Sets the size of the KV cache in device memory: as asked, or as many blocks as fit on the rank with the least free
+// memory.
 static enum status kv_fit(struct model *m)
 {
     struct room room = {0};
     enum status status = room_measure(m, &room);
-    // one block is for padding rows of captured passes
+    // One block is for padding rows of captured passes.
     double fit = status == STATUS_OK ? room.left_kv / (double)m->kv_block_bytes - 1 : 0;
     if (fit < 0) fit = 0;
     int blocks = m->kv_blocks_asked ? m->kv_blocks_asked : fit < KV_BLOCKS_MAX ? (int)fit : KV_BLOCKS_MAX;
@@ -117,7 +118,8 @@ static enum status kv_fit(struct model *m)
         MIB(room.used));
 }
 
-// Logs what the backend has allocated and what else this process uses of the device: the runtime's own memory.
+// Logs the memory that the backend has allocated, and the memory that this process uses otherwise: the memory of the
+// runtime.
 static void log_plan(struct model *m)
 {
     struct room room = {.free = (size_t)sysconf(_SC_AVPHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE),
@@ -139,8 +141,8 @@ static void log_plan(struct model *m)
               LOG_FIELD("free_mib", llround(MIB(room.free))), LOG_FIELD("total_mib", llround(MIB(room.total))));
 }
 
-// The plan and the allocations come from the same sizes. They differ on GPUs that compute block-scaled matrices in
-// bf16, where the plan assumes FP8; elsewhere a difference is a defect of this program.
+// Compares the plan with the allocations, which come from the same sizes. They differ on GPUs that compute block-scaled
+// matrices in bf16, where the plan assumes FP8. Elsewhere a difference is a defect of this program.
 static void check_plan(struct model *m)
 {
     const struct device_memory *now = m->backend->ops->allocated(m->backend);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A Llama-class checkpoint ready to run: one rank's share of the weights in a backend, and the forward pass over a
-// ragged batch. Megatron-style split: attention heads and MLP columns across ranks, vocabulary-parallel embedding
-// and head (arXiv 1909.08053).
+// ragged batch. The split is Megatron-style: attention heads and MLP columns across ranks, and vocabulary-parallel
+// embedding and head (arXiv 1909.08053).
 //
 // Every rank of the group opens the same directory and makes the same calls with the same batches in the same order.
 // One thread at a time uses a model. The model owns its backend and KV cache; it borrows the comm.
@@ -17,54 +17,56 @@
 struct model;
 
 struct model_options {
-    const char *dir;      // or, with `dummy`, a config.json of any name
-    bool dummy;           // no checkpoint: dummy weights of the shape, see dummy.h. For measurements
-    bool zeros;           // with `dummy`: all weights are zero, which costs no time and no host memory
-    const char *backend;  // "auto" (cuda if a GPU is found, else cpu), "cpu", "cuda", "reference"
-    const char *dtype;    // "auto" (from the checkpoint: f32 stays f32, f16 and bf16 become bf16, fp8 stays fp8 if the
-                          // backend computes in it, else bf16), "f32", "bf16", "int8", "int8-g128", "fp8"
-                          // (kernels/backend.h)
-    const char *kv_dtype; // of K and V: "auto" or NULL (as the activations), "bf16", "int8", "fp8" (these three not
-                          // with f32 weights)
-    int threads;          // per rank; 0: as many as the process may use
-    int max_rows;         // token budget of one pass
+    const char *dir;     // checkpoint directory or, with `dummy`, a config.json of any name
+    bool dummy;          // for measurements: dummy weights of the shape without checkpoint, see dummy.h
+    bool zeros;          // with `dummy`: all weights are zero, which costs no time and no host memory
+    const char *backend; // "auto" (cuda if a GPU is found, else cpu), "cpu", "cuda", "reference"
+    // "f32", "bf16", "int8", "int8-g128", "fp8" (kernels/backend.h) or "auto". Auto follows the checkpoint: f32 stays
+    // f32, and f16 and bf16 become bf16. fp8 stays fp8 if the backend computes in it, else it becomes bf16.
+    const char *dtype;
+    // Dtype of K and V: "auto" or NULL (as the activations), or "bf16", "int8", "fp8", which exclude f32 weights.
+    const char *kv_dtype;
+    int threads;  // for each rank; 0: as many as the process may use
+    int max_rows; // token budget of one pass
     int max_seqs;
-    int max_logit_rows;       // of one pass; 0: max_seqs. Each takes model_logit_bytes
-    int max_context;          // KV entries of one sequence; 0: as many as the config allows
-    const char *packed_cache; // folder of packed weights for the next start, "auto" (beside the checkpoint), NULL or
-                              // "off" (none)
-    int n_kv_blocks;          // 0: on a GPU as many as gpu_memory_utilization leaves room for, else one full
-                              // context per sequence, at most 1 GiB
-    double gpu_memory_utilization; // fraction of a GPU's memory that this process may use, KV cache included; 0:
-                                   // MODEL_GPU_MEMORY_UTILIZATION
-    int overlap_rows;              // GPU groups: passes of at least twice this many rows run as two micro-batches, one
-                                   // all-reduced while the other computes; 0: MODEL_OVERLAP_ROWS
-    const char *allreduce_dtype;   // GPU groups: partial sums are rounded to this type and added in it; "auto" or NULL
-                                   // (bf16), "f32", "bf16". Ranks on CPUs: see group_set_allreduce_bf16()
-    bool fp8_fast_accum;           // on a GPU, faster FP8 gemms whose sums keep about 14 bits; see docs/gpus.md
-    struct gpu_place gpu;          // filled in by engine_open
+    int max_logit_rows; // logit rows of one pass, each with model_logit_bytes; 0: max_seqs
+    int max_context;    // KV entries of one sequence; 0: as many as the config allows
+    // Folder of packed weights for the next start: "auto" is next to the checkpoint, "off" or NULL disables it.
+    const char *packed_cache;
+    // 0: on a GPU as many as gpu_memory_utilization allows, else one full context per sequence, at most 1 GiB.
+    int n_kv_blocks;
+    // Fraction of a GPU's memory that this process may use, KV cache included; 0: MODEL_GPU_MEMORY_UTILIZATION.
+    double gpu_memory_utilization;
+    // GPU groups: passes of at least twice this many rows run as two micro-batches, and one is all-reduced while the
+    // other computes; 0: MODEL_OVERLAP_ROWS.
+    int overlap_rows;
+    // GPU groups: type to which partial sums are rounded and in which they are added: "f32", "bf16", "auto" or NULL
+    // (bf16). For ranks on CPUs see group_set_allreduce_bf16().
+    const char *allreduce_dtype;
+    bool fp8_fast_accum;  // on a GPU: faster FP8 gemms whose sums keep about 14 bits, see docs/gpus.md
+    struct gpu_place gpu; // filled in by engine_open
 };
 #define MODEL_OVERLAP_ROWS 1024 // a gemm of fewer rows leaves much of a GPU idle
 
 // Opens one rank's model, without communication. On failure status_message() names the file and its defect.
 enum status model_open(const struct model_options *options, struct comm *comm, struct model **model_p);
-// Second step, called by all ranks together when all are open: connects their devices and creates the KV cache where
-// device memory decides its size. STATUS_EXHAUSTED: the sentence says what does not fit.
+// Second step, called by all ranks together once all models are open. Connects the devices of the ranks, and creates
+// the KV cache if its size depends on the free device memory. STATUS_EXHAUSTED: the sentence says what does not fit.
 enum status model_join(struct model *m);
-// Third step, called by all ranks together when all have joined, before the first pass. A backend that selects its
-// algorithms by timing does so after a pass over the warm-up batch, in which a rank that has not joined would be waited
-// for.
+// Third step, called by all ranks together once all have joined, before the first pass. A backend that selects its
+// algorithms by timing does so after a pass over the warm-up batch. That pass would wait for a rank that has not
+// joined.
 enum status model_warm_up(struct model *m);
 void model_close(struct model *m);
 
-// Memory of one rank on a GPU, computed without one: for `forepack plan` and the log at start-up.
+// Memory of one rank on a GPU, computed without a GPU, for `forepack plan` and the log at start-up.
 struct memory_plan {
     double weights; // number of weights of the whole model
     enum dtype dtype, kv_dtype;
-    struct device_memory allocated; // exactly what the backend allocates, without the KV cache
-    size_t kv_block_bytes;          // the KV cache has one block more than it can hold
-    // Estimates of what libraries allocate by themselves, not measured on hardware: CUDA's context and kernels, and
-    // with several ranks NCCL's buffers.
+    struct device_memory allocated; // exactly the backend's allocations, without the KV cache
+    size_t kv_block_bytes;          // the KV cache allocates one block more than it can hold
+    // Estimates of the memory that libraries allocate by themselves, not measured on hardware: CUDA's context and
+    // kernels, and NCCL's buffers with several ranks.
     size_t runtime_bytes, nccl_bytes;
     int context; // KV entries of the longest sequence
 };
@@ -72,47 +74,47 @@ enum status model_plan(const struct model_options *options, int rank, int size, 
 
 const struct model_config *model_get_config(const struct model *m);
 const char *model_backend(const struct model *m);     // name of the backend, for logs and reports
-const char *model_gpu_address(const struct model *m); // see backend_ops.gpu_address; NULL: the model is on no GPU
-// Query these instead of comparing model_backend(). Valid as long as the model.
+const char *model_gpu_address(const struct model *m); // see backend_ops.gpu_address; NULL if the model is not on a GPU
+// Returns the capabilities, valid as long as the model. Query them instead of comparing model_backend().
 const struct backend_capabilities *model_capabilities(const struct model *m);
 enum dtype model_dtype(const struct model *m);
 enum dtype model_kv_dtype(const struct model *m); // of K and V
 int model_kv_blocks(const struct model *m);
 size_t model_kv_bytes(const struct model *m); // this rank's KV cache
-// Memory of this rank per row of a pass (activations, for each of max_rows) and per logit row (logits in the backend
-// and, on rank 0, their host copies, for each of max_logit_rows).
+// Return the memory of this rank per row of a pass (activations, for each of max_rows) and per logit row (for each of
+// max_logit_rows). A logit row has logits in the backend and, on rank 0, host copies.
 size_t model_row_bytes(const struct model *m);
 size_t model_logit_bytes(const struct model *m);
 int model_max_logit_rows(const struct model *m); // of one pass
 
-// Whether the backend samples tokens: batches may then have `sampling`.
+// Returns true if the backend samples tokens: batches may then have `sampling`.
 bool model_samples(const struct model *m);
 
-// Runs fn(arg, item, thread) once for each item of [0, n_items) and returns when all calls have returned: on the
-// threads of the CPU backend, else on the calling thread. `thread` is in [0, model_host_threads()). Between passes
-// only.
+// Runs fn(arg, item, thread) once for each item of [0, n_items) and returns when all calls have returned. Uses the
+// threads of the CPU backend, else the calling thread. `thread` is in [0, model_host_threads()). Call it only between
+// passes.
 int model_host_threads(const struct model *m);
 void model_run_on_host(struct model *m, void (*fn)(void *arg, int item, int thread), void *arg, int n_items);
 
-// The results of a pass on rank 0; NULL on other ranks and where the batch does not ask for them. Valid until the next
-// pass.
+// Results of a pass on rank 0. A member is NULL on other ranks, and if the batch does not ask for it. Valid until the
+// next pass.
 struct forward_result {
     const float *logits;     // [n_logit_rows - n_unread_rows][vocab_size]
     const float *importance; // [sum of importance_keys]: maximum over all ranks
-    const int32_t *tokens;   // [n_logit_rows]; -1: no token can be sampled, all logits are NaN or -inf
+    const int32_t *tokens;   // [n_logit_rows]; -1 if no token can be sampled: all logits are NaN or -inf
 };
 
-// Runs one pass; all ranks call it with the same batch, and it returns when rank 0 has the results. It allocates
-// nothing. A batch over the limits or outside vocabulary, context or cache is a bug of the caller: every rank returns
-// STATUS_INTERNAL before anything is computed, and the model stays usable. After any other failure the ranks are out of
+// Runs one pass. Every rank calls it with the same batch, and it returns when rank 0 has the results. It allocates
+// nothing. A batch over the limits, or outside vocabulary, context or cache, is a bug of the caller: every rank returns
+// STATUS_INTERNAL before it computes anything, and the model stays usable. After any other failure the ranks are out of
 // step and the group must end.
 enum status model_forward(struct model *m, const struct ragged_batch *batch, struct forward_result *result);
 
-// Speed of this rank's device, see backend_ops.measure. Call model_measure only if model_measures() is true.
+// Return the speed of this rank's device, see backend_ops.measure. Call model_measure only if model_measures() is true.
 bool model_measures(const struct model *m);
 enum status model_measure(struct model *m, int ms, double *gflops_p, double *gbytes_per_s_p);
 
-// Digest of config and weights (all names, types and shapes, samples of the data), of the very files that the model was
-// opened from: equal for copies of one checkpoint, sharded or not, different for other checkpoints. That of dummy
-// weights depends on the shape only and is never equal to that of a checkpoint.
+// Returns a digest of config and weights (all names, types and shapes, samples of the data) of the files that the model
+// was opened from. Copies of one checkpoint have equal digests, sharded or not, and other checkpoints have different
+// ones. With dummy weights the digest depends on the shape only and never equals the digest of a checkpoint.
 uint64_t model_fingerprint(const struct model *m);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The safetensors format: 8 bytes of header length (little-endian), a JSON header with the dtype, shape and byte range
-// of every tensor, then the data.
+// The safetensors format has 8 bytes of header length (little-endian), then a JSON header with the dtype, shape and
+// byte range of every tensor, then the data.
 #include "engine/model/safetensors.h"
 
 #include <errno.h>
@@ -21,7 +21,7 @@ enum { MAX_HEADER_BYTES = 100 * 1000 * 1000, MAX_INDEX_BYTES = 100 * 1000 * 1000
 
 struct file {
     char *path;
-    char *name; // as in the index
+    char *name; // name in the index
     void *map;
     size_t map_bytes;
     struct timespec changed;
@@ -40,7 +40,8 @@ struct safetensors {
 
 // ---- one tensor's entry ----
 
-// Bits of one element, 0 for unknown types: their sizes cannot be checked, so the loader refuses them.
+// Returns the bits of one element, or 0 for unknown types. The sizes of unknown types cannot be checked, so the loader
+// refuses such tensors.
 static int dtype_bits(const char *dtype)
 {
     static const struct {
@@ -142,7 +143,7 @@ static void pages_advise(uintptr_t first, uintptr_t end, int advice)
     if (first < end) madvise((void *)first, end - first, advice); // only advice: failure is harmless
 }
 
-// Joins rows into ranges of pages: a row that starts on the last page of the range or on the next page extends it.
+// Joins rows into ranges of pages. A row that starts on the last page of the range, or on the next page, extends it.
 void safetensors_prefetch(const void *data, int64_t rows, size_t row_bytes, int64_t stride_bytes)
 {
     const uintptr_t page = page_bytes(), at = (uintptr_t)data;
@@ -161,7 +162,7 @@ void safetensors_prefetch(const void *data, int64_t rows, size_t row_bytes, int6
 void safetensors_release(const void *data, uint64_t size_bytes)
 {
     const uintptr_t page = page_bytes(), at = (uintptr_t)data;
-    // Whole pages only: other tensors share the first and the last page.
+    // Release only whole pages: other tensors share the first and the last page.
     pages_advise((at + page - 1) / page * page, (at + size_bytes) / page * page, MADV_DONTNEED);
 }
 
@@ -179,7 +180,7 @@ static int compare_addresses(const void *a, const void *b)
     return x->size_bytes < y->size_bytes ? -1 : x->size_bytes > y->size_bytes; // empty tensors first
 }
 
-// Every byte of the data belongs to exactly one tensor.
+// Checks that every byte of the data belongs to exactly one tensor.
 static enum status check_cover(struct file *file, const char *data, uint64_t data_bytes)
 {
     uint64_t covered = 0;
@@ -205,11 +206,11 @@ static enum status parse_header(struct file *file)
 {
     const char *bytes = file->map;
     uint64_t header_bytes = 0;
-    safetensors_prefetch(bytes, 1, 8, 0); // without advice the kernel reads megabytes around it
+    safetensors_prefetch(bytes, 1, 8, 0); // without advice the kernel reads megabytes around the header
     for (int i = 7; i >= 0; i--)
         header_bytes = header_bytes << 8 | (unsigned char)bytes[i];
     if (header_bytes > MAX_HEADER_BYTES)
-        return status_fail(STATUS_DATA, "%s: header of %llu bytes: must be at most %d; this is no safetensors file",
+        return status_fail(STATUS_DATA, "%s: header of %llu bytes: must be at most %d; this is not a safetensors file",
                            file->path, (unsigned long long)header_bytes, MAX_HEADER_BYTES);
     if (header_bytes > file->map_bytes - 8)
         return status_fail(STATUS_DATA, "%s: header of %llu bytes, but the file has only %zu: it is truncated",
@@ -236,7 +237,7 @@ static enum status parse_header(struct file *file)
 
 static enum status map_file(struct file *file)
 {
-    int fd = open(file->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a pipe must not block
+    int fd = open(file->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // O_NONBLOCK: a pipe must not block
     if (fd < 0) return status_fail(file_open_status(errno), "%s: %s", file->path, strerror(errno));
     enum status status = STATUS_OK;
     struct stat info;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights of a checkpoint, read-only and memory-mapped: model.safetensors, or the shards named by
-// model.safetensors.index.json. Format: github.com/huggingface/safetensors.
+// Weights of a checkpoint, read-only and memory-mapped: model.safetensors, or the shards that
+// model.safetensors.index.json names. Format: github.com/huggingface/safetensors.
 //
-// Every claim of a header is checked against its file at open: a tensor never reaches outside the mapping, and, as the
-// format demands, the tensors of a file cover its data without gaps or overlaps. A file that is truncated while it is
-// mapped cannot be caught (SIGBUS): replace checkpoints by renaming, never in place.
+// Opening checks every header against its file. A tensor never reaches outside the mapping, and the tensors of a file
+// cover its data without gaps or overlaps, as the format demands. Truncating a mapped file causes SIGBUS, which cannot
+// be handled: replace checkpoints by renaming, never in place.
 //
 // Immutable once open; any thread may look up tensors. Tensors are valid as long as the handle.
 #pragma once
@@ -30,25 +30,26 @@ struct safetensors_tensor {
 };
 
 // Opens a folder with model.safetensors, or else with model.safetensors.index.json and its shards. STATUS_NOT_FOUND:
-// none of these, or a shard is missing. STATUS_DATA: a broken file; the sentence names the file, the tensor and the
-// defect.
+// neither file exists, or a shard is missing. STATUS_DATA: a file is broken; the sentence names the file, the tensor
+// and the defect.
 enum status safetensors_open(const char *dir, struct safetensors **st_p);
 void safetensors_close(struct safetensors *st);
 
-// NULL without a tensor of this name.
+// Returns the tensor, or NULL if there is no tensor of this name.
 const struct safetensors_tensor *safetensors_find(const struct safetensors *st, const char *name);
 
-// Advice to the kernel; any alignment. Prefetch: `rows` rows of `row_bytes` bytes, `stride_bytes` apart, will be read
-// soon; whole pages between them will not.
+// Advises the kernel that `rows` rows of `row_bytes` bytes, `stride_bytes` apart, will be read soon. Whole pages
+// between the rows are not prefetched. Any alignment is fine.
 void safetensors_prefetch(const void *data, int64_t rows, size_t row_bytes, int64_t stride_bytes);
-// Release: removes the pages from this process's resident memory. Reading them again is only slower.
+// Removes the pages from this process's resident memory. Reading them again is only slower.
 void safetensors_release(const void *data, uint64_t size_bytes);
 
-// Hash of the files' sizes and modification times, and of `seed`. If it changes, anything derived from the files (the
-// packed weight cache) is out of date.
+// Returns a hash of the files' sizes and modification times, and of `seed`. If the hash changes, anything derived from
+// the files (the packed weight cache) is out of date.
 uint64_t safetensors_stamp(const struct safetensors *st, uint64_t seed);
 
-// All tensors in the order of their names, consecutive in memory; with an index, those it lists.
+// Return the number of tensors, and one of them. Tensors are sorted by name and consecutive in memory. With an index,
+// only tensors that it lists are counted.
 int safetensors_count(const struct safetensors *st);
 const struct safetensors_tensor *safetensors_at(const struct safetensors *st, int i);
 

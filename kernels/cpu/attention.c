@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The KV cache, and attention over the ragged batch. Rows are cut into tiles of one sequence; threads claim (tile, KV
+// The KV cache, and attention over the ragged batch. Rows are cut into tiles of one sequence. Threads claim (tile, KV
 // head) items, the most expensive first. No item reads another sequence.
 //
-// A decode row over a long context would be a single item, so its segments become separate items and are merged
-// in order afterwards. One thread merges the segments of an unsplit row in the same order: the same bits.
+// A decode row over a long context would be a single item, so its segments become separate items and are merged in
+// order afterwards. For an unsplit row one thread merges the segments in the same order, so the bits are the same.
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,11 +25,11 @@ static enum status kv_cache_create(struct cpu *cpu)
     cpu->v_offset_bytes = KV_BLOCK_TOKENS * d * element_bytes;
     cpu->scale_offset_bytes = cpu->v_offset_bytes + KV_BLOCK_TOKENS * (size_t)cpu->v_stride * element_bytes;
     cpu->kv_block_bytes = cpu->scale_offset_bytes + (cpu_kv_int8(cpu) ? 2 * KV_BLOCK_TOKENS * sizeof(float) : 0);
-    // An odd number of cache lines, so that the blocks of one head do not compete for the same cache sets.
+    // Use an odd number of cache lines, so that the blocks of one head do not compete for the same cache sets.
     cpu->kv_block_bytes = ((cpu->kv_block_bytes + line - 1) / line | 1) * line;
     cpu->kv_layer_bytes = (size_t)shape->n_kv_blocks * (size_t)shape->n_kv_heads * cpu->kv_block_bytes;
-    // All layers fill at the same rate. Starting each at another offset within a huge page keeps them from touching new
-    // pages, which takes up to milliseconds each, in the same pass.
+    // Layers fill at the same rate. If they start at different offsets within a huge page, they do not touch new
+    // pages in the same pass, which takes up to milliseconds each.
     size_t apart = HUGE_PAGE_BYTES / (size_t)shape->n_layers / line * line,
            past = cpu->kv_layer_bytes % HUGE_PAGE_BYTES;
     if (cpu->kv_layer_bytes >= HUGE_PAGE_BYTES)
@@ -40,13 +40,13 @@ static enum status kv_cache_create(struct cpu *cpu)
                        shape->n_kv_blocks, shape->n_layers, cpu->kv_layer_bytes);
 }
 
-// Whether K and V are read as tiles.
+// Returns true if K and V are read as tiles.
 static bool attends_with_tiles(const struct cpu *cpu)
 {
     return cpu->isa->tiled && cpu->bf16;
 }
 
-// The most queries of one item in a batch of `rows` rows, unless a KV group has more.
+// Returns the largest number of queries of one item in a batch of `rows` rows. A larger KV group exceeds it.
 static int attend_queries(const struct cpu *cpu, int rows)
 {
     if (!attends_with_tiles(cpu)) return ATTEND_QUERIES;
@@ -66,8 +66,9 @@ enum status cpu_attention_create(struct cpu *cpu)
                                              : attend_scratch_floats(queries, shape->head_size);
     size_t importance = importance_scratch_floats(shape->max_context, shape->head_size);
     cpu->attend_scratch_floats =
-        ((scratch > importance ? scratch : importance) + 31) / 16 * 16; // threads use separate cache lines
-    // Enough for all segments of a full cache. Sequences that share blocks may need more: some rows then stay unsplit.
+        ((scratch > importance ? scratch : importance) + 31) / 16 * 16; // so that threads use separate cache lines
+    // This is enough for all segments of a full cache. Sequences that share blocks may need more: then some rows stay
+    // unsplit.
     cpu->max_slots = segment_count(shape->n_kv_blocks * KV_BLOCK_TOKENS) + shape->max_seqs;
     cpu->partial_floats = attend_partial_floats(group, shape->head_size);
     cpu->importance_capacity = (seqs * (size_t)shape->max_context + 31) / 16 * 16;
@@ -83,6 +84,18 @@ enum status cpu_attention_create(struct cpu *cpu)
         return STATUS_OK;
     return status_fail(STATUS_EXHAUSTED, "no memory for attention over %d rows with a context of %d tokens",
                        shape->max_rows, shape->max_context);
+}
+
+void cpu_attention_prefault(struct cpu *cpu)
+{
+    const size_t threads = (size_t)cpu->threads, slots = (size_t)cpu->max_slots;
+    const struct prefault_range ranges[] = {
+        {cpu->attend_scratch, threads * cpu->attend_scratch_floats * sizeof *cpu->attend_scratch, 1},
+        {cpu->importance, threads * cpu->importance_capacity * sizeof *cpu->importance, 1},
+        {cpu->partials, slots * (size_t)cpu->shape.n_kv_heads * cpu->partial_floats * sizeof *cpu->partials, 1},
+        {cpu->kv, cpu->kv_layer_bytes, cpu->shape.n_layers},
+    };
+    cpu->prefault = prefault_start(ranges, sizeof ranges / sizeof ranges[0]);
 }
 
 void cpu_attention_free(struct cpu *cpu)
@@ -117,7 +130,7 @@ static void tiles_sift(struct row_tile *tiles, int root, int n)
     }
 }
 
-// The most expensive first. Heap sort: glibc's qsort() allocates from 1 KiB on.
+// Sorts tiles, the most expensive first. Uses heap sort, because glibc's qsort() allocates from 1 KiB on.
 static void tiles_sort(struct row_tile *tiles, int n)
 {
     for (int root = n / 2 - 1; root >= 0; root--)
@@ -216,7 +229,8 @@ static void row_rotate(const struct attention *a, int row)
         head_rotate(a, q + h * d, h < n_heads ? a->q_gain : a->k_gain, cos_sin);
 }
 
-// The first of the rows whose entries lie in one KV block does the work of all, so that a block is written once.
+// Appends K and V. The call for the first row of a KV block appends all rows of the block, so that one thread
+// writes the whole block.
 static void kv_append_rows(void *arg, int row, int thread)
 {
     const struct attention *a = arg;
@@ -280,7 +294,7 @@ static struct attend_tile attend_tile_of(const struct attention *a, const struct
     };
 }
 
-// Partial results of a split row are ordered by KV head, then by segment.
+// Returns a partial result of a split row. Partial results are ordered by KV head, then by segment.
 static float *partial_at(const struct cpu *cpu, const struct split_row *split, int kv_head, int segment)
 {
     size_t first = (size_t)split->slot * (size_t)cpu->shape.n_kv_heads;
@@ -308,7 +322,8 @@ static void importance_item(const struct attention *a, int index, int kv_head, i
     cpu->isa->importance(&tile);
 }
 
-// Importance rows first, then all tiles of one KV head after another, so that its K and V stay in the shared cache.
+// Computes an item. Importance rows go first, then all tiles of one KV head after another, so that its K and V stay in
+// the shared cache.
 static void attend_item(void *arg, int item, int thread)
 {
     const struct attention *a = arg;

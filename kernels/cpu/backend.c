@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CPU backend as an object: open and close, tensors, and the steps that are a loop over rows.
+// The CPU backend as an object: opening and closing, tensors, and the steps that are a loop over rows.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +15,7 @@ static enum status tensor_no_memory(int max_rows, int columns)
     return status_fail(STATUS_EXHAUSTED, "no memory for a tensor of %d x %d", max_rows, columns);
 }
 
-// Makes room for one more ACTIVATION as packed x. Allocated with the tensors, so that gemms allocate nothing.
+// Makes room for one more ACTIVATION as packed x. It is allocated with the tensors, so that gemms allocate nothing.
 static enum status packed_x_reserve(struct cpu *cpu, int rows, int columns)
 {
     size_t padded_rows = ((size_t)rows + TILE_SIDE - 1) / TILE_SIDE * TILE_SIDE;
@@ -40,8 +40,8 @@ static size_t cpu_row_bytes(const struct backend *b)
     return (cpu->packed_x_bytes + cpu->row_scales * sizeof *cpu->row_scale) / (size_t)cpu->shape.max_rows;
 }
 
-// The padding behind a row is multiplied by zero weights, so it must hold numbers. Each thread clears the rows that it
-// will write later, which places their pages near it.
+// Clears a row. The padding after a row is multiplied by zero weights, so it must hold numbers. Each thread clears the
+// rows that it will write later, which places their pages near it.
 static void tensor_clear_row(void *arg, int row, int thread)
 {
     const struct tensor *t = arg;
@@ -65,7 +65,7 @@ static enum status cpu_tensor_create(struct backend *b, enum tensor_kind kind, i
         t->stride = (int)(cpu_packed_row_bytes(cpu, columns) / 2);
         stored_rows = (max_rows + TILE_SIDE - 1) / TILE_SIDE * TILE_SIDE;
     } else if (kind == TENSOR_ACTIVATION) {
-        // Pad to whole cache lines, plus one: rows a multiple of 4 KiB apart would compete for the same cache sets.
+        // Pad to whole cache lines plus one: rows a multiple of 4 KiB apart would compete for the same cache sets.
         t->bf16 = cpu->bf16;
         int line = t->bf16 ? 32 : 16;
         t->stride = (columns + line - 1) / line * line + line;
@@ -97,14 +97,14 @@ static enum status cpu_tensor_read(struct backend *b, const struct tensor *t, in
 
 // ---- steps over rows ------------------------------------------------------------------------------------------------
 
-// Cosines and sines of one row's position.
+// Computes the cosines and sines of one row's position.
 static void rope_angles_row(void *arg, int row, int thread)
 {
     struct cpu *cpu = arg;
     int d = cpu->shape.head_size, half = d / 2;
     float *cosine = cpu->cos_sin + (size_t)row * (size_t)d, *sine = cosine + half;
     for (int i = 0; i < half; i++) {
-        // double: with floats the angle at position 100,000 would be off by 0.004.
+        // Use double: with floats the angle at position 100,000 would be off by 0.004.
         double angle = (double)cpu->batch.position[row] * (double)cpu->shape.inv_freq[i];
         cosine[i] = (float)cos(angle);
         sine[i] = (float)sin(angle);
@@ -181,6 +181,7 @@ static int cpu_host_threads(const struct backend *b)
 static void cpu_close(struct backend *b)
 {
     struct cpu *cpu = cpu_of(b);
+    prefault_stop(cpu->prefault);
     thread_pool_close(cpu->pool);
     for (struct tensor *t = cpu->tensors, *next; t; t = next) {
         next = t->next;
@@ -232,7 +233,8 @@ static enum status cpu_scratch_create(struct cpu *cpu)
 {
     const struct backend_shape *shape = &cpu->shape;
     const struct gemm_blocking *blocking = cpu_blocking(cpu);
-    cpu->scratch_floats = (size_t)blocking->rows * (size_t)blocking->panels * PANEL_COLUMNS + 16; // 16: separate lines
+    // 16: threads use separate lines
+    cpu->scratch_floats = (size_t)blocking->rows * (size_t)blocking->panels * PANEL_COLUMNS + 16;
     cpu->cos_sin = cpu_memory_alloc((size_t)shape->max_rows, (size_t)shape->head_size * sizeof *cpu->cos_sin, false);
     cpu->scratch = cpu_memory_alloc((size_t)cpu->threads, cpu->scratch_floats * sizeof *cpu->scratch, false);
     if (cpu->cos_sin && cpu->scratch) return STATUS_OK;

@@ -7,37 +7,39 @@
 #include "kernels/backend.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/packed_cache.h"
+#include "kernels/cpu/prefault.h"
 #include "kernels/cpu/stream_tuning.h"
 #include "kernels/cpu/thread_pool.h"
 #include "lib/base/invariant.h"
 #include "lib/base/mem.h"
 
-// How a gemm is cut: into items of at most `rows` rows by `panels` panels, each computed `words` of K at a time for all
-// of its panels.
+// Cut of a gemm: items of at most `rows` rows by `panels` panels. Each item computes `words` of K at a time for all of
+// its panels.
 struct gemm_blocking {
     int rows, words, panels;
 };
 
 // Row-major words: a block of x (384 KiB) and of a panel (128 KiB) fit a core's L2 cache of 1 MiB. Tiled words: a block
-// of x (1 MiB) fits an L2 cache of 2 MiB, beside the panel in use; the panels of an item share it.
+// of x (1 MiB) and the panel in use fit an L2 cache of 2 MiB, and the panels of an item share the block.
 static const struct gemm_blocking row_major_blocking = {192, 512, 1}, tiled_blocking = {256, 1024, 8};
 
-// Queries (rows * heads of a KV group) in one item of attention: enough to read K and V from cache, few enough that
-// their sums and the K and V of two steps stay in a core's L1 and L2 caches. With tiles more of them share a copy of V,
-// half as many in a batch of fewer than ATTEND_ITEMS of these items for each thread.
+// Queries (rows * heads of a KV group) in one item of attention. There must be enough of them to read K and V from
+// cache, and few enough that their sums and the K and V of two steps stay in a core's L1 and L2 caches. With tiles,
+// more queries share a copy of V. A batch with fewer than ATTEND_ITEMS such items per thread has half as many queries
+// per item.
 enum { ATTEND_QUERIES = 48, ATTEND_QUERIES_TILED = 256, ATTEND_ITEMS = 8 };
 
-// Work below this many multiply-adds runs on the calling thread: waking others costs a few microseconds.
+// Work below this many multiply-adds runs on the calling thread: waking other threads costs a few microseconds.
 enum { MIN_PARALLEL_WORK = 1 << 17 };
 
 struct tensor {
     struct tensor *next; // list of the backend's tensors, for close
     enum tensor_kind kind;
     bool bf16;  // set for an ACTIVATION of a bf16 backend
-    bool tiled; // bf16 ACTIVATION in the layout of tiled x: gemms read it as it is
+    bool tiled; // bf16 ACTIVATION in the layout of tiled x, which gemms read directly
     int max_rows, columns;
-    int stride; // elements from row to row: columns for F32; for ACTIVATION padded to words and cache lines. See
-                // rows_out
+    // Elements from row to row: `columns` for F32, for ACTIVATION padded to words and cache lines. See rows_out.
+    int stride;
     void *data;
 };
 
@@ -53,16 +55,16 @@ struct weight {
     int words;             // words of K; for a MATRIX padded to a multiple of step_words
     int64_t n_panels;      // MATRIX
     uint32_t *panels;      // MATRIX: [n_panels][words][PANEL_COLUMNS], see isa.h
-    int groups;            // int8: number of scales of one output: 1, or one for every GROUP_SIZE of K
+    int groups;            // int8: number of scales of one output: 1, or one for every GROUP_SIZE values of K
     float *scale;          // int8: [n_panels][groups][PANEL_COLUMNS]
-    uint32_t *start;       // int8: same shape; start values of integer sums, -128 * (sum of the weights)
-    uint32_t *table;       // EMBEDDING: [N][words], NULL when tied to `head`
+    uint32_t *start;       // int8: same shape; start values of integer sums: -128 * (sum of the weights)
+    uint32_t *table;       // EMBEDDING: [N][words]; NULL if tied to `head`
     const struct weight *head;
     int32_t first_row; // EMBEDDING: vocabulary id of row 0
     float *vector;     // VECTOR: zero-padded to PANEL_COLUMNS
 };
 
-// Consecutive rows of one sequence. Their attention to entries [first, end) is one item for each KV head.
+// Consecutive rows of one sequence. For each KV head, their attention to entries [first, end) is one item.
 struct row_tile {
     int sequence, row, rows;
     int first, end;
@@ -83,18 +85,18 @@ struct cpu {
     bool bf16;                // activations, embeddings, K and V are bf16, else f32
     int threads;
     struct thread_pool *pool;
-    struct stream_prefetch prefetch; // of weights that are read once
+    struct stream_prefetch prefetch; // for weights that are read once
 
     // The current pass, set by begin.
     struct ragged_batch batch; // arrays owned by the caller
     float *cos_sin;            // [max_rows][D]: D/2 cosines, then D/2 sines, of the row's position
     int *row_sequence;         // [max_rows]
-    struct row_tile *tiles;    // [max_rows + max_slots], the most expensive first
+    struct row_tile *tiles;    // [max_rows + max_slots] the most expensive first
     struct split_row *splits;  // [max_seqs]
     int n_tiles, n_splits;
     int64_t attend_work; // multiply-adds of one layer's attention
     int64_t importance_size;
-    float *importance; // [threads][importance_capacity], maxima of each thread; merged when read
+    float *importance; // [threads][importance_capacity] maxima of each thread, merged when read
     size_t importance_capacity;
 
     char *kv; // [n_layers][n_kv_blocks][Hkv] blocks of kv_block_bytes, see struct kv_view
@@ -108,15 +110,16 @@ struct cpu {
     float *partials; // [max_slots][Hkv][partial_floats]; the slots of one split row are [Hkv][segments]
     size_t partial_floats;
     int max_slots;
+    struct prefault *prefault; // of the KV cache and the buffers of attention; NULL before the weights are loaded
 
-    // int8: the current gemm's x in the words that the kernel reads, sized for the largest ACTIVATION.
+    // int8: the current gemm's x in the words that the kernel reads. Sized for the largest ACTIVATION.
     char *packed_x;   // [rows][cpu_packed_row_bytes()], or the same in tiles
     float *row_scale; // [rows][groups]
     size_t packed_x_bytes, row_scales;
 
     struct tensor *tensors;
     struct weight *weights;
-    struct packed_cache *packed_cache; // NULL: none
+    struct packed_cache *packed_cache; // NULL if there is none
 };
 
 static inline bool cpu_int8(const struct cpu *cpu)
@@ -129,7 +132,7 @@ static inline bool cpu_kv_int8(const struct cpu *cpu)
     return cpu->shape.kv_dtype == DTYPE_INT8;
 }
 
-// Number of scales of one row of K values.
+// Returns the number of scales of one row of K values.
 static inline int cpu_groups(const struct cpu *cpu, int k)
 {
     return cpu->gemm_type == GEMM_INT8_GROUPS ? (k + GROUP_SIZE - 1) / GROUP_SIZE : 1;
@@ -145,7 +148,8 @@ static inline const struct gemm_blocking *cpu_blocking(const struct cpu *cpu)
     return cpu_tiled(cpu) ? &tiled_blocking : &row_major_blocking;
 }
 
-// Bytes of a row of packed_x. Row-major: one cache line more than the row needs, as for tensors.
+// Returns the bytes of a row of packed_x. A row-major row has one cache line more than it needs, like a row of a
+// tensor.
 static inline size_t cpu_packed_row_bytes(const struct cpu *cpu, int k)
 {
     size_t lines = ((size_t)gemm_word_count(k, cpu->gemm_type) * 4 + 63) / 64;
@@ -157,7 +161,7 @@ static inline struct cpu *cpu_of(struct backend *b)
     return (struct cpu *)b;
 }
 
-// Calls fn for each item; on all threads if `work`, the multiply-adds of all items together, is worth waking them.
+// Calls fn for each item. Uses all threads if `work`, the multiply-adds of all items, is worth waking them.
 static inline void cpu_run(const struct cpu *cpu, enum thread_pool_order order, int64_t work, thread_pool_fn fn,
                            void *arg, int n_items)
 {
@@ -169,7 +173,7 @@ static inline void cpu_run(const struct cpu *cpu, enum thread_pool_order order, 
         fn(arg, i, 0);
 }
 
-// The same with groups of items that stay on one thread: see thread_pool_run_groups.
+// Does the same for groups of items that stay on one thread, see thread_pool_run_groups.
 static inline void cpu_run_groups(const struct cpu *cpu, int64_t work, thread_pool_fn fn, void *arg, int n_groups,
                                   int size)
 {
@@ -181,13 +185,13 @@ static inline void cpu_run_groups(const struct cpu *cpu, int64_t work, thread_po
         fn(arg, i, 0);
 }
 
-// Scratch memory of one thread [scratch_floats].
+// Returns the scratch memory of one thread [scratch_floats].
 static inline float *cpu_thread_scratch(const struct cpu *cpu, int thread)
 {
     return cpu->scratch + (size_t)thread * cpu->scratch_floats;
 }
 
-// Not for a tiled tensor.
+// Returns a row of a tensor that is not tiled.
 static inline void *cpu_row(const struct tensor *t, int row)
 {
     return (char *)t->data + (size_t)row * (size_t)t->stride * (t->bf16 ? 2 : 4);
@@ -200,7 +204,7 @@ static inline struct rows_out cpu_rows_out(const struct tensor *t)
 
 enum { HUGE_PAGE_BYTES = 2 << 20 };
 
-// Memory aligned to cache lines, in huge pages if large; free() it. NULL when there is none. Zeroed only on request:
+// Returns memory aligned to cache lines, in huge pages if large, or NULL. free() it. It is zeroed only on request:
 // untouched pages of a large cache take no memory.
 void *cpu_memory_alloc(size_t count, size_t size_bytes, bool zero);
 
@@ -217,14 +221,16 @@ enum status cpu_weight_vector(struct backend *b, const struct matrix_view *parts
 void cpu_weight_free(struct weight *w);
 bool cpu_packed_cache_open(struct backend *b, const char *path, uint64_t key);
 void cpu_weights_finish(struct backend *b);
-// The table's row of vocabulary id `token` as f32; zeros for ids of other ranks.
+// Reads the table's row of vocabulary id `token` as f32, or zeros for ids of other ranks.
 void cpu_embedding_row(const struct weight *table, bool bf16, int32_t token, float *out);
 // linear.c
 enum status cpu_linear(struct backend *b, struct tensor *out, const struct tensor *x, const struct weight *w,
                        const struct weight *bias, enum linear_mode mode, int rows);
 // attention.c
-// Memory of the KV cache and of attention. After a failure cpu_attention_free releases what was allocated.
+// Allocates memory for the KV cache and attention. After a failure cpu_attention_free releases what was allocated.
 enum status cpu_attention_create(struct cpu *cpu);
+// Starts to bring that memory into RAM. Call once, after the weights are loaded; cpu_close stops it.
+void cpu_attention_prefault(struct cpu *cpu);
 void cpu_attention_free(struct cpu *cpu);
 void cpu_attention_begin(struct cpu *cpu); // cuts the batch into tiles and clears the importance maxima
 enum status cpu_rope_append(struct backend *b, int layer, struct tensor *qkv, const struct weight *q_gain,

@@ -12,14 +12,15 @@ extern const struct cpu_isa cpu_isa_portable;
 #ifdef FOREPACK_X86
 extern const struct cpu_isa cpu_isa_avx2, cpu_isa_avx512, cpu_isa_avx512_vnni, cpu_isa_avx512_bf16, cpu_isa_amx;
 
-// Linux (since 5.16) grants a process the large tile state only on request; one request covers all its threads.
+// Requests permission for AMX: Linux (since 5.16) grants a process the large tile state only on request. One request
+// covers all threads.
 static bool amx_permitted(void)
 {
     enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
     return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
 }
 
-// The highest level of this machine.
+// Returns the highest level of this machine.
 static enum cpu_isa_level isa_machine_level(void)
 {
     __builtin_cpu_init();

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The arithmetic of the CPU backend, as one table of kernels for each instruction set level. kernels.c is compiled once
-// for each level with the compiler flags of that level and exports only its table; the backend uses the highest level
+// for each level with the compiler flags of that level, and exports only its table. The backend uses the highest level
 // of the machine. Kernels run on the calling thread, allocate nothing and know nothing of threads or batches.
 //
 // Words. Weights, activations and keys are arrays of 32-bit words along K, the dimension that is summed over. A word
-// holds one f32, a pair of bf16 (the even element in the lower half) or four int8. All types share layouts and loops,
+// has one f32, a pair of bf16 (the even element in the lower half) or four int8. Every type shares layouts and loops,
 // and the dot product instructions (dpbf16, dpbusd) read a word as it is stored.
 //
 // Packed weights. The N outputs of an N x K weight are cut into panels of PANEL_COLUMNS outputs. A panel stores its
@@ -21,21 +21,21 @@
 // A register tile computes up to 6 rows of x by 64 columns (AVX-512; 6 by 16 with AVX2, 6 by 8 portable) and keeps its
 // sums in registers.
 //
-// Tiled words (AMX, all types but f32). Panels and rows of x are cut into tiles of TILE_SIDE by TILE_SIDE words, each
-// contiguous, because a tile load is twice as fast from 16 neighbouring cache lines as from 16 distant ones:
+// Tiled words (AMX, all types except f32). Panels and rows of x are cut into contiguous tiles of TILE_SIDE by TILE_SIDE
+// words. A tile load is twice as fast from 16 neighbouring cache lines as from 16 distant ones:
 //
 //      a panel          [words / 256][2 halves of 32 outputs][16 steps][2 tiles of 16 outputs][16 words][16 outputs]
 //      x                [rows / 16][words / 16][16 rows][16 words]      bf16 activations, or int8 after quantisation
 //      sums of a panel  [rows / 16][4 tiles of 16 outputs][16 rows][16 outputs]
 //
 // Half a panel over TILED_BLOCK_WORDS words of K is 32 KiB: all rows use it from L1 before the next half. It is
-// contiguous because lines that lie 4 KiB apart share a set of L1. The last block of K may have fewer steps.
+// contiguous because lines 4 KiB apart share a set of L1. The last block of K may have fewer steps.
 //
-// A gate_up weight alternates gate and up columns, one vector (vector_floats) of each, so that one register tile holds
-// both operands of SwiGLU; a panel then has 32 outputs.
+// A gate_up weight alternates gate and up columns, one vector (vector_floats) of each, so that one register tile has
+// both operands of SwiGLU. A panel then has 32 outputs.
 //
-// Exactness. Every output element is one chain of operations that depends only on its own row and on fixed
-// boundaries, never on the number of rows computed beside it.
+// Exactness. Every output element is one chain of operations that depends only on its own row and on fixed boundaries,
+// never on the number of rows computed together.
 #pragma once
 
 #include <stdbool.h>
@@ -59,12 +59,12 @@ enum cpu_isa_level {
 enum { TILE_SIDE = 16, TILE_SIZE = TILE_SIDE * TILE_SIDE, TILED_BLOCK_WORDS = 256 };
 
 enum {
-    PANEL_COLUMNS = 64,     // outputs in one panel of a packed weight
-    TILE_ENTRIES = 64,      // KV entries in one step of the online softmax, counted from the sequence's first entry
-    SEGMENT_ENTRIES = 1024, // KV entries in one segment, counted in the same way. The segments of one query can be
-                            // computed by different threads
-    ATTEND_QUERY_TILE = 6,  // queries in one register tile
-    ATTEND_STEP = 256,      // with tiles: KV entries in one step, a multiple of TILE_ENTRIES
+    PANEL_COLUMNS = 64, // outputs in one panel of a packed weight
+    TILE_ENTRIES = 64,  // KV entries in one step of the online softmax, counted from the sequence's first entry
+    // KV entries in one segment, counted in the same way. Different threads can compute the segments of one query.
+    SEGMENT_ENTRIES = 1024,
+    ATTEND_QUERY_TILE = 6,        // queries in one register tile
+    ATTEND_STEP = 256,            // with tiles: KV entries in one step, a multiple of TILE_ENTRIES
     PAIR_QUERIES = 2 * TILE_SIDE, // with tiles: queries that are computed together
     SUM_LANES = 16,               // floats in the widest vector
 };
@@ -74,8 +74,9 @@ static inline int word_count(int n, bool bf16)
     return bf16 ? (n + 1) / 2 : n;
 }
 
-// The contents of words. In the INT8 types weights are signed bytes q and rows of x are unsigned bytes q + 128, both
-// with x ~ q * scale: one scale for each output and each row, or in INT8_GROUPS one for every GROUP_SIZE of K.
+// Contents of words. In the INT8 types, weights are signed bytes q and rows of x are unsigned bytes q + 128, both with
+// x ~ q * scale. There is one scale for each output and each row, or in INT8_GROUPS one for every GROUP_SIZE values of
+// K.
 enum gemm_type { GEMM_F32, GEMM_BF16, GEMM_INT8, GEMM_INT8_GROUPS };
 enum { GROUP_SIZE = QUANTISE_GROUP, GROUP_WORDS = GROUP_SIZE / 4 };
 
@@ -84,8 +85,8 @@ static inline int gemm_word_count(int k, enum gemm_type type)
     return type == GEMM_F32 ? k : type == GEMM_BF16 ? (k + 1) / 2 : (k + 3) / 4;
 }
 
-// Where a tile of a tiled panel of `words` words starts: words of K from k on, a multiple of TILE_SIDE, by the outputs
-// from `column` on.
+// Returns the start of a tile in a tiled panel of `words` words: words of K from k on, a multiple of TILE_SIDE, by the
+// outputs from `column` on.
 static inline size_t tiled_panel_at(int words, int k, int column)
 {
     int block = k / TILED_BLOCK_WORDS * TILED_BLOCK_WORDS, half = PANEL_COLUMNS / 2;
@@ -94,15 +95,15 @@ static inline size_t tiled_panel_at(int words, int k, int column)
            (size_t)(column % half / TILE_SIDE) * TILE_SIZE;
 }
 
-// Where one sum is in the tiled sums of a panel. The TILE_SIDE sums of a row in one tile are contiguous.
+// Returns the place of one sum in the tiled sums of a panel. The TILE_SIDE sums of a row in one tile are contiguous.
 static inline size_t tiled_sums_at(int row, int column)
 {
     return (size_t)(row / TILE_SIDE) * TILE_SIDE * PANEL_COLUMNS + (size_t)(column / TILE_SIDE) * TILE_SIZE +
            (size_t)(row % TILE_SIDE * TILE_SIDE + column % TILE_SIDE);
 }
 
-// Software prefetch of a panel that streams past its rows: each line is requested `ahead_bytes` before its use. Which
-// choice reads memory fastest depends on the machine (stream_tuning.h). It changes no result.
+// Software prefetch of a panel that streams past its rows: each line is requested `ahead_bytes` before its use. The
+// fastest choice depends on the machine (stream_tuning.h). It changes no result.
 enum stream_target { STREAM_NONE, STREAM_INTO_L1, STREAM_INTO_L2, STREAM_TARGETS };
 struct stream_prefetch {
     enum stream_target target;
@@ -110,7 +111,7 @@ struct stream_prefetch {
 };
 enum { STREAM_AHEAD_MAX = 16 << 10 };
 
-// Rows that a kernel writes: f32 or bf16, `stride` elements from row to row; or bf16 as tiled x, where `stride` is a
+// Rows that a kernel writes: f32 or bf16, `stride` elements from row to row. Or bf16 as tiled x, where `stride` is a
 // multiple of the elements of a tile's row.
 struct rows_out {
     void *data; // row 0, column 0
@@ -120,7 +121,7 @@ struct rows_out {
 
 enum { TILE_ROW_HALVES = 2 * TILE_SIDE };
 
-// Tiled: as far as the next multiple of TILE_ROW_HALVES, the columns that follow are contiguous.
+// Returns the place of a column. In a tiled output, columns are contiguous up to the next multiple of TILE_ROW_HALVES.
 static inline void *rows_out_at(struct rows_out out, int row, int column)
 {
     size_t at = (size_t)row * (size_t)out.stride + (size_t)column;
@@ -131,28 +132,29 @@ static inline void *rows_out_at(struct rows_out out, int row, int column)
     return (char *)out.data + at * (out.bf16 ? 2 : 4);
 }
 
-// One gemm over a block of K: c [rows][PANEL_COLUMNS] = (or +=) x [rows][words] times panel [words][PANEL_COLUMNS]; all
-// three are tiled, or none. The next block of a panel follows in memory; tiled blocks but the last are a multiple of
-// TILED_BLOCK_WORDS. GEMM_INT8 leaves integers in c; panel_finish scales them.
+// One gemm over a block of K: c [rows][PANEL_COLUMNS] = (or +=) x [rows][words] times panel [words][PANEL_COLUMNS]. All
+// three are tiled, or none. The next block of a panel follows in memory. Tiled blocks are a multiple of
+// TILED_BLOCK_WORDS, except the last. GEMM_INT8 leaves integers in c, which panel_finish scales.
 struct panel_gemm {
     enum gemm_type type;
-    bool accumulate; // not the first block of K: add to c
+    bool accumulate; // add to c: this is not the first block of K
     int rows, words;
     float *c;
     const uint32_t *x;
-    size_t x_stride; // in words, from row to row; tiled: from row tile to row tile
+    size_t x_stride; // in words, from row to row, or from row tile to row tile if tiled
     const uint32_t *panel;
     const uint32_t
         *start; // INT8: [groups of the block][PANEL_COLUMNS], start values of the sums: -128 * (sum of the weights)
     const float *w_scale; // INT8_GROUPS: [groups of the block][PANEL_COLUMNS]
     const float *x_scale; // INT8_GROUPS: [rows][x_scale_stride], from the block's first group on
     int x_scale_stride;
-    struct stream_prefetch prefetch; // of a panel that is used once
-    struct panel_out *beside; // NULL, or the sums of another panel. Tiled: finished by vector instructions between the
-                              // tile instructions of this gemm. Other levels leave them as they are
+    struct stream_prefetch prefetch; // for a panel that is used once
+    // NULL, or the sums of another panel. At tiled levels, vector instructions finish them between the tile
+    // instructions of this gemm. Other levels leave them unfinished.
+    struct panel_out *overlapped;
 };
 
-// The sums of one panel, their destination, and the operations applied to them on the way.
+// The sums of one panel, their destination, and the operations applied to them.
 struct panel_out {
     const float *sums; // [rows][PANEL_COLUMNS]
     int rows, done;    // rows before `done` are finished
@@ -161,9 +163,9 @@ struct panel_out {
     const float *bias;              // of this panel [PANEL_COLUMNS], or NULL
     const float *x_scale, *w_scale; // GEMM_INT8: [rows], [PANEL_COLUMNS]; else NULL
     struct rows_out to;
-    int row, column; // of the first sum
+    int row, column; // row and column of the first sum
     int columns;     // columns of the panel that exist in out
-    bool streamed;   // store past the caches; not with LINEAR_ADD, and whole aligned cache lines but in the last panel
+    bool streamed;   // store past the caches; not with LINEAR_ADD; whole aligned cache lines, except in the last panel
 };
 
 // The cached K and V of one layer, one KV head and one sequence, in blocks of KV_BLOCK_TOKENS entries. Both gemms of
@@ -181,11 +183,11 @@ struct kv_view {
     bool int8;               // the cache holds int8; bf16 is set too
 };
 
-// The queries of consecutive rows of one sequence, in all heads of one KV group.
+// Queries of consecutive rows of one sequence, in all heads of one KV group.
 struct attend_tile {
     struct kv_view kv;
     int rows, group;     // rows * group queries
-    int first_valid;     // entries visible to row 0; row r sees first_valid + r
+    int first_valid;     // number of entries visible to row 0; row r sees first_valid + r
     int first, end;      // entries to attend to; first is a multiple of SEGMENT_ENTRIES
     const float *q;      // row 0, first head of the group; heads are head_size apart
     int q_stride;        // in floats, from row to row
@@ -195,14 +197,14 @@ struct attend_tile {
     float *scratch; // [attend_scratch_floats]
 };
 
-// Floats of the partial result of `queries` = rows * group queries.
+// Returns the floats of the partial result of `queries` = rows * group queries.
 static inline size_t attend_partial_floats(int queries, int head_size)
 {
     size_t padded = ((size_t)head_size + 15) / 16 * 16;
     return (size_t)queries * (padded + SUM_LANES) + ((size_t)queries + 15) / 16 * 16;
 }
 
-// Floats that hold the K and V of one step of an int8 cache as bf16 words, and their scales.
+// Returns the floats for the K and V of one step of an int8 cache as bf16 words, with their scales.
 static inline size_t step_words_floats(int head_size)
 {
     size_t padded = ((size_t)head_size + 15) / 16 * 16;
@@ -216,7 +218,7 @@ static inline size_t attend_scratch_floats(int queries, int head_size)
            2 * (size_t)ATTEND_QUERY_TILE * TILE_ENTRIES;
 }
 
-// The same where K and V are read as tiles: bf16 and int8 at a level with `tiled`.
+// Returns the scratch size if K and V are read as tiles: bf16 and int8 at a level with `tiled`.
 static inline size_t attend_tiles_scratch_floats(int queries, int head_size)
 {
     size_t padded = ((size_t)head_size + 15) / 16 * 16;
@@ -230,7 +232,7 @@ struct importance_tile {
     struct kv_view kv;
     int group, n, window;
     const float *q; // layout as in attend_tile
-    float *maximum; // [n], raised to the maximum
+    float *maximum; // [n] raised to the maximum
     float *scratch; // [importance_scratch_floats]
     size_t stride;  // in floats, at least importance_stride(n)
 };
@@ -248,34 +250,35 @@ static inline size_t importance_scratch_floats(int n, int head_size)
 struct cpu_isa {
     const char *name;
     int vector_floats; // width of a vector; gate_up weights alternate gate and up columns in this unit
-    bool tiled;        // words of all types but f32 are tiled
-    int step_words;    // panels hold a multiple of this many words of K, padded with zeros; rows of x have the same
-                       // padding
+    bool tiled;        // words of all types except f32 are tiled
+    // Panels have a multiple of this many words of K, padded with zeros. Rows of x have the same padding.
+    int step_words;
 
     void (*panel_gemm)(const struct panel_gemm *p);
-    // Quantises n values (bf16 or f32) to out [n] = bytes q + 128; returns the scale.
+    // Quantises n values (bf16 or f32) to out [n] = bytes q + 128. Returns the scale.
     float (*quantise)(uint8_t *out, const void *x, bool bf16, int n);
-    // Scales, adds the bias, applies the mode and stores the rows from out->done on, up to row `end`.
+    // Scales the rows from out->done up to row `end`, adds the bias, applies the mode and stores them.
     void (*panel_finish)(struct panel_out *out, int end);
 
     void (*rmsnorm_row)(struct rows_out out, int row, const float *x, const float *gain, int n, float epsilon);
-    // In place on one head: RMS norm (gain NULL: none), then RoPE with cos and sin [D/2].
+    // Changes one head in place: RMS norm (not if gain is NULL), then RoPE with cos and sin [D/2].
     void (*rope_head)(float *head, const float *gain, int head_size, float epsilon, const float *cos_sin);
-    // In place on one head: the Hadamard rotation of an int8 cache (backend.h).
+    // Changes one head in place: the Hadamard rotation of an int8 cache (backend.h).
     void (*hadamard_head)(float *head, int head_size);
-    // Stores K and V of n consecutive entries, which lie in one block. Their K and V are `stride` floats apart.
+    // Stores K and V of n consecutive entries in one block. Consecutive K and V are `stride` floats apart.
     void (*kv_append)(const struct kv_view *kv, int entry, int n, const float *k, const float *v, size_t stride);
     void (*attend)(const struct attend_tile *tile);
     // Merges the partial results of a tile's segments, which follow one another at tile->partial. Ignores first and
     // end.
     void (*attend_merge)(const struct attend_tile *tile, int segments);
-    // maximum = max(maximum, softmax of each head's q over the first n entries, averaged over the smoothing window).
+    // Computes maximum = max(maximum, softmax of each head's q over the first n entries, averaged over the smoothing
+    // window).
     void (*importance)(const struct importance_tile *tile);
 };
 
-// NULL when the build or the machine lacks this level.
+// Returns NULL if the build or the machine lacks this level.
 const struct cpu_isa *cpu_isa_at(enum cpu_isa_level level);
-// The highest level of this machine.
+// Returns the highest level of this machine.
 const struct cpu_isa *cpu_isa_best(void);
-// For tests: backends opened afterwards use this one. Not thread-safe.
+// For tests: makes backends opened afterwards use this level. Not thread-safe.
 void cpu_isa_prefer(const struct cpu_isa *isa);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention over the KV blocks of one sequence (included by kernels.c): online softmax (arXiv 1805.02867), tiled as in
 // arXiv 2205.14135. A tile of queries shares every read of K and V. Both gemms use register tiles: queries by entries
-// for q . K, queries by dimensions for weights . V. Block layout: struct kv_view in isa.h.
+// for q . K, queries by dimensions for weights . V. For the block layout see struct kv_view in isa.h.
 //
 // Units, all counted from the sequence's first entry:
 //
@@ -9,10 +9,10 @@
 //                 |- step -|--- step ---|    |--- step ----|
 //                 |--------------- segment ----------------|- segment ..
 //
-// Exactness: a query walks its entries in steps of TILE_ENTRIES; the sums of each segment of SEGMENT_ENTRIES start at
+// Exactness: a query walks its entries in steps of TILE_ENTRIES. The sums of each segment of SEGMENT_ENTRIES start at
 // zero and are merged in order. An entry that a query does not see has weight 0 and is left out of the gemm with V. So
-// a result does not depend on later entries (old data and NaN included), on the other queries of the tile, or on
-// whether one thread computed all segments.
+// a result does not depend on later entries (old data and NaN included), on the other queries of the tile, or on the
+// number of threads that compute segments.
 //
 // Softmax weights are powers of 2 relative to a maximum rounded to an integer: rescaling is exact, and rounding a
 // weight to bf16 does not depend on the maximum at that time.
@@ -31,7 +31,7 @@ struct step_blocks {
     const float *k_scale, *v_scale; // int8: [TILE_ENTRIES], set by step_widen_int8
 };
 
-// Blocks after the last block of `end` entries repeat it; their results are masked.
+// Returns the blocks of a step. Blocks after the last block of `end` entries repeat it, and their results are masked.
 INLINE struct step_blocks step_blocks_at(const struct kv_view *kv, int first, int end)
 {
     struct step_blocks step;
@@ -71,8 +71,8 @@ INLINE void widen(uint32_t *to, const void *from, int pairs, int columns)
         }
 }
 
-// Widens a step's first n int8 blocks to bf16 in `memory` [step_words_floats], once for all queries of a tile. The
-// other blocks repeat the last one, as in step_blocks_at.
+// Widens a step's first n int8 blocks to bf16 in `memory` [step_words_floats], once for all queries of a tile. Later
+// blocks repeat the last one, as in step_blocks_at.
 static __attribute__((noinline)) struct step_blocks
 step_widen_int8(const struct kv_view *kv, const struct step_blocks *step, int n, float *memory, bool with_values)
 {
@@ -97,7 +97,7 @@ step_widen_int8(const struct kv_view *kv, const struct step_blocks *step, int n,
     return wide;
 }
 
-// score[r][e] = q_r . k_e for the TILE_ENTRIES entries of a step; q is [queries][words].
+// Computes score[r][e] = q_r . k_e for the TILE_ENTRIES entries of a step. q is [queries][words].
 INLINE void step_scores(const uint32_t *const *keys, const uint32_t *q, int words, float *score, const int queries,
                         const bool bf16)
 {
@@ -135,7 +135,7 @@ INLINE void step_scores(const uint32_t *const *keys, const uint32_t *q, int word
     }
 }
 
-// Vector `i` of a query's scores, masked from entry `valid` on.
+// Returns vector `i` of a query's scores, masked from entry `valid` on.
 INLINE vec step_score(const float *score, const float *k_scale, int i, int valid, const bool int8)
 {
     vec s = vec_load(score + i * VEC);
@@ -143,9 +143,9 @@ INLINE vec step_score(const float *score, const float *k_scale, int i, int valid
     return valid < TILE_ENTRIES ? vec_select(vec_first(valid - i * VEC), s, vec_set(-__builtin_inff())) : s;
 }
 
-// Turns scores into weights 2^(scale * score - max), 0 from entry `valid` on. Raises max, adds the weights to the lanes
-// of sum, and returns in `rescale` the factors for earlier sums. All queries advance together to hide the latency of
-// each maximum. With int8, scores are multiplied by the scales of K and weights by the scales of V.
+// Turns scores into weights 2^(scale * score - max), which are 0 from entry `valid` on. Raises max, adds the weights to
+// the lanes of sum, and returns in `rescale` the factors for earlier sums. Queries advance together to hide the
+// latency of each maximum. With int8, scores are multiplied by the scales of K and weights by the scales of V.
 INLINE void step_softmax(const struct step_blocks *step, const float *score, int valid, float scale, float *max,
                          float *sum, uint32_t *weight, float *rescale, const int queries, const bool bf16,
                          const bool int8)
@@ -199,8 +199,8 @@ INLINE void step_softmax(const struct step_blocks *step, const float *score, int
     }
 }
 
-// o[r] = o[r] * rescale[r] + sum over the step's first `valid` entries, in order, of weight[r][e] * v_e, for `vecs`
-// vectors of dimensions from `column` on. `weight` is [queries][words of TILE_ENTRIES].
+// Computes o[r] = o[r] * rescale[r] + sum over the step's first `valid` entries, in order, of weight[r][e] * v_e, for
+// `vecs` vectors of dimensions from `column` on. `weight` is [queries][words of TILE_ENTRIES].
 INLINE void step_weighted_sum_columns(const uint32_t *const *values, int stride, const uint32_t *weight, int valid,
                                       const float *rescale, float *o, int column, const int queries, const int vecs,
                                       const bool bf16)
@@ -252,8 +252,8 @@ INLINE void step_weighted_sum(const uint32_t *const *values, int stride, const u
         step_weighted_sum_columns(values, stride, weight, valid, rescale, o, column, queries, 1, bf16);
 }
 
-// The three parts of a step for any number of queries up to QUERY_TILE. Separate functions, so that each of their loops
-// gets all registers.
+// Compute the three parts of a step for any number of queries up to QUERY_TILE. Separate functions give the loops of
+// each all registers.
 static __attribute__((noinline)) void any_scores(const uint32_t *const *keys, const uint32_t *q, int words,
                                                  float *score, int queries, bool bf16)
 {
@@ -380,7 +380,7 @@ struct attend_work {
     uint32_t *weight; // [QUERY_TILE][words of TILE_ENTRIES]
 };
 
-// Queries i .. i + queries - 1, which all see the first `valid` entries of this step.
+// Computes queries i .. i + queries - 1, which all see the first `valid` entries of this step.
 INLINE void attend_queries(const struct attend_work *w, const struct step_blocks *step, int i, int valid, int queries,
                            const bool bf16, const bool int8)
 {
@@ -392,8 +392,9 @@ INLINE void attend_queries(const struct attend_work *w, const struct step_blocks
     any_weighted_sum(step->values, stride, w->weight, valid, rescale, w->partial.o + i * stride, queries, bf16);
 }
 
-// One step, TILE_ENTRIES entries from `first` on, for all queries that see any of them. Rows that see only a part of it
-// are computed row by row, all others together in equal tiles: 7 queries are 4 + 3, not 6 + 1.
+// Computes one step, TILE_ENTRIES entries from `first` on, for all queries that see any of these entries. Rows that see
+// only a part of the step are computed row by row. The remaining rows are computed together in equal tiles: 7 queries
+// are 4 + 3, not 6 + 1.
 INLINE void attend_step(const struct attend_work *w, int first, int end, const bool bf16, const bool int8)
 {
     const struct attend_tile *t = w->tile;
@@ -438,7 +439,7 @@ INLINE void attend_typed(const struct attend_tile *t, const bool bf16, const boo
     partial_clear(&total, 0, queries, stride);
     for (int first = t->first; first < t->end; first += SEGMENT_ENTRIES) {
         int end = t->end - first < SEGMENT_ENTRIES ? t->end : first + SEGMENT_ENTRIES;
-        // Rows with their last entry before this segment come first and are finished.
+        // Rows whose last entry is before this segment come first and are finished.
         int i = t->first_valid > first ? 0 : (first - t->first_valid + 1) * t->group;
         partial_clear(&w.partial, i, queries, stride);
         for (int entry = first; entry < end; entry += TILE_ENTRIES)
@@ -473,7 +474,7 @@ static void attend_merge(const struct attend_tile *t, int segments)
 
 // ---- importance -----------------------------------------------------------------------------------------------------
 
-// p[i] = 2^(scale * p[i] - max) for the first n entries, 0 up to the end of the last step; returns the sum.
+// Computes p[i] = 2^(scale * p[i] - max) for the first n entries and 0 up to the end of the last step. Returns the sum.
 INLINE float softmax_row(float *p, int n, float scale)
 {
     vec max = vec_set(-__builtin_inff()), sum = vec_set(0);
@@ -494,15 +495,15 @@ INLINE float softmax_row(float *p, int n, float scale)
     return vec_sum(sum);
 }
 
-// maximum[j] = max(maximum[j], scale * sum of p over the window centred at j). TILE_ENTRIES zeros lie on both sides of
-// p.
+// Computes maximum[j] = max(maximum[j], scale * sum of p over the window centred at j). There are TILE_ENTRIES zeros on
+// both sides of p.
 INLINE void importance_raise(float *maximum, const float *p, int n, int reach, float scale)
 {
     for (int first = 0; first < n; first += TILE_ENTRIES) {
         vec sum[STEP_VECS];
         for (int i = 0; i < STEP_VECS; i++)
             sum[i] = vec_set(0);
-        // Skips the shifts that read only zeros.
+        // Skip the shifts that read only zeros.
         int from = -reach > -first - TILE_ENTRIES ? -reach : -first - TILE_ENTRIES + 1;
         int to = reach < n - first ? reach : n - first - 1;
         for (int shift = from; shift <= to; shift++)
@@ -541,7 +542,7 @@ INLINE void importance_heads(const struct importance_tile *t, int head, int head
     }
     for (int r = 0; r < heads; r++, p += t->stride) {
         float sum = softmax_row(p, n, scale);
-        if (!__builtin_isfinite(sum)) { // as all weights; a maximum would drop NaN
+        if (!__builtin_isfinite(sum)) { // then no weight is finite, and a maximum would drop NaN
             for (int j = 0; j < n; j++)
                 t->maximum[j] = __builtin_inff();
             continue;

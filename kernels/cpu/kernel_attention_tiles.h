@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention over bf16 and int8 KV blocks with AMX tiles (included by kernels.c where CPU_TILES is set); f32 uses the
-// vector kernel. The softmax, its state and the segments are those of kernel_attention.h; the sums of q . K and of
-// weights . V are those of the tile instruction, for every number of queries.
+// Attention over bf16 and int8 KV blocks with AMX tiles (included by kernels.c if CPU_TILES is set). f32 uses the
+// vector kernel. Softmax, state and segments are as in kernel_attention.h. The tile instruction computes q . K and
+// weights . V, for every number of queries.
 //
-// Entries are taken in steps of ATTEND_STEP, queries in pairs of tiles. The softmax of a pair, on vectors, overlaps the
-// tile instructions of its neighbours, which are issued between its rows (struct background):
+// Entries are processed in steps of ATTEND_STEP, and queries in pairs of tiles. The softmax of a pair, on vectors,
+// overlaps the tile instructions of its neighbours, which are issued between its rows (struct background):
 //
 //      scores    q [16 queries][words of D]   x K [words of D][16 entries]        a KV block as it lies
 //      weights   2^(scale * score - max), bf16, [16 queries][32 entries]          one tile
 //      sums      weights [16][32 entries]     x V [words of 32 entries][16 dims]  two KV blocks, copied side by side
 //
-// Exactness: as in kernel_attention.h. A tile sums each of its queries separately. An entry that a query does not see
-// has weight 0; where V of such an entry is not finite, each row is computed on a copy of V without it.
+// Exactness is as in kernel_attention.h. A tile sums each of its queries separately. An entry that a query does not see
+// has weight 0. If V of such an entry is not finite, each row is computed on a copy of V without the entry.
 #pragma once
 
 enum {
@@ -26,8 +26,8 @@ _Static_assert((int)KV_BLOCK_TOKENS == (int)TILE_SIDE, "a KV block is one tile o
 // Working memory of one item; all arrays start at a cache line.
 struct tile_work {
     const struct attend_tile *tile;
-    int queries, depth, steps; // words of D = depth * steps
-    int dim_tiles;             // of v_stride
+    int queries, depth, steps; // number of words of D = depth * steps
+    int dim_tiles;             // number of tiles for v_stride
     float scale;
     struct partial partial;                              // of all queries, rounded up to pairs of tiles
     uint32_t *q;                                         // [tiles of queries][steps][16][depth]
@@ -37,13 +37,13 @@ struct tile_work {
     float *score;                                        // [2 pairs][2][STEP_BLOCKS][16 queries][16 entries]
     uint32_t *weight;                                    // [2 pairs][2][STEP_GROUPS][16 queries][16 words of entries]
     float *alone;                                        // [PAIR_QUERIES][v_stride]
-    int first, end;                                      // the step's entries
-    const uint32_t *keys[STEP_BLOCKS];                   // of the step
-    const char *blocks[STEP_BLOCKS], *next[STEP_BLOCKS]; // of the step and of the next one
+    int first, end;                                      // entries of the step
+    const uint32_t *keys[STEP_BLOCKS];                   // keys of the step
+    const char *blocks[STEP_BLOCKS], *next[STEP_BLOCKS]; // blocks of the step and of the next step
     int n_next;
 };
 
-// The largest divisor of D's words that a tile can hold: every tile of q and K has the same shape.
+// Returns the largest divisor of D's words that a tile can hold, so that every tile of q and K has the same shape.
 INLINE int tile_depth(int words)
 {
     int depth = words < TILE_SIDE ? words : TILE_SIDE;
@@ -52,7 +52,7 @@ INLINE int tile_depth(int words)
     return depth;
 }
 
-// Sums in tiles 0 to 3; queries or weights in 4 and 5; `depth` words of K or V in 6 and 7.
+// Configures the tiles: sums in tiles 0 to 3, queries or weights in 4 and 5, and `depth` words of K or V in 6 and 7.
 INLINE void attend_configure(int depth)
 {
     struct tile_config config = {.palette = 1};
@@ -65,7 +65,7 @@ INLINE void attend_configure(int depth)
 
 // ---- the entries of a step ------------------------------------------------------------------------------------------
 
-// Addresses of the blocks that hold entries [first, end); returns their number.
+// Finds the addresses of the blocks with entries [first, end). Returns their number.
 INLINE int step_addresses(const struct kv_view *kv, int first, int end, const char **blocks)
 {
     int from = first / KV_BLOCK_TOKENS, n = (end - first + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
@@ -74,7 +74,7 @@ INLINE int step_addresses(const struct kv_view *kv, int first, int end, const ch
     return n;
 }
 
-// Two rows of 16 bytes of V as 16 words.
+// Widens two rows of 16 bytes of V to 16 words.
 INLINE void widen_row(uint32_t *to, const int8_t *even, const int8_t *odd)
 {
     for (int c = 0; c < TILE_SIDE; c += VEC) {
@@ -111,7 +111,7 @@ INLINE void values_clear_from(uint32_t *values, int dim_tiles, int n)
     }
 }
 
-// The step's first n entries of V as tiles, zeros after them.
+// Copies the step's first n entries of V as tiles, followed by zeros.
 INLINE void values_copy(const struct tile_work *w, int n, const bool int8)
 {
     for (int i = 0; KV_BLOCK_TOKENS * i < n; i++) {
@@ -131,7 +131,7 @@ static bool values_finite(const uint32_t *values, int groups, int dim_tiles)
     return !found;
 }
 
-// Sets the addresses of the step that starts at `first`, and copies what is not used where it lies.
+// Sets the addresses of the step that starts at `first`, and copies the data that cannot be used in place.
 INLINE void tile_step_begin(struct tile_work *w, int first, int end, const bool int8)
 {
     const struct kv_view *kv = &w->tile->kv;
@@ -170,14 +170,14 @@ INLINE void tile_step_prefetch(const struct tile_work *w, int part, int parts)
 
 // One or two tiles of queries in the current step.
 struct tile_pair {
-    int query;    // the first one
-    bool two;     // tiles
-    int groups;   // of GROUP_ENTRIES entries that any of them sees; 0: none
-    float *score; // its parts of the working memory
+    int query;    // first query
+    bool two;     // there are two tiles
+    int groups;   // groups of GROUP_ENTRIES entries that any query sees; 0: none
+    float *score; // the pair's part of the working memory, like `weight`
     uint32_t *weight;
 };
 
-// The i-th of (groups * steps) parts of the scores: one tile of D for 32 entries.
+// Computes the i-th of (groups * steps) parts of the scores: one tile of D for 32 entries.
 INLINE void tile_scores_part(const struct tile_work *w, const struct tile_pair *p, int i)
 {
     const int e = i / w->steps * 2, k = i % w->steps;
@@ -208,7 +208,7 @@ INLINE void tile_scores_part(const struct tile_work *w, const struct tile_pair *
     tile_store(3, second + TILE_SIZE, TILE_BYTES);
 }
 
-// Reads or writes the sums of 32 dims, of 16 where v_stride ends.
+// Reads or writes the sums of 32 dims, or of 16 where v_stride ends.
 #define TILE_SUMS_MOVE(tile_move)                                                                                      \
     do {                                                                                                               \
         tile_move(0, at, stride);                                                                                      \
@@ -217,7 +217,8 @@ INLINE void tile_scores_part(const struct tile_work *w, const struct tile_pair *
         if (p->two && wide) tile_move(3, second + TILE_BYTES, stride);                                                 \
     } while (0)
 
-// The i-th of (groups * pairs of dim tiles) parts of o [16 or 32][v_stride] += weights x V: 32 entries for 32 dims.
+// Computes the i-th of (groups * pairs of dim tiles) parts of o [16 or 32][v_stride] += weights x V: 32 entries for 32
+// dims.
 INLINE void tile_sums_part(const struct tile_work *w, const struct tile_pair *p, float *o, int i)
 {
     const int c = i / p->groups * 2, g = i % p->groups;
@@ -237,10 +238,10 @@ INLINE void tile_sums_part(const struct tile_work *w, const struct tile_pair *p,
     if (g == p->groups - 1) TILE_SUMS_MOVE(tile_store);
 }
 
-// Parts of the sums of one pair and then of the scores of another one, issued between the rows of a softmax.
+// Parts of the sums of one pair, and then of the scores of another pair, that are issued between the rows of a softmax.
 struct background {
-    const struct tile_pair *sums, *scores; // NULL: none
-    int n_sums, n_scores, done;            // parts
+    const struct tile_pair *sums, *scores; // NULL if there are none
+    int n_sums, n_scores, done;            // numbers of parts
 };
 
 INLINE struct background background_of(const struct tile_work *w, const struct tile_pair *sums,
@@ -254,7 +255,7 @@ INLINE struct background background_of(const struct tile_work *w, const struct t
     };
 }
 
-// Goes on until `part` of `parts` of all is done.
+// Issues parts until `part` of `parts` of them are done.
 INLINE void background_advance(const struct tile_work *w, struct background *b, int part, int parts)
 {
     const int until = (b->n_sums + b->n_scores) * part / parts;
@@ -275,14 +276,14 @@ static __attribute__((noinline)) void background_finish(const struct tile_work *
 
 // ---- softmax of a pair ----------------------------------------------------------------------------------------------
 
-// Vector i of a query's scores; they lie in rows of tiles.
+// Returns vector i of a query's scores, which are stored in rows of tiles.
 INLINE vec tile_score(const float *score, const float *k_scale, size_t i, const bool int8)
 {
     vec s = vec_load(score + i * VEC / TILE_SIDE * TILE_SIZE + i * VEC % TILE_SIDE);
     return int8 ? s * vec_load(k_scale + i * VEC) : s;
 }
 
-// The largest of a query's first `valid` scores; minus infinity if there is none.
+// Returns the largest of a query's first `valid` scores, or minus infinity if there is none.
 INLINE vec tile_largest(const struct tile_work *w, const float *score, int valid, const bool int8)
 {
     vec largest = vec_set(-__builtin_inff());
@@ -296,8 +297,8 @@ INLINE vec tile_largest(const struct tile_work *w, const float *score, int valid
     return largest;
 }
 
-// Raises the maxima of a tile's queries to those of their first valid[i] entries. rescale[i]: the factor for earlier
-// sums of a query that sees any entry. Reducing all queries at once takes a fifth of the instructions.
+// Raises the maxima of a tile's queries to the maxima of their first valid[i] entries. Sets rescale[i] to the factor
+// for earlier sums of a query that sees any entry. Reducing all queries at once takes a fifth of the instructions.
 INLINE void tile_raise_max(const struct tile_work *w, const float *score, const int *valid, float *max, float *rescale,
                            const bool int8)
 {
@@ -314,10 +315,10 @@ INLINE void tile_raise_max(const struct tile_work *w, const float *score, const 
     }
 }
 
-// x[i] = 2^(scale * x[i] - max) with a relative error of 3e-6, which rounding to bf16 hides; exact for integers. Valid
-// up to 127. 0 for minus infinity; below -126 subnormal, which becomes 0 in bf16; NaN stays. A vector takes 7
-// instructions of the two ports that compute 512 bits, two of them on one of these only; every copy of a register would
-// be one more.
+// Computes x[i] = 2^(scale * x[i] - max) with a relative error of 3e-6, which rounding to bf16 hides. Exact for
+// integers. Valid up to 127. The result is 0 for minus infinity, and below -126 it is subnormal, which becomes 0 in
+// bf16. NaN stays NaN. A vector takes 7 instructions on the two ports that compute 512 bits, and two of these can use
+// only one of the ports. Every copy of a register would be one more.
 INLINE void weights_exp2(vec *x, float scale, float max)
 {
     static const float c[] = {1.342668429e-02f, 5.224247419e-02f, 2.412802048e-01f, 6.930448449e-01f, 1};
@@ -338,7 +339,8 @@ INLINE void weights_exp2(vec *x, float scale, float max)
         x[i] = vec_scale_exp2(y[i], x[i]);
 }
 
-// Weights of WEIGHT_ENTRIES entries from `from` on, of which a query sees the first `valid`; adds them to `total`.
+// Computes the weights of WEIGHT_ENTRIES entries from `from` on, of which a query sees the first `valid`. Returns
+// `total` plus the weights.
 INLINE vec tile_weights(const struct tile_work *w, const float *score, size_t from, int valid, float max, vec total,
                         uint32_t *weight, const bool masked, const bool int8)
 {
@@ -367,7 +369,8 @@ INLINE vec tile_weights(const struct tile_work *w, const float *score, size_t fr
     return total;
 }
 
-// The weights of one query, zeros from entry `valid` on. `padded`: entries of the tiles in use.
+// Computes the weights of one query, with zeros from entry `valid` on. `padded` is the number of entries of the tiles
+// in use.
 INLINE void tile_softmax(const struct tile_work *w, int query, const float *score, uint32_t *weight, int valid,
                          int padded, float rescale, const bool int8)
 {
@@ -392,14 +395,14 @@ INLINE void row_scale(float *row, int n, float factor)
         vec_store(row + i, vec_load(row + i) * factor);
 }
 
-// Entries of the step that a query sees, at most the whole step.
+// Returns how many entries of the step a query sees.
 INLINE int tile_valid(const struct tile_work *w, int query)
 {
     int valid = w->tile->first_valid + query / w->tile->group - w->first;
     return valid < w->end - w->first ? valid : w->end - w->first;
 }
 
-// Scores of one tile of a pair to weights. Earlier sums are rescaled.
+// Turns the scores of one tile of a pair into weights. Rescales earlier sums.
 INLINE void tile_softmax_all(const struct tile_work *w, const struct tile_pair *p, int tile, struct background *b,
                              const bool int8)
 {
@@ -460,13 +463,14 @@ INLINE struct tile_pair tile_pair_at(const struct tile_work *w, int query)
     };
 }
 
-// Whether V of an entry that some row of the pair does not see may be infinite or NaN.
+// Returns true if V may be infinite or NaN for an entry that some row of the pair does not see.
 INLINE bool tile_pair_needs_rows_alone(const struct tile_work *w, const struct tile_pair *p)
 {
     return tile_valid(w, p->query) < w->end - w->first && !values_finite(w->values, p->groups, w->dim_tiles);
 }
 
-// The step for all pairs: the scores of a pair, its softmax, its sums. Rows that see none of it come first.
+// Runs the step for all pairs: the scores of a pair, its softmax, its sums. Rows that see no entry of the step come
+// first.
 INLINE void tile_step(struct tile_work *w, const bool int8)
 {
     int query = 0;
@@ -512,7 +516,7 @@ INLINE void tile_queries_load(const struct tile_work *w)
     }
 }
 
-// Divides `scratch` as attend_tiles_scratch_floats() adds it up.
+// Divides `scratch` in the order in which attend_tiles_scratch_floats() adds it up.
 INLINE void tile_work_init(struct tile_work *w, const struct attend_tile *t, struct partial *total)
 {
     int queries = (t->rows * t->group + PAIR_QUERIES - 1) / PAIR_QUERIES * PAIR_QUERIES, stride = t->kv.v_stride;
@@ -540,7 +544,7 @@ INLINE void tile_work_init(struct tile_work *w, const struct attend_tile *t, str
 #undef TAKE
 }
 
-// Copies the first `queries` of a partial result; both have their own layouts.
+// Copies the first `queries` of a partial result. Both have their own layouts.
 INLINE void partial_copy(const struct partial *to, const struct partial *from, int queries, int v_stride)
 {
     memcpy(to->o, from->o, (size_t)(queries * v_stride) * sizeof *to->o);
@@ -559,7 +563,7 @@ INLINE void attend_tiles_typed(const struct attend_tile *t, const bool int8)
     attend_configure(TILE_SIDE);
     for (int first = t->first; first < t->end; first += SEGMENT_ENTRIES) {
         int end = t->end - first < SEGMENT_ENTRIES ? t->end : first + SEGMENT_ENTRIES;
-        // Rows with their last entry before this segment come first and are finished.
+        // Rows whose last entry is before this segment come first and are finished.
         int seen = t->first_valid > first ? 0 : (first - t->first_valid + 1) * t->group;
         partial_clear(&w.partial, 0, padded, stride);
         for (int entry = first; entry < end; entry += ATTEND_STEP) {

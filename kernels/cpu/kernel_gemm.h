@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Vector gemm kernels (included by kernels.c): a register tile of up to 6 rows by 64 columns over a block of K, and
-// the operations that finish an output. One template serves all types; word_dot is the part that differs. The layout of
-// panels is in isa.h.
+// Vector gemm kernels (included by kernels.c): a register tile of up to 6 rows by 64 columns over a block of K, and the
+// operations that finish an output. One template serves all types, which differ only in word_dot. The layout of panels
+// is in isa.h.
 #pragma once
 
 // 6 x 4 vectors of 16 floats fill 24 of AVX-512's 32 registers; levels with 16 registers fit two vectors for each row.
 enum { TILE_ROWS = 6, TILE_VECS = VEC == 16 ? 4 : 2 };
 
 enum {
-    L1_PREFETCH_WORDS = 12, // how far ahead the panel is prefetched from L2 to L1
+    L1_PREFETCH_WORDS = 12, // words ahead for which the panel is prefetched from L2 to L1
     L2_PREFETCH_WORDS = 16, // interval between prefetches of the panel's next block into L2
 };
 
-// Sums of four products, x unsigned and w signed bytes, in 32-bit integers. Exact at every level.
+// Adds the products of four unsigned bytes of x and signed bytes of w, in 32-bit integers. Exact at every level.
 INLINE vec_word dot_bytes(vec_word acc, vec_word x, vec_word w)
 {
 #if defined(__AVX512VNNI__)
@@ -32,7 +32,7 @@ INLINE vec_word dot_bytes(vec_word acc, vec_word x, vec_word w)
 #endif
 }
 
-// One word of K: acc += x * w (f32), x_even * w_even + x_odd * w_odd (bf16) or four products (int8).
+// Computes one word of K: acc += x * w (f32), x_even * w_even + x_odd * w_odd (bf16) or four products (int8).
 INLINE vec word_dot(vec acc, uint32_t x, vec_word w, const enum gemm_type type)
 {
     if (type == GEMM_F32) return vec_fma(vec_set(f32_from_bits(x)), (vec)w, acc);
@@ -48,15 +48,15 @@ INLINE vec word_dot(vec acc, uint32_t x, vec_word w, const enum gemm_type type)
 
 // Prefetch of the panel's next block into L2, spread over the tiles of the current block.
 struct l2_prefetch {
-    uintptr_t at; // no pointer: after the last panel it is out of bounds, where a prefetch does no harm
-    int lines;    // cache lines for every L2_PREFETCH_WORDS
+    uintptr_t at; // not a pointer: after the last panel it is out of bounds, where a prefetch does no harm
+    int lines;    // cache lines for every L2_PREFETCH_WORDS words
 };
 
-// A panel used by one tile only streams from memory, with panel_gemm.prefetch (PANEL_PREFETCHED) or without software
-// prefetch (PANEL_STREAMED, a loop without its branches).
+// A panel that only one tile uses streams from memory, with panel_gemm.prefetch (PANEL_PREFETCHED) or without software
+// prefetch (PANEL_STREAMED, a loop that has no branches for it).
 enum panel_use { PANEL_STREAMED, PANEL_PREFETCHED, PANEL_REUSED };
 
-// Requests the cache lines of a streamed panel that lie ahead of `vecs` vectors.
+// Requests the cache lines of a streamed panel that are ahead of `vecs` vectors.
 INLINE void stream_prefetch_word(const uint32_t *from, struct stream_prefetch ahead, const int vecs)
 {
     const char *line = (const char *)from + ahead.ahead_bytes;
@@ -71,8 +71,8 @@ INLINE void stream_prefetch_word(const uint32_t *from, struct stream_prefetch ah
     }
 }
 
-// acc += `words` words of x times w. rows, vecs, use and type are compile-time constants after inlining, so acc stays
-// in registers. Each element is one chain over K, whatever rows and vecs are.
+// Computes acc += `words` words of x times w. rows, vecs, use and type are compile-time constants after inlining, so
+// acc stays in registers. Each element is one chain over K, whatever rows and vecs are.
 INLINE void tile_dot_words(vec acc[TILE_ROWS][4], const uint32_t *x, size_t x_stride, const uint32_t *panel, int words,
                            struct l2_prefetch *fetch, const struct stream_prefetch ahead, const int rows,
                            const int vecs, const enum panel_use use, const enum gemm_type type)
@@ -103,7 +103,7 @@ INLINE void tile_dot_words(vec acc[TILE_ROWS][4], const uint32_t *x, size_t x_st
     }
 }
 
-// GEMM_INT8_GROUPS: c += the scaled sums of one group. Not inlined: with sums of both kinds in one function the
+// GEMM_INT8_GROUPS: adds the scaled sums of one group to c. Not inlined: with sums of both kinds in one function the
 // compiler keeps neither in registers.
 static __attribute__((noinline)) void group_add(const struct panel_gemm *p, const float *sums, bool tiled, int row,
                                                 int column, int rows, int columns, int group)
@@ -122,8 +122,9 @@ static __attribute__((noinline)) void group_add(const struct panel_gemm *p, cons
     }
 }
 
-// Rows [row, row + rows) of the block by vecs * VEC columns. Between blocks of K, c holds the running sums: f32, or the
-// integers of GEMM_INT8. Integer sums start at -128 * (sum of the weights), which cancels the 128 added to x.
+// Computes rows [row, row + rows) of the block by vecs * VEC columns. Between blocks of K, c holds the running sums:
+// f32, or the integers of GEMM_INT8. Integer sums start at -128 * (sum of the weights), which cancels the 128 added to
+// x.
 INLINE void tile_gemm(const struct panel_gemm *p, int row, int column, struct l2_prefetch *fetch, const int rows,
                       const int vecs, const enum panel_use use, const enum gemm_type type)
 {
@@ -186,7 +187,7 @@ INLINE void typed_panel_gemm(const struct panel_gemm *p, const enum gemm_type ty
             any_rows_gemm(p, 0, (struct l2_prefetch){0}, p->rows, PANEL_PREFETCHED, type);
         return;
     }
-    // Equal tiles: 7 rows are 4 + 3, not 6 + 1, because the cost of a tile falls slower than its number of rows.
+    // Use equal tiles: 7 rows are 4 + 3, not 6 + 1, because the cost of a tile falls slower than its number of rows.
     int tiles = (p->rows + TILE_ROWS - 1) / TILE_ROWS;
     // One word of K is four cache lines of the panel.
     struct l2_prefetch fetch = {(uintptr_t)(p->panel + (size_t)p->words * PANEL_COLUMNS),
@@ -210,8 +211,8 @@ static void panel_gemm(const struct panel_gemm *p)
 
 // ---- quantisation ---------------------------------------------------------------------------------------------------
 
-// Scale of symmetric quantisation: x ~ q * scale with |q| <= 127, rounded to nearest, ties to even. *inverse_p is
-// 1 / scale. If a value is not finite the scale is NaN, and NaN reaches every product with it.
+// Returns the scale of symmetric quantisation: x ~ q * scale with |q| <= 127, rounded to nearest, ties to even.
+// *inverse_p is 1 / scale. If a value is not finite, the scale is NaN, and NaN reaches every product with it.
 INLINE float quantise_scale(const void *x, bool bf16, int n, float *inverse_p)
 {
     const float *floats = x;
@@ -234,7 +235,7 @@ INLINE float quantise_scale(const void *x, bool bf16, int n, float *inverse_p)
     return (nothing ? 0 : most / QUANTISE_MAX) + bad;
 }
 
-// The n values as bytes q + `middle`.
+// Stores the n values as bytes q + `middle`.
 INLINE void quantise_bytes(uint8_t *out, const void *x, bool bf16, int n, float inverse, uint32_t middle)
 {
     const float *floats = x;
@@ -262,7 +263,7 @@ static float quantise(uint8_t *out, const void *x, bool bf16, int n)
 
 // ---- finishing an output --------------------------------------------------------------------------------------------
 
-// Stores n floats as f32 or bf16. Writes nothing beyond them.
+// Stores n floats as f32 or bf16. Writes nothing after them.
 INLINE void store_row(void *out, bool bf16, const float *from, int n)
 {
     int i = 0;
@@ -277,7 +278,7 @@ INLINE void store_row(void *out, bool bf16, const float *from, int n)
     }
 }
 
-// Stores n floats from `column` on. Writes nothing beyond them.
+// Stores n floats from `column` on. Writes nothing after them.
 INLINE void store_columns(struct rows_out out, int row, int column, const float *from, int n)
 {
     for (int i = 0, part; i < n; i += part) {
@@ -289,7 +290,7 @@ INLINE void store_columns(struct rows_out out, int row, int column, const float 
 
 enum { PANEL_VECS = PANEL_COLUMNS / VEC };
 
-// Row r of the sums with scales and bias.
+// Loads row r of the sums with scales and bias.
 INLINE void finish_load(vec c[PANEL_VECS], const float *sums, int r, const struct panel_out *out, const bool tiled,
                         const bool integers)
 {
@@ -301,14 +302,14 @@ INLINE void finish_load(vec c[PANEL_VECS], const float *sums, int r, const struc
     }
 }
 
-// All columns of row r. Streamed lines are written to memory without being read first.
+// Stores all columns of row r. Streamed lines are written to memory without being read first.
 INLINE void finish_store(const struct panel_out *out, int r, const vec *c, int vecs, const bool bf16, const bool add,
                          const bool streamed)
 {
     float *floats = rows_out_at(out->to, out->row + r, out->column);
     uint16_t *halves = (uint16_t *)(void *)floats;
     const size_t apart =
-        out->to.tiled ? TILE_SIDE * TILE_ROW_HALVES : TILE_ROW_HALVES; // from TILE_ROW_HALVES to the next
+        out->to.tiled ? TILE_SIDE * TILE_ROW_HALVES : TILE_ROW_HALVES; // from one TILE_ROW_HALVES columns to the next
 #pragma GCC unroll 16
     for (int v = 0; v < vecs; v += bf16 ? 2 : 1) {
         const size_t column = (size_t)v * VEC;
@@ -322,7 +323,7 @@ INLINE void finish_store(const struct panel_out *out, int r, const vec *c, int v
     }
 }
 
-// The columns of row r that exist.
+// Stores the columns of row r that exist.
 static __attribute__((noinline)) void finish_store_some(const struct panel_out *out, int r, const float *c)
 {
     float *sum = rows_out_at(out->to, out->row + r, out->column);
@@ -331,8 +332,8 @@ static __attribute__((noinline)) void finish_store_some(const struct panel_out *
         sum[i] += c[i];
 }
 
-// How many rows ahead of its use the residual is prefetched where rows are finished between tile instructions. One row
-// then takes about as long as a line takes from memory.
+// Rows ahead for which the residual is prefetched when rows are finished between tile instructions. One row then takes
+// about as long as a line from memory.
 enum { RESIDUAL_AHEAD_ROWS = 2 };
 
 INLINE void residual_prefetch(const struct panel_out *out, int r)
@@ -359,7 +360,8 @@ INLINE void finish_rows(const struct panel_out *out, int end, const bool tiled, 
     }
 }
 
-// The modes that store activations or f32. The streamed stores of a panel are ordered before those that follow.
+// Finishes rows in the modes that store activations or f32. The streamed stores of a panel are ordered before later
+// stores.
 INLINE void finish_mode(const struct panel_out *out, int end, const bool tiled, const bool integers,
                         const enum linear_mode mode, const bool bf16)
 {

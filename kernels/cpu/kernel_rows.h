@@ -3,7 +3,7 @@
 // cache.
 #pragma once
 
-// 1 / rms(x). Four accumulators hide the latency of the sum; their number and order are fixed for exactness.
+// Returns 1 / rms(x). Four accumulators hide the latency of the sum. Their number and order are fixed for exactness.
 INLINE float rms_scale(const float *x, int n, float epsilon)
 {
     vec sum[4] = {{0}, {0}, {0}, {0}};
@@ -57,8 +57,8 @@ static void rope_head(float *head, const float *gain, int head_size, float epsil
     }
 }
 
-// Walsh-Hadamard transform of blocks of B dims, B the largest power of two that divides D: sums and differences of dims
-// i and i + half for half = B/2, B/4, .. 1.
+// Computes the Walsh-Hadamard transform of blocks of B dims, where B is the largest power of two that divides D: sums
+// and differences of dims i and i + half for half = B/2, B/4, .. 1.
 static void hadamard_head(float *head, int head_size)
 {
     int block = head_size & -head_size, half = block / 2;
@@ -107,11 +107,11 @@ INLINE void kv_append_int8(const struct kv_view *kv, char *block, int slot, cons
     quantise_bytes(values, v, false, d, inverse, 0);
 }
 
-// bf16 words of n entries in one block. n is a compile-time constant where the block is filled at once.
+// Stores the bf16 words of n entries in one block. n is a compile-time constant if the block is filled at once.
 INLINE void kv_append_bf16(const struct kv_view *kv, char *block, int slot, int n, const float *k, const float *v,
                            size_t stride)
 {
-    enum { DIMS = 128 }; // at a time
+    enum { DIMS = 128 }; // dims at a time
     uint16_t rows[KV_BLOCK_TOKENS][DIMS];
     for (int first = 0, d = kv->head_size; first < d; first += DIMS) {
         int dims = d - first < DIMS ? d - first : DIMS;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// AMX gemm kernels for bf16 and int8 (included by kernels.c where CPU_TILES is set); f32 uses the vector kernel.
-// Weights and rows of x are stored as tiles (isa.h), so that every tile load reads 1 KiB that is contiguous.
+// AMX gemm kernels for bf16 and int8 (included by kernels.c if CPU_TILES is set). f32 uses the vector kernel. Weights
+// and rows of x are stored as tiles (isa.h), so that every tile load reads 1 KiB of contiguous memory.
 //
-// Rows of any number go through tiles, the last ones through a smaller tile: a bf16 sum of the tile instruction differs
-// in its bits from a sum of the vector instruction. A tile sums each row separately, so a result does not depend on the
-// number of rows. Row blocks of one and of two tiles use the same operations.
+// Any number of rows goes through tiles, the last rows through a smaller tile. The reason is that a bf16 sum of the
+// tile instruction differs in its bits from a sum of the vector instruction. A tile sums each row separately, so a
+// result does not depend on the number of rows. Row blocks of one and of two tiles use the same operations.
 //
 // Tiles are configured and released within one gemm, so a waiting thread never holds them.
 #pragma once
@@ -12,28 +12,29 @@
 #include "kernels/cpu/tiles.h"
 
 enum {
-    TILE_BYTES = 4 * TILE_WORDS, // of a row of a tile in memory
+    TILE_BYTES = 4 * TILE_WORDS, // bytes of a row of a tile in memory
     HALF_COLUMNS = PANEL_COLUMNS / 2,
-    STEP_WORDS = TILE_SIZE * (HALF_COLUMNS / TILE_WORDS), // of half a panel, for TILE_WORDS words of K
-    ROW_TILE_FLOATS = TILE_SIDE * PANEL_COLUMNS           // of sums
+    STEP_WORDS = TILE_SIZE * (HALF_COLUMNS / TILE_WORDS), // words of half a panel for TILE_WORDS words of K
+    ROW_TILE_FLOATS = TILE_SIDE * PANEL_COLUMNS           // floats of the sums of a row tile
 };
 
-// How far ahead of its use a panel is prefetched into L2 where it is used from L1 by several row tiles. A panel used
-// once is prefetched as panel_gemm.prefetch says.
+// Bytes by which a panel is prefetched into L2 ahead of its use, if several row tiles use it from L1. A panel that is
+// used once is prefetched according to panel_gemm.prefetch.
 enum { PAIRS_AHEAD_BYTES = 32768 };
 
-// Prefetch into L2, spread over the steps of a gemm. Lines are requested from several pages in turn: the hardware
-// prefetcher follows each page by a limited number of lines, which at the speed of one page would not cover the latency
-// of memory, and its requests take none of the core's few fill buffers, which loads from L2 need.
+// Prefetch into L2, spread over the steps of a gemm. Lines are requested from several pages in turn. The hardware
+// prefetcher follows each page by a limited number of lines, and at the speed of one page these would not cover the
+// latency of memory. Its requests take none of the core's few fill buffers, which loads from L2 need.
 enum { PREFETCH_PAGE_BYTES = 4096, PREFETCH_MAX_PAGES = 8 };
 
 struct page_prefetch {
-    uintptr_t at; // in the first of `pages` pages; no pointer: it may be out of bounds, where a prefetch does no harm
-    int pages;    // a power of two
-    int lines;    // of each page, for each step
+    // In the first of `pages` pages. Not a pointer: it may be out of bounds, where a prefetch does no harm.
+    uintptr_t at;
+    int pages; // a power of two
+    int lines; // lines of each page for each step
 };
 
-// The prefetch of one block of `lines_per_step` cache lines in `parts` passes over its steps.
+// Returns the prefetch of one block of `lines_per_step` cache lines in `parts` passes over its steps.
 INLINE struct page_prefetch page_prefetch_of(int lines_per_step, int parts)
 {
     int lines = (lines_per_step + parts - 1) / parts, pages = 1;
@@ -52,34 +53,34 @@ INLINE void page_prefetch_step(struct page_prefetch *fetch)
     }
 }
 
-// Another panel's rows that are finished between the steps of a gemm, evenly: the tile unit multiplies while the vector
-// units finish them, and a residual that comes from memory delays neither.
-struct beside {
-    struct panel_out *out; // NULL: none
-    int step, steps;       // of the gemm, TILE_WORDS words of half a panel each
+// Rows of another panel that are finished evenly between the steps of a gemm. The tile unit multiplies while the vector
+// units finish them, and a residual that comes from memory delays neither unit.
+struct overlap {
+    struct panel_out *out; // NULL if there are none
+    int step, steps;       // steps of the gemm, of TILE_WORDS words of half a panel each
 };
 
-enum { BESIDE_STEPS = 4 }; // between two calls of panel_finish: one or two rows of a full block
+enum { OVERLAP_STEPS = 4 }; // steps between two calls of panel_finish: one or two rows of a full block
 
-INLINE void beside_advance(struct beside *b, int steps)
+INLINE void overlap_advance(struct overlap *overlap, int steps)
 {
-    if (!b->out) return;
-    b->step += steps;
-    int end = (int)((int64_t)b->out->rows * b->step / b->steps);
-    if (end > b->out->done) panel_finish(b->out, end);
+    if (!overlap->out) return;
+    overlap->step += steps;
+    int end = (int)((int64_t)overlap->out->rows * overlap->step / overlap->steps);
+    if (end > overlap->out->done) panel_finish(overlap->out, end);
 }
 
-// After step k of `steps`.
-INLINE void beside_step(struct beside *b, int k, int steps)
+// Finishes rows after step k of `steps`.
+INLINE void overlap_step(struct overlap *overlap, int k, int steps)
 {
-    if (k % BESIDE_STEPS == BESIDE_STEPS - 1)
-        beside_advance(b, BESIDE_STEPS);
+    if (k % OVERLAP_STEPS == OVERLAP_STEPS - 1)
+        overlap_advance(overlap, OVERLAP_STEPS);
     else if (k == steps - 1)
-        beside_advance(b, steps % BESIDE_STEPS);
+        overlap_advance(overlap, steps % OVERLAP_STEPS);
 }
 
-// Two row tiles by half a panel: sums in tiles 0 to 3, x in 4 and 5, the panel in 6 and 7. One row tile (second_rows 0)
-// by a whole panel: sums in 0 to 3, x in 4, the panel in 6 and 7.
+// Configures two row tiles by half a panel: sums in tiles 0 to 3, x in 4 and 5, the panel in 6 and 7. Or one row tile
+// (second_rows 0) by a whole panel: sums in 0 to 3, x in 4, the panel in 6 and 7.
 INLINE void amx_configure(int first_rows, int second_rows)
 {
     struct tile_config config = {.palette = 1};
@@ -99,7 +100,7 @@ struct amx_start {
     int row_tile, column_tile;
 };
 
-// How the sums of words [k, ..) at c start.
+// Returns the start of the sums of words [k, ..) at c.
 INLINE struct amx_start amx_start_at(const struct panel_gemm *p, const float *c, int k, int column,
                                      const enum gemm_type type)
 {
@@ -107,7 +108,7 @@ INLINE struct amx_start amx_start_at(const struct panel_gemm *p, const float *c,
         return (struct amx_start){c, TILE_BYTES, ROW_TILE_FLOATS, TILE_SIZE};
     if (type == GEMM_BF16) return (struct amx_start){0};
     int group = type == GEMM_INT8_GROUPS ? k / GROUP_WORDS : 0;
-    const void *same = p->start + group * PANEL_COLUMNS + column; // for every row: stride 0
+    const void *same = p->start + group * PANEL_COLUMNS + column; // the same for every row: stride 0
     return (struct amx_start){same, 0, 0, TILE_WORDS};
 }
 
@@ -127,7 +128,7 @@ INLINE struct amx_start amx_start_at(const struct panel_gemm *p, const float *c,
             tile_zero(t);                                                                                              \
     } while (0)
 
-// Loads a tile of x or of a panel: `once` while the other operand is used from L1 again and again.
+// Loads a tile of x or of a panel. `once`: the other operand is used from L1 again and again.
 #define TILE_LOAD(t, from, once)                                                                                       \
     do {                                                                                                               \
         if (once)                                                                                                      \
@@ -136,8 +137,8 @@ INLINE struct amx_start amx_start_at(const struct panel_gemm *p, const float *c,
             tile_load(t, from, TILE_BYTES);                                                                            \
     } while (0)
 
-// Prefetches the tile that is `ahead` of a streamed one. Issued before the load of each tile, since more requests at
-// once wait for each other.
+// Prefetches the tile that is `ahead` of a streamed tile. Issued before the load of each tile: more requests at once
+// would wait for each other.
 INLINE void tile_prefetch(const uint32_t *tile, struct stream_prefetch ahead)
 {
     const char *to = (const char *)tile + ahead.ahead_bytes;
@@ -149,17 +150,18 @@ INLINE void tile_prefetch(const uint32_t *tile, struct stream_prefetch ahead)
             __builtin_prefetch(to + line, 0, 2);
 }
 
-// Sums of 17 to 32 rows by half a panel, four tiles at c. The panel streams (`use`), or `fetch` goes on with each step.
+// Computes the sums of 17 to 32 rows by half a panel, four tiles at c. The panel streams (`use`), or `fetch` advances
+// with each step.
 INLINE void amx_two_by_two(float *c, struct amx_start start, const uint32_t *x, size_t x_stride, const uint32_t *panel,
-                           int steps, struct page_prefetch *fetch, struct stream_prefetch stream, struct beside *beside,
-                           const enum panel_use use, const enum gemm_type type)
+                           int steps, struct page_prefetch *fetch, struct stream_prefetch stream,
+                           struct overlap *overlap, const enum panel_use use, const enum gemm_type type)
 {
     TILE_START(0, start, 0, 0);
     TILE_START(1, start, 0, 1);
     TILE_START(2, start, 1, 0);
     TILE_START(3, start, 1, 1);
     const uint32_t *x_second = x + x_stride;
-    struct page_prefetch ahead = *fetch; // in registers: the tile instructions clobber memory
+    struct page_prefetch ahead = *fetch; // keep it in registers: the tile instructions clobber memory
     for (int k = 0; k < steps; k++, x += TILE_SIZE, x_second += TILE_SIZE, panel += STEP_WORDS) {
         TILE_LOAD(4, x, use == PANEL_REUSED);
         if (use == PANEL_STREAMED) tile_prefetch(panel, stream);
@@ -172,7 +174,7 @@ INLINE void amx_two_by_two(float *c, struct amx_start start, const uint32_t *x, 
         TILE_DOT(2, 5, 6);
         TILE_DOT(3, 5, 7);
         if (use == PANEL_REUSED) page_prefetch_step(&ahead);
-        beside_step(beside, k, steps);
+        overlap_step(overlap, k, steps);
     }
     *fetch = ahead;
     tile_store(0, c, TILE_BYTES);
@@ -181,9 +183,9 @@ INLINE void amx_two_by_two(float *c, struct amx_start start, const uint32_t *x, 
     tile_store(3, c + ROW_TILE_FLOATS + TILE_SIZE, TILE_BYTES);
 }
 
-// One row tile by half a panel: adds to the sums in tiles 0 and 1, or 2 and 3.
+// Computes one row tile by half a panel: adds to the sums in tiles 0 and 1, or 2 and 3.
 INLINE void amx_one_by_two(const uint32_t *x, const uint32_t *panel, int steps, struct stream_prefetch stream,
-                           struct beside *beside, const bool second_half, const enum gemm_type type)
+                           struct overlap *overlap, const bool second_half, const enum gemm_type type)
 {
     for (int k = 0; k < steps; k++, x += TILE_SIZE, panel += STEP_WORDS) {
         tile_load(4, x, TILE_BYTES);
@@ -198,13 +200,13 @@ INLINE void amx_one_by_two(const uint32_t *x, const uint32_t *panel, int steps, 
             TILE_DOT(0, 4, 6);
             TILE_DOT(1, 4, 7);
         }
-        beside_step(beside, k, steps);
+        overlap_step(overlap, k, steps);
     }
 }
 
-// Sums of 1 to 16 rows over words [k, k + words), four tiles at c: reads the panel once from end to end.
+// Computes the sums of 1 to 16 rows over words [k, k + words), four tiles at c. Reads the panel once from end to end.
 INLINE void amx_one_by_four(const struct panel_gemm *p, float *c, struct amx_start start, const uint32_t *x, int k,
-                            int words, struct beside *beside, const enum gemm_type type)
+                            int words, struct overlap *overlap, const enum gemm_type type)
 {
     TILE_START(0, start, 0, 0);
     TILE_START(1, start, 0, 1);
@@ -215,8 +217,8 @@ INLINE void amx_one_by_four(const struct panel_gemm *p, float *c, struct amx_sta
         const uint32_t *x_block = x + (size_t)k * TILE_SIDE, *first = p->panel + tiled_panel_at(p->words, k, 0);
         const uint32_t *second = p->panel + tiled_panel_at(p->words, k, HALF_COLUMNS);
         const int steps = block / TILE_WORDS;
-        amx_one_by_two(x_block, first, steps, p->prefetch, beside, false, type);
-        amx_one_by_two(x_block, second, steps, p->prefetch, beside, true, type);
+        amx_one_by_two(x_block, first, steps, p->prefetch, overlap, false, type);
+        amx_one_by_two(x_block, second, steps, p->prefetch, overlap, true, type);
         k += block;
     }
     tile_store(0, c, TILE_BYTES);
@@ -225,10 +227,10 @@ INLINE void amx_one_by_four(const struct panel_gemm *p, float *c, struct amx_sta
     tile_store(3, c + 3 * TILE_SIZE, TILE_BYTES);
 }
 
-// Rows [row, row + rows), at most two tiles, by `columns` columns, over words [word, word + words) of one block of
-// TILED_BLOCK_WORDS, or of all of K with all columns; compare tile_gemm.
+// Computes rows [row, row + rows), at most two tiles, by `columns` columns, over words [word, word + words) of one
+// block of TILED_BLOCK_WORDS, or over all of K with all columns. Compare tile_gemm.
 INLINE void rows_gemm_amx(const struct panel_gemm *p, int row, int rows, int column, int word, int words,
-                          struct page_prefetch *fetch, struct beside *beside, const int columns,
+                          struct page_prefetch *fetch, struct overlap *overlap, const int columns,
                           const enum panel_use use, const enum gemm_type type)
 {
     const bool grouped = type == GEMM_INT8_GROUPS;
@@ -239,26 +241,26 @@ INLINE void rows_gemm_amx(const struct panel_gemm *p, int row, int rows, int col
         int part = end - k < step ? end - k : step;
         struct amx_start start = amx_start_at(p, c, k, column, type);
         if (columns == PANEL_COLUMNS)
-            amx_one_by_four(p, c, start, x, k, part, beside, type);
+            amx_one_by_four(p, c, start, x, k, part, overlap, type);
         else
             amx_two_by_two(c, start, x + (size_t)k * TILE_MAX_ROWS, p->x_stride,
                            p->panel + tiled_panel_at(p->words, k, column), part / TILE_WORDS, fetch, p->prefetch,
-                           beside, use, type);
+                           overlap, use, type);
         if (grouped) group_add(p, sums, true, row, column, rows, columns, k / GROUP_WORDS);
     }
 }
 
-// One row tile: the panel streams past it.
-INLINE void one_tile_gemm(const struct panel_gemm *p, int row, int rows, struct beside *beside,
+// Computes one row tile, past which the panel streams.
+INLINE void one_tile_gemm(const struct panel_gemm *p, int row, int rows, struct overlap *overlap,
                           const enum gemm_type type)
 {
     amx_configure(rows, 0);
-    rows_gemm_amx(p, row, rows, 0, 0, p->words, NULL, beside, PANEL_COLUMNS, PANEL_STREAMED, type);
+    rows_gemm_amx(p, row, rows, 0, 0, p->words, NULL, overlap, PANEL_COLUMNS, PANEL_STREAMED, type);
 }
 
-// Pairs of row tiles, all but the last one full. While several use half a panel from L1, the words that follow in
-// memory are prefetched.
-INLINE void tile_pairs_gemm(const struct panel_gemm *p, int pairs, int last_rows, struct beside *beside,
+// Computes pairs of row tiles, all full except the last one. While several pairs use half a panel from L1, the next
+// words in memory are prefetched.
+INLINE void tile_pairs_gemm(const struct panel_gemm *p, int pairs, int last_rows, struct overlap *overlap,
                             const enum panel_use use, const enum gemm_type type)
 {
     const int pair_rows = 2 * TILE_MAX_ROWS;
@@ -272,7 +274,7 @@ INLINE void tile_pairs_gemm(const struct panel_gemm *p, int pairs, int last_rows
                 int rows = i == pairs - 1 ? last_rows : pair_rows;
                 if (rows != configured) amx_configure(TILE_MAX_ROWS, rows - TILE_MAX_ROWS);
                 configured = rows;
-                rows_gemm_amx(p, i * pair_rows, rows, column, word, words, &fetch, beside, HALF_COLUMNS, use, type);
+                rows_gemm_amx(p, i * pair_rows, rows, column, word, words, &fetch, overlap, HALF_COLUMNS, use, type);
             }
         }
     }
@@ -284,10 +286,10 @@ INLINE void typed_panel_gemm_amx(const struct panel_gemm *p, const enum gemm_typ
     int rest = p->rows % pair_rows, pairs = p->rows / pair_rows + (rest > TILE_MAX_ROWS);
     int last_rows = rest > TILE_MAX_ROWS ? rest : pair_rows;
     bool single = rest && rest <= TILE_MAX_ROWS;
-    struct beside beside = {.out = p->beside, .steps = 2 * (pairs + single) * (p->words / TILE_WORDS)};
-    if (pairs == 1) tile_pairs_gemm(p, 1, last_rows, &beside, PANEL_STREAMED, type);
-    if (pairs > 1) tile_pairs_gemm(p, pairs, last_rows, &beside, PANEL_REUSED, type);
-    if (single) one_tile_gemm(p, p->rows - rest, rest, &beside, type);
+    struct overlap overlap = {.out = p->overlapped, .steps = 2 * (pairs + single) * (p->words / TILE_WORDS)};
+    if (pairs == 1) tile_pairs_gemm(p, 1, last_rows, &overlap, PANEL_STREAMED, type);
+    if (pairs > 1) tile_pairs_gemm(p, pairs, last_rows, &overlap, PANEL_REUSED, type);
+    if (single) one_tile_gemm(p, p->rows - rest, rest, &overlap, type);
     tile_release();
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// All kernels of one instruction set level in one translation unit, so that its compiler flags reach nothing else.
-// CPU_ISA_SYMBOL and CPU_ISA_NAME come from the build (kernels/CMakeLists.txt).
+// Has all kernels of one instruction set level in one translation unit, so that its compiler flags affect no other
+// code. CPU_ISA_SYMBOL and CPU_ISA_NAME come from the build (kernels/CMakeLists.txt).
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/vec.h"
 

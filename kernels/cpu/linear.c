@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gemms over the rows of a batch, cut into items of one row block by a group of panels and spread over the threads.
+// Gemms over the rows of a batch. A gemm is cut into items of one row block by a group of panels, which are spread over
+// the threads.
 #include <string.h>
 
 #include "kernels/cpu/cpu.h"
@@ -14,8 +15,8 @@ struct gemm {
     enum linear_mode mode;
     int rows, row_blocks, panels;
     int panel_groups, block_words;
-    int sums;          // panels of an item with sums at the same time
-    int panel_columns; // outputs of a panel: PANEL_COLUMNS, half of it for SwiGLU
+    int sums;          // number of panels of an item with sums at the same time
+    int panel_columns; // outputs of a panel: PANEL_COLUMNS, or half of it for SwiGLU
     const char *words; // row 0 of x in the words that the kernel reads
     size_t row_bytes;
 };
@@ -37,7 +38,7 @@ static void pack_x_row(void *arg, int row, int thread)
     quantise_row(p, row, (uint8_t *)p->cpu->packed_x + (size_t)row * p->row_bytes);
 }
 
-// One row tile, by rows that are quantised into the thread's scratch.
+// Packs one row tile from rows that are quantised into the thread's scratch.
 static void pack_x_tile(void *arg, int tile, int thread)
 {
     const struct gemm *p = arg;
@@ -74,9 +75,9 @@ struct gemm_block {
     int first_panel, end_panel, row, rows;
 };
 
-// Row blocks have equal sizes, in whole pairs of row tiles where x is tiled. A thread starts with the panels that it
-// packed (their pages are near it) and computes all of them for one row block before the next, so consecutive items
-// share their rows of x.
+// Returns the block of an item. Row blocks have equal sizes, in whole pairs of row tiles if x is tiled. A thread starts
+// with the panels that it packed (their pages are near it). It computes all of them for one row block before the next
+// row block, so consecutive items share their rows of x.
 static struct gemm_block gemm_block_at(const struct gemm *p, int item)
 {
     int n = p->panel_groups, threads = p->cpu->threads, owner = thread_pool_thread_of(n, item / p->row_blocks, threads);
@@ -93,8 +94,8 @@ static struct gemm_block gemm_block_at(const struct gemm *p, int item)
                                .rows = row_end - row};
 }
 
-// c [rows][PANEL_COLUMNS] = (or +=, from the second block of K on) the block's rows of x times one of its panels, over
-// the block of K from word k on. `waiting` may be finished on the way.
+// Multiplies the block's rows of x by one of its panels, over the block of K from word k on. Stores the result in c
+// [rows][PANEL_COLUMNS], or adds it from the second block of K on. May finish `waiting` in the meantime.
 static void gemm_block_sum(const struct gemm *p, const struct gemm_block *b, int panel, int k, float *c,
                            struct panel_out *waiting)
 {
@@ -112,7 +113,7 @@ static void gemm_block_sum(const struct gemm *p, const struct gemm_block *b, int
         .x_stride = row_words * unit,
         .panel = w->panels + (size_t)panel * panel_words + (size_t)k * PANEL_COLUMNS,
         .prefetch = cpu->prefetch,
-        .beside = waiting->done < waiting->rows ? waiting : NULL,
+        .overlapped = waiting->done < waiting->rows ? waiting : NULL,
     };
     if (cpu_int8(cpu)) {
         int group = w->groups > 1 ? k / GROUP_WORDS : 0;
@@ -125,8 +126,8 @@ static void gemm_block_sum(const struct gemm *p, const struct gemm_block *b, int
     cpu->isa->panel_gemm(&gemm);
 }
 
-// Whether a panel's outputs are stored past the caches: whole lines of an output so large that L2 would not hold it
-// until it is read.
+// Returns true if a panel's outputs are stored past the caches: whole lines of an output so large that L2 would not
+// keep it until it is read.
 static bool gemm_streams_out(const struct gemm *p, size_t column_bytes, size_t columns_bytes)
 {
     const size_t line = 64, row_bytes = (size_t)p->out->stride * (p->out->bf16 ? 2 : 4);
@@ -162,13 +163,14 @@ static void gemm_finish(const struct gemm *p, struct panel_out *waiting)
     if (waiting->done < waiting->rows) p->cpu->isa->panel_finish(waiting, waiting->rows);
 }
 
-// The sums of a panel wait until the tile instructions of the next one, which overlap with finishing them.
+// Computes an item. The sums of a panel wait for the tile instructions of the next panel, which overlap with finishing
+// them.
 static void gemm_item(void *arg, int item, int thread)
 {
     const struct gemm *p = arg;
     struct gemm_block block = gemm_block_at(p, item);
     float *c = cpu_thread_scratch(p->cpu, thread);
-    // Whole row tiles: sums are stored by tiles.
+    // Round up to whole row tiles: sums are stored by tiles.
     size_t panel_floats = (size_t)((block.rows + TILE_SIDE - 1) / TILE_SIDE * TILE_SIDE) * PANEL_COLUMNS;
     struct panel_out waiting = {0};
     for (int k = 0; k < p->w->words; k += p->block_words) {
@@ -184,21 +186,23 @@ static void gemm_item(void *arg, int item, int thread)
     gemm_finish(p, &waiting);
 }
 
-// All of K where a tiled panel streams past a pair of row tiles: it is then read in one run.
+// Returns the words of a block of K. It is all of K if a tiled panel streams past a pair of row tiles, which then reads
+// the panel in one run.
 static int gemm_block_words(const struct gemm *p, const struct gemm_blocking *blocking)
 {
     return cpu_tiled(p->cpu) && p->rows <= 2 * TILE_SIDE ? p->w->words : blocking->words;
 }
 
-// Whether K is a single block: at most two panels then have sums at a time.
+// Returns true if K is a single block. At most two panels then have sums at a time.
 static bool gemm_sums_once(const struct gemm *p)
 {
     return p->w->words <= p->block_words;
 }
 
-// Groups of panels as large as an item may be, but several for each thread. Where K is a single block a group does not
-// save reading x again, but only its last panel is finished without tile instructions beside it, so smaller groups do.
-// One panel for so few rows that finishing them takes no time.
+// Returns the number of panel groups: groups as large as an item may be, but several for each thread. If K is a single
+// block, a group does not save reading x again. It still helps, because only its last panel is finished without
+// overlapping tile instructions, but smaller groups suffice for that. Groups have one panel if there are so few rows
+// that finishing them takes no time.
 static int gemm_panel_groups(const struct gemm *p, const struct gemm_blocking *blocking)
 {
     if (gemm_sums_once(p) && p->rows <= TILE_SIDE) return p->panels;

@@ -21,19 +21,19 @@ enum { FORMAT_VERSION = 2, ARRAY_ALIGNMENT = 4096, MAX_ENTRIES = 1 << 20 };
 
 static const char magic[8] = {'F', 'P', 'W', 'E', 'I', 'G', 'H', 'T'};
 
-// How one machine streams the weights of this file fastest.
+// Fastest way for one machine to stream the weights of this file.
 struct measured {
     uint64_t machine;
     uint32_t target, ahead_bytes;
-    uint64_t hash; // of the members before it
+    uint64_t hash; // hash of the members above
 };
 
-// File format, in this machine's byte order. A file of the other byte order has an unknown version.
+// Header of the file, in this machine's byte order. A file of the other byte order has an unknown version.
 struct header {
     char magic[8];
     uint32_t version, n_entries;
     char layout[48];
-    uint64_t key, file_bytes, table_hash, header_hash; // header_hash covers all members before it
+    uint64_t key, file_bytes, table_hash, header_hash; // header_hash covers all earlier members
     struct measured measured;                          // zeros in a new file
 };
 
@@ -46,7 +46,7 @@ struct entry {
 struct packed_cache {
     char *path, layout[48];
     uint64_t key;
-    void *map; // NULL: no matching file
+    void *map; // NULL if there is no matching file
     size_t map_bytes;
     dev_t device; // of the mapped file
     ino_t inode;
@@ -56,7 +56,7 @@ struct packed_cache {
 
 // ---- reading --------------------------------------------------------------------------------------------------------
 
-// NULL if the mapped file matches layout and key and is whole, else the reason.
+// Returns NULL if the mapped file matches layout and key and is whole, else the reason.
 static const char *cache_check(const struct packed_cache *s)
 {
     const struct header *header = s->map;
@@ -111,7 +111,7 @@ static void cache_map(struct packed_cache *s)
         return;
     }
     madvise(s->map, s->map_bytes,
-            MADV_HUGEPAGE); // where the file system supports it: fewer page faults and page table walks
+            MADV_HUGEPAGE); // fewer page faults and page table walks, if the file system supports it
     log_event(LOG_INFO, "packed_cache_used", LOG_FIELD("path", s->path), LOG_FIELD("bytes", s->map_bytes));
 }
 
@@ -199,7 +199,7 @@ void packed_cache_keep_prefetch(struct packed_cache *s, uint64_t machine, const 
     struct measured m = {machine, (uint32_t)prefetch->target, (uint32_t)prefetch->ahead_bytes, 0};
     m.hash = measured_hash(&m);
     int fd = open(s->path, O_WRONLY | O_CLOEXEC | O_NOFOLLOW);
-    if (fd < 0) return; // such as a folder that is read-only: each start measures
+    if (fd < 0) return; // for example if the folder is read-only: each start measures
     struct stat info;
     if (fstat(fd, &info) == 0 && info.st_dev == s->device && info.st_ino == s->inode)
         write_all(fd, &m, sizeof m, offsetof(struct header, measured));
@@ -211,7 +211,7 @@ static uint64_t align_up(uint64_t at)
     return (at + ARRAY_ALIGNMENT - 1) / ARRAY_ALIGNMENT * ARRAY_ALIGNMENT;
 }
 
-// Header and table of a file of these weights; free() it.
+// Returns header and table of a file of these weights. The caller frees it.
 static struct header *header_create(const struct packed_cache *s, const struct packed_weight *weights, int n)
 {
     uint32_t n_entries = 0;
@@ -240,7 +240,8 @@ static struct header *header_create(const struct packed_cache *s, const struct p
     return header;
 }
 
-// Other users may map the file if the umask allows it. Models are opened before threads that create files are started.
+// Returns a mode that lets other users map the file if the umask allows it. Models are opened before threads that
+// create files are started.
 static mode_t shared_mode(void)
 {
     mode_t mask = umask(0);
@@ -264,7 +265,7 @@ void packed_cache_write(struct packed_cache *s, const struct packed_weight *weig
     int64_t from_us = clock_now_us();
     struct header *header = header_create(s, weights, n);
     struct new_file file;
-    new_file_remove_leftovers(s->path); // as large as the weights, one for each start that was killed here
+    new_file_remove_leftovers(s->path); // a killed start leaves a file as large as the weights
     enum status status = new_file_open(&file, s->path);
     if (status == STATUS_OK && write_file(file.fd, header, weights, n)) {
         status = new_file_commit(&file);

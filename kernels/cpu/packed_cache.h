@@ -6,12 +6,12 @@
 // The file is a header, a table of arrays, and the arrays, each on its own page, in the order in which the model
 // creates its weights. It is used only if all of these match: format version, packed layout of this backend, the
 // caller's key (it identifies the checkpoint), hashes of header and table, file length, and each weight's shape and
-// array sizes. Otherwise the weights are packed from the checkpoint. The contents of the arrays carry no hash, as in a
-// checkpoint; a file that another user may have written is not used (lib/base/new_file.h).
+// array sizes. Otherwise the weights are packed from the checkpoint. As in a checkpoint, the contents of the arrays
+// have no hash. A file that another user may have written is not used (lib/base/new_file.h).
 //
-// After the header comes the prefetch choice of one machine (stream_tuning.h), with its own hash. If it is the choice
-// of another machine, the start measures again and overwrites it in place. Only a start that maps the file measures:
-// the start that writes the file reads other memory, in pages of another size.
+// The prefetch choice of one machine (stream_tuning.h), with its own hash, follows the header. If it is the choice of
+// another machine, the start measures again and overwrites it in place. Only a start that maps the file measures: the
+// start that writes the file reads other memory, in pages of another size.
 #pragma once
 
 #include <stdbool.h>
@@ -34,16 +34,16 @@ struct packed_cache *packed_cache_open(const char *path, const char *layout, uin
 bool packed_cache_hit(const struct packed_cache *cache); // the file matched
 void packed_cache_close(struct packed_cache *cache);     // unmaps the arrays; NULL is fine
 
-// Sets the data pointers of the next weight's arrays; the caller has set their sizes. False: the file lacks this weight
-// and all later ones.
+// Sets the data pointers of the next weight's arrays, whose sizes the caller has set. Returns false if the file lacks
+// this weight and all later weights.
 bool packed_cache_lookup(struct packed_cache *cache, const struct weight *w, struct packed_array *arrays, int n);
 
-// The prefetch that `machine` measured on this file; false if the file has none.
+// Returns the prefetch that `machine` measured on this file, or false if the file has none.
 bool packed_cache_prefetch(const struct packed_cache *cache, uint64_t machine, struct stream_prefetch *prefetch_p);
-// Keeps it for later starts, if every weight so far came from the file and the file can be written.
+// Keeps the prefetch for later starts, if every weight so far came from the file and the file can be written.
 void packed_cache_keep_prefetch(struct packed_cache *cache, uint64_t machine, const struct stream_prefetch *prefetch);
 
-// Writes these weights as a new file and renames it into place; logs success or failure. Does nothing if every weight
+// Writes these weights as a new file and renames it into place. Logs success or failure. Does nothing if every weight
 // came from the file.
 struct packed_weight {
     const struct weight *weight;

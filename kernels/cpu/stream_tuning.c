@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads slices of the packed weights by gemms of one row. Each sample continues where the one before has ended, so that
-// its bytes are in no cache. All candidates take turns in every round and are compared within the round, since other
-// machines on the same host change the memory bandwidth within seconds.
+// See stream_tuning.h. Reads slices of the packed weights by gemms of one row. Each sample continues where the previous
+// sample ended, so that its bytes are in no cache. Candidates take turns in every round and are compared within the
+// round, since other machines on the same host change the memory bandwidth within seconds.
 #include "kernels/cpu/stream_tuning.h"
 
 #include <stdio.h>
@@ -16,15 +16,15 @@
 enum {
     SLICE_WORDS = TILED_BLOCK_WORDS,
     SLICE_BYTES = SLICE_WORDS * PANEL_COLUMNS * 4,
-    SAMPLE_SLICES = 32, // of each thread: 2 MiB, about 0.1 ms
-    // Samples read this many slices in a cycle, or those of all weights: more than caches hold. On a virtual machine
-    // with 480 MiB of L3 in its host, reading 512 MiB is as slow as reading 3 GiB.
+    SAMPLE_SLICES = 32, // slices of each thread: 2 MiB, about 0.1 ms
+    // Samples read this many slices in a cycle, or the slices of all weights: more than caches hold. On a virtual
+    // machine with 480 MiB of L3 in its host, reading 512 MiB is as slow as reading 3 GiB.
     CYCLE_SLICES = (512 << 20) / SLICE_BYTES,
     CYCLE_SLICES_OF_THREAD = 256,
     MEASURED_SLICES_MIN = (128 << 20) / SLICE_BYTES,
     TOUCH_BYTES = 4096, // a page
     ROUNDS_MIN = 9,
-    ROUNDS_US = 25000, // no round starts later, but the first ROUNDS_MIN
+    ROUNDS_US = 25000, // no round starts later, except the first ROUNDS_MIN
 };
 static const double CLEARLY_FASTER = 1.03;
 
@@ -33,7 +33,7 @@ const struct stream_prefetch stream_candidates[STREAM_CANDIDATES] = {
     {STREAM_INTO_L1, 4 << 10}, {STREAM_INTO_L2, 4 << 10}, {STREAM_INTO_L2, 8 << 10},
 };
 
-static const struct stream_prefetch *preferred; // NULL: measured
+static const struct stream_prefetch *preferred; // NULL: measure
 
 const char *stream_target_name(enum stream_target target)
 {
@@ -43,7 +43,7 @@ const char *stream_target_name(enum stream_target target)
 
 int stream_default(const struct cpu_isa *isa)
 {
-    return isa->tiled ? 2 : 0; // a Xeon with tiles reads a fifth faster with it, a Zen 4 up to a third slower
+    return isa->tiled ? 2 : 0; // a Xeon with tiles reads a fifth faster with prefetch, a Zen 4 up to a third slower
 }
 
 // ---- choosing -------------------------------------------------------------------------------------------------------
@@ -75,7 +75,7 @@ int stream_choose(double seconds[][STREAM_CANDIDATES], int rounds, int usual)
     return best;
 }
 
-// Of all samples of a candidate.
+// Returns the median of all samples of a candidate.
 static double median_seconds(double seconds[][STREAM_CANDIDATES], int rounds, int candidate)
 {
     double all[STREAM_ROUNDS_MAX];
@@ -89,8 +89,8 @@ static double median_seconds(double seconds[][STREAM_CANDIDATES], int rounds, in
 
 struct stream {
     const struct cpu *cpu;
-    const uint32_t **slices; // of all matrices, or of enough of them
-    int n, first;            // number of slices; where the next sample starts
+    const uint32_t **slices; // slices of all matrices, or of enough of them
+    int n, first;            // number of slices; start of the next sample
     struct stream_prefetch prefetch;
 };
 
@@ -118,7 +118,7 @@ static void stream_init(struct stream *s, const struct cpu *cpu)
             s->slices[s->n++] = w->panels + i * SLICE_WORDS * PANEL_COLUMNS;
 }
 
-// Before the first sample, so that none waits for a page of a mapped file.
+// Touches the pages of a slice before the first sample, so that no sample waits for a page of a mapped file.
 static void slice_touch(void *arg, int item, int thread)
 {
     const struct stream *s = arg;
@@ -144,7 +144,7 @@ static void slice_read(void *arg, int item, int thread)
     s->cpu->isa->panel_gemm(&gemm);
 }
 
-// Seconds to read `slices` slices.
+// Returns the seconds to read `slices` slices.
 static double stream_sample(struct stream *s, int slices, const struct stream_prefetch *prefetch)
 {
     s->prefetch = *prefetch;
@@ -155,7 +155,7 @@ static double stream_sample(struct stream *s, int slices, const struct stream_pr
     return (double)(us ? us : 1) / 1e6;
 }
 
-// All candidates in turn, beginning with another one in each round. Returns the number of rounds.
+// Samples all candidates in turn, with another first candidate in each round. Returns the number of rounds.
 static int stream_rounds(struct stream *s, int slices, double seconds[][STREAM_CANDIDATES])
 {
     if (s->cpu->packed_cache) thread_pool_run(s->cpu->pool, THREAD_POOL_STATIC, slice_touch, s, s->n);
@@ -200,7 +200,7 @@ uint64_t stream_machine(const struct cpu *cpu)
     key = fnv1a(key, &cpu->threads, sizeof cpu->threads);
     FILE *file = fopen("/proc/cpuinfo", "re");
     char line[256];
-    // The first core: an empty line ends it.
+    // Use the first core, whose entry ends with an empty line.
     while (file && fgets(line, sizeof line, file) && line[0] != '\n') {
         static const char *const names[] = {"vendor_id", "cpu family", "model", "stepping", "CPU "};
         for (size_t i = 0; i < sizeof names / sizeof *names; i++)

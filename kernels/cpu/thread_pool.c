@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Each thread has a range of items, in one atomic word: the owner claims from the front, other threads claim from the
-// back when their own range is empty. Only a thread that has claimed an item reads the run's other fields, and a run
-// cannot end before its claimed items: a worker that wakes late, during a later run, does no harm.
+// See thread_pool.h. Each thread has a range of items in one atomic word. The owner claims from the front, and other
+// threads claim from the back when their own range is empty. Only a thread that has claimed an item reads the run's
+// other fields, and a run cannot end before its claimed items. So a worker that wakes late, during a later run, does no
+// harm.
 #include "kernels/cpu/thread_pool.h"
 
 #include <errno.h>
@@ -28,14 +29,14 @@ enum {
     CACHE_LINE = 128, // two lines: the hardware prefetches lines in pairs
     SPIN_NS = 50000,
     SPIN_PAUSES = 64, // pauses between reads of the clock
-    // Below the time slices of Linux (1.4 ms on two cores, 2.8 ms on eight and more), far above the cost of a
-    // sched_yield() that changes nothing (half a microsecond).
+    // This is below the time slices of Linux (1.4 ms on two cores, 2.8 ms on eight and more), and far above the cost of
+    // a sched_yield() that changes nothing (half a microsecond).
     YIELD_INTERVAL_NS = 1000000,
     CORE_CHECK_NS = 50000000, // interval of caller_change_core
 };
 
 struct thread_range {
-    _Alignas(CACHE_LINE) _Atomic uint64_t items; // first item left; one past the last item in the upper half
+    _Alignas(CACHE_LINE) _Atomic uint64_t items; // first remaining item; one past the last item in the upper half
     _Alignas(CACHE_LINE) int64_t yielded_ns;     // private to the thread: when it last yielded or woke
     _Atomic int64_t lost_ns;                     // time that sched_yield() gave to other processes since the last check
 };
@@ -52,20 +53,20 @@ struct thread_pool {
     struct worker *workers;      // [threads - 1]
 
     bool pinned;
-    cpu_set_t cores; // when pinned: the usable cores
-    int *core;       // [threads], core of each thread
+    cpu_set_t cores; // the usable cores, if pinned
+    int *core;       // [threads] core of each thread
     int64_t core_checked_ns;
 
-    // The current run; written between runs.
+    // The current run. Written between runs.
     thread_pool_fn fn;
     void *arg;
-    bool no_alloc;        // the caller must not allocate, so its workers must not either
+    bool no_alloc;        // the caller must not allocate, so its workers must not, either
     _Atomic bool dynamic; // decides from which end other threads claim; a late read is harmless
 
     _Alignas(CACHE_LINE) _Atomic uint32_t epoch; // number of runs: idle workers wait for it to change
     _Atomic int sleepers;
     _Atomic bool stop;
-    _Alignas(CACHE_LINE) _Atomic uint32_t left; // items not done: the caller waits for 0
+    _Alignas(CACHE_LINE) _Atomic uint32_t left; // number of items not done: the caller waits for 0
     _Atomic bool caller_sleeps;
 };
 
@@ -95,7 +96,7 @@ static int64_t now_ns(void)
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-// Spins until *word differs from `seen`; false after SPIN_NS.
+// Spins until *word differs from `seen`. Returns false after SPIN_NS.
 static bool spin_until_changed(_Atomic uint32_t *word, uint32_t seen)
 {
     int64_t end = now_ns() + SPIN_NS;
@@ -115,7 +116,7 @@ static uint64_t range_pack(uint32_t first, uint32_t end)
     return first | (uint64_t)end << 32;
 }
 
-// Claims an item from the front or the back of a range; -1 when it is empty.
+// Claims an item from the front or the back of a range. Returns -1 if the range is empty.
 static int range_claim(struct thread_range *range, bool front)
 {
     uint64_t items = atomic_load_explicit(&range->items, memory_order_relaxed);
@@ -129,7 +130,8 @@ static int range_claim(struct thread_range *range, bool front)
     }
 }
 
-// From the thread's own range first, then from the others. THREAD_POOL_DYNAMIC puts all items into range 0.
+// Claims an item from the thread's own range, or else from other ranges. THREAD_POOL_DYNAMIC puts all items into range
+// 0.
 static int item_claim(struct thread_pool *pool, int thread)
 {
     int item = range_claim(&pool->ranges[thread], true);
@@ -152,8 +154,8 @@ static bool yield_is_due(const struct thread_range *own)
     return now_ns() - own->yielded_ns >= YIELD_INTERVAL_NS;
 }
 
-// Called when the thread holds no item and has reported all it did, so no run waits for it while another process has
-// its core.
+// Yields the core. Called when the thread has no item and has reported all its items, so no run waits for it while
+// another process has its core.
 static void core_yield(struct thread_range *own)
 {
     int64_t now = now_ns();
@@ -186,8 +188,8 @@ static void thread_set_core(pthread_t thread, int core)
     pthread_setaffinity_np(thread, sizeof one, &one); // if refused, the thread runs on any core
 }
 
-// If the caller lost over an eighth of the time since the last check, swaps its core with that of the worker that lost
-// least.
+// If the caller lost over an eighth of the time since the last check, swaps its core with the core of the worker that
+// lost least.
 static void caller_change_core(struct thread_pool *pool)
 {
     int64_t now = now_ns();
@@ -274,7 +276,7 @@ static void *worker_main(void *arg)
 
 static enum status workers_start(struct thread_pool *pool)
 {
-    // Workers take no signals: those belong to the threads of the program.
+    // Workers block all signals, which belong to the threads of the program.
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // The thread pool of one CPU backend: the calling thread and `threads - 1` workers, created once.
 //
-// A run distributes items over the threads and ends when all items are done; it does not wait for every worker to
+// A run distributes items over the threads and ends when all items are done. It does not wait for every worker to
 // arrive. A thread that loses its core or takes a page fault claims fewer items, so items should be small: about ten
-// for each thread. After a run workers spin for tens of microseconds, because the next run of the same forward pass
-// usually follows sooner than a wake-up takes; then they sleep.
+// for each thread. After a run, workers spin for tens of microseconds, because the next run of the same forward pass
+// usually follows sooner than a wake-up takes. Then they sleep.
 //
 // Other processes: a thread that loses its core in the middle of an item delays the whole run by a time slice. So each
-// thread calls sched_yield() every millisecond, between items, when it holds none.
+// thread calls sched_yield() every millisecond between items.
 //
 // Core placement: if `threads` equals the number of usable cores, each worker is pinned to its own core, which keeps
-// memory near the thread that touched it first. The caller is not pinned, since threads that it creates would inherit
-// the mask; it gets the remaining core. If another process keeps taking that core, the caller swaps cores with a
-// worker, because every run waits for the caller. With any other number of threads nothing is pinned: two processes
+// memory near the thread that touched it first. The caller gets the remaining core, but is not pinned, since threads
+// that it creates would inherit the mask. If another process keeps using that core, the caller swaps cores with a
+// worker, because every run waits for the caller. With any other number of threads no thread is pinned: two processes
 // that each pinned half a machine would choose the same half.
 //
-// Threads: one thread at a time may call thread_pool_run, and not from within an item. Forking: a child has no workers,
-// so a pool belongs to the process that opened it.
+// Threads: one thread at a time may call thread_pool_run, but no item may call it. Forking: a child has no workers, so
+// a pool belongs to the process that opened it.
 #pragma once
 
 #include <stdint.h>
@@ -25,34 +25,38 @@
 
 struct thread_pool;
 
-// `thread` is in [0, thread_pool_threads()), 0 is the caller: an index for memory that threads must not share.
+// Computes one item. `thread` is in [0, thread_pool_threads()), where 0 is the caller: an index for memory that threads
+// must not share.
 typedef void (*thread_pool_fn)(void *arg, int item, int thread);
 
 enum thread_pool_order {
-    THREAD_POOL_STATIC,  // thread t starts with the t-th of equal contiguous ranges (thread_pool_range), the same in
-                         // every run, then helps others: for memory that should stay near one thread (NUMA)
-    THREAD_POOL_DYNAMIC, // threads claim the next item in order: for items of very different cost, expensive ones first
+    // Thread t starts with the t-th of equal contiguous ranges (thread_pool_range), the same in every run, then helps
+    // other threads. For memory that should stay near one thread (NUMA).
+    THREAD_POOL_STATIC,
+    // Threads claim the next item in order. For items of very different cost, with expensive items first.
+    THREAD_POOL_DYNAMIC,
 };
 
-// `threads` >= 1 includes the caller. STATUS_EXHAUSTED when the system cannot create a thread.
+// Opens a pool. `threads` >= 1 includes the caller. Returns STATUS_EXHAUSTED if the system cannot create a thread.
 enum status thread_pool_open(int threads, struct thread_pool **pool_p);
 void thread_pool_close(struct thread_pool *pool); // NULL is fine; no run may be in progress
 int thread_pool_threads(const struct thread_pool *pool);
 
 // Calls fn(arg, item, thread) once for each item of [0, n_items) and returns when all calls have returned. Items see
-// the caller's earlier writes; the caller sees the items' writes afterwards.
+// the caller's earlier writes, and the caller sees the items' writes afterwards.
 void thread_pool_run(struct thread_pool *pool, enum thread_pool_order order, thread_pool_fn fn, void *arg, int n_items);
 
-// The same in THREAD_POOL_STATIC order, with items [g * size, (g + 1) * size) of each group g in one thread's range.
+// Does the same in THREAD_POOL_STATIC order, with items [g * size, (g + 1) * size) of each group g in one thread's
+// range.
 void thread_pool_run_groups(struct thread_pool *pool, thread_pool_fn fn, void *arg, int n_groups, int size);
 
-// First item (or group) of a thread's range of n; the range ends where the next thread's begins.
+// Returns the first item (or group) of a thread's range of n. The range ends where the next thread's range begins.
 static inline int thread_pool_range(int n, int thread, int threads)
 {
     return (int)((int64_t)n * thread / threads);
 }
 
-// The thread with this item (or group) in its range.
+// Returns the thread that has this item (or group) in its range.
 static inline int thread_pool_thread_of(int n, int item, int threads)
 {
     return (int)((((int64_t)item + 1) * threads - 1) / n);

@@ -29,24 +29,25 @@ static inline void tile_configure(const struct tile_config *config)
     __asm__ volatile("ldtilecfg %0" ::"m"(*config));
 }
 
-// Tiles in use add 8 KiB to every thread switch and keep the core from deep sleep states.
+// Releases the tiles: tiles in use add 8 KiB to every thread switch and keep the core from deep sleep states.
 static inline void tile_release(void)
 {
     __asm__ volatile("tilerelease");
 }
 
 #define tile_zero(t) __asm__ volatile("tilezero %%tmm" #t ::)
-// Rows are `stride` bytes apart.
+// Loads a tile whose rows are `stride` bytes apart.
 #define tile_load(t, from, stride)                                                                                     \
     __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #t ::"r"((const void *)(from)), "r"((size_t)(stride)) : "memory")
-// The same for a tile that is read once while others are read again and again: it takes less of their place in L1.
+// Does the same for a tile that is read once while other tiles are read again and again: it displaces less of them in
+// L1.
 #define tile_load_streamed(t, from, stride)                                                                            \
     __asm__ volatile("tileloaddt1 (%0,%1,1), %%tmm" #t ::"r"((const void *)(from)), "r"((size_t)(stride)) : "memory")
 #define tile_store(t, to, stride)                                                                                      \
     __asm__ volatile("tilestored %%tmm" #t ", (%0,%1,1)" ::"r"((void *)(to)), "r"((size_t)(stride)) : "memory")
-// c [rows][columns] += a [rows][words] times b [words][columns]: bf16 words, f32 sums.
+// Computes c [rows][columns] += a [rows][words] times b [words][columns], with bf16 words and f32 sums.
 #define tile_dot_bf16(c, a, b) __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::)
-// The same on int8 words, a unsigned and b signed, with 32-bit integer sums.
+// Does the same on int8 words, a unsigned and b signed, with 32-bit integer sums.
 #define tile_dot_bytes(c, a, b) __asm__ volatile("tdpbusd %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::)
 
 #else
@@ -73,8 +74,8 @@ static inline void tile_configure(const struct tile_config *config)
 
 static inline void tile_release(void)
 {
-    memset(tile_bank, 0,
-           sizeof tile_bank); // no rows: any operation but tile_configure now asserts, as the hardware would fault
+    // Tiles without rows: any operation except tile_configure now asserts, since the hardware would fault.
+    memset(tile_bank, 0, sizeof tile_bank);
 }
 
 static inline void tile_zero(int t)
@@ -107,7 +108,8 @@ static inline void tile_dot_check(const struct tile *c, const struct tile *a, co
     assert(c->rows && c->rows == a->rows && a->words == b->rows && b->words == c->words && c != a && c != b && a != b);
 }
 
-// Same order as the instruction: products of even and of odd elements are summed separately, then both added to c.
+// Sums in the order of the instruction: products of even and of odd elements are summed separately, then both are added
+// to c.
 static inline void tile_dot_bf16(int ct, int at, int bt)
 {
     struct tile *c = &tile_bank[ct], *a = &tile_bank[at], *b = &tile_bank[bt];

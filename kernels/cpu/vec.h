@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The vector type of the kernels: as wide as the instruction set level of this compilation, with the compiler's
+// The vector type of the kernels, as wide as the instruction set level of this compilation. It has the compiler's
 // operators (+ - * / << & <) and the operations below. Loads and stores need no alignment.
 //
-// The build sets -ffp-contract=off, so a multiply and an add are rounded together only in vec_fma. The compiler cannot
-// contract one copy of a loop and leave another one alone, which would break exactness.
+// The build sets -ffp-contract=off, so a multiply and an add are rounded together only in vec_fma. The compiler could
+// otherwise contract only one of two copies of a loop, which would break exactness.
 #pragma once
 
 #include <stdbool.h>
@@ -45,7 +45,7 @@ INLINE void vec_store(float *to, vec v)
     memcpy(to, &v, sizeof v);
 }
 
-// Writes past the caches; `to` is aligned to a vector.
+// Stores past the caches. `to` is aligned to a vector.
 INLINE void vec_store_streamed(float *to, vec v)
 {
 #if defined(__AVX512F__)
@@ -77,7 +77,7 @@ INLINE vec vec_select(vec_mask mask, vec yes, vec no)
     return (vec)((mask & (vec_mask)yes) | (~mask & (vec_mask)no));
 }
 
-// a > b ? a : b in every lane, so a NaN in b stays.
+// Returns a > b ? a : b in every lane, so a NaN in b stays.
 INLINE vec vec_max(vec a, vec b)
 {
 #if defined(__AVX512F__)
@@ -89,7 +89,7 @@ INLINE vec vec_max(vec a, vec b)
 #endif
 }
 
-// a * b + c, rounded once where the machine has the instruction.
+// Returns a * b + c, rounded once if the machine has the instruction.
 INLINE vec vec_fma(vec a, vec b, vec c)
 {
 #if defined(__AVX512F__)
@@ -106,7 +106,7 @@ INLINE vec vec_from_int(vec_mask v)
     return __builtin_convertvector(v, vec);
 }
 
-// The even and the odd elements of bf16 words, as f32.
+// Return the even and the odd elements of bf16 words as f32.
 INLINE vec vec_even(vec_word words)
 {
     return (vec)(words << 16);
@@ -124,7 +124,7 @@ INLINE vec vec_load_bytes(const int8_t *from)
     return vec_from_int(__builtin_convertvector(bytes, vec_mask));
 }
 
-// bf16 words of two vectors. bf16 must represent their values exactly.
+// Returns the bf16 words of two vectors. bf16 must represent their values exactly.
 INLINE vec_word vec_pair(vec even, vec odd)
 {
     return (vec_word)even >> 16 | ((vec_word)odd & 0xffff0000u); // the low half is 0, but not to memcheck
@@ -137,7 +137,7 @@ INLINE vec vec_load_bf16(const uint16_t *from)
     return (vec)(__builtin_convertvector(half, vec_word) << 16);
 }
 
-// bf16_from_f32 in every lane. The AVX512-BF16 instruction flushes subnormal numbers to 0.
+// Stores bf16_from_f32 of every lane. The AVX512-BF16 instruction flushes subnormal numbers to 0.
 INLINE void vec_store_bf16(uint16_t *to, vec v)
 {
 #ifdef __AVX512BF16__
@@ -152,7 +152,8 @@ INLINE void vec_store_bf16(uint16_t *to, vec v)
     memcpy(to, &half, sizeof half);
 }
 
-// vec_store_bf16 of two neighbours. Streamed: past the caches where the level can; `to` is aligned to a vector.
+// Does vec_store_bf16 for two neighbours. Streamed: stores past the caches if the level can; `to` is aligned to a
+// vector.
 INLINE void vec_store_bf16_pair(uint16_t *to, vec low, vec high, const bool streamed)
 {
 #ifdef __AVX512BF16__
@@ -167,7 +168,7 @@ INLINE void vec_store_bf16_pair(uint16_t *to, vec low, vec high, const bool stre
 #endif
 }
 
-// Before other threads may read what was stored past the caches.
+// Orders stores past the caches before later reads by other threads.
 INLINE void vec_store_fence(void)
 {
 #if defined(__AVX512F__)
@@ -175,7 +176,7 @@ INLINE void vec_store_fence(void)
 #endif
 }
 
-// Lane i of the result is lane i ^ width of v; width is 1, 2, 4 or 8 and below VEC.
+// Returns lane i ^ width of v in lane i. width is 1, 2, 4 or 8 and below VEC.
 INLINE vec vec_swap(vec v, const int width)
 {
 #if defined(__AVX512F__)
@@ -199,7 +200,7 @@ INLINE vec vec_swap(vec v, const int width)
 #endif
 }
 
-// Sums the lanes in a fixed tree: upper half onto lower half, repeatedly.
+// Sums the lanes in a fixed tree: adds the upper half to the lower half, repeatedly.
 INLINE float vec_sum(vec v)
 {
 #pragma GCC unroll 4
@@ -216,8 +217,8 @@ INLINE float vec_largest(vec v)
     return v[0];
 }
 
-// v, loaded before its use: an instruction that overwrites one of its operands may then overwrite v. With v as an
-// operand in memory the compiler would first copy another one.
+// Returns v, loaded before its use, so that an instruction that overwrites one of its operands may overwrite v. If v
+// were an operand in memory, the compiler would first copy another operand.
 INLINE vec vec_in_register(vec v)
 {
 #if defined(__AVX512F__)
@@ -226,7 +227,7 @@ INLINE vec vec_in_register(vec v)
     return v;
 }
 
-// A constant that is loaded for each use, for the same reason.
+// Returns a constant that is loaded for each use, for the same reason.
 INLINE vec vec_broadcast(const float *value)
 {
 #if defined(__AVX512F__)
@@ -238,11 +239,11 @@ INLINE vec vec_broadcast(const float *value)
 #endif
 }
 
-// Lane i is the largest lane of x[i].
+// Returns in lane i the largest lane of x[i].
 INLINE vec vec_largest_of_each(const vec x[VEC])
 {
 #if defined(__AVX512F__)
-    // Each step halves the lanes that are left of a vector and puts those of two vectors side by side.
+    // Each step halves the remaining lanes of two vectors and puts them into one.
     vec of8[8], of4[4], of2[2];
 #pragma GCC unroll 8
     for (int i = 0; i < 8; i++) { // in an order that the last steps turn into 0, 1, 2 ..
@@ -266,7 +267,7 @@ INLINE vec vec_largest_of_each(const vec x[VEC])
 #endif
 }
 
-// The number of each lane.
+// Returns the number of each lane.
 INLINE vec_mask vec_lanes(void)
 {
     vec_mask lane;
@@ -275,14 +276,14 @@ INLINE vec_mask vec_lanes(void)
     return lane;
 }
 
-// Mask of the lanes with a number below n.
+// Returns the mask of the lanes with a number below n.
 INLINE vec_mask vec_first(int n)
 {
     return vec_lanes() < n;
 }
 
-// e^x to about 1 ulp: x = n ln 2 + r, |r| <= ln 2 / 2, e^r by the polynomial of Cephes' expf. 0 below -87 (the last
-// normal numbers), e^88 above 88; NaN stays NaN.
+// Returns e^x to about 1 ulp: x = n ln 2 + r, |r| <= ln 2 / 2, and e^r by the polynomial of Cephes' expf. It is 0 below
+// -87 (the last normal numbers) and e^88 above 88. NaN stays NaN.
 INLINE vec vec_exp(vec x)
 {
     const vec shift = vec_set(12582912.f); // 1.5 * 2^23: the sum holds the rounded integer in its low mantissa bits
@@ -303,15 +304,15 @@ INLINE vec vec_exp(vec x)
     return vec_select(x < -87.f, vec_set(0), y * (vec)exponent);
 }
 
-// The nearest integer for |x| < 2^22, an approximation beyond; infinities and NaN stay.
+// Returns the nearest integer for |x| < 2^22, and an approximation beyond. Infinities and NaN stay.
 INLINE vec vec_round(vec x)
 {
     return x + 12582912.f - 12582912.f;
 }
 
-// x[i] = 2^x[i] for n vectors, with a relative error of 1e-7, by a polynomial of degree 5 around the nearest integer;
-// exact for integers. Valid up to 127; 0 for -infinity (and below -126 without the scalef instruction); NaN stays NaN.
-// Several vectors are computed side by side to hide the latency of each step.
+// Computes x[i] = 2^x[i] for n vectors, with a relative error of 1e-7, by a polynomial of degree 5 around the nearest
+// integer. Exact for integers. Valid up to 127. The result is 0 for -infinity (and below -126 without the scalef
+// instruction). NaN stays NaN. Several vectors are computed together to hide the latency of each step.
 INLINE void vec_exp2(vec *x, const int n)
 {
     const float c[] = {1.326472580e-03f, 9.671512743e-03f, 5.550733748e-02f, 2.402224208e-01f, 6.931469776e-01f, 1};
@@ -344,7 +345,7 @@ INLINE void vec_exp2(vec *x, const int n)
     }
 }
 
-// x minus the largest integer that is not above it; 0 for minus infinity. x is below 2^22.
+// Returns x minus the largest integer that is not above it, or 0 for minus infinity. x is below 2^22.
 INLINE vec vec_fraction(vec x)
 {
 #if defined(__AVX512DQ__)
@@ -355,7 +356,8 @@ INLINE vec vec_fraction(vec x)
 #endif
 }
 
-// y times 2 to the largest integer that is not above x. Valid up to 127; without the scalef instruction 0 below -126.
+// Returns y times 2 to the largest integer that is not above x. Valid up to 127. Below -126 it is 0 without the scalef
+// instruction.
 INLINE vec vec_scale_exp2(vec y, vec x)
 {
 #if defined(__AVX512F__)
@@ -367,7 +369,7 @@ INLINE vec vec_scale_exp2(vec y, vec x)
 #endif
 }
 
-// f32 words: acc + x w. bf16 words: acc + x_even w_even + x_odd w_odd.
+// Returns acc + x w for f32 words, or acc + x_even w_even + x_odd w_odd for bf16 words.
 INLINE vec vec_dot(vec acc, vec_word x, vec_word w, const bool bf16)
 {
     if (!bf16) return vec_fma((vec)x, (vec)w, acc);
@@ -379,7 +381,7 @@ INLINE vec vec_dot(vec acc, vec_word x, vec_word w, const bool bf16)
 #endif
 }
 
-// x * sigmoid(x).
+// Returns x * sigmoid(x).
 INLINE vec vec_silu(vec x)
 {
     return x / (1.f + vec_exp(-x));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Packs weights into the panels of isa.h, once, straight from the (usually mapped) checkpoint; int8 weights are
-// quantised on the way. One layout serves gemms of any number of rows.
+// Packs weights into the panels of isa.h, once, straight from the (usually mapped) checkpoint. int8 weights are
+// quantised in the same step. One layout serves gemms of any number of rows.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,13 +17,13 @@ enum {
     MAX_INT8_COLUMNS = 65536 // largest K of an int8 gemm: 2^16 * 255 * 127 is below 2^31
 };
 
-// The source rows of packed outputs: the rows of all parts in order, or gate and up rows alternating in units of one
-// vector (gate_up_unit).
+// Source rows of packed outputs: the rows of all parts in order, or gate and up rows alternating in units of one vector
+// (gate_up_unit).
 struct weight_rows {
     const struct matrix_view *parts;
     int n_parts;
     int gate_up_unit; // 0: parts in order
-    int64_t rows;     // of all parts together
+    int64_t rows;     // rows of all parts
 };
 
 static const struct matrix_view *unless_zero(const struct matrix_view *view)
@@ -31,7 +31,7 @@ static const struct matrix_view *unless_zero(const struct matrix_view *view)
     return view->data ? view : NULL;
 }
 
-// The part of row n and its row there. NULL: the row is zero.
+// Returns the part of row n, and the row in this part. Returns NULL if the row is zero.
 static const struct matrix_view *source_row(const struct weight_rows *source, int64_t n, int64_t *row_p)
 {
     if (source->gate_up_unit) {
@@ -47,7 +47,7 @@ static const struct matrix_view *source_row(const struct weight_rows *source, in
     return NULL;
 }
 
-// Words [first_word, first_word + words) of a row, zeros beyond K.
+// Reads words [first_word, first_word + words) of a row, with zeros beyond K.
 static void row_words(const struct matrix_view *view, int64_t row, int64_t first_word, int words, bool bf16,
                       uint32_t *out)
 {
@@ -76,7 +76,7 @@ static quad quad_load(const void *from)
     return value;
 }
 
-// Where a step of PACK_WORDS words of K of one column is in a chunk of all columns: word k at `at` + k * stride.
+// Place of a step of PACK_WORDS words of K of one column in a chunk of all columns: word k is at `at` + k * stride.
 struct packed_column {
     size_t at, stride;
 };
@@ -106,7 +106,7 @@ static void transpose_four_rows(uint32_t *to, size_t stride, const char *const r
     }
 }
 
-// Writes past the caches: a panel is next read when the model runs, and its lines are overwritten whole.
+// Stores past the caches: a panel is next read when the model runs, and its lines are overwritten whole.
 static void store_nontemporal(uint32_t *to, const uint32_t *from, size_t words)
 {
 #if defined(__SSE2__)
@@ -130,14 +130,14 @@ static void chunk_store(const struct weight *w, int panel, int k, const uint32_t
         store_nontemporal(to + tiled_panel_at(w->words, k, column), chunk, (size_t)PACK_WORDS * (size_t)half);
 }
 
-static void store_fence(void) // before another thread reads the panel
+static void store_fence(void) // orders the stores before another thread reads the panel
 {
 #if defined(__SSE2__)
     _mm_sfence();
 #endif
 }
 
-// The source of each column of one panel.
+// Source of each column of one panel.
 struct panel_source {
     const struct matrix_view *view[PANEL_COLUMNS]; // NULL: a column of zeros
     int64_t row[PANEL_COLUMNS];
@@ -158,7 +158,7 @@ static void panel_source_init(struct panel_source *columns, const struct weight_
     }
 }
 
-// 64 source rows at once are more streams than the hardware prefetcher follows.
+// Prefetches source rows: 64 source rows at once are more streams than the hardware prefetcher follows.
 static void panel_source_prefetch(const struct panel_source *columns, int k, int words)
 {
     for (int c = 0; c < PANEL_COLUMNS; c++)
@@ -166,7 +166,8 @@ static void panel_source_prefetch(const struct panel_source *columns, int k, int
             __builtin_prefetch(columns->from[c] + (size_t)(k + i) * (size_t)columns->word_bytes[c], 0, 2);
 }
 
-// Words [k, k + words) of four columns, at most PACK_WORDS. `plain`: the source rows hold PACK_WORDS whole words there.
+// Transposes words [k, k + words) of four columns, at most PACK_WORDS. `plain`: the source rows have PACK_WORDS whole
+// words there.
 static void transpose_columns(uint32_t *to, bool tiled, const struct panel_source *columns, int first, int k, int words,
                               bool plain, bool bf16)
 {
@@ -189,7 +190,7 @@ struct packing {
     const struct cpu *cpu;
     struct weight *w;
     const struct weight_rows *source;
-    // int8 working memory of each thread: one row as floats, the rows of a panel as bytes.
+    // int8 working memory of each thread: one row as floats, and the rows of a panel as bytes.
     float *floats;
     uint8_t *bytes;
 };
@@ -199,7 +200,7 @@ static void pack_panel(void *arg, int panel, int thread)
     const struct packing *p = arg;
     const struct weight *w = p->w;
     bool bf16 = p->cpu->bf16;
-    // With an odd K the last bf16 is half a word.
+    // If K is odd, the last bf16 is half a word.
     int64_t plain_words = bf16 ? w->columns / 2 : w->columns;
     struct panel_source columns;
     panel_source_init(&columns, p->source, panel, bf16);
@@ -239,7 +240,7 @@ static void quantise_output(const struct packing *p, const struct matrix_view *v
     }
 }
 
-// Bytes of one quantised output while its panel is packed: a multiple of PACK_WORDS words.
+// Returns the bytes of one quantised output while its panel is packed: a multiple of PACK_WORDS words.
 static size_t int8_row_bytes(const struct weight *w)
 {
     return (size_t)(w->words + PACK_WORDS - 1) / PACK_WORDS * PACK_WORDS * 4;
@@ -283,7 +284,7 @@ static struct weight *weight_new(struct cpu *cpu, enum weight_kind kind, int64_t
     int step = cpu->isa->step_words;
     w->words = kind == WEIGHT_MATRIX ? (gemm_word_count((int)columns, cpu->gemm_type) + step - 1) / step * step
                                      : word_count((int)columns, cpu->bf16);
-    return cpu->weights = w; // close frees it from here on
+    return cpu->weights = w; // from here on close frees it
 }
 
 static enum status weight_no_memory(const struct weight *w)
@@ -294,7 +295,7 @@ static enum status weight_no_memory(const struct weight *w)
 
 // ---- packed weight cache --------------------------------------------------------------------------------------------
 
-// The arrays of a weight that the packed weight cache stores: none of a vector or a tied table.
+// Lists the arrays of a weight that the packed weight cache stores. A vector or a tied table has none.
 static int weight_arrays(const struct weight *w, struct packed_array arrays[3])
 {
     size_t words = (size_t)w->words * sizeof(uint32_t), scales = (size_t)w->n_panels * (size_t)w->groups;
@@ -355,11 +356,12 @@ void cpu_weights_finish(struct backend *b)
     struct cpu *cpu = cpu_of(b);
     cpu_stream_tune(cpu);
     if (cpu->packed_cache) packed_cache_save(cpu);
+    cpu_attention_prefault(cpu);
 }
 
 // ---- creating weights -----------------------------------------------------------------------------------------------
 
-// Quantises and packs all panels; frees the threads' working memory.
+// Quantises and packs all panels. Frees the threads' working memory.
 static enum status pack_int8(struct packing *p)
 {
     struct weight *w = p->w;
@@ -381,7 +383,7 @@ static enum status weight_matrix_create(struct cpu *cpu, const struct weight_row
     w->gate_up = source->gate_up_unit > 0;
     w->n_panels = (w->rows + PANEL_COLUMNS - 1) / PANEL_COLUMNS;
     if (w->gate_up) {
-        // A panel holds half as many gate columns and half as many up columns.
+        // A panel has half as many gate columns and half as many up columns.
         int64_t half = PANEL_COLUMNS / 2;
         w->n_panels = (w->rows / 2 + half - 1) / half;
     }
@@ -440,7 +442,7 @@ enum status cpu_weight_embedding(struct backend *b, const struct matrix_view *ta
     struct cpu *cpu = cpu_of(b);
     struct weight *w = weight_new(cpu, WEIGHT_EMBEDDING, table->rows, table->columns);
     w->first_row = first_row;
-    w->head = cpu_int8(cpu) ? NULL : shared_head; // the embedding is not quantised, an int8 head is
+    w->head = cpu_int8(cpu) ? NULL : shared_head; // an int8 head is quantised, but the embedding is not
     if (w->head) {
         INVARIANT(shared_head->kind == WEIGHT_MATRIX && !shared_head->gate_up && shared_head->rows == table->rows &&
                       shared_head->columns == table->columns,
@@ -486,7 +488,7 @@ void cpu_weight_free(struct weight *w)
     free(w);
 }
 
-// Word k of a row. A row of a tied table is a column of one of the head's panels.
+// Returns word k of a row. A row of a tied table is a column of one of the head's panels.
 static inline uint32_t table_word(const struct weight *table, int64_t row, int64_t k)
 {
     const struct weight *head = table->head;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// See algorithms.h. The file is text: a header, the GPU and library, then a line per choice: the numbers of the key and
-// the words of the algorithm.
+// See algorithms.h. The file is text: a header, a line for the GPU and library, then a line per choice with the numbers
+// of the key and the words of the algorithm.
 #include "kernels/cuda/algorithms.h"
 
 #include <ctype.h>
@@ -27,8 +27,8 @@ struct choice {
 };
 
 struct algorithms {
-    char *folder, *path; // NULL: choices are not saved
-    char *made_for;      // the file's second line
+    char *folder, *path; // NULL if choices are not saved
+    char *made_for;      // second line of the file
     struct choice *choices;
     int n, capacity;
     bool changed;
@@ -56,7 +56,7 @@ static bool choice_parse(const char *line, struct choice *choice)
     return line[strspn(line, " \n")] == 0;
 }
 
-// Removes the newline; false if there is none, since the file ends within a line.
+// Removes the newline. Returns false if there is none, since the file ends within a line.
 static bool line_chomp(char *line)
 {
     size_t n = strlen(line);
@@ -65,7 +65,7 @@ static bool line_chomp(char *line)
     return true;
 }
 
-// Reads all lines. Returns NULL, or why the file is ignored.
+// Reads all lines. Returns NULL, or the reason why the file is ignored.
 static const char *choices_read(struct algorithms *a, FILE *file)
 {
     char *line = NULL;
@@ -133,7 +133,7 @@ static enum status choices_write(const struct algorithms *a, struct new_file *ma
     return status;
 }
 
-// Creates the folder and its parent: ~/.cache may not exist.
+// Creates the folder and its parent, since ~/.cache may not exist.
 static bool folder_create(const char *folder)
 {
     char *above = mem_string(folder);
@@ -147,7 +147,7 @@ static bool folder_create(const char *folder)
 void algorithms_save(struct algorithms *a)
 {
     if (!a->path || !a->changed) return;
-    // Ranks write at the same time: each writes its own file, the last rename wins.
+    // Ranks write at the same time. Each writes its own file, and the last rename wins.
     struct new_file made;
     enum status status =
         folder_create(a->folder) ? new_file_open(&made, a->path) : status_fail(STATUS_INVALID, "%s", strerror(errno));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fastest cuBLASLt algorithm of each gemm, saved in a file between starts: timing all of them takes seconds, and
-// starts with the same choices compute the same bits. One file per kind of GPU and library version, in
-// $XDG_CACHE_HOME/forepack or ~/.cache/forepack; without either, choices last as long as the process. A file that is
-// damaged or was made for another GPU or library is ignored with a warning and replaced at the next save.
+// The fastest cuBLASLt algorithm of each gemm, saved in a file between starts. Timing all algorithms takes seconds, and
+// starts with the same choices compute the same bits. There is one file per kind of GPU and library version, in
+// $XDG_CACHE_HOME/forepack or ~/.cache/forepack. If neither folder exists, choices last as long as the process. A file
+// that is damaged or was made for another GPU or library is ignored with a warning and replaced at the next save.
 #pragma once
 
 #include <cublasLt.h>
@@ -13,13 +13,13 @@
 struct gemm_key {
     int32_t n, k, out_stride;
     int32_t fp8, out_bf16; // operands: fp8, else bf16; result: bf16, else f32
-    int32_t add, bias;     // whether the result is added to out; whether a bias is added
-    int32_t scales;        // enum gemm_scales: those that the library applies
+    int32_t add, bias;     // the result is added to out; a bias is added
+    int32_t scales;        // enum gemm_scales: the scales that the library applies
     int32_t fast;          // FP8: fast accumulation
-    int32_t rows;          // largest of the bucket, see gemm.c
+    int32_t rows;          // largest number of rows of the bucket, see gemm.c
 };
 
-// For each row and each output, or for blocks of FP8_BLOCK.
+// Kinds of scales: for each row and each output, or for blocks of FP8_BLOCK.
 enum gemm_scales { SCALES_NONE, SCALES_ROWS, SCALES_BLOCKS };
 
 struct algorithms;

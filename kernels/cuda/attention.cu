@@ -1,40 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
-// Prefill attention: sequences with several rows. Tensor cores by the mma instruction of one warp (sm_80 and later),
-// online softmax over tiles of K and V in shared memory (FlashAttention-2, arXiv 2307.08691), gathered from the paged
-// cache.
+// Prefill attention: sequences with several rows. Uses tensor cores by the mma instruction of one warp (sm_80 and
+// later), and online softmax over tiles of K and V in shared memory (FlashAttention-2, arXiv 2307.08691). The tiles are
+// gathered from the paged cache.
 //
 // A thread block computes TILE_ROW_HEADS row-heads (a row and one query head) of one KV head. The heads of a group
-// share the tile and its K and V, so short sequences fill tiles, the causal triangle is divided more finely, and K and
+// share the tile and its K and V. So short sequences fill tiles, the causal triangle is divided more finely, and K and
 // V are read once per group.
 //
 // Work per block for D = 128: 4 warps of 32 row-heads, tiles of 64 entries. ldmatrix reads shared memory at 128 bytes a
 // cycle and must not take longer than the mma instructions. With 16 row-heads per warp a fragment of K or V is used for
-// two mma, which is exactly that limit; with 32 it is used for four. This leaves 128 registers for sums, 64 for scores
-// and about 40 for everything else, so q is read again from shared memory for each tile. K and V are single-buffered,
-// as in the paper: V is copied while K is multiplied, the next K while V is. With q this takes 64 KiB of shared memory,
-// so two blocks fit on a multiprocessor (also on A100), and the copies and exponentials of one overlap with the mma of
-// the other. D = 256 has twice as many sums: 8 warps of 16 row-heads, one block.
+// two mma, which is exactly that limit. With 32 row-heads it is used for four. This leaves 128 registers for sums, 64
+// for scores and about 40 for everything else, so q is read again from shared memory for each tile. K and V are
+// single-buffered, as in the paper: V is copied while K is multiplied, and the next K is copied while V is multiplied.
+// With q this takes 64 KiB of shared memory, so two blocks fit on a multiprocessor (also on A100). The copies and
+// exponentials of one block overlap with the mma of the other. D = 256 has twice as many sums: 8 warps of 16 row-heads,
+// one block.
 //
 // Expected, not measured: 60 to 70 % of the peak of mma.sync, which FlashAttention-2 reaches with the same shape.
 // Hopper has its own kernel for heads of 64 and 128 dims, attention_wgmma.cu.
 //
-// A row's result does not depend on its tile: entries are processed from 0 in the same steps of 64, weights do not
-// depend on which integer M is (see backend.h), and steps whose entries a row does not attend to add exact zeros.
+// A row's result does not depend on its tile. Entries are processed from 0 in the same steps of 64. Weights do not
+// depend on the choice of the integer M (see backend.h). Steps whose entries a row does not attend to add exact zeros.
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/scores.h"
 
-// Sizes for D padded to DP, a size with a kernel, and for K and V in bf16 or FP8.
+// Sizes for D padded to DP, which has a kernel, and for K and V in bf16 or FP8.
 template <int D, bool IN_FP8> struct tile_plan {
     static const int DP = D;
     static const bool FP8 = IN_FP8;
     // FP8 needs registers for scales and conversions: DP = 128, the largest with two slabs, uses half a tile.
     static const int ENTRIES = FP8 && DP == 128 ? 32 : 64;
     static const int WARPS = DP > 128 ? 8 : 4;
-    static const int SLABS = TILE_ROW_HEADS / WARPS / 16; // of 16 row-heads, per warp
+    static const int SLABS = TILE_ROW_HEADS / WARPS / 16; // slabs of 16 row-heads per warp
     static const int THREADS = WARPS * WARP;
-    static const int BLOCKS = DP > 128 ? 1 : 2;   // on a multiprocessor
-    static const int CHUNKS = DP / 8;             // of 16 bytes, per row of q, K or V
-    static const int TOGETHER = THREADS / CHUNKS; // entries that the block copies at once
+    static const int BLOCKS = DP > 128 ? 1 : 2;   // blocks on a multiprocessor
+    static const int CHUNKS = DP / 8;             // chunks of 16 bytes per row of q, K or V
+    static const int TOGETHER = THREADS / CHUNKS; // entries that the block copies at the same time
     static const int SLAB_BYTES = 16 * DP * 2;
 
     // Shared memory: q, K, V; for FP8 also their bytes and a scale per entry; the last entry of each row-head.
@@ -48,7 +49,7 @@ template <int D, bool IN_FP8> struct tile_plan {
     static const int BYTES = LAST_AT + TILE_ROW_HEADS * 4;
 };
 
-// K (v false) or V of the current tile.
+// Returns K (v false) or V of the current tile.
 template <class P> static __device__ __forceinline__ unsigned char *tile_of(unsigned char *shared, bool v)
 {
     return shared + P::TILE_AT + (v ? P::TILE_BYTES : 0);
@@ -64,7 +65,7 @@ template <class P> static __device__ __forceinline__ float *scales_of(unsigned c
     return reinterpret_cast<float *>(shared + P::SCALE_AT + (v ? P::SCALE_BYTES : 0));
 }
 
-// [TILE_ROW_HEADS] last entry that the row-head attends to; -1: the tile has no such row-head.
+// Returns the array [TILE_ROW_HEADS] of the last entry that each row-head attends to, or -1 for a missing row-head.
 template <class P> static __device__ __forceinline__ int32_t *last_of(unsigned char *shared)
 {
     return reinterpret_cast<int32_t *>(shared + P::LAST_AT);
@@ -72,18 +73,18 @@ template <class P> static __device__ __forceinline__ int32_t *last_of(unsigned c
 
 // ---- tiles in shared memory -----------------------------------------------------------------------------------------
 
-// Offset of chunk `chunk` of row `row`. Chunks are permuted within a row: ldmatrix reads the same chunk of 8
-// consecutive rows at once, and these must lie in 8 different bank groups (for rows of 32 bytes or more).
+// Returns the offset of chunk `chunk` of row `row`. Chunks are permuted within a row: ldmatrix reads the same chunk of
+// 8 consecutive rows at once, and these must be in 8 different bank groups (for rows of 32 bytes or more).
 template <int DP> static __device__ __forceinline__ int chunk_at(int row, int chunk)
 {
     int turn = DP % 64 == 0 ? row & 7 : DP % 32 == 0 ? row >> 1 & 3 : row >> 2 & 1;
     return row * DP * 2 + (chunk ^ turn) * 16;
 }
 
-// The KV entries of one sequence and KV head.
+// KV entries of one sequence and KV head.
 struct cached {
     const int32_t *table;
-    const char *data; // of K in block 0; V follows after values_bytes, the next block after block_bytes
+    const char *data; // K in block 0; V follows after values_bytes, the next block after block_bytes
     const float *scale;
     int values_bytes, block_bytes, block_scales, head_size;
     int end; // entries to read
@@ -107,9 +108,10 @@ static __device__ __forceinline__ cached cached_of(const kv_cache *kv, int layer
     return of;
 }
 
-// Starts the copy of K (v false) or V of the tile whose first entry is `first`; tile_arrive completes it and a barrier
+// Starts the copy of K (v false) or V of the tile whose first entry is `first`. tile_arrive completes it, and a barrier
 // must follow. Entries from `end` on become zeros, since a NaN there times a weight of zero would be NaN. Each thread
-// copies one chunk of every TOGETHER-th entry: bf16 to its place; FP8 as bytes, which the same thread converts later.
+// copies one chunk of every TOGETHER-th entry. bf16 goes to its place, and FP8 is copied as bytes, which the same
+// thread converts later.
 template <class P>
 static __device__ __forceinline__ void tile_start(unsigned char *shared, const cached *of, int first, bool v)
 {
@@ -117,9 +119,9 @@ static __device__ __forceinline__ void tile_start(unsigned char *shared, const c
     const int chunk_bytes = P::FP8 ? 8 : 16;
     if (chunk * 8 < of->head_size) {
         const char *data = of->data + (v ? of->values_bytes : 0) + chunk * chunk_bytes;
-#pragma unroll 2 // few addresses at a time: registers hold the scores
+#pragma unroll 2 // use few addresses at a time: registers hold the scores
         for (int i = 0; i < P::ENTRIES / P::TOGETHER; i++) {
-            int e = i * P::TOGETHER + part; // in the tile; its KV block is a compile-time constant for long rows
+            int e = i * P::TOGETHER + part; // entry in the tile; its KV block is a compile-time constant for long rows
             int block = (P::TOGETHER <= KV_BLOCK_TOKENS ? i * P::TOGETHER : e) / KV_BLOCK_TOKENS;
             bool there = first + e < of->end;
             const char *from = data;
@@ -189,18 +191,18 @@ static __device__ __forceinline__ void load_row_heads(unsigned char *shared, con
 // ---- the work of a warp ---------------------------------------------------------------------------------------------
 
 // Running sums of weighted V and of weights of a warp's row-heads. Lane (g, c) has row-heads 16 slab + g and + 8 (r: 0,
-// 1); its sums of weights cover its own columns. `out[slab][n]` is C of dims 8 n .. 8 n + 7.
+// 1), and its sums of weights cover its own columns. `out[slab][n]` is C of dims 8 n .. 8 n + 7.
 template <class P> struct running_sums {
     float exponent[P::SLABS][2], sum[P::SLABS][2], out[P::SLABS][P::DP / 8][4];
 };
 
-// s[slab][n] = C of row-heads x entries 8 n .. 8 n + 7 of the tile.
+// Computes s[slab][n] = C of row-heads x entries 8 n .. 8 n + 7 of the tile.
 template <class P>
 static __device__ __forceinline__ void multiply_keys(float s[P::SLABS][P::ENTRIES / 8][4], const unsigned char *q,
                                                      const unsigned char *k)
 {
     int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP, i = lane / 8, j = lane % 8;
-    // Matrix i of an ldmatrix: for q first its lower rows, then its right half; for K the other way round.
+    // Matrix i of an ldmatrix: for q its lower rows come first, then its right half. For K the order is reversed.
     const int q_place = chunk_at<P::DP>(warp * P::SLABS * 16 + i % 2 * 8 + j, i / 2);
     const int k_place = chunk_at<P::DP>(i / 2 * 8 + j, i % 2);
 #pragma unroll
@@ -305,13 +307,14 @@ static __device__ __forceinline__ void scale_entries(float s[P::SLABS][P::ENTRIE
     }
 }
 
-// out += weights V.
+// Computes out += weights V.
 template <class P>
 static __device__ __forceinline__ void
 multiply_values(running_sums<P> *so_far, const float s[P::SLABS][P::ENTRIES / 8][4], const unsigned char *v)
 {
     int lane = (int)threadIdx.x % WARP, i = lane / 8, j = lane % 8;
-    const int v_place = chunk_at<P::DP>(i % 2 * 8 + j, i / 2); // matrix i: first V's lower rows, then its right half
+    // matrix i: V's lower rows come first, then its right half
+    const int v_place = chunk_at<P::DP>(i % 2 * 8 + j, i / 2);
 #pragma unroll
     for (int step = 0; step < P::ENTRIES / 16; step++) {
         uint32_t a[P::SLABS][4];
@@ -335,8 +338,8 @@ multiply_values(running_sums<P> *so_far, const float s[P::SLABS][P::ENTRIES / 8]
     }
 }
 
-// Divides by the sums of weights and writes the warp's row-heads, by way of the shared memory of q to write whole
-// lines.
+// Divides by the sums of weights and writes the warp's row-heads. They go through the shared memory of q, so that whole
+// lines are written.
 template <class P>
 static __device__ __forceinline__ void tile_finish(running_sums<P> *all, unsigned char *q, uint16_t *out,
                                                    int64_t out_stride, const attend_tile *tile, int row, int kv_head,
@@ -379,7 +382,7 @@ static __global__ void __launch_bounds__(P::THREADS, P::BLOCKS)
 {
     DYNAMIC_SHARED(unsigned char, shared);
     const attend_tile tile = batch.tiles[blockIdx.y];
-    if (tile.count == 0) return; // the whole block, padding of a captured pass
+    if (tile.count == 0) return; // ends the whole block: padding of a captured pass
     const int d = kv.head_size, group = n_heads / kv.n_kv_heads, kv_head = (int)blockIdx.x;
     const int kv_len = batch.kv_len[tile.seq], row = batch.row_start[tile.seq];
     const cached entries = cached_of<P>(&kv, layer, kv_head, batch.block_table + (int64_t)tile.seq * batch.max_blocks,
@@ -389,7 +392,7 @@ static __global__ void __launch_bounds__(P::THREADS, P::BLOCKS)
     tile_start<P>(shared, &entries, first, false);
     load_row_heads<P>(shared, &tile, qkv, (int64_t)(n_heads + 2 * kv.n_kv_heads) * d, row, kv_len, kv_head, group, d);
 
-    // Of the warp's row-heads, all attend to every entry below full_end, none to entries from seen_end on.
+    // Every row-head of the warp attends to every entry below full_end, and none to entries from seen_end on.
     const int warp_first = (int)threadIdx.x / WARP * P::SLABS * 16;
     const int warp_last = min(warp_first + P::SLABS * 16, (int)tile.count) - 1;
     const int full_end = kv_len + (tile.first + warp_first) / group + 1;

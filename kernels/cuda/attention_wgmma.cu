@@ -2,23 +2,26 @@
 // Prefill attention on Hopper, for heads of 64 and 128 dims: the work of attention.cu by wgmma, TMA and specialised
 // warps (the design of FlashAttention-3, arXiv 2407.08608).
 //
-// A thread block takes TILE_ROW_HEADS row-heads of one KV head at a time from the list of tiles, as in attention.cu.
-// Two warps of its first warp group copy K and V from the paged cache, a box of TMA for each KV block and 64 dims, into
-// two stages. The other two warp groups multiply, 64 row-heads each. Each computes the scores of the next entries while
-// the tensor cores still multiply the weights of the last with V, and the two take turns in issuing products, so that
-// the exponentials of one overlap with the products of the other. One thread block runs on a multiprocessor and holds
-// nearly all of its registers and shared memory. K and V in FP8 are copied as bytes, and the first group also converts
-// them to bf16 in the stages. tests/check_cuda_code.py counts the instructions that FP8 takes.
+// A thread block processes TILE_ROW_HEADS row-heads of one KV head at a time from the list of tiles, as in
+// attention.cu. Two warps of its first warp group copy K and V from the paged cache into two stages, one box of TMA for
+// each KV block and 64 dims. The other two warp groups multiply, 64 row-heads each. Each computes the scores of the
+// next entries while the tensor cores still multiply the last weights with V. The two groups take turns in issuing
+// products, so that the exponentials of one overlap with the products of the other. One thread block runs on a
+// multiprocessor and uses nearly all of its registers and shared memory. K and V in FP8 are copied as bytes, and the
+// first group also converts them to bf16 in the stages. tests/check_cuda_code.py counts the instructions that FP8
+// takes.
 //
 // A row's result does not depend on its tile or on the batch. Entries are processed from 0 in the same steps, as in
-// attention.cu, and the sums start anew at each multiple of TILE_SPAN entries; the results of these spans are added in
-// order. So the spans of a tile can be computed by one thread block, which keeps the total in shared memory, or each by
-// its own, with the same bits. The host chooses (schedule.c): spans apart are for few rows with many entries.
+// attention.cu. The sums start again at each multiple of TILE_SPAN entries, and the results of these spans are added in
+// order. So one thread block can compute the spans of a tile, keeping the total in shared memory, or each span can have
+// its own thread block, with the same bits. The host chooses (schedule.c): separate spans are for few rows with many
+// entries.
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/hopper.h"
 #include "kernels/cuda/scores.h"
 
-enum { GROUP = 4 * WARP, GROUPS = 2, THREADS = (1 + GROUPS) * GROUP }; // threads of a warp group; groups that multiply
+// threads of a warp group; number of groups that multiply
+enum { GROUP = 4 * WARP, GROUPS = 2, THREADS = (1 + GROUPS) * GROUP };
 enum { GROUP_ROWS = TILE_ROW_HEADS / GROUPS, STAGES = 2, HALF = 64, HALF_ROW = 2 * HALF };
 // Named barriers: one for each multiplying group (from 1 on), and its turn to issue products.
 enum { OWN_BARRIER = 1, TURN_BARRIER = 3 };
@@ -26,12 +29,12 @@ enum { OWN_BARRIER = 1, TURN_BARRIER = 3 };
 template <int HEAD, bool IN_FP8> struct tile_plan {
     static const int D = HEAD;
     static const bool FP8 = IN_FP8;
-    static const int ENTRIES = FP8 && D == 128 ? 64 : 128; // shared memory also holds the bytes of FP8
+    static const int ENTRIES = FP8 && D == 128 ? 64 : 128; // FP8 uses less because shared memory also holds its bytes
     static const int HALVES = D / HALF;
-    static const int CHUNKS = D / 8;           // of 16 bytes in a row of q
-    static const int BOXES = FP8 ? 1 : HALVES; // that a KV block is copied in
+    static const int CHUNKS = D / 8;           // chunks of 16 bytes in a row of q
+    static const int BOXES = FP8 ? 1 : HALVES; // boxes in which a KV block is copied
     static const int BLOCK_BYTES = KV_BLOCK_TOKENS * D * (FP8 ? 1 : 2);
-    // Registers of a thread that copies or converts, and of one that multiplies.
+    // Registers of a thread that copies or converts, and of a thread that multiplies.
     static const int LOW_REGISTERS = FP8 ? 72 : 24, HIGH_REGISTERS = FP8 ? 216 : 240;
 
     // Shared memory. q, K and V consist of parts of 64 dims, see hopper.h.
@@ -39,7 +42,7 @@ template <int HEAD, bool IN_FP8> struct tile_plan {
     static const int TILE_BYTES = ENTRIES * D * 2;
     static const int K_AT = Q_BYTES;
     static const int V_AT = K_AT + STAGES * TILE_BYTES;
-    static const int TOTAL_AT = V_AT + STAGES * TILE_BYTES; // f32 [D / 2][GROUPS * GROUP]: the sums of earlier spans
+    static const int TOTAL_AT = V_AT + STAGES * TILE_BYTES; // f32 [D / 2][GROUPS * GROUP]: sums of earlier spans
     // FP8: K and V as bytes; the scales of their entries.
     static const int RAW_BYTES = FP8 ? ENTRIES * D : 0;
     static const int RAW_AT = TOTAL_AT + TILE_ROW_HEADS * D * 4;
@@ -50,24 +53,25 @@ template <int HEAD, bool IN_FP8> struct tile_plan {
     static const int BYTES = BROKEN_AT + (FP8 ? 8 : 0);
 };
 
-// Scales of K (v false) or V of a stage.
+// Returns the scales of K (v false) or V of a stage.
 template <class P> static __device__ __forceinline__ float *scales_of(unsigned char *shared, int stage, bool v)
 {
     return reinterpret_cast<float *>(shared + P::SCALE_AT + (2 * stage + (v ? 1 : 0)) * P::SCALE_BYTES);
 }
 
-// FP8: becomes 1 when the thread block meets a scale of V that is not finite, and stays 1.
+// Returns the flag of FP8 that becomes 1 when the thread block meets a scale of V that is not finite, and stays 1.
 template <class P> static __device__ __forceinline__ int32_t *broken_of(unsigned char *shared)
 {
     return reinterpret_cast<int32_t *>(shared + P::BROKEN_AT);
 }
 
-// Of each stage, for K and V: it has arrived, all have read it. FP8 has a second set, for its bytes.
+// Barriers of each stage, for K and V: the data has arrived, and every reader has read it. FP8 has a second set, for
+// its bytes.
 struct stage_barriers {
     uint64_t full[2][STAGES], free[2][STAGES];
 };
 
-// The i-th use of a stage's barriers, by tile.
+// Returns the parity of a tile's use of its stage's barriers.
 static __device__ __forceinline__ uint32_t tile_parity(int tile)
 {
     return (uint32_t)(tile / STAGES & 1);
@@ -78,12 +82,12 @@ static __device__ __forceinline__ uint32_t tile_parity(int tile)
 // A tile of one KV head: all of its entries, or one span of them.
 struct work {
     attend_tile tile;
-    int kv_head, row, kv_len; // row: first of the sequence
-    int begin, end;           // entries
+    int kv_head, row, kv_len; // row: first row of the sequence
+    int begin, end;           // first and end of the entries
 };
 
-// The i-th work of this thread block. Works are sorted by cost, so the blocks take them in turns, forwards and
-// backwards, which balances their sums. False: there is none.
+// Finds the i-th work of this thread block, or returns false if there is none. Works are sorted by cost, so the blocks
+// take them in turns, forwards and backwards, which balances their sums.
 static __device__ __forceinline__ bool work_of(work *w, const device_batch *batch, int n_kv_heads, int group, int i)
 {
     int block = i % 2 ? (int)gridDim.x - 1 - (int)blockIdx.x : (int)blockIdx.x, at = i * (int)gridDim.x + block;
@@ -101,7 +105,7 @@ static __device__ __forceinline__ bool work_of(work *w, const device_batch *batc
 
 // ---- copying --------------------------------------------------------------------------------------------------------
 
-// Copies K or V of the thread block's works to the stages, or for FP8 to the bytes of the stages. One warp calls.
+// Copies K or V of the thread block's works to the stages, or for FP8 to the bytes of the stages. Used by one warp.
 template <class P> struct copier {
     unsigned char *to;
     stage_barriers *barriers;
@@ -109,9 +113,9 @@ template <class P> struct copier {
     const kv_cache *kv;
     const device_batch *batch;
     int layer, group;
-    int works, copied, rest; // works begun, tiles copied, remaining entries of the work
-    int row;                 // row of the map where block 0 of the KV head begins
-    const int32_t *block;    // the lane's entry of the block table, for the next tile
+    int works, copied, rest; // number of works begun, of tiles copied, and of remaining entries of the work
+    int row;                 // row of the map at which block 0 of the KV head begins
+    const int32_t *block;    // the lane's entry of the block table for the next tile
 
     // Starts the copies of K (v false) or V of the next tile, once all readers have freed the stage. Skips KV blocks
     // without entries. Returns false after the last tile.
@@ -142,7 +146,7 @@ template <class P> struct copier {
     }
 };
 
-// Copies all works: the first warp K, the second V.
+// Copies all works: the first warp copies K, the second copies V.
 template <class P>
 static __device__ __forceinline__ void copy_works(unsigned char *shared, stage_barriers *barriers,
                                                   const CUtensorMap *map, const kv_cache *kv, const device_batch *batch,
@@ -153,14 +157,15 @@ static __device__ __forceinline__ void copy_works(unsigned char *shared, stage_b
     }
 }
 
-// The place of the 16 values that a thread converts in each step. Eight lanes store 16 bytes each at the same time, and
-// the two halves of a bf16 row lie in the same banks. So four of these lanes take another entry than the other four,
-// whose chunks have the other parity.
+// Place of the 16 values that a thread converts in each step. Eight lanes store 16 bytes each at the same time, and the
+// two halves of a bf16 row are in the same banks. So four of these lanes use another entry than the other four, whose
+// chunks have the other parity.
 template <class P> struct convert_place {
     static const int LANES = P::D / 16;            // lanes per entry
     static const int STEP_ENTRIES = GROUP / LANES; // entries that all threads convert in a step
     static const int STEPS = P::ENTRIES / STEP_ENTRIES;
-    int entry, from, to[2]; // in the first step: the entry, offset of its bytes, offsets of the two bf16 chunks
+    // in the first step: the entry, the offset of its bytes, and the offsets of its two bf16 chunks
+    int entry, from, to[2];
 
     __device__ __forceinline__ convert_place(void)
     {
@@ -203,14 +208,14 @@ static __device__ __forceinline__ void
 convert_works(unsigned char *shared, stage_barriers *raw, stage_barriers *barriers, const CUtensorMap *map,
               const kv_cache *kv, const device_batch *batch, int layer, int group)
 {
-    enum { SCALES = 2 * P::ENTRIES / GROUP }; // scales per thread, of one entry: K's or V's (1), or both (2)
+    enum { SCALES = 2 * P::ENTRIES / GROUP }; // scales per thread, of one entry: of K or V (1), or of both (2)
     const int own_v = (int)threadIdx.x / P::ENTRIES, own = (int)threadIdx.x % P::ENTRIES;
     const int block_scales = (int)geometry_kv_at(kv, 0, 1, false, 0), v_scales = (int)geometry_kv_at(kv, 0, 0, true, 0);
     const int warp = (int)threadIdx.x / WARP;
     const convert_place<P> place;
     copier<P> ahead = {shared + P::RAW_AT, raw, map, kv, batch, layer, group, 0, 0, 0, 0, NULL};
     work w;
-    int done = 0; // tiles
+    int done = 0; // number of tiles done
     if (warp == 0) ahead.copy(false), ahead.copy(false);
     if (warp == 1) ahead.copy(true);
     for (int i = 0; work_of(&w, batch, kv->n_kv_heads, group, i); i++) {
@@ -250,7 +255,7 @@ convert_works(unsigned char *shared, stage_barriers *raw, stage_barriers *barrie
 
 // ---- the work of a warp group ---------------------------------------------------------------------------------------
 
-// Running sums of weighted V and of weights of two row-heads, g and g + 8 of the warp's 16; the sums of weights cover
+// Running sums of weighted V and of weights of two row-heads, g and g + 8 of the warp's 16. The sums of weights cover
 // the lane's own columns. `out` is a result of wgmma.
 template <class P> struct running_sums {
     float exponent[2], sum[2], out[P::D / 2];
@@ -258,10 +263,10 @@ template <class P> struct running_sums {
 
 // The row-heads of a warp group in a work.
 struct group_rows {
-    int number;   // of the group: 0 or 1
+    int number;   // number of the group: 0 or 1
     int last[2];  // last entry of the lane's row-heads, -1 for a missing one
     int full_end; // all row-heads of the group attend to every entry below
-    int seen_end; // and none to entries from here on
+    int seen_end; // no row-head attends to entries from here on
 };
 
 static __device__ __forceinline__ group_rows group_rows_of(const work *w, int number, int group)
@@ -301,7 +306,7 @@ static __device__ __forceinline__ void load_q_rows(unsigned char *shared, const 
     }
 }
 
-// s = q K of the group's row-heads and the tile's entries.
+// Computes s = q K of the group's row-heads and the tile's entries.
 template <class P>
 static __device__ __forceinline__ void multiply_keys(float (&s)[P::ENTRIES / 2], uint64_t q, uint64_t k)
 {
@@ -313,7 +318,7 @@ static __device__ __forceinline__ void multiply_keys(float (&s)[P::ENTRIES / 2],
     }
 }
 
-// out += weights V, or without `add` out = weights V.
+// Computes out += weights V, or without `add` out = weights V.
 template <class P>
 static __device__ __forceinline__ void multiply_values(float (&out)[P::D / 2],
                                                        const uint32_t (&weights)[P::ENTRIES / 4], uint64_t v, bool add)
@@ -333,8 +338,8 @@ static __device__ __forceinline__ void mask_tile(float (&s)[P::ENTRIES / 2], con
         if (column + i / 4 * 8 + i % 2 > rows->last[i / 2 % 2]) s[i] = -INFINITY;
 }
 
-// Turns scores into weights 2^(score - an integer near the largest), see backend.h. `factor`: what the sums so far must
-// be multiplied by.
+// Turns scores into weights 2^(score - an integer near the largest), see backend.h. `factor` is the factor for the sums
+// so far.
 template <class P>
 static __device__ __forceinline__ void tile_weigh(float (&s)[P::ENTRIES / 2], running_sums<P> *so_far, float factor[2],
                                                   float scale)
@@ -385,7 +390,7 @@ static __device__ __forceinline__ void pack_weights(uint32_t (&weights)[P::ENTRI
         weights[i] = pack_bf16(s[2 * i], s[2 * i + 1]);
 }
 
-// The exponent is an integer and changes rarely.
+// Multiplies the sums by the factor. The exponent is an integer and changes rarely, so the factor is usually 1.
 template <class P> static __device__ __forceinline__ void rescale(float (&out)[P::D / 2], const float factor[2])
 {
     if (!__any_sync(FULL_WARP, factor[0] != 1 || factor[1] != 1)) return;
@@ -394,8 +399,8 @@ template <class P> static __device__ __forceinline__ void rescale(float (&out)[P
         out[i] *= factor[i / 2 % 2];
 }
 
-// Sets V of the entries from `end` on to zero, since a NaN there times a weight of zero would be NaN. Both groups do,
-// since each waits for its own writes only.
+// Sets V of the entries from `end` on to zero, since a NaN there times a weight of zero would be NaN. Both groups do
+// it, since each waits only for its own writes.
 template <class P>
 static __device__ __forceinline__ void clear_values(unsigned char *v, const group_rows *rows, int from)
 {
@@ -407,7 +412,7 @@ static __device__ __forceinline__ void clear_values(unsigned char *v, const grou
     named_sync(OWN_BARRIER + rows->number, GROUP);
 }
 
-// The stages as a multiplying group sees them; `ahead`: of a tile after those that the group has done with.
+// The stages from the view of a multiplying group. `ahead` counts tiles after the tiles that the group is done with.
 template <class P> struct stages {
     unsigned char *shared;
     stage_barriers *barriers;
@@ -417,7 +422,7 @@ template <class P> struct stages {
     {
         return (done + ahead) % STAGES;
     }
-    // Returns where K (v false) or V lies.
+    // Returns the place of K (v false) or V.
     __device__ __forceinline__ unsigned char *at(int ahead, bool v) const
     {
         return shared + P::K_AT + ((v ? STAGES : 0) + stage(ahead)) * P::TILE_BYTES;
@@ -433,7 +438,7 @@ template <class P> struct stages {
     {
         return P::FP8 ? at(ahead, true) : wait(ahead, true);
     }
-    // The warp has read K or V.
+    // Reports that the warp has read K or V.
     __device__ __forceinline__ void free(int ahead, bool v) const
     {
         if (threadIdx.x % WARP == 0) barrier_arrive(&barriers->free[v][stage(ahead)]);
@@ -445,7 +450,7 @@ template <class P> static __device__ __forceinline__ uint64_t values_at(const un
     return matrix_at(v, P::ENTRIES * HALF_ROW);
 }
 
-// The two groups issue their products in turns.
+// Waits for the turn of a group: the two groups issue their products in turns.
 static __device__ __forceinline__ void turn_take(int number)
 {
     named_sync(TURN_BARRIER + number, GROUPS * GROUP);
@@ -456,7 +461,7 @@ static __device__ __forceinline__ void turn_pass(int number)
     named_arrive(TURN_BARRIER + (number ^ 1), GROUPS * GROUP);
 }
 
-// The scores of tile `tile` have arrived: makes them weights, and rounds them once `so_far->out` is complete.
+// Turns the scores of tile `tile`, which have arrived, into weights. Rounds the weights once `so_far->out` is complete.
 template <class P>
 static __device__ __forceinline__ void weigh_scores(float (&s)[P::ENTRIES / 2], running_sums<P> *so_far,
                                                     const stages<P> *in, const group_rows *rows, int first, int tile,
@@ -477,8 +482,8 @@ static __device__ __forceinline__ void weigh_scores(float (&s)[P::ENTRIES / 2], 
     }
 }
 
-// Attention of the group's row-heads to the entries [begin, end), a span or the last part of one, of which some
-// row-head sees the first `tiles` tiles.
+// Computes attention of the group's row-heads to the entries [begin, end), a span or the last part of a span. Some
+// row-head sees the first `tiles` tiles of it.
 template <class P>
 static __device__ __forceinline__ void attend_span(running_sums<P> *so_far, const stages<P> *in, uint64_t q,
                                                    const group_rows *rows, int begin, int end, int tiles, float scale)
@@ -520,13 +525,13 @@ static __device__ __forceinline__ void attend_span(running_sums<P> *so_far, cons
     wgmma_commit();
     wgmma_wait<0>(so_far->out);
     in->free(tiles - 1, true);
-    for (int r = 0; r < 2; r++) { // lanes of other columns
+    for (int r = 0; r < 2; r++) { // adds the lanes of other columns
         so_far->sum[r] += __shfl_xor_sync(FULL_WARP, so_far->sum[r], 1);
         so_far->sum[r] += __shfl_xor_sync(FULL_WARP, so_far->sum[r], 2);
     }
 }
 
-// Takes the group's turns of a span after its own `from` tiles, and frees those that no row-head of it sees.
+// Takes the group's turns of a span after its own `from` tiles, and frees the tiles that no row-head of the group sees.
 template <class P>
 static __device__ __forceinline__ void skip_tiles(const stages<P> *in, const group_rows *rows, int from, int tiles)
 {
@@ -543,7 +548,7 @@ static __device__ __forceinline__ void skip_tiles(const stages<P> *in, const gro
 
 // ---- spans ----------------------------------------------------------------------------------------------------------
 
-// What the total and the result of a later span are multiplied by when they are added. Powers of 2, so only the sum
+// Factors of the total and of the result of a later span when they are added. They are powers of 2, so only the sum
 // rounds.
 struct fold {
     float exponent, of_total, of_span;
@@ -563,9 +568,9 @@ static __device__ __forceinline__ float fold_add(const fold *f, float total, flo
     return fmaf(span, f->of_span, total * f->of_total);
 }
 
-// The total of the earlier spans: sums of weighted V in shared memory.
+// Total of the earlier spans: sums of weighted V in shared memory.
 struct span_total {
-    float *out; // [D / 2] of this thread, GROUPS * GROUP apart
+    float *out; // [D / 2] values of this thread, GROUPS * GROUP apart
     float exponent[2], sum[2];
 };
 
@@ -599,7 +604,7 @@ template <class P> static __device__ __forceinline__ void keep_total(span_total 
         total->out[i * GROUPS * GROUP] = span->out[i];
 }
 
-// A span's results of a tile and KV head in `partials`: exponent and sum of each row-head, then its D sums.
+// Returns a span's results of a tile and KV head in `partials`: exponent and sum of each row-head, then its D sums.
 template <int D> static __device__ __forceinline__ float *partial_of(float *partials, int64_t slot)
 {
     return partials + slot * TILE_ROW_HEADS * (D + 2);
@@ -624,8 +629,8 @@ static __device__ __forceinline__ void write_partial(float *partial, const runni
     }
 }
 
-// Divides by the sums of weights and writes the warp's row-heads, by way of the shared memory of their q to write whole
-// lines.
+// Divides by the sums of weights and writes the warp's row-heads. They go through the shared memory of their q, so that
+// whole lines are written.
 template <class P>
 static __device__ __forceinline__ void write_out(running_sums<P> *all, unsigned char *shared, uint16_t *out,
                                                  int64_t out_stride, const work *w, int number, int group)
@@ -649,7 +654,7 @@ static __device__ __forceinline__ void write_out(running_sums<P> *all, unsigned 
         *reinterpret_cast<uint4 *>(out + at + chunk * 8) =
             *reinterpret_cast<const uint4 *>(shared + q_chunk_at(row_head, chunk));
     }
-    __syncwarp(); // before the next q
+    __syncwarp(); // wait before the next q is loaded
 }
 
 // ---- the kernel -----------------------------------------------------------------------------------------------------
@@ -667,7 +672,7 @@ static __device__ __forceinline__ void attend_works(unsigned char *shared, stage
     total.out = reinterpret_cast<float *>(shared + P::TOTAL_AT) + (int)threadIdx.x - GROUP;
     running_sums<P> sums;
     work w;
-    if (number == 1) turn_pass(1); // the first turn is that of group 0
+    if (number == 1) turn_pass(1); // group 0 has the first turn
     for (int i = 0; work_of(&w, batch, kv->n_kv_heads, group, i); i++) {
         const group_rows rows = group_rows_of(&w, number, group);
         load_q_rows<P>(shared, &w, number, qkv, (int64_t)(n_heads + 2 * kv->n_kv_heads) * P::D, group);
@@ -691,20 +696,20 @@ static __device__ __forceinline__ void attend_works(unsigned char *shared, stage
             write_partial<P>(
                 partial_of<P::D>(partials, (int64_t)(w.tile.slot + w.tile.span) * kv->n_kv_heads + w.kv_head), &sums,
                 &w, number);
-            named_sync(OWN_BARRIER + number, GROUP); // all warps have multiplied with q, which the next q overwrites
+            named_sync(OWN_BARRIER + number, GROUP); // every warp has multiplied with q, which the next q overwrites
         }
     }
-    if (number == 0) turn_take(0); // the last turn that group 1 passed
+    if (number == 0) turn_take(0); // takes the last turn that group 1 passed
 }
 
-// Grid: at most one thread block per multiprocessor. `map`: the cache as rows of D values, in boxes of a KV block and
-// 64 of its dims, or for FP8 all.
+// Grid: at most one thread block per multiprocessor. `map` is the cache as rows of D values, in boxes of a KV block and
+// 64 of its dims, or for FP8 all of its dims.
 template <class P>
 static __global__ void __launch_bounds__(THREADS, 1)
     attend_wgmma_kernel(const __grid_constant__ CUtensorMap map, kv_cache kv, device_batch batch, int layer,
                         uint16_t *out, int out_stride, const float *qkv, int n_heads, float *partials)
 {
-    if (HOPPER) { // the host uses the kernel on such GPUs only
+    if (HOPPER) { // the host uses the kernel only on such GPUs
         DYNAMIC_SHARED(unsigned char, shared);
         stage_barriers *barriers = reinterpret_cast<stage_barriers *>(shared + P::BARRIERS_AT),
                        *raw = barriers + P::FP8;
@@ -734,8 +739,8 @@ static __global__ void __launch_bounds__(THREADS, 1)
 }
 
 // Adds the spans of tiles that several thread blocks computed, as attend_works does. Grid: KV heads x tiles x parts of
-// a tile; one warp per row-head. The loads of a few spans are in flight together: one after another, each would wait
-// for memory.
+// a tile, with one warp per row-head. The loads of a few spans are in flight together: one after another, each would
+// wait for memory.
 enum { COMBINE_WARPS = 8, COMBINE_AHEAD = 8 };
 template <int D>
 static __global__ void __launch_bounds__(COMBINE_WARPS *WARP)
@@ -783,7 +788,7 @@ static __global__ void __launch_bounds__(COMBINE_WARPS *WARP)
 
 // ---- launching ------------------------------------------------------------------------------------------------------
 
-// The driver's function that makes maps; NULL if the driver has none.
+// Returns the driver's function that makes maps, or NULL if the driver has none.
 static PFN_cuTensorMapEncodeTiled_v12000 map_encoder(void)
 {
     void *function = NULL;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CUDA backend: the device, opening and closing, tensors, running a pass, and the steps that are one launch.
+// The CUDA backend: the device, opening and closing, tensors, running a pass, and steps that are one launch.
 #include "kernels/cuda/cuda.h"
 
 #include <assert.h>
@@ -50,7 +50,7 @@ static enum status device_open(struct cuda *cuda)
 
 static enum status memory_read(struct backend *b, size_t *total_p, size_t *free_p)
 {
-    upload_close(cuda_of(b)); // what it holds is free after loading
+    upload_close(cuda_of(b)); // the memory of uploads is free after loading
     return cuda_status(cudaMemGetInfo(free_p, total_p), "CUDA device memory");
 }
 
@@ -79,7 +79,7 @@ static enum status tensor_create(struct backend *b, enum tensor_kind kind, int m
     snprintf(what, sizeof what, "a tensor of %d x %d", max_rows, columns);
     const size_t bytes = memory_tensor_bytes(kind, max_rows, columns);
     t->next = cuda->tensors;
-    cuda->tensors = t; // freed by close, also after a failure
+    cuda->tensors = t; // close frees it, also after a failure
     TRY(sums ? cuda_allocate_by(cuda, MEMORY_ACTIVATIONS, bytes, what, &t->data, comm_memory_allocate)
              : cuda_allocate(cuda, MEMORY_ACTIVATIONS, bytes, what, &t->data));
     if (!f32) TRY(gemm_reserve_rows(cuda, max_rows));
@@ -95,7 +95,7 @@ static float *tensor_data(struct backend *b, struct tensor *t)
 
 static enum status read_floats(struct cuda *cuda, const void *from, size_t count, float *host)
 {
-    comm_wait_begin(cuda); // a copy into memory that is not pinned waits for all steps
+    comm_wait_begin(cuda); // a copy to memory that is not pinned waits for all steps
     cudaError_t error = cudaMemcpyAsync(host, from, count * sizeof *host, cudaMemcpyDeviceToHost, cuda->stream);
     if (error == cudaSuccess) error = cudaStreamSynchronize(cuda->stream);
     return comm_wait_end(cuda, error, "CUDA: reading a tensor");
@@ -173,11 +173,12 @@ static enum status begin(struct backend *b, const struct ragged_batch *batch)
     struct cuda *cuda = cuda_of(b);
     enum status status = ragged_batch_check(batch, &cuda->shape);
     if (status == STATUS_OK) status = importance_check(batch);
-    if (status == STATUS_OK && !cuda->kv.data) status = kv_create(b, cuda->shape.n_kv_blocks); // as the shape says
+    // with the size in the shape
+    if (status == STATUS_OK && !cuda->kv.data) status = kv_create(b, cuda->shape.n_kv_blocks);
     if (status != STATUS_OK) return status;
     upload_close(cuda);                              // weights are complete
-    cudaError_t error = cudaSetDevice(cuda->device); // of this thread, which may not be that of the last pass
-    // Ranks that read nothing back may be a pass ahead of the device.
+    cudaError_t error = cudaSetDevice(cuda->device); // for this thread, which may not have run the last pass
+    // Wait: ranks that read nothing back may be a pass ahead of the device.
     comm_wait_begin(cuda);
     if (error == cudaSuccess) error = cudaEventSynchronize(cuda->staged);
     status = comm_wait_end(cuda, error, "CUDA: a step failed");
@@ -246,7 +247,7 @@ static enum status rope_append(struct backend *b, int layer, struct tensor *qkv,
         "rope_append");
 }
 
-// One round of attention; raises the maxima by this layer's attention of its importance rows.
+// Runs one round of attention, and raises the maxima by this layer's attention of its importance rows.
 static enum status attention_round(struct cuda *cuda, const struct device_batch *round, int layer, struct tensor *out,
                                    const float *qkv)
 {
@@ -266,7 +267,7 @@ static enum status attention(struct backend *b, int layer, struct tensor *out, c
     const struct device_batch *all = &cuda->on_device;
     assert(out->kind == TENSOR_ACTIVATION && out->columns == cuda->shape.n_heads * cuda->shape.head_size);
     enum status status = STATUS_OK;
-    int done = 0; // importance rows
+    int done = 0; // number of importance rows done
     do {
         const struct device_batch round = schedule_round(all, &cuda->batch, memory_kept_blocks(&cuda->shape), done);
         status = attention_round(cuda, &round, layer, out, qkv->data);
@@ -275,7 +276,8 @@ static enum status attention(struct backend *b, int layer, struct tensor *out, c
     return status;
 }
 
-// Passes of single rows alone, as decode passes are: one kernel. Importance reads q after its rotation.
+// Runs both steps as one kernel if the pass has only single rows, like decode passes. Importance reads q after its
+// rotation, so it needs separate steps.
 static enum status rope_attention(struct backend *b, int layer, struct tensor *out, struct tensor *qkv,
                                   const struct weight *q_gain, const struct weight *k_gain, float epsilon)
 {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// See cuda.h and comm_memory.h. From version 2.27 on NCCL has windows: memory of all ranks, allocated by the library
+// See cuda.h and comm_memory.h. NCCL has windows from version 2.27 on: memory of all ranks, allocated by the library
 // and registered with a communicator, which each GPU reads and writes directly. The library decides which sums use
-// them: in 2.27 those of one node, later those of GPUs that reach each other by peer access. Elsewhere a registered
-// window is ordinary memory.
+// windows: in 2.27 sums within one node, later sums of GPUs that reach each other by peer access. For other sums a
+// registered window is ordinary memory.
 //
-// The library launches kernels for windows as dependent.h does. From 2.28 to 2.30.6 they do not wait for the kernel
-// before them (mended by NCCL's commit 2948185d): a sum would read what the gemm before has not written yet, since our
-// kernels let the next one start early. With these versions there are no windows.
+// The library launches kernels for windows as dependent.h does. From 2.28 to 2.30.6 these kernels do not wait for the
+// previous kernel (fixed by NCCL's commit 2948185d). A sum would then read results that the previous gemm has not
+// written yet, since our kernels let the next kernel start early. Windows are not used with these versions.
 //
 // The functions are weak, so that the module can be loaded with older versions of the library.
 #include "kernels/cuda/comm_memory.h"
@@ -31,7 +31,7 @@ cudaError_t comm_memory_allocate(void **memory_p, size_t bytes)
 {
     if (!has_windows()) return cudaMalloc(memory_p, bytes);
     if (ncclMemAlloc(memory_p, bytes) == ncclSuccess) return cudaSuccess;
-    // NCCL does not tell why.
+    // NCCL gives no reason.
     size_t available = 0, total = 0;
     const cudaError_t error = cudaMemGetInfo(&available, &total);
     *memory_p = NULL;

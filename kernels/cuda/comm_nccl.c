@@ -47,17 +47,17 @@ enum state { CONNECTING, OPEN, FAILED, CLOSING, CLOSED }; // in this order
 struct nccl_comm {
     struct comm base;
     struct comm *host; // borrowed
-    struct cuda *cuda; // borrowed, by the pass thread alone
+    struct cuda *cuda; // borrowed; used only by the pass thread
     int device;
     ncclUniqueId id;
     size_t largest_sum; // in floats
-    // Partial sums, `n_partial` bf16 values, and their tensor; NULL: there is none. The window is the thread's.
+    // Partial sums, `n_partial` bf16 values, and their tensor; NULL if there is none. The window belongs to the thread.
     void *partial, *window;
     size_t n_partial;
-    struct tensor *partial_of; // owns `partial` until the comm is abandoned; of the pass thread
-    int max_blocks;            // of a collective; 0: NCCL decides
+    struct tensor *partial_of; // owns `partial` until the comm is abandoned; used by the pass thread
+    int max_blocks;            // limit of blocks of a collective; 0: NCCL decides
     pthread_t thread;
-    // Of the wait of the pass thread: when it takes too long, and the limit. 0: no wait with a limit.
+    // Wait of the pass thread: the time at which it has taken too long, and the limit. 0: no wait with a limit.
     atomic_int_least64_t deadline_us;
     atomic_int limit_ms;
 
@@ -90,7 +90,7 @@ static void nccl_free(struct nccl_comm *n)
 
 // ---- failures -------------------------------------------------------------------------------------------------------
 
-// Also notes whether another rank failed.
+// Returns the status of a result. Also notes if another rank failed.
 static enum status nccl_status(struct nccl_comm *n, ncclComm_t nccl, ncclResult_t result, const char *what)
 {
     if (result == ncclSuccess) return STATUS_OK;
@@ -100,7 +100,7 @@ static enum status nccl_status(struct nccl_comm *n, ncclComm_t nccl, ncclResult_
                        detail, *detail ? ")" : "");
 }
 
-// Fails the comm with this thread's sentence. From now on the pass thread makes no call, and the thread aborts the
+// Fails the comm with this thread's sentence. From now on the pass thread makes no calls, and the thread aborts the
 // communicator. The caller holds the lock.
 static void nccl_fail(struct nccl_comm *n)
 {
@@ -108,7 +108,7 @@ static void nccl_fail(struct nccl_comm *n)
     nccl_set_state(n, FAILED);
 }
 
-// The status of a comm that is not open. The caller holds the lock.
+// Returns the status of a comm that is not open. The caller holds the lock.
 static enum status nccl_failure(struct nccl_comm *n)
 {
     n->host->waits = n->remote;
@@ -117,7 +117,7 @@ static enum status nccl_failure(struct nccl_comm *n)
 
 // ---- the thread -----------------------------------------------------------------------------------------------------
 
-// Sends and receives, since ncclGather exists from version 2.28 on only.
+// Gathers by sends and receives, since ncclGather exists only from version 2.28 on.
 static ncclResult_t gather_calls(const struct nccl_comm *n, ncclComm_t nccl, const float *data, size_t count,
                                  float *out, cudaStream_t stream)
 {
@@ -129,8 +129,8 @@ static ncclResult_t gather_calls(const struct nccl_comm *n, ncclComm_t nccl, con
     return result == ncclSuccess ? ended : result;
 }
 
-// Sums of every size: NCCL selects an algorithm by the size of a sum, and connects the ranks for it and loads its
-// kernels at the first use.
+// Sums every size once: NCCL selects an algorithm by the size of a sum, and at the first use it connects the ranks and
+// loads the kernels for it.
 static ncclResult_t every_size_call(ncclComm_t nccl, void *data, size_t largest, ncclDataType_t type,
                                     cudaStream_t stream)
 {
@@ -143,7 +143,7 @@ static ncclResult_t every_size_call(ncclComm_t nccl, void *data, size_t largest,
 static ncclResult_t every_kind_call(const struct nccl_comm *n, ncclComm_t nccl, float *data, cudaStream_t stream)
 {
     ncclResult_t result = every_size_call(nccl, data, n->largest_sum, ncclFloat, stream);
-    if (result == ncclSuccess && n->partial) // zeros
+    if (result == ncclSuccess && n->partial) // the values are zeros
         result = every_size_call(nccl, n->partial, n->n_partial, ncclBfloat16, stream);
     if (result == ncclSuccess) result = ncclAllReduce(data, data, 1, ncclFloat, ncclMax, nccl, stream);
     return result == ncclSuccess ? gather_calls(n, nccl, data, 1, data, stream) : result;
@@ -211,7 +211,7 @@ static void watch_once(struct nccl_comm *n)
     }
 }
 
-// Returns when the comm fails or is to be closed.
+// Watches the comm. Returns when the comm fails or is to be closed.
 static void thread_watch(struct nccl_comm *n)
 {
     pthread_mutex_lock(&n->lock);
@@ -264,8 +264,8 @@ static bool thread_await(struct nccl_comm *n, enum state state, int limit_ms)
 
 // ---- calls of the pass thread ---------------------------------------------------------------------------------------
 
-// Calls NCCL, which may allocate also in the token loop. A call that fails while a pass is captured has issued nothing:
-// it fails the capture, and the pass then runs eagerly (graphs.c).
+// Calls NCCL, which may allocate even in the token loop. A call that fails during a capture has issued nothing: it
+// fails the capture, and the pass then runs eagerly (graphs.c).
 #define CALL(n, what, call)                                                                                            \
     do {                                                                                                               \
         pthread_mutex_lock(&(n)->lock);                                                                                \
@@ -429,14 +429,14 @@ static enum status nccl_connect(struct nccl_comm *n)
     return status;
 }
 
-// About the most floats that a pass sums: the width of attention on all ranks is about that of the residual.
+// Returns about the largest number of floats that a pass sums: attention is about as wide on all ranks as the residual.
 static size_t largest_sum(const struct backend_shape *shape, int n_ranks)
 {
     const double floats = (double)shape->max_rows * shape->n_heads * shape->head_size * n_ranks;
     return (size_t)(floats < LARGEST_SUM_FLOATS ? floats : LARGEST_SUM_FLOATS);
 }
 
-// A model has at most one tensor of partial sums.
+// Finds the tensor of partial sums. A model has at most one.
 static void find_partial(struct nccl_comm *n)
 {
     struct tensor *t = n->cuda->tensors;
@@ -467,7 +467,7 @@ enum status cuda_comm_open(struct backend *b, struct comm *host, struct comm **c
     const int64_t from_us = clock_now_us();
     ncclUniqueId id;
     TRY(share_id(host, &id));
-    TRY(cuda_wait(cuda)); // the memory of partial sums is filled with zeros
+    TRY(cuda_wait(cuda)); // the zeros in the memory of partial sums have been written
     struct nccl_comm *n = mem_alloc(sizeof *n);
     *n = (struct nccl_comm){.base = {.rank = host->rank, .size = host->size, .ops = &nccl_ops},
                             .host = host,
@@ -480,7 +480,7 @@ enum status cuda_comm_open(struct backend *b, struct comm *host, struct comm **c
     pthread_mutex_init(&n->lock, NULL);
     monotonic_cond_init(&n->changed);
     TRY(nccl_connect(n));
-    cuda->comm = &n->base; // closed with the backend from here on
+    cuda->comm = &n->base; // from here on the backend closes it
     log_opened(n, from_us);
     *comm_p = &n->base;
     return STATUS_OK;

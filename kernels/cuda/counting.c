@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// backend_open_counting: tensors and weights have sizes but no memory. The sizes are those of memory.h, which the CUDA
-// backend allocates by.
+// Implements backend_open_counting: tensors and weights have sizes but no memory. The sizes come from memory.h, which
+// also gives the CUDA backend the sizes of its allocations.
 #include <stdlib.h>
 
 #include "kernels/cuda/memory.h"

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Decode attention: single rows (one row of a sequence in the pass). Each entry is read once and used a few times, so
 // the kernel is bound by reading K and V. Entries are divided into splits, each with its own thread block, so that a
-// single sequence fills the device (flash decoding); the partial results of a row are then combined in order. The warps
-// of a block take the KV blocks of a split in turn; V of a block and K of the next are loaded while K is multiplied.
-// Two thread blocks fit on a multiprocessor (three for FP8, whose entries are half as long), with at most 64 KB in
-// flight, where latency times bandwidth needs 36. The data in flight is in registers, so more blocks would spill. A
-// block begins by bringing the first PREFETCHED turns of its warps into the L2 cache, half of a split of 256 entries
-// of 128 dims: while it reads q, or waits for the kernel before, which may still write the newest entry.
+// single sequence fills the device (flash decoding). The partial results of a row are then combined in order. The warps
+// of a block process the KV blocks of a split in turn. V of a block and K of the next block are loaded while K is
+// multiplied. Two thread blocks fit on a multiprocessor (three for FP8, whose entries are half as long). They have at
+// most 64 KB in flight, and latency times bandwidth needs 36 KB. The data in flight is in registers, so more blocks
+// would spill. A block begins by bringing the first PREFETCHED turns of its warps into the L2 cache, half of a split of
+// 256 entries of 128 dims. Meanwhile it reads q, or waits for the previous kernel, which may still write the newest
+// entry.
 //
-// In passes of single rows alone, a thread block also rotates its heads of q, and those of the last split write the
-// newest entry. The thread block of a row and its heads that ends last combines the splits, in their order.
+// In passes that have only single rows, a thread block also rotates its heads of q, and the thread blocks of the last
+// split write the newest entry. The thread block of a row and its heads that ends last combines the splits in their
+// order.
 //
 // How a row's entries are split depends only on their number, and all sums have a fixed order. Thread blocks of splits
 // that a row does not have end at once: a captured pass is launched with the largest number of splits it may need.
@@ -19,7 +21,8 @@
 
 enum { WARPS = SCORE_WARPS, PREFETCHED = 2 };
 
-// The largest heads have too many sums for one warp: two warps process a KV block, each for half of the dims of V.
+// Division of the dims among warps. The largest heads have too many sums for one warp: two warps process a KV block,
+// each for half of the dims of V.
 template <int DP> struct warp_dims {
     enum { DIMS = DP < 128 ? DP : 128, COUNT = DP / DIMS, TURNS = WARPS / COUNT };
 };
@@ -128,8 +131,8 @@ template <int DP> struct warp_results {
     float out[WARPS][SCORE_HEADS][STRIDE];
 };
 
-// Lane (g, c) has dims 64 p + 16 c .. + 15 of its warp's dims, for heads g and g + 8: column 2c of mma i is dim 16 c +
-// i of the 64.
+// Stores the results of a warp. Lane (g, c) has dims 64 p + 16 c .. + 15 of its warp's dims, for heads g and g + 8:
+// column 2c of mma i is dim 16 c + i of the 64.
 template <int DP> static __device__ __forceinline__ void store_results(warp_results<DP> *all, const softmax<DP> *state)
 {
     int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP, g = lane / 4, c = lane % 4;
@@ -183,13 +186,14 @@ static __device__ __forceinline__ void rotate_q(uint16_t *q, const struct rope *
     }
 }
 
-// Writes K and V of the row. Thread blocks with other heads of the same KV head write the same bytes, and each reads
-// its own.
+// Writes K and V of the row. Thread blocks with other heads of the same KV head write the same bytes, and each block
+// reads its own.
 static __device__ __forceinline__ void append_entry(const struct rope *rope, const float *data, int row, int kv_head,
                                                     int n_heads, const kv_cache *kv, const device_batch *batch,
                                                     int layer)
 {
-    const int d = kv->head_size, warp = (int)threadIdx.x / WARP, from = WARPS - 2; // others may have more heads of q
+    // use the last warps: the others may have more heads of q
+    const int d = kv->head_size, warp = (int)threadIdx.x / WARP, from = WARPS - 2;
     if (warp < from) return;
     const bool is_v = warp > from;
     const int head = n_heads + (is_v ? kv->n_kv_heads : 0) + kv_head;
@@ -200,7 +204,7 @@ static __device__ __forceinline__ void append_entry(const struct rope *rope, con
 
 // ---- all splits of a row --------------------------------------------------------------------------------------------
 
-// In shared memory.
+// Shared memory for combining splits.
 struct combined {
     float weight[SPLITS_MAX], warp_largest[WARPS], warp_total[WARPS];
     float sums[WARPS][ROPE_HEAD_MAX];
@@ -241,11 +245,11 @@ static __device__ __forceinline__ void combine_splits(combined *c, uint16_t *to,
         float high = c->sums[0][dim + 1] + c->sums[1][dim + 1] + c->sums[2][dim + 1] + c->sums[3][dim + 1];
         *reinterpret_cast<uint32_t *>(to + dim) = pack_bf16(low / total, high / total);
     }
-    __syncthreads(); // before the next head
+    __syncthreads(); // wait before the next head
 }
 
-// Whether all thread blocks of this row and heads have stored their partial results, which the caller may then read.
-// True in one of them; it leaves the counter at zero for the next kernel. All threads must call.
+// Returns true in the last thread block of this row and heads: the others have stored their partial results, which the
+// caller may then read. Leaves the counter at zero for the next kernel. Every thread must call.
 static __device__ __forceinline__ bool arrive_last(uint32_t *arrivals, int splits)
 {
     __shared__ int last;
@@ -262,7 +266,7 @@ static __device__ __forceinline__ bool arrive_last(uint32_t *arrivals, int split
 
 // ---- one split ------------------------------------------------------------------------------------------------------
 
-// Where the results go.
+// Destinations of the results.
 struct split_results {
     float *partials;
     uint32_t *arrivals;
@@ -271,7 +275,7 @@ struct split_results {
     int out_stride, unused; // instead of padding
 };
 
-// Grid: splits x chunks of heads x single rows; shared memory: q and warp_results. ROPE: the heads are not rotated yet,
+// Grid: splits x chunks of heads x single rows. Shared memory: q and warp_results. ROPE: the heads are not rotated yet,
 // and the entry is not in the cache. KEEPS: keeps the scores of importance rows.
 template <int DP, bool FP8, bool ROPE, bool KEEPS>
 static __global__ void __launch_bounds__(WARPS *WARP, FP8 &&DP <= 128 ? 3 : 2)
@@ -283,7 +287,7 @@ static __global__ void __launch_bounds__(WARPS *WARP, FP8 &&DP <= 128 ? 3 : 2)
     int n = s < 0 ? 0 : batch.kv_len[s] + 1; // 0: padding of a captured pass
     int split_entries = geometry_split_entries(n);
     int64_t begin = (int64_t)blockIdx.x * split_entries;
-    if (begin >= n) { // the whole block
+    if (begin >= n) { // ends the whole block
         dependency_wait();
         return;
     }
@@ -359,7 +363,7 @@ static __global__ void __launch_bounds__(WARPS *WARP, FP8 &&DP <= 128 ? 3 : 2)
         if (ahead && i + turns <= last) load_keys(&keys, block_data<FP8>(&kv, at), d, 0);
         next = zero + (int64_t)__ldg(table + min(i + 2 * turns, last)) * block_size;
         mask_scores(scores, entry, end);
-        if (KEEPS && first_dim == 0) keep_scores(&keep, scores, entry); // warps of other dims have the same
+        if (KEEPS && first_dim == 0) keep_scores(&keep, scores, entry); // warps of other dims have the same scores
         uint32_t a[4];
         weigh<DP, FP8>(a, &state, scores, value_scale);
 #pragma unroll

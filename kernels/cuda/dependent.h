@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Programmatic dependent launch, on devices of compute capability 9.0 and later: a kernel launched by CUDA_LAUNCH_EARLY
-// starts while the kernel before it in the stream still runs, as soon as every thread block of that kernel has called
-// dependents_start or ended. Until dependency_wait returns it may read only memory that no kernel of a pass writes, as
-// weights and the batch; it loads those meanwhile. Prefetching into the L2 cache is allowed for all memory. The first
-// kernel of a pass is launched in the ordinary way, after the copy of the batch. With FOREPACK_CUDA_EARLY_LAUNCH=off in
-// the environment all kernels are.
+// Programmatic dependent launch, on devices of compute capability 9.0 and later. A kernel launched by CUDA_LAUNCH_EARLY
+// starts while the previous kernel of the stream still runs, as soon as every thread block of that kernel has called
+// dependents_start or ended. Until dependency_wait returns, the early kernel may read only memory that no kernel of a
+// pass writes, such as weights and the batch, and it loads these in the meantime. Prefetching into the L2 cache is
+// allowed for any memory. The first kernel of a pass is launched in the ordinary way, after the copy of the batch. With
+// FOREPACK_CUDA_EARLY_LAUNCH=off in the environment every kernel is launched in the ordinary way.
 //
-// Every thread of an early kernel calls dependency_wait, also those of blocks without work: then a kernel is complete
-// only when all kernels before it are, and waiting for one kernel is waiting for all. After it, what steps have written
-// is read by ordinary loads, not by __ldg, whose cache may be older than the wait. Launched in the ordinary way, or on
-// older devices, both calls do nothing.
+// Every thread of an early kernel calls dependency_wait, even in blocks without work. Then a kernel is complete only
+// when all earlier kernels are complete, and waiting for one kernel means waiting for all. After the wait, results of
+// steps are read by ordinary loads, not by __ldg, whose cache may be older than the wait. In a kernel launched in the
+// ordinary way, or on older devices, both calls do nothing.
 #pragma once
 
 #include "kernels/cuda/device.h"
@@ -31,7 +31,8 @@ static __device__ __forceinline__ void dependents_start(void)
 #endif
 }
 
-// 16 bytes that are read once in a pass and that no kernel writes. Volatile: must not move behind dependency_wait.
+// Loads 16 bytes that are read once in a pass and that no kernel writes. Volatile: the load must not move after
+// dependency_wait.
 static __device__ __forceinline__ uint4 load_streamed(const void *from)
 {
     uint4 v;
@@ -47,7 +48,7 @@ static __device__ __forceinline__ void prefetch_line(const void *at)
     asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
 }
 
-// A process uses one GPU, so the answer does not change.
+// Returns true if the device starts kernels early. A process uses one GPU, so the answer does not change.
 static inline bool device_starts_early(void)
 {
     static const bool early = [] {
@@ -120,5 +121,5 @@ static inline cudaError_t cuda_launch_early(void (*kernel)(P...), dim3 grid, dim
 }
 #endif
 
-// As CUDA_LAUNCH, for a kernel that calls dependency_wait.
+// Does the same as CUDA_LAUNCH for a kernel that calls dependency_wait.
 #define CUDA_LAUNCH_EARLY(...) cuda_launch_early(__VA_ARGS__)

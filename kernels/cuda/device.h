@@ -14,14 +14,14 @@
 #include <cuda_fp8.h>
 #include <cuda_runtime.h>
 
-// Whether the code is compiled for a GPU with the instructions of kernels/cuda/hopper.h.
+// True if the code is compiled for a GPU with the instructions of kernels/cuda/hopper.h.
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #define HOPPER true
 #else
 #define HOPPER false
 #endif
 
-// The launch's dynamic shared memory as `type *name`, aligned as wgmma requires.
+// Declares the launch's dynamic shared memory as `type *name`, aligned as wgmma requires.
 #define DYNAMIC_SHARED(type, name)                                                                                     \
     extern __shared__ __align__(1024) unsigned char cuda_dynamic_shared[];                                             \
     type *const name = reinterpret_cast<type *>(cuda_dynamic_shared)
@@ -54,7 +54,7 @@ static inline cudaError_t cuda_launch(void (*kernel)(P...), dim3 grid, dim3 bloc
 enum { WARP = 32 };
 static const unsigned FULL_WARP = 0xffffffffu;
 
-// Reductions over the 32 lanes, with the result in every lane; always in the same order.
+// Reduce over the 32 lanes, with the result in every lane, always in the same order.
 static __device__ __forceinline__ float warp_sum(float x)
 {
 #pragma unroll
@@ -71,29 +71,29 @@ static __device__ __forceinline__ float warp_max(float x)
     return x;
 }
 
-// e4m3 has no infinity: values out of range become +-448, NaN stays NaN.
+// Converts to e4m3, which has no infinity: values out of range become +-448, and NaN stays NaN.
 static __device__ __forceinline__ uint8_t e4m3_from_float(float x)
 {
     return __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3);
 }
 
-// Two at once: x in the lower byte.
+// Converts two values at once: x is in the lower byte.
 static __device__ __forceinline__ uint32_t e4m3x2_from_floats(float x, float y)
 {
     return __nv_cvt_float2_to_fp8x2(make_float2(x, y), __NV_SATFINITE, __NV_E4M3);
 }
 
-// Rows, and heads of K and V, are quantised to e4m3 with one scale: largest magnitude / E4M3_MAX. Where all values are
-// smaller than E4M3_MIN they become zeros, since E4M3_MAX / largest could overflow.
+// Limits for quantising rows, and heads of K and V, to e4m3 with one scale: largest magnitude / E4M3_MAX. If all values
+// are smaller than E4M3_MIN they become zeros, since E4M3_MAX / largest could overflow.
 static const float E4M3_MAX = 448.f, E4M3_MIN = 0x1p-100f;
 
-// For maxima: the magnitude of a value, infinite unless it is finite, because fmaxf ignores NaN.
+// Returns the magnitude of a value for maxima: infinite unless the value is finite, because fmaxf ignores NaN.
 static __device__ __forceinline__ float magnitude(float x)
 {
     return x - x == 0 ? fabsf(x) : INFINITY;
 }
 
-// What values are multiplied by; 0: their bytes are zeros.
+// Returns the factor of values. If it is 0, their bytes are zeros.
 static __device__ __forceinline__ float e4m3_factor(float largest)
 {
     return largest < INFINITY && largest >= E4M3_MIN ? E4M3_MAX / largest : 0;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gemms in cuBLASLt. Its matrices are column-major: read that way, out[rows, N] = x[rows, K] W[N, K]^T is
-// out^T = W x^T with W transposed, the operand order of its fastest algorithms. Sums are f32. linear.c decides what is
-// multiplied here.
+// Gemms in cuBLASLt. Its matrices are column-major. Read that way, out[rows, N] = x[rows, K] W[N, K]^T is out^T = W x^T
+// with W transposed, which is the operand order of its fastest algorithms. Sums are f32. linear.c decides which gemms
+// run here.
 //
 // The fastest algorithm depends on the shape and on the number of rows. Numbers of rows are grouped into buckets.
-// `tune` times the library's best candidates for each bucket (algorithms.h saves the winners); without tuning its first
-// candidate is used. So all rows of a pass, and all passes of a bucket, use one algorithm and sum in one order; passes
-// of another bucket may sum in another order.
+// `tune` times the library's best candidates for each bucket (algorithms.h saves the winners). If there was no tuning,
+// the library's first candidate is used. So all rows of a pass, and all passes of a bucket, use one algorithm and sum
+// in one order. Passes of another bucket may sum in another order.
 #include "kernels/cuda/gemm.h"
 
 #include <stdlib.h>
@@ -21,7 +21,7 @@ enum { CANDIDATES = 8 };
 
 // ---- buckets of rows ------------------------------------------------------------------------------------------------
 
-// Largest number of rows of a bucket: powers of two, from 64 on also the midpoints between them.
+// Returns the largest number of rows of a bucket: powers of two, and from 64 on also the midpoints between them.
 static int bucket_rows(int bucket)
 {
     if (bucket <= 6) return 1 << bucket;
@@ -37,7 +37,7 @@ static int bucket_of(int rows)
     return bucket;
 }
 
-// The key of the algorithm of a bucket.
+// Returns the key of the algorithm of a bucket.
 static struct gemm_key bucket_key(const struct problem *problem, int bucket)
 {
     struct gemm_key key = problem->key;
@@ -136,7 +136,7 @@ static cublasStatus_t description_make(const struct gemm_call *call, const struc
     return status == CUBLAS_STATUS_SUCCESS ? description_set_epilogue(call, d) : status;
 }
 
-// Up to `max` algorithms, the best by the library's heuristic first; returns how many.
+// Finds up to `max` algorithms, the best according to the library's heuristic first. Returns their number.
 static int algorithm_candidates(struct gemm *g, struct description *d, int max,
                                 cublasLtMatmulHeuristicResult_t *results)
 {
@@ -165,7 +165,8 @@ static void problem_grow(struct problem *problem, int max_rows)
     problem->max_rows = max_rows;
 }
 
-// Timing runs max_rows rows, so the sample's x and out must begin at the first row of their tensors.
+// Keeps the call with the most rows for timing. Timing runs max_rows rows, so x and out of this sample must begin at
+// the first row of their tensors.
 static void problem_take_sample(struct problem *problem, const struct gemm_call *call)
 {
     const struct gemm_call *sample = &problem->sample;
@@ -240,8 +241,8 @@ bool gemm_has_algorithm(struct cuda *cuda, const struct gemm_call *call, int row
     return problem->bucket[bucket].known != NONE;
 }
 
-// In a micro-batch the gemm leaves multiprocessors to the sums of the other one: the library's gemms run one block on
-// each for their whole time, and blocks of NCCL do not fit beside them.
+// Leaves multiprocessors to the sums of the other micro-batch. The library's gemms run one block on each multiprocessor
+// for their whole time, and blocks of NCCL do not fit next to them.
 static cublasStatus_t description_leave(const struct cuda *cuda, struct description *d)
 {
     const int32_t count = cuda->properties.multiProcessorCount - overlap_sum_blocks(cuda);
@@ -262,15 +263,15 @@ cublasStatus_t gemm_try(struct cuda *cuda, const struct gemm_call *call, int row
     if (status == CUBLAS_STATUS_SUCCESS) status = description_leave(cuda, &d);
     if (status == CUBLAS_STATUS_SUCCESS) status = gemm_multiply(cuda, g, call, &d, &problem->bucket[bucket].algo);
     if (status != CUBLAS_STATUS_NOT_SUPPORTED && status != CUBLAS_STATUS_INVALID_VALUE) return status;
-    // The algorithm was selected for the largest number of rows of the bucket and should support fewer. If it does not,
-    // take the library's first candidate for this number of rows.
+    // The algorithm was selected for the largest number of rows of the bucket and should support fewer rows. If it does
+    // not, use the library's first candidate for this number of rows.
     if (!algorithm_candidates(g, &d, 1, &result)) return CUBLAS_STATUS_NOT_SUPPORTED;
     return gemm_multiply(cuda, g, call, &d, &result.algo);
 }
 
 // ---- tuning ---------------------------------------------------------------------------------------------------------
 
-// The next weight of the same shape. Timing with weights in turn keeps a weight from being in the cache, as it is not
+// Returns the next weight of the same shape. Timing uses such weights in turn, so that a weight is not in the cache, as
 // in a pass.
 static const struct weight *next_alike(const struct cuda *cuda, const struct weight *w)
 {
@@ -282,7 +283,7 @@ static const struct weight *next_alike(const struct cuda *cuda, const struct wei
     return next;
 }
 
-// The candidates of one bucket.
+// Candidates of one bucket.
 struct tuning {
     struct cuda *cuda;
     struct gemm_key key;
@@ -329,7 +330,7 @@ enum status cuda_tune(struct backend *b)
         struct problem *problem = &g->problems[i];
         if (!problem->sample.x || problem->sample.first_row || problem->sample.max_rows < problem->max_rows) continue;
         const int buckets = bucket_of(problem->max_rows) + 1;
-        for (int bucket = buckets - 1; bucket >= 0; bucket--) { // the first one, which warms up, is the largest
+        for (int bucket = buckets - 1; bucket >= 0; bucket--) { // the largest bucket goes first and warms up
             if (bucket_rows(bucket) <= GEMV_ROWS) break;
             if (problem->bucket[bucket].known != TIMED &&
                 algorithm_find_saved(g, problem, bucket, &problem->bucket[bucket].algo))
@@ -384,7 +385,8 @@ void gemm_close(struct gemm *g)
     free(g);
 }
 
-// The first version of the library that multiplies block-scaled matrices, on devices of compute capability 9.0 alone.
+// First version of the library that multiplies block-scaled matrices, and the only compute capability for which it
+// does.
 enum { BLOCK_SCALES_VERSION = 120900, BLOCK_SCALES_CAPABILITY = 90 };
 
 bool gemm_has_block_scales(struct cuda *cuda)
@@ -394,7 +396,7 @@ bool gemm_has_block_scales(struct cuda *cuda)
            10 * p->major + p->minor == BLOCK_SCALES_CAPABILITY;
 }
 
-// Replaces memory by one of `bytes`; cudaFree waits for steps that use the old one.
+// Replaces memory by memory of `bytes` bytes. cudaFree waits for steps that use the old memory.
 static enum status scratch_resize(struct cuda *cuda, size_t bytes, const char *what, void **memory_p, size_t *bytes_p)
 {
     if (bytes == *bytes_p) return STATUS_OK;

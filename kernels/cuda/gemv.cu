@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gemms of up to GEMV_ROWS rows, as decode passes have them: bound by reading the weight, once, at the speed of memory.
+// Gemms of up to GEMV_ROWS rows, as in decode passes. Their time is the time to read the weight once from memory.
 // A row's result has the same bits for any number of rows up to GEMV_ROWS and at any place among them.
 //
-// A tile is 16 outputs. The warps of a block divide K among them and each multiplies its part of the tile's weight by
-// all rows with tensor cores (16 outputs x 8 rows); the sums of the warps are added in order. How K is divided depends
-// on K alone. A weight goes from memory to the registers that multiply it, in the layout it has: lane (g, c) of a warp
+// A tile is 16 outputs. The warps of a block divide K among them, and each multiplies its part of the tile's weight by
+// all rows with tensor cores (16 outputs x 8 rows). The sums of the warps are added in order. How K is divided depends
+// on K alone. A weight goes from memory to the registers that multiply it in its stored layout: lane (g, c) of a warp
 // loads 16 bytes of outputs g and g + 8, and the same columns of row g. An mma sums over its columns in one group, so
-// their order does not matter as long as weight and rows have the same.
+// their order does not matter as long as weight and rows have the same order.
 //
-// In flight: a stage is 8 loads of 16 bytes per lane, 4 KiB per warp, and the next stage, also of the next tile, is
-// loaded before this one is multiplied. Two blocks of 8 warps per multiprocessor are 64 to 128 KiB, where 4.8 TB/s
-// times 1 us over 132 multiprocessors is 36 KiB. The first stage is loaded while the kernel before still runs
-// (dependent.h): decode is a chain of short kernels, in whose gaps memory would idle. Prefetching more of the weight
-// into the L2 cache made decode passes 1 to 2 % slower on an H100.
+// Loads in flight: a stage is 8 loads of 16 bytes per lane, 4 KiB per warp. The next stage, also of the next tile, is
+// loaded before the current stage is multiplied. Two blocks of 8 warps per multiprocessor are 64 to 128 KiB, while
+// 4.8 TB/s times 1 us over 132 multiprocessors is 36 KiB. The first stage is loaded while the previous kernel still
+// runs (dependent.h): decode is a chain of short kernels, and memory would idle between them. Prefetching more of the
+// weight into the L2 cache made decode passes 1 to 2 % slower on an H100.
 //
-// What is left to do with the rows (enum gemv_rows) every block does itself: a kernel of its own would leave memory
+// Every block itself does the rest of the work on the rows (enum gemv_rows): a kernel of its own would leave memory
 // idle for longer than the blocks need to read a few rows from the L2 cache. Values are converted as they are loaded,
 // and lie in the L1 cache from the second tile on.
 //
@@ -66,10 +66,10 @@ static __device__ __forceinline__ void load_stage(struct stage *to, const struct
 
 // ---- rows -----------------------------------------------------------------------------------------------------------
 
-// Row lane / 4 of x, which a lane multiplies. In place of rows that do not exist it is the last one.
+// Row lane / 4 of x, which a lane multiplies. The last row replaces rows that do not exist.
 struct lane_row {
     const void *at;
-    float factor; // of the norm, or of quantisation
+    float factor; // factor of the norm, or of quantisation
 };
 
 static __device__ __forceinline__ int column_blocks(const struct gemv *a)
@@ -88,7 +88,7 @@ struct row_facts {
     float scale[GEMV_ROWS];                       // QUANTISE, one scale per row
 };
 
-// QUANTISE, one scale per block of columns: those of row r begin at r * (blocks of K).
+// QUANTISE with one scale per block of columns: the scales of row r begin at r * (blocks of K).
 enum { BLOCKS_MAX = GEMV_VALUES_MAX / FP8_BLOCK };
 struct block_facts {
     float factor[BLOCKS_MAX], scale[BLOCKS_MAX];
@@ -118,7 +118,7 @@ static __device__ __forceinline__ void load8_f32(float to[8], const float *from)
     to[4] = high.x, to[5] = high.y, to[6] = high.z, to[7] = high.w;
 }
 
-// The factor of the lane's row. Warp w does the work of warps w and w + WARPS of launch_rmsnorm.
+// Returns the factor of the lane's row. Warp w does the work of warps w and w + WARPS of launch_rmsnorm.
 static __device__ __forceinline__ float find_norm(row_facts *facts, const struct gemv *a)
 {
     const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
@@ -144,7 +144,7 @@ static __device__ __forceinline__ float find_norm(row_facts *facts, const struct
     return norm_factor(facts->warp_values[lane_row_number(a)], warps, a->columns, a->epsilon);
 }
 
-// The factor of the lane's row, and the scales of all rows.
+// Returns the factor of the lane's row, and finds the scales of all rows.
 static __device__ __forceinline__ float find_scales(row_facts *facts, const struct gemv *a)
 {
     const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP, row = lane_row_number(a);
@@ -174,11 +174,11 @@ static __device__ __forceinline__ float find_scales(row_facts *facts, const stru
 #pragma unroll
     for (int w = 0; w < WARPS; w++)
         all = fmaxf(all, facts->warp_values[row][w]);
-    if (warp == 0 && lane % 4 == 0) facts->scale[row] = e4m3_scale(all); // read behind the barrier of a tile
+    if (warp == 0 && lane % 4 == 0) facts->scale[row] = e4m3_scale(all); // read after the barrier of a tile
     return e4m3_factor(all);
 }
 
-// The factors and scales of all rows and blocks of columns.
+// Finds the factors and scales of all rows and blocks of columns.
 static __device__ __forceinline__ void find_block_scales(block_facts *facts, const struct gemv *a)
 {
     const int EACH = FP8_BLOCK / WARP, blocks = column_blocks(a), lane = (int)threadIdx.x % WARP;
@@ -210,7 +210,7 @@ static __device__ __forceinline__ uint4 quantise16(const float values[16], float
     return factor == 0 ? make_uint4(0, 0, 0, 0) : make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-// 16 bytes of the lane's row as the weight has them, zeros for columns that do not exist.
+// Loads 16 bytes of the lane's row in the form of the weight, with zeros for columns that do not exist.
 template <bool FP8, gemv_rows X>
 static __device__ __forceinline__ uint4 load_row(const struct gemv *a, const lane_row *row, float factor, int column)
 {
@@ -251,7 +251,8 @@ static __device__ __forceinline__ void multiply_e4m3(float sum[4], uint4 low, ui
                   bf16_from_e4m3x8(make_uint2(x.z, x.w)));
 }
 
-// Adds the sums of one block of FP8_BLOCK columns, times the scales of weight and rows; `scale`: of rows 2c, 2c + 1.
+// Adds the sums of one block of FP8_BLOCK columns, times the scales of weight and rows. `scale` has the scales of rows
+// 2c, 2c + 1.
 static __device__ __forceinline__ void add_block(float sum[4], const float part[4], const float scale[2],
                                                  const struct gemv *a, int tile, int block)
 {
@@ -266,7 +267,7 @@ static __device__ __forceinline__ void add_block(float sum[4], const float part[
     }
 }
 
-// The scales of a block of columns in rows 2c and 2c + 1.
+// Returns the scales of a block of columns in rows 2c and 2c + 1.
 template <gemv_rows X>
 static __device__ __forceinline__ void block_scales(float scale[2], const block_facts *facts, const struct gemv *a,
                                                     int block)
@@ -281,7 +282,7 @@ static __device__ __forceinline__ void block_scales(float scale[2], const block_
     }
 }
 
-enum { PER_BLOCK = FP8_BLOCK / (4 * GROUP) }; // steps of FP8
+enum { PER_BLOCK = FP8_BLOCK / (4 * GROUP) }; // steps of FP8 per block of columns
 template <gemv_rows X>
 static __device__ __forceinline__ void multiply_blocks(float sum[4], const struct stage *w, const struct gemv *a,
                                                        const block_facts *facts, const lane_row *row, int tile, int s)
@@ -334,7 +335,7 @@ static __device__ __forceinline__ void store_sums(tile_sums all, const float sum
         all[warp][2 * c + i % 2][g + i / 2 * 8] = sum[i];
 }
 
-// `row_scale`: of all rows; NULL: results have no scales.
+// Returns the sum of the warps for one result. `row_scale` has the scales of all rows; NULL: results have no scales.
 static __device__ __forceinline__ float total(const tile_sums all, const struct gemv *a, const float *row_scale,
                                               int tile, int row, int i)
 {
@@ -358,7 +359,8 @@ static __device__ __forceinline__ float finish_swiglu(const tile_sums all, const
     return magnitude(__bfloat162float(y));
 }
 
-// The largest magnitudes of the block's results; `largest`: of the thread's. Whole warps call.
+// Stores the largest magnitudes of the block's results. `largest` is the magnitude of the thread's results. Called by
+// whole warps.
 static __device__ __forceinline__ void store_maxima(const struct gemv *a, float largest)
 {
 #pragma unroll
@@ -393,7 +395,7 @@ HOST_DEVICE static inline int gemv_tiles(const struct gemv *a)
 template <bool FP8, bool BLOCKS, gemv_rows X>
 static __global__ void __launch_bounds__(THREADS, 2) gemv_kernel(struct gemv a)
 {
-    __shared__ tile_sums sums[2]; // of tiles in turn, so that one barrier per tile suffices
+    __shared__ tile_sums sums[2]; // sums of alternate tiles, so that one barrier per tile suffices
     __shared__ row_facts facts;
     __shared__ block_facts of_blocks;
     const int stages = (a.k + stored<FP8>::STAGE - 1) / stored<FP8>::STAGE, each = (stages + WARPS - 1) / WARPS;
@@ -436,8 +438,9 @@ int gemv_blocks(const struct gemv *gemv, int multiprocessors)
     return min(gemv_tiles(gemv), min(2 * multiprocessors, (int)GEMV_BLOCKS_MAX));
 }
 
-// From this many rows on, blocks have so much to do with the rows that starting early pays. A decode pass of 8B on an
-// H100 takes 6.26 ms for one sequence if launched in the ordinary way, 6.60 ms if early; for eight 7.65 and 7.46 ms.
+// Smallest number of rows for which blocks have so much to do with the rows that starting early pays. A decode pass of
+// 8B on an H100 takes 6.26 ms for one sequence if launched in the ordinary way and 6.60 ms if early. For eight
+// sequences it takes 7.65 and 7.46 ms.
 enum { EARLY_ROWS = 3 };
 
 template <bool FP8, bool BLOCKS, gemv_rows X>

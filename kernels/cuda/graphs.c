@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Passes of few rows as CUDA graphs: those of decoding sequences, with the rows that verify their drafts. Such a pass
-// is a few hundred kernels of some microseconds each; launching them one by one takes longer than running them,
-// launching a captured graph does not. The kernels of a captured pass read the batch from staging memory, at addresses
-// that depend only on its counts (schedule.h). So batches are padded to a few numbers of rows, with rows that write to
-// a KV block that no caller has, and their block tables are padded to a few widths. Where sequences have several rows,
-// the work lists of attention are padded, too, with tiles and single rows that end at once. All passes of one kind
-// (rows, width, single rows) replay the same graph.
+// Passes of few rows as CUDA graphs: decode rows, and the rows that verify draft tokens. Such a pass has a few hundred
+// kernels of some microseconds each. Launching them one by one takes longer than running them, but launching a captured
+// graph does not. The kernels of a captured pass read the batch from staging memory, at addresses that depend only on
+// its counts (schedule.h). So batches are padded to a few numbers of rows, and their block tables to a few widths.
+// Padding rows write to a KV block that no caller has. If sequences have several rows, the work lists of attention are
+// padded, too, with tiles and single rows that end at once. Every pass of one kind (rows, width, single rows) replays
+// the same graph.
 //
-// A pass can be captured if the logits of all rows are wanted, and no row is an importance row. The first pass of a
-// kind runs eagerly (libraries load kernels at their first launch, which a capture forbids), the second is captured,
-// the third and later ones replay the graph. Kinds whose capture fails run eagerly from then on, and so do all kinds
-// with FOREPACK_CUDA_GRAPHS=off in the environment. Such passes are padded as well: in a group the capture of one rank
-// may fail alone, and all ranks must sum equally many rows.
+// A pass can be captured if it computes the logits of all rows and no row is an importance row. The first pass of a
+// kind runs eagerly, because libraries load kernels at their first launch, which a capture forbids. The second pass is
+// captured, and later passes replay the graph. A kind whose capture fails runs eagerly from then on. With
+// FOREPACK_CUDA_GRAPHS=off in the environment all kinds do. Eager passes are padded as well: in a group the capture of
+// one rank may fail alone, and all ranks must sum equally many rows.
 #include <stdlib.h>
 
 #include "kernels/cuda/cuda.h"
@@ -21,33 +21,35 @@
 #include "lib/base/mem.h"
 #include "lib/base/no_alloc.h"
 
-// Numbers of rows: 1, 2, 4, 8, 16, then every multiple of 8. Columns of block tables: powers of two times those of the
-// shortest split.
+// Numbers of rows: 1, 2, 4, 8, 16, then every multiple of 8. Columns of block tables: powers of two times the columns
+// of the shortest split.
 enum { ROWS_MAX = 256, ROW_KINDS = 4 + 1 + (ROWS_MAX - 16) / 8 };
 enum { COLUMNS_MIN = SPLIT_ENTRIES / KV_BLOCK_TOKENS, COLUMN_KINDS = 24 };
-// Passes whose sequences all have one row; passes with at most 0, 4, 16, 64 and 256 such sequences.
+// Kinds by single rows: passes in which every sequence has one row, and passes with at most 0, 4, 16, 64 and 256 such
+// sequences.
 enum { ALL_SINGLE, SINGLE_KINDS = 6 };
 
-// LOADED: one pass ran, its kernels are loaded. EAGER: the capture failed.
+// LOADED: one pass ran, so its kernels are loaded. EAGER: the capture failed.
 enum state { NEW, LOADED, CAPTURED, EAGER };
 
 struct kind {
     enum state state;
     cudaGraphExec_t exec;
-    uint64_t last_use; // number of the pass that captured or replayed it last
+    uint64_t last_use; // number of the last pass that captured or replayed it
 };
 
-// Graphs kept at most. A graph takes device memory that no plan counts, so the least recently used one is destroyed.
-// All ranks of a group run the same passes, so they keep the same graphs unless a capture fails on one of them.
+// Limit of graphs that are kept. A graph uses device memory that no plan counts, so the least recently used graph is
+// destroyed. Every rank of a group runs the same passes, so the ranks keep the same graphs unless a capture fails on
+// one of them.
 int graphs_kept_most = 128;
 
 struct graphs {
-    bool off; // nothing is captured
+    bool off; // capture nothing
     int n_kept;
-    uint64_t passes; // captured or replayed
+    uint64_t passes; // number of passes captured or replayed
     int max_rows, max_seqs, max_columns;
     struct kind kinds[SINGLE_KINDS][ROW_KINDS][COLUMN_KINDS];
-    struct kind *of_batch; // kind of the batch given to graphs_begin last; NULL: it cannot be captured
+    struct kind *of_batch; // kind of the last batch given to graphs_begin; NULL if it cannot be captured
 };
 
 // ---- kinds ----------------------------------------------------------------------------------------------------------
@@ -160,14 +162,14 @@ static enum status issue_unpadded(struct cuda *cuda, const struct pass *pass)
 
 static const char *capture_begin(struct cuda *cuda)
 {
-    // Relaxed: other threads may use the device meanwhile.
+    // Relaxed: other threads may use the device during the capture.
     cudaError_t error = cudaStreamBeginCapture(cuda->stream, cudaStreamCaptureModeRelaxed);
     if (error != cudaSuccess) cudaGetLastError();
     return error != cudaSuccess ? cudaGetErrorString(error) : NULL;
 }
 
 // Destroys the graph that has not been used for the longest time. Its kind is captured again when it comes back. No
-// pass is under way: callers wait for each.
+// pass is running: callers wait for each pass.
 static void graphs_evict(struct graphs *g)
 {
     struct kind *oldest = NULL, *kind = &g->kinds[0][0][0];
@@ -191,7 +193,8 @@ static void graph_kept(struct cuda *cuda, struct kind *kind, size_t free_before)
               LOG_FIELD("kib", (free_before > available ? free_before - available : 0) >> 10));
 }
 
-// Ends the capture of steps that returned `steps` and launches the graph. Returns NULL or why there is none.
+// Ends the capture of steps that returned `steps` and launches the graph. Returns NULL, or the reason why there is
+// none.
 static const char *capture_end(struct cuda *cuda, struct kind *kind, enum status steps)
 {
     cudaGraph_t graph = NULL;
@@ -243,7 +246,7 @@ static enum status replay_run(struct cuda *cuda, struct kind *kind)
 enum status graphs_run(struct cuda *cuda, const struct pass *pass)
 {
     struct kind *kind = cuda->graphs->of_batch;
-    if (cuda->padded.n_rows > pass->max_logit_rows) return issue_unpadded(cuda, pass); // on all ranks
+    if (cuda->padded.n_rows > pass->max_logit_rows) return issue_unpadded(cuda, pass); // the same on all ranks
     if (cuda->graphs->off || kind->state == EAGER) return issue_padded(cuda, pass);
     if (kind->state == CAPTURED) return replay_run(cuda, kind);
     if (kind->state == LOADED) return capture_run(cuda, pass, kind);

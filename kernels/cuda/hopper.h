@@ -4,10 +4,10 @@
 // kernels/emulator/hopper.h.
 //
 // wgmma: the four warps of an aligned group of 128 threads compute C [64 x N] += A [64 x 16] B [16 x N], N = 64 or 128.
-// Warp w has rows 16 w .. 16 w + 15; its lanes hold C as n / 8 fragments C of ptx.h one after another, and A in
+// Warp w has rows 16 w .. 16 w + 15. Its lanes hold C as n / 8 fragments C of ptx.h one after another, and A in
 // registers as fragment A of ptx.h. In shared memory, A, and B with the 16 contiguous ("keys"), consist of rows of 64
-// bf16, 128 bytes; B with the N contiguous ("values") of rows of 64 of the N for each of the 16, and further 64 at a
-// distance. The 16-byte chunks of a row are permuted: chunk i of row r lies at i ^ (r % 8), as TMA writes them.
+// bf16, 128 bytes. B with the N contiguous ("values") has a row of 64 of the N for each of the 16, and the next 64 are
+// at a distance. The 16-byte chunks of a row are permuted: chunk i of row r is at i ^ (r % 8), as TMA writes them.
 #pragma once
 
 #include "kernels/cuda/ptx.h"
@@ -24,14 +24,14 @@ static __device__ __forceinline__ uint32_t shared_address(const void *at)
 
 // ---- barriers -------------------------------------------------------------------------------------------------------
 
-// A barrier completes a phase when `count` arrivals and all expected bytes of copies are in. Waiting for parity p
-// returns once the phase of parity p has completed: 0 is the first phase, and 1 returns at once before it.
+// Initialises a barrier. It completes a phase when `count` arrivals and all expected bytes of copies are in. Waiting
+// for parity p returns once the phase of parity p has completed: 0 is the first phase, and 1 returns at once before it.
 static __device__ __forceinline__ void barrier_init(uint64_t *barrier, int count)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count) : "memory");
 }
 
-// Makes initialised barriers visible to copies; __syncthreads must follow.
+// Makes initialised barriers visible to copies. __syncthreads must follow.
 static __device__ __forceinline__ void barrier_init_fence(void)
 {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -42,7 +42,7 @@ static __device__ __forceinline__ void barrier_arrive(uint64_t *barrier)
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
-// Arrives and adds `bytes` of copies to what the phase waits for.
+// Arrives, and makes the phase wait for `bytes` more bytes of copies.
 static __device__ __forceinline__ void barrier_arrive_expect(uint64_t *barrier, int bytes)
 {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
@@ -58,7 +58,8 @@ static __device__ __forceinline__ void barrier_wait(uint64_t *barrier, uint32_t 
                  : "memory");
 }
 
-// Barrier `id` (1..15) of the first `threads` threads that arrive: `sync` waits for the others, `arrive` does not.
+// Barrier `id` (1..15) of the first `threads` threads that arrive. `sync` waits for the other threads, `arrive` does
+// not.
 static __device__ __forceinline__ void named_sync(int id, int threads)
 {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
@@ -69,7 +70,7 @@ static __device__ __forceinline__ void named_arrive(int id, int threads)
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// Registers of each thread of the warp group from now on; a multiple of 8.
+// Sets the registers of each thread of the warp group from now on, a multiple of 8.
 template <int N> static __device__ __forceinline__ void registers_lower(void)
 {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
@@ -82,7 +83,7 @@ template <int N> static __device__ __forceinline__ void registers_raise(void)
 
 // ---- copies ---------------------------------------------------------------------------------------------------------
 
-// Copies the map's box at column x and row y; one thread calls. The bytes count towards `barrier`.
+// Copies the map's box at column x and row y. Called by one thread. The bytes count towards `barrier`.
 static __device__ __forceinline__ void box_load(void *to, const CUtensorMap *map, int x, int y, uint64_t *barrier)
 {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], "
@@ -96,7 +97,7 @@ static __device__ __forceinline__ void box_prefetch_map(const CUtensorMap *map)
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-// Makes this thread's writes to shared memory visible to wgmma and copies; a barrier must follow.
+// Makes this thread's writes to shared memory visible to wgmma and copies. A barrier must follow.
 static __device__ __forceinline__ void writes_fence(void)
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -104,15 +105,15 @@ static __device__ __forceinline__ void writes_fence(void)
 
 // ---- wgmma ----------------------------------------------------------------------------------------------------------
 
-// Descriptor of a matrix in shared memory, aligned to 1,024 bytes. `apart`: bytes between the two 64 of an N of 128 in
-// a B of values; no meaning otherwise. Groups of 8 rows are 1,024 bytes apart.
+// Returns the descriptor of a matrix in shared memory, aligned to 1,024 bytes. `apart` is the distance in bytes between
+// the two 64 of an N of 128 in a B of values, and otherwise has no meaning. Groups of 8 rows are 1,024 bytes apart.
 static __device__ __forceinline__ uint64_t matrix_at(const void *at, int apart)
 {
     return (uint64_t)(shared_address(at) >> 4 & 0x3fff) | (uint64_t)(apart >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 |
            (uint64_t)1 << 62;
 }
 
-// Before the first wgmma, and before one whose registers were written since.
+// Call it before the first wgmma, and before a wgmma whose registers were written since the last one.
 static __device__ __forceinline__ void wgmma_fence(void)
 {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -123,7 +124,7 @@ static __device__ __forceinline__ void wgmma_commit(void)
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-// Waits for all but the last PENDING committed groups; `c` is a result of a group that is complete then.
+// Waits for all committed groups except the last PENDING. `c` is a result of a group that is complete then.
 template <int PENDING, int N> static __device__ __forceinline__ void wgmma_wait(float (&c)[N])
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
@@ -132,8 +133,8 @@ template <int PENDING, int N> static __device__ __forceinline__ void wgmma_wait(
         asm volatile("" : "+f"(c[i])::"memory");
 }
 
-// c += A B with A and B in shared memory, both rows of the 16; without `add` c = A B. Asynchronous: until wgmma_wait,
-// c must not be used, and shared memory must not change.
+// Computes c += A B with A and B in shared memory, both as rows of the 16. If `add` is false, c = A B.
+// Asynchronous: until wgmma_wait, c must not be used, and shared memory must not change.
 static __device__ __forceinline__ void wgmma_shared(float (&c)[32], uint64_t a, uint64_t b, bool add)
 {
     asm volatile("{ .reg .pred p; setp.ne.b32 p, %34, 0;"
@@ -169,7 +170,7 @@ static __device__ __forceinline__ void wgmma_shared(float (&c)[64], uint64_t a, 
                  : "l"(a), "l"(b), "r"((int)add));
 }
 
-// c += A B with A in registers, which must not change until wgmma_wait, and B of values in shared memory.
+// Computes c += A B with A in registers, which must not change until wgmma_wait, and B of values in shared memory.
 static __device__ __forceinline__ void wgmma_registers(float (&c)[32], const uint32_t a[4], uint64_t b, bool add)
 {
     asm volatile("{ .reg .pred p; setp.ne.b32 p, %37, 0;"

@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // Token importance for the speculator (arXiv 2502.02789): the attention of an importance row to each token of its
-// prompt, averaged over a window along the prompt, maximum over heads and layers. Decode attention keeps the scores of
-// the rows that it computes (prompt_scores.h), which are all but the last row of a prompt. The scores of that row,
-// which a tile of prefill attention computes among others, are computed again here: one of the look-ahead's reads of K,
-// beside the prefill of a whole prompt. The last kernel makes weights of scores.
+// prompt, averaged over a window along the prompt, as a maximum over heads and layers. Decode attention keeps the
+// scores of the rows that it computes (prompt_scores.h), which are all rows except the last row of a prompt. That row
+// is part of a tile of prefill attention, so its scores are computed again here. This costs one read of K, like a
+// look-ahead row, and little compared with the prefill of a whole prompt. The last kernel turns scores into weights.
 #include "kernels/cuda/dependent.h"
 #include "kernels/cuda/prompt_scores.h"
 
-enum { WARPS = SCORE_WARPS, RAISE_KEYS = 256 }; // keys per thread block of the last kernel
+enum { WARPS = SCORE_WARPS, RAISE_KEYS = 256 }; // number of keys per thread block of the last kernel
 
-// Entries of each split of an importance row.
+// Returns the entries of each split of an importance row.
 static __device__ __forceinline__ int split_entries_of(const device_batch *batch, int p)
 {
     const int row = batch->importance_row[p], s = batch->row_seq[row];
     return geometry_split_entries(batch->kv_len[s] + row - batch->row_start[s] + 1);
 }
 
-// Grid: splits x chunks of heads x importance rows of sequences with several rows; shared memory: q. Splits are those
-// of decode attention, so that the row has the same bits alone. Thread blocks of splits that a prompt does not have end
-// at once.
+// Grid: splits x chunks of heads x importance rows of sequences with several rows. Shared memory: q. The splits are the
+// same as in decode attention, so that the row has the same bits alone. Thread blocks of splits that a prompt does not
+// have end at once.
 template <int DP, bool FP8>
 static __global__ void __launch_bounds__(WARPS *WARP, 4)
     importance_scores_kernel(kv_cache kv, device_batch batch, int layer, const float *qkv, int n_heads, float *kept)
@@ -27,7 +27,7 @@ static __global__ void __launch_bounds__(WARPS *WARP, 4)
     const int d = kv.head_size, p = batch.tiled_importance[blockIdx.z], row = batch.importance_row[p];
     const int keys = batch.importance_keys[p], split_entries = split_entries_of(&batch, p);
     const int64_t begin = (int64_t)blockIdx.x * split_entries;
-    if (begin >= keys) return; // the whole block
+    if (begin >= keys) return; // ends the whole block
     const int end = (int)min(begin + split_entries, (int64_t)keys);
     const score_heads heads = score_heads_of((int)blockIdx.y, n_heads, kv.n_kv_heads);
     const int32_t *table = batch.block_table + (int64_t)batch.row_seq[row] * batch.max_blocks;
@@ -38,7 +38,7 @@ static __global__ void __launch_bounds__(WARPS *WARP, 4)
     for (int i = (int)begin / KV_BLOCK_TOKENS + (int)threadIdx.x / WARP; i <= (end - 1) / KV_BLOCK_TOKENS; i += WARPS) {
         const int64_t at = geometry_kv_at(&kv, layer, __ldg(table + i), false, heads.kv_head);
         float scores[2][4] = {};
-#pragma unroll 1 // for registers: only the largest heads have several parts
+#pragma unroll 1 // saves registers: only the largest heads have several parts
         for (int part = 0; part < score_keys<DP, FP8>::PARTS; part++) {
             score_keys<DP, FP8> of_block;
             load_keys(&of_block, block_data<FP8>(&kv, at), d, part);
@@ -50,13 +50,13 @@ static __global__ void __launch_bounds__(WARPS *WARP, 4)
     keep_sums(&keep, (int)blockIdx.x);
 }
 
-// Columns of weights of a thread block of the last kernel: its keys and the window around them.
+// Returns the columns of weights of a thread block of the last kernel: its keys and the window around them.
 HOST_DEVICE static inline int raise_columns(int window)
 {
     return RAISE_KEYS + window / 2 * 2;
 }
 
-// Grid: groups of RAISE_KEYS keys x chunks of heads x importance rows; shared memory: weights [heads][raise_columns].
+// Grid: groups of RAISE_KEYS keys x chunks of heads x importance rows. Shared memory: weights [heads][raise_columns].
 static __global__ void __launch_bounds__(WARPS *WARP)
     importance_raise_kernel(device_batch batch, int n_heads, int n_kv_heads, const float *kept, float *maxima)
 {
@@ -71,9 +71,9 @@ static __global__ void __launch_bounds__(WARPS *WARP)
     const int64_t stride = geometry_kept_width(&batch, p);
     const float *const from = kept + geometry_kept_at(&batch, p, heads.first, n_heads);
     dependency_wait();
-    if (begin >= keys) return; // the whole block
+    if (begin >= keys) return; // ends the whole block
 
-    // Exponent and 1 / (sum * window) of each head from its splits, one warp per head.
+    // Find the exponent and 1 / (sum * window) of each head from its splits, one warp per head.
     const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
     for (int head = warp; head < heads.count; head += WARPS) {
         const float2 *of_split = reinterpret_cast<const float2 *>(from + head * stride);
@@ -107,7 +107,7 @@ static __global__ void __launch_bounds__(WARPS *WARP)
                 sum += first[i];
             largest = fmaxf(largest, magnitude(sum));
         }
-        // The bits of non-negative floats are in the same order as the floats.
+        // Non-negative floats are in the same order as their bits.
         if (largest > 0)
             atomicMax(reinterpret_cast<int *>(maxima + batch.importance_first[p] + key), __float_as_int(largest));
     }

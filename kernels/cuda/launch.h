@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels of the CUDA backend as C functions that launch them into a stream. Pointers are device memory unless the
-// name says host. Launchers check nothing: the backend has checked the shapes. They return the status of the launch;
-// errors of the run show at the next wait.
+// C functions that launch the kernels of the CUDA backend into a stream. Pointers are device memory unless the name
+// says host. Launchers check nothing: the backend has checked the shapes. They return the status of the launch. Errors
+// of the run show at the next wait.
 //
 // Notation as in kernels/backend.h: T rows, S sequences, H query heads, Hkv KV heads, D head size.
 #pragma once
@@ -18,9 +18,9 @@
 extern "C" {
 #endif
 
-// The KV cache of all layers. The D values of (layer, block, K or V, h, entry) start at element
-// ((((layer * n_blocks + block) * 2 + is_v) * Hkv + h) * KV_BLOCK_TOKENS + entry) * D.
-// n_blocks is one more than the caller's: padding rows of captured passes write to the last block.
+// The KV cache of all layers. The D values of (layer, block, K or V, h, entry) start at element ((((layer * n_blocks +
+// block) * 2 + is_v) * Hkv + h) * KV_BLOCK_TOKENS + entry) * D. n_blocks is one more than the caller's number: padding
+// rows of captured passes write to the last block.
 struct kv_cache {
     void *data;
     float *scale; // FP8: one per head of an entry, in the same order; NULL for bf16
@@ -29,49 +29,49 @@ struct kv_cache {
 };
 
 // struct ragged_batch (kernels/ragged.h) on the device, with the work lists of attention that schedule.c makes. For a
-// micro-batch, the rows are n_rows rows from first_row on and the work lists cover these rows; all other arrays are
-// those of the whole batch.
+// micro-batch, the rows are n_rows rows from first_row on and the work lists cover these rows. The other arrays are of
+// the whole batch.
 struct device_batch {
     int first_row, n_rows, n_seqs, max_blocks, n_logit_rows, n_importance_rows, smoothing_window;
     int first_rows;                                  // rows of the first micro-batch; 0: the batch is not divided
     const int32_t *token, *position;                 // [T]
     const int32_t *row_seq;                          // [T] sequence of each row
-    const int32_t *row_start, *kv_len, *block_table; // as in the batch
+    const int32_t *row_start, *kv_len, *block_table; // copied from the batch
     const int32_t *logit_row;                        // [L]
     const struct row_sampling *sampling;             // [L], NULL if the batch has none
     const int32_t *importance_row, *importance_keys; // [P]
-    const int32_t *importance_first;                 // [P+1] where the maxima of each importance row start
-    const int32_t *importance_block;                 // [P+1] the same of kept scores, see geometry_kept_at
-    // P of these arrays; n_importance_rows are those of the micro-batch or round (schedule.h), which begin with this
-    // one
-    int importance_begin, first_importance_rows; // those of the first micro-batch
+    const int32_t *importance_first;                 // [P+1] start of the maxima of each importance row
+    const int32_t *importance_block; // [P+1] start of the kept scores of each importance row, see geometry_kept_at
+    // n_importance_rows is the number in the micro-batch or round (schedule.h), which begins with number
+    // importance_begin of the P importance rows.
+    int importance_begin, first_importance_rows; // first_importance_rows: number in the first micro-batch
     const int32_t *tiled_importance; // [n_tiled_importance] importance rows of sequences with several rows, ascending
-    int n_tiled_importance, first_tiled_importance; // all; those of the first micro-batch
+    int n_tiled_importance, first_tiled_importance; // number of all; number in the first micro-batch
     const struct attend_tile *tiles;                // prefill rows, costliest tiles first
-    int n_tiles, first_tiles;                       // all; those of the first micro-batch, which come first
-    int n_spans, first_spans;                       // of these, spans of tiles; the same for the first micro-batch
-    const int32_t *single_row;                      // [n_single] rows that are alone in their sequence, ascending
-    const int32_t *single_importance;               // [n_single] number of the importance row that it is, -1: none
-    int n_single, first_single;                     // all; those of the first micro-batch
-    int max_splits;          // at least the number of splits of any single row; at most SPLITS_MAX
-    int max_importance_keys; // largest of importance_keys
+    int n_tiles, first_tiles;                       // number of all; number in the first micro-batch, which come first
+    int n_spans, first_spans;         // number of these that are spans of tiles; the same for the first micro-batch
+    const int32_t *single_row;        // [n_single] rows that are alone in their sequence, ascending
+    const int32_t *single_importance; // [n_single] number of the single row as an importance row, or -1
+    int n_single, first_single;       // number of all; number in the first micro-batch
+    int max_splits;                   // at least the number of splits of any single row; at most SPLITS_MAX
+    int max_importance_keys;          // largest of importance_keys
 };
 
-// out f32 [T, hidden]: each token's row of the table (bf16), zeros for tokens of other ranks.
+// out f32 [T, hidden]: each token's row of the table (bf16), or zeros for tokens of other ranks.
 cudaError_t launch_embed(cudaStream_t stream, float *out, const void *table, int table_stride, int64_t table_rows,
                          int32_t first_row, const int32_t *token, int rows, int hidden);
-// out bf16 [rows, stride] = x / rms(x) * gain; x f32 [.., n]; row_index NULL: rows 0..rows-1.
+// out bf16 [rows, stride] = x / rms(x) * gain, with x f32 [.., n]. row_index NULL means rows 0..rows-1.
 cudaError_t launch_rmsnorm(cudaStream_t stream, void *out, int out_stride, const float *x, const float *gain,
                            float epsilon, const int32_t *row_index, int rows, int n);
-// The same of x + addend, bf16 [.., addend_stride]. Without row_index the sum is stored in x.
+// The same for x + addend, bf16 [.., addend_stride]. If row_index is NULL, x receives the sum.
 cudaError_t launch_add_rmsnorm(cudaStream_t stream, void *out, int out_stride, float *x, const void *addend,
                                int addend_stride, const float *gain, float epsilon, const int32_t *row_index, int rows,
                                int n);
 // out bf16 [rows, out_stride] = silu(x[:, 0..n)) * x[:, n..2n); x f32 [rows, x_stride].
 cudaError_t launch_swiglu(cudaStream_t stream, void *out, int out_stride, const float *x, int x_stride, int rows,
                           int n);
-// The same to e4m3 bytes with one scale per row: the bits of launch_swiglu and then launch_quantise_rows. Bytes behind
-// n are zeros; out_stride is a multiple of 16, less than n + 16; n is at most SWIGLU_FP8_MAX.
+// The same to e4m3 bytes with one scale per row: the bits of launch_swiglu and then launch_quantise_rows. Bytes from n
+// on are zeros. out_stride is a multiple of 16, less than n + 16; n is at most SWIGLU_FP8_MAX.
 enum { SWIGLU_FP8_MAX = 96 * 1024 };
 cudaError_t launch_swiglu_fp8(cudaStream_t stream, void *out, int out_stride, float *row_scale, const float *x,
                               int x_stride, int rows, int n);
@@ -79,16 +79,16 @@ cudaError_t launch_swiglu_fp8(cudaStream_t stream, void *out, int out_stride, fl
 // is not finite gets the scale NaN.
 cudaError_t launch_quantise_rows(cudaStream_t stream, void *out, int out_stride, float *row_scale, const void *x,
                                  bool x_f32, int x_stride, int rows, int n);
-// The same with one scale per FP8_BLOCK values: that of values b * FP8_BLOCK .. of a row is at row_scale[b *
+// The same with one scale per FP8_BLOCK values: the scale of values b * FP8_BLOCK .. of a row is at row_scale[b *
 // scale_stride + row]. n is a multiple of 16.
 cudaError_t launch_quantise_blocks(cudaStream_t stream, void *out, int out_stride, float *row_scale, int scale_stride,
                                    const void *x, int x_stride, int rows, int n);
-// launch_rmsnorm, then launch_quantise_rows of the result, or with scale_stride launch_quantise_blocks: the same bits.
-// Bytes behind n are zeros; out_stride is a multiple of 16, less than n + 16.
+// Runs launch_rmsnorm, then launch_quantise_rows of the result, or launch_quantise_blocks with scale_stride: the same
+// bits. Bytes from n on are zeros. out_stride is a multiple of 16, less than n + 16.
 cudaError_t launch_rmsnorm_fp8(cudaStream_t stream, void *out, int out_stride, float *row_scale, int scale_stride,
                                const float *x, const float *gain, float epsilon, const int32_t *row_index, int rows,
                                int n);
-// launch_add_rmsnorm, then launch_quantise_rows of the result: the same bits, as above.
+// Runs launch_add_rmsnorm, then launch_quantise_rows of the result: the same bits, as above.
 cudaError_t launch_add_rmsnorm_fp8(cudaStream_t stream, void *out, int out_stride, float *row_scale, float *x,
                                    const void *addend, int addend_stride, const float *gain, float epsilon,
                                    const int32_t *row_index, int rows, int n);
@@ -97,8 +97,8 @@ cudaError_t launch_add_rmsnorm_fp8(cudaStream_t stream, void *out, int out_strid
 // of 16.
 cudaError_t launch_dequantise(cudaStream_t stream, void *out, const void *bytes, int stride, const float *scale,
                               int scale_stride, int64_t first, int rows);
-// The epilogue of a gemm whose result is x f32 [rows, x_stride]: y = x * row_scale * column_scale + bias over the first
-// n columns, each factor may be NULL; then out f32 += y if `add`, else out = y in f32 or bf16. x may be out.
+// Epilogue of a gemm whose result is x f32 [rows, x_stride]: y = x * row_scale * column_scale + bias over the first n
+// columns, where each factor may be NULL. Then out f32 += y if `add`, else out = y in f32 or bf16. x may be out.
 cudaError_t launch_epilogue(cudaStream_t stream, void *out, int out_stride, bool out_bf16, bool add, const float *x,
                             int x_stride, const float *row_scale, const float *column_scale, const float *bias,
                             int rows, int n);
@@ -112,15 +112,15 @@ enum gemv_mode {
     GEMV_BF16,   // out bf16 = result + bias
     GEMV_SWIGLU, // out bf16 [rows, N/2], no bias
 };
-// What x is. Every thread block does the rest itself, with the bits that the separate kernel would give.
+// Form of x. Every thread block does the remaining steps itself, with the bits of the separate kernel.
 enum gemv_rows {
-    GEMV_READY,    // as multiplied
+    GEMV_READY,    // ready to be multiplied
     GEMV_NORM,     // f32 before launch_rmsnorm; W is bf16
     GEMV_QUANTISE, // bf16 before launch_quantise_rows or launch_quantise_blocks; W is FP8
 };
 struct gemv {
     const void *w, *x;
-    const float *row_scale, *column_scale, *bias; // row_scale: READY alone. bias may be NULL
+    const float *row_scale, *column_scale, *bias; // row_scale: only with READY. bias may be NULL
     void *out;
     int n, k, rows, x_stride, out_stride;
     int fp8, block_stride, row_scale_stride; // block_stride: scales in a row of blocks of W; 0: one for each output
@@ -131,8 +131,9 @@ struct gemv {
     const int32_t *row_index; // NORM: rows of x; NULL: 0 .. rows - 1
     float epsilon;            // NORM
     int columns;              // NORM
-    // Largest magnitude of each row in parts, [GEMV_ROWS][GEMV_BLOCKS_MAX]. SWIGLU stores those of out, one for each of
-    // its thread blocks; NULL: it does not. QUANTISE reads those of x, n_maxima a row; NULL: it looks for itself.
+    // Largest magnitude of each row in parts, [GEMV_ROWS][GEMV_BLOCKS_MAX]. SWIGLU stores the maxima of out, one for
+    // each of its thread blocks (NULL: it does not). QUANTISE reads the maxima of x, n_maxima a row (NULL: it finds
+    // them itself).
     float *out_maxima;
     const float *x_maxima;
     int n_maxima, unused; // instead of padding: the emulated GPU inspects all bytes of arguments
@@ -143,15 +144,15 @@ cudaError_t launch_gemv(cudaStream_t stream, const struct gemv *gemv, int multip
 
 // How the heads of q and k become those that attention reads.
 struct rope {
-    const float *q_gain, *k_gain; // of the norms of heads; NULL: none
-    const float *angles;          // of the rows of the pass, see launch_rope_angles
+    const float *q_gain, *k_gain; // gains of the norms of heads, or NULL
+    const float *angles;          // angles of the rows of the pass, see launch_rope_angles
     float epsilon;
     int unused; // instead of padding
 };
 // angles [rows, D/2, 2]: cosine and sine of each row's angles, once for all layers.
 cudaError_t launch_rope_angles(cudaStream_t stream, float *angles, const int32_t *position, const float *inv_freq,
                                int rows, int head_size);
-// backend_ops.rope_append. qkv holds the whole batch, as in attention.
+// Implements backend_ops.rope_append. qkv has the whole batch, as in attention.
 cudaError_t launch_rope_append(cudaStream_t stream, const struct kv_cache *kv, const struct device_batch *batch,
                                int layer, float *qkv, int n_heads, const struct rope *rope);
 // Scratch memory of attention.
@@ -174,21 +175,21 @@ cudaError_t launch_attention_single(cudaStream_t stream, const struct kv_cache *
                                     int layer, void *out, int out_stride, const float *qkv, int n_heads,
                                     const struct attention_scratch *scratch, const struct rope *rope);
 // Raises the importance maxima by this layer's attention of the importance rows, after launch_attention of the same
-// batch, which keeps the scores of those that are single rows; those of the others are computed here. kept: scratch for
-// the scores, as geometry_kept_at says. cudaErrorInvalidValue: the smoothing window is wider than
-// IMPORTANCE_WINDOW_MAX.
+// batch. launch_attention keeps the scores of importance rows that are single rows; this kernel computes the scores of
+// the other importance rows. `kept` is scratch for the scores, as geometry_kept_at says. cudaErrorInvalidValue: the
+// smoothing window is wider than IMPORTANCE_WINDOW_MAX.
 enum { IMPORTANCE_WINDOW_MAX = 1023 };
 cudaError_t launch_importance(cudaStream_t stream, const struct kv_cache *kv, const struct device_batch *batch,
                               int layer, float *maxima, const float *qkv, int n_heads, float *kept);
 
-// Logits of ids first_id .. first_id + n_ids - 1. The logits of a row lie in parts of `columns`, `part` floats apart.
+// Logits of ids first_id .. first_id + n_ids - 1. The logits of a row are in parts of `columns`, `part` floats apart.
 struct logit_rows {
     const float *data;
     int64_t part, row_stride;
     int columns, n_ids;
     int32_t first_id, unused; // instead of padding: the emulated GPU inspects all bytes of arguments
 };
-// backend_ops.sample without and with use_sampling.
+// Implement backend_ops.sample without and with use_sampling.
 cudaError_t launch_argmax(cudaStream_t stream, const struct logit_rows *logits, int rows, struct sampled_id *out);
 cudaError_t launch_sample(cudaStream_t stream, const struct logit_rows *logits, int rows,
                           const struct row_sampling *sampling, struct sampled_id *out);

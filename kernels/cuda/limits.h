@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Constants of the CUDA backend that both its kernels and the sizes of its memory depend on. Plain C.
+// Constants of the CUDA backend that its kernels and the sizes of its memory depend on. Plain C.
 #pragma once
 
 #include <stdint.h>
@@ -8,26 +8,27 @@
 // share a KV head. Row-head i of a sequence and KV head is row i / group, head i % group of the group. One thread block
 // computes the row-heads [first, first + count) of sequence `seq` for one KV head.
 //
-// A tile with many entries may be divided into spans of TILE_SPAN entries, each with its own thread block; `span` is
-// the number of one, -1: the whole tile. The first span's results have number `slot` among those of all spans.
+// A tile with many entries may be divided into spans of TILE_SPAN entries, each with its own thread block. `span` is
+// the number of the span, or -1 for the whole tile. `slot` is the number of the first span's results among the results
+// of all spans.
 enum { TILE_ROW_HEADS = 128, TILE_SPAN = 2048 };
 struct attend_tile {
     int32_t seq, first, count, span, slot;
 };
-// Spans of all tiles of a pass.
+// Limit of the spans of all tiles of a pass.
 enum { TILE_SPANS_MAX = 1024 };
 
 // Single rows (one row of a sequence in this pass, as in decode) read their KV entries in splits, each in its own
-// thread block; geometry.h defines their length. It depends only on the row's number of entries, so the result of a row
-// does not depend on other rows.
+// thread block. geometry.h defines the length of splits. It depends only on the row's number of entries, so the result
+// of a row does not depend on other rows.
 enum { SPLIT_ENTRIES = 256, SPLITS_MAX = 128 }; // entries of the shortest split; splits of one row
 
-// Kept of an importance row and query head: this many floats, the exponent and the sum of each split, then the scores
-// of the prompt's keys.
+// Floats kept of an importance row and query head: this many floats for the exponent and the sum of each split, then
+// the scores of the prompt's keys.
 enum { KEPT_SUMS = 2 * SPLITS_MAX };
 
-// A scale of a block-scaled FP8 matrix covers this many rows and columns; one of a row that the matrix multiplies
-// covers this many columns.
+// Rows and columns that share a scale of a block-scaled FP8 matrix, and columns that share a scale of a row that the
+// matrix multiplies.
 enum { FP8_BLOCK = 128 };
 
 // Gemms of up to this many rows are computed by gemv.cu, larger ones by cuBLASLt.

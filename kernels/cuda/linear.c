@@ -23,15 +23,15 @@ struct linear {
     const struct weight *w, *bias;
     enum linear_mode mode;
     int rows;
-    const struct norm_step *norm; // x is to be computed by this; NULL: it has been
-    const int32_t *row_index;     // of `norm`, on the device
-    bool stores_maxima;           // SWIGLU of few rows: g->maxima receives those of out
-    int n_maxima;                 // those of x are in g->maxima, this many a row; 0: they are not
+    const struct norm_step *norm; // computes x; NULL if x has been computed
+    const int32_t *row_index;     // row indices of `norm` on the device
+    bool stores_maxima;           // SWIGLU of few rows: g->maxima receives the maxima of out
+    int n_maxima;                 // number of maxima of x per row in g->maxima; 0: there are none
     bool stores_fp8;              // SWIGLU of one chunk of rows: g->quantised receives out, one scale per row
     bool x_is_fp8;                // x is in g->quantised, not in its own memory
 };
 
-// Rows [first, first + rows) of x before the norm, and which they are.
+// Returns rows [first, first + rows) of x before the norm.
 static const float *norm_rows(const struct cuda *cuda, const struct linear *l, int first)
 {
     return cuda_rows(cuda, l->norm->x, l->row_index ? 0 : first);
@@ -54,17 +54,17 @@ static enum status linear_norm(struct cuda *cuda, const struct linear *l, int fi
 // Rows [first, first + n) of a step whose results go to scratch memory.
 struct chunk {
     int first, n;
-    const float *row_scale, *column_scale; // to be applied to the results
+    const float *row_scale, *column_scale; // scales to apply to the results
 };
 
-// Rows per chunk, as the memory for results allows.
+// Returns the rows of a chunk that the memory for results allows.
 static int chunk_rows(const struct gemm *g, int n)
 {
     const size_t rows = g->memory.results / sizeof(float) / (size_t)n;
     return (int)(rows > 256 ? rows / 256 * 256 : rows > 4 ? rows / 4 * 4 : rows);
 }
 
-// The call for a chunk, without weight and rows.
+// Returns the call for a chunk, without weight and rows.
 static struct gemm_call chunk_call(const struct gemm *g, const struct linear *l)
 {
     const int n = cuda_stride(l->w->rows), chunk = chunk_rows(g, n);
@@ -104,7 +104,7 @@ static enum status chunk_bf16(struct cuda *cuda, const struct linear *l, struct 
     return gemm_status(gemm_try(cuda, &call, c->n), &key, c->n);
 }
 
-// x in bf16, for an FP8 gemm without an algorithm.
+// Computes x in bf16, for an FP8 gemm without an algorithm.
 static enum status chunk_rows_to_bf16(struct cuda *cuda, const struct linear *l, const struct chunk *c)
 {
     const struct gemm *g = cuda->gemm;
@@ -141,7 +141,7 @@ static enum status chunk_dequantised(struct cuda *cuda, const struct linear *l, 
     return STATUS_OK;
 }
 
-// An FP8 gemm; where fast accumulation is not supported, without it.
+// Runs an FP8 gemm. Does without fast accumulation if it is not supported.
 static cublasStatus_t gemm_try_fp8(struct cuda *cuda, struct gemm_call call, int rows)
 {
     call.fast = cuda->shape.fp8_fast_accum && !call.w->block_scaled;
@@ -151,7 +151,8 @@ static cublasStatus_t gemm_try_fp8(struct cuda *cuda, struct gemm_call call, int
     return gemm_try(cuda, &call, rows);
 }
 
-// The FP8 gemm of a chunk in the library, which applies the scales or, second choice, leaves them to the epilogue.
+// Runs the FP8 gemm of a chunk in the library. The library applies the scales or, as a second choice, leaves them to
+// the epilogue.
 static cublasStatus_t chunk_try_rows(struct cuda *cuda, const struct linear *l, struct chunk *c)
 {
     struct gemm *g = cuda->gemm;
@@ -168,7 +169,7 @@ static cublasStatus_t chunk_try_rows(struct cuda *cuda, const struct linear *l, 
     return status;
 }
 
-// Quantises rows [first, first + rows) of a step into g->quantised: after their norm if that is to be computed. With
+// Quantises rows [first, first + rows) of a step into g->quantised, after their norm if it has to be computed. With
 // scale_stride there is a scale for each block, in columns of that many rows.
 static enum status quantise(struct cuda *cuda, const struct linear *l, int first, int rows, int scale_stride)
 {
@@ -189,7 +190,7 @@ static enum status quantise(struct cuda *cuda, const struct linear *l, int first
     return cuda_status(error, "rows to fp8");
 }
 
-// cuBLASLt wants a multiple of four rows: up to three rows more are computed and not used.
+// Pads the rows to a multiple of four, which cuBLASLt requires. The results of padding rows are not used.
 static cublasStatus_t chunk_try_blocks(struct cuda *cuda, const struct linear *l, struct chunk *c,
                                        enum status *status_p)
 {
@@ -228,8 +229,8 @@ static enum status linear_by_chunks(struct cuda *cuda, const struct linear *l)
     return STATUS_OK;
 }
 
-// Whether the library may do the whole step. It wants bf16 biases for bf16 results and FP8 operands, ours are f32. FP8
-// needs N a multiple of 16, block-scaled FP8 a number of rows that is a multiple of 4.
+// Returns true if the library can do the whole step. For bf16 results and FP8 operands it requires bf16 biases, and
+// ours are f32. FP8 needs N to be a multiple of 16, and block-scaled FP8 a number of rows that is a multiple of 4.
 static bool linear_is_direct(const struct linear *l)
 {
     if (l->mode == LINEAR_SWIGLU) return false;
@@ -251,7 +252,8 @@ static struct gemm_call direct_call(const struct cuda *cuda, const struct linear
                              .add = l->mode == LINEAR_ADD,
                              .bias = l->bias ? l->bias->data : NULL};
     call.max_rows = l->x->max_rows < l->out->max_rows ? l->x->max_rows : l->out->max_rows;
-    if (l->w->block_scaled) call.max_rows = call.max_rows / 4 * 4; // rows of `out` behind the step's must not change
+    // rows of `out` after the step's rows must not change
+    if (l->w->block_scaled) call.max_rows = call.max_rows / 4 * 4;
     return call;
 }
 
@@ -261,8 +263,8 @@ static cublasStatus_t linear_try_direct(struct cuda *cuda, const struct linear *
     return l->w->dtype == DTYPE_FP8 ? gemm_try_fp8(cuda, call, l->rows) : gemm_try(cuda, &call, l->rows);
 }
 
-// Quantises all rows of a step with an FP8 weight. Those of block-scaled weights are quantised again for each chunk,
-// since the place of their scales depends on the number of rows.
+// Quantises all rows of a step with an FP8 weight. For block-scaled weights each chunk quantises its rows again, since
+// the place of their scales depends on the number of rows.
 static enum status linear_quantise(struct cuda *cuda, const struct linear *l)
 {
     if (l->x_is_fp8) return STATUS_OK;
@@ -278,8 +280,8 @@ static enum gemv_mode gemv_mode(const struct linear *l)
     return l->mode == LINEAR_ADD ? GEMV_ADD : GEMV_STORE;
 }
 
-// What the kernel gets of x. Where its blocks would read too much to prepare the rows themselves, a kernel does it
-// first.
+// Prepares x for the kernel. If its blocks would read too much to prepare the rows themselves, a separate kernel
+// prepares them first.
 static enum status few_rows_prepare(struct cuda *cuda, const struct linear *l, struct gemv *gemv)
 {
     const struct gemm *g = cuda->gemm;
@@ -387,14 +389,14 @@ enum status cuda_linear(struct backend *b, struct tensor *out, const struct tens
     return linear_run(cuda_of(b), &(struct linear){out, x, w, bias, mode, rows, .norm = NULL});
 }
 
-// Whether a step with scales for each output is multiplied in FP8, directly or in chunks.
+// Returns true if a step with scales for each output is multiplied in FP8, directly or in chunks.
 static bool linear_is_fp8(struct cuda *cuda, const struct linear *l)
 {
     struct gemm_call calls[] = {direct_call(cuda, l), chunk_call(cuda->gemm, l), chunk_call(cuda->gemm, l)};
     calls[1].row_scale = cuda->gemm->row_scales;
     for (int i = linear_is_direct(l) ? 0 : 1; i < 3; i++) {
         const int rows = l->rows < calls[i].max_rows ? l->rows : calls[i].max_rows;
-        calls[i].x = cuda->gemm->quantised; // tune may run it
+        calls[i].x = cuda->gemm->quantised; // `tune` may run it
         for (int fast = cuda->shape.fp8_fast_accum; fast >= 0; fast--) {
             calls[i].fast = fast;
             if (gemm_has_algorithm(cuda, &calls[i], rows)) return true;
@@ -403,8 +405,8 @@ static bool linear_is_fp8(struct cuda *cuda, const struct linear *l)
     return false;
 }
 
-// Adds the addend of a norm and computes x, as FP8 if it is multiplied so with scales for each row. In a kernel of its
-// own: adding changes the input of the norm, so it may be done only once.
+// Adds the addend of a norm and computes x, in FP8 if it is multiplied in FP8 with scales for each row. Uses a separate
+// kernel: adding changes the input of the norm, so it may be done only once.
 static enum status linear_add_norm(struct cuda *cuda, struct linear *l, const struct norm_step *norm)
 {
     struct gemm *g = cuda->gemm;
@@ -430,7 +432,7 @@ static enum status linear_after_norm(struct cuda *cuda, struct linear *l, const 
     cuda_norm_check(cuda, norm->out, norm->x, norm->gain, norm->row_index, l->rows);
     l->x = norm->out;
     if (norm->addend) {
-        int suspended = no_alloc_suspend(); // cuBLASLt is asked for algorithms
+        int suspended = no_alloc_suspend(); // asks cuBLASLt for algorithms
         enum status status = linear_add_norm(cuda, l, norm);
         no_alloc_resume(suspended);
         return status == STATUS_OK ? linear_run(cuda, l) : status;
@@ -446,8 +448,8 @@ enum status cuda_norm_linear(struct backend *b, struct tensor *out, const struct
     return linear_after_norm(cuda_of(b), &(struct linear){out, NULL, w, bias, mode, rows, .norm = NULL}, norm);
 }
 
-// SwiGLU of more rows than GEMV_ROWS writes FP8 where one kernel can do so, and where the rows are one chunk: then the
-// gemm has read g->quantised before SwiGLU writes there.
+// Returns true if SwiGLU of more rows than GEMV_ROWS writes FP8. One kernel must be able to do so, and the rows must be
+// one chunk: then the gemm has read g->quantised before SwiGLU writes there.
 static bool mlp_is_fp8(struct cuda *cuda, const struct linear *first, const struct linear *second)
 {
     if (second->w->dtype != DTYPE_FP8 || second->w->block_scaled || second->x->columns > SWIGLU_FP8_MAX) return false;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// backend_ops.measure: the speed that the device reaches, as a bar for the backend. A gemm of large matrices of random
-// values (the power that tensor cores draw, and so their clock, depends on the values), and copies of buffers larger
-// than any cache, whose bytes count twice, as read and as written.
+// Implements backend_ops.measure: the speed that the device reaches, as a bar for the backend. It runs a gemm of large
+// matrices of random values (the power that tensor cores draw, and so their clock, depends on the values). It also
+// copies buffers larger than any cache, whose bytes count twice, as read and as written.
 #include <stdlib.h>
 
 #include "kernels/convert.h"
@@ -97,11 +97,11 @@ static enum status bench_copy(const struct device_bench *m)
     return STATUS_OK;
 }
 
-// Mean seconds of one run, over runs of about `ms` in total. The first run is not counted.
+// Measures the mean seconds of one run, over runs of about `ms` in total. The first run is not counted.
 static enum status bench_time(const struct device_bench *m, enum status (*run)(const struct device_bench *), int ms,
                               double *seconds_p)
 {
-    enum { BATCH = 8 }; // runs between two events
+    enum { BATCH = 8 }; // number of runs between two events
     float elapsed_ms = 0, batch_ms;
     int runs = 0;
     enum status status = run(m);

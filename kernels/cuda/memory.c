@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/memory.h"
 
-// Working memory of gemms. The workspace is what NVIDIA recommends for Hopper; the others bound memory of which a
-// little more costs little time.
+// Working memory of gemms. The workspace has the size that NVIDIA recommends for Hopper. The other sizes bound memory
+// where a little less costs little time.
 static const size_t WORKSPACE_BYTES = (size_t)32 << 20;
 static const size_t RESULTS_BYTES = (size_t)256 << 20;
 static const size_t DEQUANTISED_BYTES = (size_t)64 << 20;
-// Scores of importance rows: what stays in the L2 cache of a large GPU. 16 MiB are 3 prompts of 32,768 tokens, or 102
-// of 1,024, for 32 heads.
+// Scores of importance rows: as much as stays in the L2 cache of a large GPU. 16 MiB are 3 prompts of 32,768 tokens, or
+// 102 of 1,024, for 32 heads.
 static const size_t KEPT_BYTES = (size_t)16 << 20;
 
 static size_t larger(size_t a, size_t b)
@@ -20,7 +20,7 @@ static size_t smaller(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-// Allocations of less than half a page share pages with others.
+// Returns the rounding of an allocation. Allocations of less than half a page share pages.
 static size_t rounding(size_t bytes)
 {
     const size_t page = (size_t)2 << 20;
@@ -56,7 +56,8 @@ size_t memory_vector_bytes(const struct matrix_view *parts, int n_parts)
     return bytes;
 }
 
-// A part with a scale for each block that begins at the corner of a block and, unless it is the last, ends with one.
+// Returns true if a part with a scale for each block begins at the corner of a block and ends with a block. The last
+// part may end within a block.
 static bool part_has_whole_blocks(const struct matrix_view *part, bool last)
 {
     return part->dtype == DTYPE_FP8 && part->scale_block == FP8_BLOCK && part->scale_row == 0 &&
@@ -70,7 +71,7 @@ static bool parts_have_whole_blocks(const struct matrix_view *parts, int n_parts
     return true;
 }
 
-// The dtype of a matrix in an FP8 backend, and whether it is block-scaled.
+// Returns the dtype of a matrix in an FP8 backend, and if it is block-scaled.
 static enum dtype fp8_dtype(const struct backend_shape *shape, bool block_scales, const struct matrix_view *parts,
                             int n_parts, bool *block_scaled_p)
 {
@@ -168,7 +169,7 @@ int memory_kept_blocks(const struct backend_shape *shape)
 
 size_t memory_staging_bytes(const struct backend_shape *shape)
 {
-    size_t rows = (size_t)shape->max_rows, seqs = (size_t)shape->max_seqs + 1; // one for padding rows
+    size_t rows = (size_t)shape->max_rows, seqs = (size_t)shape->max_seqs + 1; // one more for padding rows
     size_t columns = ((size_t)shape->max_context + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
     size_t group = (size_t)shape->n_heads / (size_t)shape->n_kv_heads;
     size_t tiles = rows * group / TILE_ROW_HEADS + seqs + 1 +
@@ -178,15 +179,15 @@ size_t memory_staging_bytes(const struct backend_shape *shape)
            16 * 16; // each of the 16 lists is rounded up
 }
 
-// The largest exponent and the sum of weights of every partial result, then, aligned, its D sums of weighted V; see
-// geometry.h.
+// Returns the bytes of partial results: the largest exponent and the sum of weights of every partial result, then,
+// aligned, its D sums of weighted V. See geometry.h.
 size_t memory_partials_bytes(int max_single, int max_splits, int n_heads, int head_size)
 {
     const size_t n = (size_t)max_single * (size_t)n_heads * (size_t)max_splits;
     return ((2 * n + 3) / 4 * 4 + n * (size_t)head_size) * sizeof(float);
 }
 
-// A counter for every single row and chunk of heads.
+// Returns the bytes of a counter for every single row and chunk of heads.
 size_t memory_arrivals_bytes(int max_single, int n_heads)
 {
     return (size_t)max_single * (size_t)n_heads * sizeof(uint32_t);
@@ -202,8 +203,8 @@ int memory_tile_spans(const struct backend_shape *shape)
     return (int)smaller(TILE_SPANS_MAX, memory_fixed(shape).partials / span_bytes(shape));
 }
 
-// At least two tiles of a full context: a few new rows after a long cached prompt are one or two tiles, which only
-// their spans spread over the device.
+// Returns the bytes of partial results, enough for at least two tiles of a full context. A few new rows after a long
+// cached prompt are one or two tiles, which only their spans spread over the device.
 static size_t partials_bytes(const struct backend_shape *shape)
 {
     const size_t spans = ((size_t)shape->max_context + TILE_SPAN - 1) / TILE_SPAN;

@@ -1,38 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
-// The size of every allocation of the CUDA backend, as functions of shapes. The backend allocates what these functions
-// return, and counting.c adds them up without a GPU: so the memory plan and the backend cannot disagree. Plain C, which
-// programs and the CUDA module both contain.
+// Sizes of every allocation of the CUDA backend, as functions of shapes. The backend allocates these sizes, and
+// counting.c adds them up without a GPU, so the memory plan and the backend cannot disagree. Plain C, which programs
+// and the CUDA module both contain.
 #pragma once
 
 #include "kernels/backend.h"
 #include "kernels/cuda/limits.h"
 
-// Elements per row of a gemm operand: the fast algorithms require rows that begin at multiples of 16 elements.
+// Returns the elements per row of a gemm operand: the fast algorithms require rows that begin at multiples of 16
+// elements.
 static inline int cuda_stride(int64_t columns)
 {
     return (int)((columns + 15) / 16 * 16);
 }
 
-// Scales per row of blocks of a block-scaled matrix with K columns, padded as cuBLASLt requires.
+// Returns the scales per row of blocks of a block-scaled matrix with K columns, padded as cuBLASLt requires.
 static inline int cuda_block_stride(int64_t columns)
 {
     return (int)((columns + FP8_BLOCK - 1) / FP8_BLOCK + 3) / 4 * 4;
 }
 
-// Size of the scores that are kept of an importance row over `keys` keys, in units of KV_BLOCK_TOKENS floats per head.
+// Returns the size of the scores that are kept of an importance row over `keys` keys, in units of KV_BLOCK_TOKENS
+// floats per head.
 static inline int cuda_kept_blocks(int keys)
 {
     return (KEPT_SUMS + keys + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
 }
 
-// Adds an allocation, or removes it.
+// Add or remove an allocation.
 void memory_count(struct device_memory *memory, enum memory_use use, size_t bytes);
 void memory_uncount(struct device_memory *memory, enum memory_use use, size_t bytes);
 
 size_t memory_tensor_bytes(enum tensor_kind kind, int max_rows, int columns);
 size_t memory_vector_bytes(const struct matrix_view *parts, int n_parts);
 
-// A weight matrix made of parts: how it is computed and stored.
+// A weight matrix made of parts: its dtype in computation and its storage.
 struct memory_matrix {
     enum dtype dtype;
     bool block_scaled; // FP8 with a scale for each block, else one for each output
@@ -40,26 +42,26 @@ struct memory_matrix {
     int stride;        // cuda_stride(K)
     size_t data_bytes, scale_bytes;
 };
-// `block_scales`: the device multiplies block-scaled matrices. Otherwise, and where a slice does not consist of whole
-// blocks, such matrices are computed in bf16.
+// Lays out a matrix. `block_scales`: the device multiplies block-scaled matrices. Otherwise, or if a slice does not
+// consist of whole blocks, such matrices are computed in bf16.
 struct memory_matrix memory_matrix(const struct backend_shape *shape, enum dtype dtype, bool block_scales,
                                    const struct matrix_view *parts, int n_parts);
-// The same for an embedding table.
+// Lays out an embedding table.
 struct memory_matrix memory_table(enum dtype dtype, const struct matrix_view *table);
 
-// What the gemms of a backend need: the largest of all tensors and weights. memory_gemm_add_* raise it.
+// Needs of the gemms of a backend: the largest of all tensors and weights. memory_gemm_add_* raise it.
 struct memory_gemm_need {
-    size_t rows;       // of activations
-    size_t n;          // of any weight
-    size_t fp8_bytes;  // of the data of an FP8 weight
-    size_t fp8_k;      // of an FP8 weight
-    size_t row_scales; // of a row that an FP8 weight multiplies
+    size_t rows;       // largest number of rows of activations
+    size_t n;          // largest number of outputs of a weight
+    size_t fp8_bytes;  // largest size of the data of an FP8 weight
+    size_t fp8_k;      // largest K of an FP8 weight
+    size_t row_scales; // largest number of scales of a row that an FP8 weight multiplies
 };
 struct memory_gemm {
     size_t workspace;   // of cuBLASLt
     size_t results;     // f32 results of a chunk of rows
     size_t quantised;   // FP8: rows as bytes
-    size_t row_scales;  // FP8: their scales
+    size_t row_scales;  // FP8: scales of these rows
     size_t dequantised; // FP8: a part of a weight in bf16, for numbers of rows that no FP8 algorithm supports
     size_t maxima;      // FP8: largest magnitudes of rows, see struct gemv
 };
@@ -67,25 +69,25 @@ void memory_gemm_add_rows(struct memory_gemm_need *need, int rows);
 void memory_gemm_add_weight(struct memory_gemm_need *need, const struct memory_matrix *w);
 struct memory_gemm memory_gemm(const struct memory_gemm_need *need);
 
-// Memory whose size follows from the shape alone.
+// Memory whose size depends only on the shape.
 struct memory_fixed {
     size_t staging, row_index, inv_freq, angles;        // MEMORY_BATCH
     size_t importance, kept_scores, partials, arrivals; // MEMORY_ATTENTION
 };
 struct memory_fixed memory_fixed(const struct backend_shape *shape);
-// Room for the kept scores of importance rows that are computed at once, in cuda_kept_blocks. Enough for the longest
-// prompt.
+// Returns the room for the kept scores of importance rows that are computed at once, in cuda_kept_blocks. It is enough
+// for the longest prompt.
 int memory_kept_blocks(const struct backend_shape *shape);
-// Upper bound on the splits of a row with up to `entries` entries; few different values, so that one captured graph
-// serves many lengths.
+// Returns an upper bound on the splits of a row with up to `entries` entries. It has few different values, so that one
+// captured graph serves many lengths.
 int memory_max_splits(int entries);
 size_t memory_staging_bytes(const struct backend_shape *shape);
-// Spans of tiles whose results fit into the partial results, see TILE_SPANS_MAX.
+// Returns the number of spans of tiles whose results fit into the partial results, see TILE_SPANS_MAX.
 int memory_tile_spans(const struct backend_shape *shape);
 size_t memory_partials_bytes(int max_single, int max_splits, int n_heads, int head_size);
 size_t memory_arrivals_bytes(int max_single, int n_heads);
 
-// The KV cache: one block more than the caller has, which padding rows of captured passes write to.
+// The KV cache: it has one block more than the caller, to which padding rows of captured passes write.
 struct memory_kv {
     int blocks;
     size_t data_bytes, scale_bytes; // scales: FP8 only

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Exports of the module besides backend_open_cuda.
+// Exports of the module in addition to backend_open_cuda.
 #include "kernels/module.h"
 
 #include <cuda_runtime_api.h>

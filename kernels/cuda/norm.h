@@ -1,21 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // The parts of RMSNorm (arXiv 1910.07467) that rows.cu and gemv.cu share, so that a row has the same bits in both. A
-// row is divided among NORM_THREADS_MAX threads or fewer, by its length alone; a thread's values are in groups of W.
+// row is divided among NORM_THREADS_MAX threads or fewer, depending only on its length. A thread's values are in groups
+// of W.
 #pragma once
 
 #include "kernels/cuda/device.h"
 
 enum { NORM_THREADS_MAX = 512, NORM_WARPS_MAX = NORM_THREADS_MAX / WARP };
-enum { WIDE = 8 }; // elements that a thread processes at once: 8 bf16 are 16 bytes, 8 f32 are two times 16
+enum { WIDE = 8 }; // elements that a thread processes at once: 8 bf16 are 16 bytes, 8 f32 are two times 16 bytes
 
-// Threads for a row of n elements: few steps per thread, no warps without work.
+// Returns the threads for a row of n elements: few steps per thread, and no warps without work.
 static __host__ __device__ __forceinline__ int norm_threads(int n)
 {
     const int threads = (n / WIDE + WARP - 1) / WARP * WARP;
     return threads < WARP ? WARP : threads > NORM_THREADS_MAX ? NORM_THREADS_MAX : threads;
 }
 
-// Adds the squares of a group to a thread's sum. Whether products and sums are fused must not be the compiler's choice.
+// Adds the squares of a group to a thread's sum. The code fixes which products and sums are fused: the compiler must
+// not choose.
 template <int W> static __device__ __forceinline__ float norm_add(float squares, const float *group)
 {
 #pragma unroll
@@ -24,7 +26,7 @@ template <int W> static __device__ __forceinline__ float norm_add(float squares,
     return squares;
 }
 
-// The factor of a row from the sums of its warps.
+// Returns the factor of a row from the sums of its warps.
 static __device__ __forceinline__ float norm_factor(const float *warp_squares, int warps, int n, float epsilon)
 {
     float sum = 0;
@@ -33,7 +35,7 @@ static __device__ __forceinline__ float norm_factor(const float *warp_squares, i
     return 1 / sqrtf(sum / (float)n + epsilon);
 }
 
-// A value of the result before it is rounded to bf16.
+// Returns a value of the result before it is rounded to bf16.
 static __device__ __forceinline__ float norm_value(float x, float factor, float gain)
 {
     return __fmul_rn(__fmul_rn(x, factor), gain);

@@ -13,8 +13,8 @@ void cuda_norm_check(const struct cuda *cuda, const struct tensor *out, const st
     assert(x->kind == TENSOR_F32 && out->kind == TENSOR_ACTIVATION);
 }
 
-// The batch's logit rows are there already. Other indices are copied, and the copy is waited for, since the caller may
-// change them afterwards.
+// Returns row indices on the device. The batch's logit rows are there already. Other indices are copied, and the copy
+// is waited for, since the caller may change them afterwards.
 enum status cuda_row_index(struct cuda *cuda, const int32_t *row_index, int rows, const int32_t **device_p)
 {
     *device_p = row_index ? cuda->on_device.logit_row : NULL;

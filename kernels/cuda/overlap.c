@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Passes in two micro-batches, so that the links between GPUs and the multiprocessors work at the same time: while the
-// sums of one micro-batch are all-reduced in a stream for reductions, the steps of the other run in the main stream.
-// The order of all sums and the dependencies of each step follow from the batch alone, so the timing of the two streams
-// changes no bit.
+// Runs passes in two micro-batches, so that the links between GPUs and the multiprocessors work at the same time. While
+// the sums of one micro-batch are all-reduced in a stream for reductions, the steps of the other run in the main
+// stream. The order of all sums and the dependencies of each step follow from the batch alone, so the timing of the two
+// streams changes no bit.
 //
 // The main stream waits for every all-reduce before a pass ends, so a wait for the main stream covers both streams.
 #include <assert.h>
@@ -10,7 +10,7 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/schedule.h"
 
-// The rows of the second micro-batch begin at a multiple of 256 bytes, like those of the first: gemm algorithms are
+// The rows of the second micro-batch begin at a multiple of 256 bytes, like the rows of the first: gemm algorithms are
 // selected for that alignment.
 enum { ROW_STEP = 64 };
 
@@ -19,7 +19,8 @@ enum status overlap_open(struct cuda *cuda)
     int least, greatest = 0; // the greatest priority is the smallest number
     cuda->micro_batch = ALL_ROWS;
     cudaError_t error = cudaDeviceGetStreamPriorityRange(&least, &greatest);
-    // With priority an all-reduce starts as soon as it can, not after all blocks of a gemm that was issued before.
+    // With priority an all-reduce starts as soon as it can. Otherwise it would start after all blocks of a gemm that
+    // was issued earlier.
     if (error == cudaSuccess)
         error = cudaStreamCreateWithPriority(&cuda->reduce_stream, cudaStreamNonBlocking, greatest);
     cudaEvent_t *events[] = {&cuda->reduce_ready, &cuda->reduced[0], &cuda->reduced[1]};
@@ -44,7 +45,7 @@ int overlap_first_rows(const struct cuda *cuda, const struct ragged_batch *batch
     return rows < batch->n_rows ? rows : 0;
 }
 
-// The steps that follow are for one micro-batch, or for ALL_ROWS. They wait for the all-reduces of these rows.
+// Issues the next steps for one micro-batch, or for ALL_ROWS. They wait for the all-reduces of these rows.
 static enum status micro_batch_select(struct cuda *cuda, int which)
 {
     cuda->micro_batch = which;

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// The scores of an importance row to the keys of its prompt. The kernel that computes them keeps them in memory, with
-// the largest exponent and the sum of weights of each split: importance.cu makes weights of them once all splits are
-// known, without reading K again. geometry_kept_at says where they lie.
+// The scores of an importance row to the keys of its prompt. The kernel that computes the scores keeps them in memory,
+// with the largest exponent and the sum of weights of each split. importance.cu turns them into weights once all splits
+// are known, without reading K again. geometry_kept_at gives their place.
 #pragma once
 
 #include "kernels/cuda/scores.h"
 
-enum { SCORE_WARPS = 4 }; // of a thread block that computes scores
+enum { SCORE_WARPS = 4 }; // warps of a thread block that computes scores
 
-// What a warp keeps of a split, for the heads of its thread block.
+// Scores of a split that a warp keeps, for the heads of its thread block.
 struct kept_scores {
-    float *to; // of the first head; the next one is `stride` floats behind
+    float *to; // scores of the first head; the next head follows `stride` floats later
     int64_t stride;
-    int keys, n_heads; // keys: of the prompt; 0: not an importance row
-    // Of heads g and g + 8, over the lane's own entries: lanes exchange nothing in the loop.
+    int keys, n_heads; // keys of the prompt; 0: not an importance row
+    // For heads g and g + 8, over the lane's own entries: lanes exchange nothing in the loop.
     float exponent[2], sum[2];
 };
 
-// `p`: number of the importance row, -1: none.
+// Returns the place for the scores. `p` is the number of the importance row, or -1.
 static __device__ __forceinline__ kept_scores kept_scores_of(const device_batch *batch, int p, const score_heads *heads,
                                                              int n_heads, float *kept)
 {
@@ -31,8 +31,8 @@ static __device__ __forceinline__ kept_scores kept_scores_of(const device_batch 
     return of;
 }
 
-// Keeps the scores of the KV block whose first entry is `entry`, exponents of 2 as scale_scores leaves them. Entries
-// behind the prompt have the exponent -inf.
+// Keeps the scores of the KV block whose first entry is `entry`: exponents of 2, as scale_scores leaves them. Entries
+// after the prompt have the exponent -inf.
 static __device__ __forceinline__ void keep_scores(kept_scores *kept, const float s[2][4], int entry)
 {
     if (entry >= kept->keys) return;
@@ -58,8 +58,8 @@ static __device__ __forceinline__ void keep_scores(kept_scores *kept, const floa
     }
 }
 
-// Writes the exponents and sums of the split, of which the warps have kept parts. Called by all threads of the block,
-// or by none.
+// Writes the exponents and sums of the split, of which each warp has a part. Called by all threads of the block, or by
+// none.
 static __device__ __forceinline__ void keep_sums(const kept_scores *kept, int split)
 {
     __shared__ float exponent[SCORE_WARPS][SCORE_HEADS], sum[SCORE_WARPS][SCORE_HEADS];

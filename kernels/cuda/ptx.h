@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The single instructions that attention uses, each with an equivalent in plain C++ for the emulator, written from the
-// fragment layouts of the PTX ISA. All except the conversions are operations of a whole warp: all 32 lanes must call.
+// fragment layouts of the PTX ISA. Except for conversions they are operations of a whole warp: every one of the 32
+// lanes must call.
 //
 // Fragments of lane 4 g + c (g: 0..7, c: 0..3); a register holds two bf16, the lower index in the lower half:
 //   A [16 x 16]  a0 = (row g, columns 2c, 2c+1), a1 = (row g+8, columns 2c, 2c+1),
@@ -26,7 +27,7 @@ static __device__ __forceinline__ uint32_t pack_bf16(float low, float high)
     return bits;
 }
 
-// The lower halves, and the upper halves, of a and b: one byte permutation each.
+// Pack the lower halves, and the upper halves, of a and b: one byte permutation each.
 static __device__ __forceinline__ uint32_t pack_lower(uint32_t a, uint32_t b)
 {
     return (a & 0xffff) | b << 16;
@@ -39,7 +40,7 @@ static __device__ __forceinline__ uint32_t pack_upper(uint32_t a, uint32_t b)
 
 #ifndef FOREPACK_CUDA_EMULATED
 
-// c += A B.
+// Computes c += A B.
 static __device__ __forceinline__ void mma_bf16(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
 {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
@@ -48,8 +49,8 @@ static __device__ __forceinline__ void mma_bf16(float c[4], const uint32_t a[4],
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Four 8 x 8 matrices of bf16. Lane 8 i + j points at row j of matrix i: 16 bytes of shared memory, aligned. r[i] of
-// lane 4 g + c is (row g, columns 2c, 2c+1) of matrix i; transposed: (rows 2c, 2c+1, column g).
+// Load four 8 x 8 matrices of bf16. Lane 8 i + j points at row j of matrix i: 16 bytes of shared memory, aligned. r[i]
+// of lane 4 g + c is (row g, columns 2c, 2c+1) of matrix i, or if transposed (rows 2c, 2c+1, column g).
 static __device__ __forceinline__ void load_matrices(uint32_t r[4], const void *row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -64,10 +65,10 @@ static __device__ __forceinline__ void load_matrices_transposed(uint32_t r[4], c
                  : "r"((uint32_t)__cvta_generic_to_shared(row)));
 }
 
-// Starts a copy of 16 or 8 bytes from global to shared memory, both aligned to their size: the first `bytes` bytes are
-// copied, the rest is set to zero; with 0 bytes nothing is read. `commit` puts the lane's copies so far into a group.
-// `wait<n>` waits until all but the last n groups of this thread are complete; other threads see them after a barrier.
-// Copies of 16 bytes bypass the L1 cache.
+// Starts a copy of 16 or 8 bytes from global to shared memory, both aligned to their size. The first `bytes` bytes are
+// copied and the rest is set to zero. With 0 bytes nothing is read. `commit` puts the lane's copies so far into a
+// group. `wait<n>` waits until all groups of this thread except the last n are complete. Other threads see them after a
+// barrier. Copies of 16 bytes bypass the L1 cache.
 template <int SIZE> static __device__ __forceinline__ void copy_async(void *shared, const void *global, int bytes)
 {
     uint32_t to = (uint32_t)__cvta_generic_to_shared(shared);
@@ -87,7 +88,7 @@ template <int N> static __device__ __forceinline__ void copy_async_wait(void)
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
-// 2^x, relative error at most 2^-22; results below 2^-126 are 0.
+// Returns 2^x with a relative error of at most 2^-22. Results below 2^-126 are 0.
 static __device__ __forceinline__ float exp2_approx(float x)
 {
     float y;
@@ -95,13 +96,13 @@ static __device__ __forceinline__ float exp2_approx(float x)
     return y;
 }
 
-// sin and cos of 2 pi x for |x| <= 1, as accurate as sinf of a small argument.
+// Computes sin and cos of 2 pi x for |x| <= 1, as accurate as sinf of a small argument.
 static __device__ __forceinline__ void sincos_of_turn(float x, float *sin_p, float *cos_p)
 {
     sincospif(2 * x, sin_p, cos_p);
 }
 
-// Bytes 2 I and 2 I + 1 as two integers of 16 bits, with the sign of the byte in all bits above it.
+// Returns bytes 2 I and 2 I + 1 as two integers of 16 bits, with the sign of the byte in all bits above it.
 template <int I> static __device__ __forceinline__ uint32_t spread_bytes(uint32_t bytes)
 {
     uint32_t result;
@@ -110,7 +111,7 @@ template <int I> static __device__ __forceinline__ uint32_t spread_bytes(uint32_
 }
 
 // Converts two e4m3 values, spread, to bf16. Moving the bits to their bf16 places leaves an exponent that is 120 too
-// small; multiplying by 2^120 is exact and also correct for subnormals. (Hopper converts with one instruction, but only
+// small. Multiplying by 2^120 is exact and also correct for subnormals. (Hopper converts with one instruction, but only
 // to f16.) K and V have no NaN codes: a head that is not finite has the scale NaN instead.
 static __device__ __forceinline__ uint32_t bf16_from_e4m3(uint32_t spread)
 {
@@ -183,14 +184,14 @@ static inline void load_matrices_transposed(uint32_t r[4], const void *row, EMUL
     emulated_load_matrices(r, row, true, file, line);
 }
 
-// Copies happen at the wait, as late as the hardware may do them. Until then the destination holds NaN, which exposes a
-// kernel that reads too early.
+// A copy that has not happened. Copies happen at the wait, as late as the hardware may do them. Until then the
+// destination holds NaN, which exposes a kernel that reads too early.
 struct emulated_copy {
     char *to;
     const char *from;
     int size, bytes, group;
 };
-static std::vector<emulated_copy> emulated_copies[1024]; // of each thread of the block
+static std::vector<emulated_copy> emulated_copies[1024]; // copies of each thread of the block
 static int emulated_groups[1024];
 
 static inline int emulated_thread(void)
@@ -252,7 +253,7 @@ static inline uint32_t bf16_from_e4m3(uint32_t spread)
 
 #endif
 
-// Bytes 0..3 of four e4m3 values as four bf16, in order.
+// Converts bytes 0..3 of four e4m3 values to four bf16, in order.
 static __device__ __forceinline__ uint2 bf16_from_e4m3x4(uint32_t bytes)
 {
     uint2 result;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// RoPE of the rows of a pass: their angles, once a pass, and in each layer the rotation and the write to the KV cache.
+// RoPE of the rows of a pass: computes their angles once a pass, and in each layer rotates and writes to the KV cache.
 // A warp processes one head of one row. Decode passes rotate within attention instead (decode.cu).
 #include "kernels/cuda/rope.h"
 
@@ -7,8 +7,8 @@
 
 enum { WARPS = 4 };
 
-// The angle is position times frequency, up to 131071 radians or more, where f32 has steps of 0.008. The product is
-// computed in double, whole turns are subtracted, and the small rest is converted to f32.
+// Computes the angles. An angle is position times frequency, up to 131071 radians or more, where f32 has steps of
+// 0.008. The product is computed in double, whole turns are subtracted, and the small rest is converted to f32.
 static __global__ void __launch_bounds__(WARPS *WARP)
     rope_angles_kernel(float2 *angles, const int32_t *position, const float *inv_freq, int half)
 {
@@ -36,7 +36,7 @@ static __global__ void __launch_bounds__(WARPS *WARP)
     const int row = batch.first_row + (int)blockIdx.x, head = (int)blockIdx.y * WARPS + (int)threadIdx.x / WARP;
     const int n_kv = kv.n_kv_heads, d = kv.head_size;
     dependency_wait();
-    if (head >= n_heads + 2 * n_kv) return; // a whole warp
+    if (head >= n_heads + 2 * n_kv) return; // ends a whole warp
     float *data = qkv + ((int64_t)row * (n_heads + 2 * n_kv) + head) * d;
     lane_dims x;
     load_head(&x, &rope, rope.angles + (int64_t)row * d, data, head, n_heads, n_kv, d);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// One warp's part of RoPE (arXiv 2104.09864): the norm of a head before it, the rotation, and the write to the paged
-// cache after it, so that q, k and v are read once. A lane has dims i, i+1 and their partners i + D/2, i+1 + D/2, so
-// that whole lines are read and written. D is a multiple of 8, at most ROPE_HEAD_MAX.
+// One warp's part of RoPE (arXiv 2104.09864): the norm of a head, the rotation, and the write to the paged cache, so
+// that q, k and v are read once. A lane has dims i, i+1 and their partners i + D/2, i+1 + D/2, so that whole lines are
+// read and written. D is a multiple of 8, at most ROPE_HEAD_MAX.
 //
-// rope.cu and decode.cu compute the same entries, and a KV entry's bits must not depend on which of them did. So where
-// a compiler could fuse a product with a sum, the functions say whether it is fused.
+// rope.cu and decode.cu compute the same entries, and a KV entry must have the same bits in both. So the functions
+// state explicitly which products are fused with sums.
 #pragma once
 
 #include "kernels/cuda/geometry.h"
@@ -12,7 +12,7 @@
 
 enum { ROPE_HEAD_MAX = 256, ROUNDS = ROPE_HEAD_MAX / 4 / WARP }; // rounds of four dims per lane
 
-// A lane's dims of a head: dim_of(j), dim_of(j) + 1 and their partners half a head further.
+// A lane's dims of a head: dim_of(j), dim_of(j) + 1 and their partners half a head later.
 struct lane_dims {
     float low[ROUNDS][2], high[ROUNDS][2];
 };
@@ -95,7 +95,7 @@ static __device__ __forceinline__ void store_bf16(const lane_dims *x, uint16_t *
     }
 }
 
-// Quantises to e4m3 as kernels/convert.h defines; zeros with the scale NaN if a value is not finite.
+// Quantises to e4m3 as kernels/convert.h defines. Stores zeros with the scale NaN if a value is not finite.
 static __device__ __forceinline__ void store_e4m3(const lane_dims *x, uint8_t *entry, float *scale, int half)
 {
     float largest = 0;
@@ -134,7 +134,7 @@ static __device__ __forceinline__ void store_entry(const lane_dims *x, const kv_
         store_bf16(x, static_cast<uint16_t *>(kv->data) + at * d, d / 2);
 }
 
-// A head of a row of qkv after its norm and rotation; V has neither. Heads: those of q, of k, of v.
+// Loads a head of a row of qkv after its norm and rotation; V has neither. Heads of q come first, then k, then v.
 static __device__ __forceinline__ void load_head(lane_dims *x, const struct rope *rope, const float *row_angles,
                                                  const float *data, int head, int n_heads, int n_kv_heads, int d)
 {

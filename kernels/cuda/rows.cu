@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Steps that are one loop over rows: embedding, RMSNorm, SwiGLU, quantisation to FP8, gemm epilogue. All are bound by
-// memory: 16-byte accesses where the shape allows them, else one element at a time. A row belongs to one thread block
-// whose size depends only on the row's length, and sums run in one order, so a row's result does not depend on the
-// number of rows.
+// Steps that are one loop over rows: embedding, RMSNorm, SwiGLU, quantisation to FP8, gemm epilogue. They are bound by
+// memory and use 16-byte accesses if the shape allows them, else one element at a time. A row belongs to one thread
+// block whose size depends only on the row's length, and sums run in one order. So a row's result does not depend on
+// the number of rows.
 #include "kernels/cuda/dependent.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/norm.h"
@@ -124,7 +124,7 @@ cudaError_t launch_embed(cudaStream_t stream, float *out, const void *table, int
 
 // ---- RMSNorm (arXiv 1910.07467) -------------------------------------------------------------------------------------
 
-// Values i .. of a row: those of x, or with ADD their sums with the addend.
+// Loads values i .. of a row: values of x, or with ADD their sums with the addend.
 template <int W, bool ADD>
 static __device__ __forceinline__ void load_sum(float *to, const float *x, const __nv_bfloat16 *addend, int i)
 {
@@ -138,7 +138,7 @@ static __device__ __forceinline__ void load_sum(float *to, const float *x, const
     }
 }
 
-// The factor of a row in every thread. All threads of the block must call.
+// Returns the factor of a row in every thread. Every thread of the block must call.
 template <int W, bool ADD>
 static __device__ __forceinline__ float row_factor(const float *row, const __nv_bfloat16 *addend, int n, float epsilon,
                                                    float *warp_values)
@@ -155,7 +155,7 @@ static __device__ __forceinline__ float row_factor(const float *row, const __nv_
     return norm_factor(warp_values, (int)blockDim.x / WARP, n, epsilon);
 }
 
-// The largest of all threads of a block, in every thread. All threads must call.
+// Returns the largest value of a block's threads in every thread. Every thread must call.
 static __device__ __forceinline__ float block_max(float x, float *warp_values)
 {
     x = warp_max(x);
@@ -167,7 +167,7 @@ static __device__ __forceinline__ float block_max(float x, float *warp_values)
     return largest;
 }
 
-// The row that a norm reads, and with ADD writes.
+// Type of the row that a norm reads, and with ADD also writes.
 template <bool ADD> struct added {
     typedef const float row;
 };
@@ -175,8 +175,8 @@ template <> struct added<true> {
     typedef float row;
 };
 
-// One thread block per row; the row is read twice, the second time from the cache. With ADD and without row_index, x
-// receives the sums, which a thread stores after it has read them for the second time.
+// One thread block per row. The row is read twice, the second time from the cache. With ADD and without row_index, x
+// receives the sums, which a thread stores after its second read.
 template <int W, bool ADD>
 static __global__ void __launch_bounds__(THREADS_MAX)
     rmsnorm_kernel(__nv_bfloat16 *out, int out_stride, typename added<ADD>::row *x, const __nv_bfloat16 *addend,
@@ -282,7 +282,7 @@ cudaError_t launch_swiglu(cudaStream_t stream, void *out, int out_stride, const 
 
 // ---- rows as FP8 ----------------------------------------------------------------------------------------------------
 
-// One thread block per row; the row is read twice. Bytes behind n are not written.
+// One thread block per row. The row is read twice. Bytes from n on are not written.
 template <int W, typename T>
 static __global__ void __launch_bounds__(THREADS_MAX)
     quantise_kernel(uint8_t *out, int out_stride, float *row_scale, const T *x, int x_stride, int n)
@@ -339,12 +339,12 @@ static __global__ void __launch_bounds__(STRIPE_THREADS)
     quantise_blocks_kernel(uint8_t *out, int out_stride, float *row_scale, int scale_stride, const __nv_bfloat16 *x,
                            int x_stride, int n)
 {
-    const int EACH = FP8_BLOCK / WARP; // values of a lane
+    const int EACH = FP8_BLOCK / WARP; // number of values of a lane
     dependents_start();
     dependency_wait();
     const int lane = (int)threadIdx.x % WARP, block = (int)(blockIdx.y * blockDim.x + threadIdx.x) / WARP;
     const int i = block * FP8_BLOCK + lane * EACH;
-    if (block * FP8_BLOCK >= n) return; // the whole warp
+    if (block * FP8_BLOCK >= n) return; // ends the whole warp
     float values[EACH], largest = 0;
 #pragma unroll
     for (int j = 0; j < EACH; j++) {
@@ -371,7 +371,7 @@ cudaError_t launch_quantise_blocks(cudaStream_t stream, void *out, int out_strid
 
 // ---- RMSNorm to FP8 -------------------------------------------------------------------------------------------------
 
-// Results i .. i + 7 as launch_rmsnorm rounds them; zeros for columns that do not exist.
+// Computes results i .. i + 7 with the rounding of launch_rmsnorm, and zeros for columns that do not exist.
 template <int W, bool ADD>
 static __device__ __forceinline__ void normed_group(float group[WIDE], const float *row, const __nv_bfloat16 *addend,
                                                     const float *gain, float factor, int i, int n)
@@ -417,8 +417,8 @@ template <int W> static __device__ __forceinline__ void store_sums(float *x, con
     }
 }
 
-// One thread block per row, which is read three times, from the cache after the first. Sixteen threads have a block of
-// FP8_BLOCK columns.
+// One thread block per row, which is read three times, after the first time from the cache. Sixteen threads have a
+// block of FP8_BLOCK columns.
 template <int W, bool BLOCKS, bool ADD>
 static __global__ void __launch_bounds__(THREADS_MAX)
     rmsnorm_fp8_kernel(uint8_t *out, int out_stride, float *row_scale, int scale_stride, typename added<ADD>::row *x,
@@ -440,7 +440,7 @@ static __global__ void __launch_bounds__(THREADS_MAX)
         largest = fmaxf(largest, group_largest(group));
     }
     if (!BLOCKS) largest = block_max(largest, warp_largest);
-    for (int first = 0; first < out_stride; first += step) { // all lanes, for the shuffles
+    for (int first = 0; first < out_stride; first += step) { // every lane takes part, for the shuffles
         const int i = first + mine;
         normed_group<W, ADD>(group, from, plus, gain, norm, i, n);
         if (BLOCKS) {
@@ -492,7 +492,7 @@ cudaError_t launch_add_rmsnorm_fp8(cudaStream_t stream, void *out, int out_strid
 
 // ---- SwiGLU to FP8 --------------------------------------------------------------------------------------------------
 
-// One thread block per row. It keeps the results in shared memory, in bf16, until the largest is known.
+// One thread block per row. It keeps the results in shared memory, in bf16, until their largest magnitude is known.
 template <int W>
 static __global__ void __launch_bounds__(THREADS_MAX)
     swiglu_fp8_kernel(uint8_t *out, int out_stride, float *row_scale, const float *x, int x_stride, int n)
@@ -515,7 +515,7 @@ static __global__ void __launch_bounds__(THREADS_MAX)
         for (int j = 0; j < W; j++)
             largest = fmaxf(largest, magnitude(gate[j]));
     }
-    largest = block_max(largest, warp_values); // behind its barrier all results are there
+    largest = block_max(largest, warp_values); // after its barrier all results are there
     for (int i = (int)threadIdx.x * WIDE; i < out_stride; i += (int)blockDim.x * WIDE) {
         float group[WIDE];
 #pragma unroll

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls of the CUDA runtime that all files of the backend make: the status of an error, and device memory.
+// Calls of the CUDA runtime that all files of the backend use: the status of an error, and device memory.
 #include "kernels/cuda/cuda.h"
 
 enum status cuda_status(cudaError_t error, const char *what)
 {
     if (error == cudaSuccess) return STATUS_OK;
-    cudaGetLastError(); // or the next call would report it again
+    cudaGetLastError(); // otherwise the next call would report the error again
     return status_fail(error == cudaErrorMemoryAllocation ? STATUS_EXHAUSTED : STATUS_UNAVAILABLE, "%s: %s", what,
                        cudaGetErrorString(error));
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// backend_ops.sample: see sample.cu.
+// Implements backend_ops.sample, see sample.cu.
 #include <assert.h>
 
 #include "kernels/cuda/cuda.h"

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // Samples tokens on the device, with the parameters and in the order that worker/sampler.h defines: min-p, top-k,
-// top-p, then one random number that selects a token by walking the tokens by id. One thread block per row; nothing is
-// sorted.
+// top-p, then one random number that selects a token by walking the tokens by id. There is one thread block per row,
+// and nothing is sorted.
 //
 // Weights have the bits of the CPU sampler (the same arithmetic, without fused multiply-adds) and are summed as
-// integers in units of 2^-45. So sums do not depend on how threads divide them, and a row's token is the same in every
-// launch. A vocabulary of 2^18 fits into 64 bits. The sampler sums in double; the difference is less than V * 2^-45 of
-// the best token's weight, so only a random number or a top-p within this distance of a boundary selects the
+// integers in units of 2^-45. So sums do not depend on their division among threads, and a row's token is the same in
+// every launch. A vocabulary of 2^18 fits into 64 bits. The CPU sampler sums in double. The difference is less than V *
+// 2^-45 of the best token's weight. So only a random number or a top-p within this distance of a boundary selects the
 // neighbouring token.
 //
 // Top-k and top-p keep a run of tokens, best first, lower ids first among equal logits. One read of the row counts and
-// weighs the tokens in bins of logits; the sums over the bins tell which bin has the end of the run, and one more read
-// collects that bin, where each thread compares a token with all others. So top-k and top-p together typically take
-// five reads of the row (counted in the code, not measured), from the L2 cache, and a row with neither takes four. Only
-// a bin of more tokens than threads (a thousand logits within 1/32 of the temperature) is searched by bisection, with
-// 20 to 30 reads.
+// weighs the tokens in bins of logits. The sums over the bins give the bin in which the run ends. One more read
+// collects that bin, and each thread compares one of its tokens with all others. So top-k and top-p together typically
+// take five reads of the row (counted in the code, not measured), from the L2 cache, and a row with neither takes four.
+// Only a bin with more tokens than threads (a thousand logits within 1/32 of the temperature) is searched by bisection,
+// with 20 to 30 reads.
 #include <float.h>
 #include <math.h>
 
@@ -22,7 +22,7 @@
 #include "kernels/cuda/launch.h"
 
 enum { THREADS = 1024, WARPS = THREADS / WARP };
-enum { BINS = 2 * THREADS, BINS_PER_UNIT = 32 }; // of -log(weight); the last bin has all that are farther
+enum { BINS = 2 * THREADS, BINS_PER_UNIT = 32 }; // bins of -log(weight); the last bin has all farther tokens
 
 typedef unsigned long long mass; // sum of weights, in units of 2^-45
 static const float MASS_OF_ONE = 35184372088832.0f;
@@ -32,10 +32,10 @@ static const float MASS_OF_ONE = 35184372088832.0f;
 static __device__ __forceinline__ float clamp_logit(float x)
 {
     if (!(x >= -FLT_MAX)) return -INFINITY;        // NaN too
-    return x > FLT_MAX ? FLT_MAX : x == 0 ? 0 : x; // one zero, so that equal logits are equal bits
+    return x > FLT_MAX ? FLT_MAX : x == 0 ? 0 : x; // makes one zero, so that equal logits have equal bits
 }
 
-// An integer in the same order as the logits.
+// Returns an integer in the same order as the logits.
 static __device__ __forceinline__ uint32_t key_of(float x)
 {
     uint32_t bits = __float_as_uint(x);
@@ -64,7 +64,7 @@ static __device__ __forceinline__ float exp_negative(float x)
 
 // ---- one row --------------------------------------------------------------------------------------------------------
 
-// A token in the order of sampling: larger keys first, lower indices first among equal keys.
+// Place of a token in the order of sampling: larger keys first, lower indices first among equal keys.
 struct place {
     uint32_t key;
     int index;
@@ -74,13 +74,13 @@ struct place {
 struct scratch {
     mass of_warp[WARPS], of_thread[THREADS];
     struct sampled_id warp_best[WARPS];
-    mass bin_mass[BINS]; // of eligible tokens, best bin first
+    mass bin_mass[BINS]; // mass of eligible tokens, best bin first
     uint32_t bin_count[BINS];
-    struct place found[THREADS], last; // the tokens of one bin, the last token to keep
+    struct place found[THREADS], last; // tokens of one bin; the last token to keep
     int n_found;
 };
 
-// A row and the tokens still eligible: keys above `edge`, and key `edge` for indices up to edge_index.
+// A row, and the tokens still eligible: keys above `edge`, and key `edge` for indices up to edge_index.
 struct row {
     struct scratch *scratch;
     const float *data;
@@ -119,7 +119,7 @@ static __device__ __forceinline__ float weight_of(const struct row *row, float l
     return exp_negative(__fmul_rn(__fadd_rn(logit, -row->max), row->inverse_temperature));
 }
 
-// The value of a token in a sum. Tokens that are not eligible count as zero.
+// Measure of a token in a sum. A token that is not eligible counts as zero.
 enum measure {
     COUNT, // 1 from key `from` up
     TIES,  // 1 at key `from`
@@ -180,7 +180,7 @@ static __device__ __forceinline__ int sum_find(const mass *sums, int n, mass *le
     return at;
 }
 
-// Returns the index at which the sum by id exceeds `target`, which must be less than the total: finds first the part of
+// Returns the index at which the sum by id exceeds `target`, which must be less than the total. Finds first the part of
 // the row that one warp has summed, then the thread within it, then the element.
 static __device__ int row_find(const struct row *row, enum measure measure, uint32_t from, mass target)
 {
@@ -217,7 +217,7 @@ static __device__ __forceinline__ bool row_has(const struct row *row, uint32_t k
     return key > row->edge || (key == row->edge && i <= row->edge_index);
 }
 
-// Never smaller for a smaller logit, so that bins are ranges of keys.
+// Returns the bin of a logit. It is never smaller for a smaller logit, so that bins are ranges of keys.
 static __device__ __forceinline__ int bin_of(const struct row *row, float logit)
 {
     const float x = __fmul_rn(__fadd_rn(row->max, -logit), row->inverse_temperature);
@@ -250,7 +250,7 @@ static __device__ __forceinline__ mass bin_value(const struct scratch *scratch, 
     return measure == COUNT ? scratch->bin_count[bin] : scratch->bin_mass[bin];
 }
 
-// The sum over all bins. Leaves the sums of each thread's and each warp's bins in of_thread and of_warp.
+// Returns the sum over all bins. Leaves the sums of each thread's and each warp's bins in of_thread and of_warp.
 static __device__ mass bins_sum(struct scratch *scratch, enum measure measure)
 {
     const int thread = (int)threadIdx.x, each = BINS / THREADS;
@@ -264,8 +264,8 @@ static __device__ mass bins_sum(struct scratch *scratch, enum measure measure)
     return sum;
 }
 
-// After bins_sum: the bin at which the sum, best bins first, exceeds *left_p, which must be less than the total.
-// Subtracts the sums of better bins from *left_p.
+// Returns the bin at which the sum, best bins first, exceeds *left_p, which must be less than the total. Subtracts the
+// sums of better bins from *left_p. Call bins_sum first.
 static __device__ int bins_find(const struct scratch *scratch, enum measure measure, mass *left_p)
 {
     const int each = BINS / THREADS;
@@ -319,7 +319,7 @@ static __device__ void found_end(struct row *row, enum measure measure, mass lef
     row->edge_index = scratch->last.index;
 }
 
-// Removes the tokens behind the end of the run, which is in `bin`, from the masses of the bins.
+// Removes the tokens after the end of the run, which is in `bin`, from the masses of the bins.
 static __device__ void bins_cut(const struct row *row, int bin)
 {
     struct scratch *scratch = row->scratch;
@@ -336,7 +336,8 @@ static __device__ void bins_cut(const struct row *row, int bin)
     __syncthreads();
 }
 
-// row_keep_best for any distribution of logits, without bins. `total` is the sum over all eligible tokens.
+// Does the work of row_keep_best for any distribution of logits, without bins. `total` is the sum over all eligible
+// tokens.
 static __device__ void row_bisect(struct row *row, enum measure measure, mass need, mass total)
 {
     // The sum from key `low` up reaches `need`, the sum from `high` up does not.
@@ -358,8 +359,8 @@ static __device__ void row_bisect(struct row *row, enum measure measure, mass ne
     row->edge = low;
 }
 
-// Keeps the shortest run of tokens, best first, whose sum reaches `need`; keeps all if the total is less. Requires and
-// leaves the masses of the bins; counts are those of the first call.
+// Keeps the shortest run of tokens, best first, whose sum reaches `need`. Keeps all tokens if the total is less.
+// Requires and leaves the masses of the bins; counts stay as in the first call.
 static __device__ void row_keep_best(struct row *row, enum measure measure, mass need)
 {
     const mass total = bins_sum(row->scratch, measure);
@@ -376,7 +377,7 @@ static __device__ void row_keep_best(struct row *row, enum measure measure, mass
     bins_cut(row, bin);
 }
 
-// Keeps what top-k and top-p leave. Returns the mass of all tokens kept.
+// Keeps the tokens that remain after top-k and top-p. Returns their mass.
 static __device__ mass row_keep(struct row *row, const struct row_sampling *sampling)
 {
     const bool top_k = sampling->top_k > 0 && sampling->top_k < row->n, top_p = sampling->top_p < 1;
@@ -394,7 +395,7 @@ static __device__ mass row_keep(struct row *row, const struct row_sampling *samp
 
 // ---- a token --------------------------------------------------------------------------------------------------------
 
-// The smallest key whose weight is positive and at least `least`: tokens below it are not eligible.
+// Returns the smallest key whose weight is positive and at least `least`. Tokens below it are not eligible.
 static __device__ uint32_t row_min_key(const struct row *row, float least)
 {
     uint32_t low = key_of(-INFINITY), high = key_of(row->max); // their weights are 0 and 1
@@ -414,7 +415,7 @@ static __device__ bool better(struct sampled_id a, struct sampled_id b)
     return a.logit > b.logit || (a.logit == b.logit && (uint32_t)a.id < (uint32_t)b.id); // -1 sorts last
 }
 
-// Index and logit of the likeliest token, -1 if all logits are -inf; the same in all threads.
+// Returns index and logit of the likeliest token, -1 if all logits are -inf; the same in all threads.
 static __device__ struct sampled_id row_likeliest(const struct row *row)
 {
     struct sampled_id *warp_best = row->scratch->warp_best, best = {-INFINITY, -1};

@@ -15,7 +15,7 @@ struct staging {
     size_t used;
 };
 
-// Reserves `count` values of `size` bytes; *device_p is their address on the device.
+// Reserves `count` values of `size` bytes. *device_p is their address on the device.
 static void *staging_put(struct staging *staging, size_t count, size_t size, const void **device_p)
 {
     void *host = staging->host + staging->used;
@@ -37,7 +37,7 @@ static void ints_copy(int32_t *to, const int32_t *from, int n)
     if (from) memcpy(to, from, (size_t)n * sizeof *to); // arrays that a pass does not use may be NULL
 }
 
-// n values of the batch, then `rest` up to `count` values.
+// Puts n values of the batch, then `rest` up to `count` values.
 static void staging_put_copy(struct staging *staging, const int32_t *from, int n, int count, int32_t rest,
                              const int32_t **device_p)
 {
@@ -47,7 +47,7 @@ static void staging_put_copy(struct staging *staging, const int32_t *from, int n
         to[i] = rest;
 }
 
-// The batch's count, or the larger one of a captured pass.
+// Returns the batch's count, or the count of a captured pass if it is larger.
 static int larger(int count, int captured)
 {
     return captured > count ? captured : count;
@@ -55,7 +55,7 @@ static int larger(int count, int captured)
 
 // ---- tiles ----------------------------------------------------------------------------------------------------------
 
-// Entries that the tile, or its span, attends to: its cost.
+// Returns the number of entries that the tile, or its span, attends to: its cost.
 static int64_t tile_cost(const struct ragged_batch *batch, const struct attend_tile *tile, int group)
 {
     int64_t entries = batch->kv_len[tile->seq] + (tile->first + tile->count - 1) / group + 1;
@@ -64,7 +64,7 @@ static int64_t tile_cost(const struct ragged_batch *batch, const struct attend_t
     return rest < TILE_SPAN ? rest : TILE_SPAN;
 }
 
-// Restores the order of a heap of n tiles, cheapest on top, below tile i.
+// Restores the order of a heap of n tiles, with the cheapest on top, below tile i.
 static void tile_sift(const struct ragged_batch *batch, int group, struct attend_tile *tiles, int n, int i)
 {
     struct attend_tile tile = tiles[i];
@@ -81,7 +81,8 @@ static void tile_sift(const struct ragged_batch *batch, int group, struct attend
     tiles[i] = tile;
 }
 
-// Costliest first, so that the thread blocks that start last are short. A heap sort, since qsort may allocate.
+// Sorts the tiles, costliest first, so that the thread blocks that start last are short. Uses heap sort, since qsort
+// may allocate.
 static void tiles_sort(const struct ragged_batch *batch, int group, struct attend_tile *tiles, int n)
 {
     for (int i = n / 2 - 1; i >= 0; i--)
@@ -99,7 +100,8 @@ static int seq_rows(const struct ragged_batch *batch, int s)
     return batch->row_start[s + 1] - batch->row_start[s];
 }
 
-// Divides tile i of n into spans, the first in its place and the others behind the last tile; returns their number.
+// Divides tile i of n into spans, and returns their number. The first span replaces the tile, and the others follow the
+// last tile.
 static int tile_divide(const struct ragged_batch *batch, int group, struct attend_tile *tiles, int i, int n, int slot)
 {
     const int64_t entries = tile_cost(batch, &tiles[i], group);
@@ -113,8 +115,8 @@ static int tile_divide(const struct ragged_batch *batch, int group, struct atten
     return spans;
 }
 
-// Divides tiles that would still run when all other multiprocessors have nothing left to do: those that cost more than
-// their even share. Returns the number of tiles, and the number of spans so far in *spans_p.
+// Divides tiles that would still run when all other multiprocessors have nothing left to do: tiles that cost more than
+// an even share. Returns the number of tiles, and the number of spans so far in *spans_p.
 static int tiles_divide(const struct ragged_batch *batch, const struct schedule_options *options,
                         struct attend_tile *tiles, int n, int *spans_p)
 {
@@ -133,8 +135,8 @@ static int tiles_divide(const struct ragged_batch *batch, const struct schedule_
     return n;
 }
 
-// Makes the tiles of rows [first_row, end_row) of sequences with several rows; returns how many. *spans_p: spans so
-// far.
+// Makes the tiles of rows [first_row, end_row) of sequences with several rows. Returns their number. *spans_p is the
+// number of spans so far.
 static int tiles_make(const struct ragged_batch *batch, const struct schedule_options *options, int first_row,
                       int end_row, struct attend_tile *tiles, int *spans_p)
 {
@@ -176,7 +178,7 @@ static void tiles_put(struct staging *staging, const struct ragged_batch *batch,
 
 int schedule_tiles_most(const struct schedule_options *options, int rows, int seqs)
 {
-    // A sequence has two rows at least, and one tile that is not full.
+    // A sequence has at least two rows, and one tile that is not full.
     return (rows / 2 < seqs ? rows / 2 : seqs) + rows * options->group / TILE_ROW_HEADS;
 }
 
@@ -223,7 +225,7 @@ static void sequences_put(struct staging *staging, const struct ragged_batch *ba
                           const struct schedule_options *options, struct device_batch *out)
 {
     const int n_seqs = batch->n_seqs, rows = larger(batch->n_rows, options->captured.rows);
-    const int seqs = options->captured.rows ? options->captured.seqs + 1 : n_seqs; // and that of the padding rows
+    const int seqs = options->captured.rows ? options->captured.seqs + 1 : n_seqs; // plus the sequence of padding rows
     assert(seqs >= n_seqs + (rows > batch->n_rows));
     int32_t *row_seq = staging_put_ints(staging, rows, &out->row_seq);
     for (int s = 0; s < n_seqs; s++)
@@ -247,7 +249,8 @@ static void sequences_put(struct staging *staging, const struct ragged_batch *ba
     out->max_blocks = columns;
 }
 
-// The importance rows of sequences with several rows: their numbers in `tiled`; *first_p: those below first_rows.
+// Lists the importance rows of sequences with several rows: stores their numbers in `tiled`. *first_p is the number of
+// them below first_rows.
 static int tiled_importance_list(const struct ragged_batch *batch, int first_rows, int32_t *tiled, int *first_p)
 {
     int n = 0;
@@ -374,7 +377,7 @@ struct device_batch schedule_micro_batch(const struct device_batch *whole, bool 
 
 // ---- rounds ---------------------------------------------------------------------------------------------------------
 
-// Rows below `row` that are alone in their sequence.
+// Returns the number of rows below `row` that are alone in their sequence.
 static int singles_below(const struct ragged_batch *batch, int row)
 {
     int n = 0;
@@ -383,7 +386,7 @@ static int singles_below(const struct ragged_batch *batch, int row)
     return n;
 }
 
-// Importance rows below number `end` in sequences with several rows.
+// Returns the number of importance rows below number `end` in sequences with several rows.
 static int tiled_importance_below(const struct ragged_batch *batch, int end)
 {
     int n = 0;
@@ -409,7 +412,8 @@ struct device_batch schedule_round(const struct device_batch *all, const struct 
     round.importance_begin = begin;
     round.n_importance_rows = end - begin;
     if (done == 0 && end == last) return round;
-    // The rows from behind the importance rows of the round before to the last one of this round, or the last one.
+    // The round has the rows after the importance rows of the previous round, up to its own last importance row. The
+    // last round has all remaining rows.
     const int from_row = done ? batch->importance_row[begin - 1] + 1 : all->first_row;
     const int to_row = end < last ? batch->importance_row[end - 1] + 1 : all->first_row + all->n_rows;
     const int before = singles_below(batch, from_row) - singles_below(batch, all->first_row);
@@ -419,6 +423,6 @@ struct device_batch schedule_round(const struct device_batch *all, const struct 
     round.tiled_importance +=
         tiled_importance_below(batch, begin) - tiled_importance_below(batch, all->importance_begin);
     round.n_tiled_importance = tiled_importance_below(batch, end) - tiled_importance_below(batch, begin);
-    if (done) round.n_tiles = round.n_spans = 0; // computed in the first round
+    if (done) round.n_tiles = round.n_spans = 0; // the first round computed them
     return round;
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Scores of the 16 entries of a KV block for up to 16 query heads of one row, computed by one warp. For kernels bound
-// by reading K and V: all heads of a group share the reads. The heads are the 16 rows of an mma, missing heads are
-// zeros; tensor cores have time to spare here, and K needs no conversion to f32.
+// by reading K and V: the heads of a group share the reads. The heads are the 16 rows of an mma, and missing heads are
+// zeros. Tensor cores have time to spare here, and K needs no conversion to f32.
 //
-// K goes from global memory directly into registers, 16 bytes per lane, without shared memory. This works because a sum
-// over dims may take them in any order, as long as q uses the same order: lane (g, c) of B has entry g, and the rows
-// 2c, 2c+1, 2c+8, 2c+9 of two mma are dims 32 p + 8 c .. + 7. Four lanes read 64 contiguous bytes of an entry.
+// K goes from global memory directly into registers, 16 bytes per lane, without shared memory. This works because the
+// order of dims in a sum is free, as long as q uses the same order. Lane (g, c) of B has entry g, and the rows 2c,
+// 2c+1, 2c+8, 2c+9 of two mma are dims 32 p + 8 c .. + 7. Four lanes read 64 contiguous bytes of an entry.
 #pragma once
 
 #include "kernels/cuda/geometry.h"
@@ -13,7 +13,7 @@
 
 enum { SCORE_HEADS = 16 };
 
-// The exponent before any entry. Finite, so that the -inf of a masked score minus it is not NaN.
+// Exponent before the first entry. It is finite, so that subtracting it from the -inf of a masked score gives no NaN.
 #define EXPONENT_NONE (-0x1p100f)
 
 // Eight values of K or V as stored in the cache.
@@ -34,13 +34,13 @@ static __device__ __forceinline__ uint4 as_bf16(uint2 values)
     return bf16_from_e4m3x8(values);
 }
 
-// Address of a block's values; `at` is geometry_kv_at of its entry 0.
+// Returns the address of a block's values. `at` is geometry_kv_at of its entry 0.
 template <bool FP8> static __device__ __forceinline__ const char *block_data(const kv_cache *kv, int64_t at)
 {
     return static_cast<const char *>(kv->data) + at * kv->head_size * (FP8 ? 1 : 2);
 }
 
-// Values `at` .. `at` + 7 of a block; zeros unless `there`. Not by __ldg, see dependent.h.
+// Loads values `at` .. `at` + 7 of a block, or zeros unless `there`. Does not use __ldg, see dependent.h.
 template <bool FP8>
 static __device__ __forceinline__ typename packed8<FP8>::type load8(const char *block, int at, bool there)
 {
@@ -57,7 +57,7 @@ static __device__ __forceinline__ uint4 pack8(const float *from)
     return packed;
 }
 
-// The query heads of a thread block: up to SCORE_HEADS heads of one KV head.
+// Query heads of a thread block: up to SCORE_HEADS heads of one KV head.
 struct score_heads {
     int kv_head, first, count;
 };
@@ -78,8 +78,8 @@ static __device__ __forceinline__ score_heads score_heads_of(int chunk, int n_he
     return heads;
 }
 
-// q of the heads as bf16 in shared memory, [SCORE_HEADS][STRIDE], zeros beyond the heads and beyond D. The padding puts
-// neighbouring rows into different halves of the banks, so that a quarter of a warp reads without bank conflicts.
+// q of the heads as bf16 in shared memory, [SCORE_HEADS][STRIDE], with zeros beyond the heads and beyond D. The padding
+// puts neighbouring rows into different halves of the banks, so that a quarter of a warp reads without bank conflicts.
 template <int DP> struct score_q {
     enum { STRIDE = DP + 32, BYTES = SCORE_HEADS * STRIDE * 2 };
 };
@@ -114,7 +114,7 @@ static __device__ __forceinline__ void load_keys(score_keys<DP, FP8> *keys, cons
         }
 }
 
-// s[half] += C of heads x entries 8 half .. 8 half + 7 (see ptx.h).
+// Computes s[half] += C of heads x entries 8 half .. 8 half + 7 (see ptx.h).
 template <int DP, bool FP8>
 static __device__ __forceinline__ void add_scores(float s[2][4], const score_keys<DP, FP8> *keys, const uint16_t *q,
                                                   int part)
@@ -151,7 +151,7 @@ static __device__ __forceinline__ void scale_scores(float s[2][4], const float *
     }
 }
 
-// Sets the scores of entries from `end` on to -inf. `entry`: first entry of the block.
+// Sets the scores of entries from `end` on to -inf. `entry` is the first entry of the block.
 static __device__ __forceinline__ void mask_scores(float s[2][4], int entry, int end)
 {
     if (entry + KV_BLOCK_TOKENS <= end) return;
@@ -165,7 +165,7 @@ static __device__ __forceinline__ void mask_scores(float s[2][4], int entry, int
         }
 }
 
-// log2(e) / sqrt(D): scores times this are exponents of 2.
+// Returns log2(e) / sqrt(D): scores times this factor are exponents of 2.
 static __device__ __forceinline__ float score_scale(int d)
 {
     return 1.4426950408889634f * rsqrtf((float)d);

@@ -21,7 +21,7 @@ void timer_close(struct timer *t)
     if (t->to) cudaEventDestroy(t->to);
 }
 
-// Milliseconds of one round of a candidate; infinity if it cannot run.
+// Measures the milliseconds of one round of a candidate, infinity if it cannot run.
 static enum status round_time(const struct timer *t, const struct candidates *c, int which, float *ms_p)
 {
     bool runs = true;
@@ -36,7 +36,7 @@ static enum status round_time(const struct timer *t, const struct candidates *c,
     return cuda_status(error, "timing on the device");
 }
 
-// With the first candidate that can run.
+// Warms up with the first candidate that can run.
 static enum status warm_up(struct timer *t, const struct candidates *c)
 {
     float total_ms = 0, ms;

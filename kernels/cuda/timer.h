@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which of a few ways to compute the same is the fastest on this device. An idle device runs at low clocks and takes
-// about a tenth of a second of work to raise them, so the first comparison begins with 300 ms of work. The candidates
-// then take turns in several rounds and the fastest round of each counts: a disturbance or a change of clocks hits one
-// round, not one candidate.
+// Finds the fastest of a few ways to compute the same result on this device. An idle device runs at low clocks and
+// takes about a tenth of a second of work to raise them, so the first comparison begins with 300 ms of work. The
+// candidates then take turns in several rounds, and the fastest round of each counts: a disturbance or a change of
+// clocks hits one round, not one candidate.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -12,12 +12,12 @@
 
 struct timer {
     cudaEvent_t from, to;
-    bool warm; // the device has had its 300 ms of work
+    bool warm; // the device has done its 300 ms of work
 };
 
 struct candidates {
-    int n, runs;                           // runs: of a candidate in one round
-    bool (*run)(void *context, int which); // issues one run into the stream; false: the candidate cannot run
+    int n, runs;                           // runs: number of runs of a candidate in one round
+    bool (*run)(void *context, int which); // issues one run into the stream; returns false if the candidate cannot run
     void *context;
     cudaStream_t stream;
 };

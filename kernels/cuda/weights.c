@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies weights from mapped files to the device, in pieces through two buffers of pinned memory: one is filled (read
-// from the file, converted) while the other is copied. Weights that become FP8 are quantised on the device. Nothing
-// waits for the last copies: they precede the first step in the stream.
+// Copies weights from mapped files to the device, in pieces through two buffers of pinned memory. One buffer is filled
+// (read from the file, converted) while the other is copied. Weights that become FP8 are quantised on the device. The
+// last copies are not waited for: they precede the first step in the stream.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,8 +15,8 @@ static const size_t PIECE_BYTES = (size_t)16 << 20;
 struct upload {
     unsigned char *pinned[2];
     cudaEvent_t sent[2]; // the copy from this buffer is done
-    int turn;            // the buffer to fill next
-    void *rows;          // device: a piece of rows to be quantised
+    int turn;            // buffer to fill next
+    void *rows;          // on the device: a piece of rows to quantise
 };
 
 // ---- pieces ---------------------------------------------------------------------------------------------------------
@@ -47,7 +47,7 @@ void upload_close(struct cuda *cuda)
     cuda->upload = NULL;
 }
 
-// Returns PIECE_BYTES of host memory to fill, once its last copy is done.
+// Returns PIECE_BYTES of host memory to fill, once the last copy from it is done.
 static enum status piece_next(struct cuda *cuda, void **host_p)
 {
     enum status status = upload_open(cuda);
@@ -81,7 +81,7 @@ static void read_bf16(const struct matrix_view *view, int64_t row, uint16_t *to)
 }
 
 // Writes rows [first, first + n) of the view as rows of `stride` elements, padded with zeros. Elements are copied if
-// `as` is the view's dtype (FP8 without its scales), else converted to bf16 or f32.
+// `as` is the view's dtype (FP8 without its scales), and otherwise converted to bf16 or f32.
 static void piece_fill(const struct matrix_view *view, int64_t first, int64_t n, enum dtype as, int stride, void *host)
 {
     const size_t row_bytes = (size_t)view->columns * dtype_size_bytes(as);
@@ -102,8 +102,8 @@ static void piece_fill(const struct matrix_view *view, int64_t first, int64_t n,
     }
 }
 
-// The dtype in which a part is copied to the device. For an FP8 weight, parts in FP8 or bf16 are copied as stored and
-// all others in f32, so that quantising does not round twice.
+// Returns the dtype in which a part is copied to the device. For an FP8 weight, parts in FP8 or bf16 are copied as
+// stored. Other parts are copied in f32, so that quantising does not round twice.
 static enum dtype upload_dtype(const struct weight *w, const struct matrix_view *part)
 {
     if (w->dtype == DTYPE_BF16) return DTYPE_BF16;
@@ -127,7 +127,7 @@ static enum status send_scales(struct cuda *cuda, const struct matrix_view *part
     return STATUS_OK;
 }
 
-// Scales of a part with one for each block.
+// Sends the scales of a part that has one for each block.
 static enum status send_block_scales(struct cuda *cuda, const struct matrix_view *part, float *to)
 {
     const int64_t stride = cuda_block_stride(part->columns), max_rows = (int64_t)(PIECE_BYTES / sizeof(float)) / stride;

@@ -24,15 +24,15 @@ struct place {
 struct thread {
     struct fiber fiber;
     enum state state;
-    struct place at;    // where it waits
+    struct place at;    // place at which it waits
     const void *awaits; // AT_BARRIER: the barrier
-    bool waited;        // for the kernel before, see kernels/cuda/dependent.h
+    bool waited;        // it has waited for the previous kernel, see kernels/cuda/dependent.h
     uint3 index;        // its threadIdx
 };
 
 struct warp {
     int arrived;
-    unsigned exchanges; // so far; the lowest bit selects the part of `slot` in use
+    unsigned exchanges; // number of exchanges so far; the lowest bit selects the part of `slot` in use
     alignas(16) unsigned char slot[2][LANES * SLOT];
 };
 
@@ -95,7 +95,7 @@ EMULATED_UNCHECKED static int thread_next(int from)
     return to;
 }
 
-// Switches to the next runnable thread; returns when this thread runs again. Copies happen when all threads wait.
+// Switches to the next runnable thread. Returns when this thread runs again. Copies happen when all threads wait.
 EMULATED_UNCHECKED static void thread_yield(bool last)
 {
     int from = current, to = thread_next(from);
@@ -267,7 +267,7 @@ void emulated_named_barrier(int id, int count, bool wait, const char *file, int 
     }
 }
 
-// What the emulator's cuTensorMapEncodeTiled puts into a map.
+// Content that the emulator's cuTensorMapEncodeTiled puts into a map.
 struct box_map {
     const char *data;
     uint64_t width, height, pitch; // values, rows, bytes
@@ -304,7 +304,7 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **function
     return cudaSuccess;
 }
 
-// A row of the box, and the place of its byte x.
+// Returns the place of byte x of a row of the box.
 static size_t box_at(const box_map *map, size_t row, size_t x)
 {
     size_t at = row * map->box_width * map->value_bytes + x;
@@ -334,7 +334,7 @@ void emulated_box_load(void *to, const CUtensorMap *map, int x, int y, uint64_t 
     memcpy(&box, map, sizeof box);
     const size_t at = (size_t)(static_cast<char *>(to) - static_cast<char *>(dynamic_shared));
     if (at % (box.swizzled ? 1024 : 128)) stuck("a box of a copy that is not aligned in shared memory");
-    memset(to, 0xff, box.box_width * box.value_bytes * box.box_height); // until the copy happens
+    memset(to, 0xff, box.box_width * box.value_bytes * box.box_height); // stays until the copy happens
     box_copies.push_back({to, map, x, y, barrier});
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gemm of cuBLASLt in plain loops: bf16, e4m3 and f32 matrices in column-major order, sums in f32, bias and scales
-// as the CUDA backend uses them. It refuses what the library refuses: e4m3 unless A is transposed and B is not,
-// dimensions or addresses that are not multiples of 16 bytes, scales per row or block on devices that do not support
-// them. Fast accumulation of e4m3 follows kernels/emulator/fp8_accumulator.h.
+// Implements the gemm of cuBLASLt in plain loops: bf16, e4m3 and f32 matrices in column-major order, sums in f32, with
+// bias and scales as the CUDA backend uses them. It refuses the same calls as the library: e4m3 unless A is transposed
+// and B is not, dimensions or addresses that are not multiples of 16 bytes, and scales per row or block on devices that
+// do not support them. Fast accumulation of e4m3 follows kernels/emulator/fp8_accumulator.h.
 #include <cublasLt.h>
 #include <string.h>
 
@@ -35,7 +35,7 @@ struct matmul {
     const float *scale[2];
 };
 
-// Sums over K in `parts` parts: algorithms differ in the last bits, as the real ones do.
+// Algorithm that sums over K in `parts` parts. Algorithms differ in the last bits, like real ones.
 struct algorithm {
     int id, parts;
     size_t workspace;
@@ -47,7 +47,7 @@ struct preference {
     uint64_t workspace;
 };
 
-int refused_from = 1, refused_to; // numbers of columns of D without an e4m3 algorithm
+int refused_from = 1, refused_to; // range of columns of D without an e4m3 algorithm
 bool fast_refused;
 
 static_assert(sizeof(struct layout) <= sizeof(cublasLtMatrixLayoutOpaque_t), "must fit into the caller's memory");
@@ -144,7 +144,7 @@ cublasStatus_t check(const struct matmul *p, const struct layout *a, const struc
     return check_scales(p, m, n);
 }
 
-// An operand as floats, [outer][K].
+// Returns an operand as floats, [outer][K].
 std::vector<float> operand(const void *data, const struct layout *l, bool k_is_row, int64_t outer, int64_t k)
 {
     std::vector<float> values((size_t)(outer * k));
@@ -165,7 +165,7 @@ struct call {
 
 typedef float lanes __attribute__((vector_size(32), aligned(4))); // partial sums; tests spend most of their time here
 
-// The dot product of u and v in partial sums. Both lie in vectors of the caller.
+// Returns the dot product of u and v, from partial sums. Both are vectors of the caller.
 __attribute__((no_sanitize("address"))) float dot(const float *u, const float *v, int64_t n)
 {
     lanes sums[2] = {};
@@ -183,7 +183,7 @@ __attribute__((no_sanitize("address"))) float dot(const float *u, const float *v
     return sum;
 }
 
-// The scale of block b of K for an element `outer` of the side's other dimension, which has `size` elements.
+// Returns the scale of block b of K for an element `outer` of the side's other dimension, which has `size` elements.
 float block_scale(const struct matmul &p, int side, int64_t outer, int64_t size, int64_t b, int64_t blocks)
 {
     int64_t at = b * size + outer; // VEC128: the other dimension first
@@ -192,7 +192,7 @@ float block_scale(const struct matmul &p, int side, int64_t outer, int64_t size,
     return p.scale[side][at];
 }
 
-// Element (i, j) before alpha.
+// Returns element (i, j) before alpha.
 float element(const struct call &x, const float *u, const float *v, int64_t k, int64_t i, int64_t j)
 {
     float sum = 0;

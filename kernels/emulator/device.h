@@ -27,8 +27,8 @@
 extern uint3 threadIdx, blockIdx;
 extern dim3 blockDim, gridDim;
 
-// For the functions where tests spend most of their time. They touch the emulator's memory, or what an exchange has
-// checked.
+// Marks functions in which tests spend most of their time. They access the emulator's memory, or memory that an
+// exchange has checked.
 #define EMULATED_UNCHECKED         __attribute__((no_sanitize("address", "undefined")))
 #define EMULATED_PLACE             const char *file = __builtin_FILE(), int line = __builtin_LINE()
 #define DYNAMIC_SHARED(type, name) type *const name = static_cast<type *>(emulated_dynamic_shared())
@@ -44,10 +44,10 @@ struct emulated_call {
 void *emulated_dynamic_shared(void);
 void emulated_block_barrier(const char *file, int line);
 // Publishes `bytes` of this lane to its warp and waits until all lanes have called from the same place. Returns the
-// bytes of lanes 0..31, one after another, valid until the second next exchange of the warp. At most 64 bytes.
+// bytes of lanes 0..31, one after another, valid until the exchange after the next one of the warp. At most 64 bytes.
 const void *emulated_warp_exchange(const void *mine, size_t bytes, const char *file, int line);
 int emulated_lane(void);
-// dependency_wait of kernels/cuda/dependent.h, and the check that this thread has called it.
+// Implement dependency_wait of kernels/cuda/dependent.h, and the check that this thread has called it.
 void emulated_dependency_wait(void);
 void emulated_check_waited(void);
 // Ends the program with a message if a kernel argument is, or contains, a pointer to host memory.
@@ -55,7 +55,7 @@ void emulated_check_argument(const char *kernel, const void *value, size_t bytes
 cudaError_t emulated_launch(const char *kernel, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
                             std::function<void()> body);
 
-// emulated_warp_exchange for values of any type.
+// Does emulated_warp_exchange for values of any type.
 template <typename T> static inline const T *emulated_warp(const T &mine, EMULATED_PLACE)
 {
     return static_cast<const T *>(emulated_warp_exchange(&mine, sizeof mine, file, line));
@@ -92,7 +92,7 @@ static inline void __syncwarp(unsigned mask = 0xffffffffu, EMULATED_PLACE)
     emulated_warp_exchange(&nothing, 1, file, line);
 }
 
-// Shuffles within groups of `width` lanes as CUDA defines them: a source outside the group returns the own value.
+// Shuffle within groups of `width` lanes as CUDA defines it: a source outside the group returns the lane's own value.
 template <typename T> static inline T __shfl_sync(unsigned mask, T value, int lane, int width = 32, EMULATED_PLACE)
 {
     emulated_check_mask(mask, file, line);

@@ -15,11 +15,11 @@
 
 static const size_t STACK_BYTES = 256 * 1024; // only touched pages take memory
 static const size_t page = (size_t)sysconf(_SC_PAGESIZE);
-static const size_t OUTER_BYTES = 4096; // more than the frames of a thread that ended: its kernel has returned
+static const size_t OUTER_BYTES = 4096; // more than the frames of an ended thread: its kernel has returned
 
 #if defined __x86_64__
-// Saves the callee-saved registers on the stack; a context is the stack pointer. swapcontext makes a system call for
-// the signal mask at every switch, which would dominate kernels with many shuffles.
+// Switches contexts. Saves the callee-saved registers on the stack; a context is the stack pointer. swapcontext makes a
+// system call for the signal mask at every switch, which would dominate kernels with many shuffles.
 extern "C" void emulated_switch(void **from, void *to);
 __asm__(".text\n"
         ".globl emulated_switch\n"
@@ -89,8 +89,8 @@ void fiber_prepare(struct fiber *fiber, void (*enter)(void))
     }
     char *stack = static_cast<char *>(fiber->stack) + page;
 #ifdef __SANITIZE_ADDRESS__
-    // Frames of the last thread on this stack. Those of the kernel were unpoisoned when it returned; the whole stack
-    // takes longer than most kernels.
+    // Unpoison frames of the last thread on this stack. The frames of the kernel were unpoisoned when it returned, and
+    // unpoisoning the whole stack takes longer than most kernels.
     __asan_unpoison_memory_region(stack + STACK_BYTES - OUTER_BYTES, OUTER_BYTES);
 #endif
     fiber->fake_stack = NULL;
@@ -98,7 +98,7 @@ void fiber_prepare(struct fiber *fiber, void (*enter)(void))
 }
 
 #ifdef __SANITIZE_ADDRESS__
-// The stack of the thread itself, which AddressSanitizer must be told on a switch back.
+// Stack of the thread itself: AddressSanitizer must be told about it on a switch back.
 static thread_local const void *thread_stack;
 static thread_local size_t thread_stack_bytes;
 

@@ -6,9 +6,9 @@
 #include <stddef.h>
 
 struct fiber {
-    void *stack; // with an inaccessible page below
+    void *stack; // the page below it is inaccessible
     void *context;
-    void *fake_stack; // AddressSanitizer's
+    void *fake_stack; // for AddressSanitizer
 };
 
 // Makes the calling thread a fiber.
@@ -16,7 +16,7 @@ void fiber_adopt(struct fiber *thread);
 // Prepares a fiber that starts with enter() at the first switch to it; enter() must not return. The stack is reused by
 // later calls.
 void fiber_prepare(struct fiber *fiber, void (*enter)(void));
-// Switches to `to`; returns when another fiber switches to `from`. `last`: `from` does not run again.
+// Switches to `to`. Returns when another fiber switches to `from`. If `last`, `from` does not run again.
 void fiber_switch(struct fiber *from, struct fiber *to, bool last);
 // Must be the first call of a fiber.
 void fiber_entered(void);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model of how Hopper's tensor cores add products of FP8 numbers: 32 products and the running sum are shifted to the
-// largest of their exponents, keep 14 bits there, and what lies below is cut off (DeepSeek-V3, arXiv 2412.19437,
-// sections 3.3.2 and 3.5.2, by experiment; NVIDIA does not document it). With fast accumulation the sum over K stays in
-// this form; without, it is added to an f32 every 128 products.
+// Models how Hopper's tensor cores add products of FP8 numbers. 32 products and the running sum are shifted to the
+// largest of their exponents and keep 14 bits there; lower bits are cut off (DeepSeek-V3, arXiv 2412.19437, sections
+// 3.3.2 and 3.5.2, by experiment; NVIDIA does not document it). With fast accumulation the sum over K stays in this
+// form. Otherwise it is added to an f32 every 128 products.
 #pragma once
 
 #include <math.h>
@@ -10,7 +10,7 @@
 
 enum { FP8_SUM_BITS = 14, FP8_SUM_TERMS = 32, FP8_SUM_PROMOTED = 128 };
 
-// The sum of u[i] v[i], i < n, after `sum`.
+// Returns `sum` plus the products u[i] v[i], i < n.
 static inline double fp8_accumulate(double sum, const float *u, const float *v, int64_t n)
 {
     for (int64_t first = 0; first < n; first += FP8_SUM_TERMS) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The instructions of kernels/cuda/hopper.h on the CPU. Everything asynchronous happens as late as hardware may do it:
-// a copy when all threads of the block wait, a product at the wait for it. Until then its result holds NaN, which
-// exposes a kernel that reads it too early, and what it reads may be overwritten by a kernel that does not wait.
+// The instructions of kernels/cuda/hopper.h on the CPU. Asynchronous operations happen as late as hardware may do them:
+// a copy when all threads of the block wait, a product at the wait for it. Until then the result holds NaN, which
+// exposes a kernel that reads it too early. A kernel that does not wait may also overwrite the operands.
 #pragma once
 
 #include <assert.h>
@@ -80,7 +80,7 @@ static inline void writes_fence(void)
 
 // ---- wgmma ----------------------------------------------------------------------------------------------------------
 
-// Addresses in shared memory are offsets from its start.
+// Returns the descriptor of a matrix. Addresses in shared memory are offsets from its start.
 static inline uint64_t matrix_at(const void *at, int apart)
 {
     uint64_t offset = (uint64_t)((const char *)at - (const char *)emulated_dynamic_shared());
@@ -88,7 +88,7 @@ static inline uint64_t matrix_at(const void *at, int apart)
     return offset >> 4 | (uint64_t)(apart >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
 }
 
-// Value of a matrix at byte `at` of its plain layout.
+// Returns the value of a matrix at byte `at` of its plain layout.
 EMULATED_UNCHECKED static inline double emulated_matrix_value(const unsigned char *shared, uint32_t at)
 {
     uint16_t high;
@@ -99,18 +99,18 @@ EMULATED_UNCHECKED static inline double emulated_matrix_value(const unsigned cha
     return (double)value;
 }
 
-// A product under way, as one lane sees it.
+// A product that has not completed, from the view of one lane.
 struct emulated_product {
     float *c;
     int n;                    // columns of B
-    std::vector<float> start; // c before the first product under way on it; empty for later ones
+    std::vector<float> start; // c before the first pending product on it; empty for later products
     bool in_registers;
     double rows[2][16]; // A in registers
     uint64_t a, b;
     bool add;
     int group;
 };
-static std::deque<emulated_product> emulated_products[1024]; // of each thread of the block
+static std::deque<emulated_product> emulated_products[1024]; // products of each thread of the block
 static int emulated_product_groups[1024];
 
 static inline void emulated_product_begin(emulated_product product)

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// NCCL between ranks that are threads of this process, each with its own stream: all-reduce, send and receive. A
-// collective is an operation in the stream of each rank that completes when all ranks have reached it, as on devices.
-// Sums are in rank order. Ranks that make different calls end the program, where real ones would hang.
+// Implements NCCL between ranks that are threads of this process, each with its own stream: all-reduce, send and
+// receive. A collective is an operation in the stream of each rank that completes when all ranks have reached it, as on
+// devices. Sums are in rank order. Ranks that make different calls end the program, while real ranks would hang.
 //
-// Sums in bf16 are rounded after every rank, as by a ring: the least exact of the library's ways.
+// Sums in bf16 are rounded after every rank, like in a ring, which is the library's least exact algorithm.
 //
 // Windows: memory of ncclMemAlloc that all ranks register together. Freeing registered memory, finalising a
 // communicator with open windows, and a sum whose ranks use different offsets of their windows end the program.
@@ -39,7 +39,7 @@ struct part {
     size_t count;
     ncclDataType_t type;
     ncclRedOp_t operation;
-    ptrdiff_t offset; // in the rank's window; -1: in none
+    ptrdiff_t offset; // offset in the rank's window, or -1
 };
 
 struct group {
@@ -47,15 +47,15 @@ struct group {
     uint64_t round;                            // collectives completed
     std::vector<part> parts;                   // of the current collective, by rank
     std::map<std::pair<int, int>, part> sent;  // by (from, to), until received
-    std::map<int, std::set<int>> connected_by; // kind of connection: the ranks that have made a call of that kind
-    std::map<int, size_t> registering;         // ranks that register a window: its bytes
+    std::map<int, std::set<int>> connected_by; // for each kind of connection: ranks that have made a call of that kind
+    std::map<int, size_t> registering;         // for each rank that registers a window: its bytes
     int registered;                            // windows that all ranks have registered
 };
 
-// Of one rank; operations in streams and graphs outlive the communicator.
+// State of one rank. Operations in streams and graphs outlive the communicator.
 struct rank_state {
     bool aborted;
-    int in_streams, in_graphs; // operations that have not run; those that graphs have captured
+    int in_streams, in_graphs; // number of operations that have not run; number of operations in graphs
 };
 
 // Exists as long as an operation, in a stream or in a graph.
@@ -78,8 +78,8 @@ struct use {
 struct call {
     ncclComm_t comm;
     cudaStream_t stream;
-    std::vector<int> kinds; // of connections that it needs
-    int ranks;              // that each of them connects
+    std::vector<int> kinds; // kinds of connections that it needs
+    int ranks;              // number of ranks that each connection connects
     std::function<bool()> run;
 };
 
@@ -91,7 +91,7 @@ int n_connections, n_issued_later;
 thread_local int group_depth;
 thread_local std::vector<struct call> group_calls;
 
-// Kinds of connections: those of sums in bf16 are the ones of f32 plus BF16; PAIRS and above: from one rank to another.
+// Kinds of connections. Sums in bf16 have the kinds of f32 plus BF16. Kinds from PAIRS on connect one rank to another.
 enum { TREE, RING, BF16, PAIRS = 2 * BF16, TREE_BYTES_MAX = 4096 };
 
 size_t type_bytes(ncclDataType_t type)
@@ -153,7 +153,7 @@ struct allocation {
 std::map<char *, struct allocation> allocations;
 int nccl_version = EMULATED_NCCL, windows_kind, sums_in_windows, sums_in_memory;
 
-// Offset of memory in a window of the communicator, -1: it is in none.
+// Returns the offset of memory in a window of the communicator, or -1 if it is in none.
 ptrdiff_t window_offset(ncclComm_t comm, const void *at, size_t bytes)
 {
     auto next = allocations.upper_bound(static_cast<char *>(const_cast<void *>(at)));
@@ -269,7 +269,7 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
     return ncclSuccess;
 }
 
-// Calls `done` until it is true. Other threads go on meanwhile.
+// Calls `done` until it returns true. Other threads go on meanwhile.
 static void wait_until(const std::function<bool()> &done)
 {
     for (;;) {
@@ -413,7 +413,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm)
     {
         emulated_call call;
         comm->state->aborted = true;
-        struct group *g = comm->in.get(); // what the rank has begun never reaches the others
+        struct group *g = comm->in.get(); // a collective that this rank has begun never reaches the other ranks
         g->parts[(size_t)comm->rank].here = false;
         for (int to = 0; to < g->size; to++)
             g->sent.erase(std::make_pair(comm->rank, to));
@@ -425,7 +425,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm)
 
 // ---- calls ----------------------------------------------------------------------------------------------------------
 
-// Marks the call's connections as wanted by its rank. Returns whether all are made.
+// Marks the call's connections as wanted by its rank. Returns true if all connections are made.
 static bool call_connect(const struct call *c)
 {
     bool all = true;
@@ -515,7 +515,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *result_p)
     if (fails || comm->blocking) return ncclSuccess;
     if (comm->finalized && !is_unused(comm->state.get())) *result_p = ncclInProgress;
     if (comm->later.empty()) return ncclSuccess;
-    // The thread that issues the calls takes its time: the first query finds them in progress.
+    // The thread that issues the calls takes some time: the first query finds them in progress.
     if (!comm->polled || !calls_connect(comm->later)) {
         comm->polled = true;
         *result_p = ncclInProgress;

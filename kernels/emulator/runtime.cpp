@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Devices, memory, streams, events and graphs of the CUDA runtime, see emulator.h.
+// Implements devices, memory, streams, events and graphs of the CUDA runtime, see emulator.h.
 #include "kernels/emulator/runtime.h"
 
 #include <stdint.h>
@@ -28,7 +28,7 @@ extern "C" {
 #define __asan_unpoison_memory_region(at, bytes) (void)(at), (void)(bytes)
 #endif
 
-typedef std::function<bool()> operation; // false: it must wait, and the stream stops here
+typedef std::function<bool()> operation; // returns false if it must wait, and the stream stops there
 
 struct CUgraph_st {
     std::vector<operation> operations;
@@ -44,13 +44,13 @@ struct CUstream_st {
     int64_t run_us;      // time of the operations run so far
     CUgraph_st *capture; // operations are appended there
     bool capture_origin, capture_invalid;
-    bool non_blocking; // its operations do not wait for those of the default stream
+    bool non_blocking; // its operations do not wait for operations of the default stream
 };
 
 struct CUevent_st {
-    CUstream_st *stream; // of the last record
+    CUstream_st *stream; // stream of the last record
     CUgraph_st *capture;
-    uint64_t records, reached; // records so far; the last one that has run
+    uint64_t records, reached; // number of records so far; number of the last record that has run
     int64_t clock;             // its time: stream->run_us
 
     bool done() const
@@ -68,11 +68,11 @@ static std::recursive_mutex mutex;
 static std::map<uintptr_t, allocation> allocations;
 static std::vector<CUstream_st *> streams;
 static int n_devices = 1, capability = 90, fail_after, n_graph_launches;
-static size_t device_bytes = (size_t)512 << 20; // of each device without a size of its own
+static size_t device_bytes = (size_t)512 << 20; // size of each device without a size of its own
 static std::map<int, size_t> own_bytes, used;
 static bool lost, in_kernel, counting;
 static uintptr_t reserved_next, reserved_end;      // address space of allocations that are only counted
-static thread_local int device;                    // of those that the thread sees
+static thread_local int device;                    // number among the devices that the thread sees
 static thread_local int first_shown, n_shown = -1; // -1: all
 static thread_local CUstream_st *capturing;        // origin stream of this thread's capture
 static thread_local cudaError_t last_error;
@@ -318,7 +318,7 @@ cudaError_t cudaPeekAtLastError(void)
 
 // ---- memory ---------------------------------------------------------------------------------------------------------
 
-// The allocation that contains an address, or end().
+// Returns the allocation that contains an address, or end().
 static std::map<uintptr_t, allocation>::iterator allocation_find(const void *at)
 {
     auto next = allocations.upper_bound((uintptr_t)at);
@@ -470,7 +470,7 @@ static bool run_one(const operation &run)
     return done;
 }
 
-// Runs a stream as far as possible. Returns whether an operation ran.
+// Runs a stream as far as possible. Returns true if an operation ran.
 static bool advance(CUstream_st *stream)
 {
     bool moved = false;
@@ -483,7 +483,7 @@ static bool advance(CUstream_st *stream)
     return moved;
 }
 
-// Runs all streams, `last` (may be NULL) after the others.
+// Runs all streams, `last` (may be NULL) after the other streams.
 static bool advance_all(CUstream_st *last)
 {
     bool moved = false;
@@ -494,7 +494,7 @@ static bool advance_all(CUstream_st *last)
     return moved;
 }
 
-// Runs all streams, as a device would, until this one is empty. Not ready: the stream waits for an operation that
+// Runs all streams, like a device, until this stream is empty. Not ready: the stream waits for an operation that
 // another thread has not issued yet. Other streams run first: if they miss a wait for this stream, its operations have
 // not run yet and the error is detected.
 static cudaError_t poll_stream(CUstream_st *stream)
@@ -532,7 +532,7 @@ static CUstream_st *real(cudaStream_t stream)
     return stream ? stream : &default_stream;
 }
 
-// Copies of cudaMemcpy from pageable memory, whose bytes have been read but are not on the device yet.
+// Copies of cudaMemcpy from pageable memory. Their bytes have been read but are not on the device yet.
 static std::vector<operation> copies_under_way;
 
 static void copies_arrive(void)
@@ -569,7 +569,7 @@ void emulated_run_streams(void)
     run_all();
 }
 
-// Work on device memory. Where memory is only counted there is none to work on.
+// Issues work on device memory. If memory is only counted, there is nothing to work on.
 cudaError_t emulated_put(cudaStream_t to, std::function<void()> run)
 {
     if (counting) return cudaSuccess;
@@ -617,7 +617,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
     return result(error);
 }
 
-// Whether a wait for `stream` is forbidden by a capture; then invalidates the capture.
+// Returns true if a capture forbids a wait for `stream`. Then invalidates the capture.
 static bool capture_forbids(CUstream_st *stream)
 {
     if (!capturing && !(stream && stream->capture)) return false;
@@ -658,7 +658,7 @@ cudaError_t cudaDeviceSynchronize(void)
 
 // ---- copies ---------------------------------------------------------------------------------------------------------
 
-// Pageable host memory: copies from and to it are complete when they return.
+// Returns true for pageable host memory. Copies from and to it are complete when they return.
 static bool is_pageable(const void *at)
 {
     return allocation_find(at) == allocations.end();
@@ -678,8 +678,9 @@ static void check_direction(const void *to, const void *from, enum cudaMemcpyKin
     abort();
 }
 
-// cudaMemcpy from pageable to device memory waits for the default stream and returns when the bytes have been read, not
-// when they are on the device: kernels in streams that do not wait for the default stream may run before.
+// Copies from pageable to device memory, like cudaMemcpy: waits for the default stream and returns when the bytes have
+// been read, not when they are on the device. Kernels in streams that do not wait for the default stream may run
+// earlier.
 static cudaError_t copy_staged(void *to, const void *from, size_t bytes)
 {
     cudaError_t error = run_stream(&default_stream);
@@ -845,7 +846,8 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
     return poll_event(event);
 }
 
-// One microsecond per operation of the stream between the two events, more per gemm: the same in every run.
+// Returns a time that is the same in every run: one microsecond per operation of the stream between the two events, and
+// more per gemm.
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end)
 {
     emulated_call call;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The reference backend, the oracle of all others: a Llama forward pass in plain C, written to be obviously right. One
-// thread, simple loops, every sum in double. Values are stored as f32. A bf16 backend rounds weights, activations, K
-// and V to bf16 whenever they are stored, and nothing else. An 8-bit backend rounds matrices and the rows they multiply
-// to the values of their bytes; the rest is as in bf16. An 8-bit KV cache holds the values of the bytes, with a scale
-// for each head of an entry.
+// The reference backend, the oracle of all other backends: a Llama forward pass in plain C, written to be obviously
+// right. It has one thread, simple loops, and every sum in double. Values are stored as f32. A bf16 backend rounds
+// weights, activations, K and V to bf16 whenever they are stored, and nothing else. An 8-bit backend rounds matrices,
+// and the rows that they multiply, to the values of their bytes, and is otherwise a bf16 backend. An 8-bit KV cache
+// holds the values of the bytes, with a scale for each head of an entry.
 #include <float.h>
 #include <math.h>
 #include <stdbool.h>
@@ -27,9 +27,9 @@ struct tensor {
 struct weight {
     struct weight *next; // list of the backend's weights, for close
     int64_t rows, columns;
-    enum dtype dtype;  // of a matrix: type that it and the rows it multiplies are rounded to
+    enum dtype dtype;  // of a matrix: type to which the matrix and the rows that it multiplies are rounded
     int32_t first_row; // of an embedding table: vocabulary id of row 0
-    float *data;       // [rows][columns]; a gate_up weight is all gate rows, then all up rows
+    float *data;       // [rows][columns]; a gate_up weight has all gate rows, then all up rows
     bool borrowed;     // data belongs to the tied weight
 };
 
@@ -44,15 +44,15 @@ struct reference {
     enum dtype dtype;
     struct ragged_batch batch; // of the current pass; arrays owned by the caller
     int64_t importance_size;   // floats in `importance`
-    float *cos, *sin;          // [max_rows][D/2], of each row's position
+    float *cos, *sin;          // [max_rows][D/2] for each row's position
     float *k_cache, *v_cache;  // [layer][block][entry in block][Hkv][D]
-    float *k_scale, *v_scale;  // [layer][block][entry in block][Hkv], 1 without an 8-bit KV cache
-    float *importance;         // maxima; the keys of the importance rows one after another
-    double *score, *smooth;    // [max_context], of one query
+    float *k_scale, *v_scale;  // [layer][block][entry in block][Hkv]; 1 unless the KV cache has 8 bits
+    float *importance;         // maxima for the keys of the importance rows, one row after another
+    double *score, *smooth;    // [max_context] for one query
     float *row;                // [widest weight's columns]: a row of x as the gemm reads it
     double *sums;              // [widest weight's columns]: one normalised row
     int64_t row_columns;
-    struct candidate *candidates; // [n_candidates], tokens to sample from
+    struct candidate *candidates; // [n_candidates] tokens to sample from
     int n_candidates;
     struct tensor *tensors;
     struct weight *weights;
@@ -63,7 +63,7 @@ static struct reference *reference_of(struct backend *b)
     return (struct reference *)b;
 }
 
-// The value that is stored: rounded to bf16 in a bf16 backend.
+// Returns the value that is stored: rounded to bf16 in a bf16 backend.
 static float round_stored(const struct reference *ref, float value)
 {
     return dtype_of_activations(ref->dtype) == DTYPE_BF16 ? bf16_to_f32(bf16_from_f32(value)) : value;
@@ -75,7 +75,7 @@ static void tensor_store(const struct reference *ref, struct tensor *t, int64_t 
     t->data[row * t->columns + column] = t->kind == TENSOR_ACTIVATION ? round_stored(ref, v) : v;
 }
 
-// Replaces n values by the integers (or e4m3 numbers) of their bytes; returns the scale, NaN if a value is not finite.
+// Replaces n values by the integers (or e4m3 numbers) of their bytes. Returns the scale, NaN if a value is not finite.
 static float quantise_bytes(enum dtype dtype, float *x, int64_t n)
 {
     bool fp8 = dtype == DTYPE_FP8, finite = true;
@@ -91,8 +91,8 @@ static float quantise_bytes(enum dtype dtype, float *x, int64_t n)
     return finite ? largest / largest_byte : NAN;
 }
 
-// Rounds n values to byte * scale, with one scale for every QUANTISE_GROUP in DTYPE_INT8_G128. All become NaN if one is
-// not finite.
+// Rounds n values to byte * scale, with one scale for every QUANTISE_GROUP in DTYPE_INT8_G128. If a value is not
+// finite, all become NaN.
 static void quantise(enum dtype dtype, float *x, int64_t n)
 {
     int64_t size = dtype == DTYPE_INT8_G128 ? QUANTISE_GROUP : n;
@@ -313,7 +313,7 @@ static enum status ref_embed(struct backend *b, struct tensor *out, const struct
     return STATUS_OK;
 }
 
-// y = x / rms(x) * gain (arXiv 1910.07467).
+// Computes y = x / rms(x) * gain (arXiv 1910.07467).
 static void rms_normalise(const float *x, const float *gain, int n, float epsilon, double *y)
 {
     double scale = 1 / sqrt(dot_double(x, x, n) / n + (double)epsilon);
@@ -364,7 +364,7 @@ static enum status ref_linear(struct backend *b, struct tensor *out, const struc
     return STATUS_OK;
 }
 
-// Rotates dims i and i + D/2 together by the row's position (arXiv 2104.09864).
+// Rotates each pair of dims i and i + D/2 by the row's position (arXiv 2104.09864).
 static void rope_rotate(const struct reference *ref, int row, float *head)
 {
     int half = ref->shape.head_size / 2;
@@ -385,7 +385,7 @@ static void head_rms_normalise(const struct reference *ref, float *head, const s
         head[i] = (float)((double)head[i] * scale * (double)gain->data[i]);
 }
 
-// Rotates blocks of a head by the Hadamard matrix (backend.h). In f32: the order of its sums is part of the definition,
+// Rotates blocks of a head by the Hadamard matrix (backend.h), in f32. The order of its sums is part of the definition,
 // so that all backends quantise the same numbers.
 static void hadamard_rotate(const struct reference *ref, float *head)
 {
@@ -401,7 +401,7 @@ static void hadamard_rotate(const struct reference *ref, float *head)
         head[i] *= 1 / sqrtf((float)block);
 }
 
-// Index of an entry's head in k_scale and v_scale; times D, in k_cache and v_cache.
+// Returns the index of an entry's head in k_scale and v_scale. Times D it is the index in k_cache and v_cache.
 static size_t kv_index(const struct reference *ref, int layer, int s, int entry, int h)
 {
     const struct backend_shape *shape = &ref->shape;
@@ -411,7 +411,7 @@ static size_t kv_index(const struct reference *ref, int layer, int s, int entry,
     return slot * (size_t)shape->n_kv_heads + (size_t)h;
 }
 
-// Stores one head of an entry: bytes and a scale, or in the dtype of activations.
+// Stores one head of an entry: as bytes and a scale, or in the dtype of activations.
 static void kv_store(const struct reference *ref, float *cache, float *scale, size_t at, const float *head)
 {
     int d = ref->shape.head_size;
@@ -452,9 +452,9 @@ static enum status ref_rope_append(struct backend *b, int layer, struct tensor *
     return STATUS_OK;
 }
 
-// score[e] = 2^(log2(e) q . k_e / sqrt(D) - M) for the first n entries of sequence s; returns the sum, so that softmax
-// is score / sum. M is the maximum rounded to an integer: with an integer, rounding a weight does not depend on the
-// order in which a kernel meets larger ones (backend.h).
+// Computes score[e] = 2^(log2(e) q . k_e / sqrt(D) - M) for the first n entries of sequence s. Returns the sum, so that
+// softmax is score / sum. M is the maximum rounded to an integer. With an integer, rounding a weight does not depend on
+// the order in which a kernel meets larger scores (backend.h).
 static double attention_scores(struct reference *ref, int layer, int s, const float *q, int kv_head, int n)
 {
     int d = ref->shape.head_size;
@@ -466,14 +466,15 @@ static double attention_scores(struct reference *ref, int layer, int s, const fl
         for (int i = 0; i < d; i++)
             product += (double)round_stored(ref, q[i]) * (double)k[i];
         ref->score[e] = product * (double)ref->k_scale[at] / sqrt(d) * M_LOG2E;
-        if (!(ref->score[e] <= max)) max = ref->score[e]; // NaN becomes the maximum, so that it reaches the result
+        if (!(ref->score[e] <= max)) max = ref->score[e]; // NaN becomes the maximum and so reaches the result
     }
     for (int e = 0; e < n; e++)
         sum += ref->score[e] = exp2(ref->score[e] - rint(max));
     return sum;
 }
 
-// maximum [n] = max(maximum, centred average of score / total). Zeros outside; the divisor is always the window.
+// Computes maximum [n] = max(maximum, centred average of score / total). Values outside are zeros; the divisor is
+// always the window.
 static void importance_raise(struct reference *ref, int n, double total, float *maximum)
 {
     int reach = ref->batch.smoothing_window / 2;
@@ -498,7 +499,7 @@ static enum status ref_attention(struct backend *b, int layer, struct tensor *ou
     for (int s = 0, p = 0; s < batch->n_seqs; s++)
         for (int t = batch->row_start[s]; t < batch->row_start[s + 1]; t++) {
             const float *q = qkv->data + (int64_t)t * qkv->columns;
-            int n = batch->kv_len[s] + t - batch->row_start[s] + 1; // entries that the row sees, itself included
+            int n = batch->kv_len[s] + t - batch->row_start[s] + 1; // entries that the row sees, its own included
             for (int h = 0; h < n_heads; h++) {
                 double total = attention_scores(ref, layer, s, q + h * d, h / group, n);
                 for (int i = 0; i < d; i++) {
@@ -546,7 +547,7 @@ static int candidate_by_id(const void *a, const void *b)
     return ((const struct candidate *)a)->id - ((const struct candidate *)b)->id;
 }
 
-// Number of the n candidates (best first) that remain after min_p, top_k and then top_p of their weight.
+// Returns how many of the n candidates (best first) remain after min_p, top_k and then top_p of their weight.
 static int candidates_filter(const struct candidate *c, int n, const struct row_sampling *params)
 {
     int kept = 0;

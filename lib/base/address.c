@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Addresses to listen on: their syntax, sockets that listen there, and whether other machines can reach them.
+// See address.h.
 #include "lib/base/address.h"
 
 #include <arpa/inet.h>
@@ -13,7 +13,7 @@
 
 #include "lib/base/mem.h"
 
-// The colon between host and port, or NULL with the reason recorded.
+// Returns the colon between host and port, or NULL with the reason recorded.
 static const char *address_colon(const char *address)
 {
     const char *colon = strrchr(address, ':');
@@ -24,7 +24,7 @@ static const char *address_colon(const char *address)
     return NULL;
 }
 
-// *found_p: freeaddrinfo() it.
+// Resolves the address. The caller frees *found_p by freeaddrinfo().
 static enum status address_resolve(const char *address, struct addrinfo **found_p)
 {
     const char *colon = address_colon(address);
@@ -41,8 +41,8 @@ static enum status address_resolve(const char *address, struct addrinfo **found_
     return error ? status_fail(STATUS_UNAVAILABLE, "address %s: %s", address, gai_strerror(error)) : STATUS_OK;
 }
 
-// both: a socket for IPv6 serves IPv4, too. Accepted sockets inherit these options. They are those that gRPC sets on
-// its own listeners.
+// Sets the options that gRPC sets on its own listeners. Accepted sockets inherit them. `both`: a socket for IPv6 serves
+// IPv4, too.
 static void listen_options_set(int fd, bool both)
 {
     int on = 1, v6_only = !both, lost_peer_ms = 20000;
@@ -68,7 +68,7 @@ static in_port_t *port_of(struct sockaddr *address)
                                           : &((struct sockaddr_in *)address)->sin_port;
 }
 
-// A listening socket, or -1 with errno. *port_p [network order] replaces port 0; it becomes the port in use.
+// Returns a listening socket, or -1 with errno. *port_p [network order] replaces port 0 and becomes the port in use.
 static int listen_at(const struct addrinfo *one, bool both, in_port_t *port_p)
 {
     enum { BACKLOG = 4096 };
@@ -96,14 +96,15 @@ enum status address_listen(const char *address, int sockets[ADDRESS_SOCKETS_MAX]
     TRY(address_resolve(address, &found));
     in_port_t port = 0;
     int n = 0, reason = EADDRNOTAVAIL;
-    bool failed = false, both = !found->ai_next; // [::] is for IPv4, too; an empty host has a socket for each
+    bool failed = false, both = !found->ai_next; // [::] serves IPv4, too; an empty host has a socket for each
     for (const struct addrinfo *one = found; one && n < ADDRESS_SOCKETS_MAX && !failed; one = one->ai_next) {
         int fd = listen_at(one, both, &port);
         if (fd >= 0)
             sockets[n++] = fd;
         else
             reason = errno;
-        failed = fd < 0 && reason != EAFNOSUPPORT && reason != EADDRNOTAVAIL; // a machine without IPv6
+        // These two errors mean a machine without IPv6.
+        failed = fd < 0 && reason != EAFNOSUPPORT && reason != EADDRNOTAVAIL;
     }
     freeaddrinfo(found);
     if (n && !failed) {

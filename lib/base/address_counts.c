@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A hash table with chains.
+// See address_counts.h. The table is a hash table with chains.
 #include "lib/base/address_counts.h"
 
 #include <pthread.h>
@@ -18,7 +18,7 @@ struct entry {
 };
 
 struct address_counts {
-    pthread_mutex_t lock; // guards everything
+    pthread_mutex_t lock; // guards all members
     struct hash_key key;
     int max;
     struct entry *bucket[BUCKETS];
@@ -46,7 +46,7 @@ void address_counts_close(struct address_counts *a)
     free(a);
 }
 
-// A client with IPv6 has a whole /64 to choose addresses from.
+// Returns the network of an address: a client with IPv6 can choose addresses from a whole /64.
 static struct in6_addr network_of(const struct in6_addr *address)
 {
     struct in6_addr network = *address;
@@ -54,7 +54,7 @@ static struct in6_addr network_of(const struct in6_addr *address)
     return network;
 }
 
-// Under the lock: where the entry's pointer is, or would be.
+// Returns the place of the pointer to the entry, existing or not. Called with the lock held.
 static struct entry **find(struct address_counts *a, const struct in6_addr *network)
 {
     struct entry **e = &a->bucket[hash_bytes(&a->key, network, sizeof *network) % BUCKETS];

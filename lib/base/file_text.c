@@ -44,7 +44,7 @@ static enum status read_regular(int fd, const char *path, size_t max_bytes, char
 
 enum status file_text_read(const char *path, size_t max_bytes, char **text_p, size_t *n_bytes_p)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a pipe must not block
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // O_NONBLOCK: a pipe must not block
     if (fd < 0) return status_fail(file_open_status(errno), "%s: %s", path, strerror(errno));
     enum status status = read_regular(fd, path, max_bytes, text_p, n_bytes_p);
     close(fd);

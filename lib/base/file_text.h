@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files that a user named. Any thread.
+// Reads files that a user named. Any thread.
 #pragma once
 
 #include <stddef.h>
 
 #include "lib/base/status.h"
 
-// Of an open() that failed with `error`: NOT_FOUND; INTERNAL where another attempt may succeed; else INVALID, such as
-// for a file that may not be read.
+// Returns the status for an open() that failed with `error`: NOT_FOUND, INTERNAL if another attempt may succeed, else
+// INVALID, such as for a file without read permission.
 enum status file_open_status(int error);
 
-// Reads the whole file: *text_p [*n_bytes_p] and a zero byte after it, which the caller frees. Besides what
-// file_open_status() gives: DATA if it is no regular file or has more than max_bytes, INTERNAL if reading fails.
+// Reads the whole file into *text_p [*n_bytes_p], with a zero byte after it. The caller frees the text. Errors are DATA
+// if it is not a regular file or has more than max_bytes, INTERNAL if reading fails, and the results of
+// file_open_status().
 enum status file_text_read(const char *path, size_t max_bytes, char **text_p, size_t *n_bytes_p);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// FNV-1a, 64 bits: fingerprints and checksums of our own data, the same in every process. For keys that clients choose,
-// see hash.h. Thread-safe.
+// FNV-1a, 64 bits, for fingerprints and checksums of our own data. The result is the same in every process. For keys
+// that clients choose, see hash.h. Thread-safe.
 #pragma once
 
 #include <stddef.h>
@@ -8,7 +8,7 @@
 
 #define FNV_START UINT64_C(0xcbf29ce484222325)
 
-// Continues `state`, FNV_START at first.
+// Adds bytes to `state`, which starts as FNV_START. Returns the new state.
 static inline uint64_t fnv1a(uint64_t state, const void *bytes, size_t n_bytes)
 {
     for (size_t i = 0; i < n_bytes; i++)

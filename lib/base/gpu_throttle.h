@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The reasons for which a GPU lowers its clocks, as ranks report them and metrics name them. NVML (nvml.h) defines
-// them. Hardware reasons at least halve the clocks; the driver's own ones lower them by little.
+// Reasons for which a GPU lowers its clocks, as ranks report them and metrics name them. NVML (nvml.h) defines the
+// reasons. Hardware reasons at least halve the clocks; the driver's own reasons lower them little.
 #pragma once
 
 enum gpu_throttle {
-    GPU_THROTTLE_HW_SLOWDOWN,    // any hardware reason; set next to a more exact one, where the GPU knows it
+    GPU_THROTTLE_HW_SLOWDOWN,    // any hardware reason; set together with a more exact reason if the GPU knows it
     GPU_THROTTLE_HW_THERMAL,     // too hot
     GPU_THROTTLE_HW_POWER_BRAKE, // the power supply asked for it
     GPU_THROTTLE_SW_THERMAL,     // the driver holds the temperature at its limit

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The hash of tables and prefixes whose keys clients choose: SipHash-2-4 (Aumasson and Bernstein, INDOCRYPT 2012).
-// Without the key nobody can compute texts or prompts that collide. Thread-safe.
+// The hash for tables and prefixes whose keys clients choose: SipHash-2-4 (Aumasson and Bernstein, INDOCRYPT 2012). A
+// client does not know the key, so it cannot compute texts or prompts that collide. Thread-safe.
 #pragma once
 
 #include <stddef.h>

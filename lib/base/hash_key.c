@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Apart from the hash, so that a simulation can replace it at link time.
+// Separate from hash.c, so that a simulation can replace it at link time.
 #include <sys/random.h>
 
 #include "lib/base/hash.h"

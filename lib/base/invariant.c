@@ -7,7 +7,7 @@
 
 #include "lib/base/log.h"
 
-// "cpu/linear.c" of ".../kernels/cpu/linear.c": the compiler may be given absolute paths.
+// Returns "cpu/linear.c" for ".../kernels/cpu/linear.c": the compiler may be given absolute paths.
 static const char *file_tail(const char *file)
 {
     const char *tail = file, *next = file;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Invariants that are checked in every build. assert() is dropped from release builds; use it only for checks that run
-// once per element. A broken invariant is a bug in this program, never bad input: bad input gets a status.
+// Checks invariants in every build. Release builds drop assert(), so use assert() only for checks that run once per
+// element. A broken invariant is a bug in this program, never bad input: bad input gets a status.
 //
 //     INVARIANT(rows <= out->max_rows, "%d rows, the tensor holds %d", rows, out->max_rows);
 //
-// The message is printf's format: say what broke and show the values. A broken invariant logs file, line, condition and
-// message as one `invariant_broken` event and aborts the process, which leaves a core dump where those are enabled. Any
-// thread may check one; the check itself is one branch.
+// The message has printf's format: say what broke and show the values. A broken invariant logs file, line, condition
+// and message as one `invariant_broken` event and aborts the process. The abort leaves a core dump if core dumps are
+// enabled. Any thread may check an invariant, and the check itself is one branch.
 #pragma once
 
 #define INVARIANT(condition, ...)                                                                                      \

@@ -15,7 +15,7 @@
 // Written once before other threads start, read-only afterwards.
 static char process[64] = "forepack";
 static enum log_format format = LOG_FORMAT_LOGFMT;
-static atomic_int limit = LOG_INFO; // relaxed: a line more or less does not matter while it changes
+static atomic_int limit = LOG_INFO; // relaxed: one line more or less does not matter while it changes
 
 static const char *const level_names[] = {"error", "warn", "info", "debug"};
 
@@ -67,7 +67,7 @@ __attribute__((format(printf, 2, 3))) static void line_add(struct line *line, co
     line->n += line->full ? room - 1 : (size_t)n;
 }
 
-// Bytes of the UTF-8 character at `text`; 0: malformed.
+// Returns the number of bytes of the UTF-8 character at `text`, or 0 if it is malformed.
 static size_t character_bytes(const char *text, size_t left)
 {
     unsigned char first = (unsigned char)*text;
@@ -75,7 +75,8 @@ static size_t character_bytes(const char *text, size_t left)
     return n <= left && utf8_valid(text, n, NULL) ? n : 0;
 }
 
-// In double quotes; valid both as JSON and as logfmt. Control characters are escaped, malformed bytes become U+FFFD.
+// Adds the text in double quotes, valid both as JSON and as logfmt. Escapes control characters, and malformed bytes
+// become U+FFFD.
 static void line_add_quoted(struct line *line, const char *text)
 {
     size_t left = strlen(text);
@@ -102,7 +103,7 @@ static void line_add_quoted(struct line *line, const char *text)
     line_add(line, "\"");
 }
 
-// Whether logfmt needs no quotes. Long text is quoted, because only quoted text can be cut.
+// Returns true if logfmt needs no quotes. Long text gets quotes, because only quoted text can be cut.
 static bool text_is_plain(const char *text)
 {
     if (strlen(text) > PLAIN_BYTES_MAX) return false;
@@ -186,7 +187,8 @@ void log_write(enum log_level level, const char *event, const struct log_field *
 
 bool log_limit_take(struct log_limit *place, int64_t now_us, unsigned long long *left_out_p)
 {
-    long long second = now_us / 1000000 + 1, before = atomic_load(&place->second); // 0: no line yet
+    // 0: this place has logged no line yet
+    long long second = now_us / 1000000 + 1, before = atomic_load(&place->second);
     if (before != second && atomic_compare_exchange_strong(&place->second, &before, second))
         atomic_store(&place->lines, 0);
     if (atomic_fetch_add(&place->lines, 1) < LOG_LIMIT_LINES) {
@@ -200,5 +202,5 @@ bool log_limit_take(struct log_limit *place, int64_t now_us, unsigned long long 
 void log_tell_dropped(uint64_t lines)
 {
     log_event(LOG_WARN, "log_lines_dropped", LOG_FIELD("lines", lines),
-              LOG_FIELD("reason", "standard error did not take lines as fast as they were logged"));
+              LOG_FIELD("reason", "lines were logged faster than standard error accepted them"));
 }

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// One line per event on stderr, as logfmt or JSON:
+// Logs one line per event on stderr, as logfmt or JSON:
 //
 //     12:04:31.207 info worker[2] prefill_done req=0000009f tokens=1840 ms=41.3
 //     {"time":"2026-11-22T12:04:31.207Z","level":"info","process":"worker[2]","event":"prefill_done",...}
 //
-// Events are lower-case noun_verb: past tense for facts (node_attached), and values carry their unit in the key.
+// Event names are lower-case noun_verb, in the past tense for facts (node_attached). Keys carry the unit of their
+// value.
 //
-// Values with blanks, quotes or control characters are quoted and escaped, so a value from the network can neither
+// Values with blanks, quotes or control characters are quoted and escaped. So a value from the network can neither
 // start a second line nor reach the terminal as an escape sequence. Malformed UTF-8 becomes U+FFFD. A line longer than
-// LOG_LINE_BYTES is cut: the text that does not fit is cut at a character, later fields are left out, and the line ends
-// with cut=true. Any thread may log, but no signal handler. Prompts, outputs and credentials are never logged.
+// LOG_LINE_BYTES is cut: a text that does not fit ends after a whole character, later fields are left out, and the line
+// ends with cut=true. Any thread may log, but no signal handler. Prompts, outputs and credentials are never logged.
 //
-// Lines are written directly; after log_writer_start() (lib/base/log_writer.h) logging never blocks.
+// Lines are written directly until log_writer_start() (lib/base/log_writer.h). After it, logging never blocks.
 #pragma once
 
 #include <stdatomic.h>
@@ -25,17 +26,17 @@ enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };
 enum log_format { LOG_FORMAT_LOGFMT, LOG_FORMAT_JSON };
 enum { LOG_LINE_BYTES = 2048 };
 
-// `process` (copied) is the name in every line, e.g. "worker[2]"; `level` is the most verbose level that is written.
-// Call both before other threads start. Until then lines are logfmt, level info.
+// Set the name in every line, such as "worker[2]" (copied), and the most verbose level that is written, and the format.
+// Call both before other threads start. The defaults are logfmt and level info.
 void log_setup(const char *process, enum log_level level);
 void log_set_format(enum log_format format);
 void log_set_level(enum log_level level); // any thread, at any time
 
-// "error", "warn", "info" or "debug" to a level; false for any other name.
+// Converts "error", "warn", "info" or "debug" to a level. Returns false for any other name.
 bool log_level_parse(const char *name, enum log_level *level_p);
 
-// One key=value of a line. LOG_FIELD takes the type from the value's C type: text (NULL is ""), bool, integer or real
-// number. The literals true and false, and comparisons, are integers in C11: cast them to bool.
+// One key=value of a line. LOG_FIELD selects the type by the value's C type: text (NULL becomes ""), bool, integer or
+// real number. The literals true and false, and comparisons, are integers in C11: cast them to bool.
 struct log_field {
     const char *key;
     enum { LOG_TEXT, LOG_BOOL, LOG_INT, LOG_UINT, LOG_REAL, LOG_HEX, LOG_MILLISECONDS } type;
@@ -68,13 +69,12 @@ struct log_field {
               sizeof((const struct log_field[]){__VA_ARGS__}) / sizeof(struct log_field))
 void log_write(enum log_level level, const char *event, const struct log_field *fields, size_t n_fields);
 
-// For events that clients or nodes can cause at will: at most LOG_LIMIT_LINES lines a second from each place in the
-// code, so that the log does not fill the disk. The next line that is written has the number of those left out in the
-// field left_out.
+// Logs events that clients or nodes can cause at will. Each place in the code logs at most LOG_LIMIT_LINES lines a
+// second, so that the log does not fill the disk. The field left_out of the next line has the number of dropped lines.
 enum { LOG_LIMIT_LINES = 20 };
-struct log_limit { // static, zero
+struct log_limit { // static and zero
     atomic_llong second;
-    atomic_uint lines; // in this second
+    atomic_uint lines; // number of lines in this second
     atomic_ullong left_out;
 };
 #define log_event_limited(level, event, ...)                                                                           \
@@ -87,7 +87,7 @@ struct log_limit { // static, zero
     } while (0)
 bool log_limit_take(struct log_limit *place, int64_t now_us, unsigned long long *left_out_p);
 
-// Logs log_lines_dropped, for log_writer_start().
+// Logs log_lines_dropped. Pass it to log_writer_start().
 void log_tell_dropped(uint64_t lines);
 
 static inline struct log_field log_field_text(const char *key, const char *text)

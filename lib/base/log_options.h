@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The options by which every program sets up its log:
+// The log options that every program has:
 //
 //     static struct { ...; struct log_options log; } o;
 //     static const struct option options[] = { ..., LOG_OPTION_ROWS(o.log), {0} };
@@ -16,7 +16,7 @@ struct log_options {
     char *level, *format; // owned by the options
 };
 
-// `o` is a static struct log_options.
+// Rows for an option table. `o` is a static struct log_options.
 // clang-format off
 #define LOG_OPTION_ROWS(o) LOG_OPTION_ROWS_FROM(o, "info")
 #define LOG_OPTION_ROWS_FROM(o, default_level)                                                                         \
@@ -27,8 +27,8 @@ struct log_options {
      .choices = "logfmt|json", .help = "format of log lines: key=value text, or one JSON object per line"}
 // clang-format on
 
-// Sets the process name of log lines (copied), the level and the format, and ignores SIGPIPE: a program outlives the
-// reader of its log. Call it after parsing and before other threads start.
+// Sets the process name of log lines (copied), the level and the format. Ignores SIGPIPE, so that a program outlives
+// the reader of its log. Call it after parsing and before other threads start.
 void log_options_apply(const struct log_options *options, const char *process);
-// The level after options_reload(). Any thread.
+// Sets the level again, after options_reload(). Any thread.
 void log_options_apply_level(const struct log_options *options);

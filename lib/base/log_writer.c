@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ring has units of UNIT_BYTES. A producer reserves the units of its line by advancing `head`, copies the line and
-// then publishes its length in the first unit. The writer takes lines in order, clears their lengths and advances
-// `tail`. A producer never waits for another one: an interrupted producer delays only the writer.
+// See log_writer.h. The ring has units of UNIT_BYTES. A producer reserves the units of its line by advancing `head`,
+// copies the line, and then publishes its length in the first unit. The writer removes lines in order, clears their
+// lengths and advances `tail`. A producer never waits for another producer: an interrupted producer delays only the
+// writer.
 #include "lib/base/log_writer.h"
 
 #include <errno.h>
@@ -21,10 +22,10 @@
 enum { UNIT_BYTES = 128, UNITS = LOG_RING_BYTES / UNIT_BYTES };
 
 static char ring[LOG_RING_BYTES];
-static _Atomic uint32_t line_bytes[UNITS]; // length of the line that starts in the unit; 0: none, or not yet copied
-static _Atomic uint64_t head, tail;        // units reserved and written since the start
-static _Atomic uint64_t dropped, untold;   // lines; untold: not yet reported by tell_dropped_fn
-static sem_t queued;                       // posted for each line, and for the first dropped one
+static _Atomic uint32_t line_bytes[UNITS]; // length of the line that starts in the unit; 0: no line, or not yet copied
+static _Atomic uint64_t head, tail;        // numbers of units reserved and written since the start
+static _Atomic uint64_t dropped, untold;   // numbers of lines; untold: not yet reported by tell_dropped_fn
+static sem_t queued;                       // posted for each line, and for the first dropped line
 static sem_t started;                      // posted once the thread runs
 static void (*tell_dropped_fn)(uint64_t lines);
 static atomic_bool running;
@@ -56,7 +57,8 @@ static uint64_t units_of(size_t n)
     return (n + UNIT_BYTES - 1) / UNIT_BYTES;
 }
 
-// False: the ring is full. If `at` is stale, the difference is negative and the exchange fails.
+// Reserves units. Returns false if the ring is full. If `at` is stale, the difference is negative and the exchange
+// fails.
 static bool ring_reserve(uint64_t units, uint64_t *at_p)
 {
     uint64_t at = atomic_load(&head);
@@ -103,7 +105,7 @@ uint64_t log_lines_dropped(void)
 
 // --- the thread
 
-// Copies whole lines, at most PIPE_BUF bytes, and returns the number of their units.
+// Copies whole lines, at most PIPE_BUF bytes in all, and returns the number of their units.
 static uint64_t ring_take(char bytes[PIPE_BUF], size_t *n_p)
 {
     uint64_t from = atomic_load_explicit(&tail, memory_order_relaxed), at = from;
@@ -118,14 +120,14 @@ static uint64_t ring_take(char bytes[PIPE_BUF], size_t *n_p)
     return at - from;
 }
 
-// Reports the dropped lines once all lines before *place_p are written; 0: no line was dropped.
+// Reports the dropped lines once all lines before *place_p are written. *place_p is 0 if no line was dropped.
 static void tell_dropped(uint64_t *place_p)
 {
     if (!*place_p && atomic_load(&untold)) *place_p = atomic_load(&head);
     if (!*place_p || atomic_load(&tail) < *place_p) return;
     uint64_t lines = atomic_load(&untold);
     tell_dropped_fn(lines);
-    atomic_fetch_sub(&untold, lines); // last, because log_flush() waits for it
+    atomic_fetch_sub(&untold, lines); // last, because log_flush() waits for it to become 0
     *place_p = 0;
 }
 
@@ -163,7 +165,8 @@ static const int fatal[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT};
 enum { N_FATAL = sizeof fatal / sizeof *fatal };
 static struct sigaction before[N_FATAL];
 
-// A fault recurs when the handler returns; a signal sent by a process does not.
+// Flushes the log and restores the previous handler. A fault recurs when this handler returns; a signal sent by a
+// process does not.
 static void on_fatal(int number, siginfo_t *info, void *context)
 {
     log_flush();
@@ -184,7 +187,8 @@ void log_writer_start(void (*dropped_fn)(uint64_t lines))
     tell_dropped_fn = dropped_fn;
     running = thread_create(&thread, writer_thread, NULL) == 0;
     if (!running) return;
-    // A starting thread may hold a lock of the allocator; a child forked in that moment would wait for it for ever.
+    // Wait until the thread runs: a starting thread may hold a lock of the allocator, and a child forked in that moment
+    // would wait for the lock for ever.
     while (sem_wait(&started) != 0)
         continue;
     pthread_detach(thread);

@@ -8,7 +8,7 @@
 
 #include "lib/base/log.h"
 
-// Aborts when an allocation of `count` objects has failed.
+// Aborts if an allocation of `count` objects failed.
 static void *mem_check(void *block, size_t count, size_t size_bytes)
 {
     if (block) return block;

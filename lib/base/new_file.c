@@ -34,7 +34,7 @@ void folder_sync(const char *path)
     close(fd);
 }
 
-// NULL, or the reason why files in the folder of `path` are not trusted. `folder` is set if the folder exists.
+// Returns NULL, or the reason why files in the folder of `path` are not trusted. Sets `folder` if the folder exists.
 static const char *folder_check(const char *path, struct stat *folder)
 {
     int fd = folder_open(path);
@@ -51,8 +51,8 @@ static const char *folder_check(const char *path, struct stat *folder)
 #define TEMPORARY ".new-"
 enum { RANDOM_LETTERS = 6 };
 
-// The lock shows that the writer lives. NULL: try again, since a process that removes leftovers has taken the file for
-// one before it was locked.
+// Creates and locks a temporary file. The lock shows that the writer lives. Returns NULL if the caller has to try
+// again: before the file was locked, another process took it for a leftover and removed it.
 static char *temporary_create(const char *path, int *fd_p)
 {
     char *name = mem_format("%s" TEMPORARY "XXXXXX", path);
@@ -166,7 +166,7 @@ static const char *cache_file_check(int fd, const char *path, bool trust_folder_
 
 int cache_file_open(const char *path, bool trust_folder_owner, const char **wrong_p)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK); // open() of a pipe must not block
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK); // O_NONBLOCK: open() of a pipe must not block
     *wrong_p = fd >= 0 ? cache_file_check(fd, path, trust_folder_owner) : errno == ENOENT ? NULL : strerror(errno);
     if (fd < 0 || !*wrong_p) return fd;
     close(fd);

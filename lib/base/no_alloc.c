@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The allocation hooks of the sanitizers see every allocation of the process, also those of libraries.
+// Uses the allocation hooks of the sanitizers, which see every allocation of the process, also by libraries.
 #include "lib/base/no_alloc.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)

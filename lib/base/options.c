@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parsing and the settings line; options_help.c writes --help, options_reload.c reads the --config file again.
+// Parses options and logs the settings line. options_help.c writes --help, and options_reload.c reads the --config file
+// again.
 #include "lib/base/options.h"
 
 #include <ctype.h>
@@ -12,13 +13,13 @@
 #include "lib/base/log.h"
 #include "lib/base/mem.h"
 
-// Rows that a file or a flag has set, of all tables parsed so far (a program has one or two).
+// Rows that a file or a flag has set, in any of the tables parsed so far (a program has one or two).
 struct row_set {
     const struct option *rows[256];
     int n;
 };
 static struct row_set given, given_by_flag;
-static const char **config_files; // [n_config_files] of --config, in this order; they point into argv
+static const char **config_files; // [n_config_files] values of --config in their order; they point into argv
 static int n_config_files;
 
 static bool rows_have(const struct row_set *set, const struct option *row)
@@ -141,7 +142,7 @@ static enum status option_set_given(const struct option *row, const char *text)
     return status;
 }
 
-// The first flag of a list replaces the items of the configuration files.
+// Sets an option by a flag. The first flag of a list replaces the items of the configuration files.
 static enum status option_set_by_flag(const struct option *row, const char *text)
 {
     if (row->type == OPTION_LIST && !rows_have(&given_by_flag, row)) list_clear(row->value);
@@ -242,7 +243,7 @@ enum status options_parse(const struct option *table, int argc, char **argv, cha
     enum status status = STATUS_OK;
     TRY(options_set_defaults(table));
     TRY(config_files_list(argc, argv));
-    TRY(config_files_read(table, option_set_given)); // before the flags, which override it
+    TRY(config_files_read(table, option_set_given)); // before the flags, which override the files
     int n_rest = 0;
     bool flags = true;
     for (int i = 1; i < argc; i++) {
@@ -293,7 +294,7 @@ enum status options_read_again(const struct option *table)
 
 // --- the settings line of the log
 
-// Texts of a list, separated by commas; free() it.
+// Returns the texts of a list, separated by commas. The caller frees it.
 static char *list_join(const struct option_list *list)
 {
     char *joined = mem_string("");
@@ -322,7 +323,8 @@ char *option_value_format(const struct option *row)
     }
 }
 
-// `joined_p` receives the text of a list, which the field borrows; free() it after logging.
+// Returns the log field of an option. *joined_p receives the text of a list, which the field borrows; free it after
+// logging.
 static struct log_field option_field(const struct option *row, char **joined_p)
 {
     switch (row->type) {

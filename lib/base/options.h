@@ -2,9 +2,10 @@
 // Command-line options. One table row per option defines the flag, the key in the --config file, the row of --help and
 // the field of the `settings` line in the log.
 //
-// The table's default is overridden by the --config file (lines `key = value` and `#` comments; a key is the flag name
-// without dashes), and that by flags (`--name value` or `--name=value`; a bool is `--name` or `--no-name`). Every
-// program also has `--config FILE`, `--help` and `--version`. Main thread only, at start; options_reload() later.
+// The --config file overrides the defaults of the table, and flags override the file. The file has lines `key = value`
+// and `#` comments; a key is the flag name without dashes. Flags are `--name value` or `--name=value`; a bool is
+// `--name` or `--no-name`. Every program also has `--config FILE`, `--help` and `--version`. Call the functions at
+// start, on the main thread only; only options_reload() is called later.
 #pragma once
 
 #include <stdbool.h>
@@ -30,58 +31,60 @@ struct option_list {
 struct option {
     const char *name; // "keep-rate"; a row with name NULL ends the table; "-heading" starts a section of --help
     enum option_type type;
-    void *value;              // the variable that receives the value
-    const char *default_text; // NULL: unset (strings), 0, false
-    double min, max;          // INT and REAL: inclusive limits; both 0: none
-    const char *choices;      // CHOICE
+    void *value;              // variable that receives the value
+    const char *default_text; // NULL: the value starts as NULL, 0 or false
+    double min, max;          // INT and REAL: inclusive limits; both 0: no limits
+    const char *choices;      // CHOICE: the allowed values
     const char *minus_one;    // INT: a word that stands for -1, such as "auto", outside the limits; may be NULL
-    const char *placeholder;  // of the value in --help, such as "DIR"; NULL: N, X or TEXT
+    const char *placeholder;  // placeholder of the value in --help, such as "DIR"; NULL: N, X or TEXT
     bool live;                // options_reload() may change the value
-    const char *unit;         // unit of the value, shown behind the default; may be NULL
-    const char *help;         // what the option sets and its effect; limits and defaults are added by --help
+    const char *unit;         // unit of the value, shown after the default; may be NULL
+    const char *help;         // what the option sets, and its effect; --help adds limits and defaults
 };
 
 // Sets every value from defaults, file and flags. Arguments that are not flags go to `rest`, an array of argc pointers
-// into argv; with `rest` NULL they are an error. "-" is an argument, "--" ends the flags. INVALID with a sentence that
-// names the key and the allowed values. Strings live until options_free().
+// into argv. If `rest` is NULL, such arguments are an error. "-" is an argument, and "--" ends the flags. Returns
+// INVALID with a sentence that names the key and the allowed values. Strings live until options_free().
 enum status options_parse(const struct option *table, int argc, char **argv, char **rest, int *n_rest_p);
 
-// True when the --config file or a flag has set the option.
+// Returns true if the --config file or a flag has set the option.
 bool options_given(const struct option *table, const char *name);
 
 // Reads the --config files of options_parse() again, if there were any (options_reload.c). Sets the values of live rows
-// that no flag has set and that differ, and logs each (`option_changed`); other rows that differ are logged with the
-// hint that they need a new start. INVALID with a sentence: the file has an error, and nothing was changed. On the
-// thread that reads the live values.
+// that differ and that no flag has set, and logs each (`option_changed`). For other rows that differ, logs the hint
+// that they need a new start. Returns INVALID with a sentence if the file has an error; then nothing is changed. Call
+// it on the thread that reads the live values.
 enum status options_reload(const struct option *table);
 
-// For main(): parses. Prints and exits with 0 on --help and --version; prints the error and exits with 2 on failure.
-// `usage` is the text at the top of --help. Returns the number of arguments in `rest`.
+// Parses the options of main(). Prints and exits with 0 on --help and --version; prints the error and exits with 2 on
+// failure. `usage` is the text at the top of --help. Returns the number of arguments in `rest`.
 int options_main(const struct option *table, const char *usage, int argc, char **argv, char **rest);
 
 void options_help(const struct option *table, const char *usage, FILE *out);
 
-// The man page, in roff (options_man.c). The build calls every program with the hidden flag --man for it.
+// Writes the man page in roff (options_man.c). The build calls every program with the hidden flag --man for it.
 void options_man(const struct option *table, const char *usage, FILE *out);
 
-// Logs the effective value of every option as one line of the event `settings`. No option holds a secret: keys and
-// tokens are read from files that options name.
+// Logs the effective value of every option as one line, the event `settings`. No option holds a secret: keys and tokens
+// are read from files that options name.
 void options_log(const struct option *table);
 
 void options_free(const struct option *table);
 
-// For base/ alone: "1 to 100000000" with `between` " to "; false when the option has no limits. Whole numbers are never
-// written with an exponent.
+// Only for lib/base: formats limits as "1 to 100000000", where `between` is " to ". Returns false if the option has no
+// limits. Whole numbers never have an exponent.
 enum { OPTION_LIMITS_BYTES = 64 };
 bool option_limits_format(const struct option *row, const char *between, char text[OPTION_LIMITS_BYTES]);
 
-// For base/ alone, as --help and the man page show an option: "--name VALUE", and the meaning with the unit (unless it
-// is shown elsewhere), the allowed range and "repeatable" in parentheses. The caller frees both.
+// Only for lib/base: format an option for --help and the man page. The first returns "--name VALUE". The second returns
+// the help text, and in parentheses the unit (unless it is shown elsewhere), the allowed range and "repeatable". The
+// caller frees both.
 char *option_name_format(const struct option *row);
 char *option_text_format(const struct option *row, bool unit_shown);
 
-// For options_reload.c. The value as --config would give it, free() it; whether a flag has set the row; whether there
-// is a --config file; defaults and all such files into `table`, without options_given().
+// Only for options_reload.c. The first returns the value as --config would give it; free it. The next two return true
+// if a flag has set the row, and if there is a --config file. The last reads defaults and all such files into `table`,
+// without changing options_given().
 char *option_value_format(const struct option *row);
 bool options_flag_given(const struct option *row);
 bool options_have_config(void);

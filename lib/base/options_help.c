@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// --help: a table of three columns (option, default with its unit, meaning) within HELP_WIDTH.
+// Writes --help: a table of three columns (option, default with its unit, meaning) within HELP_WIDTH.
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,8 +8,8 @@
 
 enum { HELP_WIDTH = 100, HELP_DEFAULT_COLUMN = 33, HELP_TEXT_COLUMN = 51 };
 
-// Writes `text` at `column` and returns the column after it; a cell that would touch the previous one starts a new
-// line.
+// Writes `text` at `column` and returns the column after it. Starts a new line if the cell would touch the previous
+// one.
 static int help_write_cell(FILE *out, int at, int column, const char *text)
 {
     if (at >= column) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What main() does with its options: --help, --man and --version print and exit; wrong options exit with 2.
+// Handles the options for main(): --help, --man and --version print and exit, and wrong options exit with 2.
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

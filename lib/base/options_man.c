@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A program's man page in roff, from the table and the usage text that --help prints.
+// Writes a program's man page in roff, from the table and the usage text that --help prints.
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,8 @@ static void roff_print(const char *text, size_t n, FILE *out)
 {
     for (size_t i = 0; i < n; i++) {
         bool line_start = i == 0 || text[i - 1] == '\n';
-        if (line_start && (text[i] == '.' || text[i] == '\'')) fputs("\\&", out); // not a request
+        // The line must not become a request of roff.
+        if (line_start && (text[i] == '.' || text[i] == '\'')) fputs("\\&", out);
         if (text[i] == '\\')
             fputs("\\e", out);
         else if (text[i] == '-')
@@ -26,7 +27,7 @@ static void roff_puts(const char *text, FILE *out)
     roff_print(text, strlen(text), out);
 }
 
-// "forepack-up" of "forepack up [--main DIR]": the words up to the first that is not a command.
+// Finds "forepack-up" in "forepack up [--main DIR]": joins the words up to the first word that is not a command.
 static void page_name(const char *synopsis, char *name, size_t size_bytes)
 {
     size_t n = strcspn(synopsis, "[(<\n"), length = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading the --config files again, into a copy of the table with storage of its own: a file that has an error changes
+// Reads the --config files again, into a copy of the table with its own storage: a file that has an error changes
 // nothing.
 #include <inttypes.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@ union option_value {
     struct option_list list;
 };
 
-struct copy { // of a table
+struct copy { // copy of a table
     struct option *rows;
     union option_value *values;
     size_t n;
@@ -72,7 +72,7 @@ static void row_compare(const struct option *row, const struct option *now)
         values_swap(row, now);
     } else if (strcmp(before, after) != 0) {
         log_event(LOG_WARN, "option_not_changed", LOG_FIELD("option", row->name), LOG_FIELD("old", before),
-                  LOG_FIELD("new", after), LOG_FIELD("effect", "the program has to be started again for it"));
+                  LOG_FIELD("new", after), LOG_FIELD("effect", "restart the program to apply it"));
     }
     free(after);
     free(before);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Priorities of requests: larger ones go first. Values beyond PRIORITY_MAX on either side count as PRIORITY_MAX.
+// Priorities of requests: larger ones go first. Values beyond PRIORITY_MAX or below -PRIORITY_MAX count as the nearest
+// limit.
 #pragma once
 
 #include <stdint.h>

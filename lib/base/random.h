@@ -17,7 +17,7 @@ static inline uint64_t random_next(struct random_source *r)
     return z ^ (z >> 31);
 }
 
-// An independent stream for every (seed, number).
+// Returns an independent stream for every (seed, number).
 static inline struct random_source random_stream(uint64_t seed, uint64_t number)
 {
     struct random_source r = {seed};

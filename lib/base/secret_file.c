@@ -42,7 +42,7 @@ static enum status file_check(const char *path, bool secret, const struct stat *
     return STATUS_OK;
 }
 
-// Reads until the end of the file, which may have grown or shrunk meanwhile; at most `room` bytes.
+// Reads at most `room` bytes until the end of the file, which may have grown or shrunk meanwhile.
 static enum status fd_read(int fd, const char *path, char *text, size_t room)
 {
     size_t size = 0;
@@ -55,7 +55,7 @@ static enum status fd_read(int fd, const char *path, char *text, size_t room)
 
 enum status file_read_small(const char *path, bool secret, char **text_p)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a pipe must not block
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // O_NONBLOCK: a pipe must not block
     struct stat info;
     if (fd < 0 || fstat(fd, &info)) {
         int reason = errno;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The result of a function that can fail, the same in every module, and the sentence that goes with a failure.
 //
-// A function that can fail returns `enum status`; results go through out parameters (named `_p`) that are
-// written only on STATUS_OK. Where the cause is known, and only there, `status_fail()` records a sentence for the
-// user ("temperature -1: must be 0 or more") in the calling thread; callers above just pass the status on.
+// A function that can fail returns `enum status`. Results go through out parameters (named `_p`) that are written only
+// on STATUS_OK. The function that knows the cause, and only that function, calls `status_fail()`. It records a sentence
+// for the user ("temperature -1: must be 0 or more") in the calling thread. Callers above just pass the status on.
 #pragma once
 
 enum status {
@@ -21,22 +21,23 @@ enum status {
     STATUS_DENIED,          // the caller is known, but may not do this
     STATUS_UNSUPPORTED,     // valid, but not built in or not implemented for this model
     STATUS_DATA,            // a file is truncated or contradicts itself
-    STATUS_INTERNAL,        // a bug, a system call that failed, or an answer of a server that is malformed
+    STATUS_INTERNAL,        // a bug, a failed system call, or a malformed answer of a server
     STATUS_COUNT
 };
 
-// Lower-case name for logs; never NULL.
+// Returns the lower-case name for logs, never NULL.
 const char *status_name(enum status status);
 
-// Records the sentence for this thread (well-formed UTF-8, cut after 1023 bytes at most) and returns `status`. The
+// Records the sentence for this thread (well-formed UTF-8, cut after at most 1023 bytes) and returns `status`. The
 // arguments may include status_message().
 enum status status_fail(enum status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 // Puts "context: " before this thread's sentence ("model dir/x: ...") and returns `status` unchanged.
 enum status status_context(enum status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-// Exit code of a program that ended with `status`: 0 done; 2 if the same start would fail again (INVALID, NOT_FOUND,
-// UNSUPPORTED, DATA); 1 otherwise, OUT_OF_RANGE included: the prompt is too long, not the command line wrong.
+// Returns the exit code of a program that ended with `status`: 0 for success, 2 if the same start would fail again
+// (INVALID, NOT_FOUND, UNSUPPORTED, DATA), else 1. OUT_OF_RANGE gives 1: the prompt is too long, but the command line
+// is right.
 int status_exit_code(enum status status);
 
 // Returns from the calling function with the status of `call` unless it is STATUS_OK.
@@ -46,5 +47,5 @@ int status_exit_code(enum status status);
         if (try_status != STATUS_OK) return try_status;                                                                \
     } while (0)
 
-// The sentence of the last status_fail() of this thread, valid until the next one. Never NULL.
+// Returns the sentence of the last status_fail() of this thread, valid until the next one. Never NULL.
 const char *status_message(void);

@@ -3,7 +3,7 @@
 
 #include <signal.h>
 
-// attributes: NULL: the usual ones.
+// Creates a thread. `attributes` NULL means the default attributes.
 static int create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *arg)
 {
     static const int faults[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// thread_start() of thread.h: it logs, and the log's own thread needs thread_create() alone.
+// thread_start() of thread.h has its own file because it logs, and the log's own thread needs only thread_create().
 #include <stdlib.h>
 #include <string.h>
 

@@ -8,7 +8,7 @@
 
 #include "lib/base/secret_file.h"
 
-// An encrypted key would otherwise be asked for on the terminal.
+// Refuses encrypted keys: OpenSSL would otherwise ask for the password on the terminal.
 static int no_password(char *buffer, int size, int writing, void *user)
 {
     return -1;
@@ -64,7 +64,7 @@ enum status tls_pem_read(const char *cert, const char *key, const char *ca, stru
     if (status == STATUS_OK && ca) status = file_read_small(ca, false, &pem->ca);
     if (status == STATUS_OK && cert) status = pair_check(cert, key, pem);
     if (status == STATUS_OK && ca) status = authorities_check(ca, pem->ca);
-    ERR_clear_error(); // the caller, or C-core, reads the same queue of errors
+    ERR_clear_error(); // the caller and gRPC's C-core read the same queue of errors
     if (status != STATUS_OK) tls_pem_free(pem);
     return status;
 }

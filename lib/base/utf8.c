@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-// Length of the character that starts with `lead`; 0 when no character starts with this byte.
+// Returns the length of a character that starts with `lead`, or 0 if no character starts with this byte.
 static size_t utf8_sequence_bytes(unsigned char lead)
 {
     if (lead < 0x80) return 1;
@@ -14,7 +14,8 @@ static size_t utf8_sequence_bytes(unsigned char lead)
     return 0;
 }
 
-// The range of the second byte excludes overlong forms (E0, F0), surrogates (ED) and characters above U+10FFFF (F4).
+// Returns true if `second` may follow `lead`. The range of the second byte excludes overlong forms (E0, F0), surrogates
+// (ED) and characters above U+10FFFF (F4).
 static bool utf8_second_byte_allowed(unsigned char lead, unsigned char second)
 {
     switch (lead) {
@@ -26,8 +27,8 @@ static bool utf8_second_byte_allowed(unsigned char lead, unsigned char second)
     }
 }
 
-// Bytes of the character at `s` that are there: its whole length, fewer when the text ends inside it, 0 when it is
-// malformed.
+// Returns how many bytes of the character at `s` are present: its whole length, fewer if the text ends inside it, or 0
+// if it is malformed.
 static size_t utf8_bytes_at(const unsigned char *s, size_t left, size_t *length_p)
 {
     size_t length = utf8_sequence_bytes(s[0]);

@@ -8,10 +8,10 @@
 #include "lib/base/mem.h"
 
 struct grammar_cache {
-    pthread_mutex_t mutex;                              // guards what follows
-    struct grammar_spec entries[GRAMMAR_CACHE_ENTRIES]; // [n] owned; the one that was asked for last first
+    pthread_mutex_t mutex;                              // guards the members below
+    struct grammar_spec entries[GRAMMAR_CACHE_ENTRIES]; // [n] owned; the entry that was asked for last is first
     int n;
-    size_t bytes; // of all texts
+    size_t bytes; // size of all texts
 };
 
 struct grammar_cache *grammar_cache_create(void)
@@ -76,6 +76,6 @@ bool grammar_cache_has(struct grammar_cache *cache, const struct grammar_spec *s
 void grammar_cache_add(struct grammar_cache *cache, const struct grammar_spec *spec)
 {
     pthread_mutex_lock(&cache->mutex);
-    if (!find(cache, spec)) add(cache, spec); // another thread may have compiled it, too
+    if (!find(cache, spec)) add(cache, spec); // another thread may have added it meanwhile
     pthread_mutex_unlock(&cache->mutex);
 }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Grammars that were compiled lately and found valid, so that the same schema with every request is compiled once. They
-// are found by kind and whole text; beyond the bounds the one that was not asked for the longest is forgotten. No
-// matchers are kept: what a client learns from the cache is how long a request took.
+// Remembers grammars that compiled recently and were valid, so that a schema sent with every request is compiled once.
+// Grammars are found by kind and whole text. Beyond the bounds, the grammar that was not asked for the longest is
+// forgotten. The cache keeps no matchers, so a client can learn from it only through the time of a request.
 //
 // Any thread.
 #pragma once
 
 #include "lib/text/grammar_spec.h"
 
-enum { GRAMMAR_CACHE_ENTRIES = 64, GRAMMAR_CACHE_BYTES = 1 << 20 }; // of their texts
+enum { GRAMMAR_CACHE_ENTRIES = 64, GRAMMAR_CACHE_BYTES = 1 << 20 }; // limits; the bytes are of the texts
 
 struct grammar_cache;
 

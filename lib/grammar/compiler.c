@@ -12,7 +12,7 @@ struct job {
     struct grammar_spec spec;
     int32_t *tokens; // [n]
     int n;
-    bool dropped; // while it is being compiled
+    bool dropped; // dropped while it was being compiled
     struct job *next;
 };
 
@@ -25,7 +25,7 @@ struct grammar_compiler {
     grammar_wake_fn *wake;
     void *arg;
     pthread_t thread;
-    pthread_mutex_t mutex; // guards what follows
+    pthread_mutex_t mutex; // guards the members below
     pthread_cond_t changed;
     struct job_list waiting, compiling, done;
     bool stopping;
@@ -45,7 +45,7 @@ static void list_add(struct job_list *list, struct job *job)
     list->end = &job->next;
 }
 
-// Takes out the job that `*at`, a link of the list, leads to.
+// Removes the job that `*at`, a link of the list, points to.
 static struct job *list_remove(struct job_list *list, struct job **at)
 {
     struct job *job = *at;
@@ -80,7 +80,7 @@ static void list_drop(struct job_list *list, uint64_t id)
 
 // --- the thread
 
-// Mutex held.
+// Called with the mutex held.
 static void take_equal_jobs(struct grammar_compiler *c)
 {
     const struct grammar_spec *spec = &c->compiling.head->spec;
@@ -93,7 +93,7 @@ static void take_equal_jobs(struct grammar_compiler *c)
     }
 }
 
-// `matcher`: the job's own; NULL: the thread's status says why there is none.
+// Finishes a job. `matcher` is the job's own matcher, or NULL: then the thread's status has the reason.
 static void job_finish(struct job *job, struct grammar_matcher *matcher)
 {
     if (matcher && grammar_matcher_accept(matcher, job->tokens, job->n) == STATUS_OK) {
@@ -104,7 +104,7 @@ static void job_finish(struct job *job, struct grammar_matcher *matcher)
     grammar_matcher_free(matcher);
 }
 
-// The first job gets the matcher itself: it is the last to accept tokens.
+// Finishes equal jobs. The first job gets the matcher itself, so it is the last to accept tokens.
 static void jobs_finish(struct job *first, struct grammar_matcher *matcher)
 {
     for (struct job *job = first->next; job; job = job->next)
@@ -112,7 +112,7 @@ static void jobs_finish(struct job *first, struct grammar_matcher *matcher)
     job_finish(first, matcher);
 }
 
-// Mutex held.
+// Called with the mutex held.
 static void keep_results(struct grammar_compiler *c)
 {
     while (c->compiling.head) {
@@ -125,16 +125,16 @@ static void keep_results(struct grammar_compiler *c)
     }
 }
 
-// With the mutex held, which it releases meanwhile.
+// Compiles the next grammar. Called with the mutex held, which it releases meanwhile.
 static void compile_next(struct grammar_compiler *c)
 {
     struct job *first = list_remove(&c->waiting, &c->waiting.head);
     list_add(&c->compiling, first);
     pthread_mutex_unlock(&c->mutex);
     struct grammar_matcher *matcher = NULL;
-    (void)!grammar_matcher_create(c->library, &first->spec, &matcher); // NULL: jobs_finish() keeps the reason
+    (void)!grammar_matcher_create(c->library, &first->spec, &matcher); // if it fails, jobs_finish() keeps the reason
     pthread_mutex_lock(&c->mutex);
-    take_equal_jobs(c); // also those that were added meanwhile
+    take_equal_jobs(c); // also jobs that were added meanwhile
     pthread_mutex_unlock(&c->mutex);
     jobs_finish(first, matcher);
     pthread_mutex_lock(&c->mutex);

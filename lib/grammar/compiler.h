@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compiles grammars on a separate thread, so that passes do not wait for a compilation.
-// First come, first served; equal grammars that wait together are compiled once, and each job gets a copy.
+// Compiles grammars on a separate thread, so that passes do not wait for a compilation. Grammars are compiled in order
+// of arrival. Equal grammars that wait together are compiled once, and each job gets a copy.
 //
 // Owned by one thread, which calls all functions.
 #pragma once
@@ -9,7 +9,7 @@
 
 struct grammar_compiler;
 
-// Called on the compiler's thread when matchers, or reasons why there are none, can be taken.
+// Called on the compiler's thread when a result is ready: a matcher, or the reason why there is none.
 typedef void grammar_wake_fn(void *arg);
 
 // Borrows the library.
@@ -18,19 +18,19 @@ struct grammar_compiler *grammar_compiler_create(const struct grammar_library *l
 // Drops all jobs; waits for the grammar that is being compiled. NULL is fine.
 void grammar_compiler_free(struct grammar_compiler *compiler);
 
-// Asks for a matcher that has accepted tokens [n]. Copies the spec, which must have been checked, and the tokens. `id`:
-// of no other job.
+// Asks for a matcher that has accepted tokens [n]. Copies the spec, which must have been checked, and the tokens. No
+// other job may have the same `id`.
 void grammar_compiler_add(struct grammar_compiler *compiler, uint64_t id, const struct grammar_spec *spec,
                           const int32_t *tokens, int n);
-// Forgets the job, if there is one; nothing is returned for it.
+// Drops the job, if there is one. Nothing is returned for it.
 void grammar_compiler_drop(struct grammar_compiler *compiler, uint64_t id);
 void grammar_compiler_drop_all(struct grammar_compiler *compiler);
 
 struct grammar_compiled {
     uint64_t id;
-    struct grammar_matcher *matcher; // the caller's; NULL: the grammar was refused
+    struct grammar_matcher *matcher; // owned by the caller; NULL if the grammar was refused
     char *reason;                    // a sentence if it was refused; the caller frees it
 };
 
-// The next result. False: there is none now.
+// Returns the next result, or false if there is none now.
 bool grammar_compiler_take(struct grammar_compiler *compiler, struct grammar_compiled *result);

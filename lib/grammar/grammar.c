@@ -14,7 +14,7 @@
 #include "lib/text/unicode.h"
 
 struct grammar_library {
-    void *file; // of dlopen(); never closed: the library may have threads
+    void *file; // result of dlopen(); never closed, since the library may have threads
     struct llg_functions llg;
     struct llg_tokenizer *tokenizer;
     int vocab_size, mask_words;
@@ -27,7 +27,7 @@ struct grammar_matcher {
 
 // --- loading
 
-// The library of the Python package uses data of libpython without naming libpython as a dependency. Loading libpython
+// Opens libpython: the library of the Python package uses its data without naming it as a dependency. Loading libpython
 // runs no Python code.
 static bool python_open(void)
 {
@@ -80,7 +80,8 @@ struct vocabulary {
     struct bytes text;
 };
 
-// llguidance recognises special tokens by a byte 0xFF before their text. A token without text is never allowed.
+// Adds a token. llguidance recognises special tokens by a byte 0xFF before their text. A token without text is never
+// allowed.
 static void vocabulary_add(struct vocabulary *v, const struct tokenizer *tokenizer, int32_t id)
 {
     const char *bytes;
@@ -103,7 +104,7 @@ static enum status tokenizer_create(struct grammar_library *library, const struc
         .tok_eos = (uint32_t)eos[0],
         .token_lens = v.lengths,
         .token_bytes = (const uint8_t *)v.text.data,
-        .use_approximate_greedy_tokenize_fn = true, // only for forced tokens, which are not used
+        .use_approximate_greedy_tokenize_fn = true, // applies to forced tokens only, which are not used
         .tok_eos_extra = (const uint32_t *)eos + 1,
         .tok_eos_extra_count = (uint32_t)n_eos - 1,
     };
@@ -160,13 +161,14 @@ static enum status fail(enum status status, const struct grammar_matcher *matche
     return status_fail(status, "%s", error ? error : "llguidance gives no reason");
 }
 
-// JSON allows any number of blanks between two tokens, and a model may never stop writing blanks. If the schema does
-// not state which blanks are allowed, adds a rule: one blank, or a new line with its indentation. The rule is inserted
-// into the text, so that numbers stay as they are. The caller frees the text.
+// Adds a rule for blanks if the schema does not state which blanks are allowed: one blank, or a new line with its
+// indentation. JSON allows any number of blanks between two tokens, and a model may never stop writing blanks. The rule
+// is inserted into the text, so that numbers stay as they are. The caller frees the text.
 static char *schema_with_bounded_blanks(const char *schema)
 {
     static const char rule[] = "\"x-guidance\":{\"whitespace_pattern\":\"[ ]|\\n[ ]{0,32}\"}";
-    json_t *root = json_loads(schema, JSON_DECODE_ANY | GRAMMAR_JSON_FLAGS, NULL); // NULL: llguidance reports the error
+    // If it fails, llguidance reports the error.
+    json_t *root = json_loads(schema, JSON_DECODE_ANY | GRAMMAR_JSON_FLAGS, NULL);
     bool add = json_is_object(root) && !json_object_get(root, "x-guidance"), is_empty = json_object_size(root) == 0;
     json_decref(root);
     if (!add) return mem_string(schema);
@@ -175,7 +177,7 @@ static char *schema_with_bounded_blanks(const char *schema)
 }
 
 // llguidance follows references between rules by recursion: a chain of some thousand rules overflows a stack of 8 MiB.
-// The system allocates a page of this stack at the first access.
+// The system allocates each page of this stack at its first access.
 enum { COMPILE_STACK_BYTES = 512 << 20 };
 
 struct compilation {

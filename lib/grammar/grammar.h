@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Structured output: answers that match a JSON schema, a regular expression or a grammar. Before each token a matcher
-// computes the mask of the tokens that may come next; the sampler excludes all others.
+// Structured output: answers that match a JSON schema, a regular expression or a grammar. A matcher computes the mask
+// of possible next tokens before each token, and the sampler excludes all other tokens.
 //
 // llguidance (github.com/guidance-ai/llguidance) does the work. It is a shared library, loaded at run time, so that
 // Forepack runs without it. Two files have its C interface: libllguidance.so, built from its sources, and _lib.abi3.so
-// of its Python package, for which the matching libpython is loaded too.
+// of its Python package, which also needs the matching libpython.
 //
 // The masks depend only on the grammar and the tokens of the answer so far, so a replay that accepts the delivered
 // tokens continues with the same masks.
@@ -25,33 +25,33 @@
 struct grammar_library; // llguidance with the vocabulary of a model
 struct grammar_matcher; // position of one answer in its grammar
 
-// Opens the library at the start of a program: logs structured_output_ready, or structured_output_refused with the
-// reason and returns NULL.
+// Opens the library at the start of a program and logs structured_output_ready. If that fails, logs
+// structured_output_refused with the reason and returns NULL.
 struct grammar_library *grammar_library_start(const char *path, const struct tokenizer *tokenizer, int vocab_size,
                                               const int32_t *eos, int n_eos);
 
-// path: the file, or its name where the dynamic loader finds it. eos [n_eos]: tokens that end an answer; each is
-// allowed where the grammar is complete. vocab_size: of the model; at least that of the tokenizer. NOT_FOUND: the file
-// does not exist or cannot be loaded; UNSUPPORTED: it is not a usable llguidance.
+// Opens the library. `path` is the file, or its name for the dynamic loader. eos [n_eos] are the tokens that end an
+// answer; each is allowed when the grammar is complete. vocab_size is the model's, at least the tokenizer's. NOT_FOUND:
+// the file does not exist or cannot be loaded. UNSUPPORTED: it is not a usable llguidance.
 enum status grammar_library_open(const char *path, const struct tokenizer *tokenizer, int vocab_size,
                                  const int32_t *eos, int n_eos, struct grammar_library **library_p);
-void grammar_library_free(struct grammar_library *library); // NULL is fine; after its matchers
+void grammar_library_free(struct grammar_library *library); // NULL is fine; free its matchers first
 
-// Without the member "x-guidance" in a JSON schema, one blank, or a new line with its indentation, is allowed between
-// two tokens of JSON: with any number of blanks allowed, a model may write blanks for ever. INVALID: the grammar is
-// wrong, or exceeds the limits (limits.h); the sentence says where.
+// Creates a matcher. If a JSON schema has no member "x-guidance", one blank, or a new line with its indentation, is
+// allowed between two tokens of JSON. With any number of blanks allowed, a model may write blanks for ever. INVALID:
+// the grammar is wrong, or exceeds the limits (limits.h); the sentence says where.
 enum status grammar_matcher_create(const struct grammar_library *library, const struct grammar_spec *spec,
                                    struct grammar_matcher **matcher_p);
-// A matcher of its own that stands where this one stands.
+// Returns an independent matcher in the same position.
 struct grammar_matcher *grammar_matcher_copy(const struct grammar_matcher *matcher);
 void grammar_matcher_free(struct grammar_matcher *matcher); // NULL is fine
 
-// 32-bit words of a mask: bit t % 32 of word t / 32 is set if token t may come next.
+// Returns the number of 32-bit words of a mask. Bit t % 32 of word t / 32 is set if token t may come next.
 int grammar_matcher_mask_words(const struct grammar_matcher *matcher);
 
-// INTERNAL: llguidance gave up, for example because of a limit on the work for one mask.
+// Computes the mask. Returns INTERNAL if llguidance gave up, for example because of a limit on the work for one mask.
 enum status grammar_matcher_mask(struct grammar_matcher *matcher, uint32_t *mask);
-// Appends tokens [n], without tokens that end the answer. INVALID: the grammar does not allow one of them.
+// Appends tokens [n], without tokens that end the answer. Returns INVALID if the grammar does not allow one of them.
 enum status grammar_matcher_accept(struct grammar_matcher *matcher, const int32_t *tokens, int n);
-// Whether the answer is complete and only its end may follow.
+// Returns true if the answer is complete and only its end may follow.
 bool grammar_matcher_is_complete(const struct grammar_matcher *matcher);

@@ -5,9 +5,9 @@
 #include <stdbool.h>
 #include <string.h>
 
-// Measured with llguidance 1.9.1: 16,000 units of fuel build at most 4,000 parts that may be empty, in 100 ms and
-// 32 MiB; a thousand such parts, all that fits 2 KiB, take 10 ms. A schema of 36 KiB with 600 members takes 57,000
-// units, 1,000 lexer states take about 1 MiB.
+// Measured with llguidance 1.9.1: 16,000 units of fuel build at most 4,000 parts that may be empty, in 100 ms and 32
+// MiB. A thousand such parts, which is the most that fits 2 KiB, take 10 ms. A schema of 36 KiB with 600 members takes
+// 57,000 units. 1,000 lexer states take about 1 MiB.
 enum {
     REGEX_SMALL_BYTES = 2048,
     FUEL_SMALL_REGEX = 100000,
@@ -16,7 +16,7 @@ enum {
     LEXER_STATES = 50000,
 };
 
-// Whether the expression is literal text and `|` only.
+// Returns true if the expression is only literal text and `|`.
 static bool is_choice(const char *regex)
 {
     for (const char *c = regex; *c; c++) {
@@ -67,7 +67,7 @@ static size_t schema_regex_bytes(const json_t *schema)
 static size_t schema_text_regex_bytes(const char *text)
 {
     json_t *schema = json_loads(text, JSON_DECODE_ANY | GRAMMAR_JSON_FLAGS, NULL);
-    size_t n = schema ? schema_regex_bytes(schema) : strlen(text); // llguidance may read what jansson does not
+    size_t n = schema ? schema_regex_bytes(schema) : strlen(text); // llguidance may read text that jansson does not
     json_decref(schema);
     return n;
 }
@@ -79,7 +79,7 @@ static const char *quoted_end(const char *c, char quote)
     return *c ? c + 1 : c;
 }
 
-// The end of the comment, text, expression or special token that starts at c; c + 1 if none does.
+// Returns the end of the comment, text, expression or special token that starts at c, or c + 1 if none does.
 static const char *lark_part_end(const char *c)
 {
     if (*c == '#' || strncmp(c, "//", 2) == 0) return c + strcspn(c, "\n");
@@ -88,7 +88,7 @@ static const char *lark_part_end(const char *c)
     return c[n] == '>' ? c + n + 1 : c + 1;
 }
 
-// Only a %json outside of texts, expressions and comments starts a schema.
+// Counts the bytes of regular expressions. Only a %json outside of texts, expressions and comments starts a schema.
 static size_t lark_regex_bytes(const char *text)
 {
     static const char mark[] = "%json";

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of llguidance's C interface that is used here: types as its library lays them out (version 1.x), and a table
-// of the functions, filled when the library is loaded.
+// The part of llguidance's C interface that Forepack uses: types in the layout of the library (version 1.x), and a
+// table of functions, which is filled when the library is loaded.
 #pragma once
 
 #include <stdbool.h>
@@ -25,7 +25,7 @@ struct llg_init {
 };
 
 struct llg_tokenizer_init {
-    size_t struct_size; // of this struct, so that the library ignores members it does not know
+    size_t struct_size; // size of this struct: the library ignores members that it does not know
     uint32_t vocab_size;
     uint32_t tok_eos;
     const uint32_t *token_lens;

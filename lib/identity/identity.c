@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// See identity.h. A ring is the keys of the file as last read: a table of principals by hash. Principals are carried
-// over from ring to ring by id and tenant, with what is used of their limits.
+// See identity.h. A ring has the keys of the file as last read: a table of principals by hash. Principals move from
+// ring to ring by id and tenant, and keep the use of their limits.
 #include "lib/identity/identity.h"
 
 #include <openssl/crypto.h>
@@ -25,23 +25,25 @@
 
 struct principal {
     atomic_int refs;
-    pthread_mutex_t mutex; // guards what follows. Of the key, id and tenant are constant, the hash belongs to the ring
-    struct api_key key;    // as last read; revoked, too, when it is no longer in the file
+    // Guards the members below. The id and tenant of the key are constant, and its hash belongs to the ring.
+    pthread_mutex_t mutex;
+    struct api_key key; // as last read. Also marked revoked if it is no longer in the file
     struct limits_use use;
 };
 
 struct ring {
-    struct principal **slots; // [n_slots] a power of two, over half of them NULL; by the first bytes of the hash
+    // [n_slots] by the first bytes of the hash. n_slots is a power of two, and over half of the slots are NULL
+    struct principal **slots;
     size_t n_slots;
 };
 
 struct identity {
     char *path;
-    pthread_mutex_t mutex; // guards what follows, and the hashes of all principals
+    pthread_mutex_t mutex; // guards the members below, and the hashes of all principals
     struct ring ring;
-    bool reading;            // a thread looks at the file
+    bool reading;            // a thread is looking at the file
     int64_t looked_us;       // time of the last look
-    struct file_stamp stamp; // as last read, whether it could be used or not
+    struct file_stamp stamp; // of the file that was read last, usable or not
 };
 
 // --- principals
@@ -57,7 +59,8 @@ static struct principal *principal_create(const struct api_key *key)
 
 struct principal *principal_ref(struct principal *p)
 {
-    if (p) atomic_fetch_add_explicit(&p->refs, 1, memory_order_relaxed); // the caller already has a reference
+    // Relaxed is enough: the caller already has a reference.
+    if (p) atomic_fetch_add_explicit(&p->refs, 1, memory_order_relaxed);
     return p;
 }
 
@@ -180,7 +183,7 @@ uint64_t identity_prefix_salt(const char *tenant)
 
 // --- rings
 
-// Keys are random, so any bytes of their hash spread well.
+// Returns the slot of a hash. Keys are random, so any bytes of their hash are uniform.
 static struct principal **ring_slot(const struct ring *ring, const uint8_t *hash)
 {
     uint64_t at;
@@ -198,7 +201,7 @@ static int by_name(const void *a, const void *b)
     return order ? order : strcmp(x->tenant, y->tenant);
 }
 
-// The principals of the ring by name, then NULLs; free() it.
+// Returns the principals of the ring by name, then NULLs. The caller frees the list.
 static struct principal **ring_list(const struct ring *ring, size_t *n_p)
 {
     struct principal **list = mem_alloc_array(ring->n_slots + 1, sizeof *list);
@@ -217,7 +220,7 @@ static void ring_fini(struct ring *ring)
     free(ring->slots);
 }
 
-// The principal that had this name before, or a new one; with a reference for the ring.
+// Returns the principal that had this name before, or a new one, with a reference for the ring.
 static struct principal *principal_of(struct principal **before, size_t n, const struct api_key *key)
 {
     struct principal named = {.key = *key}, *name = &named;
@@ -227,7 +230,7 @@ static struct principal *principal_of(struct principal **before, size_t n, const
     return *found;
 }
 
-// A key that is no longer in the file: calls that still run with it may start no further requests.
+// Revokes keys that are no longer in the file: calls that still run with them may start no further requests.
 static void revoke_missing(struct principal **before, size_t n, const struct ring *now)
 {
     for (size_t i = 0; i < n; i++) {
@@ -246,7 +249,7 @@ static void ring_build(const struct key_file *file, const struct ring *before, s
         ring->n_slots *= 2;
     ring->slots = mem_alloc_array(ring->n_slots, sizeof(struct principal *));
     struct principal **now = mem_alloc_array((size_t)file->n + 1, sizeof *now);
-    for (int i = 0; i < file->n; i++) { // all hashes are updated before any is looked up
+    for (int i = 0; i < file->n; i++) { // update all hashes before looking up any
         now[i] = principal_of(list, n_before, &file->keys[i]);
         principal_update(now[i], &file->keys[i]);
     }
@@ -270,7 +273,7 @@ static enum status file_read(const char *path, struct key_file *file_p)
     return STATUS_OK;
 }
 
-// Identity's mutex held.
+// Called with the identity's mutex held.
 static void ring_replace(struct identity *identity, const struct key_file *file)
 {
     struct ring before = identity->ring;
@@ -278,7 +281,8 @@ static void ring_replace(struct identity *identity, const struct key_file *file)
     ring_fini(&before);
 }
 
-// The ring changes on the thread that looks alone, which so may read it without the mutex.
+// Logs changes of keys. Only the thread that looks at the file changes the ring, so this thread may read it without the
+// mutex.
 static void log_changes(const struct identity *identity, const struct key_file *file)
 {
     size_t n = 0;
@@ -293,7 +297,8 @@ static void log_changes(const struct identity *identity, const struct key_file *
     free(before);
 }
 
-// Whether it is time to look at the file. Only one thread does, without the mutex: the others go on with the old keys.
+// Returns true if it is time to look at the file. Only one thread looks, without the mutex, and other threads go on
+// with the old keys.
 static bool look_begin(struct identity *identity, int64_t interval_us, struct file_stamp *stamp_p)
 {
     pthread_mutex_lock(&identity->mutex);
@@ -322,7 +327,7 @@ static void reload_if_changed(struct identity *identity, int64_t interval_us)
     struct file_stamp stamp;
     struct key_file file = {0};
     if (!look_begin(identity, interval_us, &stamp)) return;
-    bool changed = file_stamp_update(&stamp, identity->path); // before reading: a later change is seen the next time
+    bool changed = file_stamp_update(&stamp, identity->path); // before reading: a later change is seen next time
     bool usable = changed && file_read(identity->path, &file) == STATUS_OK;
     if (changed && !usable)
         log_event(LOG_ERROR, "api_keys_unusable", LOG_REASON, LOG_FIELD("effect", "the keys read before stay in use"));
@@ -363,9 +368,9 @@ void identity_close(struct identity *identity)
 
 // --- authentication
 
-enum { KEY_BYTES_MAX = 256 }; // also of keys that were not made here
+enum { KEY_BYTES_MAX = 256 }; // limit also for keys that were not made here
 
-// NULL: unknown. A principal with a reference.
+// Returns the principal of a key with a reference, or NULL if the key is unknown.
 static struct principal *find(struct identity *identity, const char *key, size_t size)
 {
     uint8_t hash[KEY_HASH_BYTES];

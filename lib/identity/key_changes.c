@@ -17,7 +17,7 @@ static int by_id(const void *a, const void *b)
     return strcmp((*(const struct api_key *const *)a)->id, (*(const struct api_key *const *)b)->id);
 }
 
-// The line of a key without id and hash: tenant and settings. free() it. NULL: no key.
+// Returns the line of a key without id and hash: tenant and settings. The caller frees it. NULL means no key.
 static char *settings_format(const struct api_key *key)
 {
     if (!key) return mem_string("");
@@ -27,7 +27,7 @@ static char *settings_format(const struct api_key *key)
     return settings;
 }
 
-// Either key may be NULL: there was none, or there is none any more.
+// Logs the change of one key. `old` is NULL for an added key, `new` for a removed key.
 static void key_log(const struct api_key *old, const struct api_key *new, struct counts *counts)
 {
     char *before = settings_format(old), *after = settings_format(new);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// See key_file.h. Changes of the file: the new text is written beside it, checked, made durable and renamed over it, so
-// that a reader finds the old file or the new one.
+// See key_file.h. Changes the file: the new text is written to a file next to it, checked, made durable and renamed
+// over it. So a reader finds the old file or the new one.
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 #include "lib/base/new_file.h"
 #include "lib/identity/key_text.h"
 
-// --- the lock: on the file itself. The process before us may have renamed a new file over the one that we opened.
+// --- the lock is on the file itself, and another process may have renamed a new file over the opened file
 
 static bool is_current(int fd, const char *path)
 {
@@ -60,7 +60,7 @@ static enum status write_all(int fd, const char *text, size_t size)
     return STATUS_OK;
 }
 
-// The new file has the owner of the old one where that is allowed, and never more rights.
+// Fills the new file. It gets the owner of the old file if that is allowed, and never more rights.
 static enum status fill(int fd, int old_fd, const char *text, size_t size)
 {
     struct stat old;
@@ -93,7 +93,7 @@ static const struct api_key *find(const struct key_file *file, const char *id, c
     return NULL;
 }
 
-// Reads and checks the locked file, then has `edit` make the new text, which is owned by the caller.
+// Reads and checks the locked file, then calls `edit`, which makes the new text. The caller owns the text.
 typedef enum status edit_fn(const struct key_file *keys, const char *text, size_t size, const void *user, char **new_p);
 
 static enum status edit(const char *path, int fd, edit_fn *change, const void *user)
@@ -130,7 +130,7 @@ enum status key_file_add(const char *path, int fd, const struct api_key *key)
     return edit(path, fd, add_line, key);
 }
 
-// The line of the key: the offset of its end. The id is the line's first word.
+// Returns the offset of the end of the key's line. The id is the first word of the line.
 static size_t line_end(const char *text, size_t size, const char *id)
 {
     size_t length = strlen(id), at = 0;

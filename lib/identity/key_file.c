@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See key_file.h. Reading; key_edit.c writes, key_text.c has the words of a line.
+// See key_file.h. Reads the file; key_edit.c writes it, and key_text.c has the words of a line.
 #include "lib/identity/key_file.h"
 
 #include <errno.h>
@@ -24,7 +24,7 @@ static bool is_blank(char c)
     return c == ' ' || c == '\t' || c == '\r';
 }
 
-// The next word of the line, NUL-terminated; NULL: none is left.
+// Returns the next word of the line, NUL-terminated, or NULL if none is left.
 static char *word_next(char **at)
 {
     while (is_blank(**at))
@@ -179,7 +179,7 @@ static enum status fd_parse(int fd, struct key_file *file_p, bool *exposed_p)
 
 enum status key_file_read(const char *path, struct key_file *file_p, bool *exposed_p)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a pipe must not block the start
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // O_NONBLOCK: a pipe must not block the start
     if (fd < 0) return status_fail(file_open_status(errno), "%s: %s", path, strerror(errno));
     enum status status = fd_parse(fd, file_p, exposed_p);
     close(fd);

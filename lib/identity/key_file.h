@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The file of API keys: one key a line, empty lines and lines that start with # are skipped.
+// The file of API keys has one key per line. Empty lines and lines that start with # are skipped.
 //
 //   ID sha256:HASH TENANT [NAME=VALUE | operator | revoked]...
 //
 //   prod-1 sha256:9f86d0...0f00a08 acme priority=2 requests_per_minute=600 tokens_per_day=5000000 expires=2027-01-31
 //
-// A key is 256 random bits, so one SHA-256 of it is enough: to find a key from its hash takes 2^256 guesses, and what
-// makes hashes of passwords slow and salted, guesses that are likely and the same secret used twice, does not exist.
+// A key has 256 random bits, so one SHA-256 of it is enough: finding a key from its hash takes 2^256 guesses. Hashes of
+// passwords are slow and salted because passwords can be guessed and are used twice. Neither applies to keys.
 //
-// Thread-safe, but the file must not be edited by two processes without key_file_lock().
+// Thread-safe. A process that edits the file needs key_file_lock().
 #pragma once
 
 #include <stdbool.h>
@@ -18,17 +18,19 @@
 #include "lib/base/status.h"
 
 enum {
-    KEY_ID_BYTES = 64,      // of an id, without NUL
-    KEY_TENANT_BYTES = 128, // of a tenant's name
+    KEY_ID_BYTES = 64,      // longest id, without NUL
+    KEY_TENANT_BYTES = 128, // longest name of a tenant
     KEY_HASH_BYTES = 32,
     KEY_FILE_KEYS_MAX = 100000,
     KEY_FILE_BYTES_MAX = 64 << 20,
-    KEY_PRIORITY_MAX = 1000, // of what a file may say, and least, negative; values beyond PRIORITY_MAX count as that
+    // Largest priority in a file; the smallest is its negative. Values beyond PRIORITY_MAX count as PRIORITY_MAX.
+    KEY_PRIORITY_MAX = 1000,
 };
 #define KEY_PREFIX "fpk_"
-enum { KEY_DIGITS = 43, KEY_BYTES = sizeof KEY_PREFIX - 1 + KEY_DIGITS }; // of a key: 43 digits of base 62 are 256 bits
+// A key has 43 digits of base 62, which are 256 bits.
+enum { KEY_DIGITS = 43, KEY_BYTES = sizeof KEY_PREFIX - 1 + KEY_DIGITS };
 
-// 0: no limit.
+// Limits of a key. 0 means no limit.
 struct key_limits {
     int64_t requests_per_minute, tokens_per_minute, tokens_per_day, concurrency;
 };
@@ -37,10 +39,10 @@ struct api_key {
     char id[KEY_ID_BYTES + 1], tenant[KEY_TENANT_BYTES + 1]; // letters, digits, and . _ @ : -
     uint8_t hash[KEY_HASH_BYTES];
     struct key_limits limits;
-    int64_t priority;  // the highest that its requests may have
-    int64_t expires_s; // Unix time from which on it is refused; 0: never
+    int64_t priority;  // highest priority of its requests
+    int64_t expires_s; // Unix time from which the key is refused; 0: never
     bool is_operator;  // may see nodes, queue and metrics, drain nodes and abort requests of other tenants
-    bool revoked;      // is refused
+    bool revoked;      // the key is refused
 };
 
 struct key_file {
@@ -49,35 +51,36 @@ struct key_file {
 };
 void key_file_fini(struct key_file *file);
 
-// INVALID with the number of the line.
+// Parses the text of a file. Returns INVALID with the number of the line.
 enum status key_file_parse(const char *text, size_t size, struct key_file *file_p);
-// INVALID or NOT_FOUND. Symbolic links are followed, as mounted secrets need it; the file must be a regular one that
-// only its owner may write. *exposed_p: others may read it.
+// Reads a file. Returns INVALID or NOT_FOUND. Follows symbolic links, which mounted secrets need. The file must be a
+// regular file that only its owner may write. *exposed_p: other users may read it.
 enum status key_file_read(const char *path, struct key_file *file_p, bool *exposed_p);
 
-// INVALID unless both are made of the characters above and short enough.
+// Sets the names. Returns INVALID unless both consist of the characters above and are short enough.
 enum status api_key_name(struct api_key *key, const char *id, const char *tenant);
-// One name and value of a line, such as "expires" and "2027-01-31", into the key. INVALID with the reason.
+// Sets one name and value of a line in the key, such as "expires" and "2027-01-31". Returns INVALID with the reason.
 enum status api_key_set(struct api_key *key, const char *name, const char *value);
 
 // --- edits, for programs that change the file
 
-// Opens the file for changes of this process alone, until key_file_unlock(). Waits for another process to finish. With
-// `create`, a file that does not exist becomes an empty one that its owner alone may read. A symbolic link is refused.
+// Opens the file for changes by this process alone, until key_file_unlock(). Waits for another process to finish. With
+// `create`, creates a missing file, empty and readable only by its owner. Refuses a symbolic link.
 enum status key_file_lock(const char *path, bool create, int *fd_p);
 void key_file_unlock(int fd);
 
-// Both replace the locked file by a new one in a single step and keep its other lines. EXISTS: the id or the hash is
-// taken. NOT_FOUND: no such id.
+// Replace the locked file by a new one in a single step and keep its other lines. EXISTS: the id or the hash is taken.
+// NOT_FOUND: there is no such id.
 enum status key_file_add(const char *path, int fd, const struct api_key *key);
 enum status key_file_revoke(const char *path, int fd, const char *id);
 
 // --- keys
 
-// A new random key, NUL-terminated, and its hash.
+// Makes a new random key, NUL-terminated, and its hash.
 void key_generate(char key[KEY_BYTES + 1], uint8_t hash[KEY_HASH_BYTES]);
 void key_hash(const char *key, size_t size, uint8_t hash[KEY_HASH_BYTES]);
 
-// "2027-01-31", "2027-01-31T12:00:00Z" or "2027-01-31T12:00:00+02:00", as Unix time. INVALID.
+// Parses "2027-01-31", "2027-01-31T12:00:00Z" or "2027-01-31T12:00:00+02:00" to Unix time. Returns INVALID for other
+// texts.
 enum status key_time_parse(const char *text, int64_t *seconds_p);
 void key_time_format(int64_t seconds, char text[24]); // "2027-01-31T12:00:00Z"

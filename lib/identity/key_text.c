@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See key_text.h. Names, hashes, limits and times as text, and new keys.
+// See key_text.h. Converts names, hashes, limits and times from and to text, and makes keys.
 #include "lib/identity/key_text.h"
 
 #include <ctype.h>
@@ -53,7 +53,7 @@ enum status key_hash_parse(const char *word, uint8_t hash[KEY_HASH_BYTES])
         hash[i] = (uint8_t)(16 * high + low);
     }
     if (valid) return STATUS_OK;
-    // The word is not shown: it may be a key that somebody put there by mistake.
+    // The message does not show the word: it may be a key that somebody put there by mistake.
     return status_fail(STATUS_INVALID, "the second word must be " HASH_PREFIX " and 64 hexadecimal digits, lower case");
 }
 
@@ -61,7 +61,7 @@ enum status key_hash_parse(const char *word, uint8_t hash[KEY_HASH_BYTES])
 
 struct field {
     const char *name;
-    size_t offset; // of an int64_t in api_key
+    size_t offset; // offset of an int64_t in api_key
     int64_t min, max;
 };
 static const struct field fields[] = {
@@ -78,7 +78,7 @@ unsigned key_field_bit(const char *name)
     unsigned bit = 1;
     for (int i = 0; i < FIELDS && strcmp(fields[i].name, name) != 0; i++)
         bit <<= 1;
-    return bit; // the last one is that of "expires"
+    return bit; // the last bit is for "expires"
 }
 
 enum status api_key_set(struct api_key *key, const char *name, const char *value)
@@ -126,7 +126,7 @@ char *api_key_format(const struct api_key *key)
 
 // --- times
 
-// "" or "T12:00:00" and "Z" or "+02:00", in seconds after midnight UTC.
+// Parses "" or "T12:00:00" and "Z" or "+02:00" to seconds after midnight UTC.
 static bool day_time_parse(const char *text, int64_t *seconds_p)
 {
     int hour, minute, second, zone_hour = 0, zone_minute = 0, used = 0, more = 0;
@@ -146,8 +146,8 @@ static bool day_time_parse(const char *text, int64_t *seconds_p)
     return true;
 }
 
-#define FIRST_S INT64_C(946684800)    // the start of 2000
-#define LAST_S  INT64_C(253402300799) // the end of 9999
+#define FIRST_S INT64_C(946684800)    // start of 2000
+#define LAST_S  INT64_C(253402300799) // end of 9999
 
 enum status key_time_parse(const char *text, int64_t *seconds_p)
 {
@@ -186,7 +186,7 @@ void key_hash(const char *key, size_t size, uint8_t hash[KEY_HASH_BYTES])
     SHA256((const unsigned char *)key, size, hash);
 }
 
-// A random digit; bytes that would make some digits likelier are drawn again.
+// Returns a random digit. Bytes that would make some digits likelier are drawn again.
 static char digit_random(void)
 {
     static const char digits[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";

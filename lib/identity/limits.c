@@ -6,19 +6,19 @@
 
 #define MINUTE_US INT64_C(60000000)
 #define DAY_US    (1440 * MINUTE_US)
-// What was used before a limit was lowered may take longer to drain.
+// Bounds the wait: after a limit was lowered, the use before it may take longer to drain.
 #define WAIT_MAX_US (366.0 * (double)DAY_US)
 
-// A limit of `size` per `period_us`; size 0: none.
+// A limit of `size` per `period_us`. Size 0 means no limit.
 struct limit {
     const char *what;
     struct limits_bucket *bucket;
     int64_t size, period_us;
     double reserved;
 };
-enum { TOKENS = 1, LIMITS = 3 }; // TOKENS: the first of those of tokens
+enum { TOKENS = 1, LIMITS = 3 }; // TOKENS is the first limit of tokens
 
-// What is used at this time.
+// Lists the limits with their use at this time.
 static void list(struct limits_use *use, const struct key_limits *limits, int64_t now_us, struct limit list[LIMITS])
 {
     list[0] = (struct limit){"requests per minute", &use->requests, limits->requests_per_minute, MINUTE_US, 0};
@@ -32,13 +32,13 @@ static void list(struct limits_use *use, const struct key_limits *limits, int64_
     }
 }
 
-// Tokens or requests that are missing for `more`; 0 or less: there is room.
+// Returns how many tokens or requests are missing for `more`. A result of 0 or less means that there is room.
 static double missing(const struct limit *l, double more)
 {
     return l->size ? l->bucket->used + l->reserved + more - (double)l->size : 0;
 }
 
-// Time until there is room; 0: not known, since running requests have to end first.
+// Returns the time until there is room, or 0 if it is not known because running requests have to end first.
 static int64_t wait_us(const struct limit *l, double more)
 {
     double over = missing(l, more);
@@ -59,7 +59,7 @@ static enum status refuse(const struct limit *l, double more, int64_t us)
                        (long long)l->size, l->what, more - missing(l, more), more, when);
 }
 
-// Checks that the n limits have room for `more`; else the sentence names the limit with the longest wait.
+// Checks that the n limits have room for `more`. If not, the sentence names the limit with the longest wait.
 static enum status check(const struct limit *limits, int n, double more, int64_t *retry_us_p)
 {
     const struct limit *longest = NULL;
@@ -88,7 +88,7 @@ enum status limits_start(struct limits_use *use, const struct key_limits *limits
     list(use, limits, now_us, all);
     TRY(check(all, LIMITS, 1, retry_us_p));
     if (limits->concurrency && use->running >= limits->concurrency)
-        return status_fail(STATUS_KEY_LIMIT, "this API key runs %lld requests, as many as it may: wait for one to end",
+        return status_fail(STATUS_KEY_LIMIT, "this API key runs %lld requests, which is its limit: wait for one to end",
                            (long long)use->running);
     use->requests.used++;
     use->running++;
@@ -150,5 +150,5 @@ void limits_end(struct limits_use *use, const struct key_limits *limits, double 
     list(use, limits, now_us, all);
     charge(all, tokens);
     use->running--;
-    use->reserved = use->running ? fmax(0, use->reserved - reserved) : 0; // no rounding errors add up
+    use->reserved = use->running ? fmax(0, use->reserved - reserved) : 0; // resets rounding errors when no request runs
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attributes, elements and slices of a value.
+// Reads attributes, elements and slices of a value.
 #include <stdio.h>
 #include <string.h>
 
@@ -12,7 +12,7 @@ static struct value missing_from(struct run *run, struct value v, struct value n
     return undefined_new(run, name.kind == KIND_STRING ? UNDEFINED_ATTRIBUTE : UNDEFINED_ELEMENT, owner, name);
 }
 
-// Methods that change a list or dict: the sandbox lets a template see but not call them.
+// Returns true for methods that change a list or dict: the sandbox lets a template see but not call them.
 static bool is_forbidden(enum kind kind, const struct string *name)
 {
     static const char *const of_list[] = {"append", "clear",  "pop",    "reverse", "insert",
@@ -63,7 +63,7 @@ static bool loop_member(struct run *run, const struct loop *loop, const struct s
     return true;
 }
 
-// Attributes of Python's objects, before the elements of a dict.
+// Finds attributes of Python's objects, which go before the elements of a dict.
 static bool object_member(struct run *run, struct value v, const struct string *name, const struct method_row *row,
                           struct value *value_p)
 {
@@ -89,7 +89,7 @@ static bool object_member(struct run *run, struct value v, const struct string *
     return true;
 }
 
-// Parts of the pairs that groupby gives.
+// Finds the parts of the pairs that groupby returns.
 static bool group_member(struct value v, const struct string *name, struct value *value_p)
 {
     if (v.kind != KIND_TUPLE || v.list->n != 2) return false;
@@ -113,7 +113,7 @@ struct value value_attribute(struct run *run, struct value v, const struct strin
     return missing_from(run, v, (struct value){.kind = KIND_STRING, .string = kept});
 }
 
-// False: not there.
+// Returns false if there is no such item.
 static bool sequence_item(struct run *run, struct value v, int64_t index, struct value *value_p)
 {
     size_t n = value_length(run, v);
@@ -149,7 +149,7 @@ struct value value_item(struct run *run, struct value v, struct value key)
     return missing_from(run, v, key);
 }
 
-// Python's slice.indices().
+// Computes Python's slice.indices().
 static void slice_bounds(struct run *run, int64_t n, struct value start, struct value stop, int64_t step,
                          int64_t bounds[2])
 {

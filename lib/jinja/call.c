@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls of filters, tests, methods and functions: their tables' lookup and the binding of arguments.
+// Calls filters, tests, methods and functions: looks them up in tables and binds arguments.
 #include <string.h>
 
 #include "lib/jinja/value.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Expressions.
+// Evaluates expressions.
 #include <math.h>
 
 #include "lib/jinja/render.h"
@@ -86,7 +86,7 @@ static bool repeats(struct value v)
     return v.kind == KIND_STRING || v.kind == KIND_LIST || v.kind == KIND_TUPLE;
 }
 
-// The quotient is rounded down, and the remainder has the sign of the divisor.
+// Rounds the quotient down, so the remainder has the sign of the divisor.
 static int64_t floor_divide(int64_t a, int64_t b)
 {
     return a / b - (a % b != 0 && (a < 0) != (b < 0));
@@ -189,7 +189,7 @@ static bool compare(struct run *run, char op, struct value a, struct value b)
     return op == '<' ? order < 0 : op == 'l' ? order <= 0 : op == '>' ? order > 0 : order >= 0;
 }
 
-// a < b < c means a < b and b < c, with b evaluated once.
+// Evaluates comparisons: a < b < c means a < b and b < c, with b evaluated once.
 static struct value eval_compare(struct run *run, struct scope *scope, const struct node *node)
 {
     struct value left = eval(run, scope, node->a);

@@ -9,7 +9,7 @@ bool argument_given(struct value v)
     return v.kind != KIND_MISSING && v.kind != KIND_NONE;
 }
 
-// ---- Attributes of elements: "a.b.0" of each.
+// ---- Attributes of elements, such as "a.b.0".
 
 static struct value get_part(struct run *run, struct value item, const char *part, size_t n)
 {
@@ -25,7 +25,7 @@ struct value item_path(struct run *run, struct value item, struct value path, st
         item = value_item(run, item, path);
         return item.kind == KIND_UNDEFINED && argument_given(otherwise) ? otherwise : item;
     }
-    // A copy that ends with NUL, for the numbers.
+    // Make a copy that ends with NUL, for the numbers.
     struct text *text = text_new(run, path.string->n + 1);
     text_add(run, text, path.string->data, path.string->n, JINJA_TEMPLATE);
     text_add(run, text, "", 1, JINJA_TEMPLATE);
@@ -55,11 +55,11 @@ static struct value filter_default(struct run *run, struct call *call)
 static struct value filter_attr(struct run *run, struct call *call)
 {
     struct value name = value_str(run, call->at[0]), v = call->self;
-    if (v.kind == KIND_DICT) v = value_dict(dict_new(run, 0)); // only Python's own attributes
+    if (v.kind == KIND_DICT) v = value_dict(dict_new(run, 0)); // find only Python's own attributes
     return value_attribute(run, v, name.string, method_find(name.string->data, name.string->n));
 }
 
-// ---- Filters that Jinja has and this interpreter does not: using one is an error that names it.
+// ---- Filters of Jinja that this interpreter does not have: using one is an error that names it.
 
 static struct value filter_refused(struct run *run, struct call *call)
 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the files of filters share. Private to jinja/.
+// Declarations shared by the files of filters. Private to jinja/.
 //
-//   filters.c            the list of all filters, those that are refused, attributes of elements
+//   filters.c            the list of all filters, refused filters, attributes of elements
 //   filters_text.c       of strings
 //   filters_number.c     of numbers
 //   filters_sequence.c   of lists and dicts: length, order, groups
@@ -10,11 +10,13 @@
 
 #include "lib/jinja/value.h"
 
-bool argument_given(struct value v); // neither missing nor None
+bool argument_given(struct value v); // true if it is neither missing nor None
 
-// The attribute "a.b.0" of an element, `otherwise` where it is undefined; the element itself without a path.
+// Returns the attribute "a.b.0" of an element, or `otherwise` if it is undefined. Returns the element itself if there
+// is no path.
 struct value item_path(struct run *run, struct value item, struct value path, struct value otherwise);
-struct value fold_case(struct run *run, struct value v, bool sensitive); // strings to lower case unless `sensitive`
+// Converts strings to lower case unless `sensitive`.
+struct value fold_case(struct run *run, struct value v, bool sensitive);
 
 // Each ends with a row without name.
 extern const struct function text_filters[], number_filters[], sequence_filters[], generator_filters[];

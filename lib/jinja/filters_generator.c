@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Filters whose result is a generator: its elements are computed when they are asked for.
+// Filters whose result is a generator, which computes its elements on demand.
 #include "lib/jinja/filters.h"
 
 bool iterator_forward(struct run *run, struct generator *g, struct value *value_p)
@@ -81,7 +81,7 @@ static struct value filter_slice(struct run *run, struct call *call)
     return value_generator(run, value_list(slices), iterator_forward);
 }
 
-// The arguments from `first` on, for the filter or test that a filter calls.
+// Returns the arguments from `first` on, for the filter or test that a filter calls.
 static struct arguments *arguments_from(struct run *run, const struct arguments *arguments, size_t first)
 {
     struct arguments *rest = heap_alloc(run, sizeof *rest);

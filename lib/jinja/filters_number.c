@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Filters of numbers, and numbers from text.
+// Filters of numbers, and conversions of text to numbers.
 #include "lib/jinja/filters.h"
 
 #include <math.h>
@@ -23,7 +23,7 @@ static bool number_parse(struct run *run, const struct string *s, double *number
 {
     char digits[400];
     size_t n = 0, from = 0, to = s->n;
-    run_spend(run, s->n / 16); // blanks
+    run_spend(run, s->n / 16); // pays for skipping blanks
     while (from < to && char_is_space(s->data[from]))
         from++;
     while (to > from && char_is_space(s->data[to - 1]))
@@ -45,7 +45,7 @@ bool integer_parse(struct run *run, const struct string *s, int base, int64_t *i
 {
     char digits[80];
     size_t n = 0, from = 0, to = s->n;
-    run_spend(run, s->n / 16); // blanks
+    run_spend(run, s->n / 16); // pays for skipping blanks
     while (from < to && char_is_space(s->data[from]))
         from++;
     while (to > from && char_is_space(s->data[to - 1]))
@@ -96,7 +96,7 @@ static struct value filter_float(struct run *run, struct call *call)
     return call->at[0].kind == KIND_MISSING ? value_float(0) : call->at[0];
 }
 
-// Python's round(): to the nearest, halves to even, exactly.
+// Rounds like Python's round(): exactly, to the nearest number, halves to even.
 static double round_decimals(double d, int64_t precision)
 {
     char out[512];
@@ -110,10 +110,10 @@ static double round_decimals(double d, int64_t precision)
     return strtod(out, NULL);
 }
 
-// To a multiple of 10^digits, halves to even.
+// Rounds to a multiple of 10^digits, halves to even.
 static int64_t round_integer(struct run *run, int64_t i, int64_t digits)
 {
-    enum { DIGITS_MAX = 18 }; // of a power of ten in 64 bits
+    enum { DIGITS_MAX = 18 }; // digits of a power of ten that fits 64 bits
     const int64_t half_of_19_digits = INT64_C(5000000000000000000);
     int64_t scale = 1, rounded;
     bool over = digits == DIGITS_MAX + 1 && (i > half_of_19_digits || i < -half_of_19_digits);
@@ -149,7 +149,7 @@ static struct value filter_filesizeformat(struct run *run, struct call *call)
                                                                                                "KiB", "MiB", "GiB",
                                                                                                "TiB", "PiB", "EiB",
                                                                                                "ZiB", "YiB"};
-    static const double powers[] = {1e6, 1e9, 1e12, 1e15, 1e18, 1e21, 1e24, 1e27}; // exact enough: as Python's
+    static const double powers[] = {1e6, 1e9, 1e12, 1e15, 1e18, 1e21, 1e24, 1e27}; // as exact as Python's
     enum { UNITS = sizeof powers / sizeof *powers };
     struct value v = call->self;
     bool is_binary = call_flag(run, call, 0);

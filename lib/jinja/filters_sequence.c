@@ -12,7 +12,8 @@ static struct value filter_length(struct run *run, struct call *call)
 static struct value filter_list(struct run *run, struct call *call)
 {
     struct list *copy = list_new(run, 0);
-    *copy = *value_items(run, call->self); // another list with the same elements: neither can be changed
+    // A second list with the same elements is enough: neither list can be changed.
+    *copy = *value_items(run, call->self);
     return value_list(copy);
 }
 
@@ -43,7 +44,7 @@ static struct value filter_reverse(struct run *run, struct call *call)
                                     : value_generator(run, value_list(reversed), iterator_forward);
 }
 
-// Stable merge sort of indices by their keys.
+// Sorts indices by their keys: a stable merge sort.
 static void merge_sort(struct run *run, const struct value *keys, size_t *order, size_t *scratch, size_t n,
                        bool reverse)
 {
@@ -75,7 +76,7 @@ struct value list_sorted(struct run *run, struct value *keys, struct value *item
     return value_list(sorted);
 }
 
-// The values of several attributes, separated by commas, as one key.
+// Returns the values of several attributes, separated by commas, as one key.
 static struct value sort_key(struct run *run, struct value item, struct value attribute, bool sensitive)
 {
     if (attribute.kind != KIND_STRING || !memchr(attribute.string->data, ',', attribute.string->n))
@@ -103,7 +104,7 @@ static struct value filter_sort(struct run *run, struct call *call)
 {
     struct list *items = value_items(run, call->self);
     struct value *keys = keys_of(run, items, call->at[2], call_flag(run, call, 1));
-    for (size_t i = 0; i < items->n; i++) { // Jinja compares lists of keys: equal ones need no order
+    for (size_t i = 0; i < items->n; i++) { // Jinja compares lists of keys, so equal keys need no order
         struct list *key = list_new(run, 1);
         list_add(run, key, keys[i]);
         keys[i] = value_list(key);

@@ -161,7 +161,7 @@ static void add_quoted(struct run *run, struct text *text, struct value v, bool 
     }
 }
 
-// A string, or a query of pairs.
+// Encodes a string, or a query made of pairs.
 static struct value filter_urlencode(struct run *run, struct call *call)
 {
     struct value v = call->self, pair;
@@ -196,7 +196,7 @@ static void check_attribute_name(struct run *run, struct value key)
             run_fail(run, "Invalid character in attribute name: %s", value_repr_short(run, key));
 }
 
-// The attributes of an XML element: ' name="value"' of each entry.
+// Writes the attributes of an XML element: ' name="value"' for each entry.
 static struct value filter_xmlattr(struct run *run, struct call *call)
 {
     struct value v = call->self;

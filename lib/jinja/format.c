@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// "%s of %d" % (...) and "{} of {:>5}".format(...).
+// Formats "%s of %d" % (...) and "{} of {:>5}".format(...).
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -8,13 +8,13 @@
 
 enum { WIDTH_MAX = 1 << 16, PRECISION_MAX = 300 };
 
-// How a value is printed, in either language.
+// Format of one value, in either language.
 struct spec {
-    char align, sign, type; // align: < > = ^, 0: the type's own
+    char align, sign, type; // align: < > = ^, or 0 for the type's own
     const struct string *fill;
     bool alternate, grouped;
     char group;
-    int64_t width, precision; // precision -1: none
+    int64_t width, precision; // precision is -1 if not given
 };
 
 // ---- Numbers.
@@ -131,8 +131,8 @@ struct percent {
     const struct string *format;
     struct text *text;
     struct value arguments;
-    size_t at, used; // of the format; of the arguments
-    bool named;      // an argument was taken by its name
+    size_t at, used; // position in the format; number of used arguments
+    bool named;      // an argument was used by its name
     bool safe;       // the format is Markup: arguments are escaped
 };
 
@@ -310,7 +310,7 @@ static struct value first_name(struct braces *b, struct value name)
     return v;
 }
 
-// The value of "name.attribute[element]".
+// Returns the value of "name.attribute[element]".
 static struct value field_value(struct braces *b, struct value field)
 {
     const struct string *s = field.string;
@@ -387,7 +387,7 @@ static void add_formatted(struct braces *b, struct value v, struct value text)
 
 static void braces_add(struct braces *b);
 
-// The field between the braces.
+// Adds the field between the braces.
 static void add_field(struct braces *b, struct value field)
 {
     const struct string *s = field.string;
@@ -421,7 +421,7 @@ static void add_field(struct braces *b, struct value field)
     add_formatted(b, v, spec);
 }
 
-// Where the field that starts at `from` ends: its closing brace.
+// Returns the position of the closing brace of the field that starts at `from`.
 static size_t field_end(struct braces *b, size_t from)
 {
     const struct string *s = b->format.string;

@@ -19,7 +19,7 @@ static struct value global_range(struct run *run, struct call *call)
     return (struct value){.kind = KIND_RANGE, .range = range};
 }
 
-// dict(mapping or pairs, **named)
+// Reads dict(mapping or pairs, **named).
 static struct dict *dict_read(struct run *run, const struct arguments *arguments)
 {
     struct dict *dict = dict_new(run, 0);

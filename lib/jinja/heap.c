@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory, budget and errors of a compilation or rendering.
+// Manages memory, budget and errors of a compilation or rendering.
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,10 +24,11 @@ void run_fail(struct run *run, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(run->sentence + n, sizeof run->sentence - (size_t)n, format, arguments);
     va_end(arguments);
-    for (char *c = run->sentence; *c; c++) // one line
+    for (char *c = run->sentence; *c; c++) // the sentence must be one line
         if (*c > 0 && *c < ' ') *c = ' ';
     size_t bad;
-    if (!utf8_valid(run->sentence, strlen(run->sentence), &bad)) run->sentence[bad] = 0; // cut inside a character
+    // The sentence was cut inside a character.
+    if (!utf8_valid(run->sentence, strlen(run->sentence), &bad)) run->sentence[bad] = 0;
     longjmp(run->jump, 1);
 }
 
@@ -59,13 +60,13 @@ static struct heap_block *block_new(struct run *run, size_t bytes)
     return block;
 }
 
-// Not zeroed.
+// Returns memory that is not zeroed.
 static void *heap_take(struct run *run, size_t bytes)
 {
     if (bytes > run->limits.memory_bytes) heap_count(run, SIZE_MAX);
     bytes = (bytes + ALIGNMENT - 1) & ~(size_t)(ALIGNMENT - 1);
     if ((size_t)(run->end - run->at) < bytes) {
-        if (bytes >= BLOCK_BYTES / 2) return block_new(run, bytes)->data; // a block of its own
+        if (bytes >= BLOCK_BYTES / 2) return block_new(run, bytes)->data; // has its own block
         size_t size = run->memory_bytes < BLOCK_BYTES ? BLOCK_BYTES : run->memory_bytes;
         if (size > BLOCK_BYTES_MAX) size = BLOCK_BYTES_MAX;
         run->at = block_new(run, size)->data;
@@ -93,7 +94,7 @@ void *heap_grow(struct run *run, void *old, size_t old_bytes, size_t new_bytes)
     if (old && run->blocks->data == (char *)old && run->blocks->bytes >= BLOCK_BYTES / 2 && run->end != NULL &&
         !(run->end > run->blocks->data && run->end <= run->blocks->data + run->blocks->bytes)) {
         if (new_bytes > run->limits.memory_bytes) heap_count(run, SIZE_MAX);
-        heap_count(run, new_bytes - run->blocks->bytes); // the newest block, of its own
+        heap_count(run, new_bytes - run->blocks->bytes); // the newest block belongs to this array alone
         run->blocks = mem_resize(run->blocks, 1, sizeof(struct heap_block) + new_bytes);
         run->blocks->bytes = new_bytes;
         data = run->blocks->data;

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Jinja templates, as far as chat templates use them: the language of Jinja 3.1 in the environment that Hugging Face
+// Renders Jinja templates, as far as chat templates use the language: Jinja 3.1 in the environment that Hugging Face
 // transformers gives to chat templates (immutable sandbox, trim_blocks, lstrip_blocks, loop controls, a `tojson`
-// without HTML escapes, `raise_exception`, `strftime_now`, `{% generation %}`). Values behave like Python's: their
-// text, their order, their errors. Not included: other templates (include, import, extends raise an error), `self`,
-// autoescaping, integers over 64 bits, and the filters pprint, random, striptags, urlize and wordwrap, which raise an
-// error that names them.
+// without HTML escapes, `raise_exception`, `strftime_now`, `{% generation %}`). Values behave like Python's in their
+// text, order and errors. Other templates (include, import, extends), `self`, autoescaping and integers over 64 bits
+// are not supported, nor are the filters pprint, random, striptags, urlize and wordwrap. Includes and these filters
+// raise an error that names them.
 //
-// Template and inputs may be hostile. Rendering is bounded by `struct jinja_limits` in steps, nesting, output and
-// memory; a template has no access to files, time or other state than its inputs.
+// Template and inputs may be hostile. `struct jinja_limits` bounds the steps, nesting, output and memory of a
+// rendering. A template has no access to files, time or other state than its inputs.
 //
-// Origins: each byte of the output is known to come from the template or from a certain input, through every operation
-// (concatenation, slices, replace, join, formatting, JSON, case). Where an operation mixes several, its result counts
-// as input. So a caller can tell its own text from that of its clients.
+// Origins: each byte of the output has an origin, the template or a certain input. Every operation keeps origins
+// (concatenation, slices, replace, join, formatting, JSON, case). If an operation mixes several origins, its result
+// counts as input. So a caller can tell its own text from its clients' text.
 //
 // Threads: a template is immutable; any thread may render with it. Errors: one sentence that names the line of the
 // template, in status_message().
@@ -26,14 +26,15 @@
 
 struct jinja_template;
 
-// Longest source; a longer one is refused.
+// Longest source. A longer source is refused.
 #define JINJA_SOURCE_LIMIT_BYTES ((size_t)1 << 20)
 
-// Parses UTF-8 `source` [size_bytes]. DATA: a syntax error, an unknown filter or test, or nesting beyond the limit.
+// Parses UTF-8 `source` [size_bytes]. Returns DATA for a syntax error, an unknown filter or test, or nesting beyond the
+// limit.
 enum status jinja_compile(const char *source, size_t size_bytes, struct jinja_template **template_p);
 void jinja_free(struct jinja_template *t); // NULL is fine
 
-// Bounds of one rendering. A step is an evaluated expression, an element that is compared or looked up, or 16 bytes of
+// Limits of one rendering. A step is an evaluated expression, an element that is compared or looked up, or 16 bytes of
 // text that are copied, compared or searched.
 struct jinja_limits {
     size_t steps, output_bytes, memory_bytes;
@@ -45,12 +46,13 @@ enum { JINJA_TEMPLATE = -1 }; // origin of text of the template; inputs have tag
 
 // A variable of the template. Its strings and numbers carry the tag as their origin.
 struct jinja_input {
-    const char *name;    // borrowed, like all pointers here, while jinja_render() runs
+    const char *name;    // borrowed while jinja_render() runs, like all pointers here
     const json_t *value; // NULL: None
     int tag;             // JINJA_TEMPLATE: counts as text of the template
     bool tag_elements;   // element i of the list has the origin tag + i
-    // In objects under `value`, strings of the member `plain_member` that equal one of `plain_words` (ends with NULL)
-    // count as text of the template: fixed words such as roles. NULL: none.
+    // Strings in objects under `value` that are fixed words, such as roles, count as text of the template.
+    // `plain_member` is the member that has such a string, and `plain_words` lists the words and ends with NULL. NULL:
+    // none.
     const char *plain_member;
     const char *const *plain_words;
 };
@@ -60,7 +62,7 @@ struct jinja_span {
     int tag;
 };
 
-// Owned by the caller: jinja_output_fini().
+// Output of a rendering. The caller frees it by jinja_output_fini().
 struct jinja_output {
     char *text; // UTF-8, NUL-terminated; may contain NULs
     size_t text_bytes;
@@ -68,8 +70,8 @@ struct jinja_output {
     int n_spans;
 };
 
-// Renders with the variables inputs [n]; `now` is the time of strftime_now. INVALID: the template raised an error, or
-// it went beyond a limit; `*output_p` is then unchanged.
+// Renders with the variables inputs [n]. `now` is the time of strftime_now. Returns INVALID if the template raised an
+// error or exceeded a limit. `*output_p` is then unchanged.
 enum status jinja_render(const struct jinja_template *t, const struct jinja_input *inputs, int n, const struct tm *now,
                          const struct jinja_limits *limits, struct jinja_output *output_p);
 void jinja_output_fini(struct jinja_output *output);

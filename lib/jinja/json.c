@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Python's json.dumps().
+// Writes JSON like Python's json.dumps().
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,7 +10,7 @@ struct json_writer {
     struct run *run;
     struct text *text;
     bool ascii, sort;
-    struct value item_separator, key_separator, indent; // strings; indent MISSING: one line
+    struct value item_separator, key_separator, indent; // strings; indent MISSING means one line
     int level;
 };
 

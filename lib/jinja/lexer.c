@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Splits a template into tokens with trim_blocks and lstrip_blocks: the first newline after a block is removed, and so
-// are blanks between the start of a line and a block.
+// Splits a template into tokens with trim_blocks and lstrip_blocks: removes the first newline after a block, and blanks
+// between the start of a line and a block.
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,7 +54,7 @@ static bool is_digit(char c)
     return c >= '0' && c <= '9';
 }
 
-// Where the tag ends that has `close` ("%}") at `at` after an optional sign; 0: it does not end here.
+// Returns the end of a tag that has `close` ("%}") at `at` after an optional sign, or 0 if it does not end here.
 static size_t tag_end(const struct lexer *lx, size_t at, const char *close, bool plus, bool trims)
 {
     char sign = at < lx->n ? lx->source[at] : 0;
@@ -71,7 +71,7 @@ static void tag_leave(struct lexer *lx, size_t end)
     lx->at = end;
 }
 
-// Text [from, to) before a tag with this sign.
+// Adds text [from, to) before a tag with this sign.
 static void data_add(struct lexer *lx, size_t from, size_t to, char sign, bool lstrip)
 {
     size_t end = to, length;
@@ -102,7 +102,7 @@ static void add_utf8(struct lexer *lx, struct text *text, long c)
     text_add(lx->run, text, out, (size_t)utf8proc_encode_char((int32_t)c, (utf8proc_uint8_t *)out), JINJA_TEMPLATE);
 }
 
-// The character of \ooo, \xHH, \uHHHH or \UHHHHHHHH at `at`.
+// Adds the character of \ooo, \xHH, \uHHHH or \UHHHHHHHH at `at`.
 static size_t numeric_escape(struct lexer *lx, struct text *text, const char *at, const char *end)
 {
     char kind = *at, digits[9] = "";
@@ -153,7 +153,7 @@ static void read_string(struct lexer *lx)
     lx->at = end + 1;
 }
 
-// Digits of `base`, with _ between them.
+// Returns the end of digits of `base` with _ between them.
 static size_t digits_end(const struct lexer *lx, size_t at, int base)
 {
     const char *allowed = base == 2    ? "01"
@@ -246,7 +246,7 @@ static void read_code(struct lexer *lx, bool block)
     lx->n_open = 0;
     while (lx->at < lx->n) {
         size_t space = skip_space(lx, lx->at);
-        // The end may begin with blanks of its own, so look for it first.
+        // Look for the end first, because it may begin with blanks.
         size_t end = lx->n_open ? 0 : tag_end(lx, lx->at, block ? "%}" : "}}", block, block);
         if (end) {
             token_add(lx, (struct token){.type = block ? TOKEN_BLOCK_END : TOKEN_PRINT_END});
@@ -274,7 +274,7 @@ static void read_code(struct lexer *lx, bool block)
 
 static void skip_comment(struct lexer *lx, size_t from)
 {
-    if (from >= lx->n) { // nothing follows: Jinja does not miss the end
+    if (from >= lx->n) { // nothing follows, and Jinja does not ask for the end
         lx->at = lx->n;
         return;
     }
@@ -285,7 +285,7 @@ static void skip_comment(struct lexer *lx, size_t from)
     tag_leave(lx, tag_end(lx, at, "#}", true, true));
 }
 
-// Whether the block at `at` is {% word %}; its end, and the sign before and after.
+// Returns the end of the block at `at` if it is {% word %}, with the signs before and after, else 0.
 static size_t word_block(const struct lexer *lx, size_t at, const char *word, bool begins)
 {
     size_t n = strlen(word), from = at + 2;
@@ -303,7 +303,7 @@ static char tag_sign(const struct lexer *lx, size_t at)
 
 static void read_raw(struct lexer *lx)
 {
-    if (lx->at >= lx->n) return; // nothing follows: Jinja does not miss the end
+    if (lx->at >= lx->n) return; // nothing follows, and Jinja does not ask for the end
     for (size_t at = lx->at; at + 1 < lx->n; at++) {
         size_t end = lx->source[at] == '{' && lx->source[at + 1] == '%' ? word_block(lx, at, "endraw", false) : 0;
         if (!end) continue;

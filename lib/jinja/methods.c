@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Methods of Python's objects, except those that change them.
+// Methods of Python's objects, except methods that change an object.
 #include <math.h>
 #include <string.h>
 #include <utf8proc.h>
@@ -43,7 +43,7 @@ static void reverse(struct list *list)
     }
 }
 
-// The last place of `part` in data [n]; SIZE_MAX: nowhere.
+// Returns the last place of `part` in data [n], or SIZE_MAX.
 static size_t find_last(struct run *run, const char *data, size_t n, const struct string *part)
 {
     if (part->n > n) return SIZE_MAX;
@@ -145,7 +145,7 @@ static struct value str_splitlines(struct run *run, struct call *call)
     return string_lines(run, call->self, call_flag(run, call, 0));
 }
 
-// The characters start..end of the arguments, as a string.
+// Returns the characters start..end of the arguments as a string.
 static struct value bounded(struct run *run, const struct call *call, int parameter)
 {
     if (!given(call->at[parameter]) && !given(call->at[parameter + 1])) return call->self;
@@ -226,7 +226,7 @@ static struct value str_join(struct run *run, struct call *call)
     return string_join(run, call->self, call->at[0], false);
 }
 
-// Where the argument is in the bounded string: its character, -1 if nowhere.
+// Returns the place of the argument in the bounded string, in characters, or -1.
 static int64_t find(struct run *run, struct call *call, bool last)
 {
     struct value part = call_text(run, call, 0), within = bounded(run, call, 1);
@@ -326,7 +326,7 @@ static struct value str_removesuffix(struct run *run, struct call *call)
     return value_part(run, call->self, 0, s->n - (affix_matches(run, s, affix, false) ? affix->n : 0));
 }
 
-// Pads to the width of the first argument with the character of the second.
+// Pads to the width of the first argument with the character of the second argument.
 static struct value pad(struct run *run, struct call *call, int left_half, int right_half)
 {
     struct value v = call->self,
@@ -548,7 +548,7 @@ static struct value dict_items(struct run *run, struct call *call)
     return dict_view(run, call, VIEW_ITEMS);
 }
 
-// ---- Others.
+// ---- Other objects.
 
 static struct value loop_cycle(struct run *run, struct call *call)
 {
@@ -587,7 +587,7 @@ static struct value float_is_integer(struct run *run, struct call *call)
     return value_bool(isfinite(call->self.number) && call->self.number == trunc(call->self.number));
 }
 
-// Rows of one name stand together.
+// Rows of the same name must be neighbours.
 const struct method_row method_table[] = {
     {KIND_STRING, {"strip", str_strip, 0, "chars"}},
     {KIND_STRING, {"lstrip", str_lstrip, 0, "chars"}},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Expressions, with Jinja's precedence:
-// condition < or < and < not < comparison < + - < ~ < * / // % < ** < sign < postfix and filters.
+// Parses expressions with Jinja's precedence: condition < or < and < not < comparison < + - < ~ < * / // % < ** < sign
+// < postfix and filters.
 #include <string.h>
 
 #include "lib/jinja/parser.h"
@@ -121,7 +121,7 @@ static struct node *parse_subscript(struct parser *p)
 static struct node *parse_member(struct parser *p, struct node *object)
 {
     struct node *node = node_new(p, NODE_ATTRIBUTE);
-    parser_next(p); // the dot
+    parser_next(p); // skips the dot
     node->a = object;
     if (p->token->type == TOKEN_NAME) {
         node->value = token_value(p, p->token);
@@ -152,7 +152,7 @@ static struct node *parse_item(struct parser *p, struct node *object)
     return node_finish(p, node);
 }
 
-// One argument of a call.
+// Parses one argument of a call.
 static struct node *parse_argument(struct parser *p)
 {
     enum node_kind kind = NODE_POSITIONAL;
@@ -220,7 +220,8 @@ static struct node *parse_postfix(struct parser *p, struct node *node)
     }
 }
 
-// The name of a filter or test; with dots. NULL in `function` is reported where it is used.
+// Reads the name of a filter or test, which may have dots. If there is no such function, `function` is NULL, and its
+// use reports it.
 static void read_function_name(struct parser *p, struct node *node)
 {
     const struct token *first = parser_expect(p, TOKEN_NAME, "a name"), *last = first;
@@ -354,7 +355,7 @@ static struct node *parse_sum(struct parser *p)
     return left;
 }
 
-// The comparison at this token, which is skipped; 0: none.
+// Skips a comparison at this token and returns it, or returns 0 if there is none.
 static char read_comparison(struct parser *p)
 {
     static const struct {

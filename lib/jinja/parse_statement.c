@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Statements: blocks in {% %}, text and {{ }}; the template as a whole.
+// Parses statements: blocks in {% %}, text and {{ }}, and the whole template.
 #include <string.h>
 
 #include "lib/jinja/parser.h"
@@ -39,7 +39,7 @@ static struct node *parse_target_item(struct parser *p, bool member)
     return node;
 }
 
-// Targets separated by commas; `stop`: a name that ends them.
+// Parses targets separated by commas. `stop` is a name that ends them.
 static struct node *parse_target(struct parser *p, bool member, const char *stop)
 {
     struct node *node = node_new(p, NODE_TUPLE);
@@ -99,7 +99,7 @@ static struct node *parse_if(struct parser *p)
     if (parser_at_name(p, "elif")) {
         parser_enter(p);
         parser_next(p);
-        node->otherwise = parse_if(p); // up to endif
+        node->otherwise = parse_if(p); // parses up to endif
         parser_leave(p);
         return node_finish(p, node);
     }
@@ -344,7 +344,7 @@ static struct node *parse_body(struct parser *p, const char *const *ends)
     return body;
 }
 
-// ---- Unknown filters and tests. They are an error here unless an `if` around them may keep them from being reached.
+// ---- Unknown filters and tests. They are an error here, unless an `if` around them may keep them from being reached.
 
 static void check_functions(struct run *run, const struct node *list, bool conditional)
 {

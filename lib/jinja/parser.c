@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokens to a syntax tree, by recursive descent.
+// Parses tokens to a syntax tree by recursive descent.
 #include "lib/jinja/parser.h"
 
 #include <string.h>
 
-enum { SOURCE_DEPTH = 250 }; // deepest tree
+enum { SOURCE_DEPTH = 250 }; // depth of the deepest tree
 
 struct chain chain_empty(void)
 {
@@ -102,7 +102,7 @@ struct node *node_finish(struct parser *p, struct node *node)
 {
     const struct node *children[] = {node->a, node->b, node->c, node->list, node->body, node->otherwise};
     for (size_t i = 0; i < sizeof children / sizeof *children; i++) {
-        int depth = depth_of(children[i]) + 1; // operands are not in a list yet, their `next` is NULL
+        int depth = depth_of(children[i]) + 1; // operands are not in a list yet, so their `next` is NULL
         if (depth > node->depth) node->depth = depth;
     }
     if (node->depth > SOURCE_DEPTH) run_fail(p->run, "the template is nested more than %d levels deep", SOURCE_DEPTH);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parser of templates, for its files. Private to jinja/.
+// Declarations shared by the files of the parser. Private to jinja/.
 //
 //   parser.c            tokens and nodes
 //   parse_expression.c  expressions
-//   parse_statement.c   blocks in {% %}, text and {{ }}, the template; filters and tests that do not exist
+//   parse_statement.c   blocks in {% %}, text and {{ }}, the template; unknown filters and tests
 #pragma once
 
 #include "lib/jinja/syntax.h"
@@ -12,8 +12,8 @@ struct parser {
     struct run *run;
     struct jinja_template *template;
     const struct token *token;
-    int loops;                      // around this statement, within the macro
-    bool uses_varargs, uses_kwargs; // seen in this macro
+    int loops;                      // loops around this statement, inside the macro
+    bool uses_varargs, uses_kwargs; // this macro uses them
 };
 
 // A list of nodes under construction.
@@ -29,15 +29,15 @@ void chain_add(struct chain *chain, struct node *node);
 bool token_is(const struct token *token, enum token_type type, const char *text);
 bool parser_at_operator(const struct parser *p, const char *text);
 bool parser_at_name(const struct parser *p, const char *text);
-const struct token *parser_next(struct parser *p);             // the token, which is skipped
-bool parser_skip_operator(struct parser *p, const char *text); // false: another token is here
+const struct token *parser_next(struct parser *p);             // skips and returns the token
+bool parser_skip_operator(struct parser *p, const char *text); // false: there is another token
 bool parser_skip_name(struct parser *p, const char *text);
 void parser_expect_operator(struct parser *p, const char *text);
 const struct token *parser_expect(struct parser *p, enum token_type type, const char *due);
 _Noreturn void parser_unexpected(struct parser *p, const char *due);
 const char *parser_token_text(const struct parser *p, const struct token *token, int *n_p); // for messages
 
-// Recursion on the source: one level of nesting, whatever the tree.
+// Enter and leave a level of recursion on the source, whatever the tree looks like.
 void parser_enter(struct parser *p);
 void parser_leave(struct parser *p);
 
@@ -52,8 +52,8 @@ int parser_symbol(struct parser *p, const char *data, size_t n);
 // ---- Expressions (parse_expression.c).
 
 struct node *parse_expression(struct parser *p);
-// Expressions separated by commas, a single one without a tuple. `condition`: each may have an `if`. `parentheses`:
-// none is needed. `stop`: a name that ends them, or NULL.
+// Parses expressions separated by commas. A single expression is no tuple. `condition`: each may have an `if`.
+// `parentheses`: there may be no expression. `stop` is a name that ends them, or NULL.
 struct node *parse_tuple(struct parser *p, bool condition, bool parentheses, const char *stop);
 bool parser_at_tuple_end(const struct parser *p, const char *stop);
 struct node *parse_name(struct parser *p);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values as text: Python's str() and repr().
+// Converts values to text like Python's str() and repr().
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,8 +8,8 @@
 
 #include "lib/jinja/value.h"
 
-// The shortest digits that give the same number again, as Python prints them. 15 digits of a normal number have those
-// of a shorter one, with zeros behind them.
+// Writes the shortest digits that give the same number again, as Python does. If a shorter number suffices, 15 digits
+// show it followed by zeros.
 int float_format(char *out, size_t size, double d)
 {
     if (isnan(d)) return snprintf(out, size, "nan");

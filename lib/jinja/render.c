@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Statements, macros, and the entry points: compile and render.
+// Renders statements and macros. Has the entry points to compile and render.
 #include <stdlib.h>
 #include <string.h>
 
@@ -64,7 +64,7 @@ static void assign(struct run *run, struct scope *scope, const struct node *targ
 
 // ---- Loops.
 
-// The elements to loop over: those that pass the test.
+// Returns the elements to loop over: the elements that pass the test.
 static struct list *loop_items(struct run *run, struct scope *scope, const struct node *node, struct value from)
 {
     struct list *all = value_items(run, from);
@@ -126,7 +126,7 @@ static struct value macro_new(struct run *run, struct scope *scope, const struct
     return (struct value){.kind = KIND_MACRO, .macro = macro};
 }
 
-// Takes the named argument out of `named`.
+// Marks the named argument as taken and returns it.
 static bool named_take(struct run *run, struct dict *named, bool *taken, struct value name, struct value *value_p)
 {
     if (!named) return false;
@@ -150,7 +150,7 @@ static struct value parameter_missing(struct run *run, const struct string *name
     return value_hint(run, text->data);
 }
 
-// Arguments beyond the parameters: the variables varargs, kwargs and caller of the body.
+// Binds arguments beyond the parameters to the variables varargs, kwargs and caller of the body.
 static void bind_rest(struct run *run, struct scope *scope, const struct macro *macro,
                       const struct arguments *arguments, size_t n_bound, const bool *taken)
 {
@@ -177,7 +177,7 @@ static void bind_rest(struct run *run, struct scope *scope, const struct macro *
     scope_set(run, scope, SYMBOL_VARARGS, value_tuple(rest));
     scope_set(run, scope, SYMBOL_KWARGS, value_dict(named));
     if (caller.kind == KIND_MISSING) caller = value_hint(run, "No caller defined");
-    if (node->symbol == SYMBOL_CALLER) return; // the body of a call block sees the caller around it
+    if (node->symbol == SYMBOL_CALLER) return; // the body of a call block sees the outer caller
     for (const struct node *parameter = node->list; parameter; parameter = parameter->next)
         if (parameter->symbol == SYMBOL_CALLER) return; // bound as a parameter
     scope_set(run, scope, SYMBOL_CALLER, caller);
@@ -276,7 +276,7 @@ static enum flow render(struct run *run, struct scope *scope, const struct node 
 
 // ---- Public.
 
-// The source with \n as the only line end and without the last one.
+// Makes \n the only line end and drops the last line end.
 static size_t normalize_lines(char *source, size_t n)
 {
     size_t to = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Evaluation of the syntax tree. Private to jinja/.
+// Evaluates the syntax tree. Private to jinja/.
 #pragma once
 
 #include "lib/jinja/syntax.h"
@@ -9,12 +9,12 @@ struct binding {
     struct value value;
 };
 
-// Variables of a loop's iteration, a macro call or a block. The outermost ones are run->globals.
+// Variables of a loop's iteration, a macro call or a block. The outermost variables are run->globals.
 struct scope {
     struct scope *outer;
     struct binding *bindings;
     size_t n, capacity;
-    bool captured; // a macro refers to it: it must not be used again for the next iteration
+    bool captured; // a macro refers to this scope, so the next iteration must not reuse it
 };
 
 struct value eval(struct run *run, struct scope *scope, const struct node *node);

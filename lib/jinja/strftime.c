@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// strftime_now: Python's datetime.strftime() of a time without a time zone.
+// Implements strftime_now: Python's datetime.strftime() of a time without a time zone.
 #include <string.h>
 
 #include "lib/jinja/value.h"

@@ -5,7 +5,7 @@
 #include "lib/jinja/value.h"
 
 enum token_type {
-    TOKEN_END, // of the source
+    TOKEN_END, // end of the source
     TOKEN_DATA,
     TOKEN_PRINT_BEGIN,
     TOKEN_PRINT_END,
@@ -26,7 +26,7 @@ struct token {
     struct value number; // INTEGER, FLOAT
 };
 
-// All tokens of a source, the last one TOKEN_END.
+// Reads all tokens of a source. The last one is TOKEN_END.
 struct token *tokens_read(struct run *run, const char *source, size_t n);
 
 enum node_kind {
@@ -52,7 +52,7 @@ enum node_kind {
     NODE_POSITIVE,
     NODE_AND,
     NODE_OR,
-    NODE_CONDITION, // b if a else c (NULL)
+    NODE_CONDITION, // b if a else c (c may be NULL)
     NODE_COMPARE,   // a, list: NODE_OPERAND
     NODE_OPERAND,   // op, a
     NODE_CONCAT,    // list
@@ -61,7 +61,7 @@ enum node_kind {
     NODE_DATA,          // value
     NODE_PRINT,         // list
     NODE_IF,            // a, body, otherwise
-    NODE_FOR,           // target a, in b, if c, body, otherwise; symbol: of "loop"; op 'r': recursive
+    NODE_FOR,           // target a, in b, if c, body, otherwise; symbol: "loop"; op 'r': recursive
     NODE_SET,           // target a = b
     NODE_SET_BLOCK,     // target a, filters b, body
     NODE_TARGET_MEMBER, // symbol.value: member of a namespace
@@ -83,11 +83,11 @@ struct node {
     struct node *next; // in a list
     struct node *a, *b, *c, *list, *body, *otherwise;
     struct value value;
-    const struct function *function; // FILTER, TEST; NULL: there is none of this name
+    const struct function *function; // FILTER, TEST; NULL if there is none of this name
     const struct method_row *method; // ATTRIBUTE: the first method of this name
 };
 
-// Parameters that a macro has without naming them, if its body uses them.
+// Implicit parameters of a macro, which exist if its body uses them.
 enum { SYMBOL_CALLER, SYMBOL_VARARGS, SYMBOL_KWARGS, SYMBOL_LOOP, SYMBOL_FIXED };
 
 struct jinja_template {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tests of `is`.
+// Implements the tests of `is`.
 #include <string.h>
 #include <utf8proc.h>
 

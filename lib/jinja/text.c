@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Texts with origins and the operations on strings. A slice shares the text of its string, so its origins need no copy;
-// every other operation copies bytes together with their spans.
+// Texts with origins, and operations on strings. A slice shares the text of its string, so its origins need no copy.
+// Every other operation copies bytes together with their spans.
 #include <string.h>
 #include <utf8proc.h>
 
@@ -55,7 +55,7 @@ void text_add(struct run *run, struct text *text, const char *data, size_t n, in
     span_add(run, text, text->used - n, text->used, tag);
 }
 
-// The first span of `text` that ends after `start`.
+// Returns the first span of `text` that ends after `start`.
 static size_t span_find(const struct text *text, size_t start)
 {
     size_t low = 0, high = text->n_spans;
@@ -173,7 +173,7 @@ struct value string_concat(struct run *run, struct value a, struct value b)
     if (!a.string->n || !b.string->n) return a.string->n ? a : b;
     struct text *text = (struct text *)a.string->text;
     size_t n = a.string->n + b.string->n, start = a.string->start;
-    // A loop that collects its text extends one buffer instead of copying it each time.
+    // Extend the buffer in place if possible: a loop that collects its text must not copy it each time.
     if (!text || start + a.string->n != text->used || text->capacity - text->used < b.string->n) {
         text = text_new(run, n + n / 2 + 32);
         text_add_string(run, text, a.string);
@@ -229,7 +229,7 @@ struct value string_replace(struct run *run, struct value s, struct value old, s
         text_add_string(run, text, with.string);
         at += found + length;
         if (length) continue;
-        if (at == from->n) return value_text(run, text); // after the last character
+        if (at == from->n) return value_text(run, text); // the end is after the last character
         utf8_get(from->data + at, &length);
         text_add_string(run, text, value_part(run, s, at, at + length).string);
         at += length;
@@ -325,7 +325,7 @@ static bool is_cased(int32_t c)
     return category == UTF8PROC_CATEGORY_LU || category == UTF8PROC_CATEGORY_LL || category == UTF8PROC_CATEGORY_LT;
 }
 
-// Letters that become several characters.
+// Returns the expansion of a letter that becomes several characters.
 static const char *upper_expansion(int32_t c)
 {
     static const char *const ligatures[] = {"FF", "FI", "FL", "FFI", "FFL", "ST", "ST"};
@@ -341,11 +341,11 @@ static size_t char_convert(int32_t c, bool upper, bool title, bool ends_word, ch
             out[i] |= 0x20;
         return strlen(out);
     }
-    if (!upper && c == 0x130) { // I with dot above: i and a combining dot
+    if (!upper && c == 0x130) { // I with dot above becomes i and a combining dot
         strcpy(out, "i\xCC\x87");
         return strlen(out);
     }
-    if (!upper && c == 0x3A3 && ends_word) c = 0x3C2; // final sigma
+    if (!upper && c == 0x3A3 && ends_word) c = 0x3C2; // sigma at the end of a word
     int32_t to = c == 0x3C2 ? c : title ? utf8proc_totitle(c) : upper ? utf8proc_toupper(c) : utf8proc_tolower(c);
     if (c == 0x3C2 && upper) to = 0x3A3;
     return (size_t)utf8proc_encode_char(to, (utf8proc_uint8_t *)out);

@@ -172,7 +172,7 @@ struct value list_pair(struct run *run, struct value a, struct value b)
     return value_tuple(pair);
 }
 
-enum { DICT_SCANNED = 8 }; // a dict of so many entries needs no index
+enum { DICT_SCANNED = 8 }; // a dict of at most this many entries needs no index
 
 struct dict *dict_new(struct run *run, size_t capacity)
 {
@@ -204,7 +204,7 @@ static uint64_t value_hash(struct run *run, struct value v)
     return v.kind == KIND_NONE || v.kind == KIND_UNDEFINED ? v.kind : (uint64_t)(uintptr_t)v.list;
 }
 
-// Keys that differ may have the same hash: NaN does not equal itself.
+// Adds an entry. Different keys may have the same hash: NaN does not equal itself.
 static void index_add(struct run *run, struct dict *dict, size_t entry)
 {
     size_t at = dict->entries[entry].hash & (dict->index_size - 1);
@@ -426,7 +426,8 @@ bool value_equal(struct run *run, struct value a, struct value b)
     }
     if (a.kind == KIND_NONE || a.kind == KIND_UNDEFINED) return true;
     if (a.kind == KIND_RANGE) return ranges_equal(a.range, b.range);
-    if (a.kind != KIND_LIST && a.kind != KIND_TUPLE && a.kind != KIND_DICT) return a.list == b.list; // identity
+    // Compare identity.
+    if (a.kind != KIND_LIST && a.kind != KIND_TUPLE && a.kind != KIND_DICT) return a.list == b.list;
     run_enter(run);
     bool equal = a.kind == KIND_DICT ? dicts_equal(run, a.dict, b.dict) : lists_equal(run, a.list, b.list);
     run->depth--;
@@ -436,7 +437,7 @@ bool value_equal(struct run *run, struct value a, struct value b)
 static int strings_order(const struct string *a, const struct string *b)
 {
     size_t n = a->n < b->n ? a->n : b->n;
-    int order = n ? memcmp(a->data, b->data, n) : 0; // UTF-8 has the order of its characters
+    int order = n ? memcmp(a->data, b->data, n) : 0; // UTF-8 sorts like its characters
     return order ? order : (a->n > b->n) - (a->n < b->n);
 }
 

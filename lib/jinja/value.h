@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Values of a rendering, their memory and their errors. Private to jinja/.
 //
-// Everything that a compilation or a rendering makes lives in one heap and is freed with it. An error leaves through
-// run_fail(), a longjmp() to the entry point: nothing on the way owns anything that the heap does not.
+// Everything that a compilation or a rendering allocates is in one heap and is freed with it. An error leaves through
+// run_fail(), a longjmp() to the entry point, so no function may own anything outside of the heap.
 #pragma once
 
 #include <setjmp.h>
@@ -18,21 +18,21 @@
 
 struct heap_block;
 
-// One compilation or rendering.
+// State of one compilation or rendering.
 struct run {
     struct heap_block *blocks;
     char *at, *end; // free part of the newest block
     size_t memory_bytes, steps;
-    int depth, line; // line of the template being read or evaluated
+    int depth, line; // line: current line of the template
     struct jinja_limits limits;
     struct hash_key hash_key;
     jmp_buf jump;
     char sentence[512];
 
-    // Renderings only.
+    // Used only by renderings.
     const struct jinja_template *template;
     const struct tm *now;
-    struct value *globals; // [symbols of the template] MISSING where not given
+    struct value *globals; // [symbols of the template] MISSING if not given
     struct text *out;      // text that statements print to
     size_t output_bytes;
 };
@@ -43,7 +43,7 @@ void *heap_array(struct run *run, size_t count, size_t size_bytes);
 void *heap_grow(struct run *run, void *old, size_t old_bytes, size_t new_bytes); // the new part is zeroed
 void run_fini(struct run *run);
 void run_spend(struct run *run, size_t steps);
-void run_enter(struct run *run); // one level of nesting; run->depth-- leaves it
+void run_enter(struct run *run); // enters one level of nesting; run->depth-- leaves it
 
 // Makes room for one more item in an array of the heap.
 #define HEAP_GROW(run, array, count, capacity)                                                                         \
@@ -57,20 +57,20 @@ void run_enter(struct run *run); // one level of nesting; run->depth-- leaves it
 
 // ---- Strings with origins.
 
-// Bytes with their origins. Only its end changes: a string that ends where the text ends is extended in place.
+// Bytes with their origins. Only the end changes: a string that ends where the text ends is extended in place.
 struct text {
     char *data;
     size_t used, capacity;
-    struct jinja_span *spans; // ascending, disjoint; bytes outside come from the template
+    struct jinja_span *spans; // ascending, disjoint; bytes outside of spans come from the template
     size_t n_spans, spans_capacity;
 };
 
-// A part of a text; immutable. UTF-8.
+// A part of a text, in UTF-8. Immutable.
 struct string {
     const char *data;
     size_t n;
     const struct text *text; // NULL: all bytes come from the template
-    size_t start;            // of `data` in the text
+    size_t start;            // start of `data` in the text
 };
 
 struct text *text_new(struct run *run, size_t capacity);
@@ -80,7 +80,7 @@ void text_add_string(struct run *run, struct text *text, const struct string *s)
 // ---- Values.
 
 enum kind {
-    KIND_MISSING, // an argument that was not given; never seen by templates
+    KIND_MISSING, // an argument that was not given; templates never see it
     KIND_UNDEFINED,
     KIND_NONE,
     KIND_BOOL,
@@ -93,7 +93,7 @@ enum kind {
     KIND_NAMESPACE,
     KIND_RANGE,
     KIND_VIEW,      // keys(), values() or items() of a dict
-    KIND_GENERATOR, // result of map, select, ...: evaluated while it is iterated, once
+    KIND_GENERATOR, // result of map, select, ...: evaluated during iteration, once
     KIND_LOOP,
     KIND_MACRO,
     KIND_FUNCTION,
@@ -104,7 +104,7 @@ enum kind {
 
 struct value {
     uint8_t kind;
-    bool safe;   // STRING: Python's Markup, which escapes what it is joined with
+    bool safe;   // STRING: Python's Markup, which escapes strings that it is joined with
     int32_t tag; // BOOL, INT, FLOAT: origin
     union {
         bool boolean;
@@ -135,19 +135,19 @@ struct dict_entry {
     uint64_t hash;
 };
 
-// Keeps the order of insertion.
+// A dict that keeps the order of insertion.
 struct dict {
     struct dict_entry *entries;
     size_t n, capacity;
-    uint32_t *index; // [index_size] entry + 1 by hash, 0: free; NULL while the dict is small
+    uint32_t *index; // [index_size] entry + 1 by hash, 0 if free; NULL while the dict is small
     size_t index_size;
 };
 
-// Why a value is undefined, for the error of its use.
+// Reason why a value is undefined, for the error of its use.
 struct undefined {
     enum { UNDEFINED_NAME, UNDEFINED_ATTRIBUTE, UNDEFINED_ELEMENT, UNDEFINED_HINT } why;
-    const char *owner; // type of the object without the attribute or element
-    struct value name; // of the variable, attribute or element; HINT: the sentence
+    const char *owner; // type of the object that lacks the attribute or element
+    struct value name; // name of the variable, attribute or element; HINT: the sentence
 };
 
 struct range {
@@ -163,15 +163,15 @@ struct view {
 struct loop {
     const struct value *items;
     size_t index, n;
-    int nesting;              // of a recursive loop, from 0
+    int nesting;              // level of a recursive loop, from 0
     struct value last_change; // argument of the last loop.changed()
-    const struct node *node;  // of a recursive loop, else NULL
+    const struct node *node;  // the node of a recursive loop, else NULL
     struct scope *scope;
 };
 
 struct macro {
     const struct node *node;
-    struct scope *scope; // where it was defined
+    struct scope *scope; // scope of its definition
 };
 
 struct method {
@@ -189,7 +189,7 @@ struct cycler {
 struct arguments {
     struct value *values; // [n] positional
     size_t n, capacity;
-    struct dict *named; // NULL: none
+    struct dict *named; // NULL if there are none
 };
 
 extern const struct value value_none, value_missing;
@@ -199,12 +199,12 @@ struct value value_float(double d);
 struct value value_list(struct list *list);
 struct value value_tuple(struct list *list);
 struct value value_dict(struct dict *dict);
-struct value value_text(struct run *run, const struct text *text);                  // the whole text
-struct value value_bytes(struct run *run, const char *data, size_t n);              // not copied, of the template
-struct value value_string(struct run *run, const char *text);                       // a literal
-struct value value_part(struct run *run, struct value s, size_t start, size_t end); // of a string
-struct value value_hint(struct run *run, const char *hint);                         // undefined with a reason
-// Makes an undefined value, with the members of struct undefined.
+struct value value_text(struct run *run, const struct text *text);     // the whole text
+struct value value_bytes(struct run *run, const char *data, size_t n); // not copied, with the template as origin
+struct value value_string(struct run *run, const char *text);          // a literal
+struct value value_part(struct run *run, struct value s, size_t start, size_t end); // part of a string
+struct value value_hint(struct run *run, const char *hint);                         // undefined value with a reason
+// Makes an undefined value from the members of struct undefined.
 struct value undefined_new(struct run *run, int why, const char *owner, struct value name);
 struct value value_from_json(struct run *run, const json_t *json, const struct jinja_input *input);
 
@@ -217,27 +217,27 @@ void dict_set(struct run *run, struct dict *dict, struct value key, struct value
 bool dict_get(struct run *run, const struct dict *dict, struct value key, struct value *value_p);
 bool dict_get_text(struct run *run, const struct dict *dict, const char *key, struct value *value_p);
 
-const char *value_type(struct value v); // Python's name of its type
+const char *value_type(struct value v); // Python's name of the type
 bool value_is(struct value v, const char *text);
 bool value_truth(struct run *run, struct value v);
 bool value_equal(struct run *run, struct value a, struct value b);
 enum { ORDER_NONE = 2 };                                                          // NaN
 int value_order(struct run *run, struct value a, struct value b, const char *op); // -1, 0, 1 or ORDER_NONE
 bool value_contains(struct run *run, struct value container, struct value item);
-size_t value_length(struct run *run, struct value v);   // fails without one
+size_t value_length(struct run *run, struct value v);   // fails if it has no len()
 bool value_integer(struct value v, int64_t *integer_p); // INT and BOOL
 bool value_number(struct value v, double *number_p);    // INT, BOOL, FLOAT
 int value_tag(struct value v);                          // one origin for the whole value
 int string_tag(const struct string *s);
-struct value value_tagged(struct value v, struct value a, struct value b); // with the origin of a or b
+struct value value_tagged(struct value v, struct value a, struct value b); // `v` with the origin of a or b
 _Noreturn void undefined_fail(struct run *run, struct value v);
 
-void text_add_value(struct run *run, struct text *text, struct value v); // str()
-void text_add_repr(struct run *run, struct text *text, struct value v);  // repr()
-struct value value_str(struct run *run, struct value v);                 // a string; itself if it is one
-const char *value_repr_short(struct run *run, struct value v);           // for messages
-enum { FLOAT_FORMAT_STEPS = 8 };                                         // the caller spends them
-int float_format(char *out, size_t size, double d);                      // Python's repr()
+void text_add_value(struct run *run, struct text *text, struct value v); // Python's str()
+void text_add_repr(struct run *run, struct text *text, struct value v);  // Python's repr()
+struct value value_str(struct run *run, struct value v);       // converts to a string; returns a string as it is
+const char *value_repr_short(struct run *run, struct value v); // for messages
+enum { FLOAT_FORMAT_STEPS = 8 };                               // steps that the caller spends
+int float_format(char *out, size_t size, double d);            // Python's repr()
 
 // ---- Iteration.
 
@@ -248,10 +248,11 @@ struct iterator {
 
 struct iterator iterator_start(struct run *run, struct value v); // fails if it cannot be iterated
 bool iterator_next(struct run *run, struct iterator *it, struct value *value_p);
-struct list *value_items(struct run *run, struct value v); // a list's own items: do not change; else a new list
+// Returns a list's own items, which must not be changed, or a new list for other values.
+struct list *value_items(struct run *run, struct value v);
 bool value_iterable(struct value v);
 
-// A generator calls `next` for each element; false: the end.
+// A generator calls `next` for each element. `next` returns false at the end.
 struct generator {
     bool (*next)(struct run *run, struct generator *g, struct value *value_p);
     struct iterator source;
@@ -265,21 +266,21 @@ struct generator {
 struct value value_generator(struct run *run, struct value source,
                              bool (*next)(struct run *run, struct generator *g, struct value *value_p));
 
-bool iterator_forward(struct run *run, struct generator *g, struct value *value_p); // the source as it is
+bool iterator_forward(struct run *run, struct generator *g, struct value *value_p); // yields the source unchanged
 
 // ---- Operations on strings (bytes of well-formed UTF-8).
 
 size_t utf8_count(const char *data, size_t n);
-size_t utf8_offset(const char *data, size_t n, size_t index); // of character `index`, at most n
+size_t utf8_offset(const char *data, size_t n, size_t index); // offset of character `index`, at most n
 int32_t utf8_get(const char *data, size_t *length_p);
 bool char_is_space(int32_t c); // Python's str.isspace()
 struct value string_concat(struct run *run, struct value a, struct value b);
 struct value string_strip(struct run *run, struct value s, struct value chars, bool left, bool right);
 struct value string_replace(struct run *run, struct value s, struct value old, struct value with, int64_t count);
-struct value string_escape(struct run *run, struct value s); // HTML, gives Markup
+struct value string_escape(struct run *run, struct value s); // HTML; returns Markup
 enum letter_case { CASE_UPPER, CASE_LOWER, CASE_CAPITAL, CASE_TITLE, CASE_FILTER_TITLE, CASE_SWAP };
 struct value string_case(struct run *run, struct value s, enum letter_case to);
-size_t string_find(const char *data, size_t n, const char *part, size_t part_n);           // SIZE_MAX: not there
+size_t string_find(const char *data, size_t n, const char *part, size_t part_n);           // SIZE_MAX if not found
 struct value string_lines(struct run *run, struct value s, bool keep_ends);                // list
 struct value string_percent(struct run *run, struct value format, struct value arguments); // format % arguments
 struct value string_format(struct run *run, struct value format, const struct arguments *arguments);
@@ -300,13 +301,13 @@ struct value value_call(struct run *run, struct value callee, struct arguments *
 struct value value_add(struct run *run, struct value a, struct value b);
 struct value value_binary(struct run *run, char op, struct value a, struct value b); // + - * / d(//) % p(**)
 
-// ---- Tables of functions. `params` names the parameters, separated by blanks; "*": the function reads `arguments`
-// itself. Of the `required` first ones each must be given.
+// ---- Tables of functions. `params` names the parameters, separated by blanks, or is "*" if the function reads
+// `arguments` itself. The first `required` parameters must be given.
 
 enum { PARAMS_MAX = 8 };
 struct call {
-    struct value self;           // the filtered or tested value, the method's object
-    struct value at[PARAMS_MAX]; // MISSING: not given
+    struct value self;           // the filtered or tested value, or the object of the method
+    struct value at[PARAMS_MAX]; // MISSING if not given
     struct arguments *arguments;
 };
 
@@ -327,8 +328,9 @@ struct method_row {
 const struct function *function_find(const struct function *table, const char *name, size_t n);
 const struct function *filter_find(const char *name, size_t n);
 const struct function *test_find(const char *name, size_t n);
-const struct method_row *method_find(const char *name, size_t n); // the first row of this name, others follow; NULL
-extern const struct function test_table[], global_table[];        // end with a row without name
+// Returns the first row of this name, followed by other rows of the name, or NULL.
+const struct method_row *method_find(const char *name, size_t n);
+extern const struct function test_table[], global_table[]; // end with a row without name
 extern const struct method_row method_table[];
 const struct function *global_find(const char *name, size_t n);
 struct value function_call(struct run *run, const struct function *function, struct value self,
@@ -338,8 +340,9 @@ bool integer_parse(struct run *run, const struct string *s, int base, int64_t *i
 struct value list_sorted(struct run *run, struct value *keys, struct value *items, size_t n, bool reverse);
 int64_t call_integer(struct run *run, const struct call *call, int parameter, int64_t otherwise);
 bool call_flag(struct run *run, const struct call *call, int parameter);
-struct value call_text(struct run *run, const struct call *call, int parameter); // must be a string
+struct value call_text(struct run *run, const struct call *call, int parameter); // fails unless it is a string
 
-void text_add_json(struct run *run, struct text *text, struct value v, const struct call *call); // tojson's arguments
+// Adds JSON, with the arguments of tojson.
+void text_add_json(struct run *run, struct text *text, struct value v, const struct call *call);
 struct value macro_call(struct run *run, const struct macro *macro, struct arguments *arguments);
 struct value loop_call(struct run *run, const struct loop *loop, struct value items);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// In the wire format each field is a key (a varint: field number and wire type) and a value whose length depends on the
-// wire type.
+// See fields.h. In the wire format each field is a key (a varint: field number and wire type) and a value whose length
+// depends on the wire type.
 #include "lib/messages/fields.h"
 
 #include <stdbool.h>
@@ -30,7 +30,7 @@ static bool skip_bytes(struct reader *r, uint64_t size)
     return true;
 }
 
-// Reads a key and skips or returns its value: [*value_p, *value_p + *size_p) of a field of bytes.
+// Reads a key and skips its value, or returns the value of a field of bytes: [*value_p, *value_p + *size_p).
 static bool read_field(struct reader *r, uint64_t *number_p, const uint8_t **value_p, uint64_t *size_p)
 {
     uint64_t key, value;

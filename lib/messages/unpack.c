@@ -6,7 +6,7 @@
 
 #include "lib/base/status.h"
 
-enum { BLOCK_BYTES = 16 }; // what malloc needs for a block
+enum { BLOCK_BYTES = 16 }; // memory that malloc adds to a block
 
 struct budget {
     size_t left;
@@ -37,7 +37,8 @@ void *proto_unpack(const ProtobufCMessageDescriptor *type, const uint8_t *bytes,
     void *message = protobuf_c_message_unpack(type, &allocator, size, bytes);
     if (message && memory_p) *memory_p = memory_max - budget.left;
     if (!message && budget.exceeded)
-        status_fail(STATUS_INVALID, "the message takes over %zu MiB of memory when unpacked: send fewer fields in one",
+        status_fail(STATUS_INVALID,
+                    "the message takes over %zu MiB of memory when unpacked: send fewer fields in one message",
                     memory_max >> 20);
     else if (!message)
         status_fail(STATUS_INVALID, "the message is not a valid %s", type->short_name);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Unpacks the messages of peers, with a bound on memory; all unpacking goes through this file. An empty sub-message has
-// two bytes on the wire and over a hundred once unpacked: without a bound, a message of 64 MiB costs gigabytes and
+// Unpacks the messages of peers with a bound on memory. No other file unpacks messages. An empty sub-message has two
+// bytes on the wire and over a hundred once unpacked, so without a bound a message of 64 MiB costs gigabytes and
 // seconds.
 #pragma once
 
@@ -8,11 +8,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// For answers of a server that the user has chosen.
+// Limit for answers of a server that the user has chosen.
 enum { PROTO_ANSWER_MEMORY_MAX = 256 << 20 };
 
-// Unpacks a message with at most `memory_max` bytes of heap memory, temporary memory included. NULL with the reason,
-// always INVALID: the message is malformed or takes more memory. *memory_p (may be NULL): memory of the message. Free
-// the message with the free_unpacked function of its type.
+// Unpacks a message with at most `memory_max` bytes of heap memory, temporary memory included. Returns NULL with the
+// reason, always INVALID, if the message is malformed or needs more memory. *memory_p (may be NULL) is the memory of
+// the message. Free the message with the free_unpacked function of its type.
 void *proto_unpack(const ProtobufCMessageDescriptor *type, const uint8_t *bytes, size_t size, size_t memory_max,
                    size_t *memory_p);

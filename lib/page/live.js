@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The live page: reads /live/events with fetch(), which can send an API key where EventSource cannot, and draws each
-// snapshot. Texts of the cluster become text nodes, never markup. Widths are set through the DOM, since the page's
-// content security policy allows no style attributes.
+// The live page: reads /live/events and draws each snapshot. Uses fetch(), because EventSource cannot send an API key.
+// Texts of the cluster become text nodes, never markup. Widths are set through the DOM, since the page's content
+// security policy allows no style attributes.
 "use strict";
 (() => {
   const KEY = "forepack-operator-key", HISTORY = 300, SILENCE_MS = 10000, SVG = "http://www.w3.org/2000/svg";
@@ -47,7 +47,7 @@
     return e;
   }
 
-  // `scarce`: what is used up is trouble.
+  // Draws a share as a bar. `scarce`: a full bar means trouble.
   function meter(share, text, scarce) {
     const bar = element("b", scarce && share > 0.9 ? { class: "high" } : {});
     bar.style.width = 100 * Math.min(1, Math.max(0, share)) + "%";
@@ -77,7 +77,7 @@
     $("figures").append(element("div", { class: "card figure" }, element("h3", {}, figure.name), figure.value, figure.svg, figure.range));
   }
 
-  // A line for each stretch of known values. The time axis ends now; it is a minute long at first and five in the end.
+  // Draws a line for each stretch of known values. The time axis ends now, and grows from one minute to five.
   function sparkPaths(values, top) {
     const length = Math.max(60, values.length), x = (i) => (300 * (i + length - values.length + 1)) / length, y = (v) => 42 - (40 * v) / top;
     let line = "", area = "", start = -1;
@@ -132,13 +132,14 @@
     return t;
   }
 
-  // Below the bar, a token has the same area as in it. Open at the bottom if there is more than is drawn.
+  // Returns the path of the pruned tokens below the bar, where a token has the same area as in the bar. The figure is
+  // open at the bottom if there are more tokens than it shows.
   function droppedPath(x, width, height, closed) {
     const top = BAR + 2.5;
     return "M" + x + " " + top + "v" + height + (closed ? "h" + width : "m" + width + " 0") + "v" + -height;
   }
 
-  // A prompt of a bin: [tokens of the prompt, kept ones or 0, rows in this bin].
+  // Describes a prompt of a bin: [tokens of the prompt, kept tokens or 0, rows in this bin].
   function drawPrompt(svg, [tokens, kept, rows], x, width) {
     const pruned = kept > 0 && kept < tokens, hang = pruned ? Math.min(HANG_MAX, (BAR * (tokens - kept)) / Math.max(1, rows)) : 0;
     const inner = Math.max(0.5, width - (width > 3 ? 1 : 0));
@@ -219,7 +220,7 @@
     $("queue").replaceChildren(...rows);
   }
 
-  // The share of the time for which nodes of the pool were attached that passes took.
+  // Returns the share of the nodes' attached time that passes took.
   function utilisation(pool, before) {
     const attached = before ? pool.attached_s - before.attached_s : 0;
     return attached > 0.5 ? Math.min(1, (pool.busy_s - before.busy_s) / attached) : null;
@@ -235,7 +236,7 @@
     $("pools").replaceChildren(...rows);
   }
 
-  // What a node has done since an earlier snapshot; null: it was not there, or has attached again.
+  // Returns the work of a node since an earlier snapshot, or null if it was not there or has attached again.
   function growth(node, before, seconds) {
     const old = before && before.nodes.find((n) => n.node_id === node.node_id && n.role === node.role);
     if (!old || !seconds || node.pass_us < old.pass_us || node.tokens_in < old.tokens_in) return null;
@@ -330,7 +331,7 @@
     $("key-input").focus();
   }
 
-  // Whether to try again.
+  // Reads events until the stream ends. Returns false if there is no point in trying again.
   async function listen(signal, alive) {
     const key = sessionStorage.getItem(KEY);
     const answer = await fetch("live/events", { headers: key ? { Authorization: "Bearer " + key } : {}, cache: "no-store", signal });
@@ -400,7 +401,7 @@
     disconnect();
     askKey("The key was forgotten.");
   });
-  // A hidden page costs the router nothing; the router's history fills the gap.
+  // Stops while the page is hidden, so that it costs the router nothing. The router's history fills the gap later.
   document.addEventListener("visibilitychange", () => (document.hidden ? disconnect() : connect()));
   let resizing = 0;
   addEventListener("resize", () => {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The pages that Forepack writes, embedded at build time: the live page of the router, and the style sheet that it
-// shares with `forepack score --html` and the reports of benchmarks. Constant; any thread.
+// Pages that Forepack writes, embedded at build time: the live page of the router, and the style sheet, which `forepack
+// score --html` and the reports of benchmarks also use. Constant; any thread.
 #pragma once
 
 #include <stddef.h>

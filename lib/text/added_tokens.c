@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sorted array is searched like a trie: each byte of the text narrows the range of tokens that still match.
+// See added_tokens.h. The sorted array is searched like a trie: each byte of the text narrows the range of tokens that
+// still match.
 #include "lib/text/added_tokens.h"
 
 #include <stdlib.h>
@@ -35,7 +36,8 @@ void added_set_fini(struct added_set *set)
     *set = (struct added_set){0};
 }
 
-// First token in [low, high) with a byte of at least `byte` at `depth`. All of them are longer than `depth`.
+// Returns the first token in [low, high) with a byte of at least `byte` at `depth`. Every token in the range is longer
+// than `depth`.
 static int lower_bound(const struct added_set *set, int low, int high, size_t depth, int byte)
 {
     while (low < high) {
@@ -48,7 +50,7 @@ static int lower_bound(const struct added_set *set, int low, int high, size_t de
     return low;
 }
 
-// A special token is allowed if special tokens are parsed and it lies outside the policy's ranges.
+// Returns true if the token is not special, or if special tokens are parsed and it is outside the policy's ranges.
 static bool is_allowed(const struct added_token *token, const struct text_span *span, size_t start,
                        const struct special_policy *policy)
 {
@@ -56,7 +58,7 @@ static bool is_allowed(const struct added_token *token, const struct text_span *
     if (!policy->parse_special) return false;
     if (!policy->n) return true;
     size_t first = text_span_origin(span, start), last = text_span_origin(span, start + token->n - 1);
-    int low = 0, high = policy->n; // finds the first range with an end after `first`
+    int low = 0, high = policy->n; // find the first range with an end after `first`
     while (low < high) {
         int middle = low + (high - low) / 2;
         if (policy->ranges[middle].end <= first)
@@ -67,7 +69,7 @@ static bool is_allowed(const struct added_token *token, const struct text_span *
     return low == policy->n || policy->ranges[low].start > last;
 }
 
-// *depth_p: the bytes that were compared.
+// Returns the longest allowed token at `start`, or NULL. *depth_p is the number of bytes that were compared.
 static const struct added_token *longest_at(const struct added_set *set, const struct text_span *span, size_t start,
                                             const struct special_policy *policy, size_t *depth_p)
 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Added tokens: strings that are one token wherever they occur in a text. They are matched before pre-tokenizer and
+// Added tokens: strings that are one token wherever they occur in a text. They are matched before the pre-tokenizer and
 // BPE.
 #pragma once
 
@@ -14,11 +14,11 @@
 
 struct added_token {
     int32_t id;
-    char *content; // text to match, owned; of a `normalized` token its normalized form
+    char *content; // text to match, owned; normalized if the token is `normalized`
     size_t n;
     bool special;
     bool single_word;    // matches only between non-word characters
-    bool lstrip, rstrip; // also consumes the white space before / behind it
+    bool lstrip, rstrip; // also matches the white space before / after it
     bool normalized;     // matched in normalized text
 };
 
@@ -26,28 +26,29 @@ struct added_token {
 struct added_set {
     struct added_token *tokens; // owned
     int n;
-    bool starts[256]; // true for the first byte of every content
+    bool starts[256]; // true for the first byte of each content
 };
 
-// Takes ownership of `tokens` [n] and sorts them. DATA: two have the same content.
+// Takes ownership of `tokens` [n] and sorts them. Returns DATA if two tokens have the same content.
 enum status added_set_init(struct added_set *set, struct added_token *tokens, int n);
 void added_set_fini(struct added_set *set);
 
-// Where special tokens are recognised.
+// Decides where special tokens are recognised.
 struct special_policy {
     bool parse_special;
     const struct text_range
-        *ranges; // [n] ascending, disjoint, in bytes of the original text: not inside or across these
+        *ranges; // [n] ascending, disjoint, in bytes of the original text: no special token inside or across them
     int n;
 };
 
 struct added_match {
     const struct added_token *token;
-    size_t start, end; // in the span, including the white space consumed
+    size_t start, end; // bytes in the span, white space included
 };
 
-// The leftmost match at or after byte `from`; of several at one place the longest. *found_p is false when there is
-// none. INVALID: `work` is used up. Texts that begin like a token again and again are compared with it at each place.
+// Finds the leftmost match at or after byte `from`, and the longest match at that place. *found_p is false if there is
+// none. Returns INVALID if `work` is used up: a hostile text may begin like a token at every place, and each place
+// costs a comparison.
 enum status added_set_search(const struct added_set *set, const struct text_span *span, size_t from,
                              const struct special_policy *policy, struct pattern_scratch *work,
                              struct added_match *match_p, bool *found_p);

@@ -123,7 +123,7 @@ enum status bpe_merge_add(struct bpe *bpe, uint32_t rank, struct merge merge)
 static bool symbols_can_merge(const struct bpe *bpe, int32_t left, int32_t right)
 {
     const struct vocabulary *v = &bpe->vocabulary;
-    if (!v->length[left] || !v->length[right]) return false; // an unknown token that no text encodes to, or empty
+    if (!v->length[left] || !v->length[right]) return false; // empty, or an unknown token that no text encodes to
     unsigned char tail = (unsigned char)v->token[left][v->length[left] - 1];
     unsigned char head = (unsigned char)v->token[right][0];
     return bpe->joinable[tail][head / 64] >> head % 64 & 1;
@@ -138,7 +138,7 @@ void bpe_scratch_free(struct bpe_scratch *scratch)
     *scratch = (struct bpe_scratch){0};
 }
 
-// Room for the word's cells. Only those of the longest part that merges are touched.
+// Makes room for the word's cells. Only the cells of the longest part that merges are touched.
 static void cells_reserve(struct bpe_scratch *s, size_t n)
 {
     if (n <= s->cells_capacity) return;
@@ -146,7 +146,8 @@ static void cells_reserve(struct bpe_scratch *s, size_t n)
     s->cells_capacity = (uint32_t)n;
 }
 
-// Room for an entry of each symbol and some stale ones: queue_all() removes these so rarely that it takes linear time.
+// Makes room for an entry of each symbol and for some stale entries. queue_all() removes stale entries so rarely that
+// all calls together take linear time.
 static void heap_reserve(struct bpe_scratch *s)
 {
     uint32_t n = s->n_symbols + s->n_symbols / 8 + 1;
@@ -185,7 +186,7 @@ static void queue_pair(const struct bpe *bpe, struct bpe_scratch *s, uint32_t i)
     if (rank != BPE_NO_MERGE) heap_push(s, (uint64_t)rank << 32 | i);
 }
 
-// Makes the heap anew, without stale entries.
+// Rebuilds the heap without stale entries.
 static void queue_all(const struct bpe *bpe, struct bpe_scratch *s)
 {
     s->n_heap = 0;
@@ -199,7 +200,7 @@ static void merge_first(const struct bpe *bpe, struct bpe_scratch *s)
     s->steps++;
     const struct merge *merge = &bpe->merges[top >> 32];
     uint32_t i = (uint32_t)top, right = i + s->cells[i].length;
-    // Otherwise the entry is stale: the symbol or its successor has been merged since.
+    // Skip a stale entry: the symbol or its successor has been merged since.
     if (s->cells[i].id != merge->left || right == s->n || s->cells[right].id != merge->right) return;
     uint32_t length = s->cells[i].length + s->cells[right].length;
     s->cells[right].id = -1;
@@ -209,15 +210,15 @@ static void merge_first(const struct bpe *bpe, struct bpe_scratch *s)
     queue_pair(bpe, s, i);
 }
 
-// The last symbol has the bytes up to byte `end` of the word.
+// Completes the last symbol, which has the bytes up to byte `end` of the word.
 static void symbol_close(struct bpe_scratch *s, size_t end)
 {
     s->n = (uint32_t)(end - s->start);
     s->cells[s->last].length = s->cells[s->n - 1].length = s->n - s->last;
 }
 
-// Merges the collected symbols, which end at byte `end` of the word, emits their tokens and clears them. False when
-// `emit` ended the word.
+// Merges the collected symbols, which end at byte `end` of the word, emits their tokens and clears them. Returns false
+// if `emit` ended the word.
 static bool symbols_merge(const struct bpe *bpe, struct bpe_scratch *s, bpe_emit_fn *emit, void *user)
 {
     heap_reserve(s);

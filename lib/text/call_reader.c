@@ -42,7 +42,7 @@ static bool key_allowed(const struct call_reader *reader)
            is_key(reader, "id");
 }
 
-// The first arguments count: later ones are skipped like any other member.
+// Ends a key. Only the first arguments count: later ones are skipped like any other member.
 static enum call_reader_state key_end(struct call_reader *reader)
 {
     if (!key_allowed(reader)) return CALL_READER_BROKEN;
@@ -50,7 +50,7 @@ static enum call_reader_state key_end(struct call_reader *reader)
     return CALL_READER_COLON;
 }
 
-// Decodes a JSON string. False: it is none.
+// Decodes a JSON string. Returns false if it is not a string.
 static bool decode_string(const struct bytes *json, struct bytes *text)
 {
     json_t *value = json_loadb(json->data, json->n, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
@@ -78,7 +78,7 @@ static void value_add(struct call_reader *reader, char c)
     if (is_arguments(reader) && reader->value.data[0] == '{') bytes_add(&reader->arguments, &c, 1);
 }
 
-// Adds a byte of a string, list or object. True: this was the last byte of the value.
+// Adds a byte of a string, list or object. Returns true if it was the last byte of the value.
 static bool value_step(struct call_reader *reader, char c)
 {
     value_add(reader, c);
@@ -109,7 +109,7 @@ static enum call_reader_state object_end(struct call_reader *reader)
     return CALL_READER_DONE;
 }
 
-// The state after a byte between members or of a key.
+// Returns the state after a byte between members or of a key.
 static enum call_reader_state outside_step(struct call_reader *reader, char c)
 {
     switch (reader->state) {
@@ -128,7 +128,7 @@ static enum call_reader_state outside_step(struct call_reader *reader, char c)
     }
 }
 
-// Reads one byte. False: the byte is not part of the value and is read again.
+// Reads one byte. Returns false if the byte is not part of the value and must be read again.
 static bool reader_step(struct call_reader *reader, char c)
 {
     if (reader->state == CALL_READER_IN_VALUE) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads one tool call, a JSON object like {"name": "f", "arguments": {...}}, as its bytes arrive. Models write
-// "parameters" (Llama) or "arguments" (the others). The arguments are copied as the model wrote them: a client receives
-// exactly what was generated. The tool's schema is not checked here.
+// Reads one tool call, a JSON object like {"name": "f", "arguments": {...}}, as its bytes arrive. Llama models write
+// "parameters", other models "arguments". The arguments are copied as the model wrote them, so a client receives
+// exactly the generated text. The tool's schema is not checked here.
 //
 // One owner, one thread. Buffers are at most as large as the answer.
 #pragma once
@@ -10,7 +10,7 @@
 
 enum call_reader_state {
     CALL_READER_START, // before the object's brace
-    CALL_READER_KEY,   // a key, the end of the object, or a comma
+    CALL_READER_KEY,   // expects a key, the end of the object, or a comma
     CALL_READER_IN_KEY,
     CALL_READER_COLON,
     CALL_READER_VALUE,
@@ -21,20 +21,20 @@ enum call_reader_state {
 
 struct call_reader {
     enum call_reader_state state;
-    struct bytes key, value; // JSON text of the member that is being read
-    struct bytes name;       // decoded
-    struct bytes arguments;  // JSON text so far; complete when the state is DONE, and then never empty
+    struct bytes key, value; // JSON text of the current member
+    struct bytes name;       // decoded name
+    struct bytes arguments;  // JSON text of the arguments so far. In state DONE it is complete and never empty
     bool named;              // `name` is complete
     bool strict;             // an unknown key breaks the object
-    int depth;               // of lists and objects within the value
-    bool quoted, escaped;    // within a string; after a backslash
+    int depth;               // nesting depth of lists and objects within the value
+    bool quoted, escaped;    // inside a string; after a backslash
 };
 
-void call_reader_reset(struct call_reader *reader, bool strict); // for the next call; keeps the memory
+void call_reader_reset(struct call_reader *reader, bool strict); // prepares for the next call; keeps the memory
 void call_reader_fini(struct call_reader *reader);
 
 // Reads bytes until the object ends or is broken. Returns the number of bytes used.
 size_t call_reader_push(struct call_reader *reader, const char *text, size_t n);
 
-// Whether the object is certainly a call: it has a name, and its arguments have begun.
+// Returns true if the object is certainly a call: it has a name, and its arguments have begun.
 bool call_reader_is_call(const struct call_reader *reader);

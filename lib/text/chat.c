@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Renders a conversation and encodes the whole text at once. The origins of its bytes say where special tokens are
-// recognised (only in text of the template), which tokens are pinned, and which are answers.
+// See chat.h. Renders a conversation and encodes the whole text at once. The origins of its bytes decide where special
+// tokens are recognised (only in text of the template), which tokens are pinned, and which tokens are answers.
 #include "lib/text/chat.h"
 
 #include <stdlib.h>
@@ -14,7 +14,7 @@
 
 // ---- Rendering.
 
-// Roles that templates put into special tokens ("<|user|>"). A role that is not among them is a client's text.
+// Roles that templates put into special tokens ("<|user|>"). Any other role is a client's text.
 static const char *const roles[] = {"system",  "developer",   "user",        "assistant", "tool",  "function",
                                     "ipython", "observation", "environment", "context",   "model", NULL};
 
@@ -29,9 +29,10 @@ static size_t json_bytes(const json_t *json)
     return bytes;
 }
 
-// Bounds that grow with the conversation, stated in SECURITY.md: a template that only prints it stays below them. Those
-// of Qwen3, Llama 3.1 and Gemma 2 take 3 to 9 bytes of memory for each byte. The exception are conversations of tens of
-// MiB, millions of tokens: memory does not grow beyond the default of jinja/.
+// Returns limits that grow with the conversation, as stated in docs/security.md. A template that only prints the
+// conversation stays below them: the templates of Qwen3, Llama 3.1 and Gemma 2 take 3 to 9 bytes of memory for each
+// byte. The exception are conversations of tens of MiB, millions of tokens: memory does not grow beyond the default of
+// jinja/.
 static struct jinja_limits limits_for(const struct chat_conversation *c)
 {
     size_t bytes = json_bytes(c->messages) + (c->tools ? json_bytes(c->tools) : 0) +
@@ -88,7 +89,7 @@ enum status chat_render_text(const struct chat_template *chat, const struct chat
 
 // ---- Checks and conversions of messages.
 
-// The texts of the parts, joined by newlines; NULL: a part is not a text. The sentence then names it.
+// Joins the texts of the parts by newlines. Returns NULL if a part is not a text; then the sentence names the part.
 static json_t *join_parts(const json_t *parts, size_t message)
 {
     struct bytes joined = {0};
@@ -152,7 +153,7 @@ static enum status convert_arguments(json_t *function, struct json_count *count)
     return STATUS_OK;
 }
 
-// Parses arguments that are JSON text. `count` sums over all messages.
+// Parses arguments that are JSON text. `count` adds up over all messages.
 static enum status convert_tool_calls(json_t *message, struct json_count *count)
 {
     json_t *calls = json_object_get(message, "tool_calls"), *call;
@@ -164,7 +165,7 @@ static enum status convert_tool_calls(json_t *message, struct json_count *count)
     return STATUS_OK;
 }
 
-// A copy of the messages as the template expects them.
+// Copies the messages in the form that the template expects.
 static enum status convert_messages(const struct chat_template *chat, const json_t *messages, json_t **converted_p)
 {
     size_t i;

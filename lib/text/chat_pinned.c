@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tokens of a conversation that speculative prefill must keep, see chat_render(), from the origins of their bytes.
+// Finds the tokens of a conversation that speculative prefill must keep, from the origins of their bytes. See
+// chat_render().
 #include <stdlib.h>
 #include <string.h>
 
 #include "lib/base/mem.h"
 #include "lib/text/chat_parts.h"
 
-// The text of a part of a rendering, by origin.
+// Text of a part of a rendering, by origin.
 struct layout {
     const struct chat_rendering *rendering;
     const struct chat_part *part;
     struct text_range *pinned;
     int n_pinned;
     struct text_range last_turn; // text of the last user message
-    size_t first_turn;           // where the first message starts that is not an instruction
-    size_t last_frame;           // end of the text before the last user message that comes from another message
+    size_t first_turn;           // start of the first message that is not an instruction
+    size_t last_frame; // end of the last text that comes from another message and stands before the last user message
 };
 
 static bool message_has_role(const json_t *messages, int i, const char *role)
@@ -70,7 +71,7 @@ static void pin(struct layout *l, size_t start, size_t end)
         l->pinned[l->n_pinned++] = (struct text_range){start, end};
 }
 
-// Text [start, end) of the template.
+// Pins text [start, end) of the template.
 static void pin_frame(struct layout *l, size_t start, size_t end)
 {
     pin(l, start, end < l->first_turn ? end : l->first_turn);
@@ -92,7 +93,7 @@ static void find_pinned_text(struct layout *l)
     pin_frame(l, at, l->part->bytes);
 }
 
-// The text of token i extends from starts[i] to the start of the next token.
+// Returns the end of the text of token i, which is the start of the next token.
 static size_t token_end(const struct layout *l, int i)
 {
     const size_t *starts = l->rendering->starts;
@@ -100,7 +101,7 @@ static size_t token_end(const struct layout *l, int i)
     return end == starts[i] ? end + 1 : end; // several tokens share one character
 }
 
-// The tokens that contain a byte of the last user turn; {0, -1}: none.
+// Finds the tokens that contain a byte of the last user turn. Returns {0, -1} if there are none.
 static struct token_range last_turn_tokens(const struct layout *l)
 {
     struct token_range turn = {0, -1};
@@ -119,7 +120,7 @@ static bool turn_pins_token(struct token_range turn, int turn_tokens, int i)
     return i < turn.first + turn_tokens / 2 || i > turn.last - turn_tokens / 2;
 }
 
-// Collects the tokens that contain a pinned byte and the pinned tokens of the last user turn.
+// Collects the tokens that contain a pinned byte, and the pinned tokens of the last user turn.
 static int find_pinned_tokens(const struct layout *l, int turn_tokens, struct token_range **pinned_p)
 {
     const size_t *starts = l->rendering->starts;

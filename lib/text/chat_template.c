@@ -17,7 +17,8 @@ static enum status compile(const char *name, const char *source, size_t n, struc
 
 enum { TEMPLATE_BYTES_MAX = 16 << 20 };
 
-// The syntax of answers is that of the last template that is compiled, which is the one for tools if there are two.
+// Compiles a template. The syntax of answers comes from the template that is compiled last, which is the template for
+// tools if there are two.
 static enum status compile_file(struct chat_template *chat, const char *path, struct jinja_template **jinja_p)
 {
     char *source = NULL;
@@ -37,7 +38,7 @@ static enum status compile_default(struct chat_template *chat, const char *path)
 
 // ---- tokenizer_config.json.
 
-// The template of this name in a list of named ones; NULL: none.
+// Returns the template of this name in a list of named templates, or NULL.
 static const char *named_template(const json_t *list, const char *wanted)
 {
     size_t i;
@@ -70,7 +71,7 @@ static enum status compile_config(struct chat_template *chat, const char *path, 
     return tools ? compile(path, tools, strlen(tools), &chat->jinja_tools) : STATUS_OK;
 }
 
-// Special tokens are strings or objects with a "content"; some are lists of them.
+// Reads the special tokens, which are strings or objects with a "content". Some members are lists of them.
 static void read_special_tokens(struct chat_template *chat, const json_t *config)
 {
     static const char *const names[] = {"bos_token", "eos_token", "unk_token",  "sep_token",
@@ -92,7 +93,8 @@ static enum status read_config(struct chat_template *chat, const char *path, jso
     return STATUS_OK;
 }
 
-// transformers saves a template with the name tool_use in a folder beside the default one.
+// Reads the template and the template for tools. transformers saves the latter in a folder next to the default
+// template.
 static enum status read_template(struct chat_template *chat, const char *model_dir, const char *config_path,
                                  const json_t *config)
 {
@@ -110,7 +112,7 @@ static enum status read_template(struct chat_template *chat, const char *model_d
 static enum status read_model(struct chat_template *chat, const char *model_dir, bool wants_template)
 {
     char *config_path = mem_format("%s/tokenizer_config.json", model_dir);
-    char *map_path = mem_format("%s/special_tokens_map.json", model_dir); // of older checkpoints
+    char *map_path = mem_format("%s/special_tokens_map.json", model_dir); // older checkpoints have this file
     json_t *config = NULL, *map = NULL;
     enum status status = read_config(chat, config_path, &config);
     if (status == STATUS_OK) status = read_config(chat, map_path, &map);
@@ -122,7 +124,7 @@ static enum status read_model(struct chat_template *chat, const char *model_dir,
     return status;
 }
 
-// ---- Which contents are printed.
+// ---- Finding out which contents are printed.
 
 #define PROBE "4c61e2d7"
 
@@ -134,7 +136,7 @@ static bool prints(const struct chat_template *chat, json_t *content)
     struct jinja_output output;
     bool found = false;
     if (chat_render_jinja(chat, &conversation, &output) == STATUS_OK) {
-        // A list that is printed as such shows its keys.
+        // Quoted text does not count: a list printed as a list shows its keys.
         found = strstr(output.text, PROBE) && !strstr(output.text, "'" PROBE) && !strstr(output.text, "\"" PROBE);
         jinja_output_fini(&output);
     }

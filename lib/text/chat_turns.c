@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The finished turns of a conversation. A message of the assistant answers the prompt that ends with the generation
-// prompt; the same text stands in front of the message in most templates. It is looked for, since templates put text of
-// their own between it and a tool call, which the model generated.
+// Finds the finished turns of a conversation. A message of the assistant answers the prompt that ends with the
+// generation prompt, and most templates print the same text before the message. The end of the generation prompt is
+// searched for, because some templates print more text between it and a tool call, and the model generated that text.
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,8 +9,8 @@
 #include "lib/text/chat_parts.h"
 #include "lib/text/tail_search.h"
 
-// The prompt of each turn has all spans before it. This bounds the time and the pinned ranges of a conversation whose
-// history has very many short messages.
+// Limit on the spans before all turns together. It bounds the time and the pinned ranges of a conversation with very
+// many short messages.
 enum { TURN_SPANS_MAX = 1 << 17 };
 
 static bool is_answer(const struct chat_rendering *r, int tag)
@@ -26,7 +26,7 @@ static void prompt_end_find(const struct jinja_output *output, struct tail_searc
     tail_search_init(search, output->text + start, output->text_bytes - start);
 }
 
-// The first token that begins at the byte or behind it.
+// Returns the first token that begins at the byte or after it.
 static int token_at(const struct chat_rendering *r, size_t byte)
 {
     int low = 0, high = r->n_ids;
@@ -40,8 +40,8 @@ static int token_at(const struct chat_rendering *r, size_t byte)
     return low;
 }
 
-// The part in front of the answer whose first span is number `span`. In the frame in front of its text, the answer
-// begins behind the longest end of the generation prompt that the frame has.
+// Returns the part before the answer whose first span is number `span`. The frame before the answer has template text.
+// The answer begins after the longest end of the generation prompt that the frame contains.
 static struct chat_part part_before(const struct chat_rendering *r, struct tail_search *prompt_end, int span)
 {
     const struct jinja_span *spans = r->output->spans;
@@ -50,8 +50,8 @@ static struct chat_part part_before(const struct chat_rendering *r, struct tail_
     return (struct chat_part){spans[span].tag, span, bytes, token_at(r, bytes)};
 }
 
-// The end of the answer whose first span is number `*span`, with the frame behind it: the next message's text. *span
-// becomes the number of that text's span.
+// Returns the end of the answer whose first span is number `*span`, with the frame after it, which ends where the next
+// message's text begins. Sets *span to the number of that text's span.
 static int answer_end(const struct chat_rendering *r, int *span)
 {
     const struct jinja_output *output = r->output;
@@ -64,7 +64,7 @@ static int answer_end(const struct chat_rendering *r, int *span)
 int chat_turns(const struct chat_rendering *rendering, int turn_tokens, struct prompt_turn **turns_p)
 {
     struct prompt_turn *turns = NULL;
-    int n = 0, capacity = 0, n_spans = 0; // n_spans: of the prompts of all turns
+    int n = 0, capacity = 0, n_spans = 0; // n_spans counts the spans of the prompts of all turns
     struct tail_search prompt_end;
     prompt_end_find(rendering->output, &prompt_end);
     *turns_p = NULL;
@@ -89,7 +89,7 @@ int chat_turns(const struct chat_rendering *rendering, int turn_tokens, struct p
             n++;
         }
     }
-    if (n && turns[n - 1].answer_end >= rendering->n_ids) { // the conversation ends with it
+    if (n && turns[n - 1].answer_end >= rendering->n_ids) { // the conversation ends with this answer
         n--;
         free(turns[n].pinned);
     }

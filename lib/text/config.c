@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads config.json and generation_config.json. Every number has a bound far above any known model and far below
-// overflow in later code: the product of two fits 63 bits, heads * head size fits an int.
+// overflow in later code: the product of two numbers fits 63 bits, and heads * head size fits an int.
 #include "lib/text/config.h"
 
 #include <math.h>
@@ -22,20 +22,20 @@ enum {
     MAX_VOCAB = 1 << 22,
     MAX_CONTEXT = 1 << 24,
     MAX_FILE_BYTES = 16 << 20,
-    MAX_EXCLUDED = 1 << 16 // names in one list; with MAX_LAYERS, the counts of three lists fit an int
+    MAX_EXCLUDED = 1 << 16 // names in one list. With MAX_LAYERS, the counts of three lists fit an int
 };
 
-// Differences between Hugging Face's configuration classes.
+// Differences between the configuration classes of Hugging Face.
 struct family {
     const char *architecture, *model_type;
     int default_context;
     int default_head_size; // 0: hidden / heads
     int default_bos, default_eos;
-    bool qkv_bias;       // always present
-    bool attention_bias; // the key attention_bias is read
+    bool qkv_bias;       // always has a bias
+    bool attention_bias; // reads the key attention_bias
     bool qk_norm;
     int default_kv_heads;  // 0: as many as heads
-    int default_window;    // 0: none
+    int default_window;    // 0: no window
     bool window_optional;  // sliding_window applies if use_sliding_window is true, to layers from max_window_layers on
     bool window_unlayered; // layer_types does not decide which layers have the window
 };
@@ -81,7 +81,7 @@ static const struct family families[] = {
 static const int n_families = sizeof families / sizeof families[0];
 static const char known[] = "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM";
 
-// ---- one object, read key by key; the first failure stays, and every read after it returns its default ----
+// ---- one object, read key by key. The first failure stays, and later reads return their default ----
 
 struct reader {
     const char *path;   // for messages
@@ -102,7 +102,7 @@ __attribute__((format(printf, 4, 5))) static void reader_fail(struct reader *r, 
     r->status = status_fail(code, "%s: %s%s %s", r->path, r->prefix, key, text);
 }
 
-// NULL when absent or null.
+// Returns NULL if the value is absent or null.
 static const json_t *reader_get(const struct reader *r, const char *key)
 {
     const json_t *value = r->status == STATUS_OK ? json_object_get(r->object, key) : NULL;
@@ -127,7 +127,7 @@ static int read_size(struct reader *r, const char *key, int max)
     return read_int(r, key, 1, max, 1);
 }
 
-// Above `above`, at most `max`.
+// Reads a number above `above` and at most `max`.
 static double read_real(struct reader *r, const char *key, double above, double max, double absent)
 {
     const json_t *value = reader_get(r, key);
@@ -149,7 +149,7 @@ static bool read_bool(struct reader *r, const char *key, bool absent)
     return json_is_true(value);
 }
 
-// NULL when absent or null.
+// Returns NULL if the value is absent or null.
 static const char *read_string(struct reader *r, const char *key)
 {
     const json_t *value = reader_get(r, key);
@@ -215,7 +215,7 @@ static const char readable[] =
 
 enum { BLOCK = 128 };
 
-// Reads the rows and columns of a block: [128, 128].
+// Reads the rows and columns of a block, which must be [128, 128].
 static void read_block(struct reader *r, const char *key, struct model_config *c)
 {
     const json_t *size = reader_get(r, key);
@@ -232,8 +232,8 @@ static void expect_string(struct reader *r, const char *key, const char *value, 
         reader_fail(r, STATUS_UNSUPPORTED, key, "is %.60s: this program reads %s", value ? value : "missing", readable);
 }
 
-// Checks how a group of compressed-tensors stores its weights. A group selects matrices by classes and patterns, which
-// the loader does not need: it looks at the dtype of each tensor.
+// Checks how a group of compressed-tensors stores its weights. The classes and patterns by which a group selects
+// matrices are not needed: the loader looks at the dtype of each tensor.
 static void read_group(struct reader *r, struct model_config *c)
 {
     const json_t *weights = json_object_get(r->object, "weights");
@@ -275,8 +275,8 @@ static void read_compressed_tensors(struct reader *r, struct model_config *c)
     }
 }
 
-// Counts the matrices of all layers that a list of names or patterns ("re:...") excludes from FP8. Exact enough for the
-// memory plan; the loader looks at the tensors.
+// Counts the matrices of all layers that a list of names or patterns ("re:...") excludes from FP8. The count is exact
+// enough for the memory plan; the loader looks at the tensors.
 static void count_excluded(struct reader *r, const char *key, struct model_config *c)
 {
     const json_t *list = reader_get(r, key);
@@ -293,13 +293,13 @@ static void count_excluded(struct reader *r, const char *key, struct model_confi
     }
 }
 
-// Activation settings are ignored: a calibrated scale (activation_scheme static) or a bound against outliers
-// (activation_scale_ub). Here the largest value of a row decides its scale, so nothing is clipped and no row depends on
-// another one.
+// Reads how weights are quantised. Ignores settings of activations: a calibrated scale (activation_scheme static) and a
+// bound against outliers (activation_scale_ub). Here the largest value of a row decides its scale, so nothing is
+// clipped and no row depends on another row.
 static void read_quantisation(struct reader *r, struct model_config *c)
 {
     const char *key =
-        reader_get(r, "compression_config") ? "compression_config" : "quantization_config"; // older name, newer name
+        reader_get(r, "compression_config") ? "compression_config" : "quantization_config"; // the older name goes first
     const json_t *object = reader_get(r, key);
     if (!object) return;
     if (!json_is_object(object)) {
@@ -334,7 +334,8 @@ static double read_factor(struct reader *rope)
     return read_real(rope, "factor", 0, 1e6, 1);
 }
 
-// Reads rope type llama3. `original`: original_max_position_embeddings at the top of the file, 0 if absent there.
+// Reads rope type llama3. `original` is original_max_position_embeddings at the top of the file, or 0 if it is absent
+// there.
 static void read_rope_llama3(struct reader *rope, int original, struct model_config *c)
 {
     static const char *const needed[] = {"low_freq_factor", "high_freq_factor"};
@@ -353,8 +354,8 @@ static void read_rope_llama3(struct reader *rope, int original, struct model_con
                     c->rope_high_freq_factor, c->rope_low_freq_factor);
 }
 
-// Refuses members that need a type if there is none, since versions of transformers interpret them differently, and
-// members that are objects, which hold the settings of one layer type.
+// Refuses members that need a type if there is none, because versions of transformers interpret them differently.
+// Refuses members that are objects: they hold the settings of one layer type.
 static void check_rope_members(struct reader *rope, bool has_type)
 {
     const char *name;
@@ -369,7 +370,7 @@ static void check_rope_members(struct reader *rope, bool has_type)
     }
 }
 
-// Dynamic scaling starts beyond max_position_embeddings, where the context ends.
+// Reads the rope type. Dynamic scaling needs no code: it starts beyond max_position_embeddings, where the context ends.
 static void read_rope_type(struct reader *rope, int original, struct model_config *c)
 {
     const char *key = reader_get(rope, "rope_type") ? "rope_type" : "type", *type = read_string(rope, key);
@@ -384,8 +385,8 @@ static void read_rope_type(struct reader *rope, int original, struct model_confi
                     "is %.60s: only default, linear, dynamic and llama3 are supported", type);
 }
 
-// Older files: rope_theta, and rope_scaling {type or rope_type, ...}. Newer files: rope_parameters with all of
-// these. If a file has both, transformers uses rope_scaling alone, unless it is empty.
+// Reads the rope settings. Older files have rope_theta, and rope_scaling {type or rope_type, ...}. Newer files have all
+// of them in rope_parameters. If a file has both, transformers uses rope_scaling alone, unless it is empty.
 static void read_rope(struct reader *r, struct model_config *c)
 {
     const json_t *scaling = reader_get(r, "rope_scaling");
@@ -409,7 +410,7 @@ static void read_rope(struct reader *r, struct model_config *c)
 
 // ---- windows ----
 
-// Reads layer_types. *windowed_p: whether a layer attends to a window; unchanged if the key is absent.
+// Reads layer_types. Sets *windowed_p to true if a layer attends to a window. Leaves it unchanged if the key is absent.
 static void read_layer_types(struct reader *r, const struct model_config *c, bool *windowed_p)
 {
     const json_t *types = reader_get(r, "layer_types");
@@ -423,20 +424,20 @@ static void read_layer_types(struct reader *r, const struct model_config *c, boo
         if (!sliding && (!type || strcmp(type, "full_attention") != 0))
             reader_fail(r, STATUS_UNSUPPORTED, "layer_types",
                         "has %.60s: only full_attention and sliding_attention are supported",
-                        type ? type : "an entry that is no string");
+                        type ? type : "an entry that is not a string");
         *windowed_p = *windowed_p || sliding;
     }
 }
 
-// Windowed attention is not implemented, so the window limits the context. Llama's layers attend to all tokens, but the
-// cache of transformers drops entries outside of a sliding_window.
+// Reads the window. Windowed attention is not implemented, so the window limits the context. Llama's layers attend to
+// all tokens, but the cache of transformers drops entries outside of a sliding_window.
 static void read_window(struct reader *r, const struct family *family, struct model_config *c)
 {
     bool on = !family->window_optional || read_bool(r, "use_sliding_window", false), windowed = true;
     if (family->window_optional)
         windowed = read_int(r, "max_window_layers", 0, INT32_MAX, DEFAULT_WINDOW_LAYERS) < c->n_layers;
     read_layer_types(r, c, &windowed);
-    bool absent = !json_object_get(r->object, "sliding_window"); // null means none
+    bool absent = !json_object_get(r->object, "sliding_window"); // null means no window
     int window = on ? read_int(r, "sliding_window", 1, INT32_MAX, absent ? family->default_window : 0) : 0;
     if (reader_get(r, "layer_types") && windowed && !window)
         reader_fail(r, STATUS_DATA, "layer_types", "has sliding_attention, but %s",
@@ -560,8 +561,8 @@ enum status model_config_read(const char *dir, struct model_config *config)
     return status;
 }
 
-// Llama 3.1's context extension: frequencies with wavelengths over the original context are divided by `factor`, those
-// with short wavelengths stay, with a linear ramp between (Hugging Face, modeling_rope_utils, "llama3").
+// Llama 3.1's context extension: frequencies with wavelengths over the original context are divided by `factor`. Short
+// wavelengths stay, with a linear ramp between (Hugging Face, modeling_rope_utils, "llama3").
 void model_config_inv_freq(const struct model_config *c, float *inv_freq)
 {
     for (int i = 0; i < c->head_size / 2; i++) {
@@ -590,7 +591,7 @@ bool model_config_is_eos(const struct model_config *config, int32_t token)
     return false;
 }
 
-// Attention runs at about half the rate of gemms.
+// Assumes that attention runs at about half the rate of gemms.
 double model_config_pair_rows(const struct model_config *c)
 {
     double heads = (double)c->n_heads * c->head_size, kv_heads = (double)c->n_kv_heads * c->head_size;

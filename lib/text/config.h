@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// config.json and generation_config.json of a Hugging Face checkpoint, checked, in one plain struct. Supported:
-// LlamaForCausalLM (Llama 2, 3, 3.1, 3.2), MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM.
+// Reads config.json and generation_config.json of a Hugging Face checkpoint into one plain struct, checked. Supported
+// are LlamaForCausalLM (Llama 2, 3, 3.1, 3.2), MistralForCausalLM, Qwen2ForCausalLM and Qwen3ForCausalLM.
 #pragma once
 
 #include <stdbool.h>
@@ -24,32 +24,34 @@ struct model_config {
     bool qkv_bias;                                // Qwen2, or attention_bias is true
     bool o_bias;                                  // attention_bias is true
     bool qk_norm;                                 // Qwen3
-    bool fp8;                                     // quantization_config: matrices are stored in FP8 with scales, except
-    int fp8_excluded_attention, fp8_excluded_mlp; // this many of 4 * n_layers and of 3 * n_layers
+    bool fp8;                                     // quantization_config: matrices are stored in FP8 with scales
+    int fp8_excluded_attention, fp8_excluded_mlp; // matrices not in FP8, of 4 * n_layers and of 3 * n_layers
     int fp8_block; // rows and columns of a block with a scale; 0: scales per output or matrix
     double rope_theta;
     bool rope_llama3;   // rope type llama3
-    double rope_factor; // of rope types llama3 and linear; 0: frequencies are not scaled
-    double rope_low_freq_factor, rope_high_freq_factor; // of llama3
+    double rope_factor; // for rope types llama3 and linear; 0: frequencies are not scaled
+    double rope_low_freq_factor, rope_high_freq_factor; // for rope type llama3
     int rope_original_context;
-    int sliding_window;               // 0: none. Attention is never windowed: max_context is limited instead
-    int bos_id;                       // -1: none. generation_config.json overrides config.json
-    int eos_id[MODEL_MAX_EOS], n_eos; // union of both files. Hugging Face uses generation_config.json's only; a file
-                                      // without an id of config.json is more often an oversight than an intention
+    int sliding_window; // 0: no window. Attention is never windowed: max_context is limited instead
+    int bos_id;         // -1: no BOS. generation_config.json overrides config.json
+    // Union of both files. Hugging Face uses only the ids of generation_config.json, but a missing id is more often an
+    // oversight than an intention.
+    int eos_id[MODEL_MAX_EOS], n_eos;
 };
 
-// Reads and checks both files (the second may be absent). If `dir` is a file it is read as config.json. An absent or
-// null key means what it means to Hugging Face. STATUS_NOT_FOUND, STATUS_DATA or STATUS_UNSUPPORTED with the file, the
-// key and the allowed values.
+// Reads and checks both files; generation_config.json may be absent. If `dir` is a file, it is read as config.json. An
+// absent or null key means the same as in Hugging Face. Returns STATUS_NOT_FOUND, STATUS_DATA or STATUS_UNSUPPORTED,
+// with the file, the key and the allowed values.
 enum status model_config_read(const char *dir, struct model_config *config);
 
-// RoPE angle per position [head_size/2], with scaling applied.
+// Computes the RoPE angle per position [head_size/2], with scaling applied.
 void model_config_inv_freq(const struct model_config *config, float *inv_freq);
 
-// What a refusal says behind max_context: the key that sets it if that is the sliding window, else "".
+// Returns the text that a refusal adds after max_context: the key that sets it if that is the sliding window, else "".
 const char *model_config_context_note(const struct model_config *config);
 
 bool model_config_is_eos(const struct model_config *config, int32_t token);
 
-// Prompt rows that take as long as the attention of one row to one entry, for the pacing of passes: an estimate.
+// Returns the number of prompt rows that take as long as the attention of one row to one entry. An estimate for the
+// pacing of passes.
 double model_config_pair_rows(const struct model_config *config);

@@ -51,7 +51,7 @@ double generation_field_number(const struct generation_field *field, const void 
     }
 }
 
-// The comparisons are false for NaN.
+// Checks a number. The comparisons are false for NaN.
 enum status generation_field_check(const struct generation_field *field, double value)
 {
     if (field->type == GENERATION_FIELD_UINT64) return STATUS_OK;
@@ -102,7 +102,7 @@ static enum status stop_ids_check(const struct sampling *s, int vocab_size)
     return STATUS_OK;
 }
 
-// A grammar alone decides where the answer may end.
+// Refuses options that decide where the answer ends, because a grammar alone decides that.
 static enum status grammar_check(const struct sampling *s)
 {
     if (s->grammar.kind == GRAMMAR_NONE) return STATUS_OK;
@@ -181,7 +181,7 @@ int prefill_chunk_tokens(const struct prefill *p)
 
 int prefill_keep_budget(int n_chunks, double keep_rate)
 {
-    // A product like 0.07 * 100 is an ulp above the whole number that is meant.
+    // A product like 0.07 * 100 is slightly above the whole number that is meant.
     double chunks = ceil(n_chunks * keep_rate - 1e-9);
     if (chunks < 1) return 1;
     return chunks > n_chunks ? n_chunks : (int)chunks;

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sampling and prefill fields from a client's JSON, and the checked values that they consist of. INVALID names the key
-// and what its value must be. Values are not null: callers decide what null means. Any thread.
+// Reads sampling and prefill fields from a client's JSON, and the checked values in them. INVALID names the key and the
+// allowed values. Values are not null: callers decide the meaning of null. Any thread.
 #pragma once
 
 #include <jansson.h>
 
 #include "lib/text/generation.h"
 
-enum status json_refuse_type(const char *key, const char *expected); // INVALID: "KEY: must be EXPECTED"
+enum status json_refuse_type(const char *key, const char *expected); // returns INVALID: "KEY: must be EXPECTED"
 
 // Numbers beyond an int become INT_MIN or INT_MAX, which the range checks refuse.
 enum status json_read_int(const char *key, const json_t *value, int *number_p);
 enum status json_read_bool(const char *key, const json_t *value, bool *on_p);
 
-// Into the field's member of a struct sampling or struct prefill. An OPTIONAL field may spell out its default, -1; an
-// INT_OR_AUTO field is a number or "auto".
+// Stores the value in the field's member of a struct sampling or struct prefill. An OPTIONAL field may state its
+// default, -1, and an INT_OR_AUTO field is a number or "auto".
 enum status generation_field_from_json(const struct generation_field *field, const json_t *value, void *object);
 enum status sampling_stop_ids_from_json(const json_t *value, struct sampling *s);
-// {"ID": BIAS}, as in OpenAI's API.
+// Reads {"ID": BIAS}, as in OpenAI's API.
 enum status sampling_logit_bias_from_json(const json_t *value, struct sampling *s);

@@ -4,11 +4,11 @@
 #include <assert.h>
 #include <string.h>
 
-// The member of a message with the name of a field.
+// Member of a message that has the name of a field.
 struct member {
     const ProtobufCFieldDescriptor *descriptor;
     void *value;
-    uint32_t *case_p; // number of the oneof member that is set; NULL: the member has no presence
+    uint32_t *case_p; // number of the oneof member that is set; NULL if the member has no presence
 };
 
 static const ProtobufCFieldDescriptor *descriptor_of(const ProtobufCMessage *m, const char *name)
@@ -34,7 +34,8 @@ generation_given generation_field_bit(const struct generation_field *fields, con
 
 // --- to a message
 
-// Clients say auto with a bool of the same oneof, the cluster protocol with the number -1.
+// Sets the member. The protocol of clients has a bool in the same oneof for auto, and the cluster protocol has the
+// number -1.
 static void int_or_auto_to_message(int number, struct member to, ProtobufCMessage *m)
 {
     if (to.case_p && number == CHUNK_TOKENS_AUTO) {

@@ -15,7 +15,7 @@ static enum status set_text(const char *name, enum grammar_kind kind, const json
     return STATUS_OK;
 }
 
-// A schema is an object, true or false, or, as in vLLM, their JSON text.
+// Sets a schema: an object, true or false, or, as in vLLM, their JSON text.
 static enum status set_schema(const char *name, const json_t *value, struct grammar_spec *spec)
 {
     if (json_is_string(value)) return set_text(name, GRAMMAR_JSON_SCHEMA, value, spec);
@@ -66,10 +66,10 @@ static enum status read_response_format(const json_t *format, struct grammar_spe
     return set_schema("response_format.json_schema.schema", schema, spec);
 }
 
-// Refuses a second field with a grammar. *field_p is the name of the first field, NULL: none so far.
+// Refuses a second field with a grammar. *field_p is the name of the first field, or NULL if there was none.
 static enum status check_single(const char *name, const char **field_p)
 {
-    if (*field_p) return status_fail(STATUS_INVALID, "%s: not together with %s", name, *field_p);
+    if (*field_p) return status_fail(STATUS_INVALID, "%s: not allowed together with %s", name, *field_p);
     *field_p = name;
     return STATUS_OK;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A grammar in the client protocol, for its senders.
+// Writes a grammar into a message of the client protocol.
 #pragma once
 
 #include "lib/text/grammar_spec.h"

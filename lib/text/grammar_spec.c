@@ -12,7 +12,7 @@ struct grammar_spec grammar_spec_of(enum grammar_kind kind, char *text)
     return (struct grammar_spec){kind, text, text ? strlen(text) : 0};
 }
 
-// Writes a regular expression that matches the text alone. Returns its end.
+// Writes a regular expression that matches only the text. Returns its end.
 static char *write_escaped(char *regex, const char *text)
 {
     for (; *text; text++) {

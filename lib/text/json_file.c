@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// JSON files of a checkpoint, through jansson.
+// See json_file.h. Uses jansson.
 #include "lib/text/json_file.h"
 
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 #include "lib/base/file_text.h"
 #include "lib/base/json_count.h"
 
-// The vocabulary and the merges of the largest tokenizers have a fifth of these.
+// Limits of a file. The vocabulary and the merges of the largest tokenizers reach a fifth of them.
 enum { CONTAINERS_MAX = 1 << 21, VALUES_MAX = 1 << 23 };
 
 static enum status parse(const char *path, const char *text, size_t text_bytes, size_t flags, json_t **object_p)

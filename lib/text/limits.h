@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Choices, defaults and upper bounds of the options that describe a model, for programs that start nodes without having
-// the engine in them. Constants only.
+// Choices, defaults and upper bounds of the options that describe a model, also for programs that start nodes without
+// linking the engine. Constants only.
 #pragma once
 
 // Values of --backend, --dtype, --kv-cache-dtype and --allreduce-dtype, as choices of a command line.

@@ -11,7 +11,7 @@ static enum status fail_duplicate(int64_t id)
     return status_fail(STATUS_INVALID, "logit_bias: token %lld is given twice", (long long)id);
 }
 
-// The comparisons are false for NaN.
+// Checks a number. The comparisons are false for NaN.
 static enum status number_check(int64_t id, double number)
 {
     if (number >= -LOGIT_BIAS_MAX && number <= LOGIT_BIAS_MAX) return STATUS_OK;
@@ -26,7 +26,7 @@ static enum status count_check(int64_t n)
                        LOGIT_BIAS_TOKENS_MAX);
 }
 
-// The place of `id` in the order of ids.
+// Returns the place of `id` in the order of ids.
 static int place_of(const struct logit_bias *bias, int64_t id)
 {
     int low = 0, high = bias->n;
@@ -88,7 +88,7 @@ struct logit_bias logit_bias_copy(const struct logit_bias *from)
 {
     if (!from->n) return (struct logit_bias){0};
     size_t n = 1;
-    while (n < (size_t)from->n) // a capacity that make_room() expects
+    while (n < (size_t)from->n) // make_room() expects this capacity
         n *= 2;
     struct logit_bias to = {mem_alloc_array(n, sizeof *to.ids), mem_alloc_array(n, sizeof *to.numbers), from->n};
     memcpy(to.ids, from->ids, (size_t)from->n * sizeof *to.ids);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The logit bias of a request as entries of forepack.v1.SamplingOptions. Any thread.
+// Converts the logit bias of a request to entries of forepack.v1.SamplingOptions. Any thread.
 #pragma once
 
 #include "lib/base/mem.h"
 #include "lib/text/logit_bias.h"
 #include "proto/forepack/v1/inference.pb-c.h"
 
-// The [bias->n] entries and the list of pointers to them, in one block; free() it.
+// Returns a list of pointers to the [bias->n] entries. List and entries are one block; free() it.
 static inline Forepack__V1__SamplingOptions__LogitBiasEntry **logit_bias_entries(const struct logit_bias *bias)
 {
     size_t n = (size_t)bias->n;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// NFC works on parts of one ASCII character and the non-ASCII characters after it. ASCII never composes with a
-// preceding character, so parts are independent; most are copied, and byte origins are exact where a part starts.
+// See normalizer.h. NFC works on parts of one ASCII character and the non-ASCII characters after it. ASCII never
+// composes with a preceding character, so parts are independent. Most parts are copied, and byte origins are exact
+// where a part starts.
 #include "lib/text/normalizer.h"
 
 #include <stdlib.h>
@@ -21,7 +22,7 @@ void normalizer_fini(struct normalizer *normalizer)
 
 // ---- NFC (Unicode Standard Annex 15).
 
-// Blocks of starters that NFC does not change and that never compose with a preceding character.
+// Returns true for blocks of starters that NFC does not change and that never compose with a preceding character.
 static bool is_inert(int32_t c)
 {
     return c < 0x300 || (c >= 0x400 && c <= 0x482) || (c >= 0x2010 && c <= 0x2027) || (c >= 0x3041 && c <= 0x3096) ||
@@ -41,8 +42,8 @@ static int combining_class(int32_t c)
     return utf8proc_get_property(c)->combining_class;
 }
 
-// Canonical ordering: a stable sort by combining class in each run of marks. A counting sort, because a hostile text
-// may consist of marks only.
+// Puts marks in canonical order: a stable sort by combining class in each run of marks. Uses a counting sort, because a
+// hostile text may consist of marks only.
 static void order_marks(int32_t *c, size_t n)
 {
     int32_t *sorted = NULL;
@@ -111,7 +112,7 @@ static void run_nfc(const struct text_span *span, struct text_buffer *out)
             text_buffer_copy(out, span, start, end);
             continue;
         }
-        // The first character keeps its origin. The others get the origin of the second character.
+        // The first character keeps its origin. The remaining characters get the origin of the second character.
         size_t head = utf8_length(composed->data[0]), second = start + utf8_length(text[0]);
         text_buffer_add(out, composed->data, head, text_span_origin(span, start));
         text_buffer_add(out, composed->data + head, composed->n - head,
@@ -130,7 +131,8 @@ static bool is_ascii(const char *text, size_t n)
 
 // ---- Prepend and Replace.
 
-// A step makes at most this many bytes of a text of n bytes. Those of known tokenizers triple it.
+// Returns the largest size of the output of a step for a text of n bytes. Steps of known tokenizers at most triple the
+// text.
 static size_t bytes_max(size_t n)
 {
     return 16 * n + (64 << 10);

@@ -23,7 +23,7 @@ struct normalizer {
 
 void normalizer_fini(struct normalizer *normalizer);
 
-// Normalizes `span`, which is not empty. `*out_p` points into `buffers` [2] (owned and freed by the caller, reused), or
-// is `span` itself if nothing changed.
+// Normalizes `span`, which is not empty. `*out_p` points into `buffers` [2], which the caller owns, frees and may
+// reuse. If nothing changed, `*out_p` is `span` itself.
 enum status normalizer_run(const struct normalizer *normalizer, struct pattern_scratch *scratch, struct text_span span,
                            struct text_buffer buffers[2], struct text_span *out_p);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A state machine over the text that is not emitted yet. A step either uses some of this text or waits for more. The
-// text of a call is kept until the call is certain, because it may turn out to be content.
+// See output_parser.h. A state machine over the text that is not emitted yet. A step either uses some of this text or
+// waits for more. The text of a call is kept until the call is certain, because it may turn out to be content.
 #include "lib/text/output_parser.h"
 
 #include <stdlib.h>
@@ -11,10 +11,10 @@
 
 enum state {
     START,     // before the first part, or after the reasoning
-    REASONING, // within
+    REASONING, // in the reasoning
     CONTENT,
     CALL_LEAD, // after a marker or separator, before a call
-    CALL,      // within
+    CALL,      // in a call
     CALL_TAIL, // after a call
 };
 
@@ -23,14 +23,15 @@ struct output_parser {
     enum state state;
     size_t before;     // bytes of the answer before `text`
     struct bytes text; // not emitted yet
-    size_t from;       // position in `text`: everything before it has been used
-    size_t read; // position up to which the text is read; at least `from`. Only a call has more than blanks between
+    size_t from;       // position in `text`: the text before it has been used
+    // Position up to which the text is read, at least `from`. Only in a call is there more than blanks between the two.
+    size_t read;
     struct call_reader call;
-    size_t sent_arguments; // of `call`
+    size_t sent_arguments; // bytes of the arguments of `call` that have been emitted
     bool announced;        // OUTPUT_CALL of `call` has been emitted
     bool bare;             // Mistral's name[ARGS]{...}: no object around name and arguments
-    bool listed;           // within a list of calls
-    bool reasoned;         // no further reasoning
+    bool listed;           // in a list of calls
+    bool reasoned;         // no further reasoning can follow
     bool drop_blank;       // the next blanks are dropped
     bool final;
     output_part_fn *part;
@@ -40,7 +41,7 @@ struct output_parser {
 // --- the forms
 
 static const struct form {
-    const char *begin, *end; // of a call; NULL: it has none
+    const char *begin, *end; // markers of a call, or NULL
 } forms[] = {
     [OUTPUT_CALLS_NONE] = {NULL, NULL},
     [OUTPUT_CALLS_HERMES] = {"<tool_call>", "</tool_call>"},
@@ -48,7 +49,7 @@ static const struct form {
     [OUTPUT_CALLS_MISTRAL] = {"[TOOL_CALLS]", NULL},
 };
 
-enum { CALL_HEAD_MAX = 1024 }; // of a bare call: it is read again with each piece
+enum { CALL_HEAD_MAX = 1024 }; // longest head of a bare call, which is read again with each piece
 
 static const char mistral_id[] = "[CALL_ID]", mistral_arguments[] = "[ARGS]";
 
@@ -107,7 +108,7 @@ static size_t skip_blank(const struct output_parser *p, size_t i)
     return i;
 }
 
-enum match { MATCH_NO, MATCH_MAYBE, MATCH_YES }; // MAYBE: the text so far is the start of the marker
+enum match { MATCH_NO, MATCH_MAYBE, MATCH_YES }; // MAYBE: the remaining text is the start of the marker
 
 static enum match match_at(const struct output_parser *p, size_t i, const char *marker)
 {
@@ -116,7 +117,7 @@ static enum match match_at(const struct output_parser *p, size_t i, const char *
     return common == n ? MATCH_YES : p->final ? MATCH_NO : MATCH_MAYBE;
 }
 
-// The first position from `read` on where the marker begins or may begin; the end of the text if there is none.
+// Returns the first position from `read` on where the marker begins or may begin, or else the end of the text.
 static size_t find(const struct output_parser *p, const char *marker, enum match *match_p)
 {
     size_t i = p->read;
@@ -149,7 +150,8 @@ static bool go(struct output_parser *p, enum state state)
     return true;
 }
 
-// Emits a section up to `end` (NULL: the section has no end). True: `end` was found; `read` is the position after it.
+// Emits a section up to `end` (NULL: the section has no end). Returns true if `end` was found; then `read` is the
+// position after it.
 static bool section(struct output_parser *p, enum output_kind kind, const char *end)
 {
     if (p->drop_blank) use(p, skip_blank(p, p->from));
@@ -179,7 +181,7 @@ static bool content_step(struct output_parser *p)
     return section(p, OUTPUT_CONTENT, begin) && go(p, CALL_LEAD);
 }
 
-// The text read as a call is content.
+// Emits the text read as a call as content.
 static bool call_refused(struct output_parser *p)
 {
     p->drop_blank = p->listed = false;
@@ -218,13 +220,13 @@ static bool is_name(char c)
     return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || strchr("_-.", c);
 }
 
-// The head of a bare call may go on.
+// Waits for more of the head of a bare call, or refuses the call.
 static bool head_wait(struct output_parser *p)
 {
     return (p->final || p->text.n - p->read > CALL_HEAD_MAX) && call_refused(p);
 }
 
-// name[ARGS]{...} or name[CALL_ID]id[ARGS]{...}: pushes the equivalent object to the reader.
+// Reads name[ARGS]{...} or name[CALL_ID]id[ARGS]{...} and pushes the equivalent object to the reader.
 static bool bare_call_step(struct output_parser *p)
 {
     static const char before[] = "{\"name\":\"", between[] = "\",\"arguments\":";
@@ -274,7 +276,7 @@ static void call_give(struct output_parser *p)
 
 static bool call_step(struct output_parser *p)
 {
-    // The arguments of a bare call end before the object that the reader was given.
+    // The arguments of a bare call end before the object that the reader received.
     while (p->read < p->text.n && p->call.state < CALL_READER_DONE &&
            !(p->bare && p->call.state == CALL_READER_KEY && p->call.arguments.n))
         p->read += call_reader_push(&p->call, p->text.data + p->read, 1);
@@ -284,7 +286,7 @@ static bool call_step(struct output_parser *p)
     return p->final && !p->announced && call_refused(p);
 }
 
-// After a call: its end marker, a separator, or the end of a list.
+// Reads the text after a call: its end marker, a separator, or the end of a list.
 static bool tail_step(struct output_parser *p)
 {
     use(p, skip_blank(p, p->from));

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Splits the text of a chat answer, as it arrives, into reasoning, content and tool calls.
+// Splits the text of a chat answer into reasoning, content and tool calls as the text arrives.
 //
-// The marks of these sections depend on the model and are found in its chat template:
+// The markers of these sections depend on the model and are detected in its chat template:
 //
 //   reasoning   <think>...</think>, or [THINK]...[/THINK], at the start of the answer
 //   Hermes      <tool_call>{"name": ..., "arguments": {...}}</tool_call>, any number of them (Qwen too)
 //   Llama 3     {"name": ..., "parameters": {...}} as the start of the answer or after <|python_tag|>, joined by ";"
 //   Mistral     [TOOL_CALLS][{"name": ..., "arguments": {...}}, ...], or [TOOL_CALLS]name[ARGS]{...} for each call
 //
-// The parser emits a part as soon as its kind is certain. No text is lost: text that begins like a call but is not one
-// is content, and an answer without sections stays unchanged. Blanks around sections are dropped. An answer that ends
-// within a call ends with the arguments so far. The result does not depend on how the text is cut into pieces.
+// The parser emits a part as soon as its kind is certain. No text is lost: text that begins like a call but is not a
+// call is content, and an answer without sections stays unchanged. Blanks around sections are dropped. An answer that
+// ends in a call ends with the arguments so far. The result does not depend on how the text is cut into pieces.
 //
 // One owner, one thread at a time.
 #pragma once
@@ -20,16 +20,17 @@
 
 enum output_calls { OUTPUT_CALLS_NONE, OUTPUT_CALLS_HERMES, OUTPUT_CALLS_LLAMA3, OUTPUT_CALLS_MISTRAL };
 
-// The marks in a model's answers.
+// Markers in a model's answers.
 struct output_syntax {
     enum output_calls calls;
-    const char *reasoning_begin, *reasoning_end; // static; NULL: the model does not reason
+    const char *reasoning_begin, *reasoning_end; // static; NULL if the model does not reason
 };
 
-// The syntax that a chat template shows to the model. `calls` stays NONE for a form that is not supported.
+// Detects the syntax that a chat template shows to the model. `calls` stays NONE for a form that is not supported.
 struct output_syntax output_syntax_detect(const char *chat_template);
 
-// The markers of a syntax: tokens with these texts must reach the parser even if they are special. NULL-terminated.
+// Lists the markers of a syntax, NULL-terminated. Tokens with these texts must reach the parser even if they are
+// special.
 enum { OUTPUT_MARKERS_MAX = 8 };
 void output_syntax_markers(const struct output_syntax *syntax, const char *markers[OUTPUT_MARKERS_MAX]);
 
@@ -40,12 +41,13 @@ enum output_kind {
     OUTPUT_ARGUMENTS, // more JSON text of the arguments of the last call
 };
 
-// Parts of one kind that follow each other belong together. The text is valid during the call; not NUL-terminated.
+// Receives a part. Consecutive parts of one kind belong together. The text is valid during the call and not
+// NUL-terminated.
 typedef void output_part_fn(void *user, enum output_kind kind, const char *text, size_t n);
 
 struct output_parser;
 
-// reasoning: the prompt ended within a reasoning section. `syntax` is copied.
+// Creates a parser. `reasoning`: the prompt ended inside a reasoning section. `syntax` is copied.
 struct output_parser *output_parser_create(const struct output_syntax *syntax, bool reasoning);
 void output_parser_free(struct output_parser *parser); // NULL is fine
 
@@ -53,7 +55,7 @@ void output_parser_free(struct output_parser *parser); // NULL is fine
 void output_parser_push(struct output_parser *parser, const char *text, size_t n, output_part_fn *part, void *user);
 void output_parser_finish(struct output_parser *parser, output_part_fn *part, void *user);
 
-// Bytes of the answer that were emitted or dropped. Within `part`, with REASONING and CONTENT: the position of its text
-// in the answer.
+// Returns the bytes of the answer that were emitted or dropped. Inside `part`, with REASONING and CONTENT, this is the
+// position of its text in the answer.
 size_t output_parser_used(const struct output_parser *parser);
-size_t output_parser_held(const struct output_parser *parser); // bytes of the answer that it has in memory
+size_t output_parser_held(const struct output_parser *parser); // bytes of the answer in memory

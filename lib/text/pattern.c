@@ -15,13 +15,13 @@
 #define PATTERN_LIMIT_BYTES 65536
 
 // Limits, so that no pattern takes exponential or quadratic time, or unbounded memory. PCRE2's own limit does not bound
-// time: it counts anew for each start of a match, and loops over one class of characters not at all. So the translation
-// adds a callout, which matches nothing, at the start, after each "(" and after each quantifier: no loop without bound
-// and no way of backtracking is without one. Work is the number of callouts and of bytes between them. It counts more
-// in long patterns, since PCRE2 may search all of a class for each byte, and in patterns with large numbers in {n,m},
-// since the first n repetitions have no callouts. The patterns of GPT-2, Llama 3 and Qwen take at most 6 for a byte of
-// any text, and their memory does not depend on the text. A pattern such as (?:ab|c)+ takes about 120 bytes per
-// repetition.
+// the time: it starts again for each start of a match, and does not count loops over one class of characters. So the
+// translation adds a callout, which matches nothing, at the start, after each "(" and after each quantifier. Every
+// unbounded loop and every way of backtracking then has a callout. Work is the number of callouts plus the bytes
+// between them. It counts more in long patterns, since PCRE2 may search a whole class for each byte. It also counts
+// more in patterns with large numbers in {n,m}, since the first n repetitions have no callouts. The patterns of GPT-2,
+// Llama 3 and Qwen take at most 6 for each byte of any text, and their memory does not depend on the text. A pattern
+// such as (?:ab|c)+ takes about 120 bytes per repetition.
 enum { WORK_MIN = 1000000, WORK_PER_BYTE = 64, WORK_SOURCE_BYTES = 1024, WORK_REPEATS = 64 };
 #define REPEATS_MAX ((uint64_t)1 << 32)
 enum { DEPTH_MAX = 10000000, HEAP_MAX_KIB = 256 << 10 };
@@ -31,7 +31,7 @@ struct pattern {
     pcre2_code *code; // NULL: a literal
     char *source;
     size_t n;      // bytes of the literal
-    uint64_t work; // that a callout or a byte counts
+    uint64_t work; // work that a callout or a byte counts
 };
 
 struct pattern_scratch {
@@ -45,8 +45,9 @@ struct pattern_scratch {
 struct translation {
     const char *source;
     size_t n, at;
-    bool in_class, at_branch; // at the start of a branch: of the pattern, after "(" or "|"
-    uint64_t repeats;         // product of the n of all {n} and {n,m}
+    // at_branch: at the start of a branch, which is the start of the pattern or follows "(" or "|"
+    bool in_class, at_branch;
+    uint64_t repeats; // product of the n of all {n} and {n,m}
     struct bytes out;
 };
 
@@ -72,7 +73,8 @@ static enum status unsupported(const char *what)
     return status_fail(STATUS_UNSUPPORTED, "regular expression: %s is not supported", what);
 }
 
-// Oniguruma's \p{Han} is the script property; PCRE2's includes the script extensions.
+// Returns true if the name is a script. Oniguruma's \p{Han} is the script property, while PCRE2's includes the script
+// extensions.
 static bool is_script(const char *name, size_t n)
 {
     char source[80];
@@ -130,7 +132,7 @@ static enum status translate_hexadecimal(struct translation *t)
 }
 
 #define WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
-// With what became Alphabetic in Unicode 15 and 16, which Oniguruma has. PCRE2 10.42 has Unicode 14.
+// Adds the characters that became Alphabetic in Unicode 15 and 16, which Oniguruma has. PCRE2 10.42 has Unicode 14.
 #define ALPHABETIC                                                                                                     \
     "\\p{Alphabetic}\\x{363}-\\x{36F}\\x{C04}\\x{F82}\\x{F83}\\x{1DD3}-\\x{1DE6}\\x{11080}\\x{11081}\\p{Alphabetic}"
 
@@ -148,7 +150,7 @@ static enum status translate_escape(struct translation *t)
         if (t->in_class && what[1] == 'W') return unsupported("\\W inside [...]");
         if (!t->in_class) emit(t, what[1] == 'W' ? "[^" : "[");
         emit(t, WORD);
-        // Outside of [...] only, Oniguruma's \w has the superscripts and fractions of Latin-1, too.
+        // Outside of [...], Oniguruma's \w also has the superscripts and fractions of Latin-1.
         if (!t->in_class) emit(t, "\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}]");
         break;
     case 'v': emit(t, "\\x{0B}"); break;
@@ -188,8 +190,8 @@ static enum status translate_group(struct translation *t)
     return STATUS_OK;
 }
 
-// [:name:] inside [...]. PCRE2's classes of these names have other characters than Oniguruma's. Each translation begins
-// and ends with a \p, so that a - beside it makes no range.
+// Translates [:name:] inside [...]. PCRE2's classes of these names have other characters than Oniguruma's. Each
+// translation begins and ends with a \p, so that a neighbouring - makes no range.
 static enum status translate_posix_class(struct translation *t)
 {
     static const struct {
@@ -224,7 +226,7 @@ static enum status translate_class(struct translation *t)
     return STATUS_OK;
 }
 
-// Bytes of the quantifier at t->at; 0: none.
+// Returns the length in bytes of the quantifier at t->at, or 0 if there is none.
 static size_t quantifier_length(const struct translation *t)
 {
     const char *c = t->source + t->at, *end = t->source + t->n;
@@ -236,14 +238,14 @@ static size_t quantifier_length(const struct translation *t)
     return (size_t)(c - t->source) - t->at + (c < end && *c == '?');
 }
 
-// The quantifier of this length at t->at is {n}?.
+// Returns true if the quantifier of this length at t->at is {n}?.
 static bool is_optional_count(const struct translation *t, size_t length)
 {
     const char *c = t->source + t->at;
     return length && *c == '{' && c[length - 1] == '?' && !memchr(c, ',', length);
 }
 
-// Of the quantifier at t->at.
+// Multiplies t->repeats by the number of the quantifier at t->at.
 static void count_repeats(struct translation *t)
 {
     if (t->source[t->at] != '{') return;
@@ -272,7 +274,7 @@ static enum status translate(struct translation *t)
             emit_source(t, source_at(t, "[^") ? 2 : 1);
             if (t->at < t->n && t->source[t->at] == ']') status = unsupported("[] or [^]");
         } else if (source_at(t, "{,") || source_at(t, "}+")) {
-            // Oniguruma reads 0 to n, and a repeated repetition; PCRE2 reads a literal, and a possessive repetition.
+            // Oniguruma reads 0 to n, and a repeated repetition. PCRE2 reads a literal, and a possessive repetition.
             status = unsupported("{,n} or {n,m}+");
         } else if (is_optional_count(t, quantifier)) {
             status = unsupported("{n}?"); // Oniguruma reads n times or not at all, PCRE2 n times
@@ -304,7 +306,7 @@ static enum status pattern_compile(const struct bytes *source, pcre2_code **code
         pcre2_get_error_message(error, (PCRE2_UCHAR *)reason, sizeof reason);
         return status_fail(STATUS_DATA, "regular expression: %s", reason);
     }
-    pcre2_jit_compile(code, PCRE2_JIT_COMPLETE); // may be missing on this machine: matching then works without JIT
+    pcre2_jit_compile(code, PCRE2_JIT_COMPLETE); // JIT may be missing on this machine: matching then works without it
     *code_p = code;
     return STATUS_OK;
 }
@@ -361,7 +363,7 @@ struct pattern_scratch *pattern_scratch_create(size_t n_bytes)
     scratch->work_max = WORK_MIN + (uint64_t)WORK_PER_BYTE * n_bytes;
     scratch->data = pcre2_match_data_create(1, NULL);
     scratch->context = pcre2_match_context_create(NULL);
-    if (!scratch->data || !scratch->context) abort(); // out of memory: abort as lib/base/mem.h does
+    if (!scratch->data || !scratch->context) abort(); // out of memory: abort like lib/base/mem.h
     pcre2_set_match_limit(scratch->context, UINT32_MAX);
     pcre2_set_depth_limit(scratch->context, DEPTH_MAX);
     pcre2_set_heap_limit(scratch->context, HEAP_MAX_KIB);
@@ -410,7 +412,7 @@ static enum status match_refuse(int rc)
     return status_fail(STATUS_INTERNAL, "the tokenizer's pattern failed on this text: %s", reason);
 }
 
-// The first match at or after walk->from.
+// Finds the first match at or after walk->from.
 static enum status walk_match(struct pattern_walk *walk, size_t *start_p, size_t *end_p, bool *found_p)
 {
     const struct pattern *pattern = walk->pattern;
@@ -448,7 +450,7 @@ enum status pattern_walk_next(struct pattern_walk *walk, size_t *start_p, size_t
         bool found;
         enum status status = walk_match(walk, &start, &end, &found);
         if (status || !found) return status;
-        // An empty match directly after the last match does not count: the walk would not advance.
+        // Skip an empty match directly after the last match: the walk would not advance.
         if (start == end && walk->matched && walk->last_end == end) {
             walk->from += walk->from < walk->n ? utf8_length(walk->text[walk->from]) : 1;
             continue;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lib/text/tail_search.h"
 
-// Byte `i` of the end, read backwards.
+// Returns byte `i` of the wanted end, read backwards.
 static char byte_of(const struct tail_search *s, size_t i)
 {
     return *(s->end - 1 - i);
 }
 
-// How many bytes agree when `byte` comes after `matched` ones that do.
+// Returns how many bytes match after `matched` matching bytes and then `byte`.
 static size_t match_next(struct tail_search *s, size_t matched, char byte)
 {
     for (; matched > 0 && byte_of(s, matched) != byte; s->steps++)

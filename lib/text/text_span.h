@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Part of a text on its way to tokens, and a buffer into which a normalizer or pre-tokenizer step writes the rewritten
-// text. Origins map each byte to a byte of the original text; they cost four bytes for each byte and are optional.
+// Part of a text on its way to tokens, and a buffer for the text that a normalizer or pre-tokenizer step rewrites.
+// Origins map each byte to a byte of the original text. They cost four bytes for each byte and are optional.
 #pragma once
 
 #include <stdbool.h>
@@ -10,9 +10,9 @@
 struct text_span {
     const char *text; // borrowed
     size_t n;
-    const uint32_t *origin; // [n], or NULL: byte i came from byte base + i (or origins are not tracked)
+    const uint32_t *origin; // [n]; NULL: byte i came from byte base + i (or origins are not tracked)
     size_t base;
-    bool at_start; // starts where the original text starts
+    bool at_start; // the span starts where the original text starts
 };
 
 static inline size_t text_span_origin(const struct text_span *span, size_t i)
@@ -42,5 +42,5 @@ void text_buffer_copy(struct text_buffer *buffer, const struct text_span *span, 
 void text_buffer_add(struct text_buffer *buffer, const char *text, size_t n, size_t origin);
 void text_buffer_free(struct text_buffer *buffer);
 
-// The whole buffer as the rewritten form of `span`.
+// Returns the whole buffer as the rewritten form of `span`.
 struct text_span text_buffer_view(const struct text_buffer *buffer, const struct text_span *span);

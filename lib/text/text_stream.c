@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Each stop string has a Knuth-Morris-Pratt automaton that reads the text byte by byte. Its state is the length of the
-// longest prefix of the stop string that ends the text; the largest state is the number of bytes to hold back. Streams
-// of several sequences may share the automatons; each has its own states.
+// See text_stream.h. Each stop string has a Knuth-Morris-Pratt automaton that reads the text byte by byte. Its state is
+// the length of the longest prefix of the stop string that ends the text. The largest state is the number of bytes to
+// hold back. Streams of several sequences may share the automatons, and each stream has its own states.
 #include "lib/text/text_stream.h"
 
 #include <stdatomic.h>
@@ -20,7 +20,7 @@ struct stop {
 
 _Static_assert(TEXT_STREAM_STOP_LIMIT_BYTES <= UINT16_MAX, "borders and states are 16 bits wide");
 
-// Constant once it is shared.
+// Stop strings, constant once they are shared.
 struct stop_set {
     atomic_int references;
     int n;
@@ -30,14 +30,14 @@ struct stop_set {
 
 struct text_stream {
     const struct tokenizer *tokenizer; // borrowed
-    struct stop_set *set;              // with a reference
-    uint16_t *matched;                 // owned, [set->n]: bytes matched of each stop string
-    const int32_t *shown;              // [n_shown] special tokens that are text; borrowed
+    struct stop_set *set;              // the stream has a reference
+    uint16_t *matched;                 // owned, [set->n]: number of matched bytes of each stop string
+    const int32_t *shown;              // [n_shown] special tokens whose names are text; borrowed
     int n_shown;
     struct bytes unfinished; // bytes of an incomplete character
     struct bytes text;       // whole characters: the text of the last call, then the text held back
-    size_t given;            // bytes of `text` returned by the last call
-    int stopped;             // index of the stop string that ended the text, -1: none
+    size_t given;            // bytes of `text` that the last call returned
+    int stopped;             // index of the stop string that ended the text, or -1
 };
 
 static enum status stop_check(const char *text, size_t n, int index)
@@ -89,7 +89,7 @@ static enum status stop_set_create(const char *const *stops, int n, struct stop_
     return STATUS_OK;
 }
 
-// Takes over the reference to the set.
+// Creates a stream that takes over the reference to the set.
 static struct text_stream *stream_create(const struct tokenizer *tokenizer, struct stop_set *set)
 {
     struct text_stream *stream = mem_alloc(sizeof *stream);
@@ -113,7 +113,8 @@ enum status text_stream_create(const struct tokenizer *tokenizer, const char *co
 
 struct text_stream *text_stream_create_like(const struct text_stream *other)
 {
-    atomic_fetch_add_explicit(&other->set->references, 1, memory_order_relaxed); // the other one has a reference
+    // Relaxed is enough: `other` has a reference.
+    atomic_fetch_add_explicit(&other->set->references, 1, memory_order_relaxed);
     return stream_create(other->tokenizer, other->set);
 }
 
@@ -132,7 +133,7 @@ void text_stream_free(struct text_stream *stream)
     free(stream);
 }
 
-// Feeds one byte; true when it completes the stop string.
+// Feeds one byte. Returns true if it completes the stop string.
 static bool stop_step(const struct stop *stop, uint16_t *matched, char byte)
 {
     int state = *matched;
@@ -144,7 +145,7 @@ static bool stop_step(const struct stop *stop, uint16_t *matched, char byte)
     return state == stop->n;
 }
 
-// Feeds one byte to all stop strings. Returns the length of the longest one it completes, 0: none.
+// Feeds one byte to all stop strings. Returns the length of the longest stop string that it completes, or 0.
 static int stops_step(struct text_stream *stream, char byte)
 {
     int longest = 0;
@@ -158,8 +159,8 @@ static int stops_step(struct text_stream *stream, char byte)
     return longest;
 }
 
-// Bytes at the end of the text in which a stop string may have started. A completed stop string that did not count
-// (may_stop false) is text, but its end may start another one.
+// Returns the number of bytes at the end of the text in which a stop string may have started. A completed stop string
+// that did not count (may_stop false) is text, but its end may start another stop string.
 static size_t held_bytes(const struct text_stream *stream)
 {
     int most = 0;

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model's tokenizer.json: text to token ids and back.
+// A model's tokenizer.json: converts text to token ids and back.
 //
-// Byte-level BPE (GPT-2, Llama 3, Qwen) and SentencePiece-style BPE with byte fallback (Llama 2, Mistral). The file
-// means what it means to Hugging Face's `tokenizers` library: the same text gives the same ids. Unsupported types of
-// normalizer, pre-tokenizer, model, decoder or post-processor give STATUS_UNSUPPORTED and a sentence that names them.
-// BPE for text: Sennrich et al., arXiv 1508.07909.
+// Supports byte-level BPE (GPT-2, Llama 3, Qwen) and SentencePiece-style BPE with byte fallback (Llama 2, Mistral). The
+// same text gives the same ids as in Hugging Face's `tokenizers` library. Unsupported types of normalizer,
+// pre-tokenizer, model, decoder or post-processor give STATUS_UNSUPPORTED and a sentence that names them. BPE for text:
+// Sennrich et al., arXiv 1508.07909.
 //
 // Ownership: the caller frees arrays and strings returned through `_p` with free(), and the tokenizer with
-// tokenizer_free(). Threads: immutable after tokenizer_open(); any thread may use it at any time. Nothing here logs.
+// tokenizer_free(). Threads: immutable after tokenizer_open(); any thread may use it at any time. The tokenizer never
+// logs.
 #pragma once
 
 #include <stdbool.h>
@@ -18,14 +19,14 @@
 
 struct tokenizer;
 
-// Longest text of one call; a longer one is STATUS_INVALID.
+// Longest text of one call. A longer text is STATUS_INVALID.
 #define TOKENIZER_TEXT_LIMIT_BYTES   ((size_t)128 << 20)
 #define TOKENIZER_DECODE_LIMIT_BYTES ((size_t)16 << 20)
 
 // Reads `model_dir`/tokenizer.json and, if present, the tokens of tokenizer_config.json, special_tokens_map.json and
-// added_tokens.json. As in transformers 5, the post-processor of tokenizer.json alone decides which tokens surround a
-// text: add_bos_token and add_eos_token are ignored. NOT_FOUND: no tokenizer.json. DATA: broken or contradictory, with
-// file and place. UNSUPPORTED: valid, but of an unsupported type.
+// added_tokens.json. As in transformers 5, only the post-processor of tokenizer.json decides which tokens surround a
+// text: add_bos_token and add_eos_token are ignored. NOT_FOUND: there is no tokenizer.json. DATA: it is broken or
+// contradictory, with file and place. UNSUPPORTED: it is valid, but has an unsupported type.
 enum status tokenizer_open(const char *model_dir, struct tokenizer **tokenizer_p);
 void tokenizer_free(struct tokenizer *tokenizer); // NULL is fine
 
@@ -34,9 +35,9 @@ enum tokenizer_encode_flags {
     TOKENIZER_PARSE_SPECIAL = 2, // parse "<|eot_id|>" as that token; without this flag it is plain text
 };
 
-// Encodes text [size_bytes], UTF-8 that may contain NULs, to `*n_p` ids in `*ids_p` (never NULL on success), in nearly
-// linear time for any text. Added tokens that are not special ("<tool_call>") are always recognised, as in Hugging
-// Face. INVALID: not UTF-8 (with the byte offset), or longer than the limit.
+// Encodes text [size_bytes], UTF-8 that may contain NULs, to `*n_p` ids in `*ids_p` (never NULL on success). Takes
+// nearly linear time for any text. Added tokens that are not special ("<tool_call>") are always recognised, as in
+// Hugging Face. INVALID: the text is not UTF-8 (with the byte offset), or longer than the limit.
 enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t size_bytes, unsigned flags,
                              int32_t **ids_p, int *n_p);
 
@@ -44,11 +45,11 @@ struct text_range {
     size_t start, end; // bytes, half-open
 };
 
-// The same for a text that contains untrusted parts: with PARSE_SPECIAL, special tokens are recognised only outside the
-// `untrusted` ranges (ascending, disjoint; n_untrusted may be 0). Otherwise the ids are those of the whole text.
-// OUT_OF_RANGE as soon as there are more than `max_ids` of them: the rest of the text is not encoded. If
-// `starts_p` is not NULL it receives for each id the byte of `text` where the token starts (ascending; an id added
-// before or after the text gets 0 or size_bytes).
+// Encodes a text that contains untrusted parts. With PARSE_SPECIAL, special tokens are recognised only outside the
+// `untrusted` ranges (ascending, disjoint; n_untrusted may be 0). Otherwise the ids equal the ids of
+// tokenizer_encode(). Returns OUT_OF_RANGE as soon as there are more than `max_ids` ids, without encoding the rest of
+// the text. If `starts_p` is not NULL, it receives for each id the byte of `text` where the token starts (ascending; an
+// id added before or after the text gets 0 or size_bytes).
 enum status tokenizer_encode_untrusted(const struct tokenizer *tokenizer, const char *text, size_t size_bytes,
                                        unsigned flags, const struct text_range *untrusted, int n_untrusted, int max_ids,
                                        int32_t **ids_p, size_t **starts_p, int *n_p);
@@ -59,35 +60,38 @@ enum tokenizer_decode_flags {
 };
 
 // Decodes ids [n] to UTF-8 text, NUL-terminated for convenience (the text may contain NULs; size_bytes_p may be NULL).
-// Each ill-formed part of the joined bytes becomes one U+FFFD, as Unicode recommends. (Hugging Face's ByteFallback
-// writes one for each byte of the whole run of byte tokens, which streamed text cannot reproduce.)
-// `clean_up_tokenization_spaces` is not applied: it would change the text.
-// INVALID: an id outside 0..vocab_size-1. OUT_OF_RANGE: the tokens have more than TOKENIZER_DECODE_LIMIT_BYTES, since
-// an id of a few bytes can stand for a long piece of text.
+// Each ill-formed part of the joined bytes becomes one U+FFFD, as Unicode recommends. Hugging Face's ByteFallback
+// writes one for each byte of the whole run of byte tokens, which streamed text cannot reproduce.
+// `clean_up_tokenization_spaces` is not applied: it would change the text. INVALID: an id is outside 0..vocab_size-1.
+// OUT_OF_RANGE: the tokens have more than TOKENIZER_DECODE_LIMIT_BYTES. The limit is needed because an id of a few
+// bytes can stand for a long text.
 enum status tokenizer_decode(const struct tokenizer *tokenizer, const int32_t *ids, int n, unsigned flags,
                              char **text_p, size_t *size_bytes_p);
 
-// The bytes of one token, possibly part of a character; of a special token its name. `*bytes_p` is valid as long as the
-// tokenizer and not NUL-terminated. An unused id or one outside the vocabulary has no bytes: models pad their
-// vocabulary, and a sampled padding id must not end a stream.
+// Finds the bytes of one token, possibly part of a character. The bytes of a special token are its name. `*bytes_p` is
+// valid as long as the tokenizer and not NUL-terminated. An unused id, or an id outside the vocabulary, has no bytes:
+// models pad their vocabulary, and a sampled padding id must not end a stream.
 void tokenizer_piece(const struct tokenizer *tokenizer, int32_t id, const char **bytes_p, size_t *size_bytes_p);
 
-// The token as tokenizer.json spells it ("▁the", "Ġthe", "<0x0A>"), NUL-terminated; NULL when no token has this id.
+// Returns the token as tokenizer.json spells it ("▁the", "Ġthe", "<0x0A>"), NUL-terminated, or NULL if no token has
+// this id.
 const char *tokenizer_token(const struct tokenizer *tokenizer, int32_t id);
 
 bool tokenizer_is_special(const struct tokenizer *tokenizer, int32_t id);
 int tokenizer_vocab_size(const struct tokenizer *tokenizer); // largest id + 1
-int32_t tokenizer_bos(const struct tokenizer *tokenizer);    // -1: none
-int32_t tokenizer_eos(const struct tokenizer *tokenizer);    // -1: none; generation_config.json may name more
+int32_t tokenizer_bos(const struct tokenizer *tokenizer);    // -1 if there is none
+int32_t tokenizer_eos(const struct tokenizer *tokenizer); // -1 if there is none; generation_config.json may name more
 
-// Upper bound on the bytes of text that one token stands for: a text of more than context * bound bytes is too long and
-// need not be encoded. SIZE_MAX without such a bound (tokens that consume blanks, dropped characters, fused unknowns).
+// Returns an upper bound on the bytes of text that one token stands for. A text of more than context * bound bytes is
+// too long and need not be encoded. Returns SIZE_MAX if there is no bound (tokens that include blanks, dropped
+// characters, fused unknowns).
 size_t tokenizer_longest_piece_bytes(const struct tokenizer *tokenizer);
 
-// Lower bound on the number of tokens of a text [size_bytes], without those of ADD_SPECIAL, at about a nanosecond per
-// byte: a byte b is part of a token of at most L(b) bytes, so the text has at least the sum of 1/L(b) tokens.
+// Returns a lower bound on the number of tokens of a text [size_bytes], without the tokens of ADD_SPECIAL, at about a
+// nanosecond per byte. A byte b is part of a token of at most L(b) bytes, so the text has at least the sum of 1/L(b)
+// tokens.
 size_t tokenizer_min_tokens(const struct tokenizer *tokenizer, const char *text, size_t size_bytes);
 
-// Hash of everything that decides how text becomes ids: vocabulary, merges, added tokens, normalizer, pre-tokenizer.
-// Equal for equivalent files whatever their formatting; never 0.
+// Returns a hash of everything that decides how text becomes ids: vocabulary, merges, added tokens, normalizer,
+// pre-tokenizer. Equivalent files have equal hashes, whatever their formatting. Never 0.
 uint64_t tokenizer_fingerprint(const struct tokenizer *tokenizer);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokens that files other than tokenizer.json describe. As in transformers 5, they are recognised in texts like the
-// added tokens of tokenizer.json, and added_tokens_decoder overrides the flags of tokenizer.json. A new token without a
-// certain id is refused: transformers would append it, even if the model was trained with another id.
+// Adds the tokens that files other than tokenizer.json describe. As in transformers 5, they are recognised in texts
+// like the added tokens of tokenizer.json, and added_tokens_decoder overrides the flags of tokenizer.json. A new token
+// without a certain id is refused: transformers would append it, even if the model was trained with another id.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,12 +14,12 @@ struct flags {
 };
 
 struct merger {
-    json_t *added;       // added_tokens of tokenizer.json, grows
+    json_t *added;       // added_tokens of tokenizer.json; it grows
     json_t *by_content;  // content -> its item of `added`
-    json_t *named;       // content -> key of tokenizer_config.json that names it: "pad_token", "image_token"
+    json_t *named;       // content -> key of tokenizer_config.json that names the token: "pad_token", "image_token"
     json_t *made_by;     // content -> key that gave the token its flags; not for tokens of a list
     const json_t *vocab; // model.vocab
-    json_int_t next_id;  // of a token that is in neither
+    json_int_t next_id;  // id for a token that has none yet
 };
 
 static enum status flags_read(const json_t *item, const char *content, bool special, struct flags *f)
@@ -60,7 +60,7 @@ static void token_append(struct merger *m, json_int_t id, const char *content, c
     note_id(m, id);
 }
 
-// A string, or an object with `content`. *content_p is NULL for an empty token and other types.
+// Reads a string, or an object with `content`. *content_p is NULL for an empty token and for other types.
 static enum status token_content(const json_t *value, const char *key, const char **content_p)
 {
     *content_p = json_string_value(value);
@@ -111,7 +111,7 @@ static enum status entry_merge(struct merger *m, const struct entry *entry)
     return STATUS_OK;
 }
 
-// `decoder` may be NULL.
+// Merges added_tokens_decoder, which may be NULL.
 static enum status merge_decoder(struct merger *m, const json_t *decoder)
 {
     const char *key;
@@ -127,7 +127,7 @@ static enum status merge_decoder(struct merger *m, const json_t *decoder)
     return status;
 }
 
-// added_tokens.json: {"<x>": 32000}. Tokens that tokenizer.json also has keep their definition there.
+// Merges added_tokens.json: {"<x>": 32000}. Tokens that tokenizer.json also has keep their definition there.
 static enum status merge_added_file(struct merger *m, const json_t *file)
 {
     const char *content;
@@ -165,7 +165,7 @@ static enum status merge_token(struct merger *m, const char *key, const json_t *
         return flags_equal(&flags, &made)
                    ? STATUS_OK
                    : status_fail(STATUS_UNSUPPORTED,
-                                 "%s and %s name \"%.64s\" with different flags: give them the same",
+                                 "%s and %s name \"%.64s\" with different flags: give both the same flags",
                                  json_string_value(made_by), key, content);
     }
     const json_t *in_vocab = json_object_get(m->vocab, content);
@@ -179,7 +179,7 @@ static enum status merge_token(struct merger *m, const char *key, const json_t *
     return STATUS_OK;
 }
 
-// Calls merge_token() for every member of an object that names a token, or of an array.
+// Calls merge_token() for every member of an object or array that names a token.
 static enum status merge_tokens(struct merger *m, const char *key, const json_t *values)
 {
     const char *name;
@@ -224,7 +224,7 @@ static enum status merge_named(struct merger *m, const json_t *config)
     return merge_tokens(m, key, value);
 }
 
-// ---- all ----
+// ---- all files ----
 
 static void index_added(struct merger *m)
 {

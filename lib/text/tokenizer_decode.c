@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ids to text. Each token is decoded once, at load; a text is these pieces joined, without what the decoder strips from
-// the start, and with ill-formed UTF-8 repaired.
+// Converts ids to text. Each token is decoded once, when the tokenizer is opened. A text is the joined pieces, without
+// the characters that the decoder strips from the start, and with ill-formed UTF-8 repaired.
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +8,8 @@
 #include "lib/base/mem.h"
 #include "lib/text/tokenizer_parts.h"
 
-// GPT-2's alphabet: printable bytes of Latin-1 stand for themselves, the other 68 are U+0100 and up.
+// Returns the character for a byte in GPT-2's alphabet: printable bytes of Latin-1 stand for themselves, and the other
+// 68 are U+0100 and up.
 static int32_t byte_level_character(int byte)
 {
     static const int gap[][2] = {{0, 0x20}, {0x7F, 0xA0}, {0xAD, 0xAD}};
@@ -48,8 +49,8 @@ static int byte_fallback_value(const char *token)
     return (int)strtol(token + 3, NULL, 16);
 }
 
-enum { REPLACED_BYTES_MAX = 1 << 20 }; // of a token
-enum { PIECES_BYTES_MAX = 256 << 20 }; // of all tokens together: as much as a tokenizer.json may have
+enum { REPLACED_BYTES_MAX = 1 << 20 }; // limit of one token
+enum { PIECES_BYTES_MAX = 256 << 20 }; // limit of all tokens together: as much as a tokenizer.json may have
 
 // Replaces all matches of the pattern in `piece`.
 static enum status replace_matches(const struct pattern *pattern, const char *by, size_t n_by,
@@ -128,7 +129,7 @@ void tokenizer_piece(const struct tokenizer *t, int32_t id, const char **bytes_p
     *size_bytes_p = known ? t->piece_start[id + 1] - t->piece_start[id] : 0;
 }
 
-// The Metaspace decoder removes its replacement characters from the first token of a text.
+// Adds the first piece of a text. The Metaspace decoder removes its replacement characters from the first token.
 static void add_first_piece(const struct tokenizer *t, int32_t id, struct bytes *out)
 {
     const char *token = t->spelling[id], *mark = t->decoder.metaspace, *at;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values derived from a tokenizer's parts: the bounds on the bytes of a token, and the fingerprint.
+// Computes values from a tokenizer's parts: the bounds on the bytes of a token, and the fingerprint.
 #include <string.h>
 
 #include "lib/text/tokenizer_parts.h"
@@ -44,8 +44,8 @@ static void note_piece(size_t longest[256], const char *bytes, size_t n, size_t 
     }
 }
 
-// Whether the normalizer leaves bytes alone, apart from writing blanks as the vocabulary spells them. NFC composes
-// characters, but not those of a text of ASCII characters.
+// Finds the texts to which the shares of bytes apply. The normalizer must leave their bytes alone, except that it may
+// spell blanks like the vocabulary. NFC composes characters, but never in a text of ASCII characters.
 static void shares_find_texts(const struct tokenizer *t, struct token_shares *shares)
 {
     shares->ascii = shares->unicode = true;
@@ -74,7 +74,7 @@ void tokenizer_compute_shares(const struct tokenizer *t, struct token_shares *sh
         note_piece(longest, token->content, token->n, token->n);
     }
     for (int32_t id = 0; id < t->n_ids; id++) {
-        // As spelled and as decoded: a blank has more bytes where it is spelled.
+        // Consider the spelled and the decoded token: a blank has more bytes when spelled.
         size_t piece = t->piece_start[id + 1] - t->piece_start[id], spelled = t->bpe.vocabulary.length[id];
         size_t most = piece > spelled ? piece : spelled;
         note_piece(longest, t->pieces.data + t->piece_start[id], piece, most);
@@ -105,11 +105,11 @@ static void hash_string(uint64_t *hash, const char *text)
 
 static void hash_pattern(uint64_t *hash, const struct pattern *pattern)
 {
-    hash_int(hash, pattern ? (int64_t)pattern_literal_length(pattern) : -1); // 0 is a regular expression
+    hash_int(hash, pattern ? (int64_t)pattern_literal_length(pattern) : -1); // 0 means a regular expression
     hash_string(hash, pattern ? pattern_source(pattern) : NULL);
 }
 
-// In the order of the file, without merges that were left out.
+// Hashes the merges in the order of the file, without the ranks that have none.
 static void hash_merges(uint64_t *hash, const struct bpe *bpe)
 {
     int64_t n = 0;

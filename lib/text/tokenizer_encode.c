@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text to ids, in this order: split at added tokens, normalize the text between them, split at the added tokens of
-// normalized text, run the pre-tokenizer steps (each passes its pieces to the next), encode each piece with BPE.
+// Converts text to ids in this order: split at added tokens, normalize the text between them, split at the added tokens
+// of normalized text, run the pre-tokenizer steps (each passes its pieces to the next), encode each piece with BPE.
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,7 +27,7 @@ static enum status too_long(int max)
     return status_fail(STATUS_OUT_OF_RANGE, "the text has more than %d tokens", max);
 }
 
-// False when there is no room for another id.
+// Adds an id. Returns false if there is no room for another id.
 static bool add_id(struct encoder *e, int32_t id, size_t start)
 {
     if (e->n == e->max) return false;
@@ -51,7 +51,7 @@ static bool add_bpe_id(void *user, int32_t id, size_t start)
 
 static enum status pretokenize(struct encoder *e, int step, const struct text_span *span);
 
-// True if the next piece belongs to the previous one.
+// Returns true if the next piece belongs to the previous piece.
 static bool piece_joins(enum split_behavior behavior, bool before_matched, bool matched)
 {
     switch (behavior) {
@@ -75,7 +75,8 @@ static enum status pass_to_next_step(struct encoder *e, int step, const struct t
     return pretokenize(e, step + 1, &part);
 }
 
-// Receives the next piece: extends the pending piece, or passes that to the next step and becomes the pending one.
+// Receives the next piece. Extends the pending piece, or else passes it to the next step and makes the next piece
+// pending.
 static enum status split_piece(struct encoder *e, int step, const struct text_span *span, struct piece *pending,
                                struct piece next)
 {
@@ -137,8 +138,8 @@ static enum status pretokenize(struct encoder *e, int step, const struct text_sp
         return t->pretoken[step].kind == PRETOKEN_SPLIT ? split_at_matches(e, step, span)
                                                         : rewrite_blanks(e, step, span);
     if (span->n > BPE_WORD_LIMIT_BYTES)
-        return status_fail(STATUS_INVALID, "text that the tokenizer makes a word of %zu bytes of: at most %d", span->n,
-                           BPE_WORD_LIMIT_BYTES);
+        return status_fail(STATUS_INVALID, "the tokenizer makes one word of %zu bytes of the text: must be at most %d",
+                           span->n, BPE_WORD_LIMIT_BYTES);
     e->word = span;
     return bpe_encode(&t->bpe, &e->bpe, span->text, span->n, add_bpe_id, e) ? STATUS_OK : too_long(e->max);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The typed parts of tokenizer.json: normalizer, pre-tokenizer, decoder, post-processor. Each is an object with a
+// Reads the typed parts of tokenizer.json: normalizer, pre-tokenizer, decoder, post-processor. Each is an object with a
 // "type" and its own members, or a Sequence of such objects, flattened here into the step lists of tokenizer_parts.h.
 #include <stdio.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 #include "lib/text/json_file.h"
 #include "lib/text/tokenizer_parts.h"
 
-// GPT-2's word pattern, which ByteLevel implies with use_regex.
+// GPT-2's word pattern, which ByteLevel uses if use_regex is true.
 #define GPT2_PATTERN "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 
 typedef enum status read_fn(struct tokenizer *t, const json_t *value, const char *where, const char *type);
@@ -25,7 +25,7 @@ static enum status unknown_type(const char *where, const char *type, const char 
     return unsupported(where, what, known);
 }
 
-// Calls `read` for the value, or in order for every leaf of a Sequence. `list` is the Sequence's member.
+// Calls `read` for the value, or in order for every leaf of a Sequence. `list` is the member of the Sequence.
 static enum status read_each(struct tokenizer *t, const json_t *value, const char *where, const char *list,
                              read_fn *read)
 {
@@ -44,7 +44,7 @@ static enum status read_each(struct tokenizer *t, const json_t *value, const cha
     return STATUS_OK;
 }
 
-// {"String": "..."} or {"Regex": "..."}
+// Reads {"String": "..."} or {"Regex": "..."}.
 static enum status read_pattern(const json_t *object, const char *where, struct pattern **pattern_p)
 {
     const json_t *value = NULL;
@@ -143,7 +143,7 @@ static enum status read_split(struct tokenizer *t, const json_t *value, const ch
     return add_pretoken(t, step);
 }
 
-// `prepend_scheme`, or the older `add_prefix_space`, of a Metaspace pre-tokenizer or decoder.
+// Reads `prepend_scheme`, or the older `add_prefix_space`, of a Metaspace pre-tokenizer or decoder.
 static enum status read_scheme(const json_t *value, const char *where, enum prepend_scheme *scheme_p)
 {
     bool prefix;
@@ -178,7 +178,7 @@ static enum status read_metaspace(struct tokenizer *t, const json_t *value, cons
     TRY(read_replacement(value, where, &text));
     TRY(read_scheme(value, where, &step.scheme));
     TRY(member_bool(value, where, "split", true, &split));
-    step.text = (char *)text; // add_pretoken copies it
+    step.text = (char *)text; // add_pretoken copies the text
     step.n = strlen(text);
     TRY(add_pretoken(t, step));
     if (!split) return STATUS_OK;
@@ -207,7 +207,8 @@ enum status tokenizer_read_pretokenizer(struct tokenizer *t, const json_t *value
     return read_each(t, value, "pre_tokenizer", "pretokenizers", read_pretokenizer);
 }
 
-// ---- Decoder. Streamed text cannot be changed later: only decoders that work token by token, and Strip at the start.
+// ---- Decoder. Streamed text cannot be changed later, so only decoders that work token by token are supported, and
+// Strip at the start.
 
 #define DECODERS "ByteLevel, Metaspace, Replace, ByteFallback, Fuse, Strip at the start and Sequence"
 
@@ -280,7 +281,7 @@ enum status tokenizer_read_decoder(struct tokenizer *t, const json_t *value)
     if (value && !json_is_null(value)) TRY(read_each(t, value, "decoder", "decoders", read_decoder));
     if (!d->known) return unsupported("decoder", "null", DECODERS);
     if (d->byte_level && (d->byte_fallback || d->n_replace || d->strip))
-        return unsupported("decoder", "ByteLevel beside others", DECODERS);
+        return unsupported("decoder", "ByteLevel together with other decoders", DECODERS);
     return STATUS_OK;
 }
 
@@ -329,7 +330,7 @@ static enum status read_template(struct tokenizer *t, const json_t *value, const
 
 static enum status read_postprocessor(struct tokenizer *t, const json_t *value, const char *where, const char *type)
 {
-    if (!strcmp(type, "ByteLevel")) return STATUS_OK; // it changes offsets, not ids
+    if (!strcmp(type, "ByteLevel")) return STATUS_OK; // changes offsets, not ids
     if (!strcmp(type, "TemplateProcessing")) return read_template(t, value, where);
     return unknown_type(where, type, "TemplateProcessing, ByteLevel and Sequence");
 }

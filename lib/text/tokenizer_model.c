@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The model of tokenizer.json: ids, added tokens, vocabulary and merges. All ids and lengths are checked here, once, so
-// that encoding and decoding need not check them.
+// Reads the model of tokenizer.json: ids, added tokens, vocabulary and merges. Checks all ids and lengths once, so that
+// encoding and decoding need not check them.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,7 +45,7 @@ static enum status ids_count(struct tokenizer *t, const json_t *added)
     t->n_ids = largest + 1;
     t->spelling = mem_alloc_array((size_t)t->n_ids, sizeof *t->spelling);
     t->special = mem_alloc_array((size_t)t->n_ids, sizeof *t->special);
-    bytes_reserve(&t->spellings, room); // the final size, so that pointers into it stay valid
+    bytes_reserve(&t->spellings, room); // reserve the final size, so that pointers into it stay valid
     return STATUS_OK;
 }
 
@@ -100,7 +100,7 @@ static enum status read_added_token(struct tokenizer *t, const json_t *item, str
     return STATUS_OK;
 }
 
-// A token that is matched in normalized text is normalized itself.
+// Normalizes the content of a token that is matched in normalized text.
 static enum status normalize_token(const struct tokenizer *t, struct pattern_scratch *scratch,
                                    struct added_token *token)
 {
@@ -108,7 +108,7 @@ static enum status normalize_token(const struct tokenizer *t, struct pattern_scr
     struct text_span span = {.text = token->content, .n = token->n, .at_start = true};
     enum status status = normalizer_run(&t->normalizer, scratch, span, buffers, &span);
     if (status == STATUS_OK && span.n == 0)
-        status = status_fail(STATUS_DATA, "added_tokens: nothing of id %d is left when normalized", token->id);
+        status = status_fail(STATUS_DATA, "added_tokens: the token with id %d is empty when normalized", token->id);
     if (status == STATUS_OK && span.text != token->content) {
         char *content = mem_alloc(span.n + 1);
         memcpy(content, span.text, span.n);
@@ -140,14 +140,14 @@ static enum status read_added(struct tokenizer *t, const json_t *added)
         struct added_token token = {0};
         status = read_added_token(t, json_array_get(added, i), &token);
         if (status == STATUS_OK && token.normalized) status = normalize_token(t, scratch, &token);
-        if (!token.content) break; // reading it failed
+        if (!token.content) break; // reading the token failed
         if (token.normalized)
             normalized[n_normalized++] = token;
         else
             plain[n_plain++] = token;
     }
     pattern_scratch_free(scratch);
-    // From here on the sets own their tokens, even on failure.
+    // From here on the sets own their tokens, even if a call fails.
     enum status plain_status = added_set_init(&t->added, plain, n_plain);
     enum status normalized_status = added_set_init(&t->added_normalized, normalized, n_normalized);
     return status ? status : plain_status ? plain_status : normalized_status;
@@ -172,7 +172,7 @@ static enum status check_model(const json_t *model)
     return STATUS_OK;
 }
 
-// Fills the vocabulary used by BPE: the tokens as spelled or, in byte-level models, their bytes.
+// Fills the vocabulary that BPE uses: the tokens as spelled or, in byte-level models, their bytes.
 static void make_lookup_vocabulary(struct tokenizer *t)
 {
     const char *token;
@@ -187,7 +187,7 @@ static void make_lookup_vocabulary(struct tokenizer *t)
         if (bpe->byte_level && !byte_level_decode(token, strlen(token), &t->raw)) start[id] = 0;
         if (bpe->byte_level && start[id]) bpe->vocabulary.length[id] = (uint32_t)(t->raw.n + 1 - start[id]);
     }
-    bytes_add(&t->raw, "", 1); // never NULL, so that pointers into it are valid
+    bytes_add(&t->raw, "", 1); // makes it not NULL, so that pointers into it are valid
     for (int32_t id = 0; id < t->n_ids; id++) {
         if (!start[id]) continue;
         if (bpe->byte_level)
@@ -204,7 +204,7 @@ static void make_lookup_vocabulary(struct tokenizer *t)
     }
 }
 
-// The model's vocabulary as spelled. Every merge looks up three tokens in it.
+// Creates the model's vocabulary as spelled. Every merge looks up three tokens in it.
 static struct vocabulary spelled_vocabulary_create(const struct tokenizer *t)
 {
     const char *token;
@@ -219,7 +219,7 @@ static struct vocabulary spelled_vocabulary_create(const struct tokenizer *t)
     return spelled;
 }
 
-// "left right" or ["left", "right"].
+// Splits "left right" or ["left", "right"].
 static bool split_merge(const json_t *item, const char *part[2], size_t length[2])
 {
     if (json_is_string(item)) {
@@ -273,7 +273,7 @@ static enum status read_merges(struct tokenizer *t, const json_t *merges)
                                                    : joined.data);
             break;
         }
-        // Text must never become a special token by merging. In a byte-level model, text never yields a token that is
+        // Text must never become a special token by merging. In a byte-level model, text never contains a token that is
         // not spelled in bytes.
         const char *const *token = (const char *const *)t->bpe.vocabulary.token;
         if (t->special[merge.result] || !token[merge.left] || !token[merge.right] || !token[merge.result]) continue;
@@ -304,7 +304,7 @@ static enum status read_model(struct tokenizer *t, const json_t *model)
     return STATUS_OK;
 }
 
-// ---- All parts, in the order in which they depend on one another.
+// ---- All parts, in the order of their dependences.
 
 enum status tokenizer_read(struct tokenizer *t, const json_t *root)
 {

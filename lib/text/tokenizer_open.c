@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opens a tokenizer: tokenizer.json and tokenizer_config.json.
+// Opens a tokenizer from tokenizer.json and tokenizer_config.json.
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -10,7 +10,7 @@
 
 #define FILE_LIMIT_BYTES ((size_t)256 << 20)
 
-// bos_token and eos_token are a string, or an added token object with its content.
+// Reads bos_token or eos_token, a string or an added token object with its content.
 static enum status read_named_token(const struct tokenizer *t, const json_t *config, const char *key, int32_t *id_p)
 {
     const json_t *value = json_object_get(config, key);
@@ -38,12 +38,12 @@ static enum status read_named_tokens(struct tokenizer *t, const json_t *config)
     return read_named_token(t, config, "eos_token", &t->eos);
 }
 
-// tokenizer_config.json; where it has no added_tokens_decoder, with special_tokens_map.json and added_tokens.json,
-// which older versions of transformers wrote beside it.
+// Reads tokenizer_config.json. If it has no added_tokens_decoder, adds special_tokens_map.json and added_tokens.json,
+// which older versions of transformers wrote next to it.
 static enum status read_config(const char *dir, json_t **config_p)
 {
     static const struct {
-        const char *file, *key; // key: the file is the value of that member; NULL: its members join the config's
+        const char *file, *key; // key: the file becomes the value of this member; NULL: its members join the config
     } parts[] = {{"tokenizer_config.json", NULL},
                  {"special_tokens_map.json", NULL},
                  {TOKENIZER_ADDED_FILE, TOKENIZER_ADDED_FILE}};
@@ -71,7 +71,7 @@ enum status tokenizer_open(const char *model_dir, struct tokenizer **tokenizer_p
 {
     char *path = mem_format("%s/tokenizer.json", model_dir);
     char *config_path =
-        mem_format("%s/tokenizer_config.json", model_dir); // stands for all files of read_config() in messages
+        mem_format("%s/tokenizer_config.json", model_dir); // in messages it stands for all files of read_config()
     json_t *root = NULL, *config = NULL;
     struct tokenizer *t = mem_alloc(sizeof *t);
     t->bos = t->eos = t->bpe.unknown = -1;
@@ -81,7 +81,7 @@ enum status tokenizer_open(const char *model_dir, struct tokenizer **tokenizer_p
     if (status == STATUS_OK && (status = tokenizer_merge_config(root, config)))
         status_context(status, "%s", config_path);
     if (status == STATUS_OK && (status = tokenizer_read(t, root))) status_context(status, "%s", path);
-    if (status == STATUS_INVALID) status = STATUS_DATA; // a token of the file on which its own pattern fails
+    if (status == STATUS_INVALID) status = STATUS_DATA; // a token of the file on which the file's own pattern fails
     if (status == STATUS_OK && (status = read_named_tokens(t, config))) status_context(status, "%s", config_path);
     if (status == STATUS_OK) {
         if (t->bos < 0 && t->n_before) t->bos = t->before[0];

@@ -15,7 +15,7 @@
 
 enum { PRETOKEN_STEPS_LIMIT = 16, FRAME_LIMIT = 16, REPLACE_LIMIT = 8, TOKEN_IDS_LIMIT = 1 << 21 };
 
-// How vocabularies of SentencePiece spell a blank: U+2581.
+// Spelling of a blank in vocabularies of SentencePiece: U+2581.
 #define TOKENIZER_METASPACE "\xE2\x96\x81"
 
 enum split_behavior { SPLIT_ISOLATED, SPLIT_REMOVED, SPLIT_CONTIGUOUS, SPLIT_WITH_PREVIOUS, SPLIT_WITH_NEXT };
@@ -23,8 +23,8 @@ enum prepend_scheme { PREPEND_ALWAYS, PREPEND_FIRST, PREPEND_NEVER };
 
 enum pretoken_kind {
     PRETOKEN_SPLIT,     // split at the matches of `pattern`
-    PRETOKEN_BLANK,     // prepend a blank unless there is one (ByteLevel's add_prefix_space)
-    PRETOKEN_METASPACE, // replace blanks by `text`, and prepend `text` according to `scheme`
+    PRETOKEN_BLANK,     // add a blank at the start unless there is one (ByteLevel's add_prefix_space)
+    PRETOKEN_METASPACE, // replace blanks by `text`, and add `text` at the start according to `scheme`
 };
 
 struct pretoken_step {
@@ -38,30 +38,30 @@ struct pretoken_step {
 };
 
 struct decoder {
-    bool known, fused;  // while loading: a decoder was read; Fuse was read
+    bool known, fused;  // used while loading: a decoder was read; Fuse was read
     bool byte_level;    // tokens spell bytes in GPT-2's alphabet
     bool byte_fallback; // "<0x0A>" decodes to that byte
     struct {
         struct pattern *pattern; // owned
         char *text;              // owned
         size_t n;
-    } replace[REPLACE_LIMIT]; // applied within each token
+    } replace[REPLACE_LIMIT]; // replacements within each token
     int n_replace;
-    char *strip; // owned, NULL: none; at most `strip_max` of these are removed from the start of a text
+    char *strip; // removed from the start of a text, at most `strip_max` times; owned, or NULL
     int strip_max;
-    char *metaspace; // owned, NULL: none; removed from the first token of a text instead of becoming a blank
+    char *metaspace; // removed from the first token of a text instead of becoming a blank; owned, or NULL
 };
 
-// Least part of a token that a byte of text makes up, in units of 1 / TOKEN_SHARE_ONE.
+// Shares: each byte of a text makes up at least this part of a token, in units of 1 / TOKEN_SHARE_ONE.
 #define TOKEN_SHARE_ONE ((uint64_t)1 << 32)
 struct token_shares {
-    uint64_t any;        // of every byte of any text; 0: a token may stand for any number of bytes
-    uint64_t byte[256];  // of each byte, for the texts to which they apply
-    bool ascii, unicode; // `byte` applies to texts of ASCII characters only; to other texts
+    uint64_t any;        // share of every byte of any text; 0: a token may stand for any number of bytes
+    uint64_t byte[256];  // share of each byte, for texts to which these shares apply
+    bool ascii, unicode; // `byte` applies to texts of ASCII characters; to all other texts
 };
 
 struct tokenizer {
-    json_t *vocab;          // only while loading: the model's vocabulary as in the file
+    json_t *vocab;          // used only while loading: the model's vocabulary in the file
     int n_ids;              // largest id + 1, added tokens included
     char **spelling;        // [n_ids], pointers into `spellings`; NULL: unused id
     struct bytes spellings; // NUL-terminated, one after another
@@ -84,22 +84,22 @@ struct tokenizer {
     uint64_t fingerprint;
 };
 
-// tokenizer_kinds.c: each reads one part of tokenizer.json into `tokenizer`. `value` NULL or null: the part is absent.
+// tokenizer_kinds.c: read one part of tokenizer.json into `tokenizer`. The part is absent if `value` is NULL or null.
 enum status tokenizer_read_normalizer(struct tokenizer *tokenizer, const json_t *value);
 enum status tokenizer_read_pretokenizer(struct tokenizer *tokenizer, const json_t *value);
 enum status tokenizer_read_decoder(struct tokenizer *tokenizer, const json_t *value);
 enum status tokenizer_read_postprocessor(struct tokenizer *tokenizer, const json_t *value);
 
 // tokenizer_config.c: adds the tokens of tokenizer_config.json to added_tokens of `root`, which is tokenizer.json. A
-// member TOKENIZER_ADDED_FILE of `config` is the content of that file. STATUS_DATA, STATUS_UNSUPPORTED: the sentence
-// names the key.
+// member TOKENIZER_ADDED_FILE of `config` has the content of that file. Returns STATUS_DATA or STATUS_UNSUPPORTED with
+// a sentence that names the key.
 #define TOKENIZER_ADDED_FILE "added_tokens.json"
 enum status tokenizer_merge_config(json_t *root, const json_t *config);
 
-// tokenizer_model.c: reads all of tokenizer.json. bos and eos come from tokenizer_config.json.
+// tokenizer_model.c: reads all of tokenizer.json. BOS and EOS come from tokenizer_config.json.
 enum status tokenizer_read(struct tokenizer *tokenizer, const json_t *root);
 
-// tokenizer_derived.c
+// tokenizer_derived.c: compute values for tokenizer.h.
 size_t tokenizer_compute_longest_piece(const struct tokenizer *tokenizer);
 void tokenizer_compute_shares(const struct tokenizer *tokenizer, struct token_shares *shares_p);
 uint64_t tokenizer_compute_fingerprint(const struct tokenizer *tokenizer, bool ignore_merges);
@@ -107,6 +107,6 @@ uint64_t tokenizer_compute_fingerprint(const struct tokenizer *tokenizer, bool i
 // tokenizer_decode.c: decodes every token once, into `pieces`.
 enum status tokenizer_make_pieces(struct tokenizer *tokenizer);
 
-// Decodes GPT-2's alphabet, in which byte-level vocabularies spell bytes as printable characters. False when `text`
-// contains another character.
+// Decodes GPT-2's alphabet, in which byte-level vocabularies spell bytes as printable characters. Returns false if
+// `text` contains another character.
 bool byte_level_decode(const char *text, size_t n, struct bytes *out);

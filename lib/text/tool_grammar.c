@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A call is a JSON object that matches one of the tools, between the text that marks calls in the model's form.
+// See tool_grammar.h. A call is a JSON object that matches one of the tools, between the markers of calls in the
+// model's form.
 #include "lib/text/tool_grammar.h"
 
 #include <stdio.h>
@@ -30,7 +31,7 @@ static enum status ref_move(json_t *schema, const char *place)
     return STATUS_OK;
 }
 
-// The schemas that a member of a schema contains: one, a list, or with `named` an object of them.
+// Moves the schemas in a member of a schema: one schema, a list of schemas, or with `named` an object of schemas.
 static enum status member_refs_move(json_t *value, bool named, const char *place)
 {
     const char *name;
@@ -44,7 +45,7 @@ static enum status member_refs_move(json_t *value, bool named, const char *place
     return STATUS_OK;
 }
 
-// A schema moves from the root of its document to `place`: references to its parts follow.
+// Rewrites the references of a schema that moves from the root of its document to `place`.
 static enum status refs_move(json_t *schema, const char *place)
 {
     static const char *const literals[] = {"const", "enum", "default", "examples", NULL};
@@ -62,15 +63,15 @@ static enum status refs_move(json_t *schema, const char *place)
     return ref_move(schema, place);
 }
 
-// {"name": NAME, MEMBER: arguments}. The schema of the arguments is a definition of the root, so that its references
-// to itself stay within it.
+// Adds a call: {"name": NAME, MEMBER: arguments}. The schema of the arguments becomes a definition of the root, so that
+// its references to itself stay within it.
 static enum status add_call(const json_t *function, const char *member, json_t *root, json_t *calls)
 {
     json_t *given = json_object_get(function, "parameters"), *all = json_object_get(root, "$defs");
     json_t *parameters = json_is_object(given) ? json_deep_copy(given) : json_pack("{s:s}", "type", "object");
     char place[32];
     snprintf(place, sizeof place, "#/$defs/%zu", json_object_size(all));
-    json_object_del(parameters, "$id"); // names the document
+    json_object_del(parameters, "$id"); // $id names the document
     json_object_set_new(all, place + strlen("#/$defs/"), parameters);
     json_t *name = json_pack("{s:O}", "const", json_object_get(function, "name"));
     json_array_append_new(calls, json_pack("{s:s, s:{s:o, s:{s:s}}, s:[s,s], s:b}", "type", "object", "properties",

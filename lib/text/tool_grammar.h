@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The grammar of an answer that must call a tool (tool_choice `required`, or a named function).
+// Makes the grammar of an answer that must call a tool (tool_choice `required`, or a named function).
 #pragma once
 
 #include <jansson.h>
@@ -9,12 +9,12 @@
 
 struct tool_choice {
     const json_t *tools; // OpenAI's list of functions, checked
-    const char *name;    // the only one that may be called; NULL: any
+    const char *name;    // name of the only function that may be called; NULL: any
     bool single;         // exactly one call
 };
 
-// marker: the special token that starts calls in Mistral's form; -1: the marker is text. The caller frees the spec.
-// INVALID: no tool has the name. UNSUPPORTED: the form of calls is not known, or a tool's schema has a reference that
-// is not to a part of itself.
+// Creates the grammar. `marker` is the special token that starts calls in Mistral's form, or -1 if the marker is text.
+// The caller frees the spec. INVALID: no tool has the name. UNSUPPORTED: the form of calls is not known, or a tool's
+// schema has a reference that is not to a part of itself.
 enum status tool_grammar_create(enum output_calls form, int32_t marker, const struct tool_choice *choice,
                                 struct grammar_spec *spec_p);

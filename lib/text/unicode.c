@@ -83,7 +83,7 @@ bool unicode_is_word(int32_t c)
     }
 }
 
-// Length of the ill-formed part at `data`: the longest prefix of a character, at least one byte.
+// Returns the length of the ill-formed part at `data`: the longest prefix of a character, at least one byte.
 static size_t ill_formed_length(const char *data, size_t n)
 {
     size_t most = n < 3 ? n : 3;

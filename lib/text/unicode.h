@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Characters of well-formed UTF-8, the Unicode classes that tokenizers use, and a growable byte buffer.
+// Handles characters of well-formed UTF-8 and the Unicode classes that tokenizers use, and has a growable byte buffer.
 #pragma once
 
 #include <stdbool.h>
@@ -15,23 +15,23 @@ void bytes_add(struct bytes *bytes, const char *data, size_t n);
 void bytes_reserve(struct bytes *bytes, size_t more);
 void bytes_free(struct bytes *bytes);
 
-// Bytes of the character that starts with `lead`: 1 to 4 in well-formed text.
+// Returns the bytes of the character that starts with `lead`: 1 to 4 in well-formed text.
 static inline size_t utf8_length(char lead)
 {
     unsigned char c = (unsigned char)lead;
     return c < 0x80 ? 1 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : 4;
 }
 
-// The character at `text` (well-formed) and its length.
+// Returns the character at `text` (well-formed) and its length.
 int32_t utf8_decode(const char *text, size_t *length_p);
 size_t utf8_encode(int32_t c, char out[4]);
 
-// Start of the character that ends before `end` (well-formed text, end > 0).
+// Returns the start of the character that ends before `end` (well-formed text, end > 0).
 size_t utf8_before(const char *text, size_t end);
 
 bool unicode_is_space(int32_t c); // White_Space
 bool unicode_is_word(int32_t c);  // \w of Unicode regular expressions: letters, marks, digits, connectors
 
-// Appends `data` to `out`, replacing each ill-formed part by one U+FFFD ("maximal subparts", Unicode chapter 3.9).
-// Unless `final`, leaves an incomplete character at the end. Returns the bytes consumed.
+// Appends `data` to `out` and replaces each ill-formed part by one U+FFFD ("maximal subparts", Unicode chapter 3.9).
+// Leaves an incomplete character at the end, unless `final`. Returns the number of bytes consumed.
 size_t utf8_repair(struct bytes *out, const char *data, size_t n, bool final);

@@ -9,7 +9,7 @@
 
 enum { VERSION_AT = 0, TRACE_ID_AT = 3, PARENT_ID_AT = 36, FLAGS_AT = 53, PARENT_LENGTH = 55, FLAG_SAMPLED = 1 };
 
-// Lower-case digits only, as the specification demands; -1: none.
+// Returns the value of a digit, or -1. The specification demands lower-case digits.
 static int hex_digit(char c)
 {
     return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
@@ -32,7 +32,8 @@ static bool all_zero(const uint8_t *bytes, int n)
     return true;
 }
 
-// Version 00 ends after the flags; a later version may go on after another dash. Version ff is forbidden.
+// Returns true if the length is valid. Version 00 ends after the flags, and a later version may go on after another
+// dash. Version ff is forbidden.
 static bool length_valid(const char *text, size_t length, uint8_t version)
 {
     if (version == 0xff || length < PARENT_LENGTH) return false;
@@ -77,7 +78,8 @@ static const char *skip_blanks(const char *text)
     return text + strspn(text, " \t");
 }
 
-// One member, or none between two commas. NULL: malformed. Blanks at the end of a value belong to what follows it.
+// Returns the end of one member, which may be empty, or NULL if it is malformed. Blanks at the end of a value belong to
+// the text after it.
 static const char *member_end(const char *text, int *n_members)
 {
     size_t key = key_length(text);

@@ -73,8 +73,8 @@ static void field_text(struct otlp_buffer *out, int field, const char *text)
     field_bytes(out, field, text, strlen(text));
 }
 
-// A message within a message: its length is written at its end, as a varint of a fixed number of bytes, which parsers
-// accept.
+// Begins a message within a message. Its length is written at its end, as a varint of a fixed number of bytes, which
+// parsers accept.
 enum { LENGTH_BYTES = 4 };
 
 static size_t message_begin(struct otlp_buffer *out, int field)
@@ -96,9 +96,9 @@ static void message_end(struct otlp_buffer *out, size_t begin)
 enum { KEY = 1, VALUE = 2 };
 enum { VALUE_TEXT = 1, VALUE_INT = 3, VALUE_REAL = 4, VALUE_ARRAY = 5, ARRAY_VALUES = 1 };
 
-struct attributes { // of one message
+struct attributes { // attributes of one message
     struct otlp_buffer *out;
-    int field; // number of its list of attributes
+    int field; // field number of its list of attributes
 };
 
 static size_t varint_size(uint64_t value)
@@ -114,7 +114,7 @@ static size_t text_field_size(size_t length)
     return 1 + varint_size(length) + length;
 }
 
-// What stands before the value's own field, which has `value_bytes`.
+// Writes the part before the value's own field, which has `value_bytes`.
 static void attribute_begin(const struct attributes *to, const char *key, size_t value_bytes)
 {
     size_t key_bytes = strlen(key);
@@ -202,7 +202,7 @@ static bool has_parent(const struct trace_record *record)
     return memcmp(record->parent_id, none, sizeof none) != 0;
 }
 
-// "chat NAME" of the model.
+// Adds the name: "chat NAME", where NAME is the model.
 static void add_name(struct otlp_buffer *out, const struct trace_record *record)
 {
     const char *operation = record->operation ? record->operation : "request";
@@ -225,7 +225,7 @@ static void add_request(const struct attributes *to, const struct trace_record *
     add_text(to, "forepack.request", number);
     add_text(to, "forepack.tenant", record->tenant);
     add_int(to, "forepack.priority", request->priority);
-    if (!request->max_tokens) return; // a score
+    if (!request->max_tokens) return; // a score has none
     add_int(to, "gen_ai.request.max_tokens", request->max_tokens);
     add_real(to, "gen_ai.request.temperature", request->temperature);
     add_real(to, "gen_ai.request.top_p", request->top_p);
@@ -289,8 +289,9 @@ static void add_server_span(struct otlp_buffer *out, const struct otlp_source *s
     message_end(out, begin);
 }
 
-// Ids of phases differ from each other and from their server span's; that they differ from those of other requests is
-// as likely as with random numbers. (A multiplication by an odd number permutes all 64-bit numbers.)
+// Returns the id of a phase. Ids of phases differ from each other and from their server span's id. They differ from the
+// ids of other requests with the same likelihood as random numbers. (A multiplication by an odd number permutes all
+// 64-bit numbers.)
 static uint64_t part_id(const struct trace_record *record, int i)
 {
     uint64_t id = (record->span_id + (uint64_t)i + 1) * 0x9e3779b97f4a7c15u;

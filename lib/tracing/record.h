@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is recorded of a request for its trace: where it was when, and how it ended. It becomes one span of the server
-// with a span for each phase (otlp.h). Holds neither text nor tokens of prompts and answers.
+// Record of a request for its trace: its phases with their times, and its end. It becomes one span of the server with a
+// span for each phase (otlp.h). It has neither text nor tokens of prompts and answers.
 //
-// Phases follow one another without gaps: a phase begins where the one before it ended. A request that is replayed
-// waits and is prefilled again, so a phase may occur several times.
+// Phases follow one another without gaps: a phase begins when the previous phase ends. A request that is replayed waits
+// and is prefilled again, so a phase may occur several times.
 //
-// Owned by the request's front, which lends it to the core; one thread at a time.
+// Owned by the request's front, which lends it to the core. Used by one thread at a time.
 #pragma once
 
 #include <stdbool.h>
@@ -18,9 +18,9 @@ enum trace_phase {
     TRACE_ADMIT,     // limits and fields are checked; the prompt waits for a thread that tokenises it
     TRACE_TOKENISE,  // chat template and tokenizer
     TRACE_QUEUE,     // waits for the core's thread, then for a speculator
-    TRACE_SCORE,     // on a speculator
-    TRACE_PACK_WAIT, // kept tokens wait for a bin of a worker group
-    TRACE_PREFILL,   // on a worker group, no token from it yet
+    TRACE_SCORE,     // is scored on a speculator
+    TRACE_PACK_WAIT, // its kept tokens wait for a bin of a worker group
+    TRACE_PREFILL,   // on a worker group, which has not sent a token yet
     TRACE_DECODE,
     TRACE_PHASES
 };
@@ -29,10 +29,10 @@ const char *trace_phase_name(enum trace_phase phase);
 struct trace_part {
     enum trace_phase phase;
     int64_t end_us; // on clock_now_us()
-    char *node;     // id of the node; owned, NULL: none
+    char *node;     // id of the node; owned; NULL if there is none
 };
 
-// At this number the last part is extended: a request has some five for each replay.
+// Limit of parts. Beyond it the last part is extended. A request has about five parts for each replay.
 enum { TRACE_PARTS_MAX = 64, TRACE_ID_ROOM = 2 * TRACE_ID_BYTES + 1 };
 
 struct trace_usage {
@@ -40,59 +40,59 @@ struct trace_usage {
     int frozen_tokens, recalled_tokens;
 };
 
-struct trace_request { // what the client asked for
+struct trace_request { // fields of the client's request
     int max_tokens, top_k, priority;
     double temperature, top_p, presence_penalty, frequency_penalty;
 };
 
 struct trace_record {
-    struct trace_record *next; // the tracer's
+    struct trace_record *next; // for the tracer
 
-    // Constant.
+    // Constant members.
     uint8_t trace_id[TRACE_ID_BYTES], parent_id[SPAN_ID_BYTES];
     uint64_t span_id;
     char trace_text[TRACE_ID_ROOM]; // the trace id in hexadecimal digits, for logs
     bool sampled;                   // false: only the trace id is used
-    char *state;                    // tracestate; owned, NULL: none
+    char *state;                    // tracestate; owned, or NULL
     int server_port;                // 0: not known
     int64_t start_us;               // on clock_now_us()
 
     struct trace_part *parts; // [n_parts] owned
     int n_parts, capacity;
 
-    // Set by the front while it reads the request. Text constants, or as long-lived as the tracer.
-    const char *operation; // "chat", "text_completion", "score"; NULL: refused before that was known
+    // Set by the front while it reads the request. Texts are constants, or live as long as the tracer.
+    const char *operation; // "chat", "text_completion", "score"; NULL if refused before that was known
     const char *request_model;
 
     // Set by the front at the end.
     int64_t end_us;
-    const char *response_model; // NULL: refused
-    const char *finish;         // finish reason; NULL: refused
-    const char *error;          // name of the status; NULL: none
-    uint64_t number;            // of the request, "req" in logs; 0: refused before it had one
-    char *id, *tenant;          // owned; NULL: none
-    int64_t first_token_us;     // since start_us; 0: none
-    const char *prefill;        // "speculated", "whole"; NULL: not decided
-    const char *skip;           // why it is whole; NULL: it is not
+    const char *response_model; // NULL if refused
+    const char *finish;         // finish reason; NULL if refused
+    const char *error;          // name of the status, or NULL
+    uint64_t number;            // number of the request, "req" in logs; 0 if refused before it had one
+    char *id, *tenant;          // owned, or NULL
+    int64_t first_token_us;     // time since start_us; 0: no token
+    const char *prefill;        // "speculated", "whole"; NULL if not decided
+    const char *skip;           // why the prompt is prefilled whole, or NULL
     struct trace_usage usage;
     struct trace_request request;
 };
 
 void trace_record_free(struct trace_record *record); // NULL is allowed
 
-// The record's request leaves a phase in which it was on `node` (NULL: on none).
+// Ends a phase of the record's request, in which it was on `node` (NULL: on no node).
 void trace_phase_end(struct trace_record *record, enum trace_phase phase, const char *node, int64_t now_us);
 
-// --- what became of the spans
+// --- fate of the spans
 
 enum trace_drop {
     TRACE_DROP_QUEUE,       // the queue was full
-    TRACE_DROP_UNREACHABLE, // the collector could not be reached, or failed, until the time was up
+    TRACE_DROP_UNREACHABLE, // the collector could not be reached, or failed, until the time limit
     TRACE_DROP_REFUSED,     // the collector refused them
     TRACE_DROPS
 };
 const char *trace_drop_name(enum trace_drop drop);
 
-struct trace_counts { // of spans
+struct trace_counts { // numbers of spans
     uint64_t sent, dropped[TRACE_DROPS];
 };

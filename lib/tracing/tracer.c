@@ -35,34 +35,34 @@ enum {
 enum { ANSWER_MEMORY_MAX = 1 << 20 };
 
 struct tracer {
-    // Constant.
+    // Constant members.
     struct rpc_channel *channel;
-    struct otlp_source source; // its wall_offset_us is the thread's
+    struct otlp_source source; // the thread writes its wall_offset_us
     char *service_name, *server_address, *endpoint, instance_id[17], host_name[65];
-    uint64_t sampled_below; // of the last 8 bytes of a trace id; UINT64_MAX: all traces
+    uint64_t sampled_below; // limit of the last 8 bytes of a trace id; UINT64_MAX: all traces
     int64_t batch_us, retry_us;
     int queue_max;
     struct hash_key id_keys[2];
 
-    atomic_uint_fast64_t last_id;                    // relaxed, as are the counts: nothing is ordered by them
+    atomic_uint_fast64_t last_id;                    // relaxed, like the counts: they order nothing
     atomic_uint_fast64_t sent, dropped[TRACE_DROPS]; // spans
-    int64_t log_due_us[TRACE_DROPS];                 // the thread's: no message before
-    struct otlp_buffer message;                      // the thread's
+    int64_t log_due_us[TRACE_DROPS];                 // thread only: time before which nothing is logged
+    struct otlp_buffer message;                      // thread only
 
     pthread_t thread;
-    pthread_mutex_t lock; // guards what follows
+    pthread_mutex_t lock; // guards the members below
     pthread_cond_t changed;
     struct trace_record *first, **end; // the queue
     int n_queued;
-    int64_t queued_us; // when the first of them came
+    int64_t queued_us; // arrival of the first queued record
     bool stopping, ended;
-    int64_t stop_us;           // INT64_MAX, or when the thread gives up the rest
-    struct rpc_stream *stream; // of the call in progress
+    int64_t stop_us;           // INT64_MAX, or the time at which the thread drops the rest
+    struct rpc_stream *stream; // stream of the current call
 };
 
 // --- ids
 
-// Random numbers, never 0: a keyed hash of a counter.
+// Returns a random number, never 0: a keyed hash of a counter.
 static uint64_t id_next(struct tracer *tracer, int key)
 {
     uint64_t id =
@@ -121,7 +121,8 @@ static void count(atomic_uint_fast64_t *counter, int n)
     atomic_fetch_add_explicit(counter, (uint64_t)n, memory_order_relaxed);
 }
 
-// The thread is woken when it has a batch to send; else it wakes by itself when the first record is old enough.
+// Queues a record. Wakes the thread if it has a batch to send. Otherwise the thread wakes by itself when the first
+// record is old enough.
 static bool queue_add(struct tracer *tracer, struct trace_record *record)
 {
     pthread_mutex_lock(&tracer->lock);
@@ -143,7 +144,7 @@ void tracer_finish(struct tracer *tracer, struct trace_record *record)
     trace_record_free(record);
 }
 
-// Takes at most a batch off the queue. The lock is held.
+// Removes at most a batch from the queue. The lock is held.
 static struct trace_record *queue_take(struct tracer *tracer)
 {
     struct trace_record *first = tracer->first, **end = &tracer->first;
@@ -155,13 +156,13 @@ static struct trace_record *queue_take(struct tracer *tracer)
     tracer->first = rest;
     if (!rest) tracer->end = &tracer->first;
     tracer->n_queued -= n;
-    tracer->queued_us = clock_now_us(); // the rest came earlier
+    tracer->queued_us = clock_now_us(); // an upper bound: the remaining records came earlier
     return first;
 }
 
-// --- one call. The tracer's thread from here on
+// --- one call. The tracer's thread runs all functions from here on
 
-// The time until which the thread works on a batch that it began at `start_us`.
+// Returns the time until which the thread works on a batch that it began at `start_us`.
 static int64_t give_up_us(struct tracer *tracer, int64_t start_us)
 {
     pthread_mutex_lock(&tracer->lock);
@@ -177,7 +178,7 @@ static void set_stream(struct tracer *tracer, struct rpc_stream *stream)
     pthread_mutex_unlock(&tracer->lock);
 }
 
-// Each kind is logged at most once a minute.
+// Returns true if this kind may be logged: at most once a minute.
 static bool may_log(struct tracer *tracer, enum trace_drop drop)
 {
     int64_t now_us = clock_now_us();
@@ -186,7 +187,8 @@ static bool may_log(struct tracer *tracer, enum trace_drop drop)
     return true;
 }
 
-// The collector took the call; it may have refused some of the spans. The sentence is its own.
+// Handles the answer of a collector that accepted the call. The collector may have refused some of the spans, with its
+// own sentence.
 static void answer_read(struct tracer *tracer, const struct rpc_bytes *answer, int n_spans)
 {
     Otlp__ExportTraceServiceResponse *m = proto_unpack(&otlp__export_trace_service_response__descriptor, answer->data,
@@ -206,7 +208,7 @@ static enum status call_read(struct rpc_stream *stream, struct rpc_bytes *answer
 {
     struct rpc_bytes rest = {0};
     TRY(rpc_stream_read(stream, answer));
-    enum status status = rpc_stream_read(stream, &rest); // the status of the call
+    enum status status = rpc_stream_read(stream, &rest); // reads the status of the call
     rpc_bytes_free(&rest);
     if (status != STATUS_OK) rpc_bytes_free(answer);
     return status;
@@ -217,7 +219,7 @@ static enum status export_once(struct tracer *tracer, int n_spans, int64_t until
     struct rpc_stream *stream;
     struct rpc_bytes answer = {0};
     int64_t left_ms = (until_us - clock_now_us()) / 1000;
-    if (left_ms <= 0) return status_fail(STATUS_DEADLINE, "the collector did not take them in time");
+    if (left_ms <= 0) return status_fail(STATUS_DEADLINE, "the collector did not accept the spans in time");
     TRY(rpc_stream_open(tracer->channel, EXPORT_METHOD, left_ms < CALL_MS ? left_ms : CALL_MS, false, &stream));
     set_stream(tracer, stream);
     rpc_stream_send(stream, tracer->message.data, tracer->message.n);
@@ -232,15 +234,15 @@ static enum status export_once(struct tracer *tracer, int n_spans, int64_t until
 
 // --- batches
 
-// The call may succeed when it is repeated.
+// Returns true if the call may succeed when it is repeated.
 static bool is_passing(enum status status)
 {
     return status == STATUS_UNAVAILABLE || status == STATUS_DEADLINE || status == STATUS_CANCELLED ||
            status == STATUS_EXHAUSTED;
 }
 
-// Waits before a batch that was begun at `start_us` is sent again; while the tracer stops, for a short time only.
-// False: its time is up.
+// Waits before a batch that was begun at `start_us` is sent again. While the tracer stops, it waits only for a short
+// time. Returns false if the time of the batch is up.
 static bool retry_wait(struct tracer *tracer, int64_t start_us, int64_t pause_us)
 {
     int64_t next_us = clock_now_us() + pause_us;
@@ -305,7 +307,8 @@ static void batch_export(struct tracer *tracer, struct trace_record *records)
     }
 }
 
-// Waits for a batch, or for less when its time has come or the tracer stops; NULL: the queue is empty and it stops.
+// Waits for a full batch, or for a part of one when its time has come or the tracer stops. Returns NULL if the queue is
+// empty and the tracer stops.
 static struct trace_record *batch_wait(struct tracer *tracer)
 {
     pthread_mutex_lock(&tracer->lock);
@@ -339,7 +342,7 @@ static void *tracer_thread(void *arg)
 
 // --- open and close
 
-// One line "name: value". Blank lines and those that start with '#' are left out.
+// Adds one line "name: value". Skips blank lines and lines that start with '#'.
 static enum status header_add(struct rpc_channel *channel, char *line, int number)
 {
     line += strspn(line, " \t\r");

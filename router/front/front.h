@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // The front of the router: its gRPC services, and its HTTP API (http_service.h). The front checks and tokenises the
-// messages of clients and nodes, posts them to the core's thread as events, and sends what the core answers. front
+// messages of clients and nodes, posts them to the core's thread as events, and sends the core's answers. front
 // includes core; core never includes front.
 //
 //   intake.c          checks of fields, prompts to tokens
-//   intake_pool.c     the threads that read and tokenise long prompts, and the prompts that wait for them
+//   intake_pool.c     the threads that read and tokenise long prompts, and the queue of these prompts
 //   grpc_access.c     callers by their API keys
 //   request_trace.c   traces of requests
-//   reading.c         the messages of clients that are being read
-//   grpc_intake.c     messages of clients to their readers, at once or through the pool
+//   parsed_message.c  the messages of clients between their arrival and the core
+//   grpc_intake.c     passes messages of clients to their readers, at once or through the pool
 //   chat_answer.c     answers of chats in sections: reasoning, content, tool calls
-//   content_tokens.c  which tokens of such an answer are its content
+//   content_tokens.c  the tokens of such an answer that are its content
 //   answer.c          running requests of a client and the text of their answers
 //   wire_request.c    GenerateRequest and ScoreRequest to a request of the core
 //   wire_response.c   chunks, completions and scores to a client
@@ -25,8 +25,8 @@
 //   grpc_kserve_info.c  ServerReady, ModelMetadata and the like
 //   grpc_attach.c     Attach: the stream of a node
 //   cluster_token.c   the secret of nodes that attach
-//   node_link.c       what nodes send, as events of the core
-//   node_bins.c       what the core sends to nodes
+//   node_link.c       messages of nodes to events of the core
+//   node_bins.c       actions of the core to messages for nodes
 //   metrics_reporter.c  the thread that writes metrics
 //
 // Threads: handlers run on the server's I/O threads and leave long messages to the intake pool. Nodes have a server
@@ -48,15 +48,15 @@
 #include "router/front/nodes/cluster_token.h"
 #include "router/front/request/chat_answer.h"
 
-// Requests that were refused before the core saw them, by status.
+// Counts requests that were refused before the core saw them, by status.
 struct refusals {
     atomic_ullong counts[STATUS_COUNT];
 };
 
-// Whole answers, which are collected until their end, of all clients.
+// The whole answers of all clients, which are collected until their end.
 struct whole_answers {
-    size_t bytes, max_bytes; // beyond the limit, answers with more than an equal share (lib/base/equal_share.h) end
-    int sharing;             // answers whose bytes are not small
+    size_t bytes, max_bytes; // over the limit, answers with more than an equal share (lib/base/equal_share.h) end
+    int sharing;             // number of answers whose bytes are not small
 };
 
 struct front {
@@ -66,26 +66,26 @@ struct front {
     struct tokenizer *tokenizer;
     struct chat_template *chat; // NULL: no usable template, `chat_problem` says why
     char *chat_problem;
-    struct chat_syntax chat_syntax;       // of `chat`
+    struct chat_syntax chat_syntax;       // found in `chat`
     struct grammar_library *grammars;     // NULL: structured output is refused
-    struct grammar_cache *valid_grammars; // compiled lately; with `grammars`
+    struct grammar_cache *valid_grammars; // grammars compiled lately; only with `grammars`
     struct identity *identity;            // NULL: no API keys are used, every caller may do everything
-    bool share_prefix_cache;              // among tenants
+    bool share_prefix_cache;              // tenants share the prefix cache
     int64_t heartbeat_ms;
     atomic_int max_queue_requests;
     int tail_tokens;
     int pinned_turn_tokens; // see chat_render()
-    struct prefill prefill; // for clients that give no prefill options
+    struct prefill prefill; // options of clients that give none
     int64_t started_us;
     struct loop *loop;
     struct intake_pool *pool;
-    struct reading_table *readings;      // messages of clients that are being read
-    struct cluster_token *cluster_token; // NULL: nodes need none
-    atomic_bool draining;                // no new prompts are taken
+    struct parsed_message_table *parsed_messages; // messages between their arrival and the core
+    struct cluster_token *cluster_token;          // NULL: nodes need none
+    atomic_bool draining;                         // new prompts are refused
     struct rpc_server *server;    // of clients; atomic; NULL until it is open, while the core's thread already runs
     bool ready;                   // core's thread only
     struct whole_answers whole;   // core's thread only
-    atomic_size_t aborts_waiting; // charge of the Aborts that wait for the core's thread
+    atomic_size_t aborts_waiting; // memory of the Aborts that wait for the core's thread
     atomic_bool serving;          // a new request would be served
     bool metrics_open;            // GET /metrics needs no API key
     struct tracer *tracer;        // NULL: requests are not traced

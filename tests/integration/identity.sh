@@ -150,7 +150,7 @@ for name in acme globex single; do
     waiting+=("$last_pid")
     wait_until 20 "a request of $name waits" held ${#waiting[@]}
 done
-refused "this API key runs 1 requests, as many as it may" ask single Hi
+refused "this API key runs 1 requests, which is its limit" ask single Hi
 equal 'ALREADY_EXISTS request_id "mine" is running already: choose another one' "$(call acme generate mine)" "an id twice"
 equal 0 "$(call acme abort other)" "requests aborted by an unknown id"
 equal 1 "$(call globex abort mine)" "requests aborted by their tenant"

@@ -115,7 +115,7 @@ reload worker
 said 'info worker file_changed file=.*token.*effect="it is used when the node attaches again"'
 rm "$work/token"
 reload worker
-said 'error worker file_refused reason=.*token: No such file.*effect="the node stays attached, and could not attach again"'
+said 'error worker file_refused reason=.*token: No such file.*effect="the node stays attached, but could not attach again"'
 token the-second-secret-of-the-nodes
 reload worker
 silent "error"
@@ -127,7 +127,7 @@ reload router
 said 'info router option_changed option=drain-ms old=120000 new=121000'
 said 'info router option_changed option=log-level old=info new=debug'
 said 'info router option_changed option=max-queue-requests old=1000 new=5'
-said 'warn router option_not_changed option=bins-ahead old=2 new=3 effect="the program has to be started again for it"'
+said 'warn router option_not_changed option=bins-ahead old=2 new=3 effect="restart the program to apply it"'
 silent "max-wait-ms"
 equal 5 "$(status_json | jq .queue.capacity_requests)" "places of the queue"
 as acme generate --prompt Hi --max-tokens 1 >/dev/null

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tokenizers with tokens in tokenizer.json and in other files, with the ids and texts of transformers' AutoTokenizer.
 The class is always PreTrainedTokenizerFast, which follows tokenizer.json: the class LlamaTokenizer of
-transformers 5 ignores parts of that file (docs/operating.md)."""
+transformers 5 ignores parts of that file (docs/checkpoints.md)."""
 import json
 import random
 import shutil

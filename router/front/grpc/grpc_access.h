@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Callers over gRPC, identified by the metadata `authorization: Bearer KEY` (lib/identity/identity.h). Without
+// Identifies callers over gRPC by the metadata `authorization: Bearer KEY` (lib/identity/identity.h). Without
 // --api-keys every caller may do everything. I/O threads and the core's thread.
 #pragma once
 
 #include "lib/identity/identity.h"
 #include "router/front/front.h"
 
-// For rpc_server_options.authorise of clients. UNAUTHENTICATED.
+// rpc_server_options.authorise of the clients' server. UNAUTHENTICATED: the key is missing or not known.
 enum status front_authorise(struct rpc_call *call);
 
-// NULL: no keys are used. Valid while the call is referenced.
+// Returns the caller, valid while the call is referenced. NULL: no keys are used.
 struct principal *grpc_principal(const struct rpc_call *call);
-bool grpc_is_operator(const struct rpc_call *call); // also every caller where no keys are used
+bool grpc_is_operator(const struct rpc_call *call); // true for every caller where no keys are used
 
-// Counts a call without a model's work, or refuses it: then it has ended, and false is returned.
+// Counts a call without a model's work. False: the call was refused, and has ended.
 bool grpc_admit_call(struct rpc_call *call);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Inference.DrainNode: an operator makes a node finish its requests and leave.
+// Inference.DrainNode: makes a node finish its requests and leave, for an operator.
 //
 // Threads: an I/O thread reads the message and checks the caller; the rest runs on the core's thread.
 #include <stdlib.h>

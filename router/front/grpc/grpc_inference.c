@@ -61,7 +61,7 @@ static void call_done(struct answer *a, const struct request *r, enum finish_rea
     }
 }
 
-// A GenerateMany call ends with its last request.
+// Ends a GenerateMany call with its last request.
 static void call_idle(struct client *client)
 {
     if (call_of(client)->half_closed) reply_finish(call_of(client)->call, STATUS_OK, "");
@@ -85,7 +85,7 @@ static void event_half_close(struct core *c, void *arg, int64_t now_us)
 
 // --- I/O threads and threads of the intake pool
 
-// Hands a checked request to the core's thread.
+// Submits a checked request to the core's thread.
 static void call_submit(struct client_call *c, struct answer *a)
 {
     grpc_bound_deadline(c->call, a->request);
@@ -103,18 +103,18 @@ static void call_answer_refused(struct client_call *c, const char *client_id, en
         reply_refuse_until(c->call, status, retry_us);
 }
 
-// A message that was admitted. `a`: its answer, or NULL.
-static void call_refuse(struct reading *reading, struct answer *a, const char *client_id, enum status status,
+// Refuses a message that was admitted. Frees `a`, its answer, or NULL.
+static void call_refuse(struct parsed_message *parsed, struct answer *a, const char *client_id, enum status status,
                         int64_t retry_us)
 {
-    client_trace_refused(reading->client, a, status, clock_now_us());
+    client_trace_refused(parsed->client, a, status, clock_now_us());
     answers_free(a);
-    call_answer_refused(call_of(reading->client), client_id, status, retry_us);
-    client_not_submitted(reading);
+    call_answer_refused(call_of(parsed->client), client_id, status, retry_us);
+    client_not_submitted(parsed);
 }
 
-// NULL: a message that has just come is not read.
-static struct reading *call_admit(struct client_call *c, const char *client_id)
+// Admits a message that has just come. NULL: it was refused.
+static struct parsed_message *call_admit(struct client_call *c, const char *client_id)
 {
     struct principal *p = c->client.principal;
     int64_t retry_us = 0;
@@ -123,7 +123,7 @@ static struct reading *call_admit(struct client_call *c, const char *client_id)
         call_answer_refused(c, client_id, status, retry_us);
         return NULL;
     }
-    return client_reading(&c->client, client_id);
+    return client_message_begin(&c->client, client_id);
 }
 
 static void call_answer(struct answer *a, const char *client_id, enum status status)
@@ -133,24 +133,25 @@ static void call_answer(struct answer *a, const char *client_id, enum status sta
     if (status == STATUS_OK) {
         call_submit(call_of(a->client), a);
     } else {
-        call_refuse(a->reading, a, client_id, status, retry_us);
+        call_refuse(a->parsed, a, client_id, status, retry_us);
     }
 }
 
-// NULL: the message was dropped or is malformed, and is not submitted. Of a malformed one not even the id is known.
+// Unpacks a message. NULL: it was dropped or is malformed, and has been ended. Not even the id of a malformed message
+// is known.
 static void *message_unpack(const struct grpc_message *message, const ProtobufCMessageDescriptor *type)
 {
-    struct reading *reading = message->user;
+    struct parsed_message *parsed = message->user;
     if (message->dropped) {
-        client_dropped(reading, message->arrived_us);
+        client_dropped(parsed, message->arrived_us);
         return NULL;
     }
     void *m = grpc_message_unpack(type, message->bytes, message->size);
     if (m) return m;
-    client_trace_refused(reading->client, NULL, STATUS_INVALID, message->arrived_us);
-    front_refused(reading->client->front, STATUS_INVALID);
+    client_trace_refused(parsed->client, NULL, STATUS_INVALID, message->arrived_us);
+    front_refused(parsed->client->front, STATUS_INVALID);
     reply_refuse(message->call, STATUS_INVALID);
-    client_not_submitted(reading);
+    client_not_submitted(parsed);
     return NULL;
 }
 
@@ -199,8 +200,8 @@ static void score_read(const struct grpc_message *message)
 
 // --- I/O threads
 
-enum { FIELD_REQUEST_ID = 1, FIELD_TENANT = 9, ID_ROOM = 257 }; // of GenerateRequest
-enum { FIELD_SCORE_TENANT = 6 };                                // of ScoreRequest
+enum { FIELD_REQUEST_ID = 1, FIELD_TENANT = 9, ID_ROOM = 257 }; // fields of GenerateRequest
+enum { FIELD_SCORE_TENANT = 6 };                                // field of ScoreRequest
 
 static void call_on_open(struct rpc_call *call)
 {
@@ -230,17 +231,17 @@ static void call_on_close(struct rpc_call *call, bool cancelled)
 static void message_read(struct client_call *c, const uint8_t *bytes, size_t size, const char *id,
                          uint32_t tenant_field, grpc_read_fn *read)
 {
-    struct reading *reading = call_admit(c, id);
-    if (!reading) return;
-    enum status status = grpc_message_read(c->call, bytes, size, tenant_field, &reading->waiting, read, reading);
-    if (status != STATUS_OK) call_refuse(reading, NULL, id, status, 0);
+    struct parsed_message *parsed = call_admit(c, id);
+    if (!parsed) return;
+    enum status status = grpc_message_read(c->call, bytes, size, tenant_field, &parsed->waiting, read, parsed);
+    if (status != STATUS_OK) call_refuse(parsed, NULL, id, status, 0);
 }
 
 static void generate_on_message(struct rpc_call *call, const uint8_t *bytes, size_t size)
 {
     struct client_call *c = rpc_call_user(call);
     char id[ID_ROOM];
-    proto_field_text(bytes, size, FIELD_REQUEST_ID, id, sizeof id); // now, while the bytes are valid
+    proto_field_text(bytes, size, FIELD_REQUEST_ID, id, sizeof id); // the bytes are valid only now
     message_read(c, bytes, size, id, FIELD_TENANT, generate_read);
 }
 
@@ -249,8 +250,8 @@ static void generate_on_oversized(struct rpc_call *call, size_t size, const uint
     struct client_call *c = rpc_call_user(call);
     char id[ID_ROOM];
     proto_field_text(head, head_size, FIELD_REQUEST_ID, id, sizeof id);
-    struct reading *reading = call_admit(c, id);
-    if (reading) call_refuse(reading, NULL, id, intake_refuse_size(c->client.front, size), 0);
+    struct parsed_message *parsed = call_admit(c, id);
+    if (parsed) call_refuse(parsed, NULL, id, intake_refuse_size(c->client.front, size), 0);
 }
 
 static void score_on_message(struct rpc_call *call, const uint8_t *bytes, size_t size)
@@ -261,21 +262,21 @@ static void score_on_message(struct rpc_call *call, const uint8_t *bytes, size_t
 static void score_on_oversized(struct rpc_call *call, size_t size, const uint8_t *head, size_t head_size)
 {
     struct client_call *c = rpc_call_user(call);
-    struct reading *reading = call_admit(c, "");
-    if (reading) call_refuse(reading, NULL, "", intake_refuse_size(c->client.front, size), 0);
+    struct parsed_message *parsed = call_admit(c, "");
+    if (parsed) call_refuse(parsed, NULL, "", intake_refuse_size(c->client.front, size), 0);
 }
 
 // --- Abort
 
-// An Abort costs the core's thread time for each id, and does not count against the limits of a key: so the Aborts that
-// wait for it are bounded, by their ids and the bytes of these.
+// An Abort costs the core's thread time for each id, and does not count against the limits of a key. So the waiting
+// Aborts are bounded, by the number of their ids and by the bytes of the ids.
 enum { ABORT_IDS_MAX = 10000, ABORT_BYTES_MAX = 4 << 20, ABORT_ID_CHARGE = 64, ABORTS_WAITING_MAX = 4 << 20 };
 
 struct abort_job {
     struct rpc_call *call; // our reference
-    uint64_t owner;        // of the requests that may be aborted; 0: of all
+    uint64_t owner;        // owner of the requests that may be aborted; 0: all owners
     struct bytes ids;      // each with its final 0
-    size_t charge;         // in front->aborts_waiting
+    size_t charge;         // part of front->aborts_waiting
 };
 
 static void abort_job_free(struct abort_job *job)
@@ -315,7 +316,7 @@ static struct abort_job *abort_job_create(struct rpc_call *call, const Forepack_
     job->owner = grpc_is_operator(call) ? 0 : identity_prefix_salt(principal_tenant(grpc_principal(call)));
     for (size_t i = 0; i < m->n_request_ids; i++) {
         size_t size = strlen(m->request_ids[i]) + 1;
-        if (size <= ID_ROOM) bytes_add(&job->ids, m->request_ids[i], size); // no request has a longer one
+        if (size <= ID_ROOM) bytes_add(&job->ids, m->request_ids[i], size); // no request has a longer id
     }
     job->charge = job->ids.n + m->n_request_ids * ABORT_ID_CHARGE;
     atomic_fetch_add(&front->aborts_waiting, job->charge);

@@ -44,7 +44,7 @@ static void tenant_write(const struct grpc_message *message, char tenant[TENANT_
         proto_field_text(message->bytes, message->size, message->tenant_field, tenant, TENANT_ROOM);
 }
 
-// `weight`: its bytes for the pool.
+// Adds a job to the pool. `weight`: bytes of the message, as the pool counts them.
 static enum status job_add(const struct grpc_message *message, size_t weight)
 {
     const struct front *front = rpc_call_context(message->call);

@@ -60,7 +60,7 @@ static enum status grammar_read(const Forepack__V1__SamplingOptions *m, struct g
     }
 }
 
-// A wrong grammar is refused here rather than by the worker.
+// Compiles the grammar, so that a wrong one is refused here rather than by the worker.
 static enum status grammar_compile(const struct front *front, const struct grammar_spec *spec)
 {
     struct grammar_matcher *matcher;
@@ -94,9 +94,9 @@ static enum status sampling_read(const Forepack__V1__SamplingOptions *m, struct 
     return sampling_from_message(&m->base, s);
 }
 
-// The keep rate of the request goes before its quality, and both before the router's. The keep rate beside a quality
-// applies where the speculators have no calibration: all tokens, but to a client that asks for pruning and leaves the
-// rate to the router, the default rate.
+// Sets keep rate and quality. The keep rate of the request precedes its quality, and both precede the router's options.
+// With a quality, the keep rate applies where the speculators have no calibration. It then keeps all tokens, except for
+// a client that asks for pruning and leaves the rate to the router: that client gets the default rate.
 static void prefill_settle_rate(const Forepack__V1__PrefillOptions *m, struct prefill *p)
 {
     bool asked = m->mode == FOREPACK__V1__PREFILL_MODE__PREFILL_MODE_ON ||
@@ -137,7 +137,8 @@ static enum status prefill_read(const struct front *front, const Forepack__V1__P
     return STATUS_OK;
 }
 
-// Pruned tokens have no log-probabilities. A request that does not ask for pruning keeps its prompt whole.
+// Checks prompt_logprobs against pruning, as pruned tokens have no log-probabilities. A request that does not ask for
+// pruning keeps its prompt whole.
 static enum status prompt_logprobs_read(const Forepack__V1__PrefillOptions *m, struct request_spec *spec)
 {
     if (spec->sampling.prompt_logprobs < 0) return STATUS_OK;
@@ -152,7 +153,7 @@ static enum status prompt_logprobs_read(const Forepack__V1__PrefillOptions *m, s
     return STATUS_OK;
 }
 
-// A range that the client pins is pinned in all turns whose prompt has it.
+// Pins a range of the client in all turns whose prompt contains it.
 static void pinned_add(struct request_spec *spec, struct token_range range)
 {
     spec->pinned[spec->n_pinned++] = range;
@@ -164,7 +165,7 @@ static void pinned_add(struct request_spec *spec, struct token_range range)
     }
 }
 
-// The client's pinned ranges are added to those of the chat template.
+// Adds the client's pinned ranges to those of the chat template.
 static enum status pinned_read(const Forepack__V1__PrefillOptions *m, struct request *r)
 {
     if (!m || !m->n_pinned) return STATUS_OK;
@@ -185,7 +186,7 @@ static enum status pinned_read(const Forepack__V1__PrefillOptions *m, struct req
     return STATUS_OK;
 }
 
-// One message as JSON, for the chat template.
+// Turns one message into JSON for the chat template.
 static enum status message_read(const Forepack__V1__Message *m, size_t i, json_t **message_p)
 {
     size_t bad;
@@ -264,7 +265,7 @@ static void trace_tokenised(struct request *r, const char *operation, const char
     trace_phase_end(r->trace, TRACE_TOKENISE, NULL, clock_now_us());
 }
 
-// The request has the prompt of another one of its message, which was tokenised.
+// Marks the trace of a request that shares the tokenised prompt of another request of its message.
 static void trace_copied(struct request *r, const struct request *first)
 {
     if (!r->trace || !first->trace) return;
@@ -275,7 +276,7 @@ static void trace_copied(struct request *r, const struct request *first)
 
 // --- requests
 
-// The shared beginning becomes the first turn, with what is pinned of it.
+// Makes the shared beginning the first turn, with its pinned ranges.
 static enum status shared_read(struct request_spec *spec)
 {
     int n = spec->prefill.shared_tokens, most = spec->n_turns ? spec->turns[0].end : spec->n_tokens;
@@ -298,7 +299,7 @@ static enum status shared_read(struct request_spec *spec)
     return STATUS_OK;
 }
 
-// `model` is the name that the client gave, which is served; `operation` as in a trace.
+// Reads the prompt. `model` is the served name that the client gave; `operation` as in a trace.
 static enum status prompt_read(const struct front *front, const struct wire_prompt *given, const char *model,
                                const char *operation, const Forepack__V1__PrefillOptions *prefill, struct request *r)
 {
@@ -350,7 +351,7 @@ static enum status text_stream_read(const struct front *front, const Forepack__V
     return status;
 }
 
-// What a message says of the queue. The tenant's name was checked.
+// Reads the fields of a message that concern the queue. The tenant's name was checked.
 static void queue_read(const char *tenant, int32_t priority, uint32_t ttft_deadline_ms, struct request_spec *spec)
 {
     spec->tenant = *tenant ? mem_string(tenant) : NULL;
@@ -411,7 +412,7 @@ enum status wire_score_request_read(const struct front *front, const Forepack__V
     TRY(intake_check_model(front, m->model));
     TRY(intake_check_name("tenant", m->tenant));
     Forepack__V1__PrefillOptions asked = *(m->prefill ? m->prefill : &no_options);
-    asked.mode = FOREPACK__V1__PREFILL_MODE__PREFILL_MODE_ON; // a score is asked for
+    asked.mode = FOREPACK__V1__PREFILL_MODE__PREFILL_MODE_ON; // the client asks for a score
     TRY(prefill_read(front, &asked, &r->spec.prefill));
     TRY(prompt_read(front, &prompt, m->model, "score", m->prefill, r));
     sampling_defaults(&r->spec.sampling);
@@ -424,7 +425,7 @@ enum status wire_score_request_read(const struct front *front, const Forepack__V
 
 // --- text and tokens
 
-// Bound the work.
+// Limits of ids per call, which bound the work.
 enum { TOKENIZE_IDS_MAX = 1 << 20, DETOKENIZE_IDS_MAX = 1 << 20 };
 
 enum status wire_tokenize(const struct front *front, const Forepack__V1__TokenizeRequest *m,

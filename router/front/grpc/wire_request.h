@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a client's message to a request of the core. Everything that can be wrong with a request is found here; the core
-// decides only whether it can be served. I/O threads and the intake pool's.
+// Turns a client's message into a request of the core, and finds everything that can be wrong with it. The core decides
+// only whether the request can be served. I/O threads and the intake pool's.
 #pragma once
 
 #include <protobuf-c/protobuf-c.h>
@@ -14,18 +14,18 @@ struct Forepack__V1__Message;
 struct Forepack__V1__ScoreRequest;
 struct Forepack__V1__TokenizeRequest;
 
-// What a request has beside its message.
+// Options of a request that are not in its message.
 struct wire_options {
-    int default_tokens;                           // max_tokens where the message has none
-    const struct chat_conversation *conversation; // its prompt; NULL: that of the message
+    int default_tokens;                           // max_tokens if the message has none
+    const struct chat_conversation *conversation; // the prompt; NULL: the message has the prompt
     const char *ids_field;                        // as in struct intake_prompt
-    const char *max_tokens_name;                  // of the client's API; NULL: max_tokens
-    bool grammar_valid;                           // it is known, or was compiled for another prompt of the message
-    const struct text_stream *text_of_other;      // of another prompt, to share its stop strings; NULL: none
+    const char *max_tokens_name;                  // name in the client's API; NULL: max_tokens
+    bool grammar_valid;                           // known, or compiled for another prompt of the message
+    const struct text_stream *text_of_other;      // stream of another prompt, to share its stop strings; NULL: none
 };
 
-// Whether reading the message compiles no grammar, because it has none or one that was compiled lately. Compiling takes
-// up to 100 ms: a message with another grammar is read on the intake pool.
+// Returns true if reading the message compiles no grammar: it has none, or one that was compiled lately. Compiling
+// takes up to 100 ms, so a message with another grammar is read on the intake pool.
 bool wire_grammar_known(const struct front *front, const struct Forepack__V1__GenerateRequest *m);
 
 // Fills in `r`, which was just created and whose arrival time is set. `text_p` receives the stream that turns its
@@ -38,15 +38,15 @@ enum status wire_request_read(const struct front *front, const struct Forepack__
 struct text_stream *wire_request_copy_choice(const struct request *first, const struct text_stream *text_of_first,
                                              int index, struct request *r);
 
-// The same for a request that ends once a speculator has scored it.
+// Fills in `r` as wire_request_read() does, for a request that ends once a speculator has scored it.
 enum status wire_score_request_read(const struct front *front, const struct Forepack__V1__ScoreRequest *m,
                                     const struct wire_options *options, struct request *r);
 
-// The answers of Tokenize and Detokenize; the caller frees them. The context does not bound them.
+// Create the answers of Tokenize and Detokenize, which the caller frees. The context does not bound them.
 enum status wire_tokenize(const struct front *front, const struct Forepack__V1__TokenizeRequest *m,
                           const struct chat_conversation *conversation, int32_t **tokens_p, int *n_p);
 enum status wire_detokenize(const struct front *front, const struct Forepack__V1__DetokenizeRequest *m, char **text_p,
                             size_t *text_bytes_p);
-// DetokenizeResponse.ends [m->n_token_ids] of that text.
+// Sets DetokenizeResponse.ends [m->n_token_ids] for that text.
 void wire_token_ends(const struct front *front, const struct Forepack__V1__DetokenizeRequest *m, const char *text,
                      size_t text_bytes, uint32_t *ends);

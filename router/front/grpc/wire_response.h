@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a client receives for a request: chunks, then one completion; or a score. Any thread.
+// Sends the answer of a request to a client: chunks, then one completion; or a score. Any thread.
 #pragma once
 
 #include "lib/net/rpc.h"
 #include "router/front/request/answer.h"
 
-// Sends nothing when there is neither text nor a token.
+// Sends a chunk, unless it has neither text nor a token.
 void wire_chunk_send(struct rpc_call *call, const char *request_id, const struct answer_chunk *chunk);
 
-// How the prompt of `r` was prefilled: "speculated", or "whole:REASON"; "": not decided yet.
+// Writes how the prompt of `r` was prefilled: "speculated", or "whole:REASON"; "": not decided yet.
 enum { WIRE_PREFILL_ROOM = 64 };
 void wire_prefill_format(const struct request *r, char text[WIRE_PREFILL_ROOM]);
 
-// `status` and `message` are sent with FINISH_REASON_ERROR only.
+// Sends a completion; `status` and `message` only with FINISH_REASON_ERROR.
 void wire_completion_send(struct rpc_call *call, const struct request *r, bool return_kept, enum finish_reason reason,
                           enum status status, const char *message);
 
-// The completion of a request of GenerateMany that was refused. An id that is not UTF-8 is sent as "".
+// Sends the completion of a refused request of GenerateMany. An id that is not UTF-8 is sent as "".
 void wire_refusal_send(struct rpc_call *call, const char *request_id, enum status status, const char *message);
 
-// The answer to a Score call, which ends it.
+// Answers a Score call and ends it.
 void wire_score_send(struct rpc_call *call, const struct request *r);

@@ -11,7 +11,7 @@
 #include "router/front/http/json_anthropic.h"
 #include "router/front/http/json_anthropic_answer.h"
 
-// The data of a generation: its content blocks, and the strings that may end it, which the answer names.
+// Data of a generation: its content blocks, and its stop strings, one of which the answer may name.
 struct message {
     struct anthropic_blocks blocks;
     int n;

@@ -45,7 +45,8 @@ int http_status_of(enum status status)
     return kinds[(unsigned)status < STATUS_COUNT ? status : STATUS_INTERNAL].http_status;
 }
 
-// Length of the field's name at the start of a sentence: "stop: ...", "top_p 2: ...", "messages[0]: ..."; 0: none.
+// Returns the length of the field's name at the start of a sentence, such as "stop: ...", "top_p 2: ...", "messages[0]:
+// ...". 0: the sentence names no field.
 static size_t param_length(const char *message)
 {
     size_t n = strspn(message, "abcdefghijklmnopqrstuvwxyz_0123456789");
@@ -78,7 +79,7 @@ void http_error_add(struct bytes *out, enum status status, const char *message)
     error_add(out, &kinds[(unsigned)status < STATUS_COUNT ? status : STATUS_INTERNAL], message);
 }
 
-// Clients of Anthropic's API expect its errors and the header request-id.
+// Returns true for paths of Anthropic's API: its clients expect its errors and the header request-id.
 static bool is_anthropic(const char *path)
 {
     static const char messages[] = "/v1/messages";
@@ -94,9 +95,9 @@ static void add_retry(struct http_exchange *x, int64_t retry_us)
     http_add_header(x, "retry-after-ms", number); // read by the clients of OpenAI
 }
 
-// The official clients of both APIs send a request again after 408, 409, 429 and every 5xx, unless this header is
-// false. INTERNAL: a request that ended worker groups would end further ones. DEADLINE: what is refused to shed load
-// would come back threefold.
+// Returns the value of x-should-retry. The official clients of both APIs send a request again after 408, 409, 429 and
+// every 5xx, unless this header is false. INTERNAL is false because a request that ended worker groups would end
+// further ones. DEADLINE is false because requests that are refused to shed load would come back threefold.
 static bool may_succeed_later(enum status status)
 {
     return status != STATUS_INTERNAL && status != STATUS_DEADLINE;
@@ -180,7 +181,7 @@ static bool id_valid(const char *id)
     return n > 0 && n < HTTP_ID_ROOM;
 }
 
-// The id that the client gave in the header, or one made of `number`.
+// Writes the id that the client gave in the header, or one made of `number`.
 static void request_id_write(const struct http_exchange *x, uint64_t number, char id[HTTP_ID_ROOM])
 {
     const char *given = x ? http_header(x, "x-request-id") : NULL;
@@ -207,8 +208,8 @@ static const struct front *front_of(const struct http_exchange *x)
     return ((const struct http_service *)http_context(x))->front;
 }
 
-// For load balancers, as the health service of gRPC, for Prometheus if the operator says so, and the live page, which
-// says nothing of the cluster without its events.
+// Returns true if the path needs no API key: the paths for load balancers (as with gRPC's health service), /metrics if
+// the operator says so, and the live page, which shows nothing of the cluster without its events.
 static bool open_to_all(const struct front *front, const char *path)
 {
     static const char *const open[] = {"/health", "/ready", "/version", "/", "/live/style.css", "/live/page.js"};
@@ -223,8 +224,8 @@ static bool for_operators(const char *path)
     return strcmp(path, "/metrics") == 0 || strcmp(path, "/live/events") == 0;
 }
 
-// The caller by its API key: OpenAI's clients send `authorization`, those of Anthropic `x-api-key`, which is taken
-// first because a proxy may have an `authorization` of its own.
+// Finds the caller by its API key. OpenAI's clients send `authorization`, Anthropic's send `x-api-key`. The latter
+// comes first because a proxy may have an `authorization` of its own.
 static enum status http_authorise(struct http_exchange *x, struct principal **principal_p)
 {
     const struct front *front = front_of(x);
@@ -274,7 +275,7 @@ void http_call_on_head(struct http_exchange *x)
     http_refuse(x, status);
 }
 
-// Several headers `tracestate` are one list; several `traceparent` are none.
+// Joins the `tracestate` headers into one list; several `traceparent` headers count as none.
 static char *trace_state(const struct http_exchange *x)
 {
     const char *more = http_header(x, "tracestate");

@@ -82,7 +82,8 @@ static int64_t count_characters(const char *text, size_t n)
     return characters;
 }
 
-// An object of token texts. Of two tokens with the same text (such as parts of characters) the likelier one is listed.
+// Adds an object with token texts as keys. If two tokens have the same text (such as parts of characters), the likelier
+// one is listed.
 static void add_top(const struct http_generation *g, const struct token_logprob *l, struct bytes *out)
 {
     struct bytes names[LOGPROBS_MAX] = {{0}};
@@ -103,7 +104,8 @@ static void add_top(const struct http_generation *g, const struct token_logprob 
         bytes_free(&names[t]);
 }
 
-// Special tokens are not in the text, and the text of an echo begins without the blank of its first token.
+// Returns how many characters the token adds to the text. Special tokens add none, and the text of an echo begins
+// without the blank of its first token.
 static int64_t token_characters(const struct http_generation *g, const struct http_choice *choice, int32_t token)
 {
     const struct tokenizer *tokenizer = g->client.front->tokenizer;

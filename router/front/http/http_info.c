@@ -161,7 +161,7 @@ static void tokenize_answer(struct http_exchange *x, const int32_t *tokens, int 
     JSON_ADD(&out, ",\"max_model_len\":");
     json_add_integer(&out, front->config.max_context);
     JSON_ADD(&out, ",\"tokens\":[");
-    http_token_ids_add(&out, &(struct answer_chunk){.tokens = tokens, .n = n});
+    json_add_ids(&out, tokens, n);
     JSON_ADD(&out, "],\"token_strs\":");
     if (strings) {
         token_strings_add(front, tokens, n, &out);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The endpoints of the HTTP API beside generations, as handlers of routes whose context is a struct http_service.
+// The endpoints of the HTTP API that do not generate, as handlers of routes whose context is a struct http_service.
 #pragma once
 
 #include "lib/http/http.h"
 
-void http_models_get(struct http_exchange *x); // the list, or the model that the path names
-void http_health_get(struct http_exchange *x); // 200, or 503 when the core is far behind
+void http_models_get(struct http_exchange *x); // lists the models, or describes the one that the path names
+void http_health_get(struct http_exchange *x); // 200, or 503 when too many events wait for the core
 void http_ready_get(struct http_exchange *x);  // 200 when a new request would be served
 void http_version_get(struct http_exchange *x);
 void http_tokenize_post(struct http_exchange *x);

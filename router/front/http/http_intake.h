@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bodies of HTTP requests on their way to the functions that parse and tokenise them: short ones are read on the HTTP
-// server's thread, all others, and those whose grammar must be compiled, on the intake pool, as in grpc_intake.h.
+// Passes bodies of HTTP requests to the functions that parse and tokenise them. Short bodies are read on the HTTP
+// server's thread. Longer bodies, and bodies whose grammar must be compiled, are read on the intake pool, as in
+// grpc_intake.h.
 #pragma once
 
 #include <jansson.h>
@@ -13,26 +14,26 @@ struct http_message {
     struct http_exchange *x;
     void *user;
     int64_t arrived_us;
-    bool at_once; // on the server's thread: what takes long is postponed
-    bool dropped; // while the body waited: do not read it
+    bool at_once; // this is the server's thread: postpone a message that takes long
+    bool dropped; // the pool dropped the body while it waited: do not read it
     // For http_message_postpone():
     const struct front *front;
     struct intake_owner *owner;
     void (*read)(const struct http_message *message);
     size_t size;
-    json_t *body; // parsed before it was postponed; NULL: it was not
+    json_t *body; // parsed before it was postponed; NULL: not parsed yet
 };
 typedef void http_read_fn(const struct http_message *message);
 
-// Within on_request: calls `read` for the body, now or later, exactly once, on any thread; the exchange stays
-// referenced. UNAVAILABLE or EXHAUSTED: it will not be read.
+// Calls `read` for the body, now or later, exactly once, on any thread. The exchange stays referenced until then. Call
+// it within on_request. UNAVAILABLE or EXHAUSTED: the body will not be read.
 enum status http_message_read(const struct front *front, struct http_exchange *x, struct intake_owner *owner,
                               http_read_fn *read, void *user);
 
-// To be called by the reader of a message that is read at once, with the body that it has parsed: the reader is called
-// for it again, on the intake pool. Takes over the body. EXHAUSTED: it will not be read.
+// Postpones a message that is read at once: its reader is called again, on the intake pool, with the body that it has
+// parsed. Owns the body from now on. EXHAUSTED: the body will not be read.
 enum status http_message_postpone(const struct http_message *message, json_t *body);
 
-// The body as a JSON object (json_body.h); the exchange's bytes are freed. To be called before the exchange may be
-// answered by another thread.
+// Parses the body as a JSON object (json_body.h) and frees the exchange's bytes. Call it before another thread may
+// answer the exchange.
 enum status http_message_parse(const struct http_message *message, json_t **body_p);

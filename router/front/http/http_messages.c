@@ -20,7 +20,7 @@ static enum status check_part(size_t i, const json_t *part)
     return json_is_string(json_object_get(part, "text")) ? STATUS_OK : refuse(i, "the text of a part must be a string");
 }
 
-// Only a message with tool calls may have no content.
+// Checks the content of a message, which may be missing only if the message has tool calls.
 static enum status check_content(size_t i, const json_t *content, bool calls)
 {
     if (json_is_string(content) || (calls && (!content || json_is_null(content)))) return STATUS_OK;
@@ -47,7 +47,7 @@ static enum status check_message(size_t i, json_t *message)
     if (!json_is_object(message)) return refuse(i, "must be an object with role and content");
     const char *role = json_string_value(json_object_get(message, "role"));
     if (!role) return refuse(i, "role must be a string");
-    // OpenAI's newer name, which few templates know.
+    // OpenAI's newer name of the role, which few templates know.
     if (strcmp(role, "developer") == 0) json_object_set_new(message, "role", json_string("system"));
     const json_t *calls = json_object_get(message, "tool_calls");
     TRY(check_calls(i, calls));

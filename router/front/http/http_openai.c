@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "router/front/http/http_openai.h"
 
+#include "router/front/http/http_usage.h"
+
 void openai_begin(const struct http_generation *g, const char *object, struct bytes *out)
 {
     JSON_ADD(out, "{\"id\":\"");
@@ -63,7 +65,7 @@ static void add_token_ids(const struct http_generation *g, const struct answer_c
 {
     if (!g->return_token_ids) return;
     JSON_ADD(out, ",\"token_ids\":[");
-    http_token_ids_add(out, chunk);
+    json_add_ids(out, chunk->tokens, chunk->n);
     JSON_ADD(out, "]");
 }
 
@@ -80,7 +82,7 @@ static const char *finish_name(const struct http_choice *choice)
     return calls ? "tool_calls" : finish_reason_name(choice->reason);
 }
 
-// With the members that were asked for.
+// Adds the members that were asked for, too.
 void openai_choice_end(const struct http_generation *g, const struct http_choice *choice, struct bytes *out)
 {
     JSON_ADD(out, ",\"finish_reason\":");
@@ -98,7 +100,7 @@ void openai_chunk_end(const struct http_generation *g, const struct answer_chunk
     openai_event_end(g, out);
 }
 
-// "ID":{"logprob":...,"rank":...,"decoded_token":...}
+// Adds "ID":{"logprob":...,"rank":...,"decoded_token":...}.
 static void add_ranked(const struct http_generation *g, int32_t token, double logprob, int rank, struct bytes *out)
 {
     JSON_ADD(out, "\"");
@@ -129,7 +131,7 @@ void openai_add_prompt_logprobs(struct http_generation *g, struct http_choice *c
     }
 }
 
-// The choices of a prompt share those of the first one.
+// The choices of a prompt share the log-probabilities that its first choice has.
 void openai_prompt_logprobs_member(const struct http_generation *g, const struct http_choice *choice, struct bytes *out)
 {
     if (!g->prompt_logprobs) return;

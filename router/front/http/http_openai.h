@@ -1,31 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-// What OpenAI's chat completions and completions have in common: the frame of an answer and of an event, log
-// probabilities of tokens, the end of a stream.
+// Writes the parts that OpenAI's chat completions and completions share: the frame of an answer and of an event,
+// log-probabilities of tokens, the end of a stream.
 #pragma once
 
 #include "router/front/http/http_generation.h"
 
-// {"id":...,"object":...,"created":...,"model":...,"choices":[
+// Begins an answer: {"id":...,"object":...,"created":...,"model":...,"choices":[
 void openai_begin(const struct http_generation *g, const char *object, struct bytes *out);
-// Of a whole answer: ],"usage":...}
+// Ends a whole answer: ],"usage":...}
 void openai_end(const struct http_generation *g, struct bytes *out);
-// data: {...,"choices":[ and what follows the choices
+// Begin an event with data: {...,"choices":[ and end it.
 void openai_event_begin(const struct http_generation *g, struct bytes *out);
 void openai_event_end(const struct http_generation *g, struct bytes *out);
 // http_api.end and http_api.fail
 void openai_stream_end(struct http_generation *g, struct bytes *out);
 void openai_stream_fail(struct http_generation *g, enum status status, const char *message, struct bytes *out);
 
-// The end of a choice that has ended: ,"finish_reason":...}
+// Adds the last members of a choice that has ended: ,"finish_reason":...}
 void openai_choice_end(const struct http_generation *g, const struct http_choice *choice, struct bytes *out);
-// The end of an event of a choice that goes on: ,"finish_reason":null...} and what follows the choices.
+// Ends an event of a choice that goes on: ,"finish_reason":null...} and the end of the event.
 void openai_chunk_end(const struct http_generation *g, const struct answer_chunk *chunk, struct bytes *out);
 
-// The text of a token as JSON: part of a character becomes U+FFFD.
+// Adds the text of a token as JSON. Part of a character becomes U+FFFD.
 void openai_add_token(const struct http_generation *g, int32_t token, struct bytes *out);
 
-// http_api.add_prompt_logprobs and the member that shows them, in vLLM's form: null for the first token, then an object
-// for each with the token and the likeliest ones by id.
+// http_api.add_prompt_logprobs, and the member that shows the result in vLLM's form: null for the first token, then an
+// object for each token, with the token and the likeliest tokens by id.
 void openai_add_prompt_logprobs(struct http_generation *g, struct http_choice *choice,
                                 const struct answer_chunk *chunk);
 void openai_prompt_logprobs_member(const struct http_generation *g, const struct http_choice *choice,

@@ -7,7 +7,7 @@
 #include "router/front/http/json_responses.h"
 #include "router/front/http/json_responses_answer.h"
 
-// The data of a generation.
+// Data of a generation.
 struct response {
     struct responses_answer answer;
     char *echo; // owned
@@ -41,7 +41,7 @@ static struct responses_answer *answer_of(struct http_generation *g)
     return &r->answer;
 }
 
-// In the form of a chat.
+// Adds log-probabilities in the form of chat completions.
 static void responses_add_logprobs(struct http_generation *g, struct http_choice *choice,
                                    const struct answer_chunk *chunk, struct bytes lists[HTTP_LOGPROB_LISTS])
 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// POST /v1/score: the tokens of a prompt that would be kept, and the importance of each.
+// POST /v1/score: answers with the tokens of a prompt that would be kept, and the importance of each token.
 #include <stdlib.h>
 
 #include "lib/base/clock.h"
@@ -24,9 +24,9 @@ static void score_add(const struct score *s, const struct request *r, struct byt
     JSON_ADD(out, "{\"object\":\"score\",\"model\":");
     json_add_string(out, s->client.front->model_names[0]);
     JSON_ADD(out, ",\"token_ids\":[");
-    http_token_ids_add(out, &(struct answer_chunk){.tokens = r->spec.tokens, .n = r->spec.n_tokens});
+    json_add_ids(out, r->spec.tokens, r->spec.n_tokens);
     JSON_ADD(out, "],\"kept\":[");
-    http_ranges_add(out, r->kept, r->n_kept_ranges);
+    json_add_ranges(out, r->kept, r->n_kept_ranges);
     JSON_ADD(out, "],\"importance\":[");
     for (int i = 0; r->importance && i < r->spec.n_tokens; i++) {
         json_add_comma(out);
@@ -110,36 +110,36 @@ static enum status read_request(const struct client *client, const json_t *body,
     return wire_score_request_read(client->front, &m, &options, r);
 }
 
-// `a`: its answer, or NULL.
-static void score_refuse(struct reading *reading, struct answer *a, enum status status, int64_t retry_us)
+// Refuses the message, with the reason in status_message(). Frees `a`, its answer, or NULL.
+static void score_refuse(struct parsed_message *parsed, struct answer *a, enum status status, int64_t retry_us)
 {
-    struct score *s = (struct score *)reading->client;
+    struct score *s = (struct score *)parsed->client;
     client_trace_refused(&s->client, a, status, clock_now_us());
     answers_free(a);
     front_refused(s->client.front, status);
     http_refuse_until(s->x, status, retry_us);
-    client_not_submitted(reading);
+    client_not_submitted(parsed);
 }
 
 static void score_read(const struct http_message *message)
 {
-    struct reading *reading = message->user;
+    struct parsed_message *parsed = message->user;
     if (message->dropped) {
-        client_dropped(reading, message->arrived_us);
+        client_dropped(parsed, message->arrived_us);
         return;
     }
     struct http_input in = {.n_prompts = 0};
     json_t *body = NULL;
-    struct answer *a = answer_create(reading, message->arrived_us);
+    struct answer *a = answer_create(parsed, message->arrived_us);
     enum status status = http_message_parse(message, &body);
-    if (status == STATUS_OK) status = read_request(reading->client, body, &in, a->request);
+    if (status == STATUS_OK) status = read_request(parsed->client, body, &in, a->request);
     if (status == STATUS_OK) status = answers_reserve(a, &in.retry_us);
     http_input_fini(&in);
     json_decref(body);
     if (status == STATUS_OK) {
         answers_submit(a, "score");
     } else {
-        score_refuse(reading, a, status, in.retry_us);
+        score_refuse(parsed, a, status, in.retry_us);
     }
 }
 
@@ -156,7 +156,7 @@ void http_score_post(struct http_exchange *x)
     s->client.principal = principal_ref(call->principal);
     http_trace_open(x, &s->client);
     call->client = &s->client;
-    struct reading *reading = client_reading(&s->client, "");
-    enum status status = http_message_read(service->front, x, &reading->waiting, score_read, reading);
-    if (status != STATUS_OK) score_refuse(reading, NULL, status, 0);
+    struct parsed_message *parsed = client_message_begin(&s->client, "");
+    enum status status = http_message_read(service->front, x, &parsed->waiting, score_read, parsed);
+    if (status != STATUS_OK) score_refuse(parsed, NULL, status, 0);
 }

@@ -11,6 +11,7 @@
 #include "lib/base/monotonic_cond.h"
 #include "lib/base/thread.h"
 #include "router/front/http/http_anthropic.h"
+#include "router/front/http/http_generation_streamer.h"
 #include "router/front/http/http_info.h"
 #include "router/front/http/http_metrics.h"
 #include "router/front/http/http_openai.h"
@@ -19,7 +20,7 @@
 #include "router/front/request/intake.h"
 
 enum { CONNECTIONS_MAX = 20000 };
-enum { PING_MS = 15000, PING_CHECKS = 3 }; // checks within the time
+enum { PING_MS = 15000, PING_CHECKS = 3 }; // streams are checked PING_CHECKS times within the time
 
 // --- generations
 
@@ -77,8 +78,8 @@ static const struct http_route routes[] = {
 };
 enum { N_ROUTES = sizeof routes / sizeof *routes };
 
-// The largest body that a prompt within the context can need: in JSON a byte of text may be written as six. 0: as the
-// server, also where a body may have many prompts.
+// Returns the largest body that a prompt within the context can need: JSON may write a byte of text as six. 0: the
+// limit of the server, which also holds where a body may have many prompts.
 static size_t body_limit(const struct front *front, const struct http_route *route, size_t server_limit)
 {
     enum { ESCAPED_BYTES = 6 };

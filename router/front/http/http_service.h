@@ -1,27 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
-// The HTTP API of the router: its routes and their server. Errors are OpenAI's error object; every answer has the
+// The HTTP API of the router: its routes and their server. Errors are OpenAI's error object. Every answer has the
 // header x-request-id.
 //
 //   http_service.c      routes, pings of streams that are silent
-//   http_call.c         what every exchange needs: ids, authorisation, errors
+//   http_call.c         ids, authorisation and errors of every exchange
 //   http_intake.c       bodies to their readers, at once or through the pool
 //   json_body.c         fields of a JSON body by tables
 //   json_generation.c   fields of a generation, to a GenerateRequest
 //   json_writer.c       JSON text
-//   http_generation.c   prompts, choices and streams of one exchange, whatever the API
+//   http_input.c        fields and prompts of a body
+//   http_generation.c   a generation of any API: start, tokens, end
+//   http_generation_reader.c, http_generation_collector.c, http_generation_streamer.c
+//                       its requests, its whole answer, its server-sent events
+//   http_sections.c     answers split into reasoning, content and tool calls
+//   http_usage.c        usage and headers of an answer
 //   http_prompt.c       prompts as text or token ids
 //   http_messages.c     prompts as messages
-//   http_openai.c       what the next two have in common
+//   http_openai.c       parts that the next two share
 //   http_chat.c         /v1/chat/completions
 //   http_completions.c  /v1/completions
 //   http_responses.c    /v1/responses, by json_responses.c and json_responses_answer.c
 //   http_anthropic.c    /v1/messages, by json_anthropic.c and json_anthropic_answer.c
-//   json_translate.c    what these two have in common
+//   json_translate.c    parts that these two share
 //   http_info.c         models, tokenize, detokenize, health, ready, version
 //   http_score.c        /v1/score
 //   http_metrics.c      /metrics
 //   live_pages.c        the live page at / and its events
-//   live_snapshot.c     what these events say
+//   live_snapshot.c     the content of these events
 #pragma once
 
 #include <pthread.h>
@@ -49,13 +54,14 @@ struct http_service_options {
     const struct http_tls_files *tls; // NULL: plain
     int max_connections_per_address;  // 0: no bound
     size_t max_body_bytes;
-    int64_t ping_ms; // [15000] a stream is pinged when nothing was sent for this long, and a third of it more
-    // See http_server_options; 0: its default.
+    int64_t ping_ms; // [15000] a stream is pinged when nothing was sent for this long, at most a third later
+    // As in http_server_options; 0: its default.
     int64_t stall_ms, max_connection_age_ms;
     size_t max_unread_bytes, max_all_unread_bytes;
 };
 
-// Serves until it is closed. UNAVAILABLE or INVALID when it cannot listen; the sentence names the port.
+// Opens the service, which serves until it is closed. UNAVAILABLE or INVALID when it cannot listen; the sentence names
+// the port.
 enum status http_service_open(struct front *front, const struct http_service_options *options,
                               struct http_service **service_p);
 void http_service_reload(struct http_service *service);    // see http_server_reload(); NULL is allowed

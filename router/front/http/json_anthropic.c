@@ -17,7 +17,7 @@ static const struct json_unsupported unsupported[] = {
     {"mcp_servers", "[]", NULL},
     {"container", NULL, NULL},
     {"context_management", NULL, NULL},
-    // What other APIs call differently or have beyond this one.
+    // Fields that other APIs name differently or have in addition.
     {"max_completion_tokens", NULL, "give max_tokens"},
     {"stop", NULL, "give stop_sequences"},
     {"stream_options", NULL, "leave it out: every stream has the usage"},
@@ -31,7 +31,7 @@ static const struct json_unsupported unsupported[] = {
 };
 static const struct json_unsupported unsupported_output[] = {{"effort", NULL, NULL}, {0}};
 
-// Not passed on: what the API defines otherwise than /v1/chat/completions, or that endpoint not at all.
+// Fields that are not passed on: /v1/chat/completions defines them differently or does not have them.
 static const char *const own_fields[] = {
     "system",        "messages",     "max_tokens",  "stop_sequences", "metadata",           "tools",
     "tool_choice",   "thinking",     "mcp_servers", "container",      "context_management", "output_config",
@@ -66,7 +66,7 @@ static const char *type_of(const json_t *block)
     return type ? type : "";
 }
 
-// A call that the model made in an earlier turn.
+// Adds a call that the model made in an earlier turn.
 static enum status call_add(json_t *calls, const json_t *block, const char *where, size_t index)
 {
     json_t *input = json_object_get(block, "input"), *id = json_object_get(block, "id");
@@ -81,7 +81,7 @@ static enum status call_add(json_t *calls, const json_t *block, const char *wher
     return STATUS_OK;
 }
 
-// The result of a call: a message of its own.
+// Adds the result of a call as a message of its own.
 static enum status result_add(json_t *messages, const json_t *block, const char *where, size_t index)
 {
     json_t *id = json_object_get(block, "tool_use_id"), *content = json_object_get(block, "content"), *none = NULL;
@@ -96,7 +96,7 @@ static enum status result_add(json_t *messages, const json_t *block, const char 
     return status;
 }
 
-// Of an earlier turn of the model: not shown to it again.
+// Returns true for the reasoning of an earlier turn, which the model is not shown again.
 static bool is_thinking(const char *role, const char *type)
 {
     return strcmp(role, "assistant") == 0 && (strcmp(type, "thinking") == 0 || strcmp(type, "redacted_thinking") == 0);
@@ -137,14 +137,14 @@ static enum status turn_of_blocks_add(json_t *messages, const char *role, const 
     return status;
 }
 
-// --- turns: consecutive ones of one role are one turn
+// --- turns: consecutive turns of one role are joined
 
 static bool is_of(const json_t *message, const char *role)
 {
     return strcmp(json_string_value(json_object_get(message, "role")), role) == 0;
 }
 
-// Turns its content into parts, if it is not yet.
+// Returns the content of the message as a list of parts, into which it turns other content.
 static json_t *message_parts(json_t *message)
 {
     json_t *content = json_object_get(message, "content");
@@ -165,8 +165,8 @@ static void message_join(json_t *to, json_t *from)
         json_object_set(to, "tool_calls", calls);
 }
 
-// Adds the messages of a turn. If the last message has the same role, the turn goes on with it; results of calls come
-// before it, as within one turn.
+// Adds the messages of a turn. If the last message has the same role, the turn continues it; results of calls come
+// before that message, as within one turn.
 static void turn_join(json_t *messages, const json_t *turn, const char *role)
 {
     size_t i, n = json_array_size(messages);
@@ -181,7 +181,7 @@ static void turn_join(json_t *messages, const json_t *turn, const char *role)
     }
 }
 
-// The messages of a turn; there may be none.
+// Adds the messages of a turn, which may have none.
 static enum status turn_read(json_t *messages, const json_t *turn, const char *role, size_t index)
 {
     const json_t *content = json_object_get(turn, "content");

@@ -9,6 +9,7 @@
 
 #include "lib/base/status.h"
 
-// The body of /v1/chat/completions that asks for the same. INVALID or UNSUPPORTED, with a sentence that names the
-// field. The caller owns *chat_p. `counted`: only the prompt's tokens are asked for, max_tokens is not needed.
+// Creates the body of /v1/chat/completions that asks for the same. The caller owns *chat_p. `counted`: the body asks
+// only to count the prompt's tokens, and needs no max_tokens. INVALID or UNSUPPORTED, with a sentence that names the
+// field.
 enum status anthropic_to_chat(const json_t *body, bool counted, json_t **chat_p);

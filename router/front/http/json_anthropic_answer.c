@@ -16,7 +16,7 @@ static void head_add(struct bytes *out, const struct anthropic_answer *a)
     json_add_string(out, a->model);
 }
 
-// Tokens of the prompt that were found in a prefix cache are counted apart from the others.
+// Prompt tokens that were found in a prefix cache are counted apart from the other prompt tokens.
 static void usage_add(struct bytes *out, int prompt_tokens, int cached_tokens, int output_tokens)
 {
     JSON_ADD(out, ",\"usage\":{\"input_tokens\":");
@@ -59,7 +59,7 @@ static void text_block_add(struct bytes *out, const char *type, const char *text
     json_add(out, *type == 't' && type[1] == 'h' ? ",\"signature\":\"\"}" : "}");
 }
 
-// `input` must be an object; arguments cut by the end of the answer are not.
+// Adds the block of a call. Its `input` must be an object; arguments that the answer's end cut off are not one.
 static void call_block_add(struct bytes *out, const struct chat_call *call)
 {
     json_t *input = json_loadb(call->arguments.data, call->arguments.n, JSON_ALLOW_NUL, NULL);
@@ -124,7 +124,7 @@ static void block_end(struct bytes *out, struct anthropic_blocks *blocks)
     blocks->open = false;
 }
 
-// `name` is that of a call.
+// Begins a block. `name` is the name of a call.
 static void block_begin(struct bytes *out, struct anthropic_blocks *blocks, enum output_kind kind,
                         const struct chat_call *call, const char *name, size_t n)
 {

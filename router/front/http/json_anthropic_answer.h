@@ -21,7 +21,7 @@ struct anthropic_end {
     bool calls; // the answer calls tools
 };
 
-// The message of a complete answer. chat: its reasoning and calls; NULL: the answer has text only.
+// Adds the message of a complete answer. `chat` has its reasoning and calls; NULL: the answer has text only.
 void anthropic_add_message(struct bytes *out, const struct anthropic_answer *a, const struct bytes *text,
                            const struct chat_answer *chat, const struct anthropic_end *end);
 
@@ -32,15 +32,15 @@ struct anthropic_blocks {
     bool open; // the last block has not ended
 };
 
-// The events of a stream: first anthropic_add_begin(), then one call for each part, last anthropic_add_end(). A stream
-// that fails ends with anthropic_add_error_event() instead.
+// Add the events of a stream: first anthropic_add_begin(), then a call for each part, last anthropic_add_end(). A
+// stream that fails ends with anthropic_add_error_event() instead.
 void anthropic_add_begin(struct bytes *out, const struct anthropic_answer *a, int prompt_tokens);
 void anthropic_add_part(struct bytes *out, struct anthropic_blocks *blocks, enum output_kind kind,
                         const struct chat_call *call, const char *text, size_t n);
 void anthropic_add_end(struct bytes *out, struct anthropic_blocks *blocks, const struct anthropic_end *end);
 void anthropic_add_error_event(struct bytes *out, enum status status, const char *message);
 
-// {"type":"error","error":{"type","message"}}
+// Adds an error: {"type":"error","error":{"type","message"}}
 void anthropic_add_error(struct bytes *out, enum status status, const char *message);
-// Of an error that has an HTTP status only.
+// Adds an error that has an HTTP status only.
 void anthropic_add_http_error(struct bytes *out, int http_status, const char *message);

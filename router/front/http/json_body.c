@@ -6,7 +6,7 @@
 #include "lib/base/json_count.h"
 #include "lib/text/generation_json.h"
 
-// The name of the body's member that the byte at `end` is part of; its length is 0 if there is none.
+// Finds the name of the body's member that contains the byte at `end`. Returns its length; 0: no member does.
 static size_t member_name(const char *bytes, size_t end, const char **name_p)
 {
     int depth = 0;
@@ -34,7 +34,8 @@ static bool is_field_name(const char *name, size_t n)
     return n > 0 && n <= NAME_MAX_BYTES;
 }
 
-// The reason without the bytes of the body that jansson quotes, since clients log errors: "invalid token near 'abc'".
+// Returns the length of the reason without the bytes of the body that jansson quotes ("invalid token near 'abc'"):
+// clients log errors.
 static int reason_length(const char *text)
 {
     const char *quote = strstr(text, " near ");

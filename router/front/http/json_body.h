@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The JSON body of a client's request, read by tables: a row for each field says its type and where its value goes. A
-// field that is absent or null leaves its value as it is; unknown fields are ignored. Any thread.
+// Reads the JSON body of a client's request by tables: the row of a field gives its type and the place of its value. A
+// field that is absent or null leaves its value as it is. Unknown fields are ignored. Any thread.
 //
-// All failures are INVALID; the sentence starts with the field's name.
+// Every failure is INVALID; the sentence starts with the field's name.
 #pragma once
 
 #include <jansson.h>
@@ -21,7 +21,7 @@ struct json_field {
     enum json_field_type {
         JSON_FIELD_BOOL,   // bool
         JSON_FIELD_INT,    // int64_t, min..max
-        JSON_FIELD_NAME,   // const char *: a string without U+0000; borrowed from the body, like all below
+        JSON_FIELD_NAME,   // const char *: a string without U+0000. This and the next types borrow from the body
         JSON_FIELD_LIST,   // const json_t *
         JSON_FIELD_OBJECT, // const json_t *
         JSON_FIELD_ANY,    // const json_t *
@@ -35,7 +35,7 @@ enum status json_fields_read(const json_t *object, const struct json_field *fiel
 // same as not giving it.
 struct json_unsupported {
     const char *name;     // NULL ends a table
-    const char *harmless; // JSON; NULL: no value is
+    const char *harmless; // JSON of the value that is the same as not giving it; NULL: every value is refused
     const char *remedy;   // what to do; NULL: leave it out
 };
 enum status json_unsupported_check(const json_t *object, const struct json_unsupported *table);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fields of a JSON body that ask for a generation, whatever API they belong to, as a GenerateRequest. The prompt is
-// left to the APIs. Where a field is not given the APIs of OpenAI have other defaults than gRPC: temperature 1.
+// Reads the fields of a JSON body that ask for a generation, of any API, into a GenerateRequest. The APIs read the
+// prompt themselves. Defaults are those of OpenAI's APIs, such as temperature 1, and differ from gRPC's.
 //
 // Borrows from the body. Any thread.
 #pragma once
@@ -18,7 +18,7 @@ struct json_generation {
     bool no_tokens;        // the body has max_tokens 0; the message asks for one token
     bool allows_no_tokens; // set by the API
 
-    // What the message points to. Owned.
+    // The objects that the message points to. Owned.
     Forepack__V1__SamplingOptions sampling_options;
     Forepack__V1__PrefillOptions prefill_options;
     struct sampling sampling;
@@ -34,8 +34,8 @@ enum { JSON_CHOICES_MAX = 128 };
 enum status json_generation_read(const json_t *body, struct json_generation *g);
 // Asks for log-probabilities, and those of the `n` likeliest tokens, as the API's field `name` does.
 enum status json_generation_set_logprobs(struct json_generation *g, const char *name, int n);
-// Asks for those of the prompt, which json_generation_set_logprobs() has checked for the answer.
+// Asks for log-probabilities of the prompt, with an `n` that json_generation_set_logprobs() has checked.
 void json_generation_set_prompt_logprobs(struct json_generation *g, int n);
-// Checks the ranges, and completes the message.
+// Checks the ranges of the values and completes the message.
 enum status json_generation_finish(struct json_generation *g);
 void json_generation_fini(struct json_generation *g);

@@ -25,7 +25,7 @@ static const struct json_unsupported unsupported[] = {
     {"truncation", "\"disabled\"", "shorten the input"},
     {"context_management", "[]", NULL},
     {"moderation", NULL, NULL},
-    // What other APIs call differently or have beyond this one.
+    // Fields that other APIs name differently or have in addition.
     {"messages", NULL, "give input"},
     {"max_tokens", NULL, "give max_output_tokens"},
     {"max_completion_tokens", NULL, "give max_output_tokens"},
@@ -76,7 +76,7 @@ struct values {
 static const struct json_field fields[] = {
     FIELD(instructions, NAME),
     FIELD(store, BOOL),
-    FIELD(max_output_tokens, INT, .min = 1, .max = INT_MAX), // a response of no token has no end
+    FIELD(max_output_tokens, INT, .min = 1, .max = INT_MAX), // a response without tokens has no end
     FIELD(user, NAME),
     FIELD(safety_identifier, NAME),
     FIELD(prompt_cache_key, NAME),
@@ -91,7 +91,7 @@ static const struct json_field fields[] = {
     {0},
 };
 
-// Bounds in bytes of what a response repeats: those of metadata and identifiers are OpenAI's.
+// Bounds of the fields that a response repeats, in bytes; the bounds of metadata and identifiers are OpenAI's.
 enum { METADATA_MAX = 16, METADATA_KEY_MAX = 64, METADATA_VALUE_MAX = 512, IDENTIFIER_MAX = 512 };
 
 static enum status check_repeated(const char *name, const json_t *value)
@@ -132,7 +132,7 @@ static enum status check_text(const json_t *text)
     return STATUS_OK;
 }
 
-// Log-probabilities are the only thing that can be included.
+// Reads the field include, which can only ask for log-probabilities.
 static enum status logprobs_read(const struct values *v, json_t *chat)
 {
     size_t i;
@@ -154,7 +154,7 @@ static enum status logprobs_read(const struct values *v, json_t *chat)
 
 // --- tools
 
-// {"type": "function", "name", ...}: in a chat the members are those of "function".
+// Adds a tool {"type": "function", "name", ...}. In a chat these members are inside "function".
 static enum status tool_add(json_t *tools, const json_t *tool, size_t index)
 {
     static const char *const type_member[] = {"type", NULL};
@@ -206,7 +206,7 @@ static enum status message_add(json_t *messages, const json_t *item, size_t inde
     return json_turn_add(messages, role, json_object_get(item, "content"), blocks, where);
 }
 
-// The assistant's turn that a call belongs to: the model's text and its calls are one turn of a chat.
+// Returns the assistant's turn that a call belongs to: the model's text and its calls are one turn of a chat.
 static json_t *calling_turn(json_t *messages)
 {
     json_t *last = json_array_get(messages, json_array_size(messages) - 1);
@@ -217,7 +217,7 @@ static json_t *calling_turn(json_t *messages)
     return last;
 }
 
-// A call that the model made in an earlier turn.
+// Adds a call that the model made in an earlier turn.
 static enum status call_add(json_t *messages, const json_t *item, size_t index)
 {
     json_t *id = json_object_get(item, "call_id"), *name = json_object_get(item, "name");
@@ -249,7 +249,7 @@ static enum status item_add(json_t *messages, const json_t *item, size_t index)
     if (!type || strcmp(type, "message") == 0) return message_add(messages, item, index);
     if (strcmp(type, "function_call") == 0) return call_add(messages, item, index);
     if (strcmp(type, "function_call_output") == 0) return call_output_add(messages, item, index);
-    if (strcmp(type, "reasoning") == 0) return STATUS_OK; // of earlier turns: not shown again
+    if (strcmp(type, "reasoning") == 0) return STATUS_OK; // the model is not shown earlier reasoning again
     return status_fail(STATUS_UNSUPPORTED, "input[%zu]: type %.64s is not supported: send messages and function calls",
                        index, type);
 }

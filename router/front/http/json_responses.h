@@ -7,10 +7,10 @@
 
 #include "lib/base/status.h"
 
-// A response repeats fields of its request, a stream several times, and a waiting request keeps them. Each may have so
-// many bytes of JSON: longer instructions, which are a part of the prompt, are not repeated, other fields are refused.
+// Limit of the JSON of each field that a response repeats. A stream repeats them several times, and a waiting request
+// keeps them. Longer instructions, which are a part of the prompt, are not repeated; other longer fields are refused.
 enum { RESPONSES_REPEATED_JSON_MAX = 256 << 10 };
 
-// The body of /v1/chat/completions that asks for the same. INVALID or UNSUPPORTED, with a sentence that names the
-// field. The caller owns *chat_p.
+// Creates the body of /v1/chat/completions that asks for the same. The caller owns *chat_p. INVALID or UNSUPPORTED,
+// with a sentence that names the field.
 enum status responses_to_chat(const json_t *body, json_t **chat_p);

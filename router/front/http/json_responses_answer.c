@@ -12,9 +12,9 @@
 // --- items
 
 struct item_form {
-    const char *type, *prefix;         // of its id
-    const char *delta, *done, *member; // events of its text, and the member of the last one that has the text
-    const char *part;                  // type of the part that has the text; NULL: the item has it
+    const char *type, *prefix;         // type of the item; prefix of its id
+    const char *delta, *done, *member; // events of its text; the member of event `done` that has the text
+    const char *part;                  // type of the part that has the text; NULL: the item itself has the text
 };
 
 static const struct item_form forms[] = {
@@ -69,7 +69,7 @@ void responses_answer_fini(struct responses_answer *a)
 
 // --- the response object
 
-// ,"NAME":VALUE as the body has it, or `otherwise` if there is none or it is too long to be repeated.
+// Adds ,"NAME":VALUE with the value of the body, or `otherwise` if the body has none or it is too long to be repeated.
 static void echo_add(struct bytes *out, const json_t *body, const char *name, const char *otherwise)
 {
     const json_t *value = json_object_get(body, name);
@@ -134,7 +134,7 @@ static void text_add(struct bytes *out, const struct bytes *text)
     json_add_text(out, text->n ? text->data : "", text->n);
 }
 
-// The part that has the text of a message or of reasoning.
+// Adds the part that has the text of a message or of reasoning.
 static void part_add(struct bytes *out, const struct responses_item *item)
 {
     JSON_ADD(out, "{\"type\":");
@@ -166,7 +166,7 @@ static void call_add(struct bytes *out, const struct responses_item *item)
     text_add(out, &item->text);
 }
 
-// begun: with its text.
+// Adds an item. `begun`: with its text.
 static void item_add(struct bytes *out, const struct responses_answer *a, int index, const char *status, bool begun)
 {
     const struct responses_item *item = &a->items[index];
@@ -197,7 +197,7 @@ static void usage_add(struct bytes *out, const struct request_usage *usage)
     JSON_ADD(out, "}");
 }
 
-// The response while it is being generated.
+// Adds the response object while the response is generated.
 static void running_object_add(struct bytes *out, const struct responses_answer *a)
 {
     head_add(out, a);
@@ -216,7 +216,7 @@ static const char *response_status_name(enum finish_reason reason)
     return "failed";
 }
 
-// Of the last item; the others are complete.
+// Returns the status of the last item; earlier items are complete.
 static const char *last_item_status(enum finish_reason reason)
 {
     return reason == FINISH_REASON_STOP ? "completed" : "incomplete";
@@ -280,7 +280,7 @@ static void item_event_add(struct bytes *out, struct responses_answer *a, const 
     json_event_end(out);
 }
 
-// Of an event within the last item.
+// Begins an event within the last item.
 static void inner_event_begin(struct bytes *out, struct responses_answer *a, const char *name)
 {
     event_begin(out, a, name);
@@ -323,7 +323,7 @@ static void last_item_end(struct bytes *out, struct responses_answer *a, const c
     a->open = false;
 }
 
-// `call` and `name` are those of a call.
+// Begins an item. `call` and `name` belong to a call.
 static void item_begin(struct bytes *out, struct responses_answer *a, enum output_kind kind,
                        const struct chat_call *call, const char *name, size_t n)
 {
@@ -338,7 +338,7 @@ static void item_begin(struct bytes *out, struct responses_answer *a, enum outpu
     part_event_add(out, a, "response.content_part.added");
 }
 
-// Keeps log-probabilities of the last item for the events at the end: all of the answer, or none.
+// Keeps log-probabilities of the last item for the events at the end, unless those of the answer became too many.
 static void logprobs_keep(struct responses_answer *a, const struct bytes *logprobs)
 {
     enum { KEPT_BYTES_MAX = 1 << 20 };

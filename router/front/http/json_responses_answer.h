@@ -9,28 +9,28 @@
 #include "router/front/http/json_writer.h"
 #include "router/front/request/chat_answer.h"
 
-// What a response repeats of its request: members of a JSON object, without braces. Free it.
+// Returns the fields of the request that a response repeats: members of a JSON object, without braces. Free it.
 char *responses_echo(const json_t *body);
 
 struct responses_item {
     enum output_kind kind; // OUTPUT_REASONING, OUTPUT_CONTENT (a message) or OUTPUT_CALL
-    struct bytes text;     // of a call: its arguments
-    struct bytes logprobs; // of a message: JSON objects of a list, without the brackets
-    struct bytes name;     // of a call
+    struct bytes text;     // the text, or the arguments of a call
+    struct bytes logprobs; // messages: JSON objects of a list, without the brackets
+    struct bytes name;     // calls
     char call_id[CHAT_CALL_ID_ROOM];
 };
 
-// The answer to one request. Starts as zero but for the first four members.
+// The answer to one request. All members but the first four start as zero.
 struct responses_answer {
-    const char *id;               // resp-NUMBER; ids of items have the same number. Borrowed, like the next two
+    const char *id;               // resp-NUMBER; ids of items have the same number. Borrowed, as are model and echo
     const char *model, *echo;     // responses_echo()
     int64_t created_s;            // Unix time
     struct responses_item *items; // [n] owned
     int n, capacity;
-    // Of a stream:
+    // Streams:
     bool open;             // the last item has not ended
     int64_t n_events;      // sent so far
-    size_t logprobs_bytes; // of all items, kept or not
+    size_t logprobs_bytes; // log-probabilities of all items, kept or not
 };
 void responses_answer_fini(struct responses_answer *a);
 
@@ -41,20 +41,20 @@ struct responses_end {
     const char *error; // with FINISH_REASON_ERROR
 };
 
-// The items of a complete answer. chat: its reasoning and calls; NULL: the answer has text only.
+// Sets the items of a complete answer. `chat` has its reasoning and calls; NULL: the answer has text only.
 void responses_set_items(struct responses_answer *a, const struct bytes *text, const struct bytes *logprobs,
                          const struct chat_answer *chat);
-// The response object of an answer that is complete.
+// Adds the response object of a complete answer.
 void responses_add_object(struct bytes *out, const struct responses_answer *a, const struct responses_end *end);
 
-// The events of a stream: first responses_add_begin(), then one call for each part, last responses_add_end(). Parts
-// become the items of the answer. The events at its end repeat them; log-probabilities only up to 1 MiB in all, because
-// they are sent at once and the router keeps them until then.
+// Add the events of a stream: first responses_add_begin(), then a call for each part, last responses_add_end(). Parts
+// become the items of the answer, which the events at its end repeat. Log-probabilities are repeated up to 1 MiB in
+// all, because they are sent at once and the router keeps them until then.
 void responses_add_begin(struct bytes *out, struct responses_answer *a);
-// `call` is that of OUTPUT_CALL.
+// `call` is set for OUTPUT_CALL.
 void responses_add_part(struct bytes *out, struct responses_answer *a, enum output_kind kind,
                         const struct chat_call *call, const char *text, size_t n);
-// Text of the message with the log-probabilities of its tokens, either of which may be empty.
+// Adds text of the message with the log-probabilities of its tokens; either may be empty.
 void responses_add_text(struct bytes *out, struct responses_answer *a, const char *text, size_t n,
                         const struct bytes *logprobs);
 void responses_add_end(struct bytes *out, struct responses_answer *a, const struct responses_end *end);

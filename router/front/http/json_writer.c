@@ -19,7 +19,7 @@ static bool must_escape(char c)
 
 static void add_escaped(struct bytes *out, char c)
 {
-    static const char letters[] = "btnvfr"; // of U+0008 to U+000D
+    static const char letters[] = "btnvfr"; // letters of the escapes for U+0008 to U+000D
     char escape[8];
     if (c == '"' || c == '\\') {
         snprintf(escape, sizeof escape, "\\%c", c);
@@ -82,4 +82,22 @@ void json_add_comma(struct bytes *out)
 {
     char last = out->n ? out->data[out->n - 1] : '[';
     if (last != '[' && last != '{') JSON_ADD(out, ",");
+}
+
+void json_add_ids(struct bytes *out, const int32_t *ids, int n)
+{
+    for (int i = 0; i < n; i++) {
+        json_add_comma(out);
+        json_add_integer(out, ids[i]);
+    }
+}
+
+void json_add_ranges(struct bytes *out, const struct token_range *ranges, int n)
+{
+    char range[48];
+    for (int i = 0; i < n; i++) {
+        snprintf(range, sizeof range, "[%d,%d]", (int)ranges[i].first, (int)ranges[i].last);
+        if (i) JSON_ADD(out, ",");
+        json_add(out, range);
+    }
 }

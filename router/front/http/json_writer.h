@@ -1,18 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// JSON text, appended to a buffer. What leaves is always valid UTF-8. Any thread.
+// Appends JSON text to a buffer. The text is always valid UTF-8. Any thread.
 #pragma once
 
+#include "lib/text/generation.h"
 #include "lib/text/unicode.h"
 
-// Text that is JSON already.
+// Adds text that is JSON already.
 #define JSON_ADD(out, literal) bytes_add(out, literal, sizeof(literal) - 1)
 
 void json_add(struct bytes *out, const char *json);
-// A string with its quotes. Ill-formed parts of `text` become U+FFFD.
+// Adds a string with its quotes. Ill-formed parts of `text` become U+FFFD.
 void json_add_text(struct bytes *out, const char *text, size_t n);
 void json_add_string(struct bytes *out, const char *text); // NUL-terminated; NULL gives null
 void json_add_integer(struct bytes *out, int64_t number);
-// Nine digits, enough for a float. JSON has no infinity: a number that is not finite becomes -9999, as in vLLM.
+// Adds a number with nine digits, enough for a float. JSON has no infinity: a number that is not finite becomes -9999,
+// as in vLLM.
 void json_add_real(struct bytes *out, double number);
-// A comma, unless the buffer ends in an opening bracket.
+// Adds a comma, unless the buffer is empty or ends in an opening bracket.
 void json_add_comma(struct bytes *out);
+// Add the items of a list of token ids, and of a list of ranges [first,last]. The caller adds the brackets.
+void json_add_ids(struct bytes *out, const int32_t *ids, int n);
+void json_add_ranges(struct bytes *out, const struct token_range *ranges, int n);

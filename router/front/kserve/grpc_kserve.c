@@ -19,15 +19,15 @@
 #include "router/front/request/reply.h"
 #include "router/front/request/request_trace.h"
 
-enum { FIELD_ID = 3, ID_ROOM = 257 }; // of ModelInferRequest
-enum { STREAM_REQUESTS_MAX = 1024 };  // of one call that have not ended
+enum { FIELD_ID = 3, ID_ROOM = 257 }; // field `id` of ModelInferRequest
+enum { STREAM_REQUESTS_MAX = 1024 };  // requests of one call that have not ended
 
 // A call of ModelInfer (one request) or of ModelStreamInfer.
 struct kserve_call {
     struct client client;  // first: the client's pointer is ours
     struct rpc_call *call; // our reference
     bool stream;
-    atomic_int requests; // that have not ended
+    atomic_int requests; // requests that have not ended
     bool half_closed;    // core's thread only
 };
 
@@ -54,7 +54,7 @@ static void event_cancel(struct core *c, void *arg, int64_t now_us)
     free(arg);
 }
 
-// With the reason in status_message().
+// Ends an answer that is too large, with the reason in status_message().
 static void answer_exceeds(struct answer *a)
 {
     answer_fail(call_of(a->client), a->data, STATUS_EXHAUSTED, status_message());
@@ -63,7 +63,7 @@ static void answer_exceeds(struct answer *a)
 
 static void call_submitted(struct client *client)
 {
-    struct answer *a = client->answers; // the one of the message
+    struct answer *a = client->answers; // the answer of the message
     if (a->data && !kserve_answer_begin(a->data)) answer_exceeds(a);
 }
 
@@ -86,7 +86,7 @@ static void call_done(struct answer *a, const struct request *r, enum finish_rea
         kserve_end(c->call, k, r, &rest, reason);
 }
 
-// A ModelStreamInfer call ends with its last request.
+// Ends a ModelStreamInfer call with its last request.
 static void call_idle(struct client *client)
 {
     if (call_of(client)->half_closed) reply_finish(call_of(client)->call, STATUS_OK, "");
@@ -130,13 +130,14 @@ static void call_answer_refused(struct kserve_call *c, const char *id, enum stat
         reply_refuse_until(c->call, status, retry_us);
 }
 
-// A message that was admitted. `a`: its answer, or NULL.
-static void call_refuse(struct reading *reading, struct answer *a, const char *id, enum status status, int64_t retry_us)
+// Refuses a message that was admitted. Frees `a`, its answer, or NULL.
+static void call_refuse(struct parsed_message *parsed, struct answer *a, const char *id, enum status status,
+                        int64_t retry_us)
 {
-    client_trace_refused(reading->client, a, status, clock_now_us());
+    client_trace_refused(parsed->client, a, status, clock_now_us());
     answers_free(a);
-    call_answer_refused(call_of(reading->client), id, status, retry_us);
-    client_not_submitted(reading);
+    call_answer_refused(call_of(parsed->client), id, status, retry_us);
+    client_not_submitted(parsed);
 }
 
 static enum status request_check(const struct kserve_call *c, const struct kserve_request *q)
@@ -156,7 +157,7 @@ static enum status request_read(struct kserve_call *c, const Inference__ModelInf
     return STATUS_OK;
 }
 
-// Clients may send the same id, so the request has an id of its own.
+// Submits the request. Clients may send the same id again, so the request has an id of its own.
 static void request_submit(struct kserve_call *c, const char *id, struct answer *a)
 {
     if (*id) log_event(LOG_INFO, "request_named", LOG_FIELD("client_id", a->request->id), LOG_FIELD("kserve_id", id));
@@ -164,20 +165,20 @@ static void request_submit(struct kserve_call *c, const char *id, struct answer 
     answers_submit(a, c->stream ? "kserve_stream" : "kserve");
 }
 
-// `status`: of what was read so far.
+// Submits or refuses a request. `status` is the result of what was read so far.
 static void infer_submit(const struct grpc_message *message, const Inference__ModelInferRequest *m,
                          const struct kserve_request *q, bool grammar_known, enum status status)
 {
-    struct reading *reading = message->user;
-    struct kserve_call *c = call_of(reading->client);
+    struct parsed_message *parsed = message->user;
+    struct kserve_call *c = call_of(parsed->client);
     int64_t retry_us = 0;
-    struct answer *a = answer_create(reading, message->arrived_us);
+    struct answer *a = answer_create(parsed, message->arrived_us);
     if (status == STATUS_OK) status = request_read(c, m, q, grammar_known, a);
     if (status == STATUS_OK) status = answers_reserve(a, &retry_us);
     if (status == STATUS_OK) {
         request_submit(c, m->id, a);
     } else {
-        call_refuse(reading, a, m->id, status, retry_us);
+        call_refuse(parsed, a, m->id, status, retry_us);
     }
 }
 
@@ -189,20 +190,20 @@ static void infer_postpone(const struct grpc_message *message, const char *id)
 
 static void infer_read(const struct grpc_message *message)
 {
-    struct reading *reading = message->user;
+    struct parsed_message *parsed = message->user;
     if (message->dropped) { // the client is gone
-        client_dropped(reading, message->arrived_us);
+        client_dropped(parsed, message->arrived_us);
         return;
     }
     Inference__ModelInferRequest *m =
         grpc_message_unpack(&inference__model_infer_request__descriptor, message->bytes, message->size);
     if (!m) {
-        call_refuse(reading, NULL, "", STATUS_INVALID, 0);
+        call_refuse(parsed, NULL, "", STATUS_INVALID, 0);
         return;
     }
     struct kserve_request q;
     enum status status = kserve_request_read(m, &q);
-    bool grammar_known = status != STATUS_OK || wire_grammar_known(reading->client->front, &q.fields.message);
+    bool grammar_known = status != STATUS_OK || wire_grammar_known(parsed->client->front, &q.fields.message);
     if (message->at_once && !grammar_known)
         infer_postpone(message, m->id);
     else
@@ -237,8 +238,8 @@ static void call_on_close(struct rpc_call *call, bool cancelled)
     client_close(rpc_call_user(call));
 }
 
-// NULL: a message that has just come is refused.
-static struct reading *call_admit(struct kserve_call *c, const char *id)
+// Admits a message that has just come. NULL: it was refused.
+static struct parsed_message *call_admit(struct kserve_call *c, const char *id)
 {
     struct principal *p = c->client.principal;
     int64_t retry_us = 0;
@@ -249,7 +250,7 @@ static struct reading *call_admit(struct kserve_call *c, const char *id)
                              "another stream",
                              STREAM_REQUESTS_MAX);
     if (status == STATUS_OK && p) status = identity_admit(p, &retry_us);
-    if (status == STATUS_OK) return client_reading(&c->client, "");
+    if (status == STATUS_OK) return client_message_begin(&c->client, "");
     call_answer_refused(c, id, status, retry_us);
     return NULL;
 }
@@ -258,11 +259,11 @@ static void infer_on_message(struct rpc_call *call, const uint8_t *bytes, size_t
 {
     struct kserve_call *c = rpc_call_user(call);
     char id[ID_ROOM];
-    proto_field_text(bytes, size, FIELD_ID, id, sizeof id); // now, while the bytes are valid
-    struct reading *reading = call_admit(c, id);
-    if (!reading) return;
-    enum status status = grpc_message_read(call, bytes, size, 0, &reading->waiting, infer_read, reading);
-    if (status != STATUS_OK) call_refuse(reading, NULL, id, status, 0);
+    proto_field_text(bytes, size, FIELD_ID, id, sizeof id); // the bytes are valid only now
+    struct parsed_message *parsed = call_admit(c, id);
+    if (!parsed) return;
+    enum status status = grpc_message_read(call, bytes, size, 0, &parsed->waiting, infer_read, parsed);
+    if (status != STATUS_OK) call_refuse(parsed, NULL, id, status, 0);
 }
 
 static void infer_on_oversized(struct rpc_call *call, size_t size, const uint8_t *head, size_t head_size)
@@ -270,8 +271,8 @@ static void infer_on_oversized(struct rpc_call *call, size_t size, const uint8_t
     struct kserve_call *c = rpc_call_user(call);
     char id[ID_ROOM];
     proto_field_text(head, head_size, FIELD_ID, id, sizeof id);
-    struct reading *reading = call_admit(c, id);
-    if (reading) call_refuse(reading, NULL, id, intake_refuse_size(c->client.front, size), 0);
+    struct parsed_message *parsed = call_admit(c, id);
+    if (parsed) call_refuse(parsed, NULL, id, intake_refuse_size(c->client.front, size), 0);
 }
 
 const struct rpc_method front_model_infer = {.path = "/inference.GRPCInferenceService/ModelInfer",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// GRPCInferenceService without inference: whether server and model are ready, and what they are. Answered on the I/O
-// threads.
+// The methods of GRPCInferenceService that do not infer: readiness and metadata of server and model. I/O threads answer
+// them.
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,7 +15,7 @@
 
 enum { INFO_BYTES_MAX = 4096 };
 
-// A method: the type of its message, and what answers the message.
+// A method: the type of its message, and the function that answers the message.
 struct info {
     const ProtobufCMessageDescriptor *type;
     void (*answer)(struct rpc_call *call, const void *m);
@@ -74,7 +74,7 @@ static void answer_server(struct rpc_call *call, const void *m)
 
 // --- models
 
-// False: the call has ended.
+// Checks name and version of a model. False: the call has been ended.
 static bool model_check(struct rpc_call *call, const char *name, const char *version)
 {
     enum status status = intake_check_model(rpc_call_context(call), name);

@@ -12,7 +12,7 @@
 
 enum { PARAMETERS_MAX = 256, PARAMETER_ELEMENTS_MAX = 1024 };
 
-// JSON of parameters that are strings, of all together: each value takes a multiple of its bytes in memory.
+// Limit of the JSON in all string parameters together: each value takes a multiple of its bytes in memory.
 enum { PARAMETER_JSON_BYTES_MAX = 256 << 10 };
 
 #define INFO(name, type, dim)                                                                                          \
@@ -43,7 +43,7 @@ const struct kserve_tensor_info kserve_outputs[KSERVE_OUTPUT_COUNT] = {
     [KSERVE_LOGPROBS] = INFO("logprobs", BYTES, 1),
 };
 
-// Parameters that are read here; all others are read with the fields of the HTTP API.
+// Parameters that are read here. All other parameters are read with the fields of the HTTP API.
 struct values {
     bool stream, exclude_input_in_output, triton_enable_empty_final_response;
     bool returns[KSERVE_OUTPUT_COUNT];
@@ -112,7 +112,7 @@ static bool is_zero(const json_t *value)
            (json_is_string(value) && !json_string_length(value));
 }
 
-// Microseconds that a request may wait in Triton's queue.
+// Reads `timeout`: the microseconds that a request may wait in Triton's queue.
 static enum status set_timeout(json_t *to, const json_t *value)
 {
     json_int_t us = json_integer_value(value);
@@ -121,7 +121,7 @@ static enum status set_timeout(json_t *to, const json_t *value)
     return set_parameter(to, "ttft_deadline_ms", json_integer(ms < UINT32_MAX ? ms : UINT32_MAX));
 }
 
-// Parameters with a meaning of their own in Triton. Takes `value`.
+// Reads a parameter that has a meaning of its own in Triton. Owns `value`.
 static enum status set_request_parameter(json_t *to, const char *name, json_t *value)
 {
     static const char *const sequences[] = {"sequence_id", "sequence_start", "sequence_end", NULL};
@@ -195,7 +195,7 @@ static enum status add_sampling_parameters(const struct kserve_tensor *t, json_t
     return STATUS_OK;
 }
 
-// Tensors of one parameter that have another name than the parameter, or that are lists.
+// A tensor of one parameter that has another name than the parameter, or that is a list.
 struct parameter_tensor {
     const char *tensor, *parameter;
     bool list;
@@ -224,7 +224,7 @@ static bool is_generation_field(const struct generation_field *fields, const cha
     return fields->name;
 }
 
-// False: the name is not that of an input.
+// Finds the parameter of a tensor. False: no input has this name.
 static bool find_parameter_tensor(const char *name, struct parameter_tensor *found_p)
 {
     for (size_t i = 0; i < sizeof parameter_tensors / sizeof *parameter_tensors; i++) {
@@ -261,7 +261,7 @@ static enum status add_list_tensor(const struct kserve_tensor *t, const char *pa
     while (place.i < t->n && valid) {
         json_t *value = element_json(t, &place);
         valid = value;
-        if (json_is_string(value) && !json_string_length(value)) // TensorRT-LLM's clients fill with them
+        if (json_is_string(value) && !json_string_length(value)) // TensorRT-LLM's clients pad lists with empty strings
             json_decref(value);
         else
             json_array_append_new(list, value);
@@ -285,7 +285,7 @@ static enum status add_parameter_tensor(const struct kserve_tensor *t, json_t *t
 
 // --- numbers and lists given as strings
 
-// Values of the parameters of Triton's vLLM backend may be strings: {"temperature": "0.5"}.
+// Turns strings into values: Triton's vLLM backend allows {"temperature": "0.5"}.
 static void values_from_strings(json_t *parameters)
 {
     static const char *const texts[] = {"stop",  "tenant",      "user",         "prefill",        "drafts",
@@ -379,7 +379,8 @@ static enum status find_output(const Inference__ModelInferRequest__InferRequeste
                        m->name);
 }
 
-// The outputs that the request names; without any the text, the ids of an answer to ids, and those of its return_*.
+// Reads the outputs that the request names. A request that names none gets the text, the ids if its prompt is ids, and
+// the outputs of its return_* parameters.
 static enum status read_outputs(const Inference__ModelInferRequest *m, const struct values *v, struct kserve_request *q)
 {
     if (m->n_outputs > KSERVE_TENSORS_MAX)
@@ -444,7 +445,8 @@ enum status kserve_check_version(const char *model, const char *version)
                        KSERVE_VERSION);
 }
 
-// As Triton's vLLM backend: a whole answer starts with the prompt unless it is excluded; a stream never does.
+// Reads whether the answer repeats the prompt. As in Triton's vLLM backend, a whole answer does unless the request
+// excludes it, and a stream never does.
 static enum status read_echo(const struct values *v, struct kserve_request *q)
 {
     const json_t *given = json_object_get(q->parameters, "exclude_input_in_output");

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a ModelInferRequest to a GenerateRequest. The request's parameters, the JSON of the tensor `sampling_parameters`
-// and tensors with the name of a parameter become one JSON object with the fields of the HTTP API, which is read as its
-// bodies are (json_generation.h). Inputs, outputs and their meaning are those of Triton's vLLM backend, with the names
-// of its TensorRT-LLM backend for tensors of one parameter; docs/kserve.md lists them.
+// Turns a ModelInferRequest into a GenerateRequest. The request's parameters, the JSON of the tensor
+// `sampling_parameters` and tensors with the name of a parameter become one JSON object with the fields of the HTTP
+// API. It is read as bodies of the HTTP API are (json_generation.h). Inputs and outputs follow Triton's vLLM backend;
+// tensors of one parameter have the names of its TensorRT-LLM backend. docs/kserve.md lists them.
 //
 // Any thread. Failures are INVALID, NOT_FOUND or UNSUPPORTED.
 #pragma once
@@ -10,7 +10,7 @@
 #include "proto/inference/kserve.pb-c.h"
 #include "router/front/http/json_generation.h"
 
-#define KSERVE_VERSION "1" // of every model
+#define KSERVE_VERSION "1" // version of every model
 
 enum kserve_output {
     KSERVE_TEXT,
@@ -23,7 +23,7 @@ enum kserve_output {
     KSERVE_OUTPUT_COUNT
 };
 
-// Inputs and outputs for the metadata of a model; `dim` -1: any length.
+// An input or output in the metadata of a model. `dim` -1: any length.
 struct kserve_tensor_info {
     const char *name, *datatype;
     Inference__DataType type;
@@ -38,7 +38,7 @@ struct kserve_request {
     bool echo;          // the text starts with the prompt
     bool empty_final;   // an empty response follows the last one
     unsigned outputs;   // bit of each kserve_output
-    json_t *parameters; // owned, as the next
+    json_t *parameters; // owned, as is `ids`
     uint32_t *ids;
 };
 

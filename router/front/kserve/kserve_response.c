@@ -18,7 +18,7 @@ typedef Inference__ModelInferResponse__ParametersEntry parameter;
 
 enum { PARAMETERS_MAX = 24 };
 
-// A response with all that it points to.
+// A response and the objects that it points to.
 struct message {
     response head;
     output_tensor outputs[KSERVE_OUTPUT_COUNT], *output_list[KSERVE_OUTPUT_COUNT];
@@ -143,7 +143,7 @@ static void add_log_probabilities(struct message *m, const struct kserve_answer 
     }
 }
 
-// `reason` is "None" while the answer goes on, as Python's client code expects of Triton's vLLM backend.
+// Adds the outputs. `reason` is "None" while the answer goes on: Python clients of Triton's vLLM backend expect that.
 static void add_outputs(struct message *m, const struct kserve_answer *a, const struct request *r, const char *reason)
 {
     uint32_t n_prompt = (uint32_t)r->spec.n_tokens, n_tokens = (uint32_t)a->n_tokens;
@@ -198,7 +198,7 @@ void kserve_error_send(struct rpc_call *call, const char *id, const char *messag
 {
     struct message m;
     bool valid = utf8_valid(id, strlen(id), NULL) && *id;
-    // Triton's clients show nothing but the sentence.
+    // Triton's clients show only the sentence.
     char *sentence = valid ? mem_format("[request id: %s] %s", id, message) : mem_string(message);
     message_init(&m, "", valid ? id : "");
     add_bool(&m, "triton_final_response", true);
@@ -235,7 +235,8 @@ bool kserve_answer_begin(struct kserve_answer *a)
 
 void kserve_answer_free(struct kserve_answer *a)
 {
-    if (a->whole_bytes) whole_answer_free(a->whole, &a->whole_bytes); // before its submission none, on any thread
+    if (a->whole_bytes)
+        whole_answer_free(a->whole, &a->whole_bytes); // 0 before the submission, when any thread may call this
     free(a->id);
     free(a->model);
     bytes_free(&a->text);
@@ -265,8 +266,8 @@ static void add_token(const struct kserve_answer *a, int32_t token, float logpro
     JSON_ADD(out, "}");
 }
 
-// An object for each token, as in vLLM: log-probability and rank by token id. The rank of a token that is not among the
-// likeliest is not known.
+// Adds an object for each token, as in vLLM: log-probability and rank by token id. The rank of a token that is not
+// among the likeliest is not known.
 static void add_logprobs(struct kserve_answer *a, const struct token_logprob *l)
 {
     int rank = 0;
@@ -309,7 +310,7 @@ bool kserve_chunk(struct rpc_call *call, struct kserve_answer *a, const struct a
     size_t before = answer_bytes(a);
     answer_add(a, chunk);
     if (!a->pieces) return whole_answer_grow(a->whole, &a->whole_bytes, answer_bytes(a) - before);
-    bool by_token = a->outputs & ~(1u << KSERVE_TEXT); // else a piece without text says nothing
+    bool by_token = a->outputs & ~(1u << KSERVE_TEXT); // without these outputs, a piece without text would be empty
     if (!a->text.n && !(by_token && a->n_tokens)) return true;
     struct message m;
     message_init(&m, a->model, a->id);

@@ -5,13 +5,13 @@
 
 #include "router/front/request/intake.h"
 
-enum { LENGTH_BYTES = 4 }; // in front of each raw element of BYTES
+enum { LENGTH_BYTES = 4 }; // size of the length before each raw element of BYTES
 
 struct datatype {
     const char *name;
     enum kserve_kind kind;
     size_t element_bytes;
-    size_t count_offset, list_offset; // of its typed contents
+    size_t count_offset, list_offset; // members of the typed contents
 };
 
 #define LIST(field) offsetof(Inference__InferTensorContents, n_##field), offsetof(Inference__InferTensorContents, field)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The input tensors of a ModelInferRequest, checked: shape against contents, raw or typed, and the lengths of BYTES.
-// Any thread. All failures are INVALID; the sentence names the tensor.
+// Reads and checks the input tensors of a ModelInferRequest: shape against contents, raw or typed, and the lengths of
+// BYTES. All failures are INVALID; the sentence names the tensor. Any thread.
 #pragma once
 
 #include <stdbool.h>
@@ -12,11 +12,11 @@ enum { KSERVE_TENSORS_MAX = 64 };
 
 enum kserve_kind { KSERVE_BOOL, KSERVE_SIGNED, KSERVE_UNSIGNED, KSERVE_REAL, KSERVE_BYTES };
 
-// Borrows from the message.
+// An input tensor. Borrows from the message.
 struct kserve_tensor {
     const char *name, *datatype; // UTF-8, short
     enum kserve_kind kind;
-    size_t element_bytes; // in `raw`; 0: KSERVE_BYTES
+    size_t element_bytes; // size of an element in `raw`; 0: KSERVE_BYTES
     const int64_t *shape; // [rank]
     size_t rank;
     size_t n;           // elements
@@ -25,20 +25,21 @@ struct kserve_tensor {
     const Inference__InferTensorContents *contents; // NULL: the elements are in `raw`
 };
 
-// The inputs in their order, *n_p of them; two with one name are refused.
+// Reads the inputs in their order; *n_p becomes their number. Two inputs with one name are refused.
 enum status kserve_tensors_read(const Inference__ModelInferRequest *m, struct kserve_tensor tensors[KSERVE_TENSORS_MAX],
                                 size_t *n_p);
 
-// Element `i` of a tensor of this kind. Integers beyond int64_t become INT64_MAX.
+// Return element `i` of a tensor of this kind. Integers beyond int64_t become INT64_MAX.
 bool kserve_tensor_bool(const struct kserve_tensor *t, size_t i);
 int64_t kserve_tensor_integer(const struct kserve_tensor *t, size_t i);
 double kserve_tensor_real(const struct kserve_tensor *t, size_t i);
 
-// Iterates over the elements of KSERVE_BYTES: start with zeros; false at the end.
+// The place of a walk over the elements of KSERVE_BYTES; starts as zeros.
 struct kserve_place {
     size_t i, at;
 };
+// Sets the next element. False: there is none.
 bool kserve_tensor_next(const struct kserve_tensor *t, struct kserve_place *place, ProtobufCBinaryData *element_p);
 
-// The length in front of an element of BYTES: little-endian.
+// Writes the length that precedes an element of BYTES, little-endian.
 void kserve_length_write(uint32_t length, uint8_t out[4]);

@@ -15,28 +15,27 @@
 #include "router/front/http/http_service.h"
 #include "router/front/live/live_snapshot.h"
 
-// New pages need not wait for the next second, but pages that come all the time cause no more than five snapshots a
-// second.
+// A new page need not wait for the next second, but frequent new pages cause at most five snapshots a second.
 enum { SECOND_US = 1000000, FIRST_EVENT_US = 200000 };
 
 struct live_page {
-    struct http_exchange *x;     // with a reference
-    struct principal *principal; // with a reference; NULL: no API keys are used
-    bool begun;                  // its stream was, or is about to be
+    struct http_exchange *x;     // our reference
+    struct principal *principal; // our reference; NULL: no API keys are used
+    bool begun;                  // its stream has begun, or is about to
 };
 
 struct live_pages {
     const struct front *front;
     pthread_t thread;
-    struct live_history history; // this and the next: the pages' thread only
+    struct live_history history; // the pages' thread only, as is the next line
     struct bytes history_event, snapshot_event;
     struct live_snapshot snapshot; // the core's thread fills it in while the pages' thread waits
-    pthread_mutex_t lock;          // guards all below; not held while anything is written or sent
+    pthread_mutex_t lock;          // guards all members below; not held while anything is written or sent
     pthread_cond_t changed;
     struct live_page pages[LIVE_PAGES_MAX];
     int n;
     bool has_new;   // a page has not begun
-    bool is_copied; // `snapshot` is filled in
+    bool is_copied; // the core's thread has filled in `snapshot`
     bool stopping;
 };
 
@@ -118,7 +117,7 @@ static void page_unref(const struct live_page *page)
     principal_unref(page->principal);
 }
 
-// All pages, or those that have not begun; page_unref() each.
+// Lists all pages, or the pages whose streams have not begun. page_unref() each.
 static int pages_copy(struct live_pages *pages, bool all, struct live_page list[LIVE_PAGES_MAX])
 {
     int n = 0;
@@ -143,7 +142,7 @@ static void pages_update(struct live_pages *pages, bool is_second)
     if (is_second) live_history_add(&pages->history, &pages->snapshot);
     int n = pages_copy(pages, is_second, list);
     if (n) {
-        identity_reload(pages->front->identity); // pages may be the only clients
+        identity_reload(pages->front->identity); // nothing else may check the keys: pages can be the only clients
         events_write(pages);
     }
     core_metrics_fini(&pages->snapshot.core);

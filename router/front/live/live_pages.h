@@ -5,22 +5,22 @@
 // writes it once for all of them. Each page costs the sending of the same bytes. A page that leaves an event unread
 // gets no further event until it has read it; nothing waits for a page.
 //
-// Events: "history" once, then a "snapshot" each second (live_snapshot.h). With API keys, the events need an
-// operator's key; the page and its files have nothing of the cluster in them and need none.
+// Events: "history" once, then a "snapshot" each second (live_snapshot.h). With API keys, the events need an operator's
+// key. The page and its files show nothing of the cluster and need no key.
 #pragma once
 
 #include "lib/http/http.h"
 
-enum { LIVE_PAGES_MAX = 32 }; // open at once; further ones are refused with 503
+enum { LIVE_PAGES_MAX = 32 }; // open at once; further pages are refused with 503
 
 struct front;
 struct live_pages;
 
 // Borrows the front, whose loop must run until live_pages_close().
 struct live_pages *live_pages_open(const struct front *front);
-// Ends the streams of all pages; later ones are refused. NULL is allowed, as for the next one.
+// Ends the streams of all pages and refuses later ones. NULL is allowed here and in live_pages_free().
 void live_pages_close(struct live_pages *pages);
-// After the last exchange has closed.
+// Frees the pages, after the last exchange has closed.
 void live_pages_free(struct live_pages *pages);
 
 // Handlers of routes.

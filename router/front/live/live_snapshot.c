@@ -32,7 +32,7 @@ static void add_bool(struct bytes *out, const char *name, bool value)
     json_add(out, value ? "true" : "false");
 }
 
-// What is not known, or not finite, becomes null.
+// Adds a number. One that is not known, or not finite, becomes null.
 static void add_known(struct bytes *out, double value)
 {
     if (isfinite(value))
@@ -77,7 +77,7 @@ static struct live_counts counts_of(const struct live_snapshot *snapshot)
     return counts;
 }
 
-// Counters fall when a node is forgotten that is long gone.
+// Returns the growth of a counter. Counters fall when a node that is long gone is forgotten.
 static uint64_t growth(uint64_t now, uint64_t before)
 {
     return now > before ? now - before : 0;
@@ -88,7 +88,7 @@ static double per_second(uint64_t now, uint64_t before, int64_t us)
     return us > 0 ? (double)growth(now, before) * 1e6 / (double)us : 0;
 }
 
-// The value below which a share of those lies that were counted since `before`, in the unit of the histogram.
+// Returns the quantile `share` of the values that were counted since `before`, in the unit of the histogram.
 static double quantile_since(const struct histogram *now, const struct histogram *before, double share)
 {
     uint64_t total = 0, below = 0;
@@ -226,7 +226,8 @@ static void queue_write(const struct core_status *status, struct bytes *out)
     add_integer(out, "waiting", status->waiting);
     add_integer(out, "waiting_tokens", status->waiting_tokens);
     add_integer(out, "running", status->running);
-    add_integer(out, "capacity_requests", status->classes[QUEUE_HIGH].max_requests); // leaves nothing to others
+    add_integer(out, "capacity_requests",
+                status->classes[QUEUE_HIGH].max_requests); // the highest class may fill all of it
     add_integer(out, "capacity_tokens", status->classes[QUEUE_HIGH].max_tokens);
     add_name(out, "classes");
     JSON_ADD(out, "{");

@@ -18,12 +18,12 @@ struct ask {
 struct metrics_reporter {
     const struct front *front;
     pthread_t thread;
-    pthread_mutex_t lock; // guards all below
+    pthread_mutex_t lock; // guards all members below
     pthread_cond_t changed;
     struct ask *asks;
     int n_asks, capacity;
     struct http_server_status http;
-    bool is_copied; // `core` is filled in
+    bool is_copied; // the core's thread has filled in `core`
     struct core_metrics core;
     bool stopping;
 };
@@ -61,7 +61,7 @@ static void snapshot_take(struct metrics_reporter *reporter, struct metrics_snap
     pthread_mutex_unlock(&reporter->lock);
 }
 
-// Answers [n] asks from one snapshot, which is written once in each format.
+// Answers all asks [n] from one snapshot, which is written once in each format.
 static void answer_all(struct metrics_reporter *reporter, const struct ask *asks, int n)
 {
     struct metrics_snapshot snapshot;

@@ -15,7 +15,7 @@ enum { SECRET_BYTES_MIN = 16 };
 
 struct cluster_token {
     char *path;
-    pthread_mutex_t mutex; // guards what follows
+    pthread_mutex_t mutex; // guards all members below
     struct file_stamp stamp;
     unsigned char digest[SHA256_DIGEST_LENGTH];
 };
@@ -38,7 +38,7 @@ static enum status token_read(struct cluster_token *token)
                        SECRET_BYTES_MIN);
 }
 
-// With the mutex held.
+// Reads the file again if it has changed. The caller holds the mutex.
 static void token_refresh(struct cluster_token *token)
 {
     if (!file_stamp_update(&token->stamp, token->path)) return;

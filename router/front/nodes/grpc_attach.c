@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cluster.Attach: carries the messages of a node link over gRPC, and readiness to the health service.
+// Cluster.Attach: carries the messages of a node link over gRPC, and reports readiness to the health service.
 //
 // Threads: I/O threads unpack messages and post them; the rest runs on the core's thread.
 #include <stdlib.h>
@@ -13,23 +13,23 @@
 
 typedef Forepack__Cluster__V1__NodeMessage node_message;
 
-// Bounds on the messages of one node. The first one must be Hello.
+// Limits of the messages of one node. The first message must be Hello.
 enum {
     HELLO_BYTES_MAX = 64 << 10,
     HELLO_MEMORY_MAX = 1 << 20,
-    MEMORY_MAX = 40 << 20, // of all unpacked messages that the core has not handled yet
-    EVENT_BYTES = 512,     // counted for each message in addition
+    MEMORY_MAX = 40 << 20, // all unpacked messages that the core has not handled yet
+    EVENT_BYTES = 512,     // counted in addition for each message
 };
 
-// Bound on the messages that a node has not read: two of the largest.
+// Limit of the messages that a node has not read: two of the largest.
 enum { UNREAD_MAX_MB = 128 };
 
 struct attachment {
-    struct node_link link; // first: the link's functions get this; core's thread
+    struct node_link link; // first: the link's pointer is ours; core's thread
     struct rpc_call *call; // our reference
     const struct front *front;
     bool greeted;         // Hello was received; I/O threads
-    atomic_size_t memory; // of the posted messages
+    atomic_size_t memory; // memory of the posted messages
 };
 
 struct node_event {
@@ -49,7 +49,7 @@ static void attachment_send(struct node_link *link, const Forepack__Cluster__V1_
     rpc_call_abandon(call, STATUS_EXHAUSTED, status_message());
 }
 
-// A node that has failed may not read.
+// Ends the stream. The call of a node that failed is abandoned: it may not read.
 static void attachment_finish(struct node_link *link, enum status status, const char *reason)
 {
     struct rpc_call *call = ((struct attachment *)link)->call;
@@ -114,7 +114,8 @@ static enum status hello_unpack(const uint8_t *bytes, size_t size, node_message 
     return unpack_within(bytes, size, HELLO_MEMORY_MAX, m_p, memory_p);
 }
 
-// A message that does not fit beside those that wait is not the node's fault, unless it would not fit alone either.
+// Unpacks a message within the memory that waiting messages leave. A message that does not fit is the node's fault only
+// if it would not fit alone either.
 static enum status attach_unpack(const struct attachment *a, const uint8_t *bytes, size_t size, node_message **m_p,
                                  size_t *memory_p)
 {

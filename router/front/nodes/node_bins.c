@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See node_link.h. The core's actions towards nodes as messages: bins, drafts and cancellations.
+// See node_link.h. Turns the core's actions towards nodes into messages: bins, drafts and cancellations.
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,7 +9,7 @@
 
 typedef Forepack__Cluster__V1__RouterMessage router_message;
 
-// One block with the list and its messages; free() it.
+// Returns one block with the list and its messages; free() it.
 static Forepack__Cluster__V1__Range **range_messages(const struct token_range *ranges, int n)
 {
     Forepack__Cluster__V1__Range **list = mem_alloc((size_t)n * (sizeof *list + sizeof **list) + 1);
@@ -25,7 +25,7 @@ static Forepack__Cluster__V1__Range **range_messages(const struct token_range *r
 
 // --- score bins
 
-// With the rows of earlier turns of a conversation.
+// Returns the pinned ranges, with the rows of earlier turns of a conversation.
 static Forepack__Cluster__V1__Range **pinned_messages(const struct request *r, const struct score_prompt *prompt,
                                                       size_t *n_p)
 {
@@ -39,7 +39,7 @@ static Forepack__Cluster__V1__Range **pinned_messages(const struct request *r, c
     return messages;
 }
 
-// `m->pinned` is free()d by the caller.
+// Fills in an item. The caller frees `m->pinned`.
 static void score_item_fill(int tail_tokens, const struct request *r, Forepack__Cluster__V1__ScoreItem *m)
 {
     forepack__cluster__v1__score_item__init(m);
@@ -82,7 +82,7 @@ static void send_score_bin(void *link, uint64_t bin_id, struct request *const *r
 
 // --- prefill bins
 
-// The kept prompt tokens, then the tokens generated before a replay; free() them.
+// Returns the kept prompt tokens, then the tokens generated before a replay; free() them.
 static uint32_t *sequence_tokens(const struct request *r, size_t *n_p)
 {
     uint32_t *ids = mem_alloc_array((size_t)r->usage.kept_tokens + (size_t)r->usage.completion_tokens, sizeof *ids);
@@ -97,7 +97,7 @@ static uint32_t *sequence_tokens(const struct request *r, size_t *n_p)
     return ids;
 }
 
-// `m->token_ids` and `m->kept` are free()d by the caller.
+// Fills in a sequence. The caller frees `m->token_ids` and `m->kept`.
 static void sequence_fill(const struct request *r, Forepack__Cluster__V1__Sampling *sampling,
                           Forepack__Cluster__V1__Sequence *m)
 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See node_link.h. Messages of a node become events of the core.
+// See node_link.h. Turns messages of a node into events of the core.
 #include "router/front/nodes/node_link.h"
 
 #include <limits.h>
@@ -42,7 +42,8 @@ static void hello_refuse(struct node_link *link, const Forepack__Cluster__V1__He
     link->ops->finish(link, STATUS_OK, "");
 }
 
-// False when `from` does not fit, is not UTF-8 or has a control character, on which the terminal of a reader would act.
+// Copies a name. False: it does not fit, is not UTF-8, or has a control character that could change a reader's
+// terminal.
 static bool name_copy(char *to, size_t size, const char *from)
 {
     size_t n = strlen(from);
@@ -152,7 +153,7 @@ static void handle_hello(struct core *c, struct node_link *link, const Forepack_
 
 // --- results
 
-// The error of a node as clients may see it: always UTF-8, because some clients fail on other bytes. NULL: no error.
+// Returns the error of a node as clients may see it, or NULL. It is always UTF-8: some clients fail on other bytes.
 static const char *node_error_text(const char *error)
 {
     if (!*error) return NULL;
@@ -181,7 +182,7 @@ static void gpu_read(const Forepack__Cluster__V1__Gpu *m, struct node_gpu *gpu)
         gpu->throttled_us[i] = m->throttled_us[i];
 }
 
-// Returns how many were read.
+// Reads the GPUs of a node and returns their number.
 static int gpus_read(const Forepack__Cluster__V1__Heartbeat *m, struct node_gpu *gpus)
 {
     int n = 0;
@@ -243,7 +244,8 @@ static void handle_scores(struct core *c, struct node_link *link, const Forepack
             .cached_tokens = intake_int(from->cached_tokens),
             .keep_rate = from->keep_rate,
             .reason = rate_reason_read(from->rate_reason),
-            .draft = (const int32_t *)from->draft_ids, // over INT_MAX: negative, which the core refuses
+            .draft =
+                (const int32_t *)from->draft_ids, // a number over INT_MAX becomes negative, and the core refuses it
             .n_draft = intake_int((uint32_t)from->n_draft_ids),
         };
         core_scored(c, link->node, &result, now_us);
@@ -273,13 +275,13 @@ static const struct token_logprob *logprobs_read(Forepack__Cluster__V1__TokenLog
     return to;
 }
 
-// `logprobs`: room for those of the tokens and of the prompt.
+// Reads a result. `logprobs` has room for the log-probabilities of the tokens and of the prompt.
 static void sequence_result_read(const Forepack__Cluster__V1__SequenceResult *from, struct token_logprob *logprobs,
                                  struct sequence_result *to)
 {
     *to = (struct sequence_result){
         .request = from->request,
-        .tokens = (const int32_t *)from->token_ids, // over INT_MAX: negative, which the core refuses
+        .tokens = (const int32_t *)from->token_ids, // a number over INT_MAX becomes negative, and the core refuses it
         .n_tokens = intake_int((uint32_t)from->n_token_ids),
         .finished = from->finish != FOREPACK__CLUSTER__V1__FINISH__FINISH_NONE,
         .reason = from->finish == FOREPACK__CLUSTER__V1__FINISH__FINISH_STOP     ? FINISH_REASON_STOP
@@ -297,7 +299,7 @@ static void sequence_result_read(const Forepack__Cluster__V1__SequenceResult *fr
         to->logprobs = logprobs_read(from->logprobs, from->n_logprobs, logprobs);
 }
 
-// Each decode row has a result, and so has each draft row.
+// Returns true if the step had prompt rows: each decode row and each draft row has a result.
 static bool has_prompt_rows(const Forepack__Cluster__V1__StepResults *m)
 {
     uint64_t rows = m->n_results;
@@ -335,7 +337,8 @@ static void handle_drafts(struct core *c, struct node_link *link, const Forepack
         drafts[i] = (struct node_draft){
             .request = from->request,
             .from = intake_int(from->from),
-            .tokens = (const int32_t *)from->token_ids, // over INT_MAX: negative, which the core refuses
+            .tokens =
+                (const int32_t *)from->token_ids, // a number over INT_MAX becomes negative, and the core refuses it
             .n = intake_int((uint32_t)from->n_token_ids),
             .released = from->released,
         };

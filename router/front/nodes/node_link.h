@@ -3,8 +3,8 @@
 // of the core become messages to the node. grpc_attach.c carries the messages over gRPC, forepack-sim over a simulated
 // network.
 //
-//   node_link.c   what nodes send
-//   node_bins.c   what the core sends to nodes
+//   node_link.c   messages of nodes to events of the core
+//   node_bins.c   actions of the core to messages for nodes
 //
 // The owner of the transport owns the link. Core's thread only.
 #pragma once
@@ -15,9 +15,10 @@
 struct node_link;
 
 struct node_link_ops { // the transport; must not call back into the core
-    void (*send)(struct node_link *link, const Forepack__Cluster__V1__RouterMessage *message); // borrowed for the call
-    void (*finish)(struct node_link *link, enum status status, const char *reason);            // ends the stream
-    const char *(*peer)(const struct node_link *link);                                         // its address, for logs
+    void (*send)(struct node_link *link,
+                 const Forepack__Cluster__V1__RouterMessage *message);              // borrows it for the call
+    void (*finish)(struct node_link *link, enum status status, const char *reason); // ends the stream
+    const char *(*peer)(const struct node_link *link); // returns the node's address, for logs
 };
 
 struct node_link {

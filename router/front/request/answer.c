@@ -13,8 +13,8 @@
 
 // --- core's thread: the output of one request
 
-// Pushes tokens until one completes a stop string. The text of several tokens is joined in *joined_p, which is NULL
-// after a single one; `ends` [n] becomes chunk->ends.
+// Pushes tokens until one completes a stop string. *joined_p becomes the joined text of several tokens, or NULL after a
+// single token; `ends` [n] becomes chunk->ends.
 static bool answer_push(struct answer *a, const int32_t *tokens, int n, struct answer_chunk *chunk, size_t *ends,
                         char **joined_p)
 {
@@ -104,7 +104,7 @@ static void answer_unlink(struct answer *a)
 
 void client_check_idle(struct client *client)
 {
-    if (client->answers || reading_any(client->front->readings, &client->reading)) return;
+    if (client->answers || parsed_message_any(client->front->parsed_messages, &client->parsed_messages)) return;
     if (client->ops->idle) client->ops->idle(client);
     if (!client->closed) return;
     free(client->trace);
@@ -118,7 +118,8 @@ static void answer_release(struct answer *a)
     free(a);
 }
 
-// The tokens that a request took and its place among those that run. One that no node has seen costs nothing.
+// Charges the API key for the tokens of a request, and frees its place among the key's running requests. A request that
+// no node has seen costs nothing.
 static void answer_charge(const struct answer *a, const struct request *r)
 {
     struct principal *p = a->client->principal;
@@ -166,10 +167,10 @@ static void answers_link(struct client *client, struct answer *first)
     client->answers = first;
 }
 
-static void end_reading(struct reading *reading)
+static void message_end(struct parsed_message *parsed)
 {
-    struct client *client = reading->client;
-    reading_end(client->front->readings, &client->reading, reading);
+    struct client *client = parsed->client;
+    parsed_message_end(client->front->parsed_messages, &client->parsed_messages, parsed);
     client_check_idle(client);
 }
 
@@ -177,9 +178,9 @@ static void event_submit(struct core *c, void *arg, int64_t now_us)
 {
     struct answer *first = arg;
     struct client *client = first->client;
-    struct reading *reading = first->reading;
+    struct parsed_message *parsed = first->parsed;
     void (*submit)(struct core *, struct request *, int64_t) =
-        atomic_load(&reading->aborted) ? core_submit_aborted : core_submit;
+        atomic_load(&parsed->aborted) ? core_submit_aborted : core_submit;
     if (client->closed) { // while the message was read
         for (struct answer *a = first; a; a = a->next) {
             answer_charge(a, a->request);
@@ -198,18 +199,18 @@ static void event_submit(struct core *c, void *arg, int64_t now_us)
             submit(c, a->request, now_us);
         }
     }
-    end_reading(reading);
+    message_end(parsed);
 }
 
 static void event_not_submitted(struct core *c, void *arg, int64_t now_us)
 {
-    end_reading(arg);
+    message_end(arg);
 }
 
 static void event_close(struct core *c, void *arg, int64_t now_us)
 {
     struct client *client = arg;
-    reading_drop(client->front->readings, client->front->pool, &client->reading);
+    parsed_message_drop(client->front->parsed_messages, client->front->pool, &client->parsed_messages);
     while (client->answers)
         core_cancel(c, client->answers->request->number, now_us); // answer_done unlinks it
     client->closed = true;
@@ -220,7 +221,7 @@ static void event_close(struct core *c, void *arg, int64_t now_us)
 
 bool client_abort(const struct front *front, struct core *c, const char *id, uint64_t owner, int64_t now_us)
 {
-    bool read = reading_abort(front->readings, front->pool, id, owner);
+    bool read = parsed_message_abort(front->parsed_messages, front->pool, id, owner);
     return core_abort(c, id, owner, now_us) || read;
 }
 
@@ -231,7 +232,7 @@ enum status client_check(const struct client *client, const char *tenant, int32_
     return client->principal ? principal_check(client->principal, tenant, priority) : STATUS_OK;
 }
 
-// The largest possible charge for the output of a request.
+// Returns the largest possible charge for the output of a request.
 static double output_tokens_max(const struct client *client, const struct request_spec *spec)
 {
     const struct sampling *s = &spec->sampling;
@@ -254,17 +255,18 @@ enum status answers_reserve(struct answer *first, int64_t *retry_us_p)
     return identity_reserve(client->principal, &need, retry_us_p);
 }
 
-// The owner of the ids of a client's requests, see struct request_spec.
+// Returns the owner of the ids of a client's requests, see struct request_spec.
 static uint64_t owner_of(const struct client *client)
 {
     return client->principal ? identity_prefix_salt(principal_tenant(client->principal)) : 0;
 }
 
-// An id that is not UTF-8 is refused once the message is read; until then it must reach neither an answer nor a trace.
-struct reading *client_reading(struct client *client, const char *id)
+// An id that is not UTF-8 counts as empty here. The message is refused once it is read; until then the id must reach
+// neither an answer nor a trace.
+struct parsed_message *client_message_begin(struct client *client, const char *id)
 {
     if (!utf8_valid(id, strlen(id), NULL)) id = "";
-    return reading_begin(client->front->readings, client, &client->reading, id, owner_of(client));
+    return parsed_message_begin(client->front->parsed_messages, client, &client->parsed_messages, id, owner_of(client));
 }
 
 void client_refused(const struct client *client, const char *client_id, enum status status)
@@ -275,29 +277,29 @@ void client_refused(const struct client *client, const char *client_id, enum sta
     front_refused(client->front, status);
 }
 
-void client_not_submitted(struct reading *reading)
+void client_not_submitted(struct parsed_message *parsed)
 {
-    const struct client *client = reading->client;
+    const struct client *client = parsed->client;
     if (client->principal) identity_end(client->principal, 0, 0);
-    loop_post(client->front->loop, event_not_submitted, reading);
+    loop_post(client->front->loop, event_not_submitted, parsed);
 }
 
-void client_dropped(struct reading *reading, int64_t arrived_us)
+void client_dropped(struct parsed_message *parsed, int64_t arrived_us)
 {
-    if (!atomic_load(&reading->aborted)) {
-        client_not_submitted(reading);
+    if (!atomic_load(&parsed->aborted)) {
+        client_not_submitted(parsed);
         return;
     }
-    struct answer *a = answer_create(reading, arrived_us);
-    a->request->id = mem_string(reading->id);
+    struct answer *a = answer_create(parsed, arrived_us);
+    a->request->id = mem_string(parsed->id);
     answers_submit(a, "aborted");
 }
 
-struct answer *answer_create(struct reading *reading, int64_t arrived_us)
+struct answer *answer_create(struct parsed_message *parsed, int64_t arrived_us)
 {
     struct answer *a = mem_alloc(sizeof *a);
-    a->client = reading->client;
-    a->reading = reading;
+    a->client = parsed->client;
+    a->parsed = parsed;
     a->stop = -1;
     a->request = request_create();
     a->request->spec.arrived_us = arrived_us;
@@ -306,7 +308,7 @@ struct answer *answer_create(struct reading *reading, int64_t arrived_us)
     return a;
 }
 
-// The tenant of the request: that of the caller's key, or the one that the request names.
+// Sets the tenant of the request: the tenant of the caller's key, or the one that the request names.
 static void request_set_tenant(const struct client *client, struct request_spec *spec)
 {
     if (client->principal) {

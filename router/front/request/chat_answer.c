@@ -7,7 +7,7 @@
 
 #include "lib/base/mem.h"
 
-// The token with exactly this text, if it is special; -1: none.
+// Returns the token with exactly this text if it is a special token, or -1.
 static int32_t special_token(const struct tokenizer *tokenizer, const char *text)
 {
     int32_t *ids, id = -1;
@@ -31,7 +31,7 @@ struct chat_syntax chat_syntax_open(const struct chat_template *chat, const stru
     return syntax;
 }
 
-// Whether the prompt ends with the text, apart from blanks.
+// Returns true if the prompt ends with the text, apart from blanks.
 static bool prompt_ends_with(const struct tokenizer *tokenizer, const int32_t *prompt, int n, const char *text)
 {
     enum { TAIL = 16 };

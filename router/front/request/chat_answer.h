@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The sections of a chat answer: reasoning, content, tool calls (lib/text/output_parser.h).
 //
-// struct chat_syntax is constant once it is open, for any thread. An answer belongs to the core's thread.
+// Any thread may read struct chat_syntax, which is constant once it is open. An answer belongs to the core's thread.
 #pragma once
 
 #include "lib/text/chat.h"
@@ -15,7 +15,7 @@ struct chat_syntax {
     struct output_syntax output;
     int32_t shown[OUTPUT_MARKERS_MAX]; // special tokens that mark sections: shown to the parser
     int n_shown;
-    int32_t call_marker; // of Mistral's calls, if it is a special token; else -1
+    int32_t call_marker; // marker of Mistral's calls, if it is a special token; else -1
 };
 struct chat_syntax chat_syntax_open(const struct chat_template *chat, const struct tokenizer *tokenizer);
 
@@ -28,8 +28,8 @@ struct chat_call {
 
 struct chat_answer {
     struct output_parser *parser;
-    struct bytes reasoning;  // of a whole answer
-    struct chat_call *calls; // [n_calls] names and arguments of a whole answer
+    struct bytes reasoning;  // whole answers only
+    struct chat_call *calls; // [n_calls] names and arguments: whole answers only
     int n_calls, capacity;
     size_t collected;             // bytes of `reasoning` and `calls`
     bool single;                  // further calls are dropped
@@ -37,13 +37,13 @@ struct chat_answer {
     struct content_tokens tokens; // with log-probabilities of the content alone
 };
 
-// State to split the answer to a prompt [n]; n 0: the answer does not continue what the prompt ends with. tools: look
-// for calls. single: emit the first call only.
+// Creates the state that splits the answer to a prompt [n]. n 0: the answer does not continue a section that the prompt
+// begins. `tools`: look for calls. `single`: emit the first call only.
 struct chat_answer *chat_answer_create(const struct chat_syntax *syntax, const struct tokenizer *tokenizer,
                                        const int32_t *prompt, int n, bool tools, bool single);
-void chat_answer_free(struct chat_answer *answer); // NULL is fine
+void chat_answer_free(struct chat_answer *answer); // NULL is allowed
 
-// A call begins: it gets an id that is unique within the router. NULL: the call is dropped.
+// Begins a call and gives it an id that is unique within the router. NULL: the call is dropped.
 struct chat_call *chat_answer_add_call(struct chat_answer *answer);
-// The call that the next arguments belong to; NULL: it was dropped.
+// Returns the call that the next arguments belong to. NULL: the call was dropped.
 struct chat_call *chat_answer_last_call(struct chat_answer *answer);

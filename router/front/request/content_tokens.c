@@ -7,12 +7,12 @@
 
 #include "lib/base/mem.h"
 
-#define NO_TEXT_YET SIZE_MAX // as `end`
+#define NO_TEXT_YET SIZE_MAX // value of `end` until the token has text
 
 void content_tokens_fini(struct content_tokens *tokens)
 {
     free(tokens->waiting);
-    free(tokens->taken);
+    free(tokens->released);
 }
 
 static void drop_first(struct content_tokens *tokens, int n)
@@ -36,15 +36,15 @@ void content_tokens_add(struct content_tokens *tokens, const struct token_logpro
     content_tokens_add_text(tokens, text_bytes);
 }
 
-int content_tokens_take(struct content_tokens *tokens, size_t begin, size_t end)
+int content_tokens_release(struct content_tokens *tokens, size_t begin, size_t end)
 {
     int n = 0, used = 0;
     for (; used < tokens->n && tokens->waiting[used].begin < end; used++) {
         const struct content_token *token = &tokens->waiting[used];
         if (token->end == NO_TEXT_YET) break;
         if (token->end <= begin) continue;
-        MEM_GROW(tokens->taken, n, tokens->taken_capacity);
-        tokens->taken[n++] = token->logprob;
+        MEM_GROW(tokens->released, n, tokens->released_capacity);
+        tokens->released[n++] = token->logprob;
     }
     drop_first(tokens, used);
     return n;

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks of what clients send, and their prompts as tokens, whatever protocol they speak. Any thread; the front is read
-// only. Every check records the sentence for the client in status_message().
+// Checks the requests of clients and turns their prompts into tokens, for any protocol. Any thread; the front is only
+// read. Every check records the sentence for the client in status_message().
 #pragma once
 
 #include <limits.h>
 
 #include "router/front/front.h"
 
-// EXHAUSTED when the core's thread is far behind: events that wait for it take memory too.
+// EXHAUSTED when too many events wait for the core's thread: they take memory too.
 enum status intake_check_backlog(const struct front *front);
 
-// Whether new prompts are taken: UNAVAILABLE while the router shuts down, EXHAUSTED as above.
+// Checks that new prompts are accepted: UNAVAILABLE while the router shuts down, EXHAUSTED as intake_check_backlog().
 enum status intake_check_open(const struct front *front);
 
-// The served model name that `name` stands for; NULL: it is not served.
+// Returns the served model name that `name` stands for. NULL: it is not served.
 const char *intake_model_name(const struct front *front, const char *name);
 // NOT_FOUND unless `name` is empty or a served model name.
 enum status intake_check_model(const struct front *front, const char *name);
@@ -21,7 +21,7 @@ enum status intake_check_model(const struct front *front, const char *name);
 // INVALID unless `value`, a short string such as an id, is UTF-8 of at most 256 bytes.
 enum status intake_check_name(const char *field, const char *value);
 
-// A count from the wire. Values over INT_MAX become INT_MAX, which the range checks refuse.
+// Converts a count from the wire. Values over INT_MAX become INT_MAX, which the range checks refuse.
 static inline int intake_int(uint32_t value)
 {
     return value > INT_MAX ? INT_MAX : (int)value;
@@ -32,37 +32,37 @@ static inline int intake_int(uint32_t value)
 enum status intake_encode(const struct front *front, const char *text, size_t size_bytes, unsigned flags, int max_ids,
                           int32_t **tokens_p, int *n_tokens_p);
 
-// A prompt as a client gives it: exactly one of text, token ids and chat turns. Borrowed.
+// A prompt of a client: exactly one of text, token ids and chat turns. Borrowed.
 struct intake_prompt {
     const char *text;
     size_t text_bytes;
     const uint32_t *ids;
     size_t n_ids;
-    const char *ids_field;                        // their name in the message; NULL: token_ids
+    const char *ids_field;                        // name of the field of `ids`; NULL: token_ids
     const struct chat_conversation *conversation; // NULL: none
-    int max_ids;                                  // at most so many tokens of text or turns; 0: the context
+    int max_ids;                                  // limit of tokens of text or turns; 0: the context
 };
 
 // INVALID if a conversation has too many messages.
 enum { INTAKE_MESSAGES_MAX = 4096 };
 enum status intake_check_messages(size_t n);
 
-// Owned by the caller.
+// A prompt as tokens. Owned by the caller.
 struct intake_tokens {
-    int32_t *tokens; // [n_tokens] at least one
+    int32_t *tokens; // [n_tokens], at least one
     int n_tokens;
     struct token_range *pinned; // [n_pinned] ranges of the chat template that must be kept
     int n_pinned;
-    struct prompt_turn *turns; // [n_turns] finished turns of the conversation, if it wants them
+    struct prompt_turn *turns; // [n_turns] finished turns of the conversation, if it asks for them
     int n_turns;
 };
 void intake_tokens_fini(struct intake_tokens *tokens);
 
-// The prompt as token ids, checked against vocabulary and context.
+// Turns the prompt into token ids, checked against vocabulary and context.
 enum status intake_tokenise(const struct front *front, const struct intake_prompt *prompt,
                             struct intake_tokens *tokens_p);
 
-// Bytes of the largest message whose prompt can have at most `max_ids` tokens: larger ones need not be read. 0: any
-// message may.
+// Returns the bytes of the largest message whose prompt can have at most `max_ids` tokens; larger messages need not be
+// read. 0: messages of any size can.
 size_t intake_message_limit(const struct front *front, int max_ids);
 enum status intake_refuse_size(const struct front *front, size_t message_bytes); // OUT_OF_RANGE

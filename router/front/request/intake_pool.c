@@ -65,7 +65,7 @@ static void heap_remove(struct heap *heap, struct intake_key *entry)
 
 // ---- the pool
 
-// A tenant's waiting jobs of one kind. Its key is its counter: bytes of the jobs that were taken from it.
+// A tenant's waiting jobs of one kind. Its key is its counter: the bytes of its jobs that have left it to run.
 struct intake_lane {
     struct intake_key key; // first: a heap's entry is a lane
     struct pool_tenant *tenant;
@@ -73,7 +73,7 @@ struct intake_lane {
     struct heap jobs;
 };
 
-// Exists while the tenant has waiting jobs.
+// A tenant with waiting jobs.
 struct pool_tenant {
     struct pool_tenant *next; // in its bucket
     char *name;
@@ -93,17 +93,17 @@ struct intake_pool {
     struct hash_key hash_key;
     struct pool_thread *threads; // [options.threads]
 
-    pthread_mutex_t mutex; // guards what follows
+    pthread_mutex_t mutex; // guards all members below
     pthread_cond_t any, short_job;
-    bool short_waits; // the thread of short jobs waits for one
+    bool short_waits; // the thread of short jobs waits for a job
     bool closing;
-    bool turn; // whose turn it is in a pool of one thread
+    bool turn; // true while a pool of one thread prefers a short job
     int waiting, running;
     size_t waiting_bytes, running_bytes;
-    size_t running_long_bytes; // of running_bytes
+    size_t running_long_bytes; // part of running_bytes that belongs to long jobs
     uint64_t last_number;
-    struct heap lanes[LANE_KINDS]; // those with jobs
-    uint64_t floor[LANE_KINDS];    // counter at which a lane starts when no other has jobs
+    struct heap lanes[LANE_KINDS]; // lanes with jobs
+    uint64_t floor[LANE_KINDS];    // counter at which a lane starts when no other lane has jobs
     struct pool_tenant *tenants[BUCKETS];
 };
 
@@ -204,8 +204,8 @@ static struct intake_job *first_job(struct intake_pool *pool, enum lane_kind kin
     return (struct intake_job *)((char *)lane->jobs.entries[0] - offsetof(struct intake_job, key));
 }
 
-// A long job starts alone or within the bound. If the first one has to wait, no other passes it, or it would wait for
-// as long as smaller ones come.
+// Returns the first job of the kind that may start now, or NULL. A long job starts alone or within the bound. If the
+// first job has to wait, no other passes it: it would wait for as long as smaller jobs come.
 static struct intake_job *first_to_start(struct intake_pool *pool, enum lane_kind kind)
 {
     struct intake_job *job = first_job(pool, kind);
@@ -213,8 +213,8 @@ static struct intake_job *first_to_start(struct intake_pool *pool, enum lane_kin
     return pool->running_long_bytes + job->bytes <= INTAKE_RUNNING_BYTES ? job : NULL;
 }
 
-// Out of the waiting jobs; NULL: none for this thread.
-static struct intake_job *take_job(struct intake_pool *pool, bool short_only)
+// Removes the next job for this thread from the waiting jobs. NULL: no job may start on it.
+static struct intake_job *remove_next_job(struct intake_pool *pool, bool short_only)
 {
     pool->turn = !pool->turn;
     enum lane_kind kind = pool->options.threads == 1 && pool->turn ? LANE_SHORT : LANE_LONG;
@@ -232,7 +232,7 @@ static enum lane_kind job_kind(const struct intake_job *job)
     return job->bytes <= INTAKE_SHORT_BYTES ? LANE_SHORT : LANE_LONG;
 }
 
-// For threads that found no long job that could start.
+// Wakes the threads that found no long job that could start.
 static void wake_for_long_jobs(struct intake_pool *pool)
 {
     if (pool->lanes[LANE_LONG].n) pthread_cond_broadcast(&pool->any);
@@ -253,11 +253,11 @@ static void run_job(struct intake_pool *pool, struct intake_job *job)
     if (long_bytes) wake_for_long_jobs(pool);
 }
 
-// Where cores are scarce, tokens that are being streamed matter more than prompts.
+// Lowers the priority of this thread: where cores are scarce, tokens of running streams matter more than prompts.
 static void thread_yield_to_others(void)
 {
     enum { NICE = 10 };
-    setpriority(PRIO_PROCESS, 0, NICE); // Linux: of this thread alone
+    setpriority(PRIO_PROCESS, 0, NICE); // Linux applies it to this thread alone
     pthread_setschedparam(pthread_self(), SCHED_BATCH, &(struct sched_param){0});
 }
 
@@ -268,7 +268,7 @@ static void *pool_thread_run(void *argument)
     thread_yield_to_others();
     pthread_mutex_lock(&pool->mutex);
     while (!pool->closing) {
-        struct intake_job *job = take_job(pool, self->short_only);
+        struct intake_job *job = remove_next_job(pool, self->short_only);
         if (job) {
             run_job(pool, job);
         } else if (self->short_only) {
@@ -286,7 +286,7 @@ static void *pool_thread_run(void *argument)
 static void wake_thread(struct intake_pool *pool, enum lane_kind kind)
 {
     if (kind == LANE_SHORT && pool->short_waits) {
-        pool->short_waits = false; // it takes this job; the next one wakes another thread
+        pool->short_waits = false; // that thread runs this job; the next job wakes another thread
         pthread_cond_signal(&pool->short_job);
     } else {
         pthread_cond_signal(&pool->any);
@@ -353,7 +353,7 @@ enum status intake_pool_add(struct intake_pool *pool, struct intake_job *job, st
     return status;
 }
 
-// Takes the jobs out of the pool and returns them as a list by owner_next. Mutex held.
+// Removes the owner's jobs from the pool and returns them as a list by owner_next. The caller holds the mutex.
 static struct intake_job *owner_clear(struct intake_pool *pool, struct intake_owner *owner)
 {
     struct intake_job *jobs = NULL;
@@ -379,7 +379,7 @@ void intake_pool_cancel(struct intake_pool *pool, struct intake_owner *owner)
 {
     pthread_mutex_lock(&pool->mutex);
     struct intake_job *jobs = owner_clear(pool, owner);
-    if (jobs) wake_for_long_jobs(pool); // the first one may have been among them
+    if (jobs) wake_for_long_jobs(pool); // the first long job may have been among them
     pthread_mutex_unlock(&pool->mutex);
     drop_all(jobs);
 }
@@ -400,7 +400,7 @@ bool intake_pool_idle(struct intake_pool *pool)
     return idle;
 }
 
-// All waiting jobs, as a list by owner_next. Mutex held.
+// Removes all waiting jobs and returns them as a list by owner_next. The caller holds the mutex.
 static struct intake_job *pool_clear(struct intake_pool *pool)
 {
     struct intake_job *jobs = NULL, *job;

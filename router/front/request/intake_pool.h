@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The threads on which prompts are read and tokenised, and the prompts that wait for them. A job is a function: the
-// pool knows neither gRPC nor tokenizers.
+// The threads on which prompts are read and tokenised, and the queue of prompts that wait for them. A job is a
+// function: the pool knows neither gRPC nor tokenizers.
 //
-//   bounds   bytes and number of all jobs, and a tenant's part of the bytes (router/core/tenant_share.h); bytes of the
-//            long jobs that run, which bounds the memory of tokenising for any number of threads
-//   lanes    one thread runs short jobs only, so that no short prompt waits for a long one; the other threads prefer
+//   bounds   the pool limits bytes and number of all jobs, and a tenant's share of the bytes
+//            (router/core/tenant_share.h). It also limits the bytes of the long jobs that run, which bounds the memory
+//            of tokenising for any number of threads.
+//   lanes    one thread runs short jobs only, so that no short prompt waits for a long one. The other threads prefer
 //            long jobs, so that no number of short ones delays them. A pool of one thread alternates.
-//   order    within a lane the tenant goes next whose jobs had the fewest bytes (virtual token counter, arXiv
-//            2401.00588). Of one tenant the shortest job goes first, until a longer one has waited while the tenant got
-//            as many bytes as it is longer.
+//   order    within a lane, the tenant whose jobs had the fewest bytes goes next (virtual token counter, arXiv
+//            2401.00588). Within a tenant, the shortest job goes first. A longer job goes before shorter ones once the
+//            tenant got as many bytes, while it waited, as it is longer.
 //
 // Threads: every function may be called from any thread. Jobs run on the pool's threads without its lock.
 #pragma once
@@ -20,12 +21,12 @@
 #include "lib/base/status.h"
 
 enum {
-    INTAKE_AT_ONCE_BYTES = 4096,  // of a message that is read where it arrives, at less cost than waking the pool
-    INTAKE_SHORT_BYTES = 1 << 16, // of a short job at most
-    // What a short message counts in addition that takes long to read all the same: no short prompt waits for it.
+    INTAKE_AT_ONCE_BYTES = 4096,  // up to this size a message is read where it arrives: waking the pool costs more
+    INTAKE_SHORT_BYTES = 1 << 16, // longest short job
+    // Bytes that are added to a short message that takes long to read, so that no short prompt waits for it.
     INTAKE_POSTPONED_BYTES = INTAKE_SHORT_BYTES,
-    // Of the long jobs that run at once; a longer job runs alone among them. Contexts of 131,072 tokens take about 512
-    // KiB each.
+    // Limit of all long jobs that run at once. A longer job is the only long job while it runs. A context of 131,072
+    // tokens takes about 512 KiB.
     INTAKE_RUNNING_BYTES = 16 << 20,
 };
 
@@ -35,15 +36,16 @@ struct intake_lane;
 // A place in a heap.
 struct intake_key {
     uint64_t key, number; // the smallest key goes first, then the smallest number
-    int place;            // -1: in no heap
+    int place;            // index in the heap; -1: in no heap
 };
 
-// Embedded in what the job works on. The caller sets the first three fields, which must not change until it runs.
+// A job, embedded in the object that it works on. The caller sets the first three fields, which must not change until
+// the job runs.
 struct intake_job {
-    void (*run)(struct intake_job *job, bool dropped); // exactly once; `dropped`: the pool gave the job up
+    void (*run)(struct intake_job *job, bool dropped); // called exactly once; `dropped`: the pool gave the job up
     const char *tenant;
     size_t bytes;
-    // The pool's:
+    // Members of the pool:
     struct intake_key key;
     struct intake_lane *lane;
     struct intake_owner *owner;
@@ -57,20 +59,20 @@ struct intake_owner {
 
 struct intake_pool_options {
     int threads;
-    size_t max_bytes;         // of waiting and running jobs. A single job may be larger
-    int max_jobs;             // that wait
-    int tenant_share_percent; // of max_bytes, see tenant_share.h; 0: no bound
+    size_t max_bytes;         // limit of waiting and running jobs together; a single job may be larger
+    int max_jobs;             // limit of waiting jobs
+    int tenant_share_percent; // a tenant's share of max_bytes, see tenant_share.h; 0: no limit
 };
 
 struct intake_pool *intake_pool_open(const struct intake_pool_options *options);
-// Sets these options anew. Any thread.
+// Changes these options. Any thread.
 void intake_pool_set_bounds(struct intake_pool *pool, int max_jobs, int tenant_share_percent);
-// EXHAUSTED, with a sentence for the client, when a bound is reached: the job is then still the caller's.
+// Adds a job. EXHAUSTED, with a sentence for the client, when a limit is reached; the caller then still owns the job.
 enum status intake_pool_add(struct intake_pool *pool, struct intake_job *job, struct intake_owner *owner);
-// Drops the owner's waiting jobs on the calling thread. Running ones go on.
+// Drops the owner's waiting jobs on the calling thread. Running jobs go on.
 void intake_pool_cancel(struct intake_pool *pool, struct intake_owner *owner);
-int intake_pool_waiting(struct intake_pool *pool); // jobs
-bool intake_pool_idle(struct intake_pool *pool);   // no job waits or runs
+int intake_pool_waiting(struct intake_pool *pool); // returns the number of waiting jobs
+bool intake_pool_idle(struct intake_pool *pool);   // returns true if no job waits or runs
 // Drops the waiting jobs and joins the threads. intake_pool_cancel() may be called until the pool is freed.
 void intake_pool_close(struct intake_pool *pool);
 void intake_pool_free(struct intake_pool *pool); // after intake_pool_close(); NULL is allowed

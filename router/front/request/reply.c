@@ -9,7 +9,7 @@
 
 #define RETRY_US 1000000
 
-// Bounds on unread bytes: of one call; of all calls together.
+// Limits of unread bytes: for one call, and for all calls together.
 enum { UNREAD_MAX_MB = 16, ALL_UNREAD_MAX_MB = 256 };
 
 size_t reply_send(struct rpc_call *call, const ProtobufCMessage *message)
@@ -23,8 +23,8 @@ size_t reply_send(struct rpc_call *call, const ProtobufCMessage *message)
     return queued;
 }
 
-// Once all calls together are over their bound, those with more than an equal share end: most of it is theirs. Calls
-// with little are left alone.
+// Returns true if the call must end. Once all calls together exceed their limit, calls with more than an equal share
+// end: most of the unread bytes are theirs. Calls with few unread bytes go on.
 static bool exceeds_share(struct rpc_call *call, size_t unread)
 {
     return !equal_share_is_small(unread) && unread > rpc_call_share(call, (size_t)ALL_UNREAD_MAX_MB << 20);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // engine/: unidentified connections do not keep a group from opening, and its leader listens in one network only.
 #include <arpa/inet.h>
-#include <check.h>
 #include <dirent.h>
 #include <net/if.h>
 #include <pthread.h>
@@ -12,8 +11,9 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "engine/doorbell.h"
 #include "engine/group_network.h"
+#include "engine/wakeup.h"
+#include "tests/suite.h"
 
 enum { STRANGERS = 40 };
 
@@ -92,26 +92,26 @@ static const struct comm_ops late_ops = {.broadcast = late_broadcast, .all_reduc
 
 static void *open_leader(void *comm)
 {
-    struct doorbell *bell = NULL;
-    return doorbell_open(comm, &bell) == STATUS_OK ? bell : NULL;
+    struct wakeup *wakeup = NULL;
+    return wakeup_open(comm, &wakeup) == STATUS_OK ? wakeup : NULL;
 }
 
 START_TEST(strangers_do_not_keep_followers_out)
 {
     struct comm *comms[2];
-    struct doorbell *bell;
+    struct wakeup *wakeup;
     void *leader;
     pthread_t thread;
     ck_assert_int_eq(comm_open_threads(2, comms), STATUS_OK);
     struct late_comm late = {{.rank = 1, .size = 2, .ops = &late_ops}, comms[1]};
     ck_assert_int_eq(pthread_create(&thread, NULL, open_leader, comms[0]), 0);
-    ck_assert_msg(doorbell_open(&late.base, &bell) == STATUS_OK, "%s", status_message());
+    ck_assert_msg(wakeup_open(&late.base, &wakeup) == STATUS_OK, "%s", status_message());
     ck_assert_int_eq(pthread_join(thread, &leader), 0);
     ck_assert_ptr_nonnull(leader);
     ck_assert_int_eq(n_strangers, STRANGERS);
     ck_assert(!listens_by_tcp); // all ranks are on one host
-    doorbell_close(bell);
-    doorbell_close(leader);
+    wakeup_close(wakeup);
+    wakeup_close(leader);
     for (int i = 0; i < STRANGERS; i++)
         close(strangers[i]);
     for (int r = 0; r < 2; r++)
@@ -183,18 +183,10 @@ START_TEST(a_leader_listens_in_one_network_of_all_hosts)
 }
 END_TEST
 
-int main(void)
+SUITE("wakeup")
 {
-    Suite *suite = suite_create("doorbell");
-    TCase *tcase = tcase_create("doorbell");
-    tcase_set_timeout(tcase, 60);
-    tcase_add_test(tcase, strangers_do_not_keep_followers_out);
-    tcase_add_test(tcase, hosts_share_the_networks_of_their_interfaces);
-    tcase_add_test(tcase, a_leader_listens_in_one_network_of_all_hosts);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    TIMEOUT(60);
+    TEST(strangers_do_not_keep_followers_out);
+    TEST(hosts_share_the_networks_of_their_interfaces);
+    TEST(a_leader_listens_in_one_network_of_all_hosts);
 }

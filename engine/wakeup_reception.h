@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How the leader of a group receives its followers. Any program may connect: the leader serves all unidentified
-// connections (strangers) at once, and each has its own time limit for its greeting. Private to the doorbell.
+// connections (strangers) at once, and each has its own time limit for its greeting. Private to wakeup.c.
 #pragma once
 
 #include <netinet/in.h>
@@ -25,8 +25,8 @@ struct greeting {
 
 enum { RECEPTION_LISTENERS_MAX = GROUP_ADDRESSES_MAX + 1 };
 
-// Accepts connections on the listening sockets until `take` has taken `missing` followers, for at most a minute; every
-// other connection is closed. take(user, fd, greeting) is called with a complete greeting; if it returns true, it owns
-// the descriptor, which is blocking. INTERNAL, UNAVAILABLE.
+// Accepts connections on the listening sockets until `take` has accepted `missing` followers, for at most a minute.
+// Closes every other connection. take(user, fd, greeting) is called with a complete greeting. If it returns true, it
+// owns the descriptor, which is blocking. Errors: INTERNAL, UNAVAILABLE.
 enum status reception_run(const int *listeners, int n_listeners, int missing,
                           bool (*take)(void *user, int fd, const struct greeting *greeting), void *user);

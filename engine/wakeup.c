@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// See doorbell.h. The leader listens only while the group opens.
-#include "engine/doorbell.h"
+// See wakeup.h. The leader listens only while the group opens.
+#include "engine/wakeup.h"
 
 #include <errno.h>
 #include <netinet/tcp.h>
@@ -15,28 +15,28 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "engine/doorbell_reception.h"
+#include "engine/wakeup_reception.h"
 #include "lib/base/clock.h"
 #include "lib/base/mem.h"
 
 enum {
-    SPIN_US = 1000,            // how long a follower polls before it sleeps
+    SPIN_US = 1000,            // time for which a follower polls before it sleeps
     CONNECT_TIMEOUT_MS = 2000, // per address
-    ANSWER_TIMEOUT_MS = 2000,  // for the leader's half of the secret
+    ANSWER_TIMEOUT_MS = 2000,  // for the second half of the secret, from the leader
 };
 
-struct doorbell {
+struct wakeup {
     int rank, size;
-    int *fds;                   // [size] leader: one per follower, fds[0] is -1; follower: fds[0] alone, to the leader
-    struct process_name *names; // [size] of the ranks in fds, and on the leader its own
+    int *fds; // [size] leader: one per follower, fds[0] is -1. Follower: only fds[0], connected to the leader
+    struct process_name *names; // [size] of the ranks in fds. On the leader also its own name
 };
 
-// Broadcast by the leader, in native byte order: the ranks of a group run on machines of one kind.
+// Message that the leader broadcasts, in native byte order: the ranks of a group run on machines of one kind.
 struct invitation {
     bool listening; // false: the leader failed to listen, and all ranks give up
     struct process_name leader;
     uint8_t secret[16];               // a follower sends the first half, the leader answers with the second
-    char socket_name[48];             // of the UNIX socket, in the abstract namespace, which leaves no file behind
+    char socket_name[48];             // of the UNIX socket, in the abstract namespace, which leaves no file
     struct group_addresses addresses; // with ports
 };
 
@@ -47,9 +47,9 @@ static struct process_name own_name(void)
     return name;
 }
 
-static enum status doorbell_fail(const char *what)
+static enum status wakeup_fail(const char *what)
 {
-    return status_fail(STATUS_INTERNAL, "doorbell: %s: %s", what, strerror(errno));
+    return status_fail(STATUS_INTERNAL, "wake-up sockets: %s: %s", what, strerror(errno));
 }
 
 static bool socket_send(int fd, const void *bytes, size_t size)
@@ -85,8 +85,8 @@ static void set_receive_timeout(int fd, int ms)
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
 }
 
-// A host that vanishes sends no end of file; keepalive probes notice it within about ten seconds. No effect on UNIX
-// sockets.
+// Enables keepalive probes: a host that vanishes sends no end of file, and probes notice it within about ten seconds.
+// No effect on UNIX sockets.
 static void socket_set_keepalive(int fd)
 {
     int on = 1, idle_s = 4, interval_s = 2, probes = 3;
@@ -121,7 +121,7 @@ static int listen_unix(const char *name)
     return fd;
 }
 
-// Listens on a free port of the address and writes the port into it. -1: failed.
+// Listens on a free port of the address and writes the port into it. Returns -1 if that fails.
 static int listen_tcp(struct sockaddr_storage *address)
 {
     socklen_t size = group_address_size(address);
@@ -134,24 +134,24 @@ static int listen_tcp(struct sockaddr_storage *address)
     return -1;
 }
 
-// The leader while it receives its followers.
+// State of the leader while its followers connect.
 struct leader {
-    struct doorbell *bell;
+    struct wakeup *wakeup;
     struct invitation *invitation;
     int listeners[RECEPTION_LISTENERS_MAX], n_listeners;
 };
 
-// Listens on a UNIX socket and on each of `addresses` where that is possible.
+// Listens on a UNIX socket, and on each of `addresses` where listening is possible.
 static enum status leader_listen(struct leader *l, const struct group_addresses *addresses)
 {
     struct invitation *invitation = l->invitation;
     if (getrandom(invitation->secret, sizeof invitation->secret, 0) != sizeof invitation->secret)
-        return doorbell_fail("getrandom");
+        return wakeup_fail("getrandom");
     // Unique, but not secret: every process of the host can list these names.
     snprintf(invitation->socket_name, sizeof invitation->socket_name, "forepack-%d-%llx", getpid(),
              (long long)clock_now_us());
     int fd = listen_unix(invitation->socket_name);
-    if (fd < 0) return doorbell_fail("listen on a UNIX socket");
+    if (fd < 0) return wakeup_fail("listen on a UNIX socket");
     l->listeners[l->n_listeners++] = fd;
     for (int i = 0; i < addresses->n; i++) {
         struct sockaddr_storage address = addresses->address[i];
@@ -162,34 +162,34 @@ static enum status leader_listen(struct leader *l, const struct group_addresses 
     return STATUS_OK;
 }
 
-// Takes a connection whose greeting has the secret and the number of a missing rank.
+// Accepts a connection whose greeting has the secret and the number of a missing rank.
 static bool follower_take(void *user, int fd, const struct greeting *greeting)
 {
     const struct leader *l = user;
-    struct doorbell *bell = l->bell;
+    struct wakeup *wakeup = l->wakeup;
     const uint8_t *secret = l->invitation->secret;
     bool known = memcmp(greeting->secret, secret, sizeof greeting->secret) == 0 && greeting->rank > 0 &&
-                 greeting->rank < bell->size && bell->fds[greeting->rank] < 0;
+                 greeting->rank < wakeup->size && wakeup->fds[greeting->rank] < 0;
     if (!known || !socket_send(fd, secret + 8, 8)) return false;
     socket_set_keepalive(fd);
-    struct process_name *name = &bell->names[greeting->rank];
-    bell->fds[greeting->rank] = fd;
+    struct process_name *name = &wakeup->names[greeting->rank];
+    wakeup->fds[greeting->rank] = fd;
     *name = greeting->name;
     name->host[sizeof name->host - 1] = 0;
     return true;
 }
 
-static enum status open_leader(struct doorbell *bell, struct comm *comm, const struct group_addresses *addresses)
+static enum status open_leader(struct wakeup *wakeup, struct comm *comm, const struct group_addresses *addresses)
 {
     struct invitation *invitation = mem_alloc(sizeof *invitation);
-    struct leader leader = {.bell = bell, .invitation = invitation};
-    invitation->leader = bell->names[0] = own_name();
+    struct leader leader = {.wakeup = wakeup, .invitation = invitation};
+    invitation->leader = wakeup->names[0] = own_name();
     enum status status = leader_listen(&leader, addresses);
     invitation->listening = status == STATUS_OK;
     enum status sent = comm->ops->broadcast(comm, invitation, sizeof *invitation);
     if (status == STATUS_OK) status = sent;
     if (status == STATUS_OK)
-        status = reception_run(leader.listeners, leader.n_listeners, bell->size - 1, follower_take, &leader);
+        status = reception_run(leader.listeners, leader.n_listeners, wakeup->size - 1, follower_take, &leader);
     for (int i = 0; i < leader.n_listeners; i++)
         close(leader.listeners[i]);
     free(invitation);
@@ -198,13 +198,13 @@ static enum status open_leader(struct doorbell *bell, struct comm *comm, const s
 
 // ---- follower ----
 
-// Connects to one address and exchanges the secret. -1 when nothing, or another program, listens there.
+// Connects to one address and exchanges the secret. Returns -1 if nothing, or another program, listens there.
 static int leader_connect(const struct invitation *invitation, const struct sockaddr *address, socklen_t length,
                           int rank)
 {
     int fd = socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0) return -1;
-    // connect(2) uses the timeout for sending.
+    // connect(2) obeys the timeout for sending.
     struct timeval timeout = {.tv_sec = CONNECT_TIMEOUT_MS / 1000, .tv_usec = CONNECT_TIMEOUT_MS % 1000 * 1000};
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout);
     set_receive_timeout(fd, ANSWER_TIMEOUT_MS);
@@ -221,30 +221,32 @@ static int leader_connect(const struct invitation *invitation, const struct sock
     return fd;
 }
 
-static enum status open_follower(struct doorbell *bell, struct comm *comm)
+static enum status open_follower(struct wakeup *wakeup, struct comm *comm)
 {
     struct invitation *invitation = mem_alloc(sizeof *invitation);
     enum status status = comm->ops->broadcast(comm, invitation, sizeof *invitation);
     if (status == STATUS_OK && !invitation->listening) {
-        status = status_fail(STATUS_UNAVAILABLE, "doorbell: the leader could not listen");
+        status = status_fail(STATUS_UNAVAILABLE, "wake-up sockets: the leader could not listen");
     }
     if (status == STATUS_OK) {
         const struct process_name name = own_name();
-        // First as on one host, whatever the names: containers have their own. On another host nothing listens there.
+        // Try the UNIX socket first, whatever the host names are: containers have their own names. On another host
+        // nothing listens there.
         struct sockaddr_un local;
         socklen_t length = unix_address(invitation->socket_name, &local);
-        int fd = leader_connect(invitation, (struct sockaddr *)&local, length, bell->rank);
+        int fd = leader_connect(invitation, (struct sockaddr *)&local, length, wakeup->rank);
         for (int i = 0; i < invitation->addresses.n && fd < 0; i++) {
             const struct sockaddr_storage *address = &invitation->addresses.address[i];
-            fd = leader_connect(invitation, (const struct sockaddr *)address, group_address_size(address), bell->rank);
+            fd =
+                leader_connect(invitation, (const struct sockaddr *)address, group_address_size(address), wakeup->rank);
         }
-        bell->fds[0] = fd;
-        bell->names[0] = invitation->leader;
+        wakeup->fds[0] = fd;
+        wakeup->names[0] = invitation->leader;
         if (fd < 0) {
-            status =
-                status_fail(STATUS_UNAVAILABLE,
-                            "doorbell: rank %d on %s cannot connect to the leader on %s at any of its %d addresses",
-                            bell->rank, name.host, invitation->leader.host, invitation->addresses.n);
+            status = status_fail(
+                STATUS_UNAVAILABLE,
+                "wake-up sockets: rank %d on %s cannot connect to the leader on %s at any of its %d addresses",
+                wakeup->rank, name.host, invitation->leader.host, invitation->addresses.n);
         }
     }
     free(invitation);
@@ -253,106 +255,108 @@ static enum status open_follower(struct doorbell *bell, struct comm *comm)
 
 // ---- public ----
 
-enum status doorbell_open(struct comm *comm, struct doorbell **bell_p)
+enum status wakeup_open(struct comm *comm, struct wakeup **wakeup_p)
 {
-    struct doorbell *bell = mem_alloc(sizeof *bell);
-    bell->rank = comm->rank;
-    bell->size = comm->size;
-    bell->fds = mem_alloc_array((size_t)comm->size, sizeof *bell->fds);
-    bell->names = mem_alloc_array((size_t)comm->size, sizeof *bell->names);
+    struct wakeup *wakeup = mem_alloc(sizeof *wakeup);
+    wakeup->rank = comm->rank;
+    wakeup->size = comm->size;
+    wakeup->fds = mem_alloc_array((size_t)comm->size, sizeof *wakeup->fds);
+    wakeup->names = mem_alloc_array((size_t)comm->size, sizeof *wakeup->names);
     for (int r = 0; r < comm->size; r++)
-        bell->fds[r] = -1;
+        wakeup->fds[r] = -1;
     struct group_addresses addresses;
     enum status status = group_network_choose(comm, &addresses);
-    if (status == STATUS_OK) status = comm->rank == 0 ? open_leader(bell, comm, &addresses) : open_follower(bell, comm);
+    if (status == STATUS_OK)
+        status = comm->rank == 0 ? open_leader(wakeup, comm, &addresses) : open_follower(wakeup, comm);
     if (status != STATUS_OK) {
-        doorbell_close(bell);
+        wakeup_close(wakeup);
         return status;
     }
-    *bell_p = bell;
+    *wakeup_p = wakeup;
     return STATUS_OK;
 }
 
-void doorbell_close(struct doorbell *bell)
+void wakeup_close(struct wakeup *wakeup)
 {
-    for (int r = 0; r < bell->size; r++)
-        if (bell->fds[r] >= 0) close(bell->fds[r]);
-    free(bell->fds);
-    free(bell->names);
-    free(bell);
+    for (int r = 0; r < wakeup->size; r++)
+        if (wakeup->fds[r] >= 0) close(wakeup->fds[r]);
+    free(wakeup->fds);
+    free(wakeup->names);
+    free(wakeup);
 }
 
-int doorbell_socket(const struct doorbell *bell, int rank)
+int wakeup_socket(const struct wakeup *wakeup, int rank)
 {
-    return bell->fds[rank];
+    return wakeup->fds[rank];
 }
 
-const char *doorbell_name(const struct doorbell *bell, int rank, char name[DOORBELL_NAME_MAX])
+const char *wakeup_name(const struct wakeup *wakeup, int rank, char name[WAKEUP_NAME_MAX])
 {
-    const struct process_name *process = &bell->names[rank];
-    snprintf(name, DOORBELL_NAME_MAX, "rank %d (host %.64s, pid %d)", rank, process->host, (int)process->pid);
+    const struct process_name *process = &wakeup->names[rank];
+    snprintf(name, WAKEUP_NAME_MAX, "rank %d (host %.64s, pid %d)", rank, process->host, (int)process->pid);
     return name;
 }
 
-enum status doorbell_ring(struct doorbell *bell, struct ring ring)
+enum status wakeup_send(struct wakeup *wakeup, struct wakeup_message message)
 {
-    for (int r = 1; r < bell->size; r++) {
-        if (!socket_send(bell->fds[r], &ring, sizeof ring)) {
-            char name[DOORBELL_NAME_MAX];
+    for (int r = 1; r < wakeup->size; r++) {
+        if (!socket_send(wakeup->fds[r], &message, sizeof message)) {
+            char name[WAKEUP_NAME_MAX];
             const char *why = strerror(errno);
-            return status_fail(STATUS_UNAVAILABLE, "%s is gone: %s", doorbell_name(bell, r, name), why);
+            return status_fail(STATUS_UNAVAILABLE, "%s is gone: %s", wakeup_name(wakeup, r, name), why);
         }
     }
     return STATUS_OK;
 }
 
-enum status doorbell_wait(struct doorbell *bell, struct ring *ring_p)
+enum status wakeup_wait(struct wakeup *wakeup, struct wakeup_message *message_p)
 {
-    struct ring ring;
+    struct wakeup_message message;
     int64_t until_us = clock_now_us() + SPIN_US;
     char first;
-    while (recv(bell->fds[0], &first, 1, MSG_DONTWAIT | MSG_PEEK) < 0 && clock_now_us() < until_us)
+    while (recv(wakeup->fds[0], &first, 1, MSG_DONTWAIT | MSG_PEEK) < 0 && clock_now_us() < until_us)
         sched_yield(); // the leader may need this core to proceed
-    if (!socket_receive(bell->fds[0], &ring, sizeof ring)) {
+    if (!socket_receive(wakeup->fds[0], &message, sizeof message)) {
         return status_fail(STATUS_UNAVAILABLE, "the leader is gone: %s", strerror(errno));
     }
-    *ring_p = ring;
+    *message_p = message;
     return STATUS_OK;
 }
 
-// Of the lowest rank that failed.
+// Status of the lowest rank that failed.
 struct verdict {
     int32_t status, rank;
 };
 
-static enum status verdict_collect(struct doorbell *bell, struct verdict *verdict)
+static enum status verdict_collect(struct wakeup *wakeup, struct verdict *verdict)
 {
     enum status lost = STATUS_OK;
-    for (int r = 1; r < bell->size; r++) {
+    for (int r = 1; r < wakeup->size; r++) {
         int32_t theirs = STATUS_UNAVAILABLE;
-        if (!socket_receive(bell->fds[r], &theirs, sizeof theirs)) lost = STATUS_UNAVAILABLE;
+        if (!socket_receive(wakeup->fds[r], &theirs, sizeof theirs)) lost = STATUS_UNAVAILABLE;
         if (verdict->status == STATUS_OK && theirs != STATUS_OK) *verdict = (struct verdict){theirs, r};
     }
-    for (int r = 1; r < bell->size; r++)
-        socket_send(bell->fds[r], verdict, sizeof *verdict); // a rank that is gone does not need it: the job ends
+    for (int r = 1; r < wakeup->size; r++)
+        socket_send(wakeup->fds[r], verdict, sizeof *verdict); // a rank that is gone does not need it: the job ends
     return lost;
 }
 
-enum status doorbell_agree(struct doorbell *bell, enum status mine)
+enum status wakeup_agree(struct wakeup *wakeup, enum status mine)
 {
-    struct verdict verdict = {mine, bell->rank};
-    if (bell->rank == 0) {
-        if (verdict_collect(bell, &verdict) != STATUS_OK && verdict.rank != 0) {
-            char name[DOORBELL_NAME_MAX];
-            doorbell_name(bell, verdict.rank, name);
+    struct verdict verdict = {mine, wakeup->rank};
+    if (wakeup->rank == 0) {
+        if (verdict_collect(wakeup, &verdict) != STATUS_OK && verdict.rank != 0) {
+            char name[WAKEUP_NAME_MAX];
+            wakeup_name(wakeup, verdict.rank, name);
             return status_fail(STATUS_UNAVAILABLE, "%s ended while the group opened", name);
         }
     } else {
         int32_t word = mine;
-        if (!socket_send(bell->fds[0], &word, sizeof word) || !socket_receive(bell->fds[0], &verdict, sizeof verdict)) {
+        if (!socket_send(wakeup->fds[0], &word, sizeof word) ||
+            !socket_receive(wakeup->fds[0], &verdict, sizeof verdict)) {
             return status_fail(STATUS_UNAVAILABLE, "the leader ended while the group opened");
         }
     }
-    if (verdict.status == STATUS_OK || verdict.rank == bell->rank) return (enum status)verdict.status;
+    if (verdict.status == STATUS_OK || verdict.rank == wakeup->rank) return (enum status)verdict.status;
     return status_fail((enum status)verdict.status, "%s", "");
 }

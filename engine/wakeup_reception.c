@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/doorbell_reception.h"
+#include "engine/wakeup_reception.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -13,9 +13,9 @@
 #include "lib/base/mem.h"
 
 enum {
-    STRANGERS_MAX = 256,   // at once; one more replaces the oldest
+    STRANGERS_MAX = 256,   // at the same time; one more replaces the oldest
     GREETING_US = 2000000, // from connecting to the end of the greeting
-    OPEN_TIMEOUT_S = 60,   // for all followers to connect
+    OPEN_TIMEOUT_S = 60,   // time for all followers to connect
 };
 
 struct stranger {
@@ -28,7 +28,7 @@ struct stranger {
 struct reception {
     struct pollfd polled[RECEPTION_LISTENERS_MAX + STRANGERS_MAX];
     int n_listeners, n_strangers, missing;
-    struct stranger strangers[STRANGERS_MAX]; // the oldest first
+    struct stranger strangers[STRANGERS_MAX]; // oldest first
     bool (*take)(void *user, int fd, const struct greeting *greeting);
     void *user;
 };
@@ -86,7 +86,7 @@ static bool reception_poll(struct reception *r, int64_t until_us)
 
 static void reception_serve(struct reception *r)
 {
-    for (int i = r->n_strangers - 1; i >= 0; i--) // from the end, since some are removed
+    for (int i = r->n_strangers - 1; i >= 0; i--) // in descending order, since some are removed
         if (r->polled[r->n_listeners + i].revents) stranger_read(r, i);
     while (r->n_strangers && r->strangers[0].until_us <= clock_now_us())
         stranger_close(r, 0);
@@ -99,9 +99,10 @@ static enum status reception_wait(struct reception *r)
     int64_t until_us = clock_now_us() + (int64_t)OPEN_TIMEOUT_S * 1000000;
     while (r->missing > 0) {
         if (clock_now_us() >= until_us)
-            return status_fail(STATUS_UNAVAILABLE, "doorbell: %d followers did not connect within %d s", r->missing,
-                               OPEN_TIMEOUT_S);
-        if (!reception_poll(r, until_us)) return status_fail(STATUS_INTERNAL, "doorbell: poll: %s", strerror(errno));
+            return status_fail(STATUS_UNAVAILABLE, "wake-up sockets: %d followers did not connect within %d s",
+                               r->missing, OPEN_TIMEOUT_S);
+        if (!reception_poll(r, until_us))
+            return status_fail(STATUS_INTERNAL, "wake-up sockets: poll: %s", strerror(errno));
         reception_serve(r);
     }
     return STATUS_OK;

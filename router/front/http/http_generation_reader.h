@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reads the message of a generation: parses its body, tokenises its prompts, and submits or refuses its requests. Any
+// thread.
+#pragma once
+
+#include "router/front/http/http_generation.h"
+
+// An http_read_fn whose user is the struct parsed_message of the generation.
+void http_generation_read(const struct http_message *message);
+
+// Refuses the message, with the reason in status_message(). Frees `first`, the answers that were created for it, or
+// NULL.
+void http_generation_refuse(struct parsed_message *parsed, struct answer *first, enum status status, int64_t retry_us,
+                            int64_t arrived_us);

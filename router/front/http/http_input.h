@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// The input of a generation, read from a body: the fields that all APIs share, and the prompts. Any thread.
+#pragma once
+
+#include "lib/text/chat.h"
+#include "router/front/http/json_generation.h"
+
+// A prompt: exactly one of text, ids and conversation.
+struct http_prompt {
+    const char *text;
+    size_t text_bytes;
+    uint32_t *ids;
+    size_t n_ids;
+    struct chat_conversation *conversation;
+};
+
+// Data of an API, kept from its reader to the end of the generation.
+struct http_data {
+    void *value;
+    void (*free)(void *value); // NULL: no data
+};
+
+// The fields of a body. Borrows from the body.
+struct http_input {
+    struct json_generation fields;
+    struct http_prompt *prompts; // [n_prompts]
+    int n_prompts;
+    int default_tokens;          // max_tokens if the body has none
+    const char *max_tokens_name; // in the body; NULL: max_tokens
+    bool echo;                   // the answer starts with the prompt
+    bool echo_logprobs;          // the log-probabilities of the answer start with those of the prompt
+    bool sections;               // the answer is split by the syntax of the model's chats
+    const json_t *tools;         // tools that the model may call; NULL: none
+    bool single_call;            // the answer has at most one call
+    bool required_call;          // the answer has at least one call: of `required_tool`, or of any tool if that is NULL
+    const char *required_tool;
+    bool grammar_known; // wire_grammar_known()
+    json_t *translated; // a body of /v1/chat/completions that an API made from its own body; owned
+    struct http_data data;
+    struct http_memory *memory;
+    int64_t retry_us; // of a refusal; 0: not known
+};
+
+// Returns zeroed memory that lives as long as the input.
+void *http_input_alloc(struct http_input *in, size_t count, size_t size_bytes);
+void http_input_fini(struct http_input *in);
