@@ -33,10 +33,10 @@ enum task { TASK_NEEDLE, TASK_FACTS, TASK_TWO_HOP, TASK_COUNT, TASK_COPY, TASK_I
 #define TASK_NAMES "needle|facts|two_hop|count|copy|instruction"
 
 enum {
-    TASK_TOKENS_MIN = 128, // from 256 every class has room for what its question needs
+    TASK_TOKENS_MIN = 128, // from 256 on, every class has room for the sentences that its question needs
     TASK_TOKENS_MAX = 1 << 20,
     TASK_QUESTIONS_MAX = 64,
-    TASK_ANSWER_TOKENS = 64, // no answer is longer with one token for each digit and word
+    TASK_ANSWER_TOKENS = 64, // every answer is shorter, with one token for each digit and word
     TASK_EVALUATION_SEED_MAX = 999,
     TASK_CALIBRATION_SEED = 1000,
     TASK_TRAINING_SEED = 2000,
