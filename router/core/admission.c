@@ -76,7 +76,7 @@ static enum status check_queue(const struct core *c, const struct request *r)
         return status_fail(
             STATUS_EXHAUSTED,
             "the queue is full: prompts of %lld tokens wait, %lld are allowed for one of %s priority and "
-            "this prompt has %lld%s; try again later",
+            "this has %lld%s; try again later",
             (long long)waiting_tokens, (long long)tokens, name, (long long)n_tokens, other);
     }
     return check_tenant(c, r, requests, tokens);
