@@ -31,7 +31,7 @@ void answer_add_text(struct answer *a, const char *text, size_t size_bytes)
     a->text[a->text_bytes] = 0;
 }
 
-// Rounded to microseconds, the resolution of the clock.
+// Returns milliseconds rounded to microseconds, the resolution of the clock.
 static json_t *milliseconds(double ms)
 {
     return json_real(round(ms * 1000) / 1000);
@@ -43,7 +43,7 @@ void answer_add_logprob(struct answer *a, const struct answer_logprob *logprob)
     json_t *object =
         json_pack("{s:i,s:f,s:o}", "token_id", logprob->token, "logprob", logprob->logprob, "top", logprob->top);
     if (logprob->rank) json_object_set_new(object, "rank", json_integer(logprob->rank));
-    if (logprob->rank && !json_array_size(list)) json_array_append_new(list, json_null()); // of the first token
+    if (logprob->rank && !json_array_size(list)) json_array_append_new(list, json_null()); // null for the first token
     json_array_append_new(list, object);
 }
 

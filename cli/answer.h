@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The answer to one request, collected from its chunks and its completion, and its JSON object, which `generate --json`
-// and `batch` print. One thread.
+// The answer to one request, collected from its chunks and its completion. Its JSON object is printed by `generate
+// --json` and `batch`. One thread.
 #pragma once
 
 #include <jansson.h>
@@ -19,11 +19,11 @@ struct answer {
     int error_code;               // gRPC code of a completion with an error; 0: no error
 };
 
-struct answer_logprob { // of a prompt token, or with rank 0 of a new one
+struct answer_logprob { // of a prompt token; rank 0: of a new token
     int32_t token;
     int rank;
     double logprob;
-    json_t *top; // [[id, logprob], ...]; the reference passes to answer_add_logprob()
+    json_t *top; // [[id, logprob], ...]; answer_add_logprob() takes over the reference
 };
 
 void answer_init(struct answer *a);
@@ -31,16 +31,17 @@ void answer_free(struct answer *a);
 void answer_add_text(struct answer *a, const char *text, size_t size_bytes);
 void answer_add_logprob(struct answer *a, const struct answer_logprob *logprob);
 
-// Adds one message of the stream; true when the message is the completion.
+// Adds one message of the stream. Returns true when the message is the completion.
 bool answer_add_response(struct answer *a, const Forepack__V1__GenerateResponse *response);
 
-// The JSON object of the answer; `id` may be NULL. The caller owns the object.
+// Returns the JSON object of the answer, owned by the caller. `id` may be NULL.
 json_t *answer_json(const struct answer *a, const char *id);
 
-// Whether the request failed or was aborted, by the finish_reason of its answer; NULL: the answer has none.
+// Returns true if the finish_reason of an answer says that the request failed or was aborted. NULL: the answer has
+// none.
 bool answer_reason_is_failure(const char *finish_reason);
 
-// The sentence of the error; NULL without an error.
+// Returns the sentence of the error; NULL without an error.
 const char *answer_error(const struct answer *a);
 
 // Prints to standard error: "[42 tokens, length; kept 310 of 1008 prompt tokens; first token after 35.1 ms]".

@@ -8,7 +8,7 @@
 
 #include "cli/answer.h"
 
-// Whether a line may be what a killed run has written of an answer.
+// Returns true if the line may be the beginning of an answer that a killed run was writing.
 static bool begins_answer(const char *line, size_t size)
 {
     static const char begin[] = "{\"id\":\"";
@@ -16,7 +16,7 @@ static bool begins_answer(const char *line, size_t size)
     return memcmp(line, begin, n) == 0;
 }
 
-// A line may hold a NUL byte after damage to the file: it is then no JSON.
+// Copies a line if it is a complete answer. A line may hold a NUL byte after damage to the file, and is then no JSON.
 static enum status line_copy(const char *path, int number, const char *line, size_t size, FILE *to,
                              answer_line_fn *copies, void *arg)
 {

@@ -7,10 +7,10 @@
 
 #include "lib/base/status.h"
 
-// Whether to copy the answer with this id; false if the output already has it.
+// Returns true if the answer with this id is to be copied; false if the output already has it.
 typedef bool answer_line_fn(void *arg, const char *id);
 
-// Copies and flushes the complete answers. Those of failed and aborted requests and a last line that is the beginning
-// of an answer are left out. INVALID on any other line: the file was named by mistake. Sentences begin with
+// Copies and flushes the complete answers. Answers of failed and aborted requests are left out, and so is a last line
+// that is the beginning of an answer. Any other line is INVALID: the file was named by mistake. Sentences begin with
 // "--output PATH".
 enum status answer_lines_copy(const char *path, FILE *from, FILE *to, answer_line_fn *copies, void *arg);

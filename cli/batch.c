@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // forepack batch: sends the rows of a JSON Lines file over one GenerateMany call. Rows that already have an answer in
-// the output file are not sent, so an interrupted run is resumed by starting it again.
+// the output file are not sent, so starting an interrupted run again resumes it.
 //
-// The request id of a row is a random name of this run and the row's number: a router has one space of ids for all
+// The request id of a row is a random name of this run and the row's number. A router has one space of ids for all
 // clients, and it may still have requests of an interrupted run.
 //
-// At most `window` rows are in flight: the router packs over its queue, so it should have many of them, but it need not
-// hold the whole file. A row that was refused because the queue is full is sent again after the next answer, or after a
-// pause if no row is in flight; the command then says why. Each refusal reduces the window to the rows in flight, each
-// answer widens it by one.
+// At most `window` rows are in flight. The router packs over its queue, so it should have many rows, but it need not
+// hold the whole file. A row that was refused because the queue is full is sent again after the next answer. If no row
+// is in flight, it is sent again after a pause, and the command says why. Each refusal reduces the window to the rows
+// in flight; each answer widens it by one.
 //
-// When the router is lost, its restart for instance, the rows in flight are sent again over a new call, under new
-// request ids, after a pause of 0.5 s that doubles up to 10 s. A router that serves nothing, because no worker group is
-// attached for instance, is sent the rows again, too. The command gives up when either has lasted for --reconnect-s.
+// When the router is lost, for example restarted, the rows in flight are sent again over a new call with new request
+// ids. This happens after a pause of 0.5 s that doubles up to 10 s. The rows are also sent again to a router that
+// serves nothing, for example because no worker group is attached. The command gives up when either state has lasted
+// for --reconnect-s.
 //
 // The output is locked (flock) against a second run. Answers kept from an earlier run are written to OUTPUT.part,
-// synced and renamed, and the folder is synced; each answer is then appended and flushed, and the file is synced at the
+// synced and renamed, and the folder is synced. Each answer is then appended and flushed, and the file is synced at the
 // end. So a killed process loses no written answer, and a crash of the machine loses no answer of a completed run.
 #include <errno.h>
 #include <fcntl.h>
@@ -67,7 +68,7 @@ static const struct option options[] = {
 
 struct row {
     struct request_spec spec;
-    char *id; // of the answer; spec.id is the request id
+    char *id; // id of the answer; spec.id is the request id
     int line;
     struct answer answer;
     bool done;
@@ -78,12 +79,12 @@ struct batch {
     int n_rows;
     int *waiting, n_waiting; // rows to send, the next one last; [n_rows]
     int n_done, n_failed, n_in_flight, window;
-    bool refused; // the last answer was that the router cannot take the row now
-    bool stalled; // the user knows that no row is taken
+    bool refused; // the last answer said that the router cannot accept the row now
+    bool stalled; // the user was told that no row is accepted
     char run_name[20];
     int n_calls;        // GenerateMany calls so far: part of the request ids
-    int64_t trouble_us; // since when the router is lost or serves nothing; 0: it serves
-    int lock;           // descriptor of the output that holds the lock; -1: none
+    int64_t trouble_us; // since then the router is lost or serves nothing; 0: it serves
+    int lock;           // descriptor of the output, which holds the lock; -1: none
     FILE *output;
     int64_t started_us;
     struct progress progress;
@@ -134,7 +135,8 @@ static enum status rows_read(struct batch *b, const struct request_spec *default
     return STATUS_OK;
 }
 
-// An answer of an earlier run stays in the file, even if the input no longer has the row.
+// Notes that a row has an answer of an earlier run. The answer stays in the file, even if the input no longer has the
+// row.
 static bool row_resume(void *arg, const char *id)
 {
     struct batch *b = arg;
@@ -180,7 +182,7 @@ static enum status output_check_input(void)
                        o.output);
 }
 
-// Whether the output is a file, or does not exist yet; a pipe or device has no earlier answers.
+// Checks the output. *is_file_p: it is a file, or does not exist yet. A pipe or device has no earlier answers.
 static enum status output_check(bool *is_file_p)
 {
     struct stat output;
@@ -191,8 +193,8 @@ static enum status output_check(bool *is_file_p)
     return STATUS_OK;
 }
 
-// Opens and locks the output. Another run may have replaced the file between opening and locking: then once more.
-// A link is refused, because the new file would replace the link rather than the file that it points to.
+// Opens and locks the output. This is repeated if another run replaced the file between opening and locking. A link is
+// refused, because the new file would replace the link rather than the file that it points to.
 static enum status output_lock(int *fd_p)
 {
     for (;;) {
@@ -223,8 +225,8 @@ static enum status output_copy(struct batch *b, FILE *from, FILE *to)
     return fsync(fileno(to)) == 0 ? STATUS_OK : output_fail(o.output);
 }
 
-// The lock of the output makes this run the only one that writes OUTPUT.part. A killed run may have left this file.
-// The new file has the mode of the output.
+// Creates OUTPUT.part with the mode of the output. The lock of the output makes this run the only one that writes it. A
+// killed run may have left this file.
 static FILE *part_create(const struct batch *b, const char *path)
 {
     struct stat output;
@@ -235,7 +237,7 @@ static FILE *part_create(const struct batch *b, const char *path)
     return fdopen(fd, "w");
 }
 
-// Replaces the output by a file with the complete answers of an earlier run, and only these, which becomes b->output.
+// Replaces the output with a file of the complete answers of an earlier run. This file becomes b->output.
 static enum status output_resume(struct batch *b)
 {
     int fd = dup(b->lock);
@@ -332,7 +334,7 @@ static void row_put_back(struct batch *b, struct row *row)
     b->n_in_flight--;
 }
 
-// The router is lost or serves nothing. Whether the command still waits for it.
+// Notes that the router is lost or serves nothing. Returns true if the command still waits for it.
 static bool trouble_may_wait(struct batch *b, const char *sentence)
 {
     int64_t now_us = clock_now_us();
@@ -346,7 +348,7 @@ static bool trouble_may_wait(struct batch *b, const char *sentence)
 static enum status batch_handle_response(struct batch *b, const Forepack__V1__GenerateResponse *m)
 {
     struct row *row = row_by_request_id(b, m->request_id);
-    // Ignores an answer to a row that is not in flight.
+    // An answer to a row that is not in flight is ignored.
     if (!row || row->done || !row->answer.token_ids) return STATUS_OK;
     bool ended = answer_add_response(&row->answer, m), unavailable = row->answer.error_code == GRPC_UNAVAILABLE;
     if (unavailable && !trouble_may_wait(b, answer_error(&row->answer)))
@@ -408,7 +410,7 @@ static enum status batch_exchange(struct batch *b, struct rpc_stream *stream)
     return status;
 }
 
-// One GenerateMany call, up to the last answer or a failure. Rows in flight wait again after a failure.
+// Makes one GenerateMany call, up to the last answer or a failure. After a failure the rows in flight wait again.
 static enum status batch_call(struct batch *b, struct rpc_channel *channel)
 {
     struct rpc_stream *stream;
@@ -427,20 +429,21 @@ static bool router_is_lost(enum status status)
     return status == STATUS_UNAVAILABLE || status == STATUS_CANCELLED;
 }
 
-// Calls again when the router is lost.
+// Repeats the call when the router is lost.
 static enum status batch_call_until_done(struct batch *b, struct rpc_channel *channel)
 {
     for (int wait_ms = PAUSE_MS;;) {
         enum status status = batch_call(b, channel);
         if (!router_is_lost(status)) return status;
-        if (!b->trouble_us) wait_ms = PAUSE_MS; // it has served since it was lost before
+        if (!b->trouble_us) wait_ms = PAUSE_MS; // it has served since the last loss
         if (!trouble_may_wait(b, status_message())) return status;
         pause_ms(wait_ms);
         wait_ms = 2 * wait_ms < RECONNECT_MAX_MS ? 2 * wait_ms : RECONNECT_MAX_MS;
     }
 }
 
-// A router that does not answer before the first row is more likely a wrong address than a router that was lost.
+// Checks that the router answers before the first row. If it does not, the address is more likely wrong than the router
+// lost.
 static enum status router_find(struct rpc_channel *channel)
 {
     Forepack__V1__GetClusterInfoRequest request = FOREPACK__V1__GET_CLUSTER_INFO_REQUEST__INIT;
@@ -468,7 +471,7 @@ static enum status batch_send(struct batch *b)
     return status;
 }
 
-// Written answers survive a crash of the machine from here on. Pipes and devices cannot be synced.
+// Syncs the output, so that written answers survive a crash of the machine. Pipes and devices cannot be synced.
 static enum status output_sync(struct batch *b)
 {
     return b->lock < 0 || fsync(fileno(b->output)) == 0 ? STATUS_OK : output_fail(o.output);

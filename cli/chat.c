@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// forepack chat: a conversation with a cluster. Each request carries the whole conversation.
+// forepack chat: a conversation with a cluster. Each request contains the whole conversation.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,7 +43,7 @@ static void turn_remove_last(struct request_spec *spec)
     free(last->content);
 }
 
-// One question and its answer, both added to the conversation; neither of them if the request fails.
+// Asks one question. The question and its answer are added to the conversation, unless the request fails.
 static enum status turn_ask(struct request_spec *spec, char *question)
 {
     struct answer answer;

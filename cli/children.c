@@ -17,7 +17,7 @@
 
 enum { PAUSE_FIRST_MS = 200, PAUSE_MAX_MS = 5000, STEADY_MS = 10000 };
 
-// In the forked child: becomes the program of its role.
+// Becomes the program of the child's role, in the forked child.
 static _Noreturn void child_exec(const struct child *c, pid_t parent, child_arguments_fn *arguments)
 {
     setpgid(0, 0); // the terminal sends Ctrl-C to this process only, which ends the children in order
@@ -27,7 +27,7 @@ static _Noreturn void child_exec(const struct child *c, pid_t parent, child_argu
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
     signal(SIGPIPE, SIG_DFL);
-    // The children do not read standard input, and a terminal stops a background process (mpirun) that does.
+    // The children do not read standard input. A terminal stops a background process (mpirun) that reads it.
     int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
     if (nothing >= 0) dup2(nothing, STDIN_FILENO);
     char **items = arguments(c);
@@ -52,13 +52,13 @@ static void child_start(struct child *c, child_arguments_fn *arguments)
     c->restart_us = INT64_MAX;
 }
 
-// mpirun forwards SIGUSR1 to its ranks at once; on SIGTERM it kills them, slowly.
+// Drains a child. mpirun forwards SIGUSR1 to its ranks at once; on SIGTERM it kills them, slowly.
 void child_drain(const struct child *c)
 {
     if (c->pid) kill(c->pid, c->ranks > 1 ? SIGUSR1 : SIGTERM);
 }
 
-// A failed child is started again after a pause, which is short again once the child has run for a while.
+// Schedules the restart of a failed child after a pause. The pause is short again after the child has run for a while.
 static void child_schedule_restart(struct child *c, const char *name, int wait_status)
 {
     bool exited = WIFEXITED(wait_status);
@@ -71,7 +71,7 @@ static void child_schedule_restart(struct child *c, const char *name, int wait_s
     c->pause_ms = c->pause_ms * 2 > PAUSE_MAX_MS ? PAUSE_MAX_MS : c->pause_ms * 2;
 }
 
-// Returns an exit code when the cluster cannot continue, else -1.
+// Handles a child that has ended. Returns an exit code when the cluster cannot continue, else -1.
 static int child_ended(struct child *c, int wait_status)
 {
     char *name = mem_format("%s-%d", c->role, c->index);
@@ -79,7 +79,7 @@ static int child_ended(struct child *c, int wait_status)
     if (code == 0) {
         log_event(LOG_INFO, "node_drained", LOG_FIELD("node", name));
     } else if (code == CHILD_WRONG_USAGE || code == CHILD_NOT_FOUND) {
-        log_event(LOG_ERROR, "node_misconfigured", LOG_FIELD("node", name)); // its own log has the reason
+        log_event(LOG_ERROR, "node_misconfigured", LOG_FIELD("node", name)); // the node's own log has the reason
         result = CHILD_WRONG_USAGE;
     } else {
         child_schedule_restart(c, name, wait_status);

@@ -27,7 +27,7 @@ int companion_exec(const char *name, char **argv)
     while (argv[n])
         n++;
     char *path = companion_path(name);
-    char **all = mem_alloc_array((size_t)n + 2, sizeof *all); // ends with NULL: it is zeroed
+    char **all = mem_alloc_array((size_t)n + 2, sizeof *all); // zeroed, so it ends with NULL
     all[0] = path;
     memcpy(all + 1, argv, (size_t)n * sizeof *all);
     fflush(NULL);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // forepack drain: tells a node to finish its requests and leave, and waits until it is gone. The command asks the
-// router again and again: draining twice changes nothing, and each answer has the number of requests that are left. The
-// instance number of the first answer tells the process from one that a supervisor starts anew under the same id.
+// router repeatedly. Draining twice changes nothing, and each answer has the number of requests that are left. The
+// instance number of the first answer identifies the process, because a supervisor may start a new one with the same
+// id.
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,14 +48,14 @@ struct drain {
     int64_t start_us;
 };
 
-// No call lasts longer than --timeout-s.
+// Returns the time limit of a call. No call lasts longer than --timeout-s.
 static int64_t call_timeout_ms(const struct drain *drain)
 {
     int64_t left_ms = o.timeout_s * 1000 - (clock_now_us() - drain->start_us) / 1000;
     return left_ms < 1 ? 1 : left_ms < REMOTE_CALL_TIMEOUT_MS ? left_ms : REMOTE_CALL_TIMEOUT_MS;
 }
 
-// The caller frees *answer_p.
+// Asks the router to drain the node. The caller frees *answer_p.
 static enum status drain_ask(const struct drain *drain, Forepack__V1__DrainNodeResponse **answer_p)
 {
     Forepack__V1__DrainNodeRequest request = FOREPACK__V1__DRAIN_NODE_REQUEST__INIT;
@@ -89,7 +90,8 @@ static void print_left(const struct drain *drain, uint32_t running, uint32_t *la
     *last = running;
 }
 
-// Until the process is gone. DEADLINE after --timeout-s. A router that is too busy to answer is asked again.
+// Waits until the process is gone. Returns DEADLINE after --timeout-s. A router that is too busy to answer is asked
+// again.
 static enum status drain_wait(const struct drain *drain, uint32_t running)
 {
     const struct timespec pause = {.tv_nsec = 200000000};

@@ -33,7 +33,7 @@ static const struct option options[] = {
      .choices = MODEL_KV_DTYPES, .help = "with --model: data type for the KV cache; auto: f32 with f32 weights, else bf16"},
     {.name = "packed-cache", .type = OPTION_STRING, .value = &o.model.packed_cache, .default_text = "off",
      .placeholder = "DIR",
-     .help = "with --model: directory that keeps packed weights for the next start; auto: beside the checkpoint"},
+     .help = "with --model: directory that keeps packed weights for the next start; auto: next to the checkpoint"},
     {.name = "threads", .type = OPTION_INT, .value = &o.model.threads, .default_text = "0", .max = 4096,
      .help = "with --model: compute threads; 0: all cores that the process may use"},
     {.name = "max-num-batched-tokens", .type = OPTION_INT, .value = &o.model.token_budget, .default_text = "2048",
@@ -93,7 +93,7 @@ int generate_main(int argc, char **argv, generate_model_fn run_model)
 {
     char **rest = mem_alloc_array((size_t)argc, sizeof *rest);
     int n_rest = options_main(options, usage, argc, argv, rest);
-    if (o.model.model && !run_model) { // before the prompt is read: it may come from standard input
+    if (o.model.model && !run_model) { // before the prompt is read, which may come from standard input
         int code = companion_exec("forepack-bench", argv);
         options_free(options);
         free(rest);

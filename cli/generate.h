@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The command `generate`: one request, sent to a cluster (--server) or run on a model in this process (--model DIR).
-// Two programs have it: forepack sends requests, forepack-bench holds the engine that runs a model.
+// Two programs have this command: forepack sends requests, and forepack-bench holds the engine that runs a model.
 #pragma once
 
 #include "cli/answer.h"
 #include "cli/remote.h"
 #include "cli/request.h"
 
-// The flags that go with --model.
+// The flags that need --model.
 struct generate_model_flags {
     char *model, *backend, *dtype, *kv_dtype, *packed_cache;
     int64_t threads, token_budget;
@@ -17,6 +17,6 @@ struct generate_model_flags {
 typedef enum status (*generate_model_fn)(const struct generate_model_flags *flags, const struct request_spec *spec,
                                          text_fn on_text, void *user, struct answer *answer);
 
-// The whole command; returns the exit code. With `run_model` NULL, --model replaces this process by forepack-bench with
-// the same arguments.
+// Runs the whole command and returns the exit code. If `run_model` is NULL, --model replaces this process with
+// forepack-bench and the same arguments.
 int generate_main(int argc, char **argv, generate_model_fn run_model);

@@ -12,7 +12,7 @@
 #include "cli/companion.h"
 #include "lib/base/mem.h"
 
-// Asks the driver and not the CUDA backend, which needs the libraries of a node.
+// Asks the driver for the number of GPUs. The CUDA backend could tell it too, but needs the libraries of a node.
 static int gpus_ask_driver(void)
 {
     void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
@@ -56,7 +56,7 @@ static int gpu_of(const struct gpu_set *set, int rank, int n_gpus)
 
 void gpus_divide(const int *ranks, int n_nodes, int n_gpus, struct gpu_set *sets)
 {
-    int *nodes = mem_alloc_array((size_t)n_gpus, sizeof *nodes); // on each GPU
+    int *nodes = mem_alloc_array((size_t)n_gpus, sizeof *nodes); // number of nodes on each GPU
     for (int i = 0, next = 0; i < n_nodes; next = (next + sets[i++].ranks) % n_gpus) {
         sets[i] = (struct gpu_set){.first = next, .ranks = ranks[i] < n_gpus ? ranks[i] : n_gpus};
         for (int r = 0; r < sets[i].ranks; r++)
@@ -70,7 +70,7 @@ void gpus_divide(const int *ranks, int n_nodes, int n_gpus, struct gpu_set *sets
     free(nodes);
 }
 
-// The n-th name of a comma-separated list, its length in *length_p; NULL when the list is shorter.
+// Returns the n-th name of a comma-separated list, and its length in *length_p. NULL: the list is shorter.
 static const char *list_item(const char *list, int n, int *length_p)
 {
     for (; n > 0 && list; n--) {

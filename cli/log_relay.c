@@ -12,8 +12,8 @@
 
 static _Noreturn void relay_copy(int from)
 {
-    static char bytes[65536]; // a pipe's capacity: what has been written together is copied together
-    setpgid(0, 0);            // the terminal's Ctrl-C must not end it, because nodes log while they drain
+    static char bytes[65536]; // a pipe's capacity, so that bytes written together are copied together
+    setpgid(0, 0);            // the terminal's Ctrl-C must not end the relay, because nodes log while they drain
     for (;;) {
         ssize_t n = read(from, bytes, sizeof bytes);
         if (n < 0 && errno == EINTR) continue;

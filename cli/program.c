@@ -28,17 +28,18 @@ static void program_help(const struct program *program, FILE *out)
             program->argument, program->noun, program->invoked);
 }
 
-// A closed standard stream would give its number to the next socket, which would then be read or written as that
-// stream. The descriptors opened here fail on use, as the closed stream would.
+// Opens the standard streams that are closed. Otherwise the next socket would get the number of a closed stream, and
+// would be read or written as that stream. The descriptors opened here fail on use, like a closed stream.
 static void program_reserve_standard_streams(void)
 {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
-        if (fcntl(fd, F_GETFD) < 0) open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY); // the lowest free: fd
+        if (fcntl(fd, F_GETFD) < 0)
+            open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY); // gets the lowest free number, which is fd
     }
 }
 
-// SIGPIPE: the reader of a standard stream is gone. `forepack generate | head` ends quietly; a command whose standard
-// error alone has lost its reader continues.
+// Handles SIGPIPE: the reader of a standard stream is gone. `forepack generate | head` ends quietly. A command
+// continues if only standard error has lost its reader.
 static void program_on_sigpipe(int number)
 {
     struct pollfd out = {.fd = STDOUT_FILENO};
@@ -47,7 +48,7 @@ static void program_on_sigpipe(int number)
     raise(number); // ends the process when this handler returns
 }
 
-// A command whose output could not be written has failed.
+// Fails a command whose output could not be written.
 static int program_finish_output(int code)
 {
     errno = 0;

@@ -7,7 +7,7 @@
 #include "lib/base/mem.h"
 #include "lib/messages/unpack.h"
 
-// The key in the file, without white space around it; free() it. No sentence contains it.
+// Reads the key from the file, without white space around it; free() it. No sentence contains it.
 static enum status api_key_read(const char *path, char **key_p)
 {
     char *text;

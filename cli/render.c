@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// forepack render: the prompt that a chat template makes of a conversation, without a cluster.
+// forepack render: prints the prompt that a chat template makes of a conversation, without a cluster.
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -74,8 +74,8 @@ static enum status read_json(const char *option, const char *path, bool object, 
     return STATUS_OK;
 }
 
-// YYYY-MM-DD, then optionally T or a blank and HH:MM or HH:MM:SS. What follows the seconds (a fraction, a time zone)
-// has no meaning to strftime_now.
+// Reads YYYY-MM-DD, then optionally T or a blank and HH:MM or HH:MM:SS. A fraction or a time zone after the seconds has
+// no meaning to strftime_now.
 static enum status read_time(struct tm *now)
 {
     const char *end = strptime(o.now, "%Y-%m-%d", now);
@@ -113,7 +113,7 @@ static void inputs_free(struct inputs *in)
     json_decref(in->variables);
 }
 
-// The prompt as it is; on a terminal with a newline after it.
+// Prints the prompt unchanged; on a terminal with a newline after it.
 static void prompt_print(const char *text, size_t n)
 {
     if (!o.json) {
@@ -155,7 +155,7 @@ int command_render(int argc, char **argv)
         prompt_print(text, n);
     } else {
         code = report_failure(status);
-        if (chat || status == STATUS_UNSUPPORTED) code = 1; // the template, not the command line
+        if (chat || status == STATUS_UNSUPPORTED) code = 1; // the template failed, not the command line
     }
     free(text);
     chat_template_free(chat);

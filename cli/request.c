@@ -73,7 +73,7 @@ static enum status spec_check(const struct request_spec *spec)
 #define COPY_TO_SAMPLING(type, field, flag, ...) COPY_GIVEN(sampling, type, field, flag)
 #define COPY_TO_PREFILL(type, field, flag, ...)  COPY_GIVEN(prefill, type, field, flag)
 
-// "ID=BIAS,ID=BIAS"
+// Reads "ID=BIAS,ID=BIAS".
 static enum status logit_bias_parse(const char *text, struct logit_bias *bias)
 {
     const char *at = text;
@@ -99,7 +99,7 @@ static enum status logit_bias_from_flags(struct logit_bias *bias)
     return status;
 }
 
-// The grammar of --guided-json, --guided-regex, --guided-grammar or --guided-choice.
+// Reads the grammar of --guided-json, --guided-regex, --guided-grammar or --guided-choice.
 static enum status grammar_from_flags(struct grammar_spec *spec)
 {
     const struct request_flags *f = &request_flags;
@@ -142,7 +142,7 @@ enum status request_spec_from_flags(const struct option *table, struct request_s
     PREFILL_FIELDS(COPY_TO_PREFILL)
     if (options_given(table, "max-tokens") && f->max_tokens < 1) // 0 in the struct means "not given"
         return status_fail(STATUS_INVALID, "--max-tokens %lld: must be 1 or more", (long long)f->max_tokens);
-    if (options_given(table, "quality") && f->quality <= 0) // likewise
+    if (options_given(table, "quality") && f->quality <= 0) // 0 in the struct means "not given"
         return status_fail(STATUS_INVALID, "--quality %.10g: must be over 0 and at most 1", f->quality);
     spec->prefill_mode_given = f->prefill && prefill_mode_parse(f->prefill, &spec->prefill.mode);
     spec->draft_mode_given = f->drafts && draft_mode_parse(f->drafts, &spec->prefill.drafts);
@@ -159,7 +159,7 @@ enum status request_spec_from_flags(const struct option *table, struct request_s
 
 // --- JSON rows
 
-// NULL unless the value is a string without a NUL, which would cut the string.
+// Returns NULL unless the value is a string without a NUL, which would cut the string.
 static const char *plain_string(const json_t *value)
 {
     const char *text = json_string_value(value);
@@ -320,7 +320,8 @@ static enum status key_from_json(struct request_spec *spec, const char *key, con
     if (strcmp(key, "tenant") == 0) return string_from_json(key, value, &spec->tenant);
     if (strcmp(key, "model") == 0) return string_from_json(key, value, &spec->model_name);
     if (strcmp(key, "ttft_deadline_ms") == 0) return deadline_from_json(value, spec);
-    if (strcmp(key, "task") == 0 || strcmp(key, "answer") == 0) return STATUS_OK; // of rows for `forepack calibrate`
+    if (strcmp(key, "task") == 0 || strcmp(key, "answer") == 0)
+        return STATUS_OK; // fields of rows for `forepack calibrate`
     *known_p = false;
     return STATUS_OK;
 }
@@ -342,7 +343,7 @@ enum status request_spec_from_json(struct request_spec *spec, json_t *row, const
     if (prompts != 1) return status_fail(STATUS_INVALID, "a row needs exactly one of prompt, token_ids, messages");
     struct grammar_spec grammar;
     TRY(grammar_from_json(row, &grammar));
-    if (grammar.kind != GRAMMAR_NONE) { // else the grammar of the flags
+    if (grammar.kind != GRAMMAR_NONE) { // otherwise the grammar of the flags applies
         grammar_spec_free(&spec->sampling.grammar);
         spec->sampling.grammar = grammar;
     }
@@ -404,7 +405,7 @@ Forepack__V1__PrefillOptions *request_prefill_message(const struct request_spec 
     return m;
 }
 
-// Turns and the list of pointers to them, in one block.
+// Allocates the turns and the list of pointers to them as one block.
 static Forepack__V1__Message **turn_messages(const struct request_spec *spec)
 {
     size_t n = (size_t)spec->n_messages;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A request as the command line sees it: its flags, the same fields as a JSON object, and its protobuf message. The
-// fields that are numbers and switches come from lib/text/generation_fields.h. One thread.
+// A request as the command line has it: its flags, the same fields as a JSON object, and its protobuf message. Fields
+// that are numbers and switches are defined in lib/text/generation_fields.h. One thread.
 #pragma once
 
 #include <jansson.h>
@@ -17,7 +17,7 @@ struct request_message {
 };
 
 struct request_spec {
-    char *id; // owned, like all pointers here; NULL: the router generates one
+    char *id; // owned, like all pointers here; NULL: the router generates an id
     char *model_name;
     char *text; // the prompt is exactly one of text, token_ids, messages
     size_t text_bytes;
@@ -92,7 +92,7 @@ extern struct request_flags request_flags;
      .help = "text that the answer may be; give the option once for each text"},                                       \
     {.name = "-Speculative prefill"},                                                                                  \
     {.name = "prefill", .type = OPTION_CHOICE, .value = &request_flags.prefill, .choices = PREFILL_MODES,              \
-     .help = "prune prompt tokens before prefill; auto: where that is predicted to reduce the TTFT; on: while a "      \
+     .help = "prune prompt tokens before prefill; auto: if this is predicted to reduce the TTFT; on: while a "      \
              "speculator is attached; required: always, or the request is refused; default the router's, or auto "     \
              "with --keep-rate or --quality"},                                                                                      \
     {.name = "drafts", .type = OPTION_CHOICE, .value = &request_flags.drafts, .choices = DRAFT_MODES,                 \
@@ -111,17 +111,17 @@ extern struct request_flags request_flags;
      .max = 86400000, .unit = "ms", .help = "end the request if it has no token by then; 0 is no deadline"}
 // clang-format on
 
-// A checked spec without a prompt from the flags; `table` is the option table that was parsed.
+// Makes a checked spec without a prompt from the flags. `table` is the option table that was parsed.
 enum status request_spec_from_flags(const struct option *table, struct request_spec *spec);
 // Sets the fields that a JSON object has: id, one of prompt, messages and token_ids, and any sampling or prefill field.
-// Checks the result. Unknown keys are ignored; *unknown_p becomes the first of them (borrowed from the object).
+// Checks the result. Unknown keys are ignored; *unknown_p becomes the first unknown key (borrowed from the object).
 enum status request_spec_from_json(struct request_spec *spec, json_t *row, const char **unknown_p);
 void request_spec_copy(const struct request_spec *from, struct request_spec *to);
 void request_spec_free(struct request_spec *spec);
 
-// The packed GenerateRequest.
+// Returns the packed GenerateRequest.
 struct rpc_bytes request_spec_pack(const struct request_spec *spec);
-// PrefillOptions alone, for Score; free() it.
+// Returns PrefillOptions alone, for Score; free() it.
 Forepack__V1__PrefillOptions *request_prefill_message(const struct request_spec *spec);
 
 // Reads the prompt from exactly one of --prompt TEXT, --prompt-file F and the argument "-" (standard input).

@@ -7,11 +7,12 @@
 
 struct request_row {
     struct request_spec spec;
-    int line; // in the file, from 1
+    int line; // line in the file, from 1
 };
 
-// Reads all rows, at least one. STATUS_INVALID with a sentence that names the line. Unknown keys are ignored; the first
-// one is reported on standard error. Free the rows with request_rows_free(), or free() the array and own the specs.
+// Reads all rows, at least one. Fails with STATUS_INVALID and a sentence that names the line. Unknown keys are ignored;
+// the first one is reported on standard error. Free the rows with request_rows_free(), or free() the array and own the
+// specs.
 enum status request_rows_read(const char *path, const struct request_spec *defaults, struct request_row **rows_p,
                               int *n_p);
 void request_rows_free(struct request_row *rows, int n);

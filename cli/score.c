@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// forepack score: the tokens of a prompt that the speculator would keep. On a terminal, kept text is bold and pruned
-// text dim; elsewhere kept text is between [ and ]. --html writes a page in which each token is shaded by its
+// forepack score: shows the tokens of a prompt that the speculator would keep. On a terminal, kept text is bold and
+// pruned text dim; elsewhere kept text is between [ and ]. --html writes a page in which each token is shaded by its
 // importance.
 #include <errno.h>
 #include <math.h>
@@ -35,13 +35,13 @@ static const struct option options[] = {
 };
 // clang-format on
 
-// Consecutive tokens that are all kept or all pruned.
+// Consecutive tokens that are either all kept or all pruned.
 struct segment {
     size_t first, last; // inclusive
     bool kept;
 };
 
-// The text of the prompt, with the end of each token. The caller frees *text_p.
+// Fetches the text of the prompt, with the end of each token. The caller frees *text_p.
 static enum status text_fetch(const Forepack__V1__ScoreResponse *m, Forepack__V1__DetokenizeResponse **text_p)
 {
     Forepack__V1__DetokenizeRequest request = FOREPACK__V1__DETOKENIZE_REQUEST__INIT;
@@ -68,7 +68,7 @@ struct slice {
     size_t n;
 };
 
-// The text of tokens [first, last].
+// Returns the text of tokens [first, last].
 static struct slice tokens_text(const Forepack__V1__DetokenizeResponse *text, size_t first, size_t last)
 {
     size_t begin = first ? text->ends[first - 1] : 0;
@@ -136,14 +136,14 @@ static void html_write_escaped(FILE *file, struct slice text)
 
 enum { SHADES = 10 };
 
-// A step of the colour ramp. Importances are small and far apart: their square roots are shown.
+// Returns a step of the colour ramp. Importances are small and far apart, so their square roots are shown.
 static int shade_of(double importance, double most)
 {
     int shade = (int)(sqrt(fmax(0, importance) / most) * SHADES);
     return shade < SHADES ? shade : SHADES - 1;
 }
 
-// Writes a token, with the tokens behind it that share a character with it. Returns their number.
+// Writes a token, with the following tokens that share a character with it. Returns their number.
 static size_t span_write(FILE *file, const Forepack__V1__ScoreResponse *m, const Forepack__V1__DetokenizeResponse *text,
                          const struct segment *s, size_t at, double most)
 {
@@ -191,7 +191,7 @@ static void html_write_tokens(FILE *file, const Forepack__V1__ScoreResponse *m,
     for (int i = 0; i < n; i++) {
         for (size_t at = segments[i].first; at <= segments[i].last;) {
             if (chunk_tokens && at / chunk_tokens != chunk) fputs("<span class=\"edge\">|</span>", file);
-            if (chunk_tokens) chunk = at / chunk_tokens; // a character may reach over a border
+            if (chunk_tokens) chunk = at / chunk_tokens; // a character may cross a border
             at += span_write(file, m, text, &segments[i], at, most);
         }
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// forepack status: the state of a cluster, as text or as one JSON object.
+// forepack status: shows the state of a cluster, as text or as one JSON object.
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
@@ -28,7 +28,8 @@ static json_t *bins_json(const Forepack__V1__PackInfo *m)
                      m->capacity_tokens ? (double)m->tokens / (double)m->capacity_tokens : 0.0);
 }
 
-// Of a speculator. The fingerprint is text: JSON numbers do not hold all of its 64 bits everywhere.
+// Adds the calibration of a speculator. The fingerprint is text, because JSON numbers do not hold all of its 64 bits
+// everywhere.
 static void calibration_add(const Forepack__V1__NodeInfo *m, json_t *node)
 {
     char fingerprint[24];
@@ -76,7 +77,7 @@ static json_t *node_json(const Forepack__V1__NodeInfo *m)
     return node;
 }
 
-// Null: not known.
+// Returns null if the time is not known.
 static json_t *seconds_json(bool known, double seconds)
 {
     return known ? json_real(seconds) : json_null();
@@ -194,7 +195,7 @@ static void print_text(const char *text, int width)
     putchar(' ');
 }
 
-// Begins a line of the node.
+// Begins a line about the node.
 static void print_name(const Forepack__V1__NodeInfo *n, int width)
 {
     printf("  ");
@@ -373,7 +374,7 @@ static void status_print_text(const Forepack__V1__ClusterInfo *m)
     print_totals(m->totals);
 }
 
-// For a key that is not an operator's.
+// Prints the state for a key that is not an operator's.
 static void status_print_limited(const Forepack__V1__ClusterInfo *m)
 {
     if (o.json)

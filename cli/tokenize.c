@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// forepack tokenize and detokenize: with the tokenizer of a checkpoint, without a cluster.
+// forepack tokenize and detokenize: use the tokenizer of a checkpoint, without a cluster.
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -51,7 +51,7 @@ static enum status open_tokenizer(struct tokenizer **tokenizer_p)
     return tokenizer_open(o.model, tokenizer_p);
 }
 
-// The only argument, or standard input for "-".
+// Reads the only argument, or standard input for "-".
 static enum status argument_read(char **rest, int n_rest, const char *name, char **data_p, size_t *size_p)
 {
     if (n_rest != 1)
@@ -98,7 +98,7 @@ int command_tokenize(int argc, char **argv)
     return code;
 }
 
-// Ids separated by blanks or commas: also a JSON list, or the JSON object that tokenize prints.
+// Parses ids separated by blanks or commas. The text may also be a JSON list, or the JSON object that tokenize prints.
 static enum status ids_parse(const char *text, int32_t **ids_p, int *n_p)
 {
     int32_t *ids = NULL;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// forepack top: the state of a cluster in a terminal, drawn again each interval. Reads what `forepack status` reads;
-// rates are taken between two readings. Without a terminal, or with --once, prints one frame as text.
+// forepack top: shows the state of a cluster in a terminal, drawn again each interval. Reads the same call as `forepack
+// status`. Rates are computed from two readings. Without a terminal, or with --once, prints one frame as text.
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
@@ -15,7 +15,7 @@
 #include "cli/remote.h"
 #include "lib/base/clock.h"
 
-enum { CALL_TIMEOUT_MS = 5000 }; // a signal waits for the call in progress
+enum { CALL_TIMEOUT_MS = 5000 }; // a signal is handled after the call in progress
 
 static struct {
     struct remote remote;
@@ -66,7 +66,7 @@ static void line_end(struct frame *f)
     f->rows_left--;
 }
 
-// At most `width` bytes.
+// Prints at most `width` bytes.
 static void put_text(struct frame *f, const char *text, int width)
 {
     plain_text_print(f->out, text, width, width);
@@ -127,7 +127,7 @@ static void put_queue(struct frame *f, const Forepack__V1__QueueInfo *q)
     line_end(f);
 }
 
-// Expected time until the requests that wait for the pool are dispatched.
+// Prints the expected time until the requests that wait for the pool are dispatched.
 static void put_queue_time(struct frame *f, const Forepack__V1__ClusterInfo *m, const char *role)
 {
     for (size_t i = 0; i < m->n_pools; i++) {
@@ -176,7 +176,7 @@ static void put_node(struct frame *f, const Forepack__V1__NodeInfo *n, const For
     line_end(f);
 }
 
-// The name takes what the other columns leave of the line.
+// Returns the width of the name column. It is at most the width that the other columns leave.
 static int name_width(const struct frame *f, const Forepack__V1__ClusterInfo *m)
 {
     int width = 4, most = f->columns - 63 - (f->columns >= COLUMNS + 9 ? 9 : 0);
@@ -186,7 +186,7 @@ static int name_width(const struct frame *f, const Forepack__V1__ClusterInfo *m)
     return width < most ? width : most;
 }
 
-// What speculators hold to draft answers.
+// Prints the prompts that speculators hold to draft answers.
 static void put_held(struct frame *f, const Forepack__V1__ClusterInfo *m)
 {
     uint64_t speculators = 0, prompts = 0, held = 0, blocks = 0;
@@ -231,7 +231,7 @@ static void put_nodes(struct frame *f, const Forepack__V1__ClusterInfo *m, const
 static void frame_put(struct frame *f, const struct reading *now, const struct reading *before)
 {
     const Forepack__V1__ClusterInfo *m = now->info;
-    bool same_router = before->info && before->info->uptime_s <= m->uptime_s; // else its counters began again
+    bool same_router = before->info && before->info->uptime_s <= m->uptime_s; // otherwise its counters began again
     const Forepack__V1__ClusterInfo *old = same_router ? before->info : m;
     double seconds = same_router ? (double)(now->at_us - before->at_us) / 1e6 : 0;
     put_head(f, m);
@@ -261,7 +261,7 @@ static enum status reading_check(const Forepack__V1__ClusterInfo *m)
     return STATUS_OK;
 }
 
-static enum status reading_take(struct reading *reading)
+static enum status reading_fetch(struct reading *reading)
 {
     Forepack__V1__GetClusterInfoRequest request = FOREPACK__V1__GET_CLUSTER_INFO_REQUEST__INIT;
     ProtobufCMessage *answer;
@@ -290,15 +290,16 @@ static void on_signal(int signal)
 
 static void terminal_enter(void)
 {
-    struct sigaction action = {.sa_handler = on_signal}; // without SA_RESTART: they end the wait
+    struct sigaction action = {.sa_handler = on_signal}; // without SA_RESTART, so that signals end the wait
     for (const int *s = (const int[]){SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGTSTP, SIGWINCH, 0}; *s; s++)
         sigaction(*s, &action, NULL);
-    if (!entered) tcgetattr(STDIN_FILENO, &terminal_before); // later the shell may have changed it for its own lines
+    if (!entered)
+        tcgetattr(STDIN_FILENO, &terminal_before); // only once: later the shell may have changed it for its own lines
     entered = true;
     struct termios raw = terminal_before;
     raw.c_lflag &= ~(tcflag_t)(ICANON | ECHO);
     tcsetattr(STDIN_FILENO, TCSANOW, &raw);
-    fputs("\033[?1049h\033[?25l", stdout); // the other screen, without a cursor
+    fputs("\033[?1049h\033[?25l", stdout); // the alternate screen, without a cursor
 }
 
 static void terminal_leave(void)
@@ -308,7 +309,7 @@ static void terminal_leave(void)
     tcsetattr(STDIN_FILENO, TCSANOW, &terminal_before);
 }
 
-// Ctrl-Z: the shell gets the terminal as it was.
+// Suspends the command on Ctrl-Z. The shell gets the terminal as it was.
 static void terminal_suspend(void)
 {
     suspended = 0;
@@ -327,7 +328,7 @@ static struct frame frame_begin(bool terminal)
     return frame;
 }
 
-// Waits for the next frame. Whether the user has ended it.
+// Waits for the next frame. Returns true if the user has ended the command.
 static bool wait_for_key(double seconds)
 {
     struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
@@ -341,9 +342,9 @@ static bool wait_for_key(double seconds)
 static enum status top_print_once(void)
 {
     struct reading before = {0}, now = {0};
-    TRY(reading_take(&before));
+    TRY(reading_fetch(&before));
     usleep((useconds_t)(o.interval_s * 1e6));
-    enum status status = reading_take(&now);
+    enum status status = reading_fetch(&now);
     struct frame frame = frame_begin(false);
     if (status == STATUS_OK) frame_put(&frame, &now, &before);
     reading_free(&before);
@@ -351,11 +352,11 @@ static enum status top_print_once(void)
     return status;
 }
 
-// The last frame stays on the screen, with the reason, while the router does not answer.
+// Draws a frame. The last frame stays on the screen, with the reason, while the router does not answer.
 static void top_draw(struct reading *now, struct reading *before)
 {
     struct reading next = {0};
-    enum status status = reading_take(&next);
+    enum status status = reading_fetch(&next);
     if (status == STATUS_OK) {
         reading_free(before);
         *before = *now;
@@ -374,7 +375,7 @@ static void top_draw(struct reading *now, struct reading *before)
 static enum status top_run(void)
 {
     struct reading now = {0}, before = {0};
-    TRY(reading_take(&now)); // a wrong address or key is an error, and not a frame
+    TRY(reading_fetch(&now)); // a wrong address or key is an error, not a frame
     terminal_enter();
     do {
         if (suspended) terminal_suspend();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// forepack up: a whole local cluster as child processes: one router, worker groups and speculators. A node that ends
-// with a failure is restarted after a pause that doubles each time; Ctrl-C drains the cluster; no child outlives this
-// process.
+// forepack up: runs a whole local cluster as child processes: one router, worker groups and speculators. A node that
+// ends with a failure is restarted after a pause that doubles each time. Ctrl-C drains the cluster. No child outlives
+// this process.
 //
 // One thread. A signalfd reports Ctrl-C and ended children; every other event is a timeout of poll().
 #include <errno.h>
@@ -37,14 +37,15 @@ enum { KILL_AFTER_MS = 3000 };
 static struct child children[1 + 2 * UP_NODES_MAX]; // the router first
 static int n_children, n_gpus;                      // n_gpus 0: the nodes compute on the CPU
 
-static struct log_relay relay; // standard error of the children that are mpirun
+static struct log_relay relay; // copies standard error of the children that run mpirun
 
 // --- the secret of the nodes
 
 static char token_folder[] = "/tmp/forepack-up-XXXXXX";
 static bool has_own_token; // a file in that folder
 
-// Without it, any user of this machine could attach a node of theirs, which would receive prompts.
+// Creates the cluster token. Otherwise any user of this machine could attach their own node, which would receive
+// prompts.
 static enum status token_create(void)
 {
     uint64_t random[4];
@@ -71,7 +72,7 @@ static void token_remove(void)
 
 // --- starting
 
-// In the forked child: restricts the node to its GPUs.
+// Restricts the node to its GPUs, in the forked child.
 static void child_set_gpus(const struct child *c)
 {
     if (!n_gpus) return;
@@ -80,7 +81,7 @@ static void child_set_gpus(const struct child *c)
     free(visible);
 }
 
-// In the forked child: prepares what its program needs, and returns its command line.
+// Prepares the environment of its program in the forked child, and returns its command line.
 static char **child_arguments(const struct child *c)
 {
     if (c->ranks > 1) dup2(relay.fd, STDERR_FILENO);
@@ -89,12 +90,12 @@ static char **child_arguments(const struct child *c)
     return up_node_arguments(c);
 }
 
-// Settings of Open MPI for groups on one machine. The user's own settings have priority.
+// Sets options of Open MPI for groups on one machine. The user's own settings have priority.
 static void set_mpi_environment(void)
 {
     setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 0);
     setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 0);
-    // Two to three times faster than the default up to 256 KiB, and needs no ptrace permission.
+    // "none" is two to three times faster than the default up to 256 KiB, and needs no ptrace permission.
     setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);
     // Ranks that share a core must not spin on it.
     bool crowded = up_ranks() * up_rank_threads() > cores_count();
@@ -118,7 +119,7 @@ static enum status node_channel_open(struct rpc_channel **channel_p)
     return status;
 }
 
-// Returns true if the router would serve a request and every node is attached, so that the first request has the whole
+// Returns true if the router would serve a request and every node is attached. So the first request has the whole
 // cluster.
 static bool cluster_is_ready(void)
 {
@@ -153,7 +154,7 @@ static void print_ready(void)
     fflush(stdout);
 }
 
-// Waits for a signal. *end_p becomes true on a signal that ends the cluster.
+// Waits for a signal. Sets *end_p to true if the signal ends the cluster.
 static void signals_wait(int fd, int timeout_ms, bool *end_p)
 {
     struct pollfd waiting = {.fd = fd, .events = POLLIN};
@@ -183,8 +184,8 @@ static int cluster_watch(int fd)
     return 0;
 }
 
-// Drains the router first: it refuses new requests and finishes the running ones, for which it needs the nodes. Then
-// the nodes. A second Ctrl-C, or the end of --drain-ms, kills the children that are left.
+// Drains the router first: it refuses new requests and finishes the running requests, for which it needs the nodes.
+// Then drains the nodes. A second Ctrl-C, or the end of --drain-ms, kills the children that are left.
 static void cluster_drain(int fd, bool at_once)
 {
     int64_t kill_us = clock_now_us() + (at_once ? 0 : up_flags.drain_ms * 1000) + KILL_AFTER_MS * 1000;
@@ -206,7 +207,7 @@ static void cluster_drain(int fd, bool at_once)
 
 static char *demo_model(const char *name)
 {
-    // Installed, or in build/<preset>/bin of the repository.
+    // This program is installed, or it is in build/<preset>/bin of the repository.
     static const char *const folders[] = {FOREPACK_INSTALL_DATA, "../../../deploy"};
     char *real = NULL;
     for (int i = 0; i < 2 && !real; i++) {
@@ -219,7 +220,7 @@ static char *demo_model(const char *name)
     return real;
 }
 
-// Takes `address`, which is on the heap.
+// Checks the address of an option and frees it.
 static enum status port_check(const char *option, char *address)
 {
     enum status status = address_check(address);
@@ -255,7 +256,7 @@ static enum status ports_differ(void)
     return STATUS_OK;
 }
 
-// Checks before any start, so that one sentence says what is wrong.
+// Checks the ports before anything is started, so that one sentence says what is wrong.
 static enum status ports_check(void)
 {
     if (!up_flags.node_port) up_flags.node_port = up_flags.port + 1;
@@ -322,7 +323,8 @@ static enum status configure(void)
     return token_create();
 }
 
-// Signals that nohup or a shell ignores for this process are still ignored: a blocked signal would be reported.
+// Adds a signal to the set. A signal that nohup or a shell ignores for this process stays ignored, because a blocked
+// signal would be reported.
 static void signals_add(sigset_t *signals, int signal)
 {
     struct sigaction action;
@@ -365,7 +367,8 @@ int command_up(int argc, char **argv)
         return report_failure(status);
     }
     int fd = signals_open();
-    children_start_due(children, n_children, child_arguments); // before rpc_init: a fork must not copy gRPC's threads
+    // The nodes start before rpc_init(), because a fork must not copy the threads of gRPC.
+    children_start_due(children, n_children, child_arguments);
     rpc_init();
     int code = cluster_watch(fd);
     cluster_drain(fd, code != 0);

@@ -23,7 +23,7 @@ const struct option up_options[] = {
      .help = "for measurements: config.json of a model that the workers run with random weights; --main then gives "
              "the tokenizer only"},
     {.name = "spec-shape", .type = OPTION_STRING, .value = &up_flags.spec_shape, .placeholder = "FILE",
-     .help = "for measurements: the same for the speculators; the vocabulary must be that of --shape"},
+     .help = "for measurements: config.json for the speculators; the vocabulary must be the same as that of --shape"},
     {.name = "load", .type = OPTION_CHOICE, .value = &up_flags.load, .default_text = "auto", .choices = "auto|dummy",
      .help = "dummy: for measurements, random weights of the shape of --main and --spec, which need no weight files"},
     {.name = "served-model-name", .type = OPTION_STRING, .value = &up_flags.model_name, .placeholder = "NAME",
@@ -31,7 +31,7 @@ const struct option up_options[] = {
     {.name = "chat-template", .type = OPTION_STRING, .value = &up_flags.chat_template, .placeholder = "FILE",
      .help = "Jinja chat template to use instead of the model's"},
     {.name = "packed-cache", .type = OPTION_STRING, .value = &up_flags.packed_cache, .default_text = "off",
-     .placeholder = "DIR", .help = "directory that keeps packed weights for the next start; auto: beside the checkpoint"},
+     .placeholder = "DIR", .help = "directory that keeps packed weights for the next start; auto: next to the checkpoint"},
     {.name = "backend", .type = OPTION_CHOICE, .value = &up_flags.backend, .default_text = "auto", .choices = MODEL_BACKENDS,
      .help = "backend of all nodes; auto: one GPU per rank if there are GPUs, else the CPU"},
     {.name = "dtype", .type = OPTION_CHOICE, .value = &up_flags.dtype, .default_text = "auto", .choices = MODEL_DTYPES,
@@ -148,8 +148,8 @@ struct arguments {
     int n;
 };
 
-// Takes `text`, which is on the heap.
-static void argument_take(struct arguments *a, char *text)
+// Adds `text`, which is on the heap and belongs to the arguments from now on.
+static void argument_add_owned(struct arguments *a, char *text)
 {
     a->items = mem_resize(a->items, (size_t)a->n + 2, sizeof *a->items);
     a->items[a->n++] = text;
@@ -158,7 +158,7 @@ static void argument_take(struct arguments *a, char *text)
 
 static void argument_add(struct arguments *a, const char *text)
 {
-    argument_take(a, mem_string(text));
+    argument_add_owned(a, mem_string(text));
 }
 
 static void argument_add_text(struct arguments *a, const char *flag, const char *value)
@@ -170,20 +170,20 @@ static void argument_add_text(struct arguments *a, const char *flag, const char 
 static void argument_add_number(struct arguments *a, const char *flag, int64_t value)
 {
     argument_add(a, flag);
-    argument_take(a, mem_format("%lld", (long long)value));
+    argument_add_owned(a, mem_format("%lld", (long long)value));
 }
 
 static void argument_add_option(struct arguments *a, const struct option *row)
 {
     switch (row->type) {
-    case OPTION_BOOL: argument_take(a, mem_format("--%s%s", *(bool *)row->value ? "" : "no-", row->name)); break;
-    case OPTION_INT: argument_take(a, mem_format("--%s=%" PRId64, row->name, *(int64_t *)row->value)); break;
+    case OPTION_BOOL: argument_add_owned(a, mem_format("--%s%s", *(bool *)row->value ? "" : "no-", row->name)); break;
+    case OPTION_INT: argument_add_owned(a, mem_format("--%s=%" PRId64, row->name, *(int64_t *)row->value)); break;
     case OPTION_REAL:
         if (row->default_text || options_given(up_options, row->name))
-            argument_take(a, mem_format("--%s=%.17g", row->name, *(double *)row->value));
+            argument_add_owned(a, mem_format("--%s=%.17g", row->name, *(double *)row->value));
         break;
     default:
-        if (*(char **)row->value) argument_take(a, mem_format("--%s=%s", row->name, *(char **)row->value));
+        if (*(char **)row->value) argument_add_owned(a, mem_format("--%s=%s", row->name, *(char **)row->value));
     }
 }
 
@@ -200,7 +200,7 @@ static void arguments_pass(struct arguments *a, const char *const *names)
 static void arguments_add_further(struct arguments *a, const struct option_list *further)
 {
     for (int i = 0; i < further->count; i++)
-        argument_take(a, mem_format("--%s", further->items[i]));
+        argument_add_owned(a, mem_format("--%s", further->items[i]));
 }
 
 int up_ranks(void)
@@ -208,7 +208,7 @@ int up_ranks(void)
     return (int)(up_flags.workers * up_flags.tp + up_flags.speculators * up_flags.spec_tp);
 }
 
-// A share of the cores for each rank of the larger pool: the two pools seldom compute at the same time.
+// Returns a share of the cores for each rank of the larger pool, because the two pools seldom compute at the same time.
 int64_t up_rank_threads(void)
 {
     if (up_flags.threads) return up_flags.threads;
@@ -227,10 +227,10 @@ char *up_node_address(void)
 char **up_router_arguments(void)
 {
     struct arguments list = {0}, *a = &list;
-    argument_take(a, companion_path("forepack-router"));
+    argument_add_owned(a, companion_path("forepack-router"));
     argument_add_text(a, "--model", up_flags.main);
     argument_add(a, "--node-listen");
-    argument_take(a, up_node_address());
+    argument_add_owned(a, up_node_address());
     argument_add_text(a, "--cluster-token-file", up_flags.token_file);
     arguments_pass(a, of_router);
     arguments_add_further(a, &up_flags.router_options);
@@ -245,20 +245,20 @@ char **up_node_arguments(const struct child *c)
         argument_add(a, "mpirun");
         argument_add_number(a, "-n", c->ranks);
         argument_add(a, "--oversubscribe");
-        argument_add_text(a, "--bind-to", "none"); // the default puts all compute threads of a rank on one core
+        argument_add_text(a, "--bind-to", "none"); // the default binds all compute threads of a rank to one core
     }
-    argument_take(a, companion_path(worker ? "forepack-worker" : "forepack-speculator"));
+    argument_add_owned(a, companion_path(worker ? "forepack-worker" : "forepack-speculator"));
     argument_add_text(a, "--model", worker ? up_flags.main : up_flags.spec);
     const char *shape = worker ? up_flags.shape : up_flags.spec_shape;
     if (shape) argument_add_text(a, "--shape", shape);
     argument_add(a, "--router");
-    argument_take(a, up_node_address());
+    argument_add_owned(a, up_node_address());
     argument_add_text(a, "--cluster-token-file", up_flags.token_file);
     argument_add(a, "--node-id");
-    argument_take(a, mem_format("%s-%d", c->role, c->index));
+    argument_add_owned(a, mem_format("%s-%d", c->role, c->index));
     if (c->gpus.nodes > 1) {
         argument_add(a, "--gpu-memory-utilization");
-        argument_take(a, mem_format("%.3f", MODEL_GPU_MEMORY_UTILIZATION / c->gpus.nodes));
+        argument_add_owned(a, mem_format("%.3f", MODEL_GPU_MEMORY_UTILIZATION / c->gpus.nodes));
     }
     argument_add_number(a, "--threads", up_rank_threads());
     arguments_pass(a, of_nodes);

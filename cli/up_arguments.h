@@ -6,7 +6,7 @@
 #include "lib/base/log_options.h"
 #include "lib/base/options.h"
 
-enum { UP_NODES_MAX = 64 }; // of each role
+enum { UP_NODES_MAX = 64 }; // nodes of each role
 
 struct up_flags {
     char *main, *spec, *shape, *spec_shape, *load, *host, *model_name, *backend, *dtype, *kv_dtype, *packed_cache;
@@ -21,13 +21,13 @@ struct up_flags {
 };
 
 extern struct up_flags up_flags;
-extern const struct option up_options[]; // they fill up_flags
+extern const struct option up_options[]; // the options fill up_flags
 
-int up_ranks(void);            // of all nodes
+int up_ranks(void);            // ranks of all nodes
 int64_t up_rank_threads(void); // compute threads of a rank
-char *up_node_address(void);   // where the nodes attach; free() it
+char *up_node_address(void);   // address where the nodes attach; free() it
 
-// Returns the command line of a child, the program first, NULL last. The strings are on the heap; a forked child keeps
+// Return the command line of a child: the program first, NULL last. The strings are on the heap; a forked child keeps
 // them until its exec.
 char **up_router_arguments(void);
 char **up_node_arguments(const struct child *c);

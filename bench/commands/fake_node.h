@@ -14,12 +14,12 @@ struct fake_node;
 enum { FAKE_FIRST_TOKEN = 300, FAKE_TOKENS = 1000 };
 struct fake_pace {
     int interval_ms;
-    int max_seqs;                 // 0: as many as a benchmark ever streams
+    int max_seqs;                 // 0: the most that a benchmark streams
     int64_t sent_us[FAKE_TOKENS]; // atomic
 };
 
 // Attaches to the router with the tokenizer and vocabulary that the router reports to clients. Returns before the
-// router has the node. `pace` is borrowed; NULL: every sequence gets all its tokens at once. Not more than one node at
+// router has the node. `pace` is borrowed; NULL: every sequence gets all its tokens at once. Only one node may exist at
 // a time. node_block_signals() must have been called before the first thread started: closing the node uses SIGTERM.
 enum status fake_node_open(const struct router_process *router, struct fake_pace *pace, struct fake_node **node_p);
 void fake_node_close(struct fake_node *node); // NULL is allowed

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// forepack bench grammar: CPU time to compute the token masks of structured output, along answers drawn from the masks.
+// forepack bench grammar: CPU time to compute the token masks of structured output, for answers drawn from the masks.
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // forepack bench router-grpc: measures what a whole router process adds to a request. Starts a router, attaches a node
 // that answers at once (fake_node.h), and sends Generate calls at fixed times from several connections. Latencies count
-// from the time at which a request was due. CPU time is the router process's.
+// from the time at which a request was due. CPU time is measured for the router process.
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,7 +48,7 @@ static const struct option options[] = {
     {.name = "connections", .type = OPTION_INT, .value = &o.connections, .default_text = "4", .min = 1, .max = 1000,
      .help = "connections of the clients"},
     {.name = "concurrency", .type = OPTION_INT, .value = &o.concurrency, .default_text = "64", .min = 1, .max = 4096,
-     .help = "most calls at once; requests beyond them wait at the client, and the wait counts"},
+     .help = "most calls at once; more requests wait at the client, and the wait counts"},
     {.name = "-During a running stream, instead of requests at a rate"},
     {.name = "large-mb", .type = OPTION_INT, .value = &o.large_mb, .default_text = "0", .max = 1024, .unit = "MiB",
      .help = "three chat messages of this size, far over the context"},

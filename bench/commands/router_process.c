@@ -29,7 +29,8 @@ static enum status port_reserve(int *fd_p, int *port_p)
     return found ? STATUS_OK : status_fail(STATUS_INTERNAL, "no free port on loopback: %s", strerror(errno));
 }
 
-// Finds free ports. Binds all of them before it releases one: the system may assign a released port again immediately.
+// Finds free ports. Binds all ports before it releases one, because the system may assign a released port again
+// immediately.
 static enum status ports_find(int ports[PORTS])
 {
     int fds[PORTS], n_bound = 0;
@@ -67,7 +68,7 @@ static void arguments_add(const char **arguments, int *n, const char *name, cons
     arguments[(*n)++] = value;
 }
 
-// Becomes the router. The strings belong to the parent, whose memory this process has a copy of.
+// Becomes the router. The strings stay valid, because this process has a copy of the parent's memory.
 static _Noreturn void router_exec(const struct router_process_options *o, const struct router_process *router,
                                   const char *path)
 {
@@ -126,7 +127,7 @@ double router_process_cpu_s(const struct router_process *router)
 
 enum { WATCH_MS = 500, WATCHES_MAX = 120 };
 
-// Returns true once the router answers (or serves, if `serving`), within WATCH_MS.
+// Waits until the router answers, or serves if `serving`. Returns false after WATCH_MS.
 static bool health_watch(struct rpc_channel *channel, bool serving)
 {
     static const uint8_t is_serving[] = {8, 1}; // a HealthCheckResponse
@@ -145,7 +146,7 @@ static bool health_watch(struct rpc_channel *channel, bool serving)
 
 static bool router_has_ended(const struct router_process *router)
 {
-    siginfo_t info = {0}; // leaves the process for router_process_stop()
+    siginfo_t info = {0}; // with WNOWAIT the process stays for router_process_stop()
     return waitid(P_PID, (id_t)router->pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The client (bench/http_load.h) is one thread, whose share of the cores may bound the rate. The router's CPU time per
+// The client (bench/http_load.h) is one thread. Its share of the cores may limit the rate. The router's CPU time per
 // request does not depend on the client: `per_core_s` is the rate that one core of the router would reach.
 #include "bench/commands/router_tls.h"
 

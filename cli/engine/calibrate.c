@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// forepack calibrate: measures the main model's answers to the prompts of a file at every keep rate, fits a calibration
-// (speculator/calibration_fit.h) and writes it beside the speculator's weights.
+// forepack calibrate: measures the main model's answers to the prompts of a file at every keep rate and fits a
+// calibration (speculator/calibration_fit.h). Writes the calibration next to the speculator's weights.
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -35,7 +35,7 @@ static const struct option options[] = {
      .help = "directory of the speculator's model (required)"},
     {.name = "prompts", .type = OPTION_STRING, .value = &o.prompts, .placeholder = "FILE",
      .help = "JSON Lines (required): prompt, token_ids, or messages of a chat, which the main model's chat template "
-             "renders; answer, if the right one is known, else the answer from the full prompt is the right one; task, "
+             "renders; answer, if the right one is known, else the answer from the full prompt counts as right; task, "
              "a group in which the loss is bounded, too"},
     {.name = "output", .type = OPTION_STRING, .value = &o.output, .placeholder = "FILE",
      .help = "default: " CALIBRATION_FILE " in the speculator's directory, where the speculator reads it at its start"},
@@ -111,7 +111,7 @@ static void requests_make(const struct run *run, struct answers *a)
     }
 }
 
-static bool text_is(const char *text, const char *answer) // but for blanks at both ends
+static bool text_is(const char *text, const char *answer) // ignores blanks at both ends
 {
     text += strspn(text, " \t\n");
     answer += strspn(answer, " \t\n");
@@ -214,7 +214,7 @@ static enum status measure(struct run *run)
 
 // --- the result
 
-static double share(const struct run *run, int group, int rate) // of right answers; rate -1: from the full prompt
+static double share(const struct run *run, int group, int rate) // share of right answers; rate -1: from the full prompt
 {
     int n = 0, right = 0;
     for (int i = 0; i < run->rows.n; i++) {
@@ -274,7 +274,7 @@ static json_t *measured_json(const struct run *run, const struct calibration *ca
     return json_pack("{s:f,s:o}", "quality", o.quality, "groups", groups);
 }
 
-// Readable for group and others as far as the umask allows, like the weights beside the file.
+// Returns the mode of the file. Group and others may read it as far as the umask allows, like the weights next to it.
 static mode_t file_mode(void)
 {
     mode_t mask = umask(0);
@@ -282,7 +282,7 @@ static mode_t file_mode(void)
     return 0666 & ~mask;
 }
 
-// A speculator that starts meanwhile reads the old file or the new one.
+// Replaces the file. A speculator that starts meanwhile reads the old file or the new file.
 static enum status file_replace(const char *path, const json_t *object)
 {
     struct new_file file;
@@ -335,7 +335,7 @@ static enum status check_flags(struct run *run)
     return prefill_check(&run->prefill);
 }
 
-// Finds out before hours of measuring that the result could not be written. The caller frees the path.
+// Checks before hours of measuring that the result can be written. The caller frees the path.
 static enum status output_check(char **path_p)
 {
     char *path = *path_p = o.output ? mem_string(o.output) : mem_format("%s/%s", o.spec, CALIBRATION_FILE);

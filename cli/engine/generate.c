@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// forepack generate --model DIR: one request on a model in this process, the quickest way to check a checkpoint. It
-// uses the scheduler, the sampler and the text stream of a worker group of one rank, so it yields the same tokens.
+// forepack generate --model DIR: runs one request on a model in this process, the quickest way to check a checkpoint.
+// It uses the scheduler, the sampler and the text stream of a worker group of one rank, so it yields the same tokens.
 // There is no speculator: the whole prompt is prefilled.
 #include "cli/generate.h"
 
@@ -15,7 +15,7 @@
 #include "lib/text/tokenizer.h"
 #include "worker/scheduler.h"
 
-enum { LOGIT_ROWS = 64 }; // of a pass, for log-probabilities of the prompt
+enum { LOGIT_ROWS = 64 }; // logit rows of a pass, for log-probabilities of the prompt
 
 struct generation {
     const struct generate_model_flags *flags;
@@ -127,7 +127,7 @@ static enum status generation_drive(struct engine *engine, const struct schedule
     return status;
 }
 
-// The request's sampling parameters with a seed and a number of tokens, checked against the model.
+// Resolves the request's sampling parameters: adds a seed and a number of tokens, and checks them against the model.
 static enum status generation_resolve_sampling(const struct generation *g, const struct model_config *config,
                                                const int32_t *ids, int n, struct sampling *sampling_p)
 {
@@ -146,7 +146,7 @@ static enum status generation_resolve_sampling(const struct generation *g, const
     return status;
 }
 
-// Opens the model with room for this one sequence.
+// Opens the model with room for this one sequence, and runs it.
 static enum status generation_run(struct generation *g, const int32_t *ids, int n)
 {
     struct model_config config;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// forepack plan: the memory that a worker's model needs on each GPU, whether it fits, how many GPUs it needs, the FLOPs
-// of a prompt and the largest speed-up of speculative prefill. No GPU is needed.
+// forepack plan: prints the memory that a worker's model needs on each GPU, whether it fits, and how many GPUs it
+// needs. Also prints the FLOPs of a prompt and the largest speed-up of speculative prefill. No GPU is needed.
 #include <stdio.h>
 #include <string.h>
 
@@ -62,10 +62,10 @@ static const struct option options[] = {
 struct plan {
     const char *path;
     struct model_config config;
-    struct memory_plan memory; // of rank 0, which holds most
-    double kv_mib;             // usable memory left for the KV cache; negative: what is missing
+    struct memory_plan memory; // memory of rank 0, which holds the most
+    double kv_mib;             // usable memory left for the KV cache; negative: the amount missing
     int64_t kv_blocks;
-    int gpus_needed;               // for one sequence of the full context; 0: it fits on no number of GPUs
+    int gpus_needed;               // for one sequence of the full context; 0: no number of GPUs suffices
     double prompt_tflop, speed_up; // speed_up is 0 without a speculator
 };
 
@@ -74,13 +74,13 @@ static double usable_mib(void)
     return o.gpu_memory_utilization * (double)o.gpu_mib;
 }
 
-// What the device and its libraries take besides allocations.
+// Returns the memory that the device and its libraries use in addition to allocations.
 static double libraries_mib(const struct memory_plan *m)
 {
     return MIB(m->runtime_bytes) + MIB(m->nccl_bytes) + MIB(m->allocated.rounding);
 }
 
-// The memory plan with `gpus` ranks, and the memory that is left on each for the KV cache.
+// Computes the memory plan with `gpus` ranks, and the memory that is left on each GPU for the KV cache.
 static enum status plan_memory(const struct plan *p, int gpus, struct memory_plan *memory_p, double *kv_mib_p)
 {
     const struct model_options model = {.dir = p->path,
@@ -99,7 +99,8 @@ static enum status plan_memory(const struct plan *p, int gpus, struct memory_pla
     return STATUS_OK;
 }
 
-// The smallest number of ranks that divides the model and leaves room for one sequence of the full context; 0: none.
+// Returns the smallest number of ranks that divides the model and leaves room for one sequence of the full context; 0:
+// none.
 static int plan_gpus_needed(const struct plan *p)
 {
     for (int gpus = 1; gpus <= p->config.n_heads; gpus++) {
@@ -111,15 +112,15 @@ static int plan_gpus_needed(const struct plan *p)
     return 0;
 }
 
-// FLOPs of prefilling n tokens with causal attention; a multiply and an add count as 2.
+// Returns the FLOPs of prefilling n tokens with causal attention. A multiply and an add count as 2.
 static double prompt_flop(const struct model_config *config, double n)
 {
     struct work_model w = work_model_of(config, 1, 0);
     return 2 * w.layer_weights * n + w.attention_flop * n * (n + 1) / 2 + 2 * w.head_weights;
 }
 
-// The bound of the Speculative Prefill paper (arXiv 2502.02789), by FLOPs: the main model's work over the main model's
-// work on kept tokens plus the speculator's work.
+// Computes the bound of the Speculative Prefill paper (arXiv 2502.02789) in FLOPs. The bound is the main model's work
+// divided by the sum of the main model's work on kept tokens and the speculator's work.
 static enum status plan_bound(struct plan *p)
 {
     p->prompt_tflop = prompt_flop(&p->config, (double)o.prompt_tokens) / 1e12;
@@ -140,7 +141,7 @@ static enum status plan_make(struct plan *p)
     if (status == STATUS_OK) status = plan_memory(p, (int)o.tp, &p->memory, &p->kv_mib);
     if (status == STATUS_OK) status = plan_bound(p);
     if (status != STATUS_OK) return status;
-    // one block is for padding rows of captured passes
+    // One block is for padding rows of captured passes.
     p->kv_mib -= MIB(p->memory.kv_block_bytes);
     p->kv_blocks = p->kv_mib > 0 ? (int64_t)(p->kv_mib / MIB(p->memory.kv_block_bytes)) : 0;
     p->gpus_needed = plan_gpus_needed(p);

@@ -13,8 +13,8 @@ const char *queue_class_name(enum queue_class queue_class)
     return names[queue_class];
 }
 
-// Each class leaves a share of the whole to every class above it. The bound is rounded up, so that a small queue keeps
-// places for all.
+// Returns the part of a bound that a class may fill. Each class leaves a share of the whole to every higher class. The
+// part is rounded up, so that every class has a place in a small queue.
 int64_t admission_class_bound(const struct core *c, int64_t whole, enum queue_class queue_class)
 {
     int64_t percent = 100 - (int64_t)(QUEUE_HIGH - queue_class) * c->options.queue_reserve_percent;
@@ -31,7 +31,7 @@ const char *admission_queue_tenant(const struct core *c, const struct request *r
     return "";
 }
 
-// `requests` and `tokens` bound the whole queue for the request's class.
+// Checks the tenant's part of the queue. `requests` and `tokens` bound the whole queue for the request's class.
 static enum status check_tenant(const struct core *c, const struct request *r, int64_t requests, int64_t tokens)
 {
     const struct tenant_account *tenant = tenant_accounts_find(&c->ledger.tenants, admission_queue_tenant(c, r));
@@ -122,7 +122,7 @@ enum status admission_check(const struct core *c, const struct request *r, int64
         return status_fail(STATUS_DEADLINE, "%s had passed before the request was queued: allow more time",
                            request_deadline_name(r));
     }
-    // A score-only request needs no worker group; score_plan_make() sees whether a speculator can score it.
+    // A score-only request needs no worker group. score_plan_make() checks whether a speculator can score it.
     if (!r->spec.score_only) TRY(check_worker(c, r, now_us));
     return check_queue(c, r);
 }

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // Says which requests may join the queue: within its bounds for their class and tenant, and able to end in time. A
-// refusal is a status with a sentence for the client. Reads the core, changes nothing. The core's thread only.
+// refusal is a status with a sentence for the client. Reads the core and changes nothing. Use on the core's thread
+// only.
 #pragma once
 
 #include "router/core/core_state.h"
 
-// Checks a request that has arrived, but for the time that its first token would take.
+// Checks a request that has arrived, except the time that its first token would take.
 enum status admission_check(const struct core *c, const struct request *r, int64_t now_us);
 
-// Refuses a request that is predicted to miss its deadline, before it takes capacity from requests that will not.
-// `scored`: a speculator reads the prompt first.
+// Refuses a request that is predicted to miss its deadline, so that it takes no capacity from other requests. `scored`:
+// a speculator reads the prompt first.
 enum status admission_check_deadline(const struct core *c, const struct request *r, bool scored, int64_t now_us);
 
-// Returns the name under which the request's part of the queue is bounded.
+// Returns the tenant name that the request counts for in the bounds of the queue.
 const char *admission_queue_tenant(const struct core *c, const struct request *r);
 
 // Returns the part of a bound of the queue that a class may fill.

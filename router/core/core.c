@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The core's edges: requests and cancels of clients, time.
+// The entry points of the core for requests and cancels of clients, and for time.
 #include "router/core/core.h"
 
 #include <stdlib.h>
@@ -69,10 +69,11 @@ static void cancel_all(struct core *c, const struct request_list *list)
 void core_free(struct core *c)
 {
     if (!c) return;
-    // Nodes are sent no cancels: their streams end next, and with them their work.
+    // Nodes are sent no cancels: their streams end next, and their work ends with the streams.
     for (struct core_node *node = core_first_node(c); node; node = core_node_next(node))
         core_drafting_node_gone(node);
-    // First those on nodes: the choices that share the score of one wait for a speculator then, or for a worker group.
+    // Requests on nodes end first. A choice that shares the score of such a request then waits for a speculator or a
+    // worker group.
     for (struct core_node *node = core_first_node(c); node; node = core_node_next(node))
         cancel_all(c, &node->sched.account.requests);
     for (enum node_role role = NODE_SPECULATOR; role <= NODE_WORKER; role++) {
@@ -109,7 +110,7 @@ static void request_refuse(struct core *c, struct request *r, enum status status
     request_free(r);
 }
 
-// A sharer has the time of the request that is scored, whose deadline is the same.
+// Checks the deadline. A sharer waits as long as the request that is scored, which has the same deadline.
 static enum status check_deadline(const struct core *c, const struct request *r, const struct score_plan *plan,
                                   int64_t now_us)
 {
@@ -176,8 +177,8 @@ bool core_abort(struct core *c, const char *id, uint64_t owner, int64_t now_us)
 
 // --- time
 
-// A tick handles at most this many timers, the earliest first, so that a queue that becomes due at once does not hold
-// up other events: the others are due at the next tick, which follows at once.
+// A tick handles at most this many timers, the earliest first. A queue that becomes due at once would otherwise delay
+// other events. The other timers are due at the next tick, which follows at once.
 enum { TIMERS_MAX = 256 };
 
 static void expire_requests(struct core *c, int64_t now_us)
@@ -191,7 +192,7 @@ static void expire_requests(struct core *c, int64_t now_us)
 
 static void update_speeds(struct core *c, int64_t now_us)
 {
-    if (core_dispatch_is_pending(c)) return; // what the round will leave is not known yet
+    if (core_dispatch_is_pending(c)) return; // it is not known yet what the round leaves in the queue
     for (enum node_role role = NODE_SPECULATOR; role <= NODE_WORKER; role++)
         pool_speed_update(&c->speeds[role], c->ledger.pools[role].dispatched_rows,
                           waiting_set_count(&c->waiting[role]) > 0, now_us);

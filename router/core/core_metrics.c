@@ -8,7 +8,8 @@
 #include "router/core/core_state.h"
 #include "router/sched/estimate.h"
 
-// The estimate is of prefill alone, and so the shortest time; the speed includes all that made requests wait.
+// Returns the time until the queue is empty. The estimate covers prefill alone, so it is the shortest time. The
+// measured speed includes everything that makes requests wait.
 static double queue_us_of(const struct core *c, enum node_role role, double estimate_us)
 {
     int64_t rows = c->waiting[role].rows;
@@ -51,7 +52,7 @@ static void copy_nodes(const struct node_measures_list *list, struct core_metric
     for (node = list->first; node; node = node->next)
         metrics->n_nodes++;
     metrics->nodes = mem_alloc_array((size_t)metrics->n_nodes, sizeof *metrics->nodes);
-    int i = metrics->n_nodes; // the list begins with the latest
+    int i = metrics->n_nodes; // the list begins with the latest node
     for (node = list->first; node; node = node->next) {
         metrics->nodes[--i] = *node;
         metrics->nodes[i].gpus = node_gpus_copy(&node->gpus);

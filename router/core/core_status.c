@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the core reports of itself: the status functions of core.h.
+// The status functions of core.h.
 #include <stdlib.h>
 
 #include "lib/base/mem.h"

@@ -75,7 +75,8 @@ static void dispatch_to(struct core *c, struct core_node *node, int64_t now_us)
     plan_apply(c, set, node, &plan, now_us);
 }
 
-// The group that was reserved and the one that is now have other blocks left for others.
+// Updates the reservation. The old and the new reserved group then have a different number of blocks left for other
+// requests.
 static void update_reservation(struct core *c)
 {
     struct reservation before = c->view.reservation;
@@ -85,7 +86,7 @@ static void update_reservation(struct core *c)
     if (c->view.reservation.node) node_index_note_change(&core_node_of(c->view.reservation.node)->sched);
 }
 
-// Requests dispatched and examined so far, nodes asked, and searches for single requests.
+// Returns the work done so far: requests dispatched and examined, nodes asked, and searches for single requests.
 static uint64_t work_done(const struct core *c, enum node_role role)
 {
     const struct bin_totals *totals = &c->ledger.bins[role];
@@ -110,7 +111,8 @@ static void dispatch_round(struct core *c, enum node_role role, int64_t now_us)
         waiting_set_open_batch(set);
         if (role == NODE_WORKER) update_reservation(c);
         struct sched_node *node = node_index_next(&c->nodes[role], &c->view);
-        // A node is asked for each request that became packable or overdue. It may take others: then another one is.
+        // A node is asked for each request that became packable or overdue. If the node takes other requests, another
+        // node is asked.
         while (!node && set->unasked && work_done(c, role) < end) {
             node = node_index_next_for(&c->nodes[role], &c->view, set->unasked);
             if (!node) waiting_set_asked(set, set->unasked);
@@ -124,8 +126,8 @@ static void dispatch_round(struct core *c, enum node_role role, int64_t now_us)
 
 void core_dispatch(struct core *c, int64_t now_us)
 {
-    // While a round goes on, the other pool begins one only after a change: two rounds that each take several ticks
-    // would otherwise begin for ever, one for the sake of the other.
+    // While a round goes on, the other pool begins one only after a change. Two rounds that each take several ticks
+    // would otherwise start each other for ever.
     bool goes_on = core_dispatch_is_pending(c);
     for (enum node_role role = NODE_SPECULATOR; role <= NODE_WORKER; role++)
         if (!goes_on || c->in_round[role] || c->settled[role] != pool_changes(c, role)) dispatch_round(c, role, now_us);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dispatching: asks sched/ for plans and applies them, until no node wants a bin. The core's thread only.
+// Asks sched/ for plans and applies them, until no node wants a bin. Use on the core's thread only.
 #pragma once
 
 #include "router/core/core_state.h"
 
 void core_dispatch(struct core *c, int64_t now_us);  // the work of one tick
-bool core_dispatch_is_pending(const struct core *c); // there was more work, for the next tick
+bool core_dispatch_is_pending(const struct core *c); // there is more work, for the next tick

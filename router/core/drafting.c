@@ -7,11 +7,12 @@
 #include "lib/base/log.h"
 #include "lib/base/mem.h"
 
-enum { UNREAD_ANSWER_MIN = 16 };   // tokens to come for which a speculator reads a prompt that it has not scored
-enum { MESSAGE_TOKENS = 1 << 20 }; // in a message of more than one advance: a node refuses messages of over 64 MiB
+enum { UNREAD_ANSWER_MIN = 16 };   // an unscored prompt is read if at least this many tokens are left to generate
+enum { MESSAGE_TOKENS = 1 << 20 }; // of several advances in one message; a node refuses messages over 64 MiB
 
-// Of a request, that its worker group is sent between two advances: the group handles each before its next pass. A
-// drafter sends 7 at most for an advance (1, 2, 4 .. 64 guesses), and some for the one before still arrive.
+// The most drafts of a request that its worker group is sent between two advances, because the group handles each of
+// them before its next pass. A drafter sends at most 7 for an advance (1, 2, 4 .. 64 guesses), and some for the
+// previous advance still arrive.
 enum { DRAFTS_MAX = 16 };
 
 // --- which speculator holds the prompt
@@ -25,7 +26,7 @@ void core_drafting_held(struct request *r, struct core_node *node)
     node->n_drafted++;
 }
 
-// No speculator holds it any more.
+// Removes the request from the speculator that holds its prompt.
 static void drafting_leave(struct request *r)
 {
     struct request_drafting *d = &r->drafting;
@@ -53,7 +54,8 @@ void core_drafting_node_gone(struct core_node *node)
     node->n_advanced = node->advanced_capacity = 0;
 }
 
-// Of the speculators that have nothing to score and the context for the prompt, the one that holds the fewest prompts.
+// Returns the speculator that holds the fewest prompts, among the ones that have nothing to score and the context for
+// this prompt.
 static struct core_node *idle_speculator(const struct core *c, const struct request *r)
 {
     struct core_node *best = NULL;
@@ -66,7 +68,8 @@ static struct core_node *idle_speculator(const struct core *c, const struct requ
     return best;
 }
 
-// NULL: there is none, or the rest of the answer is too short. It is tried once.
+// Gives the prompt to an idle speculator. Returns NULL if there is none, or if the rest of the answer is too short. It
+// is tried once.
 static struct core_node *give_to_idle_speculator(const struct core *c, struct request *r)
 {
     bool is_long = r->spec.sampling.max_tokens - r->usage.completion_tokens >= UNREAD_ANSWER_MIN;
@@ -79,7 +82,8 @@ static struct core_node *give_to_idle_speculator(const struct core *c, struct re
 
 // --- advances
 
-// Drafts of one group's length reach over the pass that runs meanwhile.
+// Returns how many tokens to guess. A draft reaches beyond the pass that runs meanwhile, so it is longer than the
+// group's draft length.
 static int tokens_ahead(const struct request *r)
 {
     return r->account.node ? 2 * (r->account.node->draft_length + 1) : 0;
@@ -96,7 +100,7 @@ void core_drafting_advanced(struct core *c, struct request *r)
     c->advances_wait = true;
 }
 
-// A request may have ended since, or may be in the list twice.
+// Collects the advances of a node. A request may have ended meanwhile, or may be in the list twice.
 static int collect_advances(const struct core *c, struct core_node *node, struct draft_advance *advances)
 {
     int n = 0;
@@ -144,19 +148,20 @@ void core_drafting_flush(struct core *c)
 
 // --- drafts
 
-// NULL, or what is wrong with the draft.
+// Returns what is wrong with the draft, or NULL.
 static const char *draft_error(const struct core *c, const struct request *r, const struct node_draft *draft)
 {
     if (r->drafting.n_drafts >= DRAFTS_MAX) return "over 16 drafts came for the tokens that were sent last";
     if (draft->n < 1 || draft->n > NODE_DRAFT_MAX) return "a draft has 1 to 64 tokens";
-    if (draft->from < 0 || draft->from > r->drafting.n_sent) return "a draft begins behind the tokens that were sent";
+    if (draft->from < 0 || draft->from > r->drafting.n_sent) return "a draft begins after the tokens that were sent";
     for (int i = 0; i < draft->n; i++)
         if (draft->tokens[i] < 0 || draft->tokens[i] >= c->options.vocab_size)
             return "a token is outside the vocabulary";
     return NULL;
 }
 
-// The tokens of the draft that are still to be generated; none if one of the others was generated differently.
+// Returns the tokens of the draft that are still to be generated. Returns none if an earlier token was generated
+// differently.
 static struct node_draft draft_rest(const struct request *r, const struct node_draft *draft)
 {
     struct node_draft rest = *draft;
@@ -168,13 +173,14 @@ static struct node_draft draft_rest(const struct request *r, const struct node_d
     return rest;
 }
 
-// The request of a draft, if the node holds its prompt and a worker group runs it: drafts cross with ends and losses.
+// Returns the request of a draft, if the node holds its prompt and a worker group runs it. Otherwise the draft crossed
+// with an end or a loss.
 static struct request *request_of_draft(struct core *c, const struct core_node *node, const struct node_draft *draft)
 {
     struct request *r = request_table_find(&c->table, draft->request);
     if (!r || r->drafting.node != node) return NULL;
     if (draft->released) {
-        r->drafting.is_over = true; // it is told of the end in any case, since it may be wrong
+        r->drafting.is_over = true; // the node is told of the end in any case, because it may be wrong
         return NULL;
     }
     if (!r->account.node || (r->state != REQUEST_PREFILL && r->state != REQUEST_DECODE)) return NULL;
@@ -188,7 +194,7 @@ static struct request *request_of_draft(struct core *c, const struct core_node *
 void core_drafts(struct core *c, struct core_node *node, const struct node_draft *drafts, int n, int64_t now_us)
 {
     struct node_draft *rest = mem_alloc_array((size_t)n, sizeof *rest);
-    struct core_node *group = NULL; // of the drafts in `rest`
+    struct core_node *group = NULL; // the worker group of the drafts in `rest`
     int n_rest = 0;
     node->heard_us = now_us;
     for (int i = 0; i < n; i++) {

@@ -13,13 +13,13 @@
 #include "router/core/requests.h"
 #include "router/sched/node_index.h"
 
-#define SLOW         10.0   // times the median of the peers
-#define STALL_US_MAX 86.4e9 // a day, whatever a node reports of its passes
+#define SLOW         10.0   // a node is slow from this many times the median of its peers
+#define STALL_US_MAX 86.4e9 // a day: the longest limit, whatever a node reports
 enum {
-    SLOW_ROWS = 64,    // of the pass by which nodes are compared
-    SLOW_PASSES = 16,  // a node reports after it was admitted, before it is compared again
-    STALL_PASSES = 4,  // expected times of the longest pass
-    DOUBLINGS_MAX = 5, // of the time of an ejection
+    SLOW_ROWS = 64,    // rows of the pass by which nodes are compared
+    SLOW_PASSES = 16,  // passes after its admission, before a node is compared again
+    STALL_PASSES = 4,  // a node hangs after this many expected times of its longest pass
+    DOUBLINGS_MAX = 5, // doublings of the time of an ejection
 };
 
 // --- ejection
@@ -68,8 +68,8 @@ static void node_readmit(struct core *c, struct core_node *node)
 
 // --- progress
 
-// How long the node may take to show progress. A node that does not count its progress and has no cost model yet may
-// take any time.
+// Returns how long the node may take to show progress. A node that does not count its progress and has no cost model
+// yet may take any time.
 static int64_t stall_limit_us(const struct core *c, const struct core_node *node)
 {
     const struct node_limits *limits = &node->sched.limits;
@@ -90,7 +90,7 @@ static bool node_hangs(const struct core *c, struct core_node *node, int64_t abs
     return c->options.stall_us && stalled_us >= c->options.stall_us && stalled_us >= stall_limit_us(c, node);
 }
 
-// The requests of a speculator go on without it.
+// Lets the requests of a speculator go on without it.
 static void return_requests(struct core *c, struct core_node *node, int64_t now_us)
 {
     for (struct sched_request *r; (r = node->sched.account.requests.last);) {
@@ -114,7 +114,7 @@ static void worker_hangs(struct core *c, struct core_node *node, const char *rea
     core_node_lose(c, node, LOSS_HUNG, reason, now_us);
 }
 
-// `reason` is freed.
+// Handles a hung node. Frees `reason`.
 static void node_hung(struct core *c, struct core_node *node, char *reason, int64_t now_us)
 {
     node->health.lost = 0;
@@ -138,8 +138,8 @@ static void node_stalled(struct core *c, struct core_node *node, int64_t now_us)
 static void requests_were_lost(struct core *c, struct core_node *node, int64_t now_us)
 {
     int n = node->sched.account.requests.count;
-    char *reason = mem_format("it has lost %d of its %d requests: it neither answers nor counts them any more",
-                              node->health.lost, n);
+    char *reason =
+        mem_format("it has lost %d of its %d requests: it no longer answers or counts them", node->health.lost, n);
     node_hung(c, node, reason, now_us);
 }
 
@@ -154,7 +154,7 @@ static void score_missed(struct core *c, struct core_node *node, int64_t now_us)
     }
 }
 
-// A worker group that hung may hang again. The last group of its pool is probed at once.
+// Handles a new node. A worker group that hung may hang again. The last group of its pool is probed at once.
 static void node_meet(struct core *c, struct core_node *node, int64_t now_us)
 {
     node->health.met = true;
@@ -177,7 +177,7 @@ static void node_meet(struct core *c, struct core_node *node, int64_t now_us)
 
 struct peer {
     struct core_node *node;
-    double us; // of a pass of SLOW_ROWS rows
+    double us; // time of a pass of SLOW_ROWS rows
 };
 
 static int compare_limits(const struct node_hello *a, const struct node_hello *b)
@@ -220,7 +220,7 @@ static int count_ejected(const struct peer *peers, int n)
     return ejected;
 }
 
-// `peers` [n] have the same role and limits and are in order of speed.
+// Ejects slow nodes. `peers` [n] have the same role and limits and are in order of speed.
 static void eject_slow(struct core *c, const struct peer *peers, int n, int64_t now_us)
 {
     double median_us = peers[(n - 1) / 2].us;
@@ -265,7 +265,8 @@ static void check_node(struct core *c, struct core_node *node, int64_t absent_us
     }
 }
 
-// Ticks come at least once per heartbeat. In longer gaps this process did not run and read no progress.
+// Checks all nodes. Ticks come at least once per heartbeat. In a longer gap this process did not run and read no
+// progress.
 void core_health_check(struct core *c, int64_t now_us)
 {
     if (!c->health.pending && now_us - c->health.checked_us < c->options.heartbeat_us / 4) return;

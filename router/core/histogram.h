@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values counted in buckets with fixed upper edges, and their sum: a histogram as Prometheus has it. Adding a value
-// takes a binary search of four or five steps without branches, and allocates nothing. One thread.
+// A histogram as in Prometheus: values counted in buckets with fixed upper edges, and their sum. Adding a value takes a
+// binary search of four or five steps without branches, and allocates nothing. One thread.
 #pragma once
 
 #include <stdint.h>
@@ -8,8 +8,8 @@
 enum { HISTOGRAM_EDGES_MAX = 31 };
 
 struct histogram_scale {
-    const char *name;                   // in docs
-    double unit;                        // of values and edges, in what is exported: 1e-6 for microseconds
+    const char *name;                   // name in the docs
+    double unit;                        // unit of values and edges when exported: 1e-6 for microseconds
     int n;                              // edges; a power of two less 1
     int64_t edges[HISTOGRAM_EDGES_MAX]; // ascending; a value that equals an edge is below it
 };
@@ -22,7 +22,7 @@ extern const struct histogram_scale histogram_deviation_ppm; // a ratio: 0.4 to 
 
 struct histogram {
     const struct histogram_scale *scale;
-    uint64_t counts[HISTOGRAM_EDGES_MAX + 1]; // of each bucket alone; the last used one has no edge
+    uint64_t counts[HISTOGRAM_EDGES_MAX + 1]; // values in each bucket, not cumulative; the last used bucket has no edge
     int64_t sum;
 };
 
@@ -41,7 +41,7 @@ static inline void histogram_add(struct histogram *h, int64_t value)
     h->sum += value;
 }
 
-static inline int64_t histogram_share(int64_t part, int64_t whole) // in millionths
+static inline int64_t histogram_share(int64_t part, int64_t whole) // returns millionths
 {
     return whole ? part * 1000000 / whole : 0;
 }

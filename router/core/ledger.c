@@ -7,12 +7,12 @@
 #include "router/sched/node_index.h"
 #include "router/sched/tenant_queue.h"
 
-enum { COMPUTED_MEMORY = 8 }; // the share of computed rows forgets a bin after about this many others
+enum { COMPUTED_MEMORY = 8 }; // the share of computed rows forgets a bin after about this many bins
 
-// What a generated token counts in its tenant's counter, beside one for a row that is read (as in arXiv 2401.00588).
+// The weight of a generated token in its tenant's counter. A row that is read has weight 1 (as in arXiv 2401.00588).
 enum { OUTPUT_WEIGHT = 2 };
 
-// The host samples from about this many entries of the vocabulary in the time in which a GPU computes OUTPUT_WEIGHT
+// The host samples from about this many entries of the vocabulary in the time that a GPU needs to compute OUTPUT_WEIGHT
 // rows of an 8B model.
 enum { SAMPLED_ENTRIES_PER_TOKEN = 32768 };
 
@@ -83,7 +83,7 @@ static enum trace_phase phase_of(const struct request *r)
 
 static void trace_time(struct request *r, enum trace_phase phase, int64_t now_us)
 {
-    if (phase == TRACE_PACK_WAIT && r->spec.score_only) return; // it ends as it becomes READY
+    if (phase == TRACE_PACK_WAIT && r->spec.score_only) return; // it ends when it becomes READY
     bool on_node = phase == TRACE_SCORE || phase == TRACE_PREFILL || phase == TRACE_DECODE;
     trace_phase_end(r->trace, phase, on_node ? r->account.node->hello.node_id : NULL, now_us);
 }
@@ -107,8 +107,8 @@ void ledger_charge_time(struct request *r, int64_t now_us)
 
 // --- bins and nodes
 
-// KV blocks. The prompt blocks that a request holds in its node's record are charged to the node once, whatever the
-// number of requests that hold them. All others are the request's own.
+// KV blocks: the prompt blocks that requests hold in their node's record are charged to the node once, whatever
+// the number of requests that hold them. Every other block is the request's own.
 
 static int held_blocks(const struct request *r)
 {
@@ -131,7 +131,7 @@ void ledger_kv_blocks_updated(struct request *r)
     set_own_blocks(r, sched_request_kv_blocks(&r->sched, block_tokens) - held_blocks(r));
 }
 
-// What all requests on the node hold in its record.
+// Returns the blocks that all requests on the node hold in its record.
 static int64_t shared_blocks(const struct sched_node *node)
 {
     return sched_node_shares_blocks(node) ? prefix_record_blocks_held(node->prefixes) : 0;
@@ -216,7 +216,7 @@ void ledger_scanned(struct ledger *ledger, enum node_role role, uint64_t scan_co
     ledger->bins[role].scan_cost += scan_cost;
 }
 
-// Notes that the bin does not wait for the request any more. Frees the bin when it waits for none.
+// Notes that the bin does not wait for the request any more. Frees the bin when it waits for no request.
 static void bin_settled(struct request *r)
 {
     struct core_bin *bin = r->account.bin;
@@ -253,7 +253,7 @@ void ledger_left_node(struct ledger *ledger, struct request *r)
 
 // --- results
 
-// What prompts got of a pass with decodes: the time beyond that of its decode rows alone.
+// Learns the share of prompts in a pass with decodes: the time beyond the expected time of the decode rows alone.
 static void learn_share(struct sched_node *node, const struct pass_cost *pass, int64_t now_us)
 {
     const struct node_account *account = &node->account;
@@ -265,7 +265,8 @@ static void learn_share(struct sched_node *node, const struct pass_cost *pass, i
     cost_share_learn(&node->share, (double)pass->us - decode_us, (double)pass->us);
 }
 
-// A node that reports more than its time would show a pool as busier than it can be.
+// Returns the busy time of the pass. It is at most the time left since the node attached, so that a wrong report does
+// not show a pool as busier than possible.
 static uint64_t busy_us_of(const struct core_node *node, const struct pass_cost *pass, int64_t now_us)
 {
     int64_t before_us = (int64_t)(node->measures->counts.pass_us - node->at_attach.pass_us);
@@ -279,8 +280,9 @@ void ledger_node_gone(struct ledger *ledger, const struct core_node *node, int64
     ledger->pools[node->sched.role].gone_us += (uint64_t)(now_us - node->attached_us);
 }
 
-// A node that still has requests when it reports a pass begins the next one at once: the time between the two reports,
-// less the second pass, was spent on messages. It may be negative, since latencies vary; in the sum they cancel.
+// Measures the gap between two passes. A node that still has requests when it reports a pass begins the next one at
+// once. So the time between the two reports, less the second pass, was spent on messages. It may be negative, because
+// latencies vary; they cancel in the sum.
 static void gap_measure(struct core_node *node, const struct pass_cost *pass, int64_t now_us)
 {
     struct node_counts *counts = &node->measures->counts;
@@ -315,7 +317,7 @@ void ledger_scored(struct request *r, int cached_tokens, int64_t now_us)
     int n_tokens = sched_request_rows(&r->sched);
     r->usage.scored_tokens += n_tokens;
     cost_prompt_done(&node->sched.cost, n_tokens - cached_tokens, now_us);
-    histogram_add(&node->measures->score, now_us - r->account.charged_us); // since it was dispatched
+    histogram_add(&node->measures->score, now_us - r->account.charged_us); // time since it was dispatched
     if (cached_tokens <= 0) return;
     if (cached_tokens > n_tokens) cached_tokens = n_tokens;
     r->usage.score_cached_tokens += cached_tokens;
@@ -425,7 +427,7 @@ double ledger_output_tokens(int n, int on_host, int vocab_size)
     return n + (double)on_host * vocab_size / SAMPLED_ENTRIES_PER_TOKEN;
 }
 
-// The charge for the latest `n` output tokens.
+// Returns the charge for the latest `n` output tokens.
 static double output_tokens(const struct ledger *ledger, const struct request *r, int n)
 {
     int end = r->usage.completion_tokens, on_host = 0;

@@ -6,8 +6,8 @@
 //                  entries of sched.prefixes and which of them its requests hold, its measures
 //   of the core    waiting requests and tokens per class, running requests, totals, measures, the share of rows
 //                  computed
-//   of a tenant    what waits of it; the tokens generated for it (the rows dispatched are charged by the waiting set as
-//                  it picks them)
+//   of a tenant    its waiting requests and tokens; the tokens generated for it (the waiting set charges dispatched
+//                  rows when it picks them)
 //
 // Each function books one step in the life of a request, in all accounts that it touches, so that they cannot disagree.
 // Decides nothing, calls no callback. One thread.
@@ -21,17 +21,17 @@ struct class_count {
     int64_t tokens; // request_queue_tokens()
 };
 
-// Of all nodes of a pool that have ever been attached. Counters only grow.
+// Counters of all nodes of a pool that have ever been attached. They only grow.
 struct pool_counts {
-    uint64_t dispatched_rows; // as if no cache held any
-    uint64_t busy_us;         // passes; of a node no more than it has been attached
-    uint64_t gone_us;         // for which nodes that are gone were attached
+    uint64_t dispatched_rows; // includes rows that a cache holds
+    uint64_t busy_us;         // time of passes; for a node at most the time it has been attached
+    uint64_t gone_us;         // attached time of nodes that are gone
 };
 
 struct ledger {
     int vocab_size;
     int running;                               // requests on worker groups
-    struct class_count waiting[QUEUE_CLASSES]; // all others
+    struct class_count waiting[QUEUE_CLASSES]; // requests on no worker group
     struct core_totals totals;
     struct bin_totals bins[NODE_ROLES];
     struct pool_counts pools[NODE_ROLES];
@@ -40,11 +40,11 @@ struct ledger {
     struct node_measures_list nodes; // nodes.c acquires and releases
 };
 
-// A bin that was dispatched and in which a request waits for its score or its first token.
+// A bin that was dispatched and in which at least one request waits for its score or its first token.
 struct core_bin {
     uint64_t id;
-    int open;         // such requests
-    int open_fitting; // of them prompts that fit a pass; without one the bin is not outstanding
+    int open;         // requests that wait for their score or first token
+    int open_fitting; // of these, prompts that fit a pass; the bin is outstanding while there is one
 };
 
 enum queue_class ledger_class_of(int32_t priority);
@@ -54,7 +54,7 @@ int64_t ledger_waiting_tokens(const struct ledger *ledger);
 
 void ledger_arrived(struct ledger *ledger, struct request *r);
 void ledger_refused(struct ledger *ledger, struct request *r, enum status status, int64_t now_us);
-// `tenant`: the name under which its part of the queue is bounded.
+// Books that the request joins the queue. `tenant`: the name by which its part of the queue is bounded.
 void ledger_admitted(struct ledger *ledger, struct request *r, const char *tenant);
 
 // --- time: adds the time since the last step to the part of `timing` that the request's state stands for
@@ -63,12 +63,13 @@ void ledger_charge_time(struct request *r, int64_t now_us);
 
 // --- bins and nodes
 
-// The request is dispatched to the node as a part of the bin. Its state says to which role: SCORING or PACKED.
+// Books that the request is dispatched to the node as a part of the bin. Its state says to which role: SCORING or
+// PACKED.
 void ledger_placed(struct ledger *ledger, struct request *r, struct core_node *node, struct core_bin *bin);
 void ledger_bin_sent(struct ledger *ledger, struct sched_view *view, struct core_node *node, const struct core_bin *bin,
                      int64_t rows, int64_t uncached_rows);
 void ledger_scanned(struct ledger *ledger, enum node_role role, uint64_t scan_cost);
-// The bin does not wait for the request any more.
+// Books that the request left its node. Its bin does not wait for it any more.
 void ledger_left_node(struct ledger *ledger, struct request *r);
 void ledger_node_gone(struct ledger *ledger, const struct core_node *node, int64_t now_us);
 
@@ -76,35 +77,36 @@ void ledger_node_gone(struct ledger *ledger, const struct core_node *node, int64
 
 void ledger_pass_reported(struct ledger *ledger, struct core_node *node, const struct pass_cost *pass, int64_t now_us);
 void ledger_scored(struct request *r, int cached_tokens, int64_t now_us);
-void ledger_score_reused(struct ledger *ledger, struct request *r); // of an earlier request, with its keep rate
-// The speculator chose the keep rate for the request's quality.
+void ledger_score_reused(struct ledger *ledger, struct request *r); // with the keep rate of an earlier request
+// Books the keep rate that the speculator chose for the request's quality.
 void ledger_rate_chosen(struct ledger *ledger, struct sched_view *view, const struct request *r, double keep_rate,
                         int64_t now_us);
-void ledger_conversation_kept(struct request *r, int frozen, int recalled);      // of its kept tokens
+void ledger_conversation_kept(struct request *r, int frozen, int recalled);      // among its kept tokens
 void ledger_ready(struct request *r);                                            // its kept ranges are known
 void ledger_speculation_decided(struct ledger *ledger, const struct request *r); // by its skip reason
 void ledger_prefill_cached(struct request *r, int cached_tokens);
-// Counts that no group can have are cut: no more tokens than max_tokens, no more accepted ones than came. Of the latest
-// tokens `n_used` are in the answer: those behind a stop string do not count as accepted.
+// Books verified draft tokens. Counts that no group can have are cut: at most max_tokens tokens, and no more accepted
+// tokens than came. The first `n_used` of the latest tokens are in the answer. Tokens after a stop string do not count
+// as accepted.
 void ledger_draft_verified(struct ledger *ledger, struct request *r, const struct sequence_result *result, int n_used);
 void ledger_prompt_computed(struct request *r, int cached_tokens, int64_t now_us);
 void ledger_tokens_received(struct ledger *ledger, struct request *r, int n,
                             int64_t now_us); // before the client has seen them
-// The charge for n generated tokens: 1 for each, and vocabulary / 32,768 more for each of the `on_host` tokens among
-// them that the host samples (sampling_needs_host).
+// Returns the charge for n generated tokens: 1 for each token. Each of the `on_host` tokens that the host samples
+// (sampling_needs_host) costs vocabulary / 32,768 more.
 double ledger_output_tokens(int n, int on_host, int vocab_size);
-// The tenant is charged as for sampling n tokens on the host, beyond the rows.
+// Charges the tenant for n prompt tokens as for sampling them on the host, in addition to their rows.
 void ledger_prompt_logprobs_received(struct ledger *ledger, struct request *r, int n);
-// The client used the first n_used of the n tokens that were received last. Of tokens that came together the first one
-// has the time since the previous token, the others none. The tenant is charged two
-// rows for each token of ledger_output_tokens().
+// Books that the client used the first n_used of the n tokens received last. Among tokens that came together, the first
+// one has the time since the previous token; the other tokens have no time. The tenant is charged two rows for each
+// token of ledger_output_tokens().
 void ledger_tokens_used(struct ledger *ledger, struct request *r, int n, int n_used);
-void ledger_kv_blocks_updated(struct request *r); // it has grown
+void ledger_kv_blocks_updated(struct request *r); // after it has grown
 
 // --- a lost node, the end
 
 void ledger_lost_at_speculator(struct request *r);
 void ledger_replayed(struct ledger *ledger, struct request *r, enum node_loss loss);
-// Last of all.
+// Books the end, as the last step of a request.
 void ledger_ended(struct ledger *ledger, struct request *r, enum finish_reason reason, enum status status,
                   int64_t now_us);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The mailbox has two arrays: posts are appended to one under the lock while the thread runs those of the other.
+// The mailbox has two arrays. Posts are appended to one array under the lock while the thread runs the posts of the
+// other array.
 #include "router/core/loop.h"
 
 #include <pthread.h>
@@ -17,14 +18,14 @@ struct post {
 struct loop {
     struct core *core; // borrowed; used by the thread only
     pthread_t thread;
-    pthread_mutex_t lock; // guards all below
+    pthread_mutex_t lock; // guards the fields below
     pthread_cond_t wake;  // posts, or stopping
     struct post *posts;
     int n_posts, capacity;
     bool stopping;
 };
 
-// Call with the lock. Returns when there are posts, when stopping, or at the core's deadline.
+// Waits until there are posts, until stopping, or until the core's deadline. Call with the lock.
 static void wait_for_work(struct loop *loop, int64_t deadline_us)
 {
     struct timespec until = {deadline_us / 1000000, (deadline_us % 1000000) * 1000};
@@ -85,7 +86,8 @@ void loop_post(struct loop *loop, loop_fn fn, void *arg)
     loop->posts[loop->n_posts++] = (struct post){fn, arg};
     bool first = loop->n_posts == 1;
     pthread_mutex_unlock(&loop->lock);
-    if (first) pthread_cond_signal(&loop->wake); // without the lock, on which the thread would block again at once
+    if (first)
+        pthread_cond_signal(&loop->wake); // after unlocking; otherwise the woken thread would block on the lock at once
 }
 
 int loop_backlog(struct loop *loop)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The thread that owns the core, and its mailbox. I/O threads post small functions; the thread runs them in order with
-// the time, then calls core_tick(), then sleeps until the next post or core_next_deadline_us().
+// The thread that owns the core, and its mailbox. I/O threads post small functions. The thread runs them in order with
+// the time, calls core_tick(), and sleeps until the next post or core_next_deadline_us().
 #pragma once
 
 #include <stdint.h>
@@ -14,5 +14,5 @@ typedef void (*loop_fn)(struct core *c, void *arg, int64_t now_us);
 struct loop *loop_start(struct core *c);                  // borrows the core until loop_stop()
 void loop_post(struct loop *loop, loop_fn fn, void *arg); // any thread; never blocks
 int loop_backlog(struct loop *loop);                      // posts not yet run; any thread
-// Runs all posts so far, then joins the thread and frees. Every loop_post() must have returned.
+// Runs all posts so far, then joins the thread and frees the loop. Every loop_post() must have returned.
 void loop_stop(struct loop *loop);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The GPUs of a node's ranks, as its heartbeats report them. For metrics alone. One thread.
+// The GPUs of a node's ranks, as its heartbeats report them. For metrics only. One thread.
 #pragma once
 
 #include <stdbool.h>
@@ -9,10 +9,10 @@
 
 struct node_gpu {
     int rank;
-    bool seen;     // a heartbeat has reported it: the counters are known
-    bool reported; // by the last heartbeat
-    bool known;    // by the last heartbeat, and its gauges are recent
-    bool healthy;  // false: it is in trouble, and the node leaves unless it only reports
+    bool seen;     // a heartbeat has reported it, so the counters are known
+    bool reported; // the last heartbeat has reported it
+    bool known;    // reported by the last heartbeat with recent gauges
+    bool healthy;  // false: the GPU is in trouble, and the node leaves unless it only reports GPUs
     bool has_temperature, has_ecc, has_throttle;
     int temperature_celsius;
     uint64_t memory_used_bytes, memory_total_bytes; // total 0: not known

@@ -5,10 +5,10 @@
 #include <inttypes.h>
 #include <string.h>
 
-// Packing takes memory in proportion to the token budget, which a node states itself.
+// Packing uses memory in proportion to the token budget, which a node states itself.
 enum { TOKEN_BUDGET_MAX = 1 << 20 };
 
-// Each attach and each loss walks all nodes.
+// Each attach and each loss visits all nodes.
 enum { NODES_MAX = 4096 };
 
 static enum status check_counts(const struct node_hello *h)
@@ -59,7 +59,7 @@ static enum status check_same_model(const struct core *c, const struct node_hell
     return STATUS_OK;
 }
 
-// Nodes of one role must compute alike: a request may move from one to another.
+// Nodes of one role must compute in the same way, because a request may move from one node to another.
 static enum status check_same_numerics(const struct core *c, const struct node_hello *h, const struct core_node *old)
 {
     for (const struct core_node *node = core_first_node(c); node; node = core_node_next(node)) {
@@ -78,8 +78,8 @@ static enum status check_same_numerics(const struct core *c, const struct node_h
     return STATUS_OK;
 }
 
-// The same process replaces its own lost connection; another one
-// would only evict the attached node, which would come back and evict it in turn.
+// Checks that the id is free. The same process replaces its own lost connection. Another process would only evict the
+// attached node, which would come back and evict it in turn.
 static enum status check_id_is_free(const struct node_hello *h, const struct core_node *old, int64_t now_us)
 {
     if (!old || old->hello.instance == h->instance) return STATUS_OK;
@@ -94,7 +94,7 @@ static enum status check_room(const struct core *c, const struct node_hello *h, 
 {
     if (old || c->nodes[NODE_WORKER].n_nodes + c->nodes[NODE_SPECULATOR].n_nodes < NODES_MAX) return STATUS_OK;
     return status_fail(STATUS_EXHAUSTED,
-                       "%s %s: %d nodes are attached, the most that a router has: it can attach once another one has "
+                       "%s %s: %d nodes are attached, the most that a router has: it can attach once another node has "
                        "left; for more nodes start another router",
                        role_name(h->role), h->node_id, NODES_MAX);
 }

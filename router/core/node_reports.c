@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What nodes report of their work and requests: the functions of core.h from core_heartbeat() on that take a node's
+// What nodes report of their work and requests: the functions of core.h from core_heartbeat() on that handle a node's
 // message. A node may lie, so every number is checked before it counts.
 #include "router/core/core_state.h"
 #include "router/core/request_selection.h"
 #include "router/core/request_steps.h"
 
-// Returns how many requests on the node its heartbeat should count and does not. Messages of a stream come in order, so
-// all their results that were sent before have been read; requests that it still has to cancel only make its count too
+// Returns how many requests the node's heartbeat should count and does not. Messages of a stream come in order, so all
+// results sent before the heartbeat have been read. Requests that the node still has to cancel only make its count too
 // high.
 static int requests_lost(const struct core_node *node, const struct node_heartbeat *heartbeat)
 {
@@ -26,15 +26,16 @@ void core_heartbeat(struct core *c, struct core_node *node, const struct node_he
     node->measures->counts.preemptions = heartbeat->preemptions;
     node_gpus_update(&node->measures->gpus, heartbeat->gpus, heartbeat->n_gpus, node->hello.ranks);
     node_counts_progress(node, heartbeat->progress, now_us);
-    // Counting walks the requests of the node: not more often than nodes send heartbeats, or one could occupy the core.
+    // Counting visits the requests of the node. It is done no more often than nodes send heartbeats, or one node could
+    // occupy the core.
     if (now_us - node->health.counted_us < c->options.heartbeat_us / 4) return;
     node->health.counted_us = now_us;
     node->health.lost = requests_lost(node, heartbeat);
     c->health.pending |= node->health.lost > 0;
 }
 
-// Returns true if the node can have computed this. No model of costs may rest on a pass with more rows than the node's
-// passes have, more pairs than its context allows, or a thousand rows in a microsecond.
+// Returns true if the node can have computed this pass. The cost model must not learn from a pass with more rows than
+// the node's passes have, with more pairs than its context allows, or with a thousand rows in a microsecond.
 static bool pass_is_possible(const struct node_limits *limits, const struct pass_cost *pass)
 {
     return pass->rows >= 1 && pass->rows <= limits->token_budget && pass->pairs >= pass->rows &&
@@ -48,7 +49,7 @@ void core_passed(struct core *c, struct core_node *node, const struct pass_cost 
     if (pass_is_possible(&node->sched.limits, pass)) ledger_pass_reported(&c->ledger, node, pass, now_us);
 }
 
-// Returns the request of a result, if it is still on that node: results cross with cancels, timeouts and losses.
+// Returns the request of a result, if it is still on that node. Results cross with cancels, timeouts and losses.
 static struct request *request_on(const struct core *c, const struct core_node *node, uint64_t number)
 {
     struct request *r = request_table_find(&c->table, number);

@@ -36,7 +36,7 @@ static void worker_gone(struct core *c, int context_tokens, int64_t now_us)
     c->workers_gone_us = now_us;
 }
 
-// Whether another node that takes work can hold all that the node could.
+// Returns true if another node that takes work can hold every request that the node could hold.
 static bool is_replaceable(const struct core *c, const struct core_node *node)
 {
     const struct node_limits *lost = &node->sched.limits;
@@ -51,8 +51,8 @@ static bool is_replaceable(const struct core *c, const struct core_node *node)
     return false;
 }
 
-// The node takes no more work, for whatever reason: requests that waited for it alone go on without it. The whole queue
-// is walked only if there may be some.
+// Handles a node that takes no more work, for whatever reason. Requests that waited for this node alone go on without
+// it. The whole queue is visited only if there may be such requests.
 static void node_closed(struct core *c, const struct core_node *node, int64_t now_us)
 {
     enum node_role role = node->sched.role;
@@ -88,7 +88,7 @@ void core_node_open(struct core *c, struct core_node *node)
     core_update_ready(c);
 }
 
-// The scorer that all attached speculators are, by which selections may be reused.
+// Updates the scorer that all attached speculators have in common. Selections may be reused by this scorer.
 static void update_scorer(struct core *c)
 {
     c->scorer = 0;
@@ -109,7 +109,8 @@ static bool calibrations_equal(const struct node_calibration *a, const struct no
            a->tail_tokens == b->tail_tokens;
 }
 
-// The kept tokens of a request must not depend on the speculator that scores it.
+// Updates the calibration, which is used only if all speculators have the same one. The kept tokens of a request must
+// not depend on the speculator that scores it.
 static void update_calibration(struct core *c)
 {
     const struct core_node *first = NULL;
@@ -144,7 +145,7 @@ static void node_free(struct core *c, struct core_node *node)
     free(node);
 }
 
-// The node leaves the core, its requests go back. Nothing is sent over its link any more.
+// Removes the node from the core; its requests go back. Nothing is sent over its link any more.
 static void node_remove(struct core *c, struct core_node *node, enum node_loss loss, const char *reason, int64_t now_us)
 {
     enum node_role role = node->sched.role;
@@ -157,7 +158,7 @@ static void node_remove(struct core *c, struct core_node *node, enum node_loss l
     release_reservation(c, node);
     node_index_remove(&node->sched);
     ledger_node_gone(&c->ledger, node, now_us);
-    // From the last on, since each goes to the head of the waiting set.
+    // The last request goes first, because each one goes to the head of the waiting set.
     while (requests->last) {
         if (role == NODE_WORKER) {
             core_request_replay(c, request_of(requests->last), loss, now_us);
@@ -170,7 +171,7 @@ static void node_remove(struct core *c, struct core_node *node, enum node_loss l
     if (!node->sched.draining) {
         node_closed(c, node, now_us);
     } else if (role == NODE_WORKER) {
-        worker_gone(c, node->hello.context_tokens, now_us); // again: it may have drained for long
+        worker_gone(c, node->hello.context_tokens, now_us); // again, because it may have drained for long
     }
     node_free(c, node);
 }
@@ -182,8 +183,9 @@ void core_node_lose(struct core *c, struct core_node *node, enum node_loss loss,
     c->ops.node_lost(link, reason);
 }
 
-// Ticks come at least once per heartbeat. Longer gaps mean that this process did not run (stopped, starved, the machine
-// paused) and has messages of the nodes unread, so the gap is not counted as their silence.
+// Checks which nodes are silent. Ticks come at least once per heartbeat. A longer gap means that this process did not
+// run (stopped, starved, the machine paused) and has messages of the nodes unread. So the gap is not counted as silence
+// of the nodes.
 void core_nodes_check_silence(struct core *c, int64_t now_us)
 {
     int64_t absent_us = now_us - c->view.now_us - c->options.heartbeat_us;
@@ -262,7 +264,7 @@ static void node_drain(struct core *c, struct core_node *node, int64_t now_us)
     c->ops.send_drain(node->link);
 }
 
-// The ids of attached nodes, as far as a sentence can hold them; free() it.
+// Returns the ids of attached nodes, as many as a sentence can hold; free() it.
 static char *node_names(const struct core *c)
 {
     enum { NAMES_MAX = 8 };
@@ -307,7 +309,7 @@ enum status core_drain_node(struct core *c, const char *node_id, uint64_t instan
 
 // --- attaching
 
-// 0: it is no speculator. The version stands for the rules of selection.
+// Returns the scorer of a node; 0: not a speculator. The version stands for the rules of selection.
 static uint64_t scorer_of(const struct core *c, const struct node_hello *h)
 {
     if (h->role != NODE_SPECULATOR) return 0;
@@ -361,7 +363,7 @@ enum status core_attach(struct core *c, const struct node_hello *hello, void *li
 {
     struct core_node *old = node_by_id(c, hello->node_id);
     TRY(node_hello_check(c, hello, old, now_us));
-    // The new node is linked before the old one is removed, so that requests of the old one find it.
+    // The new node is linked before the old one is removed, so that requests of the old node find the new one.
     struct core_node *node = node_create(c, hello, link, now_us);
     node->sched.next = c->view.nodes;
     c->view.nodes = &node->sched;

@@ -6,7 +6,7 @@
 
 #include "lib/base/mem.h"
 
-#define DEVIATION_PPM_MAX 1e9 // far beyond the last bucket; its sum stays a number
+#define DEVIATION_PPM_MAX 1e9 // far beyond the last bucket, and small enough for the sum
 
 void pass_times_add(struct pass_times *times, bool has_prompts, int64_t rows, int64_t pairs, int64_t us,
                     double predicted_us)

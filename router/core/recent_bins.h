@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bins dispatched last to one pool, so that people can see how prompts are packed. Nothing reads them to decide.
-// One thread.
+// The bins dispatched last to one pool, so that people can see how prompts are packed. No decision reads them. One
+// thread.
 #pragma once
 
 #include "router/core/node.h"
@@ -9,9 +9,9 @@
 enum { RECENT_BINS = 8, RECENT_BIN_PROMPTS = 64 };
 
 struct recent_prompt {
-    int tokens; // of the whole prompt
-    int kept;   // of them; 0: not scored yet
-    int rows;   // to be computed of it: without cached rows, with the tokens streamed before a replay
+    int tokens; // tokens of the whole prompt
+    int kept;   // kept tokens; 0: not scored yet
+    int rows;   // rows to compute: without cached rows, with the tokens streamed before a replay
 };
 
 struct recent_bin {
@@ -21,16 +21,16 @@ struct recent_bin {
     int token_budget;                                 // rows of a pass of the node
     int64_t rows;                                     // of the bin
     int n;                                            // prompts in all
-    struct recent_prompt prompts[RECENT_BIN_PROMPTS]; // the first ones in the order of the bin
+    struct recent_prompt prompts[RECENT_BIN_PROMPTS]; // the first prompts of the bin
 };
 
 struct recent_bins {
     struct recent_bin bins[RECENT_BINS];
-    uint64_t n; // ever: bin i is at i % RECENT_BINS
+    uint64_t n; // bins ever added: bin i is at i % RECENT_BINS
 };
 
-// After the requests were placed on the node.
+// Adds a bin. Call after the requests were placed on the node.
 void recent_bins_add(struct recent_bins *recent, const struct core_node *node, uint64_t bin, int64_t rows,
                      struct request *const *requests, int n, int64_t now_us);
-// The i-th latest; NULL: there are not so many.
+// Returns the i-th latest bin; NULL: there are not so many.
 const struct recent_bin *recent_bins_get(const struct recent_bins *recent, int i);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The legal transitions, and the memory a request owns.
+// The legal transitions of a request, and the memory that it owns.
 #include "router/core/request.h"
 
 #include <assert.h>
@@ -53,7 +53,8 @@ const char *request_refusal_reason(enum status status, const char *sentence)
     case STATUS_INVALID: return "invalid";
     case STATUS_UNSUPPORTED: return "unsupported";
     case STATUS_NOT_FOUND: return "not found";
-    case STATUS_DATA: return "the chat template refused it"; // in words of the template, which may quote a message
+    case STATUS_DATA:
+        return "the chat template refused it"; // the sentence is the template's, which may quote a message
     default: return sentence;
     }
 }
@@ -71,7 +72,7 @@ const char *finish_reason_name(enum finish_reason reason)
 
 struct request *request_create(void)
 {
-    static atomic_uint_fast64_t last_number; // relaxed: numbers have to be unique, nothing is ordered by them
+    static atomic_uint_fast64_t last_number; // relaxed: numbers have to be unique, they order nothing
     struct request *r = mem_alloc(sizeof *r);
     r->number = atomic_fetch_add_explicit(&last_number, 1, memory_order_relaxed) + 1;
     r->spec.ttft_deadline_us = INT64_MAX;

@@ -27,7 +27,8 @@ static void keep_draft(struct request *r, const int32_t *draft, int n)
     r->draft = mem_copy(draft, (size_t)n * sizeof *draft);
 }
 
-// Returns true if its earlier turns have rows of their own. Options and attached nodes decide that, never what is held.
+// Returns true if the request's earlier turns have rows of their own. This depends on options and attached nodes, never
+// on the selections that are held.
 static bool is_conversation(const struct core *c, const struct request *r)
 {
     const struct prefill *prefill = &r->spec.prefill;
@@ -48,14 +49,14 @@ static void keep_rows(struct request *r)
 
 // --- selections that are held
 
-// Returns true if the selection that is looked up or scored next is one of this scorer alone. In a conversation it
+// Returns true if the selection that is looked up or scored next is from this scorer alone. In a conversation it
 // depends on the rows so far, which another scorer may have chosen before speculators were replaced.
 static bool selection_is_of(const struct request *r, uint64_t scorer)
 {
     return scorer && (!r->conversation || r->conversation->scorer == scorer);
 }
 
-// Adds the selection. Returns true if it was that of the whole prompt: the kept tokens are known then.
+// Adds the selection. Returns true if it was the selection of the whole prompt: the kept tokens are then known.
 static bool use_selection(struct core *c, struct request *r, const struct selection *selection)
 {
     struct conversation *conversation = r->conversation;
@@ -76,7 +77,7 @@ static bool use_selection(struct core *c, struct request *r, const struct select
     return true;
 }
 
-// Returns true for a turn that auto did not prune, since its prompt was short.
+// Returns true for a turn that auto did not prune, because its prompt was short.
 static bool turn_was_short(const struct core *c, const struct request *r, const struct score_prompt *prompt)
 {
     return prompt->n_tokens < r->spec.n_tokens && r->spec.prefill.mode == PREFILL_AUTO &&
@@ -90,7 +91,7 @@ static void set_selection_key(const struct core *c, struct request *r, const str
         selection_key_make(c->selections, &r->spec, prompt, prompt->before ? &r->selection : NULL, tail_tokens, whole);
 }
 
-// Uses the selections that are held, from the next one on, up to the first that is not. Returns true if the kept tokens
+// Uses the held selections, from the next one on, up to the first one that is not held. Returns true if the kept tokens
 // are known.
 static bool find_selections(struct core *c, struct request *r)
 {
@@ -121,7 +122,7 @@ bool core_request_find_selection(struct core *c, struct request *r)
         r->usage.kept_tokens = request_kept_tokens(r);
         return true;
     }
-    if (r->conversation) core_request_set_frozen(c, r); // for the decision whether it is scored
+    if (r->conversation) core_request_set_frozen(c, r); // needed to decide whether it is scored
     return false;
 }
 
@@ -133,7 +134,7 @@ void core_request_reuse_score(struct core *c, struct request *r, int64_t now_us)
 
 // --- new scores
 
-static void take_score_of(struct core *c, struct request *r, const struct request *scored)
+static void copy_score(struct core *c, struct request *r, const struct request *scored)
 {
     r->kept = mem_copy(scored->kept, (size_t)scored->n_kept_ranges * sizeof *scored->kept);
     r->n_kept_ranges = scored->n_kept_ranges;
@@ -146,11 +147,11 @@ static void take_score_of(struct core *c, struct request *r, const struct reques
     ledger_score_reused(&c->ledger, r);
 }
 
-// Sends the request, whose kept tokens are known, and then its sharers to the worker groups.
+// Sends the request, whose kept tokens are known, to the worker groups, then its sharers.
 static void ready_with_sharers(struct core *c, struct request *r, int64_t now_us)
 {
     for (struct request *sharer = r->sharing.first; sharer; sharer = sharer->sharing.next)
-        take_score_of(c, sharer, r);
+        copy_score(c, sharer, r);
     struct request *next = score_sharing_hand_over(r);
     core_request_ready(c, r, now_us); // may end it
     while (next) {
@@ -166,7 +167,7 @@ void core_request_scored(struct core *c, struct request *r, const struct score_r
     if (error) {
         log_event(LOG_WARN, "score_failed", LOG_REQUEST(r->number), LOG_FIELD("client_id", r->id),
                   LOG_FIELD("node", r->account.node->hello.node_id), LOG_FIELD("reason", error));
-        if (!result->error) c->ops.send_cancel(r->account.node->link, &r->number, 1); // it may hold the prompt
+        if (!result->error) c->ops.send_cancel(r->account.node->link, &r->number, 1); // the node may hold the prompt
         core_request_unscorable(c, r, SKIP_LOST, now_us);
         return;
     }

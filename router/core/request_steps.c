@@ -71,7 +71,7 @@ static bool stream_tokens(struct core *c, struct request *r, const struct sequen
     return stopped;
 }
 
-// Ends the request, since the worker group says that the sequence has ended.
+// Ends the request, because the worker group says that the sequence has ended.
 static void sequence_finished(struct core *c, struct request *r, const struct sequence_result *result, int64_t now_us)
 {
     if (result->reason == FINISH_REASON_STOP || result->reason == FINISH_REASON_LENGTH) {

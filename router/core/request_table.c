@@ -109,7 +109,7 @@ static void heap_place(struct request_timers *timers, struct request *r, int ind
     r->links.timer_index = index;
 }
 
-// Equal times expire by age.
+// Returns true if `a` expires first. Equal times expire by age.
 static bool timer_is_before(const struct request *a, const struct request *b)
 {
     if (a->links.timer_us != b->links.timer_us) return a->links.timer_us < b->links.timer_us;

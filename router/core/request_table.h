@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds the core's requests by number and by the client's id, and keeps their timers. All links live in the requests,
-// so nothing can fail; the table is O(1), the timers are a heap, O(log n). Neither owns the requests. One thread.
+// Finds the core's requests by number and by the client's id, and keeps their timers. The links are members of the
+// requests, so nothing can fail. The table takes O(1); the timers are a heap and take O(log n). Neither owns the
+// requests. One thread.
 #pragma once
 
 #include <stddef.h>
@@ -19,7 +20,7 @@ void request_table_fini(struct request_table *table);
 void request_table_add(struct request_table *table, struct request *r);
 void request_table_remove(struct request_table *table, struct request *r);
 struct request *request_table_find(const struct request_table *table, uint64_t number); // NULL: not there
-// One of this owner; 0: of any. NULL: not there.
+// Finds a request of this owner; 0: of any owner. NULL: not there.
 struct request *request_table_find_id(const struct request_table *table, const char *id, uint64_t owner);
 
 struct request_timers {
@@ -28,5 +29,5 @@ struct request_timers {
 };
 void request_timers_fini(struct request_timers *timers);
 void request_timers_set(struct request_timers *timers, struct request *r, int64_t at_us); // INT64_MAX: none
-// The earliest, of equal times the oldest request. NULL: none is set.
+// Returns the request with the earliest timer; among equal times, the oldest request. NULL: no timer is set.
 struct request *request_timers_first(const struct request_timers *timers);

@@ -13,8 +13,8 @@
 #include "router/core/score_sharing.h"
 #include "router/sched/estimate.h"
 
-// Nodes lost in a row while they had the request, without one new token. From LOSSES_ALONE on the request may be what
-// ends them, so it runs alone: the loss of that node, the LOSSES_MAXth, is the request's doing.
+// Nodes lost in a row while they had the request, without one new token. From LOSSES_ALONE on, the request may be the
+// cause, so it runs alone. If the node is lost again (LOSSES_MAX), the request is the cause.
 enum { LOSSES_ALONE = 2, LOSSES_MAX };
 
 // A speculator may take this many times the expected time for a score, and never longer than a day.
@@ -33,7 +33,7 @@ static bool lacks_worker(const struct core *c, const struct request *r)
     return r->state == REQUEST_READY && !sched_pool_can_hold(&c->view, NODE_WORKER, &r->sched);
 }
 
-// Under the other policies requests are packed by arrival and never become overdue.
+// Returns true if the request may become overdue. With the other policies requests are packed by arrival.
 static bool may_become_overdue(const struct core *c, const struct request *r)
 {
     return r->sched.list && !r->account.node && !r->sched.overdue && c->options.policy == BIN_DATASET;
@@ -56,7 +56,7 @@ static enum node_role waiting_role(const struct request *r)
     return r->state == REQUEST_SCORING ? NODE_SPECULATOR : NODE_WORKER;
 }
 
-// Takes the request off its node, or out of its waiting set, without a change of state.
+// Removes the request from its node or its waiting set, without a change of state.
 static void request_leave(struct core *c, struct request *r, int64_t now_us)
 {
     ledger_charge_time(r, now_us);
@@ -91,8 +91,8 @@ void core_request_place(struct core *c, struct request *r, struct core_node *nod
     core_request_retime(c, r);
 }
 
-// Returns when the speculator should have scored the request, which is on it: the time limit, and several times what
-// the speculator is expected to take. Without a cost model each of its passes may take as long as the time limit.
+// Returns when the speculator should have scored the request, which is on it: the time limit, and several times the
+// expected time of the score. If there is no cost model, each of its passes may take as long as the time limit.
 static int64_t score_deadline_us(const struct core *c, const struct request *r, int64_t now_us)
 {
     const struct sched_node *node = &r->account.node->sched;
@@ -144,7 +144,7 @@ static void log_end(const struct request *r, enum finish_reason reason, enum sta
         LOG_MS("prefill_ms", t->prefill_us),
         LOG_MS("ttft_ms", t->ttft_us),
         LOG_MS("total_ms", t->total_us),
-        LOG_FIELD("trace", r->trace ? r->trace->trace_text : NULL), // left out of untraced requests
+        LOG_FIELD("trace", r->trace ? r->trace->trace_text : NULL), // left out if the request is not traced
     };
     log_write(LOG_INFO, "request_done", fields, sizeof fields / sizeof *fields - !r->trace);
 }
@@ -196,14 +196,14 @@ void core_request_wait_for_score(struct core *c, struct request *r, int64_t now_
     r->score_deadline_us = now_us + c->options.score_timeout_us;
     if (sched_pool_can_hold(&c->view, NODE_SPECULATOR, &r->sched))
         request_wait(c, r);
-    else // for the next turn of a conversation: the speculators have gone since the last one
+    else // the next turn of a conversation, and the speculators have gone since the last turn
         core_request_unscorable(c, r, c->open_nodes[NODE_SPECULATOR] ? SKIP_TOO_LONG : SKIP_NO_NODE, now_us);
 }
 
 void core_request_share_score(struct core *c, struct request *r, struct request *scored)
 {
     request_set_state(r, REQUEST_SCORING);
-    r->score_deadline_us = INT64_MAX; // that of the other applies
+    r->score_deadline_us = INT64_MAX; // the deadline of the scored request applies
     score_sharing_join(scored, r);
     core_request_retime(c, r);
 }
@@ -218,7 +218,7 @@ void core_request_ready(struct core *c, struct request *r, int64_t now_us)
         return;
     }
     ledger_speculation_decided(&c->ledger, r);
-    // Contexts were checked on arrival, KV blocks can be checked only now. A context that is missing may come back.
+    // Contexts were checked on arrival; KV blocks can only be checked now. A context that is missing may come back.
     int64_t entries = (int64_t)r->spec.n_tokens + r->spec.sampling.max_tokens;
     if (!sched_pool_can_hold(&c->view, NODE_WORKER, &r->sched) &&
         entries <= sched_pool_context(&c->view, NODE_WORKER)) {
@@ -259,7 +259,7 @@ static enum status unscorable_status(const struct core *c, const struct request 
     }
 }
 
-// Returns true if the request ends when it gets no score. Other requests keep the whole prompt then.
+// Returns true if the request ends when it gets no score. Other requests then keep the whole prompt.
 static bool score_is_required(const struct request *r)
 {
     return r->spec.score_only || r->spec.prefill.mode == PREFILL_REQUIRED;
@@ -269,7 +269,7 @@ void core_request_unscorable(struct core *c, struct request *r, enum skip_reason
 {
     for (struct request *sharer; (sharer = score_sharing_take(r));)
         core_request_unscorable(c, sharer, reason, now_us);
-    request_leave(c, r, now_us); // first, so that a speculator which gave it up is not sent a cancel
+    request_leave(c, r, now_us); // first, so that a speculator that gave it up is not sent a cancel
     bool whole_was_asked_for = reason == SKIP_OFF || reason == SKIP_KEEP_ALL || reason == SKIP_UNCALIBRATED;
     if (score_is_required(r) && !whole_was_asked_for) {
         enum status status = unscorable_status(c, r, reason);
@@ -297,10 +297,10 @@ void core_request_replay(struct core *c, struct request *r, enum node_loss loss,
     request_leave(c, r, now_us);
     request_set_state(r, REQUEST_READY);
     ledger_replayed(&c->ledger, r, loss);
-    // Tokens are left to generate: core_request_step() ends a request with its last one.
+    // There are tokens left to generate, because core_request_step() ends a request with its last token.
     assert(r->usage.completion_tokens < r->spec.sampling.max_tokens);
     if (r->account.losses >= LOSSES_MAX) {
-        // Not UNAVAILABLE: clients would send it again and end further groups.
+        // The status is not UNAVAILABLE, because clients would send the request again and end further groups.
         status_fail(STATUS_INTERNAL,
                     "%d worker groups in a row were lost while they ran this request, the last one while it ran alone: "
                     "the request itself may be the cause",
@@ -318,7 +318,7 @@ static void score_timed_out(struct core *c, struct request *r, int64_t now_us)
 {
     struct core_node *node = r->account.node;
     if (node) {
-        node->health.missed_us = r->account.charged_us; // when it came to the node
+        node->health.missed_us = r->account.charged_us; // the time when it came to the node
         c->health.pending = true;
         c->ops.send_cancel(node->link, &r->number, 1);
     }
@@ -335,7 +335,8 @@ void core_request_expire(struct core *c, struct request *r, int64_t now_us)
         score_timed_out(c, r, now_us);
     } else if (lacks_worker(c, r) && core_grace_end_us(c) <= now_us) {
         request_fail(c, r, STATUS_UNAVAILABLE,
-                     "the worker group that could serve this was lost and did not come back: try again later", now_us);
+                     "the worker group that could serve this request was lost and did not come back: try again later",
+                     now_us);
     } else {
         if (may_become_overdue(c, r) && r->sched.due_us <= now_us)
             waiting_set_mark_overdue(&c->waiting[waiting_role(r)], &r->sched);

@@ -1,28 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 // The life of a request inside the core, from admission to its end. Each step books its accounts in the ledger, leaves
-// the node or the waiting set it was in, changes the state, joins the next, and sets the timer last. A step may end the
-// request: the pointer is then gone. Calls core_ops.send_cancel and the request's sink. The core's thread only.
+// the node or the waiting set it was in, changes the state, joins the next node or waiting set, and sets the timer
+// last. A step may end the request: the pointer is then no longer valid. Calls core_ops.send_cancel and the request's
+// sink. Use on the core's thread only.
 //
-// What nodes answer arrives in request_selection.h (scores) and request_steps.h (tokens).
+// Scores arrive in request_selection.h, tokens in request_steps.h.
 #pragma once
 
 #include "router/core/core_state.h"
 
 // Enters a tokenised request, which then follows its score plan. `tenant`: see ledger_admitted().
 void core_request_admit(struct core *c, struct request *r, const char *tenant);
-// Lets the request wait for a speculator, or go on without one if none can hold its prompt.
+// Lets the request wait for a speculator, or go on without one if no speculator can hold its prompt.
 void core_request_wait_for_score(struct core *c, struct request *r, int64_t now_us);
 // Lets the request wait for the kept tokens of `scored`.
 void core_request_share_score(struct core *c, struct request *r, struct request *scored);
 // Goes on without a score: the request keeps its whole prompt, or ends if it requires a score.
 void core_request_unscorable(struct core *c, struct request *r, enum skip_reason reason, int64_t now_us);
-// Sends a request whose speculator was lost to another one, or lets it go on without a score.
+// Sends a request whose speculator was lost to another speculator, or lets it go on without a score.
 void core_request_lost_at_speculator(struct core *c, struct request *r, int64_t now_us);
 
-// Takes a request whose kept ranges are known: it joins the waiting set of the worker groups, or ends if only its score
-// was asked for.
+// Handles a request whose kept ranges are known. It joins the waiting set of the worker groups, or ends if only its
+// score was asked for.
 void core_request_ready(struct core *c, struct request *r, int64_t now_us);
-// Sends a request whose worker group was lost to another one, with its tokens so far.
+// Sends a request whose worker group was lost to another group, with its tokens so far.
 void core_request_replay(struct core *c, struct request *r, enum node_loss loss, int64_t now_us);
 
 // Moves the request from its waiting set into a bin of the node. core_request_dispatched() follows when the bin is

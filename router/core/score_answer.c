@@ -15,7 +15,8 @@ static int64_t range_tokens(const struct token_range *ranges, int n)
     return tokens;
 }
 
-// Returns true if a selection by the keep rate may keep this many tokens: the budget, and what is kept beyond it.
+// Returns true if a selection by the keep rate may keep this many tokens: the budget, and the tokens kept in addition
+// to it.
 static bool rate_keeps(const struct core *c, const struct request *r, double keep_rate, int64_t kept)
 {
     const struct score_prompt prompt = request_score_prompt(r);
@@ -58,7 +59,7 @@ const char *score_answer_error(const struct core *c, const struct request *r, co
     return NULL;
 }
 
-// Copies the ranges and joins those that touch. Returns their number.
+// Copies the ranges and joins ranges that touch. Returns their number.
 static int copy_kept(const struct token_range *kept, int n, struct token_range **copy_p)
 {
     struct token_range *copy = mem_alloc_array((size_t)n, sizeof *copy);
@@ -84,7 +85,7 @@ static const char *draft_error(const struct core *c, const struct score_result *
     return NULL;
 }
 
-// Returns the tokens of the draft. A wrong draft counts as none: the score is of use without it.
+// Returns the number of draft tokens. A wrong draft counts as none, because the score is of use without it.
 static int usable_draft(const struct core *c, const struct request *r, const struct score_result *result)
 {
     const char *error = draft_error(c, result);

@@ -6,7 +6,7 @@
 #include "router/core/score_sharing.h"
 #include "router/sched/estimate.h"
 
-// Returns true if the request lets the router keep all tokens where that is faster.
+// Returns true if the request lets the router keep all tokens when that is faster.
 static bool may_keep_all(const struct request *r)
 {
     return !r->spec.score_only && r->spec.prefill.mode == PREFILL_AUTO;
@@ -29,7 +29,7 @@ static enum skip_reason skip_reason_of(const struct core *c, const struct reques
     const struct prefill *prefill = &r->spec.prefill;
     if (!r->spec.score_only) {
         if (prefill->mode == PREFILL_OFF) return SKIP_OFF;
-        if (keeps_all(prefill)) return SKIP_KEEP_ALL; // under required, too: nothing would be pruned
+        if (keeps_all(prefill)) return SKIP_KEEP_ALL; // with mode required, too: nothing would be pruned
         if (may_keep_all(r) && r->spec.n_tokens < c->options.min_tokens) return SKIP_SHORT;
     }
     if (!c->open_nodes[NODE_SPECULATOR]) return SKIP_NO_NODE;
@@ -38,7 +38,8 @@ static enum skip_reason skip_reason_of(const struct core *c, const struct reques
     return SKIP_NONE;
 }
 
-// A score that is reused or shared costs nothing, so pruning always pays. A new one is compared with keeping all.
+// Makes the plan. A score that is reused or shared costs nothing, so pruning always pays. A new score is compared with
+// keeping all tokens.
 struct score_plan score_plan_make(struct core *c, struct request *r, int64_t now_us)
 {
     enum skip_reason skip = skip_reason_of(c, r);

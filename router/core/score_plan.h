@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decides how a request that has arrived gets its kept tokens. No other file makes this decision;
-// core_submit() acts on it. The core's thread only.
+// Decides how a request that has arrived gets its kept tokens. No other file makes this decision; core_submit() acts on
+// it. Use on the core's thread only.
 #pragma once
 
 #include "router/core/core_state.h"
@@ -14,14 +14,13 @@ enum score_action {
 
 struct score_plan {
     enum score_action action;
-    enum skip_reason skip;  // of SCORE_SKIP
-    struct request *scored; // of SCORE_SHARE: the request whose score it is given
+    enum skip_reason skip;  // with SCORE_SKIP
+    struct request *scored; // with SCORE_SHARE: the request whose score it is given
 };
 
-// Drops the quality of a request that also has a keep rate, if no calibration covers it: the keep rate applies then.
-// Call it before score_plan_make().
+// Drops the quality of a request that also has a keep rate, if no calibration covers the quality. The keep rate then
+// applies. Call it before score_plan_make().
 void score_plan_settle_quality(const struct core *c, struct request *r);
 
-// Makes the plan of a request that admission_check() passed. With SCORE_REUSE the request has its kept tokens
-// afterwards.
+// Makes the plan of a request that admission_check() passed. After SCORE_REUSE the request has its kept tokens.
 struct score_plan score_plan_make(struct core *c, struct request *r, int64_t now_us);

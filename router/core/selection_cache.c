@@ -7,7 +7,7 @@
 
 #include "lib/base/mem.h"
 
-enum { BYTES_PER_SLOT = 256 }; // about the size of an entry, so that a slot has about one
+enum { BYTES_PER_SLOT = 256 }; // about the size of an entry, so that a slot has about one entry
 
 struct entry {
     struct selection_key key;
@@ -24,7 +24,7 @@ struct selection_cache {
     int64_t bytes, bytes_max;
     struct entry **slots; // [n_slots] a power of two
     uint64_t n_slots;
-    struct entry ring; // newer: the one used longest ago; older: the latest
+    struct entry ring; // newer: the entry used longest ago; older: the latest entry
 };
 
 struct selection_cache *selection_cache_create(int64_t bytes, const struct hash_key *key)
@@ -48,7 +48,7 @@ struct key_parts {
     int64_t n_before, fresh, n_tokens, n_pinned, tail_tokens, whole;
 };
 
-// Without the mode, which decides whether a prompt is scored and not which tokens are selected.
+// Hashes the options except the mode, which decides whether a prompt is scored and not which tokens are selected.
 static uint64_t options_hash(const struct hash_key *key, const struct prefill *prefill)
 {
     uint64_t hash = 0;

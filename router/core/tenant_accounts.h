@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What waits of each tenant, in all classes and pools together, to bound a tenant's part of the queue. Written by
-// ledger.c only. One thread.
+// The waiting requests of each tenant, in all classes and pools together, to bound a tenant's part of the queue. Only
+// ledger.c writes them. One thread.
 #pragma once
 
 #include <stddef.h>
@@ -8,7 +8,7 @@
 
 #include "lib/base/hash.h"
 
-// Lives while a request of the tenant does.
+// Exists while a request of the tenant exists.
 struct tenant_account {
     struct tenant_account *next; // in its bucket
     char *name;
@@ -25,7 +25,7 @@ struct tenant_accounts {
 };
 
 void tenant_accounts_init(struct tenant_accounts *accounts, const struct hash_key *key);
-void tenant_accounts_fini(struct tenant_accounts *accounts); // when no account is left
+void tenant_accounts_fini(struct tenant_accounts *accounts); // call when no account is left
 const struct tenant_account *tenant_accounts_find(const struct tenant_accounts *accounts, const char *name); // or NULL
 struct tenant_account *tenant_accounts_acquire(struct tenant_accounts *accounts, const char *name);
 void tenant_accounts_release(struct tenant_accounts *accounts, struct tenant_account *account);

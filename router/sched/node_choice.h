@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rules for what a node may take now. Reads the view, changes nothing. node_index.h chooses the next node.
+// Rules for what a node may take now. Reads the view and changes nothing. node_index.h chooses the next node.
 #pragma once
 
 #include "router/sched/view.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a row of the gate and prints by what to divide its count.
+// Runs one row of the gate and prints the number by which its count is divided.
 #include "tests/instructions/rows.h"
 
 #include <check.h>
@@ -28,7 +28,7 @@ static const struct {
 };
 enum { ROWS = sizeof rows / sizeof *rows };
 
-// The compiler must keep these three as functions: valgrind watches for their names.
+// The compiler must keep these three functions, because valgrind looks for their names.
 __attribute__((noipa)) void counting_begin(void)
 {
 }
@@ -42,13 +42,13 @@ __attribute__((noipa)) void not_counted(void (*function)(void *), void *arg)
     function(arg);
 }
 
-// Replaces the library's: collisions in hash tables are the same in each run.
+// Replaces the library's function, so that collisions in hash tables are the same in each run.
 struct hash_key hash_key_random(void)
 {
     return (struct hash_key){1, 2};
 }
 
-// The fixtures of tests use Check's assertions, which work in its runner only. These two take the place of its library,
+// The fixtures of tests use Check's assertions, which work only in its runner. These two functions replace its library
 // and cost next to nothing.
 void _mark_point(const char *file, int line)
 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The router's queue with 10,000 prompts: the arrival of each, then the packing of all into bins of worker groups that
-// have room for all.
+// Measures the router's queue with 10,000 prompts: the arrival of each prompt, then the packing of all prompts into
+// bins of worker groups that have room for them.
 #include <stdio.h>
 
 #include "lib/base/mem.h"

@@ -9,14 +9,14 @@
 //   service.c  requests over HTTP and gRPC, from their bytes to the bytes of the answers
 #pragma once
 
-// Counting starts with a call of counting_begin() and ends with one of counting_end(), on all threads. A row calls each
-// once.
+// Counting starts with a call of counting_begin() and ends with a call of counting_end(), on all threads. A row calls
+// each function once.
 void counting_begin(void);
 void counting_end(void);
-// Calls the function without counting its instructions; for what stands in for a client or a node.
+// Calls the function without counting its instructions, for a stand-in for a client or a node.
 void not_counted(void (*function)(void *), void *arg);
 
-// A row runs and returns by how many units of work to divide its count.
+// Runs a row. Returns the units of work by which its count is divided.
 long row_encode(void);
 long row_decode(void);
 long row_select_spans(void);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests of one client, one after another, to the router's services in this process: HTTP and gRPC over loopback. A
-// worker group of this file takes each bin as the bytes of its message, and answers with the bytes of its own. What
-// client and worker group compute is not counted.
+// Sends requests of one client, one after another, to the router's services in this process, by HTTP and gRPC over
+// loopback. A worker group in this file reads each bin as the bytes of its message, and answers with the bytes of its
+// own message. The work of the client and the worker group is not counted.
 #include "lib/messages/unpack.h"
 #include "proto/forepack/v1/inference.pb-c.h"
 #include "tests/front_fixture.h"
@@ -22,7 +22,7 @@ static struct node_link worker;
 // The bytes of a pass that the worker group computed.
 struct pass {
     uint64_t request;
-    int left; // tokens, those of this pass included
+    int left; // tokens that are left, including the tokens of this pass
     uint8_t bytes[ANSWER_BYTES];
     size_t n;
 };
@@ -49,7 +49,7 @@ static void pass_make(void *arg)
     pass->n = forepack__cluster__v1__node_message__pack(&message, pass->bytes);
 }
 
-static struct pass pass; // of the only request; core's thread
+static struct pass pass; // the pass of the only request; core's thread
 
 static void event_pass(struct core *c, void *arg, int64_t now_us)
 {
@@ -123,7 +123,8 @@ static void http_ask(void *arg)
              "%zu\r\n\r\n%s",
              sizeof body - 1, body);
     ck_assert(client_send(fd, text));
-    struct client_text answer = client_receive_until(fd, "\"usage\":"); // close to the end, and sent with it
+    struct client_text answer =
+        client_receive_until(fd, "\"usage\":"); // this text is close to the end and is sent with it
     ck_assert_msg(strncmp(answer.bytes, "HTTP/1.1 200 ", 13) == 0, "%s", answer.bytes);
     free(answer.bytes);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Steps of a worker's scheduler: sequences arrive, prefill in chunks, decode and end, some greedy and some sampled on
-// the host. The forward pass is not counted.
+// Runs steps of a worker's scheduler: sequences arrive, prefill in chunks, decode and end. Some sequences are greedy,
+// others are sampled on the host. The forward pass is not counted.
 #include <check.h>
 #include <stdlib.h>
 

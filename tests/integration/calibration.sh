@@ -23,7 +23,7 @@ refused() { # SENTENCE ROW [OPTION...]: the row, or the options, are refused wit
 row='{"messages": [{"role": "user", "content": "Hello"}]}'
 refused 'line 1: not valid JSON' '{'
 refused 'line 1: must have a prompt, token_ids or messages' '{"task": "needle"}'
-refused 'line 1: messages: not allowed beside prompt and token_ids' '{"prompt": "a", "messages": []}'
+refused 'line 1: messages: not allowed together with prompt or token_ids' '{"prompt": "a", "messages": []}'
 refused 'line 1: messages: there must be at least one' '{"messages": []}'
 refused 'line 1: messages[0].role: must be a string' '{"messages": [{"content": "Hello"}]}'
 refused 'line 1: token_ids[1]: must be the id of a token of the model' '{"token_ids": [3, 99999]}'
