@@ -297,8 +297,7 @@ END_TEST
 START_TEST(a_capture_that_fails_on_one_rank_changes_nothing)
 {
     static float all[STEPS][2 * VOCAB], some[STEPS][2 * VOCAB];
-    char *dir = model_dir();
-    struct model_options options = options_for(dir);
+    struct model_options options = options_for(model_dir);
     struct forward *f = calloc(1, sizeof *f);
     int launches[2];
     for (int failing = 0; failing < 2; failing++) {
@@ -316,7 +315,6 @@ START_TEST(a_capture_that_fails_on_one_rank_changes_nothing)
     ck_assert_int_eq(launches[1], 3 * (STEPS - 1));
     ck_assert_mem_eq(some, all, sizeof all);
     free(f);
-    tiny_model_remove(dir);
 }
 END_TEST
 
@@ -510,8 +508,7 @@ END_TEST
 // communicators are aborted first.
 START_TEST(a_start_whose_first_sums_never_end_fails_within_the_limit)
 {
-    char *dir = model_dir();
-    struct model_options options = options_for(dir);
+    struct model_options options = options_for(model_dir);
     struct ranks ranks;
     const int limit_ms = nccl_connect_limit_ms;
     nccl_connect_limit_ms = 300;
@@ -522,7 +519,6 @@ START_TEST(a_start_whose_first_sums_never_end_fails_within_the_limit)
     ck_assert_uint_eq(emulator_memory_used(), 0); // no thread was left to free it later
     emulator_spin_nccl(false);
     nccl_connect_limit_ms = limit_ms;
-    tiny_model_remove(dir);
 }
 END_TEST
 

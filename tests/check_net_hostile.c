@@ -451,7 +451,7 @@ END_TEST
 // Makes the folder of certificates. Returns false if the machine has no openssl program.
 static bool make_certificates(void)
 {
-    ck_assert_ptr_nonnull(mkdtemp(folder));
+    if (!mkdtemp(folder)) abort();
     char *command = mem_format("cd %s && \"" CERTIFICATES "\" . server=127.0.0.1", folder);
     const bool made = system("command -v openssl >/dev/null") == 0 && system(command) == 0;
     free(command);
