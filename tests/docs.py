@@ -19,7 +19,6 @@ MAX_COLUMNS = 120
 # Rows that METRICS_RECORD=1 writes from the help texts of router/metrics/table.c.
 GENERATED_ROW = re.compile(r"\| `(forepack:|process_)")
 LONG_TABLES = ("docs/metrics.md",)
-NOT_WRAPPED = ("docs/gpus.md",)  # only its lines are not checked
 FOLDERS = "bench|cli|deploy|docs|engine|kernels|lib|proto|router|sim|speculator|tests|worker"
 # A file or folder of the repository. A name with a placeholder in capitals, such as tests/fuzz_NAME.c, is no match.
 PATH = re.compile(r"`((?:%s)/[a-z0-9_./-]*[a-z0-9_/])`" % FOLDERS)
@@ -73,7 +72,7 @@ def path_findings(path, text):
 
 def line_findings(path, text):
     for number, line in enumerate(text.split("\n"), 1):
-        exempt = path in NOT_WRAPPED or (path in LONG_TABLES and GENERATED_ROW.match(line))
+        exempt = path in LONG_TABLES and GENERATED_ROW.match(line)
         if len(line) > MAX_COLUMNS and not exempt:
             yield "%s:%d: %d characters, at most %d are allowed" % (path, number, len(line), MAX_COLUMNS)
 
