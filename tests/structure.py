@@ -4,7 +4,7 @@
 of one unit (UNITS).
 
 Includes are read from all tracked sources, calls from the symbols of the object files of a build. docs/architecture.md draws
-the same folders and names the same units. Usage: tests/structure.py BUILD_FOLDER. Exit codes: 0 clean, 1 findings, each on a
+the same folders. Usage: tests/structure.py BUILD_FOLDER. Exit codes: 0 clean, 1 findings, each on a
 line."""
 import collections
 import json
