@@ -140,6 +140,8 @@ struct request {
     struct request_timing timing;
     struct request_account account;
 
+    struct prefill_prediction predicted; // written by score_plan.c
+
     // Its results. Written by requests.c, request_selection.c and request_steps.c.
     enum skip_reason skip;
     double keep_rate;             // that chose the kept tokens; 0 until READY
