@@ -55,6 +55,19 @@ static void logprob_add(struct answer *a, const Forepack__V1__TokenLogprob *m)
     answer_add_logprob(a, &(struct answer_logprob){(int32_t)m->token_id, (int)m->rank, (double)m->logprob, top});
 }
 
+static json_t *timing_json(const Forepack__V1__Timing *t)
+{
+    json_t *object = json_pack("{s:o,s:o,s:o,s:o,s:o,s:o}", "queue_ms", milliseconds(t->queue_ms), "score_ms",
+                               milliseconds(t->score_ms), "pack_wait_ms", milliseconds(t->pack_wait_ms), "prefill_ms",
+                               milliseconds(t->prefill_ms), "ttft_ms", milliseconds(t->ttft_ms), "total_ms",
+                               milliseconds(t->total_ms));
+    if (t->predicted_whole_ms > 0) {
+        json_object_set_new(object, "predicted_whole_ms", milliseconds(t->predicted_whole_ms));
+        json_object_set_new(object, "predicted_pruned_ms", milliseconds(t->predicted_pruned_ms));
+    }
+    return object;
+}
+
 static json_t *completion_json(const Forepack__V1__Completion *m)
 {
     json_t *object = json_pack("{s:s}", "finish_reason", m->finish_reason);
@@ -75,14 +88,7 @@ static json_t *completion_json(const Forepack__V1__Completion *m)
                                       "draft_accepted_tokens", (json_int_t)u->draft_accepted_tokens, "frozen_tokens",
                                       (json_int_t)u->frozen_tokens, "recalled_tokens", (json_int_t)u->recalled_tokens));
     }
-    if (m->timing) {
-        const Forepack__V1__Timing *t = m->timing;
-        json_object_set_new(object, "timing",
-                            json_pack("{s:o,s:o,s:o,s:o,s:o,s:o}", "queue_ms", milliseconds(t->queue_ms), "score_ms",
-                                      milliseconds(t->score_ms), "pack_wait_ms", milliseconds(t->pack_wait_ms),
-                                      "prefill_ms", milliseconds(t->prefill_ms), "ttft_ms", milliseconds(t->ttft_ms),
-                                      "total_ms", milliseconds(t->total_ms)));
-    }
+    if (m->timing) json_object_set_new(object, "timing", timing_json(m->timing));
     if (m->n_kept) {
         json_t *kept = json_array();
         for (size_t i = 0; i < m->n_kept; i++)
@@ -137,20 +143,4 @@ bool answer_reason_is_failure(const char *finish_reason)
 const char *answer_error(const struct answer *a)
 {
     return json_string_value(json_object_get(json_object_get(a->completion, "error"), "message"));
-}
-
-void answer_print_summary(const struct answer *a)
-{
-    const json_t *usage = json_object_get(a->completion, "usage");
-    const json_t *timing = json_object_get(a->completion, "timing");
-    long long prompt = json_integer_value(json_object_get(usage, "prompt_tokens"));
-    long long kept = json_integer_value(json_object_get(usage, "kept_tokens"));
-    fprintf(stderr, "[%lld tokens, %s; ", (long long)json_integer_value(json_object_get(usage, "completion_tokens")),
-            json_string_value(json_object_get(a->completion, "finish_reason")));
-    if (kept < prompt) {
-        fprintf(stderr, "kept %lld of %lld prompt tokens; ", kept, prompt);
-    } else {
-        fprintf(stderr, "%lld prompt tokens; ", prompt);
-    }
-    fprintf(stderr, "first token after %.1f ms]\n", json_real_value(json_object_get(timing, "ttft_ms")));
 }

@@ -43,6 +43,3 @@ bool answer_reason_is_failure(const char *finish_reason);
 
 // Returns the sentence of the error; NULL without an error.
 const char *answer_error(const struct answer *a);
-
-// Prints to standard error: "[42 tokens, length; kept 310 of 1008 prompt tokens; first token after 35.1 ms]".
-void answer_print_summary(const struct answer *a);

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "cli/answer_summary.h"
 #include "cli/commands.h"
 #include "cli/remote.h"
 #include "lib/base/mem.h"
@@ -52,7 +53,7 @@ static enum status turn_ask(struct request_spec *spec, char *question)
     enum status status = remote_generate(&o.remote, 0, spec, chat_print_text, NULL, &answer, NULL);
     putchar('\n');
     if (status == STATUS_OK) {
-        if (isatty(STDERR_FILENO)) answer_print_summary(&answer);
+        if (isatty(STDERR_FILENO)) answer_summary_print(answer.completion, stderr);
         turn_add(spec, "assistant", mem_string(answer.text ? answer.text : ""));
     } else {
         turn_remove_last(spec);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "cli/answer_summary.h"
 #include "cli/companion.h"
 #include "lib/base/mem.h"
 #include "lib/text/limits.h"
@@ -69,7 +70,7 @@ static int generate_finish(enum status status, const struct answer *answer, cons
         json_decref(object);
     } else {
         putchar('\n');
-        if (isatty(STDERR_FILENO)) answer_print_summary(answer);
+        if (isatty(STDERR_FILENO)) answer_summary_print(answer->completion, stderr);
     }
     return 0;
 }

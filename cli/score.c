@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// forepack score: shows the tokens of a prompt that the speculator would keep. On a terminal, kept text is bold and
+// forepack score: shows the tokens of a prompt that the speculator would keep. On a terminal, kept text is green and
 // pruned text dim; elsewhere kept text is between [ and ]. --html writes a page in which each token is shaded by its
 // importance.
 #include <errno.h>
@@ -113,7 +113,7 @@ static void score_print_text(const Forepack__V1__ScoreResponse *m, const Forepac
     bool color = isatty(STDOUT_FILENO);
     for (int i = 0; i < n; i++) {
         const struct segment *s = &segments[i];
-        fputs(color ? (s->kept ? "\033[1m" : "\033[2m") : (s->kept ? "[" : ""), stdout);
+        fputs(color ? (s->kept ? "\033[1;32m" : "\033[2m") : (s->kept ? "[" : ""), stdout);
         const struct slice slice = tokens_text(text, s->first, s->last);
         fwrite(slice.bytes, 1, slice.n, stdout);
         fputs(color ? "\033[0m" : (s->kept ? "]" : ""), stdout);

@@ -339,7 +339,12 @@ static void check_pays(struct world *w, const struct core *c, const struct sched
     if (isfinite(whole_us) && is_near(pruned_us, whole_us)) return;
     if (!sched_pool_can_hold(&c->view, NODE_WORKER, keep(&kept, r, r->spec->n_tokens))) pays = true;
     if (!ask(c, NODE_SPECULATOR, r).cheapest) pays = is_scored_alone(c);
-    HOLDS(estimate_speculation_pays(&c->view, r, w->now_us) == pays);
+    struct prefill_prediction theirs;
+    HOLDS(estimate_speculation_pays(&c->view, r, w->now_us, &theirs) == pays);
+    if (theirs.whole_us > 0) {
+        HOLDS(is_near(theirs.whole_us, whole_us));
+        HOLDS(is_near(theirs.pruned_us, pruned.wait_us + pruned.own_us));
+    }
 }
 
 static void check_due(struct world *w, const struct core *c, enum node_role role, const struct sched_request *r)

@@ -99,6 +99,13 @@ static const struct {
     {{1000, 20, 0.2}, {500, 20, 0.001}, true, false}, // it saves attention only
 };
 
+static double pruned_us(const struct truth *w, const struct truth *s, int n) // at keep rate 0.3
+{
+    int kept = (int)ceil(0.3 * n) + 16, look_ahead = 7;
+    double score = pass_us(s, n) + look_ahead * (s->fixed_us + s->row_us + s->pair_us * (n + 4));
+    return score + pass_us(w, kept < n ? kept : n);
+}
+
 START_TEST(a_prompt_is_speculated_if_its_first_token_comes_sooner)
 {
     const struct truth *w = &pairs_of_nodes[_i].worker, *s = &pairs_of_nodes[_i].speculator;
@@ -106,9 +113,7 @@ START_TEST(a_prompt_is_speculated_if_its_first_token_comes_sooner)
     node_of(NODE_SPECULATOR, "s", s);
     bool some = false, all = true;
     for (int n = 64; n <= 512; n += 7) { // one pass
-        int kept = (int)ceil(0.3 * n) + 16, look_ahead = 7;
-        double score = pass_us(s, n) + look_ahead * (s->fixed_us + s->row_us + s->pair_us * (n + 4));
-        double gain = 0.9 * pass_us(w, n) - score - pass_us(w, kept < n ? kept : n);
+        double gain = 0.9 * pass_us(w, n) - pruned_us(w, s, n);
         if (fabs(gain) < 0.02 * pass_us(w, n)) continue; // within the accuracy of the fit
         bool speculated = is_speculated(n, 0.3);
         ck_assert_msg(speculated == (gain > 0), "%d tokens: %g us are won", n, gain);
@@ -128,6 +133,41 @@ START_TEST(a_prompt_is_speculated_if_its_first_token_comes_sooner)
 END_TEST
 
 static const struct truth main_model = {1000, 100, 0}, small_model = {200, 10, 0};
+
+static struct prefill_prediction predicted(enum prefill_mode mode)
+{
+    struct client *client = fixture_request(&f, 512, 4);
+    client->r->spec.prefill.mode = mode;
+    client->r->spec.prefill.keep_rate = 0.3;
+    fixture_submit(&f, client);
+    struct prefill_prediction times = client->r->predicted;
+    cancel(client);
+    return times;
+}
+
+static bool is_about(double us, double expected_us)
+{
+    return fabs(us - expected_us) < 0.02 * expected_us;
+}
+
+START_TEST(a_request_has_both_predicted_times_if_they_were_compared)
+{
+    node_of(NODE_WORKER, "w", &main_model);
+    ck_assert_double_eq(predicted(PREFILL_AUTO).whole_us, 0); // no speculator
+    struct fake_node *s = node_of(NODE_SPECULATOR, "s", NULL);
+    ck_assert_double_eq(predicted(PREFILL_AUTO).whole_us, 0); // unknown costs
+    teach(s, &main_model);
+    ck_assert_double_eq(predicted(PREFILL_ON).whole_us, 0);
+    ck_assert_double_eq(predicted(PREFILL_OFF).whole_us, 0);
+    ck_assert(is_about(predicted(PREFILL_AUTO).whole_us, pass_us(&main_model, 512)));
+    ck_assert(is_about(predicted(PREFILL_AUTO).pruned_us, pruned_us(&main_model, &main_model, 512)));
+    ck_assert(!is_speculated(512, 0.3));
+    for (int i = 0; i < 3; i++)
+        teach(s, &small_model);
+    ck_assert(is_about(predicted(PREFILL_AUTO).pruned_us, pruned_us(&main_model, &small_model, 512)));
+    ck_assert(is_speculated(512, 0.3));
+}
+END_TEST
 
 START_TEST(waiting_for_a_speculator_counts_and_so_does_waiting_for_a_worker_group)
 {
@@ -548,6 +588,7 @@ SUITE("core_cost")
 {
     FIXTURE(setup, teardown);
     EACH(a_prompt_is_speculated_if_its_first_token_comes_sooner, pairs_of_nodes);
+    TEST(a_request_has_both_predicted_times_if_they_were_compared);
     TEST(waiting_for_a_speculator_counts_and_so_does_waiting_for_a_worker_group);
     TEST(a_group_without_blocks_for_the_whole_prompt_does_not_keep_it_whole);
     TEST(forgotten_costs_are_measured_again);

@@ -95,9 +95,9 @@ static void generation_complete(struct generation *g, int prompt_tokens)
     int64_t ttft_us = g->first_us ? g->first_us - g->started_us : now - g->started_us;
     g->answer->completion =
         json_pack("{s:s,s:s,s:{s:i,s:i,s:i,s:i,s:i,s:i},s:{s:f,s:f,s:f,s:o,s:o,s:o}}", "finish_reason", reason,
-                  "prefill", "whole:off", "usage", "prompt_tokens", prompt_tokens, "scored_tokens", 0, "kept_tokens",
-                  prompt_tokens, "cached_tokens", 0, "completion_tokens", g->n_tokens, "replays", 0, "timing",
-                  "queue_ms", 0.0, "score_ms", 0.0, "pack_wait_ms", 0.0, "prefill_ms", generation_ms(ttft_us),
+                  "prefill", "whole:no_node", "usage", "prompt_tokens", prompt_tokens, "scored_tokens", 0,
+                  "kept_tokens", prompt_tokens, "cached_tokens", 0, "completion_tokens", g->n_tokens, "replays", 0,
+                  "timing", "queue_ms", 0.0, "score_ms", 0.0, "pack_wait_ms", 0.0, "prefill_ms", generation_ms(ttft_us),
                   "ttft_ms", generation_ms(ttft_us), "total_ms", generation_ms(now - g->started_us));
     if (g->spec->return_kept) {
         json_object_set_new(g->answer->completion, "kept", json_pack("[[i,i]]", 0, prompt_tokens - 1));

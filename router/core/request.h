@@ -142,6 +142,8 @@ struct request {
     struct request_timing timing;
     struct request_account account;
 
+    struct prefill_prediction predicted; // score_plan.c writes it
+
     // Its results. requests.c, request_selection.c and request_steps.c write them.
     enum skip_reason skip;
     double keep_rate;             // the rate that chose the kept tokens; 0 until READY

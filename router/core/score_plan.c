@@ -47,7 +47,7 @@ struct score_plan score_plan_make(struct core *c, struct request *r, int64_t now
     if (core_request_find_selection(c, r)) return (struct score_plan){.action = SCORE_REUSE};
     struct request *scored = score_sharing_find(c, r);
     if (scored) return (struct score_plan){.action = SCORE_SHARE, .scored = scored};
-    if (may_keep_all(r) && !estimate_speculation_pays(&c->view, &r->sched, now_us))
+    if (may_keep_all(r) && !estimate_speculation_pays(&c->view, &r->sched, now_us, &r->predicted))
         return (struct score_plan){.action = SCORE_SKIP, .skip = SKIP_COST};
     return (struct score_plan){.action = SCORE_RUN};
 }

@@ -22,5 +22,6 @@ struct score_plan {
 // applies. Call it before score_plan_make().
 void score_plan_settle_quality(const struct core *c, struct request *r);
 
-// Makes the plan of a request that admission_check() passed. After SCORE_REUSE the request has its kept tokens.
+// Makes the plan of a request that admission_check() passed. After SCORE_REUSE the request has its kept tokens. Writes
+// `predicted` of a request that the router may keep whole.
 struct score_plan score_plan_make(struct core *c, struct request *r, int64_t now_us);

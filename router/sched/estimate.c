@@ -405,15 +405,18 @@ static bool can_be_kept_whole(const struct sched_view *view, const struct sched_
 
 // Costs become known either way. A scored prompt teaches the costs of speculators, one prompt at a time; a prompt kept
 // whole teaches the costs of worker groups.
-bool estimate_speculation_pays(const struct sched_view *view, const struct sched_request *r, int64_t now_us)
+bool estimate_speculation_pays(const struct sched_view *view, const struct sched_request *r, int64_t now_us,
+                               struct prefill_prediction *predicted_p)
 {
     struct estimate whole, pruned;
+    *predicted_p = (struct prefill_prediction){0, 0};
     struct subject speculator = subject_make(view, NODE_SPECULATOR, r);
     if (!speculator.likely) return nothing_is_scored(view);
     if (!can_be_kept_whole(view, r)) return true;
     if (!estimate_first_token(view, r, false, now_us, &whole)) return false;
     if (!estimate_first_token(view, r, true, now_us, &pruned)) return false;
-    return pruned.wait_us + pruned.own_us + SPECULATION_MARGIN * whole.own_us <= whole.wait_us + whole.own_us;
+    *predicted_p = (struct prefill_prediction){whole.wait_us + whole.own_us, pruned.wait_us + pruned.own_us};
+    return predicted_p->pruned_us + SPECULATION_MARGIN * whole.own_us <= predicted_p->whole_us;
 }
 
 int64_t estimate_due_us(const struct sched_view *view, enum node_role role, const struct sched_request *r,

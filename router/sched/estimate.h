@@ -36,7 +36,9 @@ double estimate_score_us(const struct sched_view *view, const struct sched_node 
 
 // Returns true if speculation brings the first token sooner, or if no worker group has room for the whole prompt. While
 // the speculators' costs are unknown: true if no other request is being scored.
-bool estimate_speculation_pays(const struct sched_view *view, const struct sched_request *r, int64_t now_us);
+// Writes the predicted times that it compared, or zeros if a time cannot be predicted.
+bool estimate_speculation_pays(const struct sched_view *view, const struct sched_request *r, int64_t now_us,
+                               struct prefill_prediction *predicted_p);
 
 // Returns the latest time at which a request that joins the waiting set of the role now should be dispatched.
 int64_t estimate_due_us(const struct sched_view *view, enum node_role role, const struct sched_request *r,

@@ -52,6 +52,11 @@ struct request_timing { // accounts, in microseconds
     int64_t queue_us, score_us, pack_wait_us, prefill_us, ttft_us, total_us;
 };
 
+// The times to first token that were predicted on arrival, with all tokens and pruned. Zeros: none were predicted.
+struct prefill_prediction {
+    double whole_us, pruned_us;
+};
+
 // The orders in which waiting requests are indexed: length_index.h, prefix_groups.h, due_index.h (overdue ones only).
 enum request_order { BY_LENGTH, BY_PREFIX, BY_DUE, REQUEST_ORDERS };
 

@@ -33,6 +33,20 @@ speculated | whole:cost) ;;
 *) fail "a keep rate alone should mean auto" ;;
 esac
 
+# Keep rate 0.999 saves nothing, so the predicted times keep the prompt whole. The costs are known after some prompts,
+# which differ from each other because a known selection is reused.
+n_asked=0
+predicts_no_gain() {
+    n_asked=$((n_asked + 1))
+    echo "$n_asked $(cat "$work/prompt")" >"$work/other"
+    generate --prompt-file "$work/other" --max-tokens 1 --keep-rate 0.999 >"$work/cost.json"
+    [ "$(jq '.prefill == "whole:cost" and .timing.predicted_whole_ms > 0' "$work/cost.json")" = true ]
+}
+wait_until 60 "both times are predicted" predicts_no_gain
+equal true "$(jq '.usage.kept_tokens == .usage.prompt_tokens and .timing.predicted_whole_ms <= .timing.predicted_pruned_ms' \
+    "$work/cost.json")" "the times of a prompt that was kept whole"
+equal null "$(jq .timing.predicted_whole_ms "$work/full.json")" "predicted times under off"
+
 # The same tokens as the model alone in one process, greedy and sampled.
 for flags in "--temperature 0" "--temperature 0.8 --seed 7 --top-p 0.9"; do
     # shellcheck disable=SC2086

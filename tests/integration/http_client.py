@@ -241,6 +241,19 @@ def check_prefill():
     refused("/v1/score", {"text_1": "a", "text_2": "b"}, 400, "text_1", "unsupported_parameter", "give the prompt")
 
 
+def check_predicted_times():
+    """Keep rate 0.999 saves nothing. Some prompts teach the costs; they differ because a known selection is reused."""
+    for attempt in range(100):
+        body = {"prompt": "%d %s" % (attempt, long_prompt), "max_tokens": 1, "keep_rate": 0.999}
+        usage = post("/v1/completions", body)[0]["usage"]
+        if "predicted_whole_ms" in usage:
+            break
+    assert usage["prefill"] == "whole:cost" and usage["kept_tokens"] == usage["prompt_tokens"], usage
+    assert 0 < usage["predicted_whole_ms"] <= usage["predicted_pruned_ms"], usage
+    usage = post("/v1/completions", dict(body, prefill="off"))[0]["usage"]
+    assert "predicted_whole_ms" not in usage and "predicted_pruned_ms" not in usage, usage
+
+
 # Whole answers of over 1 MiB are bounded together, here to 1 MiB; streams and smaller answers are not.
 def check_collected():
     chat = "/v1/chat/completions"
@@ -339,6 +352,7 @@ check_logprobs()
 check_stop_and_echo()
 check_grpc_gives_the_same()
 check_prefill()
+check_predicted_times()
 check_errors(model)
 check_collected()
 check_request_ids()

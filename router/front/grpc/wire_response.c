@@ -121,8 +121,9 @@ static void usage_fill(const struct request_usage *usage, Forepack__V1__Usage *m
     m->recalled_tokens = (uint32_t)usage->recalled_tokens;
 }
 
-static void timing_fill(const struct request_timing *timing, Forepack__V1__Timing *m)
+static void timing_fill(const struct request *r, Forepack__V1__Timing *m)
 {
+    const struct request_timing *timing = &r->timing;
     forepack__v1__timing__init(m);
     m->queue_ms = (double)timing->queue_us / 1e3;
     m->score_ms = (double)timing->score_us / 1e3;
@@ -130,6 +131,8 @@ static void timing_fill(const struct request_timing *timing, Forepack__V1__Timin
     m->prefill_ms = (double)timing->prefill_us / 1e3;
     m->ttft_ms = (double)timing->ttft_us / 1e3;
     m->total_ms = (double)timing->total_us / 1e3;
+    m->predicted_whole_ms = r->predicted.whole_us / 1e3;
+    m->predicted_pruned_ms = r->predicted.pruned_us / 1e3;
 }
 
 void wire_prefill_format(const struct request *r, char text[WIRE_PREFILL_ROOM])
@@ -144,7 +147,7 @@ void wire_completion_send(struct rpc_call *call, const struct request *r, bool r
     Forepack__V1__Usage usage;
     Forepack__V1__Timing timing;
     usage_fill(&r->usage, &usage);
-    timing_fill(&r->timing, &timing);
+    timing_fill(r, &timing);
     Forepack__V1__Completion completion = FOREPACK__V1__COMPLETION__INIT;
     completion.usage = &usage;
     completion.timing = &timing;

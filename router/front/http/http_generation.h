@@ -90,8 +90,9 @@ struct http_generation {
     bool ended;                 // nothing more is sent, and the choices are freed
     int64_t sent_us;            // when something was sent last
     struct request_usage usage; // counts prompts once, and outputs of all choices
-    char prefill[64];           // this and the next two fields are of the first choice
+    char prefill[64];           // this and the next three fields are of the first choice
     double keep_rate;
+    struct prefill_prediction predicted;
     const char *prefill_reason;              // a constant
     size_t collected_bytes;                  // of a whole answer so far
     struct http_generation *previous, *next; // in the list of streams

@@ -20,6 +20,7 @@ void http_usage_update(struct http_generation *g, struct http_choice *choice, co
         wire_prefill_format(r, g->prefill);
         g->keep_rate = r->keep_rate;
         g->prefill_reason = request_rate_reason(r);
+        g->predicted = r->predicted;
     }
     sum->completion_tokens += now.completion_tokens - before->completion_tokens;
     sum->replays += now.replays - before->replays;
@@ -47,12 +48,18 @@ void http_usage_add(const struct http_generation *g, struct bytes *out)
              "\"completion_tokens_details\":{\"accepted_prediction_tokens\":%d,\"rejected_prediction_tokens\":%d},"
              "\"scored_tokens\":%d,\"score_cached_tokens\":%d,\"kept_tokens\":%d,\"frozen_tokens\":%d,"
              "\"recalled_tokens\":%d,\"replays\":%d,\"prefill\":\"%s\","
-             "\"keep_rate\":%.4g,\"prefill_reason\":\"%s\"}",
+             "\"keep_rate\":%.4g,\"prefill_reason\":\"%s\"",
              u->prompt_tokens, u->completion_tokens, u->prompt_tokens + u->completion_tokens, u->cached_tokens,
              u->draft_accepted_tokens, u->draft_tokens - u->draft_accepted_tokens, u->scored_tokens,
              u->score_cached_tokens, u->kept_tokens, u->frozen_tokens, u->recalled_tokens, u->replays, g->prefill,
              g->keep_rate, g->prefill_reason);
     json_add(out, text);
+    if (g->predicted.whole_us > 0) {
+        snprintf(text, sizeof text, ",\"predicted_whole_ms\":%.6g,\"predicted_pruned_ms\":%.6g",
+                 g->predicted.whole_us / 1e3, g->predicted.pruned_us / 1e3);
+        json_add(out, text);
+    }
+    json_add(out, "}");
 }
 
 void http_usage_add_headers(const struct http_generation *g)

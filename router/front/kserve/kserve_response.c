@@ -71,9 +71,9 @@ static void add_real(struct message *m, const char *name, double real)
     value->double_param = real;
 }
 
-static void add_milliseconds(struct message *m, const char *name, int64_t us)
+static void add_milliseconds(struct message *m, const char *name, double us)
 {
-    add_real(m, name, (double)us / 1e3);
+    add_real(m, name, us / 1e3);
 }
 
 static void add_usage(struct message *m, const struct request *r, const char *prefill)
@@ -92,8 +92,12 @@ static void add_usage(struct message *m, const struct request *r, const char *pr
     add_text(m, "prefill", prefill);
     add_real(m, "keep_rate", r->keep_rate);
     add_text(m, "prefill_reason", request_rate_reason(r));
-    add_milliseconds(m, "ttft_ms", r->timing.ttft_us);
-    add_milliseconds(m, "total_ms", r->timing.total_us);
+    add_milliseconds(m, "ttft_ms", (double)r->timing.ttft_us);
+    add_milliseconds(m, "total_ms", (double)r->timing.total_us);
+    if (r->predicted.whole_us > 0) {
+        add_milliseconds(m, "predicted_whole_ms", r->predicted.whole_us);
+        add_milliseconds(m, "predicted_pruned_ms", r->predicted.pruned_us);
+    }
 }
 
 // --- outputs

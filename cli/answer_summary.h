@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+// The closing line of an answer on a terminal: its tokens, its TTFT, and how much of the prompt was kept. For a whole
+// prompt it says why in words.
+#pragma once
+
+#include <jansson.h>
+#include <stdio.h>
+
+// Prints "[42 tokens, length; kept 310 of 1008 prompt tokens; first token after 35.1 ms]" for the completion of a
+// struct answer.
+void answer_summary_print(const json_t *completion, FILE *file);
