@@ -53,7 +53,7 @@ static bool read_varint(const uint8_t **at, const uint8_t *end, uint64_t *value_
     return false;
 }
 
-// Reads one field and advances `at`; false at the end, and at groups, which descriptors do not contain.
+// Reads one field and advances `at`. Returns false at the end, and at groups, which descriptors do not contain.
 static bool field_next(const uint8_t **at, const uint8_t *end, struct field *field_p)
 {
     uint64_t key, size;
@@ -75,7 +75,7 @@ static bool field_next(const uint8_t **at, const uint8_t *end, struct field *fie
     return true;
 }
 
-// The text in a field, "" when absent; free() it.
+// Returns the text in a field, or "" if the field is absent. The caller frees it.
 static char *field_read_text(const uint8_t *bytes, size_t size, uint64_t number)
 {
     struct field field;
