@@ -33,8 +33,8 @@ struct http_route {
     void (*on_head)(struct http_exchange *x);
     // Called when head and body are complete, unless a response was begun before.
     void (*on_request)(struct http_exchange *x);
-    // Called once after on_head or on_request: the socket has taken the whole response, by the handler or by the server
-    // (413, 408), or the client was disconnected before. May be NULL.
+    // Called once after on_head or on_request, when the socket has taken the whole response (from the handler, or from
+    // the server: 413, 408) or the client was disconnected before. May be NULL.
     void (*on_close)(struct http_exchange *x, bool disconnected);
     size_t max_body_bytes; // a larger body is refused with 413 before it is read; 0: limit of the server
 };

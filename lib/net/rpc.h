@@ -46,7 +46,7 @@ struct rpc_method {
     void (*on_open)(struct rpc_call *call); // accepted, nothing read yet; may be NULL
     // Handles one message of the client. `bytes` is valid until it returns. The next message is read afterwards.
     void (*on_message)(struct rpc_call *call, const uint8_t *bytes, size_t size);
-    // The client sends no more messages. NULL: a call has exactly one message, and any other call is refused.
+    // Handles the end of the client's messages. NULL: a call has exactly one message, and any other call is refused.
     void (*on_half_close)(struct rpc_call *call);
     // Handles the last event of every call: the client is gone or its deadline has passed (`cancelled`), or the server
     // has finished the call. May be NULL.

@@ -16,7 +16,7 @@
 #include "lib/net/socket.h"
 #include "lib/net/tls.h"
 
-// Calls that a queue can accept before its thread runs again.
+// Number of calls that a queue can accept before its thread runs again.
 #define ACCEPTS 16
 
 enum { CONNECTIONS_MAX = 20000, CALLS_MAX = 16384, IDLE_MS = 120000, UNREAD_MS = 30000 };
@@ -34,7 +34,7 @@ enum {
 
 // --- accepting
 
-// Waits for a call.
+// A request to C-core for the next call.
 struct net_accept {
     struct net_tag tag;
     struct rpc_server *server;
@@ -232,8 +232,8 @@ static void server_on_stopped(void *owner, bool ok)
     pthread_mutex_unlock(&server->mutex);
 }
 
-// Closes the port, refuses new calls, waits up to grace_ms for the running ones, cancels the remaining ones and waits
-// for their last events.
+// Closes the port, refuses new calls, waits up to grace_ms for running calls, cancels the remaining calls and waits for
+// their last events.
 static void server_stop(struct rpc_server *server, int grace_ms)
 {
     net_listener_close(server->listener);

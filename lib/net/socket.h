@@ -33,7 +33,7 @@ struct net_sockets *net_sockets_create(const struct net_sockets_options *options
 void net_sockets_unref(struct net_sockets *sockets); // NULL is allowed
 int net_sockets_count(struct net_sockets *sockets);
 struct address_counts *net_sockets_addresses(struct net_sockets *sockets);
-// Ends connections that leave something unfinished for NET_UNFINISHED_US.
+// Ends connections with a frame, header block or preface that is unfinished for NET_UNFINISHED_US.
 void net_sockets_expire(struct net_sockets *sockets, int64_t now_us);
 
 // Checks C-core's calls on `fd` from now on, until C-core closes `fd`. The socket takes ownership of `ssl` (NULL: plain
@@ -54,7 +54,7 @@ ssize_t net_socket_receive(struct net_socket *socket, struct msghdr *message, in
 ssize_t net_socket_send(struct net_socket *socket, const struct msghdr *message, int flags);
 void net_socket_address(const struct net_socket *socket, struct sockaddr *address, socklen_t *size);
 void net_socket_closing(struct net_socket *socket); // before its descriptor is closed
-// Call the functions of libc.
+// Call libc's own functions.
 ssize_t net_libc_recvmsg(int fd, struct msghdr *message, int flags);
 ssize_t net_libc_sendmsg(int fd, const struct msghdr *message, int flags);
 // Returns false if the program was linked in a way that keeps C-core's calls from coming here.

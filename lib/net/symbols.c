@@ -111,7 +111,7 @@ static void symbols_add_children(struct net_symbols *symbols, enum kind kind, co
     struct field field;
     for (const uint8_t *at = bytes; field_next(&at, bytes + size, &field);) {
         enum kind child = field.number < MAX_FIELD ? contains[kind][field.number] : KIND_NONE;
-        // The scope of an enum's values is that of the enum, as in C.
+        // An enum's values belong to the scope that contains the enum, as in C.
         if (child && field.bytes)
             symbols_add(symbols, child, kind == KIND_ENUM ? outer : scope, field.bytes, field.size);
     }
