@@ -23,9 +23,10 @@ struct wakeup_message {
     int32_t timeout_ms;  // of the pass, see engine_set_step_timeout()
 };
 
-// Called by all ranks. The comm carries the leader's address and a random secret; the leader closes connections that
-// do not send the secret. The leader listens while the group opens: by TCP only if there are ranks on other hosts, and
-// then on its address in a network that all hosts are connected to, if there is one (group_network.h).
+// Opens the sockets. Called by all ranks. The comm carries the leader's address and a random secret. The leader closes
+// connections that do not send the secret. It listens while the group opens. It uses TCP only if there are ranks on
+// other hosts, and prefers its address in a network that connects all hosts (group_network.h).
+
 enum status wakeup_open(struct comm *comm, struct wakeup **wakeup_p);
 void wakeup_close(struct wakeup *wakeup);
 

@@ -99,7 +99,7 @@ static __device__ __forceinline__ void multiply_step(float sum[P::TILES][P::GROU
     }
 }
 
-// Results of one lane's fragment: outputs g (x, y) and g + 8 (z, w), rows 2c (x, z) and 2c + 1 (y, w) of group n.
+// Stores one lane's fragment: outputs g (x, y) and g + 8 (z, w), rows 2c (x, z) and 2c + 1 (y, w) of group n.
 static __device__ __forceinline__ void store_fragment(const struct gemv *a, int tile, int n, int lane, float4 y)
 {
     const float low[2] = {y.x, y.y}, high[2] = {y.z, y.w};
