@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of clients that keep the limits of HTTP/2, without and with connections that break them, on a gRPC port.
+"""Measures calls of polite clients on a gRPC port, without and with hostile connections that break the limits of HTTP/2.
 
 Usage: hostile.py PORT [--pid PID] [--polite 200] [--hostile 1000] [--seconds 10] [--rate 1000] [--breaks 300]
   PORT     of a router on 127.0.0.1, without TLS and API keys
-  --pid    of the router: prints its resident memory, too
+  --pid    of the router: also prints its resident memory
   --rate   calls of all polite connections together, per second
-  --breaks attempts of all hostile connections together, per second; each ends with a new connection
+  --breaks attempts of all hostile connections together, per second; each attempt opens a new connection
 
-Prints JSON: p50 and p99 of the polite calls in ms, alone and next to the hostile connections, in turns, and the ratio of the p99.
+Prints JSON: p50 and p99 of the polite calls in ms, alone and next to the hostile connections, and the ratio of the p99.
+The two cases alternate; three runs each, the median counts.
 """
 import argparse
 import json
@@ -39,7 +40,7 @@ BREAKS = [
     GREETING + frame(1, 0, 1, CALL),  # headers that stay unfinished
     GREETING + b"".join(frame(1, 4, 2 * i + 1, CALL) + frame(3, 0, 2 * i + 1, b"\0\0\0\x08") for i in range(300)),  # resets
     GREETING + frame(6, 0, 0, b"pingpong") * 1100,
-    GREETING + b"".join(frame(1, 4, 2 * i + 1, WATCH) for i in range(100)),  # calls that do not go on
+    GREETING + b"".join(frame(1, 4, 2 * i + 1, WATCH) for i in range(100)),  # calls without progress
     b"\0" * 4096,  # another protocol
 ]
 
@@ -52,7 +53,7 @@ def connect(port):
 
 
 def hostile(port, connections, breaks, stop):
-    """Each connection sends one of BREAKS and is replaced by a new one in its turn; nothing is read."""
+    """Opens connections that send one of BREAKS each and read nothing. Replaces the oldest connection in each turn."""
     held, turn, start = [None] * connections, 0, time.monotonic()
     while not stop.is_set():
         due = start + turn / breaks
@@ -83,7 +84,7 @@ class Polite:
         self.socket.send(frame(1, 4, self.stream, CALL) + frame(0, 1, self.stream, b"\0\0\0\0\0"))
 
     def read(self):
-        """True once the call has its answer."""
+        """Returns True once the call has its answer."""
         self.bytes += self.socket.recv(65536)
         ended = False
         while len(self.bytes) >= 9:
@@ -103,7 +104,8 @@ class Polite:
 
 
 def measure(port, connections, rate, seconds):
-    """Latencies in ms from the time at which each call was due."""
+    """Returns sorted latencies in ms. Each counts from the time at which the call was due."""
+
     selector, free, latencies = selectors.EpollSelector(), [], []
     for _ in range(connections):
         client = Polite(port)

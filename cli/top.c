@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // forepack top: shows the state of a cluster in a terminal, drawn again each interval. Reads the same call as `forepack
-// status`. Rates are computed from two readings. Without a terminal, or with --once, prints one frame as text.
+// status`. Rates are computed from two readings. Prints one frame as text with --once, or if there is no terminal.
+
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The wake-up sockets of a group: one from the leader to each follower, a UNIX socket on the leader's host, TCP across
+// Manages the wake-up sockets of a group. The leader has one to each follower: a UNIX socket on its host, TCP across
 // hosts.
 //
 // Waiting inside MPI burns a core, so between two passes a follower waits on its socket instead. It polls for about a
@@ -7,7 +7,7 @@
 // followers sleep, so it writes a message to every socket before every pass; a write costs about 2 us. The message
 // states the size of the broadcast that follows. End of file means that the peer is gone.
 //
-// All calls come from one thread per rank, the thread that uses the comm.
+// Each rank calls these functions from one thread, the thread that uses the comm.
 #pragma once
 
 #include <stdint.h>
@@ -23,9 +23,10 @@ struct wakeup_message {
     int32_t timeout_ms;  // of the pass, see engine_set_step_timeout()
 };
 
-// Called by all ranks. The comm carries the leader's address and a random secret; the leader closes connections that
-// do not send the secret. The leader listens while the group opens: by TCP only if there are ranks on other hosts, and
-// then on its address in a network that all hosts are connected to, if there is one (group_network.h).
+// Opens the sockets. Called by all ranks. The comm carries the leader's address and a random secret. The leader closes
+// connections that do not send the secret. It listens while the group opens. It uses TCP only if there are ranks on
+// other hosts, and prefers its address in a network that connects all hosts (group_network.h).
+
 enum status wakeup_open(struct comm *comm, struct wakeup **wakeup_p);
 void wakeup_close(struct wakeup *wakeup);
 
@@ -33,12 +34,13 @@ enum status wakeup_send(struct wakeup *wakeup, struct wakeup_message message); /
 enum status wakeup_wait(struct wakeup *wakeup,
                         struct wakeup_message *message_p); // follower; UNAVAILABLE: the leader is gone
 
-// The socket to a rank, and the name of a rank for logs: "rank 3 (host gpu-2, pid 4711)". The leader may ask for any
-// rank, also for its own name; a follower for rank 0 only.
+// Return the socket to a rank, and a rank's name for logs: "rank 3 (host gpu-2, pid 4711)". The leader may ask for any
+// rank, and for its own name. A follower may ask for rank 0 only.
 enum { WAKEUP_NAME_MAX = 128 };
 int wakeup_socket(const struct wakeup *wakeup, int rank);
 const char *wakeup_name(const struct wakeup *wakeup, int rank, char name[WAKEUP_NAME_MAX]);
 
-// Called by all ranks; returns the same status on all of them: STATUS_OK when `mine` was that on every rank, else the
-// status of the lowest rank that failed. That rank keeps its sentence, the others get an empty one.
+// Agrees on a status. Called by all ranks, and returns the same status on all: STATUS_OK if `mine` is STATUS_OK on
+// every rank, otherwise the status of the lowest failed rank. That rank keeps its sentence, other ranks get an empty
+// sentence.
 enum status wakeup_agree(struct wakeup *wakeup, enum status mine);

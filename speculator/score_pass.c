@@ -8,7 +8,8 @@ static bool prompt_takes_part(const struct prompt *p, const struct pass_plan *pl
     return prompt_looks_ahead(p) ? plan->looks_ahead : plan->reads;
 }
 
-// A pass has one smoothing window. Importance rows of prompts with another window wait for a later pass.
+// Chooses the smoothing window of the pass: the window of the prompt that has gone longest without a row. Importance
+// rows of prompts with another window wait for a later pass.
 static void choose_window(const struct scorer *s, struct pass_plan *plan)
 {
     for (int i = 0; i < s->n_running; i++) {
@@ -54,7 +55,7 @@ static double plan_rest(const struct scorer *s, struct prompt *p, int window)
     return score_pace_work(&s->pace, p->n_cached, p->rows);
 }
 
-// The same for the rows that fit `room`.
+// Gives the prompt the rows that fit `room` and returns their work.
 static double plan_chunk(const struct scorer *s, struct prompt *p, double room, int window)
 {
     prompt_plan_rows(p, score_pace_rows(&s->pace, p->n_cached, room), window);
@@ -80,8 +81,8 @@ static double plan_shorter(struct scorer *s, int first, double room, int window)
     return room - left;
 }
 
-// Adds prompts in order of arrival. Next to the first prompt that the pass cannot complete, half of the room goes to
-// later prompts that are shorter: the long one takes at most twice as long, and the others do not wait for all of it.
+// Adds prompts in order of arrival. At the first prompt that the pass cannot complete, half of the remaining room goes
+// to shorter later prompts. The long prompt takes at most twice as long, and shorter prompts do not wait for its end.
 static void plan_reading(struct scorer *s, int rows_left, int window)
 {
     double room = rows_left;
@@ -104,7 +105,7 @@ static bool pass_has_rows(const struct scorer *s)
     return false;
 }
 
-// Adds look-ahead rows first, so that the prompts that have begun finish and release their blocks.
+// Adds look-ahead rows first, so that prompts in look-ahead finish and release their blocks.
 static void plan_pass(struct scorer *s, const struct pass_plan *plan)
 {
     int room = s->model.token_budget;
@@ -117,7 +118,7 @@ static void plan_pass(struct scorer *s, const struct pass_plan *plan)
         room -= p->rows;
     }
     if (plan->reads) plan_reading(s, room, plan->window);
-    // All rows that fit the room may be importance rows of another window.
+    // The pass may still be empty: every row that fits the room can be an importance row of another window.
     if (!pass_has_rows(s)) prompt_plan_rows(plan->longest, 1, plan->window);
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the files of the scorer share: scorer.c admits prompts and takes results, score_pass.c composes a pass.
+// Declares the structures shared by the scorer's files: scorer.c admits prompts and takes results, score_pass.c
+// composes a pass.
 #pragma once
 
 #include "engine/batch_builder.h"
@@ -13,25 +14,25 @@ struct prompt {
     uint64_t request, salt;
     int32_t *tokens; // [n] owned
     int n;
-    int look_ahead; // steps at most
+    int look_ahead; // limit of steps
     int smoothing_window;
     struct select_policy policy; // `pinned` owned
-    double quality;              // to choose policy.keep_rate for; 0: it is given
-    bool is_covered;             // the calibration covers its options
-    bool want_evidence;          // for the result
+    double quality;              // policy.keep_rate is chosen for it; 0: the keep rate is given
+    bool is_covered;             // the calibration covers the prompt's options
+    bool want_evidence;          // the result carries evidence
     bool want_importance;
-    bool hold; // for drafts, after its score
+    bool hold; // the prompt is held for drafts after its score
     int64_t added_us;
 
     int32_t *blocks; // [n_blocks] owned; NULL while the prompt waits
     int n_blocks;
-    int n_published;           // the first of them: in the prefix cache
-    kv_chain chain;            // up to the last published one
+    int n_published;           // number of first blocks that are in the prefix cache
+    kv_chain chain;            // up to the last published block
     struct prefix_match match; // of the last lookup in the prefix cache
     int n_reused;              // tokens found there
     int n_cached;              // KV entries
     int steps;                 // importance rows computed
-    int32_t *drafted;          // [n_drafted] owned; tokens of the look-ahead rows, the last one is of the next row
+    int32_t *drafted;          // [n_drafted] owned; tokens of the look-ahead rows, the last token for the next row
     int n_drafted;
     float *importance;             // [n] owned; sum over the steps
     struct evidence_sums evidence; // of the steps
@@ -49,7 +50,7 @@ struct scorer {
     void *context;
     struct block_manager *blocks;
 
-    // In order of arrival: the first n_running have KV blocks, the others wait.
+    // In order of arrival. The first n_running prompts have KV blocks, later prompts wait.
     struct prompt **prompts;
     int n, n_running, capacity;
     uint64_t pass;
@@ -68,11 +69,11 @@ static inline bool prompt_looks_ahead(const struct prompt *p)
 struct pass_plan {
     bool reads, looks_ahead; // has rows of prompts that are read; has look-ahead rows
     struct prompt *longest;  // the prompt that has gone longest without a row
-    int window;              // its smoothing window, which is that of the pass
+    int window;              // its smoothing window, which the pass uses
 };
 
 // Chooses what the next pass contains. There must be a running prompt.
 struct pass_plan score_pass_choose(const struct scorer *s);
 
-// Gives the running prompts their rows of the pass and returns its batch, which is the scorer's.
+// Gives the running prompts their rows of the pass and returns the pass's batch. The scorer owns the batch.
 const struct ragged_batch *score_pass_compose(struct scorer *s, const struct pass_plan *plan);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// net/: sizes of header blocks against the examples of RFC 7541, appendix C, and each limit on frames one below and one
-// above it. Frames come whole and byte by byte.
+// Tests net/: compares sizes of header blocks with the examples of RFC 7541, appendix C, and checks each limit of
+// frames just below and just above it. Frames arrive whole and byte by byte.
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,7 +18,8 @@ static enum header_found block_in_pieces(struct header_counter *c, const uint8_t
     return found == HEADER_OK ? header_block_end(c) : found;
 }
 
-// Appendices C.3 to C.6: three blocks of one connection each. `bytes` decoded, `table` bytes in the dynamic table.
+// Examples of appendices C.3 to C.6, each with three blocks of one connection. `bytes`: decoded size of the block.
+// `table`: bytes in the dynamic table afterwards.
 static const struct example {
     const char *hex;
     int headers;
@@ -28,7 +29,7 @@ static const struct example {
     {"828684410f7777772e6578616d706c652e636f6d", 4, 180, 57, true}, // C.3.1
     {"828684be58086e6f2d6361636865", 5, 233, 110, false},
     {"828785bf400a637573746f6d2d6b65790c637573746f6d2d76616c7565", 5, 245, 164, false},
-    {"828684418cf1e3c2e5f23a6ba0ab90f4ff", 4, 180, 57, true}, // C.4.1, with Huffman's code
+    {"828684418cf1e3c2e5f23a6ba0ab90f4ff", 4, 180, 57, true}, // C.4.1, Huffman-coded
     {"828684be5886a8eb10649cbf", 5, 233, 110, false},
     {"828785bf408825a849e95ba97d7f8925a849e95bb8e8b4bf", 5, 245, 164, false},
 };
@@ -59,7 +60,7 @@ START_TEST(examples_of_the_rfc_have_their_sizes)
 }
 END_TEST
 
-// C.5: responses with a table of 256 bytes, out of which entries fall.
+// Appendix C.5: responses with a table of 256 bytes, which evicts entries.
 START_TEST(entries_fall_out_of_a_small_table)
 {
     static const struct {
@@ -104,7 +105,7 @@ START_TEST(bad_blocks_are_found)
     ck_assert_int_eq(found_in("3fe11f", 1000, 10), HEADER_OK);            // of 4,096
     ck_assert_int_eq(found_in("0001610161", 1000, 10), HEADER_OK);        // a: a
     ck_assert_int_eq(found_in("00016101", 1000, 10), HEADER_BAD);         // the value is missing
-    ck_assert_int_eq(found_in("00016184ffffffff", 1000, 10), HEADER_BAD); // the end of a string within it
+    ck_assert_int_eq(found_in("00016184ffffffff", 1000, 10), HEADER_BAD); // the code of the string's end, within it
     ck_assert_int_eq(found_in("00016181fe", 1000, 10), HEADER_BAD);       // padding with a zero
 }
 END_TEST
@@ -116,7 +117,7 @@ START_TEST(blocks_are_bounded)
     ck_assert_int_eq(found_in("8282", 84, 2), HEADER_OK);
     ck_assert_int_eq(found_in("8282", 83, 2), HEADER_TOO_LARGE);
     ck_assert_int_eq(found_in("8282", 84, 1), HEADER_TOO_MANY);
-    ck_assert_int_eq(found_in("000161ffffff7f", 1000, 10), HEADER_TOO_LARGE); // before the string comes
+    ck_assert_int_eq(found_in("000161ffffff7f", 1000, 10), HEADER_TOO_LARGE); // refused before the string arrives
 }
 END_TEST
 
@@ -139,7 +140,7 @@ static void teardown(void)
     frames_fini(&f);
 }
 
-static size_t piece; // of what is received; 0: whole
+static size_t piece; // size of the pieces in which bytes arrive; 0: whole
 
 static enum frames_found receive(const void *bytes, size_t size)
 {
@@ -204,11 +205,11 @@ START_TEST(calls_at_once_are_bounded)
     for (uint32_t i = 0; i < MAX_CALLS; i++)
         OK(call(2 * i + 1));
     sent(HEADERS_FRAME, 0, 1, 10);
-    sent(DATA, END_STREAM, 1, 30000); // the server ends one
+    sent(DATA, END_STREAM, 1, 30000); // the server ends a call
     OK(call(101));
-    OK(frame(RST_STREAM, 0, 3, "\0\0\0\0", 4)); // the client resets one
+    OK(frame(RST_STREAM, 0, 3, "\0\0\0\0", 4)); // the client resets a call
     OK(call(103));
-    sent(RST_STREAM, 0, 5, 4); // the server resets one
+    sent(RST_STREAM, 0, 5, 4); // the server resets a call
     OK(call(105));
     ck_assert_int_eq(call(107), FRAMES_TOO_MANY_CALLS);
 }
@@ -250,7 +251,7 @@ START_TEST(a_block_of_the_largest_size_passes)
 }
 END_TEST
 
-// Each of these carries nothing. `size` of the payload, `stream` 0 or 1.
+// Frames that carry nothing. `size` is the size of the payload, `stream` is 0 or 1.
 static const struct {
     int type, flags;
     size_t size;
@@ -263,15 +264,15 @@ START_TEST(frames_that_carry_nothing_are_bounded)
     piece = (size_t)_i;
     static const uint8_t padding[8] = {4};
     for (size_t kind = 0; kind < sizeof empties / sizeof *empties; kind++) {
-        greet();     // one of the allowance
-        OK(call(1)); // gives it back, and three more that do not count from the start
+        greet();     // takes one empty frame from the allowance
+        OK(call(1)); // adds four empty frames
         f.empty.left = EMPTY;
         for (int i = 0; i < EMPTY; i++)
             OK(frame(empties[kind].type, empties[kind].flags, empties[kind].stream,
                      empties[kind].size == 1 ? (const uint8_t *)"\0" : padding, empties[kind].size));
-        now_us += 1000000; // gives one
+        now_us += 1000000; // adds one empty frame
         OK(frame(PING, 0, 0, "12345678", 8));
-        sent(DATA, 0, 1, 5); // gives four
+        sent(DATA, 0, 1, 5); // adds four empty frames
         for (int i = 0; i < 4; i++)
             OK(frame(PING, 0, 0, "12345678", 8));
         ck_assert_int_eq(frame(empties[kind].type, empties[kind].flags, empties[kind].stream,
@@ -367,7 +368,7 @@ START_TEST(what_a_connection_holds_is_known)
     ck_assert_uint_eq(frames_held_bytes(&f), call_bytes + 1);
     sent(HEADERS_FRAME, END_STREAM, 1, 0);
     ck_assert_uint_eq(frames_held_bytes(&f), FRAMES_CONNECTION_BYTES);
-    OK(frame(DATA, END_STREAM, 1, "x", 1)); // was on its way
+    OK(frame(DATA, END_STREAM, 1, "x", 1)); // sent before the client knew of the end
 }
 END_TEST
 
@@ -393,7 +394,7 @@ START_TEST(unfinished_parts_have_an_age)
 }
 END_TEST
 
-// Many calls come and go, in another order than they came.
+// Opens many calls and ends them in another order.
 START_TEST(the_table_of_calls_keeps_all)
 {
     piece = (size_t)_i;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// net/: clients on raw sockets that acknowledge nothing. Each limit holds one below and one above it, with plain text
-// and with TLS; memory that is held for clients stays within its budgets, and others are served meanwhile.
+// Tests net/ with clients on raw sockets that acknowledge nothing. Each limit is checked just below and just above it,
+// in plain text and with TLS. Memory held for clients stays within its budgets, and other clients are served meanwhile.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/tcp.h>
@@ -96,7 +96,7 @@ static bool client_write(struct client *c, const void *bytes, size_t size)
     return send(c->fd, bytes, size, MSG_NOSIGNAL) == (ssize_t)size;
 }
 
-// A connection from 127.0.0.`host`.
+// Connects from 127.0.0.`host` and returns the socket.
 static int connect_from(int host)
 {
     struct sockaddr_in from = {.sin_family = AF_INET}, to = {.sin_family = AF_INET};
@@ -142,7 +142,7 @@ static ssize_t client_read(struct client *c, char *bytes, size_t size)
     return c->ssl ? SSL_read(c->ssl, bytes, (int)size) : recv(c->fd, bytes, size, 0);
 }
 
-// Reads until the server closes the connection; true: its last frame is GOAWAY with `text`.
+// Reads until the server closes the connection. Returns true if its last frame is GOAWAY with `text`.
 static bool ends_with(struct client *c, const char *text)
 {
     static char bytes[1 << 20];
@@ -152,7 +152,7 @@ static bool ends_with(struct client *c, const char *text)
     return n >= strlen(text) && memcmp(bytes + n - strlen(text), text, strlen(text)) == 0;
 }
 
-// A ping that the server answers shows that it has read all before.
+// Sends a ping and returns true if the server answers. The answer shows that it has read everything sent before.
 static bool is_served(struct client *c)
 {
     static char bytes[1 << 20];
@@ -257,7 +257,7 @@ START_TEST(header_blocks_are_bounded)
 }
 END_TEST
 
-// The call is refused and its connection goes on. C-core does not count the pseudo-headers here.
+// Expects that the call is refused and its connection continues. C-core does not count the pseudo-headers here.
 START_TEST(metadata_of_a_call_is_bounded)
 {
     server_open(_i, false);
@@ -342,7 +342,7 @@ START_TEST(a_header_block_without_end_is_closed)
     struct block b = block_of("/t/Wait");
     ck_assert(frame(&c, HEADERS, 0, 1, b.bytes, b.size));
     for (int i = 0; i < 10; i++)
-        if (!frame(&c, CONTINUATION, 0, 1, "\0\1x\x7f\x81\x7f", 6)) break; // its value does not come
+        if (!frame(&c, CONTINUATION, 0, 1, "\0\1x\x7f\x81\x7f", 6)) break; // a header whose value is not sent
     expect_end(&c, "the headers of a call are too large");
     server_close();
 }
@@ -377,7 +377,7 @@ START_TEST(another_protocol_is_refused)
 }
 END_TEST
 
-// The listener's thread reads the connections in the order in which their bytes come.
+// Relies on the order of events: the listener's thread reads connections in the order in which their bytes arrive.
 START_TEST(an_address_has_one_handshake_at_a_time)
 {
     server_open_with(true, false, 10);
@@ -415,7 +415,7 @@ static bool ask(const char *key)
     return served;
 }
 
-// Connections that leave messages unfinished until the budget of `class` is used up.
+// Opens connections that leave messages unfinished until the budget of `class` is used up.
 START_TEST(the_busiest_connection_is_closed)
 {
     enum { CONNECTIONS = 40, SMALL = 1 << 20 };
@@ -426,7 +426,7 @@ START_TEST(the_busiest_connection_is_closed)
     uint64_t ended = peer_budget_read(class).ended;
     server_open(false, proof);
     for (int i = 0; i < CONNECTIONS; i++) {
-        static const uint8_t start[5 + 8192] = {0, 0, 1, 0, 0}; // of a message of 64 KiB
+        static const uint8_t start[5 + 8192] = {0, 0, 1, 0, 0}; // start of a message of 64 KiB
         clients[i] = client_open();
         call_open(&clients[i], "/grpc.health.v1.Health/Watch", 1);
         for (int k = 0; k < 4; k++)

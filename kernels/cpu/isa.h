@@ -132,8 +132,8 @@ static inline void *rows_out_at(struct rows_out out, int row, int column)
     return (char *)out.data + at * (out.bf16 ? 2 : 4);
 }
 
-// One gemm over a block of K: c [rows][PANEL_COLUMNS] = (or +=) x [rows][words] times panel [words][PANEL_COLUMNS]. All
-// three are tiled, or none. The next block of a panel follows in memory. Tiled blocks are a multiple of
+// One gemm over a block of K: c [rows][PANEL_COLUMNS] = (or +=) x [rows][words] times panel [words][PANEL_COLUMNS].
+// Either all three are tiled or none is. The next block of a panel follows in memory. Tiled blocks are a multiple of
 // TILED_BLOCK_WORDS, except the last. GEMM_INT8 leaves integers in c, which panel_finish scales.
 struct panel_gemm {
     enum gemm_type type;

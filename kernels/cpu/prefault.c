@@ -30,7 +30,7 @@ __attribute__((no_sanitize("thread"))) static void pages_touch(char *from, const
         __atomic_fetch_or(from, 0, __ATOMIC_RELAXED);
 }
 
-// Returns false if the thread has been told to stop.
+// Touches the pages of a range. Returns false if the thread has been told to stop.
 static bool range_touch(const struct prefault *p, const struct prefault_range *range)
 {
     for (size_t at = 0; at < range->bytes; at += HUGE_PAGE_BYTES) {

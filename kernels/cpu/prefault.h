@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Brings memory into RAM before its first use, on a thread of the lowest priority.
 //
-// The kernel clears a page when it is first touched. A huge page takes up to milliseconds, which a prompt would spend
-// in its time to first token. The contents of memory stay as they are, so other threads may read and write meanwhile.
+// The kernel clears a page at its first touch. Clearing a huge page can take milliseconds, which would add to a
+// prompt's time to first token. The contents of memory do not change, so other threads may read and write meanwhile.
 #pragma once
 
 #include <stddef.h>
@@ -17,7 +17,7 @@ struct prefault_range {
 
 struct prefault;
 
-// Starts with ranges [0, n), in this order. The memory stays owned by the caller and must exist until prefault_stop.
+// Starts the thread on ranges [0, n), in this order. The caller owns the memory and keeps it until prefault_stop().
 // Returns NULL if the system cannot create a thread: pages are then cleared at their first use.
 struct prefault *prefault_start(const struct prefault_range *ranges, int n);
 void prefault_stop(struct prefault *prefault); // NULL is fine; waits for at most one page

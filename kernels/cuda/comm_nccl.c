@@ -165,7 +165,9 @@ static ncclResult_t every_kind_call(const struct nccl_comm *n, ncclComm_t nccl, 
     return result == ncclSuccess ? gather_calls(n, nccl, data, 1, data, stream) : result;
 }
 
-// What the first collectives work with. It is freed after an abort, since freeing waits for the device.
+// Buffer and stream of the first collectives. If the comm fails to open, they are freed after its abort, because
+// freeing waits for the device.
+
 struct first_run {
     float *data;
     cudaStream_t stream;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The order of sums that gemv.cu (up to GEMV_ROWS rows) and gemm_stream.cu (up to STREAM_ROWS) share. A row that both
-// compute therefore has the same bits, for bf16 weights.
+// Defines the order of sums that gemv.cu (up to GEMV_ROWS rows) and gemm_stream.cu (up to STREAM_ROWS) share. A row
+// therefore has the same bits in both, for bf16 weights.
 //
 // An output of a row is the sum of FEW_PARTS parts of K, added in order. A part is a range of stages of 16 bytes x 4
 // lanes x FEW_STEPS, and depends on K alone. Within a part the tensor cores add the products of 16 columns at a time,
@@ -20,8 +20,8 @@ HOST_DEVICE static inline int few_tiles(const struct gemv *a)
     return a->mode == GEMV_SWIGLU ? (a->n / 2 + half - 1) / half : (a->n + FEW_TILE - 1) / FEW_TILE;
 }
 
-// Output i of a tile. Outputs that do not exist are the last one. With SwiGLU a tile is 8 outputs of gate and the same
-// 8 of up, so that the two meet in one thread.
+// Returns the index of output i of a tile, clamped to the last output. With SwiGLU a tile is 8 outputs of gate and the
+// same 8 outputs of up, so that one thread has both.
 static __device__ __forceinline__ int few_tile_output(const struct gemv *a, int tile, int i)
 {
     const int half = FEW_TILE / 2;
@@ -29,7 +29,7 @@ static __device__ __forceinline__ int few_tile_output(const struct gemv *a, int 
     return min(tile * FEW_TILE + i, a->n - 1);
 }
 
-// The stages [first, end) of a part, of `columns` columns each.
+// Computes the stages [first, end) of a part. A stage has `columns` columns.
 static __device__ __forceinline__ void few_part(int k, int columns, int part, int *first_p, int *end_p)
 {
     const int stages = (k + columns - 1) / columns, each = (stages + FEW_PARTS - 1) / FEW_PARTS;
@@ -37,7 +37,8 @@ static __device__ __forceinline__ void few_part(int k, int columns, int part, in
     *end_p = min(*first_p + each, stages);
 }
 
-// Products of the first and the second half of a lane's 8 columns: of outputs g (low) and g + 8 (high) of a tile.
+// Add the products of the first and the second half of a lane's 8 columns, for outputs g (low) and g + 8 (high) of a
+// tile.
 static __device__ __forceinline__ void few_multiply_first(float sum[4], uint4 low, uint4 high, uint4 x)
 {
     const uint32_t weight[4] = {low.x, high.x, low.y, high.y};

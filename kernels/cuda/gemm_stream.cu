@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gemms of GEMV_ROWS + 1 to STREAM_ROWS rows with bf16 weights, bound by reading the weight. A row has the bits that
-// gemv.cu gives it: both have the same instructions in the same order (few_rows.h). So a row's bits do not depend on
-// the number of rows, from 1 to STREAM_ROWS. With wgmma this could not be promised: its sum of 16 products takes other
-// columns together, and hardware does not document how it rounds.
+// Gemms of GEMV_ROWS + 1 to STREAM_ROWS rows with bf16 weights, bound by reading the weight. A row has the same bits as
+// from gemv.cu: both use the same instructions in the same order (few_rows.h). So a row's bits do not depend on the
+// number of rows, from 1 to STREAM_ROWS. wgmma could not guarantee this: its sum of 16 products groups other columns,
+// and its rounding is not documented.
 //
 // A thread block multiplies TILES x 16 outputs by GROUPS x 8 rows. Each of its 8 warps has one part of K and streams
 // weight and rows by itself: a lane copies the 16-byte pieces that it will multiply, asynchronously and several steps
 // ahead, into places of shared memory that no other thread touches. So the loop has no barrier, and the copies for the
 // next tile start before this one ends. Copies of the weight start while the kernel before still runs (dependent.h).
 //
-// In flight per multiprocessor: 128 to 176 KiB, of which the weight is half or more. The rows come from the L2 cache
-// once for every TILES x 16 outputs, so more outputs read less; fewer outputs make more thread blocks. The host
-// chooses (stream_tiles). It changes no bit.
+// Each multiprocessor has 128 to 176 KiB in flight, half or more of it weight. The rows come from the L2 cache once per
+// TILES x 16 outputs, so more outputs per block read less, and fewer outputs make more thread blocks. The host chooses
+// the number (stream_tiles). The choice changes no bit.
 #include "kernels/cuda/dependent.h"
 #include "kernels/cuda/few_rows.h"
 
@@ -27,7 +27,7 @@ template <int OF_TILES, int OF_GROUPS> struct stream_plan {
     static const int BYTES = SUMS_AT + WARPS * GROUPS * WARP * 16;
 };
 
-// A step of a warp: `tile` counts those of TILES x 16 outputs.
+// A step of a warp. `tile` is the index of a tile of TILES x 16 outputs.
 struct stream_step {
     int tile, step;
 };
@@ -66,7 +66,7 @@ static __device__ __forceinline__ void copy_weight(unsigned char *to, const stru
     }
 }
 
-// In place of rows that do not exist it copies the last one.
+// Copies the rows' pieces of a step. It copies the last row in place of rows that do not exist.
 template <class P>
 static __device__ __forceinline__ void copy_rows(unsigned char *to, const struct gemv *a, const stream_step &at)
 {
@@ -99,7 +99,7 @@ static __device__ __forceinline__ void multiply_step(float sum[P::TILES][P::GROU
     }
 }
 
-// Results of one lane's fragment: outputs g (x, y) and g + 8 (z, w), rows 2c (x, z) and 2c + 1 (y, w) of group n.
+// Stores one lane's fragment: outputs g (x, y) and g + 8 (z, w), rows 2c (x, z) and 2c + 1 (y, w) of group n.
 static __device__ __forceinline__ void store_fragment(const struct gemv *a, int tile, int n, int lane, float4 y)
 {
     const float low[2] = {y.x, y.y}, high[2] = {y.z, y.w};
@@ -120,7 +120,7 @@ static __device__ __forceinline__ void store_fragment(const struct gemv *a, int 
     }
 }
 
-// Adds the parts of K in order and stores the results. All threads call.
+// Adds the parts of K in order and stores the results. Every thread of the block must call it.
 template <class P>
 static __device__ __forceinline__ void finish_tiles(float4 *sums, const float sum[P::TILES][P::GROUPS][4],
                                                     const struct gemv *a, int tile)
@@ -128,7 +128,7 @@ static __device__ __forceinline__ void finish_tiles(float4 *sums, const float su
     const int i = (int)threadIdx.x, warp = i / WARP, lane = i % WARP;
 #pragma unroll
     for (int t = 0; t < P::TILES; t++) {
-        __syncthreads(); // all have read the sums before
+        __syncthreads(); // every thread has read the previous sums
 #pragma unroll
         for (int n = 0; n < P::GROUPS; n++)
             sums[(warp * P::GROUPS + n) * WARP + lane] =
@@ -145,7 +145,7 @@ static __device__ __forceinline__ void finish_tiles(float4 *sums, const float su
     }
 }
 
-// Grid: as many blocks as run at once, or as there are tiles; the blocks take the tiles in turn.
+// Computes the gemm. The grid has as many blocks as run at once, or as there are tiles. Blocks take the tiles in turn.
 template <class P> static __global__ void __launch_bounds__(THREADS, 1) gemm_stream_kernel(struct gemv a)
 {
     DYNAMIC_SHARED(unsigned char, shared);
@@ -198,8 +198,9 @@ static cudaError_t launch_tiles(cudaStream_t stream, const struct gemv *gemv, in
     return launch<stream_plan<1, GROUPS>>(stream, gemv, multiprocessors);
 }
 
-// Tiles of 16 outputs for a thread block. The L2 cache delivers 1 + rows / outputs times the bytes of the weight. About
-// three eighths of the multiprocessors take all that it delivers (5.5 TB/s on an H100, 112 GB/s each); fewer take less.
+// Returns the tiles of 16 outputs per thread block. The L2 cache delivers 1 + rows / outputs times the bytes of the
+// weight. About three eighths of the multiprocessors use all of its bandwidth (5.5 TB/s on an H100, 112 GB/s each).
+// Fewer multiprocessors use less.
 static int stream_tiles(const struct gemv *gemv, int multiprocessors)
 {
     const int enough = max(1, multiprocessors * 3 / 8);

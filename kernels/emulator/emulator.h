@@ -32,7 +32,7 @@ size_t emulator_memory_used_on(int device);
 // Counts device memory from now on instead of allocating it: allocations are addresses without memory, and kernels,
 // gemms, copies and fills do nothing. So a model of any size opens in seconds. Set it while nothing is allocated.
 void emulator_count_only(bool on);
-int emulator_launches(void); // kernels and gemms run so far, including those of graphs
+int emulator_launches(void); // kernels and gemms run so far, also within graphs
 int emulator_graph_launches(void);
 int emulator_pageable_reads(void); // copies from the device into memory that is not pinned, so far
 // Operations that wait in a stream; a call that adds one more waits until there is room. Initially 1024, as on GPUs.

@@ -577,7 +577,7 @@ static cudaError_t run_all(void)
     return lost ? cudaErrorLaunchFailure : cudaSuccess;
 }
 
-// Whether a kernel runs on the device that other ranks must end, or nobody.
+// Returns true if the device still has work that waits for other ranks, or that nothing can complete.
 static bool is_busy(int on)
 {
     for (const CUstream_st *stream : streams)

@@ -28,12 +28,12 @@ int cores_at(const cpu_set_t *cores, int index)
     return core;
 }
 
-// Where a core (a hardware thread, as Linux counts) is.
+// Position of a core (a hardware thread, in Linux's count) in the machine.
 struct place {
     int package, core, number;
 };
 
-// Returns 0 if the machine does not say.
+// Returns a number from the core's topology in sysfs, or 0 if the machine does not report it.
 static int topology_read(int number, const char *what)
 {
     char path[256];

@@ -6,13 +6,13 @@
 
 #include "lib/base/clock.h"
 
-// The mutex guards everything. `ending_bytes` are held by peers that have been ended and have not left yet.
+// The budgets, guarded by the mutex. `ending_bytes` counts peers that have been ended and have not left yet.
 static struct {
     pthread_mutex_t mutex;
     struct peer_budget budgets[PEER_CLASSES];
     size_t ending_bytes[PEER_CLASSES];
     struct peer *first[PEER_CLASSES];
-    size_t peak_bytes; // of both budgets, since memory was given back
+    size_t peak_bytes; // of both budgets together, since the last trim
 } all = {
     .mutex = PTHREAD_MUTEX_INITIALIZER,
     .budgets = {{.max_bytes = PEER_UNPROVEN_BYTES}, {.max_bytes = PEER_PROVEN_BYTES}},
@@ -45,7 +45,8 @@ static void peer_unlink(struct peer *peer)
     if (peer->ended) all.ending_bytes[peer->class] -= peer->held_bytes;
 }
 
-// A polite peer shows its key soon: among peers without one the time counts, too, so that new ones are not closed.
+// Returns the weight by which the busiest peer is chosen. Polite peers show their key soon, so for peers without a key
+// the time since joining counts, too. That protects new peers.
 static double peer_weight(const struct peer *peer, int64_t now_us)
 {
     if (peer->class == PEER_PROVEN) return (double)peer->held_bytes;
@@ -135,7 +136,8 @@ void peer_leave(struct peer *peer)
     pthread_mutex_unlock(&all.mutex);
 }
 
-// malloc keeps what threads of gRPC have freed in pieces; trimming takes milliseconds, so it waits for a large drop.
+// Trims the heap, because malloc keeps the small pieces that gRPC's threads have freed. Trimming takes milliseconds, so
+// it waits for a large drop.
 void peer_budgets_trim(void)
 {
     enum { DROP_BYTES = 32 << 20 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that this process holds for the peers of its ports: two budgets, one for peers that still have to show a key
-// or token, one for all others. While the peers of a budget hold more than it has, the busiest of them is closed. The
-// budgets belong to the process, because its memory does. Any thread.
+// Limits the memory that this process holds for the peers of its ports. There are two budgets: one for peers that still
+// have to show a key or token, one for all other peers. While the peers of a budget exceed it, the busiest of them is
+// closed. The budgets are global to the process, because memory is. Any thread.
 #pragma once
 
 #include <stdbool.h>
@@ -11,10 +11,10 @@
 enum peer_class { PEER_UNPROVEN, PEER_PROVEN, PEER_CLASSES };
 enum { PEER_UNPROVEN_BYTES = 64 << 20, PEER_PROVEN_BYTES = 512 << 20 }; // the defaults
 
-// A connection. It belongs to its owner, and to a budget from peer_join() to peer_leave().
+// A connection. Its owner embeds this struct. The peer is in a budget from peer_join() to peer_leave().
 struct peer {
     void (*end)(struct peer *peer); // closes the connection soon; called under the budgets' lock, from any thread
-    struct peer *previous, *next;   // this and the following are the budgets'
+    struct peer *previous, *next;   // only peer_budget.c writes this and the following fields
     enum peer_class class;
     bool joined, ended;
     int64_t joined_us;
@@ -24,18 +24,18 @@ struct peer {
 struct peer_budget {
     size_t max_bytes, held_bytes;
     int peers;
-    uint64_t ended; // peers that were closed because they held most
+    uint64_t ended; // peers closed as the busiest of the budget
 };
 
 void peer_budgets_set(size_t unproven_bytes, size_t proven_bytes);
 struct peer_budget peer_budget_read(enum peer_class class);
 
-// `peer`: `end` is set. It holds nothing yet.
+// Adds the peer to a budget. The caller has set `end`. The peer holds nothing yet.
 void peer_join(struct peer *peer, enum peer_class class);
-// Sets the memory that the peer holds. May end peers, and `peer` itself; the caller holds no lock that `end` takes.
-// This and the next: no effect on a peer that has left.
+// Sets the memory that the peer holds. May end peers, including `peer` itself, so the caller holds no lock that `end`
+// takes. No effect on a peer that has left.
 void peer_hold(struct peer *peer, size_t bytes);
-void peer_prove(struct peer *peer); // it has shown its key
+void peer_prove(struct peer *peer); // the peer has shown its key; no effect on a peer that has left
 void peer_leave(struct peer *peer); // `end` is not called any more
-// Gives freed memory back to the system once peers hold much less than before. A listener calls it every second.
+// Returns freed memory to the system once peers hold much less than before. A listener calls it every second.
 void peer_budgets_trim(void);

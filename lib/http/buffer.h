@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bytes that are appended at the end and removed at the start. An empty buffer owns no memory, because thousands of
-// idle connections have one each. Zero it to initialise.
+// A byte queue: bytes are appended at the end and removed at the start. An empty buffer owns no memory, because
+// thousands of idle connections have one each. Zero it to initialise.
 #pragma once
 
 #include <stddef.h>

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A connection's life, in its loop's thread:
+// Runs a connection's life, in its loop's thread:
 //
 //   HANDSHAKE -> HEAD -> BODY -> HANDLING -> FLUSHING -> HEAD ...
 //                  \-------\--------\-----------\-> LINGER -> CLOSED
 //
-// A connection whose response is the last one lingers: it closes its sending side and discards what the client still
-// sends, because closing a socket with unread bytes resets it, and the client would lose the response.
+// After its last response a connection lingers: it closes its sending side and discards further bytes of the client.
+// Closing a socket with unread bytes would reset it, and the client would lose the response.
 //
 // Events are edge-triggered and armed once: a turn reads and writes until the socket has no more, or until the
 // connection has had its share.
@@ -75,7 +75,7 @@ static void set_busy(struct connection *c)
     c->idle_link = NULL;
 }
 
-// Tells the budgets what the connection holds.
+// Reports the memory that the connection holds to the budgets.
 static void hold(struct connection *c)
 {
     size_t bytes = HTTP_CONNECTION_BYTES + c->in_charge + (c->ssl ? HTTP_TLS_BYTES : 0);
@@ -83,7 +83,7 @@ static void hold(struct connection *c)
     if (bytes != c->peer.held_bytes) peer_hold(&c->peer, bytes);
 }
 
-// Its loop closes the connection once it finds the socket's end.
+// Shuts the socket of a peer over budget down. The connection's loop then finds the end of input and closes it.
 static void end_for_budget(struct peer *peer)
 {
     struct connection *c = (struct connection *)((char *)peer - offsetof(struct connection, peer));
@@ -114,9 +114,9 @@ static void drop_input(struct connection *c)
     c->in_charge = 0;
 }
 
-// --- handshakes: where connections of an address are bounded, a thread has one handshake of it at a time
+// --- handshakes: with a limit of connections per address, a thread runs one handshake of an address at a time
 
-// A connection that has sent nothing yet does not take the place.
+// Returns true if the connection may run its handshake now. A connection that has sent nothing does not take the place.
 static bool handshake_begin(struct connection *c)
 {
     if (c->shaking) return true;
@@ -133,7 +133,7 @@ static void handshake_await_no_more(struct connection *c)
     c->awaits_handshake = false;
 }
 
-// Gives the place to another connection of the address.
+// Ends the handshake and gives its place to another connection of the address.
 static void handshake_end(struct connection *c)
 {
     handshake_await_no_more(c);
@@ -169,7 +169,7 @@ static void close_with(struct connection *c, bool reset)
     http_loop_bury(c->loop, c);
 }
 
-// A response that is not whole ends in a reset: one without a length would look whole otherwise.
+// Closes the connection. An incomplete response ends in a reset: without a length it would look complete otherwise.
 void connection_close(struct connection *c)
 {
     close_with(c, c->exchange != NULL);
@@ -203,7 +203,7 @@ static void await_request(struct connection *c)
 
 // --- responses by the server itself
 
-// The start of the target in a head that is not whole or cannot be parsed, as far as `target` [TARGET_BYTES] has room.
+// Copies the start of the target to `target` [TARGET_BYTES], from a head that is incomplete or cannot be parsed.
 static void read_target(const struct connection *c, char *target)
 {
     const char *bytes = c->head ? c->head : http_buffer_start(&c->in);
@@ -244,7 +244,7 @@ static void add_own_headers(struct connection *c, struct http_buffer *extra)
         http_buffer_append(extra, lines, server->o.own_headers(c->exchange, lines, sizeof lines));
 }
 
-// The members `extra`, `close` and `http_1_0` of the head are filled in here. Frees `extra`.
+// Writes a response. Fills in the head's `extra`, `close` and `http_1_0`. Frees `extra`.
 static void answer(struct connection *c, const struct response_head *head, const char *body, struct http_buffer *extra)
 {
     struct response_head whole = *head;
@@ -278,7 +278,7 @@ static void refuse_with(struct connection *c, int status, const char *sentence, 
 static void refuse(struct connection *c, int status, const char *sentence)
 {
     struct http_buffer extra = {0};
-    if (c->exchange && exchange_is_started(c->exchange)) { // a handler's response has begun: two would be mixed up
+    if (c->exchange && exchange_is_started(c->exchange)) { // a handler's response has begun: a second would mix with it
         connection_close(c);
         return;
     }
@@ -377,8 +377,8 @@ static void start_request(struct connection *c, const struct http_head *head)
         answer_methods(c, methods, result == ROUTE_OPTIONS);
 }
 
-// Also for a head that cannot be parsed: the response to HEAD must have no body, which the client would read as the
-// next response.
+// Returns true for a HEAD request, even if its head cannot be parsed. The response to HEAD must have no body, because
+// the client would read the body as the next response.
 static bool is_head_request(const char *bytes, size_t size)
 {
     static const char method[] = {'H', 'E', 'A', 'D', ' '};
@@ -386,14 +386,14 @@ static bool is_head_request(const char *bytes, size_t size)
     return size - line >= sizeof method && memcmp(bytes + line, method, sizeof method) == 0;
 }
 
-// Returns the bytes that were used: 0, or the whole head.
+// Returns the number of bytes used: 0, or the whole head.
 static size_t parse_head(struct connection *c, const char *bytes, size_t size)
 {
     struct http_server *server = c->loop->server;
     if (!c->head_started) {
         c->head_started = true;
         set_busy(c);
-        // A new connection's limit counts from accepting on, with its TLS handshake.
+        // The limit of a new connection counts from accepting and includes its TLS handshake.
         if (c->served) set_deadline_in(c, server->o.head_ms);
     }
     c->is_head = is_head_request(bytes, size);
@@ -428,14 +428,14 @@ static size_t feed_head(struct connection *c, const char *bytes, size_t size)
 
 static const char too_many_requests[] = "the server is receiving too many requests; try again later";
 
-// Bytes that count in max_bodies_bytes and that ending the connection's requests gives back.
+// Returns the bytes, counted in max_bodies_bytes, that ending the connection's requests would free.
 static size_t received_bytes(const struct connection *c)
 {
     return c->in_charge + (c->state == HTTP_BODY ? c->exchange->body_size : 0);
 }
 
-// Its bytes are given back at once. A request that is being handled or answered cannot be refused any more: its
-// connection, whose client has sent further requests ahead, is closed.
+// Frees the connection's bytes at once by refusing its request. A request that is being handled or answered cannot be
+// refused any more. Then the bytes are requests sent ahead, and the connection is closed.
 static void give_way(struct connection *c)
 {
     if (c->state != HTTP_HEAD && c->state != HTTP_BODY) {
@@ -448,9 +448,9 @@ static void give_way(struct connection *c)
     http_loop_ready(c->loop, c);
 }
 
-// Ends what the connection with the most bytes is sending, if it has more than `bytes`. False: none of this loop has.
-// Each look at every connection ends a request or the one that caused the look, so that no client causes many looks
-// for few bytes.
+// Ends the request of the loop's connection with the most bytes, if it has more than `bytes`. Returns false if none
+// has. Each scan of all connections ends some request, or else the request that caused the scan. So no client causes
+// many scans with few bytes.
 static bool end_largest(struct http_loop *loop, size_t bytes)
 {
     struct connection *largest = NULL;
@@ -464,8 +464,9 @@ static bool end_largest(struct http_loop *loop, size_t bytes)
     return true;
 }
 
-// At the limit of all bodies, ends the connections with the most bytes: otherwise a few clients that never finish large
-// bodies or heads would keep out the small requests of others. False: a connection that has `bytes` is the largest.
+// Ends the connections with the most bytes while all bodies exceed their limit. Otherwise a few clients that never
+// finish large bodies or heads would keep out small requests. Returns false if a connection with `bytes` is the
+// largest.
 static bool make_room(struct http_loop *loop, size_t bytes)
 {
     while (atomic_load(&loop->server->body_bytes) > loop->server->o.max_bodies_bytes)
@@ -473,7 +474,7 @@ static bool make_room(struct http_loop *loop, size_t bytes)
     return true;
 }
 
-// False: the request was refused.
+// Appends bytes to the body. Returns false if the request was refused.
 static bool add_body(struct connection *c, const char *bytes, size_t size)
 {
     struct http_exchange *x = c->exchange;
@@ -503,8 +504,8 @@ static bool add_body(struct connection *c, const char *bytes, size_t size)
     return true;
 }
 
-// A body or a response of many bytes gets more time whenever `enough` of them have passed, so that single bytes do not
-// hold a connection and its memory for ever.
+// Extends the time limit of a body or response whenever `enough` bytes have passed. A few bytes at a time therefore
+// cannot hold a connection and its memory for ever.
 static void note_progress(struct connection *c, size_t size, uint32_t enough)
 {
     c->progress += (uint32_t)size;
@@ -546,7 +547,7 @@ static size_t feed_chunked_body(struct connection *c, const char *bytes, size_t 
     return used;
 }
 
-// Parses bytes of one request; returns those that were used.
+// Parses bytes of one request. Returns the number of bytes used.
 static size_t feed_once(struct connection *c, const char *bytes, size_t size)
 {
     if (c->state == HTTP_HEAD) return feed_head(c, bytes, size);
@@ -586,8 +587,8 @@ static void feed(struct connection *c, const char *bytes, size_t size)
 
 // --- turns
 
-// How many bytes to read next: 0 while a client has sent its next requests ahead, and when none will be served: input
-// may have been dropped, and TLS cannot read on behind a gap.
+// Returns how many bytes to read next. It is 0 while the client has sent enough requests ahead. It is also 0 if no
+// further request will be served: input may have been dropped, and TLS cannot continue after a gap.
 static size_t wanted_bytes(const struct connection *c)
 {
     if (c->state == HTTP_HEAD || c->state == HTTP_BODY || c->state == HTTP_LINGER) return HTTP_IN_BYTES;
@@ -601,7 +602,7 @@ static void read_input(struct connection *c, int64_t *share)
 {
     if (c->unfed && c->state == HTTP_HEAD) feed_kept(c);
     size_t wanted;
-    int without_data = 0; // TLS records, such as those of new keys, which cost more than they send
+    int without_data = 0; // TLS records without data, such as new keys: they cost more than their bytes
     while (c->readable && *share > 0 && (wanted = wanted_bytes(c)) > 0) {
         ssize_t n = socket_read(c, c->loop->in, wanted);
         if (n == HTTP_AGAIN && (!c->readable || c->read_awaits_room)) break;
@@ -625,7 +626,7 @@ static void count_written(struct connection *c, size_t n)
     if (c->exchange) exchange_count_unread(c->exchange, 0 - n);
 }
 
-// False: the connection is closed.
+// Writes the response's bytes to the socket. Returns false if the connection is closed.
 static bool write_output(struct connection *c, int64_t *share)
 {
     bool was_empty = c->timer.due_us == INT64_MAX;
@@ -651,7 +652,7 @@ static bool write_output(struct connection *c, int64_t *share)
     return true;
 }
 
-// Moves the handler's bytes to the socket. True: the response has ended and the connection awaits a request.
+// Moves the handler's bytes to the socket. Returns true if the response has ended and the connection awaits a request.
 static bool flush(struct connection *c, int64_t *share)
 {
     if (c->state == HTTP_CLOSED || c->state == HTTP_LINGER) return false;
@@ -688,8 +689,8 @@ static void shake_hands(struct connection *c)
         fail_handshake(c);
 }
 
-// Bytes that wait to be parsed count like bodies: many clients that send heads slowly, or requests ahead, must not take
-// more memory than the limit either.
+// Counts bytes that wait to be parsed like bodies. Many clients that send heads slowly, or requests ahead, must not
+// take more memory than the limit either.
 static void charge_input(struct connection *c)
 {
     size_t kept = http_buffer_size(&c->in) + http_buffer_size(&c->tls_in), before = c->in_charge;
@@ -757,7 +758,7 @@ void connection_event(struct connection *c, uint32_t events)
     connection_turn(c);
 }
 
-// Its time limit has passed.
+// Handles a connection whose time limit has passed.
 void connection_expire(struct connection *c)
 {
     if (c->state == HTTP_HEAD && c->head_started)

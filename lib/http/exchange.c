@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A request and its response. The functions of http.h append to the response and queue the exchange for its loop,
-// which moves the bytes to the connection: a thread that sends a token to many streams wakes the loop once.
+// Implements exchanges: a request and its response. The functions of http.h append to the response and queue the
+// exchange. The loop then moves the bytes to the connection. A thread that sends a token to many streams wakes the loop
+// once.
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -217,7 +218,7 @@ static bool is_head_request(const struct http_exchange *x)
     return strcmp(http_method(x), "HEAD") == 0;
 }
 
-// Under the lock, after the response has grown by `size` bytes.
+// Counts `size` new bytes of the response and queues the exchange. The caller holds the lock.
 static void response_grown(struct http_exchange *x, size_t size)
 {
     exchange_count_unread(x, size);
@@ -226,7 +227,7 @@ static void response_grown(struct http_exchange *x, size_t size)
     http_loop_queue(x->loop, x);
 }
 
-// Text from a request must not end a header line.
+// Appends a field's text with control characters replaced: text from a request must not end a header line.
 static void append_field_text(struct http_buffer *out, const char *text)
 {
     for (; *text; text++) {
@@ -248,7 +249,7 @@ void http_add_header(struct http_exchange *x, const char *name, const char *valu
     pthread_mutex_unlock(&x->lock);
 }
 
-// Under the lock. length -1: a stream.
+// Starts the response. length -1: a stream. The caller holds the lock.
 static void write_head(struct http_exchange *x, int status, const char *content_type, int64_t length)
 {
     x->started = true;
@@ -267,7 +268,7 @@ static void write_head(struct http_exchange *x, int status, const char *content_
     if (is_head_request(x) || !response_has_body(status)) x->no_body = true;
 }
 
-// Under the lock: whether this response may have `size` more bytes unread.
+// Returns true if this response may have `size` more unread bytes. The caller holds the lock.
 static bool unread_fits(const struct http_exchange *x, size_t size)
 {
     const struct http_server *server = x->loop->server;
@@ -308,7 +309,7 @@ void http_stream_begin(struct http_exchange *x, int status, const char *content_
     pthread_mutex_unlock(&x->lock);
 }
 
-// Under the lock.
+// Appends a chunk of the response. The caller holds the lock.
 static void append_chunk(struct http_exchange *x, const void *bytes, size_t size)
 {
     size_t before = http_buffer_size(&x->out);
@@ -320,7 +321,7 @@ static void append_chunk(struct http_exchange *x, const void *bytes, size_t size
     response_grown(x, http_buffer_size(&x->out) - before);
 }
 
-// Under the lock. Disconnects at once, so that the client cannot take a broken response for a whole one.
+// Disconnects at once, so that the client cannot take a broken response for a complete one. The caller holds the lock.
 static void abandon(struct http_exchange *x)
 {
     x->abandoned = true;

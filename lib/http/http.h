@@ -3,17 +3,17 @@
 // whose body is complete go to a handler, which answers at once or later, whole or as a stream (chunked; server-sent
 // events).
 //
-// Bounds, all of them options: connections, of all and of one address; bytes and time of a request's head, body and
-// unread response; bytes of all bodies together. A request that breaks the protocol is answered with 400 and closes
-// its connection; requests in which lengths contradict each other or are given twice never reach a handler.
+// Options limit the connections in total and per address, the bytes and time of a request's head, body and unread
+// response, and the bytes of all bodies together. A request that breaks the protocol is answered with 400 and its
+// connection is closed. Requests with contradictory or repeated lengths never reach a handler.
 //
 // A client that closes its connection, or only its sending side, ends its requests: on_close is called at once, also
 // while nothing is being sent.
 //
-// Threads: the server has its own threads, each with an epoll; a connection belongs to one of them. Handlers run there
-// and must not block. Every http_exchange function may be called from any thread. The functions of one exchange must
-// not be called at the same time by two threads; on_close may run at the same time as they do, and after it they do
-// nothing. Sending costs no system call for each stream: a thread that sends to many streams wakes their owner once.
+// Threads: the server has its own threads, each with an epoll. A connection belongs to one of them. Handlers run on
+// that thread and must not block. Every http_exchange function may be called from any thread. Two threads must not call
+// functions of one exchange at the same time. on_close may run at the same time as these functions, and after on_close
+// they do nothing. Sending needs no system call per stream: a thread that sends to many streams wakes their owner once.
 #pragma once
 
 #include <stdbool.h>
@@ -28,15 +28,15 @@ struct http_exchange; // a request and its response; reference-counted
 struct http_route {
     const char *method; // "GET", "POST"; NULL ends the table. GET serves HEAD too, and OPTIONS is answered
     const char *path;   // "/v1/models"; "/v1/models/*": everything below. The first row that matches is taken
-    // The head has arrived, the body has not: the place to refuse a caller before the body is read. May answer or be
-    // NULL.
+    // Called when the head is complete and the body is not read yet, so that it can refuse a caller early. May answer.
+    // May be NULL.
     void (*on_head)(struct http_exchange *x);
-    // Head and body are complete. Not called when a response was begun before.
+    // Called when head and body are complete, unless a response was begun before.
     void (*on_request)(struct http_exchange *x);
-    // Called once after on_head or on_request: the socket has taken the whole response, by the handler or by the server
-    // (413, 408), or the client was disconnected before. May be NULL.
+    // Called once after on_head or on_request, when the socket has taken the whole response (from the handler, or from
+    // the server: 413, 408) or the client was disconnected before. May be NULL.
     void (*on_close)(struct http_exchange *x, bool disconnected);
-    size_t max_body_bytes; // a larger body is refused with 413 before it is read; 0: as the server
+    size_t max_body_bytes; // a larger body is refused with 413 before it is read; 0: limit of the server
 };
 
 struct http_tls_files {
@@ -51,47 +51,48 @@ struct http_server_options {
     void *context;                    // http_context() of every exchange
     const struct http_tls_files *tls; // NULL: plain. Files that change are read again; broken ones are logged, not used
     int threads;                      // [1]
-    int max_connections;              // [20000] at this number a new connection replaces the one that has been idle
-                                      // longest, or is closed; raises the limit of descriptors to this number
+    int max_connections;              // [20000] at this number a new connection replaces the longest-idle connection,
+                                      // or is closed if none is idle; raises the limit of descriptors to this number
     int max_connections_per_address;  // [0: no bound]
     bool proof; // clients must show a key (http_prove()): until then they share a small budget (lib/base/peer_budget.h)
     size_t max_head_bytes; // [32 KiB]
     size_t max_body_bytes; // [64 MiB]
-    // [four times max_body_bytes, at least 256 MiB] of all bodies, unfinished heads and requests sent ahead; beyond it,
-    // the connection with the most bytes gives way: its head or body is refused with 503, and a connection whose
-    // request is being handled or answered already, and which has sent further requests ahead, is closed
+    // [four times max_body_bytes, at least 256 MiB] of all bodies, unfinished heads and requests sent ahead. Above it,
+    // the connection with the most bytes gives way: its head or body is refused with 503. If its request is already
+    // being handled or answered, the connection is closed, because its bytes are requests sent ahead.
     size_t max_bodies_bytes;
     size_t max_unread_bytes; // [16 MiB] of one stream; a client that leaves more unread is disconnected
-    // [256 MiB] of all responses; when they have more, a stream with more than an equal share (lib/base/equal_share.h)
-    // is disconnected
+    // [256 MiB] of all responses together. Above it, a stream with more than an equal share (lib/base/equal_share.h) is
+    // disconnected.
     size_t max_all_unread_bytes;
-    int64_t head_ms;      // [10000] from accepting, or from a request's first byte, until its head is there
-    int64_t stall_ms;     // [30000] for each KiB of a body, each 16 KiB of an unread response or the rest of it
+    int64_t head_ms;      // [10000] from accepting, or from a request's first byte, until its head is complete
+    int64_t stall_ms;     // [30000] for each KiB of a body, and for each 16 KiB, or the rest, of an unread response
     int64_t idle_ms;      // [120000] between two requests
     int64_t tls_check_ms; // [1000] at least, between two checks of the TLS files
-    // [0: no bound] a request on an older connection is the last one there, so that a client shows its certificate
-    // again
+    // [0: no bound] a request on an older connection is the last request there, so that a client shows its certificate
+    // again.
     int64_t max_connection_age_ms;
-    // The body of error responses that the server makes itself (400, 404, 405, 408, 413, 417, 431, 501, 503, 505):
-    // writes JSON or text to `body` [room] and returns its size, at most `room`. `path` is that of the request, or the
-    // start of its target if the head could not be parsed; "": not known. NULL: a line of text.
+    // Writes the body of the server's own error responses (400, 404, 405, 408, 413, 417, 431, 501, 503, 505), JSON or
+    // text, to `body` [room] and returns its size, at most `room`. `path` is the path of the request, or the start of
+    // its target if the head could not be parsed; "": not known. NULL: the server sends a line of text.
     size_t (*error_body)(const char *path, int status, const char *sentence, char *body, size_t room);
     const char *error_type; // its content type
-    // More headers of the responses that the server sends without calling on_head, such as 400 and 413. Writes lines
-    // like "x-request-id: 1\r\n" to `lines` [room] and returns their size. `x` is NULL when the head of the request
-    // could not be parsed. NULL: no such headers.
+    // Writes further headers of the responses that the server sends without calling on_head, such as 400 and 413: lines
+    // like "x-request-id: 1\r\n" to `lines` [room]. Returns their size. `x` is NULL if the head of the request could
+    // not be parsed. NULL: no such headers.
     size_t (*own_headers)(const struct http_exchange *x, char *lines, size_t room);
 };
 
-// UNAVAILABLE: the address is in use; INVALID: a TLS file is unusable; NOT_FOUND: it is absent. The sentence names it.
+// Opens a server. Returns UNAVAILABLE if the address is in use, INVALID if a TLS file is unusable, and NOT_FOUND if it
+// is absent. The sentence names the address or file.
 enum status http_server_open(const struct http_server_options *options, struct http_server **server_p);
 int http_server_port(const struct http_server *server);
-// The port is released, idle connections are closed, and responses begun from now on close theirs.
+// Releases the port and closes idle connections. Responses begun from now on close their connections.
 void http_server_stop_accepting(struct http_server *server);
-// Waits up to grace_ms for open exchanges, then disconnects. When it returns every on_close has run; exchanges that are
-// still referenced stay valid. Not from a handler. NULL is allowed.
+// Waits up to grace_ms for open exchanges, then disconnects. When it returns every on_close has run. Exchanges that are
+// still referenced stay valid. Must not be called from a handler. NULL is allowed.
 void http_server_close(struct http_server *server, int grace_ms);
-// Looks at the files of TLS now and logs what has changed, which happens at new connections otherwise. Any thread.
+// Reads changed TLS files now and logs the changes, instead of at the next new connection. Any thread.
 void http_server_reload(struct http_server *server);
 enum { HTTP_STATUS_CLASSES = 6 };
 struct http_server_status {
@@ -115,7 +116,8 @@ const char *http_path(const struct http_exchange *x);                     // dec
 const char *http_query(const struct http_exchange *x, const char *name);  // a decoded query parameter; NULL: not given
 const char *http_header(const struct http_exchange *x, const char *name); // any case; the first of several; NULL: none
 void http_prove(struct http_exchange *x);                                 // in on_head: the client has shown a key
-// The next header of this name. `value` is what http_header() or the previous call returned. NULL: no further one.
+// Returns the next header of this name. `value` is the result of http_header() or of the previous call. NULL: no
+// further header.
 const char *http_header_after(const struct http_exchange *x, const char *name, const char *value);
 const char *http_peer(const struct http_exchange *x);                 // "127.0.0.1:4711"
 const char *http_body(const struct http_exchange *x, size_t *size_p); // NUL-terminated; valid from on_request on
@@ -124,12 +126,13 @@ void http_ref(struct http_exchange *x);
 void http_unref(struct http_exchange *x);
 
 // --- the response. After the exchange has closed, or its response was begun or ended before, these functions do
-// nothing. HEAD is answered like GET; the server leaves the body out. Before the response starts. Control characters
-// become blanks.
+// nothing. HEAD is answered like GET; the server leaves the body out.
+
+// Adds a header. Must be called before the response starts. Replaces control characters by blanks.
 void http_add_header(struct http_exchange *x, const char *name, const char *value);
 void http_respond(struct http_exchange *x, int status, const char *content_type, const void *body, size_t size);
-// Whether a whole response of `size` bytes keeps to max_all_unread_bytes, or to an equal share of it. The handler
-// refuses it otherwise.
+// Returns true if a whole response of `size` bytes stays within max_all_unread_bytes, or within an equal share of it. A
+// handler refuses the request otherwise.
 bool http_response_fits(struct http_exchange *x, size_t size);
 void http_stream_begin(struct http_exchange *x, int status, const char *content_type);
 // Sends one chunk; `size` 0 sends none. Returns the bytes of this response that the socket has not taken yet.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The objects behind http.h, for the files of this folder.
+// Defines the objects that implement http.h, for the files of this folder.
 //
-// A loop is a thread with its epoll; it owns its connections, and only it touches them. An exchange is shared between
-// the loop and the threads that answer: they append the response to exchange->out under its lock and put the exchange
-// into the loop's queue. Locks are taken in the order exchange, loop.
+// A loop is a thread with its epoll. It owns its connections, and no other thread touches them. An exchange is shared
+// between the loop and the threads that answer. These threads append the response to exchange->out under its lock and
+// put the exchange into the loop's queue. Locks are taken in the order exchange, loop.
 #pragma once
 
 #include <netinet/in.h>
@@ -22,18 +22,18 @@
 enum {
     HTTP_IN_BYTES = 65536,       // read at once
     HTTP_AHEAD_BYTES = 4096,     // of further requests, read while a request waits for its response
-    HTTP_TURN_BYTES = 256 << 10, // read or written for one connection before the others have their turn
+    HTTP_TURN_BYTES = 256 << 10, // read or written for one connection before the next connection's turn
     HTTP_TURN_REQUESTS = 16,
-    HTTP_READ_MIN_COST = 256,     // bytes that a read counts at least: a TLS record may have a single one
-    HTTP_TURN_EMPTY_RECORDS = 32, // TLS records without data in one turn, beyond which the connection is closed
+    HTTP_READ_MIN_COST = 256,     // bytes that a read counts at least: a TLS record may carry a single byte
+    HTTP_TURN_EMPTY_RECORDS = 32, // limit of TLS records without data in one turn; above it the connection is closed
     HTTP_LINGER_MS = 2000,
     HTTP_CONNECTION_BYTES = 4 << 10,
     HTTP_TLS_BYTES = 32 << 10, // memory of an idle connection
     HTTP_PEER_BYTES = INET6_ADDRSTRLEN + 8,
 };
 
-// What is awaited: the end of the TLS handshake, of a head, of a body, of the response (HANDLING: from the handler,
-// FLUSHING: by the client), the client's FIN.
+// A connection's state names the next thing it waits for: the end of the TLS handshake, of a head, of a body, of the
+// response (HANDLING: from the handler, FLUSHING: by the client), or the client's FIN.
 enum connection_state { HTTP_HANDSHAKE, HTTP_HEAD, HTTP_BODY, HTTP_HANDLING, HTTP_FLUSHING, HTTP_LINGER, HTTP_CLOSED };
 
 struct connection {
@@ -50,31 +50,31 @@ struct connection {
     size_t in_charge;          // of both, counted in server->body_bytes
     struct http_buffer out;    // bytes of the response that go to the socket next
     struct http_scan scan;
-    const char *head; // while it is parsed: the bytes of the request so far; else NULL, and `in` has them
+    const char *head; // bytes of the request so far, while it is parsed; otherwise NULL, and `in` has the bytes
     size_t head_size;
     struct http_chunks chunks;
     uint64_t body_left; // of a body with a length
-    uint32_t progress;  // bytes of the body or the response since the time limit was put off
+    uint32_t progress;  // bytes of the body or the response since the time limit was last extended
     int fd;
-    struct peer peer; // the memory that it holds
+    struct peer peer; // accounts the memory that the connection holds
     struct in6_addr address;
     uint16_t port;
     uint8_t state;           // enum connection_state
     bool readable, writable; // the socket may have bytes, or room for some
-    // TLS: reading has to write first and waits for room, or writing has to read first and waits for bytes, until the
-    // socket's event. A handshake message that has come in part, such as a new key's, holds both up.
+    // TLS: a read that must write first waits for room, or a write that must read first waits for bytes, until the
+    // socket's event. An incomplete handshake message, such as a new key, blocks both directions.
     bool read_awaits_room, write_awaits_bytes;
     bool shaking;          // it is in loop->handshaking
     bool awaits_handshake; // of another connection of its address
     bool drained;          // TLS: the socket has no bytes until the next event
     bool peer_closed;      // the client has closed its sending side
-    bool broken;           // the socket is of no more use
+    bool broken;           // the socket has failed
     bool is_ready;         // in the list of ready connections
-    bool head_started;     // bytes of the head are there
-    bool served;           // it is not the first request
+    bool head_started;     // bytes of the head have arrived
+    bool served;           // the current request is not the first
     bool answered;         // the whole response is in `out`
-    bool close_after;      // the response
-    bool unfed;            // `in` has not been looked at since the last response
+    bool close_after;      // the connection closes after the response
+    bool unfed;            // `in` has not been parsed since the last response
     bool is_head;          // the request's method is HEAD
 };
 
@@ -85,11 +85,11 @@ struct http_exchange {
     struct http_buffer extra; // header lines of http_add_header
     bool started, ended;      // the response
     bool chunked;             // its coding
-    bool no_body;             // it has none: HEAD, 204
+    bool no_body;             // HEAD, 204
     bool closed;              // on_close is due or has run; loop and server may be gone
     bool abandoned;
     bool queued;
-    bool complete;                     // the request is: the connection can serve another one
+    bool complete;                     // the request is complete: the connection can serve another one
     bool close;                        // the response tells the client that the connection closes
     size_t body_charge;                // bytes counted in server->body_bytes
     struct http_exchange *next_queued; // guarded by the loop's lock
@@ -99,7 +99,7 @@ struct http_exchange {
     struct http_loop *loop;        // valid until closed
     struct connection *connection; // the loop's alone; NULL once closed
     const struct http_route *route;
-    bool notify; // on_close: a handler was called
+    bool notify; // a handler was called, so on_close must be called
     void *context, *user;
     struct http_head head;
     const char *peer;
@@ -110,7 +110,7 @@ struct http_loop {
     struct http_server *server;
     pthread_t thread;
     int epoll_fd, event_fd;
-    int spare_fd; // closed to take and refuse a connection when the process has no descriptor left; -1: none
+    int spare_fd; // freed to accept and refuse a connection when the process has no descriptor left; -1: none
     bool listening;
     int64_t now_us, listen_again_us;    // INT64_MAX: no pause
     struct address_counts *handshaking; // one at a time of each address; NULL: no bound
@@ -159,7 +159,7 @@ void connection_expire(struct connection *c);
 void connection_close(struct connection *c);
 void connection_prove(struct connection *c); // its client has shown a key
 
-// --- socket.c: bytes, or one of
+// --- socket.c: the functions return a number of bytes, or one of
 enum { HTTP_AGAIN = -1, HTTP_BROKEN = -2 };
 ssize_t socket_read(struct connection *c, char *bytes, size_t size); // 0: the client has closed its sending side
 ssize_t socket_write(struct connection *c, const char *bytes, size_t size);
@@ -185,15 +185,15 @@ void exchange_set_complete(struct http_exchange *x, bool *started_p);
 bool exchange_is_started(struct http_exchange *x);
 // Moves the header lines that on_head added to `extra`.
 void exchange_take_headers(struct http_exchange *x, struct http_buffer *extra);
-// Moves the response so far to the connection. False: the exchange was abandoned.
+// Moves the response so far to the connection. Returns false if the exchange was abandoned.
 bool exchange_take_output(struct http_exchange *x, struct connection *c);
 // Updates the counts of unread bytes; unsigned arithmetic also subtracts.
 void exchange_count_unread(struct http_exchange *x, size_t more);
-// The end: no function of http.h has an effect afterwards. Calls on_close and releases the loop's reference.
+// Ends the exchange: functions of http.h have no effect afterwards. Calls on_close and releases the loop's reference.
 void exchange_close(struct http_exchange *x, bool disconnected);
 
 // --- response.c
-// A response's head; length -1: chunked, or up to the end of the connection.
+// A response's head. length -1: the body is chunked or extends to the end of the connection.
 struct response_head {
     int status;
     const char *content_type; // NULL: none

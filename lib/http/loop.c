@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A thread of the server: waits for its sockets, the queue of exchanges with new output, and time limits.
+// Runs a thread of the server: waits for its sockets, the queue of exchanges with new output, and time limits.
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -27,7 +27,7 @@ static _Thread_local struct http_loop *own_loop; // of this thread
 void http_loop_wake(struct http_loop *loop)
 {
     uint64_t one = 1;
-    // Fails only when the counter is full, and then the loop is about to wake.
+    // The write fails only if the counter is full, and then the loop is about to wake.
     ssize_t written = write(loop->event_fd, &one, sizeof one);
     (void)written;
 }
@@ -78,7 +78,7 @@ void http_loop_ready(struct http_loop *loop, struct connection *c)
     loop->ready = c;
 }
 
-// Events of this batch may still point to the connection, and so may the list of ready ones.
+// Frees the connection later: events of this batch and the list of ready connections may still point to it.
 void http_loop_bury(struct http_loop *loop, struct connection *c)
 {
     if (c->is_ready) return; // run_ready() buries it
@@ -126,10 +126,10 @@ static void pause_listening(struct http_loop *loop)
     loop->listen_again_us = loop->now_us + LISTEN_PAUSE_US;
 }
 
-// All listeners or, after an error, none until the next attempt.
+// Watches all listeners. After an error it watches none until the next attempt, and returns false.
 static bool watch_listener(struct http_loop *loop)
 {
-    // Without EXCLUSIVE a new connection would wake every loop.
+    // EXCLUSIVE keeps a new connection from waking every loop.
     struct epoll_event event = {.events = EPOLLIN | EPOLLEXCLUSIVE};
     struct http_server *server = loop->server;
     loop->listen_again_us = INT64_MAX;
@@ -155,8 +155,8 @@ static void count_refused(struct http_server *server, const char *reason)
               LOG_FIELD("refused", (uint64_t)atomic_load(&server->refused)));
 }
 
-// The process has no descriptor left. The listener would stay readable and keep the loop busy, so the connection is
-// taken with a descriptor kept for this, and closed.
+// Accepts a connection with the spare descriptor and closes it, because the process has no other descriptor left.
+// Otherwise the listener would stay readable and keep the loop busy.
 static void refuse_without_descriptor(struct http_loop *loop, int listener)
 {
     if (loop->spare_fd >= 0) {
@@ -217,7 +217,7 @@ static void accept_some(struct http_loop *loop, int listener)
             return;
         else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
             refuse_without_descriptor(loop, listener);
-        else // the program's supervisor starts it again
+        else // the supervisor restarts the program
             INVARIANT(!address_listener_is_dead(errno), "port %d no longer listens: %s", loop->server->port,
                       strerror(errno));
     }

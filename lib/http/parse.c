@@ -6,7 +6,7 @@
 
 // --- characters
 
-// tchar of RFC 9110: what methods and field names consist of.
+// Returns true for a tchar of RFC 9110. Methods and field names consist of these characters.
 static bool is_token(unsigned char c)
 {
     static const bool other[128] = {
@@ -37,7 +37,7 @@ static int hex_value(char c)
 
 enum http_parse http_scan_head(struct http_scan *scan, const char *bytes, size_t size)
 {
-    // Clients of other protocols are told apart by their first byte, not by a time limit.
+    // Clients of other protocols are recognised by their first byte, without waiting for a time limit.
     if (scan->at == 0 && size > 0 && !is_token((unsigned char)bytes[0]) && bytes[0] != '\r') return HTTP_PARSE_BAD;
     const char *end;
     while (scan->at < size && (end = memchr(bytes + scan->at, '\n', size - scan->at))) {
@@ -78,7 +78,7 @@ static size_t add_text(struct reader *r, const char *text, size_t size)
     return at;
 }
 
-// Adds a text with its %XX decoded. False: a bad one, or one that stands for NUL.
+// Adds a text with its %XX decoded. Returns false for an invalid %XX or %00.
 static bool add_decoded(struct reader *r, const char *text, size_t size, bool plus_is_blank)
 {
     char *out = r->texts + r->head->text_size, *start = out;
@@ -117,7 +117,7 @@ static bool add_query(struct reader *r, const char *at, const char *end)
     return true;
 }
 
-// "/path?query", or "http://host/path?query" as proxies are asked, or "*".
+// Parses "/path?query", or "http://host/path?query" as in requests to proxies, or "*".
 static int parse_target(struct reader *r, const char *at, const char *end)
 {
     for (const char *c = at; c < end; c++)
@@ -181,7 +181,7 @@ static int parse_length(struct reader *r, const char *value, size_t size)
         length = 10 * length + (uint64_t)(value[i] - '0');
     }
     if (size == 0) return refuse(r, 400, "Content-Length is not a number");
-    if (size > 19) length = INT64_MAX; // the sum has wrapped; this is larger than every limit
+    if (size > 19) length = INT64_MAX; // the sum has wrapped; INT64_MAX exceeds every limit
     r->head->has_length = true;
     r->head->content_length = length;
     return 0;
@@ -243,7 +243,7 @@ static int parse_field(struct reader *r, const char *at, const char *end)
     return parse_known_field(r, name, (size_t)(name_end - name), value, (size_t)(end - value));
 }
 
-// The next line without its CRLF; http_scan_head has seen that every line has one.
+// Returns the next line without its CRLF. http_scan_head() has checked that every line has a CRLF.
 static bool next_line(struct reader *r, const char **line_p, const char **end_p)
 {
     const char *newline = memchr(r->at, '\n', (size_t)(r->end - r->at));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parser of HTTP/1.1 requests (RFC 9112): heads and chunked bodies. No input or output, no allocation; any thread.
+// Parses HTTP/1.1 requests (RFC 9112): heads and chunked bodies. Does no input or output and allocates nothing. Any
+// thread.
 //
 // The parser is strict where two parsers could disagree about the end of a request (request smuggling): lines end in
 // CRLF, nothing separates a field's name from its colon, fields are not folded, and a length is given exactly once.
@@ -15,13 +16,13 @@ enum { HTTP_FIELDS_MAX = 100 };
 
 // --- the end of a head
 
-// Zero it for every request.
+// State of the search for the end of a head. Zero it for every request.
 struct http_scan {
-    size_t at;   // bytes that were looked at
+    size_t at;   // bytes that were scanned
     size_t line; // where the line at `at` starts
 };
 
-// Looks for the empty line that ends the head in `bytes`: all bytes of the request so far, of which the first scan->at
+// Looks for the empty line that ends the head. `bytes` has all bytes of the request so far; the first scan->at of them
 // are unchanged since the last call. DONE: the head is bytes[0, scan->at). BAD: a line does not end in CRLF, or the
 // bytes are no HTTP request.
 enum http_parse http_scan_head(struct http_scan *scan, const char *bytes, size_t size);
@@ -43,30 +44,30 @@ struct http_head {
     uint64_t content_length;
 };
 
-// The room that the texts of a head of `size` bytes may need.
+// Room that the texts of a head of `size` bytes may need.
 #define HTTP_TEXT_ROOM(size) (2 * (size) + 16)
 
 // Parses a whole head, the final empty line included. `texts` has room for HTTP_TEXT_ROOM(size) bytes. Returns 0, or
 // the HTTP status of the refusal (400, 417, 431, 501, 505) with its sentence.
 int http_parse_head(const char *bytes, size_t size, char *texts, struct http_head *head, const char **sentence_p);
 
-// The value for `name` in a list of pairs; NULL: none. Field names are compared without regard to case.
+// Returns the value for `name` in a list of pairs, or NULL. any_case: names are compared without regard to case.
 const char *http_pair(const char *pairs, const char *name, bool any_case);
 
 // --- a chunked body
 
 enum { HTTP_EXTENSIONS_MAX = 4096, HTTP_TRAILERS_MAX = 8192 }; // bytes of one body
 
-// Zero it for every body.
+// State of reading a chunked body. Zero it for every body.
 struct http_chunks {
     int state;
     int digits;
-    uint64_t left;       // bytes of the chunk's data that are to come
+    uint64_t left;       // bytes of the chunk's data not yet read
     uint32_t extensions; // bytes so far, of all chunks
     uint32_t trailers;
 };
 
-// Reads bytes[*at_p, size) up to and including the next piece of data, and advances *at_p. MORE: data[0, *n_p) is
-// that piece, or nothing if *n_p is 0, and all bytes are read then. DONE: the body ended at *at_p.
+// Reads bytes[*at_p, size) up to and including the next piece of data, and advances *at_p. MORE: data[0, *n_p) is the
+// piece; *n_p 0 means that all bytes are read and there is no piece. DONE: the body ended at *at_p.
 enum http_parse http_read_chunks(struct http_chunks *chunks, const char *bytes, size_t size, size_t *at_p,
                                  const char **data_p, size_t *n_p);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The heads of responses.
+// Writes the heads of responses.
 #include <stdio.h>
 #include <time.h>
 
@@ -56,7 +56,7 @@ void response_count(struct http_server *server, int status)
     if (class > 0 && class < HTTP_STATUS_CLASSES) atomic_fetch_add(&server->responses[class], 1);
 }
 
-// "Date: Sun, 06 Nov 1994 08:49:37 GMT\r\n", made once a second in each thread.
+// Returns "Date: Sun, 06 Nov 1994 08:49:37 GMT\r\n" for the current time. Each thread formats it once a second.
 static const char *date_line(void)
 {
     static _Thread_local time_t made;

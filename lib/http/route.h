@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Looks a request up in a table of routes. Any thread.
+// Finds the route of a request in a table of routes. Any thread.
 #pragma once
 
 #include "lib/http/http.h"
@@ -13,6 +13,7 @@ enum route_result {
     ROUTE_NO_PATH,
 };
 
-// On FOUND the route goes to *route_p. On OPTIONS and NO_METHOD the path's methods go to `methods`, as in "GET, HEAD".
+// Finds the route. FOUND writes it to *route_p. OPTIONS and NO_METHOD write the path's methods, such as "GET, HEAD", to
+// `methods`.
 enum route_result route_find(const struct http_route *routes, const char *method, const char *path,
                              const struct http_route **route_p, char methods[HTTP_METHODS_BYTES]);

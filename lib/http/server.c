@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opening and closing of a server: its options, its listening socket and its threads.
+// Opens and closes a server: its options, its listening sockets and its threads.
 #include <errno.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
@@ -42,10 +42,10 @@ static void set_option(int fd, int level, int name, int value)
     setsockopt(fd, level, name, &value, sizeof value);
 }
 
-// Accepted sockets inherit all of these.
+// Sets options that accepted sockets inherit.
 static void set_socket_options(int fd, int64_t stall_ms)
 {
-    // A response that the client does not read waits in our queue, whose size is known, instead of the kernel's.
+    // A response that the client does not read waits in our queue, whose size is known, instead of the kernel's queue.
     set_option(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, NOTSENT_BYTES);
     // A host that vanished sends no FIN: bytes without acknowledgement and silent connections have a time limit.
     set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, (int)stall_ms);

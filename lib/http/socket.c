@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading and writing of a connection, plain or by TLS.
+// Reads and writes a connection, in plain text or with TLS.
 #include <errno.h>
 #include <limits.h>
 #include <openssl/err.h>
@@ -14,7 +14,7 @@ static ssize_t read_plain(struct connection *c, char *bytes, size_t size)
 {
     for (;;) {
         ssize_t n = recv(c->fd, bytes, size, 0);
-        // Less than asked for: the socket is empty, and more bytes or a FIN raise a new event.
+        // A short read means that the socket is empty. More bytes or a FIN raise a new event.
         if (n >= 0) {
             c->readable = (size_t)n == size;
             return n;
@@ -38,7 +38,7 @@ static ssize_t write_plain(struct connection *c, const char *bytes, size_t size)
     }
 }
 
-// What a TLS call that did not succeed waits for.
+// Records which socket event a failed TLS call waits for. Returns HTTP_AGAIN, HTTP_BROKEN, or 0 at the end of input.
 static int tls_result(struct connection *c, int result)
 {
     switch (SSL_get_error(c->ssl, result)) {
@@ -57,7 +57,7 @@ ssize_t socket_read(struct connection *c, char *bytes, size_t size)
     c->read_awaits_room = SSL_want_write(c->ssl);
     if (n <= 0) {
         int result = tls_result(c, n);
-        // The record had no data (SSL_MODE_AUTO_RETRY is off), and there are more.
+        // The record had no data (SSL_MODE_AUTO_RETRY is off), but more records may follow.
         if (result == HTTP_AGAIN && !c->read_awaits_room) c->readable = !tls_bio_empty(c);
         return result;
     }
@@ -108,7 +108,7 @@ void socket_close(struct connection *c, bool reset)
 {
     if (c->ssl) SSL_free(c->ssl);
     c->ssl = NULL;
-    // Without the reset the kernel would go on sending what a client does not read.
+    // The reset keeps the kernel from sending the bytes that the client has not read yet.
     const struct linger abort_now = {.l_onoff = 1};
     if (reset) setsockopt(c->fd, SOL_SOCKET, SO_LINGER, &abort_now, sizeof abort_now);
     close(c->fd);

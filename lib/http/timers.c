@@ -39,7 +39,7 @@ void http_timer_set(struct http_timers *t, struct http_timer *timer, int64_t due
     insert(t, timer);
 }
 
-// The first tick from t->tick on whose slot is used; -1: none is.
+// Returns the first tick from t->tick on whose slot is used, or -1.
 static int64_t next_tick(struct http_timers *t)
 {
     for (int i = 0; i < HTTP_TIMER_SLOTS;) {

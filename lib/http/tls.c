@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The server's TLS: certificate, key and client CA, read again when their files change.
+// Sets up the server's TLS: certificate, key and client CA. Reads them again when their files change.
 #include "lib/http/internal.h"
 
 #include <openssl/err.h>
@@ -20,7 +20,7 @@ struct http_tls {
     pthread_mutex_t lock; // guards the members below
     SSL_CTX *context;
     struct file_stamp stamps[N_FILES]; // of the files that were read last, usable or not
-    int64_t check_us;                  // when to look at the files again
+    int64_t check_us;                  // time of the next check of the files
     int64_t interval_us;
 };
 
@@ -34,7 +34,7 @@ static enum status tls_fail(const char *what, const char *file)
     return status_fail(STATUS_INVALID, "%s %s: %s", what, file, reason ? reason : "cannot be used");
 }
 
-// Without this OpenSSL would ask for the password on the terminal.
+// Refuses a key with a password. OpenSSL's default would ask for the password on the terminal.
 static int no_password(char *text, int size, int writing, void *user)
 {
     return -1;
@@ -63,7 +63,7 @@ static enum status set_files(SSL_CTX *context, char *const file[N_FILES])
     }
     SSL_CTX_set_client_CA_list(context, names); // takes it over
     SSL_CTX_set_verify(context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, NULL);
-    // A resumed session would not show the certificate again, which may have expired.
+    // A resumed session would not show the client's certificate again, though it may have expired.
     SSL_CTX_set_options(context, SSL_OP_NO_TICKET);
     SSL_CTX_set_num_tickets(context, 0);
     return STATUS_OK;
@@ -75,11 +75,11 @@ static void set_options(SSL_CTX *context)
     SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION);
     SSL_CTX_set_options(context, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION | SSL_OP_CIPHER_SERVER_PREFERENCE |
                                      SSL_OP_IGNORE_UNEXPECTED_EOF);
-    // Idle streams give their buffers back, 33 KiB each.
+    // Idle streams release their buffers, 33 KiB each.
     SSL_CTX_set_mode(context,
                      SSL_MODE_RELEASE_BUFFERS | SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
     SSL_CTX_clear_mode(context, SSL_MODE_AUTO_RETRY); // a read returns after each record: see read_input()
-    // Sessions are resumed by tickets, which the client keeps; not where clients have certificates.
+    // Clients resume sessions with tickets, which they keep. Tickets are off if clients have certificates.
     SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
     SSL_CTX_set_session_id_context(context, name, sizeof name - 1);
     SSL_CTX_set_num_tickets(context, 1);
@@ -114,7 +114,7 @@ static bool files_changed(struct http_tls *tls)
     return changed;
 }
 
-// Under the lock.
+// Reads the files again if they have changed. The caller holds the lock.
 static void reload_changed(struct http_tls *tls)
 {
     tls->check_us = clock_now_us() + tls->interval_us;

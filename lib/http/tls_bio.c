@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The socket of a TLS connection, as OpenSSL reads and writes it. OpenSSL asks for the 5 bytes of a record's head, then
-// for its body, then for the next head. That would be one recv(2) for each, and one that finds nothing; here a single
+// Connects OpenSSL to the socket of a TLS connection. OpenSSL asks for the 5 bytes of a record's head, then for its
+// body, then for the next head. That would take one recv(2) for each, and a last one that finds nothing. Here a single
 // recv(2) takes all bytes of the socket.
 //
 // The bytes go to the loop's buffer, because a turn of a connection usually uses all of them. Bytes left at the end
@@ -12,7 +12,8 @@
 
 #include "lib/http/internal.h"
 
-// Fills the loop's buffer. Bytes, 0: the client has closed its sending side, -1: none, or the socket is broken.
+// Fills the loop's buffer. Returns the number of bytes, 0 if the client has closed its sending side, or -1 if there are
+// no bytes or the socket is broken.
 static ssize_t fill(struct connection *c)
 {
     struct http_loop *loop = c->loop;
@@ -20,7 +21,8 @@ static ssize_t fill(struct connection *c)
     do {
         n = recv(c->fd, loop->tls_in, HTTP_IN_BYTES, 0);
     } while (n < 0 && errno == EINTR);
-    // Less than asked for: the socket is empty, and more bytes or a FIN raise a new event.
+    // A short read means that the socket is empty. More bytes or a FIN raise a new event.
+
     c->drained = (n > 0 && n < HTTP_IN_BYTES) || (n < 0 && errno == EAGAIN);
     loop->tls_from = 0;
     loop->tls_to = n > 0 ? (size_t)n : 0;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// One call on the server. It runs three kinds of batch, each at most once in flight: receive (a message or the
-// half-close), send (those of initial metadata, message and status that are ready), and close, the last to complete.
+// Runs one call on the server. It has three kinds of batch, each at most once in flight: receive (a message or the
+// half-close), send (initial metadata, message and status, as far as they are ready), and close, the last to complete.
 //
-// The library holds one reference until the call is closed and no batch is in flight; then it releases C-core's call,
+// The library holds one reference until the call is closed and no batch is in flight. Then it releases C-core's call,
 // so that references held elsewhere never delay the end of a server.
 #include <grpc/slice.h>
 #include <grpc/support/alloc.h>
@@ -20,7 +20,7 @@
 // A status is sent as a percent-encoded header; clients accept 8 KiB of headers.
 #define MESSAGE_BYTES 1024
 
-// What a handler sees of an oversized message: enough for its first fields.
+// Size of the start of an oversized message that a handler gets: enough for the first fields.
 #define HEAD_BYTES 4096
 
 // --- batches; the caller of the static functions that start one holds the call's mutex
@@ -33,7 +33,7 @@ static void call_start_batch(struct rpc_call *call, const grpc_op *ops, size_t n
         grpc_call_cancel(call->core, NULL);
 }
 
-// After every handled event. The last event of a closed call releases C-core's call.
+// Counts a batch as complete, after its event was handled. The last event of a closed call releases C-core's call.
 static void call_end_batch(struct rpc_call *call)
 {
     grpc_call *core = NULL;
@@ -139,7 +139,8 @@ static void call_on_received(void *owner, bool ok)
     call->received = NULL;
     pthread_mutex_lock(&call->mutex);
     bool wanted = !call->closed && !call->finished;
-    // No message: the half-close, unless reading failed (too large, the client is gone), which the close event follows.
+    // An event with no message means half-close, or failure (message too large, client gone). After a failure the close
+    // event follows.
     bool failed = !ok || grpc_call_failed_before_recv_message(call->core);
     pthread_mutex_unlock(&call->mutex);
     if (!buffer) {
@@ -215,7 +216,7 @@ static int64_t deadline_us(gpr_timespec deadline)
     return clock_now_us() + left.tv_sec * 1000000 + left.tv_nsec / 1000;
 }
 
-// Size of the client's metadata as HTTP/2 counts it.
+// Returns the size of the client's metadata as HTTP/2 counts it.
 static size_t metadata_bytes(const grpc_metadata_array *metadata)
 {
     size_t bytes = 0;
@@ -225,7 +226,8 @@ static size_t metadata_bytes(const grpc_metadata_array *metadata)
     return bytes;
 }
 
-// A refused call has no method: none of its handlers runs, and call_receive_next() does nothing on a finished call.
+// Refuses the call. It has no method, so none of its handlers runs. call_receive_next() does nothing on a finished
+// call.
 static void call_refuse(struct rpc_call *call, enum status status, const char *message)
 {
     static const struct rpc_method none = {0};
@@ -243,7 +245,7 @@ static void call_authorise(struct rpc_call *call, struct net_socket *socket)
         call_refuse(call, status, status_message());
 }
 
-// A call without a socket comes late: its connection has been closed.
+// Admits or refuses the call. A call without a socket arrives late: its connection has been closed.
 static void call_admit(struct rpc_call *call, struct net_socket *socket, size_t n_metadata_bytes)
 {
     if (!socket) {
@@ -412,11 +414,11 @@ void rpc_call_add_trailer(struct rpc_call *call, const char *key, const char *va
     }
     pthread_mutex_lock(&call->mutex);
     MEM_GROW(call->trailers, call->n_trailers, call->trailers_capacity);
-    call->trailers[call->n_trailers++] = trailer; // after the end it is only freed with the call
+    call->trailers[call->n_trailers++] = trailer; // if added after the end, it is only freed with the call
     pthread_mutex_unlock(&call->mutex);
 }
 
-// A status message cut to fit a header, with bytes that are not UTF-8 replaced; free() it.
+// Returns the status message, cut to fit a header and with invalid UTF-8 replaced. The caller frees it.
 static char *status_details(const char *message)
 {
     size_t size = strnlen(message, MESSAGE_BYTES);
@@ -441,8 +443,8 @@ size_t rpc_call_share(struct rpc_call *call, size_t all_bytes)
     return share;
 }
 
-// Drops the queued messages. C-core keeps the message that it is sending until the client reads, and a client may never
-// read: cancelling drops that message, too, and sends the status.
+// Drops the queued messages. C-core keeps the message being sent until the client reads, and a client may never read.
+// Cancelling drops that message, too, and sends the status.
 static void call_drop_unsent(struct rpc_call *call, enum status status, const char *message)
 {
     call_clear_outbox(call);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Channels and their calls. A channel has one completion queue, whose thread sends and receives the messages of its
-// streams; rpc_stream_read() waits on the stream's condition variable.
+// Implements channels and their calls. A channel has one completion queue. Its thread sends and receives the messages
+// of the channel's streams. rpc_stream_read() waits on the stream's condition variable.
 //
 // A stream runs three kinds of batch, each at most once in flight: receive (the server's initial metadata, messages),
-// send (those of initial metadata, message and half-close that are ready) and end, the status. It is freed once it is
-// closed and C-core has completed its batches.
+// send (initial metadata, message and half-close, as far as they are ready) and end (the status). A stream is freed
+// once it is closed and C-core has completed its batches.
 #include <grpc/grpc_security.h>
 #include <grpc/slice.h>
 #include <grpc/support/alloc.h>
@@ -17,7 +17,7 @@
 #include "lib/net/core.h"
 #include "lib/net/tls.h"
 
-// Bound on received messages that are not read yet; beyond it flow control makes the server wait.
+// Limit of received messages that are not read yet. Above the limit, flow control makes the server wait.
 #define INBOX_BYTES ((size_t)256 << 10)
 
 struct rpc_channel {
@@ -137,7 +137,7 @@ static void stream_start_batch(struct rpc_stream *stream, const grpc_op *ops, si
         grpc_call_cancel(stream->core, NULL);
 }
 
-// After every handled event; the caller holds the mutex.
+// Counts a batch as complete, after its event was handled. The caller holds the mutex.
 static void stream_end_batch_and_unlock(struct rpc_stream *stream)
 {
     stream->batches--;
@@ -245,7 +245,7 @@ static void stream_on_ended(void *owner, bool ok)
 
 // --- channels
 
-// INVALID unless the target is HOST:PORT or has a scheme ("unix:", "dns:///").
+// Returns INVALID unless the target is HOST:PORT or has a scheme ("unix:", "dns:///").
 static enum status target_check(const char *target)
 {
     const char *colon = strrchr(target, ':');
@@ -303,7 +303,7 @@ enum status rpc_channel_set_token(struct rpc_channel *channel, const char *token
     return STATUS_OK;
 }
 
-// Whether C-core may send the header as text; a name of its own ("grpc-...", "te") would break the call.
+// Returns true if C-core can send the header as text. A name reserved by gRPC ("grpc-...", "te") would break the call.
 static bool header_valid(const char *name, const char *value)
 {
     grpc_slice key = grpc_slice_from_static_string(name), text = grpc_slice_from_static_string(value);
@@ -449,7 +449,7 @@ static bool text_starts_with(const char *text, const char *prefix)
     return strncmp(text, prefix, strlen(prefix)) == 0;
 }
 
-// Why no connection came about, as C-core words it, and what to look at.
+// Returns advice for C-core's text on a failed connection.
 static const char *connect_advice(const char *text)
 {
     static const struct {
@@ -467,7 +467,7 @@ static const char *connect_advice(const char *text)
     return "is the server running there?";
 }
 
-// The status of the ended call. The most frequent texts of C-core are replaced by sentences that say what to do.
+// Returns the status of the ended call. It replaces the most frequent texts of C-core by sentences with a remedy.
 static enum status stream_status(const struct rpc_stream *stream)
 {
     const char *target = stream->channel->target, *text = stream->message;

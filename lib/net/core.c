@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Completion queues, messages, status codes, start and end of C-core, and its log.
+// Implements completion queues, messages, status codes, start and end of C-core, and its log.
 #include "lib/net/core.h"
 
 #include <grpc/byte_buffer_reader.h>
@@ -69,8 +69,8 @@ enum status rpc_status(int code)
 
 // --- start, end, log
 
-// C-core logs as errors what the callers report (a lost peer, a port in use): its lines are debug output here, except
-// the one before it ends the process.
+// Logs C-core's lines as debug output, because callers already report these errors (a lost peer, a port in use). The
+// line with which C-core ends the process stays an error.
 static void net_log_grpc(gpr_log_func_args *args)
 {
     bool fatal = strncmp(args->message, "assertion failed", strlen("assertion failed")) == 0;
@@ -179,7 +179,7 @@ char **net_metadata_texts(const grpc_metadata_array *metadata)
 
 void net_metadata_free(grpc_metadata_array *metadata)
 {
-#ifdef __SANITIZE_THREAD__ // allocated by a thread of C-core, under locks that ThreadSanitizer does not see
+#ifdef __SANITIZE_THREAD__ // C-core's thread allocated it, under locks that ThreadSanitizer does not see
     __tsan_ignore_thread_begin();
 #endif
     grpc_metadata_array_destroy(metadata);
@@ -194,7 +194,7 @@ struct net_outgoing {
     size_t size;
 };
 
-// Memory of a queued message beside its bytes, including C-core's: it counts, because most messages have few bytes.
+// Overhead of a queued message in addition to its bytes, including C-core's. It counts because most messages are small.
 enum { MESSAGE_OVERHEAD_BYTES = 320 };
 
 static void outbox_append(struct net_outbox *outbox, grpc_slice slice)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What client and server share over gRPC C-core, private to net/ and its tests: completion queues with their threads,
-// tags, queues of outgoing messages, channel arguments.
+// Code shared by client and server on top of gRPC C-core: completion queues with their threads, tags, queues of
+// outgoing messages, channel arguments. Private to net/ and its tests.
 //
-// Every batch has a tag, a member of the call it belongs to; the thread of the completion queue calls the tag's
+// Every batch has a tag, a member of the call that starts the batch. The thread of the completion queue calls the tag's
 // function with the outcome. A call belongs to one queue and a queue has one thread, so the events of a call never
 // overlap.
 #pragma once
@@ -17,7 +17,7 @@
 
 #define NET_MESSAGE_BYTES ((size_t)64 << 20) // default of the largest message
 
-// Number of calls, streams, servers and channels that exist: tests compare it with zero.
+// Returns the number of calls, streams, servers and channels that exist. Tests compare it with zero.
 int rpc_live_objects(void);
 void net_object_opened(void);
 void net_object_closed(void);
@@ -52,19 +52,20 @@ void __tsan_ignore_thread_end(void);
 #define net_tag_release(tag) ((void)(tag))
 #endif
 
-// Starts a batch. The caller holds the call's lock, because C-core wants starts on one call one after another. False,
-// and logged, after a misuse of C-core or on a broken call: no event will come.
+// Starts a batch. The caller holds the call's lock, because C-core forbids concurrent starts on one call. After a
+// misuse of C-core or on a broken call it logs the error and returns false, and no event will come.
 bool net_batch_start(grpc_call *call, const grpc_op *ops, size_t n_ops, struct net_tag *tag);
 
 // --- messages
 
 size_t net_message_size(grpc_byte_buffer *buffer);
-// Copies the first bytes of a message to `head` [room]; returns their number. 0 if it is compressed.
+// Copies the first bytes of a message to `head` [room]. Returns their number, 0 for a compressed message.
 size_t net_message_head(grpc_byte_buffer *buffer, uint8_t *head, size_t room);
-// Copies a received message, followed by a zero byte, and destroys the buffer. `data` is NULL if it is compressed.
+// Copies a received message, followed by a zero byte, and destroys the buffer. `data` is NULL for a compressed message.
 struct rpc_bytes net_message_read(grpc_byte_buffer *buffer);
 
-// Received metadata as an array of key, value, key, value...; gpr_free() the texts, free() the array.
+// Returns received metadata as an array of key, value, key, value... The caller gpr_free()s the texts and free()s the
+// array.
 char **net_metadata_texts(const grpc_metadata_array *metadata);
 void net_metadata_free(grpc_metadata_array *metadata);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Frames of RFC 9113, 4 and 6; gRPC's messages within DATA have a head of 5 bytes.
+// Parses frames as RFC 9113, sections 4 and 6, defines them. A gRPC message within DATA begins with a head of 5 bytes.
 #include "lib/net/frames.h"
 
 #include <stdlib.h>
@@ -12,7 +12,7 @@ enum { END_STREAM = 1, ACK = 1, END_HEADERS = 4, PADDED = 8, HAS_PRIORITY = 0x20
 enum {
     FRAME_HEAD_BYTES = 9,
     CONTROL_BYTES_MAX = 16384, // of a frame that is not DATA; SETTINGS let no client send larger ones
-    EMPTY_UNIT_BYTES = 256,    // a frame without use costs more if it is long
+    EMPTY_UNIT_BYTES = 256,    // each further unit of an empty frame costs as much as one more empty frame
     EMPTY_PER_USEFUL = 4,      // empty frames that a client may send for each useful frame of either side
     PLACES_MIN = 8,
 };
@@ -52,7 +52,8 @@ static enum frames_found empty_charge(struct frames *f, uint32_t size)
     return f->empty.left < 0 ? FRAMES_TOO_MANY_EMPTY : FRAMES_OK;
 }
 
-// Every call may have an answer at once, and the client acknowledges each.
+// Adds the empty frames that a useful frame permits. The limit has room for an answer to every call at once, because
+// the client acknowledges each answer.
 static void empty_earn(struct frames *f)
 {
     int64_t max = f->limits->max_empty + (int64_t)EMPTY_PER_USEFUL * f->limits->max_calls;
@@ -103,7 +104,7 @@ static struct frames_call *call_add(struct frames *f, uint32_t id)
     return call_find(f, id);
 }
 
-// Moves later calls of the same run up, so that no search stops too early.
+// Empties the place and moves later calls of the same run up, so that no search stops too early.
 static void place_clear(struct frames *f, uint32_t hole)
 {
     uint32_t mask = (uint32_t)(f->n_places - 1);
@@ -168,7 +169,8 @@ static enum frames_found call_open(struct frames *f, uint32_t id)
     return FRAMES_OK;
 }
 
-// HEADERS open a call, end one, or belong to a call that the server has ended meanwhile.
+// Begins a header block. It opens a call, ends the client's side of one, or belongs to a call that the server has ended
+// meanwhile.
 static enum frames_found headers_begin(struct frames *f)
 {
     enum frames_found found = FRAMES_OK;
@@ -203,7 +205,7 @@ static enum frames_found block_end(struct frames *f)
     return FRAMES_OK;
 }
 
-// Takes the frame's bytes up to its padding.
+// Adds the frame's bytes up to its padding to the header block.
 static enum frames_found block_add(struct frames *f, const uint8_t *bytes, size_t size)
 {
     size_t end = f->in.left > f->pad ? f->in.left - f->pad : 0; // bytes of the frame before its padding
@@ -221,7 +223,7 @@ static void message_bytes_add(struct frames *f, struct frames_call *call, size_t
     f->held_bytes += n;
 }
 
-// A whole message leaves C-core: the server reads each at once.
+// Stops counting a complete message as held: the server reads each message at once.
 static void message_end(struct frames *f, struct frames_call *call)
 {
     f->held_bytes -= call->message_bytes;
@@ -325,7 +327,7 @@ static enum frames_found payload_add(struct frames *f, const uint8_t *bytes, siz
     return FRAMES_OK;
 }
 
-// Takes bytes of the frame's payload; `*taken_p`: their number.
+// Takes bytes of the frame's payload and writes their number to `*taken_p`.
 static enum frames_found payload_take(struct frames *f, const uint8_t *bytes, size_t size, size_t *taken_p)
 {
     enum frames_found found = FRAMES_OK;

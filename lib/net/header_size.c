@@ -45,7 +45,7 @@ static const struct header_entry *table_find(const struct header_counter *c, uin
     return &c->entries[((size_t)c->first + index - STATIC_ENTRIES - 1) % HEADER_TABLE_ENTRIES];
 }
 
-// --- Huffman's code (appendix B): it is canonical, so the number of codes of each length tells them apart
+// --- Huffman's code (appendix B): it is canonical, so the number of codes of each length defines it
 
 enum { CODE_BITS_MIN = 5, CODE_BITS_MAX = 30 };
 
@@ -54,8 +54,8 @@ static const uint8_t codes_of_length[CODE_BITS_MAX + 1] = {
     [20] = 8, [21] = 13, [22] = 26, [23] = 29, [24] = 12, [25] = 4, [26] = 15, [27] = 19, [28] = 29, [30] = 4,
 };
 
-// Returns the length of the code at the start of the window, or 0 if the code has not come whole. `last`: it is the
-// last code, which stands for the end of the string and must not occur.
+// Returns the length of the code at the start of the window, or 0 for an incomplete code. Sets `last` for the last
+// code: it stands for the end of the string and must not occur.
 static int code_bits(uint64_t window, int bits, bool *last)
 {
     uint64_t first = 0; // code of this length
@@ -83,7 +83,7 @@ static enum header_found huffman_add(struct header_counter *c, uint8_t byte)
     return HEADER_OK;
 }
 
-// The rest is padding: fewer than 8 bits, all of them ones.
+// Returns true if the remaining bits are valid padding: fewer than 8 bits, and only ones.
 static bool huffman_ends(const struct header_counter *c)
 {
     return c->window_bits < 8 && c->window == ((uint64_t)1 << c->window_bits) - 1;
@@ -110,7 +110,7 @@ static enum header_found count(struct header_counter *c, size_t bytes)
     return c->bytes > c->max_bytes ? HEADER_TOO_LARGE : HEADER_OK;
 }
 
-// The header's own 32 bytes count at once, so that an unfinished header counts, too.
+// Begins a header and counts its 32 bytes of overhead at once, so that an unfinished header counts, too.
 static enum header_found header_begin(struct header_counter *c)
 {
     if (++c->n_headers > c->max_headers) return HEADER_TOO_MANY;
@@ -165,7 +165,7 @@ static enum header_found string_begin(struct header_counter *c)
     c->window = 0;
     c->window_bits = 0;
     if (c->left == 0) return string_end(c);
-    // Huffman's code has at most 30 bits for a byte: a string that must become too large is not awaited.
+    // Huffman's code has at most 30 bits for a byte. A string that must become too large is refused before it arrives.
     size_t least = c->huffman ? c->left * 8 / CODE_BITS_MAX : c->left;
     return c->bytes + least > c->max_bytes ? HEADER_TOO_LARGE : HEADER_OK;
 }
@@ -180,7 +180,7 @@ static enum header_found number_end(struct header_counter *c)
     }
 }
 
-// The first byte of a number, which has the lowest `bits` bits.
+// Reads the first byte of a number. The number begins in the byte's lowest `bits` bits.
 static enum header_found number_begin(struct header_counter *c, uint8_t byte, int bits)
 {
     uint8_t most = (uint8_t)((1 << bits) - 1);
@@ -225,7 +225,7 @@ static enum header_found size_byte(struct header_counter *c, uint8_t byte)
     return number_begin(c, byte, 7);
 }
 
-// Takes the bytes of the string that have come; returns their number.
+// Takes the bytes of the string that have come and writes their number to `*taken_p`.
 static enum header_found string_add(struct header_counter *c, const uint8_t *bytes, size_t size, size_t *taken_p)
 {
     size_t n = size < c->left ? size : c->left, before = c->length;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counts what header blocks of HTTP/2 decode to (HPACK, RFC 7541), without decoding them: sizes alone are kept, so that
-// a byte costs the same few operations whatever it stands for. Private to net/.
+// Computes the decoded size of HTTP/2 header blocks (HPACK, RFC 7541) without decoding them. It keeps sizes only, so
+// each encoded byte costs the same few operations, however large the header it refers to. Private to net/.
 //
-// A block may come in any pieces. Sizes are those of RFC 7541, 4.1: name, value, and 32 bytes for each header.
+// A block may come in any pieces. The size of a header is defined in RFC 7541, 4.1: name, value and 32 bytes.
 #pragma once
 
 #include <stdbool.h>
@@ -21,7 +21,7 @@ struct header_entry {
     uint16_t name, value; // sizes in bytes
 };
 
-// The state of one direction of a connection. All zeros but for what header_counter_init() sets.
+// The state of one direction of a connection. header_counter_init() sets some fields, the rest starts as zero.
 struct header_counter {
     size_t max_bytes; // of a block
     int max_headers;
@@ -41,17 +41,17 @@ struct header_counter {
     bool indexed;     // it enters the table
     bool huffman;
     uint64_t number;
-    int shift;       // bits of `number` that have come
-    size_t left;     // encoded bytes of the string that have not come
+    int shift;       // bits read of `number`
+    size_t left;     // encoded bytes of the string not yet read
     size_t length;   // decoded bytes of the string so far
     size_t name;     // decoded bytes of the name
-    uint64_t window; // bits of a Huffman code that has not come whole, in the lowest places
+    uint64_t window; // bits of an incomplete Huffman code, in the lowest places
     int window_bits;
 };
 
 void header_counter_init(struct header_counter *c, size_t max_bytes, int max_headers);
 void header_block_start(struct header_counter *c);
-// The next bytes of the block. After another result than HEADER_OK the counter is of no more use.
+// Adds the next bytes of the block. After any result other than HEADER_OK the counter must not be used again.
 enum header_found header_block_add(struct header_counter *c, const uint8_t *bytes, size_t size);
-// HEADER_BAD: the block ends within a header.
+// Ends the block. Returns HEADER_BAD if the block ends within a header.
 enum header_found header_block_end(struct header_counter *c);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// grpc.health.v1.Health: Check answers once, Watch answers now and after each change. The known services are those of
-// the server's methods and those named to rpc_server_set_serving(); a service is NOT_SERVING until that is called.
+// Implements grpc.health.v1.Health: Check answers once, Watch answers now and after each change. It knows the services
+// of the server's methods and the services named in rpc_server_set_serving(). A service is NOT_SERVING until
+// rpc_server_set_serving() changes it.
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,7 +13,7 @@
 #define CHECK_PATH "/grpc.health.v1.Health/Check"
 #define WATCH_PATH "/grpc.health.v1.Health/Watch"
 
-// A watcher with more unread bytes than this does not read (a state has 2 bytes).
+// A watcher with more unread bytes than this is treated as not reading (a state has 2 bytes).
 #define WATCH_BYTES 4096
 
 #define STATE(name) GRPC__HEALTH__V1__HEALTH_CHECK_RESPONSE__SERVING_STATUS__##name
@@ -124,7 +125,8 @@ static void watch_remove(struct net_health *health, struct watch *watch)
     health->n_watches--;
 }
 
-// Beyond the bound the oldest watch ends, so that no client keeps others out. gRPC's clients then watch again.
+// Adds a watch. At the limit it ends the oldest watch, so that no client keeps other clients out. gRPC's clients then
+// watch again.
 static void watch_add(struct net_health *health, struct watch *watch)
 {
     if (health->n_watches == WATCHES_MAX) {
@@ -161,7 +163,8 @@ void net_health_end(struct rpc_server *server)
 
 // --- methods
 
-// The name of the service in a request, free() it; NULL, with the call finished, when the request is malformed.
+// Returns the name of the service in a request, which the caller frees. For a malformed request it finishes the call
+// and returns NULL.
 static char *health_read_name(struct rpc_call *call, const uint8_t *bytes, size_t size)
 {
     Grpc__Health__V1__HealthCheckRequest *request =

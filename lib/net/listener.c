@@ -28,26 +28,26 @@
 enum {
     EVENTS = 256,
     ACCEPTS_PER_TURN = 64,
-    WAIT_US = 10000000,  // for the first bytes of a connection and its handshake
-    EXPIRE_US = 1000000, // between two looks at what connections leave unfinished
+    WAIT_US = 10000000,  // limit for the first bytes of a connection and its handshake
+    EXPIRE_US = 1000000, // interval between checks for unfinished frames and handshakes
     PAUSE_US = 10000,    // while no descriptor is free
     REFUSED_LOG_US = 10000000,
 };
 
-// A connection that C-core does not have yet: it has sent nothing, or shakes hands.
+// A connection that C-core does not have yet: it has sent nothing, or its TLS handshake is in progress.
 struct waiting {
     struct waiting *older, *newer;
     int fd;
     struct sockaddr_in6 address;
     int64_t until_us;
     SSL *ssl;       // NULL: no bytes have come, or plain text
-    bool is_queued; // another connection of its address shakes hands
+    bool is_queued; // waits for the handshake of another connection of its address
 };
 
 struct net_listener {
     int sockets[ADDRESS_SOCKETS_MAX], n_sockets, port;
     int epoll_fd, wake_fd;
-    int spare_fd;        // closed to take and close a connection when the process has no descriptor left; -1: none
+    int spare_fd;        // freed to accept and close a connection when the process has no descriptor left; -1: none
     int max;             // connections
     struct net_tls *tls; // NULL: plain text
     struct address_counts *handshaking; // NULL: no bound
@@ -63,7 +63,7 @@ struct net_listener {
     uint64_t refused;
     struct waiting *oldest, *newest;
     int n_waiting, n_queued;
-    bool was_busy; // there were connections at the last look: their memory may be given back
+    bool was_busy; // connections existed at the last check: their memory may be returned to the system
 };
 
 static void refused_log(struct net_listener *l, const char *reason)
@@ -95,7 +95,7 @@ static void waiting_add(struct net_listener *l, int fd, const struct sockaddr_in
     waiting_watch(l, w, EPOLL_CTL_ADD, EPOLLIN);
 }
 
-// Its descriptor is no longer watched.
+// Removes the connection from the waiting list and stops watching its descriptor.
 static void waiting_unlink(struct net_listener *l, struct waiting *w)
 {
     *(w->older ? &w->older->newer : &l->oldest) = w->newer;
@@ -105,7 +105,7 @@ static void waiting_unlink(struct net_listener *l, struct waiting *w)
     waiting_watch(l, w, EPOLL_CTL_DEL, 0);
 }
 
-// Lets the next connection of the address shake hands: its bytes raise an event.
+// Ends a handshake and lets the next connection of the address begin its own: its bytes raise an event.
 static void handshake_end(struct net_listener *l, const struct in6_addr *address)
 {
     address_counts_remove(l->handshaking, address);
@@ -154,7 +154,8 @@ static void hand_over(struct net_listener *l, struct waiting *w)
 
 // --- handshakes
 
-// False: the connection waits for another one of its address, or there is no memory.
+// Begins the TLS handshake. Returns false if another connection of the address is in its handshake (the connection
+// waits) or memory is exhausted (it is closed).
 static bool handshake_begin(struct net_listener *l, struct waiting *w)
 {
     if (!address_counts_add(l->handshaking, &w->address.sin6_addr)) {
@@ -170,7 +171,7 @@ static bool handshake_begin(struct net_listener *l, struct waiting *w)
     return false;
 }
 
-// Closing a socket with unread bytes resets it, and the client would lose the alert that says why.
+// Reads and drops the input. Closing a socket with unread bytes resets it, and the client would lose the TLS alert.
 static void input_drop(int fd)
 {
     char bytes[4096];
@@ -193,11 +194,11 @@ static void handshake_continue(struct net_listener *l, struct waiting *w)
     }
 }
 
-// The first bytes of a connection, more of its handshake, or its end.
+// Handles an event of a waiting connection: its first bytes, more of its handshake, or its end.
 static void waiting_event(struct net_listener *l, struct waiting *w, uint32_t events)
 {
     char first;
-    if (w->is_queued) { // closed by the client, or the listener would be told again and again
+    if (w->is_queued) { // the client closed it: without this the event would repeat for ever
         waiting_close(l, w);
         return;
     }
@@ -211,7 +212,7 @@ static void waiting_event(struct net_listener *l, struct waiting *w, uint32_t ev
 
 // --- accepting
 
-// Whether there is room for one more connection.
+// Makes room for one more connection. Returns false if that is impossible.
 static bool place_make(struct net_listener *l)
 {
     if (l->n_waiting + net_sockets_count(l->connections) < l->max) return true;
@@ -221,7 +222,7 @@ static bool place_make(struct net_listener *l)
     return true;
 }
 
-// Whether the address may have one more connection.
+// Returns true if the address may have one more connection.
 static bool address_admit(struct net_listener *l, const struct in6_addr *address)
 {
     if (address_counts_add(net_sockets_addresses(l->connections), address)) return true;
@@ -240,8 +241,8 @@ static void accept_one(struct net_listener *l, int fd, const struct sockaddr_sto
         connection_close(l, fd, &address.sin6_addr);
 }
 
-// Without a free descriptor the socket would stay readable and keep the thread busy: the spare descriptor is used to
-// accept the connection and close it.
+// Accepts a connection with the spare descriptor and closes it. Otherwise, with no descriptor free, the listening
+// socket would stay readable and keep the thread busy.
 static void refuse_without_descriptor(struct net_listener *l, int socket)
 {
     refused_log(l, "no file descriptor is left");
@@ -265,7 +266,8 @@ static void accept_some(struct net_listener *l, int socket)
             return;
         else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
             refuse_without_descriptor(l, socket);
-        else // the program's supervisor starts it again
+        else // the supervisor restarts the program
+
             INVARIANT(!address_listener_is_dead(errno), "port %d no longer listens: %s", l->port, strerror(errno));
     }
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Accepts the connections of a gRPC server on a separate thread, shakes hands and hands them over to C-core. Private to
-// net/.
+// Accepts the connections of a gRPC server on a separate thread, runs TLS handshakes and passes the connections to
+// C-core. Private to net/.
 //
-// C-core's own listener has no bound on connections and stops for ever once accept() fails; a client can cause that by
-// opening as many connections as the process may have descriptors. This listener bounds the number of connections, of
-// all clients and of one address, and hands a connection over only after its first bytes or its TLS handshake. Where
-// connections of an address are bounded, an address has one handshake at a time. At the bound a new connection
-// replaces the one that has waited for longest; if no connection waits, the new one is closed.
+// C-core's own listener has no limit of connections and stops for ever once accept() fails. A client can make accept()
+// fail by opening as many connections as the process may have descriptors. This listener limits the number of
+// connections, in total and per address. It passes a connection on only after its first bytes or its TLS handshake.
+// With a limit per address, an address has one handshake at a time. At the total limit a new connection replaces the
+// longest-waiting connection. If no connection waits, the new connection is closed.
 #pragma once
 
 #include "lib/base/status.h"
@@ -22,12 +22,11 @@ struct net_listener_options {
     struct net_tls *tls; // borrowed; NULL: plain text
 };
 
-// Binds and listens; INVALID with the reason.
+// Binds and listens. Returns INVALID, with the reason, if the address cannot be used.
 enum status net_listener_open(const struct net_listener_options *options, struct net_listener **listener_p);
 int net_listener_port(const struct net_listener *listener);
-// From now on each connection becomes one of `sockets` (borrowed), and take(owner, fd) is called for it on the
-// listener's thread.
+// Starts the listener's thread. It adds each connection to `sockets` (borrowed) and then calls take(owner, fd).
 void net_listener_start(struct net_listener *listener, struct net_sockets *sockets, void (*take)(void *owner, int fd),
                         void *owner);
-// Afterwards the port is free and `take` is not called. NULL is allowed.
+// Stops the thread and frees the port. `take` is not called afterwards. NULL is allowed.
 void net_listener_close(struct net_listener *listener);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// grpc.reflection.v1 and v1alpha, by which tools such as grpcurl list services and messages. The two versions differ in
-// their package only, so both use the messages of v1.
+// Implements grpc.reflection.v1 and v1alpha, with which tools such as grpcurl list services and messages. The two
+// versions differ in their package only, so both use the messages of v1.
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,7 +17,7 @@ typedef Grpc__Reflection__V1__ServiceResponse service;
 #define ASKED(name)  GRPC__REFLECTION__V1__SERVER_REFLECTION_REQUEST__MESSAGE_REQUEST_##name
 #define ANSWER(name) GRPC__REFLECTION__V1__SERVER_REFLECTION_RESPONSE__MESSAGE_RESPONSE_##name
 
-// Unread bytes of a call: several times all files.
+// Limit of unread bytes of a call: several times the size of all files together.
 enum { UNREAD_BYTES = 256 << 10 };
 
 // A response and the messages it points to while it is packed.
@@ -93,7 +93,7 @@ static void answer_list(struct answer *answer, const struct rpc_server *server)
     answer->head.list_services_response = &answer->list;
 }
 
-// Mutex held.
+// Removes the call from the list of reflection calls. The caller holds the server's mutex.
 static void reflections_remove(struct rpc_server *server, const struct rpc_call *call)
 {
     int n = 0;
@@ -103,7 +103,7 @@ static void reflections_remove(struct rpc_server *server, const struct rpc_call 
     server->n_reflections = n;
 }
 
-// Beyond the bound the oldest call ends, so that clients that ask nothing do not keep others out.
+// Adds the call to the list. At the limit it ends the oldest call, so that idle clients do not keep other clients out.
 static void reflection_on_open(struct rpc_call *call)
 {
     struct rpc_server *server = call->server;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The server: its port, its completion queues, accepting calls, and closing in order (refuse, drain, cancel, free).
+// Opens a server: port, completion queues, accepting calls. Closes it in order: refuse, drain, cancel, free.
 #include "lib/net/server.h"
 
 #include <grpc/grpc_security.h>
@@ -16,13 +16,13 @@
 #include "lib/net/socket.h"
 #include "lib/net/tls.h"
 
-// Calls that a queue can accept before its thread runs again.
+// Number of calls that a queue can accept before its thread runs again.
 #define ACCEPTS 16
 
 enum { CONNECTIONS_MAX = 20000, CALLS_MAX = 16384, IDLE_MS = 120000, UNREAD_MS = 30000 };
 
-// Limits of a connection, whatever its client acknowledges. C-core refuses a call with more than NET_METADATA_BYTES of
-// headers if the client has acknowledged that limit, and call.c if not.
+// Limits of a connection, no matter which SETTINGS its client acknowledges. If the client has acknowledged the limit of
+// NET_METADATA_BYTES, C-core refuses a call with larger headers. Otherwise call.c refuses it.
 enum {
     HEADER_BYTES_MAX = 2 * NET_METADATA_BYTES,
     HEADERS_MAX = 128,
@@ -34,7 +34,7 @@ enum {
 
 // --- accepting
 
-// Waits for a call.
+// A request to C-core for the next call.
 struct net_accept {
     struct net_tag tag;
     struct rpc_server *server;
@@ -97,8 +97,9 @@ size_t net_path_service(const char *path)
     return slash ? (size_t)(slash - path - 1) : 0;
 }
 
-// Running calls that leave too much unread end at their next message. Finished calls have none: once too much is
-// unread, those end that were finished at the look before. Mutex held.
+// Ends finished calls that clients read too slowly. Running calls that leave too much unread end at their next message,
+// but finished calls have no next message. So once too much is unread, calls end that were already finished at the
+// previous check. The caller holds the mutex.
 static void server_look(struct rpc_server *server)
 {
     int64_t now_us = clock_now_us();
@@ -133,14 +134,14 @@ void net_server_drop_call(struct rpc_server *server, struct rpc_call *call)
 
 // --- opening
 
-// Memory for messages that are not received completely, of all connections together, in largest messages. Honest
-// clients stay far below it; slow senders may reach it. Over it C-core reads less, closes idle connections and then
-// ends calls, of each connection in turn. The callers of long calls must reconnect, as nodes do.
+// Memory for incomplete messages of all connections together, in units of the largest message. Honest clients stay far
+// below this limit, slow senders may reach it. Above it C-core reads less, closes idle connections and then ends calls,
+// of each connection in turn. The callers of long calls must reconnect, as nodes do.
 enum { INCOMPLETE_MESSAGES_MAX = 4 };
 
-// C-core's acceptor for connections that another part of the process has accepted. Only its C++ interface declares it
-// (TcpServerFdHandler); this is the layout of that class by the C++ ABI of all our platforms. It owns `fd` from here
-// on.
+// C-core's acceptor for connections that another part of the process has accepted. Only C-core's C++ interface declares
+// it (TcpServerFdHandler). This struct has the layout of that class in the C++ ABI of all our platforms. The acceptor
+// owns the `fd` passed to it.
 struct net_fd_handler {
     const struct {
         void (*destroy)(struct net_fd_handler *), (*delete)(struct net_fd_handler *);
@@ -207,7 +208,7 @@ static grpc_server *server_core_create(const struct rpc_server_options *options,
          .value.pointer = {quota, grpc_resource_quota_arg_vtable()}},
         {.type = GRPC_ARG_POINTER, .key = ACCEPTOR, .value.pointer = {handler_p, &borrowed_pointer}},
         net_arg("grpc.max_receive_message_length", limit > INT_MAX ? INT_MAX : (int)limit),
-        // Without a time of grace, so that running calls end by themselves.
+        // No grace time is set, so running calls are never cut off.
         net_arg("grpc.max_connection_age_ms", age_ms > 0 && age_ms < INT_MAX ? (int)age_ms : INT_MAX),
         net_arg("grpc.max_connection_idle_ms", options->idle_ms ? options->idle_ms : IDLE_MS),
         net_arg("grpc.server_handshake_timeout_ms", 10000),
@@ -231,8 +232,8 @@ static void server_on_stopped(void *owner, bool ok)
     pthread_mutex_unlock(&server->mutex);
 }
 
-// Closes the port, refuses new calls, waits up to grace_ms for the running ones, cancels the remaining ones and waits
-// for their last events.
+// Closes the port, refuses new calls, waits up to grace_ms for running calls, cancels the remaining calls and waits for
+// their last events.
 static void server_stop(struct rpc_server *server, int grace_ms)
 {
     net_listener_close(server->listener);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The structures of a server, private to net/: server.c accepts calls, call.c runs one call, health.c and reflection.c
-// implement methods.
+// Defines the structures of a server: server.c accepts calls, call.c runs one call, health.c and reflection.c implement
+// methods. Private to net/.
 //
 // Locks: the server's mutex is locked before a call's mutex. Handlers run with neither.
 #pragma once
@@ -35,13 +35,13 @@ struct rpc_server {
     struct net_tls *tls;         // NULL: plain text
     atomic_size_t queued;        // bytes in the outboxes of all calls; this and the next: without builtin calls
     atomic_int n_sharing;        // calls whose outbox is not small (lib/base/equal_share.h)
-    atomic_bool exceeded;        // rpc_call_share() has found too much unread since the last look
-    int64_t unread_us;           // between two looks
+    atomic_bool exceeded;        // rpc_call_share() has found too much unread since the last check
+    int64_t unread_us;           // interval between two checks
 
     pthread_mutex_t mutex; // guards what follows
     pthread_cond_t changed;
     struct rpc_call *calls; // calls that C-core has not released
-    int64_t next_look_us;   // for overdue calls
+    int64_t next_look_us;   // time of the next check for overdue calls
     bool closing;           // health.c: no new watchers
     bool stopped;           // C-core has ended every call and connection
     struct net_health *health;
@@ -77,7 +77,7 @@ struct rpc_call {
     bool sending;          // on_sent is outstanding
     bool finished;         // rpc_call_finish() was called
     bool status_sent;
-    bool overdue; // it was finished at the last look, with messages that were not sent
+    bool overdue; // at the last check it was finished and had unsent messages
     struct net_outbox outbox;
     grpc_status_code status;
     char *message;
@@ -85,17 +85,18 @@ struct rpc_call {
     grpc_metadata *trailers;
 };
 
-// call.c: runs the call until its end. Owns `core` and `path` (gpr_free()) from here on; metadata is copied.
+// call.c: runs the call until its end. Takes ownership of `core` and `path` (gpr_free()) and copies the metadata.
 void net_call_begin(struct rpc_server *server, grpc_call *core, char *path, gpr_timespec deadline,
                     const grpc_metadata_array *metadata);
-// One look: whether the call was finished at the look before, too, and still has messages that are not sent.
+// call.c: checks the call once. Returns true if the call was finished with unsent messages at the previous check and
+// still is.
 bool net_call_overdue(struct rpc_call *call);
-// server.c: the method that serves `path`, never NULL.
+// server.c: returns the method that serves `path`, never NULL.
 const struct rpc_method *net_server_method(const struct rpc_server *server, const char *path, bool *builtin_p);
 void net_server_add_call(struct rpc_server *server, struct rpc_call *call);
 void net_server_drop_call(struct rpc_server *server, struct rpc_call *call);
 
-// Length of the service's name at the start of a path: "/pkg.Service/Method" -> "pkg.Service" (from path + 1).
+// Returns the length of the service's name in a path: "/pkg.Service/Method" -> "pkg.Service" (from path + 1).
 size_t net_path_service(const char *path);
 
 // Health and reflection need no authorisation; their messages hold only a name.

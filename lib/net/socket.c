@@ -40,7 +40,7 @@ struct net_socket {
     struct peer budget;
     atomic_bool proven;
     atomic_bool ended;          // C-core gets no more bytes
-    atomic_llong unfinished_us; // since when something is unfinished; INT64_MAX: nothing is
+    atomic_llong unfinished_us; // start of the oldest unfinished frame or header block; INT64_MAX: none
     pthread_mutex_t io;         // held while bytes are sent, and with TLS while they are received
     struct net_tls_stream tls;
 
@@ -50,8 +50,8 @@ struct net_socket {
     bool closed;       // by C-core
 };
 
-// Sockets by descriptor. C-core's own calls need no lock: it does not close a descriptor while it uses it. Others look
-// sockets up under the lock.
+// Sockets by descriptor. C-core's own calls need no lock, because C-core does not close a descriptor during a call on
+// it. Other code looks sockets up under the lock.
 static _Atomic(struct net_socket *) table[DESCRIPTORS_MAX];
 static pthread_mutex_t table_mutex = PTHREAD_MUTEX_INITIALIZER;
 static uint64_t last_generation; // under the lock
@@ -76,7 +76,7 @@ void net_socket_address(const struct net_socket *s, struct sockaddr *address, so
     *size = sizeof six;
 }
 
-// "ipv6:%5Bfd66:...%5D:1"; false: it is no such name.
+// Parses the number in a name such as "ipv6:%5Bfd66:...%5D:1". Returns false for any other name.
 static bool number_parse(const char *core_peer, uint64_t *number_p)
 {
     struct in6_addr address;
@@ -130,7 +130,7 @@ void net_socket_prove(struct net_socket *s)
 
 // --- ending
 
-// C-core notices at once: its next call fails, and the shutdown wakes it.
+// Ends the connection. C-core notices at once: its next call fails, and the shutdown wakes it.
 static void socket_end(struct net_socket *s)
 {
     pthread_mutex_lock(&s->mutex);
@@ -152,7 +152,7 @@ static void socket_refuse(struct net_socket *s, const char *reason)
     socket_end(s);
 }
 
-// Tells the client why, if the socket takes it at once.
+// Sends the client the reason, if the socket takes it at once.
 static void goodbye_send(struct net_socket *s, enum frames_found found)
 {
     uint8_t bytes[FRAMES_GOODBYE_BYTES];
@@ -175,7 +175,7 @@ static void budget_end(struct peer *peer)
     socket_refuse(s, "it holds the most memory of all connections");
 }
 
-// After each change of `frames`; no lock is held.
+// Reports the memory held to the budget, after each change of `frames`. The caller holds no lock.
 static void budget_update(struct net_socket *s)
 {
     pthread_mutex_lock(&s->mutex);
@@ -202,8 +202,8 @@ static enum frames_found frames_of_message(struct net_socket *s, const struct ms
     return found;
 }
 
-// A client may use a call's place as soon as it has the end of another call, which the thread that sends may not have
-// counted yet.
+// Waits for the sending thread if the client is near its limit of calls. A client may open a call as soon as it has
+// received the end of another call, and the sending thread may not have counted that end yet.
 static void await_sender(struct net_socket *s, size_t size)
 {
     enum { CALL_BYTES_MIN = 9 };
@@ -221,7 +221,7 @@ static ssize_t fail_with(int error)
     return -1;
 }
 
-// Tells C-core, as TCP_INQ of the kernel does, whether it is worth to read again at once.
+// Tells C-core if another read at once is useful, in the way of the kernel's TCP_INQ.
 static void report_queue(struct msghdr *m, bool empty)
 {
     if (m->msg_controllen < CMSG_SPACE(sizeof(int))) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sockets that C-core uses for the connections of a server. C-core 1.51 cannot be made to bound what clients send, and
-// a relay between clients and C-core would cost two more system calls and a switch of threads for each read. So C-core
-// keeps the socket itself, and its calls of recvmsg(), sendmsg(), getpeername() and close() come here (socket_libc.c):
-// bytes are decrypted and checked (frames.h) before C-core has them, and a connection that breaks a limit looks
-// reset to it. Private to net/.
+// Checks the sockets that C-core uses for the connections of a server. C-core 1.51 has no limits for some things that
+// clients send. A relay between clients and C-core would cost two more system calls and a thread switch per read. So
+// C-core keeps the socket, and its calls of recvmsg(), sendmsg(), getpeername() and close() come here (socket_libc.c).
+// Bytes are decrypted and checked (frames.h) before C-core gets them. To C-core, a connection that breaks a limit looks
+// reset by its peer. Private to net/.
 //
 // Threads: C-core receives on one thread at a time and sends on one at a time; both may overlap.
 #pragma once
@@ -20,41 +20,42 @@
 struct net_socket;
 struct net_sockets; // of one server; reference-counted, because C-core closes the last sockets late
 
-enum { NET_UNFINISHED_US = 10000000 }; // for a header block, a frame without data, and the preface
+enum { NET_UNFINISHED_US = 10000000 }; // limit for a header block, a frame without data, and the preface
 
 struct net_sockets_options {
     struct frames_limits limits;
     int port;            // for logs
     int max_per_address; // 0: no bound
-    bool proof;          // clients must show a key or token in a call: until then they share the first budget
+    bool proof;          // clients must show a key or token in a call; until then they share the first budget
 };
 
 struct net_sockets *net_sockets_create(const struct net_sockets_options *options);
 void net_sockets_unref(struct net_sockets *sockets); // NULL is allowed
 int net_sockets_count(struct net_sockets *sockets);
 struct address_counts *net_sockets_addresses(struct net_sockets *sockets);
-// Ends connections that leave something unfinished for NET_UNFINISHED_US.
+// Ends connections with a frame, header block or preface that is unfinished for NET_UNFINISHED_US.
 void net_sockets_expire(struct net_sockets *sockets, int64_t now_us);
 
-// From here on C-core's calls on `fd` are checked, until it closes `fd`. `ssl` (NULL: plain text) and the place of the
-// address in the counts belong to the socket. False: `fd` is out of range; nothing was taken.
+// Checks C-core's calls on `fd` from now on, until C-core closes `fd`. The socket takes ownership of `ssl` (NULL: plain
+// text) and of the address's place in the counts. Returns false, and takes nothing, if `fd` is out of range.
 bool net_socket_open(struct net_sockets *sockets, int fd, SSL *ssl, const struct sockaddr_in6 *address);
 
-// The socket of a call, by C-core's name of the call's peer; NULL: it is closed. Unreference it.
+// Returns the socket of a call, by C-core's name of the call's peer. NULL: the socket is closed. The caller
+// unreferences it.
 struct net_socket *net_socket_find(const char *core_peer);
 void net_socket_unref(struct net_socket *socket);             // NULL is allowed
 const char *net_socket_peer(const struct net_socket *socket); // address, for logs: "ipv4:127.0.0.1:1234"
 const char *net_socket_name(const struct net_socket *socket); // name in its verified certificate; NULL: it has none
 void net_socket_prove(struct net_socket *socket);             // its client has shown a key or token
 
-// socket_libc.c: what C-core's calls do on `fd`, NULL: it is not such a socket.
+// The functions that socket_libc.c calls in place of libc's. net_socket_of() returns NULL if `fd` is not such a socket.
 struct net_socket *net_socket_of(int fd);
 ssize_t net_socket_receive(struct net_socket *socket, struct msghdr *message, int flags);
 ssize_t net_socket_send(struct net_socket *socket, const struct msghdr *message, int flags);
 void net_socket_address(const struct net_socket *socket, struct sockaddr *address, socklen_t *size);
 void net_socket_closing(struct net_socket *socket); // before its descriptor is closed
-// The functions of libc.
+// Call libc's own functions.
 ssize_t net_libc_recvmsg(int fd, struct msghdr *message, int flags);
 ssize_t net_libc_sendmsg(int fd, const struct msghdr *message, int flags);
-// False: the program was linked in a way that C-core's calls do not come here.
+// Returns false if the program was linked in a way that keeps C-core's calls from coming here.
 bool net_libc_is_taken(void);

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Takes the place of libc's functions in this program and the libraries that it loads. Descriptors other than those of
-// socket.h go straight to libc.
+// Replaces libc's functions in this program and the libraries that it loads. Calls on a descriptor that is not in
+// socket.h's table go straight to libc.
 #include <dlfcn.h>
 #include <stdatomic.h>
 #include <unistd.h>
 
 #include "lib/net/socket.h"
 
-// Found at the first call, which may come before this program's constructors. Threads that race find the same.
+// Finds libc's function at the first call, which may come before this program's constructors. Racing threads find the
+// same function.
 static void *libc_find(_Atomic(void *) *function, const char *name)
 {
     void *found = atomic_load_explicit(function, memory_order_acquire);

@@ -53,7 +53,7 @@ static bool read_varint(const uint8_t **at, const uint8_t *end, uint64_t *value_
     return false;
 }
 
-// Reads one field and advances `at`; false at the end, and at groups, which descriptors do not contain.
+// Reads one field and advances `at`. Returns false at the end, and at groups, which descriptors do not contain.
 static bool field_next(const uint8_t **at, const uint8_t *end, struct field *field_p)
 {
     uint64_t key, size;
@@ -75,7 +75,7 @@ static bool field_next(const uint8_t **at, const uint8_t *end, struct field *fie
     return true;
 }
 
-// The text in a field, "" when absent; free() it.
+// Returns the text in a field, or "" if the field is absent. The caller frees it.
 static char *field_read_text(const uint8_t *bytes, size_t size, uint64_t number)
 {
     struct field field;
@@ -111,7 +111,7 @@ static void symbols_add_children(struct net_symbols *symbols, enum kind kind, co
     struct field field;
     for (const uint8_t *at = bytes; field_next(&at, bytes + size, &field);) {
         enum kind child = field.number < MAX_FIELD ? contains[kind][field.number] : KIND_NONE;
-        // The scope of an enum's values is that of the enum, as in C.
+        // An enum's values belong to the scope that contains the enum, as in C.
         if (child && field.bytes)
             symbols_add(symbols, child, kind == KIND_ENUM ? outer : scope, field.bytes, field.size);
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An index over the FileDescriptorSet of our .proto files (proto/descriptors.h): the file that defines a symbol.
-// Immutable once created. Private to net/.
+// Indexes the FileDescriptorSet of our .proto files (proto/descriptors.h): finds the file that defines a symbol. An
+// index is immutable once created. Private to net/.
 #pragma once
 
 #include <stdbool.h>
@@ -17,8 +17,8 @@ struct net_symbols;
 struct net_symbols *net_symbols_create(void);
 void net_symbols_free(struct net_symbols *symbols);
 
-// The file of that name; NULL when there is none.
+// Returns the file of that name, or NULL.
 const struct net_file *net_symbols_file(const struct net_symbols *symbols, const char *name);
-// The file of a message, enum, service, field, enum value or method, by full name; NULL when there is none.
+// Returns the file of a message, enum, service, field, enum value or method, by full name, or NULL.
 const struct net_file *net_symbols_find(const struct net_symbols *symbols, const char *symbol);
 bool net_symbols_is_message(const struct net_symbols *symbols, const char *symbol);

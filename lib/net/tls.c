@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Certificates: reading and reloading. Changed files are read at the next handshake, or when net_tls_refresh() is
-// called.
+// Reads and reloads certificates. Changed files are read at the next handshake, or when net_tls_refresh() is called.
 #include "lib/net/tls.h"
 
 #include <openssl/err.h>
@@ -16,7 +15,7 @@
 
 enum { N_FILES = 3 };
 
-struct label {            // of a certificate, for logs
+struct label {            // describes a certificate in logs
     char expires[16];     // its last day, such as 2027-02-20; empty: there is no certificate
     uint64_t fingerprint; // the first bytes of its SHA-256
 };
@@ -25,13 +24,13 @@ struct net_tls {
     char *cert, *key, *ca; // paths; ca: NULL: clients need no certificate
     pthread_mutex_t mutex; // guards what follows
     struct file_stamp stamps[N_FILES];
-    SSL_CTX *context; // of the files that were read last and can be used
+    SSL_CTX *context; // from the last usable version of the files
     struct label label;
 };
 
 // --- reading
 
-// Of a checked certificate.
+// Returns the label of a checked certificate.
 static struct label label_of(const char *pem)
 {
     X509 *certificate = tls_certificate_parse(pem);
@@ -77,7 +76,7 @@ static void log_loaded(const struct net_tls *tls, const struct label *old)
               LOG_FINGERPRINT("old_fingerprint", old->fingerprint));
 }
 
-// gRPC requires a client that speaks HTTP/2.
+// Chooses HTTP/2, which gRPC requires, from the client's list of protocols.
 static int choose_protocol(SSL *ssl, const unsigned char **chosen, unsigned char *chosen_size,
                            const unsigned char *offered, unsigned int offered_size, void *user)
 {
@@ -94,7 +93,7 @@ static void context_set_options(SSL_CTX *context)
     SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION);
     SSL_CTX_set_options(context, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION | SSL_OP_CIPHER_SERVER_PREFERENCE |
                                      SSL_OP_IGNORE_UNEXPECTED_EOF);
-    // Idle connections give their buffers back, 33 KiB each.
+    // Idle connections release their buffers, 33 KiB each.
     SSL_CTX_set_mode(context,
                      SSL_MODE_RELEASE_BUFFERS | SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
     SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
@@ -109,13 +108,14 @@ static bool context_set_authorities(SSL_CTX *context, const char *path)
     if (!names) return false;
     SSL_CTX_set_client_CA_list(context, names); // takes it over
     SSL_CTX_set_verify(context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, NULL);
-    // A resumed session would not show the certificate again, which may have expired.
+    // A resumed session would not show the client's certificate again, though it may have expired.
     SSL_CTX_set_options(context, SSL_OP_NO_TICKET);
     SSL_CTX_set_num_tickets(context, 0);
     return SSL_CTX_load_verify_locations(context, path, NULL) == 1;
 }
 
-// pem_read() has checked the files, and that the key belongs to the certificate and has no password.
+// Sets the context's certificate and key. pem_read() has checked the files: the key belongs to the certificate and has
+// no password.
 static bool context_set_files(SSL_CTX *context, const struct net_tls *tls)
 {
     return SSL_CTX_use_certificate_chain_file(context, tls->cert) == 1 &&
@@ -123,7 +123,7 @@ static bool context_set_files(SSL_CTX *context, const struct net_tls *tls)
            (!tls->ca || context_set_authorities(context, tls->ca));
 }
 
-// Reads the files; without success nothing changes.
+// Reads the files. On failure nothing changes.
 static enum status context_load(struct net_tls *tls)
 {
     const struct rpc_tls files = {tls->cert, tls->key, tls->ca};
@@ -146,8 +146,8 @@ static enum status context_load(struct net_tls *tls)
     return status;
 }
 
-// With the mutex held. Files that cannot be used are read again once they have changed: each version of them is logged
-// once.
+// Reads the files if they have changed. The caller holds the mutex. Files that cannot be used are read again only after
+// another change, so each bad version is logged once.
 static void tls_read_changed(struct net_tls *tls)
 {
     if (!tls_files_changed(tls)) return;

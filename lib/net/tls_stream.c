@@ -16,11 +16,11 @@
 
 enum {
     RECORD_BYTES = 16384, // the largest record
-    RECORDS_MAX = 64,     // without data, such as new keys: OpenSSL would read them for ever
+    RECORDS_MAX = 64,     // limit of records without data, such as new keys: OpenSSL would read them for ever
     SPIFFE_BYTES_MAX = 2048,
 };
 
-// --- the socket, as OpenSSL reads and writes it: its own functions for sockets raise SIGPIPE
+// --- the socket, as OpenSSL reads and writes it (OpenSSL's own socket functions raise SIGPIPE)
 
 static int bio_result(BIO *bio, ssize_t n, int retry)
 {
@@ -32,7 +32,7 @@ static int bio_result(BIO *bio, ssize_t n, int retry)
 
 struct bio_socket {
     int fd;
-    bool drained; // the last bytes were all that the socket had: more of them raise a new event
+    bool drained; // the last read emptied the socket; further bytes raise a new event
 };
 
 static int socket_of(BIO *bio)
@@ -117,7 +117,7 @@ enum net_tls_wait net_tls_handshake(SSL *ssl)
 
 // --- the client's name
 
-// The text of a name without zero bytes, or NULL.
+// Returns the text of a name, or NULL if it is empty or contains zero bytes.
 static char *asn1_text(const ASN1_STRING *string)
 {
     unsigned char *utf8;
@@ -128,7 +128,7 @@ static char *asn1_text(const ASN1_STRING *string)
     return text;
 }
 
-// spiffe://DOMAIN/PATH
+// Returns true for a URI of the form spiffe://DOMAIN/PATH.
 static bool is_spiffe_id(const char *uri)
 {
     static const char scheme[] = "spiffe://";
@@ -137,7 +137,7 @@ static bool is_spiffe_id(const char *uri)
     return path && path > domain && path[1];
 }
 
-// A certificate with a SPIFFE id has no other URI.
+// Returns the certificate's SPIFFE id, or NULL. A certificate with a SPIFFE id has no other URI.
 static char *spiffe_id(X509 *certificate)
 {
     GENERAL_NAMES *names = X509_get_ext_d2i(certificate, NID_subject_alt_name, NULL, NULL);
@@ -170,7 +170,7 @@ char *net_tls_peer_name(const SSL *ssl)
 
 // --- bytes
 
-// Counts records, and lets OpenSSL find the end of the bytes once there are too many without data.
+// Counts records. After too many records without data it shuts the socket down, so that OpenSSL finds the end of input.
 static void count_record(int writing, int version, int type, const void *bytes, size_t size, SSL *ssl, void *argument)
 {
     struct net_tls_stream *stream = argument;
@@ -182,8 +182,9 @@ void net_tls_stream_init(struct net_tls_stream *stream, SSL *ssl)
 {
     *stream = (struct net_tls_stream){.ssl = ssl};
     if (!ssl) return;
-    SSL_set_read_ahead(ssl, 1); // one system call for a record, or for several; not in the handshake, whose socket
-                                // must raise an event for the first bytes after it
+    // Reads one or more whole records per system call. The handshake must not read ahead, because the first bytes after
+    // it must raise an event of the socket.
+    SSL_set_read_ahead(ssl, 1);
     SSL_set_msg_callback(ssl, count_record);
     SSL_set_msg_callback_arg(ssl, stream);
 }
@@ -221,7 +222,7 @@ ssize_t net_tls_stream_read(struct net_tls_stream *stream, const struct iovec *p
     return stream_fail(stream->ssl, result, ECONNRESET);
 }
 
-// The next bytes of the parts, at most a record; gathers them in `room` unless one part has them.
+// Returns the next bytes of the parts, at most one record. Copies them to `room` unless one part contains them.
 static const uint8_t *record_gather(const struct iovec *parts, size_t n_parts, size_t at, uint8_t *room, size_t *size_p)
 {
     size_t i = 0, n = 0;
@@ -240,8 +241,9 @@ static const uint8_t *record_gather(const struct iovec *parts, size_t n_parts, s
     return room;
 }
 
-// OpenSSL keeps a record that the socket does not take and expects the same bytes again. C-core sends these again, and
-// the records are cut in the same way.
+// Writes the parts record by record. OpenSSL keeps a record that the socket does not take, and expects the same bytes
+// again. C-core sends the same bytes again, and they are cut into the same records.
+
 ssize_t net_tls_stream_write(struct net_tls_stream *stream, const struct iovec *parts, size_t n_parts)
 {
     uint8_t room[RECORD_BYTES];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A server's TLS connection over a non-blocking socket: handshake, name of the client, reading and writing as
-// recvmsg() and sendmsg() do. Private to net/. One thread at a time.
+// Runs a server's TLS connection over a non-blocking socket: handshake, name of the client, reading and writing in the
+// manner of recvmsg() and sendmsg(). Private to net/. One thread at a time.
 #pragma once
 
 #include <openssl/ssl.h>
@@ -12,18 +12,19 @@ bool net_tls_attach(SSL *ssl, int fd); // the socket; false: no memory
 enum net_tls_wait { NET_TLS_DONE, NET_TLS_READ, NET_TLS_WRITE, NET_TLS_FAILED };
 enum net_tls_wait net_tls_handshake(SSL *ssl);
 
-// The SPIFFE id, else the common name, of the client's verified certificate, free() it; NULL: it showed none.
+// Returns the SPIFFE id of the client's verified certificate, or else its common name. The caller frees it. NULL: the
+// client showed no certificate.
 char *net_tls_peer_name(const SSL *ssl);
 
 struct net_tls_stream {
     SSL *ssl;      // owned; NULL: plain text
-    int n_records; // that have come since the last bytes of the client
+    int n_records; // records received since the client's last data bytes
 };
 
 void net_tls_stream_init(struct net_tls_stream *stream, SSL *ssl); // the stream stays where it is
 void net_tls_stream_fini(struct net_tls_stream *stream);
-// Bytes, or 0: the client sends no more, or -1 and errno.
+// Returns the number of bytes read, 0 if the client sends no more, or -1 and errno.
 ssize_t net_tls_stream_read(struct net_tls_stream *stream, const struct iovec *parts, size_t n_parts);
-// After a read: there are no bytes until the socket's next event.
+// Returns true if, after a read, no bytes are left until the socket's next event.
 bool net_tls_stream_is_drained(const struct net_tls_stream *stream);
 ssize_t net_tls_stream_write(struct net_tls_stream *stream, const struct iovec *parts, size_t n_parts);

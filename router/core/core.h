@@ -4,7 +4,7 @@
 // `core_ops`. One thread owns it (loop.h); tests call it directly.
 //
 // - Dataset-level prepacking (arXiv 2404.09529): whenever a node has room, a bin is filled from all requests that wait
-//   for its role, and dispatched (late binding). All other requests stay packable. Speculators get whole prompts,
+//   for its role, and dispatched (late binding). The remaining requests stay packable. Speculators get whole prompts,
 //   worker groups kept tokens. A request that has waited max_wait goes into the next bin, so packing delays no request
 //   without bound. The rules are listed in sched/bin_planner.h.
 // - The cost of each node's passes is learned from its reports. It decides which requests are speculated, which

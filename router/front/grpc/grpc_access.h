@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Identifies callers over gRPC by the metadata `authorization: Bearer KEY` (lib/identity/identity.h). Without
-// --api-keys every caller may do everything. I/O threads and the core's thread.
+// Identifies callers over gRPC by the metadata `authorization: Bearer KEY` (lib/identity/identity.h). Every caller may
+// do everything if --api-keys is not given. I/O threads and the core's thread.
 #pragma once
 
 #include "lib/identity/identity.h"

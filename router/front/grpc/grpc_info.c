@@ -288,7 +288,7 @@ static void queue_fill(const struct core_status *status, struct queue_message *m
     m->queue.n_classes = QUEUE_CLASSES;
 }
 
-// What every client needs. What the nodes are, and how busy the cluster is with requests of others, is for operators.
+// Replies with the fields that every client needs. Nodes and the load from other clients are for operators only.
 static void send_limited_info(struct rpc_call *call, const struct core_status *status)
 {
     Forepack__V1__ClusterInfo info = FOREPACK__V1__CLUSTER_INFO__INIT;

@@ -165,7 +165,7 @@ static void pinned_add(struct request_spec *spec, struct token_range range)
     }
 }
 
-// Adds the client's pinned ranges to those of the chat template.
+// Adds the client's pinned ranges to the chat template's pinned ranges.
 static enum status pinned_read(const Forepack__V1__PrefillOptions *m, struct request *r)
 {
     if (!m || !m->n_pinned) return STATUS_OK;

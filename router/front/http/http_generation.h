@@ -40,8 +40,8 @@ struct http_api {
     const char *object;       // member "object" of a whole answer
     const char *chunk_object; // member "object" of an event; NULL: events have none
     enum status (*read)(const json_t *body, struct http_input *in);
-    // Appends to the choice's lists [chunk->n] log-probabilities, after those of the prompt if the prompt is echoed
-    // with them. NULL: the API has none.
+    // Appends [chunk->n] log-probabilities to the choice's lists. Prompt log-probabilities come first if the prompt is
+    // echoed with them. NULL: the API has none.
     void (*add_logprobs)(struct http_generation *g, struct http_choice *choice, const struct answer_chunk *chunk,
                          struct bytes lists[HTTP_LOGPROB_LISTS]);
     bool content_logprobs; // an answer that is split has log-probabilities of its content alone

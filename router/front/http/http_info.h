@@ -4,7 +4,7 @@
 
 #include "lib/http/http.h"
 
-void http_models_get(struct http_exchange *x); // lists the models, or describes the one that the path names
+void http_models_get(struct http_exchange *x); // lists the models, or describes the model that the path names
 void http_health_get(struct http_exchange *x); // 200, or 503 when too many events wait for the core
 void http_ready_get(struct http_exchange *x);  // 200 when a new request would be served
 void http_version_get(struct http_exchange *x);

@@ -28,7 +28,7 @@ struct http_input {
     int default_tokens;          // max_tokens if the body has none
     const char *max_tokens_name; // in the body; NULL: max_tokens
     bool echo;                   // the answer starts with the prompt
-    bool echo_logprobs;          // the log-probabilities of the answer start with those of the prompt
+    bool echo_logprobs;          // the log-probabilities begin with the prompt's log-probabilities
     bool sections;               // the answer is split by the syntax of the model's chats
     const json_t *tools;         // tools that the model may call; NULL: none
     bool single_call;            // the answer has at most one call

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads the fields of a JSON body that ask for a generation, of any API, into a GenerateRequest. The APIs read the
-// prompt themselves. Defaults are those of OpenAI's APIs, such as temperature 1, and differ from gRPC's.
+// prompt themselves. Defaults follow OpenAI's APIs, such as temperature 1, and differ from gRPC's.
 //
 // Borrows from the body. Any thread.
 #pragma once
@@ -32,7 +32,7 @@ enum { JSON_CHOICES_MAX = 128 };
 
 // Call json_generation_fini() whatever the status.
 enum status json_generation_read(const json_t *body, struct json_generation *g);
-// Asks for log-probabilities, and those of the `n` likeliest tokens, as the API's field `name` does.
+// Asks for log-probabilities of the tokens and of the `n` likeliest tokens, as the API's field `name` does.
 enum status json_generation_set_logprobs(struct json_generation *g, const char *name, int n);
 // Asks for log-probabilities of the prompt, with an `n` that json_generation_set_logprobs() has checked.
 void json_generation_set_prompt_logprobs(struct json_generation *g, int n);

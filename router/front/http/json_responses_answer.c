@@ -338,7 +338,7 @@ static void item_begin(struct bytes *out, struct responses_answer *a, enum outpu
     part_event_add(out, a, "response.content_part.added");
 }
 
-// Keeps log-probabilities of the last item for the events at the end, unless those of the answer became too many.
+// Keeps log-probabilities of the last item for the final events, unless the answer has too many of them.
 static void logprobs_keep(struct responses_answer *a, const struct bytes *logprobs)
 {
     enum { KEPT_BYTES_MAX = 1 << 20 };

@@ -20,7 +20,7 @@ struct responses_item {
     char call_id[CHAT_CALL_ID_ROOM];
 };
 
-// The answer to one request. All members but the first four start as zero.
+// The answer to one request. The members after the first four start as zero.
 struct responses_answer {
     const char *id;               // resp-NUMBER; ids of items have the same number. Borrowed, as are model and echo
     const char *model, *echo;     // responses_echo()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// GRPCInferenceService.ModelInfer and ModelStreamInfer: requests of KServe's and Triton's clients. They become requests
-// of the core as those of Generate do (grpc_inference.c).
+// Serves GRPCInferenceService.ModelInfer and ModelStreamInfer, the calls of KServe's and Triton's clients. They become
+// requests of the core in the same way as calls of Generate (grpc_inference.c).
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>

@@ -43,7 +43,7 @@ const struct kserve_tensor_info kserve_outputs[KSERVE_OUTPUT_COUNT] = {
     [KSERVE_LOGPROBS] = INFO("logprobs", BYTES, 1),
 };
 
-// Parameters that are read here. All other parameters are read with the fields of the HTTP API.
+// Parameters that are read here. Other parameters are read with the fields of the HTTP API.
 struct values {
     bool stream, exclude_input_in_output, triton_enable_empty_final_response;
     bool returns[KSERVE_OUTPUT_COUNT];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads and checks the input tensors of a ModelInferRequest: shape against contents, raw or typed, and the lengths of
-// BYTES. All failures are INVALID; the sentence names the tensor. Any thread.
+// BYTES. A failure is INVALID, and its sentence names the tensor. Any thread.
 #pragma once
 
 #include <stdbool.h>

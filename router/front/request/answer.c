@@ -308,7 +308,7 @@ struct answer *answer_create(struct parsed_message *parsed, int64_t arrived_us)
     return a;
 }
 
-// Sets the tenant of the request: the tenant of the caller's key, or the one that the request names.
+// Sets the tenant of the request: the tenant of the caller's key, or the tenant that the request names.
 static void request_set_tenant(const struct client *client, struct request_spec *spec)
 {
     if (client->principal) {

@@ -28,8 +28,8 @@ void content_tokens_fini(struct content_tokens *tokens);
 void content_tokens_add(struct content_tokens *tokens, const struct token_logprob *logprob, size_t text_bytes);
 // Adds text that was held back at the end of the answer.
 void content_tokens_add_text(struct content_tokens *tokens, size_t text_bytes);
-// Decides that the text from `begin` to `end` is content. Moves its tokens to `released` and returns their number. All
-// tokens before them are decided, too.
+// Decides that the text from `begin` to `end` is content. Moves its tokens to `released` and returns their number. This
+// also decides all earlier tokens.
 int content_tokens_release(struct content_tokens *tokens, size_t begin, size_t end);
 // Decides all text before `to`: tokens that are not released yet are no content.
 void content_tokens_decide(struct content_tokens *tokens, size_t to);
