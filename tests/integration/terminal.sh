@@ -92,4 +92,23 @@ grep -q " router settings " "$work/up.log" || fail "--verbose does not show the 
 printf '\003' >&6
 wait "$up_pid" || fail "forepack up --verbose ended with $?"
 
+# ---- completion ----
+
+words() { # words LINE: what bash completes at the end of the line
+    bash -c 'eval "$("$1/forepack" completion bash)"; read -ra COMP_WORDS <<<"$2"; [[ $2 != *" " ]] || COMP_WORDS+=("")
+        COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _forepack; echo "${COMPREPLY[*]}"' - "$bin" "$1"
+}
+equal "chat completion" "$(words "forepack c" | sed 's/ calibrate//')" "commands that start with c"
+equal "--verbose --version" "$(words "$bin/forepack up --ver")" "options of up"
+equal "auto off" "$(words "forepack up --drafts ")" "values of --drafts"
+equal "engine" "$(words "forepack bench eng")" "measurements"
+equal "--node-listen" "$(words "forepack-router --node-li")" "options of the router"
+equal "" "$(words "forepack up --main ")" "a folder is left to bash"
+for shell in zsh fish; do
+    "$bin/forepack" completion $shell >"$work/script"
+    if command -v $shell >/dev/null; then $shell -n "$work/script" || fail "the completion of $shell"; fi
+done
+code=0
+"$bin/forepack" completion tcsh 2>"$work/error" || code=$?
+equal "2 shell 'tcsh': must be bash, zsh or fish" "$code $(cat "$work/error")" "another shell"
 echo "terminal: all passed"
