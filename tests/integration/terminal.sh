@@ -5,8 +5,11 @@
 . "$(dirname "$0")/lib.sh"
 export XDG_STATE_HOME=$work/state
 
+# Replaces the shell, so that the end of a background job closes the terminal. A background job ignores SIGINT.
 in_terminal() {
-    python3 -c 'import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))' "$@"
+    exec python3 -c 'import os, pty, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))' "$@"
 }
 shown() { tr -d '\r' <"$work/$1.log"; }
 
@@ -40,7 +43,7 @@ equal true "$(jq '.usage.kept_tokens < .usage.prompt_tokens / 2' "$work/tried")"
 equal "$(head -n 1 "$prompts" | jq -r .prompt)" "$(cat "$source_dir/deploy/demo-model/report.txt")" "report.txt and the first prompt"
 
 # A start at the same port does not empty the log of the running cluster.
-! in_terminal "$bin/forepack" up --port "$port" --http-port "$http_port" --node-port "$node_port" >/dev/null </dev/null || fail "two clusters at one port"
+! (in_terminal "$bin/forepack" up --port "$port" --http-port "$http_port" --node-port "$node_port") >/dev/null </dev/null || fail "two clusters at one port"
 grep -q " router settings " "$log" || fail "the log of a running cluster was emptied"
 
 # ---- forepack chat, on the same cluster ----
