@@ -96,12 +96,12 @@ static enum status words_print(const struct context *c)
 
 static enum status programs_print(void)
 {
-    static const char *const programs[] = {"forepack", "forepack-bench", "forepack-router", "forepack-speculator",
-                                           "forepack-worker"};
+    static const char *const programs[] = {"forepack",     "forepack-bench",      "forepack-router",
+                                           "forepack-sim", "forepack-speculator", "forepack-worker"};
     enum status status = STATUS_OK;
     for (size_t i = 0; i < sizeof programs / sizeof *programs && status == STATUS_OK; i++) {
         struct context context = {.program = programs[i], .path = companion_path(programs[i])};
-        status = words_print(&context);
+        if (access(context.path, X_OK) == 0) status = words_print(&context); // a package may have a part of them
         free(context.path);
     }
     return status;
@@ -135,8 +135,8 @@ int command_completion(int argc, char **argv)
     char **rest = mem_alloc_array((size_t)argc, sizeof *rest);
     int n = options_main(
         options,
-        "Usage: forepack completion bash|zsh|fish\n"
-        "Prints a script that completes commands, options and their values in the shell. Packages "
+        "Usage: forepack completion SHELL\n"
+        "Prints a script that completes commands, options and their values in bash, zsh or fish. Packages "
         "install it; else:\n"
         "    source <(forepack completion bash)    # zsh: after compinit; fish: forepack completion fish | source",
         argc, argv, rest);

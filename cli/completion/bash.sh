@@ -22,4 +22,4 @@ _forepack() {
     '') mapfile -t COMPREPLY < <(compgen -W "$words" -- "$current") ;;
     esac
 }
-complete -o default -F _forepack forepack forepack-bench forepack-router forepack-speculator forepack-worker
+complete -o default -F _forepack forepack forepack-bench forepack-router forepack-sim forepack-speculator forepack-worker

@@ -23,6 +23,6 @@ function _forepack
         printf '%s\n' $found
     end
 end
-for program in forepack forepack-bench forepack-router forepack-speculator forepack-worker
+for program in forepack forepack-bench forepack-router forepack-sim forepack-speculator forepack-worker
     complete -c $program -f -a '(_forepack)'
 end

@@ -1,4 +1,4 @@
-#compdef forepack forepack-bench forepack-router forepack-speculator forepack-worker
+#compdef forepack forepack-bench forepack-router forepack-sim forepack-speculator forepack-worker
 # Completion of Forepack's programs for zsh. Written by: forepack completion zsh
 _forepack() {
     local context=${words[1]:t} previous=${words[CURRENT-1]} word line value=
@@ -21,5 +21,5 @@ _forepack() {
 if [[ ${funcstack[1]} == _forepack ]]; then
     _forepack "$@"
 else
-    compdef _forepack forepack forepack-bench forepack-router forepack-speculator forepack-worker
+    compdef _forepack forepack forepack-bench forepack-router forepack-sim forepack-speculator forepack-worker
 fi
