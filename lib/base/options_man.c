@@ -49,7 +49,14 @@ static void row_print(const struct option *row, FILE *out)
     roff_puts(name, out);
     fputc('\n', out);
     roff_puts(text, out);
-    if (row->default_text && row->default_text[0]) fprintf(out, " (default %s)", row->default_text);
+    if (row->default_text && row->default_text[0]) {
+        fputs(" (default ", out);
+        for (const char *c = row->default_text; *c; c++) { // a long one may be broken after commas
+            roff_print(c, 1, out);
+            if (*c == ',') fputs("\\:", out);
+        }
+        fputc(')', out);
+    }
     fputc('\n', out);
     free(text);
     free(name);
