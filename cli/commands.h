@@ -12,4 +12,5 @@ int command_top(int argc, char **argv);
 int command_drain(int argc, char **argv);
 int command_tokenize(int argc, char **argv);
 int command_detokenize(int argc, char **argv);
+int command_completion(int argc, char **argv);
 int command_render(int argc, char **argv);

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // A child process that copies a pipe to standard error. It continues to read when standard error has lost its reader.
 // Some programs do not survive failed writes to their log: mpirun of Open MPI 4.1 aborts its job or crashes.
+//
+// With a log file, every line goes to the file. Standard error then gets only lines that are not log lines of level
+// info or debug.
 #pragma once
 
 #include <sys/types.h>
@@ -9,10 +12,15 @@
 
 struct log_relay {
     pid_t pid;
-    int fd; // programs write to this descriptor; closed on exec
+    int fd;        // programs write to this descriptor; closed on exec
+    int stderr_fd; // copy of standard error while log_relay_take_stderr() has replaced it; else -1
 };
 
-// Starts the relay. It forks, so call it before other threads start. SIGPIPE must be ignored.
-enum status log_relay_open(struct log_relay *relay);
-// Waits up to a second until everything is copied. Every writer must have closed their copies of `fd`.
+// Starts the relay. It forks, so call it before other threads start. SIGPIPE must be ignored. `file` is the descriptor
+// of the log file, or -1 if there is none.
+enum status log_relay_open(struct log_relay *relay, int file);
+// Makes the relay the standard error of this process and of the children that it starts.
+enum status log_relay_take_stderr(struct log_relay *relay);
+// Restores standard error and waits up to a second until everything is copied. Every writer must have closed its copies
+// of `fd`.
 void log_relay_close(struct log_relay *relay);

@@ -28,6 +28,13 @@ static void program_help(const struct program *program, FILE *out)
             program->argument, program->noun, program->invoked);
 }
 
+static void program_list(const struct program *program)
+{
+    for (int i = 0; i < program->n_commands; i++)
+        printf("%s\n", program->commands[i].name);
+    printf("--help\n--version\n");
+}
+
 // Opens the standard streams that are closed. Otherwise the next socket would get the number of a closed stream, and
 // would be read or written as that stream. The descriptors opened here fail on use, like a closed stream.
 static void program_reserve_standard_streams(void)
@@ -68,6 +75,10 @@ int program_main(const struct program *program, int argc, char **argv)
     }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "help") == 0) {
         program_help(program, stdout);
+        return program_finish_output(0);
+    }
+    if (strcmp(argv[1], "--list") == 0) {
+        program_list(program);
         return program_finish_output(0);
     }
     if (strcmp(argv[1], "--version") == 0) {

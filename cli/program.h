@@ -19,5 +19,6 @@ struct program {
 };
 
 // Runs the command named by argv[1] and returns the exit code of the process. Also answers --help and --version. Prints
-// the commands and returns 2 if argv[1] is missing or unknown.
+// the commands and returns 2 if argv[1] is missing or unknown. The hidden flag --list prints the commands and flags,
+// one per line, for `forepack completion`.
 int program_main(const struct program *program, int argc, char **argv);

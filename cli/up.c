@@ -18,18 +18,18 @@
 
 #include "cli/children.h"
 #include "cli/commands.h"
-#include "cli/companion.h"
+#include "cli/demo.h"
 #include "cli/gpus.h"
 #include "cli/log_relay.h"
 #include "cli/remote.h"
 #include "cli/up_arguments.h"
+#include "cli/up_console.h"
 #include "lib/base/address.h"
 #include "lib/base/clock.h"
 #include "lib/base/cores.h"
 #include "lib/base/log_writer.h"
 #include "lib/base/mem.h"
 #include "lib/base/secret_file.h"
-#include "lib/base/version.h"
 #include "lib/messages/unpack.h"
 
 enum { KILL_AFTER_MS = 3000 };
@@ -37,7 +37,11 @@ enum { KILL_AFTER_MS = 3000 };
 static struct child children[1 + 2 * UP_NODES_MAX]; // the router first
 static int n_children, n_gpus;                      // n_gpus 0: the nodes compute on the CPU
 
-static struct log_relay relay; // copies standard error of the children that run mpirun
+static bool demo; // the demo models run
+
+// Copies standard error of the children that run mpirun. With a log file it copies standard error of all processes.
+static struct log_relay relay;
+static bool relay_is_open;
 
 // --- the secret of the nodes
 
@@ -138,22 +142,6 @@ static bool cluster_is_ready(void)
     return ready;
 }
 
-static void print_ready(void)
-{
-    const char *trust = up_flags.tls_cert ? " --tls-ca FILE" : "";
-    printf("ready: %lld worker group%s of %lld rank%s, %lld speculator%s, gRPC on %s:%lld\n"
-           "try:   forepack generate --server %s:%lld%s --prompt \"Hello\"\n"
-           "       forepack status --server %s:%lld%s\n",
-           (long long)up_flags.workers, up_flags.workers == 1 ? "" : "s", (long long)up_flags.tp,
-           up_flags.tp == 1 ? "" : "s", (long long)up_flags.speculators, up_flags.speculators == 1 ? "" : "s",
-           up_flags.host, (long long)up_flags.port, up_flags.host, (long long)up_flags.port, trust, up_flags.host,
-           (long long)up_flags.port, trust);
-    if (up_flags.http_port > 0)
-        printf("       http%s://%s:%lld/v1 for clients of OpenAI's API\n", up_flags.tls_cert ? "s" : "", up_flags.host,
-               (long long)up_flags.http_port);
-    fflush(stdout);
-}
-
 // Waits for a signal. Sets *end_p to true if the signal ends the cluster.
 static void signals_wait(int fd, int timeout_ms, bool *end_p)
 {
@@ -178,7 +166,7 @@ static int cluster_watch(int fd)
         if (code >= 0) return code;
         if (!ready && cluster_is_ready()) {
             ready = true;
-            print_ready();
+            up_print_ready(demo);
         }
     }
     return 0;
@@ -204,21 +192,6 @@ static void cluster_drain(int fd, bool at_once)
 }
 
 // --- configuration
-
-static char *demo_model(const char *name)
-{
-    // This program is installed, or it is in build/<preset>/bin of the repository.
-    static const char *const folders[] = {FOREPACK_INSTALL_DATA, "../../../deploy"};
-    char *real = NULL;
-    for (int i = 0; i < 2 && !real; i++) {
-        char *relative = mem_format("%s/demo-model/%s", folders[i], name);
-        char *path = companion_path(relative);
-        real = realpath(path, NULL);
-        free(path);
-        free(relative);
-    }
-    return real;
-}
 
 // Checks the address of an option and frees it.
 static enum status port_check(const char *option, char *address)
@@ -271,11 +244,11 @@ static enum status ports_check(void)
 
 static enum status models_configure(void)
 {
-    bool demo = !up_flags.main;
-    if (demo) up_flags.main = demo_model("main");
+    demo = !up_flags.main;
+    if (demo) up_flags.main = demo_path("main");
     if (!up_flags.prefill) up_flags.prefill = mem_string(demo ? "auto" : "off");
     if (!up_flags.main) return status_fail(STATUS_INVALID, "--main: required, because the demo model is not installed");
-    if (!up_flags.spec && demo && up_flags.speculators && !up_flags.shape) up_flags.spec = demo_model("speculator");
+    if (!up_flags.spec && demo && up_flags.speculators && !up_flags.shape) up_flags.spec = demo_path("speculator");
     if (!up_flags.spec && up_flags.spec_shape) up_flags.spec = mem_string(up_flags.main); // for its tokenizer
     if (up_flags.spec) return STATUS_OK;
     if (options_given(up_options, "speculators") && up_flags.speculators)
@@ -344,38 +317,70 @@ static int signals_open(void)
     return signalfd(-1, &signals, SFD_NONBLOCK | SFD_CLOEXEC);
 }
 
-int command_up(int argc, char **argv)
+// On a terminal, the log goes to a file. Returns the descriptor, -1 if the log goes to standard error.
+static int log_file_open(void)
 {
-    options_main(up_options,
-                 "Usage: forepack up [--main DIR] [--spec DIR] [--tp N] [--workers N] [--speculators N] [--port P] "
-                 "[--http-port P]\n"
-                 "Runs a whole cluster on this machine. Restarts nodes that fail; Ctrl-C drains the cluster.",
-                 argc, argv, NULL);
-    log_options_apply(&up_flags.log, "up");
-    log_writer_start(log_tell_dropped);
-    enum status status = configure();
-    if (status != STATUS_OK) {
-        token_remove();
-        options_free(up_options);
-        return report_failure(status);
+    int fd;
+    char *path;
+    if (up_flags.verbose || !isatty(STDERR_FILENO)) return -1;
+    if (up_log_open(&fd, &path) != STATUS_OK) {
+        log_event(LOG_WARN, "log_file_refused", LOG_REASON, LOG_FIELD("effect", "the log goes to standard error"));
+        return -1;
     }
-    set_mpi_environment();
+    up_print_starting(path);
+    free(path);
+    return fd;
+}
+
+static enum status relay_open(void)
+{
+    int file = log_file_open();
     bool groups = up_flags.tp > 1 || (up_flags.speculators && up_flags.spec_tp > 1);
-    if (groups && (status = log_relay_open(&relay)) != STATUS_OK) {
-        token_remove();
-        options_free(up_options);
-        return report_failure(status);
-    }
+    if (file < 0 && !groups) return STATUS_OK;
+    enum status status = log_relay_open(&relay, file);
+    relay_is_open = status == STATUS_OK;
+    if (status == STATUS_OK && file >= 0) status = log_relay_take_stderr(&relay);
+    if (file >= 0) close(file);
+    return status;
+}
+
+// Runs the cluster until it is drained. Returns the exit code.
+static int cluster_run(void)
+{
     int fd = signals_open();
     // The nodes start before rpc_init(), because a fork must not copy the threads of gRPC.
     children_start_due(children, n_children, child_arguments);
     rpc_init();
     int code = cluster_watch(fd);
+    if (code == 0 && relay_is_open && relay.stderr_fd >= 0) up_print_stopping();
     cluster_drain(fd, code != 0);
-    if (groups) log_relay_close(&relay);
     rpc_shutdown();
-    token_remove();
     close(fd);
-    options_free(up_options);
     return code;
+}
+
+int command_up(int argc, char **argv)
+{
+    options_main(
+        up_options,
+        "Usage: forepack up [--main DIR] [--spec DIR] [--tp N] [--workers N] [--speculators N] [--port P] "
+        "[--http-port P]\n"
+        "Runs a whole cluster on this machine. Restarts nodes that fail; Ctrl-C drains the cluster.\n"
+        "In a terminal, the log goes to a file in $XDG_STATE_HOME/forepack (default ~/.local/state/forepack) "
+        "that each start\nempties; warnings and errors are shown too. Elsewhere, as under systemd, the log goes "
+        "to standard error.",
+        argc, argv, NULL);
+    log_options_apply(&up_flags.log, "up");
+    log_writer_start(log_tell_dropped);
+    enum status status = configure();
+    if (status == STATUS_OK) status = relay_open();
+    int code = 0;
+    if (status == STATUS_OK) {
+        set_mpi_environment();
+        code = cluster_run();
+    }
+    if (relay_is_open) log_relay_close(&relay);
+    token_remove();
+    options_free(up_options);
+    return status == STATUS_OK ? code : report_failure(status);
 }

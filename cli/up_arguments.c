@@ -111,6 +111,8 @@ const struct option up_options[] = {
     {.name = "speculator-option", .type = OPTION_LIST, .value = &up_flags.speculator_options, .placeholder = "NAME=VALUE",
      .help = "sets any other option of forepack-speculator"},
     {.name = "-Logging"},
+    {.name = "verbose", .type = OPTION_BOOL, .value = &up_flags.verbose,
+     .help = "in a terminal, show the log instead of writing it to a file"},
     LOG_OPTION_ROWS(up_flags.log),
     {0},
 };

@@ -16,7 +16,7 @@ struct up_flags {
     int64_t node_port, tp, spec_tp, workers, speculators, port, http_port, threads, token_budget, max_seqs, kv_blocks,
         itl_target_ms;
     int64_t speculate_min_tokens, score_timeout_ms, drain_ms;
-    bool prefix_cache, insecure;
+    bool prefix_cache, insecure, verbose;
     struct log_options log;
 };
 

@@ -146,7 +146,7 @@ static const struct node_program program = {
     .name = "speculator",
     .role = FOREPACK__CLUSTER__V1__ROLE__ROLE_SPECULATOR,
     .usage =
-        "usage: forepack-speculator --model DIR --router HOST:PORT [options]\n" GROUP_USAGE
+        "Usage: forepack-speculator --model DIR --router HOST:PORT [options]\n" GROUP_USAGE
         "\nA speculator of a Forepack cluster: scores prompts with a small model and selects the tokens to prefill.\n"
         "SIGTERM, SIGINT or SIGUSR1 drains it; a second signal ends it at once. SIGHUP looks at changed files.",
     .options = options,

@@ -24,9 +24,18 @@ bin=$work/installed/bin
 version=$(sed -n 's/^project(forepack VERSION \([0-9.]*\).*/\1/p' "$FOREPACK_SOURCE/CMakeLists.txt")
 for program in forepack forepack-bench forepack-router forepack-worker forepack-speculator; do
     [ "$("$bin/$program" --version)" = "$program $version" ] || fail "$program --version: $("$bin/$program" --version)"
-    [ -s "$work/installed/share/man/man1/$program.1" ] || fail "no man page of $program"
+    [ -s "$work/installed/share/man/man1/$program.1.gz" ] || fail "no man page of $program"
+    grep -q "^$program:" "$work/installed/share/bash-completion/completions/$program" || fail "no completion of $program"
 done
-[ -s "$work/installed/share/man/man1/forepack-up.1" ] || fail "no man page of forepack up"
+[ -s "$work/installed/share/man/man1/forepack-up.1.gz" ] || fail "no man page of forepack up"
+for page in "$work"/installed/share/man/man1/*.gz; do # one line of NAME, as whatis and lintian read it
+    name=$(basename "$page" .1.gz)
+    zcat "$page" | grep -A 1 '^\.SH NAME' | sed 's/\\//g' | grep -qE "^$name - [[:alnum:]]" || fail "the man page of $name"
+    ! zcat "$page" | grep -F '(null)' || fail "an option without a text: $name"
+done
+for file in zsh/vendor-completions/_forepack fish/vendor_completions.d/forepack.fish; do
+    [ -s "$work/installed/share/$file" ] || fail "no $file"
+done
 [ -s "$work/installed/share/forepack/shapes/llama-3.1-8b.json" ] || fail "no shapes"
 
 demo=$work/installed/share/forepack/demo-model
@@ -55,8 +64,8 @@ command -v dpkg-shlibdeps >/dev/null || { echo "skipped: dpkg-shlibdeps is not i
 (cd "$FOREPACK_BUILD" && cpack -B "$work/packages") >"$work/cpack.log" 2>&1 || { cat "$work/cpack.log" >&2; fail cpack; }
 deb=$(echo "$work"/packages/forepack_*.deb)
 dpkg-deb -c "$deb" >"$work/content"
-for file in bin/forepack bin/forepack-router share/forepack/demo-model/main/config.json share/man/man1/forepack.1; do
-    grep -q "/usr/$file\(\.gz\)\?$" "$work/content" || fail "$file is not in ${deb##*/}"
+for file in bin/forepack bin/forepack-router share/forepack/demo-model/main/config.json share/man/man1/forepack.1.gz share/bash-completion/completions/forepack; do
+    grep -q "/usr/$file$" "$work/content" || fail "$file is not in ${deb##*/}"
 done
 depends=$(dpkg-deb -f "$deb" Depends)
 [[ $depends == *libgrpc* ]] || fail "dependencies of the package: $depends"

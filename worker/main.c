@@ -139,7 +139,7 @@ int main(int argc, char **argv)
         .name = "worker",
         .role = FOREPACK__CLUSTER__V1__ROLE__ROLE_WORKER,
         .usage =
-            "usage: forepack-worker --model DIR --router HOST:PORT [options]\n" GROUP_USAGE
+            "Usage: forepack-worker --model DIR --router HOST:PORT [options]\n" GROUP_USAGE
             "\nA worker group of a Forepack cluster: prefills kept prompt tokens and decodes.\n"
             "SIGTERM, SIGINT or SIGUSR1 drains it; a second signal ends it at once. SIGHUP looks at changed files.",
         .options = options,

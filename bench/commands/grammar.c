@@ -28,7 +28,8 @@ static const struct option options[] = {
                      "\"properties\":{\"street\":{\"type\":\"string\"},\"zip\":{\"type\":\"string\",\"pattern\":\"^[0-9]{5}$\"}},"
                      "\"required\":[\"street\",\"zip\"]}},\"required\":[\"name\",\"age\",\"address\"]}",
      .help = "JSON schema of the answers"},
-    {.name = "answers", .type = OPTION_INT, .value = &o.answers, .default_text = "100", .min = 1, .max = 1000000},
+    {.name = "answers", .type = OPTION_INT, .value = &o.answers, .default_text = "100", .min = 1, .max = 1000000,
+     .help = "number of answers"},
     {.name = "max-tokens", .type = OPTION_INT, .value = &o.max_tokens, .default_text = "200", .min = 1, .max = 100000,
      .unit = "tokens", .help = "longest answer"},
     {.name = "json", .type = OPTION_BOOL, .value = &o.json, .help = "print one JSON object"},

@@ -15,7 +15,30 @@ install(DIRECTORY deploy/systemd deploy/monitoring DESTINATION ${CMAKE_INSTALL_D
 install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT forepack)
 install(FILES README.md CHANGELOG.md SECURITY.md LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT forepack)
 
-# Called when all programs are known: man pages from their option tables.
+# Where bash, zsh and fish look for them. bash finds a file by the name of the program.
+function(forepack_completions)
+  set(folder ${CMAKE_BINARY_DIR}/completion)
+  foreach(pair bash:bash-completion/completions/forepack zsh:zsh/vendor-completions/_forepack
+          fish:fish/vendor_completions.d/forepack.fish)
+    string(REPLACE ":" ";" pair ${pair})
+    list(GET pair 0 shell)
+    list(GET pair 1 file)
+    get_filename_component(parent ${folder}/${file} DIRECTORY)
+    file(MAKE_DIRECTORY ${parent})
+    list(APPEND scripts ${folder}/${file})
+    list(APPEND commands COMMAND $<TARGET_FILE:forepack> completion ${shell} >${folder}/${file})
+  endforeach()
+  add_custom_command(OUTPUT ${scripts} ${commands} DEPENDS ${ARGN})
+  add_custom_target(completions ALL DEPENDS ${scripts})
+  foreach(program ${ARGN})
+    if(NOT program STREQUAL "forepack")
+      file(CREATE_LINK forepack ${folder}/bash-completion/completions/${program} SYMBOLIC)
+    endif()
+  endforeach()
+  install(DIRECTORY ${folder}/ DESTINATION ${CMAKE_INSTALL_DATADIR} COMPONENT forepack)
+endfunction()
+
+# Called when all programs are known: man pages and the completion of shells, from their option tables.
 function(forepack_man_pages)
   get_property(programs GLOBAL PROPERTY FOREPACK_PROGRAMS)
   foreach(program ${programs})
@@ -28,7 +51,8 @@ function(forepack_man_pages)
     COMMAND ${CMAKE_COMMAND} -E touch ${folder}/stamp
     DEPENDS ${programs} ${CMAKE_SOURCE_DIR}/deploy/cmake/man_pages.sh VERBATIM)
   add_custom_target(man_pages ALL DEPENDS ${folder}/stamp)
-  install(DIRECTORY ${folder}/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT forepack FILES_MATCHING PATTERN *.1)
+  forepack_completions(${programs})
+  install(DIRECTORY ${folder}/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT forepack FILES_MATCHING PATTERN *.1.gz)
 endfunction()
 
 set(CPACK_PACKAGE_NAME forepack)

@@ -65,6 +65,10 @@ void options_help(const struct option *table, const char *usage, FILE *out);
 // Writes the man page in roff (options_man.c). The build calls every program with the hidden flag --man for it.
 void options_man(const struct option *table, const char *usage, FILE *out);
 
+// Writes one line per flag, "--name" or "--name VALUE" (options_list.c). `forepack completion` calls every program with
+// the hidden flag --list for it.
+void options_list(const struct option *table, FILE *out);
+
 // Logs the effective value of every option as one line, the event `settings`. No option holds a secret: keys and tokens
 // are read from files that options name.
 void options_log(const struct option *table);

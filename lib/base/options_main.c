@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Handles the options for main(): --help, --man and --version print and exit, and wrong options exit with 2.
+// Handles the options for main(): --help, --man, --list and --version print and exit, and wrong options exit with 2.
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +16,10 @@ int options_main(const struct option *table, const char *usage, int argc, char *
         }
         if (strcmp(argv[i], "--man") == 0) {
             options_man(table, usage, stdout);
+            exit(0);
+        }
+        if (strcmp(argv[i], "--list") == 0) {
+            options_list(table, stdout);
             exit(0);
         }
         if (strcmp(argv[i], "--version") == 0) {

@@ -49,39 +49,60 @@ static void row_print(const struct option *row, FILE *out)
     roff_puts(name, out);
     fputc('\n', out);
     roff_puts(text, out);
-    if (row->default_text && row->default_text[0]) fprintf(out, " (default %s)", row->default_text);
+    if (row->default_text && row->default_text[0]) {
+        fputs(" (default ", out);
+        for (const char *c = row->default_text; *c; c++) { // a long one may be broken after commas
+            roff_print(c, 1, out);
+            if (*c == ',') fputs("\\:", out);
+        }
+        fputc(')', out);
+    }
     fputc('\n', out);
     free(text);
     free(name);
+}
+
+// Returns the length of the synopsis: the first line, and further lines that start with a blank.
+static size_t synopsis_find_end(const char *synopsis)
+{
+    size_t n = strcspn(synopsis, "\n");
+    while (synopsis[n] && synopsis[n + 1] == ' ')
+        n += 1 + strcspn(synopsis + n + 1, "\n");
+    return n;
+}
+
+// Writes lines as they are.
+static void lines_print(const char *heading, const char *text, size_t n, FILE *out)
+{
+    fprintf(out, ".SH %s\n.nf\n", heading);
+    roff_print(text, n, out);
+    fputs("\n.fi\n", out);
 }
 
 void options_man(const struct option *table, const char *usage, FILE *out)
 {
     static const char prefix[] = "Usage: ";
     const char *synopsis = strncmp(usage, prefix, sizeof prefix - 1) == 0 ? usage + sizeof prefix - 1 : usage;
-    size_t synopsis_length = strcspn(synopsis, "\n");
-    const char *description = synopsis + synopsis_length + (synopsis[synopsis_length] == '\n');
+    size_t synopsis_length = synopsis_find_end(synopsis);
+    const char *description = synopsis + synopsis_length + strspn(synopsis + synopsis_length, "\n");
     char name[80];
     page_name(synopsis, name, sizeof name);
 
     fputs(".TH \"", out);
     for (const char *c = name; *c; c++)
         fputc(toupper((unsigned char)*c), out);
-    fprintf(out, "\" 1 \"\" \"Forepack %s\" \"Forepack\"\n.SH NAME\n", FOREPACK_VERSION);
+    fprintf(out, "\" 1 \"\" \"Forepack %s\" \"Forepack\"\n", FOREPACK_VERSION);
+    fputs(".nh\n.ad l\n.SH NAME\n", out); // without hyphens and gaps that long options would cause
     roff_puts(name, out);
     fputs(" \\- ", out);
     if (*description)
         roff_print(description, strcspn(description, ".\n"), out);
     else
         fputs("part of Forepack", out);
-    fputs("\n.SH SYNOPSIS\n", out);
-    roff_print(synopsis, synopsis_length, out);
-    if (*description) {
-        fputs("\n.SH DESCRIPTION\n.nf\n", out);
-        roff_puts(description, out);
-        fputs("\n.fi", out);
-    }
-    fputs("\n.SH OPTIONS\n", out);
+    fputc('\n', out);
+    lines_print("SYNOPSIS", synopsis, synopsis_length, out);
+    if (*description) lines_print("DESCRIPTION", description, strlen(description), out);
+    fputs(".SH OPTIONS\n", out);
     for (const struct option *row = table; row->name; row++) {
         if (row->name[0] == '-') {
             fputs(".SS ", out);
