@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Allocates the blocks of the paged KV cache, counts their references and finds cached blocks. Works with block numbers
-// only: the backend owns the memory. Used by the scheduling thread alone. A block has KV_BLOCK_TOKENS entries.
+// only: the backend owns the memory. Only the scheduling thread calls these functions. A block has KV_BLOCK_TOKENS
+// entries.
 //
 // One sequence allocates a block and several may reference it. Each reference is released once.
 //

@@ -38,7 +38,8 @@ static enum status mpi_check(const char *call, int code)
     return status_fail(STATUS_UNAVAILABLE, "%s: %s", call, text);
 }
 
-// Returns the failure with MPI's text. MPI may allocate, even in the token loop.
+// Calls an MPI function. If it fails, the calling function returns a status with MPI's text. MPI may allocate, even in
+// the token loop.
 #define TRY_MPI(name, ...)                                                                                             \
     do {                                                                                                               \
         int suspended = no_alloc_suspend();                                                                            \
@@ -47,7 +48,7 @@ static enum status mpi_check(const char *call, int code)
         TRY(mpi_status);                                                                                               \
     } while (0)
 
-// Makes a call that waits for other ranks.
+// Like TRY_MPI, for a function that waits for other ranks.
 #define WAIT_MPI(m, name, ...)                                                                                         \
     do {                                                                                                               \
         (m)->base.waits = true;                                                                                        \

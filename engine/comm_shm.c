@@ -42,7 +42,7 @@ struct lane {
     _Alignas(64) atomic_uint posted; // last step posted, modulo 2^32; a futex
     atomic_uint sleepers;            // number of ranks that sleep, or are about to sleep, until `posted` changes
     atomic_int core;                 // core of the rank when it posted. Only a hint, so relaxed is enough
-    size_t size_bytes[2];            // size of the collective of step n. Ordered by `posted`, like `piece`
+    size_t size_bytes[2]; // [n % 2] size of the collective of step n. `posted` orders accesses, as for `piece`
     _Alignas(4096) float piece[2][PIECE_FLOATS];
 };
 

@@ -29,8 +29,8 @@ struct engine {
     struct model *model;
     struct watchdog *watchdog;
     struct gpu_monitor *gpu; // NULL: this rank has no GPU, or it is not watched
-    int timeout_ms;          // of a pass without progress
-    struct wakeup *wakeup;   // NULL for a group of one rank, like the rest
+    int timeout_ms;          // longest time of a pass without progress; 0: no limit
+    struct wakeup *wakeup;   // this and the later members are NULL or 0 in a group of one rank
     struct roll_call *roll_call;
     int32_t *encoded;     // the encoded batch, with room for the largest one
     int32_t *block_table; // followers: the padded block table of the batch
@@ -63,7 +63,8 @@ static void engine_apply_timeout(struct engine *e, int timeout_ms)
     watchdog_set_timeout(e->watchdog, timeout_of_rank(e, timeout_ms));
 }
 
-// Marks the end of this rank's work with the other ranks, on the working thread.
+// Tells the watchdog and the roll call that this rank's work with the other ranks has ended. Called on the working
+// thread.
 static void group_work_end(struct engine *e)
 {
     watchdog_leave(e->watchdog);
@@ -220,8 +221,8 @@ static enum status open_model(struct engine *e, struct model_options *options)
     return ranks_agree(e, model_warm_up(e->model));
 }
 
-// Opens the wake-up sockets and the roll call of a group of several ranks. Ends the process when a rank cannot connect:
-// the ranks that can are in the next collective, in which MPI_Finalize would wait for them for ever.
+// Opens the wake-up sockets and the roll call of a group of several ranks. Ends the process if this rank cannot
+// connect: the connected ranks are already in the next collective, and MPI_Finalize would wait for them for ever.
 static enum status open_links(struct engine *e)
 {
     if (e->comm->size == 1) return STATUS_OK;

@@ -153,7 +153,7 @@ struct node_program {
     const char *usage; // first lines of --help
     const struct option *options;
     const struct node_options *common; // the values of NODE_OPTION_ROWS in `options`
-    // Returns the number of rows of a pass that have memory for logits. If NULL, there is one for each sequence.
+    // Returns how many rows of a pass can have logits. If NULL, this number is max_seqs.
     int (*logit_rows)(int max_seqs, int token_budget);
     // Checks the options against each other before anything is opened. Returns STATUS_INVALID and a sentence. May be
     // NULL.

@@ -26,7 +26,7 @@ int cuda_list_devices(struct gpu_id *ids, int max);
 bool cuda_device_may_exist(void);
 extern const char *cuda_device_folder; // "/dev"; tests change it
 
-// Version that the module exports as `forepack_cuda_version`. A module with another version is refused. The mark finds
-// the version in the file of a module that cannot be loaded.
+// Version that the module exports as `forepack_cuda_version`. A module with another version is refused. The exported
+// text begins with the mark, by which the version is found in the file of a module that cannot be loaded.
 #define CUDA_MODULE_MARK "forepack CUDA module, version "
 extern const char forepack_cuda_version[];

@@ -201,8 +201,8 @@ static enum status slice_columns(struct loader *in, const char *name, int64_t ro
     return STATUS_OK;
 }
 
-// Drops the pages of the views' rows, and the pages between them, from resident memory. The backend has copied the
-// views.
+// Drops the pages of the views' rows, and the pages between these rows, from resident memory. Called when the backend
+// has copied the views.
 static void release_views(const struct loader *in, const struct matrix_view *views, int n)
 {
     for (int i = 0; i < n && in->st && !in->m->backend->ops->capabilities.reads_no_weights; i++) {

@@ -71,9 +71,9 @@ enum status model_plan(const struct model_options *options, int rank, int size, 
 // ---- measured -------------------------------------------------------------------------------------------------------
 
 struct room {
-    size_t total, free;
-    double used;    // bytes used by this process so far
-    double left_kv; // bytes left for the KV cache within the fraction that this process may use
+    size_t total, free; // bytes of the device
+    double used;        // bytes used by this process so far
+    double left_kv;     // bytes left for the KV cache within the fraction that this process may use
 };
 
 static enum status room_measure(struct model *m, struct room *room)

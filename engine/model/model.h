@@ -26,14 +26,15 @@ struct model_options {
     const char *dtype;
     // Dtype of K and V: "auto" or NULL (as the activations), or "bf16", "int8", "fp8", which exclude f32 weights.
     const char *kv_dtype;
-    int threads;  // for each rank; 0: as many as the process may use
+    int threads;  // compute threads of each rank; 0: as many as the process may use
     int max_rows; // token budget of one pass
     int max_seqs;
     int max_logit_rows; // logit rows of one pass, each with model_logit_bytes; 0: max_seqs
     int max_context;    // KV entries of one sequence; 0: as many as the config allows
     // Folder of packed weights for the next start: "auto" is next to the checkpoint, "off" or NULL disables it.
     const char *packed_cache;
-    // 0: on a GPU as many as gpu_memory_utilization allows, else one full context per sequence, at most 1 GiB.
+    // Number of KV blocks. 0: on a GPU as many as gpu_memory_utilization allows, else one full context per sequence,
+    // but at most 1 GiB.
     int n_kv_blocks;
     // Fraction of a GPU's memory that this process may use, KV cache included; 0: MODEL_GPU_MEMORY_UTILIZATION.
     double gpu_memory_utilization;
@@ -64,7 +65,7 @@ struct memory_plan {
     double weights; // number of weights of the whole model
     enum dtype dtype, kv_dtype;
     struct device_memory allocated; // exactly the backend's allocations, without the KV cache
-    size_t kv_block_bytes;          // the KV cache allocates one block more than it can hold
+    size_t kv_block_bytes;          // size of a block; the KV cache allocates one block more than it can hold
     // Estimates of the memory that libraries allocate by themselves, not measured on hardware: CUDA's context and
     // kernels, and NCCL's buffers with several ranks.
     size_t runtime_bytes, nccl_bytes;

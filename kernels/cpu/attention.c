@@ -46,7 +46,8 @@ static bool attends_with_tiles(const struct cpu *cpu)
     return cpu->isa->tiled && cpu->bf16;
 }
 
-// Returns the largest number of queries of one item in a batch of `rows` rows. A larger KV group exceeds it.
+// Returns the largest number of queries of one item in a batch of `rows` rows. An item of one row has more if the KV
+// group has more heads.
 static int attend_queries(const struct cpu *cpu, int rows)
 {
     if (!attends_with_tiles(cpu)) return ATTEND_QUERIES;

@@ -38,7 +38,8 @@ struct tensor {
     bool bf16;  // set for an ACTIVATION of a bf16 backend
     bool tiled; // bf16 ACTIVATION in the layout of tiled x, which gemms read directly
     int max_rows, columns;
-    // Elements from row to row: `columns` for F32, for ACTIVATION padded to words and cache lines. See rows_out.
+    // Elements from row to row: `columns` for F32, and `columns` padded to words and cache lines for ACTIVATION. See
+    // rows_out.
     int stride;
     void *data;
 };
@@ -173,7 +174,7 @@ static inline void cpu_run(const struct cpu *cpu, enum thread_pool_order order, 
         fn(arg, i, 0);
 }
 
-// Does the same for groups of items that stay on one thread, see thread_pool_run_groups.
+// Like cpu_run, for groups of items that stay on one thread, see thread_pool_run_groups.
 static inline void cpu_run_groups(const struct cpu *cpu, int64_t work, thread_pool_fn fn, void *arg, int n_groups,
                                   int size)
 {

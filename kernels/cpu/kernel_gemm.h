@@ -56,7 +56,7 @@ struct l2_prefetch {
 // prefetch (PANEL_STREAMED, a loop that has no branches for it).
 enum panel_use { PANEL_STREAMED, PANEL_PREFETCHED, PANEL_REUSED };
 
-// Requests the cache lines of a streamed panel that are ahead of `vecs` vectors.
+// Requests the `vecs` vectors of a streamed panel that are ahead.ahead_bytes after `from`.
 INLINE void stream_prefetch_word(const uint32_t *from, struct stream_prefetch ahead, const int vecs)
 {
     const char *line = (const char *)from + ahead.ahead_bytes;

@@ -24,7 +24,8 @@ enum { PAIRS_AHEAD_BYTES = 32768 };
 
 // Prefetch into L2, spread over the steps of a gemm. Lines are requested from several pages in turn. The hardware
 // prefetcher follows each page by a limited number of lines, and at the speed of one page these would not cover the
-// latency of memory. Its requests take none of the core's few fill buffers, which loads from L2 need.
+// latency of memory. The requests of the hardware prefetcher take none of the core's few fill buffers, which loads from
+// L2 need.
 enum { PREFETCH_PAGE_BYTES = 4096, PREFETCH_MAX_PAGES = 8 };
 
 struct page_prefetch {
@@ -100,7 +101,7 @@ struct amx_start {
     int row_tile, column_tile;
 };
 
-// Returns the start of the sums of words [k, ..) at c.
+// Returns the start values of the sums at c, for words of K from k on.
 INLINE struct amx_start amx_start_at(const struct panel_gemm *p, const float *c, int k, int column,
                                      const enum gemm_type type)
 {

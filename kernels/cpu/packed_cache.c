@@ -240,8 +240,8 @@ static struct header *header_create(const struct packed_cache *s, const struct p
     return header;
 }
 
-// Returns a mode that lets other users map the file if the umask allows it. Models are opened before threads that
-// create files are started.
+// Returns a file mode that lets other users map the file if the umask allows it. The umask can be read only by changing
+// it for a moment. No thread creates files meanwhile: such threads start after models are opened.
 static mode_t shared_mode(void)
 {
     mode_t mask = umask(0);

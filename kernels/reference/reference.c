@@ -473,8 +473,8 @@ static double attention_scores(struct reference *ref, int layer, int s, const fl
     return sum;
 }
 
-// Computes maximum [n] = max(maximum, centred average of score / total). Values outside are zeros; the divisor is
-// always the window.
+// Computes maximum [n] = max(maximum, centred average of score / total). Scores outside the prompt count as zeros; the
+// divisor is always the window.
 static void importance_raise(struct reference *ref, int n, double total, float *maximum)
 {
     int reach = ref->batch.smoothing_window / 2;
