@@ -303,8 +303,8 @@ static enum status shm_fail(const char *what)
     return status_fail(STATUS_UNAVAILABLE, "shared memory: %s: %s", what, strerror(errno));
 }
 
-// Returns STATUS_OK if all ranks succeeded. Otherwise returns this rank's failure, or else the largest status of the
-// other ranks, without a sentence.
+// Returns STATUS_OK if all ranks succeeded. Otherwise returns this rank's failure. If only other ranks failed, returns
+// their largest status, with an empty status_message().
 static enum status shm_agree(struct comm *over, enum status mine)
 {
     float worst = (float)mine;

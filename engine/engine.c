@@ -37,7 +37,7 @@ struct engine {
     size_t encoded_ints, table_ints;
 };
 
-// Adds rank and host to the sentence of a failure: a rank that fails ends the group.
+// Adds rank and host to status_message(), because the failure of one rank ends the group.
 static enum status name_rank(const struct comm *comm, enum status status)
 {
     char host[256] = "";
@@ -106,7 +106,7 @@ static void follower_lost(void *arg, int rank, const char *sentence)
     _exit(1);
 }
 
-// Adds the missing ranks to the sentence if this rank gave up waiting for other ranks.
+// Adds the missing ranks to status_message() if this rank gave up waiting for other ranks.
 static enum status name_missing(struct engine *e, enum status status, enum roll_call_result *result_p)
 {
     *result_p = ROLL_CALL_COMPLETE;

@@ -18,8 +18,8 @@
 struct engine;
 
 // Opens the model on every rank; called by all ranks with the same options. If one rank fails, all ranks fail with its
-// status. Only the lowest rank that failed has a sentence in status_message(), so that a mistake of all ranks is
-// reported once. In a group of several ranks the sentence names that rank and its host. INVALID also means that a rank
+// status. Only the lowest rank that failed has a message in status_message(), so that a mistake of all ranks is
+// reported once. In a group of several ranks the message names that rank and its host. INVALID also means that a rank
 // differs from the leader in its model, backend, numeric types or version. If `threads` is 0, this rank uses its part
 // of the host's cores.
 enum status engine_open(const struct model_options *options, struct comm *comm, struct engine **engine_p);

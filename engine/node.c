@@ -59,7 +59,7 @@ struct node {
 
     pthread_mutex_t mutex; // guards the members below
     pthread_cond_t changed;
-    struct rpc_stream *stream; // NULL if there is no stream. Closed by the reader only
+    struct rpc_stream *stream; // the stream to the router, or NULL. Only the reader closes it
     uint64_t stream_number;    // number of the current stream
     uint64_t working_number;   // stream whose NODE_ATTACHED the working thread received last
     bool welcomed;             // Welcome has arrived on `stream`
@@ -300,7 +300,7 @@ static void welcome_handle(struct node *node, const Forepack__Cluster__V1__Welco
 // Handles a message and takes ownership of it. Returns false if the stream must end.
 static bool message_handle(struct node *node, router_message *message)
 {
-    bool welcomed = node->welcomed; // written by this thread alone
+    bool welcomed = node->welcomed; // only this thread writes it
     bool expected = false;
     switch (message->kind_case) {
     case FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_WELCOME:

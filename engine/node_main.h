@@ -155,8 +155,8 @@ struct node_program {
     const struct node_options *common; // the values of NODE_OPTION_ROWS in `options`
     // Returns how many rows of a pass can have logits. If NULL, this number is max_seqs.
     int (*logit_rows)(int max_seqs, int token_budget);
-    // Checks the options against each other before anything is opened. Returns STATUS_INVALID and a sentence. May be
-    // NULL.
+    // Checks the options against each other before anything is opened. Returns STATUS_INVALID, with a status_message().
+    // May be NULL.
     enum status (*check)(void);
     // Adds the fields that only this program knows to the leader's Hello, which is otherwise complete. May be NULL.
     enum status (*describe)(Forepack__Cluster__V1__Hello *hello);

@@ -10,9 +10,9 @@
 // Notation: T rows of the batch, H query heads, Hkv KV heads, D head size, N x K for a weight of N outputs and K
 // inputs.
 //
-// Exactness: a row's result must not depend on the other rows of the batch, on its place in the batch, or on how its
-// prompt was cut into chunks. So sums over K have one order for every T, and attention walks the KV blocks of a
-// sequence in order, tiled by block, for prefill and decode alike.
+// Exactness: the result of a row must not depend on other rows, on the row's place in the batch, or on how its prompt
+// was cut into chunks. So sums over K have one order for every T. Attention walks the KV blocks of a sequence in order,
+// block by block, in prefill and decode alike.
 //
 // Errors: creation can fail (memory, device). Steps return a status too, since a device may be lost. Callers must pass
 // matching shapes, which asserts check.
@@ -73,7 +73,7 @@ struct matrix_view {
 // Shape of the model and limits of a pass, for one rank.
 struct backend_shape {
     int n_layers;
-    int n_heads, n_kv_heads; // of this rank; n_heads is a multiple of n_kv_heads
+    int n_heads, n_kv_heads; // heads of this rank; n_heads is a multiple of n_kv_heads
     int head_size;           // D, even
     const float *inv_freq;   // [D/2] RoPE angles of position 1; copied. Dims i and i + D/2 rotate as a pair
     int max_rows;            // largest T
@@ -108,7 +108,7 @@ struct norm_step {
     const struct weight *gain;
     float epsilon;
     const int32_t *row_index;
-    const struct tensor *addend; // NULL in backends without device_collectives
+    const struct tensor *addend; // NULL: no addend, as always in backends without device_collectives
 };
 
 // One forward pass, described by the model and run by the backend. The model issues the steps, and the backend decides
@@ -158,7 +158,7 @@ struct device_memory {
     size_t rounding; // estimate of the bytes that the device adds by rounding allocations up to pages of 2 MiB
 };
 const char *memory_use_name(enum memory_use use); // "weights", "activations", "gemm", "attention", "batch", "kv"
-size_t device_memory_total(const struct device_memory *memory); // without rounding
+size_t device_memory_total(const struct device_memory *memory); // sum of `bytes`, without rounding
 
 struct backend_ops {
     const char *name; // "reference", "cpu", "cuda"

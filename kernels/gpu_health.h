@@ -43,7 +43,7 @@ struct gpu_limits {
 };
 #define GPU_FATAL_XIDS_DEFAULT "46,48,62,64,74,79,94,95,119,120,140"
 
-// Reads a list such as "48,79", or "none". Returns INVALID with a sentence for other texts.
+// Reads a list such as "48,79", or "none". Returns INVALID for other texts.
 enum status gpu_fatal_xids_parse(const char *text, struct gpu_limits *limits);
 
 // Returns the meaning of an Xid for logs, or "see NVIDIA's catalogue of Xids" for an Xid that is not listed here.

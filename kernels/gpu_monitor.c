@@ -23,7 +23,7 @@ struct gpu_monitor {
     pthread_mutex_t lock; // guards the members below
     pthread_cond_t changed;
     struct gpu_report report;
-    int64_t sampled_us; // 0: no sample yet
+    int64_t sampled_us; // time of the last sample; 0: no sample yet
     bool silent;        // true if the lack of samples since the last one is already logged
     bool stopping;
     bool over;      // the thread has ended

@@ -52,7 +52,8 @@ struct model_options {
 // Opens one rank's model, without communication. On failure status_message() names the file and its defect.
 enum status model_open(const struct model_options *options, struct comm *comm, struct model **model_p);
 // Second step, called by all ranks together once all models are open. Connects the devices of the ranks, and creates
-// the KV cache if its size depends on the free device memory. STATUS_EXHAUSTED: the sentence says what does not fit.
+// the KV cache if its size depends on the free device memory. STATUS_EXHAUSTED: memory is short, and status_message()
+// says what does not fit.
 enum status model_join(struct model *m);
 // Third step, called by all ranks together once all have joined, before the first pass. A backend that selects its
 // algorithms by timing does so after a pass over the warm-up batch. That pass would wait for a rank that has not
@@ -79,14 +80,14 @@ const char *model_gpu_address(const struct model *m); // see backend_ops.gpu_add
 // Returns the capabilities, valid as long as the model. Query them instead of comparing model_backend().
 const struct backend_capabilities *model_capabilities(const struct model *m);
 enum dtype model_dtype(const struct model *m);
-enum dtype model_kv_dtype(const struct model *m); // of K and V
+enum dtype model_kv_dtype(const struct model *m); // type of K and V
 int model_kv_blocks(const struct model *m);
 size_t model_kv_bytes(const struct model *m); // this rank's KV cache
 // Return the memory of this rank per row of a pass (activations, for each of max_rows) and per logit row (for each of
 // max_logit_rows). A logit row has logits in the backend and, on rank 0, host copies.
 size_t model_row_bytes(const struct model *m);
 size_t model_logit_bytes(const struct model *m);
-int model_max_logit_rows(const struct model *m); // of one pass
+int model_max_logit_rows(const struct model *m); // largest number in one pass
 
 // Returns true if the backend samples tokens: batches may then have `sampling`.
 bool model_samples(const struct model *m);

@@ -141,7 +141,7 @@ struct panel_gemm {
     int rows, words;
     float *c;
     const uint32_t *x;
-    size_t x_stride; // in words, from row to row, or from row tile to row tile if tiled
+    size_t x_stride; // words from row to row, or from row tile to row tile if tiled
     const uint32_t *panel;
     // INT8: [groups of the block][PANEL_COLUMNS] start values of the sums: -128 * (sum of the weights).
     const uint32_t *start;
@@ -192,7 +192,7 @@ struct attend_tile {
     int first_valid;     // number of entries visible to row 0; row r sees first_valid + r
     int first, end;      // entries to attend to; first is a multiple of SEGMENT_ENTRIES
     const float *q;      // row 0, first head of the group; heads are head_size apart
-    int q_stride;        // in floats, from row to row
+    int q_stride;        // floats from row to row
     struct rows_out out; // output: the first head of row 0 goes to (row, column), other heads as in q
     int row, column;
     float *partial; // NULL, or [attend_partial_floats]: receives the partial result of one segment for attend_merge
@@ -236,7 +236,7 @@ struct importance_tile {
     const float *q; // layout as in attend_tile
     float *maximum; // [n] raised to the maximum
     float *scratch; // [importance_scratch_floats]
-    size_t stride;  // in floats, at least importance_stride(n)
+    size_t stride;  // floats of `scratch` for the scores of one head; at least importance_stride(n)
 };
 
 static inline size_t importance_stride(int n)

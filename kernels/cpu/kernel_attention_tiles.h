@@ -29,7 +29,7 @@ struct tile_work {
     int queries, depth, steps; // number of words of D = depth * steps
     int dim_tiles;             // number of tiles for v_stride
     float scale;
-    struct partial partial;                              // of all queries, rounded up to pairs of tiles
+    struct partial partial;                              // state of all queries, rounded up to pairs of tiles
     uint32_t *q;                                         // [tiles of queries][steps][16][depth]
     uint32_t *values;                                    // [STEP_GROUPS][dim_tiles][16 words of entries][16 dims]
     uint32_t *wide_keys;                                 // int8: [STEP_BLOCKS][words of D][16 entries]

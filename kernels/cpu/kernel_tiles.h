@@ -23,7 +23,7 @@ enum {
 enum { PAIRS_AHEAD_BYTES = 32768 };
 
 // Prefetch into L2, spread over the steps of a gemm. Lines are requested from several pages in turn. The hardware
-// prefetcher follows each page by a limited number of lines, and at the speed of one page these would not cover the
+// prefetcher runs ahead by a limited number of lines in each page. In one page alone, these lines would not cover the
 // latency of memory. The requests of the hardware prefetcher take none of the core's few fill buffers, which loads from
 // L2 need.
 enum { PREFETCH_PAGE_BYTES = 4096, PREFETCH_MAX_PAGES = 8 };
@@ -228,8 +228,8 @@ INLINE void amx_one_by_four(const struct panel_gemm *p, float *c, struct amx_sta
     tile_store(3, c + 3 * TILE_SIZE, TILE_BYTES);
 }
 
-// Computes rows [row, row + rows), at most two tiles, by `columns` columns, over words [word, word + words) of one
-// block of TILED_BLOCK_WORDS, or over all of K with all columns. Compare tile_gemm.
+// Computes rows [row, row + rows), at most two tiles, by `columns` columns, over words [word, word + words) of K. The
+// words are part of one block of TILED_BLOCK_WORDS, or all of K if `columns` is all columns. Compare tile_gemm.
 INLINE void rows_gemm_amx(const struct panel_gemm *p, int row, int rows, int column, int word, int words,
                           struct page_prefetch *fetch, struct overlap *overlap, const int columns,
                           const enum panel_use use, const enum gemm_type type)

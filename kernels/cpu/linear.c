@@ -199,10 +199,10 @@ static bool gemm_sums_once(const struct gemm *p)
     return p->w->words <= p->block_words;
 }
 
-// Returns the number of panel groups: groups as large as an item may be, but several for each thread. If K is a single
-// block, a group does not save reading x again. It still helps, because only its last panel is finished without
-// overlapping tile instructions, but smaller groups suffice for that. Groups have one panel if there are so few rows
-// that finishing them takes no time.
+// Returns the number of panel groups. A group is as large as an item may be, but each thread gets several groups. Large
+// groups save reading x again if K has several blocks. If K is a single block, a group has another use: only its last
+// panel is finished without overlapping tile instructions. Smaller groups suffice for that. Groups have one panel if
+// there are so few rows that finishing them takes no time.
 static int gemm_panel_groups(const struct gemm *p, const struct gemm_blocking *blocking)
 {
     if (gemm_sums_once(p) && p->rows <= TILE_SIDE) return p->panels;

@@ -48,7 +48,7 @@ struct packed_cache {
     uint64_t key;
     void *map; // NULL if there is no matching file
     size_t map_bytes;
-    dev_t device; // of the mapped file
+    dev_t device; // device and inode of the mapped file
     ino_t inode;
     uint32_t next; // next entry of the table
     bool complete; // every weight so far came from the file
