@@ -28,7 +28,7 @@ struct engine {
     struct comm *comm; // borrowed
     struct model *model;
     struct watchdog *watchdog;
-    struct gpu_monitor *gpu; // NULL: this rank has no GPU, or it is not watched
+    struct gpu_monitor *gpu; // NULL: this rank has no GPU, or its GPU is not watched
     int timeout_ms;          // longest time of a pass without progress; 0: no limit
     struct wakeup *wakeup;   // this and the later members are NULL or 0 in a group of one rank
     struct roll_call *roll_call;

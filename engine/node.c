@@ -71,7 +71,7 @@ struct node {
     char *drain_reason;                              // why the node drains by itself; NULL: it was told to drain
     bool woken;                                      // set by node_wake()
     bool check_due;                                  // the reader waits until the working thread has run the check
-    struct mailbox mails;                            // for the working thread
+    struct mailbox mails;                            // events for the working thread
 };
 
 // --- events; the mailbox is used with the mutex held

@@ -10,7 +10,7 @@
 // containers of equal host name and process id differ, and stays the same until the process ends. A second process with
 // the id of an attached node is refused.
 //
-// The link asks for a check (struct node_callbacks) before each attempt to attach, so that a node which cannot compute
+// The link asks for a check (struct node_callbacks) before each attempt to attach, so that a node that cannot compute
 // gets no requests.
 //
 // Threads: the link has a reader thread and a heartbeat thread. They put events into a mailbox, which the node's one

@@ -37,16 +37,17 @@ enum frame_kind { WHERE = 1, HERE, CALL, RESULT, END, GPU_ASK, GPU };
 struct frame {
     uint32_t kind;
     uint32_t call;         // WHERE, HERE: number of the roll call. Late answers are dropped
-    uint32_t place, waits; // HERE
-    int32_t timeout_ms;    // CALL
-    uint32_t result;       // RESULT
+    uint32_t place, waits; // HERE: state of the answering rank, see struct answer
+    int32_t timeout_ms;    // CALL: time limit for answers
+    uint32_t result;       // RESULT: enum roll_call_result
     union {
-        char sentence[ROLL_CALL_SENTENCE_MAX]; // RESULT; END: why the rank fails, or empty if it ends as planned
+        char sentence[ROLL_CALL_SENTENCE_MAX]; // RESULT: the result. END: why the rank fails, or empty if it ends as
+                                               // planned
         struct gpu_report gpu;                 // GPU
     };
 };
 
-// The state of one rank in a roll call.
+// The state of one rank in a roll call: comm.waits, and the place that it has reached (struct roll_call).
 struct answer {
     bool received, waits;
     uint32_t place;

@@ -297,7 +297,7 @@ static enum status open_backend(const struct model_options *options, struct mode
     size_t total;
     if (status == STATUS_OK && m->backend->ops->memory)
         status = m->backend->ops->memory(m->backend, &total, &m->free_at_start);
-    // The backend has allocated some of its working memory already.
+    // Add the working memory that the backend has allocated already.
     if (m->backend && m->backend->ops->allocated)
         m->free_at_start += device_memory_total(m->backend->ops->allocated(m->backend));
     return status;

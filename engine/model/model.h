@@ -29,7 +29,7 @@ struct model_options {
     int threads;  // compute threads of each rank; 0: as many as the process may use
     int max_rows; // token budget of one pass
     int max_seqs;
-    int max_logit_rows; // logit rows of one pass, each with model_logit_bytes; 0: max_seqs
+    int max_logit_rows; // logit rows of one pass, each with model_logit_bytes; 0: max_seqs, at most max_rows
     int max_context;    // KV entries of one sequence; 0: as many as the config allows
     // Folder of packed weights for the next start: "auto" is next to the checkpoint, "off" or NULL disables it.
     const char *packed_cache;

@@ -89,7 +89,7 @@ struct cpu {
     struct stream_prefetch prefetch; // for weights that are read once
 
     // The current pass, set by begin.
-    struct ragged_batch batch; // arrays owned by the caller
+    struct ragged_batch batch; // the caller owns its arrays
     float *cos_sin;            // [max_rows][D]: D/2 cosines, then D/2 sines, of the row's position
     int *row_sequence;         // [max_rows]
     struct row_tile *tiles;    // [max_rows + max_slots] the most expensive first

@@ -42,7 +42,7 @@ struct reference {
     struct backend base;
     struct backend_shape shape; // inv_freq is a copy owned here
     enum dtype dtype;
-    struct ragged_batch batch; // of the current pass; arrays owned by the caller
+    struct ragged_batch batch; // batch of the current pass; the caller owns its arrays
     int64_t importance_size;   // floats in `importance`
     float *cos, *sin;          // [max_rows][D/2] for each row's position
     float *k_cache, *v_cache;  // [layer][block][entry in block][Hkv][D]
