@@ -196,7 +196,8 @@ static _Noreturn void rank_abort(struct engine *e)
     group_abort(e->comm, 1);
 }
 
-// Returns the status that all ranks agree on. Ends the process if a rank is missing: without it the ranks cannot agree.
+// Returns the status that all ranks agree on. Ends the process if a rank is missing: without that rank the other ranks
+// cannot agree.
 static enum status ranks_agree(struct engine *e, enum status mine)
 {
     if (!e->wakeup) return mine;

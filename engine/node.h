@@ -66,10 +66,11 @@ struct node_callbacks {
     // Proves that the node can compute, or ends the process. Called on the working thread, in node_next(), before each
     // attempt to attach. The attempt waits until the check returns.
     void (*check)(void *arg);
-    // Called on any thread: returns a number that grows with every part of a pass that the node completes. Heartbeats
+    // Called like `gpus`: returns a number that grows with every part of a pass that the node completes. Heartbeats
     // report it.
     uint64_t (*progress)(void *arg);
-    // Called on the heartbeat thread, before each heartbeat. Must not wait.
+    // Called on the heartbeat thread, before each heartbeat, with the link's mutex held. Must not wait or call
+    // functions of the link.
     struct gpu_list (*gpus)(void *arg);
     // Called on the heartbeat thread, after SIGHUP.
     void (*reload)(void *arg);

@@ -343,7 +343,7 @@ static enum status check_all_used(const struct loader *in)
     const struct model_config *c = &in->m->config;
     for (int i = 0; i < safetensors_count(in->st); i++) {
         const struct safetensors_tensor *t = safetensors_at(in->st, i);
-        // Older files store it, but rope_theta implies it.
+        // Older files store inv_freq, but rope_theta implies it.
         const char *inv_freq = strstr(t->name, ".rotary_emb.inv_freq");
         if (in->used[i] || inv_freq || is_calibration(c, t->name)) continue;
         if (c->tied_embeddings && strncmp(t->name, "lm_head.weight", 14) == 0) continue; // also the scale of the head

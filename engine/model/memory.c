@@ -118,8 +118,8 @@ static enum status kv_fit(struct model *m)
         MIB(room.used));
 }
 
-// Logs the memory that the backend has allocated, and the memory that this process uses otherwise: the memory of the
-// runtime.
+// Logs the memory that the backend has allocated. On a device also logs the rest of the memory that this process uses
+// there (runtime_mib): CUDA's and NCCL's.
 static void log_plan(struct model *m)
 {
     struct room room = {.free = (size_t)sysconf(_SC_AVPHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE),
