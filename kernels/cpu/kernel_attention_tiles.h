@@ -3,8 +3,9 @@
 // vector kernel. Softmax, state and segments are as in kernel_attention.h. The tile instruction computes q . K and
 // weights . V, for every number of queries.
 //
-// Entries are processed in steps of ATTEND_STEP, and queries in pairs of tiles. The softmax of a pair, on vectors,
-// overlaps the tile instructions of its neighbours, which are issued between its rows (struct background):
+// Entries are processed in steps of ATTEND_STEP, and queries in pairs of tiles. The softmax of a pair uses vector
+// instructions. The tile instructions of the neighbouring pairs are issued between the rows of the softmax and overlap
+// with it (struct background):
 //
 //      scores    q [16 queries][words of D]   x K [words of D][16 entries]        a KV block as it lies
 //      weights   2^(scale * score - max), bf16, [16 queries][32 entries]          one tile
