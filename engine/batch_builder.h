@@ -15,7 +15,7 @@ struct batch_limits {
     int rows, seqs;
     int seq_blocks;      // KV blocks of the longest sequence
     int logit_rows;      // rows with logits or a sampled token
-    int importance_rows; // 0 if importance is never wanted
+    int importance_rows; // rows with importance; 0 if importance is never wanted
 };
 
 // Result that the pass returns for a row: a token that the backend samples, or logits that the caller reads.

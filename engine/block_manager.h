@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Allocates the blocks of the paged KV cache, counts their references and finds cached blocks. Works with block numbers
-// only: the backend owns the memory. Used by the scheduling thread alone. A block has KV_BLOCK_TOKENS entries.
+// only: the backend owns the memory. Only the scheduling thread calls these functions. A block has KV_BLOCK_TOKENS
+// entries.
 //
 // One sequence allocates a block and several may reference it. Each reference is released once.
 //
@@ -43,7 +44,7 @@ int block_manager_refs(const struct block_manager *manager, int32_t block);
 typedef uint64_t kv_chain;
 
 struct kv_key {
-    kv_chain before;
+    kv_chain before; // the published block before this one; 0: none
     uint64_t salt;
     int32_t token[KV_BLOCK_TOKENS], position[KV_BLOCK_TOKENS];
 };
@@ -51,7 +52,7 @@ struct kv_key {
 // Returns the published block with this key, or -1. Call block_manager_retain() before using it.
 int32_t block_manager_lookup(const struct block_manager *manager, const struct kv_key *key, kv_chain *chain_p);
 void block_manager_retain(struct block_manager *manager, int32_t block); // adds a reference to a published block
-kv_chain block_manager_chain(const struct block_manager *manager, int32_t block); // 0: not published
+kv_chain block_manager_chain(const struct block_manager *manager, int32_t block); // 0: `block` is not published
 
 // Publishes the full block `block`, which the caller references. If another block is already published under this key,
 // the caller's reference moves to that block. Returns the block that the caller references now.

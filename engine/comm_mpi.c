@@ -38,7 +38,8 @@ static enum status mpi_check(const char *call, int code)
     return status_fail(STATUS_UNAVAILABLE, "%s: %s", call, text);
 }
 
-// Returns the failure with MPI's text. MPI may allocate, even in the token loop.
+// Calls an MPI function. If it fails, the calling function returns a status with MPI's text. MPI may allocate, even in
+// the token loop.
 #define TRY_MPI(name, ...)                                                                                             \
     do {                                                                                                               \
         int suspended = no_alloc_suspend();                                                                            \
@@ -47,7 +48,7 @@ static enum status mpi_check(const char *call, int code)
         TRY(mpi_status);                                                                                               \
     } while (0)
 
-// Makes a call that waits for other ranks.
+// Like TRY_MPI, for a function that waits for other ranks.
 #define WAIT_MPI(m, name, ...)                                                                                         \
     do {                                                                                                               \
         (m)->base.waits = true;                                                                                        \
@@ -99,8 +100,8 @@ static void sum_bf16_in_rank_order(float *restrict out, const uint16_t *restrict
     }
 }
 
-// Returns scratch for `received` bf16 values. After them it stores the `count` values of `data`, rounded to bf16 for
-// sending, and sets *own_p to the first one.
+// Returns scratch for `received` bf16 values. Stores the `count` values of `data` after them, rounded to bf16 for
+// sending, and points *own_p at the first stored value.
 static uint16_t *mpi_bf16_scratch(struct mpi_comm *m, size_t received, const float *data, size_t count,
                                   uint16_t **own_p)
 {
@@ -198,9 +199,9 @@ static enum status mpi_broadcast(struct comm *c, void *bytes, size_t size_bytes)
     return STATUS_OK;
 }
 
-// Reserves scratch for sums of `count` floats. If there are two ranks, or few floats, it receives the whole buffer of
-// every rank. Otherwise it receives one slice of every rank, which is one buffer in total. For bf16 it also stores this
-// rank's values, but each value has half the size.
+// Reserves scratch for sums of `count` floats. With two ranks, or few floats, the scratch receives the whole buffer of
+// every rank. Otherwise it receives one slice of every rank, which is one buffer in total. With bf16 the scratch also
+// holds this rank's rounded values, but each value takes half the bytes.
 static void mpi_reserve(struct comm *c, size_t count)
 {
     size_t piece = count < SUM_PIECE_MAX ? count : SUM_PIECE_MAX;

@@ -42,7 +42,7 @@ struct lane {
     _Alignas(64) atomic_uint posted; // last step posted, modulo 2^32; a futex
     atomic_uint sleepers;            // number of ranks that sleep, or are about to sleep, until `posted` changes
     atomic_int core;                 // core of the rank when it posted. Only a hint, so relaxed is enough
-    size_t size_bytes[2];            // size of the collective of step n. Ordered by `posted`, like `piece`
+    size_t size_bytes[2]; // [n % 2] size of the collective of step n. `posted` orders accesses, as for `piece`
     _Alignas(4096) float piece[2][PIECE_FLOATS];
 };
 
@@ -303,8 +303,8 @@ static enum status shm_fail(const char *what)
     return status_fail(STATUS_UNAVAILABLE, "shared memory: %s: %s", what, strerror(errno));
 }
 
-// Returns STATUS_OK if all ranks succeeded. Otherwise returns this rank's failure, or else the largest status of the
-// other ranks, without a sentence.
+// Returns STATUS_OK if all ranks succeeded. Otherwise returns this rank's failure. If only other ranks failed, returns
+// their largest status, with an empty status_message().
 static enum status shm_agree(struct comm *over, enum status mine)
 {
     float worst = (float)mine;

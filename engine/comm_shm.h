@@ -15,7 +15,7 @@
 
 #include "kernels/comm.h"
 
-// Called by all ranks of `over`, which must be on one host. Uses `over` only during the call, to broadcast the name of
-// the segment and to agree. Fails on every rank if one rank cannot map the segment (no /dev/shm, or /dev/shm is full).
-// Only the rank with the cause has a sentence.
+// Opens a comm over shared memory. Called by all ranks of `over`, which must be on one host. Uses `over` only during
+// the call: to broadcast the name of the segment, and to agree on success. Fails on every rank if one rank cannot map
+// the segment (no /dev/shm, or /dev/shm is full). Only the rank that found the cause has it in status_message().
 enum status comm_open_shm(struct comm *over, struct comm **comm_p);

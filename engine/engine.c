@@ -28,16 +28,16 @@ struct engine {
     struct comm *comm; // borrowed
     struct model *model;
     struct watchdog *watchdog;
-    struct gpu_monitor *gpu; // NULL: this rank has no GPU, or it is not watched
-    int timeout_ms;          // of a pass without progress
-    struct wakeup *wakeup;   // NULL for a group of one rank, like the rest
+    struct gpu_monitor *gpu; // NULL: this rank has no GPU, or its GPU is not watched
+    int timeout_ms;          // longest time of a pass without progress; 0: no limit
+    struct wakeup *wakeup;   // this and the later members are NULL or 0 in a group of one rank
     struct roll_call *roll_call;
     int32_t *encoded;     // the encoded batch, with room for the largest one
     int32_t *block_table; // followers: the padded block table of the batch
     size_t encoded_ints, table_ints;
 };
 
-// Adds rank and host to the sentence of a failure: a rank that fails ends the group.
+// Adds rank and host to status_message(), because the failure of one rank ends the group.
 static enum status name_rank(const struct comm *comm, enum status status)
 {
     char host[256] = "";
@@ -63,7 +63,8 @@ static void engine_apply_timeout(struct engine *e, int timeout_ms)
     watchdog_set_timeout(e->watchdog, timeout_of_rank(e, timeout_ms));
 }
 
-// Marks the end of this rank's work with the other ranks, on the working thread.
+// Tells the watchdog and the roll call that this rank's work with the other ranks has ended. Called on the working
+// thread.
 static void group_work_end(struct engine *e)
 {
     watchdog_leave(e->watchdog);
@@ -105,7 +106,7 @@ static void follower_lost(void *arg, int rank, const char *sentence)
     _exit(1);
 }
 
-// Adds the missing ranks to the sentence if this rank gave up waiting for other ranks.
+// Adds the missing ranks to status_message() if this rank gave up waiting for other ranks.
 static enum status name_missing(struct engine *e, enum status status, enum roll_call_result *result_p)
 {
     *result_p = ROLL_CALL_COMPLETE;
@@ -195,7 +196,8 @@ static _Noreturn void rank_abort(struct engine *e)
     group_abort(e->comm, 1);
 }
 
-// Returns the status that all ranks agree on. Ends the process if a rank is missing: without it the ranks cannot agree.
+// Returns the status that all ranks agree on. Ends the process if a rank is missing: without that rank the other ranks
+// cannot agree.
 static enum status ranks_agree(struct engine *e, enum status mine)
 {
     if (!e->wakeup) return mine;
@@ -220,8 +222,8 @@ static enum status open_model(struct engine *e, struct model_options *options)
     return ranks_agree(e, model_warm_up(e->model));
 }
 
-// Opens the wake-up sockets and the roll call of a group of several ranks. Ends the process when a rank cannot connect:
-// the ranks that can are in the next collective, in which MPI_Finalize would wait for them for ever.
+// Opens the wake-up sockets and the roll call of a group of several ranks. Ends the process if this rank cannot
+// connect: the connected ranks are already in the next collective, and MPI_Finalize would wait for them for ever.
 static enum status open_links(struct engine *e)
 {
     if (e->comm->size == 1) return STATUS_OK;

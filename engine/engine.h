@@ -4,9 +4,9 @@
 // engine.
 //
 // A pass is one broadcast of the encoded batch (batch_encoding.h) and one model_forward() on every rank. Waiting inside
-// MPI burns a core, so between passes a follower blocks on a socket (wakeup.h), on which the leader announces
-// every pass. The end of that socket tells a follower that the leader is gone. A leader whose follower has
-// died logs that and ends its process with exit code 1, at any time.
+// MPI burns a core, so between passes a follower blocks on a socket (wakeup.h), on which the leader announces every
+// pass. End of file on the socket means that the leader is gone. If a follower dies, at any time, the leader logs it
+// and ends its own process with exit code 1.
 //
 // One thread per process makes all calls (MPI_THREAD_FUNNELED).
 #pragma once
@@ -18,20 +18,20 @@
 struct engine;
 
 // Opens the model on every rank; called by all ranks with the same options. If one rank fails, all ranks fail with its
-// status. Only the lowest rank that failed has a sentence in status_message(), so that a mistake of all ranks is
-// reported once. In a group of several ranks the sentence names that rank and its host. INVALID also means that a rank
+// status. Only the lowest rank that failed has a message in status_message(), so that a mistake of all ranks is
+// reported once. In a group of several ranks the message names that rank and its host. INVALID also means that a rank
 // differs from the leader in its model, backend, numeric types or version. If `threads` is 0, this rank uses its part
 // of the host's cores.
 enum status engine_open(const struct model_options *options, struct comm *comm, struct engine **engine_p);
 struct model *engine_model(const struct engine *e);
 
 // Leader: sets the longest time that a pass may go without progress, for a group of any size. A cut link does not fail,
-// it hangs. Progress is a completed stage, half a layer, so a long pass on a slow machine goes on. After this time the
+// it hangs. Progress is a completed stage, half a layer, so a long pass on a slow machine goes on. After timeout_ms the
 // leader logs the missing rank (roll_call.h) and ends its process with exit code 1, which makes mpirun end the group.
-// watchdog.h says how exact the time is. If the leader itself hangs, the followers end later: by the same time again,
-// but at least two and at most ten seconds. A rank that waits for its GPU gives up after five sixths of the time, in
-// which a GPU has to complete a pass. Between passes, a rank that does not answer roll calls ends the group too. The
-// default is ENGINE_STEP_TIMEOUT_S; 0 means no limit.
+// watchdog.h says how exact the time is. If the leader itself hangs, the followers end later: after timeout_ms plus a
+// grace time, which is timeout_ms again, but at least two and at most ten seconds. A rank that waits for its GPU gives
+// up after five sixths of the time. A GPU has to complete a pass by then. Between passes, a rank that does not answer
+// roll calls ends the group too. The default is ENGINE_STEP_TIMEOUT_S; 0 means no limit.
 #define ENGINE_STEP_TIMEOUT_S "60"
 void engine_set_step_timeout(struct engine *e, int timeout_ms);
 
@@ -43,10 +43,12 @@ uint64_t engine_progress(const struct engine *e);
 void engine_watch_gpu(struct engine *e, const struct gpu_limits *limits);
 
 // Leader, any thread until engine_close(): stores the latest report of each rank's GPU in reports[rank], all zero for a
-// rank without a GPU. The reports of other ranks are the answers to the questions of the previous call. Does not wait.
+// rank without a GPU. Each call asks the other ranks for reports, and the next call returns their answers. Does not
+// wait.
 void engine_read_gpus(struct engine *e, struct gpu_report *reports);
 
-// Leader: names the first rank whose GPU is in trouble, with host and cause. Returns false if there is none.
+// Leader: writes a sentence that names the first rank whose GPU is in trouble, its host and the cause. Returns false if
+// no GPU is in trouble.
 enum { ENGINE_TROUBLE_MAX = 384 };
 bool engine_gpu_trouble(const struct engine *e, const struct gpu_report *reports, char sentence[ENGINE_TROUBLE_MAX]);
 
@@ -64,8 +66,9 @@ void engine_sampling_begin(struct engine *e);
 void engine_sampling_end(struct engine *e);
 
 // Follower: runs the leader's passes until the leader closes (STATUS_OK) or dies (STATUS_UNAVAILABLE). Any other status
-// is this rank's own failure, with its sentence: the program logs it and calls group_abort().
+// is a failure of this rank, which status_message() describes: the program logs it and calls group_abort().
 enum status engine_follow(struct engine *e);
 
-// Leader: releases the followers from engine_follow(). Then every rank frees its model. The comm stays open.
+// Frees the engine and the model of this rank; called by all ranks. The leader first releases the followers from
+// engine_follow(). The comm stays open.
 void engine_close(struct engine *e);

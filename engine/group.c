@@ -61,7 +61,8 @@ static enum status refuse_separate_tasks(const struct launch *launch)
                        launch->ranks);
 }
 
-// Ends the process if the group does not form in time: the first collective of MPI hangs instead of failing.
+// State of the thread that ends the process if the group does not form in time: the first collective of MPI hangs
+// instead of failing.
 struct forming {
     pthread_mutex_t lock; // guards done
     pthread_cond_t changed;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A tensor-parallel group: the ranks of one MPI job, or one process that was started alone. Ranks on one host exchange
-// data through shared memory (comm_shm.h), ranks on several hosts through MPI (comm_mpi.h).
+// A tensor-parallel group: the ranks of one MPI job, or a single process that no launcher started. Ranks on one host
+// exchange data through shared memory (comm_shm.h), ranks on several hosts through MPI (comm_mpi.h).
 //
 // MPI is a build option (-DFOREPACK_MPI). A build without it has groups of one rank, and refuses to start with more.
 //
@@ -12,28 +12,28 @@
 #include "kernels/comm.h"
 
 // Joins the MPI job that started this process, by mpirun or by srun (launch.h). A process that was started otherwise
-// gets a comm of one rank, and MPI is not initialised. If the ranks have not reached each other after limit_s seconds,
-// they hang in the first collective, so the process logs it and ends with exit code 1 (limit_s 0: no limit). Ranks of
-// one host with the same affinity mask divide its cores: each rank, and every thread that it starts afterwards, keeps
-// to its own part. Block the signals that the program receives by sigwait first.
+// gets a comm of one rank, and MPI is not initialised. Ranks that cannot reach each other hang in the first collective.
+// After limit_s seconds (0: no limit) the process therefore logs this and ends with exit code 1. Ranks of one host with
+// the same affinity mask divide the cores of the mask. Each rank, and every thread that it starts afterwards, keeps to
+// its own part. Before the call, block the signals that the program receives by sigwait.
 #define GROUP_LIMIT_S "60"
 enum status group_open(int *argc, char ***argv, int limit_s, struct comm **comm_p);
 void group_close(struct comm *comm);
 
 // Sends the addends of sums between hosts as bf16 (see comm_mpi.h). Call it on all ranks, before a model is opened.
-// Returns false, without effect, for ranks of one host. GPUs have collectives of their own.
+// Returns false, without effect, for ranks of one host. Sums on GPUs are not affected: GPUs have their own collectives.
 bool group_set_allreduce_bf16(struct comm *comm);
 
 // Ends the whole job at once with this exit code: a group cannot go on after a failed step. Call it from the MPI
 // thread.
 _Noreturn void group_abort(struct comm *comm, int exit_code);
 
-// Returns the rank according to the launcher, which is known before MPI is initialised. Rank 0 alone reports wrong
+// Returns the rank according to the launcher, which is known before MPI is initialised. Only rank 0 reports wrong
 // options.
 int group_rank_hint(void);
 
-// Returns the number of compute threads of this rank: `requested`, or if that is 0 its part of the cores that the
-// process may use, at least 1.
+// Returns the number of compute threads of this rank: `requested`, unless it is 0. Otherwise this rank's part of the
+// cores that the process may use, at least 1.
 int group_threads(int requested);
 
 // Usage lines of a program that say how to start several ranks.

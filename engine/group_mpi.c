@@ -12,9 +12,9 @@
 #include "lib/base/log.h"
 #include "lib/base/mem.h"
 
-// Divides the cores among the ranks that have the same mask, because the launcher assigned them none. Their compute
-// threads are pinned if they own every core of a mask, and would otherwise meet on the same cores. Threads that MPI has
-// started keep the whole mask.
+// Divides the cores of a mask among the ranks of this host that share the mask: the launcher has assigned them no cores
+// of their own. Without its own part, a rank's compute threads would not be pinned, or would be pinned to cores that
+// other ranks use, too (kernels/cpu/thread_pool.h). Threads that MPI has started keep the whole mask.
 static void divide_cores(int *sharers_p)
 {
     MPI_Comm here;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of group.h that needs MPI, called by group.c alone. Implemented by group_mpi.c, or by group_single.c in a
+// The part of group.h that needs MPI. Only group.c calls it. Implemented by group_mpi.c, or by group_single.c in a
 // build without MPI.
 #pragma once
 

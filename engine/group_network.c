@@ -17,8 +17,9 @@ struct leader_host {
     struct group_addresses addresses;
 };
 
-// Identifies the network namespace of this process, in which UNIX sockets connect, by the boot id of the machine and
-// the namespace. Host names do not suffice: hosts and containers may share one.
+// Writes a name for the network namespace of this process: the boot id of the machine, then the namespace. Two ranks
+// can connect by UNIX sockets only if their names are equal. Host names do not suffice: two hosts or containers may
+// have the same name.
 static void network_name(char *name, size_t room)
 {
     memset(name, 0, room);
@@ -33,7 +34,7 @@ socklen_t group_address_size(const struct sockaddr_storage *address)
     return address->ss_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
 }
 
-// Returns the bytes of an IP address [*size_p], or NULL if it is not an IP address.
+// Returns the bytes [*size_p] of an IP address, or NULL if `address` is not an IP address.
 static const uint8_t *ip_bytes(const struct sockaddr *address, size_t *size_p)
 {
     *size_p = address && address->sa_family == AF_INET ? 4 : 16;
@@ -44,7 +45,8 @@ static const uint8_t *ip_bytes(const struct sockaddr *address, size_t *size_p)
     return NULL;
 }
 
-// Returns true if other hosts may reach the address: it is neither loopback nor link-local.
+// Returns true if other hosts may reach the address. Excludes interfaces that are down or loopback, and IPv6 link-local
+// addresses.
 static bool is_usable(const struct ifaddrs *i)
 {
     if (!i->ifa_addr || !(i->ifa_flags & IFF_UP) || (i->ifa_flags & IFF_LOOPBACK)) return false;

@@ -12,7 +12,7 @@ enum launcher {
 
 struct launch {
     enum launcher launcher;
-    int rank, ranks; // of the job
+    int rank, ranks; // of this process in the job, and number of ranks of the job
     int host_ranks;  // number of the job's ranks on this host; 0: not known
 };
 

@@ -51,15 +51,15 @@ struct node {
     size_t hello_size;
     struct node_callbacks callbacks;
     pthread_t reader, heartbeat;
-    int64_t welcomed_us; // reader only: when the last Welcome came; 0: not on this stream
+    int64_t welcomed_us; // reader only: time of this stream's Welcome; 0: none yet
     bool refused;        // reader only: the router refused the last attempt to attach
     char *trouble;       // reader only: why the router is unreachable, as logged last; NULL: not logged since Welcome
     struct file_stamp stamps[4]; // heartbeat thread only: stamps of the node's files, see files_look()
-    int signals, wake;           // a signalfd; an eventfd that wakes the heartbeat thread
+    int signals, wake;           // signals: a signalfd; wake: an eventfd that wakes the heartbeat thread
 
     pthread_mutex_t mutex; // guards the members below
     pthread_cond_t changed;
-    struct rpc_stream *stream; // NULL if there is no stream. Closed by the reader only
+    struct rpc_stream *stream; // the stream to the router, or NULL. Only the reader closes it
     uint64_t stream_number;    // number of the current stream
     uint64_t working_number;   // stream whose NODE_ATTACHED the working thread received last
     bool welcomed;             // Welcome has arrived on `stream`
@@ -71,7 +71,7 @@ struct node {
     char *drain_reason;                              // why the node drains by itself; NULL: it was told to drain
     bool woken;                                      // set by node_wake()
     bool check_due;                                  // the reader waits until the working thread has run the check
-    struct mailbox mails;                            // for the working thread
+    struct mailbox mails;                            // events for the working thread
 };
 
 // --- events; the mailbox is used with the mutex held
@@ -284,7 +284,7 @@ static void welcome_handle(struct node *node, const Forepack__Cluster__V1__Welco
     node->welcomed_us = clock_now_us();
     pthread_mutex_lock(&node->mutex);
     node->welcomed = true;
-    node->load.last_bin = 0; // valid until the working thread has dropped the work of earlier streams
+    node->load.last_bin = 0; // stays 0 until the working thread has dropped the work of earlier streams
     node->heartbeat_ms = asked >= 1 && asked <= HEARTBEAT_MAX_MS ? (int)asked : HEARTBEAT_DEFAULT_MS;
     node->heartbeat_due_us = clock_now_us(); // due at once: it tells the router the number of free KV blocks
     mail_post(node, (struct node_event){.kind = NODE_ATTACHED});
@@ -300,7 +300,7 @@ static void welcome_handle(struct node *node, const Forepack__Cluster__V1__Welco
 // Handles a message and takes ownership of it. Returns false if the stream must end.
 static bool message_handle(struct node *node, router_message *message)
 {
-    bool welcomed = node->welcomed; // written by this thread alone
+    bool welcomed = node->welcomed; // only this thread writes it
     bool expected = false;
     switch (message->kind_case) {
     case FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_WELCOME:
@@ -328,7 +328,7 @@ static bool message_handle(struct node *node, router_message *message)
         pthread_mutex_unlock(&node->mutex);
         expected = true;
         break;
-    default: // a message of a newer router, which may not rely on it
+    default: // a message of a newer router, which must not rely on nodes to know it
         expected = true;
         break;
     }

@@ -10,7 +10,7 @@
 // containers of equal host name and process id differ, and stays the same until the process ends. A second process with
 // the id of an attached node is refused.
 //
-// The link asks for a check (struct node_callbacks) before each attempt to attach, so that a node which cannot compute
+// The link asks for a check (struct node_callbacks) before each attempt to attach, so that a node that cannot compute
 // gets no requests.
 //
 // Threads: the link has a reader thread and a heartbeat thread. They put events into a mailbox, which the node's one
@@ -29,8 +29,8 @@
 
 struct node;
 
-// Limit on the memory of an unpacked message of the router, which has at most 64 MiB on the wire. The router counts the
-// memory that a bin needs.
+// Limit on the memory of one unpacked message of the router. The packed message has at most 64 MiB. The router keeps
+// each bin (the prompts that one message brings) below both limits.
 enum { NODE_MESSAGE_MEMORY_MAX = 256 << 20 };
 
 // Address of the router and files needed to connect. The files are read before each attempt to attach, so that they can
@@ -54,7 +54,7 @@ struct node_event {
     Forepack__Cluster__V1__RouterMessage *message; // NODE_MESSAGE: owned by the event
 };
 
-// GPUs of a node's ranks, borrowed until the next call.
+// GPUs of a node's ranks, borrowed until the next call of node_callbacks.gpus.
 struct gpu_list {
     Forepack__Cluster__V1__Gpu **gpus; // [n]
     size_t n;
@@ -64,12 +64,13 @@ struct gpu_list {
 // Functions of the node that the link calls. Each may be NULL.
 struct node_callbacks {
     // Proves that the node can compute, or ends the process. Called on the working thread, in node_next(), before each
-    // attempt to attach. The attempt waits for it.
+    // attempt to attach. The attempt waits until the check returns.
     void (*check)(void *arg);
-    // Called on any thread: returns a number that grows with every part of a pass that the node has computed, for
-    // heartbeats.
+    // Called like `gpus`: returns a number that grows with every part of a pass that the node completes. Heartbeats
+    // report it.
     uint64_t (*progress)(void *arg);
-    // Called on the heartbeat thread, before each heartbeat. Must not wait.
+    // Called on the heartbeat thread, before each heartbeat, with the link's mutex held. Must not wait or call
+    // functions of the link.
     struct gpu_list (*gpus)(void *arg);
     // Called on the heartbeat thread, after SIGHUP.
     void (*reload)(void *arg);
@@ -85,7 +86,7 @@ enum status node_start(const struct node_router *router, const Forepack__Cluster
                        const struct node_callbacks *callbacks, struct node **node_p);
 
 // Waits up to timeout_ms (0: does not wait, -1: no limit) for the next event. Release the event with node_event_free().
-// Runs the check that the link waits for.
+// Calls node_callbacks.check if the link waits for it.
 void node_next(struct node *node, int timeout_ms, struct node_event *event);
 // Any thread: makes node_next() return once without waiting, even if it has no other event.
 void node_wake(struct node *node);
@@ -98,15 +99,15 @@ void node_send(struct node *node, const Forepack__Cluster__V1__NodeMessage *mess
 
 struct node_load {
     uint32_t kv_blocks_free, running, waiting; // running and waiting: requests
-    uint64_t preemptions;                      // since the process started
-    uint32_t held_prompts, held_kv_blocks;     // speculators only: for drafts
+    uint64_t preemptions;                      // number since the process started
+    uint32_t held_prompts, held_kv_blocks;     // speculators only: prompts and KV blocks that are kept for drafts
 };
 
 // Sets the load that the next heartbeats report. It must include all requests of the messages that node_next() has
 // returned, except requests whose last result was sent. Called by the working thread; cheap.
 void node_set_load(struct node *node, const struct node_load *load);
 
-// Returns the sentence if a GPU's trouble began the drain, else NULL. Valid until node_stop().
+// Returns the cause as a sentence if a GPU in trouble started the drain, else NULL. Valid until node_stop().
 const char *node_trouble(struct node *node);
 
 // Sends the queued messages, waits up to 10 s for the router to end the stream, and frees the node.

@@ -91,7 +91,7 @@ void node_hello_fill(Forepack__Cluster__V1__Hello *hello, const struct node_opti
 // Prints the failure and returns the exit code. A rank that only passes on another rank's failure has an empty message.
 static int report_failure(const struct node_program *program, enum status status)
 {
-    log_flush(); // the sentence must follow the events that led to it
+    log_flush(); // the message on stderr must follow the log lines of its causes
     if (*status_message()) fprintf(stderr, "forepack-%s: %s\n", program->name, status_message());
     return status_exit_code(status);
 }
@@ -114,7 +114,7 @@ static enum status check_options(const struct node_program *program)
     return program->check ? program->check() : STATUS_OK;
 }
 
-// Parses the options. Every rank gets the same arguments, and rank 0 alone reports wrong ones.
+// Parses the options. Every rank gets the same arguments, so only rank 0 reports wrong ones.
 static bool parse_options(const struct node_program *program, int argc, char **argv)
 {
     if (group_rank_hint() == 0) {

@@ -34,11 +34,11 @@ struct node_options {
     char *load;   // "auto", or "dummy": random weights of the model's shape
     char *router; // HOST:PORT
     char *token_file, *tls_cert, *tls_key, *tls_ca; // see struct node_router
-    char *node_id;                                  // NULL: ROLE-HOST-SUFFIX
+    char *node_id;                                  // name of the node; NULL: ROLE-HOST-SUFFIX
     char *backend, *dtype, *kv_dtype, *packed_cache;
     char *gpu_health;             // "drain", "report" or "off"
     char *gpu_fatal_xids;         // see gpu_fatal_xids_parse()
-    int64_t gpu_throttle_limit_s; // 0: no limit
+    int64_t gpu_throttle_limit_s; // see gpu_limits.throttle_us; 0: no limit
     // "auto", "f32" or "bf16". For GPU ranks see struct model_options, for CPU ranks see group_set_allreduce_bf16().
     char *allreduce_dtype;
     int64_t threads, token_budget, max_seqs, max_context, kv_blocks, overlap_rows; // as in struct model_options
@@ -153,10 +153,10 @@ struct node_program {
     const char *usage; // first lines of --help
     const struct option *options;
     const struct node_options *common; // the values of NODE_OPTION_ROWS in `options`
-    // Returns the number of rows of a pass that have memory for logits. If NULL, there is one for each sequence.
+    // Returns how many rows of a pass can have logits. If NULL, the number is max_seqs, at most the token budget.
     int (*logit_rows)(int max_seqs, int token_budget);
-    // Checks the options against each other before anything is opened. Returns STATUS_INVALID and a sentence. May be
-    // NULL.
+    // Checks the options against each other before anything is opened. Returns STATUS_INVALID, with a status_message().
+    // May be NULL.
     enum status (*check)(void);
     // Adds the fields that only this program knows to the leader's Hello, which is otherwise complete. May be NULL.
     enum status (*describe)(Forepack__Cluster__V1__Hello *hello);

@@ -25,7 +25,8 @@ int prefix_cache_acquire(struct block_manager *manager, const struct prefix_rows
                          kv_chain *chain_p);
 
 // Result of a lookup, kept by the caller between lookups of the same rows. A lookup continues after the last known
-// block if that block is still published: a block is never evicted before the blocks after it. Starts as zeros.
+// block if that block is still published. Then all earlier blocks are published too, since a block is never evicted
+// before the blocks after it. Zero the struct before the first lookup.
 struct prefix_match {
     int n_blocks;
     int32_t last_block;
@@ -42,7 +43,7 @@ void prefix_cache_publish(struct block_manager *manager, const struct prefix_row
                           int *n_published_p, kv_chain *chain_p);
 
 // Returns true if a sequence with `n_cached` cached blocks should wait for `other`, a sequence that is being computed
-// and has published n_published blocks. It should if `other` will publish so many blocks of this sequence that they are
-// worth more than a pass.
+// and has published n_published blocks. It should if `other` will publish at least two more blocks that this sequence
+// can use: computing fewer rows costs no more than waiting.
 bool prefix_cache_worth_waiting(const struct prefix_rows *rows, int n_cached, const struct prefix_rows *other,
                                 int n_published);

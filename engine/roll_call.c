@@ -37,16 +37,17 @@ enum frame_kind { WHERE = 1, HERE, CALL, RESULT, END, GPU_ASK, GPU };
 struct frame {
     uint32_t kind;
     uint32_t call;         // WHERE, HERE: number of the roll call. Late answers are dropped
-    uint32_t place, waits; // HERE
-    int32_t timeout_ms;    // CALL
-    uint32_t result;       // RESULT
+    uint32_t place, waits; // HERE: state of the answering rank, see struct answer
+    int32_t timeout_ms;    // CALL: time limit for answers
+    uint32_t result;       // RESULT: enum roll_call_result
     union {
-        char sentence[ROLL_CALL_SENTENCE_MAX]; // RESULT; END: why the rank fails, or empty if it ends as planned
+        char sentence[ROLL_CALL_SENTENCE_MAX]; // RESULT: the result. END: why the rank fails, or empty if it ends as
+                                               // planned
         struct gpu_report gpu;                 // GPU
     };
 };
 
-// The state of one rank in a roll call.
+// The state of one rank in a roll call: comm.waits, and the place that it has reached (struct roll_call).
 struct answer {
     bool received, waits;
     uint32_t place;
@@ -108,7 +109,8 @@ static void link_lose(struct roll_call *r, int link)
     pthread_cond_broadcast(&r->changed);
 }
 
-// Leader: handles the end of a follower. The sentence is empty if its process sent none.
+// Leader: handles the end of a follower. `sentence` says why the follower ended; it is empty if the follower sent no
+// reason.
 static void follower_lost(struct roll_call *r, int rank, const char *sentence)
 {
     pthread_mutex_lock(&r->lock);
@@ -143,6 +145,7 @@ static void result_publish(struct roll_call *r, enum roll_call_result result, co
 
 // ---- the result, by the leader ----
 
+// A rank waits for other ranks, is waited for, does not answer, or has closed its socket.
 enum standing { WAITS, AWAITED, SILENT, GONE, STANDINGS };
 
 // Returns the standing of a rank. `front` is the place of the ranks that have come furthest.
@@ -182,7 +185,7 @@ static void sentence_add_names(struct sentence *s, const struct roll_call *r, ui
 static enum roll_call_result result_compose(const struct roll_call *r, struct sentence *s)
 {
     const int size = r->comm->size;
-    uint32_t front = 0; // an even place, between two passes, counts as the pass before it
+    uint32_t front = 0; // an even place is between two passes and counts as the earlier pass
     for (int rank = 0; rank < size; rank++) {
         uint32_t place = r->answers[rank].place, within = place % 2 ? place : place ? place - 1 : 0;
         if (r->answers[rank].received && within > front) front = within;

@@ -8,7 +8,7 @@
 // pays two atomic stores per pass.
 //
 // The same sockets tell the leader at once that a follower has ended. A follower that ends as planned says so first
-// (roll_call_close), and a follower that fails sends its sentence (roll_call_report). If a socket closes without either
+// (roll_call_close), and a follower that fails sends the reason (roll_call_report). If a socket closes without either
 // message, the process was killed or its host was lost.
 //
 // The leader also asks for GPU reports (kernels/gpu_health.h) over these sockets.
@@ -41,8 +41,8 @@ enum roll_call_result {
 enum status roll_call_open(struct comm *comm, struct roll_call **roll_call_p);
 void roll_call_close(struct roll_call *r); // tells the other ranks that this rank ends as planned
 
-// Leader: sets the function to call when a follower has ended unplanned. It is called on the roll call's thread with
-// the sentence that says how the follower ended. Until it is set, only roll calls notice such an end.
+// Leader: sets the function to call when a follower has ended unplanned. The roll call's thread calls the function with
+// a sentence that says how the follower ended. Until a function is set, only roll calls notice such an end.
 typedef void roll_call_lost_fn(void *arg, int rank, const char *sentence);
 void roll_call_on_loss(struct roll_call *r, roll_call_lost_fn *lost, void *arg);
 
@@ -63,6 +63,6 @@ void roll_call_read_gpus(struct roll_call *r, struct gpu_report *reports);
 void roll_call_enter(struct roll_call *r);
 void roll_call_leave(struct roll_call *r);
 
-// Any thread: asks all ranks and waits up to `timeout_ms` for their answers. The sentence names ranks with host and
-// process: "rank 3 (host gpu-2, pid 4711) does not answer".
+// Any thread: asks all ranks and waits up to `timeout_ms` for their answers. `sentence` receives the result, which
+// names ranks with host and process: "rank 3 (host gpu-2, pid 4711) does not answer".
 enum roll_call_result roll_call_ask(struct roll_call *r, int timeout_ms, char sentence[ROLL_CALL_SENTENCE_MAX]);

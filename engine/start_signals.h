@@ -7,5 +7,5 @@
 // Starts the watch. Call node_block_signals() first.
 void start_signals_watch(void);
 
-// Ends the watch, if there is one. A signal that was kept is pending again.
+// Ends the watch, if there is one. A kept signal becomes pending again, for the link.
 void start_signals_release(void);

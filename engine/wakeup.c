@@ -28,7 +28,7 @@ enum {
 struct wakeup {
     int rank, size;
     int *fds; // [size] leader: one per follower, fds[0] is -1. Follower: only fds[0], connected to the leader
-    struct process_name *names; // [size] of the ranks in fds. On the leader also its own name
+    struct process_name *names; // [size] names of the ranks in `fds`; on the leader names[0] is its own
 };
 
 // Message that the leader broadcasts, in native byte order: the ranks of a group run on machines of one kind.
@@ -36,8 +36,8 @@ struct invitation {
     bool listening; // false: the leader failed to listen, and all ranks give up
     struct process_name leader;
     uint8_t secret[16];               // a follower sends the first half, the leader answers with the second
-    char socket_name[48];             // of the UNIX socket, in the abstract namespace, which leaves no file
-    struct group_addresses addresses; // with ports
+    char socket_name[48];             // name of the UNIX socket in the abstract namespace, which leaves no file
+    struct group_addresses addresses; // addresses of the leader, with ports
 };
 
 static struct process_name own_name(void)

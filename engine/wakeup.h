@@ -19,14 +19,13 @@ struct wakeup;
 // The message that the leader sends to every follower.
 struct wakeup_message {
     uint32_t kind;       // defined by the caller
-    uint32_t size_bytes; // of the broadcast that follows
-    int32_t timeout_ms;  // of the pass, see engine_set_step_timeout()
+    uint32_t size_bytes; // size of the broadcast that follows
+    int32_t timeout_ms;  // time limit of the pass, see engine_set_step_timeout()
 };
 
 // Opens the sockets. Called by all ranks. The comm carries the leader's address and a random secret. The leader closes
 // connections that do not send the secret. It listens while the group opens. It uses TCP only if there are ranks on
 // other hosts, and prefers its address in a network that connects all hosts (group_network.h).
-
 enum status wakeup_open(struct comm *comm, struct wakeup **wakeup_p);
 void wakeup_close(struct wakeup *wakeup);
 
@@ -41,6 +40,6 @@ int wakeup_socket(const struct wakeup *wakeup, int rank);
 const char *wakeup_name(const struct wakeup *wakeup, int rank, char name[WAKEUP_NAME_MAX]);
 
 // Agrees on a status. Called by all ranks, and returns the same status on all: STATUS_OK if `mine` is STATUS_OK on
-// every rank, otherwise the status of the lowest failed rank. That rank keeps its sentence, other ranks get an empty
-// sentence.
+// every rank, otherwise the status of the lowest failed rank. That rank keeps its status_message(), which is empty on
+// the other ranks.
 enum status wakeup_agree(struct wakeup *wakeup, enum status mine);

@@ -13,15 +13,15 @@
 #include "lib/base/mem.h"
 
 enum {
-    STRANGERS_MAX = 256,   // at the same time; one more replaces the oldest
-    GREETING_US = 2000000, // from connecting to the end of the greeting
+    STRANGERS_MAX = 256,   // strangers at the same time; one more replaces the oldest
+    GREETING_US = 2000000, // time from connecting to the end of the greeting
     OPEN_TIMEOUT_S = 60,   // time for all followers to connect
 };
 
 struct stranger {
     int fd;
-    int64_t until_us;
-    size_t received; // bytes of the greeting
+    int64_t until_us; // end of the time for the greeting
+    size_t received;  // bytes of the greeting so far
     struct greeting greeting;
 };
 
@@ -73,7 +73,7 @@ static void stranger_read(struct reception *r, int at)
     }
 }
 
-// Polls listeners and strangers until something happens, or a time limit has passed.
+// Polls listeners and strangers until something happens or a time limit has passed. Returns false if poll() fails.
 static bool reception_poll(struct reception *r, int64_t until_us)
 {
     for (int i = 0; i < r->n_strangers; i++)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the leader of a group receives its followers. Any program may connect: the leader serves all unidentified
-// connections (strangers) at once, and each has its own time limit for its greeting. Private to wakeup.c.
+// Receives the connections of a group's followers, on the leader. Any program may connect: the leader serves all
+// connections without a complete greeting (strangers) at once, each with its own time limit. Private to wakeup.c.
 #pragma once
 
 #include <netinet/in.h>
@@ -17,6 +17,7 @@ struct process_name {
     int32_t pid;
 };
 
+// The first message of a follower on a new connection.
 struct greeting {
     uint8_t secret[8];
     int32_t rank;

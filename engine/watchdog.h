@@ -22,7 +22,7 @@ void watchdog_set_timeout(struct watchdog *w, int timeout_ms); // longest time o
 // Called by the working thread around work that may hang. If neither progress nor watchdog_leave() follows in time, the
 // watchdog logs one line and calls _exit(1).
 void watchdog_enter_pass(struct watchdog *w, int rows);
-void watchdog_enter_sampling(struct watchdog *w);              // the same limit, for the whole work
+void watchdog_enter_sampling(struct watchdog *w);              // the same limit, but for all of the sampling together
 void watchdog_enter_check(struct watchdog *w, int timeout_ms); // a few small messages between the ranks
 void watchdog_enter_close(struct watchdog *w, int timeout_ms); // closing the model
 // Begins work that may take any time, such as opening a model or waiting for the next pass. After each timeout the

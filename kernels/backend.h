@@ -10,9 +10,9 @@
 // Notation: T rows of the batch, H query heads, Hkv KV heads, D head size, N x K for a weight of N outputs and K
 // inputs.
 //
-// Exactness: a row's result must not depend on the other rows of the batch, on its place in the batch, or on how its
-// prompt was cut into chunks. So sums over K have one order for every T, and attention walks the KV blocks of a
-// sequence in order, tiled by block, for prefill and decode alike.
+// Exactness: the result of a row must not depend on other rows, on the row's place in the batch, or on how its prompt
+// was cut into chunks. So sums over K have one order for every T. Attention walks the KV blocks of a sequence in order,
+// block by block, in prefill and decode alike.
 //
 // Errors: creation can fail (memory, device). Steps return a status too, since a device may be lost. Callers must pass
 // matching shapes, which asserts check.
@@ -29,15 +29,16 @@
 // INT8: weights are signed bytes with one scale per output, and the rows that they multiply are quantised to bytes with
 // one scale per row. INT8_G128: both have one scale per 128 values of K. No checkpoint stores these two types. FP8:
 // bytes in e4m3fn (sign, 4 bits of exponent, 3 of mantissa, largest 448, no infinities; arXiv 2209.05433) times scales.
-// A stored FP8 matrix has the scales of its matrix_view. A computed FP8 matrix has scales per output and per row, like
-// INT8.
+// Matrices stored in FP8 have the scales that struct matrix_view describes. Matrices computed in FP8 have one scale per
+// output, and the rows that they multiply have one scale per row, like INT8.
 enum dtype { DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_INT8, DTYPE_INT8_G128, DTYPE_FP8, DTYPE_COUNT };
 size_t dtype_size_bytes(enum dtype dtype);
 const char *dtype_name(enum dtype dtype); // "f32", "f16", "bf16", "int8", "int8-g128", "fp8"
-// Returns the type of activations and embedding tables in a backend of `dtype`, which is also the type of K and V
-// unless kv_dtype has 8 bits. It is bf16 for the 8-bit types.
+// Returns the type of activations and embedding tables in a backend of `dtype`: bf16 for the 8-bit types, else `dtype`
+// itself. K and V have the same type unless kv_dtype has 8 bits.
 enum dtype dtype_of_activations(enum dtype dtype);
-// Returns the bytes of the K (or the V) of one KV entry and head in `dtype`, with its scale if `dtype` has 8 bits.
+// Returns the bytes that the K of one head takes in one KV entry (V takes the same). Includes the scale if `dtype` has
+// 8 bits.
 size_t dtype_kv_bytes(enum dtype dtype, int head_size);
 
 struct comm;
@@ -54,16 +55,17 @@ enum tensor_kind { TENSOR_F32, TENSOR_ACTIVATION, TENSOR_PARTIAL };
 // A view of rows [0, rows) x columns [0, columns) of a row-major matrix in host memory, usually a mapped file. Element
 // (r, c) is at data + r * row_stride_bytes + c * size of dtype. The data need not be aligned.
 struct matrix_view {
-    const void *data; // NULL if all elements are zero
+    const void *data; // NULL: all elements are zero
     enum dtype dtype; // F32, F16, BF16 or FP8
     int64_t rows, columns;
     int64_t row_stride_bytes;
-    // FP8 only: element (r, c) is its byte times scale[r * scale_stride], or with scale_block = B times
-    // scale[(scale_row + r) / B * scale_stride + (scale_column + c) / B]. The scales are in the same memory as
-    // `data`. NULL: all scales are 1.
+    // FP8 only: an element is its byte times a scale. The scale of element (r, c) is
+    //     without blocks              scale[r * scale_stride]
+    //     blocks of B = scale_block   scale[(scale_row + r) / B * scale_stride + (scale_column + c) / B]
+    // The scales are in host memory, like `data`. NULL: all scales are 1.
     const void *scale;
     enum dtype scale_dtype;      // F32, F16 or BF16
-    int scale_stride;            // without blocks: 1 for one scale per row, 0 for one scale of the matrix
+    int scale_stride;            // without blocks: 1 for one scale per row, 0 for one in total
     int scale_block;             // rows and columns of a block; 0: no blocks
     int scale_row, scale_column; // place of element (0, 0) in its block
 };
@@ -71,15 +73,15 @@ struct matrix_view {
 // Shape of the model and limits of a pass, for one rank.
 struct backend_shape {
     int n_layers;
-    int n_heads, n_kv_heads; // of this rank; n_heads is a multiple of n_kv_heads
+    int n_heads, n_kv_heads; // heads of this rank; n_heads is a multiple of n_kv_heads
     int head_size;           // D, even
-    const float *inv_freq;   // [D/2] RoPE angle per position, copied. Dims i and i + D/2 rotate as a pair
+    const float *inv_freq;   // [D/2] RoPE angles of position 1; copied. Dims i and i + D/2 rotate as a pair
     int max_rows;            // largest T
     int max_seqs;            // largest S
     int max_context;         // largest number of KV entries of one sequence
-    int n_kv_blocks;         // KV cache size in blocks of KV_BLOCK_TOKENS entries of all layers; see kv_create
+    int n_kv_blocks;         // KV blocks in the cache, each of KV_BLOCK_TOKENS entries in all layers; see kv_create
     struct gpu_place gpu;    // GPU of this rank
-    enum dtype kv_dtype;     // INT8 or FP8 (not in an f32 backend), see rope_append. Other values: like activations
+    enum dtype kv_dtype;     // INT8 or FP8: see rope_append (not in an f32 backend). Others: as activations
     bool fp8_as_stored;      // FP8 backend: true computes matrices without FP8 parts in bf16, false quantises them
     bool fp8_fast_accum;     // FP8 backend on a GPU: sums keep about 14 bits, see docs/gpus.md
     int overlap_rows; // several ranks: passes of at least twice this many rows run as two micro-batches; 0: never
@@ -98,27 +100,28 @@ enum linear_mode {
     LINEAR_SWIGLU, // W was made by weight_gate_up: out = silu(x G^T) * (x U^T), out has N/2 columns
 };
 
-// RMSNorm as the first of several steps, see backend_ops.rmsnorm. With `addend`, a PARTIAL tensor, it is the norm of x
-// + addend, added in f32. If row_index is NULL, this sum also replaces x. The bits of a row are the same as if the
-// addend were added first.
+// Arguments of the RMSNorm (see backend_ops.rmsnorm) with which a fused step begins. If `addend`, a PARTIAL tensor, is
+// not NULL, the norm is of x + addend, added in f32. If row_index is NULL, this sum also replaces x. The bits of a row
+// are the same as if the addend were added first.
 struct norm_step {
     struct tensor *out, *x;
     const struct weight *gain;
     float epsilon;
     const int32_t *row_index;
-    const struct tensor *addend; // NULL in backends without device_collectives
+    const struct tensor *addend; // NULL: no addend, as always in backends without device_collectives
 };
 
 // One forward pass, described by the model and run by the backend. The model issues the steps, and the backend decides
 // when and for which rows: all rows at once, two micro-batches in turn, or not at all if it replays a captured pass.
 //
-// A stage is a sequence of steps that ends with a sum over ranks. The sum is over the residual stream, which is then
-// complete on every rank, or over partial sums that the next stage adds to the stream. `stage` issues stage i for rows
-// [first_row, first_row + rows) of the batch, and its steps apply to these rows of their tensors. `logits` issues the
-// steps from the residual stream to the logits. Both return the first failure.
+// A stage is a sequence of steps that ends with a sum over ranks. The ranks sum either the residual stream, which is
+// then complete on every rank, or partial sums, which the next stage adds to the stream. `stage` issues stage i for
+// rows [first_row, first_row + rows) of the batch, and its steps apply to these rows of their tensors. `logits` issues
+// the steps from the residual stream to the logits. Both return the first failure.
 //
-// A backend calls stages 0 to n_stages - 1 in order for every row. If each row has a logit row, it may pass more rows
-// than the batch has, up to max_logit_rows. The extra rows are padding whose results are unused.
+// A backend calls stages 0 to n_stages - 1 in order for every row. If every row of the batch is a logit row, the
+// backend may pass more rows than the batch has, up to max_logit_rows. The extra rows are padding whose results are
+// unused.
 struct pass {
     const struct ragged_batch *batch; // valid until the results have been read
     void *context;                    // first argument of the functions
@@ -136,7 +139,7 @@ struct backend_capabilities {
     // A row has the same bits in passes of any size. (A GPU's gemm library sums in another order for other numbers of
     // rows.)
     bool exact_rows;
-    bool reads_no_weights;   // only the shapes of views of weights are used
+    bool reads_no_weights;   // only the shapes of weight views are used, their data is not read
     bool device_collectives; // ranks reduce over links between their devices: comm_open, sum_ranks
 };
 
@@ -144,7 +147,7 @@ struct backend_capabilities {
 enum memory_use {
     MEMORY_WEIGHTS,
     MEMORY_ACTIVATIONS, // tensors
-    MEMORY_GEMM,        // workspace, results in f32, rows in FP8
+    MEMORY_GEMM,        // workspace, f32 results and FP8 rows of gemms
     MEMORY_ATTENTION,   // partial results, importance
     MEMORY_BATCH,       // the description of a pass
     MEMORY_KV,
@@ -155,7 +158,7 @@ struct device_memory {
     size_t rounding; // estimate of the bytes that the device adds by rounding allocations up to pages of 2 MiB
 };
 const char *memory_use_name(enum memory_use use); // "weights", "activations", "gemm", "attention", "batch", "kv"
-size_t device_memory_total(const struct device_memory *memory); // without rounding
+size_t device_memory_total(const struct device_memory *memory); // sum of `bytes`, without rounding
 
 struct backend_ops {
     const char *name; // "reference", "cpu", "cuda"
@@ -178,8 +181,8 @@ struct backend_ops {
     enum status (*weight_gate_up)(struct backend *b, const struct matrix_view *gate, const struct matrix_view *up,
                                   struct weight **weight_p);
     // Creates an embedding table, which only `embed` reads. Its rows are the vocabulary ids first_row .. first_row +
-    // rows - 1. `shared_head` is a weight made of the same view (tied embeddings), which may be read instead of a copy,
-    // or NULL.
+    // rows - 1. `shared_head` is NULL, or the weight of the head made of the same view (tied embeddings). `embed` may
+    // then read that weight instead of a copy.
     enum status (*weight_embedding)(struct backend *b, const struct matrix_view *table, int32_t first_row,
                                     struct weight *shared_head, struct weight **weight_p);
     // Creates a vector from views of one row each, joined end to end and stored as f32.
@@ -202,7 +205,7 @@ struct backend_ops {
     enum status (*begin)(struct backend *b, const struct ragged_batch *batch);
 
     // Steps.
-    // out [T, hidden] F32: each token's row of the table, zeros for tokens of other ranks.
+    // out [T, hidden] F32: each token's row of the table, or zeros if another rank has that row.
     enum status (*embed)(struct backend *b, struct tensor *out, const struct weight *table);
     // out [rows, n] ACTIVATION = x / rms(x) * gain. `row_index` selects rows of x; NULL selects rows 0 .. rows - 1.
     enum status (*rmsnorm)(struct backend *b, struct tensor *out, const struct tensor *x, const struct weight *gain,
@@ -244,8 +247,8 @@ struct backend_ops {
     // The operations below are optional: a pointer is NULL if the backend does not have the operation.
 
     // Fused steps, for backends that compute several steps in fewer kernels. Callers use backend_norm_linear() etc.
-    // below, which otherwise issue the single steps. The results have the same bits. Values that only the next step
-    // reads are undefined afterwards: norm->out, `inner`, and q, k and v.
+    // below, which issue the single steps if the backend has no fused step. Both give the same bits. Values that only
+    // the next step reads are undefined afterwards: norm->out, `inner`, and q, k and v.
     enum status (*norm_linear)(struct backend *b, struct tensor *out, const struct norm_step *norm,
                                const struct weight *w, const struct weight *bias, enum linear_mode mode, int rows);
     enum status (*rope_attention)(struct backend *b, int layer, struct tensor *out, struct tensor *qkv,
@@ -267,7 +270,7 @@ struct backend_ops {
     // when all calls have returned. `thread` is in [0, host_threads()). A backend has both operations or neither.
     void (*host_run)(struct backend *b, void (*fn)(void *arg, int item, int thread), void *arg, int n_items);
     int (*host_threads)(const struct backend *b);
-    // Makes `read` into this memory faster, until close. The caller frees the memory after that.
+    // Makes `read` into this memory faster, until `close`. The caller must not free the memory before `close`.
     void (*host_pin)(struct backend *b, void *memory, size_t bytes);
     // Waits for all steps, like `read`. Ranks that read nothing use it to notice a failed step.
     enum status (*wait)(struct backend *b);
@@ -283,7 +286,8 @@ struct backend_ops {
     const char *(*gpu_address)(const struct backend *b);
     // Returns the total and free bytes of the device.
     enum status (*memory)(struct backend *b, size_t *total_p, size_t *free_p);
-    // Returns the host memory per row of a pass that the backend has allocated in addition to the tensors. NULL: none.
+    // Returns the bytes of host memory that the backend has allocated in addition to the tensors, per row of a pass. A
+    // NULL pointer means none.
     size_t (*row_bytes)(const struct backend *b);
     // Returns the device memory that the backend has allocated so far. Valid until the next call.
     const struct device_memory *(*allocated)(struct backend *b);
@@ -291,8 +295,8 @@ struct backend_ops {
     // callers that size the cache by the memory that weights and tensors leave free. Otherwise the first `begin`
     // creates it.
     enum status (*kv_create)(struct backend *b, int n_kv_blocks);
-    // Measures the device for about `ms` each: 10^9 operations a second of a large bf16 gemm, and 10^9 bytes a second
-    // read and written by a large copy.
+    // Runs two measurements of about `ms` milliseconds each: 10^9 operations a second of a large bf16 gemm, and 10^9
+    // bytes a second that a large copy reads and writes.
     enum status (*measure)(struct backend *b, int ms, double *gflops_p, double *gbytes_per_s_p);
 };
 
@@ -317,7 +321,8 @@ enum status backend_mlp(struct backend *b, struct tensor *out, struct tensor *in
                         const struct weight *gate_up, const struct weight *down, enum linear_mode mode, int rows);
 
 // Open a backend. `dtype` is the type of weights in computation: f32, bf16, int8, int8-g128 or fp8. `threads` 0 means
-// as many as the process may use. The CPU backend reads views in FP8, but neither multiplies nor stores K and V in it.
+// as many as the process may use. The CPU backend reads views in FP8, but does not multiply in FP8 and does not store K
+// and V in FP8.
 enum status backend_open_reference(const struct backend_shape *shape, enum dtype dtype, struct backend **backend_p);
 enum status backend_open_cpu(const struct backend_shape *shape, enum dtype dtype, int threads,
                              struct backend **backend_p);
@@ -329,7 +334,7 @@ enum status backend_open_counting(const struct backend_shape *shape, enum dtype 
 // backend_open("cuda"). STATUS_NOT_FOUND: this machine has no GPU, no driver, or lacks the libraries.
 enum status backend_open_cuda(const struct backend_shape *shape, enum dtype dtype, struct backend **backend_p);
 // Opens a backend by name: "reference", "cpu", "cuda" or "auto". "auto" opens the GPU if the CUDA backend is built, a
-// GPU is found and it computes in `dtype`. Otherwise it opens the CPU. The choice and its reason are logged.
-// STATUS_INVALID lists the names.
+// GPU is found and it computes in `dtype`. Otherwise it opens the CPU. A GPU that fails for another reason is an error.
+// The choice and its reason are logged. STATUS_INVALID lists the names.
 enum status backend_open(const char *name, const struct backend_shape *shape, enum dtype dtype, int threads,
                          struct backend **backend_p);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checks the arguments of every backend. The checks are cheap compared with a forward pass, and a wrong block number
-// would overwrite the KV entries of another sequence. A failure is a bug of the caller; the message names it.
+// would overwrite the KV entries of another sequence. A failure is a bug of the caller; the message names the wrong
+// value.
 #pragma once
 
 #include "kernels/backend.h"

@@ -18,7 +18,8 @@ struct comm {
     const struct comm_ops *ops;
     int limit_ms;                   // time limit of a wait, if the comm can give up a wait (NCCL); 0: no limit
     atomic_uint_least64_t progress; // counts the stages of passes that this rank has completed (kernels/backend.h)
-    // True while this rank waits for other ranks, for reports of hangs. Stays set if another rank made the wait fail.
+    // True while this rank waits for other ranks; reports of hangs show it. Stays true if another rank made the wait
+    // fail.
     atomic_bool waits;
 };
 
@@ -27,7 +28,7 @@ struct comm_ops {
     enum status (*all_reduce_max)(struct comm *c, float *data, size_t count);
     // Copies rank r's `count` floats to out + r * count on rank 0; `out` may be NULL on other ranks.
     enum status (*gather)(struct comm *c, const float *data, size_t count, float *out);
-    enum status (*broadcast)(struct comm *c, void *bytes, size_t size_bytes); // from rank 0; host memory
+    enum status (*broadcast)(struct comm *c, void *bytes, size_t size_bytes); // from rank 0, in host memory
     void (*close)(struct comm *c);
     // Reserves memory for sums of up to `count` floats. Call it before the first sum. NULL: sums need no memory.
     void (*reserve)(struct comm *c, size_t count);

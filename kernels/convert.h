@@ -53,7 +53,7 @@ static inline float e4m3_to_f32(uint8_t code)
     return f32_from_bits(sign | (rest < 8 ? small : rest < 0x7f ? normal : 0x7fc00000));
 }
 
-// Rounds to nearest, ties to even. Larger values and infinities become 448. NaN stays NaN.
+// Rounds to nearest, ties to even. Values above 448, and infinity, become 448, with their sign. NaN stays NaN.
 static inline uint8_t e4m3_from_f32(float value)
 {
     uint32_t bits = f32_bits(value), sign = bits >> 24 & 0x80, rest = bits & 0x7fffffff;

@@ -10,7 +10,8 @@
 // - A hardware reason has throttled the GPU for too long. The time without throttling is subtracted, so a GPU that
 //   throttles again and again is found, too.
 //
-// The first two reasons last until the process ends. Throttling ends when as much time without it has passed.
+// The first two reasons last until the process ends. Trouble from throttling ends once the GPU has run for the same
+// time without throttling.
 #pragma once
 
 #include <stdbool.h>
@@ -23,7 +24,7 @@ enum { GPU_XIDS_MAX = 16, GPU_FATAL_XIDS_MAX = 32, GPU_ADDRESS_MAX = 32, GPU_TRO
 
 enum gpu_state { GPU_PRESENT, GPU_LOST, GPU_NEEDS_RESET };
 
-// State of the GPU at one moment. If NVML does not know a value for this GPU, its `has_` is false.
+// State of the GPU at one moment. If NVML does not know a value of this GPU, the value's `has_` member is false.
 struct gpu_sample {
     enum gpu_state state;
     bool has_temperature, has_memory, has_ecc, has_throttle;
@@ -42,7 +43,7 @@ struct gpu_limits {
 };
 #define GPU_FATAL_XIDS_DEFAULT "46,48,62,64,74,79,94,95,119,120,140"
 
-// Reads a list such as "48,79", or "none". Returns INVALID with a sentence for other texts.
+// Reads a list such as "48,79", or "none". Returns INVALID for other texts.
 enum status gpu_fatal_xids_parse(const char *text, struct gpu_limits *limits);
 
 // Returns the meaning of an Xid for logs, or "see NVIDIA's catalogue of Xids" for an Xid that is not listed here.
@@ -50,24 +51,24 @@ const char *gpu_xid_meaning(uint32_t xid);
 
 // Report on a GPU. Plain bytes, which ranks of a group send to each other.
 struct gpu_report {
-    bool known; // the numbers are recent
+    bool known; // true if the other members are recent
     bool has_temperature, has_memory, has_ecc, has_throttle;
-    char address[GPU_ADDRESS_MAX]; // on the PCI bus; empty if NVML knows no GPU of the rank
+    char address[GPU_ADDRESS_MAX]; // address on the PCI bus; empty if NVML knows no GPU of the rank
     uint32_t temperature_celsius;
     uint64_t memory_used_bytes, memory_total_bytes;
     uint64_t ecc_corrected, ecc_uncorrected;
-    uint64_t throttled_us[GPU_THROTTLES]; // since the process started
-    uint64_t xid_errors;                  // since the process started
-    uint32_t last_xid;                    // 0: no Xid
-    char trouble[GPU_TROUBLE_MAX];        // a sentence: why the rank cannot go on; empty if it can
+    uint64_t throttled_us[GPU_THROTTLES]; // time of throttling for each reason since the process started
+    uint64_t xid_errors;                  // number of Xids since the process started
+    uint32_t last_xid;                    // the latest Xid; 0: no Xid so far
+    char trouble[GPU_TROUBLE_MAX];        // why the rank cannot go on, as a sentence; empty if it can
 };
 
 struct gpu_health {
     struct gpu_limits limits;
     struct gpu_report report;
-    int64_t sampled_us;   // 0: not yet
+    int64_t sampled_us;   // time of the last sample; 0: no sample yet
     int64_t throttled_us; // time of throttling for hardware reasons minus the time without it, up to the limit
-    bool broken;          // the trouble lasts
+    bool broken;          // true if the trouble lasts until the process ends
 };
 
 void gpu_health_init(struct gpu_health *health, const char *address, const struct gpu_limits *limits);

@@ -18,16 +18,16 @@ enum { STOP_LIMIT_MS = 2000, SILENT_INTERVALS = 10 };
 struct gpu_monitor {
     int interval_ms;
     pthread_t thread;
-    struct gpu_health health; // thread only
+    struct gpu_health health; // used only by the thread
 
     pthread_mutex_t lock; // guards the members below
     pthread_cond_t changed;
     struct gpu_report report;
-    int64_t sampled_us; // 0: no sample yet
-    bool silent;        // already logged since the last sample
+    int64_t sampled_us; // time of the last sample; 0: no sample yet
+    bool silent;        // true if the lack of samples since the last one is already logged
     bool stopping;
     bool over;      // the thread has ended
-    bool abandoned; // the thread frees the monitor
+    bool abandoned; // gpu_monitor_stop() did not wait for the thread, which frees the monitor
 };
 
 static void monitor_free(struct gpu_monitor *m)
@@ -46,7 +46,8 @@ static void log_xids(const struct gpu_report *report, const struct gpu_sample *s
                           LOG_FIELD("meaning", gpu_xid_meaning(sample->xids[i])));
 }
 
-// Logs a trouble that begins, or that lasts while the earlier trouble did not.
+// Logs the beginning and the end of trouble. Also logs trouble that lasts until the process ends, if the trouble before
+// it was only throttling.
 static void log_trouble(const struct gpu_health *health, bool before, bool lasted_before)
 {
     const struct gpu_report *report = &health->report;
@@ -71,7 +72,7 @@ static void sample_add(struct gpu_monitor *m, const struct gpu_sample *sample)
     pthread_mutex_unlock(&m->lock);
 }
 
-// Returns false if the monitor stops.
+// Waits for the interval between two samples. Returns false if the monitor stops meanwhile.
 static bool nap(struct gpu_monitor *m)
 {
     const int64_t until_us = clock_now_us() + (int64_t)m->interval_ms * 1000;

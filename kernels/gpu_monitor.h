@@ -14,10 +14,10 @@ enum { GPU_MONITOR_INTERVAL_MS = 1000 };
 // limits are copied.
 struct gpu_monitor *gpu_monitor_start(const char *address, const struct gpu_limits *limits, int interval_ms);
 
-// Any thread: copies the latest report, all zero before the first sample. After ten intervals without a sample its
-// numbers are not `known`, which is logged once (`gpu_health_silent`).
+// Any thread: copies the latest report, all zero before the first sample. After ten intervals without a sample, the
+// report is not `known`. The first call that finds this logs it (`gpu_health_silent`).
 void gpu_monitor_read(struct gpu_monitor *monitor, struct gpu_report *report);
 
-// Stops the monitor. Returns after at most two seconds. A thread that is blocked in NVML then keeps its memory until it
-// ends. No effect for NULL.
+// Stops the monitor. Returns after at most two seconds. If the monitor's thread is then still blocked in NVML, the
+// thread frees the monitor when it ends. No effect for NULL.
 void gpu_monitor_stop(struct gpu_monitor *monitor);

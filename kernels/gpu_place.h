@@ -23,9 +23,9 @@ struct gpus_seen {
 
 // Place of a rank. Zeros mean the first GPU, for a process without a group.
 struct gpu_place {
-    int device;  // device that the rank uses; GPU_NONE: lower ranks use all that it sees
+    int device;  // GPU that the rank uses; GPU_NONE: lower ranks use all GPUs that it sees
     int seen;    // number of GPUs that the rank sees
-    int used_by; // with GPU_NONE: the rank that uses the first of these GPUs
+    int used_by; // with GPU_NONE: the lower rank that uses the first GPU that this rank sees
 };
 enum { GPU_NONE = -1 };
 
@@ -33,6 +33,6 @@ enum { GPU_NONE = -1 };
 // cannot be opened.
 struct gpu_place gpu_place_choose(const struct gpus_seen *ranks, int rank);
 
-// Called by all ranks: exchanges the GPUs that they see. `backend` is the name that the rank opens; CUDA is not
-// initialised if that backend uses no GPU.
+// Exchanges the GPUs that the ranks see, then chooses the place of this rank. Called by all ranks. `backend` is the
+// name of the backend that this rank will open. CUDA is not initialised if that backend uses no GPU.
 enum status gpu_place_agree(struct comm *comm, const char *backend, struct gpu_place *place_p);

@@ -56,8 +56,8 @@ static void version_read(const char *from, size_t bytes, char version[64])
     snprintf(version, 64, "%.*s", (int)strnlen(mark, (size_t)(from + bytes - mark)), mark);
 }
 
-// Reads the version of a module that cannot be loaded from its file. Loading fails for a module of another build if the
-// program lacks functions that it calls.
+// Searches the module's file for the version, because the module cannot be loaded. A module of another build may call
+// functions that this program lacks, and then does not load.
 static void version_of_file(const char *path, char version[64])
 {
     struct stat file;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loads the CUDA backend. It is a shared object next to the programs (libforepack_cuda.so, built with
-// -DFOREPACK_CUDA=ON), loaded at first use, so that programs start without the NVIDIA libraries. It calls functions of
-// the program that loads it. Any thread may call.
+// Loads the CUDA backend, a shared object (libforepack_cuda.so, built with -DFOREPACK_CUDA=ON). A build has the object
+// next to the programs, and an installation has it in the library folder. It is loaded at first use, so that programs
+// start without the NVIDIA libraries. The object calls functions of the program that loads it. Any thread may call.
 #pragma once
 
 #include "kernels/backend.h"
@@ -13,9 +13,8 @@ struct cuda_module {
     int (*list_devices)(struct gpu_id *ids, int max);
 };
 
-// Returns the functions of the program itself if the backend is linked in (tests), else of the module. Fails if there
-// is no module next to the program, if the module has another version than the program, or if a library that it needs
-// is missing.
+// Returns the functions of the program itself if the backend is linked in (tests), else of the module. Fails if the
+// module is not found, if its version is not the version of the program, or if a library that it needs is missing.
 enum status cuda_module_load(struct cuda_module *module_p);
 
 // Returns the number of GPUs visible to this process, at most `max`, and their identifiers. Returns 0 if there is no
@@ -26,7 +25,7 @@ int cuda_list_devices(struct gpu_id *ids, int max);
 bool cuda_device_may_exist(void);
 extern const char *cuda_device_folder; // "/dev"; tests change it
 
-// Version that the module exports as `forepack_cuda_version`. A module with another version is refused. The mark finds
-// the version in the file of a module that cannot be loaded.
+// Version that the module exports as `forepack_cuda_version`. A module with another version is refused. The exported
+// text begins with the mark, by which the version is found in the file of a module that cannot be loaded.
 #define CUDA_MODULE_MARK "forepack CUDA module, version "
 extern const char forepack_cuda_version[];

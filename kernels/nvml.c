@@ -170,7 +170,7 @@ static void read_ecc(struct nvml *nvml, struct gpu_sample *sample)
 {
     unsigned long long corrected = 0, uncorrected = 0;
     int error = nvml->nvmlDeviceGetTotalEccErrors(nvml->device, NVML_CORRECTED, NVML_VOLATILE, &corrected);
-    if (!succeeded(sample, error)) return; // an error also for GPUs with ECC switched off
+    if (!succeeded(sample, error)) return; // GPUs with ECC switched off also return an error
     error = nvml->nvmlDeviceGetTotalEccErrors(nvml->device, NVML_UNCORRECTED, NVML_VOLATILE, &uncorrected);
     sample->has_ecc = succeeded(sample, error);
     sample->ecc_corrected = corrected;

@@ -10,8 +10,8 @@
 
 struct nvml;
 
-// Opens the library. NOT_FOUND: it is not installed. UNSUPPORTED: it lacks a function. UNAVAILABLE: it does not know
-// the GPU, or its driver does not answer.
+// Opens the library. NOT_FOUND: the library is not installed. UNSUPPORTED: the library lacks a function. UNAVAILABLE:
+// the library does not know the GPU, or the driver does not answer.
 enum status nvml_open(const char *address, struct nvml **nvml_p);
 void nvml_close(struct nvml *nvml);
 

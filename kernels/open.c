@@ -13,8 +13,9 @@ static enum status open_cuda(const struct backend_shape *shape, enum dtype dtype
     return status ? status : module.open(shape, dtype, backend_p);
 }
 
-// Opens the GPU, unless there is none or it cannot be used. A GPU that fails while it is opened is an error: falling
-// back to the CPU would serve the same model many times slower.
+// Opens the GPU. Opens the CPU instead if the CUDA module cannot be loaded, if there is no GPU, or if the GPU does not
+// support the dtype or shape. Any other failure of the GPU is an error: the CPU would serve the same model many times
+// slower.
 static enum status open_auto(const struct backend_shape *shape, enum dtype dtype, int threads,
                              struct backend **backend_p)
 {

@@ -46,13 +46,13 @@ struct ragged_batch {
     int n_logit_rows;                    // L
     const int32_t *logit_row;            // [L] rows that need logits or a sampled token
     const struct row_sampling *sampling; // [L] the backend samples a token for each; NULL: no tokens are needed
-    int n_unread_rows;                   // with `sampling`: number of last logit rows whose logits are not needed
+    int n_unread_rows;                   // with `sampling`: this many logit rows, the last ones, need no logits
 
     // Speculator only: importance rows. The pass computes their attention over the first `importance_keys` entries of
     // their sequence (the prompt): the maximum over layers and heads of the smoothed softmax (arXiv 2502.02789).
     int n_importance_rows;          // P
     const int32_t *importance_row;  // [P] ascending
-    const int32_t *importance_keys; // [P] prompt length n of that row's sequence, at most kv_len + rows up to it
+    const int32_t *importance_keys; // [P] prompt length of the row's sequence, at most the entries that the row sees
     int smoothing_window;           // odd width of the centred average along the prompt; 1: no smoothing
 };
 

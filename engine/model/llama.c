@@ -15,9 +15,9 @@
 
 // Returns the tensor that receives the output of a stage. A stage ends with the output of attention or of the MLP, of
 // which each rank computes a part. The residual stream is whole on every rank. Rank 0 adds its part to its copy of the
-// stream, and the other ranks store only their part, so the sum over ranks is the new stream. If devices reduce in bf16
-// (m->partial), all ranks store their parts in a separate tensor. The norm that follows adds their sum to the stream,
-// so the stream itself is never rounded or sent.
+// stream. The other ranks replace their copies by their parts. So the sum over ranks is the new stream. If devices
+// reduce in bf16 (m->partial), all ranks store their parts in a separate tensor. The norm that follows adds their sum
+// to the stream, so the stream itself is never rounded or sent.
 static struct tensor *output(const struct model *m)
 {
     return m->partial ? m->partial : m->residual;
@@ -154,9 +154,9 @@ static bool all_greedy(const struct ragged_batch *batch)
 
 // Samples tokens and reads logits as the batch asks. Each rank has the logits of its share of the vocabulary. The
 // likeliest token is the best of the likeliest tokens of all shares. Any other sampling, and reading logits, needs the
-// logits of all shares on rank 0. Only the logits that the batch wants are copied to host memory. If no rank needs the
-// other logits, they are not gathered either, so one request that needs its logits does not make other requests pay for
-// theirs.
+// logits of all shares on rank 0. Only the logits that the batch wants are copied to host memory. If every row samples
+// the likeliest token, only these logits are gathered, too. So a request that needs its logits costs nothing for the
+// other requests.
 static enum status finish_logits(struct model *m, const struct ragged_batch *batch, struct forward_result *result)
 {
     struct backend *b = m->backend;
@@ -297,7 +297,7 @@ static enum status open_backend(const struct model_options *options, struct mode
     size_t total;
     if (status == STATUS_OK && m->backend->ops->memory)
         status = m->backend->ops->memory(m->backend, &total, &m->free_at_start);
-    // The backend has allocated some of its working memory already.
+    // Add the working memory that the backend has allocated already.
     if (m->backend && m->backend->ops->allocated)
         m->free_at_start += device_memory_total(m->backend->ops->allocated(m->backend));
     return status;

@@ -8,7 +8,7 @@ struct layer {
     struct weight *input_norm;          // [hidden]
     struct weight *qkv, *qkv_bias;      // [(H + 2 Hkv) D, hidden], bias or NULL
     struct weight *q_norm, *k_norm;     // [D] or NULL
-    struct weight *o, *o_bias;          // [hidden, H D], bias on rank 0 alone or NULL
+    struct weight *o, *o_bias;          // [hidden, H D]; bias NULL on ranks > 0, or if the model has none
     struct weight *post_attention_norm; // [hidden]
     struct weight *gate_up;             // [2 I, hidden]
     struct weight *down;                // [hidden, I]
@@ -27,7 +27,7 @@ struct model {
     size_t pass_bytes;             // working memory in the backend
     size_t row_bytes, logit_bytes; // see model_row_bytes
     size_t kv_block_bytes;
-    int kv_blocks_asked;           // 0: as many as fit
+    int kv_blocks_asked;           // KV blocks that the options ask for; 0: as many as fit
     double gpu_memory_utilization; // fraction of the device's memory, see struct model_options
     bool sums_bf16;                // devices reduce partial sums in bf16, see struct model_options
     size_t free_at_start;          // bytes of device memory before the backend allocated any

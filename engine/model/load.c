@@ -201,8 +201,8 @@ static enum status slice_columns(struct loader *in, const char *name, int64_t ro
     return STATUS_OK;
 }
 
-// Drops the pages of the views' rows, and the pages between them, from resident memory. The backend has copied the
-// views.
+// Drops the pages of the views' rows, and the pages between these rows, from resident memory. Called when the backend
+// has copied the views.
 static void release_views(const struct loader *in, const struct matrix_view *views, int n)
 {
     for (int i = 0; i < n && in->st && !in->m->backend->ops->capabilities.reads_no_weights; i++) {
@@ -343,7 +343,7 @@ static enum status check_all_used(const struct loader *in)
     const struct model_config *c = &in->m->config;
     for (int i = 0; i < safetensors_count(in->st); i++) {
         const struct safetensors_tensor *t = safetensors_at(in->st, i);
-        // Older files store it, but rope_theta implies it.
+        // Older files store inv_freq, but rope_theta implies it.
         const char *inv_freq = strstr(t->name, ".rotary_emb.inv_freq");
         if (in->used[i] || inv_freq || is_calibration(c, t->name)) continue;
         if (c->tied_embeddings && strncmp(t->name, "lm_head.weight", 14) == 0) continue; // also the scale of the head

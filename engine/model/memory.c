@@ -71,9 +71,9 @@ enum status model_plan(const struct model_options *options, int rank, int size, 
 // ---- measured -------------------------------------------------------------------------------------------------------
 
 struct room {
-    size_t total, free;
-    double used;    // bytes used by this process so far
-    double left_kv; // bytes left for the KV cache within the fraction that this process may use
+    size_t total, free; // bytes of the device
+    double used;        // bytes used by this process so far
+    double left_kv;     // bytes left for the KV cache within the fraction that this process may use
 };
 
 static enum status room_measure(struct model *m, struct room *room)
@@ -118,8 +118,8 @@ static enum status kv_fit(struct model *m)
         MIB(room.used));
 }
 
-// Logs the memory that the backend has allocated, and the memory that this process uses otherwise: the memory of the
-// runtime.
+// Logs the memory that the backend has allocated. On a device also logs the rest of the memory that this process uses
+// there (runtime_mib): CUDA's and NCCL's.
 static void log_plan(struct model *m)
 {
     struct room room = {.free = (size_t)sysconf(_SC_AVPHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE),

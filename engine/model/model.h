@@ -26,14 +26,15 @@ struct model_options {
     const char *dtype;
     // Dtype of K and V: "auto" or NULL (as the activations), or "bf16", "int8", "fp8", which exclude f32 weights.
     const char *kv_dtype;
-    int threads;  // for each rank; 0: as many as the process may use
+    int threads;  // compute threads of each rank; 0: as many as the process may use
     int max_rows; // token budget of one pass
     int max_seqs;
-    int max_logit_rows; // logit rows of one pass, each with model_logit_bytes; 0: max_seqs
+    int max_logit_rows; // logit rows of one pass, each with model_logit_bytes; 0: max_seqs, at most max_rows
     int max_context;    // KV entries of one sequence; 0: as many as the config allows
     // Folder of packed weights for the next start: "auto" is next to the checkpoint, "off" or NULL disables it.
     const char *packed_cache;
-    // 0: on a GPU as many as gpu_memory_utilization allows, else one full context per sequence, at most 1 GiB.
+    // Number of KV blocks. 0: on a GPU as many as gpu_memory_utilization allows, else one full context per sequence,
+    // but at most 1 GiB.
     int n_kv_blocks;
     // Fraction of a GPU's memory that this process may use, KV cache included; 0: MODEL_GPU_MEMORY_UTILIZATION.
     double gpu_memory_utilization;
@@ -51,7 +52,8 @@ struct model_options {
 // Opens one rank's model, without communication. On failure status_message() names the file and its defect.
 enum status model_open(const struct model_options *options, struct comm *comm, struct model **model_p);
 // Second step, called by all ranks together once all models are open. Connects the devices of the ranks, and creates
-// the KV cache if its size depends on the free device memory. STATUS_EXHAUSTED: the sentence says what does not fit.
+// the KV cache if its size depends on the free device memory. STATUS_EXHAUSTED: memory is short, and status_message()
+// says what does not fit.
 enum status model_join(struct model *m);
 // Third step, called by all ranks together once all have joined, before the first pass. A backend that selects its
 // algorithms by timing does so after a pass over the warm-up batch. That pass would wait for a rank that has not
@@ -64,7 +66,7 @@ struct memory_plan {
     double weights; // number of weights of the whole model
     enum dtype dtype, kv_dtype;
     struct device_memory allocated; // exactly the backend's allocations, without the KV cache
-    size_t kv_block_bytes;          // the KV cache allocates one block more than it can hold
+    size_t kv_block_bytes;          // size of a block; the KV cache allocates one block more than it can hold
     // Estimates of the memory that libraries allocate by themselves, not measured on hardware: CUDA's context and
     // kernels, and NCCL's buffers with several ranks.
     size_t runtime_bytes, nccl_bytes;
@@ -78,14 +80,14 @@ const char *model_gpu_address(const struct model *m); // see backend_ops.gpu_add
 // Returns the capabilities, valid as long as the model. Query them instead of comparing model_backend().
 const struct backend_capabilities *model_capabilities(const struct model *m);
 enum dtype model_dtype(const struct model *m);
-enum dtype model_kv_dtype(const struct model *m); // of K and V
+enum dtype model_kv_dtype(const struct model *m); // type of K and V
 int model_kv_blocks(const struct model *m);
 size_t model_kv_bytes(const struct model *m); // this rank's KV cache
 // Return the memory of this rank per row of a pass (activations, for each of max_rows) and per logit row (for each of
 // max_logit_rows). A logit row has logits in the backend and, on rank 0, host copies.
 size_t model_row_bytes(const struct model *m);
 size_t model_logit_bytes(const struct model *m);
-int model_max_logit_rows(const struct model *m); // of one pass
+int model_max_logit_rows(const struct model *m); // largest number in one pass
 
 // Returns true if the backend samples tokens: batches may then have `sampling`.
 bool model_samples(const struct model *m);

@@ -30,8 +30,8 @@ struct safetensors_tensor {
 };
 
 // Opens a folder with model.safetensors, or else with model.safetensors.index.json and its shards. STATUS_NOT_FOUND:
-// neither file exists, or a shard is missing. STATUS_DATA: a file is broken; the sentence names the file, the tensor
-// and the defect.
+// neither file exists, or a shard is missing. STATUS_DATA: a file is broken; status_message() names the file, the
+// tensor and the defect.
 enum status safetensors_open(const char *dir, struct safetensors **st_p);
 void safetensors_close(struct safetensors *st);
 

@@ -46,7 +46,8 @@ static bool attends_with_tiles(const struct cpu *cpu)
     return cpu->isa->tiled && cpu->bf16;
 }
 
-// Returns the largest number of queries of one item in a batch of `rows` rows. A larger KV group exceeds it.
+// Returns the largest number of queries of one item in a batch of `rows` rows. An item of one row has more if the KV
+// group has more heads.
 static int attend_queries(const struct cpu *cpu, int rows)
 {
     if (!attends_with_tiles(cpu)) return ATTEND_QUERIES;
@@ -229,8 +230,8 @@ static void row_rotate(const struct attention *a, int row)
         head_rotate(a, q + h * d, h < n_heads ? a->q_gain : a->k_gain, cos_sin);
 }
 
-// Appends K and V. The call for the first row of a KV block appends all rows of the block, so that one thread
-// writes the whole block.
+// Rotates q and k, and appends K and V. The call for the first row in a KV block handles all rows in this block, so
+// that one thread writes the whole block. Calls for other rows do nothing.
 static void kv_append_rows(void *arg, int row, int thread)
 {
     const struct attention *a = arg;
@@ -322,8 +323,8 @@ static void importance_item(const struct attention *a, int index, int kv_head, i
     cpu->isa->importance(&tile);
 }
 
-// Computes an item. Importance rows go first, then all tiles of one KV head after another, so that its K and V stay in
-// the shared cache.
+// Computes an item. Importance items come first, then all tiles of the first KV head, of the second, and so on. So the
+// K and V of one head stay in the shared cache.
 static void attend_item(void *arg, int item, int thread)
 {
     const struct attention *a = arg;

@@ -117,7 +117,7 @@ static enum status cpu_begin(struct backend *b, const struct ragged_batch *batch
     enum status status = ragged_batch_check(batch, &cpu->shape);
     if (status) return status;
     cpu->batch = *batch;
-    int64_t work = (int64_t)batch->n_rows * cpu->shape.head_size * 16; // a sine or cosine costs about 32 multiply-adds
+    int64_t work = (int64_t)batch->n_rows * cpu->shape.head_size * 16; // a sine or cosine counts as 16 multiply-adds
     cpu_run(cpu, THREAD_POOL_STATIC, work, rope_angles_row, cpu, batch->n_rows);
     cpu_attention_begin(cpu);
     return STATUS_OK;
@@ -233,7 +233,7 @@ static enum status cpu_scratch_create(struct cpu *cpu)
 {
     const struct backend_shape *shape = &cpu->shape;
     const struct gemm_blocking *blocking = cpu_blocking(cpu);
-    // 16: threads use separate lines
+    // 16 more floats, so that threads use separate cache lines.
     cpu->scratch_floats = (size_t)blocking->rows * (size_t)blocking->panels * PANEL_COLUMNS + 16;
     cpu->cos_sin = cpu_memory_alloc((size_t)shape->max_rows, (size_t)shape->head_size * sizeof *cpu->cos_sin, false);
     cpu->scratch = cpu_memory_alloc((size_t)cpu->threads, cpu->scratch_floats * sizeof *cpu->scratch, false);

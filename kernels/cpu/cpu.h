@@ -23,10 +23,10 @@ struct gemm_blocking {
 // of x (1 MiB) and the panel in use fit an L2 cache of 2 MiB, and the panels of an item share the block.
 static const struct gemm_blocking row_major_blocking = {192, 512, 1}, tiled_blocking = {256, 1024, 8};
 
-// Queries (rows * heads of a KV group) in one item of attention. There must be enough of them to read K and V from
-// cache, and few enough that their sums and the K and V of two steps stay in a core's L1 and L2 caches. With tiles,
-// more queries share a copy of V. A batch with fewer than ATTEND_ITEMS such items per thread has half as many queries
-// per item.
+// Queries (rows * heads of a KV group) in one item of attention. There are enough queries that K and V are mostly read
+// from cache. There are few enough that their sums, and the K and V of two steps, stay in a core's L1 and L2 caches.
+// With tiles, more queries share a copy of V. A batch with fewer than ATTEND_ITEMS such items per thread has half as
+// many queries per item.
 enum { ATTEND_QUERIES = 48, ATTEND_QUERIES_TILED = 256, ATTEND_ITEMS = 8 };
 
 // Work below this many multiply-adds runs on the calling thread: waking other threads costs a few microseconds.
@@ -38,7 +38,8 @@ struct tensor {
     bool bf16;  // set for an ACTIVATION of a bf16 backend
     bool tiled; // bf16 ACTIVATION in the layout of tiled x, which gemms read directly
     int max_rows, columns;
-    // Elements from row to row: `columns` for F32, for ACTIVATION padded to words and cache lines. See rows_out.
+    // Elements from row to row: `columns` for F32, and `columns` padded to words and cache lines for ACTIVATION. See
+    // rows_out.
     int stride;
     void *data;
 };
@@ -81,14 +82,14 @@ struct cpu {
     struct backend base;
     struct backend_shape shape; // inv_freq is a copy owned here
     const struct cpu_isa *isa;
-    enum gemm_type gemm_type; // of matrices
+    enum gemm_type gemm_type; // contents of the words of matrices
     bool bf16;                // activations, embeddings, K and V are bf16, else f32
     int threads;
     struct thread_pool *pool;
     struct stream_prefetch prefetch; // for weights that are read once
 
     // The current pass, set by begin.
-    struct ragged_batch batch; // arrays owned by the caller
+    struct ragged_batch batch; // the caller owns its arrays
     float *cos_sin;            // [max_rows][D]: D/2 cosines, then D/2 sines, of the row's position
     int *row_sequence;         // [max_rows]
     struct row_tile *tiles;    // [max_rows + max_slots] the most expensive first
@@ -110,7 +111,7 @@ struct cpu {
     float *partials; // [max_slots][Hkv][partial_floats]; the slots of one split row are [Hkv][segments]
     size_t partial_floats;
     int max_slots;
-    struct prefault *prefault; // of the KV cache and the buffers of attention; NULL before the weights are loaded
+    struct prefault *prefault; // brings the KV cache and attention's buffers into RAM; NULL until weights are loaded
 
     // int8: the current gemm's x in the words that the kernel reads. Sized for the largest ACTIVATION.
     char *packed_x;   // [rows][cpu_packed_row_bytes()], or the same in tiles
@@ -173,7 +174,7 @@ static inline void cpu_run(const struct cpu *cpu, enum thread_pool_order order, 
         fn(arg, i, 0);
 }
 
-// Does the same for groups of items that stay on one thread, see thread_pool_run_groups.
+// Like cpu_run, for groups of items that stay on one thread, see thread_pool_run_groups.
 static inline void cpu_run_groups(const struct cpu *cpu, int64_t work, thread_pool_fn fn, void *arg, int n_groups,
                                   int size)
 {

@@ -111,8 +111,8 @@ struct stream_prefetch {
 };
 enum { STREAM_AHEAD_MAX = 16 << 10 };
 
-// Rows that a kernel writes: f32 or bf16, `stride` elements from row to row. Or bf16 as tiled x, where `stride` is a
-// multiple of the elements of a tile's row.
+// Rows that a kernel writes, in one of two layouts. Row-major: f32 or bf16, with `stride` elements from row to row.
+// Tiled: bf16 in the layout of tiled x, where `stride` is a multiple of the elements of a tile's row.
 struct rows_out {
     void *data; // row 0, column 0
     int stride;
@@ -141,10 +141,10 @@ struct panel_gemm {
     int rows, words;
     float *c;
     const uint32_t *x;
-    size_t x_stride; // in words, from row to row, or from row tile to row tile if tiled
+    size_t x_stride; // words from row to row, or from row tile to row tile if tiled
     const uint32_t *panel;
-    const uint32_t
-        *start; // INT8: [groups of the block][PANEL_COLUMNS], start values of the sums: -128 * (sum of the weights)
+    // INT8: [groups of the block][PANEL_COLUMNS] start values of the sums: -128 * (sum of the weights).
+    const uint32_t *start;
     const float *w_scale; // INT8_GROUPS: [groups of the block][PANEL_COLUMNS]
     const float *x_scale; // INT8_GROUPS: [rows][x_scale_stride], from the block's first group on
     int x_scale_stride;
@@ -160,12 +160,14 @@ struct panel_out {
     int rows, done;    // rows before `done` are finished
     enum linear_mode mode;
     bool tiled;                     // layout of the sums
-    const float *bias;              // of this panel [PANEL_COLUMNS], or NULL
+    const float *bias;              // [PANEL_COLUMNS] bias of this panel, or NULL
     const float *x_scale, *w_scale; // GEMM_INT8: [rows], [PANEL_COLUMNS]; else NULL
     struct rows_out to;
     int row, column; // row and column of the first sum
     int columns;     // columns of the panel that exist in out
-    bool streamed;   // store past the caches; not with LINEAR_ADD; whole aligned cache lines, except in the last panel
+    // Store past the caches. Not with LINEAR_ADD. Every panel except the last one then fills whole, aligned cache
+    // lines.
+    bool streamed;
 };
 
 // The cached K and V of one layer, one KV head and one sequence, in blocks of KV_BLOCK_TOKENS entries. Both gemms of
@@ -190,8 +192,8 @@ struct attend_tile {
     int first_valid;     // number of entries visible to row 0; row r sees first_valid + r
     int first, end;      // entries to attend to; first is a multiple of SEGMENT_ENTRIES
     const float *q;      // row 0, first head of the group; heads are head_size apart
-    int q_stride;        // in floats, from row to row
-    struct rows_out out; // receives row 0, first head from (row, column) on, in the layout of q
+    int q_stride;        // floats from row to row
+    struct rows_out out; // output: the first head of row 0 goes to (row, column), other heads as in q
     int row, column;
     float *partial; // NULL, or [attend_partial_floats]: receives the partial result of one segment for attend_merge
     float *scratch; // [attend_scratch_floats]
@@ -234,7 +236,7 @@ struct importance_tile {
     const float *q; // layout as in attend_tile
     float *maximum; // [n] raised to the maximum
     float *scratch; // [importance_scratch_floats]
-    size_t stride;  // in floats, at least importance_stride(n)
+    size_t stride;  // floats of `scratch` for the scores of one head; at least importance_stride(n)
 };
 
 static inline size_t importance_stride(int n)

@@ -31,7 +31,8 @@ struct step_blocks {
     const float *k_scale, *v_scale; // int8: [TILE_ENTRIES], set by step_widen_int8
 };
 
-// Returns the blocks of a step. Blocks after the last block of `end` entries repeat it, and their results are masked.
+// Returns the blocks of a step. Blocks after the block of entry end - 1 repeat that block, and their results are
+// masked.
 INLINE struct step_blocks step_blocks_at(const struct kv_view *kv, int first, int end)
 {
     struct step_blocks step;
@@ -50,7 +51,8 @@ INLINE int step_n_blocks(int first, int end)
     return end - first < TILE_ENTRIES ? (end - first + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS : TILE_BLOCKS;
 }
 
-// Prefetches share `part` of `parts` of a step's blocks into L2. The hardware cannot predict the address of a block.
+// Prefetches one of `parts` equal shares of a step's blocks into L2: share number `part`. The hardware cannot predict
+// the address of a block.
 INLINE void step_prefetch(const struct step_blocks *step, size_t block_bytes, int part, int parts)
 {
     size_t lines = block_bytes / 64, from = lines * (size_t)part / (size_t)parts;
@@ -252,8 +254,8 @@ INLINE void step_weighted_sum(const uint32_t *const *values, int stride, const u
         step_weighted_sum_columns(values, stride, weight, valid, rescale, o, column, queries, 1, bf16);
 }
 
-// Compute the three parts of a step for any number of queries up to QUERY_TILE. Separate functions give the loops of
-// each all registers.
+// Compute the three parts of a step for any number of queries up to QUERY_TILE. As separate functions, each part has
+// all registers for its loops.
 static __attribute__((noinline)) void any_scores(const uint32_t *const *keys, const uint32_t *q, int words,
                                                  float *score, int queries, bool bf16)
 {

@@ -3,8 +3,9 @@
 // vector kernel. Softmax, state and segments are as in kernel_attention.h. The tile instruction computes q . K and
 // weights . V, for every number of queries.
 //
-// Entries are processed in steps of ATTEND_STEP, and queries in pairs of tiles. The softmax of a pair, on vectors,
-// overlaps the tile instructions of its neighbours, which are issued between its rows (struct background):
+// Entries are processed in steps of ATTEND_STEP, and queries in pairs of tiles. The softmax of a pair uses vector
+// instructions. The tile instructions of the neighbouring pairs are issued between the rows of the softmax and overlap
+// with it (struct background):
 //
 //      scores    q [16 queries][words of D]   x K [words of D][16 entries]        a KV block as it lies
 //      weights   2^(scale * score - max), bf16, [16 queries][32 entries]          one tile
@@ -29,14 +30,14 @@ struct tile_work {
     int queries, depth, steps; // number of words of D = depth * steps
     int dim_tiles;             // number of tiles for v_stride
     float scale;
-    struct partial partial;                              // of all queries, rounded up to pairs of tiles
+    struct partial partial;                              // state of all queries, rounded up to pairs of tiles
     uint32_t *q;                                         // [tiles of queries][steps][16][depth]
     uint32_t *values;                                    // [STEP_GROUPS][dim_tiles][16 words of entries][16 dims]
     uint32_t *wide_keys;                                 // int8: [STEP_BLOCKS][words of D][16 entries]
     float *k_scale, *v_scale;                            // int8: [ATTEND_STEP]
     float *score;                                        // [2 pairs][2][STEP_BLOCKS][16 queries][16 entries]
     uint32_t *weight;                                    // [2 pairs][2][STEP_GROUPS][16 queries][16 words of entries]
-    float *alone;                                        // [PAIR_QUERIES][v_stride]
+    float *alone;                                        // [PAIR_QUERIES][v_stride] sums of rows computed one by one
     int first, end;                                      // entries of the step
     const uint32_t *keys[STEP_BLOCKS];                   // keys of the step
     const char *blocks[STEP_BLOCKS], *next[STEP_BLOCKS]; // blocks of the step and of the next step
@@ -153,7 +154,7 @@ INLINE void tile_step_begin(struct tile_work *w, int first, int end, const bool 
     values_copy(w, w->end - first, int8);
 }
 
-// Prefetches share `part` of `parts` of the next step's blocks into L2.
+// Prefetches one of `parts` equal shares of the next step's blocks into L2: share number `part`.
 INLINE void tile_step_prefetch(const struct tile_work *w, int part, int parts)
 {
     int lines = (int)((w->tile->kv.scale_offset_bytes + (w->tile->kv.int8 ? 128 : 0) + 63) / 64);
@@ -255,7 +256,7 @@ INLINE struct background background_of(const struct tile_work *w, const struct t
     };
 }
 
-// Issues parts until `part` of `parts` of them are done.
+// Issues parts until the fraction part / parts of them is done.
 INLINE void background_advance(const struct tile_work *w, struct background *b, int part, int parts)
 {
     const int until = (b->n_sums + b->n_scores) * part / parts;
@@ -318,7 +319,7 @@ INLINE void tile_raise_max(const struct tile_work *w, const float *score, const 
 // Computes x[i] = 2^(scale * x[i] - max) with a relative error of 3e-6, which rounding to bf16 hides. Exact for
 // integers. Valid up to 127. The result is 0 for minus infinity, and below -126 it is subnormal, which becomes 0 in
 // bf16. NaN stays NaN. A vector takes 7 instructions on the two ports that compute 512 bits, and two of these can use
-// only one of the ports. Every copy of a register would be one more.
+// only one of the ports. Every copy of a register would add one instruction.
 INLINE void weights_exp2(vec *x, float scale, float max)
 {
     static const float c[] = {1.342668429e-02f, 5.224247419e-02f, 2.412802048e-01f, 6.930448449e-01f, 1};
@@ -544,7 +545,7 @@ INLINE void tile_work_init(struct tile_work *w, const struct attend_tile *t, str
 #undef TAKE
 }
 
-// Copies the first `queries` of a partial result. Both have their own layouts.
+// Copies the first `queries` of a partial result. The two results may have room for different numbers of queries.
 INLINE void partial_copy(const struct partial *to, const struct partial *from, int queries, int v_stride)
 {
     memcpy(to->o, from->o, (size_t)(queries * v_stride) * sizeof *to->o);

@@ -56,7 +56,7 @@ struct l2_prefetch {
 // prefetch (PANEL_STREAMED, a loop that has no branches for it).
 enum panel_use { PANEL_STREAMED, PANEL_PREFETCHED, PANEL_REUSED };
 
-// Requests the cache lines of a streamed panel that are ahead of `vecs` vectors.
+// Requests the `vecs` vectors of a streamed panel that are ahead.ahead_bytes after `from`.
 INLINE void stream_prefetch_word(const uint32_t *from, struct stream_prefetch ahead, const int vecs)
 {
     const char *line = (const char *)from + ahead.ahead_bytes;
@@ -309,7 +309,7 @@ INLINE void finish_store(const struct panel_out *out, int r, const vec *c, int v
     float *floats = rows_out_at(out->to, out->row + r, out->column);
     uint16_t *halves = (uint16_t *)(void *)floats;
     const size_t apart =
-        out->to.tiled ? TILE_SIDE * TILE_ROW_HALVES : TILE_ROW_HALVES; // from one TILE_ROW_HALVES columns to the next
+        out->to.tiled ? TILE_SIDE * TILE_ROW_HALVES : TILE_ROW_HALVES; // to the next TILE_ROW_HALVES columns
 #pragma GCC unroll 16
     for (int v = 0; v < vecs; v += bf16 ? 2 : 1) {
         const size_t column = (size_t)v * VEC;

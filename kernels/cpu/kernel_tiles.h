@@ -23,8 +23,9 @@ enum {
 enum { PAIRS_AHEAD_BYTES = 32768 };
 
 // Prefetch into L2, spread over the steps of a gemm. Lines are requested from several pages in turn. The hardware
-// prefetcher follows each page by a limited number of lines, and at the speed of one page these would not cover the
-// latency of memory. Its requests take none of the core's few fill buffers, which loads from L2 need.
+// prefetcher runs ahead by a limited number of lines in each page. In one page alone, these lines would not cover the
+// latency of memory. The requests of the hardware prefetcher take none of the core's few fill buffers, which loads from
+// L2 need.
 enum { PREFETCH_PAGE_BYTES = 4096, PREFETCH_MAX_PAGES = 8 };
 
 struct page_prefetch {
@@ -79,8 +80,8 @@ INLINE void overlap_step(struct overlap *overlap, int k, int steps)
         overlap_advance(overlap, steps % OVERLAP_STEPS);
 }
 
-// Configures two row tiles by half a panel: sums in tiles 0 to 3, x in 4 and 5, the panel in 6 and 7. Or one row tile
-// (second_rows 0) by a whole panel: sums in 0 to 3, x in 4, the panel in 6 and 7.
+// Configures the tiles for two row tiles by half a panel: sums in tiles 0 to 3, x in 4 and 5, the panel in 6 and 7. If
+// second_rows is 0, configures them for one row tile by a whole panel: sums in 0 to 3, x in 4, the panel in 6 and 7.
 INLINE void amx_configure(int first_rows, int second_rows)
 {
     struct tile_config config = {.palette = 1};
@@ -92,15 +93,15 @@ INLINE void amx_configure(int first_rows, int second_rows)
     tile_configure(&config);
 }
 
-// Start values of sums: zeros (`at` NULL), or tiles whose rows are `stride` bytes apart. `row_tile` and `column_tile`
-// are the floats from tile to tile.
+// Start values of sums: zeros if `at` is NULL, else tiles whose rows are `stride` bytes apart. `row_tile` and
+// `column_tile` are the floats from one tile to the next tile of rows and of columns.
 struct amx_start {
     const float *at;
     size_t stride;
     int row_tile, column_tile;
 };
 
-// Returns the start of the sums of words [k, ..) at c.
+// Returns the start values of the sums at c, for words of K from k on.
 INLINE struct amx_start amx_start_at(const struct panel_gemm *p, const float *c, int k, int column,
                                      const enum gemm_type type)
 {
@@ -137,8 +138,8 @@ INLINE struct amx_start amx_start_at(const struct panel_gemm *p, const float *c,
             tile_load(t, from, TILE_BYTES);                                                                            \
     } while (0)
 
-// Prefetches the tile that is `ahead` of a streamed tile. Issued before the load of each tile: more requests at once
-// would wait for each other.
+// Prefetches a tile's size of a streamed panel, `ahead.ahead_bytes` after `tile`. Called before the load of each tile:
+// more requests at once would wait for each other.
 INLINE void tile_prefetch(const uint32_t *tile, struct stream_prefetch ahead)
 {
     const char *to = (const char *)tile + ahead.ahead_bytes;
@@ -150,8 +151,8 @@ INLINE void tile_prefetch(const uint32_t *tile, struct stream_prefetch ahead)
             __builtin_prefetch(to + line, 0, 2);
 }
 
-// Computes the sums of 17 to 32 rows by half a panel, four tiles at c. The panel streams (`use`), or `fetch` advances
-// with each step.
+// Computes the sums of 17 to 32 rows by half a panel, four tiles at c. If `use` is PANEL_REUSED, `fetch` advances with
+// each step.
 INLINE void amx_two_by_two(float *c, struct amx_start start, const uint32_t *x, size_t x_stride, const uint32_t *panel,
                            int steps, struct page_prefetch *fetch, struct stream_prefetch stream,
                            struct overlap *overlap, const enum panel_use use, const enum gemm_type type)
@@ -227,8 +228,8 @@ INLINE void amx_one_by_four(const struct panel_gemm *p, float *c, struct amx_sta
     tile_store(3, c + 3 * TILE_SIZE, TILE_BYTES);
 }
 
-// Computes rows [row, row + rows), at most two tiles, by `columns` columns, over words [word, word + words) of one
-// block of TILED_BLOCK_WORDS, or over all of K with all columns. Compare tile_gemm.
+// Computes rows [row, row + rows), at most two tiles, by `columns` columns, over words [word, word + words) of K. The
+// words are part of one block of TILED_BLOCK_WORDS, or all of K if `columns` is all columns. Compare tile_gemm.
 INLINE void rows_gemm_amx(const struct panel_gemm *p, int row, int rows, int column, int word, int words,
                           struct page_prefetch *fetch, struct overlap *overlap, const int columns,
                           const enum panel_use use, const enum gemm_type type)

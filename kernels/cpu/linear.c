@@ -15,7 +15,7 @@ struct gemm {
     enum linear_mode mode;
     int rows, row_blocks, panels;
     int panel_groups, block_words;
-    int sums;          // number of panels of an item with sums at the same time
+    int sums;          // number of panels of an item whose sums are kept at the same time
     int panel_columns; // outputs of a panel: PANEL_COLUMNS, or half of it for SwiGLU
     const char *words; // row 0 of x in the words that the kernel reads
     size_t row_bytes;
@@ -126,8 +126,8 @@ static void gemm_block_sum(const struct gemm *p, const struct gemm_block *b, int
     cpu->isa->panel_gemm(&gemm);
 }
 
-// Returns true if a panel's outputs are stored past the caches: whole lines of an output so large that L2 would not
-// keep it until it is read.
+// Returns true if a panel's outputs are stored past the caches. They must be whole cache lines, and the output must be
+// so large that L2 would not keep it until it is read.
 static bool gemm_streams_out(const struct gemm *p, size_t column_bytes, size_t columns_bytes)
 {
     const size_t line = 64, row_bytes = (size_t)p->out->stride * (p->out->bf16 ? 2 : 4);
@@ -163,8 +163,7 @@ static void gemm_finish(const struct gemm *p, struct panel_out *waiting)
     if (waiting->done < waiting->rows) p->cpu->isa->panel_finish(waiting, waiting->rows);
 }
 
-// Computes an item. The sums of a panel wait for the tile instructions of the next panel, which overlap with finishing
-// them.
+// Computes an item. At tiled levels, the sums of a panel are finished between the tile instructions of the next panel.
 static void gemm_item(void *arg, int item, int thread)
 {
     const struct gemm *p = arg;
@@ -199,10 +198,10 @@ static bool gemm_sums_once(const struct gemm *p)
     return p->w->words <= p->block_words;
 }
 
-// Returns the number of panel groups: groups as large as an item may be, but several for each thread. If K is a single
-// block, a group does not save reading x again. It still helps, because only its last panel is finished without
-// overlapping tile instructions, but smaller groups suffice for that. Groups have one panel if there are so few rows
-// that finishing them takes no time.
+// Returns the number of panel groups. A group is as large as an item may be, but each thread gets several groups. Large
+// groups save reading x again if K has several blocks. If K is a single block, a group has another use: only its last
+// panel is finished without overlapping tile instructions. Smaller groups suffice for that. Groups have one panel if
+// there are so few rows that finishing them takes no time.
 static int gemm_panel_groups(const struct gemm *p, const struct gemm_blocking *blocking)
 {
     if (gemm_sums_once(p) && p->rows <= TILE_SIDE) return p->panels;

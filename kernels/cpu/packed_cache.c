@@ -48,7 +48,7 @@ struct packed_cache {
     uint64_t key;
     void *map; // NULL if there is no matching file
     size_t map_bytes;
-    dev_t device; // of the mapped file
+    dev_t device; // device and inode of the mapped file
     ino_t inode;
     uint32_t next; // next entry of the table
     bool complete; // every weight so far came from the file
@@ -240,8 +240,8 @@ static struct header *header_create(const struct packed_cache *s, const struct p
     return header;
 }
 
-// Returns a mode that lets other users map the file if the umask allows it. Models are opened before threads that
-// create files are started.
+// Returns a file mode that lets other users map the file if the umask allows it. The umask can be read only by changing
+// it for a moment. No thread creates files meanwhile: such threads start after models are opened.
 static mode_t shared_mode(void)
 {
     mode_t mask = umask(0);

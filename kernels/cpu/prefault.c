@@ -47,7 +47,7 @@ static bool range_touch(const struct prefault *p, const struct prefault_range *r
 static void *prefault_main(void *arg)
 {
     const struct prefault *p = arg;
-    setpriority(PRIO_PROCESS, (id_t)gettid(), LOWEST_PRIORITY); // Linux: of this thread
+    setpriority(PRIO_PROCESS, (id_t)gettid(), LOWEST_PRIORITY); // on Linux only this thread's priority
     for (int i = 0; i < p->n_ranges && range_touch(p, &p->ranges[i]); i++)
         continue;
     return NULL;
@@ -58,7 +58,7 @@ struct prefault *prefault_start(const struct prefault_range *ranges, int n)
     struct prefault *p = mem_alloc(sizeof *p);
     p->ranges = mem_copy(ranges, (size_t)n * sizeof *ranges);
     p->n_ranges = n;
-    sigset_t all, before; // signals belong to the threads of the program
+    sigset_t all, before; // the thread blocks all signals, which are for other threads
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     const int error = pthread_create(&p->thread, NULL, prefault_main, p);

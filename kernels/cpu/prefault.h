@@ -7,8 +7,8 @@
 
 #include <stddef.h>
 
-// `regions` regions that are `bytes` long and follow each other. The first pages of all regions come first, then the
-// second pages, and so on: the layers of a KV cache fill at the same rate.
+// A range of `regions` regions, one after another, each `bytes` long. The first pages of all regions come first, then
+// the second pages, and so on: the layers of a KV cache fill at the same rate.
 struct prefault_range {
     void *start;
     size_t bytes;

@@ -33,7 +33,7 @@ const struct stream_prefetch stream_candidates[STREAM_CANDIDATES] = {
     {STREAM_INTO_L1, 4 << 10}, {STREAM_INTO_L2, 4 << 10}, {STREAM_INTO_L2, 8 << 10},
 };
 
-static const struct stream_prefetch *preferred; // NULL: measure
+static const struct stream_prefetch *preferred; // set by stream_prefer(); NULL: measure
 
 const char *stream_target_name(enum stream_target target)
 {

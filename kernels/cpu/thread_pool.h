@@ -46,8 +46,8 @@ int thread_pool_threads(const struct thread_pool *pool);
 // the caller's earlier writes, and the caller sees the items' writes afterwards.
 void thread_pool_run(struct thread_pool *pool, enum thread_pool_order order, thread_pool_fn fn, void *arg, int n_items);
 
-// Does the same in THREAD_POOL_STATIC order, with items [g * size, (g + 1) * size) of each group g in one thread's
-// range.
+// Like thread_pool_run in THREAD_POOL_STATIC order, but items [g * size, (g + 1) * size) of each group g are in one
+// thread's range.
 void thread_pool_run_groups(struct thread_pool *pool, thread_pool_fn fn, void *arg, int n_groups, int size);
 
 // Returns the first item (or group) of a thread's range of n. The range ends where the next thread's range begins.

@@ -152,8 +152,8 @@ INLINE void vec_store_bf16(uint16_t *to, vec v)
     memcpy(to, &half, sizeof half);
 }
 
-// Does vec_store_bf16 for two neighbours. Streamed: stores past the caches if the level can; `to` is aligned to a
-// vector.
+// Stores two neighbouring vectors as vec_store_bf16 does. If `streamed`, stores past the caches where the level can,
+// and `to` must be aligned to a vector.
 INLINE void vec_store_bf16_pair(uint16_t *to, vec low, vec high, const bool streamed)
 {
 #ifdef __AVX512BF16__
@@ -217,8 +217,8 @@ INLINE float vec_largest(vec v)
     return v[0];
 }
 
-// Returns v, loaded before its use, so that an instruction that overwrites one of its operands may overwrite v. If v
-// were an operand in memory, the compiler would first copy another operand.
+// Loads v into a register. An instruction that overwrites one of its operands can then overwrite v. If v stayed in
+// memory, the compiler would first copy another operand.
 INLINE vec vec_in_register(vec v)
 {
 #if defined(__AVX512F__)
@@ -227,7 +227,7 @@ INLINE vec vec_in_register(vec v)
     return v;
 }
 
-// Returns a constant that is loaded for each use, for the same reason.
+// Returns a constant that is loaded anew for each use, so that an instruction can overwrite its register.
 INLINE vec vec_broadcast(const float *value)
 {
 #if defined(__AVX512F__)

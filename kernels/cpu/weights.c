@@ -22,7 +22,7 @@ enum {
 struct weight_rows {
     const struct matrix_view *parts;
     int n_parts;
-    int gate_up_unit; // 0: parts in order
+    int gate_up_unit; // rows taken in turn from gate and from up; 0: parts in order
     int64_t rows;     // rows of all parts
 };
 
@@ -76,7 +76,8 @@ static quad quad_load(const void *from)
     return value;
 }
 
-// Place of a step of PACK_WORDS words of K of one column in a chunk of all columns: word k is at `at` + k * stride.
+// Place of one column in a chunk, which has PACK_WORDS words of K of all columns of a panel. Word k of the column is at
+// `at` + k * stride.
 struct packed_column {
     size_t at, stride;
 };
@@ -158,7 +159,7 @@ static void panel_source_init(struct panel_source *columns, const struct weight_
     }
 }
 
-// Prefetches source rows: 64 source rows at once are more streams than the hardware prefetcher follows.
+// Prefetches the source rows of a panel: they are 64 streams, more than the hardware prefetcher follows.
 static void panel_source_prefetch(const struct panel_source *columns, int k, int words)
 {
     for (int c = 0; c < PANEL_COLUMNS; c++)

@@ -42,7 +42,7 @@ struct reference {
     struct backend base;
     struct backend_shape shape; // inv_freq is a copy owned here
     enum dtype dtype;
-    struct ragged_batch batch; // of the current pass; arrays owned by the caller
+    struct ragged_batch batch; // batch of the current pass; the caller owns its arrays
     int64_t importance_size;   // floats in `importance`
     float *cos, *sin;          // [max_rows][D/2] for each row's position
     float *k_cache, *v_cache;  // [layer][block][entry in block][Hkv][D]
@@ -473,8 +473,8 @@ static double attention_scores(struct reference *ref, int layer, int s, const fl
     return sum;
 }
 
-// Computes maximum [n] = max(maximum, centred average of score / total). Values outside are zeros; the divisor is
-// always the window.
+// Computes maximum [n] = max(maximum, centred average of score / total). Scores outside the prompt count as zeros; the
+// divisor is always the window.
 static void importance_raise(struct reference *ref, int n, double total, float *maximum)
 {
     int reach = ref->batch.smoothing_window / 2;
