@@ -77,7 +77,7 @@ struct search {
     int64_t nodes;       // steps left
 };
 
-// Returns true if the remaining items exceed the usable room: bins that the shortest item does not fit into are full.
+// Returns true if the remaining items exceed the usable room. Bins too full for the shortest item have no usable room.
 static bool search_is_hopeless(const struct search *s, int item)
 {
     int64_t usable = 0;
@@ -86,7 +86,7 @@ static bool search_is_hopeless(const struct search *s, int item)
     return s->left[item] > usable;
 }
 
-// Returns the bin to try after bins with `room` left, or -1: the bin with the next larger room that the item fits into.
+// Returns the next bin to try, or -1 if there is none: the item fits, and the room is the smallest above `room`.
 // One bin stands for all bins of equal room. Bins before `from` are skipped: equal items go into bins in ascending
 // order, or the search would visit permutations of one packing.
 static int search_next_bin(const struct search *s, int32_t size, int32_t room, int from)

@@ -60,8 +60,9 @@ struct prepack_memory prepack_memory_of(const struct model *model);
 
 struct prepack_need {
     double kv_bytes, pass_bytes;
-    int kv_blocks;     // cached by the group
-    int rows, prompts; // of the group's largest pass
+    int kv_blocks; // KV blocks that the group caches
+    int rows;      // rows of the group's largest pass
+    int prompts;   // most prompts of a pass of the group
 };
 
 struct prepack_need prepack_group_need(const struct prepack_plan *plan, const int32_t *length, int group,
@@ -81,14 +82,15 @@ struct prepack_run {
     const struct prompts *prompts;
     int next_pass, rounds_done;
     int64_t rows_done;
-    double clock_s;          // sum over the passes of this round so far
-    double *batch_s;         // [rounds * n_batches]; a pass's time is divided among its prompts by their tokens
-    double *ttft_s;          // [n_prompts] from the start of the prompt's group to its first token, summed over rounds
-    double *waited_ttft_s;   // [n_prompts] the same from the start of the round
-    struct work work;        // work of all passes
-    uint64_t *digest;        // [n_prompts] hash of the first token, and of its logits if the host has them
-    double total_s;          // time of all passes
-    int n_batches, batch_at; // batches of a round; index in batch_s of the current round's first
+    double clock_s;        // sum over the passes of this round so far
+    double *batch_s;       // [rounds * n_batches]; a pass's time is divided among its prompts by their tokens
+    double *ttft_s;        // [n_prompts] from the start of the prompt's group to its first token, summed over rounds
+    double *waited_ttft_s; // [n_prompts] like ttft_s, but from the start of the round
+    struct work work;      // work of all passes
+    uint64_t *digest;      // [n_prompts] hash of the first token, and of its logits if the host has them
+    double total_s;        // time of all passes
+    int n_batches;         // batches of a round
+    int batch_at;          // index in batch_s of the current round's first batch
 };
 
 // Allocates for `rounds` rounds. The run owns the plan and borrows the prompts.

@@ -16,7 +16,7 @@ struct event {
     uint64_t order;
     event_fn *fn;
     void *object;
-    uint64_t tag;   // tells lives, timers or streams of the object apart
+    uint64_t tag;   // number of the object's life, timer or stream that the event is for
     uint8_t *bytes; // [n_bytes] a message, owned by the event
     size_t n_bytes;
 };

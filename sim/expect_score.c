@@ -70,7 +70,7 @@ void expect_score(const struct scenario *scenario, const struct request *r, floa
 // --- the keep rate
 
 // Returns true if the calibration covers the request. The router asks for the calibration's own tail window, even if a
-// short prompt would have the same tail with another one.
+// short prompt would have the same tail with another window.
 static bool covers(const struct scenario *scenario, const struct request *r, const struct calibration *own)
 {
     return own->tail_tokens == scenario->options.tail_tokens &&

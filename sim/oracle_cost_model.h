@@ -5,4 +5,4 @@
 
 #include "lib/base/random.h"
 
-const char *oracle_cost_model(struct random_source *random); // NULL, or a sentence about the violation
+const char *oracle_cost_model(struct random_source *random); // returns NULL, or the violation

@@ -12,7 +12,6 @@ static bool block_is_same(const struct sequence *a, const struct sequence *b, in
            memcmp(a->positions + first, b->positions + first, bytes) == 0;
 }
 
-// Returns how many leading blocks of the second sequence the first could use.
 int group_blocks_common(const struct sequence *q, const struct sequence *other)
 {
     int most = (q->n_tokens - 1) / KV_BLOCK_TOKENS, n = 0;

@@ -5,7 +5,7 @@
 #include "router/sched/reservation.h"
 #include "router/sched/waiting_set.h"
 
-// the router looks at no more overdue requests that fit nowhere or share a prefix
+// larger pools and queues are not checked: there the router examines only a part of them
 enum { OVERDUE_MAX = 64, NODES_MAX = 16 };
 
 static const char *problem;

@@ -38,8 +38,7 @@ static double work_of(const struct pace_model *m, const struct scheduler *s)
     return sum;
 }
 
-// Returns the most work of prompt rows in the next mixed pass. It at most doubles from pass to pass. A few rows are
-// always allowed.
+// Returns the most prompt work that the next mixed pass may have: twice the most so far. A few rows are always allowed.
 static double row_work_max(const struct pace_model *m, const struct scheduler *s)
 {
     return fmax(2 * m->most, FIRST_ROWS * pace_shape_work(s->config, 0).row);

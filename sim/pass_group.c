@@ -161,7 +161,7 @@ static int entries_lost(const struct pass_model *m, const struct pass_sequence *
     return x->cached - shared * KV_BLOCK_TOKENS;
 }
 
-// Returns the running sequence that loses the fewest entries, the last of equals.
+// Returns the index of the running sequence that loses the fewest entries; among equals, the last.
 static int victim_of(const struct pass_model *m)
 {
     int victim = -1;

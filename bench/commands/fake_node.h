@@ -10,7 +10,7 @@
 struct fake_node;
 
 // A pace gives each sequence one token per interval. Token ids count up from FAKE_FIRST_TOKEN and start over after
-// FAKE_TOKENS. Each message to the router has its own id and is sent at sent_us[id - FAKE_FIRST_TOKEN].
+// FAKE_TOKENS. Every token of a message has the same id. The message is sent at sent_us[id - FAKE_FIRST_TOKEN].
 enum { FAKE_FIRST_TOKEN = 300, FAKE_TOKENS = 1000 };
 struct fake_pace {
     int interval_ms;
