@@ -17,7 +17,7 @@ struct dispatch_options {
     int kv_blocks;              // KV blocks of a group, DISPATCH_BLOCK_TOKENS tokens each; 0: more than it can use
     bool prefix_cache;          // groups have a prefix cache
     int workers;
-    int shared_head; // tokens that all prompts share; shorter prompts consist of them
+    int shared_head; // first tokens, shared by all prompts; a shorter prompt has no others
     int64_t max_wait_us;
     int output_tokens; // tokens per request, one per step
     double seconds;    // CPU time after which the simulation stops
@@ -27,7 +27,7 @@ struct dispatch_options {
 };
 
 struct dispatch_result {                 // CPU time
-    int requests;                        // ended requests: all of them, unless the time was up
+    int requests;                        // requests that ended: all requests, unless the time was up
     double submit_us;                    // to submit a request
     double dispatch_ms, dispatch_ms_max; // mean and maximum time to plan and dispatch a bin
     double tick_ms_max;                  // the longest tick

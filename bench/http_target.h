@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The server of `forepack bench http`, in a separate process: the HTTP layer alone, with handlers that cost nothing.
+// The server of `forepack bench http`, in a separate process: only the HTTP layer, with handlers that cost nothing.
 #pragma once
 
 #include <stdbool.h>

@@ -34,9 +34,9 @@ static int sizes_above(const int32_t *size, int n, int32_t limit)
 }
 
 // Returns a lower bound of the number of bins. sum[i] is the sum of size[0 .. i). Each prompt longer than half a bin
-// needs its own bin. Take a threshold of at most half a bin. A large prompt that leaves less room than the threshold
-// stays alone, and the other large prompts leave some room. The prompts between the threshold and half a bin that
-// exceed this room need further bins.
+// needs its own bin. Take a threshold of at most half a bin. Small prompts are between the threshold and half a bin. A
+// large prompt that leaves less room than the threshold shares its bin with no small prompt. The small prompts that
+// exceed the room next to the other large prompts need further bins.
 static int sizes_lower_bound(const int32_t *size, const int64_t *sum, int n, int32_t capacity)
 {
     int large = sizes_above(size, n, capacity / 2), best = (int)((sum[n] + capacity - 1) / capacity);

@@ -32,11 +32,11 @@ struct prepack_plan {
     enum prepack_policy policy;
     int batch_size;
     int n_prompts, n_passes, n_groups;
-    int32_t *order; // [n_prompts]
-    struct prepack_pass *passes;
-    int64_t rows;
-    int capacity; // rows of a bin: the longest prompt or the token budget, whichever is more; 0: no bins
-    double pack_us;
+    int32_t *order;              // [n_prompts] prompts in the order of their passes
+    struct prepack_pass *passes; // [n_passes]
+    int64_t rows;                // rows of all passes, padding included
+    int capacity;                // rows of a bin: the longest prompt or the token budget, whichever is more; 0: no bins
+    double pack_us;              // time that packing took
 };
 
 struct prepack_plan prepack_plan_make(enum prepack_policy policy, const int32_t *length, int n, int batch_size,
@@ -50,9 +50,9 @@ void prepack_plan_free(struct prepack_plan *plan);
 // ---- memory, computed: the needs of an engine sized for exactly these passes, in addition to its weights
 
 struct prepack_memory {
-    double row_bytes;   // activations, per row of a pass
-    double logit_bytes; // logits, per prompt that ends in the pass
-    double block_bytes; // KV cache, per KV block
+    double row_bytes;   // bytes of activations per row of a pass
+    double logit_bytes; // bytes of logits per prompt that ends in the pass
+    double block_bytes; // bytes of a KV block
 };
 
 // Returns the memory of a model, except the backend's scratch memory.
@@ -67,7 +67,8 @@ struct prepack_need {
 
 struct prepack_need prepack_group_need(const struct prepack_plan *plan, const int32_t *length, int group,
                                        const struct prepack_memory *memory);
-// Returns the bytes of the group that needs most bytes. Each count is the maximum over groups.
+// Returns the needs of a whole plan. Bytes are of the group that needs most bytes. Each count is the maximum over
+// groups.
 struct prepack_need prepack_plan_need(const struct prepack_plan *plan, const int32_t *length,
                                       const struct prepack_memory *memory);
 // Returns the largest number of prompts (starting over after the last) that the policy can prefill as one batch in

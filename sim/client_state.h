@@ -27,7 +27,7 @@ struct client {
     uint64_t prompt_entry;     // content of the KV entry before the next prompt token
     int tries;
     bool arrived, ended, left, tainted;
-    int64_t read_until_us; // when the client will have read what was sent to it
+    int64_t read_until_us; // time at which the client will have read all tokens sent so far
     int64_t submitted_us, waited_us;
     struct placement placed; // the last placement on a worker group
     struct client_result result;

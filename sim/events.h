@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The future events of a run, by time. Events of equal times are handled in the order in which they were added, so a
-// run depends on its scenario alone. The owner frees the memory; operations take O(log n).
+// run depends only on its scenario. The owner frees the memory; operations take O(log n).
 #pragma once
 
 #include <stddef.h>

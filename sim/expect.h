@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The expected answer of a request, computed from the request alone (answers.h): every token, the end, the kept tokens,
+// The expected answer of a request, computed only from the request (answers.h): every token, the end, the kept tokens,
 // and the longest wait. Pure functions.
 #pragma once
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The score that any speculator must compute for a request's prompt, computed from the request alone (answers.h). Pure
+// The score that any speculator must compute for a request's prompt, computed only from the request (answers.h). Pure
 // functions; costly.
 #pragma once
 

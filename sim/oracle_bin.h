@@ -6,7 +6,6 @@
 #include "router/core/core_state.h"
 #include "sim/world.h"
 
-// Call when the bin was sent to the node. numbers [n] are the bin's requests, in the order in which the router picked
-// them.
+// Call when the bin was sent to the node. numbers [n] are its requests, in the order in which the router picked them.
 void oracle_bin(struct world *w, const struct core *c, const struct core_node *node, uint64_t bin,
                 const uint64_t *numbers, int n);

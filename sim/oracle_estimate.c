@@ -406,7 +406,7 @@ static int64_t least_bin(const struct core *c, const struct sched_node *node)
 }
 
 // Checks the estimate of a pool. Nodes that take work share the waiting work evenly; nodes with unknown costs are taken
-// to be as fast as the others on average.
+// to be as fast as the average node with known costs.
 static void check_pool(struct world *w, const struct core *c, enum node_role role)
 {
     const struct waiting_set *set = &c->waiting[role];

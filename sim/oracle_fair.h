@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks that tenants of one priority share the worker groups by their weights: while two of them have requests
-// waiting, their service differs by at most a bound (virtual token counter, arXiv 2401.00588, theorem 1). Counts the
-// bins that leave the router and the tokens that reach it. Does not use the router's counters.
+// Checks that tenants of one priority share the worker groups by their weights: while two tenants have requests
+// waiting, the service of these tenants differs by at most a bound (virtual token counter, arXiv 2401.00588, theorem
+// 1). Counts the bins that leave the router and the tokens that reach it. Does not use the router's counters.
 #pragma once
 
 #include "router/core/request.h"

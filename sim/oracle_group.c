@@ -66,8 +66,8 @@ static int blocks_reserved(const struct scheduler *s)
     return sum;
 }
 
-// Checks that a one-token request may start if it needs exactly the blocks that are left, and may not if it needs one
-// more.
+// Checks that a one-token request may start if it needs exactly the blocks that are left. It may not start if it
+// needs one more block.
 static bool room_is_right(const struct scheduler *s)
 {
     int left = block_manager_n_free(s->blocks) - blocks_reserved(s);

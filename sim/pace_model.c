@@ -50,8 +50,8 @@ bool pace_is_stale(double decode_us, int decode_rows, int mixed, int decodes)
     return decode_us == 0 || more || fewer || mixed >= 64;
 }
 
-// Scales the measured time of decode rows to another number of them. The difference counts as prompt rows, but at most
-// in proportion.
+// Scales the measured time of decode rows to another number of decode rows. The difference counts as prompt rows, but
+// at most in proportion.
 double pace_decodes_us_expected(double decode_us, int decode_rows, double row_us, int decodes)
 {
     if (!decodes || decode_us == 0) return 0;

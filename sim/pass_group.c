@@ -53,7 +53,8 @@ void pass_group_read(struct pass_model *m)
 
 // --- KV blocks and the prefix cache
 
-// Returns the number of cached blocks of a waiting sequence, and in *n_free_p how many of them have no reference.
+// Returns the number of cached blocks of a waiting sequence, and in *n_free_p how many of these blocks have no
+// reference.
 static int cached_blocks(struct pass_model *m, const struct pass_sequence *x, int *n_free_p)
 {
     int32_t *blocks = mem_alloc_array((size_t)x->q->n_tokens / KV_BLOCK_TOKENS + 1, sizeof *blocks);

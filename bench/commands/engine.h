@@ -46,7 +46,8 @@ struct engine_run {
 
 // The functions below say which measurements run, for the memory plan and for the run itself.
 enum { ENGINE_LOOK_AHEAD = 8 };
-// Returns true if a batch of prompts is prefilled: a single prompt always, several prompts if one pass holds them.
+// Returns true if a batch of prompts is measured. A single prompt always is, several prompts only if one pass holds
+// all.
 bool engine_prefills(const struct engine_bench *b, int batch, int tokens);
 // Returns the KV entries of a prompt and its look-ahead. The look-ahead is shorter if the model's context ends, as on a
 // speculator.

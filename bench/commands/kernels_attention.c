@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// forepack bench kernels --attention: the attention step of one layer alone, called as the model calls it. A prefill
+// forepack bench kernels --attention: only the attention step of one layer, called as the model calls it. A prefill
 // case is one prompt, in passes of at most --max-num-batched-tokens rows after its cached KV entries. A decode case is
 // one row for each of several sequences. Embedding, RoPE and the append to the KV cache run before each timed step.
 //
