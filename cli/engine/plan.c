@@ -65,8 +65,8 @@ struct plan {
     struct memory_plan memory; // memory of rank 0, which holds the most
     double kv_mib;             // usable memory left for the KV cache; negative: the amount missing
     int64_t kv_blocks;
-    int gpus_needed;               // for one sequence of the full context; 0: no number of GPUs suffices
-    double prompt_tflop, speed_up; // speed_up is 0 without a speculator
+    int gpus_needed;               // GPUs for one sequence of the full context; 0: no number of GPUs suffices
+    double prompt_tflop, speed_up; // speed_up is a factor, 0 without a speculator
 };
 
 static double usable_mib(void)
