@@ -38,7 +38,7 @@ static bool certificate_sign(X509 *cert, EVP_PKEY *key)
            X509_sign(cert, key, EVP_sha256()) > 0;
 }
 
-// Creates a file for its owner alone: the router refuses a key that every user can read.
+// Creates a file that only its owner can read: the router refuses a key that every user can read.
 static FILE *file_create(const char *path)
 {
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);

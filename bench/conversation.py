@@ -54,7 +54,7 @@ def ask(messages, way):
 class Conversation:
     def __init__(self, way):
         self.way, self.turns, self.rows_before = way, [], 0
-        # Another beginning for each, so that they share no cached rows.
+        # Each conversation begins differently, so that conversations share no cached rows.
         self.messages = [{"role": "system", "content": f"{secrets.randbelow(10 ** 8):08d}"}]
 
     def ask(self, text, question, answer):

@@ -39,7 +39,8 @@ struct simulation {
     int64_t now_us;
     int ended, failed;
     int64_t tokens, bins;
-    double ticking, dispatching; // in all ticks; in the ticks that dispatched a bin
+    double ticking;     // seconds of CPU time in all ticks
+    double dispatching; // seconds of CPU time in the ticks that dispatched a bin
 };
 
 static int64_t heap_used_bytes(void)
@@ -159,7 +160,7 @@ static enum status attach_groups(struct simulation *s)
     return STATUS_OK;
 }
 
-// Returns the rows to compute. The prefix cache holds the head for all requests but the first.
+// Returns the prompt rows to compute. After a group's first request, its prefix cache holds the shared head.
 static int prompt_rows(const struct simulation *s, struct group *g, const struct running *r)
 {
     int head = g->knows_head ? s->options->shared_head : 0, most = r->prompt_rows - 1;

@@ -13,31 +13,32 @@ enum { DISPATCH_BLOCK_TOKENS = 16 };
 struct dispatch_options {
     const int32_t *length; // [n] prompt tokens of each request
     int n;
-    int token_budget, max_seqs; // of a worker group
+    int token_budget, max_seqs; // limits of a worker group
     int kv_blocks;              // KV blocks of a group, DISPATCH_BLOCK_TOKENS tokens each; 0: more than it can use
-    bool prefix_cache;          // of a group
+    bool prefix_cache;          // groups have a prefix cache
     int workers;
-    int shared_head; // tokens that all prompts share; shorter prompts consist of them
+    int shared_head; // first tokens, shared by all prompts; a shorter prompt has no others
     int64_t max_wait_us;
     int output_tokens; // tokens per request, one per step
     double seconds;    // CPU time after which the simulation stops
-    // NULL, or called after each step of all groups, outside the measured time, with the number of ended requests.
+    // Called after each step of all groups, outside the measured time, with the number of ended requests. May be NULL.
     void (*stepped)(void *user, int ended);
     void *user;
 };
 
 struct dispatch_result {                 // CPU time
-    int requests;                        // ended requests: all of them, unless the time was up
+    int requests;                        // requests that ended: all requests, unless the time was up
     double submit_us;                    // to submit a request
-    double dispatch_ms, dispatch_ms_max; // to plan and dispatch a bin: mean and maximum
+    double dispatch_ms, dispatch_ms_max; // mean and maximum time to plan and dispatch a bin
     double tick_ms_max;                  // the longest tick
     double token_us;                     // to pass on one token
     double request_us;                   // whole CPU time per ended request
     double scan_cost;                    // waiting requests examined per dispatched request
     int64_t bins;
-    double fill;                     // tokens in bins over their capacity
-    double nodes_asked, node_visits; // per bin: plans made, steps of searches among the nodes
-    double node_kb;                  // memory of the core per node, after all requests have ended
+    double fill;        // tokens in bins over their capacity
+    double nodes_asked; // plans made per bin
+    double node_visits; // steps of searches among the nodes per bin
+    double node_kb;     // memory of the core per node, after all requests have ended
 };
 
 // Returns STATUS_INVALID if a group has too few KV blocks for the longest request, STATUS_INTERNAL if a request failed.

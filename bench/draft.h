@@ -31,8 +31,9 @@ struct draft {
     enum status status;
     struct draft_line *lines; // [n_lines]
     int n_lines, capacity;
-    int n_head;                       // number of first lines, which stay in place
-    int tokens, room;                 // tokens of the lines, and their limit, which the first question sets
+    int n_head;                       // number of lines at the start, which are not shuffled
+    int tokens;                       // tokens of the lines
+    int room;                         // limit of `tokens`, which the first question sets
     struct draft_question *questions; // [request->questions]
     int n_questions;
 };
@@ -54,7 +55,7 @@ int draft_count(const struct draft *d, int item); // number of lines of the item
 // first question comes before the first line, since it determines the room.
 void draft_ask(struct draft *d, char *text, char *answer, uint64_t needs);
 bool draft_wants_questions(const struct draft *d);
-// Leaves room for a first question of `tokens` tokens, including BOS and the words around it.
+// Leaves room for a first question of `tokens` tokens, including BOS and the words around the question.
 void draft_reserve(struct draft *d, int tokens);
 
 void draft_free(struct draft *d);

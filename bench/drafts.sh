@@ -9,7 +9,7 @@
 #   --bin DIR          folder of the programs (default build/release/bin)
 #   --threads N        compute threads of each node (default: all cores)
 #   --requests N       requests, with the demo's prompts in turn (default 240)
-#   --first N          number of the first one, to run many in parts (default 0)
+#   --first N          number of the first request, to run many requests in parts (default 0)
 #   --at-once N        sequences that the worker group runs at once (default 1)
 #   --window N         requests in flight (default: twice --at-once)
 #   --max-tokens N     most tokens of an answer (default 64)

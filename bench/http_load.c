@@ -133,7 +133,7 @@ static int64_t response_size(const char *bytes)
     return end && length && length < end ? end + 4 - bytes + atoll(length + 16) : 0;
 }
 
-// Reads the available bytes. *whole_p: a response has ended with them.
+// Reads the available bytes. *whole_p becomes true if these bytes end a response.
 static enum status link_receive(struct http_load *load, struct link *l, bool *whole_p)
 {
     int n;
@@ -219,7 +219,7 @@ enum status http_load_connections(struct http_load *load, const char *request, b
 
 // --- streams
 
-// Reads the head of a stream. *open_p: the head of the response has ended with these bytes.
+// Reads the head of a stream. *open_p becomes true if these bytes end the head.
 static enum status stream_open_event(struct http_load *load, struct link *l, uint32_t events, bool *open_p)
 {
     *open_p = false;

@@ -16,7 +16,7 @@ enum status http_load_open(int port, bool tls, int n, struct http_load **load_p)
 void http_load_close(struct http_load *load); // NULL is allowed
 
 struct http_load_result {
-    int64_t done; // requests or connections
+    int64_t done; // number of complete requests or connections
     double seconds;
     struct samples ms; // latencies; the caller frees them
 };
@@ -25,15 +25,15 @@ struct http_load_result {
 enum status http_load_requests(struct http_load *load, const char *request, double seconds,
                                struct http_load_result *result_p);
 
-// Closes every connection after one response and opens it again. `resume`: with the TLS session of an earlier
-// connection.
+// Closes every connection after one response and opens it again. `resume`: a new connection resumes the TLS session of
+// an earlier one.
 enum status http_load_connections(struct http_load *load, const char *request, bool resume, double seconds,
                                   struct http_load_result *result_p);
 
 // Opens a stream on every connection and returns when all response heads are there.
 enum status http_load_open_streams(struct http_load *load, const char *request);
 
-// Reads events until `until_us`, or until `expected` (-1: no bound) have come in all calls. Events are chunks of
-// `chunk_bytes` that contain "at=" and clock_now_us() of their sending as 16 hex digits. Adds to the result.
+// Reads events until `until_us`, or until all calls together have read `expected` events (-1: no bound). Events are
+// chunks of `chunk_bytes` that contain "at=" and clock_now_us() of their sending as 16 hex digits. Adds to the result.
 enum status http_load_read_events(struct http_load *load, int chunk_bytes, int64_t until_us, int64_t expected,
                                   struct http_load_result *result);

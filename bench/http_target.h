@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The server of `forepack bench http`, in a separate process: the HTTP layer alone, with handlers that cost nothing.
+// The server of `forepack bench http`, in a separate process: only the HTTP layer, with handlers that cost nothing.
 #pragma once
 
 #include <stdbool.h>
@@ -12,7 +12,7 @@ struct http_target;
 struct http_target_options {
     bool tls; // with a self-signed certificate of the server
     int threads;
-    int streams; // most streams
+    int streams; // maximum number of open streams
     int event_bytes;
     double events_per_s; // of each stream
     double tick_ms;      // due events are sent together every tick
@@ -27,7 +27,7 @@ void http_target_close(struct http_target *target); // NULL is allowed
 // Starts and stops sending events to all streams, spread evenly over time. stop returns the number of sent events.
 void http_target_start_events(struct http_target *target);
 int64_t http_target_stop_events(struct http_target *target);
-int http_target_chunk_bytes(const struct http_target *target); // bytes of one event with its chunk's frame
+int http_target_chunk_bytes(const struct http_target *target); // bytes of one event, including the frame of its chunk
 
 // Returns the CPU time of the server's threads, except the thread that makes the events.
 double http_target_cpu_s(const struct http_target *target);

@@ -4,5 +4,5 @@
 
 #include <sys/types.h>
 
-// Returns 10^6 bytes, the peak since the process started, or 0 if it cannot be read.
+// Returns the peak since the process started, in units of 10^6 bytes, or 0 if it cannot be read.
 double memory_peak_mb(pid_t pid);

@@ -34,9 +34,9 @@ static int sizes_above(const int32_t *size, int n, int32_t limit)
 }
 
 // Returns a lower bound of the number of bins. sum[i] is the sum of size[0 .. i). Each prompt longer than half a bin
-// needs its own bin. Take a threshold of at most half a bin. A large prompt that leaves less room than the threshold
-// stays alone, and the other large prompts leave some room. The prompts between the threshold and half a bin that
-// exceed this room need further bins.
+// needs its own bin. Take a threshold of at most half a bin. Small prompts are between the threshold and half a bin. A
+// large prompt that leaves less room than the threshold shares its bin with no small prompt. The small prompts that
+// exceed the room next to the other large prompts need further bins.
 static int sizes_lower_bound(const int32_t *size, const int64_t *sum, int n, int32_t capacity)
 {
     int large = sizes_above(size, n, capacity / 2), best = (int)((sum[n] + capacity - 1) / capacity);
@@ -77,7 +77,7 @@ struct search {
     int64_t nodes;       // steps left
 };
 
-// Returns true if the remaining items exceed the usable room: bins that the shortest item does not fit into are full.
+// Returns true if the remaining items exceed the usable room. Bins too full for the shortest item have no usable room.
 static bool search_is_hopeless(const struct search *s, int item)
 {
     int64_t usable = 0;
@@ -86,7 +86,7 @@ static bool search_is_hopeless(const struct search *s, int item)
     return s->left[item] > usable;
 }
 
-// Returns the bin to try after bins with `room` left, or -1: the bin with the next larger room that the item fits into.
+// Returns the next bin to try, or -1 if there is none: the item fits, and the room is the smallest above `room`.
 // One bin stands for all bins of equal room. Bins before `from` are skipped: equal items go into bins in ascending
 // order, or the search would visit permutations of one packing.
 static int search_next_bin(const struct search *s, int32_t size, int32_t room, int from)

@@ -15,7 +15,7 @@ struct perplexity {
 };
 
 struct perplexity_limits {
-    int rows; // rows of one pass; the engine's model must return logits for all of them
+    int rows; // rows of one pass; the engine's model must return logits for all rows of a pass
     int window, stride;
 };
 

@@ -8,7 +8,7 @@
 # Usage: bench/plan.sh [--shape FILE] [--trace FILE] [--scales "1 0.25"] [--speculators "0 1"] [--runs N] [--bin DIR]
 #   --shape FILE         config.json of the workers; speculators have a quarter of its layers
 #                        (default bench/shapes/llama-110m.json)
-#   --trace FILE         (default tests/sim/plan.csv)
+#   --trace FILE         trace to run and plan (default tests/sim/plan.csv)
 #   --scales LIST        factors on the gaps between arrivals
 #   --speculators LIST   numbers of speculators
 #   --runs N             runs of each load (default 3), each with different prompts

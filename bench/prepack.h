@@ -32,11 +32,11 @@ struct prepack_plan {
     enum prepack_policy policy;
     int batch_size;
     int n_prompts, n_passes, n_groups;
-    int32_t *order; // [n_prompts]
-    struct prepack_pass *passes;
-    int64_t rows;
-    int capacity; // rows of a bin: the longest prompt or the token budget, whichever is more; 0: no bins
-    double pack_us;
+    int32_t *order;              // [n_prompts] prompts in the order of their passes
+    struct prepack_pass *passes; // [n_passes]
+    int64_t rows;                // rows of all passes, padding included
+    int capacity;                // rows of a bin: the longest prompt or the token budget, whichever is more; 0: no bins
+    double pack_us;              // time that packing took
 };
 
 struct prepack_plan prepack_plan_make(enum prepack_policy policy, const int32_t *length, int n, int batch_size,
@@ -50,9 +50,9 @@ void prepack_plan_free(struct prepack_plan *plan);
 // ---- memory, computed: the needs of an engine sized for exactly these passes, in addition to its weights
 
 struct prepack_memory {
-    double row_bytes;   // activations, per row of a pass
-    double logit_bytes; // logits, per prompt that ends in the pass
-    double block_bytes; // KV cache, per KV block
+    double row_bytes;   // bytes of activations per row of a pass
+    double logit_bytes; // bytes of logits per prompt that ends in the pass
+    double block_bytes; // bytes of a KV block
 };
 
 // Returns the memory of a model, except the backend's scratch memory.
@@ -60,13 +60,15 @@ struct prepack_memory prepack_memory_of(const struct model *model);
 
 struct prepack_need {
     double kv_bytes, pass_bytes;
-    int kv_blocks;     // cached by the group
-    int rows, prompts; // of the group's largest pass
+    int kv_blocks; // KV blocks that the group caches
+    int rows;      // rows of the group's largest pass
+    int prompts;   // most prompts of a pass of the group
 };
 
 struct prepack_need prepack_group_need(const struct prepack_plan *plan, const int32_t *length, int group,
                                        const struct prepack_memory *memory);
-// Returns the bytes of the group that needs most bytes. Each count is the maximum over groups.
+// Returns the needs of a whole plan. Bytes are of the group that needs most bytes. Each count is the maximum over
+// groups.
 struct prepack_need prepack_plan_need(const struct prepack_plan *plan, const int32_t *length,
                                       const struct prepack_memory *memory);
 // Returns the largest number of prompts (starting over after the last) that the policy can prefill as one batch in
@@ -81,14 +83,15 @@ struct prepack_run {
     const struct prompts *prompts;
     int next_pass, rounds_done;
     int64_t rows_done;
-    double clock_s;          // sum over the passes of this round so far
-    double *batch_s;         // [rounds * n_batches]; a pass's time is divided among its prompts by their tokens
-    double *ttft_s;          // [n_prompts] from the start of the prompt's group to its first token, summed over rounds
-    double *waited_ttft_s;   // [n_prompts] the same from the start of the round
-    struct work work;        // work of all passes
-    uint64_t *digest;        // [n_prompts] hash of the first token, and of its logits if the host has them
-    double total_s;          // time of all passes
-    int n_batches, batch_at; // batches of a round; index in batch_s of the current round's first
+    double clock_s;        // sum over the passes of this round so far
+    double *batch_s;       // [rounds * n_batches]; a pass's time is divided among its prompts by their tokens
+    double *ttft_s;        // [n_prompts] from the start of the prompt's group to its first token, summed over rounds
+    double *waited_ttft_s; // [n_prompts] like ttft_s, but from the start of the round
+    struct work work;      // work of all passes
+    uint64_t *digest;      // [n_prompts] hash of the first token, and of its logits if the host has them
+    double total_s;        // time of all passes
+    int n_batches;         // batches of a round
+    int batch_at;          // index in batch_s of the current round's first batch
 };
 
 // Allocates for `rounds` rounds. The run owns the plan and borrows the prompts.

@@ -23,8 +23,9 @@ struct probe_reading {
 
 // Opens a probe. Each of the two parts of a reading takes `duration_ms`.
 enum status probe_open(int threads, int duration_ms, struct probe **probe_p);
-// Opens a probe of `devices` equal devices: measures the device of `m` and multiplies. Always uses a bf16 gemm,
-// whatever type is asked for. Returns NULL if the model's backend cannot measure its device. Borrows the model.
+// Opens a probe of `devices` equal devices: measures the device of `m` and multiplies the rates by `devices`. Always
+// measures a bf16 gemm, whatever type is asked for. Returns NULL if the model's backend cannot measure its device.
+// Borrows the model.
 struct probe *probe_open_device(struct model *m, int devices, int duration_ms);
 void probe_close(struct probe *p); // may be NULL
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """TTFT of further questions on a document that a cluster has scored, against the first one, scoring included. Every request
 makes one token, so the time of its answer is its TTFT. Documents and questions are random tokens: the selections of two
-questions agree by chance alone. SHARED 1: the requests say that the document is shared (shared_tokens).
+questions agree only by chance. SHARED 1: the requests say that the document is shared (shared_tokens).
 
 Usage: second_question.py HTTP_HOST:PORT KEEP_RATE [DOCUMENT_TOKENS QUESTION_TOKENS VOCABULARY DOCUMENTS SHARED]
 """

@@ -65,7 +65,7 @@ server=127.0.0.1:$port node_server=127.0.0.1:$node_port
 start_node() { # start_node worker|speculator NAME
     local model=main
     [ "$1" = worker ] || model=speculator
-    # Few enough blocks that all of them were used before the warm-up ends.
+    # So few KV blocks that every block has been used before the warm-up ends.
     start "$2" "$bin/forepack-$1" --model "$pair/$model" --router "$node_server" --node-id "$2" --threads 1 --kv-blocks 2048 \
         --log-level warn
 }

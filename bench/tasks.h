@@ -45,7 +45,7 @@ enum {
 struct task_request {
     enum task task;
     bool chat;
-    int tokens;            // tokens of the prompt, TASK_TOKENS_MIN..TASK_TOKENS_MAX; it is at most one sentence shorter
+    int tokens;            // TASK_TOKENS_MIN..TASK_TOKENS_MAX; the prompt is at most a sentence shorter
     uint64_t seed, number; // number below 2^32
     int questions;         // limit, from 1; further questions are turns after the first answer
 };

@@ -23,7 +23,7 @@ struct trace {
     int n_blocks, blocks_capacity;
 };
 
-// Reads a file. Returns STATUS_NOT_FOUND, or STATUS_INVALID with a sentence that names the line.
+// Reads a file. Returns STATUS_NOT_FOUND, or STATUS_INVALID with an error message that names the line.
 enum status trace_read(const char *path, struct trace *trace);
 void trace_free(struct trace *t);
 

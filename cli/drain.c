@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// forepack drain: tells a node to finish its requests and leave, and waits until it is gone. The command asks the
-// router repeatedly. Draining twice changes nothing, and each answer has the number of requests that are left. The
-// instance number of the first answer identifies the process, because a supervisor may start a new one with the same
-// id.
+// forepack drain: tells a node to finish its requests and leave, and waits until the node is gone. The command asks the
+// router repeatedly. Draining twice changes nothing, and each answer has the number of requests left on the node. Later
+// calls send the instance number of the first answer: a supervisor may start a new process with the same node id.
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,13 +37,13 @@ static const struct option options[] = {
 };
 
 static const char usage[] = "Usage: forepack drain [--server HOST:PORT] [--no-wait] [--timeout-s S] NODE\n"
-                            "Tells a node (an id of forepack status) to take no more requests, to finish those it has "
-                            "and to leave. Its process exits with 0.";
+                            "Tells a node to take no new requests, finish its own requests and leave. NODE is an id "
+                            "that forepack status shows. The node's process then exits with code 0.";
 
 struct drain {
     struct rpc_channel *channel;
     const char *node_id;
-    uint64_t instance; // 0: not known yet
+    uint64_t instance; // instance number of the node's process; 0: not known yet
     int64_t start_us;
 };
 
@@ -79,7 +78,7 @@ static void print_start(const char *node_id, const Forepack__V1__DrainNodeRespon
     if (m->others) return;
     fprintf(stderr, "%s: no other %s takes work: %s\n", node_id, role_noun(m->role),
             strcmp(m->role, "worker") == 0 ? "new requests wait for one up to the router's --worker-grace-ms, then fail"
-                                           : "prompts are prefilled whole");
+                                           : "prompts are prefilled whole; requests that require a score fail");
 }
 
 static void print_left(const struct drain *drain, uint32_t running, uint32_t *last)
@@ -90,8 +89,8 @@ static void print_left(const struct drain *drain, uint32_t running, uint32_t *la
     *last = running;
 }
 
-// Waits until the process is gone. Returns DEADLINE after --timeout-s. A router that is too busy to answer is asked
-// again.
+// Waits until the node's process is gone. Returns STATUS_DEADLINE after --timeout-s. If the router is too busy to
+// answer, the command asks again.
 static enum status drain_wait(const struct drain *drain, uint32_t running)
 {
     const struct timespec pause = {.tv_nsec = 200000000};

@@ -22,8 +22,9 @@ static inline uint64_t answer_mix(uint64_t x) // the finaliser of splitmix64: co
 }
 
 // Returns the content of a KV entry, which depends on its token, its position and all earlier entries. The lowest bits
-// depend on the position alone: at a share of the positions every model answers the same token, whatever it has read.
-// So a speculator that reads the whole prompt drafts tokens of a main model that reads the kept tokens.
+// depend only on the position. At a share of the positions, every model answers the same token, whatever it has read.
+// So draft tokens of a speculator, which reads the whole prompt, can equal tokens of the main model, which reads the
+// kept tokens.
 #define ANSWER_START  UINT64_C(0x243f6a8885a308d3)
 #define ANSWER_SHARED UINT64_C(0xff)
 static inline uint64_t answer_entry(uint64_t before, int32_t token, int32_t position)
@@ -32,12 +33,13 @@ static inline uint64_t answer_entry(uint64_t before, int32_t token, int32_t posi
     return (content & ~ANSWER_SHARED) | (answer_mix((uint64_t)(uint32_t)position) & ANSWER_SHARED);
 }
 
-// The rule by which a model answers. In scenarios half of the positions are shared, and at the other positions models
-// that have read the same tokens answer the same. In a plan, draft tokens are right at the shared positions alone.
+// The rule by which a model answers. In a scenario, half of the positions are shared. At the other positions, models
+// answer the same only if they have read the same tokens. In a capacity plan (plan.h), draft tokens are right only at
+// shared positions.
 struct answer_rule {
     int vocab;
-    int n_shared;   // number of shared positions, of 256 kinds of positions
-    uint64_t model; // makes the model's answers differ at positions that are not shared; 0: they do not differ
+    int n_shared;   // kinds of positions that are shared, out of ANSWER_POSITIONS
+    uint64_t model; // changes the answers at positions that are not shared; 0: no change
 };
 enum { ANSWER_POSITIONS = 256 };
 
@@ -49,7 +51,8 @@ static inline struct answer_rule answer_rule_of(const struct scenario_options *o
                                 is_speculator ? UINT64_C(0x13198a2e03707344) : 0};
 }
 
-// Returns the greedy token after an entry, or the token that `uniform` samples (uniform < 0: greedy).
+// Returns the greedy token after an entry, or the token that `uniform`, from 0 to 1, samples. Negative `uniform`:
+// greedy.
 static inline int32_t answer_token(uint64_t entry, double uniform, const struct answer_rule *rule)
 {
     uint64_t bits = 0, shared = entry & ANSWER_SHARED;
@@ -60,7 +63,7 @@ static inline int32_t answer_token(uint64_t entry, double uniform, const struct 
     return (int32_t)(answer_mix((entry ^ rule->model) ^ (bits | (uniform >= 0)) * ANSWER_STEP) % (uint64_t)rule->vocab);
 }
 
-// Returns the second most likely token after an entry. It differs from the first.
+// Returns the second most likely token after an entry. It differs from the most likely token `first`.
 static inline int32_t answer_second_token(uint64_t entry, int32_t first, int vocab)
 {
     int32_t step = 1 + (int32_t)(answer_mix(entry + 2 * ANSWER_STEP) % (uint64_t)(vocab - 1));
@@ -68,7 +71,7 @@ static inline int32_t answer_second_token(uint64_t entry, int32_t first, int voc
 }
 
 // Logits of the two most likely tokens; all other logits are 0. Sampling selects the first token, unless a mask
-// excludes it or a repetition penalty lowers it and not the second token.
+// excludes this token, or a repetition penalty lowers only this token.
 #define ANSWER_LOGIT        1e6f
 #define ANSWER_SECOND_LOGIT (ANSWER_LOGIT - 200)
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The blocks that a node was given or has computed: its prefix cache must hold them, and the router must believe that
-// it does. Nothing is evicted while all blocks together fit. Tests claim nothing once they no longer fit.
+// Sets of prefix blocks. The router must expect the blocks that were sent to a node in the node's prefix cache. The
+// prefix cache must hold the blocks that the node has computed. Checks apply only while all blocks together fit the
+// node, since nothing is evicted then.
 #pragma once
 
 #include <stdbool.h>
@@ -8,13 +9,14 @@
 
 // A set of prefixes, identified by the content of their blocks (answers.h).
 struct prefix_set {
-    uint64_t *slots; // [n_slots] a power of two; 0: free
+    uint64_t *slots; // [n_slots] contents of blocks, n_slots is a power of two; 0: a free slot
     int n_slots, n;
     int64_t blocks_placed; // KV blocks of everything that was placed on the node
 };
 void prefix_set_clear(struct prefix_set *set);
 void prefix_set_add(struct prefix_set *set, const uint64_t *blocks, int n);
-int prefix_set_match(const struct prefix_set *set, const uint64_t *blocks, int n); // leading blocks in the set
+// Returns how many leading blocks are in the set.
+int prefix_set_match(const struct prefix_set *set, const uint64_t *blocks, int n);
 
 // Computes the content of each full block of the tokens in the ranges; different salts give different contents. Returns
 // the number of blocks. The caller frees *blocks_p.

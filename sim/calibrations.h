@@ -5,10 +5,10 @@
 
 #include "speculator/calibration.h"
 
-enum { SIM_MAIN_FINGERPRINT = 1, SIM_SPECULATOR_FINGERPRINT = 2 }; // of the models of the nodes
+enum { SIM_MAIN_FINGERPRINT = 1, SIM_SPECULATOR_FINGERPRINT = 2 }; // fingerprints of the nodes' models
 
-// Calibrations 1 and 2 are for the main model of the scenario, 3 is for another model. They are for the default
+// Calibrations 1 and 2 are for the main model of the scenario, 3 is for another model. All three are for the default
 // options and the router's default tail window.
 enum { SIM_CALIBRATIONS = 3 };
 
-const struct calibration *sim_calibration(int64_t number); // number 0: NULL
+const struct calibration *sim_calibration(int64_t number); // returns NULL for number 0

@@ -150,7 +150,7 @@ static void on_done(void *user, const struct request *r, enum finish_reason reas
     client_check_state(client, r, reason);
     if (!client->tainted && !w->failed) client_check_end(client, r, reason, status, message);
     if (!client->received) client->waited_us = w->now_us - client->submitted_us;
-    // counts the wait beyond the grace time
+    // counts only the wait after the grace time
     if (status == STATUS_UNAVAILABLE) client->waited_us -= w->scenario->options.worker_grace_ms * 1000;
     world_digest(w, (uint64_t)client->plan->id << 16 | (uint64_t)reason << 8 | (uint64_t)status);
     client->result.done = reason == FINISH_REASON_LENGTH || reason == FINISH_REASON_STOP;
@@ -202,7 +202,7 @@ static void client_submit(struct world *w, const struct event *event)
     client_check_intake(client);
 }
 
-// Posts the request to the router, which handles it when it runs.
+// Posts the request to the router, which handles the request when its thread runs.
 static void submit_later(struct world *w, const struct event *event)
 {
     sim_router_post(w->router, client_submit, event->object, 0);

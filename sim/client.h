@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The clients. Each sends one request of the scenario and verifies every token of its answer; it may leave, or try
-// again after the router was lost. Clients call the core as the front does, with a checked request.
+// The clients. Each client sends one request of the scenario and verifies every token of the answer. It may leave, or
+// try again after the router was lost. Like the router's front, clients call the core with a checked request.
 //
-// A request is tainted if it was on a node while that node lied. Its answer may be wrong or an error. It still must end
-// exactly once, and no other request may notice.
+// A request is tainted if it was on a node while that node lied. The answer may then be wrong or an error. A tainted
+// request must still end exactly once, and must not affect other requests.
 #pragma once
 
 #include "router/core/request.h"
@@ -21,9 +21,9 @@ bool clients_all_ended(const struct world *w);
 int clients_in_router(const struct world *w); // requests that the core has and that have not ended
 void clients_check_end(struct world *w);      // at the end of the run: checks that waiting was bounded
 
-// The outcome of the request of an action. Times are the core's.
+// The outcome of the request of an action. Times are measured at the core, without the messages to and from the client.
 struct client_result {
-    int64_t arrived_us, first_us, last_us, ended_us; // first_us, last_us: first and last token
+    int64_t arrived_us, first_us, last_us, ended_us; // first_us, last_us: times of the first and last token
     struct request_timing timing;
     struct request_usage usage;
     bool done;

@@ -91,7 +91,8 @@ static bool is_calibrated(const struct client *client, const struct prefill *pre
            calibration_covers(first, prefill, 1, 0);
 }
 
-// Finds out whether a speculator takes work, and whether the context of one is long enough for the request.
+// Sets *any_p if a speculator takes work, and *fits_p if the context of such a speculator is long enough for the
+// request.
 static void count_speculators(const struct client *client, const struct request *r, bool *any_p, bool *fits_p)
 {
     for (const struct core_node *node = core_first_node(sim_router_core(client->w->router)); node;
@@ -189,7 +190,8 @@ static void stop_check(struct client *client, const struct request *r)
     if (!stops) client_fail(client, "the answer stopped before its end");
 }
 
-// Checks that the parts of the time to first token add up to it, unless the request was replayed.
+// Checks the total time. Unless the request was replayed, also checks that the parts of the time to first token add up
+// to it.
 static void timing_check(struct client *client, const struct request *r)
 {
     const struct request_timing *t = &r->timing;
@@ -202,7 +204,7 @@ static void timing_check(struct client *client, const struct request *r)
         client_fail(client, "the parts of ttft_us are not all of it");
 }
 
-// Returns true if the request may reuse a selection that a speculator lied about.
+// Returns true if the request may reuse a selection that a lying speculator made.
 static bool may_reuse_a_lie(const struct client *client, const struct request *r)
 {
     const struct scenario *scenario = client->w->scenario;
@@ -341,7 +343,7 @@ static bool queue_is_full(const struct client *client, const struct request *r)
            (use.tenant_tokens + n) * (100 - percent) > percent * (tokens - use.tokens - n);
 }
 
-// Checks that the sentence gives the request's own numbers, or their sum.
+// Checks that the error message gives the request's own numbers, or their sum.
 static void sentence_check(struct client *client, const struct request *r, const char *message)
 {
     char sum[32], expected[32];
@@ -354,7 +356,7 @@ static void sentence_check(struct client *client, const struct request *r, const
         world_fail(client->w, "request %" PRId64 ": a wrong number in: %s", client->plan->id, message);
 }
 
-// Checks the free places of the queue that the sentence gives.
+// Checks the room left in the queue that the error message gives.
 static void places_check(struct client *client, const struct request *r, const char *message)
 {
     const struct scenario_options *o = client_options(client);
@@ -367,7 +369,7 @@ static void places_check(struct client *client, const struct request *r, const c
         world_fail(client->w, "request %" PRId64 ": must have '%s': %s", client->plan->id, expected, message);
 }
 
-// Checks what the sentence says about attached nodes of a role.
+// Checks that the error message is right about the attached nodes of each role.
 static void attached_check(struct client *client, const char *message)
 {
     static const char *const names[NODE_ROLES] = {[NODE_SPECULATOR] = "speculator", [NODE_WORKER] = "worker group"};

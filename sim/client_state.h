@@ -10,24 +10,24 @@
 
 // The node that a request was placed on, and how many leading blocks the node's prefix cache then held for it.
 struct placement {
-    struct sim_node *node; // NULL: nowhere yet, or replayed
-    uint64_t life;         // the node's life
+    struct sim_node *node; // NULL: not placed yet, or placed again after tokens had come
+    uint64_t life;         // the node's life at that time, see sim_node_life()
     int cached_blocks;
 };
 
 struct client {
     struct world *w;
     const struct action *plan; // ACTION_REQUEST
-    struct request *r;         // in the router; NULL: not there
-    enum skip_reason decided;  // the client's own view why the prompt is not scored
+    struct request *r;         // the router's request; NULL: not in the router
+    enum skip_reason decided;  // reason not to score the prompt, as the client derives it
     bool talks;                // the request may have rows of earlier turns
     struct expectation expect; // the expected answer
-    int received;
-    int n_prompt_logprobs; // received
-    uint64_t prompt_entry; // content of the KV entry before the next prompt token
+    int received;              // number of received tokens
+    int n_prompt_logprobs;     // number of received prompt log-probabilities
+    uint64_t prompt_entry;     // content of the KV entry before the next prompt token
     int tries;
     bool arrived, ended, left, tainted;
-    int64_t read_until_us; // when the client will have read what was sent to it
+    int64_t read_until_us; // time at which the client will have read all tokens sent so far
     int64_t submitted_us, waited_us;
     struct placement placed; // the last placement on a worker group
     struct client_result result;
@@ -53,7 +53,7 @@ static inline void client_fail(struct client *client, const char *what)
 
 struct client *client_of_number(const struct world *w, uint64_t number); // NULL: none
 
-void client_check_intake(struct client *client); // right after core_submit()
+void client_check_intake(struct client *client); // call right after core_submit()
 void client_check_token(struct client *client, const struct request *r, int32_t token);
 // Called as a function of struct request_sink.
 void client_check_prompt_logprobs(void *user, const struct token_logprob *logprobs, int n);

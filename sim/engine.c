@@ -22,8 +22,8 @@ struct model {
     struct model_config config;
     int kv_blocks, max_logit_rows;
     int64_t sample_us;   // mean time to sample a row on the host
-    int64_t sampling_us; // of the last pass's rows
-    int samplings;       // passes with rows sampled on the host
+    int64_t sampling_us; // time to sample the last pass's rows
+    int samplings;       // number of passes with rows sampled on the host
     bool samples;
 };
 
@@ -33,7 +33,7 @@ struct engine {
     const struct measured_passes *measured; // NULL: the cost parameters give the times of passes
     struct answer_rule rule;
     bool is_worker;
-    struct random_source random; // for the noise
+    struct random_source random; // draws the noise of passes
     bool fail_next;
     const char *fault;
     struct entry *entries; // [kv_blocks * KV_BLOCK_TOKENS]

@@ -14,13 +14,13 @@
 struct engine *sim_engine_create(const struct scenario *scenario, const struct scenario_node *node, uint64_t life);
 void sim_engine_free(struct engine *e);
 
-void sim_engine_set_slowness(struct engine *e, double factor); // 1: as in the scenario
+void sim_engine_set_slowness(struct engine *e, double factor); // factor 1: the scenario's speed
 void sim_engine_fail_next(struct engine *e);                   // the next pass fails
 
 // Returns the time of a pass by the scenario's costs, without noise.
 double sim_engine_pass_us(const struct engine *e, double rows, double pairs);
-bool sim_engine_is_measured(const struct engine *e); // passes take the times that a router measured
+bool sim_engine_is_measured(const struct engine *e); // true: passes take the times that a router measured
 
-int64_t sim_engine_sampling_us(const struct engine *e); // sampling time of the last pass on the host
+int64_t sim_engine_sampling_us(const struct engine *e); // time in which the host sampled the last pass's rows
 // Returns NULL, or the error in the last batch, such as a block used twice.
 const char *sim_engine_fault(const struct engine *e);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The future events of a run, by time. Events of equal times are handled in the order in which they were added, so a
-// run depends on its scenario alone. The owner frees the memory; operations take O(log n).
+// run depends only on its scenario. The owner frees the memory; operations take O(log n).
 #pragma once
 
 #include <stddef.h>
@@ -16,7 +16,7 @@ struct event {
     uint64_t order;
     event_fn *fn;
     void *object;
-    uint64_t tag;   // tells lives, timers or streams of the object apart
+    uint64_t tag;   // number of the object's life, timer or stream that the event is for
     uint8_t *bytes; // [n_bytes] a message, owned by the event
     size_t n_bytes;
 };

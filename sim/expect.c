@@ -80,7 +80,7 @@ void expect_advance(struct expectation *expect, int32_t token)
 // --- kept tokens
 
 // Fills kept[n] with the slow reference selection. Uses the speculator's own selection for chunks: only spans have a
-// slow one.
+// slow reference.
 static void select_expected(const struct request *r, const float *importance, int n, struct select_policy *policy,
                             bool *kept)
 {
@@ -212,7 +212,7 @@ static double alone_us(const struct scenario_node *node, const struct scenario_r
     double passes = (double)(plan->tokens / node->budget + 1),
            steps = node->role ? (double)plan->max_tokens : (double)plan->look_ahead + 8;
     if (plan->reading == 3) passes = (double)plan->tokens; // one row per pass, when other requests use the logits
-    // scores of a conversation's turns
+    // a speculator also scores each turn of a conversation
     double scores = node->role || !plan->turn ? 1 : 1 + (double)(plan->tokens / plan->turn);
     return scores * (pass_us(node, (double)plan->tokens, 0) + passes * (double)node->fixed_us +
                      steps * pass_us(node, 1, (double)plan->tokens + steps));

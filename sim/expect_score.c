@@ -70,7 +70,7 @@ void expect_score(const struct scenario *scenario, const struct request *r, floa
 // --- the keep rate
 
 // Returns true if the calibration covers the request. The router asks for the calibration's own tail window, even if a
-// short prompt would have the same tail with another one.
+// short prompt would have the same tail with another window.
 static bool covers(const struct scenario *scenario, const struct request *r, const struct calibration *own)
 {
     return own->tail_tokens == scenario->options.tail_tokens &&
@@ -95,7 +95,7 @@ static bool is_chosen_by(const struct scenario *scenario, const struct request *
                          const struct calibration *own)
 {
     if (!own || !covers(scenario, r, own)) return false;
-    // The served main model was not known: a request for a score alone needs no worker group.
+    // The served main model was not known: a request that asks only for a score needs no worker group.
     if (own->main.model != SIM_MAIN_FINGERPRINT && !r->spec.score_only) return false;
     struct rate_choice choice = calibration_choose(own, evidence, r->spec.prefill.quality);
     return choice.rate == r->keep_rate && choice.reason == r->rate_reason;

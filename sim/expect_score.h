@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The score that any speculator must compute for a request's prompt, computed from the request alone (answers.h). Pure
+// The score that any speculator must compute for a request's prompt, computed only from the request (answers.h). Pure
 // functions; costly.
 #pragma once
 
@@ -16,7 +16,7 @@ bool expect_whole_look_ahead(const struct scenario *scenario, const struct reque
 void expect_score(const struct scenario *scenario, const struct request *r, float *importance,
                   struct evidence *evidence);
 
-// Returns true if one of the speculators may have chosen the keep rate and its reason for the scored request, which has
-// a quality. A speculator keeps all tokens if its calibration is missing, is for other options or another main model,
-// or differs from another speculator's.
+// Returns true if one of the speculators may have chosen the keep rate and its reason. The request must be scored and
+// have a quality target. A speculator keeps all tokens if its calibration is missing, is for other options or another
+// main model, or differs from another speculator's.
 bool expect_rate(const struct scenario *scenario, const struct request *r);

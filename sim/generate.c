@@ -199,7 +199,8 @@ static void draw_request(struct swarm *g, int64_t at_us, int id)
     scenario_add_action(g->s, action);
 }
 
-// Draws tenants that ask for more than the cluster can do. Nothing else goes before the order of tenants.
+// Draws tenants that ask for more than the cluster can do. No priority, deadline or waiting time overrides the order of
+// tenants.
 static void draw_fair_load(struct swarm *g)
 {
     g->s->options.max_wait_ms = 1000000;
@@ -338,7 +339,8 @@ static void draw_calibrations(struct swarm *g)
     }
 }
 
-// Draws requests that leave the keep rate to the speculators' calibration, mostly with the options that it is for.
+// Draws requests that leave the keep rate to the speculators' calibration, mostly with the options that the calibration
+// is for.
 static void draw_qualities(struct swarm *g)
 {
     if (!g->speculated || one_in(g, 2)) return;
@@ -361,8 +363,8 @@ static void draw_turns(struct swarm *g, struct scenario_request *r)
     r->answer = one_in(g, 4) ? 0 : between(g, 1, r->turn - 1);
 }
 
-// Draws requests that repeat an earlier one or continue its conversation, so that its score may be reused. Some differ
-// slightly.
+// Draws requests that repeat an earlier request or continue its conversation, so that the earlier score may be reused.
+// Some requests differ slightly from the earlier one.
 static void draw_repeats(struct swarm *g)
 {
     if (!g->speculated || one_in(g, 2)) return;

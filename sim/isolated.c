@@ -48,7 +48,7 @@ static void run_finish(pid_t pid, struct run_result *result)
         continue;
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return;
     result->failed = true;
-    const char *name = WIFSIGNALED(status) ? strsignal(WTERMSIG(status)) : "exit";
+    const char *name = WIFSIGNALED(status) ? strsignal(WTERMSIG(status)) : "an exit code other than 0";
     snprintf(result->violation, sizeof result->violation, "the process died: %s", name);
 }
 

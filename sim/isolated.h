@@ -7,10 +7,10 @@
 
 enum { ISOLATED_CPU_S = 120 }; // a run that takes more processor time counts as hung
 
-// Fills result->violation if the process died, too. `quiet`: discards its log.
+// Runs a scenario. Also fills result->violation if the process died. `quiet`: discards the process's log.
 void isolated_run(const struct scenario *scenario, bool quiet, struct run_result *result);
 
 // Runs the scenarios of `n` seeds from `first` on, `jobs` at a time. Calls `on_end` for each in the order of seeds,
-// until it returns false.
+// until `on_end` returns false.
 typedef bool isolated_end_fn(void *arg, uint64_t seed, const struct run_result *result);
 void isolated_run_seeds(uint64_t first, uint64_t n, int64_t events, int jobs, isolated_end_fn *on_end, void *arg);

@@ -7,7 +7,7 @@
 #include "lib/base/random.h"
 
 enum lie {
-    LIE_COSTS,   // times, rows and pairs of passes: 0, huge or random
+    LIE_COSTS,   // times, rows and attention pairs of passes: 0, huge or random
     LIE_LOAD,    // free KV blocks and counts in heartbeats
     LIE_CACHED,  // number of tokens found in the prefix cache
     LIE_IDS,     // extra results for requests that are not on the node
@@ -21,7 +21,7 @@ enum lie {
     LIES
 };
 
-// Passes the messages that replace the given one, or none, to `send`. Each is in a block of its own, which `send` takes
-// over.
+// Calls `send` for each message that replaces the given message; there may be none. `send` takes over the bytes, which
+// are a separate allocation for each message.
 typedef void lie_send_fn(void *arg, uint8_t *bytes, size_t n);
 void lie_send(enum lie lie, struct random_source *random, const uint8_t *bytes, size_t n, lie_send_fn *send, void *arg);

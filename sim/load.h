@@ -15,7 +15,7 @@ struct scenario_load {
     double length_scale;
     uint64_t seed;
     struct model_config shape[2];     // by the role of a node
-    struct measured_passes passes[2]; // by role; if unknown, the scenario's costs apply
+    struct measured_passes passes[2]; // by role of a node; the scenario's costs apply if unknown
 };
 
 // Returns the prompt, [action->request.tokens]; the caller frees it.

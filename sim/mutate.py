@@ -141,7 +141,7 @@ def is_equal_case(name, line, changed):
 
 
 def put_in(source, build, rng, part):
-    """Draws a fault and builds the program with it. Returns it with the file and its text before."""
+    """Draws a fault and builds the program with it. Returns the fault, the file, and the file's text without the fault."""
     while True:
         path, number, changed, name = draw(rng, part)
         target = os.path.join(source, path)
@@ -215,7 +215,7 @@ def main():
     if problem:
         sys.exit(f"without any fault: {problem}")
     detected, numbers = 0, options.only or range(1, options.count + 1)
-    for index in numbers:  # each is drawn by itself, so that --only finds the same one
+    for index in numbers:  # each fault has its own seed, so that --only draws the same fault
         rng, part = random.Random(f"{options.seed}.{index}"), list(PARTS)[index % len(PARTS)]
         fault, target, original = put_in(source, build, rng, part)
         problem = run(build, options)

@@ -12,7 +12,7 @@ struct stream {
     bool broken, suspect;
     int64_t last_us[STREAM_ENDS]; // arrival of the last message sent from this end
     int64_t hold_us;
-    struct random_source random; // of delays
+    struct random_source random; // draws delays
     struct stream *next;
 };
 

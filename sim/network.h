@@ -14,17 +14,18 @@ enum stream_end { STREAM_NODE, STREAM_ROUTER, STREAM_ENDS };
 struct network *network_create(struct world *w);
 void network_free(struct network *network);
 
-struct stream *network_open(struct network *network, struct sim_node *node); // by a node that calls the router
+// Opens a stream from the node to the router.
+struct stream *network_open(struct network *network, struct sim_node *node);
 
 void *stream_owner(const struct stream *s, enum stream_end end); // NULL for the router until it sets an owner
 void stream_set_owner(struct stream *s, enum stream_end end, void *owner);
-// Returns true until this end closes the stream or sees its end.
+// Returns true until this end closes the stream, or learns that the stream has ended.
 bool stream_is_open(const struct stream *s, enum stream_end end);
 
 void stream_send(struct stream *s, enum stream_end from, uint8_t *bytes, size_t n); // takes over the bytes
-// Closes this end. `told`: the other end learns of it after all messages; otherwise it waits for ever.
+// Closes this end. `told`: the other end learns of this after all messages; otherwise the other end waits for ever.
 void stream_close(struct stream *s, enum stream_end from, bool told);
-void stream_break(struct stream *s);                  // both ends see it; messages under way are lost
+void stream_break(struct stream *s);                  // tells both ends; messages under way are lost
 void network_break(struct network *network);          // breaks all streams
 void stream_hold(struct stream *s, int64_t until_us); // delivers nothing before `until_us`
 
@@ -32,7 +33,8 @@ void stream_hold(struct stream *s, int64_t until_us); // delivers nothing before
 void stream_suspect(struct stream *s);
 bool stream_is_suspect(const struct stream *s);
 
-// Called at the other end. `closed` is called once, and not after the end's own stream_close().
+// Callbacks of one end. `message`: a message of the other end has arrived. `closed`: the stream has ended or broken;
+// called at most once, and never after this end has called stream_close().
 struct stream_events {
     void (*message)(struct world *w, struct stream *s, const uint8_t *bytes, size_t n);
     void (*closed)(struct world *w, struct stream *s);

@@ -49,12 +49,12 @@ struct sim_node {
     void *service;
     struct mail *mails;
     int n_mails, mails_capacity;
-    bool in_pass;           // ends when its results have left
+    bool in_pass;           // true until the results of the pass have left
     int64_t rests_until_us; // end of the gap after a pass
     bool pass_failed;
     struct packed *outbox; // messages of the pass
     int n_outbox, outbox_capacity;
-    struct role_load load; // reported by heartbeats; as of the last message handled or sent
+    struct role_load load; // load that heartbeats report, as of the last message handled or sent
     uint64_t last_bin;     // the last bin that the load counts
     bool draining;
     int64_t restart_after_us;
@@ -130,7 +130,7 @@ static void send_work(struct sim_node *node, struct packed packed)
     }
 }
 
-// Sends a message of the service. Results of a pass leave when its time is over.
+// Sends a message of the service. The results of a pass leave when the pass's time is over.
 static void service_sends(void *arg, const node_message *message)
 {
     struct sim_node *node = arg;

@@ -9,7 +9,7 @@
 static bool hello_spoil(struct node_hello *h, int way)
 {
     bool worker = h->role == NODE_WORKER;
-    bool is_other = way >= 10; // in addition to the attached node
+    bool is_other = way >= 10; // the hello of a second node, next to the attached node
     if (is_other) snprintf(h->node_id, sizeof h->node_id, "other");
     switch (way) {
     case 0: h->node_id[0] = 0; return true;

@@ -25,7 +25,7 @@ static void check_recent(struct world *w, const struct core *c, const struct cor
               (prompt->tokens == requests[i]->spec.n_tokens && prompt->kept == requests[i]->usage.kept_tokens &&
                prompt->rows == requests[i]->account.rows));
     }
-    // the record of a cache may have forgotten prefixes meanwhile
+    // with a prefix cache, the router's record of the cache may have forgotten prefixes meanwhile
     HOLDS(node->sched.prefixes || recent->rows == rows);
 }
 

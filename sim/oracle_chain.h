@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The prefix chain of a request, computed again from its tokens, positions and salt by an independent implementation.
+// The prefix chain of a request (hashes of its leading blocks), computed again from its tokens, positions and salt by
+// an independent implementation.
 #pragma once
 
 #include "router/core/core_state.h"

@@ -6,7 +6,7 @@
 #include "router/core/node.h"
 #include "sim/oracle_waiting.h"
 
-#define ERROR_MAX       2.0 // times: the noise of a pass is at most 40 %
+#define ERROR_MAX       2.0 // factor: the noise of a pass is at most 40 %
 #define ERROR_QUIET_MAX 1.25
 
 // The model may miss a few passes of each of about ten sizes (powers of two of rows), until the fit knows the size.
@@ -29,8 +29,8 @@ static double error_max(const struct world *w, int index)
     return fmin(ERROR_MAX, ERROR_QUIET_MAX * (1 + noise) / (1 - noise));
 }
 
-// Checks the noise that the cost model learned. Times spread evenly by 30 % have a deviation of 17 %; the error of the
-// fit is added to it.
+// Checks that the noise that the cost model learned is at least a quarter of the spread. Times spread evenly by 30 %
+// have a deviation of 17 %, and the error of the fit adds to it.
 static void noise_check(struct world *w, const struct cost_model *cost, int passes, double spread)
 {
     double noise = cost_noise(cost);

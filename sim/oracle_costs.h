@@ -7,12 +7,13 @@
 
 struct core_node;
 
-// Counts of one stream.
+// Counts of one stream from a node.
 struct cost_watch {
-    int passes, misses;
+    int passes; // passes that were compared
+    int misses; // passes whose time the cost model predicted badly
 };
 
-// Call before the router learns from the message. `node`: NULL if it is not attached. `index`: index of the simulated
-// node.
+// Call before the router learns from the message. `node` is NULL if the node is not attached. `index` is the index of
+// the simulated node.
 void oracle_costs(struct world *w, struct cost_watch *watch, const struct core_node *node, int index,
                   const Forepack__Cluster__V1__NodeMessage *message);

@@ -36,7 +36,7 @@ static double pass_time(const struct cost_model *m, double passes, double rows, 
     return passes * m->fixed_us + rows * m->row_us + pairs * m->pair_us;
 }
 
-// Returns the time to compute prompt rows. A pass with decodes also has one row for each of them, and prompts get their
+// Returns the time to compute prompt rows. A pass with decodes also has one row for each decode, and prompts get only a
 // share of its time.
 static double work_time(const struct sched_node *node, const struct cost_model *m, double rows, double pairs)
 {
@@ -82,8 +82,9 @@ static double step_time(const struct question *q, const struct cost_model *m)
     return pass_time(m, 1, 1, q->r->spec->n_tokens + later / 2);
 }
 
-// Returns the time of the look-ahead while the node reads `rows` rows, including a part of the prompt itself. Steps
-// that exceed the look-ahead's share of the time go with the reading passes.
+// Returns the time of the prompt's look-ahead, while the node has `rows` prompt rows to read. The node reads one pass
+// of these rows with the prompt, and the rest during the look-ahead. Look-ahead passes get a share of the time. Steps
+// beyond this share run in reading passes.
 static double look_ahead_time(const struct question *q, const struct sched_node *node, const struct cost_model *m,
                               double rows)
 {
@@ -183,7 +184,9 @@ static int64_t due_at(const struct question *q, double own_us, int64_t now_us)
     return due_us < waited_us ? due_us : waited_us;
 }
 
-// Returns the waiting work that goes first: by priority with at most half of the overdue work, or by due time.
+// Returns the waiting work that goes first. With the policy `dataset`, this is the work of the same and higher
+// priorities, plus overdue work of at most as many rows. It is never more than the overdue work and the work due before
+// `due_us`. With other policies, all waiting work goes first.
 static struct cost_work ahead_of(const struct question *q, int64_t due_us, int64_t now_us)
 {
     const struct waiting_set *set = &q->c->waiting[q->role];
@@ -205,8 +208,8 @@ static struct cost_work ahead_of(const struct question *q, int64_t due_us, int64
     return (struct cost_work){share * rows, share * pairs};
 }
 
-// Returns the time at which the work ahead is dispatched, if it fills nodes evenly, like water in vessels of different
-// depth.
+// Returns the time at which the work ahead is dispatched. This work fills the nodes evenly, like water in vessels of
+// different depth.
 static double level_of(const struct question *q, struct cost_work ahead)
 {
     double level = INFINITY, next = DBL_MAX;
@@ -245,7 +248,7 @@ static struct answer answer_of(const struct question *q, double after_us, int64_
 
 // --- the questions that the router asks
 
-// The request as if it kept `tokens` tokens.
+// A copy of a request that keeps the expected number of tokens.
 struct kept {
     struct request_usage usage;
     struct sched_request r;
@@ -402,7 +405,8 @@ static int64_t least_bin(const struct core *c, const struct sched_node *node)
     return (int64_t)floor(7 * m->fixed_us / m->row_us) + 1;
 }
 
-// Nodes that take work share it evenly; nodes with unknown costs are taken to be as fast as the others on average.
+// Checks the estimate of a pool. Nodes that take work share the waiting work evenly; nodes with unknown costs are taken
+// to be as fast as the average node with known costs.
 static void check_pool(struct world *w, const struct core *c, enum node_role role)
 {
     const struct waiting_set *set = &c->waiting[role];

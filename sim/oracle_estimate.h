@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Computes the estimates of router/sched/estimate.h again by plain rules, for pools that the router looks at as a
-// whole. Takes the costs of passes, and the waiting work by priority and due time, from the router.
+// Computes the estimates of router/sched/estimate.h again by plain rules, for pools so small that the router examines
+// every node. The costs of passes, and the waiting work by priority and due time, come from the router.
 #pragma once
 
 #include "router/core/core_state.h"

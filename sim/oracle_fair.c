@@ -10,7 +10,7 @@
 
 enum { TENANTS = 8 };
 
-// apart[a][b]: service of a beyond that of b, since both have requests waiting.
+// apart[a][b]: weighted service that tenant a got and tenant b did not, since both have had requests waiting.
 struct oracle_fair {
     const struct scenario *scenario;
     bool applies;
@@ -24,8 +24,9 @@ static double weight_of(const struct scenario *s, int tenant)
     return tenant == 1 ? (double)s->options.weight_of_1 / 1e3 : 1;
 }
 
-// Returns true if the bound applies to the scenario. Its requests fit every group, and nothing goes before the order of
-// tenants: no priorities, deadlines or speculation. waits_now() checks the rest.
+// Returns true if the bound applies to the scenario: its requests fit every group, and nothing overrides the order of
+// tenants. There are no priorities, deadlines, speculation, lies or restarts of the router. waits_now() leaves out
+// overdue requests.
 static bool has_plain_requests(const struct scenario *s, int64_t rows_max, int64_t blocks_max)
 {
     for (int i = 0; i < s->n_actions; i++) {
@@ -83,8 +84,8 @@ void oracle_fair_served(struct oracle_fair *fair, const struct request *r, doubl
     }
 }
 
-// Marks the tenants that wait now. Overdue requests go first, whatever their tenant, so no tenant counts while there
-// are any.
+// Marks the tenants that wait now. Marks no tenant while there are overdue requests: they go first, whatever their
+// tenant.
 static void waits_now(const struct core *c, bool *waits)
 {
     const struct waiting_set *set = &c->waiting[NODE_WORKER];

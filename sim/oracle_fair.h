@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks that tenants of one priority share the worker groups by their weights: while two of them have requests
-// waiting, their service differs by at most a bound (virtual token counter, arXiv 2401.00588, theorem 1). Counts the
-// bins and tokens that cross the router's edge, not the router's counters.
+// Checks that tenants of one priority share the worker groups by their weights: while two tenants have requests
+// waiting, the service of these tenants differs by at most a bound (virtual token counter, arXiv 2401.00588, theorem
+// 1). Counts the bins that leave the router and the tokens that reach it. Does not use the router's counters.
 #pragma once
 
 #include "router/core/request.h"
@@ -12,7 +12,7 @@ enum { OUTPUT_WEIGHT = 2 }; // weight of a generated token; a prompt row counts 
 struct oracle_fair *oracle_fair_create(const struct scenario *scenario);
 void oracle_fair_free(struct oracle_fair *fair);
 
-// Counts `tokens` of the request, placed as prompt rows or generated.
+// Adds `tokens` to the service of the request's tenant: placed prompt rows, or OUTPUT_WEIGHT for a generated token.
 void oracle_fair_served(struct oracle_fair *fair, const struct request *r, double tokens);
 // Call after every event at the router.
 struct core;

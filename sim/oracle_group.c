@@ -12,7 +12,6 @@ static bool block_is_same(const struct sequence *a, const struct sequence *b, in
            memcmp(a->positions + first, b->positions + first, bytes) == 0;
 }
 
-// Returns how many leading blocks of the second sequence the first could use.
 int group_blocks_common(const struct sequence *q, const struct sequence *other)
 {
     int most = (q->n_tokens - 1) / KV_BLOCK_TOKENS, n = 0;
@@ -67,8 +66,8 @@ static int blocks_reserved(const struct scheduler *s)
     return sum;
 }
 
-// Checks that a one-token request may start if it needs exactly the blocks that are left, and may not if it needs one
-// more.
+// Checks that a one-token request may start if it needs exactly the blocks that are left. It may not start if it
+// needs one more block.
 static bool room_is_right(const struct scheduler *s)
 {
     int left = block_manager_n_free(s->blocks) - blocks_reserved(s);

@@ -31,7 +31,7 @@ static int64_t most_of(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-// Counts the nodes of the tree. Each has the most room in its subtree.
+// Counts the nodes of the tree. Checks that each node knows the most room in its subtree.
 static int check_tree(struct world *w, const struct sched_node *node)
 {
     if (!node || w->failed) return 0;

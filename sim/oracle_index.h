@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks the index of the nodes of a pool with the accounts of its nodes: their order, and the most room in each
+// Checks the index of a pool's nodes against the accounts of these nodes: their order, and the most room in each
 // subtree.
 #pragma once
 

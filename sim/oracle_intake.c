@@ -29,7 +29,7 @@ static void draw(struct drawn *d, struct random_source *random, const struct sch
     r->n_tokens = n_kept + r->n_generated;
     r->prompt_tokens = r->n_kept_ranges ? d->kept[r->n_kept_ranges - 1].last + 1 + random_below(random, 2) : n_kept;
     r->n_penalty_ids = random_below(random, 3);
-    if (random_below(random, 4) == 0) { // of all kept tokens from one of them on
+    if (random_below(random, 4) == 0) { // log-probabilities of the prompt, from a random kept token on
         r->sampling.prompt_logprobs = random_below(random, 3);
         r->logprobs_from = random_below(random, n_kept + 2);
     }

@@ -5,10 +5,11 @@
 #include "sim/engine.h"
 #include "worker/scheduler_state.h"
 
-// Passes with both kinds of rows: the sum of their times without noise, and of the times that the target allows.
+// Sums over the passes with both decode rows and prompt rows.
 struct pace_watch {
     int passes;
-    double us, target_us;
+    double us;        // times of the passes, without noise
+    double target_us; // times that the target allows
 };
 
 // Call after a step. Returns NULL, or what is wrong.

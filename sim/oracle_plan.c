@@ -12,7 +12,8 @@
 #include "router/sched/prefix_chain.h"
 #include "router/sched/prefix_tails.h"
 
-// The router examines at most SCAN_MAX requests per plan, and few other nodes. Longer plans are not checked.
+// Limits of what is checked: a plan, the queue and the pool may not be larger. The router itself examines a limited
+// number of requests and nodes per plan.
 enum { SCANS_MAX = 500, NODES_MAX = 16, CACHED_MAX = 32 };
 
 struct queue_model {
@@ -155,8 +156,8 @@ static void pick(struct model *m, struct sched_request *r)
 
 // --- shared prefixes
 
-// Follows the prefix chain of the queue's last request in the bin, or else in the node's last bin with the queue, or
-// else of the bin's last request.
+// Sets the prefix chain to follow. It is the chain of the queue's last request in this bin, or else in an earlier bin
+// of the node. Failing both, it is the chain of this bin's last request.
 static void follow(struct model *m, const struct queue_model *queue)
 {
     if (!m->node->prefixes) return;
@@ -176,8 +177,8 @@ static int chain_compare(const uint64_t *a, int n, const uint64_t *b, int m)
     return (n > m) - (n < m);
 }
 
-// Returns true if `a` is visited before `b`: it shares more, or it follows the chain while `b` precedes it, or it is
-// nearer.
+// Returns true if `a` is visited before `b`. The request that shares more blocks with the chain is first, then the
+// request that sorts after the chain, then the request nearer to the chain.
 static bool is_nearer(const struct model *m, const struct sched_request *a, const struct sched_request *b)
 {
     int shared_a = shared_with_chain(m, a), shared_b = shared_with_chain(m, b);
@@ -210,7 +211,7 @@ static struct sched_request *next_sharing(const struct model *m, const struct qu
     return next;
 }
 
-// Returns the nearest request that fits. With `until_us`, only overdue requests due by then.
+// Returns the nearest request that fits. `until_us`: only overdue requests that are due by this time; 0: all.
 static struct sched_request *sharing(struct model *m, const struct queue_model *queue, int64_t until_us)
 {
     struct sched_request *r = NULL;
@@ -229,8 +230,8 @@ static bool saves(const struct model *m, const struct sched_request *r, const st
 
 // --- tenant queues
 
-// Returns the queue of a level that was served least, or the oldest of these. A queue counts only if its smallest
-// needs, each over all its requests, fit what is left.
+// Returns the queue of a priority level that was served least; among equals, the oldest queue. Skips a queue if the
+// fewest rows, the fewest blocks and the shortest context of its requests do not all fit what is left.
 static struct queue_model *next_queue(struct model *m, int level, int64_t rows)
 {
     struct queue_model *next = NULL;
@@ -271,8 +272,8 @@ static struct sched_request *next_overdue(const struct model *m, const struct sc
     return next;
 }
 
-// Returns a request of the same queue that shares more with the bin and is due at most max_wait later, or the request
-// itself.
+// Returns an overdue request of the same queue that shares more with the bin and is due at most max_wait after `r`, or
+// `r` itself. A request with a deadline is not replaced.
 static struct sched_request *instead_of(struct model *m, struct sched_request *r)
 {
     if (r->spec->ttft_deadline_us != INT64_MAX || r->due_us == 0) return r;
@@ -321,8 +322,8 @@ static void fill_overdue(struct model *m)
 
 // --- by priority and tenant
 
-// Returns the longest request of the queue after `after` (NULL: from the start) with at most `rows` rows; the oldest of
-// equals.
+// Returns the longest request of the queue with at most `rows` rows; among equals, the oldest. Starts after the request
+// `after` (NULL: from the first).
 static struct sched_request *next_longest(const struct model *m, const struct queue_model *queue, int64_t rows,
                                           const struct sched_request *after)
 {
@@ -345,7 +346,8 @@ static int64_t rows_most(const struct model *m)
     return m->n_bin ? m->rows_left : m->pass_rows;
 }
 
-// Returns a long prompt, or else one that fits thanks to the cache, or else the longest that fits.
+// Returns a prompt longer than a pass, or else a prompt that fits only thanks to the node's cache, or else the longest
+// prompt that fits.
 static struct sched_request *longest(struct model *m, const struct queue_model *queue)
 {
     int64_t rows = m->n_bin ? m->rows_left : m->pass_rows;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fills each bin a second time, from plain lists of the waiting requests (router/sched/bin_planner.h has the rules),
-// and compares it with the router's bin. Replaces plan_bin() at link time and calls it. The router itself says whether
-// a request alone fits a node (see oracle_view.h).
+// and compares it with the router's bin. Replaces plan_bin() at link time and calls it. Asks the router whether one
+// request fits a node (oracle_view.h checks this).
 #pragma once
 
 #include <stdbool.h>

@@ -63,7 +63,8 @@ const char *oracle_queue(struct random_source *random)
         m.sequences[i].id = (uint64_t)i + 1;
     for (int i = 0; i < STEPS; i++) {
         step(&m, &queue, &m.sequences[random_below(random, SEQUENCES)], random_below(random, 2));
-        if (!is_same(&m, &queue) || !finds_all(&m, &queue)) return "a queue of sequences is in the wrong order";
+        if (!is_same(&m, &queue) || !finds_all(&m, &queue))
+            return "a queue of sequences has a wrong order, link, count or search result";
     }
     return NULL;
 }

@@ -5,7 +5,7 @@
 #include "router/sched/reservation.h"
 #include "router/sched/waiting_set.h"
 
-// the router looks at no more overdue requests that fit nowhere or share a prefix
+// larger pools and queues are not checked: there the router examines only a part of them
 enum { OVERDUE_MAX = 64, NODES_MAX = 16 };
 
 static const char *problem;
@@ -33,7 +33,7 @@ static const struct sched_request *first_overdue(const struct sched_view *view)
     return r;
 }
 
-// Returns true if a group has the blocks for the request now, or is idle in the case of a request that runs alone.
+// Returns true if a group has the blocks for the request now, or is idle if the request must run alone.
 static bool may_start(const struct sched_view *view, const struct sched_request *r)
 {
     for (const struct sched_node *node = view->nodes; node; node = node->next) {
@@ -45,7 +45,8 @@ static bool may_start(const struct sched_view *view, const struct sched_request 
     return false;
 }
 
-// Returns true if no other group that can hold the request has more blocks left, or fewer requests if it runs alone.
+// Returns true if no other group that can hold the request has more blocks left. For a request that must run alone,
+// compares the groups by their number of requests.
 static bool is_emptiest(const struct sched_view *view, const struct sched_node *node, const struct sched_request *r)
 {
     if (!node || node->role != NODE_WORKER || !sched_node_can_hold(node, r)) return false;

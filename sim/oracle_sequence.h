@@ -5,9 +5,9 @@
 
 #include "worker/scheduler_state.h"
 
-// The counts after the last step.
+// Counts and weights after the last step.
 struct draft_watch {
-    double accepted, refused; // the weights for the choice of draft lengths
+    double accepted, refused; // weights by which the group chooses draft lengths
     uint64_t drafted, draft_accepted;
 };
 

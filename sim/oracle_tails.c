@@ -44,7 +44,7 @@ static void forget(struct prefix_tail *tail)
     *tail = (struct prefix_tail){.n = 0};
 }
 
-// Chains are borrowed.
+// Remembers the chain of `r` for its queue. Borrows the chain.
 static void remember(struct prefix_tail *tails, const struct sched_request *r, uint64_t bin)
 {
     int n = r->n_prefix < PREFIX_TAILS_BLOCKS ? r->n_prefix : PREFIX_TAILS_BLOCKS, sum = n;

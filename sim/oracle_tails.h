@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks the chains with which the last bins of a node left each tenant queue (router/sched/prefix_tails.h), from plain
-// lists. Replaces prefix_tails_update() at link time and calls it.
+// Checks, from plain lists, the prefix chain at which the last bins of a node stopped in each tenant queue
+// (router/sched/prefix_tails.h). Replaces prefix_tails_update() at link time and calls it.
 #pragma once
 
-const char *oracle_tails_problem(void); // of the time since the last call; NULL: none
+const char *oracle_tails_problem(void); // a problem since the last call; NULL: none

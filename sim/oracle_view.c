@@ -62,15 +62,15 @@ static void check_room(struct world *w, const struct sched_node *node)
     bool converts = node->role == NODE_WORKER && node->limits.block_tokens != PREFIX_BLOCK;
     HOLDS(left == (node->role == NODE_WORKER ? node->limits.kv_blocks - account->kv_blocks : INT64_MAX));
     if (!converts) HOLDS(in_index == left);
-    // Every request that fits the node's blocks fits the blocks of the index, which have another size.
+    // Every request that fits the node's blocks also fits by the blocks of the node index, which have another size.
     if (converts && left >= 0) {
         int64_t entries = left * node->limits.block_tokens;
         HOLDS(in_index >= blocks_for(entries, PREFIX_BLOCK) && in_index <= blocks_for(entries, PREFIX_BLOCK) + 2);
     }
 }
 
-// Returns the most bytes of the request's message. A number takes five bytes: rows and draft, the prompt if penalties
-// need it, two numbers for each logit bias. A range takes 32 bytes; each kept token may be a range.
+// Returns the most bytes of the request's message. A number takes five bytes. Numbers are the rows and the draft, the
+// prompt if penalties need it, and two for each logit bias. A range takes 32 bytes; each kept token may be a range.
 static int64_t message_bytes(const struct sched_request *r)
 {
     const struct request_spec *spec = r->spec;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks what the scheduler reads of a node for a request (router/sched/view.h), by plain formulas, also with other KV
-// block sizes.
+// Checks the numbers that the scheduler derives for a request on a node (router/sched/view.h), by plain formulas. Also
+// checks them for other KV block sizes.
 #pragma once
 
 #include "lib/base/random.h"
@@ -8,5 +8,5 @@
 #include "sim/world.h"
 
 void oracle_view(struct world *w, const struct sched_node *node, const struct sched_request *r);
-// Checks that the mean keep rate follows random rates, also after about ten minutes without one.
+// Checks that the mean keep rate follows random rates, also after about ten minutes without a rate.
 void oracle_rate_mean(struct world *w, struct random_source *random);

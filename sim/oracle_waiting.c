@@ -95,7 +95,8 @@ static void check_due_order(struct world *w, const struct waiting_set *set)
     HOLDS(!due_index_next(&set->due_next, next, &all));
 }
 
-// Checks the work that is due between two times, in whole slots. Two slots far apart have the same place.
+// Checks the work that is due between two times, in whole slots. Checks nothing if requests are due more than DUE_SLOTS
+// slots apart: such slots share a place.
 static void check_due_work(struct world *w, const struct waiting_set *set, int64_t from_us, int64_t to_us)
 {
     int64_t slot_us = set->due_slot_us, first = from_us / slot_us, last = to_us / slot_us;

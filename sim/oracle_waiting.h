@@ -16,6 +16,6 @@ void oracle_waiting(struct world *w, const struct core *c, const struct waiting_
 // Returns true if a waiting request fits the idle node, and no other node with room has more of its prefix.
 bool oracle_node_is_passed_over(const struct core *c, const struct sched_node *node);
 
-// Checks that no overdue request waits, and no request waits while a node is idle, as long as a node that may take it
-// has room. A request may wait for the node that has its prefix.
+// Checks each node that may take another bin. No overdue request that fits the node may wait. If the node has no bins,
+// and no node has a prefix cache, no request that fits it may wait.
 void oracle_waiting_with_room(struct world *w, const struct core *c);

@@ -49,7 +49,7 @@ static int expected_blocks(const struct sched_request *s, int block_tokens)
     return expected < most ? expected : most;
 }
 
-// Returns the blocks that the request holds and no earlier request on the node does.
+// Returns the blocks that the request holds and no earlier request on the node holds.
 static int distinct_blocks(const struct core_node *node, const struct sched_request *s)
 {
     int held = held_blocks(node, request_of(s)), shared = 0;
@@ -98,8 +98,8 @@ static void sooner(int64_t *due_us, int64_t at_us)
     if (at_us < *due_us) *due_us = at_us;
 }
 
-// Checks the timer of a request. It is at the earliest deadline, or earlier if that deadline was sooner before. Once
-// tokens came, the deadline of the first token does not count.
+// Checks the timer of a request. The timer is at the earliest deadline, or before it if the earliest deadline has moved
+// to a later time. Once tokens have come, the deadline of the first token does not count.
 static void check_timer(struct world *w, const struct core *c, const struct request *r)
 {
     int64_t at_us = r->links.timer_index < 0 ? INT64_MAX : r->links.timer_us, due_us = INT64_MAX;

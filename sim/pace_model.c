@@ -38,8 +38,7 @@ static double work_of(const struct pace_model *m, const struct scheduler *s)
     return sum;
 }
 
-// Returns the most work of prompt rows in the next mixed pass. It at most doubles from pass to pass. A few rows are
-// always allowed.
+// Returns the most prompt work that the next mixed pass may have: twice the most so far. A few rows are always allowed.
 static double row_work_max(const struct pace_model *m, const struct scheduler *s)
 {
     return fmax(2 * m->most, FIRST_ROWS * pace_shape_work(s->config, 0).row);
@@ -51,8 +50,8 @@ bool pace_is_stale(double decode_us, int decode_rows, int mixed, int decodes)
     return decode_us == 0 || more || fewer || mixed >= 64;
 }
 
-// Scales the measured time of decode rows to another number of them. The difference counts as prompt rows, but at most
-// in proportion.
+// Scales the measured time of decode rows to another number of decode rows. The difference counts as prompt rows, but
+// at most in proportion.
 double pace_decodes_us_expected(double decode_us, int decode_rows, double row_us, int decodes)
 {
     if (!decodes || decode_us == 0) return 0;

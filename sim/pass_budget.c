@@ -62,7 +62,7 @@ bool pass_budget_measures_decodes(const struct pass_budget *b, int decodes)
            pace_is_stale(p->decode_us, p->decode_rows, p->mixed_passes, decodes);
 }
 
-// Uses half of the time that may be added to the decodes.
+// The host may use half of the time that the pass may take in addition to its decodes.
 int pass_budget_host_rows(const struct pass_budget *b)
 {
     const struct pace *p = b->pace;
@@ -118,7 +118,7 @@ static int rows_within(struct pass_budget *b, int entries, double work, int most
     return low;
 }
 
-// Returns no rows if reading the prompt's cached entries alone would take most of the budget.
+// Returns 0 if reading the prompt's cached entries would take most of the work left.
 static int rows_in_budget(struct pass_budget *b, int entries, int most)
 {
     double reading = reading_of(b, entries), border = 0.65 * b->work_left;

@@ -53,7 +53,8 @@ void pass_group_read(struct pass_model *m)
 
 // --- KV blocks and the prefix cache
 
-// Returns the number of cached blocks of a waiting sequence, and in *n_free_p how many of them have no reference.
+// Returns the number of cached blocks of a waiting sequence, and in *n_free_p how many of these blocks have no
+// reference.
 static int cached_blocks(struct pass_model *m, const struct pass_sequence *x, int *n_free_p)
 {
     int32_t *blocks = mem_alloc_array((size_t)x->q->n_tokens / KV_BLOCK_TOKENS + 1, sizeof *blocks);
@@ -161,7 +162,7 @@ static int entries_lost(const struct pass_model *m, const struct pass_sequence *
     return x->cached - shared * KV_BLOCK_TOKENS;
 }
 
-// Returns the running sequence that loses the fewest entries, the last of equals.
+// Returns the index of the running sequence that loses the fewest entries; among equals, the last.
 static int victim_of(const struct pass_model *m)
 {
     int victim = -1;

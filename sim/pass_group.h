@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The group of a pass_model (worker/admission.c): its sequences and their KV blocks, which of them may start, and which
-// is preempted. For pass_group.c and pass_model.c only.
+// The group of a pass_model (worker/admission.c): its sequences and their KV blocks, which sequences may start, and
+// which sequence is preempted. For pass_group.c and pass_model.c only.
 #pragma once
 
 #include "sim/pass_model.h"
@@ -16,13 +16,15 @@ void pass_group_read(struct pass_model *m);
 // Gives each running sequence a block for its next row. If none is free, preempts a sequence.
 void pass_group_grow(struct pass_model *m);
 
-// For a sequence in the queue, returns true if it waits for blocks that a running sequence computes, true if there may
-// be memory for it, and the entries that the prefix cache has.
+// The functions below are for a sequence in the queue.
+// Returns true if the sequence waits for blocks that a running sequence computes.
 bool pass_group_waits(struct pass_model *m, const struct pass_sequence *x);
+// Returns true if there may be KV blocks for the sequence.
 bool pass_group_may_start(struct pass_model *m, const struct pass_sequence *x);
+// Returns the number of the sequence's entries in the prefix cache.
 int pass_group_cached_entries(struct pass_model *m, const struct pass_sequence *x);
 bool pass_group_start(struct pass_model *m, struct pass_sequence *x); // false: the sequence has to wait
 
-// Returns the draft rows for which the sequence has blocks, or gets free ones that no other sequence is expected to
-// need.
+// Returns for how many of `rows` draft rows the sequence has KV blocks. First gives it free blocks that no other
+// sequence is expected to need.
 int pass_group_draft_blocks(struct pass_model *m, struct pass_sequence *x, int rows);

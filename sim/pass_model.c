@@ -39,7 +39,7 @@ static int rows_left(const struct pass_model *m)
     return m->rows_max - m->rows;
 }
 
-// Returns the rows that prompts other than `beside` could still use, up to `limit`.
+// Returns the rows that prompts other than that of `beside` could still use, up to `limit`.
 static int rows_wanted(struct pass_model *m, const struct pass_sequence *beside, int limit)
 {
     int64_t rows = 0;
@@ -225,7 +225,7 @@ static bool completes(struct pass_model *m, const struct pass_sequence *x, int e
     return prompt_rows(m, x, entries) == rows && pass_budget_would_grant(&m->budget, entries, rows, !x->is_chunked);
 }
 
-// Returns the shortest prompt without rows; of equals a running one, then the first.
+// Returns the shortest prompt without rows. Among equals, a running sequence comes first, then the order of the queue.
 static struct pass_sequence *shortest_prompt(struct pass_model *m, const struct pass_sequence *longest)
 {
     struct pass_sequence *running = NULL, *waiting = NULL;
@@ -308,7 +308,7 @@ void pass_model_before(struct pass_model *m, const struct scheduler *s)
     add_prompts(m);
 }
 
-// Checks that only preempted sequences wait among the sequences that ran, whatever was started later.
+// Checks that no sequence has gone from running to waiting, except the sequences that the model preempted.
 static bool victims_are_right(const struct pass_model *m, const struct scheduler *s)
 {
     for (const struct sequence *q = s->queue.head; q; q = q->next)

@@ -38,7 +38,7 @@ static void trace_make_up(const struct plan_options *o, struct trace *trace)
     }
 }
 
-// Sets the arrival times of the rows by the rate, or scales them.
+// Sets the arrival times of the rows by the rate. Without a rate, scales the times of the trace.
 static void trace_set_times(const struct plan_options *o, struct trace *trace)
 {
     int64_t *at_us = mem_alloc_array((size_t)trace->n_rows, sizeof *at_us);
@@ -114,7 +114,7 @@ static struct scenario_request request_of_row(struct plan *plan, const struct tr
                                      .chunk = prefill.chunk_tokens};
 }
 
-// Returns a rough upper bound of the time that a request takes alone on a node.
+// Returns a rough upper bound of the time that a request takes on an otherwise idle node.
 static double alone_us(const struct scenario_node *node, const struct scenario_request *r)
 {
     double rows = (double)r->tokens, steps = WARM_UP_TOKENS + 8;

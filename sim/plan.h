@@ -22,7 +22,7 @@ struct plan {
 // Prints the report, or a JSON object. Returns an exit code.
 int plan_main(const struct plan_options *options, bool json);
 
-// --- for the planner alone
+// --- only for the planner's files
 
 // Sets the limits and costs of plan->node from options, status and shapes.
 enum status plan_nodes_make(struct plan *plan);

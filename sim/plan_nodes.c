@@ -75,7 +75,8 @@ static enum status status_read(const struct plan_options *o, struct known *known
 
 // --- computed
 
-// Adds the time to read every weight once and the time of arithmetic. Passes that overlap both are faster.
+// Adds the time to read every weight once and the time of arithmetic. Passes that overlap reading and arithmetic are
+// faster.
 static struct plan_costs costs_compute(const struct plan *plan, int role)
 {
     const struct plan_options *o = plan->o;

@@ -62,7 +62,7 @@ static void add_failure(struct measured *m, enum status status)
     json_object_set_new(m->failures, name, json_integer(n + 1));
 }
 
-// Adds a message to the router and one back to the core's times.
+// Adds a client's result. Adds the times of a message to the router and of one back to the core's times.
 static void add_result(struct measured *m, const struct client_result *r)
 {
     double network_ms = (double)m->plan->o->network_us / 1e3;

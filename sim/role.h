@@ -19,13 +19,13 @@ typedef void role_send_fn(void *node, const Forepack__Cluster__V1__NodeMessage *
 
 struct role_ops {
     void *(*create)(struct engine *engine, const struct scenario_node *plan, role_send_fn *send, void *node);
-    void (*free)(void *service); // frees its work too; blocks that are still referenced then are a leak (INVARIANT)
+    void (*free)(void *service); // also frees its work; fails an INVARIANT if a KV block leaks
     void (*handle)(void *service, const Forepack__Cluster__V1__RouterMessage *message);
     void (*drop_all)(void *service);
     bool (*busy)(const void *service);
     enum status (*step)(void *service);
     struct role_load (*load)(const void *service);
-    const char *(*check)(const void *service); // recounts the KV blocks; NULL, or what does not agree
+    const char *(*check)(const void *service); // recounts the KV blocks; returns NULL, or what does not agree
 };
 
 extern const struct role_ops worker_role, speculator_role;

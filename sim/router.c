@@ -24,7 +24,8 @@
 
 // The core's work for a pool, counted for the bound of a tick.
 struct dispatch_work {
-    uint64_t at_tick, at_bin; // at the start of the tick; when the last bin was sent
+    uint64_t at_tick; // work done when the tick began
+    uint64_t at_bin;  // work done when the last bin was sent
 };
 
 // The dispatch rounds of a pool.
@@ -41,7 +42,7 @@ struct node_end {
     struct prefix_set prefixes; // prefixes sent to the node
     struct cost_watch costs;
     struct node_counts at_attach; // counts of all earlier nodes with its id
-    int passed_over;              // number of rounds in a row
+    int passed_over;              // rounds in a row in which the node was passed over
     int64_t heard_us;             // time of the last message
     struct node_end *next;
 };
@@ -56,8 +57,8 @@ struct sim_router {
     uint64_t ticks;
     bool ended, drains;
     bool ready;              // the last state that the core reported
-    int open_workers;        // the last count
-    int64_t workers_gone_us; // when the count last fell
+    int open_workers;        // worker groups that take work, at the last check
+    int64_t workers_gone_us; // time at which open_workers last fell
     uint64_t *drained;       // [n_drained] processes that an operator drained since the core started
     int n_drained, drained_capacity;
     struct dispatch_work work[NODE_ROLES];
@@ -121,7 +122,8 @@ static void speeds_check(struct world *w, bool goes_on)
     if (!goes_on) router->speeds_us = w->now_us;
 }
 
-// Checks that a node that declined in favour of another node is asked again in the next round if that node had no room.
+// Checks that no node is passed over in more than ROUNDS_MAX rounds in a row. A node may decline a request in favour of
+// another node. It must be asked again if the other node has no room.
 static void passed_over_check(struct world *w)
 {
     enum { ROUNDS_MAX = 2 };
@@ -141,7 +143,8 @@ static bool was_drained(const struct sim_router *router, uint64_t instance)
     return false;
 }
 
-// Checks that a node that sends nothing for three heartbeats while the router reads is lost at the next tick.
+// Checks that no node stays attached after five heartbeat intervals of silence while the router reads. The router drops
+// a node after three intervals, at its next tick.
 static void silence_check(struct world *w, const struct core_node *node)
 {
     const struct scenario_options *o = &w->scenario->options;

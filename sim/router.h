@@ -19,7 +19,7 @@ struct stream_events sim_router_events(void);
 
 bool sim_router_listens(const struct sim_router *router); // nodes and clients can connect
 
-// Runs fn(w, event) in the router's thread as soon as the thread runs, followed by a tick.
+// Runs fn(w, event) in the router's thread as soon as the thread runs. A tick follows.
 void sim_router_post(struct sim_router *router, event_fn *fn, void *object, uint64_t tag);
 
 // Faults.
@@ -29,8 +29,8 @@ void sim_router_restart(struct sim_router *router, int64_t for_us, bool drains);
 void sim_router_drain_node(struct sim_router *router, struct sim_node *node, bool this_process);
 void sim_router_stall(struct sim_router *router, int64_t for_us);
 
-struct core *sim_router_core(const struct sim_router *router); // NULL while it is down
-bool sim_router_ended(const struct sim_router *router);        // the router is ending, and requests end with it
+struct core *sim_router_core(const struct sim_router *router); // NULL while the router is down
+bool sim_router_ended(const struct sim_router *router);        // the router is ending, and so are its requests
 bool sim_router_node_leaves(const struct sim_router *router);  // an attached node drains
 bool sim_router_drains(const struct sim_router *router);
 int64_t sim_router_workers_gone_us(const struct sim_router *router); // when a worker group last closed; 0: never

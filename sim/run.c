@@ -15,7 +15,8 @@
 #include "sim/oracles.h"
 #include "sim/router.h"
 
-// Recounting takes time in proportion to the requests, so it runs every so many events.
+// Numbers of events between two recounts. A recount takes time in proportion to the requests, so it does not run after
+// every event.
 enum { RECOUNT_EVENTS = 61, RECOUNT_OFTEN_EVENTS = 5, IDLE_EVENTS = 16 };
 
 static void world_start(struct world *w, const struct scenario *scenario)
@@ -114,7 +115,7 @@ struct run_result run_scenario(const struct scenario *scenario, struct run_watch
     if (watch) watch->end(&w, watch->arg);
     struct run_result result = {w.events, w.digest, w.now_us - SIM_START_US, w.failed, ""};
     memcpy(result.violation, w.violation, sizeof result.violation);
-    w.failed = true; // violations while it is taken apart do not count
+    w.failed = true; // violations while the world is freed do not count
     world_end(&w);
     return result;
 }

@@ -11,7 +11,7 @@ struct run_result {
     char violation[512];
 };
 
-// Callbacks of a run: at the time `from_us`, which counts like the times of actions, and before the world is freed.
+// Callbacks of a run. `begin` is called `from_us` after the start of the run, `end` before the world is freed.
 struct run_watch {
     int64_t from_us;
     void (*begin)(struct world *w, void *arg), (*end)(struct world *w, void *arg);

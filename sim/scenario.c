@@ -182,7 +182,8 @@ struct bound {
     int64_t value, least, most;
 };
 
-// Returns a sentence that names the first value out of bounds. The last row of `bounds` has no name.
+// Returns STATUS_INVALID with a message that names the first value out of bounds, or STATUS_OK. The last row of
+// `bounds` has no name.
 static enum status bounds_check(const char *what, const struct bound *bounds)
 {
     for (; bounds->name; bounds++) {

@@ -18,10 +18,10 @@
 
 #include "lib/base/status.h"
 
-// noise_seed: seed of delays and of the noise of passes. delay_us, jitter_us: delays of every message. loop_us: from an
-// event at the router to the tick that follows it. samples: the engines sample tokens themselves. weight_of_1: weight
-// of tenant 1, in thousandths. salted: tenants share no prefixes. draft_acceptance: in a plan, the chance that a draft
-// token is right, in thousandths; -1: requests get no drafts; 0: no plan, see answers.h.
+// noise_seed: seed of delays and of the noise of passes. delay_us, jitter_us: delays of every message. loop_us: time
+// from an event at the router to the tick that follows it. samples: the engines sample tokens themselves. weight_of_1:
+// weight of tenant 1, in thousandths. salted: tenants share no prefixes. draft_acceptance: in a plan, the chance that a
+// draft token is right, in thousandths; -1: a plan without drafts; 0: not a plan. See answers.h.
 #define SCENARIO_OPTIONS(FIELD)                                                                                        \
     FIELD(noise_seed)                                                                                                  \
     FIELD(vocab)                                                                                                       \
@@ -54,8 +54,8 @@
 
 // role: 0 speculator, 1 worker group. id: names the node; two nodes may have the same id. up: runs from the start. Time
 // of a pass: fixed_us + rows * row_ns + attention pairs * pair_ps, plus or minus noise_percent, and sample_us for each
-// row that the host samples. gap_us: from the end of a pass to the beginning of the next one. itl_target_ms: as the
-// worker's option; -1: unlimited. calibration: number of a speculator's calibration (calibrations.h); 0: none.
+// row that the host samples. gap_us: time between two passes. itl_target_ms: as the worker's option; -1: unlimited.
+// calibration: number of a speculator's calibration (calibrations.h); 0: none.
 #define SCENARIO_NODE(FIELD)                                                                                           \
     FIELD(role)                                                                                                        \
     FIELD(id)                                                                                                          \
@@ -122,14 +122,14 @@
 #define SCENARIO_KINDS(KIND)                                                                                           \
     KIND(REQUEST, "request") /* id, and the members of `request` */                                                    \
     KIND(CANCEL, "cancel")   /* id: the client of a request leaves */                                                  \
-    KIND(ABORT, "abort")     /* id: by the client's name of the request */                                             \
+    KIND(ABORT, "abort")     /* id: aborts the request by its request id */                                            \
     KIND(START, "start")     /* node */                                                                                \
     KIND(CRASH, "crash")     /* node, for_us until it starts again, value 1: the router does not see its end */        \
     KIND(BREAK, "break")     /* node, for_us: its next pass fails and ends it */                                       \
     KIND(DRAIN, "drain")     /* node, for_us from its end until it starts again */                                     \
     KIND(FREEZE, "freeze")   /* node, for_us: the whole process stops */                                               \
     KIND(HANG, "hang")       /* node, for_us: its passes hang, its heartbeats go on */                                 \
-    KIND(SLOW, "slow")       /* node, for_us, value: times slower */                                                   \
+    KIND(SLOW, "slow")       /* node, for_us, value: factor on pass times */                                           \
     KIND(LIE, "lie")         /* node, for_us, value: enum lie */                                                       \
     KIND(CUT, "cut")         /* node: its stream breaks, both ends see it */                                           \
     KIND(HOLD, "hold")       /* node, for_us: the network delivers nothing of its stream until then */                 \
@@ -169,10 +169,10 @@ struct scenario_load;
 
 struct scenario {
     struct scenario_options options;
-    const struct scenario_load *load; // borrowed, not in the text; see load.h. NULL: requests make up their prompts
+    const struct scenario_load *load; // borrowed, not in the text format; NULL: requests make up their prompts
     struct scenario_node *nodes;
     int n_nodes, nodes_capacity;
-    struct action *actions; // by time
+    struct action *actions; // in order of time
     int n_actions, actions_capacity;
 };
 
@@ -183,5 +183,6 @@ void scenario_add_action(struct scenario *s, struct action action);
 void scenario_sort(struct scenario *s); // sorts actions by time; equal times stay in order
 
 void scenario_write(const struct scenario *s, FILE *file);
-// Returns STATUS_NOT_FOUND, or STATUS_INVALID with a sentence that names the line. Sorts the actions.
+// Reads a scenario and sorts its actions. Returns STATUS_NOT_FOUND if there is no file, or STATUS_INVALID with a
+// message that names the line.
 enum status scenario_read(const char *path, struct scenario *s);

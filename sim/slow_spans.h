@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A slow selection of spans for tests, without sorting: a span gets the part of the budget that better spans leave.
+// A slow selection of spans for tests, without sorting: a span gets the budget that is left after all better spans.
 #pragma once
 
 #include <stdbool.h>
@@ -55,8 +55,8 @@ static inline int slow_spans(const float *importance, const uint8_t *ends, int n
     return n_spans;
 }
 
-// Returns the first of the `tokens` tokens to keep of the span. The span's first peak is in the middle, unless the span
-// ends earlier.
+// Returns the first kept token if the span keeps `tokens` tokens. The span's first peak is in the middle of these
+// tokens, unless the span ends earlier.
 static inline int slow_cut(const float *importance, const struct slow_span *span, int tokens)
 {
     int peak = span->end - 1;

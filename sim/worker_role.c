@@ -103,7 +103,8 @@ static enum status worker_step(void *object)
     struct worker *worker = object;
     const struct scheduler *s = service_scheduler(worker->service);
     uint64_t passes = s->n_passes;
-    bool is_predicted = s->held.n == 0; // a step begins with the sequences that get their grammars
+    // Sequences that wait for their grammars may enter the queue during the step.
+    bool is_predicted = s->held.n == 0;
     if (!worker->problem) worker->problem = oracle_group(s);
     if (is_predicted) pass_model_before(&worker->pass, s);
     int64_t begun_us = clock_now_us();

@@ -31,13 +31,13 @@ struct world {
     char violation[512]; // the first violation
 };
 
-// Calls fn at a time that is not in the past. Passes `bytes`, which may be NULL, on to the event.
+// Calls `fn` at the time at_us, which is not in the past. The event takes over `bytes`, which may be NULL.
 void world_at(struct world *w, int64_t at_us, event_fn *fn, void *object, uint64_t tag, uint8_t *bytes, size_t n_bytes);
 
 // Records a violation; the run ends after the event. Only the first violation counts.
 void world_fail(struct world *w, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-// Allows requests to be delayed until this time, because of a fault. Waiting is bounded apart from such times.
+// Allows requests to be delayed until this time, because of a fault. The bound on waiting grows by all such times.
 void world_disturb(struct world *w, int64_t until_us);
 
 // Folds a value into the digest of the run.

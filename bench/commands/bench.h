@@ -53,7 +53,7 @@ struct bench_counts {
     int n, count[BENCH_COUNTS_MAX];
 };
 
-// Parses "1,8,32": whole numbers from `min` to `max`. Returns STATUS_INVALID with a sentence that names `flag`.
+// Parses "1,8,32": whole numbers from `min` to `max`. Returns STATUS_INVALID with an error message that names `flag`.
 enum status bench_counts_parse(const char *flag, const char *text, int min, int max, struct bench_counts *counts);
 
 // Parses "auto,32,0", where "auto" stands for -1.

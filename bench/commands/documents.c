@@ -29,8 +29,8 @@ static const struct option options[] = {
     {.name = "first", .type = OPTION_INT, .value = &o.first, .default_text = "0", .max = UINT32_MAX,
      .help = "number of the first document, to write a large set in parts"},
     {.name = "tokens", .type = OPTION_STRING, .value = &o.tokens, .default_text = "1000", .unit = "tokens",
-     .help = "prompt lengths: numbers in turn, comma-separated, or a range such as 256-4000, of which each document takes "
-             "a random one"},
+     .help = "prompt lengths: numbers in turn, comma-separated, or a range such as 256-4000; each document then has a "
+             "random length of the range"},
     {.name = "seed", .type = OPTION_INT, .value = &o.seed, .default_text = "2000", .max = 1e15,
      .help = "seed of the documents: below 1000 for evaluation, below 2000 for calibration, from 2000 for training"},
     {.name = "questions", .type = OPTION_INT, .value = &o.questions, .default_text = "1", .min = 1,
@@ -57,7 +57,7 @@ static enum status lengths_parse(const char *text, struct lengths *lengths)
     return STATUS_OK;
 }
 
-// Returns the request of document `number`. Task, form and length depend on the number alone, so parts of a set fit
+// Returns the request of document `number`. Task, form and length depend only on the number, so parts of a set fit
 // together.
 static struct task_request document_request(const struct lengths *lengths, int64_t number)
 {

@@ -41,12 +41,13 @@ struct engine_run {
     struct engine_bench *bench;
     const char *phase; // "prefill", "more", "decode", "score"
     int batch, tokens, context;
-    struct work work; // of one run; every round has the same
+    struct work work; // work of one run, the same in every round
 };
 
 // The functions below say which measurements run, for the memory plan and for the run itself.
 enum { ENGINE_LOOK_AHEAD = 8 };
-// Returns true if a batch of prompts is prefilled: a single prompt always, several prompts if one pass holds them.
+// Returns true if a batch of prompts is measured. A single prompt always is, several prompts only if one pass holds
+// all.
 bool engine_prefills(const struct engine_bench *b, int batch, int tokens);
 // Returns the KV entries of a prompt and its look-ahead. The look-ahead is shorter if the model's context ends, as on a
 // speculator.
@@ -67,7 +68,7 @@ static inline struct rounds engine_rounds(const struct engine_bench *b)
 
 // ---- report
 
-double engine_peak_rss_mb(const struct engine_bench *b); // of all ranks together
+double engine_peak_rss_mb(const struct engine_bench *b); // sum over all ranks
 void engine_print_heading(const struct engine_bench *b);
 // Prints one row and adds it to b->rows; returns it, borrowed.
 json_t *engine_add_row(struct engine_bench *b, const struct engine_run *run, const struct measurement *m,

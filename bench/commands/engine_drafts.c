@@ -17,8 +17,10 @@ struct drafting {
     struct engine_run run;
     struct scheduler *scheduler;
     bool drafts;
-    int32_t *prompts, *answers, *now; // [batch][context]; [batch][tokens + 1] without drafts; the same in this run
-    int *n;                           // [batch] tokens of this run
+    int32_t *prompts; // [batch][context]
+    int32_t *answers; // [batch][tokens + 1] answers of the run without drafts
+    int32_t *now;     // [batch][tokens + 1] answers of this run
+    int *n;           // [batch] number of tokens in `now`
     uint64_t drafted, accepted, passes;
     char error[160];
 };

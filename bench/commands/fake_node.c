@@ -233,8 +233,8 @@ enum status fake_node_open(const struct router_process *router, struct fake_pace
 void fake_node_close(struct fake_node *node)
 {
     if (!node) return;
-    // A paced node wakes for each slot. Other nodes need a signal, which reaches one node of the process and drains it,
-    // see engine/node.h.
+    // A paced node wakes for each slot. A node without a pace needs a signal, which drains the only node of this
+    // process (engine/node.h).
     __atomic_store_n(&node->closing, true, __ATOMIC_RELAXED);
     if (!node->pace) kill(getpid(), SIGTERM);
     pthread_join(node->thread, NULL);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// forepack bench http: the HTTP server alone, without a router. Measures requests on kept connections, new connections,
+// forepack bench http: only the HTTP server, without a router. Measures requests on kept connections, new connections,
 // and many streams of server-sent events, each plain and with TLS. CPU time and memory are measured for the server's
 // process (bench/http_target.h). The client (bench/http_load.h) is one thread of this process.
 #include <signal.h>

@@ -7,9 +7,9 @@
 
 #include "lib/base/status.h"
 
-// Returns a connected socket, or -1 with UNAVAILABLE.
+// Connects a socket. Returns STATUS_UNAVAILABLE if that fails, and leaves *fd_p unchanged.
 enum status http_client_open(int port, int *fd_p);
-// Returns "POST path HTTP/1.1..." with its body. The caller frees it.
+// Returns "POST path HTTP/1.1..." with its body. The caller frees the string.
 char *http_client_request(const char *path, const char *body);
 // Sends a request and reads the whole answer, which must have the status 200 and a Content-Length.
 enum status http_client_call(int fd, const char *request, size_t size);

@@ -86,8 +86,9 @@ struct kernels {
     int copies, next_copy;
     bool on_device; // launches return before the gemm has run
     int m, max_rows;
-    struct ragged_batch batch;    // max_rows rows; its arrays are one allocation that starts at `token`
-    double weights, weight_bytes; // number of weights of one layer; bytes of one weight
+    struct ragged_batch batch; // max_rows rows; its arrays are one allocation that starts at `token`
+    double weights;            // number of weights of one layer
+    double weight_bytes;       // bytes of one weight
     int64_t runs;
     struct probe *probe;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// forepack bench kernels --attention: the attention step of one layer alone, called as the model calls it. A prefill
+// forepack bench kernels --attention: only the attention step of one layer, called as the model calls it. A prefill
 // case is one prompt, in passes of at most --max-num-batched-tokens rows after its cached KV entries. A decode case is
 // one row for each of several sequences. Embedding, RoPE and the append to the KV cache run before each timed step.
 //
@@ -20,17 +20,19 @@
 
 enum {
     LAYERS_MAX = 256,
-    TABLE_ROWS = 1024,      // different rows of q, k and v
-    DEVICE_STEPS = 16,      // steps between two waits for a device, so that the wait does not count in each step
+    TABLE_ROWS = 1024,      // different rows that serve as q, k and v
+    DEVICE_STEPS = 16,      // steps per wait for a device, so that they share the time of the wait
     BLOCKS_MAX = 100000000, // blocks of the KV cache
     TOKENS_MAX = 10000000   // tokens of a prompt, and cached tokens
 };
-static const double LAYERS_BYTES_MIN = 320e6; // K and V of all layers
+static const double LAYERS_BYTES_MIN = 320e6; // least size of K and V of all layers, more than a cache holds
 
 // One row of the table.
 struct attention_case {
-    const char *phase;          // "attention_prefill", "attention_decode"
-    int batch, tokens, context; // sequences; rows and cached KV entries of each sequence
+    const char *phase; // "attention_prefill", "attention_decode"
+    int batch;         // sequences
+    int tokens;        // rows of each sequence
+    int context;       // cached KV entries of each sequence
 };
 
 struct attention_bench {
@@ -43,12 +45,13 @@ struct attention_bench {
 
     // The open case.
     struct attention_case c;
-    int chunk_rows;         // rows of one sequence in one pass
-    int seq_blocks;         // KV blocks of one sequence
-    int layers, next_layer; // in the KV cache; the first one of the next run
-    int steps;              // layers of one run
-    int passes;             // passes of one layer
-    double gflop, gbytes;   // work of one layer
+    int chunk_rows;       // rows of one sequence in one pass
+    int seq_blocks;       // KV blocks of one sequence
+    int layers;           // layers of the KV cache
+    int next_layer;       // first layer of the next run
+    int steps;            // attention steps of each pass of a run, each on the next layer
+    int passes;           // passes of one run
+    double gflop, gbytes; // work of one layer
     struct backend *backend;
     struct tensor *qkv, *out;
     struct weight *table; // embeddings that serve as rows of q, k and v
@@ -68,9 +71,9 @@ static enum status attention_wait(const struct attention_bench *b)
     return b->backend->ops->wait ? b->backend->ops->wait(b->backend) : STATUS_OK;
 }
 
-// Begins a pass with `rows` rows after `cached` entries for each of the sequences [first, first + n). Appends their K
-// and V to `layers` layers from next_layer on. Returns when the device has finished, so that the next step is timed
-// alone.
+// Begins a pass with `rows` rows for each of the sequences [first, first + n), after their `cached` KV entries. Appends
+// K and V of the rows to `layers` layers, from next_layer on. Returns when the device has finished, so that its work is
+// not timed with the next step.
 static enum status attention_begin_pass(struct attention_bench *b, int first, int n, int cached, int rows, int layers)
 {
     const struct backend_ops *ops = b->backend->ops;
@@ -83,7 +86,8 @@ static enum status attention_begin_pass(struct attention_bench *b, int first, in
     }
     enum status status = ops->begin(b->backend, batch_builder_finish(&b->builder));
     if (status == STATUS_OK) status = ops->embed(b->backend, b->qkv, b->table);
-    // rope_append rotates q and k in place: each layer gets them rotated once more, with the same lengths.
+    // rope_append() rotates q and k in place, so q and k are rotated once more for each layer. A rotation keeps their
+    // lengths.
     for (int i = 0; i < layers && status == STATUS_OK; i++)
         status = ops->rope_append(b->backend, (b->next_layer + i) % b->layers, b->qkv, NULL, NULL, 0);
     return status == STATUS_OK ? attention_wait(b) : status;
@@ -132,14 +136,14 @@ static enum status attention_run(struct contender *self, double *seconds_p)
     b->next_layer = (b->next_layer + b->steps) % b->layers;
     self->gflop = b->steps * b->gflop;
     self->gbytes = b->steps * b->gbytes;
-    // a rate needs a time, even for a step shorter than a microsecond
+    // at least 1 us: a rate needs a time other than 0
     *seconds_p = (double)(sum_us ? sum_us : 1) / 1e6;
     return STATUS_OK;
 }
 
 // ---- a case ---------------------------------------------------------------------------------------------------------
 
-// Makes values of mean 0 and standard deviation 1, so that scores have the same deviation.
+// Makes the table of values with mean 0 and standard deviation 1. Attention scores then also have standard deviation 1.
 static enum status attention_make_table(struct attention_bench *b, int columns)
 {
     float *values = mem_alloc_array((size_t)TABLE_ROWS * (size_t)columns, sizeof *values);
@@ -197,7 +201,8 @@ static enum status attention_case_open(struct attention_bench *b)
     if (n_blocks > BLOCKS_MAX)
         return status_fail(STATUS_INVALID, "%d sequences of %d KV entries: %lld KV blocks are too many, at most %d",
                            c->batch, entries, (long long)n_blocks, BLOCKS_MAX);
-    // The cached entries of a sequence are appended in passes as long as the budget allows.
+    // attention_fill_cache() appends cached entries in passes of max_rows rows. So max_rows is at least the context, or
+    // the token budget if the context is longer.
     int rows = c->batch * b->chunk_rows, fill_rows = c->context < budget ? c->context : budget;
     int max_rows = rows > fill_rows ? rows : fill_rows;
     enum status status = attention_open_backend(b, max_rows, (int)n_blocks);
@@ -339,7 +344,7 @@ static enum status attention_choose_dtypes(struct attention_bench *b)
     b->kv_dtype = dtype_of_activations(b->dtype);
     if (strcmp(kv, "auto") == 0) return STATUS_OK;
     if (b->dtype == DTYPE_F32)
-        return status_fail(STATUS_INVALID, "--kv-cache-dtype %s: with --dtype f32 K and V are f32: give auto", kv);
+        return status_fail(STATUS_INVALID, "--kv-cache-dtype %s: with --dtype f32 K and V are f32, so give auto", kv);
     return kernels_dtype(kv, &b->kv_dtype);
 }
 
@@ -351,7 +356,7 @@ enum status kernels_measure_attention(const struct kernels_flags *flags, const s
     enum status status = attention_choose_dtypes(&b);
     if (status == STATUS_OK) status = attention_parse_counts(&b);
     if (status != STATUS_OK) return status;
-    // Attention computes in the type of the activations.
+    // Attention computes in the activations' type, so the probe measures this type.
     enum probe_type type = bench_probe_type(dtype_name(dtype_of_activations(b.dtype)));
     b.rounds = (struct rounds){probe, type, (int)flags->rounds, (int)flags->min_ms};
     attention_print_heading(&b);

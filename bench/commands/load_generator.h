@@ -18,7 +18,7 @@ struct load {
     const int64_t *due_us; // [n] ascending arrival times after the start; NULL: closed loop, a request is due when sent
     int concurrency;       // requests running at once in a closed loop
     int64_t timeout_us;    // a request not complete this long after its arrival time is aborted; 0: no limit
-    const char *label;     // of the progress bar; NULL: no bar
+    const char *label;     // label of the progress bar; NULL: no bar
 };
 
 enum load_end { LOAD_COMPLETE, LOAD_ERROR, LOAD_TIMEOUT, LOAD_LOST };

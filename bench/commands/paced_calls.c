@@ -20,7 +20,8 @@ struct run {
     const struct paced_calls *calls;
     int64_t start_us;
     double rate;
-    int n, n_uncounted;    // calls; the first ones are warm-up
+    int n;                 // number of calls
+    int n_uncounted;       // first calls, which are the warm-up
     pthread_mutex_t mutex; // guards the fields below
     int next, failed;
     struct samples ms;

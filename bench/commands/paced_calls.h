@@ -9,10 +9,10 @@
 
 struct paced_calls {
     const char *rates; // calls per second, comma-separated, one row each
-    double seconds;    // time over which the calls of a row are due; a tenth of it passes first, not counted
+    double seconds;    // counted time of a row; an uncounted tenth of this time comes before it
     int threads;       // most calls at once
     bool json;         // print no table
-    // Makes call number i in thread `thread`. Failures are counted, and the sentence of the last one is kept.
+    // Makes call number i in thread `thread`. Failures are counted, and the last error message is kept.
     enum status (*call)(void *user, int thread, int i);
     void *user;
 };

@@ -53,7 +53,8 @@ static const struct option options[] = {
 
 struct text {
     int32_t *ids;
-    int n, first; // number of tokens; index of the first one that counts
+    int n;     // number of tokens
+    int first; // index of the first token that counts
 };
 
 struct texts {

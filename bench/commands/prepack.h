@@ -18,14 +18,13 @@ struct prepack_flags {
 
 struct prepack_bench {
     const struct prepack_flags *flags;
-    struct prompts prompts, full_prompts; // as read; cut for full bins
+    struct prompts prompts;      // prompts as read
+    struct prompts full_prompts; // prompts cut for full bins
     struct model_config config;
     struct bench_counts batches;
     bool wanted[PREPACK_POLICIES];
-    struct prepack_run
-        // each policy at each batch size; the batch size does not matter for dataset, none and full bins, which run
-        // once
-        *runs;
+    // [n_runs] each policy at each batch size. Dataset, none and full bins run once, as they use no batches.
+    struct prepack_run *runs;
     int n_runs;
     struct prepack_need need; // the maximum over all runs
     struct prepack_memory memory;

@@ -9,8 +9,8 @@
 
 // ---- rows -----------------------------------------------------------------------------------------------------------
 
-// Returns mean and deviation of the seconds of an arrival batch. A run that does not depend on the batch size is scaled
-// to it.
+// Returns mean and deviation of the seconds of an arrival batch. Scales a run that does not depend on the batch size to
+// this size.
 static void run_batch_times(const struct prepack_run *run, int batch_size, double *mean_p, double *deviation_p)
 {
     int n = run->n_batches * run->rounds_done;
@@ -37,8 +37,8 @@ static double run_us_per_token(const struct prepack_bench *b, const struct prepa
     return 1e6 * run->total_s / (double)run->prompts->tokens / (double)b->flags->rounds;
 }
 
-// Compares two policies with the same batches by means over the batches. *ratio_p: memory of `more` over memory of
-// `less`. *lengths_p: longest prompt over mean prompt, the factor that padding adds.
+// Compares the memory of two policies with the same batches. Both results are means over the batches. *ratio_p: memory
+// of `more` over memory of `less`. *lengths_p: longest prompt over mean prompt, the factor that padding adds.
 static void prepack_compare_memory(const struct prepack_bench *b, const struct prepack_run *more,
                                    const struct prepack_run *less, double *ratio_p, double *lengths_p)
 {

@@ -42,7 +42,7 @@ struct quality {
     struct calibration *calibration; // the speculator's; NULL: none
     bool policy[QUALITY_POLICIES];
     struct model_pair *pair;
-    struct tokenizer *tokenizer; // not for ttft
+    struct tokenizer *tokenizer; // NULL for the task ttft
     struct progress progress;
     json_t *rows;
 };

@@ -22,7 +22,7 @@ struct task_line {
         int right;
         double rate, kept;     // keep rates and kept shares, summed over the documents
         int accepted;          // look-ahead tokens of the speculator that begin the answer, summed over the documents
-    } cells[BENCH_COUNTS_MAX]; // by keep rate, by quality, or one with everything kept
+    } cells[BENCH_COUNTS_MAX]; // a cell for each keep rate or quality; one cell if everything is kept
 };
 
 struct task_table {

@@ -38,7 +38,7 @@ static const struct option options[] = {
     {.name = "rate", .type = OPTION_STRING, .value = &o.rate, .default_text = "2500,5000", .unit = "requests/s",
      .help = "arrival rates, comma-separated, one row each"},
     {.name = "seconds", .type = OPTION_REAL, .value = &o.seconds, .default_text = "5", .min = 0.01, .max = 3600, .unit = "s",
-     .help = "time over which the requests of a row arrive; a tenth of it passes first, not counted"},
+     .help = "time over which the requests of a row arrive; an uncounted tenth of this time comes before it"},
     {.name = "prompt", .type = OPTION_CHOICE, .value = &o.prompt, .default_text = "ids", .choices = "ids|text",
      .help = "prompts as token ids or as text of about as many tokens"},
     {.name = "prompt-tokens", .type = OPTION_INT, .value = &o.prompt_tokens, .default_text = "100", .min = 1, .max = 1 << 20,

@@ -43,8 +43,8 @@ static const struct option options[] = {
     {.name = "rate", .type = OPTION_STRING, .value = &o.rate, .default_text = "1500,3000", .unit = "requests/s",
      .help = "arrival rates, comma-separated, one row each"},
     {.name = "seconds", .type = OPTION_REAL, .value = &o.seconds, .default_text = "5", .min = 0.01, .max = 3600, .unit = "s",
-     .help = "time over which the requests of a row arrive, or over which streams are measured; a tenth "
-             "of this time passes first and is not counted"},
+     .help = "time over which the requests of a row arrive, or over which streams are measured; an "
+             "uncounted tenth of this time comes before it"},
     {.name = "prompt-tokens", .type = OPTION_INT, .value = &o.prompt_tokens, .default_text = "100", .min = 1, .max = 1 << 20,
      .unit = "tokens", .help = "approximate length of the prompts"},
     {.name = "output-tokens", .type = OPTION_INT, .value = &o.output_tokens, .default_text = "1", .min = 1, .max = 1000000,

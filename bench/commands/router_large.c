@@ -25,7 +25,8 @@
 
 #define GENERATE "/forepack.v1.Inference/Generate"
 
-// Messages up to SETTLED are not counted. Messages up to ALONE come before the load.
+// Numbers of messages of the stream: the first SETTLED messages are not counted, and the load starts after ALONE
+// messages.
 enum { STREAM_TOKENS = 3000, SETTLED = 20, ALONE = 320, CHANNELS = 4 };
 
 struct stream {
@@ -33,7 +34,7 @@ struct stream {
     pthread_t thread;
     atomic_int messages;
     atomic_bool loaded, ended;
-    struct samples alone_ms, gap_ms; // before and during the load; owned by the thread until it has ended
+    struct samples alone_ms, gap_ms; // gaps before and during the load; owned by the thread until `ended`
 };
 
 static struct rpc_bytes request_pack(char *text, uint32_t tokens)

@@ -8,9 +8,9 @@
 #include "bench/commands/router_process.h"
 
 struct router_large {
-    int64_t mb; // size in MiB of each message that is too large, sent one after the other; 0: prompts at once
+    int64_t mb; // size in MiB of the too large messages, sent one by one; 0: prompts, all at once
     int calls;
-    struct rpc_bytes (*prompt)(struct rpc_channel *channel); // with mb 0: makes the message of a prompt; freed
+    struct rpc_bytes (*prompt)(struct rpc_channel *channel); // for mb 0: makes a prompt's message; the caller frees it
     bool json;
 };
 
@@ -20,7 +20,7 @@ struct large_sender {
     int go, results;
 };
 enum status large_sender_start(const struct router_large *large, const struct router_process *router,
-                               struct large_sender *sender); // before rpc_init()
+                               struct large_sender *sender); // call before rpc_init()
 void large_sender_stop(struct large_sender *sender);
 
 // Measures the load while the node gives a stream one token per interval (fake_node.h). Appends one row and prints it.

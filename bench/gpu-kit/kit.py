@@ -95,7 +95,7 @@ def run_tests(environment):
     tests = list(steps.tests())
     run_in_order(tests, environment, TESTS_AT_ONCE)
     for step in tests:
-        if runner.passed(step.name):  # what an earlier run found out about its failure
+        if runner.passed(step.name):  # removes the diagnosis of an earlier failure
             for more in steps.again(step):
                 runner.forget(more.name)
     again = [more for step in [steps.first()] + tests if runner.failed(step.name) for more in steps.again(step)]

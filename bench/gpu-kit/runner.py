@@ -48,7 +48,7 @@ class Runner:
         return 0 if self.stopped else self.end - time.monotonic()
 
     def stop(self, *_):
-        """Signal handler: ends the running steps and starts no others, so that the table is still written."""
+        """Signal handler: ends the running steps and starts no further steps, so that the table is still written."""
         self.stopped = True
         for group in list(self.groups):
             end_group(group, signal.SIGTERM)
@@ -82,7 +82,7 @@ class Runner:
                 os.remove(self.path(path))
 
     def rank(self, step):
-        """Order of steps: those that another kit failed (they may be mended), those never tried, those that this kit failed."""
+        """Order of steps: steps that another kit failed (they may be mended), steps never tried, steps that this kit failed."""
         before = self.state(step.name)
         if before is None or before["state"] in ("not run", "passed", "skipped"):
             return 1
@@ -109,7 +109,7 @@ class Runner:
             os.remove(rows + ".part")
         if code == 0:
             self.note(step.name, "passed", "" if step.rows else last_line(log), took)
-        elif code == 77 and (step.rows or self.trial):  # a test has no reason to skip if a pass ran
+        elif code == 77 and (step.rows or self.trial):  # on a GPU that runs passes, a test must not be skipped
             self.note(step.name, "skipped", last_line(log), took)
         elif self.stopped:
             self.note(step.name, "stopped", "with the whole run", took)

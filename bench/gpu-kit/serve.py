@@ -69,7 +69,7 @@ def words(first, n):
 
 
 def follow(cluster, ready, plan):
-    """Copies the cluster's log, and takes the memory plan of the worker from it: the one with more weights."""
+    """Copies the cluster's log, and takes the worker's memory plan from it: the plan with more weights."""
     for line in cluster.stdout:
         sys.stderr.write(line)
         if "memory_plan" in line:

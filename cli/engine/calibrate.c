@@ -83,11 +83,11 @@ struct run {
 
 // --- measuring
 
-// The answers of one document: from the full prompt, then at each rate.
+// The answers of one document, at each rate. The last rate keeps the full prompt.
 struct answers {
     struct model_pair_prompt prompt;
     struct token_range *kept[QUALITY_RATES];
-    struct model_pair_request *requests; // [QUALITY_RATES] the last one from the full prompt; borrowed
+    struct model_pair_request *requests; // [QUALITY_RATES] by rate; borrowed
 };
 
 static int select_at(const struct run *run, const struct model_pair_prompt *prompt, double rate,
@@ -214,7 +214,8 @@ static enum status measure(struct run *run)
 
 // --- the result
 
-static double share(const struct run *run, int group, int rate) // share of right answers; rate -1: from the full prompt
+// Returns the share of right answers. Rate -1: answers to the full prompt. Group -1: all documents.
+static double share(const struct run *run, int group, int rate)
 {
     int n = 0, right = 0;
     for (int i = 0; i < run->rows.n; i++) {

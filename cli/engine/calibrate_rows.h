@@ -8,7 +8,7 @@
 struct calibrate_row {
     int32_t *tokens; // [n] owned
     int n;
-    struct token_range *pinned; // [n_pinned] in a chat: kept at every rate; owned
+    struct token_range *pinned; // [n_pinned] tokens of a chat that every rate keeps; owned
     int n_pinned;
     char *answer; // NULL: the answer to the full prompt is right; owned
     int group;
@@ -22,7 +22,8 @@ struct calibrate_rows {
 };
 
 // Reads the documents. Renders chats with the chat template in `model_dir`, and pins tokens as the router does
-// (chat_render()). Returns INVALID with a sentence that names the line. Call calibrate_rows_fini() in any case.
+// (chat_render()). Returns STATUS_INVALID with an error message that names the line. Call calibrate_rows_fini() in any
+// case.
 enum status calibrate_rows_read(const char *path, const char *model_dir, const struct tokenizer *tokenizer,
                                 int pinned_turn_tokens, struct calibrate_rows *rows);
 void calibrate_rows_fini(struct calibrate_rows *rows);

@@ -17,9 +17,9 @@ struct model_pair {
     struct engine *main, *spec;
     struct scheduler *scheduler;
     struct scorer *scorers[2];
-    struct sentence_table sentences; // of the speculator's tokenizer; empty with random weights
-    uint64_t spec_tokenizer;
-    int32_t *kept_tokens; // [max_prompt]
+    struct sentence_table sentences; // sentence ends in the speculator's vocabulary; empty with random weights
+    uint64_t spec_tokenizer;         // fingerprint of the speculator's tokenizer; 0 with random weights
+    int32_t *kept_tokens;            // [max_prompt]
     // State of the current call. The id of a prompt or request is its index in the array.
     struct model_pair_prompt *prompts;
     struct model_pair_request *requests;

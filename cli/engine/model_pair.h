@@ -35,15 +35,15 @@ struct model_pair_prompt {
     int tail_tokens;                  // the tail window, which the evidence leaves out
     const struct token_range *pinned; // [n_pinned] kept beyond the budget; borrowed
     int n_pinned;
-    float *importance; // the caller's, [n]
-    int32_t
-        *look_ahead; // the caller's, [prefill->look_ahead]: the greedy answer, without an end of text; NULL: not wanted
+    float *importance; // [n] result, in the caller's memory
+    // [prefill->look_ahead] result, in the caller's memory: the greedy answer without its end of text. May be NULL.
+    int32_t *look_ahead;
     int n_look_ahead;
-    struct evidence evidence; // `ended`: the answer ends at that token
+    struct evidence evidence; // evidence.ended: the greedy answer ended within the look-ahead
     int64_t score_us;         // time from the call to the result
 };
 
-// Scores the prompts with the speculator, or with the main model.
+// Scores the prompts with the speculator, or with the main model if `by_main`.
 enum status model_pair_score(struct model_pair *p, bool by_main, const struct prefill *prefill,
                              struct model_pair_prompt *prompts, int n_prompts);
 
@@ -55,10 +55,10 @@ int model_pair_select(const struct model_pair *p, const struct model_pair_prompt
 struct model_pair_request {
     const int32_t *tokens; // [n] the whole prompt
     int n;
-    const struct token_range *kept; // [n_kept] ranges to prefill; none: the whole prompt
+    const struct token_range *kept; // [n_kept] ranges to prefill; n_kept 0: the whole prompt
     int n_kept;
     int max_tokens;
-    int32_t *answer; // the caller's, [max_tokens]
+    int32_t *answer; // [max_tokens] result, in the caller's memory
     int n_answer;
     bool stopped;       // an end-of-sequence token ended the answer; it is not in `answer`
     int64_t prefill_us; // time from the call to the first token

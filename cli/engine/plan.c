@@ -24,14 +24,14 @@ static struct {
 static const struct option options[] = {
     {.name = "-Model"},
     {.name = "model", .type = OPTION_STRING, .value = &o.model, .help = "model directory"},
-    {.name = "shape", .type = OPTION_STRING, .value = &o.shape, .help = "instead of --model: a config.json alone"},
+    {.name = "shape", .type = OPTION_STRING, .value = &o.shape, .help = "instead of --model: a config.json"},
     {.name = "dtype", .type = OPTION_CHOICE, .value = &o.dtype, .default_text = "auto", .choices = MODEL_DTYPES,
      .help = "type that weights are computed in; auto is the checkpoint's, bf16 with --shape"},
     {.name = "kv-cache-dtype", .type = OPTION_CHOICE, .value = &o.kv_dtype, .default_text = "auto", .choices = MODEL_KV_DTYPES,
      .help = "type of the KV cache; auto is f32 with f32 weights, else bf16"},
     {.name = "-GPUs"},
     {.name = "tp", .type = OPTION_INT, .value = &o.tp, .default_text = "1", .min = 1, .max = 1024, .unit = "GPUs",
-     .help = "tensor-parallel ranks of the group, one a GPU"},
+     .help = "tensor-parallel ranks of the group, one per GPU"},
     {.name = "allreduce-dtype", .type = OPTION_CHOICE, .value = &o.allreduce_dtype, .default_text = "auto",
      .choices = MODEL_ALLREDUCE_DTYPES, .help = "type in which the GPUs add their partial sums; auto is bf16"},
     {.name = "gpu-mib", .type = OPTION_INT, .value = &o.gpu_mib, .default_text = "81559", .min = 1, .max = 1e9,
@@ -65,8 +65,8 @@ struct plan {
     struct memory_plan memory; // memory of rank 0, which holds the most
     double kv_mib;             // usable memory left for the KV cache; negative: the amount missing
     int64_t kv_blocks;
-    int gpus_needed;               // for one sequence of the full context; 0: no number of GPUs suffices
-    double prompt_tflop, speed_up; // speed_up is 0 without a speculator
+    int gpus_needed;               // GPUs for one sequence of the full context; 0: no number of GPUs suffices
+    double prompt_tflop, speed_up; // speed_up is a factor, 0 without a speculator
 };
 
 static double usable_mib(void)
