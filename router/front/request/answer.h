@@ -70,7 +70,7 @@ struct answer {
 };
 
 // --- the thread that reads a message. It calls identity_admit() first. If the limits of the client's key do not allow
-// the request, the request is refused and none of these functions is called for it.
+// the request, the request is refused. Only client_refused() may be called for it then.
 
 // DENIED if the key does not allow the tenant or the priority that a message names.
 enum status client_check(const struct client *client, const char *tenant, int32_t priority);

@@ -22,8 +22,7 @@ struct parsed_message {
     // Members of the table:
     char *id;
     uint64_t owner;
-    struct message_group
-        *group; // group of the messages with this id and owner; NULL: the id is empty, or an abort came
+    struct message_group *group; // group of messages with this id and owner; NULL: no id, or an abort came
     struct parsed_message *group_previous, *group_next, *client_previous, *client_next;
 };
 
