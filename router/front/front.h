@@ -5,16 +5,16 @@
 //
 //   intake.c          checks of fields, prompts to tokens
 //   intake_pool.c     the threads that read and tokenise long prompts, and the queue of these prompts
-//   grpc_access.c     callers by their API keys
+//   grpc_access.c     identifies callers by their API keys
 //   request_trace.c   traces of requests
-//   parsed_message.c  the messages of clients between their arrival and the core
+//   parsed_message.c  table of the messages of clients that have arrived and are not with the core yet
 //   grpc_intake.c     passes messages of clients to their readers, at once or through the pool
 //   chat_answer.c     answers of chats in sections: reasoning, content, tool calls
-//   content_tokens.c  the tokens of such an answer that are its content
+//   content_tokens.c  finds the tokens of a chat answer that are content
 //   answer.c          running requests of a client and the text of their answers
 //   wire_request.c    GenerateRequest and ScoreRequest to a request of the core
 //   wire_response.c   chunks, completions and scores to a client
-//   reply.c           sending on a client's call: bounds on unread bytes, errors
+//   reply.c           sends on a client's call: bounds on unread bytes, errors
 //   grpc_inference.c  Generate, GenerateMany, Abort, Score
 //   grpc_info.c       Tokenize, Detokenize, GetModelInfo, GetClusterInfo
 //   grpc_drain.c      DrainNode
@@ -30,8 +30,8 @@
 //   metrics_reporter.c  the thread that writes metrics
 //
 // Threads: handlers run on the server's I/O threads and leave long messages to the intake pool. Nodes have a server
-// with an I/O thread of its own. The core's thread never sees text. struct front is constant while the servers run,
-// except for the fields that say otherwise.
+// with an I/O thread of its own. Prompts and answers reach the core's thread as tokens, never as text. struct front is
+// constant while the servers run, except for the fields that say otherwise.
 #pragma once
 
 #include <stdatomic.h>
@@ -48,45 +48,46 @@
 #include "router/front/nodes/cluster_token.h"
 #include "router/front/request/chat_answer.h"
 
-// Counts requests that were refused before the core saw them, by status.
+// Counts the requests that were refused before the core saw them.
 struct refusals {
-    atomic_ullong counts[STATUS_COUNT];
+    atomic_ullong counts[STATUS_COUNT]; // by status
 };
 
-// The whole answers of all clients, which are collected until their end.
+// The memory of the answers of all clients that are not streamed: the router collects each of them until its end.
 struct whole_answers {
-    size_t bytes, max_bytes; // over the limit, answers with more than an equal share (lib/base/equal_share.h) end
-    int sharing;             // number of answers whose bytes are not small
+    size_t bytes;     // bytes of these answers together
+    size_t max_bytes; // above it, an answer with more than an equal share (lib/base/equal_share.h) ends
+    int sharing;      // number of answers that are not small (equal_share_is_small())
 };
 
 struct front {
-    char **model_names; // [n_model_names] that clients ask for; answers have the first one
+    char **model_names; // [n_model_names] names that clients may ask for; answers show the first one
     int n_model_names;
     struct model_config config;
     struct tokenizer *tokenizer;
-    struct chat_template *chat; // NULL: no usable template, `chat_problem` says why
-    char *chat_problem;
-    struct chat_syntax chat_syntax;       // found in `chat`
+    struct chat_template *chat;           // NULL: there is no usable template
+    char *chat_problem;                   // error message that says why `chat` is NULL
+    struct chat_syntax chat_syntax;       // markers of sections that were found in `chat`
     struct grammar_library *grammars;     // NULL: structured output is refused
-    struct grammar_cache *valid_grammars; // grammars compiled lately; only with `grammars`
+    struct grammar_cache *valid_grammars; // grammars that were compiled lately; NULL if `grammars` is NULL
     struct identity *identity;            // NULL: no API keys are used, every caller may do everything
     bool share_prefix_cache;              // tenants share the prefix cache
     int64_t heartbeat_ms;
     atomic_int max_queue_requests;
     int tail_tokens;
-    int pinned_turn_tokens; // see chat_render()
-    struct prefill prefill; // options of clients that give none
+    int pinned_turn_tokens; // `turn_tokens` of chat_render()
+    struct prefill prefill; // prefill options of requests that give none
     int64_t started_us;
     struct loop *loop;
     struct intake_pool *pool;
     struct parsed_message_table *parsed_messages; // messages between their arrival and the core
     struct cluster_token *cluster_token;          // NULL: nodes need none
     atomic_bool draining;                         // new prompts are refused
-    struct rpc_server *server;    // of clients; atomic; NULL until it is open, while the core's thread already runs
-    bool ready;                   // core's thread only
+    struct rpc_server *server;    // the clients' server; atomic; NULL until it is open, which the core's thread may see
+    bool ready;                   // the core could serve a request; core's thread only
     struct whole_answers whole;   // core's thread only
-    atomic_size_t aborts_waiting; // memory of the Aborts that wait for the core's thread
-    atomic_bool serving;          // a new request would be served
+    atomic_size_t aborts_waiting; // bytes that are charged for the Aborts that wait for the core's thread
+    atomic_bool serving;          // a new request would be served: `ready` and not `draining`
     bool metrics_open;            // GET /metrics needs no API key
     struct tracer *tracer;        // NULL: requests are not traced
     struct refusals *refusals;    // any thread; NULL: they are not counted
@@ -101,11 +102,11 @@ extern const struct rpc_method front_generate, front_generate_many, front_abort,
 extern const struct rpc_method front_tokenize, front_detokenize, front_model_info, front_cluster_info; // grpc_info
 extern const struct rpc_method front_drain_node;                                                       // grpc_drain
 extern const struct rpc_method front_model_infer, front_model_stream_infer;                            // grpc_kserve
-extern const struct rpc_method front_kserve_info[]; // grpc_kserve_info; `path` NULL ends it
+extern const struct rpc_method front_kserve_info[]; // grpc_kserve_info; ends with a `path` of NULL
 extern const struct rpc_method front_attach;        // grpc_attach
 
-// rpc_server_options.authorise of the nodes' server: before a byte of a node is read, it must present the cluster
-// token.
+// rpc_server_options.authorise of the nodes' server: a node must present the cluster token before any of its messages
+// is read.
 enum status front_authorise_node(struct rpc_call *call);
 
 // Fills in the core's actions towards nodes and clients; their `user` is the front.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Identifies callers over gRPC by the metadata `authorization: Bearer KEY` (lib/identity/identity.h). Every caller may
-// do everything if --api-keys is not given. I/O threads and the core's thread.
+// Identifies callers over gRPC by the metadata `authorization: Bearer KEY` (lib/identity/identity.h). If
+// --api-keys is not given, every caller may do everything. I/O threads and the core's thread.
 #pragma once
 
 #include "lib/identity/identity.h"
@@ -9,9 +9,10 @@
 // rpc_server_options.authorise of the clients' server. UNAUTHENTICATED: the key is missing or not known.
 enum status front_authorise(struct rpc_call *call);
 
-// Returns the caller, valid while the call is referenced. NULL: no keys are used.
+// Returns the caller, which is valid while the call is referenced. NULL: no API keys are used.
 struct principal *grpc_principal(const struct rpc_call *call);
 bool grpc_is_operator(const struct rpc_call *call); // true for every caller where no keys are used
 
-// Counts a call without a model's work. False: the call was refused, and has ended.
+// Counts a call that needs no model in the limits of the caller's key. Returns false if the call was refused: it has
+// ended then.
 bool grpc_admit_call(struct rpc_call *call);

@@ -61,7 +61,7 @@ static void call_done(struct answer *a, const struct request *r, enum finish_rea
     }
 }
 
-// Ends a GenerateMany call with its last request.
+// Ends a GenerateMany call once the client sends no more requests and all its requests have ended.
 static void call_idle(struct client *client)
 {
     if (call_of(client)->half_closed) reply_finish(call_of(client)->call, STATUS_OK, "");
@@ -92,8 +92,7 @@ static void call_submit(struct client_call *c, struct answer *a)
     answers_submit(a, c->score ? "score" : "generate");
 }
 
-// Answers a message that is refused, with the reason in status_message(). The other requests of a GenerateMany call go
-// on.
+// Answers a refused message with the error message of status_message(). Other requests of a GenerateMany call go on.
 static void call_answer_refused(struct client_call *c, const char *client_id, enum status status, int64_t retry_us)
 {
     client_refused(&c->client, client_id, status);
@@ -103,7 +102,7 @@ static void call_answer_refused(struct client_call *c, const char *client_id, en
         reply_refuse_until(c->call, status, retry_us);
 }
 
-// Refuses a message that was admitted. Frees `a`, its answer, or NULL.
+// Refuses a message that was admitted. `a` is the answer that was created for it, which is freed, or NULL.
 static void call_refuse(struct parsed_message *parsed, struct answer *a, const char *client_id, enum status status,
                         int64_t retry_us)
 {
@@ -137,8 +136,8 @@ static void call_answer(struct answer *a, const char *client_id, enum status sta
     }
 }
 
-// Unpacks a message. NULL: it was dropped or is malformed, and has been ended. Not even the id of a malformed message
-// is known.
+// Unpacks a message. Returns NULL if the message was dropped or is malformed; it has been ended then. A malformed
+// message ends the whole call, because its request id is not known.
 static void *message_unpack(const struct grpc_message *message, const ProtobufCMessageDescriptor *type)
 {
     struct parsed_message *parsed = message->user;
@@ -200,8 +199,8 @@ static void score_read(const struct grpc_message *message)
 
 // --- I/O threads
 
-enum { FIELD_REQUEST_ID = 1, FIELD_TENANT = 9, ID_ROOM = 257 }; // fields of GenerateRequest
-enum { FIELD_SCORE_TENANT = 6 };                                // field of ScoreRequest
+enum { FIELD_REQUEST_ID = 1, FIELD_TENANT = 9, ID_ROOM = 257 }; // field numbers of GenerateRequest; room for an id
+enum { FIELD_SCORE_TENANT = 6 };                                // field number of ScoreRequest
 
 static void call_on_open(struct rpc_call *call)
 {
@@ -268,14 +267,14 @@ static void score_on_oversized(struct rpc_call *call, size_t size, const uint8_t
 
 // --- Abort
 
-// An Abort costs the core's thread time for each id, and does not count against the limits of a key. So the waiting
-// Aborts are bounded, by the number of their ids and by the bytes of the ids.
+// Each id of an Abort costs the core's thread time, and Aborts do not count against the limits of an API key. So the
+// number and the bytes of the ids in waiting Aborts are bounded.
 enum { ABORT_IDS_MAX = 10000, ABORT_BYTES_MAX = 4 << 20, ABORT_ID_CHARGE = 64, ABORTS_WAITING_MAX = 4 << 20 };
 
 struct abort_job {
     struct rpc_call *call; // our reference
     uint64_t owner;        // owner of the requests that may be aborted; 0: all owners
-    struct bytes ids;      // each with its final 0
+    struct bytes ids;      // request ids, each NUL-terminated
     size_t charge;         // part of front->aborts_waiting
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Inference.Tokenize, Detokenize, GetModelInfo and GetClusterInfo. The first two are answered where their message is
-// read (grpc_intake.h); the other two read the core's state on the core's thread.
+// Inference.Tokenize, Detokenize, GetModelInfo and GetClusterInfo. Tokenize and Detokenize are answered where
+// their message is read (grpc_intake.h). GetModelInfo and GetClusterInfo read the core's state on the core's thread.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -157,7 +157,7 @@ static void pass_class_fill(const struct pass_class *class, bool prompts, Forepa
     m->n_deviations = (size_t) class->deviation.scale->n + 1;
 }
 
-// One block with the list and its messages, which borrow the counts; free() it.
+// Returns one block with the list and its messages, which borrow counts from `times`. free() it.
 static Forepack__V1__PassClass **pass_class_messages(const struct pass_times *times, size_t *n_p)
 {
     const size_t most = PASS_KINDS * COST_SIZES;
@@ -219,7 +219,7 @@ static void bins_fill(const struct bin_totals *bins, Forepack__V1__PackInfo *m)
     m->capacity_tokens = bins->capacity_tokens;
 }
 
-// One block with the list and its messages; free() it.
+// Returns one block with the list and its messages; free() it.
 static Forepack__V1__SkipCount **skip_messages(const struct core_totals *totals)
 {
     Forepack__V1__SkipCount **list = mem_alloc(SKIP_COUNT * (sizeof *list + sizeof **list));
@@ -278,7 +278,7 @@ static void queue_fill(const struct core_status *status, struct queue_message *m
     m->queue.waiting = (uint32_t)status->waiting;
     m->queue.waiting_tokens = (uint64_t)status->waiting_tokens;
     m->queue.running = (uint32_t)status->running;
-    m->queue.capacity_requests = (uint32_t)status->classes[QUEUE_HIGH].max_requests; // leaves nothing to others
+    m->queue.capacity_requests = (uint32_t)status->classes[QUEUE_HIGH].max_requests; // it may fill the whole queue
     m->queue.capacity_tokens = (uint64_t)status->classes[QUEUE_HIGH].max_tokens;
     for (int k = 0; k < QUEUE_CLASSES; k++) {
         m->list[k] = &m->classes[k];
@@ -288,7 +288,7 @@ static void queue_fill(const struct core_status *status, struct queue_message *m
     m->queue.n_classes = QUEUE_CLASSES;
 }
 
-// Replies with the fields that every client needs. Nodes and the load from other clients are for operators only.
+// Replies with the fields that every client needs. Only operators may see the nodes and the load from other clients.
 static void send_limited_info(struct rpc_call *call, const struct core_status *status)
 {
     Forepack__V1__ClusterInfo info = FOREPACK__V1__CLUSTER_INFO__INIT;

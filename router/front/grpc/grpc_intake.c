@@ -44,7 +44,7 @@ static void tenant_write(const struct grpc_message *message, char tenant[TENANT_
         proto_field_text(message->bytes, message->size, message->tenant_field, tenant, TENANT_ROOM);
 }
 
-// Adds a job to the pool. `weight`: bytes of the message, as the pool counts them.
+// Adds a job to the pool. `weight` is intake_job.bytes.
 static enum status job_add(const struct grpc_message *message, size_t weight)
 {
     const struct front *front = rpc_call_context(message->call);
@@ -87,7 +87,7 @@ enum status grpc_message_postpone(const struct grpc_message *message)
 
 void *grpc_message_unpack(const ProtobufCMessageDescriptor *type, const uint8_t *bytes, size_t size)
 {
-    enum { MEMORY_MAX = 16 << 20, TOKEN_BYTES = sizeof(uint32_t) }; // a packed token may have one byte in `bytes`
+    enum { MEMORY_MAX = 16 << 20, TOKEN_BYTES = sizeof(uint32_t) }; // a packed token has at least one byte in `bytes`
     return proto_unpack(type, bytes, size, MEMORY_MAX + TOKEN_BYTES * size, NULL);
 }
 

@@ -25,19 +25,19 @@ struct grpc_message {
 typedef void grpc_read_fn(const struct grpc_message *message);
 
 // Calls `read` for the message, now or later, exactly once, on any thread. The call stays referenced until then. Call
-// it within on_message. `tenant_field` is the number of the field with the tenant's name; 0: the message has none. The
-// tenant of the caller's key counts, if keys are used. UNAVAILABLE or EXHAUSTED: `read` will not be called. Whatever
-// the status, `bytes` may not be used afterwards.
+// it within on_message. `tenant_field` is the number of the field with the tenant's name; 0: the message has none. If
+// API keys are used, the tenant of the caller's key counts instead. UNAVAILABLE or EXHAUSTED: `read` will not be
+// called. Whatever the status, `bytes` may not be used afterwards.
 enum status grpc_message_read(struct rpc_call *call, const uint8_t *bytes, size_t size, uint32_t tenant_field,
                               struct intake_owner *owner, grpc_read_fn *read, void *user);
 
-// Postpones a message that is read at once: its reader is called again, on the intake pool. EXHAUSTED: the reader will
-// not be called again. Whatever the status, `bytes` may not be used afterwards.
+// Postpones a message that is read at once: `read` is called again on the intake pool. EXHAUSTED: `read` will not be
+// called again. Whatever the status, `bytes` may not be used afterwards.
 enum status grpc_message_postpone(const struct grpc_message *message);
 
-// Unpacks a client's message. NULL, with the reason (INVALID): it is malformed or takes more memory than any honest
-// message. Free it with the free_unpacked function of its type.
+// Unpacks a client's message. Returns NULL if the message is malformed, or takes more memory than any honest message;
+// status_message() says which (INVALID). Free the message with the free_unpacked function of its type.
 void *grpc_message_unpack(const ProtobufCMessageDescriptor *type, const uint8_t *bytes, size_t size);
 
-// Bounds the deadline of the first token of `r` by the call's deadline, which is that of the whole answer.
+// Sets the deadline of the first token of `r` to the deadline of the call, if the call's deadline is earlier.
 void grpc_bound_deadline(const struct rpc_call *call, struct request *r);

@@ -94,9 +94,10 @@ static enum status sampling_read(const Forepack__V1__SamplingOptions *m, struct 
     return sampling_from_message(&m->base, s);
 }
 
-// Sets keep rate and quality. The keep rate of the request precedes its quality, and both precede the router's options.
-// With a quality, the keep rate applies where the speculators have no calibration. It then keeps all tokens, except for
-// a client that asks for pruning and leaves the rate to the router: that client gets the default rate.
+// Settles keep rate and quality. The keep rate of the request precedes its quality, and both precede the router's
+// options. With a quality, the keep rate is used only if the speculators have no calibration. If the request gives the
+// quality, all tokens are kept then. If the router's quality applies and the client asks for pruning, the default rate
+// is used.
 static void prefill_settle_rate(const Forepack__V1__PrefillOptions *m, struct prefill *p)
 {
     bool asked = m->mode == FOREPACK__V1__PREFILL_MODE__PREFILL_MODE_ON ||
@@ -137,8 +138,8 @@ static enum status prefill_read(const struct front *front, const Forepack__V1__P
     return STATUS_OK;
 }
 
-// Checks prompt_logprobs against pruning, as pruned tokens have no log-probabilities. A request that does not ask for
-// pruning keeps its prompt whole.
+// Refuses prompt_logprobs if the client asks for pruning, because pruned tokens have no log-probabilities. Otherwise
+// the request keeps its prompt whole.
 static enum status prompt_logprobs_read(const Forepack__V1__PrefillOptions *m, struct request_spec *spec)
 {
     if (spec->sampling.prompt_logprobs < 0) return STATUS_OK;
@@ -153,7 +154,7 @@ static enum status prompt_logprobs_read(const Forepack__V1__PrefillOptions *m, s
     return STATUS_OK;
 }
 
-// Pins a range of the client in all turns whose prompt contains it.
+// Adds a range that the client pins, to the whole prompt and to each turn whose prompt contains the range.
 static void pinned_add(struct request_spec *spec, struct token_range range)
 {
     spec->pinned[spec->n_pinned++] = range;
@@ -209,8 +210,8 @@ struct wire_prompt {
     const char *ids_field; // as in struct intake_prompt
     struct Forepack__V1__Message *const *messages;
     size_t n_messages;
-    const struct chat_conversation *conversation; // instead of messages
-    bool wants_turns;                             // of a chat
+    const struct chat_conversation *conversation; // a chat, instead of `messages`; NULL: none
+    bool wants_turns;                             // the turns of a chat are wanted
     int max_ids;                                  // as in struct intake_prompt
 };
 
@@ -276,7 +277,7 @@ static void trace_copied(struct request *r, const struct request *first)
 
 // --- requests
 
-// Makes the shared beginning the first turn, with its pinned ranges.
+// Makes the shared beginning of the prompt (prefill.shared_tokens) its first turn.
 static enum status shared_read(struct request_spec *spec)
 {
     int n = spec->prefill.shared_tokens, most = spec->n_turns ? spec->turns[0].end : spec->n_tokens;
@@ -299,7 +300,7 @@ static enum status shared_read(struct request_spec *spec)
     return STATUS_OK;
 }
 
-// Reads the prompt. `model` is the served name that the client gave; `operation` as in a trace.
+// Reads the prompt. `model` is the name that the client gave. `operation` is trace_record.operation.
 static enum status prompt_read(const struct front *front, const struct wire_prompt *given, const char *model,
                                const char *operation, const Forepack__V1__PrefillOptions *prefill, struct request *r)
 {
@@ -351,7 +352,7 @@ static enum status text_stream_read(const struct front *front, const Forepack__V
     return status;
 }
 
-// Reads the fields of a message that concern the queue. The tenant's name was checked.
+// Reads the fields of a message that concern the queue. The caller has checked the tenant's name.
 static void queue_read(const char *tenant, int32_t priority, uint32_t ttft_deadline_ms, struct request_spec *spec)
 {
     spec->tenant = *tenant ? mem_string(tenant) : NULL;
@@ -425,7 +426,7 @@ enum status wire_score_request_read(const struct front *front, const Forepack__V
 
 // --- text and tokens
 
-// Limits of ids per call, which bound the work.
+// Limits of token ids per call, which bound the work.
 enum { TOKENIZE_IDS_MAX = 1 << 20, DETOKENIZE_IDS_MAX = 1 << 20 };
 
 enum status wire_tokenize(const struct front *front, const Forepack__V1__TokenizeRequest *m,

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sends the answer of a request to a client: chunks, then one completion; or a score. Any thread.
+// Sends the answer of a request to a gRPC client: chunks and then one completion, or a score. Any thread.
 #pragma once
 
 #include "lib/net/rpc.h"
 #include "router/front/request/answer.h"
 
-// Sends a chunk, unless it has neither text nor a token.
+// Sends a chunk, unless it is empty: no text, no token and no prompt log-probabilities.
 void wire_chunk_send(struct rpc_call *call, const char *request_id, const struct answer_chunk *chunk);
 
-// Writes how the prompt of `r` was prefilled: "speculated", or "whole:REASON"; "": not decided yet.
+// Writes how the prompt of `r` was prefilled: "speculated", "whole:REASON", or "" while it is not decided.
 enum { WIRE_PREFILL_ROOM = 64 };
 void wire_prefill_format(const struct request *r, char text[WIRE_PREFILL_ROOM]);
 
-// Sends a completion; `status` and `message` only with FINISH_REASON_ERROR.
+// Sends a completion. `status` and `message` are sent only with FINISH_REASON_ERROR.
 void wire_completion_send(struct rpc_call *call, const struct request *r, bool return_kept, enum finish_reason reason,
                           enum status status, const char *message);
 

@@ -11,11 +11,12 @@
 #include "router/front/http/json_anthropic.h"
 #include "router/front/http/json_anthropic_answer.h"
 
-// Data of a generation: its content blocks, and its stop strings, one of which the answer may name.
+// Data of a generation: its content blocks, and its stop strings, because the answer names the stop string that ended
+// it.
 struct message {
     struct anthropic_blocks blocks;
     int n;
-    char *strings[]; // owned
+    char *strings[]; // [n] stop strings; owned
 };
 
 static void message_free(void *data)
@@ -39,7 +40,7 @@ static struct message *message_create(const json_t *list)
 static enum status anthropic_read(const json_t *body, struct http_input *in)
 {
     TRY(anthropic_to_chat(body, false, &in->translated));
-    TRY(http_chat.read(in->translated, in)); // bounds the number of strings
+    TRY(http_chat.read(in->translated, in)); // limits the number of stop strings
     in->max_tokens_name = "max_tokens";
     in->data = (struct http_data){message_create(json_object_get(body, "stop_sequences")), message_free};
     return STATUS_OK;

@@ -19,7 +19,7 @@
 
 struct error_kind {
     int http_status;
-    const char *type, *code; // as OpenAI has them; code NULL: null
+    const char *type, *code; // members of OpenAI's error object; code NULL: null
 };
 
 static const struct error_kind kinds[STATUS_COUNT] = {
@@ -45,8 +45,8 @@ int http_status_of(enum status status)
     return kinds[(unsigned)status < STATUS_COUNT ? status : STATUS_INTERNAL].http_status;
 }
 
-// Returns the length of the field's name at the start of a sentence, such as "stop: ...", "top_p 2: ...", "messages[0]:
-// ...". 0: the sentence names no field.
+// Returns the length of the field's name at the start of an error message, such as "stop: ...", "top_p 2: ...",
+// "messages[0]: ...". 0: the message does not start with a field's name.
 static size_t param_length(const char *message)
 {
     size_t n = strspn(message, "abcdefghijklmnopqrstuvwxyz_0123456789");
@@ -79,7 +79,7 @@ void http_error_add(struct bytes *out, enum status status, const char *message)
     error_add(out, &kinds[(unsigned)status < STATUS_COUNT ? status : STATUS_INTERNAL], message);
 }
 
-// Returns true for paths of Anthropic's API: its clients expect its errors and the header request-id.
+// Returns true for paths of Anthropic's API, whose clients expect Anthropic's errors and the header request-id.
 static bool is_anthropic(const char *path)
 {
     static const char messages[] = "/v1/messages";
@@ -95,9 +95,10 @@ static void add_retry(struct http_exchange *x, int64_t retry_us)
     http_add_header(x, "retry-after-ms", number); // read by the clients of OpenAI
 }
 
-// Returns the value of x-should-retry. The official clients of both APIs send a request again after 408, 409, 429 and
-// every 5xx, unless this header is false. INTERNAL is false because a request that ended worker groups would end
-// further ones. DEADLINE is false because requests that are refused to shed load would come back threefold.
+// Returns false for an error that is sent with x-should-retry: false. The official clients of both APIs send a request
+// again after 408, 409, 429 and every 5xx, unless they get this header. INTERNAL must not be retried: a request that
+// crashed worker groups would crash further groups. DEADLINE must not be retried: requests that are refused to shed
+// load would come back threefold.
 static bool may_succeed_later(enum status status)
 {
     return status != STATUS_INTERNAL && status != STATUS_DEADLINE;
@@ -181,7 +182,7 @@ static bool id_valid(const char *id)
     return n > 0 && n < HTTP_ID_ROOM;
 }
 
-// Writes the id that the client gave in the header, or one made of `number`.
+// Writes the id of the header x-request-id if it is valid, else an id made of `number`.
 static void request_id_write(const struct http_exchange *x, uint64_t number, char id[HTTP_ID_ROOM])
 {
     const char *given = x ? http_header(x, "x-request-id") : NULL;
@@ -224,8 +225,8 @@ static bool for_operators(const char *path)
     return strcmp(path, "/metrics") == 0 || strcmp(path, "/live/events") == 0;
 }
 
-// Finds the caller by its API key. OpenAI's clients send `authorization`, Anthropic's send `x-api-key`. The latter
-// comes first because a proxy may have an `authorization` of its own.
+// Finds the caller by its API key. OpenAI's clients send `authorization`, Anthropic's send `x-api-key`. The header
+// `x-api-key` goes first, because a proxy may use `authorization` for a key of its own.
 static enum status http_authorise(struct http_exchange *x, struct principal **principal_p)
 {
     const struct front *front = front_of(x);
@@ -276,7 +277,7 @@ void http_call_on_head(struct http_exchange *x)
     http_refuse(x, status);
 }
 
-// Joins the `tracestate` headers into one list; several `traceparent` headers count as none.
+// Joins the `tracestate` headers into one list. The caller frees it.
 static char *trace_state(const struct http_exchange *x)
 {
     const char *more = http_header(x, "tracestate");

@@ -82,8 +82,8 @@ static int64_t count_characters(const char *text, size_t n)
     return characters;
 }
 
-// Adds an object with token texts as keys. If two tokens have the same text (such as parts of characters), the likelier
-// one is listed.
+// Adds an object with token texts as keys. If two tokens have the same text (such as parts of characters), the object
+// has the likelier token.
 static void add_top(const struct http_generation *g, const struct token_logprob *l, struct bytes *out)
 {
     struct bytes names[LOGPROBS_MAX] = {{0}};

@@ -45,7 +45,8 @@ static void generation_drop_output(struct http_generation *g)
     g->n_choices = 0;
 }
 
-// Ends the generation. The client may leave the end of its answer unread, but that end is all the memory it holds.
+// Ends the generation and frees its output. If the client does not read, only the queued end of the answer takes
+// memory.
 static void generation_end(struct http_generation *g)
 {
     g->ended = true;
@@ -65,7 +66,7 @@ static void generation_fail(struct http_generation *g, enum status status, const
 
 // --- what the core sends
 
-// Counts the echoes from here on, since a request may wait for long.
+// Counts the memory of the echoes in the limit of whole answers, because a request may wait for long.
 static void generation_submitted(struct client *client)
 {
     struct http_generation *g = (struct http_generation *)client;
@@ -78,7 +79,7 @@ static void generation_submitted(struct client *client)
         generation_fail(g, STATUS_EXHAUSTED, status_message());
 }
 
-// Returns the chunk without its new tokens if the answer is the echo of the prompt alone.
+// Returns the chunk, without its new tokens if the answer is only the echo of the prompt.
 static struct answer_chunk chunk_shown(const struct http_generation *g, const struct answer_chunk *chunk)
 {
     if (!g->no_tokens) return *chunk;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A generation over HTTP: one exchange, its prompts and choices, answered whole or as server-sent events. The functions
-// of struct http_api do what depends on the API: fields of the body, shape of the answer.
+// A generation over HTTP: one exchange with its prompts and choices. It is answered whole or as server-sent events.
+// struct http_api has the functions that depend on the API: they read the body's fields and shape the answer.
 //
 //   http_generation.c            start and end, and the tokens that the core sends
 //   http_generation_reader.c     the body to requests
@@ -17,51 +17,57 @@
 struct http_generation;
 struct http_streams;
 
-enum { HTTP_LOGPROB_LISTS = 4 };
+enum { HTTP_LOGPROB_LISTS = 4 }; // most lists of log-probabilities that an API has for a choice
 
 struct http_choice {
-    int index;
+    int index;                // place among the choices of the generation
     bool echoed;              // the text has begun, with the echo if there is one
-    struct chat_answer *chat; // NULL: the text is not split
-    // Whole answers:
-    struct bytes text; // the content, if the text is split
-    // JSON lists without brackets. The API knows the meaning of `logprobs`; in a stream it holds what is not sent yet.
-    struct bytes logprobs[HTTP_LOGPROB_LISTS], prompt_logprobs, token_ids;
-    struct bytes kept; // "" unless asked for
-    enum finish_reason reason;
-    int stop;                     // as in struct answer
+    struct chat_answer *chat; // state that splits the text into sections; NULL: the text is not split
+    struct bytes text;        // whole answers only: the text so far, or its content if it is split
+
+    // JSON lists without brackets:
+    struct bytes logprobs[HTTP_LOGPROB_LISTS]; // lists of http_api.add_logprobs; in a stream, the part not sent yet
+    struct bytes prompt_logprobs;              // whole answers only; empty except in the first choice of a prompt
+    struct bytes token_ids;                    // whole answers only: token ids of the answer, if asked for
+    struct bytes kept;                         // kept ranges of the prompt, if asked for; set at the end
+
+    enum finish_reason reason;    // set at the end
+    int stop;                     // as in struct answer; set at the end
     struct request_usage counted; // part of the generation's usage that comes from this choice
-    int64_t n_characters;         // characters of its tokens' text so far; counted for log-probabilities
+    int64_t n_characters;         // characters in the text of the tokens whose log-probabilities were added so far
 };
 
 struct http_api {
-    const char *method;       // its name in the log
+    const char *method;       // name of the API in the log
     const char *id_prefix;    // beginning of the answer's id
     const char *object;       // member "object" of a whole answer
     const char *chunk_object; // member "object" of an event; NULL: events have none
     enum status (*read)(const json_t *body, struct http_input *in);
-    // Appends [chunk->n] log-probabilities to the choice's lists. Prompt log-probabilities come first if the prompt is
-    // echoed with them. NULL: the API has none.
+    // Appends the chunk's log-probabilities to `lists`. With echo_logprobs, the prompt's log-probabilities come first.
+    // NULL: the API has no log-probabilities.
     void (*add_logprobs)(struct http_generation *g, struct http_choice *choice, const struct answer_chunk *chunk,
                          struct bytes lists[HTTP_LOGPROB_LISTS]);
-    bool content_logprobs; // an answer that is split has log-probabilities of its content alone
-    // Begins the echo of a prompt with its first token, which has no log-probability. NULL: the API has no echo.
+    bool content_logprobs; // a split answer has log-probabilities for the tokens of its content only
+    // With echo_logprobs: appends the prompt's first token to choice->logprobs, with null as its log-probability. NULL:
+    // the API has no echo.
     void (*echo_begin)(struct http_generation *g, struct http_choice *choice, int32_t token);
-    // Appends to choice->prompt_logprobs, for the field "prompt_logprobs". NULL: the API does not have it.
+    // Appends the chunk's prompt log-probabilities to choice->prompt_logprobs, for the field "prompt_logprobs". NULL:
+    // the API does not have this field.
     void (*add_prompt_logprobs)(struct http_generation *g, struct http_choice *choice,
                                 const struct answer_chunk *chunk);
-    // Streams: these functions append events to `out`. `begin` may be NULL.
+    // Streams: the functions up to `fail` append events to `out`. `begin` is called once for each choice; NULL: the API
+    // has no first event.
     void (*begin)(struct http_generation *g, struct http_choice *choice, struct bytes *out);
     void (*chunk)(struct http_generation *g, struct http_choice *choice, const struct answer_chunk *chunk,
                   struct bytes *out);
-    // Appends a part of an answer that is split. `call` is set for OUTPUT_CALL and OUTPUT_ARGUMENTS. NULL: answers of
-    // this API are never split.
+    // Appends a part of a split answer. `call` is set for OUTPUT_CALL and OUTPUT_ARGUMENTS. `part` is NULL if the API
+    // never splits its answers.
     void (*part)(struct http_generation *g, struct http_choice *choice, enum output_kind kind,
                  const struct chat_call *call, const char *text, size_t n, struct bytes *out);
     void (*finish)(struct http_generation *g, struct http_choice *choice, struct bytes *out);
     void (*end)(struct http_generation *g, struct bytes *out); // after the last choice; may be NULL
     void (*fail)(struct http_generation *g, enum status status, const char *message, struct bytes *out);
-    // Appends the whole answer.
+    // Not streams: appends the body of the whole answer.
     void (*whole)(struct http_generation *g, struct bytes *out);
 };
 
@@ -78,39 +84,41 @@ struct http_generation {
     bool stream, include_usage, continuous_usage, return_token_ids, return_kept;
     bool echo_logprobs;          // as in struct http_input
     bool prompt_logprobs;        // the field "prompt_logprobs" was given
-    bool no_tokens;              // the answer is the echo of the prompt alone
+    bool no_tokens;              // max_tokens is 0: the answer is only the echo of the prompt
     int n;                       // choices of each prompt
     struct http_choice *choices; // [n_choices] all choices of the first prompt, then of the next
     int n_choices;
-    struct bytes *echoes; // [n_choices / n] texts of the prompts, with which their choices start; NULL: no echo
+    struct bytes *echoes; // [n_choices / n] texts of the prompts; each choice starts with its own. NULL: no echo
 
     // Core's thread only.
     int n_left;                 // choices that have not ended
     bool begun;                 // the stream has begun
-    bool ended;                 // nothing more is sent, and the choices are freed
-    int64_t sent_us;            // when something was sent last
+    bool ended;                 // the end was sent and the choices are freed; what the core still sends is ignored
+    int64_t sent_us;            // time of the last event or ping, or of the submission
     struct request_usage usage; // counts prompts once, and outputs of all choices
-    char prefill[64];           // this and the next three fields are of the first choice
-    double keep_rate;
-    struct prefill_prediction predicted;
-    const char *prefill_reason;              // a constant
-    size_t collected_bytes;                  // of a whole answer so far
+    // The next four fields belong to the first choice:
+    char prefill[64];                    // see wire_prefill_format()
+    double keep_rate;                    // as in struct request
+    struct prefill_prediction predicted; // as in struct request
+    const char *prefill_reason;          // see request_rate_reason(); static
+
+    size_t collected_bytes;                  // part of streams->whole that belongs to this generation
     struct http_generation *previous, *next; // in the list of streams
 };
 
 // The state that all generations share. Core's thread only.
 struct http_streams {
-    struct http_generation *first; // the streams that run, which may need a ping
-    int64_t ping_after_us;         // constant
-    struct bytes scratch;          // the events of one call
-    struct whole_answers *whole;   // the front's
+    struct http_generation *first; // list of the running streams, which may need a ping
+    int64_t ping_after_us;         // a stream is pinged when nothing was sent for this long; constant
+    struct bytes scratch;          // buffer of the events or the answer being sent
+    struct whole_answers *whole;   // borrowed from the front
 };
 
-// on_request of a route.
+// Starts the generation of an exchange: a route's on_request calls it.
 void http_generation_start(struct http_exchange *x, const struct front *front, struct http_streams *streams,
                            const struct http_api *api);
 
-// Returns the text that the choice's text still has to start with. Borrowed.
+// Returns the echo if the choice's text has not begun yet, else no bytes. Borrowed.
 static inline struct bytes http_echo_left(const struct http_generation *g, const struct http_choice *choice)
 {
     return g->echoes && !choice->echoed ? g->echoes[choice->index / g->n] : (struct bytes){0};

@@ -4,7 +4,7 @@
 #include "router/front/http/http_sections.h"
 #include "router/front/http/http_usage.h"
 
-enum { SCRATCH_KEPT_BYTES = 1 << 20 }; // memory that stays after a large answer
+enum { SCRATCH_KEPT_BYTES = 1 << 20 }; // a larger buffer is freed after the answer
 
 static void part_collect(const struct http_sections *s, enum output_kind kind, struct chat_call *call, const char *text,
                          size_t n)
@@ -30,7 +30,7 @@ static struct http_sections sections_of(struct http_generation *g, struct http_c
 
 static size_t collected_bytes(const struct http_generation *g, const struct http_choice *choice)
 {
-    // Each choice of a prompt repeats the log-probabilities that its first choice collects.
+    // Each choice of a prompt repeats the prompt log-probabilities, which only the first choice collects.
     size_t n = choice->text.n + choice->token_ids.n + choice->prompt_logprobs.n * (size_t)g->n;
     if (choice->chat)
         n += choice->chat->collected + output_parser_held(choice->chat->parser) +

@@ -4,12 +4,12 @@
 
 #include "router/front/http/http_generation.h"
 
-// Adds a chunk to the choice. False: the answer is too large, with the reason in status_message()
-// (whole_answer_grow()).
+// Adds a chunk to the choice. Returns false if the answer is too large (whole_answer_grow()); status_message() has the
+// error message.
 bool http_collector_add(struct http_generation *g, struct http_choice *choice, const struct answer_chunk *chunk);
 
-// Completes the choice, after its last chunk.
+// Completes the choice. Call it after the choice's last chunk.
 void http_collector_finish(struct http_generation *g, struct http_choice *choice);
 
-// Answers the exchange, after the last choice.
+// Answers the exchange. Call it once all choices are complete.
 void http_collector_answer(struct http_generation *g);

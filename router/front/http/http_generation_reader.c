@@ -16,7 +16,7 @@
 enum {
     ANSWERS_MAX = 1024,
     PROMPT_TOKENS_MAX = 16 << 20, // each choice has a copy of its prompt
-    ECHO_MB_MAX = 32,             // each choice starts with a copy
+    ECHO_MB_MAX = 32,             // MiB of prompts that choices repeat; each choice has a copy of its prompt
 };
 
 static void set_prompt(Forepack__V1__GenerateRequest *m, const struct http_prompt *prompt)
@@ -35,7 +35,7 @@ static enum status answer_read(struct http_generation *g, struct http_input *in,
     a->index = index;
     if (of_prompt) {
         a->text = wire_request_copy_choice(of_prompt->request, of_prompt->text, index % g->n, a->request);
-        if (!in->echo_logprobs) a->request->spec.sampling.prompt_logprobs = -1; // the first choice shows them
+        if (!in->echo_logprobs) a->request->spec.sampling.prompt_logprobs = -1; // only the first choice has them
         a->request->score_with = of_prompt->request->number;
         return STATUS_OK;
     }
@@ -55,14 +55,14 @@ static void answer_split(struct http_generation *g, const struct http_input *in,
     const struct chat_syntax *syntax = &front->chat_syntax;
     const struct request_spec *spec = &a->request->spec;
     if (!in->sections || (!syntax->output.reasoning_begin && !in->tools)) return;
-    // A grammar holds from the first token on: such an answer does not continue reasoning that the prompt begins.
+    // A grammar holds from the first token on, so the answer does not continue reasoning that the prompt begins.
     int n = spec->sampling.grammar.kind == GRAMMAR_NONE ? spec->n_tokens : 0;
     g->choices[a->index].chat =
         chat_answer_create(syntax, front->tokenizer, spec->tokens, n, in->tools, in->single_call);
     text_stream_show(a->text, syntax->shown, syntax->n_shown);
 }
 
-// Stores the text of a checked prompt. Adds to *total_p, the bytes with which all choices so far start.
+// Stores the text of a checked prompt in *echo. Adds the bytes of its copies in all choices to *total_p.
 static enum status echo_prompt(struct http_generation *g, const struct http_prompt *prompt, struct bytes *echo,
                                size_t *total_p)
 {
@@ -144,7 +144,7 @@ static void set_fields(struct http_generation *g, struct http_input *in)
     in->data = (struct http_data){0};
 }
 
-// Turns a required call into a grammar.
+// Sets a grammar that allows only tool calls if the request requires a call.
 static enum status required_call_read(const struct front *front, struct http_input *in)
 {
     if (!in->required_call || !front->chat) return STATUS_OK;
@@ -199,7 +199,8 @@ void http_generation_refuse(struct parsed_message *parsed, struct answer *first,
     client_not_submitted(parsed);
 }
 
-// Logs the client's name of an accepted request. Refused requests get no line: clients choose how many they send.
+// Logs the x-request-id that the client gave to an accepted request. A refused request gets no such line, because any
+// client can send many.
 static void log_name(const struct http_generation *g)
 {
     const char *name = http_header(g->x, "x-request-id");
@@ -220,7 +221,7 @@ void http_generation_read(const struct http_message *message)
     enum status status = body_read(g, message, &in, &body);
     bool later = status == STATUS_OK && message->at_once && !in.grammar_known;
     if (status == STATUS_OK && !later) status = requests_read(g, message, &in, &first);
-    http_input_fini(&in); // keeps the sentence
+    http_input_fini(&in); // does not change status_message()
     if (later) {
         status = http_message_postpone(message, body);
         if (status == STATUS_OK) return;

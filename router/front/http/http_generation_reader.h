@@ -8,7 +8,7 @@
 // An http_read_fn whose user is the struct parsed_message of the generation.
 void http_generation_read(const struct http_message *message);
 
-// Refuses the message, with the reason in status_message(). Frees `first`, the answers that were created for it, or
-// NULL.
+// Refuses the message with the error message of status_message(). `first` is the first answer that was created for the
+// message, or NULL; all its answers are freed. retry_us 0: it is not known when a retry may succeed.
 void http_generation_refuse(struct parsed_message *parsed, struct answer *first, enum status status, int64_t retry_us,
                             int64_t arrived_us);

@@ -82,7 +82,7 @@ static struct http_sections sections_of(struct http_generation *g, struct http_c
     return (struct http_sections){g, choice, out, part_stream, logprobs_stream};
 }
 
-// Returns true if the chunk needs an event: it has text, or something that each token has.
+// Returns true if the chunk needs an event: it has text, log-probabilities, or token ids that were asked for.
 static bool has_content(const struct http_generation *g, const struct http_choice *choice,
                         const struct answer_chunk *chunk)
 {
@@ -90,7 +90,7 @@ static bool has_content(const struct http_generation *g, const struct http_choic
            (chunk->n && (chunk->logprobs || g->return_token_ids));
 }
 
-// Adds the parts that a chunk makes certain, and the log-probabilities and ids of its tokens.
+// Adds the parts whose section the chunk makes certain, and the log-probabilities and ids of its tokens.
 static void sections_add(struct http_generation *g, struct http_choice *choice, const struct answer_chunk *chunk,
                          struct bytes *out)
 {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sends an answer as server-sent events. Core's thread.
 //
-// A stream begins with its first token, so that a request that is refused or fails before that has the status of its
-// error. At the latest it begins when nothing was sent for a while (http_streams_ping()).
+// A stream begins with its first token. A request that fails earlier is answered with the HTTP status of its error. If
+// no token comes for a while, http_streams_ping() begins the stream.
 #pragma once
 
 #include "router/front/http/http_generation.h"
 
-void http_streamer_add(struct http_generation *g); // to the streams that are pinged
+void http_streamer_add(struct http_generation *g); // adds the generation to the streams that are pinged
 void http_streamer_remove(struct http_generation *g);
 
 // Sends the events of a chunk, and begins the stream before the first one.
@@ -17,7 +17,7 @@ void http_streamer_chunk(struct http_generation *g, struct http_choice *choice, 
 void http_streamer_finish(struct http_generation *g, struct http_choice *choice, const struct answer_chunk *chunk,
                           bool is_last);
 
-// Ends a stream that has begun with an error.
+// Sends an error on a stream that has begun, and ends the stream.
 void http_streamer_fail(struct http_generation *g, enum status status, const char *message);
 
 // Pings the streams on which nothing was sent for a while.

@@ -26,19 +26,19 @@ struct http_input {
     struct http_prompt *prompts; // [n_prompts]
     int n_prompts;
     int default_tokens;          // max_tokens if the body has none
-    const char *max_tokens_name; // in the body; NULL: max_tokens
+    const char *max_tokens_name; // name of the field max_tokens in the body; NULL: max_tokens
     bool echo;                   // the answer starts with the prompt
-    bool echo_logprobs;          // the log-probabilities begin with the prompt's log-probabilities
-    bool sections;               // the answer is split by the syntax of the model's chats
+    bool echo_logprobs;          // the lists of log-probabilities begin with the tokens of the prompt
+    bool sections;               // the answer is split into reasoning, content and tool calls (chat_answer.h)
     const json_t *tools;         // tools that the model may call; NULL: none
     bool single_call;            // the answer has at most one call
-    bool required_call;          // the answer has at least one call: of `required_tool`, or of any tool if that is NULL
-    const char *required_tool;
-    bool grammar_known; // wire_grammar_known()
-    json_t *translated; // a body of /v1/chat/completions that an API made from its own body; owned
+    bool required_call;          // the answer has at least one call
+    const char *required_tool;   // with required_call: name of the tool that is called; NULL: any tool
+    bool grammar_known;          // reading the requests compiles no grammar (wire_grammar_known())
+    json_t *translated;          // a body of /v1/chat/completions that an API made from its own body; owned
     struct http_data data;
-    struct http_memory *memory;
-    int64_t retry_us; // of a refusal; 0: not known
+    struct http_memory *memory; // list of the blocks of http_input_alloc(); owned
+    int64_t retry_us;           // after a refusal: time after which a retry may succeed; 0: not known
 };
 
 // Returns zeroed memory that lives as long as the input.

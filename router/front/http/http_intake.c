@@ -39,7 +39,7 @@ static void job_run(struct intake_job *base, bool dropped)
     job_free(job);
 }
 
-// Adds a job to the pool. `body` as in struct http_message; `weight`: bytes of the message, as the pool counts them.
+// Adds a job to the pool. `body` as in struct http_message, owned even on failure. `weight` is intake_job.bytes.
 static enum status job_add(const struct http_message *message, json_t *body, size_t weight)
 {
     struct body_job *job = mem_alloc(sizeof *job);

@@ -21,17 +21,17 @@ struct http_message {
     struct intake_owner *owner;
     void (*read)(const struct http_message *message);
     size_t size;
-    json_t *body; // parsed before it was postponed; NULL: not parsed yet
+    json_t *body; // body that was parsed before the message was postponed; NULL: not parsed yet
 };
 typedef void http_read_fn(const struct http_message *message);
 
 // Calls `read` for the body, now or later, exactly once, on any thread. The exchange stays referenced until then. Call
-// it within on_request. UNAVAILABLE or EXHAUSTED: the body will not be read.
+// it within on_request. UNAVAILABLE or EXHAUSTED: `read` will not be called.
 enum status http_message_read(const struct front *front, struct http_exchange *x, struct intake_owner *owner,
                               http_read_fn *read, void *user);
 
-// Postpones a message that is read at once: its reader is called again, on the intake pool, with the body that it has
-// parsed. Owns the body from now on. EXHAUSTED: the body will not be read.
+// Postpones a message that is read at once: `read` is called again on the intake pool. `body` is the parsed body, which
+// the postponed message owns. EXHAUSTED: `read` will not be called again, and the body was freed.
 enum status http_message_postpone(const struct http_message *message, json_t *body);
 
 // Parses the body as a JSON object (json_body.h) and frees the exchange's bytes. Call it before another thread may

@@ -47,7 +47,7 @@ static enum status check_message(size_t i, json_t *message)
     if (!json_is_object(message)) return refuse(i, "must be an object with role and content");
     const char *role = json_string_value(json_object_get(message, "role"));
     if (!role) return refuse(i, "role must be a string");
-    // OpenAI's newer name of the role, which few templates know.
+    // "developer" is OpenAI's newer name of the role "system". Few templates know it.
     if (strcmp(role, "developer") == 0) json_object_set_new(message, "role", json_string("system"));
     const json_t *calls = json_object_get(message, "tool_calls");
     TRY(check_calls(i, calls));

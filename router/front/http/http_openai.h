@@ -9,7 +9,7 @@
 void openai_begin(const struct http_generation *g, const char *object, struct bytes *out);
 // Ends a whole answer: ],"usage":...}
 void openai_end(const struct http_generation *g, struct bytes *out);
-// Begin an event with data: {...,"choices":[ and end it.
+// Begin an event (data: {...,"choices":[) and end it (]...}).
 void openai_event_begin(const struct http_generation *g, struct bytes *out);
 void openai_event_end(const struct http_generation *g, struct bytes *out);
 // http_api.end and http_api.fail
@@ -18,14 +18,15 @@ void openai_stream_fail(struct http_generation *g, enum status status, const cha
 
 // Adds the last members of a choice that has ended: ,"finish_reason":...}
 void openai_choice_end(const struct http_generation *g, const struct http_choice *choice, struct bytes *out);
-// Ends an event of a choice that goes on: ,"finish_reason":null...} and the end of the event.
+// Ends a choice that goes on, and its event: ,"finish_reason":null...}]...}
 void openai_chunk_end(const struct http_generation *g, const struct answer_chunk *chunk, struct bytes *out);
 
 // Adds the text of a token as JSON. Part of a character becomes U+FFFD.
 void openai_add_token(const struct http_generation *g, int32_t token, struct bytes *out);
 
-// http_api.add_prompt_logprobs, and the member that shows the result in vLLM's form: null for the first token, then an
-// object for each token, with the token and the likeliest tokens by id.
+// openai_add_prompt_logprobs() is an http_api.add_prompt_logprobs. openai_prompt_logprobs_member() adds the member
+// "prompt_logprobs" in vLLM's form: null for the first token, then an object for each further token. The object has the
+// token and the likeliest tokens, with token ids as keys.
 void openai_add_prompt_logprobs(struct http_generation *g, struct http_choice *choice,
                                 const struct answer_chunk *chunk);
 void openai_prompt_logprobs_member(const struct http_generation *g, const struct http_choice *choice,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "router/front/http/http_sections.h"
 
-// Passes on the log-probabilities of the tokens of a part that was just passed on.
+// Passes the log-probabilities of the content that s->part has just received to s->logprobs.
 static void content_logprobs_add(const struct http_sections *s, size_t text_bytes)
 {
     struct chat_answer *chat = s->choice->chat;
@@ -27,7 +27,8 @@ bool http_sections_split_logprobs(const struct http_generation *g, const struct 
     return chunk->logprobs && g->api->content_logprobs;
 }
 
-// Log-probabilities of the content alone need to know which tokens are content: the text is split token by token then.
+// If only the log-probabilities of the content are reported, the text is pushed token by token, to find out which
+// tokens are content.
 void http_sections_push(const struct http_sections *s, const struct answer_chunk *chunk)
 {
     struct chat_answer *chat = s->choice->chat;

@@ -20,7 +20,7 @@
 #include "router/front/request/intake.h"
 
 enum { CONNECTIONS_MAX = 20000 };
-enum { PING_MS = 15000, PING_CHECKS = 3 }; // streams are checked PING_CHECKS times within the time
+enum { PING_MS = 15000, PING_CHECKS = 3 }; // default of ping_ms; checks for silent streams in this time
 
 // --- generations
 
@@ -78,8 +78,8 @@ static const struct http_route routes[] = {
 };
 enum { N_ROUTES = sizeof routes / sizeof *routes };
 
-// Returns the largest body that a prompt within the context can need: JSON may write a byte of text as six. 0: the
-// limit of the server, which also holds where a body may have many prompts.
+// Returns the limit in bytes of a body: the largest body that a prompt within the context can need. JSON may write a
+// byte of text as six. 0: only the server's limit holds, as for completions, whose bodies may have many prompts.
 static size_t body_limit(const struct front *front, const struct http_route *route, size_t server_limit)
 {
     enum { ESCAPED_BYTES = 6 };

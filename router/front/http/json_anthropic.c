@@ -47,7 +47,7 @@ struct values {
         .name = #name_, .type = JSON_FIELD_##type_, .offset = offsetof(struct values, name_), __VA_ARGS__              \
     }
 static const struct json_field fields[] = {
-    FIELD(max_tokens, INT, .min = 1, .max = INT_MAX), // 0, which warms a cache, is not supported
+    FIELD(max_tokens, INT, .min = 1, .max = INT_MAX), // 0, which only fills the prefix cache, is not supported
     FIELD(messages, LIST),
     FIELD(metadata, OBJECT),
     FIELD(stop_sequences, LIST),
@@ -102,7 +102,7 @@ static bool is_thinking(const char *role, const char *type)
     return strcmp(role, "assistant") == 0 && (strcmp(type, "thinking") == 0 || strcmp(type, "redacted_thinking") == 0);
 }
 
-// Splits the blocks of a turn: results of calls become messages before the turn's message, calls become its member.
+// Splits the blocks of a turn. Results of calls are added to `messages`, calls to `calls`, and other blocks to `rest`.
 static enum status blocks_split(json_t *messages, const char *role, const json_t *content, const char *where,
                                 json_t *rest, json_t *calls)
 {
@@ -144,7 +144,7 @@ static bool is_of(const json_t *message, const char *role)
     return strcmp(json_string_value(json_object_get(message, "role")), role) == 0;
 }
 
-// Returns the content of the message as a list of parts, into which it turns other content.
+// Returns the message's content as a list of parts. A string is replaced by such a list in the message.
 static json_t *message_parts(json_t *message)
 {
     json_t *content = json_object_get(message, "content");

@@ -16,7 +16,7 @@ static void head_add(struct bytes *out, const struct anthropic_answer *a)
     json_add_string(out, a->model);
 }
 
-// Prompt tokens that were found in a prefix cache are counted apart from the other prompt tokens.
+// Adds the usage. Anthropic's input_tokens do not include prompt tokens that were found in a prefix cache.
 static void usage_add(struct bytes *out, int prompt_tokens, int cached_tokens, int output_tokens)
 {
     JSON_ADD(out, ",\"usage\":{\"input_tokens\":");
@@ -59,7 +59,7 @@ static void text_block_add(struct bytes *out, const char *type, const char *text
     json_add(out, *type == 't' && type[1] == 'h' ? ",\"signature\":\"\"}" : "}");
 }
 
-// Adds the block of a call. Its `input` must be an object; arguments that the answer's end cut off are not one.
+// Adds the block of a call. The block's `input` must be an object, so it is {} if the arguments are no complete object.
 static void call_block_add(struct bytes *out, const struct chat_call *call)
 {
     json_t *input = json_loadb(call->arguments.data, call->arguments.n, JSON_ALLOW_NUL, NULL);

@@ -7,7 +7,7 @@
 #include "router/front/http/json_writer.h"
 #include "router/front/request/chat_answer.h"
 
-// Members that the objects of the answer repeat. Borrowed.
+// Values that several objects of an answer contain. Borrowed.
 struct anthropic_answer {
     const char *id; // msg-NUMBER
     const char *model;
@@ -27,9 +27,9 @@ void anthropic_add_message(struct bytes *out, const struct anthropic_answer *a, 
 
 // The content blocks of a stream; starts as zero.
 struct anthropic_blocks {
-    int n; // number of blocks begun
-    enum output_kind kind;
-    bool open; // the last block has not ended
+    int n;                 // number of blocks begun
+    enum output_kind kind; // kind of the last block
+    bool open;             // the last block has not ended
 };
 
 // Add the events of a stream: first anthropic_add_begin(), then a call for each part, last anthropic_add_end(). A
@@ -42,5 +42,5 @@ void anthropic_add_error_event(struct bytes *out, enum status status, const char
 
 // Adds an error: {"type":"error","error":{"type","message"}}
 void anthropic_add_error(struct bytes *out, enum status status, const char *message);
-// Adds an error that has an HTTP status only.
+// Adds an error of the HTTP server, which has an HTTP status but no enum status.
 void anthropic_add_http_error(struct bytes *out, int http_status, const char *message);

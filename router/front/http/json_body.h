@@ -2,7 +2,7 @@
 // Reads the JSON body of a client's request by tables: the row of a field gives its type and the place of its value. A
 // field that is absent or null leaves its value as it is. Unknown fields are ignored. Any thread.
 //
-// Every failure is INVALID; the sentence starts with the field's name.
+// Failures are INVALID; json_unsupported_check() returns UNSUPPORTED. status_message() starts with the field's name.
 #pragma once
 
 #include <jansson.h>
@@ -21,21 +21,21 @@ struct json_field {
     enum json_field_type {
         JSON_FIELD_BOOL,   // bool
         JSON_FIELD_INT,    // int64_t, min..max
-        JSON_FIELD_NAME,   // const char *: a string without U+0000. This and the next types borrow from the body
+        JSON_FIELD_NAME,   // const char *: a string without U+0000. NAME and the next types borrow from the body
         JSON_FIELD_LIST,   // const json_t *
         JSON_FIELD_OBJECT, // const json_t *
         JSON_FIELD_ANY,    // const json_t *
     } type;
-    size_t offset; // of the value
-    int64_t min, max;
+    size_t offset;    // offset of the value in the struct of values
+    int64_t min, max; // range of a JSON_FIELD_INT
 };
 enum status json_fields_read(const json_t *object, const struct json_field *fields, void *values);
 
-// A parameter that would change the answer but is not supported. It is refused unless it has a value that means the
-// same as not giving it.
+// A parameter that would change the answer but is not supported. It is refused, except with the value that has no
+// effect.
 struct json_unsupported {
     const char *name;     // NULL ends a table
-    const char *harmless; // JSON of the value that is the same as not giving it; NULL: every value is refused
-    const char *remedy;   // what to do; NULL: leave it out
+    const char *harmless; // JSON of the value that has no effect; NULL: every value is refused
+    const char *remedy;   // advice in the error message; NULL: "leave it out"
 };
 enum status json_unsupported_check(const json_t *object, const struct json_unsupported *table);

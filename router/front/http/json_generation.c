@@ -68,7 +68,7 @@ static bool given(const json_t *value)
     return value && !json_is_null(value);
 }
 
-// Reads a field under the name that the body has for it.
+// Reads the sampling field `f`, which has the name `name` in the body.
 static enum status read_as(const struct generation_field *f, const char *name, const json_t *value,
                            struct json_generation *g)
 {

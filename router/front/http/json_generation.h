@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads the fields of a JSON body that ask for a generation, of any API, into a GenerateRequest. The APIs read the
-// prompt themselves. Defaults follow OpenAI's APIs, such as temperature 1, and differ from gRPC's.
+// Reads the generation fields of any API's JSON body into a GenerateRequest. Each API reads the prompt itself. Defaults
+// follow OpenAI's APIs, such as temperature 1, and differ from gRPC's.
 //
 // Borrows from the body. Any thread.
 #pragma once
@@ -16,7 +16,7 @@ struct json_generation {
     bool return_token_ids;
     int n;                 // choices of each prompt
     bool no_tokens;        // the body has max_tokens 0; the message asks for one token
-    bool allows_no_tokens; // set by the API
+    bool allows_no_tokens; // the API allows max_tokens 0; set by the API
 
     // The objects that the message points to. Owned.
     Forepack__V1__SamplingOptions sampling_options;
@@ -32,9 +32,10 @@ enum { JSON_CHOICES_MAX = 128 };
 
 // Call json_generation_fini() whatever the status.
 enum status json_generation_read(const json_t *body, struct json_generation *g);
-// Asks for log-probabilities of the tokens and of the `n` likeliest tokens, as the API's field `name` does.
+// Asks for the log-probabilities of each token and of the `n` likeliest tokens. `name` is the API's field for `n`,
+// named in an error.
 enum status json_generation_set_logprobs(struct json_generation *g, const char *name, int n);
-// Asks for log-probabilities of the prompt, with an `n` that json_generation_set_logprobs() has checked.
+// Asks for the same log-probabilities of the prompt. json_generation_set_logprobs() must have checked `n`.
 void json_generation_set_prompt_logprobs(struct json_generation *g, int n);
 // Checks the ranges of the values and completes the message.
 enum status json_generation_finish(struct json_generation *g);

@@ -76,7 +76,7 @@ struct values {
 static const struct json_field fields[] = {
     FIELD(instructions, NAME),
     FIELD(store, BOOL),
-    FIELD(max_output_tokens, INT, .min = 1, .max = INT_MAX), // a response without tokens has no end
+    FIELD(max_output_tokens, INT, .min = 1, .max = INT_MAX), // 0 is not supported: a response has at least one token
     FIELD(user, NAME),
     FIELD(safety_identifier, NAME),
     FIELD(prompt_cache_key, NAME),
@@ -91,7 +91,8 @@ static const struct json_field fields[] = {
     {0},
 };
 
-// Bounds of the fields that a response repeats, in bytes; the bounds of metadata and identifiers are OpenAI's.
+// OpenAI's limits of fields that a response repeats: members of metadata; bytes of their keys and values; bytes of user
+// and other identifiers.
 enum { METADATA_MAX = 16, METADATA_KEY_MAX = 64, METADATA_VALUE_MAX = 512, IDENTIFIER_MAX = 512 };
 
 static enum status check_repeated(const char *name, const json_t *value)
@@ -132,7 +133,7 @@ static enum status check_text(const json_t *text)
     return STATUS_OK;
 }
 
-// Reads the field include, which can only ask for log-probabilities.
+// Reads the fields include, which can only ask for log-probabilities, and top_logprobs.
 static enum status logprobs_read(const struct values *v, json_t *chat)
 {
     size_t i;
@@ -206,7 +207,8 @@ static enum status message_add(json_t *messages, const json_t *item, size_t inde
     return json_turn_add(messages, role, json_object_get(item, "content"), blocks, where);
 }
 
-// Returns the assistant's turn that a call belongs to: the model's text and its calls are one turn of a chat.
+// Returns the assistant's turn that the next call belongs to: the last message, if it is the assistant's, or a new one.
+// In a chat, the model's text and calls are one turn.
 static json_t *calling_turn(json_t *messages)
 {
     json_t *last = json_array_get(messages, json_array_size(messages) - 1);

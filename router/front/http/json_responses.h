@@ -7,10 +7,11 @@
 
 #include "lib/base/status.h"
 
-// Limit of the JSON of each field that a response repeats. A stream repeats them several times, and a waiting request
-// keeps them. Longer instructions, which are a part of the prompt, are not repeated; other longer fields are refused.
+// Limit in bytes of the JSON of each body field that a response repeats. A stream repeats these fields several times,
+// and a waiting request keeps them. Longer instructions are allowed but not repeated, because they are a part of the
+// prompt. Other longer fields are refused.
 enum { RESPONSES_REPEATED_JSON_MAX = 256 << 10 };
 
-// Creates the body of /v1/chat/completions that asks for the same. The caller owns *chat_p. INVALID or UNSUPPORTED,
-// with a sentence that names the field.
+// Translates a body of /v1/responses to a body of /v1/chat/completions. The caller owns *chat_p. INVALID or
+// UNSUPPORTED; status_message() names the field.
 enum status responses_to_chat(const json_t *body, json_t **chat_p);

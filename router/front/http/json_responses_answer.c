@@ -12,9 +12,11 @@
 // --- items
 
 struct item_form {
-    const char *type, *prefix;         // type of the item; prefix of its id
-    const char *delta, *done, *member; // events of its text; the member of event `done` that has the text
-    const char *part;                  // type of the part that has the text; NULL: the item itself has the text
+    const char *type;         // type of the item
+    const char *prefix;       // prefix of the item's id
+    const char *delta, *done; // names of the events with a piece of the text, and with the whole text
+    const char *member;       // member of event `done` that has the text
+    const char *part;         // type of the part that has the text; NULL: the item itself has the text
 };
 
 static const struct item_form forms[] = {
@@ -69,7 +71,8 @@ void responses_answer_fini(struct responses_answer *a)
 
 // --- the response object
 
-// Adds ,"NAME":VALUE with the value of the body, or `otherwise` if the body has none or it is too long to be repeated.
+// Adds ,"NAME":VALUE with the value of the body. VALUE is `otherwise` if the body has no value, or a value that is too
+// long to be repeated.
 static void echo_add(struct bytes *out, const json_t *body, const char *name, const char *otherwise)
 {
     const json_t *value = json_object_get(body, name);
@@ -166,7 +169,7 @@ static void call_add(struct bytes *out, const struct responses_item *item)
     text_add(out, &item->text);
 }
 
-// Adds an item. `begun`: with its text.
+// Adds an item. `begun` false: without the part that has the text of a message or of reasoning.
 static void item_add(struct bytes *out, const struct responses_answer *a, int index, const char *status, bool begun)
 {
     const struct responses_item *item = &a->items[index];
@@ -338,7 +341,7 @@ static void item_begin(struct bytes *out, struct responses_answer *a, enum outpu
     part_event_add(out, a, "response.content_part.added");
 }
 
-// Keeps log-probabilities of the last item for the final events, unless the answer has too many of them.
+// Keeps log-probabilities of the last item for the final events. Drops all that were kept once the answer has too many.
 static void logprobs_keep(struct responses_answer *a, const struct bytes *logprobs)
 {
     enum { KEPT_BYTES_MAX = 1 << 20 };

@@ -9,28 +9,30 @@
 #include "router/front/http/json_writer.h"
 #include "router/front/request/chat_answer.h"
 
-// Returns the fields of the request that a response repeats: members of a JSON object, without braces. Free it.
+// Returns the request's fields that a response repeats, as members of a JSON object, each with a comma before it. The
+// caller frees the text.
 char *responses_echo(const json_t *body);
 
 struct responses_item {
-    enum output_kind kind; // OUTPUT_REASONING, OUTPUT_CONTENT (a message) or OUTPUT_CALL
-    struct bytes text;     // the text, or the arguments of a call
-    struct bytes logprobs; // messages: JSON objects of a list, without the brackets
-    struct bytes name;     // calls
-    char call_id[CHAT_CALL_ID_ROOM];
+    enum output_kind kind;           // OUTPUT_REASONING, OUTPUT_CONTENT (a message) or OUTPUT_CALL
+    struct bytes text;               // the text, or the arguments of a call
+    struct bytes logprobs;           // messages: JSON objects of a list, without the brackets
+    struct bytes name;               // calls: name of the function
+    char call_id[CHAT_CALL_ID_ROOM]; // calls
 };
 
 // The answer to one request. The members after the first four start as zero.
 struct responses_answer {
-    const char *id;               // resp-NUMBER; ids of items have the same number. Borrowed, as are model and echo
-    const char *model, *echo;     // responses_echo()
+    const char *id;               // resp-NUMBER; ids of items have the same number; borrowed
+    const char *model;            // borrowed
+    const char *echo;             // result of responses_echo(); borrowed
     int64_t created_s;            // Unix time
     struct responses_item *items; // [n] owned
     int n, capacity;
     // Streams:
     bool open;             // the last item has not ended
-    int64_t n_events;      // sent so far
-    size_t logprobs_bytes; // log-probabilities of all items, kept or not
+    int64_t n_events;      // number of events added so far
+    size_t logprobs_bytes; // bytes of the log-probabilities of all items, kept or not
 };
 void responses_answer_fini(struct responses_answer *a);
 
@@ -38,7 +40,7 @@ void responses_answer_fini(struct responses_answer *a);
 struct responses_end {
     enum finish_reason reason;
     const struct request_usage *usage;
-    const char *error; // with FINISH_REASON_ERROR
+    const char *error; // error message, with FINISH_REASON_ERROR only
 };
 
 // Sets the items of a complete answer. `chat` has its reasoning and calls; NULL: the answer has text only.
@@ -48,8 +50,8 @@ void responses_set_items(struct responses_answer *a, const struct bytes *text, c
 void responses_add_object(struct bytes *out, const struct responses_answer *a, const struct responses_end *end);
 
 // Add the events of a stream: first responses_add_begin(), then a call for each part, last responses_add_end(). Parts
-// become the items of the answer, which the events at its end repeat. Log-probabilities are repeated up to 1 MiB in
-// all, because they are sent at once and the router keeps them until then.
+// become the items of the answer. The events at the end of an item and of the answer repeat its text. They repeat its
+// log-probabilities only while the answer has at most 1 MiB of them, because the router keeps them until then.
 void responses_add_begin(struct bytes *out, struct responses_answer *a);
 // `call` is set for OUTPUT_CALL.
 void responses_add_part(struct bytes *out, struct responses_answer *a, enum output_kind kind,

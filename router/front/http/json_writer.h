@@ -5,10 +5,10 @@
 #include "lib/text/generation.h"
 #include "lib/text/unicode.h"
 
-// Adds text that is JSON already.
+// Adds a literal that is JSON already.
 #define JSON_ADD(out, literal) bytes_add(out, literal, sizeof(literal) - 1)
 
-void json_add(struct bytes *out, const char *json);
+void json_add(struct bytes *out, const char *json); // adds text that is JSON already
 // Adds a string with its quotes. Ill-formed parts of `text` become U+FFFD.
 void json_add_text(struct bytes *out, const char *text, size_t n);
 void json_add_string(struct bytes *out, const char *text); // NUL-terminated; NULL gives null
@@ -16,7 +16,7 @@ void json_add_integer(struct bytes *out, int64_t number);
 // Adds a number with nine digits, enough for a float. JSON has no infinity: a number that is not finite becomes -9999,
 // as in vLLM.
 void json_add_real(struct bytes *out, double number);
-// Adds a comma, unless the buffer is empty or ends in an opening bracket.
+// Adds a comma, unless the buffer is empty or ends with an opening bracket or brace.
 void json_add_comma(struct bytes *out);
 // Add the items of a list of token ids, and of a list of ranges [first,last]. The caller adds the brackets.
 void json_add_ids(struct bytes *out, const int32_t *ids, int n);

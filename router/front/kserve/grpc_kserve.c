@@ -19,7 +19,7 @@
 #include "router/front/request/reply.h"
 #include "router/front/request/request_trace.h"
 
-enum { FIELD_ID = 3, ID_ROOM = 257 }; // field `id` of ModelInferRequest
+enum { FIELD_ID = 3, ID_ROOM = 257 }; // number of the field `id` of ModelInferRequest; room for an id
 enum { STREAM_REQUESTS_MAX = 1024 };  // requests of one call that have not ended
 
 // A call of ModelInfer (one request) or of ModelStreamInfer.
@@ -54,7 +54,7 @@ static void event_cancel(struct core *c, void *arg, int64_t now_us)
     free(arg);
 }
 
-// Ends an answer that is too large, with the reason in status_message().
+// Ends an answer that is too large with the error message of status_message(), and cancels its request.
 static void answer_exceeds(struct answer *a)
 {
     answer_fail(call_of(a->client), a->data, STATUS_EXHAUSTED, status_message());
@@ -86,7 +86,7 @@ static void call_done(struct answer *a, const struct request *r, enum finish_rea
         kserve_end(c->call, k, r, &rest, reason);
 }
 
-// Ends a ModelStreamInfer call with its last request.
+// Ends a ModelStreamInfer call once the client sends no more requests and all its requests have ended.
 static void call_idle(struct client *client)
 {
     if (call_of(client)->half_closed) reply_finish(call_of(client)->call, STATUS_OK, "");
@@ -119,7 +119,7 @@ static void event_half_close(struct core *c, void *arg, int64_t now_us)
 
 // --- I/O threads and threads of the intake pool
 
-// Answers a message that is refused, with the reason in status_message(). The other requests of a stream go on.
+// Answers a refused message with the error message of status_message(). Other requests of a stream go on.
 static void call_answer_refused(struct kserve_call *c, const char *id, enum status status, int64_t retry_us)
 {
     client_refused(&c->client, id, status);
@@ -130,7 +130,7 @@ static void call_answer_refused(struct kserve_call *c, const char *id, enum stat
         reply_refuse_until(c->call, status, retry_us);
 }
 
-// Refuses a message that was admitted. Frees `a`, its answer, or NULL.
+// Refuses a message that was admitted. `a` is the answer that was created for it, which is freed, or NULL.
 static void call_refuse(struct parsed_message *parsed, struct answer *a, const char *id, enum status status,
                         int64_t retry_us)
 {
@@ -165,7 +165,7 @@ static void request_submit(struct kserve_call *c, const char *id, struct answer 
     answers_submit(a, c->stream ? "kserve_stream" : "kserve");
 }
 
-// Submits or refuses a request. `status` is the result of what was read so far.
+// Submits or refuses a request. `status` is the result of kserve_request_read().
 static void infer_submit(const struct grpc_message *message, const Inference__ModelInferRequest *m,
                          const struct kserve_request *q, bool grammar_known, enum status status)
 {

@@ -12,7 +12,7 @@
 
 enum { PARAMETERS_MAX = 256, PARAMETER_ELEMENTS_MAX = 1024 };
 
-// Limit of the JSON in all string parameters together: each value takes a multiple of its bytes in memory.
+// Limit in bytes of the JSON in all string parameters together. A parsed value takes a multiple of its bytes in memory.
 enum { PARAMETER_JSON_BYTES_MAX = 256 << 10 };
 
 #define INFO(name, type, dim)                                                                                          \
@@ -112,7 +112,7 @@ static bool is_zero(const json_t *value)
            (json_is_string(value) && !json_string_length(value));
 }
 
-// Reads `timeout`: the microseconds that a request may wait in Triton's queue.
+// Turns Triton's `timeout`, the microseconds that a request may wait in the queue, into ttft_deadline_ms.
 static enum status set_timeout(json_t *to, const json_t *value)
 {
     json_int_t us = json_integer_value(value);
@@ -121,7 +121,8 @@ static enum status set_timeout(json_t *to, const json_t *value)
     return set_parameter(to, "ttft_deadline_ms", json_integer(ms < UINT32_MAX ? ms : UINT32_MAX));
 }
 
-// Reads a parameter that has a meaning of its own in Triton. Owns `value`.
+// Adds a parameter of the request. Parameters that have a meaning of their own in Triton are translated, ignored or
+// refused instead. Owns `value`.
 static enum status set_request_parameter(json_t *to, const char *name, json_t *value)
 {
     static const char *const sequences[] = {"sequence_id", "sequence_start", "sequence_end", NULL};
@@ -195,10 +196,10 @@ static enum status add_sampling_parameters(const struct kserve_tensor *t, json_t
     return STATUS_OK;
 }
 
-// A tensor of one parameter that has another name than the parameter, or that is a list.
+// An input tensor that gives one parameter.
 struct parameter_tensor {
-    const char *tensor, *parameter;
-    bool list;
+    const char *tensor, *parameter; // names
+    bool list;                      // the parameter is the list of the tensor's elements
 };
 static const struct parameter_tensor parameter_tensors[] = {
     {"stop", "stop", true},
@@ -379,8 +380,8 @@ static enum status find_output(const Inference__ModelInferRequest__InferRequeste
                        m->name);
 }
 
-// Reads the outputs that the request names. A request that names none gets the text, the ids if its prompt is ids, and
-// the outputs of its return_* parameters.
+// Reads the outputs that the request names. A request that names none gets the text and the outputs of its return_*
+// parameters. It also gets the token ids if its prompt is token ids.
 static enum status read_outputs(const Inference__ModelInferRequest *m, const struct values *v, struct kserve_request *q)
 {
     if (m->n_outputs > KSERVE_TENSORS_MAX)
@@ -445,8 +446,8 @@ enum status kserve_check_version(const char *model, const char *version)
                        KSERVE_VERSION);
 }
 
-// Reads whether the answer repeats the prompt. As in Triton's vLLM backend, a whole answer does unless the request
-// excludes it, and a stream never does.
+// Sets q->echo: the answer repeats the prompt. As in Triton's vLLM backend, a whole answer repeats it unless the
+// request says otherwise. A stream never repeats it.
 static enum status read_echo(const struct values *v, struct kserve_request *q)
 {
     const json_t *given = json_object_get(q->parameters, "exclude_input_in_output");

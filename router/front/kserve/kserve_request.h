@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Turns a ModelInferRequest into a GenerateRequest. The request's parameters, the JSON of the tensor
-// `sampling_parameters` and tensors with the name of a parameter become one JSON object with the fields of the HTTP
-// API. It is read as bodies of the HTTP API are (json_generation.h). Inputs and outputs follow Triton's vLLM backend;
-// tensors of one parameter have the names of its TensorRT-LLM backend. docs/kserve.md lists them.
+// Turns a ModelInferRequest into a GenerateRequest. Parameters come from three places: the request's parameters, the
+// JSON of the tensor `sampling_parameters`, and tensors named after a parameter. They become one JSON object, which is
+// read like a body of the HTTP API (json_generation.h). Inputs and outputs follow Triton's vLLM backend. Tensors of one
+// parameter may also have the names of Triton's TensorRT-LLM backend. docs/kserve.md lists them.
 //
 // Any thread. Failures are INVALID, NOT_FOUND or UNSUPPORTED.
 #pragma once
@@ -29,17 +29,17 @@ struct kserve_tensor_info {
     Inference__DataType type;
     int dim;
 };
-extern const struct kserve_tensor_info kserve_inputs[],
-    kserve_outputs[KSERVE_OUTPUT_COUNT]; // kserve_inputs: name NULL ends
+extern const struct kserve_tensor_info kserve_inputs[]; // ends with a `name` of NULL
+extern const struct kserve_tensor_info kserve_outputs[KSERVE_OUTPUT_COUNT];
 
 struct kserve_request {
     struct json_generation fields; // `message` is complete, but not checked against the model
     bool stream;
     bool echo;          // the text starts with the prompt
     bool empty_final;   // an empty response follows the last one
-    unsigned outputs;   // bit of each kserve_output
-    json_t *parameters; // owned, as is `ids`
-    uint32_t *ids;
+    unsigned outputs;   // bit k is set if kserve_output k is wanted
+    json_t *parameters; // the JSON object of all parameters; owned
+    uint32_t *ids;      // prompt of input_ids; owned; NULL: the prompt is text
 };
 
 // Borrows from the message. Call kserve_request_fini() whatever the status.

@@ -202,7 +202,7 @@ void kserve_error_send(struct rpc_call *call, const char *id, const char *messag
 {
     struct message m;
     bool valid = utf8_valid(id, strlen(id), NULL) && *id;
-    // Triton's clients show only the sentence.
+    // Triton's clients show only the error message, so it has the id.
     char *sentence = valid ? mem_format("[request id: %s] %s", id, message) : mem_string(message);
     message_init(&m, "", valid ? id : "");
     add_bool(&m, "triton_final_response", true);
@@ -240,7 +240,7 @@ bool kserve_answer_begin(struct kserve_answer *a)
 void kserve_answer_free(struct kserve_answer *a)
 {
     if (a->whole_bytes)
-        whole_answer_free(a->whole, &a->whole_bytes); // 0 before the submission, when any thread may call this
+        whole_answer_free(a->whole, &a->whole_bytes); // not before the submission, when any thread may call this
     free(a->id);
     free(a->model);
     bytes_free(&a->text);
@@ -270,8 +270,8 @@ static void add_token(const struct kserve_answer *a, int32_t token, float logpro
     JSON_ADD(out, "}");
 }
 
-// Adds an object for each token, as in vLLM: log-probability and rank by token id. The rank of a token that is not
-// among the likeliest is not known.
+// Adds the object of one token in vLLM's form: log-probability and rank, with token ids as keys. The rank of a token
+// that is not among the likeliest ones is null.
 static void add_logprobs(struct kserve_answer *a, const struct token_logprob *l)
 {
     int rank = 0;

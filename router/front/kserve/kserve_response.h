@@ -7,33 +7,37 @@
 #include "router/front/kserve/kserve_request.h"
 #include "router/front/request/answer.h"
 
-// The properties of the request that shape its answer, and the output that is not sent yet.
+// The answer to one request: properties of the request that shape the answer, and output that is not sent yet.
 struct kserve_answer {
     char *id, *model; // owned
     bool on_stream;   // the request came in a ModelStreamInfer call
-    bool pieces, empty_final;
-    unsigned outputs; // bit of each kserve_output
+    bool pieces;      // the answer is sent in pieces
+    bool empty_final; // as in struct kserve_request
+    unsigned outputs; // as in struct kserve_request
     const struct tokenizer *tokenizer;
-    struct whole_answers *whole;      // the front's
-    size_t whole_bytes;               // bytes of this answer in `whole`
-    bool ended;                       // its error was sent
-    struct bytes text, ids, logprobs; // ids: int32_t
-    int n_tokens;
-    double cumulative_logprob;
+    struct whole_answers *whole; // borrowed from the front
+    size_t whole_bytes;          // bytes of this answer in `whole`
+    bool ended;                  // an error was sent, which ended the answer
+    // Output that is not sent yet:
+    struct bytes text;
+    struct bytes ids;          // token ids as int32_t
+    struct bytes logprobs;     // items of a JSON list
+    int n_tokens;              // number of tokens
+    double cumulative_logprob; // sum over all tokens of the answer, sent or not
 };
 
 struct kserve_answer *kserve_answer_create(struct front *front, const Inference__ModelInferRequest *m,
                                            const struct kserve_request *q, bool on_stream);
-// Counts the prompt that the text repeats. Call it at the submission, since a request may wait for long. False: as
-// kserve_chunk().
+// Counts the memory of the prompt if the answer's text repeats it. Call it when the request is submitted, because a
+// request may wait for long. Returns false in the same case as kserve_chunk().
 bool kserve_answer_begin(struct kserve_answer *a);
 void kserve_answer_free(struct kserve_answer *a);
 
-// Adds tokens to the output, and sends them if the answer is sent in pieces. False, with the reason: a whole answer is
-// too large.
+// Adds tokens to the output, and sends them if the answer is sent in pieces. Returns false if a whole answer is too
+// large (whole_answer_grow()); status_message() has the error message.
 bool kserve_chunk(struct rpc_call *call, struct kserve_answer *a, const struct answer_chunk *chunk,
                   const struct request *r);
-// Sends the rest with the usage.
+// Sends the last response: the output that is left, with the usage.
 void kserve_end(struct rpc_call *call, struct kserve_answer *a, const struct request *r,
                 const struct answer_chunk *rest, enum finish_reason reason);
 

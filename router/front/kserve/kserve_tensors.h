@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads and checks the input tensors of a ModelInferRequest: shape against contents, raw or typed, and the lengths of
-// BYTES. A failure is INVALID, and its sentence names the tensor. Any thread.
+// BYTES. Failures are INVALID (shared memory: UNSUPPORTED); status_message() names the tensor. Any thread.
 #pragma once
 
 #include <stdbool.h>
@@ -19,8 +19,8 @@ struct kserve_tensor {
     size_t element_bytes; // size of an element in `raw`; 0: KSERVE_BYTES
     const int64_t *shape; // [rank]
     size_t rank;
-    size_t n;           // elements
-    const uint8_t *raw; // [raw_bytes]
+    size_t n;           // number of elements
+    const uint8_t *raw; // [raw_bytes] the elements, if `contents` is NULL
     size_t raw_bytes;
     const Inference__InferTensorContents *contents; // NULL: the elements are in `raw`
 };
@@ -36,9 +36,10 @@ double kserve_tensor_real(const struct kserve_tensor *t, size_t i);
 
 // The place of a walk over the elements of KSERVE_BYTES; starts as zeros.
 struct kserve_place {
-    size_t i, at;
+    size_t i;  // index of the next element
+    size_t at; // offset of the next element in `raw`
 };
-// Sets the next element. False: there is none.
+// Sets *element_p to the next element, borrowed from the tensor. Returns false if there is none.
 bool kserve_tensor_next(const struct kserve_tensor *t, struct kserve_place *place, ProtobufCBinaryData *element_p);
 
 // Writes the length that precedes an element of BYTES, little-endian.

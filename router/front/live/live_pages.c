@@ -15,20 +15,23 @@
 #include "router/front/http/http_service.h"
 #include "router/front/live/live_snapshot.h"
 
-// A new page need not wait for the next second, but frequent new pages cause at most five snapshots a second.
+// A new page gets its first event before the next second begins. Frequent new pages cause at most five snapshots a
+// second.
 enum { SECOND_US = 1000000, FIRST_EVENT_US = 200000 };
 
 struct live_page {
     struct http_exchange *x;     // our reference
     struct principal *principal; // our reference; NULL: no API keys are used
-    bool begun;                  // its stream has begun, or is about to
+    bool begun;                  // the stream of its events has begun, or is about to begin
 };
 
 struct live_pages {
     const struct front *front;
     pthread_t thread;
-    struct live_history history; // the pages' thread only, as is the next line
-    struct bytes history_event, snapshot_event;
+    // Used only by the pages' thread:
+    struct live_history history;
+    struct bytes history_event, snapshot_event; // the events as they are sent
+
     struct live_snapshot snapshot; // the core's thread fills it in while the pages' thread waits
     pthread_mutex_t lock;          // guards all members below; not held while anything is written or sent
     pthread_cond_t changed;
@@ -99,7 +102,7 @@ static void page_send(const struct live_pages *pages, const struct live_page *pa
         http_stream_end(page->x);
         return;
     } else if (http_stream_send(page->x, NULL, 0) > 0) {
-        return; // it has not read the last event
+        return; // the page has not read the last event
     }
     http_stream_send(page->x, pages->snapshot_event.data, pages->snapshot_event.n);
 }

@@ -2,11 +2,11 @@
 // The live page: GET /, its files, and GET /live/events, the stream of server-sent events that it shows.
 //
 // One thread takes a snapshot of the core each second, adds it to a history of five minutes and, while pages are open,
-// writes it once for all of them. Each page costs the sending of the same bytes. A page that leaves an event unread
-// gets no further event until it has read it; nothing waits for a page.
+// writes it once for all of them. A further page costs only sending these bytes. A page that has not read an event gets
+// no further one until then; the thread never waits for a page.
 //
 // Events: "history" once, then a "snapshot" each second (live_snapshot.h). With API keys, the events need an operator's
-// key. The page and its files show nothing of the cluster and need no key.
+// key. The page and its files contain no data of the cluster and need no key.
 #pragma once
 
 #include "lib/http/http.h"
@@ -20,7 +20,7 @@ struct live_pages;
 struct live_pages *live_pages_open(const struct front *front);
 // Ends the streams of all pages and refuses later ones. NULL is allowed here and in live_pages_free().
 void live_pages_close(struct live_pages *pages);
-// Frees the pages, after the last exchange has closed.
+// Frees the pages. Call it after the last exchange has closed.
 void live_pages_free(struct live_pages *pages);
 
 // Handlers of routes.

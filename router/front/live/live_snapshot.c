@@ -32,7 +32,7 @@ static void add_bool(struct bytes *out, const char *name, bool value)
     json_add(out, value ? "true" : "false");
 }
 
-// Adds a number. One that is not known, or not finite, becomes null.
+// Adds a number, or null if the number is not finite, which means unknown.
 static void add_known(struct bytes *out, double value)
 {
     if (isfinite(value))
@@ -88,7 +88,8 @@ static double per_second(uint64_t now, uint64_t before, int64_t us)
     return us > 0 ? (double)growth(now, before) * 1e6 / (double)us : 0;
 }
 
-// Returns the quantile `share` of the values that were counted since `before`, in the unit of the histogram.
+// Returns the quantile `share` (0 to 1) of the values that were counted since `before`, in the unit of the histogram.
+// NAN if there are none.
 static double quantile_since(const struct histogram *now, const struct histogram *before, double share)
 {
     uint64_t total = 0, below = 0;

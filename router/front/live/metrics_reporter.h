@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The thread that writes metrics. It asks the core's thread for a copy of its counts, writes them as text and passes
-// the text on. Requests that come while it works share the next copy, so that the core's thread makes one copy at a
-// time, however often metrics are asked for.
+// The thread that writes metrics. It gets a copy of the counts from the core's thread and writes them as text. Requests
+// that come while the thread works share the next copy. So the core's thread makes one copy at a time, however often
+// metrics are asked for.
 #pragma once
 
 #include "router/front/front.h"
@@ -9,13 +9,13 @@
 
 struct metrics_reporter;
 
-// Called on the reporter's thread, exactly once for each request. `text` is valid until it returns.
+// Called on the reporter's thread, exactly once for each request. `text` is valid until the function returns.
 typedef void (*metrics_answer_fn)(void *arg, enum metrics_format format, const char *text, size_t size);
 
 // Borrows the front, whose loop and pool must run until metrics_reporter_close().
 struct metrics_reporter *metrics_reporter_open(const struct front *front);
-// Asks for the metrics without blocking. `http` has the current counts of the HTTP server; the counts of the last call
-// are written. Any thread.
+// Asks for the metrics without blocking. `http` has the current counts of the HTTP server. If several requests share a
+// copy, the counts of the last request are written. Any thread.
 void metrics_reporter_ask(struct metrics_reporter *reporter, enum metrics_format format,
                           const struct http_server_status *http, metrics_answer_fn answer, void *arg);
 // Answers the requests that came before, then ends the thread. NULL is allowed.

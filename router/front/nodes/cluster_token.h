@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The secret that nodes present when they attach. The file is read again when it changes. If it cannot be used, that is
-// logged and the last secret stays. Only the SHA-256 of the secret is kept, and it is compared in constant time.
+// The secret that nodes present when they attach. The file is read again when it changes. If the
+// changed file cannot be used, an error is logged and the last secret stays in use. Only the SHA-256 of the secret is
+// kept, and it is compared in constant time.
 #pragma once
 
 #include "lib/base/status.h"
@@ -9,7 +10,8 @@ struct cluster_token;
 
 enum status cluster_token_open(const char *path, struct cluster_token **token_p);
 void cluster_token_free(struct cluster_token *token); // NULL is allowed
-// Looks at the file now, instead of at the next check, and logs whether it has changed. Any thread; NULL is allowed.
+// Reads the file now if it has changed, instead of at the next check. Any thread; NULL is allowed.
 void cluster_token_reload(struct cluster_token *token);
-// UNAUTHENTICATED unless `authorization`, the value of that header (NULL: not sent), is "Bearer SECRET". Any thread.
+// Checks the value of the header `authorization` (NULL: not sent). UNAUTHENTICATED unless it is "Bearer SECRET". Any
+// thread.
 enum status cluster_token_check(struct cluster_token *token, const char *authorization);

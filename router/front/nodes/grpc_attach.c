@@ -17,18 +17,18 @@ typedef Forepack__Cluster__V1__NodeMessage node_message;
 enum {
     HELLO_BYTES_MAX = 64 << 10,
     HELLO_MEMORY_MAX = 1 << 20,
-    MEMORY_MAX = 40 << 20, // all unpacked messages that the core has not handled yet
-    EVENT_BYTES = 512,     // counted in addition for each message
+    MEMORY_MAX = 40 << 20, // memory of all unpacked messages that the core has not handled yet
+    EVENT_BYTES = 512,     // memory of the event that posts a message
 };
 
-// Limit of the messages that a node has not read: two of the largest.
+// Limit of the bytes that a node has not read: room for two messages of the largest size.
 enum { UNREAD_MAX_MB = 128 };
 
 struct attachment {
     struct node_link link; // first: the link's pointer is ours; core's thread
     struct rpc_call *call; // our reference
     const struct front *front;
-    bool greeted;         // Hello was received; I/O threads
+    bool greeted;         // the first message was received, which should be Hello; I/O threads
     atomic_size_t memory; // memory of the posted messages
 };
 
@@ -49,7 +49,7 @@ static void attachment_send(struct node_link *link, const Forepack__Cluster__V1_
     rpc_call_abandon(call, STATUS_EXHAUSTED, status_message());
 }
 
-// Ends the stream. The call of a node that failed is abandoned: it may not read.
+// Ends the stream. After an error, queued messages are dropped, because a node that failed may not read them.
 static void attachment_finish(struct node_link *link, enum status status, const char *reason)
 {
     struct rpc_call *call = ((struct attachment *)link)->call;
@@ -114,8 +114,8 @@ static enum status hello_unpack(const uint8_t *bytes, size_t size, node_message 
     return unpack_within(bytes, size, HELLO_MEMORY_MAX, m_p, memory_p);
 }
 
-// Unpacks a message within the memory that waiting messages leave. A message that does not fit is the node's fault only
-// if it would not fit alone either.
+// Unpacks a message within the part of MEMORY_MAX that waiting messages leave. INVALID if the message would not fit
+// even if none waited, UNAVAILABLE if it does not fit now.
 static enum status attach_unpack(const struct attachment *a, const uint8_t *bytes, size_t size, node_message **m_p,
                                  size_t *memory_p)
 {

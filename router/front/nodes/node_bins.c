@@ -25,7 +25,8 @@ static Forepack__Cluster__V1__Range **range_messages(const struct token_range *r
 
 // --- score bins
 
-// Returns the pinned ranges, with the rows of earlier turns of a conversation.
+// Returns the ranges that the speculator must keep: pinned ranges, and the rows of earlier turns of the conversation.
+// One block; free() it.
 static Forepack__Cluster__V1__Range **pinned_messages(const struct request *r, const struct score_prompt *prompt,
                                                       size_t *n_p)
 {

@@ -27,7 +27,7 @@ static const char *hello_role_name(const Forepack__Cluster__V1__Hello *m)
     }
 }
 
-// Refuses the node with the sentence in status_message(). The node logs it and tries again later.
+// Refuses the node with the error message of status_message(). The node logs the message and tries again later.
 static void hello_refuse(struct node_link *link, const Forepack__Cluster__V1__Hello *m, enum status status)
 {
     log_event_limited(LOG_WARN, "node_refused", LOG_FIELD("node", m->node_id), LOG_FIELD("role", hello_role_name(m)),
@@ -153,7 +153,8 @@ static void handle_hello(struct core *c, struct node_link *link, const Forepack_
 
 // --- results
 
-// Returns the error of a node as clients may see it, or NULL. It is always UTF-8: some clients fail on other bytes.
+// Returns the error message of a node in a form that clients may see, or NULL if `error` is empty. The result is UTF-8,
+// because some clients fail on other bytes.
 static const char *node_error_text(const char *error)
 {
     if (!*error) return NULL;
@@ -299,7 +300,7 @@ static void sequence_result_read(const Forepack__Cluster__V1__SequenceResult *fr
         to->logprobs = logprobs_read(from->logprobs, from->n_logprobs, logprobs);
 }
 
-// Returns true if the step had prompt rows: each decode row and each draft row has a result.
+// Returns true if the step had prompt rows: more rows than decode rows, one for each result, and draft rows together.
 static bool has_prompt_rows(const Forepack__Cluster__V1__StepResults *m)
 {
     uint64_t rows = m->n_results;

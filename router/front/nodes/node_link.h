@@ -15,8 +15,8 @@
 struct node_link;
 
 struct node_link_ops { // the transport; must not call back into the core
-    void (*send)(struct node_link *link,
-                 const Forepack__Cluster__V1__RouterMessage *message);              // borrows it for the call
+    // Sends a message, which is borrowed until the function returns.
+    void (*send)(struct node_link *link, const Forepack__Cluster__V1__RouterMessage *message);
     void (*finish)(struct node_link *link, enum status status, const char *reason); // ends the stream
     const char *(*peer)(const struct node_link *link); // returns the node's address, for logs
 };
@@ -25,10 +25,11 @@ struct node_link {
     const struct node_link_ops *ops;
     int64_t heartbeat_ms;
     int tail_tokens;
-    struct core_node *node; // NULL before Hello and once the core has given the node up
+    struct core_node *node; // NULL before Hello is accepted, and after the core has given the node up
     bool greeted;           // Hello was accepted
 };
 
+// Handles a message of the node.
 void node_link_handle(struct node_link *link, struct core *c, const Forepack__Cluster__V1__NodeMessage *m,
                       int64_t now_us);
 void node_link_closed(struct node_link *link, struct core *c, int64_t now_us); // the stream has ended

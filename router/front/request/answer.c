@@ -13,8 +13,8 @@
 
 // --- core's thread: the output of one request
 
-// Pushes tokens until one completes a stop string. *joined_p becomes the joined text of several tokens, or NULL after a
-// single token; `ends` [n] becomes chunk->ends.
+// Pushes tokens until one completes a stop string; returns true then. Fills in chunk and `ends` [n]. *joined_p becomes
+// the text of the tokens, which the caller frees, or NULL if n is 1.
 static bool answer_push(struct answer *a, const int32_t *tokens, int n, struct answer_chunk *chunk, size_t *ends,
                         char **joined_p)
 {
@@ -118,8 +118,8 @@ static void answer_release(struct answer *a)
     free(a);
 }
 
-// Charges the API key for the tokens of a request, and frees its place among the key's running requests. A request that
-// no node has seen costs nothing.
+// Charges the API key for the tokens of a request, and ends its place among the key's running requests. A request that
+// was never in a bin costs nothing: its prompt tokens are given back.
 static void answer_charge(const struct answer *a, const struct request *r)
 {
     struct principal *p = a->client->principal;
@@ -212,7 +212,7 @@ static void event_close(struct core *c, void *arg, int64_t now_us)
     struct client *client = arg;
     parsed_message_drop(client->front->parsed_messages, client->front->pool, &client->parsed_messages);
     while (client->answers)
-        core_cancel(c, client->answers->request->number, now_us); // answer_done unlinks it
+        core_cancel(c, client->answers->request->number, now_us); // answer_done() unlinks the answer
     client->closed = true;
     client_check_idle(client);
 }
@@ -255,7 +255,7 @@ enum status answers_reserve(struct answer *first, int64_t *retry_us_p)
     return identity_reserve(client->principal, &need, retry_us_p);
 }
 
-// Returns the owner of the ids of a client's requests, see struct request_spec.
+// Returns request_spec.owner of a client's requests. Aborts find a request id only among the requests of one owner.
 static uint64_t owner_of(const struct client *client)
 {
     return client->principal ? identity_prefix_salt(principal_tenant(client->principal)) : 0;

@@ -10,12 +10,12 @@
 #include "lib/text/unicode.h"
 #include "router/front/request/content_tokens.h"
 
-// The marks of sections, found in the chat template, and the special tokens among them.
+// The markers of sections that the chat template uses.
 struct chat_syntax {
     struct output_syntax output;
-    int32_t shown[OUTPUT_MARKERS_MAX]; // special tokens that mark sections: shown to the parser
+    int32_t shown[OUTPUT_MARKERS_MAX]; // [n_shown] markers that are special tokens; their text must reach the parser
     int n_shown;
-    int32_t call_marker; // marker of Mistral's calls, if it is a special token; else -1
+    int32_t call_marker; // token of [TOOL_CALLS], which begins Mistral's calls; -1: it is no special token
 };
 struct chat_syntax chat_syntax_open(const struct chat_template *chat, const struct tokenizer *tokenizer);
 
@@ -29,16 +29,16 @@ struct chat_call {
 struct chat_answer {
     struct output_parser *parser;
     struct bytes reasoning;  // whole answers only
-    struct chat_call *calls; // [n_calls] names and arguments: whole answers only
+    struct chat_call *calls; // [n_calls] owned; names and arguments are set in whole answers only
     int n_calls, capacity;
     size_t collected;             // bytes of `reasoning` and `calls`
-    bool single;                  // further calls are dropped
+    bool single;                  // calls after the first one are dropped
     bool dropped;                 // the last call was dropped
-    struct content_tokens tokens; // with log-probabilities of the content alone
+    struct content_tokens tokens; // used if only the content has log-probabilities (http_api.content_logprobs)
 };
 
-// Creates the state that splits the answer to a prompt [n]. n 0: the answer does not continue a section that the prompt
-// begins. `tools`: look for calls. `single`: emit the first call only.
+// Creates the state that splits the answer to a prompt [n]. If the prompt ends by beginning the reasoning, the answer
+// starts inside it; n 0 prevents that. `tools`: look for calls. `single`: emit the first call only.
 struct chat_answer *chat_answer_create(const struct chat_syntax *syntax, const struct tokenizer *tokenizer,
                                        const int32_t *prompt, int n, bool tools, bool single);
 void chat_answer_free(struct chat_answer *answer); // NULL is allowed

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checks the requests of clients and turns their prompts into tokens, for any protocol. Any thread; the front is only
-// read. Every check records the sentence for the client in status_message().
+// read. A check that fails leaves an error message for the client in status_message().
 #pragma once
 
 #include <limits.h>
 
 #include "router/front/front.h"
 
-// EXHAUSTED when too many events wait for the core's thread: they take memory too.
+// EXHAUSTED if too many events wait for the core's thread, because waiting events take memory.
 enum status intake_check_backlog(const struct front *front);
 
-// Checks that new prompts are accepted: UNAVAILABLE while the router shuts down, EXHAUSTED as intake_check_backlog().
+// Checks that new prompts are accepted: UNAVAILABLE while the router shuts down, EXHAUSTED from intake_check_backlog().
 enum status intake_check_open(const struct front *front);
 
-// Returns the served model name that `name` stands for. NULL: it is not served.
+// Returns `name` if it is a served model name, the first served name if `name` is empty, else NULL.
 const char *intake_model_name(const struct front *front, const char *name);
 // NOT_FOUND unless `name` is empty or a served model name.
 enum status intake_check_model(const struct front *front, const char *name);
@@ -27,8 +27,8 @@ static inline int intake_int(uint32_t value)
     return value > INT_MAX ? INT_MAX : (int)value;
 }
 
-// Encodes text with TOKENIZER_ flags; the caller frees the ids. OUT_OF_RANGE, without encoding the rest, once there are
-// more than `max_ids` tokens.
+// Encodes text with TOKENIZER_ flags; the caller frees the ids. OUT_OF_RANGE as soon as there are more than `max_ids`
+// tokens, without encoding the rest.
 enum status intake_encode(const struct front *front, const char *text, size_t size_bytes, unsigned flags, int max_ids,
                           int32_t **tokens_p, int *n_tokens_p);
 
@@ -40,7 +40,7 @@ struct intake_prompt {
     size_t n_ids;
     const char *ids_field;                        // name of the field of `ids`; NULL: token_ids
     const struct chat_conversation *conversation; // NULL: none
-    int max_ids;                                  // limit of tokens of text or turns; 0: the context
+    int max_ids;                                  // limit of tokens, for text and chat turns; 0: the context
 };
 
 // INVALID if a conversation has too many messages.
@@ -62,7 +62,8 @@ void intake_tokens_fini(struct intake_tokens *tokens);
 enum status intake_tokenise(const struct front *front, const struct intake_prompt *prompt,
                             struct intake_tokens *tokens_p);
 
-// Returns the bytes of the largest message whose prompt can have at most `max_ids` tokens; larger messages need not be
-// read. 0: messages of any size can.
+// Returns the largest size in bytes that a message can have whose prompt has at most `max_ids` tokens. Larger messages
+// are refused unread. 0: there is no limit.
 size_t intake_message_limit(const struct front *front, int max_ids);
-enum status intake_refuse_size(const struct front *front, size_t message_bytes); // OUT_OF_RANGE
+// Returns OUT_OF_RANGE with an error message for a message over this limit.
+enum status intake_refuse_size(const struct front *front, size_t message_bytes);

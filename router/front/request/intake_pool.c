@@ -65,9 +65,9 @@ static void heap_remove(struct heap *heap, struct intake_key *entry)
 
 // ---- the pool
 
-// A tenant's waiting jobs of one kind. Its key is its counter: the bytes of its jobs that have left it to run.
+// A tenant's waiting jobs of one kind. `key.key` is the lane's counter: the bytes of its jobs that have started.
 struct intake_lane {
-    struct intake_key key; // first: a heap's entry is a lane
+    struct intake_key key; // first: an entry of intake_pool.lanes is a pointer to a lane
     struct pool_tenant *tenant;
     enum lane_kind kind;
     struct heap jobs;
@@ -75,10 +75,10 @@ struct intake_lane {
 
 // A tenant with waiting jobs.
 struct pool_tenant {
-    struct pool_tenant *next; // in its bucket
+    struct pool_tenant *next; // next tenant in the same bucket
     char *name;
-    int jobs;
-    size_t bytes;
+    int jobs;     // number of waiting jobs
+    size_t bytes; // bytes of the waiting jobs
     struct intake_lane lanes[LANE_KINDS];
 };
 
@@ -103,7 +103,7 @@ struct intake_pool {
     size_t running_long_bytes; // part of running_bytes that belongs to long jobs
     uint64_t last_number;
     struct heap lanes[LANE_KINDS]; // lanes with jobs
-    uint64_t floor[LANE_KINDS];    // counter at which a lane starts when no other lane has jobs
+    uint64_t floor[LANE_KINDS];    // counter with which a lane starts if no lane of its kind has jobs
     struct pool_tenant *tenants[BUCKETS];
 };
 
@@ -204,8 +204,8 @@ static struct intake_job *first_job(struct intake_pool *pool, enum lane_kind kin
     return (struct intake_job *)((char *)lane->jobs.entries[0] - offsetof(struct intake_job, key));
 }
 
-// Returns the first job of the kind that may start now, or NULL. A long job starts alone or within the bound. If the
-// first job has to wait, no other passes it: it would wait for as long as smaller jobs come.
+// Returns the first job of the kind if it may start now, else NULL. A long job starts if no long job runs, or if all
+// fit INTAKE_RUNNING_BYTES. No smaller job overtakes a first job that has to wait: it could wait forever otherwise.
 static struct intake_job *first_to_start(struct intake_pool *pool, enum lane_kind kind)
 {
     struct intake_job *job = first_job(pool, kind);
@@ -253,7 +253,7 @@ static void run_job(struct intake_pool *pool, struct intake_job *job)
     if (long_bytes) wake_for_long_jobs(pool);
 }
 
-// Lowers the priority of this thread: where cores are scarce, tokens of running streams matter more than prompts.
+// Lowers the priority of this thread. If cores are scarce, tokens of running streams matter more than new prompts.
 static void thread_yield_to_others(void)
 {
     enum { NICE = 10 };
@@ -379,7 +379,7 @@ void intake_pool_cancel(struct intake_pool *pool, struct intake_owner *owner)
 {
     pthread_mutex_lock(&pool->mutex);
     struct intake_job *jobs = owner_clear(pool, owner);
-    if (jobs) wake_for_long_jobs(pool); // the first long job may have been among them
+    if (jobs) wake_for_long_jobs(pool); // a removed job may have been the first long job
     pthread_mutex_unlock(&pool->mutex);
     drop_all(jobs);
 }

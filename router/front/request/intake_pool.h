@@ -2,14 +2,14 @@
 // The threads on which prompts are read and tokenised, and the queue of prompts that wait for them. A job is a
 // function: the pool knows neither gRPC nor tokenizers.
 //
-//   bounds   the pool limits bytes and number of all jobs, and a tenant's share of the bytes
+//   bounds   the pool limits the number of waiting jobs, the bytes of all jobs, and a tenant's share of these bytes
 //            (router/core/tenant_share.h). It also limits the bytes of the long jobs that run, which bounds the memory
 //            of tokenising for any number of threads.
 //   lanes    one thread runs short jobs only, so that no short prompt waits for a long one. The other threads prefer
 //            long jobs, so that no number of short ones delays them. A pool of one thread alternates.
-//   order    within a lane, the tenant whose jobs had the fewest bytes goes next (virtual token counter, arXiv
-//            2401.00588). Within a tenant, the shortest job goes first. A longer job goes before shorter ones once the
-//            tenant got as many bytes, while it waited, as it is longer.
+//   order    a tenant goes next if fewer bytes of its jobs have started than of other tenants (virtual token counter,
+//            arXiv 2401.00588). Within a tenant, the shortest job goes first. Each byte of the tenant's jobs that
+//            starts while a job waits counts as if that job were a byte shorter, so that long jobs get their turn.
 //
 // Threads: every function may be called from any thread. Jobs run on the pool's threads without its lock.
 #pragma once
@@ -23,28 +23,30 @@
 enum {
     INTAKE_AT_ONCE_BYTES = 4096,  // up to this size a message is read where it arrives: waking the pool costs more
     INTAKE_SHORT_BYTES = 1 << 16, // longest short job
-    // Bytes that are added to a short message that takes long to read, so that no short prompt waits for it.
+    // Bytes that are added to a postponed message, which takes long to read. They make it a long job, so that no short
+    // prompt waits for it.
     INTAKE_POSTPONED_BYTES = INTAKE_SHORT_BYTES,
-    // Limit of all long jobs that run at once. A longer job is the only long job while it runs. A context of 131,072
-    // tokens takes about 512 KiB.
+    // Limit of the bytes of all long jobs that run at once. A job over this limit runs as the only long job. A prompt
+    // of 131,072 tokens takes about 512 KiB.
     INTAKE_RUNNING_BYTES = 16 << 20,
 };
 
 struct intake_pool;
 struct intake_lane;
 
-// A place in a heap.
+// An entry of a heap.
 struct intake_key {
-    uint64_t key, number; // the smallest key goes first, then the smallest number
-    int place;            // index in the heap; -1: in no heap
+    uint64_t key;    // the entry with the smallest key goes first
+    uint64_t number; // order of entries with equal keys: the smallest number goes first
+    int place;       // index in the heap; -1: in no heap
 };
 
 // A job, embedded in the object that it works on. The caller sets the first three fields, which must not change until
 // the job runs.
 struct intake_job {
-    void (*run)(struct intake_job *job, bool dropped); // called exactly once; `dropped`: the pool gave the job up
-    const char *tenant;
-    size_t bytes;
+    void (*run)(struct intake_job *job, bool dropped); // called exactly once; `dropped`: free the job without doing it
+    const char *tenant;                                // borrowed
+    size_t bytes;                                      // size of the message: its weight in the bounds and the order
     // Members of the pool:
     struct intake_key key;
     struct intake_lane *lane;
@@ -65,9 +67,10 @@ struct intake_pool_options {
 };
 
 struct intake_pool *intake_pool_open(const struct intake_pool_options *options);
-// Changes these options. Any thread.
+// Changes two of the options.
 void intake_pool_set_bounds(struct intake_pool *pool, int max_jobs, int tenant_share_percent);
-// Adds a job. EXHAUSTED, with a sentence for the client, when a limit is reached; the caller then still owns the job.
+// Adds a job. EXHAUSTED if a limit is reached: the caller still owns the job, and status_message() has the error
+// message for the client. owner NULL: the job is never dropped before intake_pool_close().
 enum status intake_pool_add(struct intake_pool *pool, struct intake_job *job, struct intake_owner *owner);
 // Drops the owner's waiting jobs on the calling thread. Running jobs go on.
 void intake_pool_cancel(struct intake_pool *pool, struct intake_owner *owner);

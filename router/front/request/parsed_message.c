@@ -10,10 +10,10 @@
 
 enum { BUCKETS = 4096 };
 
-// The messages of one owner with one request id that no abort has found yet: at least one. A client may send an id in
-// any number of messages, and others may look for that id. So a look-up visits groups, not messages.
+// The messages, one or more, that have the same owner and request id and are not aborted. A client may send an id in
+// any number of messages, and other clients may abort the same id. So a look-up visits groups, not messages.
 struct message_group {
-    struct message_group *next; // in its bucket
+    struct message_group *next; // next group in the same bucket
     struct parsed_message *first;
 };
 
@@ -40,8 +40,8 @@ void parsed_message_table_free(struct parsed_message_table *table)
 
 // --- groups; the caller holds the mutex
 
-// Returns the link to the group of this id and owner, or of any owner if `any`. The link points to NULL if there is
-// none.
+// Returns the link to the group of this id and owner, or of this id and any owner if `any`. *link is NULL if there is
+// no such group.
 static struct message_group **group_find(struct parsed_message_table *table, const char *id, uint64_t owner, bool any)
 {
     struct message_group **link = &table->buckets[hash_text(&table->hash_key, id) % BUCKETS];
@@ -108,8 +108,8 @@ void parsed_message_end(struct parsed_message_table *table, struct parsed_messag
     free(m);
 }
 
-// Returns the first message of a list. New messages are added at the start of a list, and only this thread ends
-// messages. So a walk needs the lock only for its start.
+// Returns the first message of a list. New messages are added at the start of a list, and only the core's thread
+// ends messages. So a walk needs the lock only for its start.
 static struct parsed_message *first_of(struct parsed_message_table *table, struct parsed_message *const *list)
 {
     pthread_mutex_lock(&table->mutex);

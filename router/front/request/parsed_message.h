@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The messages of clients between their arrival and the core: a message is parsed and tokenised, then submitted or
-// refused. A table holds these messages. An abort finds them by request id, and the end of a client by the client.
+// A table of the messages of clients that have arrived and are neither submitted to the core nor refused yet: they
+// wait, or are being parsed and tokenised. An abort finds messages by request id. The end of a client finds them by its
+// list.
 //
 // Threads: any thread may call parsed_message_begin(); only the core's thread calls the other functions. So a message
-// that the core's thread has found stays valid until that thread ends it.
+// that the core's thread has found stays valid until the core's thread ends it.
 #pragma once
 
 #include <stdatomic.h>
@@ -21,24 +22,25 @@ struct parsed_message {
     // Members of the table:
     char *id;
     uint64_t owner;
-    struct message_group *group; // messages with the same id and owner; NULL: no id, or aborted
+    struct message_group *group; // group of messages with this id and owner; NULL: no id, or an abort came
     struct parsed_message *group_previous, *group_next, *client_previous, *client_next;
 };
 
 struct parsed_message_table *parsed_message_table_create(void);
 void parsed_message_table_free(struct parsed_message_table *table); // the table is empty; NULL is allowed
 
-// Adds a message to the table and to `list`, the client's messages, which the table guards. `id` is the request id
-// (empty: no abort finds the message), `owner` as in struct request_spec.
+// Adds a message to the table and to the client's `list`, which the table's lock guards. `id` is the request id; empty:
+// no abort finds the message. `owner` as in struct request_spec.
 struct parsed_message *parsed_message_begin(struct parsed_message_table *table, struct client *client,
                                             struct parsed_message **list, const char *id, uint64_t owner);
 void parsed_message_end(struct parsed_message_table *table, struct parsed_message **list,
-                        struct parsed_message *parsed); // frees it
+                        struct parsed_message *parsed); // removes the message and frees it
+// Returns true if the list has a message.
 bool parsed_message_any(struct parsed_message_table *table, struct parsed_message *const *list);
 
-// Marks the messages of `owner` (0: all owners) with this request id as aborted, and drops those that wait in the pool,
-// so that they end now. False: no such message, or all were aborted before. A message is visited at most once, so that
-// an id that comes again costs no more than an unknown one.
+// Marks the messages of `owner` (0: all owners) with this request id as aborted. Drops the messages that wait in the
+// pool, so that they end now. Returns false if there is no such message, or all were aborted before. A message is
+// visited by one abort at most, so that a repeated abort costs no more than an unknown id.
 bool parsed_message_abort(struct parsed_message_table *table, struct intake_pool *pool, const char *id, uint64_t owner);
 // Drops the messages of the list that wait in the pool.
 void parsed_message_drop(struct parsed_message_table *table, struct intake_pool *pool,

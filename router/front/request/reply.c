@@ -23,8 +23,8 @@ size_t reply_send(struct rpc_call *call, const ProtobufCMessage *message)
     return queued;
 }
 
-// Returns true if the call must end. Once all calls together exceed their limit, calls with more than an equal share
-// end: most of the unread bytes are theirs. Calls with few unread bytes go on.
+// Returns true if the call must end. Once all calls together exceed their limit, calls with more than an equal share of
+// the unread bytes end. Calls with few unread bytes go on.
 static bool exceeds_share(struct rpc_call *call, size_t unread)
 {
     return !equal_share_is_small(unread) && unread > rpc_call_share(call, (size_t)ALL_UNREAD_MAX_MB << 20);

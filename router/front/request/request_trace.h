@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Traces clients' requests (lib/tracing/tracer.h): a record goes from the message's arrival through the core to the
-// tracer. In a front without a tracer these functions have no effect.
+// Traces clients' requests (lib/tracing/tracer.h). Each request has a record, which begins when its message arrives and
+// goes to the tracer when the request ends. In a front without a tracer these functions have no effect.
 //
 //   client_trace_open()      when a call begins
 //   answer_trace_begin()     when a message begins to be parsed (wire_request.c marks the phases)
@@ -14,13 +14,13 @@
 // call it before the first message is read. HTTP uses http_trace_open().
 void client_trace_open(struct client *client, const char *traceparent, const char *tracestate, int server_port);
 void client_trace_open_call(struct client *client, const struct rpc_call *call); // over gRPC
-// Makes the requests of the client belong to one trace, also if it sent none.
+// Puts all requests of the client into one trace, even if the client sent no trace.
 void client_trace_join(struct client *client);
 
-// Begins the record and lends it to the request. Call it within answer_create().
+// Begins the record of an answer and lends it to the answer's request. answer_create() calls it.
 void answer_trace_begin(struct answer *a);
 
 // Ends the record of a request that has ended, or whose client is gone. Core's thread.
 void answer_trace_end(struct answer *a, const struct request *r, enum finish_reason reason, enum status status);
-// Records a refused message that arrived at `arrived_us`. `first` is its first answer; NULL: it has none yet.
+// Records a refused message that arrived at `arrived_us`. `first` is the message's first answer; NULL: there is none.
 void client_trace_refused(const struct client *client, struct answer *first, enum status status, int64_t arrived_us);
