@@ -193,8 +193,8 @@ static void graph_kept(struct cuda *cuda, struct kind *kind, size_t free_before)
               LOG_FIELD("kib", (free_before > available ? free_before - available : 0) >> 10));
 }
 
-// Ends the capture of steps that returned the status `steps`, and makes an executable graph. Returns NULL on success,
-// else the reason of the failure.
+// Ends the capture of steps that returned the status `steps`, makes an executable graph and launches it. Returns NULL
+// on success, else the reason of the failure.
 static const char *capture_end(struct cuda *cuda, struct kind *kind, enum status steps)
 {
     cudaGraph_t graph = NULL;

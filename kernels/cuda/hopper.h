@@ -6,9 +6,9 @@
 // wgmma: the four warps of an aligned group of 128 threads compute C [64 x N] += A [64 x 16] B [16 x N], N = 64 or 128.
 // Warp w has rows 16 w to 16 w + 15 of C. Its lanes hold C as N / 8 fragments C of ptx.h, one after another, and A in
 // registers as fragment A of ptx.h. In shared memory every row has 64 bf16 (128 bytes). Rows of A, and of B for keys,
-// run along the sum dimension of 16. Rows of B for values run along N: each of the 16 has a row of 64 columns, and the
-// rows of the next 64 columns begin `apart` bytes later. The 16-byte chunks of a row are permuted, as TMA writes them:
-// chunk i of row r is at i ^ (r % 8).
+// run along the sum dimension: a product uses 16 of the 64. Rows of B for values run along N: each of the 16 has a row
+// of 64 columns, and the rows of the next 64 columns begin `apart` bytes later. The 16-byte chunks of a row are
+// permuted, as TMA writes them: chunk i of row r is at i ^ (r % 8).
 #pragma once
 
 #include "kernels/cuda/ptx.h"
