@@ -21,11 +21,11 @@ struct evidence {
     // importance. At least -20.
     double floor[QUALITY_RATES - 1];
     double entropy; // entropy of the importance, relative to uniform importance: 0 to 1
-    // mean cosine between the importance of a step and the sum of the steps before; 1 for a single step
+    // Mean cosine between the importance of a step and the sum of the steps before; 1 for a single step.
     double agreement;
     double ended;     // 1 if the look-ahead reached the end of the text, else 0
     bool has_margins; // the two members below are known, because the host sees the logits
-    // mean over the generated tokens of the difference of the two largest logits, where each counts as at most 10
+    // Mean over the generated tokens of the difference of the two largest logits, where each counts as at most 10.
     double margin;
     double margin_least; // smallest of these differences
 };

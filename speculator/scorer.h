@@ -38,7 +38,7 @@ struct scorer_model {
     int max_seqs;                      // largest number of prompts in one pass
     int context_tokens;                // largest number of KV entries of one sequence
     int kv_blocks;
-    // limit of KV blocks, within kv_blocks, for prompts that are held for drafts
+    // Limit of KV blocks, within kv_blocks, for prompts that are held for drafts.
     int draft_blocks;
     bool samples;                           // the backend samples tokens, see model_samples()
     const struct sentence_table *sentences; // borrowed until scorer_free(); NULL if the ends of sentences are not known

@@ -43,7 +43,7 @@ struct prompt {
 
     // In the pass being composed:
     int rows;
-    // the pass computes an importance row of the prompt; it also samples the next token
+    // The pass computes an importance row of the prompt, and samples the token after it.
     bool has_importance, has_next_token;
 };
 

@@ -16,8 +16,8 @@ struct select_policy {
     double keep_rate; // (0, 1] share of the chunks (or tokens, if there are no chunks), rounded up
     int chunk_tokens; // 0: single tokens. CHUNK_TOKENS_AUTO: spans
     bool paper_exact; // keep only the best chunks and ignore the members below; not allowed with spans
-    // keep the first chunk (or token, with spans) within the budget, like the last one; set if the prompt begins with
-    // BOS
+    // Keep the first chunk (or token, with spans) within the budget, like the last one; set if the prompt begins with
+    // BOS.
     bool keep_first;
     int tail_tokens; // number of last tokens to keep beyond the budget, 0..n
     // [n_pinned] ranges to keep beyond the budget, within 0..n-1, in any order; borrowed

@@ -10,7 +10,7 @@
 // Marks of a token: they tell from its bytes where sentences and lines end.
 enum sentence_mark {
     SENTENCE_ENDS_LINE = 1, // the token has a line break, or is a special token
-    // its last character ends a sentence without a blank after it, like the Chinese full stop
+    // Its last character ends a sentence without a blank after it, like the Chinese full stop.
     SENTENCE_ENDS = 2,
     SENTENCE_STOPS = 4,             // its last character is . ! or ?, which end a sentence if a blank follows
     SENTENCE_BLANK_FIRST = 8,       // its first character is a blank

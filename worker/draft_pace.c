@@ -9,7 +9,8 @@
 // passes that do not count.
 enum { TRIAL = 32, TRIAL_MIN = 12, COMPARE = 16, STAY = 512, PAUSE_FIRST = 256, PAUSE_LAST = 8192, SETTLE = 4 };
 
-// drafts gain if a sequence's tokens per time, divided by those without drafts, exceed this ratio
+// Drafts gain if a sequence's tokens per time with drafts, divided by the tokens per time without drafts, exceed this
+// ratio.
 static const double WORTH = 1.02;
 static const double HOPELESS = 0.8; // below this ratio the phase ends after TRIAL_MIN passes
 

@@ -34,12 +34,12 @@ enum { DRAFT_BATCHES = 12 }; // 1, 2 to 3, 4 to 7 ... sequences
 struct draft_phase {
     bool is_off;
     int passes, length; // passes of the phase so far, and the number after which the phase ends (0 means 32)
-    // sums of pass times and of tokens per sequence. The first passes do not count: the previous phase still affects
-    // them
+    // Sums of pass times and of tokens per sequence. The first passes do not count: the previous phase still affects
+    // them.
     double us, tokens;
-    // tokens of a sequence in a microsecond, in the latest phase with drafts [0] and without drafts [1]; 0: not known
+    // Tokens of a sequence in a microsecond, in the latest phase with drafts [0] and without drafts [1]; 0: not known.
     double rate[2];
-    // passes of the latest long phase without drafts; the next one has twice as many. 0: it has the fewest
+    // Passes of the latest long phase without drafts; the next one has twice as many. 0: it has the fewest.
     int pause;
 };
 

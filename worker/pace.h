@@ -48,7 +48,7 @@ struct pace {
     int decode_passes;     // consecutive passes without prompt rows up to now
     int mixed_passes;      // passes with decode and prompt rows since decode_us was measured
     double us_per_work[2]; // in passes without decode rows [0] and with them [1]; 0: not known
-    // largest work of prompt rows in a pass with decodes so far; reading cached entries does not count
+    // Largest work of prompt rows in a pass with decodes so far; reading cached entries does not count.
     double mixed_work_max;
     double sample_us;  // time to sample one row on the host; 0: not known
     double saved_work; // budget saved by a prompt that skipped a pass

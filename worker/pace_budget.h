@@ -14,7 +14,7 @@
 struct pace_budget {
     struct pace *pace; // borrowed
     double work_left;  // for prompt rows; INFINITY: any work
-    // for prompt rows, when reading cached entries does not count; INFINITY in a pass without decodes
+    // For prompt rows, when reading cached entries does not count; INFINITY in a pass without decodes.
     double row_work_left;
     bool is_first; // no prompt has rows in the pass yet
     struct pace_rows rows;

@@ -22,7 +22,7 @@ struct pass_part {
     int rows;                  // pending rows
     int logprobs;              // rows among the pending rows that give the log-probability of a prompt token
     int drafts;                // draft rows, after the last pending row
-    // rows that yield tokens sampled by the host; they precede the rows sampled by the backend
+    // Rows that yield tokens sampled by the host; they precede the rows sampled by the backend.
     int host_rows;
 };
 
@@ -68,7 +68,7 @@ struct pass_builder {
     bool host_is_paced;        // pacing limits host_rows_left
     int decodes_left;          // decode rows that will still be added
     int drafts_max;            // draft rows of a decoding sequence
-    struct pace_budget budget; // prompt rows that pacing still allows
+    struct pace_budget budget; // what pacing still allows for prompts
 };
 
 void pass_builder_begin(struct pass_builder *b, struct scheduled_pass *pass, const struct pass_limits *limits);

@@ -43,7 +43,7 @@ struct sampled_token {
     int32_t token;
     float logprob;
     int rank; // rank of a prompt token, 1 for the likeliest token; 0 for a sampled token
-    // number of tokens in top_id, likeliest first: sampling->logprobs, or the size of the vocabulary if it is smaller
+    // Number of tokens in top_id, likeliest first: sampling->logprobs, or the size of the vocabulary if it is smaller.
     int n_top;
     int32_t top_id[LOGPROBS_MAX];
     float top_logprob[LOGPROBS_MAX];

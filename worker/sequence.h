@@ -32,8 +32,9 @@ struct sequence_request {
     uint64_t id;           // unique among the scheduler's sequences
     const int32_t *tokens; // [n_tokens] kept prompt tokens, then tokens generated before a replay
     int n_tokens, n_generated;
-    const struct token_range *kept; // [n_kept_ranges] the kept tokens' places in the prompt, in the order of the
-                                    // rows; none: all tokens are kept
+    // [n_kept_ranges] places of the kept tokens in the prompt, in the order of the rows. If there are no ranges, all
+    // tokens are kept.
+    const struct token_range *kept;
     int n_kept_ranges;
     int prompt_tokens;        // length n of the whole prompt. Generated token r has position n + r
     struct sampling sampling; // max_tokens and min_tokens count from the first generated token, also in a replay
@@ -67,7 +68,7 @@ struct sequence {
     int n_draft;                  // number of draft tokens, which are stored in `tokens` from n_tokens on
     bool draft_from_lookup;       // prompt lookup made the draft, not a speculator
     struct prompt_lookup *lookup; // owned; NULL: no prompt lookup
-    // index of the next prompt token whose log-probability is to be reported; n_kept: none is left
+    // Index of the next prompt token whose log-probability is to be reported; n_kept: none is left.
     int next_logprob;
     int n_cached;              // number of entries in the KV cache
     int32_t *blocks;           // [sequence_blocks_max()]

@@ -29,7 +29,7 @@ enum { OWN_BARRIER = 1, TURN_BARRIER = 3 };
 template <int HEAD, bool IN_FP8> struct tile_plan {
     static const int D = HEAD;
     static const bool FP8 = IN_FP8;
-    // entries of a tile; fewer in FP8, because shared memory also holds the bytes
+    // Entries of a tile; fewer in FP8, because shared memory also holds the bytes.
     static const int ENTRIES = FP8 && D == 128 ? 64 : 128;
     static const int HALVES = D / HALF;
     static const int CHUNKS = D / 8;           // chunks of 16 bytes in a row of q

@@ -188,7 +188,7 @@ static enum status begin(struct backend *b, const struct ragged_batch *batch)
     struct cuda *cuda = cuda_of(b);
     enum status status = ragged_batch_check(batch, &cuda->shape);
     if (status == STATUS_OK) status = importance_check(batch);
-    // create the KV cache with the size in the shape
+    // Create the KV cache with the size in the shape.
     if (status == STATUS_OK && !cuda->kv.data) status = kv_create(b, cuda->shape.n_kv_blocks);
     if (status != STATUS_OK) return status;
     upload_close(cuda);                              // all weights have been created

@@ -70,10 +70,10 @@ struct nccl_comm {
     // window.
     void *partial, *window;
     size_t n_partial;
-    // tensor that owns `partial` until the comm is abandoned; used by the pass thread
+    // Tensor that owns `partial` until the comm is abandoned; used by the pass thread.
     struct tensor *partial_of;
     int max_blocks; // limit of blocks of a collective; 0: NCCL decides
-    // one event for each of the latest sums, recorded after it; used by the pass thread
+    // One event for each of the latest sums, recorded after it; used by the pass thread.
     cudaEvent_t summed[SUMS_IN_FLIGHT_MAX];
     int n_sums; // sums issued so far, modulo nccl_sums_in_flight
     pthread_t thread;
@@ -85,7 +85,7 @@ struct nccl_comm {
     pthread_mutex_t lock; // guards the fields below; held during every call of the pass thread
     pthread_cond_t changed;
     enum state state;
-    // used by the pass thread in the state OPEN, else by the thread; NULL if it does not exist yet or was aborted
+    // Used by the pass thread in the state OPEN, else by the thread; NULL if it does not exist yet or was aborted.
     ncclComm_t nccl;
     bool unwanted;  // in the state CONNECTING: the pass thread has given up, so the thread must abort
     bool abandoned; // the pass thread no longer waits for the thread, so the thread frees the struct and `partial`

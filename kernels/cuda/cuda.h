@@ -60,7 +60,7 @@ struct cuda {
 
     // The current pass, set by begin. One copy from pinned memory brings all of it to the device.
     struct ragged_batch batch; // the caller's batch
-    // rows that the current steps compute: `unpadded`, `padded` or a micro-batch of `unpadded`
+    // Rows that the current steps compute: `unpadded`, `padded` or a micro-batch of `unpadded`.
     struct device_batch on_device;
     struct device_batch unpadded; // the batch as given
     struct device_batch padded;   // with the counts of a captured pass if `capturable`, else equal to `unpadded`

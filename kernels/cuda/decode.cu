@@ -192,7 +192,7 @@ static __device__ __forceinline__ void append_entry(const struct rope *rope, con
                                                     int n_heads, const kv_cache *kv, const device_batch *batch,
                                                     int layer)
 {
-    // use the last warps: the first warps may have more heads of q
+    // Use the last warps: the first warps may have more heads of q.
     const int d = kv->head_size, warp = (int)threadIdx.x / WARP, from = WARPS - 2;
     if (warp < from) return;
     const bool is_v = warp > from;

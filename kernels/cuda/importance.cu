@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Token importance for the speculator (arXiv 2502.02789): the attention of an importance row to each token of its
 // prompt, averaged over a window of tokens. The maximum over heads and layers counts. Decode attention keeps the scores
-// of its importance rows (prompt_scores.h), which are the look-ahead rows. The last row of a prompt is part of a tile
-// of prefill attention, so its scores are computed again here. This costs one read of K, like a look-ahead row, and
-// little compared with the prefill of a whole prompt. The last kernel turns scores into weights.
+// of importance rows that are single rows (prompt_scores.h), like look-ahead rows. The last row of a prompt is usually
+// part of a tile of prefill attention, so its scores are computed again here. This costs one read of K, like a
+// look-ahead row, and little compared with the prefill of a whole prompt. The last kernel turns scores into weights.
 #include "kernels/cuda/dependent.h"
 #include "kernels/cuda/prompt_scores.h"
 

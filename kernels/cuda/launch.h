@@ -48,7 +48,7 @@ struct device_batch {
     const int32_t *tiled_importance; // [n_tiled_importance] importance rows of sequences with several rows, ascending
     int n_tiled_importance, first_tiled_importance; // number of all; number in the first micro-batch
     const struct attend_tile *tiles;                // prefill rows, costliest tiles first
-    // number of tiles; number of tiles of the first micro-batch, which come first
+    // Number of tiles; number of tiles of the first micro-batch, which come first.
     int n_tiles, first_tiles;
     int n_spans, first_spans;         // number of tiles that are spans; the same in the first micro-batch
     const int32_t *single_row;        // [n_single] rows that are alone in their sequence, ascending
