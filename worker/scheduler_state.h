@@ -42,8 +42,8 @@ struct scheduler {
 
 // ---- admission.c
 
-// Returns true if admission_start() may find memory for the waiting sequence. The answer is a guess: it counts free
-// blocks that hold cached entries of the sequence twice, as cached and as free.
+// Returns true if admission_start() may find memory for the waiting sequence. The answer is a guess: a free block with
+// cached entries of the sequence counts twice, as cached and as free.
 bool admission_may_start(const struct scheduler *s, struct sequence *q);
 
 // Moves a waiting sequence to the running sequences. Returns false, without a change, if there is no memory for it (see

@@ -93,9 +93,9 @@ void sequence_set_matcher(struct sequence *s, struct grammar_matcher *matcher); 
 void sequence_free(struct sequence *s);                                         // release its blocks first
 
 // Replaces the draft by `n` tokens from output token `from` on. Some of these tokens may have been generated already.
-// Nothing changes if the generated tokens differ, or if no draft token comes after them. Leaves out tokens that cannot
-// be generated: beyond max_tokens, and from the first stop token on. Returns STATUS_INVALID if a token is outside the
-// vocabulary.
+// Nothing changes if the generated tokens differ, if tokens before `from` are missing, or if no draft token is new.
+// Leaves out tokens that cannot be generated: beyond max_tokens, and from the first stop token on. Returns
+// STATUS_INVALID if a token is outside the vocabulary.
 enum status sequence_set_draft(struct sequence *s, int from, const int32_t *tokens, int n,
                                const struct model_config *config);
 

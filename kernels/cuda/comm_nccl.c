@@ -498,8 +498,8 @@ static void nccl_join_free(struct nccl_comm *n)
 }
 
 // Gives up connecting. If there is a communicator, its kernels may be spinning on the device. So this function waits
-// until the thread has aborted it, before the caller frees memory. The caller holds the lock, which this function
-// releases.
+// (at most ABORT_LIMIT_MS) until the thread has aborted it, before the caller frees memory. The caller holds the lock,
+// which this function releases.
 static void connect_give_up(struct nccl_comm *n)
 {
     n->unwanted = true;

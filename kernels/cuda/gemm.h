@@ -26,7 +26,7 @@ struct gemm_call {
 // how the algorithm of a bucket (of row numbers, see gemm.c) was selected; NONE: the library has none
 enum known { UNKNOWN, NONE, GUESSED, TIMED };
 
-// All gemms of one shape and epilogue, with any weight and any number of rows.
+// The gemms of one shape and epilogue, with any weight and any number of rows.
 struct problem {
     struct gemm_key key;     // rows is 0
     int max_rows;            // largest number of rows of any call

@@ -60,8 +60,8 @@ static __device__ __forceinline__ void keep_scores(kept_scores *kept, const floa
     }
 }
 
-// Combines the exponents and sums of all warps, and writes those of the split. Call it in all threads of the block, or
-// in none.
+// Combines the exponents and sums of all warps, and writes the results for the split. Call it in all threads of the
+// block, or in none.
 static __device__ __forceinline__ void keep_sums(const kept_scores *kept, int split)
 {
     __shared__ float exponent[SCORE_WARPS][SCORE_HEADS], sum[SCORE_WARPS][SCORE_HEADS];

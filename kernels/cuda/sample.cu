@@ -119,7 +119,7 @@ static __device__ __forceinline__ float weight_of(const struct row *row, float l
     return exp_negative(__fmul_rn(__fadd_rn(logit, -row->max), row->inverse_temperature));
 }
 
-// What a token adds to a sum. A token that is not eligible adds zero.
+// Amount that a token adds to a sum. A token that is not eligible adds zero.
 enum measure {
     COUNT, // 1 if its key is `from` or above
     TIES,  // 1 if its key is `from`

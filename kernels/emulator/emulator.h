@@ -78,8 +78,7 @@ void emulator_hang_rank(int rank);
 // reach each other.
 void emulator_spin_nccl(bool on);
 
-// Returns how many calls of NCCL so far have connected ranks, because they were the first call of their kind on their
-// rank.
+// Returns how many connections NCCL has made so far. A rank makes one at its first call of each kind.
 int emulator_nccl_connections(void);
 // Returns how many calls and groups of calls so far were issued later than they were called. Only communicators that do
 // not block the host do this.

@@ -116,7 +116,7 @@ struct emulated_product {
 };
 static std::deque<emulated_product> emulated_products[1024]; // products of each thread of the block
 static int emulated_product_groups[1024];
-// true if wgmma_fence was called since the last wait; registers may be written after a wait
+// true if wgmma_fence was called since the last wait. After a wait, registers may be written.
 static bool emulated_fenced[1024];
 
 static inline void emulated_product_begin(emulated_product product)
