@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The JSON of a calibration. Every member that is used is checked for type, number and range. Members for people, such
-// as the measurements, are ignored.
+// The JSON of a calibration. Every member that is used is checked for type, number and range. Members for human
+// readers, such as the measurements, are ignored.
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>

@@ -31,7 +31,7 @@ static void find_scales(const struct fit_document *documents, int n, struct cali
         c->deviation[v] = sqrt(squares[v] / rows);
 }
 
-// A row for each keep rate of each document that is answered right from the full prompt.
+// Rows of the regression: one for each keep rate below 1 of each document that is answered right from the full prompt.
 struct rows {
     double (*features)[QUALITY_FEATURES];
     bool *right;
@@ -63,8 +63,8 @@ static void rows_free(struct rows *rows)
     free(rows->fold);
 }
 
-// Computes slope and curvature of the likelihood, with the ridge, over all rows except the rows of `fold`. Only the
-// lower triangle of the symmetric `curve` is set.
+// Computes the gradient (`slope`) and minus the second derivatives (`curve`) of the log-likelihood minus the ridge
+// penalty. The rows of `fold` are left out. Only the lower triangle of the symmetric `curve` is set.
 static void likelihood_at(const struct rows *rows, int fold, const double w[QUALITY_FEATURES],
                           double slope[QUALITY_FEATURES], double curve[QUALITY_FEATURES][QUALITY_FEATURES])
 {
@@ -108,8 +108,8 @@ static void solve(int n, double curve[QUALITY_FEATURES][QUALITY_FEATURES], doubl
     }
 }
 
-// Fits the weights by Newton's method: the likelihood is concave, and the ridge keeps its maximum near. Fold FOLDS
-// means all rows.
+// Fits the weights by Newton's method to all rows except those in `fold`; FOLDS leaves out no row. The penalised
+// log-likelihood is concave, and the penalty keeps the weights small.
 static void fit_weights(const struct rows *rows, int fold, double w[QUALITY_FEATURES])
 {
     double step[QUALITY_FEATURES], curve[QUALITY_FEATURES][QUALITY_FEATURES], size = 1;
@@ -156,7 +156,7 @@ static void loss_add(struct group_loss *loss, const struct fit_document *d, doub
     loss->lost_and_gained += d->counts != right;
 }
 
-// Returns true if the documents lose little enough at this price.
+// Returns true if the documents lose few enough right answers at this price, see calibration_fit.h.
 static bool price_holds(const struct fit_document *documents, const struct predicted_losses *predicted, int n,
                         int n_groups, double quality, double price)
 {
@@ -174,9 +174,10 @@ static bool price_holds(const struct fit_document *documents, const struct predi
     return holds;
 }
 
-enum { PRICES = 16 * 16 }; // from 2^10 down to 2^-6, 16 prices for each power of two
+enum { PRICES = 16 * 16 }; // prices to try: from 2^10 down to 2^-5.94 in steps of a factor 2^(1/16)
 
-// Finds the lowest price at which, and above which, the loss is small enough. Starts at the highest price.
+// Returns the lowest price for which this price and all higher prices hold. Returns INFINITY if even the highest price
+// does not hold.
 static double find_price(const struct fit_document *documents, const struct predicted_losses *predicted, int n,
                          int n_groups, double quality)
 {
@@ -221,7 +222,8 @@ static int *folds_create(const struct fit_document *documents, int n, int n_grou
     return folds;
 }
 
-// Copies the documents, without their margins if `margins` is false: some hosts do not see the logits.
+// Returns a copy of the documents, which the caller frees. If `margins` is false, the copy has no margins, like
+// evidence from hosts that do not see the logits.
 static struct fit_document *documents_as(const struct fit_document *documents, int n, bool margins)
 {
     struct fit_document *copy = mem_copy(documents, (size_t)n * sizeof *copy);

@@ -2,10 +2,10 @@
 // Fits a calibration to documents whose answers were measured at every keep rate. Deterministic; one thread.
 //
 // Prices are set by cross-validation: the documents of each group are divided into FOLDS folds, and the loss of each
-// document is predicted by a regression fitted to the other folds. The price of a quality is the lowest price that
-// holds, as must all higher prices. A price holds if it loses at most the share 1 - quality of the right answers from
-// the full prompts over all documents, with a confidence of 90 %. In every group it may lose at most GROUP_LOSS times
-// that share. A document that is answered right only from the pruned prompt makes up for one lost answer.
+// document is predicted by a regression fitted to the other folds. The price of a quality is the lowest price for which
+// this price and all higher prices hold. A price holds if, with a confidence of 90 %, the pruned prompts of all
+// documents lose at most the share 1 - quality of the right answers. Each group alone may lose at most GROUP_LOSS times
+// this share. A document that is answered right only from the pruned prompt makes up for one lost answer.
 #pragma once
 
 #include "speculator/calibration.h"
@@ -16,16 +16,17 @@ struct fit_document {
     struct evidence evidence;
     int group;
     bool counts;                   // the full prompt gave the right answer
-    bool right[QUALITY_RATES - 1]; // answer is right at each keep rate
+    bool right[QUALITY_RATES - 1]; // the answer is right at each keep rate below 1
 };
 
-// Probability at each keep rate that the answer of the full prompt is lost.
+// Predicted probability, at each keep rate below 1, that the answer of the full prompt is lost.
 struct predicted_losses {
     double at[QUALITY_RATES - 1];
 };
 
-// Fits the members low, high, mean, deviation and fits. Groups are numbered from 0. Stores in predicted [n] the losses
-// of each document, predicted by the regressions of the other folds. STATUS_INVALID: there are too few documents.
+// Sets the members low, high, mean, deviation and fits of the calibration. Groups are numbered from 0. Stores in
+// predicted [n] the losses of each document, as predicted by the regression that was fitted to the other folds.
+// STATUS_INVALID: there are too few documents.
 enum status calibration_fit(const struct fit_document *documents, int n, int n_groups, struct calibration *calibration,
                             struct predicted_losses *predicted);
 
@@ -36,7 +37,8 @@ struct fit_outcome {
     double loss_worst; // loss in the group that loses the largest share
     double unsure;     // share of documents whose prompt is kept whole
 };
-// Returns the outcome of the rates for `quality`, which are chosen by the predicted losses. Group -1 means all groups.
+// Returns the outcome at the keep rates that are chosen for `quality` from the predicted losses. Group -1 means all
+// groups.
 struct fit_outcome calibration_measure(const struct calibration *calibration, const struct fit_document *documents,
                                        const struct predicted_losses *predicted, int n, int n_groups, int group,
                                        double quality);

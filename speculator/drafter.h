@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Drafts answers with the small model (speculative decoding, arXiv 2211.17192) from held prompts, whose KV entries stay
-// in the cache after the score.
+// Drafts answers with the small model (speculative decoding, arXiv 2211.17192). It drafts from held prompts: prompts
+// whose KV entries stay in the cache after scoring.
 //
 // The router sends the tokens that worker groups have generated. Draft tokens that equal these tokens keep their KV
 // entries. From the first different token on, entries are computed again. Then the drafter samples draft tokens
-// greedily. It works one round ahead: the draft also covers the pass that runs meanwhile, so a late draft still
-// matches. Draft tokens change only how soon tokens come, never which tokens, since worker groups verify them.
+// greedily. The draft is long enough to cover the pass that a worker group runs meanwhile, so a late draft still
+// matches. Worker groups verify draft tokens, so a draft changes how soon tokens come, never which tokens.
 //
-// Drafting uses only the time that scoring leaves: the scorer runs a drafting pass when there is no prompt to score.
+// Drafting uses only the time that scoring leaves: the scorer runs a drafting pass only if there is no prompt to score.
 // Held prompts use at most a share of the KV blocks. Prompts are released when they exceed that share, and when a
 // prompt to be scored lacks blocks. The prompt whose answer has not advanced for the longest time is released first.
 //
@@ -27,7 +27,7 @@ struct drafter *drafter_create(const struct scorer_model *model, struct block_ma
                                struct batch_builder *builder);
 void drafter_free(struct drafter *d);
 
-// A prompt after its look-ahead, whose tokens are the first draft tokens. It replaces a prompt that is held for the
+// A prompt to hold. The tokens of its look-ahead are the first draft tokens. It replaces a prompt that is held for the
 // same request.
 struct held_prompt {
     uint64_t request, salt;
@@ -35,8 +35,8 @@ struct held_prompt {
     int n;
     const int32_t *guesses; // [n_guesses] draft tokens; copied
     int n_guesses;
-    int n_cached;    // number of KV entries; the last draft token has none
-    int32_t *blocks; // [n_blocks] the drafter takes over the array and the references of the blocks
+    int n_cached;    // number of KV entries; the last draft token has no entry
+    int32_t *blocks; // [n_blocks] the drafter takes over the array and the references to the blocks
     int n_blocks, n_published;
     kv_chain chain; // chain of the published blocks
 };

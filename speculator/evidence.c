@@ -13,7 +13,7 @@ void evidence_begin(struct evidence_sums *sums, int tokens, int skipped, int tai
     *sums = (struct evidence_sums){.first = skipped < end ? skipped : end, .end = end, .margin_least = INFINITY};
 }
 
-// Computes four partial sums of each kind, so that the compiler may vectorise them without a change of order.
+// Computes four partial sums of each kind, so that the compiler may vectorise them in this fixed order.
 void evidence_add_step(struct evidence_sums *sums, const float *sum, const float *step)
 {
     enum { LANES = 4 };
@@ -43,7 +43,7 @@ void evidence_add_margin(struct evidence_sums *sums, double margin)
     sums->n_margins++;
 }
 
-// Buckets of tokens by the size of their importance, eight for each power of two.
+// Sorts tokens into buckets by their importance, with eight buckets for each power of two.
 enum { BUCKETS = 1 << 11, BUCKET_SHIFT = 20 };
 
 struct bucket {
@@ -59,8 +59,8 @@ static int bucket_of(float importance)
     return (int)(bits >> BUCKET_SHIFT);
 }
 
-// Returns the importance at the end of the best `rate` of the body, relative to the largest. Uses the mean of the
-// bucket at that place.
+// Returns log2 of the least importance among the best tokens, relative to the largest importance. The best tokens are
+// the share `rate` of the body. Uses the mean of the bucket in which they end.
 static double floor_of(const struct bucket *buckets, int n, double rate, double largest)
 {
     const double least = -20;

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Evidence of the scoring of a prompt, which shows how many of its tokens the answer needs. It says how fast importance
-// falls after the best tokens, how even it is, and how well the look-ahead steps agree. It also says how sure the small
-// model is of the tokens that it decodes. calibration.h chooses a keep rate from it.
+// Evidence from the scoring of a prompt: it shows how many of the prompt's tokens the answer needs. It says how fast
+// importance falls after the best tokens, how even importance is, and how well the look-ahead steps agree. It also says
+// how sure the small model is of the tokens that it generates. calibration.h chooses a keep rate from the evidence.
 //
-// Only the body of the prompt counts. The tail window and BOS are kept at every rate, and attention to them is large
-// for reasons unrelated to the answer. Attention heads are not distinguished: the backend returns their maximum.
-// Deterministic: values are added in one order. O(tokens) for each step and at the end. Plain data; any thread.
+// Only the body of the prompt counts. The tail window and BOS with its smoothing window do not count: attention to them
+// is large for reasons unrelated to the answer. Attention heads are not distinguished: the backend returns the maximum
+// over the heads. Deterministic: values are always added in the same order. Each step and the end take O(tokens). Plain
+// data; any thread.
 #pragma once
 
 #include <stdbool.h>
@@ -16,30 +17,33 @@ extern const double quality_rates[QUALITY_RATES];
 
 struct evidence {
     int tokens; // tokens of the prompt
-    // For each rate: importance of the last of the best tokens, relative to the largest; log2.
+    // For each rate below 1: log2 of the least importance among the tokens kept at this rate, relative to the largest
+    // importance. At least -20.
     double floor[QUALITY_RATES - 1];
-    double entropy;      // entropy of the importance, relative to uniform importance: 0 to 1
-    double agreement;    // mean cosine of a step's importance and the sum of the steps before it; 1 for a single step
-    double ended;        // 1 if the look-ahead reached the end of the text, else 0
-    bool has_margins;    // the two members below are known: the host sees the logits
-    double margin;       // difference of the two largest logits, at most 10, as a mean over the decoded tokens
+    double entropy; // entropy of the importance, relative to uniform importance: 0 to 1
+    // Mean cosine between the importance of a step and the sum of the steps before; 1 for a single step.
+    double agreement;
+    double ended;     // 1 if the look-ahead reached the end of the text, else 0
+    bool has_margins; // the two members below are known, because the host sees the logits
+    // Mean over the generated tokens of the difference of the two largest logits, where each counts as at most 10.
+    double margin;
     double margin_least; // smallest of these differences
 };
 
 // Sums that are collected while a prompt is scored.
 struct evidence_sums {
-    int first, end; // first and end of the body
+    int first, end; // the body is the tokens [first, end)
     double agreement;
     int n_agreement;
     double margin, margin_least;
     int n_margins;
 };
 
-// Begins. The first `skipped` tokens and the last `tail` tokens do not count.
+// Begins the sums for a prompt. Its first `skipped` tokens and last `tail` tokens do not belong to the body.
 void evidence_begin(struct evidence_sums *sums, int tokens, int skipped, int tail);
-// Call it before `step` [tokens] is added to `sum` [tokens], the importance of the steps before it.
+// Adds the importance `step` [tokens] of a step. `sum` [tokens] is the sum over the steps before, without `step`.
 void evidence_add_step(struct evidence_sums *sums, const float *sum, const float *step);
-void evidence_add_margin(struct evidence_sums *sums, double margin); // margin of a decoded token
-// Completes the evidence. `importance` [tokens] is the mean of the steps, with all values finite.
+void evidence_add_margin(struct evidence_sums *sums, double margin); // for each generated token
+// Completes the evidence. `importance` [tokens] is the mean over the steps, and all its values are finite.
 void evidence_finish(const struct evidence_sums *sums, const float *importance, int tokens, bool ended,
                      struct evidence *evidence);

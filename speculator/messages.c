@@ -118,7 +118,7 @@ struct score_advance score_advance_from_message(const Forepack__Cluster__V1__Adv
         .tokens = (const int32_t *)message->token_ids, // a number above INT32_MAX becomes negative and is refused
         .n = (int)message->n_token_ids,
         .ahead = int_of(message->ahead),
-        .prompt = (const int32_t *)message->prompt_ids, // the same holds for these
+        .prompt = (const int32_t *)message->prompt_ids, // numbers above INT32_MAX are refused here, too
         .n_prompt = (int)message->n_prompt_ids,
         .salt = message->salt,
     };

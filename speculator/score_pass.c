@@ -82,7 +82,8 @@ static double plan_shorter(struct scorer *s, int first, double room, int window)
 }
 
 // Adds prompts in order of arrival. At the first prompt that the pass cannot complete, half of the remaining room goes
-// to shorter later prompts. The long prompt takes at most twice as long, and shorter prompts do not wait for its end.
+// to shorter prompts after it. So the long prompt takes at most twice as long, and shorter prompts do not wait for its
+// end.
 static void plan_reading(struct scorer *s, int rows_left, int window)
 {
     double room = rows_left;
@@ -118,7 +119,7 @@ static void plan_pass(struct scorer *s, const struct pass_plan *plan)
         room -= p->rows;
     }
     if (plan->reads) plan_reading(s, room, plan->window);
-    // The pass may still be empty: every row that fits the room can be an importance row of another window.
+    // The pass may still be empty, if every row that fits the room is an importance row with another window.
     if (!pass_has_rows(s)) prompt_plan_rows(plan->longest, 1, plan->window);
 }
 

@@ -141,7 +141,7 @@ void scorer_add(struct scorer *s, const struct score_item *item)
     };
     p->policy.keep_first = item->tokens[0] == s->model.config->bos_id;
     p->policy.tail_tokens = item->tail_tokens;
-    // A rate that is chosen for a quality is a share of all tokens.
+    // A keep rate that is chosen for a quality is a share of all tokens.
     p->policy.budget_tokens = p->quality > 0 ? 0 : item->budget_tokens;
     p->policy.pinned = mem_copy(item->pinned, (size_t)item->n_pinned * sizeof *item->pinned);
     p->policy.n_pinned = item->n_pinned;
@@ -208,8 +208,8 @@ static bool prompt_takes_blocks(struct scorer *s, struct prompt *p)
     return taken;
 }
 
-// Admits prompts in order of arrival. A prompt that waits for blocks stops the prompts after it. A prompt that waits
-// for a prefix does not.
+// Admits prompts in order of arrival. If a prompt waits for blocks, the prompts after it wait as well. A prompt that
+// waits for a prefix is passed over.
 static void admit_prompts(struct scorer *s)
 {
     for (int i = s->n_running; i < s->n && s->n_running < s->model.max_seqs; i++) {
@@ -217,7 +217,7 @@ static void admit_prompts(struct scorer *s)
         if (prompt_waits_for_prefix(s, p)) continue;
         if (!prompt_takes_blocks(s, p)) return;
         p->importance = mem_alloc_array((size_t)p->n, sizeof *p->importance);
-        p->last_pass = s->pass; // the prompt waits for rows from now on
+        p->last_pass = s->pass; // the time without rows counts from here
         memmove(s->prompts + s->n_running + 1, s->prompts + s->n_running, (size_t)(i - s->n_running) * sizeof p);
         s->prompts[s->n_running++] = p;
     }
@@ -285,7 +285,8 @@ static void prompt_report(struct scorer *s, struct prompt *p)
     free(kept);
 }
 
-// Returns the likeliest token of logit row `row`. If all logits are NaN, so is the importance, and any token will do.
+// Returns the likeliest token of logit row `row`. If all logits are NaN, it may return any token, since the importance
+// is not finite either.
 static int32_t prompt_next_token(const struct scorer *s, struct prompt *p, const struct forward_result *out, int row)
 {
     const int n = s->model.config->vocab_size;
@@ -336,7 +337,8 @@ static void apply_results(struct scorer *s, const struct forward_result *out)
     }
 }
 
-// Holds the prompt for drafts. The last draft token is computed again: the last look-ahead step samples no token.
+// Holds the prompt for drafts. The last draft token has no KV entry, because no look-ahead row was computed for it. If
+// there is no draft token, all prompt tokens have entries.
 static void prompt_hold(struct scorer *s, struct prompt *p)
 {
     int n_tokens = p->n + p->n_drafted;

@@ -7,15 +7,15 @@
 // backend promises (kernels/backend.h).
 //
 // Passes are composed by iteration, as in continuous batching: a new prompt joins at the next pass. A pass has the next
-// look-ahead row of every prompt whose own rows are computed, or rows of prompts that are read, or both (score_pace.h).
-// Prompts are read in order of arrival. If a pass cannot complete a prompt, half of the pass goes to shorter prompts.
-// Look-ahead is greedy. An EOS ends the look-ahead: the step that sampled it counts, and the token itself is never
-// computed, like the last sampled token. Rows found in the prefix cache are not computed again. Importance needs only
-// the prompt's keys and the rows that attend to them, which are the last prompt row and the look-ahead rows. A prompt
-// allocates the KV blocks of all its entries before its first row and releases them with its result. So a prompt that
-// has begun never waits for blocks.
+// look-ahead row of every prompt in look-ahead, or rows of prompts being read, or both (score_pace.h). Prompts are read
+// in order of arrival. If a pass cannot complete a prompt, half of the pass goes to shorter prompts. Look-ahead is
+// greedy. An EOS ends the look-ahead. The step that sampled the EOS counts, but no row is computed for the EOS, as for
+// the last sampled token. Rows found in the prefix cache are not computed again. Importance needs only the prompt's
+// keys and the importance rows, which attend to these keys. Importance rows are the last prompt row and the look-ahead
+// rows. A prompt allocates the KV blocks of all its entries before its first row and releases them with its result. So
+// a prompt that has begun never waits for blocks.
 //
-// A scored prompt can be held, to draft its answer (drafter.h) in the time that scoring leaves.
+// A scored prompt can be held, so that its answer is drafted (drafter.h) in the time that scoring leaves.
 //
 // One thread owns a scorer. Results arrive through a callback during scorer_add() and scorer_step(), and drafts through
 // another callback during scorer_step(). They are valid during the callback, which must not call the scorer.
@@ -38,11 +38,12 @@ struct scorer_model {
     int max_seqs;                      // largest number of prompts in one pass
     int context_tokens;                // largest number of KV entries of one sequence
     int kv_blocks;
-    int draft_blocks;                       // share of kv_blocks for prompts that are held for drafts
+    // Limit of KV blocks, within kv_blocks, for prompts that are held for drafts.
+    int draft_blocks;
     bool samples;                           // the backend samples tokens, see model_samples()
     const struct sentence_table *sentences; // borrowed until scorer_free(); NULL if the ends of sentences are not known
     bool prefix_cache; // reuse full KV blocks of prompts with the same first tokens, which changes no score
-    // Borrowed until scorer_free(). NULL if there is none: then a quality keeps every token.
+    // Borrowed until scorer_free(). If it is NULL, requests with a quality keep every token.
     const struct calibration *calibration;
     enum status (*forward)(void *context, const struct ragged_batch *batch, struct forward_result *result);
     void *context;
@@ -66,11 +67,12 @@ struct score_item {
 
 struct score_result {
     uint64_t request;
-    // NULL, or why the prompt was not scored: then keep all its tokens, and the members below are not set
+    // NULL, or the reason why the prompt was not scored. If it is not NULL, keep all tokens: the members below are not
+    // set.
     const char *error;
     const struct token_range *kept; // [n_kept] ascending, with gaps between them
     int n_kept;
-    double keep_rate; // rate that selected the kept tokens
+    double keep_rate; // keep rate at which the tokens were selected
     enum rate_reason reason;
     const float *importance; // [n]; NULL unless wanted
     int n;
@@ -84,10 +86,10 @@ struct score_result {
 
 typedef void (*scorer_result_fn)(void *context, const struct score_result *result);
 
-enum { DRAFT_AHEAD_MAX = 64 }; // limit of draft tokens after the known tokens
+enum { DRAFT_AHEAD_MAX = 64 }; // limit of draft tokens in one draft
 
-// Generated tokens of an answer from output token `from` on, and how many draft tokens are wanted after them. The
-// prompt is given if it was not scored: it is held from now on, unless it is held already.
+// Generated tokens of an answer from output token `from` on, and the number of draft tokens wanted after them
+// (`ahead`). If the prompt was not scored, it is given here. It is held from now on, unless it is held already.
 struct score_advance {
     uint64_t request;
     int from;
@@ -117,21 +119,23 @@ void scorer_free(struct scorer *s); // NULL is allowed; drops unfinished prompts
 // prompt that fills the context is scored by its last token alone.
 void scorer_add(struct scorer *s, const struct score_item *item);
 
-// Allows prompts to be held from now on. Drafts go to `on_draft`, with the context of results. NULL: no prompt is held
-// any more.
+// Allows prompts to be held from now on. Drafts go to `on_draft`, with the same context as results. If `on_draft` is
+// NULL, held prompts are released, and none is held from now on.
 void scorer_on_draft(struct scorer *s, scorer_draft_fn *on_draft);
 
-// Adds generated tokens to the answer of a held prompt. Known tokens may be repeated. Returns false if the prompt is
-// not held, or is no longer held.
+// Adds generated tokens to the answer of a held prompt. Known tokens may be repeated before the new tokens. Returns
+// false if the prompt is not held. Releases the prompt and returns false if no token is new, a token is invalid, or
+// tokens are missing in between.
 bool scorer_advance(struct scorer *s, const struct score_advance *advance);
 bool scorer_drafts(const struct scorer *s); // true if a step without prompts to score would draft
 
-// Drops the request without a result and releases its KV blocks, even if its prompt is held. Ignores unknown requests.
+// Drops the request without a result and releases its KV blocks. A held prompt is released, too. Ignores unknown
+// requests.
 void scorer_cancel(struct scorer *s, uint64_t request);
 void scorer_clear(struct scorer *s); // drops all requests
 
-// Runs one pass: of prompts to score if there are any, else of drafts. Runs none if there is no work. After a failure
-// the model and the scorer are unusable.
+// Runs one scoring pass if there are prompts to score, else one drafting pass. Runs no pass if there is no work. After
+// a failure the model and the scorer are unusable.
 enum status scorer_step(struct scorer *s);
 
 // Size and time of the last pass; zeros if the last step had no work.

@@ -14,34 +14,37 @@ struct prompt {
     uint64_t request, salt;
     int32_t *tokens; // [n] owned
     int n;
-    int look_ahead; // limit of steps
+    int look_ahead; // limit of look-ahead steps
     int smoothing_window;
     struct select_policy policy; // `pinned` owned
-    double quality;              // policy.keep_rate is chosen for it; 0: the keep rate is given
-    bool is_covered;             // the calibration covers the prompt's options
-    bool want_evidence;          // the result carries evidence
+    // policy.keep_rate is chosen for this quality; 0 if the keep rate is given
+    double quality;
+    bool is_covered;    // the calibration covers the prompt's options
+    bool want_evidence; // the result carries evidence
     bool want_importance;
     bool hold; // the prompt is held for drafts after its score
     int64_t added_us;
 
     int32_t *blocks; // [n_blocks] owned; NULL while the prompt waits
     int n_blocks;
-    int n_published;           // number of first blocks that are in the prefix cache
-    kv_chain chain;            // up to the last published block
-    struct prefix_match match; // of the last lookup in the prefix cache
-    int n_reused;              // tokens found there
-    int n_cached;              // KV entries
+    int n_published;           // the first n_published blocks are in the prefix cache
+    kv_chain chain;            // hash chain of the prefix cache, up to the last published block
+    struct prefix_match match; // result of the last lookup in the prefix cache
+    int n_reused;              // prompt tokens found in the prefix cache
+    int n_cached;              // number of KV entries
     int steps;                 // importance rows computed
-    int32_t *drafted;          // [n_drafted] owned; tokens of the look-ahead rows, the last token for the next row
+    // [n_drafted] owned; sampled tokens of the look-ahead. The last one belongs to the next row
+    int32_t *drafted;
     int n_drafted;
-    float *importance;             // [n] owned; sum over the steps
-    struct evidence_sums evidence; // of the steps
+    float *importance;             // [n] owned; sum of the importance over the steps
+    struct evidence_sums evidence; // sums over the steps
     bool ended;                    // the look-ahead reached an EOS
-    uint64_t last_pass;            // the last pass in which the prompt had rows
+    uint64_t last_pass;            // number of the last pass in which the prompt had rows
 
     // In the pass being composed:
     int rows;
-    bool has_importance, has_next_token; // the pass computes an importance row, and the token that follows it
+    // The pass computes an importance row of the prompt, and samples the token after it.
+    bool has_importance, has_next_token;
 };
 
 struct scorer {
@@ -67,9 +70,9 @@ static inline bool prompt_looks_ahead(const struct prompt *p)
 }
 
 struct pass_plan {
-    bool reads, looks_ahead; // has rows of prompts that are read; has look-ahead rows
-    struct prompt *longest;  // the prompt that has gone longest without a row
-    int window;              // its smoothing window, which the pass uses
+    bool reads, looks_ahead; // the pass has rows of prompts being read; it has look-ahead rows
+    struct prompt *longest;  // prompt that has gone longest without a row
+    int window;              // smoothing window of the pass: that of `longest`
 };
 
 // Chooses what the next pass contains. There must be a running prompt.

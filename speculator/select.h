@@ -15,9 +15,11 @@ enum { SPAN_TOKENS_MIN = 8, SPAN_TOKENS_MAX = 32 };
 struct select_policy {
     double keep_rate; // (0, 1] share of the chunks (or tokens, if there are no chunks), rounded up
     int chunk_tokens; // 0: single tokens. CHUNK_TOKENS_AUTO: spans
-    bool paper_exact; // keep only the best chunks and ignore the members below; not with spans
-    bool keep_first;  // the prompt begins with BOS: keep its chunk within the budget, like the chunk of the last token
-    int tail_tokens;  // number of last tokens to keep beyond the budget, 0..n
+    bool paper_exact; // keep only the best chunks and ignore the members below; not allowed with spans
+    // Keep the first chunk (or token, with spans) within the budget, like the last one; set if the prompt begins with
+    // BOS.
+    bool keep_first;
+    int tail_tokens; // number of last tokens to keep beyond the budget, 0..n
     // [n_pinned] ranges to keep beyond the budget, within 0..n-1, in any order; borrowed
     const struct token_range *pinned;
     int n_pinned;
@@ -29,7 +31,7 @@ struct select_policy {
 struct select_policy select_policy_of(const struct prefill *prefill);
 
 // Keeps the chunks, or spans, with the highest mean of `importance` [n] (n at least 1, all finite). If means are equal,
-// the earlier one is kept. The budget of chunks includes chunks that are kept beyond it. The budget of spans counts
-// only tokens that nothing else keeps. Writes the kept tokens to `*kept_p` as ascending ranges with gaps between them,
-// which the caller frees, and returns the number of ranges. O(n log n).
+// the earlier chunk or span is kept. The budget of chunks also pays for a chunk that is kept anyway, if it is among the
+// best. The budget of spans pays only for tokens that are not kept anyway. Writes the kept tokens to `*kept_p` as
+// ascending ranges with gaps between them, which the caller frees, and returns the number of ranges. O(n log n).
 int select_kept(const float *importance, int n, const struct select_policy *policy, struct token_range **kept_p);

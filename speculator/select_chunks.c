@@ -37,7 +37,7 @@ void select_chunks(uint8_t *kept, const float *importance, int n, const struct s
     for (int c = 0; c < n_chunks; c++) {
         int end = c == n_chunks - 1 ? n : (c + 1) * size;
         bool forced = !policy->paper_exact && ((c == 0 && policy->keep_first) || c == n_chunks - 1);
-        // Forced chunks rank first, and so count towards the budget.
+        // Forced chunks rank first, so they count towards the budget.
         chunks[c] = (struct chunk){forced ? INFINITY : chunk_score(importance, c * size, end), c};
         n_forced += forced;
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The two ways to spend the keep budget, for select.c alone. Both set kept [n] to 1 for the tokens that they keep, in
-// O(n log n), and prefer the earlier of equals.
+// The two ways to spend the keep budget, only for select.c. Both set kept [n] to 1 for the tokens that they keep. They
+// prefer the earlier of two equally important parts, and take O(n log n).
 #pragma once
 
 #include "speculator/select.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// See select_parts.h. The prompt is divided into spans, which are sentences and lines. A short one is joined with the
-// next. A long one is divided where importance is lowest, so that no peak of importance is cut. The spans with the
-// highest mean importance are kept.
+// See select_parts.h. The prompt is divided into spans, which are sentences and lines. A short sentence is joined with
+// the next sentence. A long sentence is divided where importance is lowest, so that no peak of importance is cut. The
+// spans with the highest mean importance are kept.
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,7 +26,7 @@ static int span_compare(const void *left, const void *right)
 }
 
 // Returns the end of the sentence that begins at `first`. A sentence shorter than SPAN_TOKENS_MIN is joined with the
-// next ones.
+// next sentences.
 static int sentence_end(const uint8_t *ends, int first, int end)
 {
     for (int j = first + SPAN_TOKENS_MIN - 1; ends && j < end; j++)
@@ -88,7 +88,7 @@ static void span_cut(struct span *span, const float *importance, int tokens)
     span->end = span->first + tokens;
 }
 
-// Keeps token j. Returns the tokens of the budget that this costs: 1, or 0 if it is kept already.
+// Keeps token j. Returns how many tokens of the budget this costs: 1, or 0 if the token is kept already.
 static int force_token(uint8_t *kept, int j)
 {
     int cost = !kept[j];

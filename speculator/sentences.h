@@ -7,10 +7,11 @@
 
 #include "lib/text/tokenizer.h"
 
-// Marks that the bytes of a token give for the sentences and lines around it.
+// Marks of a token: they tell from its bytes where sentences and lines end.
 enum sentence_mark {
-    SENTENCE_ENDS_LINE = 1,         // the token has a line break, or is a special token
-    SENTENCE_ENDS = 2,              // its last character is a full stop that needs no blank after it, as in Chinese
+    SENTENCE_ENDS_LINE = 1, // the token has a line break, or is a special token
+    // Its last character ends a sentence without a blank after it, like the Chinese full stop.
+    SENTENCE_ENDS = 2,
     SENTENCE_STOPS = 4,             // its last character is . ! or ?, which end a sentence if a blank follows
     SENTENCE_BLANK_FIRST = 8,       // its first character is a blank
     SENTENCE_LINE_BREAK_FIRST = 16, // its first character is a line break
@@ -26,7 +27,7 @@ struct sentence_table sentence_table_create(const struct tokenizer *tokenizer);
 void sentence_table_free(struct sentence_table *table);
 
 // Sets ends[j] of the tokens [n] to 1 if a sentence or a line ends with token j, else to 0. The dots in 3.14 and
-// example.org end no sentence. The last token ends one.
+// example.org end no sentence. The last token always ends a sentence.
 void sentence_ends(const struct sentence_table *table, const int32_t *tokens, int n, uint8_t *ends);
-// Does the same in new memory that the caller frees. Returns NULL if there is no table.
+// Returns the ends in new memory, which the caller frees. Returns NULL if `table` is NULL.
 uint8_t *sentence_ends_create(const struct sentence_table *table, const int32_t *tokens, int n);

@@ -16,7 +16,7 @@ typedef void score_service_send_fn(void *arg, const Forepack__Cluster__V1__NodeM
 struct score_service *score_service_create(const struct scorer_model *model, score_service_send_fn *send, void *arg);
 void score_service_free(struct score_service *service);
 
-// Handles a score_bin, advances or cancel message. Refusals of prompts leave with the next step.
+// Handles a score_bin, advances or cancel message. If a prompt is refused, the refusal is sent by the next step.
 void score_service_handle(struct score_service *service, const Forepack__Cluster__V1__RouterMessage *message);
 void score_service_drop_all(struct score_service *service); // called after the stream has ended
 

@@ -48,7 +48,8 @@ void admission_free_sequence(struct scheduler *s, struct sequence *q)
 
 // ---- preemption ----
 
-// Returns how many entries would have to be computed again: those in blocks that no other sequence references.
+// Returns how many entries would have to be computed again after a preemption: the entries in blocks that no other
+// sequence references.
 static int sequence_entries_lost(const struct scheduler *s, const struct sequence *q)
 {
     int shared = 0;
@@ -57,8 +58,8 @@ static int sequence_entries_lost(const struct scheduler *s, const struct sequenc
     return q->n_cached - shared * KV_BLOCK_TOKENS;
 }
 
-// Returns the index of the running sequence that loses the fewest entries; among equals, of the one started last. A
-// sequence that loses none would free no block.
+// Returns the index of the running sequence that loses the fewest entries. Among equal losses it is the sequence
+// started last. A sequence that loses no entry is not chosen: it would free no block.
 static int choose_victim(const struct scheduler *s)
 {
     int victim = 0, fewest = INT_MAX;
@@ -141,7 +142,7 @@ void admission_publish(struct scheduler *s, struct sequence *q)
 
 // ---- admission ----
 
-// Returns how many blocks the sequence is expected to need in the end.
+// Returns how many blocks the sequence is expected to need at its end.
 static int sequence_blocks_expected(const struct sequence *q)
 {
     int left = kv_blocks_for(q->sampling.max_tokens - sequence_generated(q)), max = sequence_blocks_max(q);
@@ -189,7 +190,7 @@ bool admission_may_start(const struct scheduler *s, struct sequence *q)
 bool admission_start(struct scheduler *s, struct sequence *q)
 {
     if (s->n_running == s->limits.max_seqs) return false;
-    sequence_acquire_prefix(s, q); // before counting: acquired blocks are not free
+    sequence_acquire_prefix(s, q); // before free blocks are counted: acquired blocks are no longer free
     if (sequence_blocks_expected(q) - q->n_blocks + running_blocks_reserved(s) > block_manager_n_free(s->blocks)) {
         sequence_release_blocks(s, q);
         return false;

@@ -4,13 +4,17 @@
 
 #include <math.h>
 
-// Numbers of passes in a phase; the first SETTLE passes do not count.
+// Numbers of passes. TRIAL: shortest phase. TRIAL_MIN: a hopeless phase may end after so many. COMPARE and STAY: phases
+// without and with drafts while drafts gain. PAUSE: phases without drafts while drafts do not gain. SETTLE: first
+// passes that do not count.
 enum { TRIAL = 32, TRIAL_MIN = 12, COMPARE = 16, STAY = 512, PAUSE_FIRST = 256, PAUSE_LAST = 8192, SETTLE = 4 };
 
-static const double WORTH = 1.02;   // least ratio of a sequence's tokens per time, with drafts against without
+// Drafts gain if a sequence's tokens per time with drafts, divided by the tokens per time without drafts, exceed this
+// ratio.
+static const double WORTH = 1.02;
 static const double HOPELESS = 0.8; // below this ratio the phase ends after TRIAL_MIN passes
 
-static const double BETTER = 1.05;   // least ratio of a new length's goodput against the present one
+static const double BETTER = 1.05;   // a new length is chosen if its goodput exceeds the present goodput by this factor
 static const double REMEMBER = 0.98; // factor of the counts after each verified draft
 static const double LEARN = 0.2;     // weight of a new time
 static const double JUMP_MAX = 4;    // a measured time above 4 times the average counts as 4 times the average
@@ -64,7 +68,7 @@ static const struct draft_times *times_of(const struct draft_cost *cost)
     return &cost->times[cost->phase.is_off];
 }
 
-// Returns the length of drafts; at the start of a phase at least 1, so that costs and acceptance are measured.
+// Returns the length of drafts. It is at least 1 at the start of a phase, so that costs and acceptance are measured.
 static int length_of(const struct draft_cost *cost)
 {
     const struct draft_times *times = times_of(cost);
@@ -72,7 +76,7 @@ static int length_of(const struct draft_cost *cost)
     return times->length > 0 || !tries ? times->length : 1;
 }
 
-// Returns true once a pass without draft rows has been measured, which comes first.
+// Returns true if a pass without draft rows has been measured.
 static bool is_measured(const struct draft_cost *cost, int sequences)
 {
     return sequences >= 1 && times_of(cost)->pass_us > 0;

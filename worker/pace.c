@@ -6,8 +6,8 @@
 #include <math.h>
 
 enum {
-    MIXED_PASSES_MAX = 64, // passes with prompt rows until decodes are measured alone again
-    BALANCE_ROWS = 16,     // until it is measured
+    MIXED_PASSES_MAX = 64, // passes with decode and prompt rows until a pass with decode rows only is measured again
+    BALANCE_ROWS = 16,     // rows assumed until they are measured
 };
 
 // Fraction of the target that is used; the rest covers passes that take longer than predicted.
@@ -18,7 +18,7 @@ static const double BUDGET_MIN = 0.05;
 static const double SAMPLING_MAX = 0.5;
 // Weight of a new measurement. Slow passes weigh more: requests have waited for them.
 static const double LEARN = 0.2, LEARN_SLOWER = 0.6;
-// A pass with another number of decodes counts with at most this multiple of its expected time.
+// The first measurement for a new number of decodes counts at most as this multiple of the expected time.
 static const double FRESH_MAX = 2;
 
 void pace_init(struct pace *p, const struct model_config *c, int64_t target_us)
@@ -42,8 +42,8 @@ bool pace_measures_decodes(const struct pace *p, int decodes)
     return p->target_us != PACE_UNLIMITED && decodes > 0 && is_stale;
 }
 
-// Returns the expected time of the decode rows alone; 0: not known. A row beyond the measured number, or below it,
-// takes at most as long as a prompt row, and at most its part of the measured time.
+// Returns the expected time of the decode rows alone; 0: not known. Each row more or fewer than decode_rows changes the
+// time by the time of a prompt row, but at most by the mean time of a measured row.
 static double pace_decodes_us(const struct pace *p, int decodes)
 {
     if (decodes == 0 || p->decode_us == 0) return 0;
@@ -71,7 +71,7 @@ int pace_sampled_max(const struct pace *p)
     return rows < 1 ? 1 : rows < INT_MAX ? (int)rows : INT_MAX;
 }
 
-// Moves a known value towards a measured one; 0: not known.
+// Returns the known value, moved towards the measured value. If `known` is 0, no value is known yet.
 static double learn(double known, double measured)
 {
     if (known == 0) return measured;

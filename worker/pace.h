@@ -4,22 +4,22 @@
 // a constant, here it follows the measured time of passes). While no sequence decodes, a chunk that does not complete
 // its prompt is limited to half a second, because a request that arrives meanwhile waits for it.
 //
-// The reference is the time of a pass with decode rows only. It is measured again from time to time, by two passes
-// without prompt rows: the first one runs with caches that prompts have filled, the second one counts. Until then, a
-// few decode rows more or fewer are charged as prompt rows would be.
+// The reference is the time of a pass with decode rows only. Two passes without prompt rows measure it again from time
+// to time. Only the second pass counts: the first one runs with caches that prompts have filled. If the number of
+// decode rows changes between measurements, each row more or fewer counts like a prompt row.
 //
 // The time that prompt rows add to a pass is modelled as proportional to their work. This work has three parts: the
 // rows, their attention to the entries before them, and, once per prompt and pass, reading its cached entries at the
 // speed at which weights are read. The factor is learned from every pass. In passes with decodes, the work of the rows
-// at most doubles from one pass to the next; reading does not count in that. So chunks shrink as a prompt grows, while
-// a short prompt next to a long one keeps large chunks. A prompt whose cached entries take longer to read than a pass
-// may last skips passes and saves their budget until it is enough. Few passes are long then, and the mean time stays
+// without reading is at most twice the largest such work so far. So chunks shrink as a prompt grows, while a short
+// prompt next to a long one keeps large chunks. A prompt whose cached entries take longer to read than a pass may last
+// skips passes and saves their budget until it is enough. Few passes are long then, and the mean time of passes stays
 // within the target.
 //
-// Sampling on the host is part of a pass, too. While other sequences run, the rows sampled on the host take at most
-// half of the time that the target allows in addition to the decode rows, or one row a pass; prompt rows get the rest.
-// So once both times are measured, requests with penalties or log-probabilities lengthen a pass by at most one sampled
-// row beyond the target.
+// Sampling on the host is part of a pass, too. The target allows some time in addition to the decode rows. While other
+// sequences run, sampling on the host takes at most half of this time, but may always sample one row in a pass. Prompt
+// rows get the rest. So requests with penalties or log-probabilities lengthen a pass by at most one sampled row beyond
+// the target, once decode rows and sampling are measured.
 //
 // struct pace holds what is learned from passes; pace_budget.h limits the rows of one pass. Pacing decides when rows
 // are computed, never their result. Plain data without a clock; one thread.
@@ -38,7 +38,7 @@ enum {
 // Work is measured in millions of floating-point operations of prompt rows.
 struct pace {
     int64_t target_us;          // time of a pass with decode rows, or PACE_TWICE, PACE_UNLIMITED
-    double row_work, pair_work; // of one prompt row, and of its attention to one entry
+    double row_work, pair_work; // work of one prompt row, and of its attention to one entry
     double entry_share;         // time to read one entry, as a fraction of the time to read all weights
     double balance_rows;        // rows that take as long to compute as the weights take to read
     bool balance_is_known;
@@ -47,17 +47,18 @@ struct pace {
     int decode_rows;
     int decode_passes;     // consecutive passes without prompt rows up to now
     int mixed_passes;      // passes with decode and prompt rows since decode_us was measured
-    double us_per_work[2]; // without and with decode rows; 0: not known
-    double mixed_work_max; // largest work of prompt rows in a pass with decodes so far, without reading cached entries
-    double sample_us;      // time to sample one row on the host; 0: not known
-    double saved_work;     // budget saved by a prompt that skipped a pass
+    double us_per_work[2]; // in passes without decode rows [0] and with them [1]; 0: not known
+    // Largest work of prompt rows in a pass with decodes so far; reading cached entries does not count.
+    double mixed_work_max;
+    double sample_us;  // time to sample one row on the host; 0: not known
+    double saved_work; // budget saved by a prompt that skipped a pass
 };
 
 // The rows of one pass, as pacing counts them.
 struct pace_rows {
     int decodes;     // sequences with a decode row
     int sampled;     // rows that the host samples
-    double work;     // of the prompt rows and their draft rows, with reading cached entries
+    double work;     // work of the prompt rows and their draft rows, with reading cached entries
     double row_work; // the same without reading
 };
 
@@ -66,16 +67,17 @@ void pace_init(struct pace *p, const struct model_config *config, int64_t target
 // Returns true if a pass with `decodes` decode rows gets no prompt rows, because its time is to be measured.
 bool pace_measures_decodes(const struct pace *p, int decodes);
 
-// Returns the time that prompt rows may add to a pass with `decodes` decode rows, of whose rows the host samples
-// `sampled`.
+// Returns the time in microseconds that prompt rows may add to a pass with `decodes` decode rows. The host samples
+// `sampled` rows of the pass.
 double pace_prompt_us(const struct pace *p, int decodes, int sampled);
 
-// Returns how many rows of a pass the host may sample while other sequences run: at least 1; INT_MAX: any number.
+// Returns how many rows of a pass the host may sample while other sequences run. The result is at least 1, and INT_MAX
+// if there is no limit.
 int pace_sampled_max(const struct pace *p);
 
 // Learns that the host took `us` to sample the rows of a pass. Call it before pace_pass_end().
 void pace_sampling_end(struct pace *p, const struct pace_rows *rows, int64_t us);
 
-// Learns that the pass took `us` without sampling on the host. Not for a pass that has draft rows and no prompt rows:
-// its time is neither that of decodes nor that of prompt rows.
+// Learns that the pass took `us` without sampling on the host. Do not call it for a pass that has draft rows and no
+// prompt rows: its time says nothing about decode rows or prompt rows alone.
 void pace_pass_end(struct pace *p, const struct pace_rows *rows, int64_t us);

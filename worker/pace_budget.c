@@ -6,8 +6,8 @@
 
 enum {
     CHUNK_FIRST = 16,  // rows in the first pass with decodes and prompts, while their cost is not known
-    CHUNK_MIN = 128,   // rows without decodes: smaller chunks cost more per row
-    CHUNK_US = 500000, // without decodes
+    CHUNK_MIN = 128,   // least rows of a chunk in a pass without decodes: smaller chunks cost more per row
+    CHUNK_US = 500000, // longest time of a chunk in a pass without decodes
 };
 
 // Largest part of the budget that may be spent on reading cached entries.
@@ -52,8 +52,8 @@ void pace_budget_set_decodes(struct pace_budget *b, int decodes)
     }
     double prompt_us = pace_prompt_us(p, decodes, b->rows.sampled), us_per_work = p->us_per_work[1];
     if (us_per_work == 0) us_per_work = p->us_per_work[0];
-    // Where decoding is bound by memory, a few prompt rows cost almost nothing, which says little about many rows. The
-    // time of reading cached entries is known well enough from the time of decodes.
+    // A few prompt rows cost almost nothing if decoding is bound by memory, and this says little about many rows. So
+    // the work of rows grows step by step. The time of reading cached entries is known from the time of decodes.
     b->row_work_left = fmax(GROW * p->mixed_work_max, CHUNK_FIRST * p->row_work);
     b->work_left = (us_per_work > 0 ? prompt_us / us_per_work : b->row_work_left) + p->saved_work;
     p->saved_work = 0;
@@ -65,16 +65,16 @@ static bool budget_is_unlimited(const struct pace_budget *b, bool whole)
     return b->work_left == INFINITY || (b->rows.decodes == 0 && whole);
 }
 
-// Returns the work that takes as long as reading `entries` cached entries. It is 0 without decodes, when reading
-// overlaps with the work of the rows.
+// Returns the work that takes as long as reading `entries` cached entries. It is 0 in a pass without decodes, because
+// reading overlaps with the work of the rows.
 static double reading_work(const struct pace_budget *b, double entries)
 {
     const struct pace *p = b->pace;
     return b->rows.decodes > 0 ? entries * p->entry_share * p->balance_rows * p->row_work : 0;
 }
 
-// Returns how many rows after `entries` cached entries fit the budget. The first prompt of a pass may have a first
-// chunk, however long its rows take.
+// Returns how many rows after `entries` cached entries fit the budget. For the first prompt of a pass, row_work_left
+// allows at least CHUNK_FIRST rows.
 static double rows_left(const struct pace_budget *b, double entries)
 {
     double reading = reading_work(b, entries);
@@ -146,7 +146,7 @@ void pace_budget_merge(struct pace_budget *b, const struct pace_budget *half)
     *b = *half;
     b->work_left += other + p->saved_work;
     p->saved_work = 0;
-    b->is_first = b->rows.decodes == 0 || b->work_left > 0; // a prompt that waited for the other half may begin or save
+    b->is_first = b->rows.decodes == 0 || b->work_left > 0; // a prompt may now use the other half, or save it
 }
 
 void pace_budget_add_sampled(struct pace_budget *b)

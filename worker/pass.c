@@ -83,8 +83,8 @@ static bool fits_prompt(const struct pass_builder *b, const struct sequence *q, 
            pace_budget_would_grant(&b->budget, entries, pending, !q->is_chunked);
 }
 
-// Returns the prompt with the fewest pending rows, or NULL. It has no rows in this pass, and fewer pending rows than
-// `longest`. A prompt that waits in the queue is started.
+// Returns the prompt with the fewest pending rows, or NULL. Only prompts without rows in this pass count, and only
+// prompts with fewer pending rows than `longest`. If the prompt waits in the queue, it is started.
 static struct sequence *start_shortest_prompt(struct scheduler *s, const struct pass_builder *b,
                                               const struct sequence *longest)
 {
@@ -134,8 +134,8 @@ static void add_prompts_before_long(struct scheduler *s, struct pass_builder *b)
 
 // ---- decode rows ----
 
-// Sets how many logit rows the host may read: any number if the host reads rows of all running sequences. Returns how
-// many of them are for decode rows: half, if prompts want log-probabilities.
+// Sets how many logit rows the host may read: any number, if the host reads rows of all running sequences. Returns how
+// many of these logit rows decodes may use: half, if prompts want log-probabilities.
 static int limit_host_rows(const struct scheduler *s, struct pass_builder *b)
 {
     bool others = false, rates_prompts = false;
@@ -175,8 +175,8 @@ static void add_decode_row(struct scheduler *s, struct pass_builder *b, struct s
     pass_builder_add_rows(b, q, 1, draft_rows(s, b, q, 1, b->drafts_max));
 }
 
-// Uses prompt lookup for decoding sequences without a draft, or for all while lookup is accepted more often. Returns
-// the length of the longest draft of a decoding sequence.
+// Uses prompt lookup for decoding sequences without a draft, or for all decoding sequences while lookup is accepted
+// more often. Returns the length of the longest draft of a decoding sequence.
 static int look_up_drafts(struct scheduler *s)
 {
     bool instead = draft_pace_prefers_lookup(&s->draft_pace);
@@ -191,7 +191,7 @@ static int look_up_drafts(struct scheduler *s)
 }
 
 // Returns the largest number of draft rows of a sequence in a pass with `decodes` decode rows. It is 0 if prompts wait
-// for the time of these decode rows to be measured.
+// until the time of these decode rows is measured.
 static int choose_drafts_max(struct scheduler *s, const struct pass_builder *b, int decodes)
 {
     int longest = look_up_drafts(s);
@@ -200,8 +200,8 @@ static int choose_drafts_max(struct scheduler *s, const struct pass_builder *b, 
     return is_paced ? draft_pace_rows(&s->draft_pace, decodes, longest) : longest;
 }
 
-// Adds the rows of the sequences that the backend samples, and of those that the host samples as far as it may; these
-// take turns.
+// Adds a row for each decoding sequence that the backend samples. Adds rows of sequences that the host samples up to
+// the limit. If the limit is too low for all of them, they take turns.
 static void add_decode_rows(struct scheduler *s, struct pass_builder *b)
 {
     int turns = limit_host_rows(s, b), on_host = decodes_on_host(s, b);

@@ -102,8 +102,8 @@ static void want_token(struct pass_builder *b, struct pass_part *part, int draft
     }
 }
 
-// Requests the logits of the row of token i, which predict prompt token i + 1. Skipped if that is no prompt token, or
-// already reported.
+// Requests the logits of the row of token i, which predict prompt token i + 1. Has no effect if token i + 1 is no
+// prompt token, or if its log-probability has been reported already.
 static void want_prompt_logprob(struct pass_builder *b, struct pass_part *part, int i)
 {
     struct sequence *q = part->sequence;

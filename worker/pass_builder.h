@@ -6,9 +6,9 @@
 //     pass_builder_add_rows(&b, sequence, rows, drafts);    // for each sequence of the pass
 //     const struct ragged_batch *batch = pass_builder_finish(&b);
 //
-// The builder lives while rows are added, and keeps how much the pass may still contain. struct scheduled_pass is the
-// memory of the pass: its batch and what is needed to read the results. A pass knows no other pass, so that several can
-// be under way, each with memory of its own. Nothing is allocated after scheduled_pass_init().
+// The builder lives while rows are added, and counts the rows that the pass may still contain. struct scheduled_pass is
+// the memory of the pass: its batch, and the members that are needed to read the results. A pass knows no other pass.
+// So several passes can be under way, each with its own memory. Nothing is allocated after scheduled_pass_init().
 #pragma once
 
 #include "engine/batch_builder.h"
@@ -20,28 +20,29 @@
 struct pass_part {
     struct sequence *sequence; // borrowed
     int rows;                  // pending rows
-    int logprobs;              // pending rows that give the log-probability of a prompt token
+    int logprobs;              // rows among the pending rows that give the log-probability of a prompt token
     int drafts;                // draft rows, after the last pending row
-    int host_rows;             // rows that yield tokens and that the host reads; they precede the other such rows
+    // Rows that yield tokens sampled by the host; they precede the rows sampled by the backend.
+    int host_rows;
 };
 
 // A logit row that the host reads.
 struct host_row {
     struct sequence *sequence;
     int prompt_token;   // index of the prompt token that the row predicts; 0: the row yields a new token
-    int drafted;        // draft tokens before the new token
-    enum status status; // of the sampler; the token is valid if it is STATUS_OK
+    int drafted;        // draft tokens between the last token of the sequence and the new token
+    enum status status; // result of the sampler; the token is valid only if it is STATUS_OK
 };
 
 struct scheduled_pass {
     uint64_t number;                   // 1 for the first pass of the scheduler
     struct batch_builder builder;      // the batch
     struct pass_part *parts;           // [builder.batch.n_seqs] in the order of the batch
-    struct host_row *host_rows;        // [n_host_rows] by logit row
-    struct sampled_token *host_tokens; // [n_host_rows] their tokens
+    struct host_row *host_rows;        // [n_host_rows] in the order of the logit rows
+    struct sampled_token *host_tokens; // [n_host_rows] the tokens of host_rows
     int n_host_rows;
     struct pace_budget budget;
-    int prompt_rows, draft_rows; // rows of these kinds
+    int prompt_rows, draft_rows; // prompt rows and draft rows in the batch
 };
 
 void scheduled_pass_init(struct scheduled_pass *pass, const struct batch_limits *limits);
@@ -67,7 +68,7 @@ struct pass_builder {
     bool host_is_paced;        // pacing limits host_rows_left
     int decodes_left;          // decode rows that will still be added
     int drafts_max;            // draft rows of a decoding sequence
-    struct pace_budget budget; // what pacing lets prompts have
+    struct pace_budget budget; // what pacing still allows for prompts
 };
 
 void pass_builder_begin(struct pass_builder *b, struct scheduled_pass *pass, const struct pass_limits *limits);
@@ -75,8 +76,8 @@ void pass_builder_begin(struct pass_builder *b, struct scheduled_pass *pass, con
 // Returns how many rows the pass has room for.
 int pass_builder_rows_left(const struct pass_builder *b);
 
-// Returns how many of the pending rows of a prompt with `entries` cached entries the pass has room for, with their
-// logits. The result is at least 1 while rows are left: one logit row is kept for each sequence.
+// Returns how many pending rows of a prompt with `entries` cached entries fit the pass, with their logits. The result
+// is at least 1 while rows are left: one logit row is kept for each sequence.
 int pass_builder_prompt_rows(const struct pass_builder *b, const struct sequence *q, int entries);
 
 // Returns true if the pass contains rows of the sequence.
@@ -85,12 +86,12 @@ bool pass_builder_contains(const struct pass_builder *b, const struct sequence *
 // Returns true if the host samples the sequence's next token.
 bool pass_builder_host_samples(const struct pass_builder *b, const struct sequence *q);
 
-// Adds the next n rows of the sequence, and `drafts` draft rows if no pending rows remain after them. No effect if n
-// is 0.
+// Adds the next n rows of the sequence. If no pending rows remain, adds `drafts` draft rows as well. No effect if n is
+// 0.
 void pass_builder_add_rows(struct pass_builder *b, struct sequence *q, int n, int drafts);
 
 // Returns a builder of the same pass that may use half of the rows and of the work that are left. pass_builder_merge()
-// ends it: `b` then has the room that the half left, and its own half. `b` adds no rows in between.
+// ends the half: `b` then has its own half and the room that is left in the other half. Add no rows to `b` in between.
 struct pass_builder pass_builder_half(const struct pass_builder *b);
 void pass_builder_merge(struct pass_builder *b, const struct pass_builder *half);
 

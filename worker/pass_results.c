@@ -11,7 +11,8 @@
 
 // ---- grammars ----
 
-// Sets the sequence's mask to the tokens that its grammar allows next. llguidance allocates.
+// Sets the sequence's mask to the tokens that its grammar allows next. llguidance allocates memory, so the check for
+// allocations is suspended.
 static enum status sequence_set_mask(struct sequence *q)
 {
     int suspended = no_alloc_suspend();
@@ -20,7 +21,8 @@ static enum status sequence_set_mask(struct sequence *q)
     return status == STATUS_OK ? STATUS_OK : STATUS_EXHAUSTED;
 }
 
-// Tells the sequence's grammar that output token `index` is `token`, which its mask allowed. False: llguidance failed.
+// Tells the sequence's grammar that output token `index` is `token`, which the mask allowed. Returns false if
+// llguidance failed.
 static bool sequence_match(struct sequence *q, int index, int32_t token)
 {
     if (!q->matcher || q->n_matched > index) return true;
@@ -31,7 +33,7 @@ static bool sequence_match(struct sequence *q, int index, int32_t token)
     return ok;
 }
 
-// Returns true if output token `index`, which was matched, completes the grammar.
+// Returns true if output token `index`, the last matched token, completes the grammar.
 static bool sequence_is_matched(const struct sequence *q, int index)
 {
     return q->matcher && q->n_matched == index + 1 && grammar_matcher_is_complete(q->matcher);
@@ -72,8 +74,8 @@ static bool host_row_is_accepted(const struct scheduled_pass *pass, int row)
            !sequence_is_matched(q, index);
 }
 
-// Samples the rows of a sequence one after the other until a token differs from the draft: the masks of a grammar
-// depend on the tokens before.
+// Samples the rows of a sequence one after the other, until a token differs from the draft. Rows are not sampled in
+// parallel, since the mask of a grammar depends on the tokens before.
 static void host_rows_sample(const struct host_sampling *sampling, int row, int thread)
 {
     struct scheduled_pass *pass = sampling->pass;
@@ -82,12 +84,13 @@ static void host_rows_sample(const struct host_sampling *sampling, int row, int 
     while (host_row_is_accepted(pass, row++));
 }
 
-// Samples the rows of one sequence, or rates the prompt token that the row predicts. Each thread has a sampler.
+// Samples the rows of one sequence, or computes the log-probability of the prompt token that the row predicts. Each
+// thread has its own sampler.
 static void host_row_read(void *arg, int row, int thread)
 {
     const struct host_sampling *sampling = arg;
     const struct host_row *r = &sampling->pass->host_rows[row];
-    if (r->drafted) return; // host_rows_sample() reaches it from the sequence's first row
+    if (r->drafted) return; // host_rows_sample() samples this row after the sequence's first row
     if (r->prompt_token) {
         const struct sequence *q = r->sequence;
         sampler_rate_token(sampling->scheduler->samplers[thread], host_row_logits(sampling, row),
@@ -115,7 +118,7 @@ struct pass_results {
     struct scheduler *scheduler;
     const struct scheduled_pass *pass;
     const struct forward_result *result;
-    // The first logit rows of the next sequence: that the host reads, and that the backend has sampled.
+    // First logit row of the next sequence that the host reads, and first that the backend has sampled.
     int host_row, sampled_row;
 };
 
@@ -193,7 +196,7 @@ static enum sequence_finish sequence_advance_all(struct pass_results *r, const s
         int row = i < part->host_rows ? r->host_row + i : r->sampled_row + i - part->host_rows;
         bool is_drafted;
         enum sequence_finish finish = sequence_advance(r, q, row, out, &is_drafted);
-        if (!is_drafted || i == part->drafts) return finish; // the last token may equal a draft token without a row
+        if (!is_drafted || i == part->drafts) return finish; // the last token may equal a draft token that had no row
         out->draft_accepted++;
         q->n_cached++;
         if (finish != SEQUENCE_GOES_ON) return finish;
@@ -241,7 +244,7 @@ static bool part_apply(struct pass_results *r, const struct pass_part *part, str
     *out = (struct sequence_output){.id = q->id};
     if (part->logprobs) part_report_prompt(r, part, out);
     r->host_row += part->logprobs;
-    bool is_complete = sequence_pending(q) == 0; // no row is pending: the sequence gets a token
+    bool is_complete = sequence_pending(q) == 0; // the sequence gets a token if no row is pending
     if (is_complete) {
         int host_rows = part->host_rows, sampled_rows = 1 + part->drafts - host_rows;
         part_complete(r, part, out);

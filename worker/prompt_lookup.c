@@ -6,7 +6,7 @@
 
 #include "lib/base/mem.h"
 
-enum { BITS_MIN = 6, BITS_MAX = 20, PLACES_MAX = 32 }; // PLACES_MAX: compared by one search
+enum { BITS_MIN = 6, BITS_MAX = 20, PLACES_MAX = 32 }; // PLACES_MAX: limit of places that one search compares
 
 void prompt_lookup_init(struct prompt_lookup *x, int capacity)
 {

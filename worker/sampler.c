@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// See sampler.h. Works on a copy of the logits. A stage that removes tokens sets their weights to zero, and the last
-// stage walks the weights in order of id, so the token does not depend on the order in which a stage removes tokens.
+// See sampler.h. Works on a copy of the logits. A stage that removes tokens sets their weights to zero. The last stage
+// walks the weights in order of id. So the sampled token does not depend on the order in which a stage removes tokens.
 //
 // Cost: a few passes over the vocabulary. Top-k and top-p select in expected linear time and never sort.
 #include "worker/sampler.h"
@@ -144,7 +144,8 @@ static float logprob(float logit, float log_sum)
     return value > LOGPROB_MIN ? value : LOGPROB_MIN;
 }
 
-// Lists the n likeliest tokens by insertion: most tokens fail the one comparison with the last of the list.
+// Lists the n likeliest tokens by insertion. That is fast, because most tokens need only a comparison with the last
+// token of the list.
 static void logprobs_list(const struct sampler *s, int n, float log_sum, struct sampled_token *token)
 {
     float logit[LOGPROBS_MAX];
@@ -285,9 +286,10 @@ static int candidates_list(struct sampler *s, float least, double *weight_p)
     return n;
 }
 
-// Keeps the shortest run of tokens, best first, that has `count` tokens or weighs `mass`, whichever is shorter. Real
-// distributions are steep: the tokens with logits of at least `near` nearly always contain the run, so they are tried
-// first. During the quickselect, c[0, lo) belongs to the run and weighs `weight`, and c[hi, n) does not belong to it.
+// Keeps the best tokens: the fewest that weigh at least `mass`, but at most `count` tokens. These tokens are called the
+// run. Real distributions are steep, so the run nearly always has only logits of at least `near`, and tokens with such
+// logits are tried first. During the quickselect, c[0, lo) belongs to the run and weighs `weight`, and c[hi, n) does
+// not belong to it.
 static void keep_best(struct sampler *s, int count, double mass, float near)
 {
     struct candidate *c = s->candidates;

@@ -16,8 +16,8 @@
 #include "lib/base/no_alloc.h"
 #include "worker/scheduler_state.h"
 
-enum { UNPACED_DRAFT = 8 };   // length of drafts while their time does not matter
-enum { WAITING_MAX = 65536 }; // the router holds back its queue, so more than this is a fault
+enum { UNPACED_DRAFT = 8 };   // length of drafts with PACE_UNLIMITED
+enum { WAITING_MAX = 65536 }; // the router queues requests itself, so more waiting sequences here are a fault
 
 // ---- a step ----
 
@@ -34,7 +34,7 @@ static enum status run_pass(struct scheduler *s, struct scheduled_pass *pass, in
     return STATUS_OK;
 }
 
-// Learns from a pass that took `us`, of which the host sampled for `sampling_us`.
+// Learns from a pass that took `us`, with `sampling_us` of it for sampling on the host.
 static void learn_times(struct scheduler *s, const struct scheduled_pass *pass, int64_t us, int64_t sampling_us)
 {
     const struct ragged_batch *batch = &pass->builder.batch;

@@ -1,50 +1,51 @@
 // SPDX-License-Identifier: Apache-2.0
-// Iteration-level ("continuous") batching: every step is one pass with a row for each sequence that decodes. The rest
-// of the token budget goes to prompts, first come first served, cut into chunks when they are longer than the room left
-// (Orca, OSDI'22; chunked prefill: arXiv 2308.16369). The KV cache is paged (arXiv 2309.06180).
+// Iteration-level ("continuous") batching (Orca, OSDI'22): every step is one pass with a row for each sequence that
+// decodes. The rest of the token budget goes to prompts, first come first served. A prompt that is longer than the room
+// left is cut into chunks (chunked prefill, arXiv 2308.16369). The KV cache is paged (arXiv 2309.06180).
 //
-// Prompts get the rows that decodes and pacing (pace.h) leave. If the pass cannot complete the oldest prompt, half of
-// the room goes first to prompts that it can complete, then to a chunk of the shortest other prompt. So a long prompt
-// takes at most twice as long, and short prompts do not wait for all of it.
+// Prompts get the rows that decodes and pacing (pace.h) leave. If the pass cannot complete the oldest prompt, other
+// prompts get half of the room: prompts that the pass can complete, then a chunk of the shortest remaining prompt. So a
+// long prompt takes at most twice as long, and short prompts do not wait for its end.
 //
-// Prefix cache: full blocks stay findable after their sequence has ended (block_manager.h). A sequence whose first
-// tokens are cached at the same positions starts after them; its last token is always computed, for its logits. A
-// sequence that shares more with a prompt in prefill waits until the shared blocks are computed, and later sequences
-// may pass it. So a shared prefix is computed once, even for prompts that arrive together.
+// Prefix cache: full blocks stay findable after their sequence has ended (block_manager.h). If the first tokens of a
+// sequence are cached at the same positions, the sequence starts after these tokens. Its last token is always computed,
+// for its logits. If a sequence shares more blocks with a prompt in prefill, it waits until the shared blocks are
+// computed. Later sequences may pass it. So a shared prefix is computed once, even for prompts that arrive together.
 //
-// Memory: a sequence starts when blocks are free for all its tokens and for a quarter of the output it may still
-// generate, in addition to the blocks that running sequences are expected to need by the same rule. Then it grows block
-// by block. When no block is free, the running sequence with the fewest unshared cached entries is preempted: it
-// releases its blocks and returns to the head of the queue, to be computed again later with the tokens it has
-// generated. The sequence with the most unshared entries is never the victim while others run, so every step brings a
-// sequence closer to its end. scheduler_add() refuses a sequence that cannot fit the whole cache.
+// Memory: a sequence is expected to need blocks for its tokens and for a quarter of the output it may still generate.
+// It starts when so many blocks are free in addition to the blocks that running sequences are still expected to need.
+// Then it grows block by block. When no block is free, the running sequence with the fewest unshared cached entries is
+// preempted: it releases its blocks and returns to the head of the queue. Later its prompt and generated tokens are
+// computed again. The sequence with the most unshared entries is never the victim while others run, so every step
+// brings a sequence closer to its end. scheduler_add() refuses a sequence that cannot fit the whole cache.
 //
 // Sampling: the backend samples tokens where it can. The host samples the other tokens, in parallel on the threads of
-// the CPU backend. While other sequences run, pacing limits the rows that the host samples. Sequences with such rows
-// then take turns, and those without a turn skip the pass. The next turn goes to the sequence that has waited longest,
-// since its last token or since it started. So new sequences cannot delay those that decode, and decodes cannot delay a
-// first token.
+// the CPU backend. While other sequences run, pacing limits the rows that the host samples. Sequences that the host
+// samples then take turns, and a sequence without a turn skips the pass. The next turn goes to the sequence that has
+// waited longest since its last token, or since its start. So new sequences cannot delay those that decode, and decodes
+// cannot delay a first token.
 //
-// Log-probabilities of a prompt need logits of every row but the last. A pass has at most max_logit_rows rows with
-// logits. One is kept for each sequence of the pass, so that every prompt advances; prompts with log-probabilities
-// share the rest. The host reads these logits after the pass. Pacing limits them like sampling on the host, and while
-// sequences decode such prompts may use half of the limit. They use no cached entries, which have no logits, but
-// publish blocks.
+// Log-probabilities of a prompt need the logits of every row but the last. A pass has at most max_logit_rows rows with
+// logits. One logit row is kept for each sequence of the pass, so that every prompt advances. Prompts with
+// log-probabilities share the other logit rows. The host reads these logits after the pass, and pacing limits them like
+// sampling on the host. While sequences decode, prompts with log-probabilities may use half of the limit. Such prompts
+// reuse no cached entries, which have no logits, but publish their blocks.
 //
 // Drafts: draft rows (sequence.h) follow the last pending row of their sequence, in the pass that completes a prompt or
-// in a decode pass. They get the rows and KV blocks that prompts and other sequences leave; in a decode pass, as many
-// rows as lead to the most tokens in a second (draft_pace.h; PACE_UNLIMITED: all). A draft token is accepted if it is
-// the token that sampling yields without a draft. So a draft changes no token; it only lets a pass yield several.
-// Entries of other draft tokens are overwritten, and never published. A decoding sequence without a draft gets one from
-// prompt lookup, if its request allows it (prompt_lookup.h).
+// in a decode pass. They get the rows and KV blocks that prompts and other sequences leave. In a decode pass, the
+// number of draft rows is chosen for the most tokens in a second (draft_pace.h). With PACE_UNLIMITED, all draft tokens
+// get rows. A draft token is accepted if it is the token that sampling yields without a draft. So a draft changes no
+// token: it only lets a pass yield several tokens. KV entries of refused draft tokens are overwritten, and never
+// published. A decoding sequence without a draft gets one from prompt lookup, if its request allows it
+// (prompt_lookup.h).
 //
 // Structured output: the mask of the grammar is applied before sampling. A sequence ends with the token that completes
 // its grammar, without a pass for EOS.
 //
-// Exact: tokens depend on model, request and tensor-parallel degree alone. Other sequences, chunks, preemption, replay
-// and the content of the prefix cache do not change them.
+// Exact: tokens depend only on the model, the request and the tensor-parallel degree. Other sequences, chunks,
+// preemption, replay and the content of the prefix cache do not change them.
 //
-// Owned by one thread, the engine's. No sockets; the clock is read only to measure. A step allocates nothing.
+// Owned by the engine's thread. Uses no sockets, and reads the clock only to measure. A step allocates nothing.
 #pragma once
 
 #include "engine/engine.h"
@@ -61,8 +62,8 @@ struct sequence_output {
     int drafted;        // draft tokens that had rows in the pass
     int draft_accepted; // draft tokens with rows that are among the new tokens
     enum sequence_finish finish;
-    // Log-probabilities of consecutive prompt tokens from index prompt_logprobs_from on. They continue those of earlier
-    // outputs.
+    // Log-probabilities of consecutive prompt tokens, from index prompt_logprobs_from on. Each output continues where
+    // the previous output ended.
     const struct sampled_token *prompt_logprobs; // [n_prompt_logprobs]
     int n_prompt_logprobs, prompt_logprobs_from;
     char error[160]; // with SEQUENCE_ERROR
@@ -80,8 +81,8 @@ struct step_report {
 
 typedef void scheduler_report_fn(void *arg, const struct step_report *report);
 
-// Returns the rows with logits in a pass of a worker: one for each sequence, and 64 more for the drafts of a full
-// group, but no more than the pass has rows. Each takes memory for its logits.
+// Returns the largest number of logit rows in a pass of a worker. There is one for each sequence and 64 more for
+// drafts, but at most one for each row of the pass. Each logit row takes memory for its logits.
 static inline int scheduler_logit_rows(int max_seqs, int token_budget)
 {
     enum { SPARE = 64 };
@@ -91,23 +92,25 @@ static inline int scheduler_logit_rows(int max_seqs, int token_budget)
 struct scheduler_limits {
     int token_budget;   // rows of a step, at most the model's max_rows
     int max_seqs;       // running at once, at most token_budget and the model's max_seqs
-    int context_tokens; // prompt and output of a sequence, at most the model's
-    int kv_blocks;      // at most the model's
+    int context_tokens; // limit of a sequence's prompt and output together; at most the model's context
+    int kv_blocks;      // at most model_kv_blocks()
     bool prefix_cache;
     int64_t pace_us; // target time of a pass with decode rows, or PACE_TWICE, PACE_UNLIMITED (pace.h)
 };
 
-// Borrows the engine. STATUS_INVALID with a sentence when limits contradict each other.
+// Borrows the engine until scheduler_free(). Returns STATUS_INVALID if limits contradict each other; status_message()
+// says which.
 enum status scheduler_create(struct engine *engine, const struct scheduler_limits *limits, scheduler_report_fn *report,
                              void *arg, struct scheduler **scheduler_p);
 void scheduler_free(struct scheduler *s); // drops the remaining sequences
 
-// Queues a sequence; holds one with a grammar until scheduler_set_matcher(). INVALID, OUT_OF_RANGE (it can never fit)
-// or EXHAUSTED (65,536 sequences wait), with a sentence.
+// Queues a sequence. A sequence with a grammar is held until scheduler_set_matcher(). Returns STATUS_INVALID,
+// STATUS_OUT_OF_RANGE (the sequence can never fit) or STATUS_EXHAUSTED (65,536 sequences wait). status_message() gives
+// the reason.
 enum status scheduler_add(struct scheduler *s, const struct sequence_request *request);
 
-// Queues the held sequence `id`, which must exist. Owns the matcher from now on. The matcher has accepted the tokens
-// that were generated before a replay.
+// Queues the held sequence `id`, which must exist. The sequence owns the matcher from now on. In a replay, the matcher
+// must have accepted the tokens that were generated before.
 void scheduler_set_matcher(struct scheduler *s, uint64_t id, struct grammar_matcher *matcher);
 
 // Gives the sequence a draft from output token `from` on, see sequence_set_draft(). NOT_FOUND: the scheduler has no
@@ -117,16 +120,16 @@ enum status scheduler_set_draft(struct scheduler *s, uint64_t id, int from, cons
 // Returns how many draft tokens of each sequence the next passes would verify.
 int scheduler_draft_length(const struct scheduler *s);
 
-// Drops the sequence in any state and frees its blocks at once; nothing more is reported for it. False when the
-// scheduler has no such sequence. Neither cancel nor clear may be called from the callback.
+// Drops the sequence in any state and frees its blocks at once. Nothing more is reported for it. Returns false if the
+// scheduler has no such sequence. Do not call scheduler_cancel() or scheduler_clear() from the callback.
 bool scheduler_cancel(struct scheduler *s, uint64_t id);
 void scheduler_clear(struct scheduler *s); // drops all sequences
 
 bool scheduler_busy(const struct scheduler *s);  // true if there are sequences to compute
 bool scheduler_holds(const struct scheduler *s); // true if sequences wait for their matchers
 
-// Runs one pass and reports its results. No effect without sequences to compute. A failure comes from the engine, and
-// the group cannot go on after it.
+// Runs one pass and reports its results. Has no effect if there is no sequence to compute. A failure comes from the
+// engine, and the group cannot go on after a failure.
 enum status scheduler_step(struct scheduler *s);
 
 struct scheduler_load {

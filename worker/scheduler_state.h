@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The inside of the scheduler, for its files only. Each uses the ones before it:
+// The internals of the scheduler, for its files only. Each file uses the files listed before it:
 //
 //     admission.c     which sequences run: KV blocks, prefix cache, preemption
 //     pass.c          which rows a pass contains
@@ -32,7 +32,7 @@ struct scheduler {
     struct pace pace;
     struct draft_pace draft_pace;
 
-    struct scheduled_pass pass; // memory of the pass that runs; it stays readable until the next pass begins
+    struct scheduled_pass pass; // memory of the current pass; it stays readable until the next pass begins
 
     // The results of the latest pass.
     struct sequence_output *outputs;  // [max_seqs]
@@ -42,16 +42,17 @@ struct scheduler {
 
 // ---- admission.c
 
-// Returns true if admission_start() may find memory for the waiting sequence. It is a guess: the cached entries that
-// the sequence needs may be in free blocks.
+// Returns true if admission_start() may find memory for the waiting sequence. The answer is a guess: a free block with
+// cached entries of the sequence counts twice, as cached and as free.
 bool admission_may_start(const struct scheduler *s, struct sequence *q);
 
-// Moves a waiting sequence to the running ones if there is memory for it, see scheduler.h. False: there is not.
+// Moves a waiting sequence to the running sequences. Returns false, without a change, if there is no memory for it (see
+// scheduler.h) or max_seqs sequences run.
 bool admission_start(struct scheduler *s, struct sequence *q);
 
-// Allocates a block for each running sequence whose next row needs one, and preempts sequences when none is free. Call
-// it before a pass is built: a preempted sequence has no rows. Sequences in prefill have all their blocks from the
-// start.
+// Allocates a block for each running sequence whose next row needs a block. Preempts sequences when no block is free.
+// Call it before a pass is built, because a preempted sequence must not have rows. Sequences in prefill have all their
+// blocks from the start.
 void admission_grow(struct scheduler *s);
 
 // Returns true if a running sequence will soon publish blocks that this waiting sequence should reuse.
@@ -60,11 +61,12 @@ bool admission_waits_for_prefix(const struct scheduler *s, struct sequence *q);
 // Returns how many entries of a waiting sequence the prefix cache holds.
 int admission_cached_entries(const struct scheduler *s, struct sequence *q);
 
-// Publishes the blocks that the sequence has filled. When two sequences computed the same block, one copy stays.
+// Publishes the blocks that the sequence has filled. If two sequences have computed the same block, only one copy is
+// kept.
 void admission_publish(struct scheduler *s, struct sequence *q);
 
-// Returns how many draft rows (up to `rows`) the sequence has KV blocks for. While no sequence waits for blocks, it
-// allocates free blocks that the running sequences are not expected to need.
+// Returns how many draft rows (up to `rows`) the sequence has KV blocks for. Allocates more blocks first, if no
+// sequence waits for blocks and the running sequences are not expected to need them.
 int admission_grow_for_draft(struct scheduler *s, struct sequence *q, int rows);
 
 // Releases the blocks that only draft rows needed: those after the block of the sequence's next row.
@@ -76,14 +78,15 @@ void admission_free_sequence(struct scheduler *s, struct sequence *q); // with i
 
 // ---- pass.c
 
-// Composes the next pass in the memory of `pass`, whose previous batch ends.
+// Composes the next pass in the memory of `pass`. The previous batch of `pass` is no longer valid.
 const struct ragged_batch *pass_compose(struct scheduler *s, struct scheduled_pass *pass);
 
 // ---- pass_results.c
 
-// Reads the logits that were returned, before the sequences advance. Returns the time that pacing counts.
+// Samples tokens on the host from the returned logits, before the sequences advance. Returns the time for pacing in
+// microseconds: 0 if the backend cannot sample.
 int64_t pass_sample_on_host(struct scheduler *s, struct scheduled_pass *pass, const struct forward_result *result);
 
-// Advances the sequences of the pass and frees those that have ended. Returns the number of s->outputs, which are in
-// the order of the batch.
+// Advances the sequences of the pass and frees those that have ended. Returns how many entries of s->outputs are
+// filled, in the order of the batch.
 int pass_apply_results(struct scheduler *s, const struct scheduled_pass *pass, const struct forward_result *result);

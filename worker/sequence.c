@@ -132,7 +132,7 @@ enum status sequence_create(const struct sequence_request *r, const struct seque
     s->salt = r->salt;
     s->sampling = r->sampling;
     s->sampling.logit_bias = logit_bias_copy(&r->sampling.logit_bias);
-    s->sampling.grammar.text = NULL; // the matcher will have it
+    s->sampling.grammar.text = NULL; // the matcher gets the grammar, see sequence_set_matcher()
     s->n_kept = r->n_tokens - r->n_generated;
     s->n_tokens = r->n_tokens;
     s->n_matched = r->n_generated;
@@ -163,7 +163,7 @@ enum status sequence_create(const struct sequence_request *r, const struct seque
     return STATUS_OK;
 }
 
-// Returns how many tokens of a draft can be generated one after the other, each with another token after it.
+// Returns how many tokens of a draft can be generated so that the sequence goes on after each of them.
 static int draft_length(const struct sequence *s, const struct model_config *config, const int32_t *tokens, int n)
 {
     int most = s->sampling.max_tokens - sequence_generated(s) - 1, i = 0;
@@ -177,7 +177,7 @@ enum status sequence_set_draft(struct sequence *s, int from, const int32_t *toke
 {
     TRY(check_ids("draft", tokens, n, config->vocab_size));
     if (from < 0) return STATUS_OK;
-    int known = sequence_generated(s) - from; // draft tokens that the sequence has already
+    int known = sequence_generated(s) - from; // leading draft tokens that have been generated already
     if (known < 0 || known >= n) return STATUS_OK;
     if (memcmp(tokens, s->tokens + s->n_kept + from, (size_t)known * sizeof *tokens) != 0) return STATUS_OK;
     s->n_draft = draft_length(s, config, tokens + known, n - known);
@@ -191,9 +191,9 @@ bool sequence_lookup_draft(struct sequence *s, const struct model_config *config
     int match, most = s->sampling.max_tokens - sequence_generated(s) - 1;
     int place = s->lookup && most > 0 ? prompt_lookup_find(s->lookup, s->tokens, s->n_tokens, &match) : 0;
     if (!place) return false;
-    if (most > match) most = match; // a long common past goes on for longer
+    if (most > match) most = match; // after a long match, more of the draft is likely to be accepted
     if (most > LOOKUP_DRAFT_MAX) most = LOOKUP_DRAFT_MAX;
-    for (int i = 0; i < most; i++) // one by one: the draft may repeat its own first tokens
+    for (int i = 0; i < most; i++) // one by one, since `place + i` may be within the draft itself
         s->tokens[s->n_tokens + i] = s->tokens[place + i];
     s->n_draft = draft_length(s, config, s->tokens + s->n_tokens, most);
     s->draft_from_lookup = true;

@@ -6,8 +6,8 @@
 // next token. Prefill, chunked prefill, decode, replay and the return from preemption differ only in these counts.
 //
 // A draft is a guess at the next tokens, stored after the tokens of the sequence. Draft rows verify it: they follow the
-// last pending row, and each yields the token after its own. A draft token that equals the sampled token becomes a
-// token of the sequence, and its KV entry counts. The first draft token that differs ends the draft.
+// last pending row, and each row yields the token that follows its draft token. A draft token that equals the sampled
+// token becomes a token of the sequence, and its KV entry counts. The first draft token that differs ends the draft.
 //
 // Owned by the scheduler and its thread.
 #pragma once
@@ -21,8 +21,8 @@
 
 enum sequence_finish {
     SEQUENCE_GOES_ON,
-    SEQUENCE_STOP,   // EOS or a stop token, neither of which is reported; or the grammar is complete
-    SEQUENCE_LENGTH, // max_tokens
+    SEQUENCE_STOP,   // EOS or a stop token (not reported), or the grammar is complete
+    SEQUENCE_LENGTH, // max_tokens tokens have been generated
     SEQUENCE_ERROR,
 };
 const char *sequence_finish_name(enum sequence_finish finish);
@@ -32,16 +32,18 @@ struct sequence_request {
     uint64_t id;           // unique among the scheduler's sequences
     const int32_t *tokens; // [n_tokens] kept prompt tokens, then tokens generated before a replay
     int n_tokens, n_generated;
-    const struct token_range *kept; // [n_kept_ranges] the kept tokens' places in the prompt, in the order of the
-                                    // rows; none: all tokens are kept
+    // [n_kept_ranges] places of the kept tokens in the prompt, in the order of the rows. If there are no ranges, all
+    // tokens are kept.
+    const struct token_range *kept;
     int n_kept_ranges;
-    int prompt_tokens;          // n, the length of the whole prompt: generated token r has position n + r
-    struct sampling sampling;   // max_tokens and min_tokens count from the first generated token, also in a replay
-    const int32_t *penalty_ids; // [n_penalty_ids] the whole prompt, for the repetition penalty; none: the kept tokens
+    int prompt_tokens;        // length n of the whole prompt. Generated token r has position n + r
+    struct sampling sampling; // max_tokens and min_tokens count from the first generated token, also in a replay
+    // [n_penalty_ids] the whole prompt, for the repetition penalty. If there are none, the kept tokens are used
+    const int32_t *penalty_ids;
     int n_penalty_ids;
     int logprobs_from; // with sampling.prompt_logprobs: index of the first prompt token whose log-probability is wanted
-    uint64_t salt;     // of the prefix cache: blocks are shared among equal salts
-    const int32_t *draft; // [n_draft] draft tokens, the first one for the first generated token, also in a replay
+    uint64_t salt;     // salt of the prefix cache: only sequences with equal salts share blocks
+    const int32_t *draft; // [n_draft] draft tokens from output token 0 on, also in a replay
     int n_draft;
     bool prompt_lookup; // prompt lookup may draft for the sequence
 };
@@ -49,7 +51,7 @@ struct sequence_request {
 struct sequence_limits {
     int vocab_size;
     int context_tokens; // prompt and output together
-    int kv_blocks;      // of the whole cache
+    int kv_blocks;      // blocks of the whole KV cache
 };
 
 struct sequence {
@@ -59,45 +61,47 @@ struct sequence {
     int32_t *positions; // [n_kept + max_tokens]
     int32_t *penalty_ids;
     int n_penalty_ids;
-    struct grammar_matcher *matcher; // of sampling.grammar, after n_matched tokens; owned; NULL: no grammar
+    struct grammar_matcher *matcher; // state of sampling.grammar after n_matched tokens; owned; NULL: no grammar
     int n_matched;                   // generated tokens that the matcher has accepted
-    uint32_t *mask;                  // of the matcher, for the token that is being sampled
+    uint32_t *mask;                  // mask from the matcher, for the token that is being sampled
     int n_kept, n_tokens;
-    int n_draft;                  // draft tokens, stored after the last one of `tokens`
+    int n_draft;                  // number of draft tokens, which are stored in `tokens` from n_tokens on
     bool draft_from_lookup;       // prompt lookup made the draft, not a speculator
     struct prompt_lookup *lookup; // owned; NULL: no prompt lookup
-    int next_logprob;             // index of the next prompt token to report a log-probability of; n_kept: none
-    int n_cached;                 // entries in the KV cache
-    int32_t *blocks;              // [sequence_blocks_max()]
-    int n_blocks;                 // blocks that the sequence references now
-    int n_published;              // the first of them that are full and in the prefix cache
-    kv_chain chain;               // up to the last published block
-    struct prefix_match match;    // of the last lookup in the prefix cache
-    int n_reused;                 // prompt tokens found in the prefix cache when the sequence ran for the first time
-    bool started;                 // the sequence has run, and n_reused is set
-    bool reported_reused;         // n_reused has been reported
-    bool is_chunked;              // a pass contained part of its prompt
-    uint64_t last_pass;           // number of the last pass with rows of the sequence; 0: none
+    // Index of the next prompt token whose log-probability is to be reported; n_kept: none is left.
+    int next_logprob;
+    int n_cached;              // number of entries in the KV cache
+    int32_t *blocks;           // [sequence_blocks_max()]
+    int n_blocks;              // blocks that the sequence references now
+    int n_published;           // number of first blocks that are full and in the prefix cache
+    kv_chain chain;            // hash chain of the prefix cache, up to the last published block
+    struct prefix_match match; // result of the last lookup in the prefix cache
+    int n_reused;              // prompt tokens found in the prefix cache when the sequence ran for the first time
+    bool started;              // the sequence has run, and n_reused is set
+    bool reported_reused;      // n_reused has been reported
+    bool is_chunked;           // a pass contained part of its prompt
+    uint64_t last_pass;        // number of the last pass with rows of the sequence; 0: none
     uint64_t host_pass; // number of the last pass in which the host sampled a token; at first, the pass that started it
     int64_t added_us;
     struct sequence *previous, *next; // in the scheduler's queue
 };
 
-// Checks and copies the request. STATUS_INVALID or STATUS_OUT_OF_RANGE with a sentence.
+// Checks and copies the request. Returns STATUS_INVALID or STATUS_OUT_OF_RANGE with the reason in status_message().
 enum status sequence_create(const struct sequence_request *request, const struct sequence_limits *limits,
                             struct sequence **sequence_p);
 void sequence_set_matcher(struct sequence *s, struct grammar_matcher *matcher); // owns it from now on
-void sequence_free(struct sequence *s);                                         // its blocks must have been released
+void sequence_free(struct sequence *s);                                         // release its blocks first
 
-// Replaces the draft by `n` tokens from output token `from` on. The sequence may have some of these tokens already, if
-// they are the same. Leaves out tokens that cannot be generated: beyond max_tokens, and from the first stop token on. A
-// draft without tokens left comes too late, and changes nothing. STATUS_INVALID: a token is outside the vocabulary.
+// Replaces the draft by `n` tokens from output token `from` on. Some of these tokens may have been generated already.
+// Nothing changes if the generated tokens differ, if tokens before `from` are missing, or if no draft token is new.
+// Leaves out tokens that cannot be generated: beyond max_tokens, and from the first stop token on. Returns
+// STATUS_INVALID if a token is outside the vocabulary.
 enum status sequence_set_draft(struct sequence *s, int from, const int32_t *tokens, int n,
                                const struct model_config *config);
 
-// Prompt lookup: replaces the draft by the tokens that followed an earlier occurrence of the sequence's last tokens, as
-// many as were equal, up to LOOKUP_DRAFT_MAX. Returns false, without a change, if there is no earlier occurrence or no
-// prompt lookup.
+// Prompt lookup: replaces the draft by the tokens that followed an earlier occurrence of the sequence's last tokens.
+// The draft has at most as many tokens as were equal, and at most LOOKUP_DRAFT_MAX. Returns false, without a change, if
+// there is no earlier occurrence or no prompt lookup.
 enum { LOOKUP_DRAFT_MAX = 8 };
 bool sequence_lookup_draft(struct sequence *s, const struct model_config *config);
 
@@ -105,7 +109,7 @@ bool sequence_lookup_draft(struct sequence *s, const struct model_config *config
 struct sampler_context sequence_sampler_context(const struct sequence *s, const struct model_config *config,
                                                 int drafted);
 
-// Returns how many rows the next passes have to compute.
+// Returns how many pending rows the next passes have to compute.
 static inline int sequence_pending(const struct sequence *s)
 {
     return s->n_tokens - s->n_cached;
@@ -123,7 +127,8 @@ static inline int sequence_generated(const struct sequence *s)
     return s->n_tokens - s->n_kept;
 }
 
-// Returns the blocks of the sequence at its longest. The last generated token is never computed and needs no entry.
+// Returns how many blocks the sequence needs at its longest. The last generated token is never computed and needs no
+// entry.
 static inline int sequence_blocks_max(const struct sequence *s)
 {
     return kv_blocks_for(s->n_kept + s->sampling.max_tokens - 1);

@@ -20,13 +20,14 @@ struct service {
     struct grammar_compiler *compiler; // NULL: no structured output
     service_send_fn *send;
     void *arg;
-    result_message *messages;  // [max_seqs]
-    result_message **results;  // [max_seqs] pointers to them
-    uint32_t *tokens;          // [logit rows] of all answers, one after the other
-    logprob_message *logprobs; // [logit rows] of the tokens of all answers, and of prompt tokens
+    result_message *messages; // [max_seqs]
+    result_message **results; // [max_seqs] pointers to `messages`
+    uint32_t *tokens;         // [logit rows] tokens of all answers, one answer after the other
+    // [logit rows] log-probabilities of the tokens of all answers and of prompt tokens
+    logprob_message *logprobs;
     logprob_message **logprobs_list;
     size_t n_tokens, n_logprobs; // used entries of `tokens` and `logprobs`
-    struct token_range *kept;    // kept ranges of the sequence that is added; grows
+    struct token_range *kept;    // kept ranges of the sequence being added; the array grows
     size_t kept_capacity;
 };
 
@@ -215,7 +216,7 @@ static enum status sequence_add(struct service *service, const sequence_message 
         .n_penalty_ids = int_from_number(m->n_penalty_ids),
         .logprobs_from = int_from_number(m->prompt_logprobs_from),
         .salt = m->salt,
-        .draft = (const int32_t *)m->draft_ids, // as for token_ids
+        .draft = (const int32_t *)m->draft_ids, // numbers above INT32_MAX: as for token_ids
         .n_draft = int_from_number(m->n_draft_ids),
         .prompt_lookup = m->drafts,
     };

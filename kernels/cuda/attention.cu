@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Prefill attention: sequences with several rows. Uses tensor cores by the mma instruction of one warp (sm_80 and
-// later), and online softmax over tiles of K and V in shared memory (FlashAttention-2, arXiv 2307.08691). The tiles are
-// gathered from the paged cache.
+// Prefill attention: sequences with several rows. Uses the tensor cores through mma, an instruction of one warp (sm_80
+// and later). Softmax is computed online over tiles of K and V in shared memory (FlashAttention-2, arXiv 2307.08691).
+// The tiles are gathered from the paged cache.
 //
 // A thread block computes TILE_ROW_HEADS row-heads (a row and one query head) of one KV head. The heads of a group
 // share the tile and its K and V. So short sequences fill tiles, the causal triangle is divided more finely, and K and
 // V are read once per group.
 //
 // Work per block for D = 128: 4 warps of 32 row-heads, tiles of 64 entries. ldmatrix reads shared memory at 128 bytes a
-// cycle and must not take longer than the mma instructions. With 16 row-heads per warp a fragment of K or V is used for
-// two mma, which is exactly that limit. With 32 row-heads it is used for four. This leaves 128 registers for sums, 64
-// for scores and about 40 for everything else, so q is read again from shared memory for each tile. K and V are
-// single-buffered, as in the paper: V is copied while K is multiplied, and the next K is copied while V is multiplied.
-// With q this takes 64 KiB of shared memory, so two blocks fit on a multiprocessor (also on A100). The copies and
-// exponentials of one block overlap with the mma of the other. D = 256 has twice as many sums: 8 warps of 16 row-heads,
-// one block.
+// cycle and must not take longer than the mma instructions. With 16 row-heads per warp, a fragment of K or V is used
+// for two mma, and ldmatrix takes exactly as long. With 32 row-heads, a fragment is used for four mma. This leaves 128
+// registers for sums, 64 for scores and about 40 for everything else, so q is read again from shared memory for each
+// tile. K and V are single-buffered, as in the paper: V is copied while K is multiplied, and the next K is copied while
+// V is multiplied. With q this takes 64 KiB of shared memory, so two blocks fit on a multiprocessor (also on A100). The
+// copies and exponentials of one block overlap with the mma of the other block. D = 256 has twice as many sums, so it
+// uses 8 warps of 16 row-heads, and one block fits.
 //
-// Expected, not measured: 60 to 70 % of the peak of mma.sync, which FlashAttention-2 reaches with the same shape.
+// FlashAttention-2 reaches 60 to 70 % of the peak of mma.sync with the same shape; this kernel has not been measured.
 // Hopper has its own kernel for heads of 64 and 128 dims, attention_wgmma.cu.
 //
 // A row's result does not depend on its tile. Entries are processed from 0 in the same steps of 64. Weights do not
@@ -24,11 +24,12 @@
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/scores.h"
 
-// Sizes for D padded to DP, which has a kernel, and for K and V in bf16 or FP8.
+// Sizes of the kernel for heads of D dims, padded to DP, with K and V in bf16 or FP8.
 template <int D, bool IN_FP8> struct tile_plan {
     static const int DP = D;
     static const bool FP8 = IN_FP8;
-    // FP8 needs registers for scales and conversions: DP = 128, the largest with two slabs, uses half a tile.
+    // FP8 needs registers for scales and conversions. So DP = 128, the largest DP with two slabs, uses half as many
+    // entries.
     static const int ENTRIES = FP8 && DP == 128 ? 32 : 64;
     static const int WARPS = DP > 128 ? 8 : 4;
     static const int SLABS = TILE_ROW_HEADS / WARPS / 16; // slabs of 16 row-heads per warp
@@ -38,7 +39,8 @@ template <int D, bool IN_FP8> struct tile_plan {
     static const int TOGETHER = THREADS / CHUNKS; // entries that the block copies at the same time
     static const int SLAB_BYTES = 16 * DP * 2;
 
-    // Shared memory: q, K, V; for FP8 also their bytes and a scale per entry; the last entry of each row-head.
+    // Shared memory: q, K and V; in FP8 also K and V as bytes and a scale for each entry; the last entry of each
+    // row-head.
     static const int TILE_BYTES = ENTRIES * DP * 2;
     static const int RAW_BYTES = FP8 ? ENTRIES * DP : 0;
     static const int SCALE_BYTES = FP8 ? ENTRIES * 4 : 0;
@@ -110,8 +112,8 @@ static __device__ __forceinline__ cached cached_of(const kv_cache *kv, int layer
 
 // Starts the copy of K (v false) or V of the tile whose first entry is `first`. tile_arrive completes it, and a barrier
 // must follow. Entries from `end` on become zeros, since a NaN there times a weight of zero would be NaN. Each thread
-// copies one chunk of every TOGETHER-th entry. bf16 goes to its place, and FP8 is copied as bytes, which the same
-// thread converts later.
+// copies one chunk of every TOGETHER-th entry. bf16 is copied to its final place. FP8 is copied as bytes, which the
+// same thread converts later.
 template <class P>
 static __device__ __forceinline__ void tile_start(unsigned char *shared, const cached *of, int first, bool v)
 {
@@ -163,7 +165,8 @@ template <class P> static __device__ __forceinline__ void tile_arrive(unsigned c
     if (P::FP8) tile_convert<P>(shared, of, v);
 }
 
-// Loads q of the tile's row-heads as bf16 (zeros for missing ones) and their last entries. Clears the padding of K, V.
+// Loads q of the tile's row-heads as bf16, and the last entry of each. Row-heads that do not exist become zeros. Clears
+// the padding of K and V.
 template <class P>
 static __device__ __forceinline__ void load_row_heads(unsigned char *shared, const attend_tile *tile, const float *qkv,
                                                       int64_t columns, int row, int kv_len, int kv_head, int group,
@@ -190,19 +193,21 @@ static __device__ __forceinline__ void load_row_heads(unsigned char *shared, con
 
 // ---- the work of a warp ---------------------------------------------------------------------------------------------
 
-// Running sums of weighted V and of weights of a warp's row-heads. Lane (g, c) has row-heads 16 slab + g and + 8 (r: 0,
-// 1), and its sums of weights cover its own columns. `out[slab][n]` is C of dims 8 n .. 8 n + 7.
+// Running sums of a warp's row-heads: weighted V in `out`, and weights in `sum`. Lane 4 g + c has row-heads 16 slab + g
+// (r = 0) and 16 slab + g + 8 (r = 1). Its sums of weights cover only its own columns. out[slab][n] is fragment C
+// (ptx.h) of dims 8 n to 8 n + 7.
 template <class P> struct running_sums {
     float exponent[P::SLABS][2], sum[P::SLABS][2], out[P::SLABS][P::DP / 8][4];
 };
 
-// Computes s[slab][n] = C of row-heads x entries 8 n .. 8 n + 7 of the tile.
+// Computes the scores: s[slab][n] is fragment C (ptx.h) of the row-heads and the tile's entries 8 n to 8 n + 7.
 template <class P>
 static __device__ __forceinline__ void multiply_keys(float s[P::SLABS][P::ENTRIES / 8][4], const unsigned char *q,
                                                      const unsigned char *k)
 {
     int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP, i = lane / 8, j = lane % 8;
-    // Matrix i of an ldmatrix: for q its lower rows come first, then its right half. For K the order is reversed.
+    // Order of the four 8 x 8 matrices of an ldmatrix. For q: upper left, lower left, upper right, lower right. For K:
+    // upper left, upper right, lower left, lower right.
     const int q_place = chunk_at<P::DP>(warp * P::SLABS * 16 + i % 2 * 8 + j, i / 2);
     const int k_place = chunk_at<P::DP>(i / 2 * 8 + j, i % 2);
 #pragma unroll
@@ -252,7 +257,7 @@ static __device__ __forceinline__ void mask_tile(float s[P::SLABS][P::ENTRIES / 
 }
 
 // Turns scores into weights and rescales the running sums to the new exponents. The exponent is an integer near the
-// largest one (see backend.h), so it changes rarely.
+// largest score (see backend.h), so it changes rarely.
 template <class P>
 static __device__ __forceinline__ void tile_weigh(float s[P::SLABS][P::ENTRIES / 8][4], running_sums<P> *so_far,
                                                   float scale)
@@ -338,8 +343,8 @@ multiply_values(running_sums<P> *so_far, const float s[P::SLABS][P::ENTRIES / 8]
     }
 }
 
-// Divides by the sums of weights and writes the warp's row-heads. They go through the shared memory of q, so that whole
-// lines are written.
+// Divides by the sums of weights and writes the results of the warp's row-heads. The results go through the shared
+// memory of q, so that whole lines are written.
 template <class P>
 static __device__ __forceinline__ void tile_finish(running_sums<P> *all, unsigned char *q, uint16_t *out,
                                                    int64_t out_stride, const attend_tile *tile, int row, int kv_head,
@@ -392,7 +397,8 @@ static __global__ void __launch_bounds__(P::THREADS, P::BLOCKS)
     tile_start<P>(shared, &entries, first, false);
     load_row_heads<P>(shared, &tile, qkv, (int64_t)(n_heads + 2 * kv.n_kv_heads) * d, row, kv_len, kv_head, group, d);
 
-    // Every row-head of the warp attends to every entry below full_end, and none to entries from seen_end on.
+    // Every row-head of the warp attends to every entry below full_end. No row-head attends to entries from seen_end
+    // on.
     const int warp_first = (int)threadIdx.x / WARP * P::SLABS * 16;
     const int warp_last = min(warp_first + P::SLABS * 16, (int)tile.count) - 1;
     const int full_end = kv_len + (tile.first + warp_first) / group + 1;

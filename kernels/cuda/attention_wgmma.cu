@@ -1,21 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Prefill attention on Hopper, for heads of 64 and 128 dims: the work of attention.cu by wgmma, TMA and specialised
-// warps (the design of FlashAttention-3, arXiv 2407.08608).
+// Prefill attention on Hopper, for heads of 64 and 128 dims. Does the work of attention.cu with wgmma, TMA and
+// specialised warps (the design of FlashAttention-3, arXiv 2407.08608).
 //
 // A thread block processes TILE_ROW_HEADS row-heads of one KV head at a time from the list of tiles, as in
-// attention.cu. Two warps of its first warp group copy K and V from the paged cache into two stages, one box of TMA for
-// each KV block and 64 dims. The other two warp groups multiply, 64 row-heads each. Each computes the scores of the
-// next entries while the tensor cores still multiply the last weights with V. The two groups take turns in issuing
-// products, so that the exponentials of one overlap with the products of the other. One thread block runs on a
-// multiprocessor and uses nearly all of its registers and shared memory. K and V in FP8 are copied as bytes, and the
-// first group also converts them to bf16 in the stages. tests/check_cuda_code.py counts the instructions that FP8
-// takes.
+// attention.cu. Two warps of its first warp group copy K and V from the paged cache into two stages, with one box of
+// TMA for each KV block and 64 dims. The other two warp groups multiply, 64 row-heads each. A group issues the scores
+// of the next entries while the tensor cores still multiply its last weights with V. The two groups take turns in
+// issuing products, so that the exponentials of one group overlap with the products of the other group. One thread
+// block runs on a multiprocessor and uses nearly all of its registers and shared memory. K and V in FP8 are copied as
+// bytes, and the first group also converts them to bf16 in the stages. tests/check_cuda_code.py counts the instructions
+// that FP8 takes.
 //
 // A row's result does not depend on its tile or on the batch. Entries are processed from 0 in the same steps, as in
 // attention.cu. The sums start again at each multiple of TILE_SPAN entries, and the results of these spans are added in
-// order. So one thread block can compute the spans of a tile, keeping the total in shared memory, or each span can have
-// its own thread block, with the same bits. The host chooses (schedule.c): separate spans are for few rows with many
-// entries.
+// order. So the bits are the same if one thread block computes all spans of a tile, with the total in shared memory, or
+// if each span has its own thread block. The host chooses (schedule.c): few rows with many entries get separate spans.
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/hopper.h"
 #include "kernels/cuda/scores.h"
@@ -23,13 +22,15 @@
 // threads of a warp group; number of groups that multiply
 enum { GROUP = 4 * WARP, GROUPS = 2, THREADS = (1 + GROUPS) * GROUP };
 enum { GROUP_ROWS = TILE_ROW_HEADS / GROUPS, STAGES = 2, HALF = 64, HALF_ROW = 2 * HALF };
-// Named barriers: one for each multiplying group (from 1 on), and its turn to issue products.
+// Named barriers of multiplying group i (0 or 1): OWN_BARRIER + i for its own threads, TURN_BARRIER + i for its turn to
+// issue products.
 enum { OWN_BARRIER = 1, TURN_BARRIER = 3 };
 
 template <int HEAD, bool IN_FP8> struct tile_plan {
     static const int D = HEAD;
     static const bool FP8 = IN_FP8;
-    static const int ENTRIES = FP8 && D == 128 ? 64 : 128; // FP8 uses less because shared memory also holds its bytes
+    // Entries of a tile; fewer in FP8, because shared memory also holds the bytes.
+    static const int ENTRIES = FP8 && D == 128 ? 64 : 128;
     static const int HALVES = D / HALF;
     static const int CHUNKS = D / 8;           // chunks of 16 bytes in a row of q
     static const int BOXES = FP8 ? 1 : HALVES; // boxes in which a KV block is copied
@@ -43,7 +44,7 @@ template <int HEAD, bool IN_FP8> struct tile_plan {
     static const int K_AT = Q_BYTES;
     static const int V_AT = K_AT + STAGES * TILE_BYTES;
     static const int TOTAL_AT = V_AT + STAGES * TILE_BYTES; // f32 [D / 2][GROUPS * GROUP]: sums of earlier spans
-    // FP8: K and V as bytes; the scales of their entries.
+    // Only in FP8: K and V as bytes, and the scales of their entries.
     static const int RAW_BYTES = FP8 ? ENTRIES * D : 0;
     static const int RAW_AT = TOTAL_AT + TILE_ROW_HEADS * D * 4;
     static const int SCALE_AT = RAW_AT + 2 * STAGES * RAW_BYTES;
@@ -59,19 +60,19 @@ template <class P> static __device__ __forceinline__ float *scales_of(unsigned c
     return reinterpret_cast<float *>(shared + P::SCALE_AT + (2 * stage + (v ? 1 : 0)) * P::SCALE_BYTES);
 }
 
-// Returns the flag of FP8 that becomes 1 when the thread block meets a scale of V that is not finite, and stays 1.
+// Returns a flag for FP8. It becomes 1 when the thread block meets a scale of V that is not finite, and stays 1.
 template <class P> static __device__ __forceinline__ int32_t *broken_of(unsigned char *shared)
 {
     return reinterpret_cast<int32_t *>(shared + P::BROKEN_AT);
 }
 
-// Barriers of each stage, for K and V: the data has arrived, and every reader has read it. FP8 has a second set, for
-// its bytes.
+// Barriers of each stage, for K [0] and V [1]. `full`: the data has arrived. `free`: every reader has read it. FP8 has
+// a second set, for the bytes before conversion.
 struct stage_barriers {
     uint64_t full[2][STAGES], free[2][STAGES];
 };
 
-// Returns the parity of a tile's use of its stage's barriers.
+// Returns the parity of the barrier phase in which tile number `tile` uses its stage.
 static __device__ __forceinline__ uint32_t tile_parity(int tile)
 {
     return (uint32_t)(tile / STAGES & 1);
@@ -86,8 +87,8 @@ struct work {
     int begin, end;           // first and end of the entries
 };
 
-// Finds the i-th work of this thread block, or returns false if there is none. Works are sorted by cost, so the blocks
-// take them in turns, forwards and backwards, which balances their sums.
+// Finds work number i of this thread block. Returns false if there is none. Works are sorted by cost. The blocks take
+// them in turns, forwards and then backwards, which balances the total cost of the blocks.
 static __device__ __forceinline__ bool work_of(work *w, const device_batch *batch, int n_kv_heads, int group, int i)
 {
     int block = i % 2 ? (int)gridDim.x - 1 - (int)blockIdx.x : (int)blockIdx.x, at = i * (int)gridDim.x + block;
@@ -105,7 +106,8 @@ static __device__ __forceinline__ bool work_of(work *w, const device_batch *batc
 
 // ---- copying --------------------------------------------------------------------------------------------------------
 
-// Copies K or V of the thread block's works to the stages, or for FP8 to the bytes of the stages. Used by one warp.
+// Copies K or V of the thread block's works to the stages. In FP8 it copies bytes to the stages' memory for bytes. Used
+// by one warp.
 template <class P> struct copier {
     unsigned char *to;
     stage_barriers *barriers;
@@ -158,13 +160,13 @@ static __device__ __forceinline__ void copy_works(unsigned char *shared, stage_b
 }
 
 // Place of the 16 values that a thread converts in each step. Eight lanes store 16 bytes each at the same time, and the
-// two halves of a bf16 row are in the same banks. So four of these lanes use another entry than the other four, whose
-// chunks have the other parity.
+// two halves of a bf16 row are in the same banks. So four of these lanes store to one entry and four to another entry,
+// in chunks of different parity.
 template <class P> struct convert_place {
     static const int LANES = P::D / 16;            // lanes per entry
     static const int STEP_ENTRIES = GROUP / LANES; // entries that all threads convert in a step
     static const int STEPS = P::ENTRIES / STEP_ENTRIES;
-    // in the first step: the entry, the offset of its bytes, and the offsets of its two bf16 chunks
+    // In the first step: the entry, the offset of the thread's bytes, and the offsets of its two chunks of bf16.
     int entry, from, to[2];
 
     __device__ __forceinline__ convert_place(void)
@@ -200,15 +202,15 @@ static __device__ __forceinline__ void tile_convert(unsigned char *to, const uns
     }
 }
 
-// FP8: converts K and V to bf16 and stores their scales. Each of the four warps runs on another scheduler of the
-// multiprocessor, next to two warps that multiply. The first two warps also copy the bytes, three conversions ahead:
-// the last conversion has emptied that place.
+// Only in FP8: converts K and V to bf16 and stores their scales. Each of the four warps runs on its own scheduler of
+// the multiprocessor, next to two warps that multiply. The first two warps also copy the bytes, three conversions
+// ahead, to the place that the last conversion has emptied.
 template <class P>
 static __device__ __forceinline__ void
 convert_works(unsigned char *shared, stage_barriers *raw, stage_barriers *barriers, const CUtensorMap *map,
               const kv_cache *kv, const device_batch *batch, int layer, int group)
 {
-    enum { SCALES = 2 * P::ENTRIES / GROUP }; // scales per thread, of one entry: of K or V (1), or of both (2)
+    enum { SCALES = 2 * P::ENTRIES / GROUP }; // scales that a thread loads, for one entry: K or V (1), or both (2)
     const int own_v = (int)threadIdx.x / P::ENTRIES, own = (int)threadIdx.x % P::ENTRIES;
     const int block_scales = (int)geometry_kv_at(kv, 0, 1, false, 0), v_scales = (int)geometry_kv_at(kv, 0, 0, true, 0);
     const int warp = (int)threadIdx.x / WARP;
@@ -255,8 +257,8 @@ convert_works(unsigned char *shared, stage_barriers *raw, stage_barriers *barrie
 
 // ---- the work of a warp group ---------------------------------------------------------------------------------------
 
-// Running sums of weighted V and of weights of two row-heads, g and g + 8 of the warp's 16. The sums of weights cover
-// the lane's own columns. `out` is a result of wgmma.
+// Running sums for row-heads g and g + 8 of the warp's 16: weighted V in `out` (a result of wgmma), and weights in
+// `sum`. The sums of weights cover only the lane's own columns.
 template <class P> struct running_sums {
     float exponent[2], sum[2], out[P::D / 2];
 };
@@ -264,7 +266,7 @@ template <class P> struct running_sums {
 // The row-heads of a warp group in a work.
 struct group_rows {
     int number;   // number of the group: 0 or 1
-    int last[2];  // last entry of the lane's row-heads, -1 for a missing one
+    int last[2];  // last entry that each row-head of the lane attends to, or -1 if the row-head does not exist
     int full_end; // all row-heads of the group attend to every entry below
     int seen_end; // no row-head attends to entries from here on
 };
@@ -289,7 +291,7 @@ static __device__ __forceinline__ int q_chunk_at(int row_head, int chunk)
     return chunk / 8 * TILE_ROW_HEADS * HALF_ROW + row_head * HALF_ROW + (chunk % 8 ^ row_head % 8) * 16;
 }
 
-// Loads q of the warp's 16 row-heads as bf16, zeros for missing ones.
+// Loads q of the warp's 16 row-heads as bf16. Row-heads that do not exist become zeros.
 template <class P>
 static __device__ __forceinline__ void load_q_rows(unsigned char *shared, const work *w, int number, const float *qkv,
                                                    int64_t columns, int group)
@@ -338,8 +340,8 @@ static __device__ __forceinline__ void mask_tile(float (&s)[P::ENTRIES / 2], con
         if (column + i / 4 * 8 + i % 2 > rows->last[i / 2 % 2]) s[i] = -INFINITY;
 }
 
-// Turns scores into weights 2^(score - an integer near the largest), see backend.h. `factor` is the factor for the sums
-// so far.
+// Turns scores into weights 2^(score - M), where M is an integer near the largest score (see backend.h). Sets `factor`
+// to the factors by which the running sums must be multiplied.
 template <class P>
 static __device__ __forceinline__ void tile_weigh(float (&s)[P::ENTRIES / 2], running_sums<P> *so_far, float factor[2],
                                                   float scale)
@@ -367,8 +369,8 @@ static __device__ __forceinline__ void tile_weigh(float (&s)[P::ENTRIES / 2], ru
     }
 }
 
-// FP8: multiplies scores, or weights, by the scales of their entries. With KEEP_ZEROS a weight of zero stays zero even
-// if the scale is NaN.
+// Only in FP8: multiplies scores or weights by the scales of their entries. With KEEP_ZEROS a weight of zero stays zero
+// even if the scale is NaN.
 template <class P, bool KEEP_ZEROS>
 static __device__ __forceinline__ void scale_entries(float (&s)[P::ENTRIES / 2], const float *scale)
 {
@@ -399,8 +401,8 @@ template <class P> static __device__ __forceinline__ void rescale(float (&out)[P
         out[i] *= factor[i / 2 % 2];
 }
 
-// Sets V of the entries from `end` on to zero, since a NaN there times a weight of zero would be NaN. Both groups do
-// it, since each waits only for its own writes.
+// Sets V of the entries after the last one to zero, since a NaN there times a weight of zero would be NaN. Both groups
+// do this, since each group waits only for its own writes.
 template <class P>
 static __device__ __forceinline__ void clear_values(unsigned char *v, const group_rows *rows, int from)
 {
@@ -412,7 +414,8 @@ static __device__ __forceinline__ void clear_values(unsigned char *v, const grou
     named_sync(OWN_BARRIER + rows->number, GROUP);
 }
 
-// The stages from the view of a multiplying group. `ahead` counts tiles after the tiles that the group is done with.
+// The stages as a multiplying group sees them. `ahead` counts tiles from the first tile that the group has not
+// finished.
 template <class P> struct stages {
     unsigned char *shared;
     stage_barriers *barriers;
@@ -461,7 +464,8 @@ static __device__ __forceinline__ void turn_pass(int number)
     named_arrive(TURN_BARRIER + (number ^ 1), GROUPS * GROUP);
 }
 
-// Turns the scores of tile `tile`, which have arrived, into weights. Rounds the weights once `so_far->out` is complete.
+// Turns the scores of tile `tile` into weights. The product that computes the scores must be complete. Rounds the
+// weights after `so_far->out` is complete.
 template <class P>
 static __device__ __forceinline__ void weigh_scores(float (&s)[P::ENTRIES / 2], running_sums<P> *so_far,
                                                     const stages<P> *in, const group_rows *rows, int first, int tile,
@@ -482,8 +486,8 @@ static __device__ __forceinline__ void weigh_scores(float (&s)[P::ENTRIES / 2], 
     }
 }
 
-// Computes attention of the group's row-heads to the entries [begin, end), a span or the last part of a span. Some
-// row-head sees the first `tiles` tiles of it.
+// Computes attention of the group's row-heads to the entries [begin, end), which are a span or the last part of a span.
+// Only its first `tiles` tiles have entries that a row-head of the group attends to.
 template <class P>
 static __device__ __forceinline__ void attend_span(running_sums<P> *so_far, const stages<P> *in, uint64_t q,
                                                    const group_rows *rows, int begin, int end, int tiles, float scale)
@@ -525,13 +529,14 @@ static __device__ __forceinline__ void attend_span(running_sums<P> *so_far, cons
     wgmma_commit();
     wgmma_wait<0>(so_far->out);
     in->free(tiles - 1, true);
-    for (int r = 0; r < 2; r++) { // adds the lanes of other columns
+    for (int r = 0; r < 2; r++) { // adds the sums of the lanes with other columns
         so_far->sum[r] += __shfl_xor_sync(FULL_WARP, so_far->sum[r], 1);
         so_far->sum[r] += __shfl_xor_sync(FULL_WARP, so_far->sum[r], 2);
     }
 }
 
-// Takes the group's turns of a span after its own `from` tiles, and frees the tiles that no row-head of the group sees.
+// Skips the tiles of a span from number `from` on, which no row-head of the group attends to: takes and passes their
+// turns, and frees them.
 template <class P>
 static __device__ __forceinline__ void skip_tiles(const stages<P> *in, const group_rows *rows, int from, int tiles)
 {
@@ -548,8 +553,8 @@ static __device__ __forceinline__ void skip_tiles(const stages<P> *in, const gro
 
 // ---- spans ----------------------------------------------------------------------------------------------------------
 
-// Factors of the total and of the result of a later span when they are added. They are powers of 2, so only the sum
-// rounds.
+// Factors by which the total and a span's result are multiplied before they are added. The factors are powers of 2, so
+// only the sum rounds.
 struct fold {
     float exponent, of_total, of_span;
 };
@@ -570,7 +575,7 @@ static __device__ __forceinline__ float fold_add(const fold *f, float total, flo
 
 // Total of the earlier spans: sums of weighted V in shared memory.
 struct span_total {
-    float *out; // [D / 2] values of this thread, GROUPS * GROUP apart
+    float *out; // [D / 2] values of this thread, at a distance of GROUPS * GROUP floats
     float exponent[2], sum[2];
 };
 
@@ -604,7 +609,8 @@ template <class P> static __device__ __forceinline__ void keep_total(span_total 
         total->out[i * GROUPS * GROUP] = span->out[i];
 }
 
-// Returns a span's results of a tile and KV head in `partials`: exponent and sum of each row-head, then its D sums.
+// Returns where `partials` holds a span's results for one KV head: exponent and sum of each row-head, then D sums of
+// weighted V for each row-head.
 template <int D> static __device__ __forceinline__ float *partial_of(float *partials, int64_t slot)
 {
     return partials + slot * TILE_ROW_HEADS * (D + 2);
@@ -629,8 +635,8 @@ static __device__ __forceinline__ void write_partial(float *partial, const runni
     }
 }
 
-// Divides by the sums of weights and writes the warp's row-heads. They go through the shared memory of their q, so that
-// whole lines are written.
+// Divides by the sums of weights and writes the results of the warp's row-heads. The results go through the shared
+// memory of q, so that whole lines are written.
 template <class P>
 static __device__ __forceinline__ void write_out(running_sums<P> *all, unsigned char *shared, uint16_t *out,
                                                  int64_t out_stride, const work *w, int number, int group)
@@ -738,9 +744,9 @@ static __global__ void __launch_bounds__(THREADS, 1)
     }
 }
 
-// Adds the spans of tiles that several thread blocks computed, as attend_works does. Grid: KV heads x tiles x parts of
-// a tile, with one warp per row-head. The loads of a few spans are in flight together: one after another, each would
-// wait for memory.
+// Adds the spans of tiles that several thread blocks have computed, with the bits of attend_works. Grid: KV heads x
+// tiles x parts of a tile, with one warp for each row-head. Loads a few spans together, so that their waits for memory
+// overlap.
 enum { COMBINE_WARPS = 8, COMBINE_AHEAD = 8 };
 template <int D>
 static __global__ void __launch_bounds__(COMBINE_WARPS *WARP)

@@ -50,7 +50,7 @@ static enum status device_open(struct cuda *cuda)
 
 static enum status memory_read(struct backend *b, size_t *total_p, size_t *free_p)
 {
-    upload_close(cuda_of(b)); // the memory of uploads is free after loading
+    upload_close(cuda_of(b)); // the upload buffers are not needed after loading
     return cuda_status(cudaMemGetInfo(free_p, total_p), "CUDA device memory");
 }
 
@@ -107,7 +107,8 @@ static enum status tensor_read(struct backend *b, const struct tensor *t, int ro
     return read_floats(cuda_of(b), t->data, (size_t)rows * (size_t)t->columns, host);
 }
 
-// Copies into pageable memory pass through a buffer of the driver. Where memory cannot be pinned, they still do.
+// Pins memory: copies into pageable memory pass through a buffer of the driver. If the memory cannot be pinned, copies
+// still work that way.
 static void host_pin(struct backend *b, void *memory, size_t bytes)
 {
     struct cuda *cuda = cuda_of(b);
@@ -187,12 +188,12 @@ static enum status begin(struct backend *b, const struct ragged_batch *batch)
     struct cuda *cuda = cuda_of(b);
     enum status status = ragged_batch_check(batch, &cuda->shape);
     if (status == STATUS_OK) status = importance_check(batch);
-    // with the size in the shape
+    // Create the KV cache with the size in the shape.
     if (status == STATUS_OK && !cuda->kv.data) status = kv_create(b, cuda->shape.n_kv_blocks);
     if (status != STATUS_OK) return status;
-    upload_close(cuda);                              // weights are complete
+    upload_close(cuda);                              // all weights have been created
     cudaError_t error = cudaSetDevice(cuda->device); // for this thread, which may not have run the last pass
-    // Wait: ranks that read nothing back may be a pass ahead of the device.
+    // The staging memory must be free: ranks that read nothing back may be a pass ahead of the device.
     comm_wait_begin(cuda);
     if (error == cudaSuccess) error = cudaEventSynchronize(cuda->staged);
     status = comm_wait_end(cuda, error, "CUDA: a step failed");
@@ -261,7 +262,7 @@ static enum status rope_append(struct backend *b, int layer, struct tensor *qkv,
         "rope_append");
 }
 
-// Runs one round of attention, and raises the maxima by this layer's attention of its importance rows.
+// Runs one round of attention. Raises the importance maxima to this layer's weights of the round's importance rows.
 static enum status attention_round(struct cuda *cuda, const struct device_batch *round, int layer, struct tensor *out,
                                    const float *qkv)
 {
@@ -290,8 +291,8 @@ static enum status attention(struct backend *b, int layer, struct tensor *out, c
     return status;
 }
 
-// Runs both steps as one kernel if the pass has only single rows, like decode passes. Importance reads q after its
-// rotation, so it needs separate steps.
+// Runs rope and attention as one kernel if the pass has only single rows, like decode passes. Passes with importance
+// rows need separate steps, because importance reads the rotated q.
 static enum status rope_attention(struct backend *b, int layer, struct tensor *out, struct tensor *qkv,
                                   const struct weight *q_gain, const struct weight *k_gain, float epsilon)
 {

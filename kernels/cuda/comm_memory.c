@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// See cuda.h and comm_memory.h. NCCL has windows from version 2.27 on: memory of all ranks, allocated by the library
-// and registered with a communicator, which each GPU reads and writes directly. The library decides which sums use
-// windows: in 2.27 sums within one node, later sums of GPUs that reach each other by peer access. For other sums a
-// registered window is ordinary memory.
+// See cuda.h and comm_memory.h. NCCL ("the library") has windows from version 2.27 on. A window is memory of all ranks,
+// allocated by the library and registered with a communicator. Each GPU reads and writes it directly. The library
+// decides which sums use windows: in 2.27 sums within one node, and later sums between GPUs with peer access. For other
+// sums a registered window is ordinary memory.
 //
 // The library launches kernels for windows as dependent.h does. From 2.28 to 2.30.6 these kernels do not wait for the
-// previous kernel (fixed by NCCL's commit 2948185d). A sum would then read results that the previous gemm has not
-// written yet, since our kernels let the next kernel start early. Windows are not used with these versions.
+// previous kernel (fixed by NCCL's commit 2948185d). Our kernels let the next kernel start early, so a sum would read
+// results that the previous gemm has not written yet. Windows are not used with these versions.
 //
 // The functions are weak, so that the module can be loaded with older versions of the library.
 #include "kernels/cuda/comm_memory.h"

@@ -1,33 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 // Collectives between GPUs over NCCL, one rank per GPU. They run in the backend's stream, in order with its steps and
 // without the host, and are captured with them. The sums of micro-batches run in a second stream (overlap.c), still in
-// one order on all ranks, as NCCL requires. The group's comm on host memory distributes NCCL's identifier and carries
-// broadcasts.
+// one order on all ranks, as NCCL requires. The group's comm on host memory (the "host comm") distributes NCCL's
+// identifier and carries broadcasts.
 //
-// Sums are in NCCL's order, not in rank order: it depends on the size of the group and of the message and on the links
-// between the GPUs, and is the same in every run. So an element may round differently in a batch of another size.
-// Partial sums (sum_ranks) are added in bf16, in a window where NCCL has them (comm_memory.c): rings round to bf16
-// after every rank, kernels for windows once.
+// Sums are in NCCL's order, not in rank order. The order depends on the sizes of the group and of the message, and on
+// the links between the GPUs. It is the same in every run, but an element may round differently in a batch of another
+// size. Partial sums (sum_ranks) are added in bf16, in a window if NCCL has windows (comm_memory.c). Rings round to
+// bf16 after every rank, but kernels for windows round only once.
 //
-// The communicator blocks the host in its calls, because one that does not starts a thread for every call. Opening runs
-// a collective of every kind that passes use, so that a call in a pass connects nothing and only launches kernels.
+// The communicator blocks the host in its calls, because a non-blocking communicator starts a thread for every call.
+// Opening runs a collective of every kind that passes use. So a call in a pass connects nothing and only launches
+// kernels.
 //
-// Whatever may hang is done by a thread of its own: connecting, watching the steps that the pass thread waits for, and
-// closing. When NCCL reports an error or a wait reaches its limit, this thread aborts the communicator. That ends
-// NCCL's kernels on the device, so the wait returns and the pass fails with the reason; the engine finds out which rank
-// failed. NCCL frees a communicator only when no graph that captured one of its collectives exists: the backend
-// destroys its graphs before it closes the comm, and after a failure.
+// A separate thread ("the thread") does everything that may hang: connecting, watching the steps that the pass thread
+// waits for, and closing. When NCCL reports an error or a wait reaches its limit, the thread aborts the communicator.
+// The abort ends NCCL's kernels on the device, so the wait returns and the pass fails with the reason. The engine finds
+// out which rank failed. NCCL does not free a communicator while a graph exists that captured one of its collectives.
+// So the backend destroys its graphs before it closes the comm, and after a failure.
 //
-// A launch blocks while the device's queue is full (about 1,024 launches), also one that NCCL makes, during which the
-// comm is locked and cannot be aborted. So at most nccl_sums_in_flight sums are issued ahead of the device: a device
-// that hangs is noticed by the wait for one of them, which has a limit.
+// A launch blocks while the device's queue is full (about 1,024 launches). While a launch by NCCL blocks, the comm is
+// locked and cannot be aborted. So at most nccl_sums_in_flight sums are issued ahead of the device. The wait for the
+// oldest of these sums has a limit, which detects a device that hangs.
 //
 // NCCL registers the buffers of captured collectives among the ranks unless NCCL_GRAPH_REGISTER is 0. A rank that fails
-// to capture a pass runs it eagerly, with buffers that are not registered, and NCCL does not define what happens when
-// ranks mix both. So the variable is set to 0, unless the user has set it. Windows are registered by all ranks.
+// to capture a pass runs it eagerly, with buffers that are not registered. NCCL does not define what happens if only
+// some ranks have registered buffers. So the variable is set to 0, unless the user has set it. Windows are registered
+// by all ranks.
 //
-// While the thread connects, it polls the device. If the pass thread gives up, the thread first aborts the
-// communicator, and then both free memory: freeing waits for NCCL's kernels, which may never end.
+// While the thread connects, it polls the device. If the pass thread gives up, the thread aborts the communicator
+// before any memory is freed: freeing waits for NCCL's kernels, which may never end without the abort.
 #include <assert.h>
 #include <nccl.h>
 #include <pthread.h>
@@ -50,7 +52,7 @@ enum { CLOSE_LIMIT_MS = 100000, ABORT_LIMIT_MS = 10000, POLL_MS = 100, CONNECT_P
 enum { SUMS_IN_FLIGHT_MAX = 64 };
 int nccl_connect_limit_ms = 300000, nccl_sums_in_flight = SUMS_IN_FLIGHT_MAX; // tests lower them
 
-// Larger sums use the algorithm of sums of this size.
+// Sums of more floats than this use the algorithm of sums of this size.
 static const double LARGEST_SUM_FLOATS = 16 << 20;
 
 #define CONNECTING_GPUS "connecting the GPUs"
@@ -64,25 +66,30 @@ struct nccl_comm {
     int device;
     ncclUniqueId id;
     size_t largest_sum; // in floats
-    // Partial sums, `n_partial` bf16 values, and their tensor; NULL if there is none. The window belongs to the thread.
+    // Memory for partial sums ([n_partial] bf16), and its window; NULL if there is none. Only the thread uses the
+    // window.
     void *partial, *window;
     size_t n_partial;
-    struct tensor *partial_of;              // owns `partial` until the comm is abandoned; used by the pass thread
-    int max_blocks;                         // limit of blocks of a collective; 0: NCCL decides
-    cudaEvent_t summed[SUMS_IN_FLIGHT_MAX]; // recorded after each of the last sums; used by the pass thread
-    int n_sums;                             // sums issued so far, modulo nccl_sums_in_flight
+    // Tensor that owns `partial` until the comm is abandoned; used by the pass thread.
+    struct tensor *partial_of;
+    int max_blocks; // limit of blocks of a collective; 0: NCCL decides
+    // One event for each of the latest sums, recorded after it; used by the pass thread.
+    cudaEvent_t summed[SUMS_IN_FLIGHT_MAX];
+    int n_sums; // sums issued so far, modulo nccl_sums_in_flight
     pthread_t thread;
-    // Wait of the pass thread: the time at which it has taken too long, and the limit. 0: no wait with a limit.
+    // The pass thread's current wait: the time at which it exceeds its limit, and the limit. The time is 0 if there is
+    // no wait with a limit.
     atomic_int_least64_t deadline_us;
     atomic_int limit_ms;
 
     pthread_mutex_t lock; // guards the fields below; held during every call of the pass thread
     pthread_cond_t changed;
     enum state state;
-    ncclComm_t nccl; // in the state OPEN; else of the thread. NULL: it does not exist yet, or it was aborted
-    bool unwanted;   // CONNECTING: the pass thread gives up, so the thread aborts
-    bool abandoned;  // the pass thread has given up waiting for the thread, which frees the struct and `partial`
-    bool remote;     // FAILED because of another rank
+    // Used by the pass thread in the state OPEN, else by the thread; NULL if it does not exist yet or was aborted.
+    ncclComm_t nccl;
+    bool unwanted;  // in the state CONNECTING: the pass thread has given up, so the thread must abort
+    bool abandoned; // the pass thread no longer waits for the thread, so the thread frees the struct and `partial`
+    bool remote;    // in the state FAILED: another rank caused the failure
     char reason[320];
 };
 
@@ -106,7 +113,7 @@ static void nccl_free(struct nccl_comm *n)
 
 // ---- failures -------------------------------------------------------------------------------------------------------
 
-// Returns the status of a result. Also notes if another rank failed.
+// Converts a result to a status. Also records if another rank failed.
 static enum status nccl_status(struct nccl_comm *n, ncclComm_t nccl, ncclResult_t result, const char *what)
 {
     if (result == ncclSuccess) return STATUS_OK;
@@ -116,8 +123,8 @@ static enum status nccl_status(struct nccl_comm *n, ncclComm_t nccl, ncclResult_
                        detail, *detail ? ")" : "");
 }
 
-// Fails the comm with this thread's sentence. From now on the pass thread makes no calls, and the thread aborts the
-// communicator. The caller holds the lock.
+// Fails the comm with the calling thread's status_message(). From now on the pass thread makes no calls, and the thread
+// aborts the communicator. The caller holds the lock.
 static void nccl_fail(struct nccl_comm *n)
 {
     snprintf(n->reason, sizeof n->reason, "%s", status_message());
@@ -145,8 +152,8 @@ static ncclResult_t gather_calls(const struct nccl_comm *n, ncclComm_t nccl, con
     return result == ncclSuccess ? ended : result;
 }
 
-// Sums every size once: NCCL selects an algorithm by the size of a sum, and at the first use it connects the ranks and
-// loads the kernels for it.
+// Runs a sum of every size class once. NCCL selects an algorithm by the size of a sum. At the first use of an
+// algorithm, it connects the ranks and loads kernels.
 static ncclResult_t every_size_call(ncclComm_t nccl, void *data, size_t largest, ncclDataType_t type,
                                     cudaStream_t stream)
 {
@@ -187,7 +194,7 @@ static bool is_unwanted(struct nccl_comm *n)
     return unwanted;
 }
 
-// Waits for the stream until the pass thread gives up.
+// Waits until the stream has run, or until the pass thread gives up.
 static enum status first_run_await(struct nccl_comm *n, cudaStream_t stream)
 {
     cudaError_t error;
@@ -209,7 +216,7 @@ static enum status every_kind_run(struct nccl_comm *n, ncclComm_t nccl, struct f
     return first_run_await(n, run->stream);
 }
 
-// Makes the communicator known to the pass thread, or NULL.
+// Gives the communicator, or NULL, to the pass thread.
 static void thread_set_nccl(struct nccl_comm *n, ncclComm_t nccl)
 {
     pthread_mutex_lock(&n->lock);
@@ -237,7 +244,7 @@ static void thread_connect(struct nccl_comm *n)
 {
     struct first_run run = {NULL, NULL};
     const enum status status = thread_open(n, &run);
-    if (status != STATUS_OK && n->nccl) { // else nothing runs on the device
+    if (status != STATUS_OK && n->nccl) { // without a communicator nothing runs on the device
         ncclCommAbort(n->nccl);
         thread_set_nccl(n, NULL);
     }
@@ -311,7 +318,7 @@ static bool thread_await(struct nccl_comm *n, enum state state, int limit_ms)
     return n->state >= state;
 }
 
-// Leaves the comm to its thread. The caller holds the lock, which is released.
+// Leaves the comm to its thread, which frees it. The caller holds the lock, which this function releases.
 static void thread_abandon(struct nccl_comm *n)
 {
     n->abandoned = true;
@@ -346,7 +353,7 @@ static enum status nccl_all_reduce(struct comm *c, void *data, size_t count, ncc
     return STATUS_OK;
 }
 
-// Waits until the oldest sum in flight has run. A pass that is captured launches nothing.
+// Waits until the oldest sum in flight has run. Has no effect during a capture, which launches nothing.
 static enum status sums_await(struct nccl_comm *n)
 {
     if (n->cuda->capturing) return STATUS_OK;
@@ -490,8 +497,9 @@ static void nccl_join_free(struct nccl_comm *n)
     nccl_free(n);
 }
 
-// Gives up connecting. Once there is a communicator, its kernels may be spinning on the device. The thread then aborts
-// it before the caller frees memory. The caller holds the lock, which is released.
+// Gives up connecting. If there is a communicator, its kernels may be spinning on the device. So this function waits
+// (at most ABORT_LIMIT_MS) until the thread has aborted it, before the caller frees memory. The caller holds the lock,
+// which this function releases.
 static void connect_give_up(struct nccl_comm *n)
 {
     n->unwanted = true;

@@ -20,8 +20,8 @@ struct counting {
     enum dtype dtype;
     struct memory_gemm_need gemm;
     struct device_memory memory; // tensors, weights, KV cache
-    struct device_memory all;    // see count_allocated
-    struct tensor tensor;        // all tensors
+    struct device_memory all;    // result of count_allocated
+    struct tensor tensor;        // stands for every tensor
     struct weight weight[DTYPE_COUNT];
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Internals of the CUDA backend: its structs, shared by the files that implement backend_ops. Host code is C. Kernels
-// and their launchers are CUDA C (*.cu), declared in launch.h. The steps of a pass go into one stream, except the sums
-// over ranks of micro-batches, which run in a second stream (overlap.c).
+// and their launchers are CUDA C (*.cu), declared in launch.h. The steps of a pass go into one stream. Only the sums
+// over ranks of micro-batches run in a second stream (overlap.c).
 #pragma once
 
 #include <cublasLt.h>
@@ -13,11 +13,11 @@
 
 struct tensor {
     struct tensor *next;   // list of all tensors of a backend, freed by close
-    enum tensor_kind kind; // ACTIVATION also for PARTIAL: they differ only in `sums`
+    enum tensor_kind kind; // TENSOR_ACTIVATION also for a PARTIAL tensor, which differs only in `sums`
     int max_rows, columns;
     int stride; // elements per row: columns for F32, cuda_stride(columns) for bf16, padded with zeros
     void *data; // device
-    bool sums;  // PARTIAL: comm_memory_allocate allocated the memory
+    bool sums;  // the tensor is PARTIAL: comm_memory_allocate allocated its memory
 };
 
 enum weight_kind { WEIGHT_MATRIX, WEIGHT_EMBEDDING, WEIGHT_VECTOR };
@@ -25,14 +25,15 @@ enum weight_kind { WEIGHT_MATRIX, WEIGHT_EMBEDDING, WEIGHT_VECTOR };
 struct weight {
     struct weight *next;
     enum weight_kind kind;
-    int64_t rows, columns; // N, K. A gate_up weight has all rows of gate, then all rows of up
+    int64_t rows, columns; // N and K. In a gate_up weight, all rows of gate come first, then all rows of up
     int stride;            // elements per row: cuda_stride(K), padded with zeros
-    enum dtype dtype;      // of `data`: DTYPE_BF16 or DTYPE_FP8, DTYPE_F32 for a VECTOR
-    void *data;            // device. FP8: padded with rows of zeros to cuda_stride(N)
-    bool block_scaled;     // FP8: one scale per block of FP8_BLOCK x FP8_BLOCK elements instead of one per output
-    float *scale;          // device. FP8: [N], or if block_scaled rows of cuda_block_stride(K)
-    int32_t first_row;     // EMBEDDING: vocabulary id of row 0
-    bool borrowed;         // data belongs to the tied weight
+    enum dtype dtype;      // dtype of `data`: DTYPE_F32 for a VECTOR, else DTYPE_BF16 or DTYPE_FP8
+    void *data;            // device. In FP8 it is padded with rows of zeros to cuda_stride(N) rows
+    bool block_scaled;     // FP8: one scale for each block of FP8_BLOCK x FP8_BLOCK elements, else one for each output
+    // device, FP8 only. [N]; if block_scaled, one row of cuda_block_stride(K) scales per row of blocks
+    float *scale;
+    int32_t first_row; // EMBEDDING: vocabulary id of row 0
+    bool borrowed;     // `data` belongs to the weight that this weight is tied to
 };
 
 struct gemm;   // gemm.c: cuBLASLt, its workspace and the selected algorithms
@@ -53,35 +54,36 @@ struct cuda {
     enum dtype dtype;           // DTYPE_BF16 or DTYPE_FP8
     int device;
     struct cudaDeviceProp properties;
-    char address[32]; // on the PCI bus
+    char address[32]; // address of the device on the PCI bus
     cudaStream_t stream;
-    struct comm *comm; // NCCL's, of the group; NULL without a group
+    struct comm *comm; // the group's communicator over NCCL; NULL without a group
 
     // The current pass, set by begin. One copy from pinned memory brings all of it to the device.
-    struct ragged_batch batch;     // the caller's batch
-    struct device_batch on_device; // rows that steps apply to: `unpadded`, `padded` or a micro-batch of `unpadded`
-    struct device_batch unpadded;  // the batch as given
-    struct device_batch padded;    // with the counts of a captured pass if `capturable`, else equal to `unpadded`
-    bool capturable;               // see graphs_begin
-    bool capturing;                // the steps being issued are captured, see graphs.c
+    struct ragged_batch batch; // the caller's batch
+    // Rows that the current steps compute: `unpadded`, `padded` or a micro-batch of `unpadded`.
+    struct device_batch on_device;
+    struct device_batch unpadded; // the batch as given
+    struct device_batch padded;   // with the counts of a captured pass if `capturable`, else equal to `unpadded`
+    bool capturable;              // see graphs_begin
+    bool capturing;               // the steps being issued are captured, see graphs.c
     void *staging_host, *staging_device;
-    cudaEvent_t staged; // the last copy is done
+    cudaEvent_t staged; // the last copy from staging_host is done
 
     // Micro-batches, see overlap.c.
     cudaStream_t reduce_stream; // all-reduces the sums of a micro-batch
     cudaEvent_t reduce_ready;   // the steps that compute the addends are done
-    cudaEvent_t reduced[2];     // the last all-reduce of each micro-batch is done
+    cudaEvent_t reduced[2];     // the latest all-reduce of each micro-batch is done
     int micro_batch;            // micro-batch for which steps are issued: 0, 1 or ALL_ROWS
 
     float *inv_freq; // device [D/2]
     float *angles;   // device [max_rows, D/2, 2]: angles of the pass, see launch_rope_angles
     struct kv_cache kv;
     int32_t *row_index; // device [max_rows]: row indices of rmsnorm that are not the batch's logit rows
-    float *importance;  // device: maxima of the pass
+    float *importance;  // device: importance maxima of the pass
     struct attention_scratch attention;
 
-    bool block_scales;           // cuBLASLt multiplies block-scaled FP8 matrices here
-    struct device_memory memory; // allocated, by use
+    bool block_scales;           // cuBLASLt multiplies block-scaled FP8 matrices on this device
+    struct device_memory memory; // bytes of device memory allocated, by use
 
     struct gemm *gemm;
     struct graphs *graphs;
@@ -96,7 +98,8 @@ static inline struct cuda *cuda_of(struct backend *b)
     return (struct cuda *)b;
 }
 
-// Returns the address of row `first` of the step's rows in a tensor. The rows of a micro-batch begin within the tensor.
+// Returns the address in a tensor of row `first` of the current step. In a micro-batch, row 0 of the step may be a
+// later row of the tensor.
 static inline void *cuda_rows(const struct cuda *cuda, const struct tensor *t, int first)
 {
     const size_t row = (size_t)(cuda->on_device.first_row + first), size = t->kind == TENSOR_F32 ? sizeof(float) : 2;
@@ -106,14 +109,14 @@ static inline void *cuda_rows(const struct cuda *cuda, const struct tensor *t, i
 // ---- runtime.c ----
 
 // Converts cudaSuccess to STATUS_OK, out of memory to STATUS_EXHAUSTED, and any other error to STATUS_UNAVAILABLE. The
-// message is `what` and the sentence of the runtime.
+// message is `what` and the error text of the runtime.
 enum status cuda_status(cudaError_t error, const char *what);
 // Allocate zeroed device memory and count it. A failure reports the device's total and free memory. cuda_allocate uses
-// cudaMalloc, and cuda_allocate_by uses `allocate`, whose memory cudaFree may not free.
+// cudaMalloc, and cuda_allocate_by uses `allocate`. Memory from `allocate` may need another function than cudaFree.
 enum status cuda_allocate_by(struct cuda *cuda, enum memory_use use, size_t bytes, const char *what, void **memory_p,
                              cudaError_t (*allocate)(void **memory_p, size_t bytes));
 enum status cuda_allocate(struct cuda *cuda, enum memory_use use, size_t bytes, const char *what, void **memory_p);
-// Frees memory before the backend is closed, and no longer counts it. NULL is fine.
+// Frees memory before the backend is closed, and no longer counts it. `memory` may be NULL.
 void cuda_release(struct cuda *cuda, enum memory_use use, size_t bytes, void *memory);
 
 // ---- norm_rows.c ----
@@ -121,7 +124,7 @@ void cuda_release(struct cuda *cuda, enum memory_use use, size_t bytes, void *me
 // Asserts that the tensors of a norm match.
 void cuda_norm_check(const struct cuda *cuda, const struct tensor *out, const struct tensor *x,
                      const struct weight *gain, const int32_t *row_index, int rows);
-// Finds row indices on the device. NULL stays NULL.
+// Sets *device_p to the row indices on the device, or to NULL if row_index is NULL.
 enum status cuda_row_index(struct cuda *cuda, const int32_t *row_index, int rows, const int32_t **device_p);
 
 // ---- weights.c ----
@@ -141,10 +144,10 @@ void upload_close(struct cuda *cuda);
 
 enum status gemm_open(struct cuda *cuda, struct gemm **gemm_p);
 void gemm_close(struct gemm *g); // may be NULL
-// Returns true if the library multiplies block-scaled FP8 matrices on this device.
+// Returns true if cuBLASLt multiplies block-scaled FP8 matrices on this device.
 bool gemm_has_block_scales(struct cuda *cuda);
-// Reserve scratch memory for gemms of activations of up to `rows` rows, or with such a weight, in every mode, so that
-// gemms allocate nothing.
+// Reserve scratch memory, so that gemms allocate nothing: for activations of up to `rows` rows, and for weights like
+// `w`. The memory suffices for every mode.
 enum status gemm_reserve_rows(struct cuda *cuda, int rows);
 enum status gemm_reserve_weight(struct cuda *cuda, const struct memory_matrix *w);
 enum status cuda_tune(struct backend *b);
@@ -166,8 +169,8 @@ static inline bool overlap_is_possible(const struct backend_shape *shape)
     return shape->overlap_rows && 2 * (int64_t)shape->overlap_rows <= shape->max_rows;
 }
 
-// Returns the largest number of thread blocks, and so of multiprocessors, that a sum over ranks uses if passes run as
-// micro-batches: 16 of 132.
+// Returns the largest number of thread blocks that a sum over ranks uses if passes run as micro-batches. Each takes a
+// multiprocessor: 16 of 132 on an H100.
 static inline int overlap_sum_blocks(const struct cuda *cuda)
 {
     const int eighth = cuda->properties.multiProcessorCount / 8;
@@ -176,11 +179,12 @@ static inline int overlap_sum_blocks(const struct cuda *cuda)
 
 enum status overlap_open(struct cuda *cuda);
 void overlap_close(struct cuda *cuda);
-// Returns the rows of the first micro-batch, or 0 if the batch runs as a whole. The same on all ranks.
+// Returns the number of rows of the first micro-batch, or 0 if the batch is not divided. The result is the same on all
+// ranks.
 int overlap_first_rows(const struct cuda *cuda, const struct ragged_batch *batch);
 // Runs a pass whose batch is divided into micro-batches.
 enum status overlap_run(struct cuda *cuda, const struct pass *pass);
-// Call them around every sum over ranks: the sum goes into *stream_p.
+// Call them around every sum over ranks. Issue the sum in *stream_p.
 enum status overlap_sum_begin(struct cuda *cuda, cudaStream_t *stream_p);
 enum status overlap_sum_end(struct cuda *cuda);
 
@@ -193,7 +197,8 @@ struct graphs *graphs_open(const struct backend_shape *shape);
 void graphs_close(struct graphs *g); // may be NULL
 // Destroys all captured graphs for good: passes run eagerly from now on. NULL has no effect.
 void graphs_destroy(struct graphs *g);
-// Returns true if passes of this kind can be captured. Then sets options->captured. Other options must be set already.
+// Returns true if passes of this kind can be captured, and sets options->captured then. The other options must be set
+// already.
 bool graphs_begin(struct graphs *g, const struct ragged_batch *batch, struct schedule_options *options);
 // Runs a pass for which graphs_begin returned true: eagerly, captured, or as a replay.
 enum status graphs_run(struct cuda *cuda, const struct pass *pass);
@@ -201,8 +206,8 @@ enum status graphs_run(struct cuda *cuda, const struct pass *pass);
 // ---- comm_nccl.c ----
 
 enum status cuda_comm_open(struct backend *b, struct comm *host, struct comm **comm_p);
-// Call them around every wait for the device. In a group the wait ends when a rank fails or the limit of the host comm
-// passes. comm_wait_end then returns the reason instead of the status of `error`.
+// Call them around every wait for the device. In a group, they end the wait when a rank fails or the wait exceeds the
+// time limit of the host comm. comm_wait_end then reports this failure instead of `error`.
 void comm_wait_begin(struct cuda *cuda);
 enum status comm_wait_end(struct cuda *cuda, cudaError_t error, const char *what);
 // Waits for all steps in the stream.
@@ -215,7 +220,7 @@ enum status cuda_sum_ranks(struct backend *b, struct tensor *partial, int rows);
 
 // Allocates memory for sums over ranks: symmetric memory if NCCL has it, else ordinary device memory.
 cudaError_t comm_memory_allocate(void **memory_p, size_t bytes);
-void comm_memory_free(void *memory); // NULL is fine
+void comm_memory_free(void *memory); // may be NULL
 
 // ---- sample.c, measure.c ----
 

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decode attention: single rows (one row of a sequence in the pass). Each entry is read once and used a few times, so
-// the kernel is bound by reading K and V. Entries are divided into splits, each with its own thread block, so that a
-// single sequence fills the device (flash decoding). The partial results of a row are then combined in order. The warps
-// of a block process the KV blocks of a split in turn. V of a block and K of the next block are loaded while K is
-// multiplied. Two thread blocks fit on a multiprocessor (three for FP8, whose entries are half as long). They have at
-// most 64 KB in flight, and latency times bandwidth needs 36 KB. The data in flight is in registers, so more blocks
-// would spill. A block begins by bringing the first PREFETCHED turns of its warps into the L2 cache, half of a split of
-// 256 entries of 128 dims. Meanwhile it reads q, or waits for the previous kernel, which may still write the newest
-// entry.
+// Decode attention, for single rows: rows that are the only row of their sequence in the pass. Each entry is read once
+// and used a few times, so the kernel is bound by reading K and V. Entries are divided into splits, each with its own
+// thread block, so that a single sequence fills the device (flash decoding). The partial results of a row are then
+// combined in order. The warps of a block process the KV blocks of a split in turn. V of a block and K of the next
+// block are loaded while K is multiplied. Two thread blocks fit on a multiprocessor (three for FP8, whose entries are
+// half as long). They have at most 64 KB in flight, and 36 KB would be enough for latency times bandwidth. The data in
+// flight is in registers, so with more blocks registers would spill. A block first prefetches the first PREFETCHED
+// turns of its warps into the L2 cache: half of a split of 256 entries of 128 dims. Meanwhile it reads q, or waits for
+// the previous kernel, which may still write the newest entry.
 //
 // In passes that have only single rows, a thread block also rotates its heads of q, and the thread blocks of the last
-// split write the newest entry. The thread block of a row and its heads that ends last combines the splits in their
+// split write the newest entry. For each row and chunk of heads, the thread block that ends last combines the splits in
 // order.
 //
 // How a row's entries are split depends only on their number, and all sums have a fixed order. Thread blocks of splits
@@ -21,16 +21,16 @@
 
 enum { WARPS = SCORE_WARPS, PREFETCHED = 2 };
 
-// Division of the dims among warps. The largest heads have too many sums for one warp: two warps process a KV block,
-// each for half of the dims of V.
+// Divides the dims of V among warps. The largest heads have too many sums for one warp. So two warps process a KV
+// block, each for half of the dims of V.
 template <int DP> struct warp_dims {
     enum { DIMS = DP < 128 ? DP : 128, COUNT = DP / DIMS, TURNS = WARPS / COUNT };
 };
 
 // ---- one split ------------------------------------------------------------------------------------------------------
 
-// A lane's part of 64 dims of a block of V: dims 8 g .. 8 g + 7 of entries 2c, 2c+1, 2c+8, 2c+9. So lane (g, c) has
-// column g of B for eight mma; columns 0..7 of mma i are dims i, 8 + i, 16 + i, ...
+// A lane's part of 64 dims of a KV block's V. Lane 4 g + c has dims 8 g to 8 g + 7 of entries 2c, 2c+1, 2c+8 and 2c+9.
+// So it has column g of fragment B (ptx.h) for eight mma. Columns 0 to 7 of mma i are dims i, 8 + i, 16 + i, ...
 template <bool FP8> struct value_part {
     typename packed8<FP8>::type values[4];
 };
@@ -68,14 +68,14 @@ static __device__ __forceinline__ uint32_t component(uint4 v, int i)
     return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
 
-// State of the online softmax (arXiv 1805.02867) of heads g and g + 8. The sums cover the lane's own columns; out[p][i]
-// is C of mma i of 64 dims.
+// State of the online softmax (arXiv 1805.02867) of heads g and g + 8. `sum` covers only the lane's own columns.
+// out[p][i] is fragment C of mma i for the p-th 64 dims.
 template <int DP> struct softmax {
     float exponent[2], sum[2], out[warp_dims<DP>::DIMS / 64][8][4];
 };
 
-// Turns the scores of 16 entries into weights, the operand A of the mma with V, and rescales the state to the new
-// exponents. Weights are 2^(score - an integer near the largest), see backend.h.
+// Turns the scores of 16 entries into weights, as operand A of the mma with V. Rescales the state to the new exponents.
+// Weights are 2^(score - M), where M is an integer near the largest score (see backend.h).
 template <int DP, bool FP8>
 static __device__ __forceinline__ void weigh(uint32_t a[4], softmax<DP> *state, float s[2][4], const float scale[4])
 {
@@ -131,8 +131,8 @@ template <int DP> struct warp_results {
     float out[WARPS][SCORE_HEADS][STRIDE];
 };
 
-// Stores the results of a warp. Lane (g, c) has dims 64 p + 16 c .. + 15 of its warp's dims, for heads g and g + 8:
-// column 2c of mma i is dim 16 c + i of the 64.
+// Stores the results of a warp. Lane 4 g + c has the 16 dims from 64 p + 16 c on, within the warp's dims, for heads g
+// and g + 8. Column 2c of mma i is dim 16 c + i of the 64.
 template <int DP> static __device__ __forceinline__ void store_results(warp_results<DP> *all, const softmax<DP> *state)
 {
     int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP, g = lane / 4, c = lane % 4;
@@ -167,7 +167,7 @@ template <bool FP8> static __device__ __forceinline__ void prefetch_block(const 
 
 // ---- the row itself -------------------------------------------------------------------------------------------------
 
-// Rotates the heads of q into shared memory, as load_q loads them.
+// Rotates the heads of q and stores them in shared memory, in the layout of load_q.
 template <int DP>
 static __device__ __forceinline__ void rotate_q(uint16_t *q, const struct rope *rope, const float *data, int row,
                                                 const score_heads *heads, int n_heads, const kv_cache *kv)
@@ -186,13 +186,13 @@ static __device__ __forceinline__ void rotate_q(uint16_t *q, const struct rope *
     }
 }
 
-// Writes K and V of the row. Thread blocks with other heads of the same KV head write the same bytes, and each block
-// reads its own.
+// Writes K and V of the row. Thread blocks for other query heads of the same KV head write the same bytes. So each
+// block reads what it has written itself.
 static __device__ __forceinline__ void append_entry(const struct rope *rope, const float *data, int row, int kv_head,
                                                     int n_heads, const kv_cache *kv, const device_batch *batch,
                                                     int layer)
 {
-    // use the last warps: the others may have more heads of q
+    // Use the last warps: the first warps may have more heads of q.
     const int d = kv->head_size, warp = (int)threadIdx.x / WARP, from = WARPS - 2;
     if (warp < from) return;
     const bool is_v = warp > from;
@@ -210,13 +210,13 @@ struct combined {
     float sums[WARPS][ROPE_HEAD_MAX];
 };
 
-// Adds the splits of a query head: warps sum the splits in turn, and the sums of the warps are added in order. `at` is
-// geometry_partial_at of the first split.
+// Adds the splits of a query head. Warps sum the splits in turn, and then the sums of the warps are added in order.
+// `at` is geometry_partial_at() of the first split.
 static __device__ __forceinline__ void combine_splits(combined *c, uint16_t *to, const float *partials,
                                                       const float *outs, int64_t at, int splits, int d)
 {
     const int thread = (int)threadIdx.x, warp = thread / WARP, lane = thread % WARP;
-    float exponent = EXPONENT_NONE, sum = 0; // of split `thread`: there are at most as many splits as threads
+    float exponent = EXPONENT_NONE, sum = 0; // for split number `thread`; there are at most as many splits as threads
     if (thread < splits) exponent = partials[2 * (at + thread)], sum = partials[2 * (at + thread) + 1];
     float largest = warp_max(exponent);
     if (lane == 0) c->warp_largest[warp] = largest;
@@ -248,8 +248,8 @@ static __device__ __forceinline__ void combine_splits(combined *c, uint16_t *to,
     __syncthreads(); // wait before the next head
 }
 
-// Returns true in the last thread block of this row and heads: the others have stored their partial results, which the
-// caller may then read. Leaves the counter at zero for the next kernel. Every thread must call.
+// Returns true in the last thread block of this row and its heads. The caller may then read the partial results of the
+// other blocks. Leaves the counter at zero for the next kernel. Every thread must call it.
 static __device__ __forceinline__ bool arrive_last(uint32_t *arrivals, int splits)
 {
     __shared__ int last;
@@ -275,8 +275,8 @@ struct split_results {
     int out_stride, unused; // instead of padding
 };
 
-// Grid: splits x chunks of heads x single rows. Shared memory: q and warp_results. ROPE: the heads are not rotated yet,
-// and the entry is not in the cache. KEEPS: keeps the scores of importance rows.
+// Computes one split. Grid: splits x chunks of heads x single rows. Shared memory: q and warp_results. ROPE: the heads
+// are not rotated yet, and the row's entry is not in the cache. KEEPS: keeps the scores of importance rows.
 template <int DP, bool FP8, bool ROPE, bool KEEPS>
 static __global__ void __launch_bounds__(WARPS *WARP, FP8 &&DP <= 128 ? 3 : 2)
     attend_split_kernel(kv_cache kv, device_batch batch, int layer, const float *qkv, int n_heads, struct rope rope,
@@ -333,8 +333,8 @@ static __global__ void __launch_bounds__(WARPS *WARP, FP8 &&DP <= 128 ? 3 : 2)
     if (KEEPS) keep = kept_scores_of(&batch, batch.single_importance[blockIdx.z], &heads, n_heads, to.kept);
     const int first_dim = warp % warp_dims<DP>::COUNT * warp_dims<DP>::DIMS;
     const float scale = score_scale(d);
-    // K of the next block is loaded before V of this block is used. The largest heads lack registers for this, and for
-    // all of K at once.
+    // K of the next block is loaded before V of this block is used. The largest heads have no registers for this, and
+    // they load K in parts.
     typedef score_keys<DP, FP8> keys_part;
     const bool ahead = keys_part::PARTS == 1;
     int64_t at = zero, next = zero;
@@ -363,7 +363,7 @@ static __global__ void __launch_bounds__(WARPS *WARP, FP8 &&DP <= 128 ? 3 : 2)
         if (ahead && i + turns <= last) load_keys(&keys, block_data<FP8>(&kv, at), d, 0);
         next = zero + (int64_t)__ldg(table + min(i + 2 * turns, last)) * block_size;
         mask_scores(scores, entry, end);
-        if (KEEPS && first_dim == 0) keep_scores(&keep, scores, entry); // warps of other dims have the same scores
+        if (KEEPS && first_dim == 0) keep_scores(&keep, scores, entry); // warps for other dims compute the same scores
         uint32_t a[4];
         weigh<DP, FP8>(a, &state, scores, value_scale);
 #pragma unroll

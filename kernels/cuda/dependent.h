@@ -2,14 +2,14 @@
 // Programmatic dependent launch, on devices of compute capability 9.0 and later. A kernel launched by CUDA_LAUNCH_EARLY
 // starts while the previous kernel of the stream still runs, as soon as every thread block of that kernel has called
 // dependents_start or ended. Until dependency_wait returns, the early kernel may read only memory that no kernel of a
-// pass writes, such as weights and the batch, and it loads these in the meantime. Prefetching into the L2 cache is
+// pass writes, such as weights and the batch. It uses the time to load such memory. Prefetching into the L2 cache is
 // allowed for any memory. The first kernel of a pass is launched in the ordinary way, after the copy of the batch. With
 // FOREPACK_CUDA_EARLY_LAUNCH=off in the environment every kernel is launched in the ordinary way.
 //
 // Every thread of an early kernel calls dependency_wait, even in blocks without work. Then a kernel is complete only
-// when all earlier kernels are complete, and waiting for one kernel means waiting for all. After the wait, results of
-// steps are read by ordinary loads, not by __ldg, whose cache may be older than the wait. In a kernel launched in the
-// ordinary way, or on older devices, both calls do nothing.
+// when all earlier kernels are complete, and waiting for one kernel means waiting for all. After the wait, read results
+// of steps by ordinary loads. The cache of __ldg may be older than the wait. In a kernel launched in the ordinary way,
+// or on older devices, both calls do nothing.
 #pragma once
 
 #include "kernels/cuda/device.h"
@@ -31,8 +31,8 @@ static __device__ __forceinline__ void dependents_start(void)
 #endif
 }
 
-// Loads 16 bytes that are read once in a pass and that no kernel writes. Volatile: the load must not move after
-// dependency_wait.
+// Loads 16 bytes that are read only once in a pass and that no kernel writes. It is volatile, so that the compiler does
+// not move the load after dependency_wait.
 static __device__ __forceinline__ uint4 load_streamed(const void *from)
 {
     uint4 v;
@@ -118,5 +118,5 @@ static inline cudaError_t cuda_launch_early(void (*kernel)(P...), dim3 grid, dim
 }
 #endif
 
-// Does the same as CUDA_LAUNCH for a kernel that calls dependency_wait.
+// Does the same as CUDA_LAUNCH for a kernel that calls dependency_wait, but the kernel may start early.
 #define CUDA_LAUNCH_EARLY(...) cuda_launch_early(__VA_ARGS__)

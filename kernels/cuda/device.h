@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The first include of every kernel: CUDA's headers under nvcc, or their emulation on the CPU (tests/cuda_emulator),
-// and a few helpers. A .cu file that uses only these, and kernels/cuda/ptx.h for single instructions, compiles with
-// both.
+// The first include of every kernel: CUDA's headers under nvcc, or their emulation on the CPU (kernels/emulator), and a
+// few helpers. A .cu file compiles with both if it uses only this file, and kernels/cuda/ptx.h or hopper.h for single
+// instructions.
 #pragma once
 
 #include <stddef.h>
@@ -36,7 +36,7 @@ enum { CUDA_SHARED_UNASKED = 48 * 1024 }; // a kernel must request more dynamic 
 // one GPU, and one thread launches at a time.
 static inline cudaError_t cuda_request_shared(const void *kernel, size_t bytes)
 {
-    enum { KERNELS = 32 }; // more are requested at every launch
+    enum { KERNELS = 32 }; // the memory of further kernels is requested at every launch
     static struct {
         const void *kernel;
         size_t bytes;
@@ -51,7 +51,7 @@ static inline cudaError_t cuda_request_shared(const void *kernel, size_t bytes)
     return error;
 }
 
-// Arguments are converted to the kernel's parameter types, as in a call.
+// Launches kernel(args...). Arguments are converted to the kernel's parameter types, as in a call.
 template <typename... P>
 static inline cudaError_t cuda_launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes,
                                       cudaStream_t stream, typename cuda_as<P>::type... args)
@@ -70,7 +70,7 @@ static inline cudaError_t cuda_launch(void (*kernel)(P...), dim3 grid, dim3 bloc
 enum { WARP = 32 };
 static const unsigned FULL_WARP = 0xffffffffu;
 
-// Reduce over the 32 lanes, with the result in every lane, always in the same order.
+// Reduce a value over the 32 lanes of a warp, always in the same order. Every lane gets the result.
 static __device__ __forceinline__ float warp_sum(float x)
 {
 #pragma unroll
@@ -99,17 +99,17 @@ static __device__ __forceinline__ uint32_t e4m3x2_from_floats(float x, float y)
     return __nv_cvt_float2_to_fp8x2(make_float2(x, y), __NV_SATFINITE, __NV_E4M3);
 }
 
-// Limits for quantising rows, and heads of K and V, to e4m3 with one scale: largest magnitude / E4M3_MAX. If all values
-// are smaller than E4M3_MIN they become zeros, since E4M3_MAX / largest could overflow.
+// Rows, and heads of K and V, are quantised to e4m3 with one scale: their largest magnitude / E4M3_MAX. If the largest
+// magnitude is below E4M3_MIN, all values become zeros, since E4M3_MAX / largest could overflow.
 static const float E4M3_MAX = 448.f, E4M3_MIN = 0x1p-100f;
 
-// Returns the magnitude of a value for maxima: infinite unless the value is finite, because fmaxf ignores NaN.
+// Returns the magnitude of a value, for a maximum of magnitudes. It is infinite for NaN, because fmaxf ignores NaN.
 static __device__ __forceinline__ float magnitude(float x)
 {
     return x - x == 0 ? fabsf(x) : INFINITY;
 }
 
-// Returns the factor of values. If it is 0, their bytes are zeros.
+// Returns the factor by which values are multiplied before they are converted to e4m3. If it is 0, store bytes of zero.
 static __device__ __forceinline__ float e4m3_factor(float largest)
 {
     return largest < INFINITY && largest >= E4M3_MIN ? E4M3_MAX / largest : 0;

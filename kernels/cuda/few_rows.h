@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Defines the order of sums that gemv.cu (up to GEMV_ROWS rows) and gemm_stream.cu (up to STREAM_ROWS) share. A row
-// therefore has the same bits in both, for bf16 weights.
+// Defines the order of sums in gemv.cu (up to GEMV_ROWS rows) and gemm_stream.cu (up to STREAM_ROWS rows). So with bf16
+// weights a row gets the same bits from both.
 //
-// An output of a row is the sum of FEW_PARTS parts of K, added in order. A part is a range of stages of 16 bytes x 4
-// lanes x FEW_STEPS, and depends on K alone. Within a part the tensor cores add the products of 16 columns at a time,
-// in ascending steps: in bf16 a step is 32 columns, lane c of four holds columns 8c .. 8c + 7 of it, and the first of
-// two mma takes columns 8c .. 8c + 3 of each lane.
+// An output of a row is the sum of FEW_PARTS parts of K, added in order. A part is a range of stages, and depends only
+// on K. A stage has FEW_STEPS steps of 16 bytes for each of 4 lanes. Within a part, the tensor cores add the products
+// of the steps in order. In bf16 a step has 32 columns, and lane c of four holds its columns 8c to 8c + 7. The first of
+// two mma multiplies columns 8c to 8c + 3 of each lane, and the second mma the other columns.
 #pragma once
 
 #include "kernels/cuda/geometry.h"
@@ -21,7 +21,7 @@ HOST_DEVICE static inline int few_tiles(const struct gemv *a)
 }
 
 // Returns the index of output i of a tile, clamped to the last output. With SwiGLU a tile is 8 outputs of gate and the
-// same 8 outputs of up, so that one thread has both.
+// 8 outputs of up with the same index, so that one thread has both.
 static __device__ __forceinline__ int few_tile_output(const struct gemv *a, int tile, int i)
 {
     const int half = FEW_TILE / 2;
@@ -29,7 +29,7 @@ static __device__ __forceinline__ int few_tile_output(const struct gemv *a, int 
     return min(tile * FEW_TILE + i, a->n - 1);
 }
 
-// Computes the stages [first, end) of a part. A stage has `columns` columns.
+// Computes the range [*first_p, *end_p) of stages of a part. A stage has `columns` columns.
 static __device__ __forceinline__ void few_part(int k, int columns, int part, int *first_p, int *end_p)
 {
     const int stages = (k + columns - 1) / columns, each = (stages + FEW_PARTS - 1) / FEW_PARTS;
@@ -37,8 +37,8 @@ static __device__ __forceinline__ void few_part(int k, int columns, int part, in
     *end_p = min(*first_p + each, stages);
 }
 
-// Add the products of the first and the second half of a lane's 8 columns, for outputs g (low) and g + 8 (high) of a
-// tile.
+// Add to `sum` the products of the first half, or the second half, of a lane's 8 columns. `low` is the weight of output
+// g of the tile, and `high` of output g + 8.
 static __device__ __forceinline__ void few_multiply_first(float sum[4], uint4 low, uint4 high, uint4 x)
 {
     const uint32_t weight[4] = {low.x, high.x, low.y, high.y};
@@ -57,7 +57,7 @@ static __device__ __forceinline__ __nv_bfloat16 few_swiglu(float gate, float up)
     return __float2bfloat16_rn(gate / (1 + exp2f(-gate * LOG2_E)) * up);
 }
 
-// Stores a sum: y = sum + bias.
+// Stores sum + bias in the form that the mode asks for.
 static __device__ __forceinline__ void few_store(const struct gemv *a, int row, int output, float sum)
 {
     if (a->bias) sum += a->bias[output];

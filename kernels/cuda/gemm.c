@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gemms in cuBLASLt. Its matrices are column-major. Read that way, out[rows, N] = x[rows, K] W[N, K]^T is out^T = W x^T
-// with W transposed, which is the operand order of its fastest algorithms. Sums are f32. linear.c decides which gemms
-// run here.
+// Gemms in cuBLASLt ("the library"), whose matrices are column-major. In this order, out[rows, N] = x[rows, K] W[N,
+// K]^T is out^T = W x^T with W transposed. Its fastest algorithms have this operand order. Sums are f32. linear.c
+// decides which gemms run here.
 //
 // The fastest algorithm depends on the shape and on the number of rows. Numbers of rows are grouped into buckets.
 // `tune` times the library's best candidates for each bucket (algorithms.h saves the winners). If there was no tuning,
-// the library's first candidate is used. So all rows of a pass, and all passes of a bucket, use one algorithm and sum
-// in one order. Passes of another bucket may sum in another order.
+// the library's first candidate is used. So all passes of a bucket use the same algorithm and sum in the same order.
+// Passes of another bucket may sum in another order.
 #include "kernels/cuda/gemm.h"
 
 #include <stdlib.h>
@@ -138,7 +138,7 @@ static cublasStatus_t description_make(const struct gemm_call *call, const struc
     return status == CUBLAS_STATUS_SUCCESS ? description_set_epilogue(call, d) : status;
 }
 
-// Finds up to `max` algorithms, the best according to the library's heuristic first. Returns their number.
+// Finds up to `max` algorithms, in the order of the library's heuristic, best first. Returns their number.
 static int algorithm_candidates(struct gemm *g, struct description *d, int max,
                                 cublasLtMatmulHeuristicResult_t *results)
 {
@@ -167,8 +167,8 @@ static void problem_grow(struct problem *problem, int max_rows)
     problem->max_rows = max_rows;
 }
 
-// Keeps the call with the most rows for timing. Timing runs max_rows rows, so x and out of this sample must begin at
-// the first row of their tensors.
+// Keeps the call with the most rows for timing. Timing runs max_rows rows, so x and out of the call must begin at row 0
+// of their tensors.
 static void problem_take_sample(struct problem *problem, const struct gemm_call *call)
 {
     const struct gemm_call *sample = &problem->sample;
@@ -201,7 +201,7 @@ static cublasStatus_t gemm_multiply(struct cuda *cuda, struct gemm *g, const str
                           cuda->stream);
 }
 
-// Finds the algorithm that an earlier start saved, if the library still accepts it.
+// Finds the algorithm that an earlier start saved. Returns false if there is none, or the library no longer accepts it.
 static bool algorithm_find_saved(struct gemm *g, const struct problem *problem, int bucket,
                                  cublasLtMatmulAlgo_t *algo_p)
 {
@@ -219,7 +219,7 @@ static bool algorithm_find_saved(struct gemm *g, const struct problem *problem, 
     return true;
 }
 
-// Selects an algorithm for a bucket that has none yet: the saved one, or the library's first candidate.
+// Selects an algorithm for a bucket without one: the saved algorithm, or else the library's first candidate.
 static enum known algorithm_select(struct gemm *g, struct problem *problem, int bucket)
 {
     struct description d;
@@ -243,8 +243,8 @@ bool gemm_has_algorithm(struct cuda *cuda, const struct gemm_call *call, int row
     return problem->bucket[bucket].known != NONE;
 }
 
-// Leaves multiprocessors to the sums of the other micro-batch. The library's gemms run one block on each multiprocessor
-// for their whole time, and blocks of NCCL do not fit next to them.
+// Limits the multiprocessors of the gemm, to leave some to the sums of the other micro-batch. A gemm of the library
+// occupies each of its multiprocessors until its end, and blocks of NCCL do not fit next to it.
 static cublasStatus_t description_leave(const struct cuda *cuda, struct description *d)
 {
     const int32_t count = cuda->properties.multiProcessorCount - overlap_sum_blocks(cuda);
@@ -266,15 +266,15 @@ cublasStatus_t gemm_try(struct cuda *cuda, const struct gemm_call *call, int row
     if (status == CUBLAS_STATUS_SUCCESS) status = gemm_multiply(cuda, g, call, &d, &problem->bucket[bucket].algo);
     if (status != CUBLAS_STATUS_NOT_SUPPORTED && status != CUBLAS_STATUS_INVALID_VALUE) return status;
     // The algorithm was selected for the largest number of rows of the bucket and should support fewer rows. If it does
-    // not, use the library's first candidate for this number of rows.
+    // not support them, use the library's first candidate for this number of rows.
     if (!algorithm_candidates(g, &d, 1, &result)) return CUBLAS_STATUS_NOT_SUPPORTED;
     return gemm_multiply(cuda, g, call, &d, &result.algo);
 }
 
 // ---- tuning ---------------------------------------------------------------------------------------------------------
 
-// Returns the next weight of the same shape. Timing uses such weights in turn, so that a weight is not in the cache, as
-// in a pass.
+// Returns the next weight of the same shape. Timing uses such weights in turn, so that no weight is in the cache when
+// it is used, as in a pass.
 static const struct weight *next_alike(const struct cuda *cuda, const struct weight *w)
 {
     const struct weight *next = w;
@@ -332,7 +332,7 @@ enum status cuda_tune(struct backend *b)
         struct problem *problem = &g->problems[i];
         if (!problem->sample.x || problem->sample.first_row || problem->sample.max_rows < problem->max_rows) continue;
         const int buckets = bucket_of(problem->max_rows) + 1;
-        for (int bucket = buckets - 1; bucket >= 0; bucket--) { // the largest bucket goes first and warms up
+        for (int bucket = buckets - 1; bucket >= 0; bucket--) { // largest first: it warms up the device
             if (bucket_rows(bucket) <= GEMV_ROWS) break;
             if (problem->bucket[bucket].known != TIMED &&
                 algorithm_find_saved(g, problem, bucket, &problem->bucket[bucket].algo))
@@ -389,8 +389,8 @@ void gemm_close(struct gemm *g)
     free(g);
 }
 
-// First version of the library that multiplies block-scaled matrices, and the only compute capability for which it
-// does.
+// First version of the library that multiplies block-scaled matrices, and the only compute capability that supports
+// them.
 enum { BLOCK_SCALES_VERSION = 120900, BLOCK_SCALES_CAPABILITY = 90 };
 
 bool gemm_has_block_scales(struct cuda *cuda)

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gemms of GEMV_ROWS + 1 to STREAM_ROWS rows with bf16 weights, bound by reading the weight. A row has the same bits as
 // from gemv.cu: both use the same instructions in the same order (few_rows.h). So a row's bits do not depend on the
-// number of rows, from 1 to STREAM_ROWS. wgmma could not guarantee this: its sum of 16 products groups other columns,
-// and its rounding is not documented.
+// number of rows, from 1 to STREAM_ROWS. wgmma could not guarantee this: it sums other groups of 16 columns, and its
+// rounding is not documented.
 //
 // A thread block multiplies TILES x 16 outputs by GROUPS x 8 rows. Each of its 8 warps has one part of K and streams
-// weight and rows by itself: a lane copies the 16-byte pieces that it will multiply, asynchronously and several steps
-// ahead, into places of shared memory that no other thread touches. So the loop has no barrier, and the copies for the
-// next tile start before this one ends. Copies of the weight start while the kernel before still runs (dependent.h).
+// weight and rows by itself. A lane copies the 16-byte pieces that it will multiply, asynchronously and several steps
+// ahead. It copies them to shared memory that no other thread touches. So the loop has no barrier, and the copies for
+// the next tile start before the current tile ends. Copies of the weight start while the previous kernel still runs
+// (dependent.h).
 //
-// Each multiprocessor has 128 to 176 KiB in flight, half or more of it weight. The rows come from the L2 cache once per
-// TILES x 16 outputs, so more outputs per block read less, and fewer outputs make more thread blocks. The host chooses
-// the number (stream_tiles). The choice changes no bit.
+// Each multiprocessor has 128 to 176 KiB in flight, half or more of it weight. The rows are read from the L2 cache once
+// per TILES x 16 outputs. So more outputs per block mean fewer reads, and fewer outputs mean more thread blocks. The
+// host chooses the number (stream_tiles). The choice changes no bit.
 #include "kernels/cuda/dependent.h"
 #include "kernels/cuda/few_rows.h"
 
@@ -199,8 +200,8 @@ static cudaError_t launch_tiles(cudaStream_t stream, const struct gemv *gemv, in
 }
 
 // Returns the tiles of 16 outputs per thread block. The L2 cache delivers 1 + rows / outputs times the bytes of the
-// weight. About three eighths of the multiprocessors use all of its bandwidth (5.5 TB/s on an H100, 112 GB/s each).
-// Fewer multiprocessors use less.
+// weight. About three eighths of the multiprocessors are enough to use all of its bandwidth (5.5 TB/s on an H100, 112
+// GB/s per multiprocessor).
 static int stream_tiles(const struct gemv *gemv, int multiprocessors)
 {
     const int enough = max(1, multiprocessors * 3 / 8);

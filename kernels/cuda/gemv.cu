@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gemms of up to GEMV_ROWS rows, as in decode passes. Their time is the time to read the weight once from memory.
-// A row's result has the same bits for any number of rows up to GEMV_ROWS and at any place among them.
+// Gemms of up to GEMV_ROWS rows, as in decode passes. Their time is the time to read the weight once from memory. A
+// row's result has the same bits for any number of rows up to GEMV_ROWS, and for any place of the row.
 //
 // A tile is 16 outputs. The warps of a block divide K among them, and each multiplies its part of the tile's weight by
 // all rows with tensor cores (16 outputs x 8 rows). The sums of the warps are added in order. How K is divided depends
-// on K alone. A weight goes from memory to the registers that multiply it in its stored layout: lane (g, c) of a warp
-// loads 16 bytes of outputs g and g + 8, and the same columns of row g. An mma sums over its columns in one group, so
-// their order does not matter as long as weight and rows have the same order.
+// on K alone. A weight goes from memory directly to registers, in its stored layout. Lane 4 g + c of a warp loads 16
+// bytes each of outputs g and g + 8, and the same columns of row g. An mma sums its columns in one group. So the order
+// of columns does not matter, as long as it is the same for weight and rows.
 //
 // Loads in flight: a stage is 8 loads of 16 bytes per lane, 4 KiB per warp. The next stage, also of the next tile, is
-// loaded before the current stage is multiplied. Two blocks of 8 warps per multiprocessor are 64 to 128 KiB, while
-// 4.8 TB/s times 1 us over 132 multiprocessors is 36 KiB. The first stage is loaded while the previous kernel still
-// runs (dependent.h): decode is a chain of short kernels, and memory would idle between them. Prefetching more of the
-// weight into the L2 cache made decode passes 1 to 2 % slower on an H100.
+// loaded before the current stage is multiplied. Two blocks of 8 warps per multiprocessor have 64 to 128 KiB in flight.
+// Latency times bandwidth (1 us x 4.8 TB/s over 132 multiprocessors) is only 36 KiB. The first stage is loaded while
+// the previous kernel still runs (dependent.h): decode is a chain of short kernels, and memory would idle between them.
+// Prefetching more of the weight into the L2 cache made decode passes 1 to 2 % slower on an H100.
 //
-// Every block itself does the rest of the work on the rows (enum gemv_rows): a kernel of its own would leave memory
-// idle for longer than the blocks need to read a few rows from the L2 cache. Values are converted as they are loaded,
-// and lie in the L1 cache from the second tile on.
+// Every block prepares the rows itself (enum gemv_rows). A separate kernel would leave memory idle for longer than the
+// blocks need to read a few rows from the L2 cache. Values are converted when they are loaded. From the second tile on,
+// they are in the L1 cache.
 //
 // gemm_stream.cu multiplies more rows in the same order.
 #include "kernels/cuda/dependent.h"
@@ -28,12 +28,13 @@
 
 enum { WARPS = FEW_PARTS, THREADS = WARPS * WARP, TILE = FEW_TILE, STEPS = FEW_STEPS, GROUP = 16 };
 
-// How a weight is stored. COLUMNS: of 16 bytes. A stage has STEPS steps of 4 lanes of 16 bytes.
+// How a weight is stored. COLUMNS: columns in 16 bytes. STEP: columns of a step (16 bytes in each of 4 lanes). STAGE:
+// columns of a stage (STEPS steps).
 template <bool FP8> struct stored {
     enum { BYTES = FP8 ? 1 : 2, COLUMNS = GROUP / BYTES, STEP = 4 * COLUMNS, STAGE = STEPS * STEP };
 };
 
-// One stage of a weight: 16 bytes of outputs g and g + 8 for every step.
+// A lane's part of one stage of a weight: 16 bytes of output g (low) and of output g + 8 (high) for every step.
 struct stage {
     uint4 low[STEPS], high[STEPS];
 };
@@ -60,7 +61,7 @@ static __device__ __forceinline__ void load_stage(struct stage *to, const struct
 
 // ---- rows -----------------------------------------------------------------------------------------------------------
 
-// Row lane / 4 of x, which a lane multiplies. The last row replaces rows that do not exist.
+// The row of x that a lane multiplies: row lane / 4, or the last row if row lane / 4 does not exist.
 struct lane_row {
     const void *at;
     float factor; // factor of the norm, or of quantisation
@@ -76,10 +77,10 @@ static __device__ __forceinline__ int lane_row_number(const struct gemv *a)
     return min((int)threadIdx.x % WARP / 4, a->rows - 1);
 }
 
-// Facts about the rows in shared memory.
+// Sums and scales of the rows, in shared memory.
 struct row_facts {
     float warp_values[GEMV_ROWS][NORM_WARPS_MAX]; // sums of squares, or largest magnitudes
-    float scale[GEMV_ROWS];                       // QUANTISE, one scale per row
+    float scale[GEMV_ROWS];                       // QUANTISE with one scale per row
 };
 
 // QUANTISE with one scale per block of columns: the scales of row r begin at r * (blocks of K).
@@ -244,8 +245,8 @@ static __device__ __forceinline__ void multiply_e4m3(float sum[4], uint4 low, ui
                   bf16_from_e4m3x8(make_uint2(x.z, x.w)));
 }
 
-// Adds the sums of one block of FP8_BLOCK columns, times the scales of weight and rows. `scale` has the scales of rows
-// 2c, 2c + 1.
+// Adds the sums of one block of FP8_BLOCK columns, multiplied by the scales of weight and rows. `scale` holds the
+// scales of rows 2c and 2c + 1.
 static __device__ __forceinline__ void add_block(float sum[4], const float part[4], const float scale[2],
                                                  const struct gemv *a, int tile, int block)
 {
@@ -328,7 +329,8 @@ static __device__ __forceinline__ void store_sums(tile_sums all, const float sum
         all[warp][2 * c + i % 2][g + i / 2 * 8] = sum[i];
 }
 
-// Returns the sum of the warps for one result. `row_scale` has the scales of all rows; NULL: results have no scales.
+// Returns one result: the sum over the warps. `row_scale` holds the scales of all rows, or is NULL if results have no
+// scales.
 static __device__ __forceinline__ float total(const tile_sums all, const struct gemv *a, const float *row_scale,
                                               int tile, int row, int i)
 {
@@ -339,7 +341,7 @@ static __device__ __forceinline__ float total(const tile_sums all, const struct 
     return row_scale ? sum * row_scale[row] * a->column_scale[few_tile_output(a, tile, i)] : sum;
 }
 
-// Returns the magnitude of the thread's result.
+// Stores the thread's result of SwiGLU and returns its magnitude.
 static __device__ __forceinline__ float finish_swiglu(const tile_sums all, const struct gemv *a, const float *row_scale,
                                                       int tile)
 {
@@ -351,8 +353,8 @@ static __device__ __forceinline__ float finish_swiglu(const tile_sums all, const
     return magnitude(__bfloat162float(y));
 }
 
-// Stores the largest magnitudes of the block's results. `largest` is the magnitude of the thread's results. Called by
-// whole warps.
+// Stores the largest magnitudes of the block's results, one for each row. `largest` is the largest magnitude of the
+// thread's results. Call it in whole warps.
 static __device__ __forceinline__ void store_maxima(const struct gemv *a, float largest)
 {
 #pragma unroll
@@ -372,7 +374,8 @@ static __device__ __forceinline__ void finish_tile(const tile_sums all, const st
 
 // ---- all tiles ------------------------------------------------------------------------------------------------------
 
-// Grid: as many blocks as run at once, or as there are tiles; the blocks take the tiles in turn.
+// Computes the gemm. The grid has as many blocks as run at once, or as there are tiles. The blocks take the tiles in
+// turn.
 template <bool FP8, bool BLOCKS, gemv_rows X>
 static __global__ void __launch_bounds__(THREADS, 2) gemv_kernel(struct gemv a)
 {
@@ -419,9 +422,9 @@ int gemv_blocks(const struct gemv *gemv, int multiprocessors)
     return min(few_tiles(gemv), min(2 * multiprocessors, (int)GEMV_BLOCKS_MAX));
 }
 
-// Smallest number of rows for which blocks have so much to do with the rows that starting early pays. A decode pass of
-// 8B on an H100 takes 6.26 ms for one sequence if launched in the ordinary way and 6.60 ms if early. For eight
-// sequences it takes 7.65 and 7.46 ms.
+// Smallest number of rows for which an early start pays, because preparing the rows takes time. A decode pass of an 8B
+// model on an H100 takes 6.26 ms for one sequence with ordinary launches, and 6.60 ms with early launches. For eight
+// sequences it takes 7.65 ms and 7.46 ms.
 enum { EARLY_ROWS = 3 };
 
 template <bool FP8, bool BLOCKS, gemv_rows X>

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Passes of few rows as CUDA graphs: decode rows, and the rows that verify draft tokens. Such a pass has a few hundred
-// kernels of some microseconds each. Launching them one by one takes longer than running them, but launching a captured
-// graph does not. The kernels of a captured pass read the batch from staging memory, at addresses that depend only on
-// its counts (schedule.h). So batches are padded to a few numbers of rows, and their block tables to a few widths.
-// Padding rows write to a KV block that no caller has. If sequences have several rows, the work lists of attention are
-// padded, too, with tiles and single rows that end at once. Every pass of one kind (rows, width, single rows) replays
-// the same graph.
+// kernels of some microseconds each. Launching the kernels one by one takes longer than running them. Launching a
+// captured graph takes less time. The kernels of a captured pass read the batch from staging memory, at addresses that
+// depend only on its counts (schedule.h). So batches are padded to a few numbers of rows, and their block tables to a
+// few widths. Padding rows write to a KV block that no caller has. If sequences have several rows, the work lists of
+// attention are padded, too, with tiles and single rows that end at once. Every pass of one kind (rows, width, single
+// rows) replays the same graph.
 //
 // A pass can be captured if it computes the logits of all rows and no row is an importance row. The first pass of a
 // kind runs eagerly, because libraries load kernels at their first launch, which a capture forbids. The second pass is
 // captured, and later passes replay the graph. A kind whose capture fails runs eagerly from then on. With
-// FOREPACK_CUDA_GRAPHS=off in the environment all kinds do. Eager passes are padded as well: in a group the capture of
-// one rank may fail alone, and all ranks must sum equally many rows.
+// FOREPACK_CUDA_GRAPHS=off in the environment, all kinds run eagerly. Eager passes are padded as well. In a group the
+// capture may fail on one rank only, and all ranks must sum the same number of rows.
 #include <stdlib.h>
 
 #include "kernels/cuda/cuda.h"
@@ -25,11 +25,11 @@
 // of the shortest split.
 enum { ROWS_MAX = 256, ROW_KINDS = 4 + 1 + (ROWS_MAX - 16) / 8 };
 enum { COLUMNS_MIN = SPLIT_ENTRIES / KV_BLOCK_TOKENS, COLUMN_KINDS = 24 };
-// Kinds by single rows: passes in which every sequence has one row, and passes with at most 0, 4, 16, 64 and 256 such
-// sequences.
+// Kinds by the number of single rows: passes in which every sequence has one row, and passes with at most 0, 4, 16, 64
+// or 256 single rows.
 enum { ALL_SINGLE, SINGLE_KINDS = 6 };
 
-// LOADED: one pass ran, so its kernels are loaded. EAGER: the capture failed.
+// LOADED: one pass of the kind has run, so its kernels are loaded. EAGER: the capture has failed.
 enum state { NEW, LOADED, CAPTURED, EAGER };
 
 struct kind {
@@ -168,8 +168,8 @@ static const char *capture_begin(struct cuda *cuda)
     return error != cudaSuccess ? cudaGetErrorString(error) : NULL;
 }
 
-// Destroys the graph that has not been used for the longest time. Its kind is captured again when it comes back. No
-// pass is running: callers wait for each pass.
+// Destroys the least recently used graph. Its kind is captured again at its next pass. No pass is running: callers wait
+// for each pass.
 static void graphs_evict(struct graphs *g)
 {
     struct kind *oldest = NULL, *kind = &g->kinds[0][0][0];
@@ -193,8 +193,8 @@ static void graph_kept(struct cuda *cuda, struct kind *kind, size_t free_before)
               LOG_FIELD("kib", (free_before > available ? free_before - available : 0) >> 10));
 }
 
-// Ends the capture of steps that returned `steps` and launches the graph. Returns NULL, or the reason why there is
-// none.
+// Ends the capture of steps that returned the status `steps`, makes an executable graph and launches it. Returns NULL
+// on success, else the reason of the failure.
 static const char *capture_end(struct cuda *cuda, struct kind *kind, enum status steps)
 {
     cudaGraph_t graph = NULL;

@@ -4,10 +4,11 @@
 // kernels/emulator/hopper.h.
 //
 // wgmma: the four warps of an aligned group of 128 threads compute C [64 x N] += A [64 x 16] B [16 x N], N = 64 or 128.
-// Warp w has rows 16 w .. 16 w + 15. Its lanes hold C as n / 8 fragments C of ptx.h one after another, and A in
-// registers as fragment A of ptx.h. In shared memory, A, and B with the 16 contiguous ("keys"), consist of rows of 64
-// bf16, 128 bytes. B with the N contiguous ("values") has a row of 64 of the N for each of the 16, and the next 64 are
-// at a distance. The 16-byte chunks of a row are permuted: chunk i of row r is at i ^ (r % 8), as TMA writes them.
+// Warp w has rows 16 w to 16 w + 15 of C. Its lanes hold C as N / 8 fragments C of ptx.h, one after another, and A in
+// registers as fragment A of ptx.h. In shared memory every row has 64 bf16 (128 bytes). Rows of A, and of B for keys,
+// run along the sum dimension: a product uses 16 of the 64. Rows of B for values run along N: each of the 16 has a row
+// of 64 columns, and the rows of the next 64 columns begin `apart` bytes later. The 16-byte chunks of a row are
+// permuted, as TMA writes them: chunk i of row r is at i ^ (r % 8).
 #pragma once
 
 #include "kernels/cuda/ptx.h"
@@ -24,8 +25,9 @@ static __device__ __forceinline__ uint32_t shared_address(const void *at)
 
 // ---- barriers -------------------------------------------------------------------------------------------------------
 
-// Initialises a barrier. It completes a phase when `count` arrivals and all expected bytes of copies are in. Waiting
-// for parity p returns once the phase of parity p has completed: 0 is the first phase, and 1 returns at once before it.
+// Initialises a barrier. It completes a phase when `count` arrivals and all expected bytes of copies are in. Phases
+// have the parities 0, 1, 0, ... A wait for parity p returns when the latest phase of parity p has completed. On a new
+// barrier, a wait for parity 1 returns at once.
 static __device__ __forceinline__ void barrier_init(uint64_t *barrier, int count)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count) : "memory");
@@ -58,8 +60,8 @@ static __device__ __forceinline__ void barrier_wait(uint64_t *barrier, uint32_t 
                  : "memory");
 }
 
-// Barrier `id` (1..15) of the first `threads` threads that arrive. `sync` waits for the other threads, `arrive` does
-// not.
+// Named barrier `id` (1..15): completes when `threads` threads have arrived. named_sync waits for the other threads,
+// named_arrive does not.
 static __device__ __forceinline__ void named_sync(int id, int threads)
 {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
@@ -70,7 +72,7 @@ static __device__ __forceinline__ void named_arrive(int id, int threads)
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// Sets the registers of each thread of the warp group from now on, a multiple of 8.
+// Set the number of registers of each thread of the warp group from now on to N, a multiple of 8.
 template <int N> static __device__ __forceinline__ void registers_lower(void)
 {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
@@ -83,7 +85,8 @@ template <int N> static __device__ __forceinline__ void registers_raise(void)
 
 // ---- copies ---------------------------------------------------------------------------------------------------------
 
-// Copies the map's box at column x and row y. Called by one thread. The bytes count towards `barrier`.
+// Starts to copy the map's box at column x and row y to shared memory. Call it in one thread. The copied bytes count
+// towards `barrier`.
 static __device__ __forceinline__ void box_load(void *to, const CUtensorMap *map, int x, int y, uint64_t *barrier)
 {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], "
@@ -105,15 +108,15 @@ static __device__ __forceinline__ void writes_fence(void)
 
 // ---- wgmma ----------------------------------------------------------------------------------------------------------
 
-// Returns the descriptor of a matrix in shared memory, aligned to 1,024 bytes. `apart` is the distance in bytes between
-// the two 64 of an N of 128 in a B of values, and otherwise has no meaning. Groups of 8 rows are 1,024 bytes apart.
+// Returns the descriptor of a matrix in shared memory, aligned to 1,024 bytes. `apart` is used only for B of values
+// with N = 128: the distance in bytes between its two halves of 64 columns. Groups of 8 rows are 1,024 bytes apart.
 static __device__ __forceinline__ uint64_t matrix_at(const void *at, int apart)
 {
     return (uint64_t)(shared_address(at) >> 4 & 0x3fff) | (uint64_t)(apart >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 |
            (uint64_t)1 << 62;
 }
 
-// Call it before the first wgmma, and before a wgmma whose registers were written since the last one.
+// Call it before the first wgmma. Call it again before a wgmma if its registers were written since the last wgmma.
 static __device__ __forceinline__ void wgmma_fence(void)
 {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");

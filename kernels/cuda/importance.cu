@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Token importance for the speculator (arXiv 2502.02789): the attention of an importance row to each token of its
-// prompt, averaged over a window along the prompt, as a maximum over heads and layers. Decode attention keeps the
-// scores of the rows that it computes (prompt_scores.h), which are all rows except the last row of a prompt. That row
-// is part of a tile of prefill attention, so its scores are computed again here. This costs one read of K, like a
+// prompt, averaged over a window of tokens. The maximum over heads and layers counts. Decode attention keeps the scores
+// of importance rows that are single rows (prompt_scores.h), like look-ahead rows. The last row of a prompt is usually
+// part of a tile of prefill attention, so its scores are computed again here. This costs one read of K, like a
 // look-ahead row, and little compared with the prefill of a whole prompt. The last kernel turns scores into weights.
 #include "kernels/cuda/dependent.h"
 #include "kernels/cuda/prompt_scores.h"
@@ -16,9 +16,9 @@ static __device__ __forceinline__ int split_entries_of(const device_batch *batch
     return geometry_split_entries(batch->kv_len[s] + row - batch->row_start[s] + 1);
 }
 
-// Grid: splits x chunks of heads x importance rows of sequences with several rows. Shared memory: q. The splits are the
-// same as in decode attention, so that the row has the same bits alone. Thread blocks of splits that a prompt does not
-// have end at once.
+// Computes and keeps scores. Grid: splits x chunks of heads x importance rows of sequences with several rows. Shared
+// memory: q. The splits are the same as in decode attention, so that the row has the same bits as a single row. Thread
+// blocks of splits that a prompt does not have end at once.
 template <int DP, bool FP8>
 static __global__ void __launch_bounds__(WARPS *WARP, 4)
     importance_scores_kernel(kv_cache kv, device_batch batch, int layer, const float *qkv, int n_heads, float *kept)
@@ -50,7 +50,7 @@ static __global__ void __launch_bounds__(WARPS *WARP, 4)
     keep_sums(&keep, (int)blockIdx.x);
 }
 
-// Returns the columns of weights of a thread block of the last kernel: its keys and the window around them.
+// Returns how many weights of a head a thread block of the last kernel holds: its keys and the window around them.
 HOST_DEVICE static inline int raise_columns(int window)
 {
     return RAISE_KEYS + window / 2 * 2;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // C functions that launch the kernels of the CUDA backend into a stream. Pointers are device memory unless the name
-// says host. Launchers check nothing: the backend has checked the shapes. They return the status of the launch. Errors
-// of the run show at the next wait.
+// says host. Launchers check nothing: the backend has checked the shapes. They return the status of the launch. An
+// error while the kernel runs is reported by the next wait.
 //
 // Notation as in kernels/backend.h: T rows, S sequences, H query heads, Hkv KV heads, D head size.
 #pragma once
@@ -23,14 +23,14 @@ extern "C" {
 // rows of captured passes write to the last block.
 struct kv_cache {
     void *data;
-    float *scale; // FP8: one per head of an entry, in the same order; NULL for bf16
-    bool fp8;     // e4m3 bytes times `scale`; else bf16
+    float *scale; // FP8: one scale for each head of K and V of an entry, in the same order; NULL for bf16
+    bool fp8;     // values are e4m3 bytes times `scale`; else bf16
     int n_layers, n_blocks, n_kv_heads, head_size;
 };
 
-// struct ragged_batch (kernels/ragged.h) on the device, with the work lists of attention that schedule.c makes. For a
-// micro-batch, the rows are n_rows rows from first_row on and the work lists cover these rows. The other arrays are of
-// the whole batch.
+// struct ragged_batch (kernels/ragged.h) on the device, with the work lists of attention that schedule.c makes. In a
+// micro-batch, the rows are the n_rows rows from first_row on, and the work lists cover only these rows. The other
+// arrays belong to the whole batch.
 struct device_batch {
     int first_row, n_rows, n_seqs, max_blocks, n_logit_rows, n_importance_rows, smoothing_window;
     int first_rows;                                  // rows of the first micro-batch; 0: the batch is not divided
@@ -48,8 +48,9 @@ struct device_batch {
     const int32_t *tiled_importance; // [n_tiled_importance] importance rows of sequences with several rows, ascending
     int n_tiled_importance, first_tiled_importance; // number of all; number in the first micro-batch
     const struct attend_tile *tiles;                // prefill rows, costliest tiles first
-    int n_tiles, first_tiles;                       // number of all; number in the first micro-batch, which come first
-    int n_spans, first_spans;         // number of these that are spans of tiles; the same for the first micro-batch
+    // Number of tiles; number of tiles of the first micro-batch, which come first.
+    int n_tiles, first_tiles;
+    int n_spans, first_spans;         // number of tiles that are spans; the same in the first micro-batch
     const int32_t *single_row;        // [n_single] rows that are alone in their sequence, ascending
     const int32_t *single_importance; // [n_single] number of the single row as an importance row, or -1
     int n_single, first_single;       // number of all; number in the first micro-batch
@@ -57,44 +58,46 @@ struct device_batch {
     int max_importance_keys;          // largest of importance_keys
 };
 
-// out f32 [T, hidden]: each token's row of the table (bf16), or zeros for tokens of other ranks.
+// out f32 [T, hidden] = each token's row of the bf16 table, or zeros for tokens of other ranks.
 cudaError_t launch_embed(cudaStream_t stream, float *out, const void *table, int table_stride, int64_t table_rows,
                          int32_t first_row, const int32_t *token, int rows, int hidden);
 // out bf16 [rows, stride] = x / rms(x) * gain, with x f32 [.., n]. row_index NULL means rows 0..rows-1.
 cudaError_t launch_rmsnorm(cudaStream_t stream, void *out, int out_stride, const float *x, const float *gain,
                            float epsilon, const int32_t *row_index, int rows, int n);
-// The same for x + addend, bf16 [.., addend_stride]. If row_index is NULL, x receives the sum.
+// Does the same for x + addend, where addend is bf16 [.., addend_stride]. If row_index is NULL, x is replaced by the
+// sum.
 cudaError_t launch_add_rmsnorm(cudaStream_t stream, void *out, int out_stride, float *x, const void *addend,
                                int addend_stride, const float *gain, float epsilon, const int32_t *row_index, int rows,
                                int n);
 // out bf16 [rows, out_stride] = silu(x[:, 0..n)) * x[:, n..2n); x f32 [rows, x_stride].
 cudaError_t launch_swiglu(cudaStream_t stream, void *out, int out_stride, const float *x, int x_stride, int rows,
                           int n);
-// The same to e4m3 bytes with one scale per row: the bits of launch_swiglu and then launch_quantise_rows. Bytes from n
-// on are zeros. out_stride is a multiple of 16, less than n + 16; n is at most SWIGLU_FP8_MAX.
+// Does the same with e4m3 bytes and one scale per row as the result. The bits equal launch_swiglu followed by
+// launch_quantise_rows. Bytes from n on are zeros. out_stride is a multiple of 16, less than n + 16; n is at most
+// SWIGLU_FP8_MAX.
 enum { SWIGLU_FP8_MAX = 96 * 1024 };
 cudaError_t launch_swiglu_fp8(cudaStream_t stream, void *out, int out_stride, float *row_scale, const float *x,
                               int x_stride, int rows, int n);
-// Quantises rows of bf16 or f32 to e4m3 bytes with one scale per row: largest magnitude / 448. A row with a value that
-// is not finite gets the scale NaN.
+// Quantises rows of bf16 or f32 to e4m3 bytes. The scale of a row is its largest magnitude / 448, or NaN if a value of
+// the row is not finite.
 cudaError_t launch_quantise_rows(cudaStream_t stream, void *out, int out_stride, float *row_scale, const void *x,
                                  bool x_f32, int x_stride, int rows, int n);
-// The same with one scale per FP8_BLOCK values: the scale of values b * FP8_BLOCK .. of a row is at row_scale[b *
+// Does the same with one scale for each block of FP8_BLOCK values of a row. The scale of block b is row_scale[b *
 // scale_stride + row]. n is a multiple of 16.
 cudaError_t launch_quantise_blocks(cudaStream_t stream, void *out, int out_stride, float *row_scale, int scale_stride,
                                    const void *x, int x_stride, int rows, int n);
-// Runs launch_rmsnorm, then launch_quantise_rows of the result, or launch_quantise_blocks with scale_stride: the same
-// bits. Bytes from n on are zeros. out_stride is a multiple of 16, less than n + 16.
+// The bits equal launch_rmsnorm followed by launch_quantise_rows, or by launch_quantise_blocks if scale_stride is not
+// 0. Bytes from n on are zeros. out_stride is a multiple of 16, less than n + 16.
 cudaError_t launch_rmsnorm_fp8(cudaStream_t stream, void *out, int out_stride, float *row_scale, int scale_stride,
                                const float *x, const float *gain, float epsilon, const int32_t *row_index, int rows,
                                int n);
-// Runs launch_add_rmsnorm, then launch_quantise_rows of the result: the same bits, as above.
+// The bits equal launch_add_rmsnorm followed by launch_quantise_rows.
 cudaError_t launch_add_rmsnorm_fp8(cudaStream_t stream, void *out, int out_stride, float *row_scale, float *x,
                                    const void *addend, int addend_stride, const float *gain, float epsilon,
                                    const int32_t *row_index, int rows, int n);
-// out bf16 [rows, stride]: rows [first, first + rows) of e4m3 `bytes` [.., stride] times their scales: one for each
-// row, or with scale_stride one for each block of FP8_BLOCK x FP8_BLOCK, in rows of scale_stride. stride is a multiple
-// of 16.
+// out bf16 [rows, stride]: rows [first, first + rows) of e4m3 `bytes` [.., stride] times their scales. There is one
+// scale for each row if scale_stride is 0. Else there is one for each block of FP8_BLOCK x FP8_BLOCK, and scale_stride
+// scales for each row of blocks. stride is a multiple of 16.
 cudaError_t launch_dequantise(cudaStream_t stream, void *out, const void *bytes, int stride, const float *scale,
                               int scale_stride, int64_t first, int rows);
 // Epilogue of a gemm whose result is x f32 [rows, x_stride]: y = x * row_scale * column_scale + bias over the first n
@@ -104,19 +107,19 @@ cudaError_t launch_epilogue(cudaStream_t stream, void *out, int out_stride, bool
                             int rows, int n);
 
 // A gemm of up to GEMV_ROWS rows: out [rows, N] = x [rows, K] W[N, K]^T, reading W once (gemv.cu). K is padded with
-// zeros to a multiple of 16. Both operands are bf16 or, with fp8, e4m3 bytes with scales: row_scale [rows] and
-// column_scale [N], or block-scaled as launch_quantise_blocks and launch_dequantise define.
+// zeros to a multiple of 16. Both operands are bf16. If fp8 is set, both are e4m3 bytes with the scales row_scale
+// [rows] and column_scale [N], or block-scaled as in launch_quantise_blocks and launch_dequantise.
 enum gemv_mode {
     GEMV_STORE,  // out f32 = result + bias
     GEMV_ADD,    // out f32 += result + bias
     GEMV_BF16,   // out bf16 = result + bias
     GEMV_SWIGLU, // out bf16 [rows, N/2], no bias
 };
-// Form of x. Every thread block does the remaining steps itself, with the bits of the separate kernel.
+// Form of x. Every thread block does the remaining steps for x itself, and gets the same bits as the separate kernel.
 enum gemv_rows {
     GEMV_READY,    // ready to be multiplied
-    GEMV_NORM,     // f32 before launch_rmsnorm; W is bf16
-    GEMV_QUANTISE, // bf16 before launch_quantise_rows or launch_quantise_blocks; W is FP8
+    GEMV_NORM,     // x is f32, and the norm (launch_rmsnorm) remains to be done; W is bf16
+    GEMV_QUANTISE, // x is bf16, and remains to be quantised (launch_quantise_rows or _blocks); W is FP8
 };
 struct gemv {
     const void *w, *x;
@@ -131,37 +134,38 @@ struct gemv {
     const int32_t *row_index; // NORM: rows of x; NULL: 0 .. rows - 1
     float epsilon;            // NORM
     int columns;              // NORM
-    // Largest magnitude of each row in parts, [GEMV_ROWS][GEMV_BLOCKS_MAX]. SWIGLU stores the maxima of out, one for
-    // each of its thread blocks (NULL: it does not). QUANTISE reads the maxima of x, n_maxima a row (NULL: it finds
-    // them itself).
+    // Largest magnitudes of parts of each row, [GEMV_ROWS][GEMV_BLOCKS_MAX]. SWIGLU stores the maxima of out in
+    // out_maxima unless it is NULL, one for each thread block. QUANTISE reads the maxima of x from x_maxima, n_maxima
+    // for each row. If x_maxima is NULL, it finds the maxima itself.
     float *out_maxima;
     const float *x_maxima;
     int n_maxima, unused; // instead of padding: the emulated GPU inspects all bytes of arguments
 };
-// Thread blocks of a launch.
+// Returns the number of thread blocks of a launch.
 int gemv_blocks(const struct gemv *gemv, int multiprocessors);
 cudaError_t launch_gemv(cudaStream_t stream, const struct gemv *gemv, int multiprocessors);
-// The same for up to STREAM_ROWS rows that are READY, with a bf16 weight: the bits of launch_gemv (gemm_stream.cu). A
-// thread block takes up to gemm_stream_shared_bytes of shared memory.
+// Does the same for up to STREAM_ROWS rows that are READY, with a bf16 weight (gemm_stream.cu). A row gets the same
+// bits as from launch_gemv. A thread block takes up to gemm_stream_shared_bytes of shared memory.
 cudaError_t launch_gemm_stream(cudaStream_t stream, const struct gemv *gemv, int multiprocessors);
 size_t gemm_stream_shared_bytes(void);
 
-// How the heads of q and k become those that attention reads.
+// How the heads of q and k are normalised and rotated before attention reads them.
 struct rope {
     const float *q_gain, *k_gain; // gains of the norms of heads, or NULL
     const float *angles;          // angles of the rows of the pass, see launch_rope_angles
     float epsilon;
     int unused; // instead of padding
 };
-// angles [rows, D/2, 2]: cosine and sine of each row's angles, once for all layers.
+// angles [rows, D/2, 2] = cosine and sine of each row's angles. Computed once for all layers.
 cudaError_t launch_rope_angles(cudaStream_t stream, float *angles, const int32_t *position, const float *inv_freq,
                                int rows, int head_size);
 // Implements backend_ops.rope_append. qkv has the whole batch, as in attention.
 cudaError_t launch_rope_append(cudaStream_t stream, const struct kv_cache *kv, const struct device_batch *batch,
                                int layer, float *qkv, int n_heads, const struct rope *rope);
-// How TMA reads the KV cache where geometry_wgmma is true: the driver's description of it, made once per cache.
+// The driver's description of the KV cache, with which TMA reads it if geometry_wgmma is true. Made once for each
+// cache.
 struct kv_map {
-    bool made; // else tiles are attended to without TMA
+    bool made; // else tiles are computed without TMA
     int multiprocessors;
     unsigned char bytes[128]; // of a CUtensorMap
 };
@@ -170,31 +174,32 @@ cudaError_t attention_map_make(const struct kv_cache *kv, struct kv_map *map);
 struct attention_scratch {
     float *partials;    // memory_partials_bytes()
     uint32_t *arrivals; // memory_arrivals_bytes(), zeros before and after every kernel
-    float *kept;        // scores of importance rows, memory_kept_blocks() of them, see launch_importance
+    float *kept;        // kept scores of importance rows, of size memory_kept_blocks(); see launch_importance
     struct kv_map map;
 };
 // backend_ops.attention: out bf16 [T, H D] with rows of out_stride. qkv f32 [T, (H + 2 Hkv) D] after rope_append.
 cudaError_t launch_attention(cudaStream_t stream, const struct kv_cache *kv, const struct device_batch *batch,
                              int layer, void *out, int out_stride, const float *qkv, int n_heads,
                              const struct attention_scratch *scratch);
-// The tiles of launch_attention where a map is made (attention_wgmma.cu).
+// Computes the tiles of launch_attention if the map is made (attention_wgmma.cu).
 cudaError_t launch_attention_wgmma(cudaStream_t stream, const struct kv_cache *kv, const struct device_batch *batch,
                                    int layer, void *out, int out_stride, const float *qkv, int n_heads,
                                    const struct attention_scratch *scratch);
-// The single rows of launch_attention, which calls it (decode.cu). With `rope` it is backend_ops.rope_append too, for
-// these rows, and leaves qkv as it was; NULL: qkv is that after rope_append.
+// Computes the single rows of launch_attention (decode.cu). If `rope` is not NULL, it also does backend_ops.rope_append
+// for these rows, without a change of qkv. If it is NULL, qkv must be the result of rope_append.
 cudaError_t launch_attention_single(cudaStream_t stream, const struct kv_cache *kv, const struct device_batch *batch,
                                     int layer, void *out, int out_stride, const float *qkv, int n_heads,
                                     const struct attention_scratch *scratch, const struct rope *rope);
-// Raises the importance maxima by this layer's attention of the importance rows, after launch_attention of the same
-// batch. launch_attention keeps the scores of importance rows that are single rows; this kernel computes the scores of
-// the other importance rows. `kept` is scratch for the scores, as geometry_kept_at says. cudaErrorInvalidValue: the
-// smoothing window is wider than IMPORTANCE_WINDOW_MAX.
+// Raises the importance maxima to this layer's attention weights of the importance rows, where these are larger. Call
+// it after launch_attention of the same batch. launch_attention keeps the scores of importance rows that are single
+// rows; this kernel computes the scores of the other importance rows. `kept` is scratch for the scores, as
+// geometry_kept_at says. Returns cudaErrorInvalidValue if the smoothing window is wider than IMPORTANCE_WINDOW_MAX.
 enum { IMPORTANCE_WINDOW_MAX = 1023 };
 cudaError_t launch_importance(cudaStream_t stream, const struct kv_cache *kv, const struct device_batch *batch,
                               int layer, float *maxima, const float *qkv, int n_heads, float *kept);
 
-// Logits of ids first_id .. first_id + n_ids - 1. The logits of a row are in parts of `columns`, `part` floats apart.
+// Logits of ids first_id .. first_id + n_ids - 1. The logits of a row are in parts of `columns` logits. Parts begin
+// `part` floats apart.
 struct logit_rows {
     const float *data;
     int64_t part, row_stride;

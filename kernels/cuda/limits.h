@@ -5,8 +5,8 @@
 #include <stdint.h>
 
 // Prefill attention (sequences with several rows) is divided into row-heads: a row and one of the query heads that
-// share a KV head. Row-head i of a sequence and KV head is row i / group, head i % group of the group. One thread block
-// computes the row-heads [first, first + count) of sequence `seq` for one KV head.
+// share a KV head. For one sequence and KV head, row-head i is row i / group and query head i % group of that KV head's
+// group. One thread block computes the row-heads [first, first + count) of sequence `seq` for one KV head.
 //
 // A tile with many entries may be divided into spans of TILE_SPAN entries, each with its own thread block. `span` is
 // the number of the span, or -1 for the whole tile. `slot` is the number of the first span's results among the results
@@ -18,22 +18,23 @@ struct attend_tile {
 // Limit of the spans of all tiles of a pass.
 enum { TILE_SPANS_MAX = 1024 };
 
-// Single rows (one row of a sequence in this pass, as in decode) read their KV entries in splits, each in its own
-// thread block. geometry.h defines the length of splits. It depends only on the row's number of entries, so the result
-// of a row does not depend on other rows.
-enum { SPLIT_ENTRIES = 256, SPLITS_MAX = 128 }; // entries of the shortest split; splits of one row
+// A single row is the only row of its sequence in this pass, as in decode. Its KV entries are divided into splits, and
+// each split has its own thread block. geometry.h defines the length of splits. It depends only on the row's number of
+// entries, so the result of a row does not depend on other rows.
+enum { SPLIT_ENTRIES = 256, SPLITS_MAX = 128 }; // entries of the shortest split; limit of the splits of one row
 
-// Floats kept of an importance row and query head: this many floats for the exponent and the sum of each split, then
-// the scores of the prompt's keys.
+// For each importance row and query head, floats are kept: first KEPT_SUMS floats for the exponent and the sum of each
+// split, then the scores of the prompt's keys.
 enum { KEPT_SUMS = 2 * SPLITS_MAX };
 
-// Rows and columns that share a scale of a block-scaled FP8 matrix, and columns that share a scale of a row that the
-// matrix multiplies.
+// A block-scaled FP8 matrix has one scale for each block of so many rows and columns. A row that it multiplies has one
+// scale for so many columns.
 enum { FP8_BLOCK = 128 };
 
 // Gemms of up to this many rows are computed by gemv.cu, larger ones by cuBLASLt.
 enum { GEMV_ROWS = 8, GEMV_BLOCKS_MAX = 512 };
 // gemm_stream.cu computes gemms of up to this many rows if it is switched on.
 enum { STREAM_ROWS = 64 };
-// Values of all rows up to which every thread block of gemv.cu normalises or looks for the largest magnitude itself.
+// Up to this many values in all rows, every thread block of gemv.cu normalises the rows or finds their largest
+// magnitudes itself.
 enum { GEMV_VALUES_MAX = 32768 };

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// backend_ops.linear, and the steps that are computed with it: gemms of up to GEMV_ROWS rows by gemv.cu, larger ones by
-// cuBLASLt (gemm.c) or, up to STREAM_ROWS, by gemm_stream.cu if that is switched on.
+// Implements backend_ops.linear, norm_linear and mlp. gemv.cu computes gemms of up to GEMV_ROWS rows, and cuBLASLt
+// (gemm.c) gemms of more rows. If gemm_stream.cu is switched on, it computes gemms of up to STREAM_ROWS rows.
 //
-// Where cuBLASLt supports the epilogue (adding to out, bias, scales), it applies it. Else the gemm writes f32 to
-// scratch memory and a kernel of this backend applies the epilogue, in chunks of rows that bound the scratch.
+// cuBLASLt applies the epilogue (adding to out, bias, scales) if it supports it. Else the gemm writes f32 to scratch
+// memory, and a kernel of this backend applies the epilogue. This is done in chunks of rows, which bound the scratch
+// memory.
 //
-// FP8 weights have a scale for each output, and the rows that they multiply one for each row; or, block-scaled, a scale
-// for each block of 128 x 128 elements, and each row one for 128 values of K. Where the library has no FP8 algorithm
-// for a number of rows, the weight is converted to bf16 in parts, for that gemm alone. Rows become FP8 in the kernel
-// that computes them if that knows the weight: in RMSNorm and SwiGLU, or in gemv.cu, which multiplies them.
+// FP8 weights have one scale for each output, and their input has one scale for each row. Block-scaled FP8 weights have
+// one scale for each block of 128 x 128 elements, and each input row has one scale for 128 values of K. If the library
+// has no FP8 algorithm for a number of rows, the weight is converted to bf16 in parts, only for that gemm. Input rows
+// are converted to FP8 by the kernel that computes them (RMSNorm, SwiGLU) if that kernel knows the weight, or by
+// gemv.cu.
 #include <assert.h>
 
 #include "kernels/cuda/gemm.h"
@@ -23,15 +25,16 @@ struct linear {
     const struct weight *w, *bias;
     enum linear_mode mode;
     int rows;
-    const struct norm_step *norm; // computes x; NULL if x has been computed
+    const struct norm_step *norm; // norm that computes x; NULL if x has been computed already
     const int32_t *row_index;     // row indices of `norm` on the device
-    bool stores_maxima;           // SWIGLU of few rows: g->maxima receives the maxima of out
+    bool stores_maxima;           // SWIGLU of up to GEMV_ROWS rows: g->maxima receives the largest magnitudes of out
     int n_maxima;                 // number of maxima of x per row in g->maxima; 0: there are none
-    bool stores_fp8;              // SWIGLU of one chunk of rows: g->quantised receives out, one scale per row
-    bool x_is_fp8;                // x is in g->quantised, not in its own memory
+    // SWIGLU of one chunk of rows: out is written as FP8 to g->quantised, with one scale per row
+    bool stores_fp8;
+    bool x_is_fp8; // x is in g->quantised, not in its own memory
 };
 
-// Returns rows [first, first + rows) of x before the norm.
+// Returns the input of the norm from row `first` on.
 static const float *norm_rows(const struct cuda *cuda, const struct linear *l, int first)
 {
     return cuda_rows(cuda, l->norm->x, l->row_index ? 0 : first);
@@ -57,14 +60,14 @@ struct chunk {
     const float *row_scale, *column_scale; // scales to apply to the results
 };
 
-// Returns the rows of a chunk that the memory for results allows.
+// Returns the largest number of rows of a chunk with n outputs, as the memory for results allows.
 static int chunk_rows(const struct gemm *g, int n)
 {
     const size_t rows = g->memory.results / sizeof(float) / (size_t)n;
     return (int)(rows > 256 ? rows / 256 * 256 : rows > 4 ? rows / 4 * 4 : rows);
 }
 
-// Returns the call for a chunk, without weight and rows.
+// Returns the call for a chunk, in which x and its scales are not set yet.
 static struct gemm_call chunk_call(const struct gemm *g, const struct linear *l)
 {
     const int n = cuda_stride(l->w->rows), chunk = chunk_rows(g, n);
@@ -141,7 +144,7 @@ static enum status chunk_dequantised(struct cuda *cuda, const struct linear *l, 
     return STATUS_OK;
 }
 
-// Runs an FP8 gemm. Does without fast accumulation if it is not supported.
+// Runs an FP8 gemm, without fast accumulation if the library does not support it.
 static cublasStatus_t gemm_try_fp8(struct cuda *cuda, struct gemm_call call, int rows)
 {
     call.fast = cuda->shape.fp8_fast_accum && !call.w->block_scaled;
@@ -151,8 +154,7 @@ static cublasStatus_t gemm_try_fp8(struct cuda *cuda, struct gemm_call call, int
     return gemm_try(cuda, &call, rows);
 }
 
-// Runs the FP8 gemm of a chunk in the library. The library applies the scales or, as a second choice, leaves them to
-// the epilogue.
+// Runs the FP8 gemm of a chunk in the library. If the library cannot apply the scales, the epilogue applies them.
 static cublasStatus_t chunk_try_rows(struct cuda *cuda, const struct linear *l, struct chunk *c)
 {
     struct gemm *g = cuda->gemm;
@@ -169,8 +171,8 @@ static cublasStatus_t chunk_try_rows(struct cuda *cuda, const struct linear *l, 
     return status;
 }
 
-// Quantises rows [first, first + rows) of a step into g->quantised, after their norm if it has to be computed. With
-// scale_stride there is a scale for each block, in columns of that many rows.
+// Quantises rows [first, first + rows) of a step into g->quantised, after their norm if it has to be computed. If
+// scale_stride is not 0, each block of a row has a scale, see launch_quantise_blocks.
 static enum status quantise(struct cuda *cuda, const struct linear *l, int first, int rows, int scale_stride)
 {
     struct gemm *g = cuda->gemm;
@@ -190,7 +192,8 @@ static enum status quantise(struct cuda *cuda, const struct linear *l, int first
     return cuda_status(error, "rows to fp8");
 }
 
-// Pads the rows to a multiple of four, which cuBLASLt requires. The results of padding rows are not used.
+// Runs the block-scaled FP8 gemm of a chunk. Pads the rows to a multiple of four, which cuBLASLt requires. The results
+// of padding rows are not used.
 static cublasStatus_t chunk_try_blocks(struct cuda *cuda, const struct linear *l, struct chunk *c,
                                        enum status *status_p)
 {
@@ -229,8 +232,9 @@ static enum status linear_by_chunks(struct cuda *cuda, const struct linear *l)
     return STATUS_OK;
 }
 
-// Returns true if the library can do the whole step. For bf16 results and FP8 operands it requires bf16 biases, and
-// ours are f32. FP8 needs N to be a multiple of 16, and block-scaled FP8 a number of rows that is a multiple of 4.
+// Returns true if the library can do the whole step with its epilogue. For bf16 results or FP8 operands it requires
+// bf16 biases, and ours are f32. FP8 needs N to be a multiple of 16, and block-scaled FP8 a number of rows that is a
+// multiple of 4.
 static bool linear_is_direct(const struct linear *l)
 {
     if (l->mode == LINEAR_SWIGLU) return false;
@@ -252,7 +256,7 @@ static struct gemm_call direct_call(const struct cuda *cuda, const struct linear
                              .add = l->mode == LINEAR_ADD,
                              .bias = l->bias ? l->bias->data : NULL};
     call.max_rows = l->x->max_rows < l->out->max_rows ? l->x->max_rows : l->out->max_rows;
-    // rows of `out` after the step's rows must not change
+    // a multiple of 4 within `out`: rows after the step's rows must not change
     if (l->w->block_scaled) call.max_rows = call.max_rows / 4 * 4;
     return call;
 }
@@ -263,8 +267,8 @@ static cublasStatus_t linear_try_direct(struct cuda *cuda, const struct linear *
     return l->w->dtype == DTYPE_FP8 ? gemm_try_fp8(cuda, call, l->rows) : gemm_try(cuda, &call, l->rows);
 }
 
-// Quantises all rows of a step with an FP8 weight. For block-scaled weights each chunk quantises its rows again, since
-// the place of their scales depends on the number of rows.
+// Quantises all rows of a step with an FP8 weight. If the step then runs in chunks with a block-scaled weight, each
+// chunk quantises its rows again: the place of their scales depends on the number of rows.
 static enum status linear_quantise(struct cuda *cuda, const struct linear *l)
 {
     if (l->x_is_fp8) return STATUS_OK;
@@ -280,7 +284,7 @@ static enum gemv_mode gemv_mode(const struct linear *l)
     return l->mode == LINEAR_ADD ? GEMV_ADD : GEMV_STORE;
 }
 
-// Prepares x for the kernel. If its blocks would read too much to prepare the rows themselves, a separate kernel
+// Prepares x for gemv.cu. Every thread block prepares the rows itself if there are few values. Else a separate kernel
 // prepares them first.
 static enum status few_rows_prepare(struct cuda *cuda, const struct linear *l, struct gemv *gemv)
 {
@@ -307,7 +311,7 @@ static enum status few_rows_prepare(struct cuda *cuda, const struct linear *l, s
     return linear_quantise(cuda, l);
 }
 
-// The rows are READY.
+// Returns the arguments of gemv.cu, for rows that are READY.
 static struct gemv gemv_of(struct cuda *cuda, const struct linear *l)
 {
     return (struct gemv){.w = l->w->data,
@@ -346,8 +350,8 @@ static enum status linear_stream(struct cuda *cuda, const struct linear *l)
     return cuda_status(launch_gemm_stream(cuda->stream, &gemv, cuda->properties.multiProcessorCount), "gemm");
 }
 
-// Makes the gemm of a step of few rows known to `tune`, for passes of more rows: as the library would run it directly
-// or, if it has no algorithm for that, in chunks.
+// Makes the gemm of a step known to `tune`, although gemv.cu computes this pass: passes of more rows will run it in the
+// library. Notes the direct call or, if the library has no algorithm for it, the call for chunks.
 static void linear_note(struct cuda *cuda, const struct linear *l)
 {
     struct gemm *g = cuda->gemm;
@@ -408,7 +412,8 @@ enum status cuda_linear(struct backend *b, struct tensor *out, const struct tens
     return linear_run(cuda_of(b), &(struct linear){out, x, w, bias, mode, rows, .norm = NULL});
 }
 
-// Returns true if a step with scales for each output is multiplied in FP8, directly or in chunks.
+// Returns true if the library has an FP8 algorithm for a step, directly or in chunks. The weight must have scales for
+// each output.
 static bool linear_is_fp8(struct cuda *cuda, const struct linear *l)
 {
     struct gemm_call calls[] = {direct_call(cuda, l), chunk_call(cuda->gemm, l), chunk_call(cuda->gemm, l)};
@@ -424,8 +429,8 @@ static bool linear_is_fp8(struct cuda *cuda, const struct linear *l)
     return false;
 }
 
-// Adds the addend of a norm and computes x, in FP8 if it is multiplied in FP8 with scales for each row. Uses a separate
-// kernel: adding changes the input of the norm, so it may be done only once.
+// Adds the addend to the input of a norm and computes x. x is FP8 if it will be multiplied in FP8 with one scale per
+// row. Uses a separate kernel, because the addend must be added only once, not by every thread block.
 static enum status linear_add_norm(struct cuda *cuda, struct linear *l, const struct norm_step *norm)
 {
     struct gemm *g = cuda->gemm;
@@ -467,8 +472,8 @@ enum status cuda_norm_linear(struct backend *b, struct tensor *out, const struct
     return linear_after_norm(cuda_of(b), &(struct linear){out, NULL, w, bias, mode, rows, .norm = NULL}, norm);
 }
 
-// Returns true if SwiGLU of more rows than GEMV_ROWS writes FP8. One kernel must be able to do so, and the rows must be
-// one chunk: then the gemm has read g->quantised before SwiGLU writes there.
+// Returns true if SwiGLU of more than GEMV_ROWS rows writes FP8. Its kernel must be able to hold a row, and the rows
+// must be one chunk: then the gemm has read g->quantised before SwiGLU writes there.
 static bool mlp_is_fp8(struct cuda *cuda, const struct linear *first, const struct linear *second)
 {
     if (second->w->dtype != DTYPE_FP8 || second->w->block_scaled || second->x->columns > SWIGLU_FP8_MAX) return false;

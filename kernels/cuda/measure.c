@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Implements backend_ops.measure: the speed that the device reaches, as a bar for the backend. It runs a gemm of large
-// matrices of random values (the power that tensor cores draw, and so their clock, depends on the values). It also
-// copies buffers larger than any cache, whose bytes count twice, as read and as written.
+// Implements backend_ops.measure: the speed that the device reaches, to which the backend's speed is compared. It runs
+// a gemm of large matrices of random values (the power that tensor cores draw, and so their clock, depends on the
+// values). It also copies buffers larger than any cache, whose bytes count twice, as read and as written.
 #include <stdlib.h>
 
 #include "kernels/convert.h"

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/memory.h"
 
-// Working memory of gemms. The workspace has the size that NVIDIA recommends for Hopper. The other sizes bound memory
-// where a little less costs little time.
+// Working memory of gemms. The workspace has the size that NVIDIA recommends for Hopper. The other sizes are limits: a
+// little less memory would cost little time.
 static const size_t WORKSPACE_BYTES = (size_t)32 << 20;
 static const size_t RESULTS_BYTES = (size_t)256 << 20;
 static const size_t DEQUANTISED_BYTES = (size_t)64 << 20;
-// Scores of importance rows: as much as stays in the L2 cache of a large GPU. 16 MiB are 3 prompts of 32,768 tokens, or
-// 102 of 1,024, for 32 heads.
+// Limit of the scores kept for importance rows, so that they stay in the L2 cache of a large GPU. For 32 heads, 16 MiB
+// hold 3 prompts of 32,768 tokens, or 102 prompts of 1,024 tokens.
 static const size_t KEPT_BYTES = (size_t)16 << 20;
 
 static size_t larger(size_t a, size_t b)
@@ -20,7 +20,7 @@ static size_t smaller(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-// Returns the rounding of an allocation. Allocations of less than half a page share pages.
+// Returns the unit to which the driver rounds up an allocation. Allocations of less than half a page share pages.
 static size_t rounding(size_t bytes)
 {
     const size_t page = (size_t)2 << 20;
@@ -56,8 +56,7 @@ size_t memory_vector_bytes(const struct matrix_view *parts, int n_parts)
     return bytes;
 }
 
-// Returns true if a part with a scale for each block begins at the corner of a block and ends with a block. The last
-// part may end within a block.
+// Returns true if a block-scaled part consists of whole blocks. The last part may end within a block.
 static bool part_has_whole_blocks(const struct matrix_view *part, bool last)
 {
     return part->dtype == DTYPE_FP8 && part->scale_block == FP8_BLOCK && part->scale_row == 0 &&
@@ -71,7 +70,7 @@ static bool parts_have_whole_blocks(const struct matrix_view *parts, int n_parts
     return true;
 }
 
-// Returns the dtype of a matrix in an FP8 backend, and if it is block-scaled.
+// Returns the dtype of a matrix in an FP8 backend. Sets *block_scaled_p to true if the matrix is block-scaled.
 static enum dtype fp8_dtype(const struct backend_shape *shape, bool block_scales, const struct matrix_view *parts,
                             int n_parts, bool *block_scaled_p)
 {
@@ -187,7 +186,7 @@ size_t memory_partials_bytes(int max_single, int max_splits, int n_heads, int he
     return ((2 * n + 3) / 4 * 4 + n * (size_t)head_size) * sizeof(float);
 }
 
-// Returns the bytes of a counter for every single row and chunk of heads.
+// Returns the bytes of the counters of arrived thread blocks: one for each single row and chunk of heads.
 size_t memory_arrivals_bytes(int max_single, int n_heads)
 {
     return (size_t)max_single * (size_t)n_heads * sizeof(uint32_t);
@@ -203,8 +202,8 @@ int memory_tile_spans(const struct backend_shape *shape)
     return (int)smaller(TILE_SPANS_MAX, memory_fixed(shape).partials / span_bytes(shape));
 }
 
-// Returns the bytes of partial results, enough for at least two tiles of a full context. A few new rows after a long
-// cached prompt are one or two tiles, which only their spans spread over the device.
+// Returns the bytes of partial results, enough for at least the spans of two tiles of a full context. A few new rows
+// after a long cached prompt are one or two tiles. Only their division into spans spreads them over the device.
 static size_t partials_bytes(const struct backend_shape *shape)
 {
     const size_t spans = ((size_t)shape->max_context + TILE_SPAN - 1) / TILE_SPAN;

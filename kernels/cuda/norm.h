@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The parts of RMSNorm (arXiv 1910.07467) that rows.cu and gemv.cu share, so that a row has the same bits in both. A
-// row is divided among NORM_THREADS_MAX threads or fewer, depending only on its length. A thread's values are in groups
-// of W.
+// row is divided among at most NORM_THREADS_MAX threads. Their number depends only on the row's length. Each thread has
+// groups of W values.
 #pragma once
 
 #include "kernels/cuda/device.h"
@@ -9,15 +9,14 @@
 enum { NORM_THREADS_MAX = 512, NORM_WARPS_MAX = NORM_THREADS_MAX / WARP };
 enum { WIDE = 8 }; // elements that a thread processes at once: 8 bf16 are 16 bytes, 8 f32 are two times 16 bytes
 
-// Returns the threads for a row of n elements: few steps per thread, and no warps without work.
+// Returns the number of threads for a row of n elements. Each thread has few steps, and no warp is without work.
 static __host__ __device__ __forceinline__ int norm_threads(int n)
 {
     const int threads = (n / WIDE + WARP - 1) / WARP * WARP;
     return threads < WARP ? WARP : threads > NORM_THREADS_MAX ? NORM_THREADS_MAX : threads;
 }
 
-// Adds the squares of a group to a thread's sum. The code fixes which products and sums are fused: the compiler must
-// not choose.
+// Adds the squares of a group to a thread's sum. Products and sums are fused explicitly: the compiler must not choose.
 template <int W> static __device__ __forceinline__ float norm_add(float squares, const float *group)
 {
 #pragma unroll
@@ -35,7 +34,7 @@ static __device__ __forceinline__ float norm_factor(const float *warp_squares, i
     return 1 / sqrtf(sum / (float)n + epsilon);
 }
 
-// Returns a value of the result before it is rounded to bf16.
+// Returns one value of the norm's result, not yet rounded to bf16.
 static __device__ __forceinline__ float norm_value(float x, float factor, float gain)
 {
     return __fmul_rn(__fmul_rn(x, factor), gain);

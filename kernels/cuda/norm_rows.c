@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Prepares the rows of a norm, alone or as the first of several steps: checks its tensors, and copies row indices to
+// Prepares a norm, as a separate step or as part of a larger step: checks its tensors, and copies its row indices to
 // the device.
 #include <assert.h>
 
@@ -13,8 +13,8 @@ void cuda_norm_check(const struct cuda *cuda, const struct tensor *out, const st
     assert(x->kind == TENSOR_F32 && out->kind == TENSOR_ACTIVATION);
 }
 
-// Returns row indices on the device. The batch's logit rows are there already. Other indices are copied, and the copy
-// is waited for, since the caller may change them afterwards.
+// Returns row indices on the device. The batch's logit rows are there already. Other indices are copied. The function
+// waits for the copy, since the caller may change the indices afterwards.
 enum status cuda_row_index(struct cuda *cuda, const int32_t *row_index, int rows, const int32_t **device_p)
 {
     *device_p = row_index ? cuda->on_device.logit_row : NULL;

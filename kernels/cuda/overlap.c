@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs passes in two micro-batches, so that the links between GPUs and the multiprocessors work at the same time. While
-// the sums of one micro-batch are all-reduced in a stream for reductions, the steps of the other run in the main
-// stream. The order of all sums and the dependencies of each step follow from the batch alone, so the timing of the two
-// streams changes no bit.
+// the sums of one micro-batch are all-reduced in a stream for reductions, the steps of the other micro-batch run in the
+// main stream. The order of all sums and the dependencies of each step follow from the batch alone, so the timing of
+// the two streams changes no bit.
 //
 // The main stream waits for every all-reduce before a pass ends, so a wait for the main stream covers both streams.
 #include <assert.h>
@@ -10,8 +10,8 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/schedule.h"
 
-// The rows of the second micro-batch begin at a multiple of 256 bytes, like the rows of the first: gemm algorithms are
-// selected for that alignment.
+// The first micro-batch has a multiple of so many rows. So the rows of the second micro-batch begin at a multiple of
+// 256 bytes, for which gemm algorithms are selected.
 enum { ROW_STEP = 64 };
 
 enum status overlap_open(struct cuda *cuda)
@@ -19,8 +19,8 @@ enum status overlap_open(struct cuda *cuda)
     int least, greatest = 0; // the greatest priority is the smallest number
     cuda->micro_batch = ALL_ROWS;
     cudaError_t error = cudaDeviceGetStreamPriorityRange(&least, &greatest);
-    // With priority an all-reduce starts as soon as it can. Otherwise it would start after all blocks of a gemm that
-    // was issued earlier.
+    // With priority, an all-reduce starts as soon as it can. Without priority, it would start after all blocks of a
+    // gemm that was issued earlier.
     if (error == cudaSuccess)
         error = cudaStreamCreateWithPriority(&cuda->reduce_stream, cudaStreamNonBlocking, greatest);
     cudaEvent_t *events[] = {&cuda->reduce_ready, &cuda->reduced[0], &cuda->reduced[1]};
@@ -45,7 +45,7 @@ int overlap_first_rows(const struct cuda *cuda, const struct ragged_batch *batch
     return rows < batch->n_rows ? rows : 0;
 }
 
-// Issues the next steps for one micro-batch, or for ALL_ROWS. They wait for the all-reduces of these rows.
+// Selects a micro-batch, or ALL_ROWS, for the next steps. These steps wait for the all-reduces of the same rows.
 static enum status micro_batch_select(struct cuda *cuda, int which)
 {
     cuda->micro_batch = which;

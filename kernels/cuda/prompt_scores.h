@@ -8,16 +8,18 @@
 
 enum { SCORE_WARPS = 4 }; // warps of a thread block that computes scores
 
-// Scores of a split that a warp keeps, for the heads of its thread block.
+// A warp's part of the kept scores of a split, for the heads of its thread block.
 struct kept_scores {
-    float *to; // scores of the first head; the next head follows `stride` floats later
+    float *to; // where the scores of the first head go; the scores of the next head begin `stride` floats later
     int64_t stride;
-    int keys, n_heads; // keys of the prompt; 0: not an importance row
-    // For heads g and g + 8, over the lane's own entries: lanes exchange nothing in the loop.
+    int keys, n_heads; // number of keys of the prompt, or 0 if the row is no importance row; number of heads
+    // Largest exponent and sum of weights for heads g and g + 8, over the lane's own entries only: lanes exchange
+    // nothing in the loop.
     float exponent[2], sum[2];
 };
 
-// Returns the place for the scores. `p` is the number of the importance row, or -1.
+// Returns the kept scores before the first block. `p` is the number of the importance row, or -1 if the row is no
+// importance row.
 static __device__ __forceinline__ kept_scores kept_scores_of(const device_batch *batch, int p, const score_heads *heads,
                                                              int n_heads, float *kept)
 {
@@ -58,8 +60,8 @@ static __device__ __forceinline__ void keep_scores(kept_scores *kept, const floa
     }
 }
 
-// Writes the exponents and sums of the split, of which each warp has a part. Called by all threads of the block, or by
-// none.
+// Combines the exponents and sums of all warps, and writes the results for the split. Call it in all threads of the
+// block, or in none.
 static __device__ __forceinline__ void keep_sums(const kept_scores *kept, int split)
 {
     __shared__ float exponent[SCORE_WARPS][SCORE_HEADS], sum[SCORE_WARPS][SCORE_HEADS];

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The single instructions that attention uses, each with an equivalent in plain C++ for the emulator, written from the
-// fragment layouts of the PTX ISA. Except for conversions they are operations of a whole warp: every one of the 32
-// lanes must call.
+// Single instructions that kernels use. Each has an equivalent in plain C++ for the emulator, which follows the
+// fragment layouts of the PTX ISA. mma and ldmatrix are operations of a whole warp: all 32 lanes must call.
 //
 // Fragments of lane 4 g + c (g: 0..7, c: 0..3); a register holds two bf16, the lower index in the lower half:
 //   A [16 x 16]  a0 = (row g, columns 2c, 2c+1), a1 = (row g+8, columns 2c, 2c+1),
@@ -27,7 +26,7 @@ static __device__ __forceinline__ uint32_t pack_bf16(float low, float high)
     return bits;
 }
 
-// Pack the lower halves, and the upper halves, of a and b: one byte permutation each.
+// Pack the lower halves, or the upper halves, of a and b into one register. Each is one byte permutation.
 static __device__ __forceinline__ uint32_t pack_lower(uint32_t a, uint32_t b)
 {
     return (a & 0xffff) | b << 16;
@@ -67,8 +66,8 @@ static __device__ __forceinline__ void load_matrices_transposed(uint32_t r[4], c
 
 // Starts a copy of 16 or 8 bytes from global to shared memory, both aligned to their size. The first `bytes` bytes are
 // copied and the rest is set to zero. With 0 bytes nothing is read. `commit` puts the lane's copies so far into a
-// group. `wait<n>` waits until all groups of this thread except the last n are complete. Other threads see them after a
-// barrier. Copies of 16 bytes bypass the L1 cache.
+// group. `wait<n>` waits until all groups of this thread except the last n are complete. Other threads see the copied
+// bytes after a barrier. Copies of 16 bytes bypass the L1 cache.
 template <int SIZE> static __device__ __forceinline__ void copy_async(void *shared, const void *global, int bytes)
 {
     uint32_t to = (uint32_t)__cvta_generic_to_shared(shared);
@@ -110,9 +109,9 @@ template <int I> static __device__ __forceinline__ uint32_t spread_bytes(uint32_
     return result;
 }
 
-// Converts two e4m3 values, spread, to bf16. Moving the bits to their bf16 places leaves an exponent that is 120 too
-// small. Multiplying by 2^120 is exact and also correct for subnormals. (Hopper converts with one instruction, but only
-// to f16.) K and V have no NaN codes: a head that is not finite has the scale NaN instead.
+// Converts two e4m3 values, as spread_bytes returns them, to bf16. Moving the bits to their places in bf16 leaves an
+// exponent that is 120 too small. Multiplying by 2^120 is exact and also correct for subnormals. (Hopper converts with
+// one instruction, but only to f16.) K and V have no NaN codes: a head that is not finite has the scale NaN instead.
 static __device__ __forceinline__ uint32_t bf16_from_e4m3(uint32_t spread)
 {
     uint32_t bits = spread << 4 & 0x87f087f0, result;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// RoPE of the rows of a pass: computes their angles once a pass, and in each layer rotates and writes to the KV cache.
-// A warp processes one head of one row. Decode passes rotate within attention instead (decode.cu).
+// RoPE for the rows of a pass: computes their angles once per pass. In each layer, rotates q and k and writes k and v
+// to the KV cache. A warp processes one head of one row. Decode passes rotate within attention instead (decode.cu).
 #include "kernels/cuda/rope.h"
 
 #include "kernels/cuda/dependent.h"
 
 enum { WARPS = 4 };
 
-// Computes the angles. An angle is position times frequency, up to 131071 radians or more, where f32 has steps of
-// 0.008. The product is computed in double, whole turns are subtracted, and the small rest is converted to f32.
+// Computes the angles. An angle is position times frequency. It can be 131071 radians or more, where f32 has steps of
+// 0.008. So the product is computed in double, whole turns are subtracted, and only the small rest is converted to f32.
 static __global__ void __launch_bounds__(WARPS *WARP)
     rope_angles_kernel(float2 *angles, const int32_t *position, const float *inv_freq, int half)
 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One warp's part of RoPE (arXiv 2104.09864): the norm of a head, the rotation, and the write to the paged cache, so
-// that q, k and v are read once. A lane has dims i, i+1 and their partners i + D/2, i+1 + D/2, so that whole lines are
-// read and written. D is a multiple of 8, at most ROPE_HEAD_MAX.
+// RoPE (arXiv 2104.09864) by one warp for one head: the norm, the rotation, and the write to the paged cache, so that
+// q, k and v are read only once. A lane has dims i and i + 1 with their partners i + D/2 and i + 1 + D/2, so that a
+// warp reads and writes whole lines. D is a multiple of 8, at most ROPE_HEAD_MAX.
 //
 // rope.cu and decode.cu compute the same entries, and a KV entry must have the same bits in both. So the functions
 // state explicitly which products are fused with sums.
@@ -12,7 +12,8 @@
 
 enum { ROPE_HEAD_MAX = 256, ROUNDS = ROPE_HEAD_MAX / 4 / WARP }; // rounds of four dims per lane
 
-// A lane's dims of a head: dim_of(j), dim_of(j) + 1 and their partners half a head later.
+// A lane's dims of a head. In round j: dim_of(j) and dim_of(j) + 1 in `low`, and their partners half a head later in
+// `high`.
 struct lane_dims {
     float low[ROUNDS][2], high[ROUNDS][2];
 };
@@ -134,7 +135,8 @@ static __device__ __forceinline__ void store_entry(const lane_dims *x, const kv_
         store_bf16(x, static_cast<uint16_t *>(kv->data) + at * d, d / 2);
 }
 
-// Loads a head of a row of qkv after its norm and rotation; V has neither. Heads of q come first, then k, then v.
+// Loads a head of a row of qkv, normalises and rotates it. A head of V is only loaded. Heads are numbered q first, then
+// k, then v.
 static __device__ __forceinline__ void load_head(lane_dims *x, const struct rope *rope, const float *row_angles,
                                                  const float *data, int head, int n_heads, int n_kv_heads, int d)
 {

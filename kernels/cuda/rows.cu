@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Steps that are one loop over rows: embedding, RMSNorm, SwiGLU, quantisation to FP8, gemm epilogue. They are bound by
-// memory and use 16-byte accesses if the shape allows them, else one element at a time. A row belongs to one thread
-// block whose size depends only on the row's length, and sums run in one order. So a row's result does not depend on
-// the number of rows.
+// memory. They use 16-byte accesses if the shape allows them, else they access one element at a time. A row belongs to
+// one thread block whose size depends only on the row's length, and sums run in one order. So a row's result does not
+// depend on the number of rows.
 #include "kernels/cuda/dependent.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/norm.h"
@@ -124,7 +124,7 @@ cudaError_t launch_embed(cudaStream_t stream, float *out, const void *table, int
 
 // ---- RMSNorm (arXiv 1910.07467) -------------------------------------------------------------------------------------
 
-// Loads values i .. of a row: values of x, or with ADD their sums with the addend.
+// Loads W values of a row from index i on: values of x or, with ADD, sums of x and the addend.
 template <int W, bool ADD>
 static __device__ __forceinline__ void load_sum(float *to, const float *x, const __nv_bfloat16 *addend, int i)
 {
@@ -138,7 +138,7 @@ static __device__ __forceinline__ void load_sum(float *to, const float *x, const
     }
 }
 
-// Returns the factor of a row in every thread. Every thread of the block must call.
+// Returns the norm's factor of a row, in every thread. Every thread of the block must call it.
 template <int W, bool ADD>
 static __device__ __forceinline__ float row_factor(const float *row, const __nv_bfloat16 *addend, int n, float epsilon,
                                                    float *warp_values)
@@ -155,7 +155,7 @@ static __device__ __forceinline__ float row_factor(const float *row, const __nv_
     return norm_factor(warp_values, (int)blockDim.x / WARP, n, epsilon);
 }
 
-// Returns the largest value of a block's threads in every thread. Every thread must call.
+// Returns the largest x of the block's threads, in every thread. Every thread must call it.
 static __device__ __forceinline__ float block_max(float x, float *warp_values)
 {
     x = warp_max(x);
@@ -175,8 +175,8 @@ template <> struct added<true> {
     typedef float row;
 };
 
-// One thread block per row. The row is read twice, the second time from the cache. With ADD and without row_index, x
-// receives the sums, which a thread stores after its second read.
+// Has one thread block per row. The row is read twice, the second time from the cache. With ADD and without row_index,
+// x is replaced by the sums: each thread stores its sums after its second read.
 template <int W, bool ADD>
 static __global__ void __launch_bounds__(THREADS_MAX)
     rmsnorm_kernel(__nv_bfloat16 *out, int out_stride, typename added<ADD>::row *x, const __nv_bfloat16 *addend,
@@ -371,7 +371,7 @@ cudaError_t launch_quantise_blocks(cudaStream_t stream, void *out, int out_strid
 
 // ---- RMSNorm to FP8 -------------------------------------------------------------------------------------------------
 
-// Computes results i .. i + 7 with the rounding of launch_rmsnorm, and zeros for columns that do not exist.
+// Computes results i to i + 7 of the norm, rounded as in launch_rmsnorm. Columns that do not exist become zeros.
 template <int W, bool ADD>
 static __device__ __forceinline__ void normed_group(float group[WIDE], const float *row, const __nv_bfloat16 *addend,
                                                     const float *gain, float factor, int i, int n)
@@ -417,8 +417,8 @@ template <int W> static __device__ __forceinline__ void store_sums(float *x, con
     }
 }
 
-// One thread block per row, which is read three times, after the first time from the cache. Sixteen threads have a
-// block of FP8_BLOCK columns.
+// Has one thread block per row. The row is read three times, the second and third time from the cache. Sixteen threads
+// share a block of FP8_BLOCK columns.
 template <int W, bool BLOCKS, bool ADD>
 static __global__ void __launch_bounds__(THREADS_MAX)
     rmsnorm_fp8_kernel(uint8_t *out, int out_stride, float *row_scale, int scale_stride, typename added<ADD>::row *x,
@@ -492,7 +492,8 @@ cudaError_t launch_add_rmsnorm_fp8(cudaStream_t stream, void *out, int out_strid
 
 // ---- SwiGLU to FP8 --------------------------------------------------------------------------------------------------
 
-// One thread block per row. It keeps the results in shared memory, in bf16, until their largest magnitude is known.
+// Has one thread block per row, which keeps the results as bf16 in shared memory until their largest magnitude is
+// known.
 template <int W>
 static __global__ void __launch_bounds__(THREADS_MAX)
     swiglu_fp8_kernel(uint8_t *out, int out_stride, float *row_scale, const float *x, int x_stride, int n)
@@ -515,7 +516,7 @@ static __global__ void __launch_bounds__(THREADS_MAX)
         for (int j = 0; j < W; j++)
             largest = fmaxf(largest, magnitude(gate[j]));
     }
-    largest = block_max(largest, warp_values); // after its barrier all results are there
+    largest = block_max(largest, warp_values); // its barrier also makes all results visible
     for (int i = (int)threadIdx.x * WIDE; i < out_stride; i += (int)blockDim.x * WIDE) {
         float group[WIDE];
 #pragma unroll

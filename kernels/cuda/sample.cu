@@ -5,16 +5,16 @@
 //
 // Weights have the bits of the CPU sampler (the same arithmetic, without fused multiply-adds) and are summed as
 // integers in units of 2^-45. So sums do not depend on their division among threads, and a row's token is the same in
-// every launch. A vocabulary of 2^18 fits into 64 bits. The CPU sampler sums in double. The difference is less than V *
-// 2^-45 of the best token's weight. So only a random number or a top-p within this distance of a boundary selects the
-// neighbouring token.
+// every launch. A vocabulary of 2^18 fits into 64 bits. The CPU sampler sums in double. The two sums differ by less
+// than V * 2^-45 of the best token's weight. So the token differs only if a random number or a top-p is within this
+// distance of a boundary between two tokens.
 //
-// Top-k and top-p keep a run of tokens, best first, lower ids first among equal logits. One read of the row counts and
-// weighs the tokens in bins of logits. The sums over the bins give the bin in which the run ends. One more read
-// collects that bin, and each thread compares one of its tokens with all others. So top-k and top-p together typically
-// take five reads of the row (counted in the code, not measured), from the L2 cache, and a row with neither takes four.
-// Only a bin with more tokens than threads (a thousand logits within 1/32 of the temperature) is searched by bisection,
-// with 20 to 30 reads.
+// Top-k and top-p keep a run: the best tokens, lower ids first among equal logits. One read of the row counts and
+// weighs the tokens in a histogram, whose bins are ranges of logits. The sums over the bins give the bin in which the
+// run ends. One more read collects the tokens of that bin, and each thread compares one of them with all others. So
+// top-k and top-p together typically take five reads of the row (counted in the code, not measured), from the L2 cache,
+// and a row with neither takes four. Only a bin with more tokens than threads (a thousand logits within 1/32 of the
+// temperature) is searched by bisection, with 20 to 30 reads.
 #include <float.h>
 #include <math.h>
 
@@ -22,7 +22,7 @@
 #include "kernels/cuda/launch.h"
 
 enum { THREADS = 1024, WARPS = THREADS / WARP };
-enum { BINS = 2 * THREADS, BINS_PER_UNIT = 32 }; // bins of -log(weight); the last bin has all farther tokens
+enum { BINS = 2 * THREADS, BINS_PER_UNIT = 32 }; // histogram bins of -log(weight); the last bin has all tokens beyond
 
 typedef unsigned long long mass; // sum of weights, in units of 2^-45
 static const float MASS_OF_ONE = 35184372088832.0f;
@@ -64,7 +64,7 @@ static __device__ __forceinline__ float exp_negative(float x)
 
 // ---- one row --------------------------------------------------------------------------------------------------------
 
-// Place of a token in the order of sampling: larger keys first, lower indices first among equal keys.
+// Place of a token in the order from best to worst: larger keys first, and lower indices first among equal keys.
 struct place {
     uint32_t key;
     int index;
@@ -76,11 +76,11 @@ struct scratch {
     struct sampled_id warp_best[WARPS];
     mass bin_mass[BINS]; // mass of eligible tokens, best bin first
     uint32_t bin_count[BINS];
-    struct place found[THREADS], last; // tokens of one bin; the last token to keep
+    struct place found[THREADS], last; // tokens of one bin; last token of the run
     int n_found;
 };
 
-// A row, and the tokens still eligible: keys above `edge`, and key `edge` for indices up to edge_index.
+// A row. Eligible are tokens with keys above `edge`, and tokens with key `edge` and indices up to edge_index.
 struct row {
     struct scratch *scratch;
     const float *data;
@@ -97,8 +97,8 @@ static __device__ __forceinline__ float logit_at(const struct row *row, int i)
     return clamp_logit(row->data[at]);
 }
 
-// Calls f(i, logit) for i = from, from + step, .. below `end`. The loads of AHEAD logits are in flight together: one
-// after another, a block would read its row at a tenth of the speed.
+// Calls f(i, logit) for i = from, from + step, .. below `end`. Loads AHEAD logits together. If it loaded one after
+// another, a block would read its row at a tenth of the speed.
 template <class F>
 static __device__ __forceinline__ void logits_each(const struct row *row, int from, int end, int step, const F &f)
 {
@@ -119,11 +119,11 @@ static __device__ __forceinline__ float weight_of(const struct row *row, float l
     return exp_negative(__fmul_rn(__fadd_rn(logit, -row->max), row->inverse_temperature));
 }
 
-// Measure of a token in a sum. A token that is not eligible counts as zero.
+// Amount that a token adds to a sum. A token that is not eligible adds zero.
 enum measure {
-    COUNT, // 1 from key `from` up
-    TIES,  // 1 at key `from`
-    MASS,  // its weight from key `from` up
+    COUNT, // 1 if its key is `from` or above
+    TIES,  // 1 if its key is `from`
+    MASS,  // its weight if its key is `from` or above
 };
 
 static __device__ __forceinline__ mass measure_of(const struct row *row, int i, float logit, enum measure measure,
@@ -180,8 +180,8 @@ static __device__ __forceinline__ int sum_find(const mass *sums, int n, mass *le
     return at;
 }
 
-// Returns the index at which the sum by id exceeds `target`, which must be less than the total. Finds first the part of
-// the row that one warp has summed, then the thread within it, then the element.
+// Returns the index at which the running sum in order of id exceeds `target`. `target` must be less than the total.
+// Finds the part of the row that one warp has summed, then the part of one thread, then the token.
 static __device__ int row_find(const struct row *row, enum measure measure, uint32_t from, mass target)
 {
     int part_size = (row->n + WARPS - 1) / WARPS, warp = (int)threadIdx.x / WARP;
@@ -217,7 +217,7 @@ static __device__ __forceinline__ bool row_has(const struct row *row, uint32_t k
     return key > row->edge || (key == row->edge && i <= row->edge_index);
 }
 
-// Returns the bin of a logit. It is never smaller for a smaller logit, so that bins are ranges of keys.
+// Returns the bin of a logit. Bins are ranges of logits, and bin 0 has the best.
 static __device__ __forceinline__ int bin_of(const struct row *row, float logit)
 {
     const float x = __fmul_rn(__fadd_rn(row->max, -logit), row->inverse_temperature);
@@ -264,8 +264,8 @@ static __device__ mass bins_sum(struct scratch *scratch, enum measure measure)
     return sum;
 }
 
-// Returns the bin at which the sum, best bins first, exceeds *left_p, which must be less than the total. Subtracts the
-// sums of better bins from *left_p. Call bins_sum first.
+// Returns the bin at which the running sum, best bins first, exceeds *left_p. *left_p must be less than the total.
+// Subtracts the sums of better bins from *left_p. Call bins_sum first.
 static __device__ int bins_find(const struct scratch *scratch, enum measure measure, mass *left_p)
 {
     const int each = BINS / THREADS;
@@ -277,7 +277,7 @@ static __device__ int bins_find(const struct scratch *scratch, enum measure meas
     return bin;
 }
 
-// Collects the eligible tokens of a bin in `found`, in any order. There must be at most THREADS.
+// Collects the eligible tokens of a bin in `found`, in any order. There must be at most THREADS of them.
 static __device__ void bin_collect(const struct row *row, int bin)
 {
     struct scratch *scratch = row->scratch;
@@ -302,7 +302,7 @@ static __device__ __forceinline__ mass place_value(const struct row *row, enum m
     return measure == COUNT ? 1 : mass_of(row, logit_of_key(place.key));
 }
 
-// Ends the run at the token of `found` at which the sum, best token first, exceeds `left`.
+// Ends the run at the token of `found` at which the running sum, best token first, exceeds `left`.
 static __device__ void found_end(struct row *row, enum measure measure, mass left)
 {
     struct scratch *scratch = row->scratch;
@@ -340,7 +340,7 @@ static __device__ void bins_cut(const struct row *row, int bin)
 // tokens.
 static __device__ void row_bisect(struct row *row, enum measure measure, mass need, mass total)
 {
-    // The sum from key `low` up reaches `need`, the sum from `high` up does not.
+    // Invariant: the sum over keys from `low` up reaches `need`, and the sum over keys from `high` up does not.
     uint32_t low = row->edge, high = key_of(row->max) + 1;
     mass low_sum = total, high_sum = 0;
 #pragma unroll 1
@@ -359,8 +359,8 @@ static __device__ void row_bisect(struct row *row, enum measure measure, mass ne
     row->edge = low;
 }
 
-// Keeps the shortest run of tokens, best first, whose sum reaches `need`. Keeps all tokens if the total is less.
-// Requires and leaves the masses of the bins; counts stay as in the first call.
+// Keeps the shortest run of tokens, best first, whose sum reaches `need`. Keeps all tokens if the total is less. The
+// masses of the bins must be correct, and are correct afterwards. The counts of the bins are not updated.
 static __device__ void row_keep_best(struct row *row, enum measure measure, mass need)
 {
     const mass total = bins_sum(row->scratch, measure);
@@ -395,7 +395,7 @@ static __device__ mass row_keep(struct row *row, const struct row_sampling *samp
 
 // ---- a token --------------------------------------------------------------------------------------------------------
 
-// Returns the smallest key whose weight is positive and at least `least`. Tokens below it are not eligible.
+// Returns the smallest key whose weight is positive and at least `least`. Tokens with smaller keys are not eligible.
 static __device__ uint32_t row_min_key(const struct row *row, float least)
 {
     uint32_t low = key_of(-INFINITY), high = key_of(row->max); // their weights are 0 and 1
@@ -415,7 +415,7 @@ static __device__ bool better(struct sampled_id a, struct sampled_id b)
     return a.logit > b.logit || (a.logit == b.logit && (uint32_t)a.id < (uint32_t)b.id); // -1 sorts last
 }
 
-// Returns index and logit of the likeliest token, -1 if all logits are -inf; the same in all threads.
+// Returns index and logit of the likeliest token, in all threads. The index is -1 if all logits are -inf.
 static __device__ struct sampled_id row_likeliest(const struct row *row)
 {
     struct sampled_id *warp_best = row->scratch->warp_best, best = {-INFINITY, -1};

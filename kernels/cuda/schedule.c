@@ -37,7 +37,7 @@ static void ints_copy(int32_t *to, const int32_t *from, int n)
     if (from) memcpy(to, from, (size_t)n * sizeof *to); // arrays that a pass does not use may be NULL
 }
 
-// Puts n values of the batch, then `rest` up to `count` values.
+// Puts n values of the batch, then the value `rest` until there are `count` values.
 static void staging_put_copy(struct staging *staging, const int32_t *from, int n, int count, int32_t rest,
                              const int32_t **device_p)
 {
@@ -55,7 +55,7 @@ static int larger(int count, int captured)
 
 // ---- tiles ----------------------------------------------------------------------------------------------------------
 
-// Returns the number of entries that the tile, or its span, attends to: its cost.
+// Returns the cost of a tile or span: the number of entries that it attends to.
 static int64_t tile_cost(const struct ragged_batch *batch, const struct attend_tile *tile, int group)
 {
     int64_t entries = batch->kv_len[tile->seq] + (tile->first + tile->count - 1) / group + 1;
@@ -64,7 +64,7 @@ static int64_t tile_cost(const struct ragged_batch *batch, const struct attend_t
     return rest < TILE_SPAN ? rest : TILE_SPAN;
 }
 
-// Restores the order of a heap of n tiles, with the cheapest on top, below tile i.
+// Restores the heap order below tile i. The heap has n tiles, with the cheapest tile on top.
 static void tile_sift(const struct ragged_batch *batch, int group, struct attend_tile *tiles, int n, int i)
 {
     struct attend_tile tile = tiles[i];
@@ -81,8 +81,8 @@ static void tile_sift(const struct ragged_batch *batch, int group, struct attend
     tiles[i] = tile;
 }
 
-// Sorts the tiles, costliest first, so that the thread blocks that start last are short. Uses heap sort, since qsort
-// may allocate.
+// Sorts the tiles, costliest first, so that the thread blocks that start last end soon. Uses heap sort, since qsort may
+// allocate.
 static void tiles_sort(const struct ragged_batch *batch, int group, struct attend_tile *tiles, int n)
 {
     for (int i = n / 2 - 1; i >= 0; i--)
@@ -100,8 +100,8 @@ static int seq_rows(const struct ragged_batch *batch, int s)
     return batch->row_start[s + 1] - batch->row_start[s];
 }
 
-// Divides tile i of n into spans, and returns their number. The first span replaces the tile, and the others follow the
-// last tile.
+// Divides tile i of n into spans and returns their number. The first span replaces the tile, and the other spans are
+// appended after the n tiles.
 static int tile_divide(const struct ragged_batch *batch, int group, struct attend_tile *tiles, int i, int n, int slot)
 {
     const int64_t entries = tile_cost(batch, &tiles[i], group);
@@ -115,8 +115,8 @@ static int tile_divide(const struct ragged_batch *batch, int group, struct atten
     return spans;
 }
 
-// Divides tiles that would still run when all other multiprocessors have nothing left to do: tiles that cost more than
-// an even share. Returns the number of tiles, and the number of spans so far in *spans_p.
+// Divides tiles that cost more than an even share of all work: they would still run when all other multiprocessors are
+// idle. Returns the number of tiles with spans. Adds the number of spans to *spans_p.
 static int tiles_divide(const struct ragged_batch *batch, const struct schedule_options *options,
                         struct attend_tile *tiles, int n, int *spans_p)
 {
@@ -135,8 +135,8 @@ static int tiles_divide(const struct ragged_batch *batch, const struct schedule_
     return n;
 }
 
-// Makes the tiles of rows [first_row, end_row) of sequences with several rows. Returns their number. *spans_p is the
-// number of spans so far.
+// Makes the tiles of rows [first_row, end_row), for sequences with several rows. Returns their number, and adds the
+// number of spans to *spans_p.
 static int tiles_make(const struct ragged_batch *batch, const struct schedule_options *options, int first_row,
                       int end_row, struct attend_tile *tiles, int *spans_p)
 {
@@ -178,13 +178,13 @@ static void tiles_put(struct staging *staging, const struct ragged_batch *batch,
 
 int schedule_tiles_most(const struct schedule_options *options, int rows, int seqs)
 {
-    // A sequence has at least two rows, and one tile that is not full.
+    // A sequence with tiles has at least two rows, and at most one tile that is not full.
     return (rows / 2 < seqs ? rows / 2 : seqs) + rows * options->group / TILE_ROW_HEADS;
 }
 
 int schedule_spans_most(const struct schedule_options *options, int entries)
 {
-    // Fewer tiles than this cost more than an even share.
+    // `divided` bounds the tiles of a KV head that cost more than an even share.
     const int64_t spans = ((int64_t)entries + TILE_SPAN - 1) / TILE_SPAN;
     if (!options->max_spans || spans < 2) return 0;
     const int64_t divided = (options->multiprocessors + options->n_kv_heads - 1) / options->n_kv_heads;
@@ -249,8 +249,8 @@ static void sequences_put(struct staging *staging, const struct ragged_batch *ba
     out->max_blocks = columns;
 }
 
-// Lists the importance rows of sequences with several rows: stores their numbers in `tiled`. *first_p is the number of
-// them below first_rows.
+// Stores in `tiled` the numbers of the importance rows in sequences with several rows, and returns how many there are.
+// *first_p is how many of these rows are below first_rows.
 static int tiled_importance_list(const struct ragged_batch *batch, int first_rows, int32_t *tiled, int *first_p)
 {
     int n = 0;
@@ -377,7 +377,7 @@ struct device_batch schedule_micro_batch(const struct device_batch *whole, bool 
 
 // ---- rounds ---------------------------------------------------------------------------------------------------------
 
-// Returns the number of rows below `row` that are alone in their sequence.
+// Returns the number of single rows below `row`.
 static int singles_below(const struct ragged_batch *batch, int row)
 {
     int n = 0;
@@ -386,7 +386,7 @@ static int singles_below(const struct ragged_batch *batch, int row)
     return n;
 }
 
-// Returns the number of importance rows below number `end` in sequences with several rows.
+// Returns how many of the first `end` importance rows are in sequences with several rows.
 static int tiled_importance_below(const struct ragged_batch *batch, int end)
 {
     int n = 0;

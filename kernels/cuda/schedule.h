@@ -3,7 +3,7 @@
 // that one copy brings to the device. Plain host code that allocates nothing.
 //
 // The address of a list depends only on the counts of the batch (rows, sequences, tiles, importance rows, table
-// columns), or on the counts to which a captured pass pads them. So all passes of one captured kind have the same
+// columns). In a captured pass it depends on the padded counts. So all passes of one captured kind have the same
 // pointers.
 #pragma once
 
@@ -20,32 +20,32 @@ struct schedule_options {
     int first_rows;
     int32_t padding_block; // block to which padding rows write their entries
     // Counts of a captured pass, not less than the counts of the batch. They are 0 if the pass is not captured. Padding
-    // rows (token and position 0) are at the end: one more sequence without earlier entries, at most KV_BLOCK_TOKENS
-    // rows, which attention does not compute. Each has a logit row.
+    // rows (token and position 0) are at the end. They are one more sequence without earlier entries, of at most
+    // KV_BLOCK_TOKENS rows. Attention does not compute padding rows, but each has a logit row.
     struct schedule_counts {
         int rows, seqs, table_columns; // seqs: without the sequence of padding rows
         int singles, max_splits;
-        int tiles, spans; // spans: the largest number of tiles that are spans; 0: tiles are not divided
+        int tiles, spans; // spans: limit of tiles that are spans; 0 if tiles are not divided
     } captured;
 };
 
 // Returns the number of blocks of the batch's longest sequence.
 int schedule_table_columns(const struct ragged_batch *batch);
-// Fills `host` and returns the bytes used, to be copied to `device`. Both are aligned to 16 bytes. memory_staging_bytes
-// suffice for every batch of a shape and captured counts within its limits. *out is the batch without padding.
+// Fills `host` and returns the number of bytes that the caller must copy to `device`. Both addresses are aligned to 16
+// bytes. memory_staging_bytes is enough for every batch of a shape, also padded to captured counts within the limits of
+// the shape. *out is the batch without padding.
 size_t schedule_make(const struct ragged_batch *batch, const struct schedule_options *options, void *host,
                      const void *device, struct device_batch *out);
 // Returns the same batch with the counts of a captured pass, which are equal for all passes of a kind.
 struct device_batch schedule_padded(const struct device_batch *batch, const struct schedule_counts *captured);
-// Return the largest number of tiles before any tile is divided, and the number of spans that dividing adds to the
-// tiles. The tiles are of `rows` rows of at most `seqs` sequences with several rows, and sequences have at most
-// `entries` entries.
+// Return upper bounds: the number of tiles before any tile is divided, and the number of spans. The pass has `rows`
+// rows in at most `seqs` sequences with several rows, and a sequence has at most `entries` entries.
 int schedule_tiles_most(const struct schedule_options *options, int rows, int seqs);
 int schedule_spans_most(const struct schedule_options *options, int entries);
-// Returns one of the two micro-batches of a batch that was made with first_rows.
+// Returns the first or the second micro-batch of a batch that was made with options.first_rows.
 struct device_batch schedule_micro_batch(const struct device_batch *whole, bool second);
-// Attention runs in rounds. The scores of a round's importance rows fit into `blocks` (cuda_kept_blocks); usually one
-// round has all rows of a batch or micro-batch. Returns the round after `done` importance rows of earlier rounds. Call
-// it until all importance rows are done, and at least once. The first round has all tiles.
+// Attention runs in rounds. The scores of a round's importance rows fit `blocks`, in the unit of cuda_kept_blocks.
+// Usually one round has all rows of a batch or micro-batch. Returns the next round after earlier rounds with `done`
+// importance rows. Call it until all importance rows are done, and at least once. The first round has all tiles.
 struct device_batch schedule_round(const struct device_batch *all, const struct ragged_batch *batch, int blocks,
                                    int done);

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scores of the 16 entries of a KV block for up to 16 query heads of one row, computed by one warp. For kernels bound
-// by reading K and V: the heads of a group share the reads. The heads are the 16 rows of an mma, and missing heads are
-// zeros. Tensor cores have time to spare here, and K needs no conversion to f32.
+// Scores of the 16 entries of a KV block for up to 16 query heads of one row, computed by one warp. Used by kernels
+// whose time is bound by reading K and V: the heads of a group share each read. The heads are the 16 rows of an mma,
+// and rows without a head are zeros. Tensor cores have time to spare here, and K needs no conversion to f32.
 //
 // K goes from global memory directly into registers, 16 bytes per lane, without shared memory. This works because the
-// order of dims in a sum is free, as long as q uses the same order. Lane (g, c) of B has entry g, and the rows 2c,
-// 2c+1, 2c+8, 2c+9 of two mma are dims 32 p + 8 c .. + 7. Four lanes read 64 contiguous bytes of an entry.
+// order of dims in a sum is free, as long as q uses the same order. Lane 4 g + c of fragment B (ptx.h) holds column g,
+// which is entry g. In each pair p of mma, the lane's rows 2c, 2c+1, 2c+8 and 2c+9 of both mma are the 8 dims from 32 p
+// + 8 c on. So in bf16 four lanes read 64 contiguous bytes of an entry.
 #pragma once
 
 #include "kernels/cuda/geometry.h"
@@ -13,7 +14,8 @@
 
 enum { SCORE_HEADS = 16 };
 
-// Exponent before the first entry. It is finite, so that subtracting it from the -inf of a masked score gives no NaN.
+// Initial value of the largest exponent (see score_scale), before any entry. It is finite: the -inf of a masked score
+// minus a finite number is no NaN.
 #define EXPONENT_NONE (-0x1p100f)
 
 // Eight values of K or V as stored in the cache.
@@ -40,7 +42,7 @@ template <bool FP8> static __device__ __forceinline__ const char *block_data(con
     return static_cast<const char *>(kv->data) + at * kv->head_size * (FP8 ? 1 : 2);
 }
 
-// Loads values `at` .. `at` + 7 of a block, or zeros unless `there`. Does not use __ldg, see dependent.h.
+// Loads values `at` to `at` + 7 of a block if `there` is true, else returns zeros. Does not use __ldg, see dependent.h.
 template <bool FP8>
 static __device__ __forceinline__ typename packed8<FP8>::type load8(const char *block, int at, bool there)
 {
@@ -78,8 +80,9 @@ static __device__ __forceinline__ score_heads score_heads_of(int chunk, int n_he
     return heads;
 }
 
-// q of the heads as bf16 in shared memory, [SCORE_HEADS][STRIDE], with zeros beyond the heads and beyond D. The padding
-// puts neighbouring rows into different halves of the banks, so that a quarter of a warp reads without bank conflicts.
+// q of the heads as bf16 in shared memory, [SCORE_HEADS][STRIDE]. Rows without a head and columns from D on are zeros.
+// The padding puts neighbouring rows into different halves of the banks, so that a quarter of a warp reads without bank
+// conflicts.
 template <int DP> struct score_q {
     enum { STRIDE = DP + 32, BYTES = SCORE_HEADS * STRIDE * 2 };
 };
@@ -95,7 +98,7 @@ static __device__ __forceinline__ void load_q(uint16_t *q, const float *row, con
     }
 }
 
-// A lane's part of a block of K, for the DIMS dims that are in registers at once.
+// A lane's part of a KV block's K. DIMS dims are in registers at once.
 template <int DP, bool FP8> struct score_keys {
     enum { DIMS = DP < 128 ? DP : 128, PARTS = DP / DIMS };
     typename packed8<FP8>::type values[2][DIMS / 32]; // [entries 0..7, 8..15]
@@ -114,7 +117,8 @@ static __device__ __forceinline__ void load_keys(score_keys<DP, FP8> *keys, cons
         }
 }
 
-// Computes s[half] += C of heads x entries 8 half .. 8 half + 7 (see ptx.h).
+// Adds to s[half] the products of q and K for the heads and the entries 8 half to 8 half + 7, over the dims in `keys`.
+// s[half] is fragment C (ptx.h): its rows are heads and its columns entries.
 template <int DP, bool FP8>
 static __device__ __forceinline__ void add_scores(float s[2][4], const score_keys<DP, FP8> *keys, const uint16_t *q,
                                                   int part)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Environment variables that switch off what a driver or GPU may not support, to find the cause of a failure or to run
-// in spite of it: FOREPACK_CUDA_GRAPHS=off (graphs.c), FOREPACK_CUDA_EARLY_LAUNCH=off (dependent.h). And one that
-// switches on what has not been measured: FOREPACK_CUDA_STREAM_GEMM=on (gemm_stream.cu).
+// Environment variables that switch features off or on. FOREPACK_CUDA_GRAPHS=off (graphs.c) and
+// FOREPACK_CUDA_EARLY_LAUNCH=off (dependent.h) help to find the cause of a failure, or to run if the driver or GPU does
+// not support the feature. FOREPACK_CUDA_STREAM_GEMM=on (gemm_stream.cu) switches on a kernel that is off by default.
 #pragma once
 
 #include <stdbool.h>

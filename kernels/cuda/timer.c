@@ -21,7 +21,7 @@ void timer_close(struct timer *t)
     if (t->to) cudaEventDestroy(t->to);
 }
 
-// Measures the milliseconds of one round of a candidate, infinity if it cannot run.
+// Measures the milliseconds of one round of a candidate. The result is infinity if the candidate cannot run.
 static enum status round_time(const struct timer *t, const struct candidates *c, int which, float *ms_p)
 {
     bool runs = true;

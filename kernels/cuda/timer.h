@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Finds the fastest of a few ways to compute the same result on this device. An idle device runs at low clocks and
 // takes about a tenth of a second of work to raise them, so the first comparison begins with 300 ms of work. The
-// candidates then take turns in several rounds, and the fastest round of each counts: a disturbance or a change of
-// clocks hits one round, not one candidate.
+// candidates then take turns in several rounds, and the fastest round of each candidate counts. So a disturbance or a
+// change of clocks affects one round of all candidates, not one candidate.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -24,5 +24,5 @@ struct candidates {
 
 enum status timer_open(struct timer *t);
 void timer_close(struct timer *t);
-// Writes the milliseconds of one run of each candidate; infinity if it cannot run.
+// Writes to ms [n] the milliseconds of one run of each candidate, or infinity if the candidate cannot run.
 enum status timer_compare(struct timer *t, const struct candidates *c, float *ms);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copies weights from mapped files to the device, in pieces through two buffers of pinned memory. One buffer is filled
-// (read from the file, converted) while the other is copied. Weights that become FP8 are quantised on the device. The
-// last copies are not waited for: they precede the first step in the stream.
+// (read from the file, converted) while the other is copied. Weights that become FP8 are quantised on the device.
+// Nothing waits for the last copies, because they precede the first step in the stream.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,7 +47,7 @@ void upload_close(struct cuda *cuda)
     cuda->upload = NULL;
 }
 
-// Returns PIECE_BYTES of host memory to fill, once the last copy from it is done.
+// Sets *host_p to PIECE_BYTES of host memory to fill. Waits first until the last copy from this memory is done.
 static enum status piece_next(struct cuda *cuda, void **host_p)
 {
     enum status status = upload_open(cuda);
@@ -127,7 +127,7 @@ static enum status send_scales(struct cuda *cuda, const struct matrix_view *part
     return STATUS_OK;
 }
 
-// Sends the scales of a part that has one for each block.
+// Sends the scales of a block-scaled part.
 static enum status send_block_scales(struct cuda *cuda, const struct matrix_view *part, float *to)
 {
     const int64_t stride = cuda_block_stride(part->columns), max_rows = (int64_t)(PIECE_BYTES / sizeof(float)) / stride;

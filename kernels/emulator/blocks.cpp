@@ -27,7 +27,7 @@ struct thread {
     enum state state;
     struct place at;    // place at which it waits
     const void *awaits; // AT_BARRIER: the barrier
-    bool waited;        // it has waited for the previous kernel, see kernels/cuda/dependent.h
+    bool waited;        // the thread has waited for the previous kernel, see kernels/cuda/dependent.h
     uint3 index;        // its threadIdx
 };
 
@@ -45,12 +45,12 @@ static struct warp warps[THREADS_MAX / LANES];
 static struct fiber host;
 static int n_threads, current, at_block, n_gone;
 static bool backwards;        // every other block runs its threads in reverse order, which exposes missing barriers
-static uint64_t random_state; // FOREPACK_EMULATOR_SEED: threads run in random order; 0: they do not
+static uint64_t random_state; // FOREPACK_EMULATOR_SEED: threads run in random order unless it is 0
 static void *dynamic_shared;
 static const char *kernel_name;
 static const std::function<void()> *kernel_body;
 
-// A copy of the tensor memory accelerator that has not happened yet.
+// A copy by the tensor memory accelerator (TMA) that has not happened yet.
 struct box_copy {
     void *to;
     const CUtensorMap *map;
@@ -135,7 +135,8 @@ EMULATED_UNCHECKED static void thread_yield(bool last)
         fiber_switch(&threads[from].fiber, &host, true);
     }
     thread_select(to);
-    if (to != from) fiber_switch(&threads[from].fiber, &threads[to].fiber, last); // a copy may have woken this one
+    // a copy may have made this thread runnable
+    if (to != from) fiber_switch(&threads[from].fiber, &threads[to].fiber, last);
 }
 
 static void thread_main(void)
@@ -162,7 +163,7 @@ EMULATED_UNCHECKED static void wait_for_all(enum state state, int first, int cou
     self->state = state;
     if (++*arrived < count) {
         thread_yield(false);
-        return; // the last thread to arrive made it READY
+        return; // the last thread to arrive has made this thread READY
     }
     *arrived = 0;
     for (int i = first; i < first + count; i++)
@@ -221,7 +222,7 @@ void *emulated_dynamic_shared(void)
 
 // ---- barriers and copies of Hopper ----------------------------------------------------------------------------------
 
-// A barrier in shared memory. Its phase completes when nothing is pending.
+// A barrier in shared memory. Its phase completes when no arrivals and no bytes are pending.
 struct phase_barrier {
     uint16_t count, pending;
     int32_t bytes : 31; // expected minus copied
@@ -257,7 +258,7 @@ static void phase_check(uint64_t *at)
     threads_wake(at);
 }
 
-static bool barriers_unfenced; // some were initialised since the last barrier_init_fence
+static bool barriers_unfenced; // true if a barrier was initialised since the last barrier_init_fence
 
 void emulated_barrier_init_fence(void)
 {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Implements the gemm of cuBLASLt in plain loops: bf16, e4m3 and f32 matrices in column-major order, sums in f32, with
-// bias and scales as the CUDA backend uses them. It refuses the same calls as the library: e4m3 unless A is transposed
-// and B is not, dimensions or addresses that are not multiples of 16 bytes, and scales per row or block on devices that
-// do not support them. Fast accumulation of e4m3 follows kernels/emulator/fp8_accumulator.h.
+// bias and scales as the CUDA backend uses them. It refuses the same calls as the library. These are e4m3 unless A is
+// transposed and B is not, dimensions or addresses that are not multiples of 16 bytes, and scales per row or block on
+// devices that do not support them. Fast accumulation of e4m3 follows kernels/emulator/fp8_accumulator.h.
 #include <cublasLt.h>
 #include <string.h>
 
@@ -183,7 +183,8 @@ __attribute__((no_sanitize("address"))) float dot(const float *u, const float *v
     return sum;
 }
 
-// Returns the scale of block b of K for an element `outer` of the side's other dimension, which has `size` elements.
+// Returns the scale of block b of K for index `outer` in the other dimension of this operand, which has `size`
+// elements.
 float block_scale(const struct matmul &p, int side, int64_t outer, int64_t size, int64_t b, int64_t blocks)
 {
     int64_t at = b * size + outer; // VEC128: the other dimension first
@@ -192,7 +193,7 @@ float block_scale(const struct matmul &p, int side, int64_t outer, int64_t size,
     return p.scale[side][at];
 }
 
-// Returns element (i, j) before alpha.
+// Returns element (i, j) of the product, before it is multiplied by alpha.
 float element(const struct call &x, const float *u, const float *v, int64_t k, int64_t i, int64_t j)
 {
     float sum = 0;

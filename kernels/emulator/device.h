@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // CUDA's device language for g++. kernels/cuda/device.h includes it instead of CUDA's headers, so that kernels run on
-// the CPU in tests. The threads of a block are fibers that switch at barriers, shuffles and similar operations, in a
-// fixed order or, with FOREPACK_EMULATOR_SEED in the environment, in the random order of that seed; blocks run one
-// after another. Errors that hardware ignores end the program with a message: threads of a block that wait at different
-// barriers or leave while others wait, partial warps at warp operations, pointers to host memory in a kernel's
-// arguments. Dynamic shared memory begins as NaN in every block and has its exact size, so that AddressSanitizer
-// detects accesses outside it.
+// the CPU in tests. The threads of a block are fibers that switch at barriers, shuffles and similar operations. They
+// run in a fixed order, or in a random order whose seed is FOREPACK_EMULATOR_SEED in the environment. Blocks run one
+// after another. Errors that hardware may not report end the program with a message. Such errors are threads of a block
+// that wait at different barriers or leave while others wait, partial warps at warp operations, and pointers to host
+// memory in a kernel's arguments. Dynamic shared memory begins as NaN in every block and has its exact size, so that
+// AddressSanitizer detects accesses outside it.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -28,13 +28,13 @@
 extern uint3 threadIdx, blockIdx;
 extern dim3 blockDim, gridDim;
 
-// Marks functions in which tests spend most of their time. They access the emulator's memory, or memory that an
-// exchange has checked.
+// Excludes a function from the sanitizers, for functions in which tests spend most of their time. They access only the
+// emulator's memory, or memory that an exchange has checked.
 #define EMULATED_UNCHECKED         __attribute__((no_sanitize("address", "undefined")))
 #define EMULATED_PLACE             const char *file = __builtin_FILE(), int line = __builtin_LINE()
 #define DYNAMIC_SHARED(type, name) type *const name = static_cast<type *>(emulated_dynamic_shared())
 
-// Lives during a host call: serialises calls, and excludes the emulator's allocations from the trap of
+// Exists during a host call. Serialises calls, and excludes the emulator's allocations from the check of
 // lib/base/no_alloc.h.
 struct emulated_call {
     int suspended;
@@ -45,7 +45,8 @@ struct emulated_call {
 void *emulated_dynamic_shared(void);
 void emulated_block_barrier(const char *file, int line);
 // Publishes `bytes` of this lane to its warp and waits until all lanes have called from the same place. Returns the
-// bytes of lanes 0..31, one after another, valid until the exchange after the next one of the warp. At most 64 bytes.
+// bytes of lanes 0..31, one lane after another. They are valid until the warp's second exchange after this one. `bytes`
+// is at most 64.
 const void *emulated_warp_exchange(const void *mine, size_t bytes, const char *file, int line);
 int emulated_lane(void);
 // Implement dependency_wait of kernels/cuda/dependent.h, and the check that this thread has called it.
@@ -93,7 +94,8 @@ static inline void __syncwarp(unsigned mask = 0xffffffffu, EMULATED_PLACE)
     emulated_warp_exchange(&nothing, 1, file, line);
 }
 
-// Shuffle within groups of `width` lanes as CUDA defines it: a source outside the group returns the lane's own value.
+// Shuffle within groups of `width` lanes, as CUDA defines it. If the source is outside the group, they return the
+// lane's own value; __shfl_sync wraps around instead.
 template <typename T> static inline T __shfl_sync(unsigned mask, T value, int lane, int width = 32, EMULATED_PLACE)
 {
     emulated_check_mask(mask, file, line);

@@ -2,10 +2,11 @@
 // A GPU emulated on the CPU, for tests: the functions of the CUDA runtime, cuBLASLt and NCCL that the CUDA backend
 // calls, linked instead of the NVIDIA libraries. The kernels come from kernels/cuda, compiled by g++ (see device.h).
 //
-// Streams are lazy: operations run when something waits for them, so that memory which the host frees or changes too
-// early is detected. Synchronising calls, cudaFree, copies without Async, and copies from or to memory that is not
-// pinned wait. cudaFree of device memory also waits for NCCL's kernels on the device. Device memory begins as NaN.
-// AddressSanitizer guards its edges against kernels, and the first bytes of each allocation against the host.
+// Streams are lazy: operations run only when something waits for them. So an error shows if the host frees or changes
+// memory too early. Calls that wait are synchronising calls, cudaFree, copies without Async, and copies from or to
+// memory that is not pinned. cudaFree of device memory also waits for NCCL's kernels on the device. Device memory
+// begins as NaN. AddressSanitizer detects kernels that access memory beyond an allocation, and host code that accesses
+// an allocation's first bytes.
 //
 // Settings apply to the process; set them before the backend is opened.
 #pragma once
@@ -18,13 +19,13 @@
 extern "C" {
 #endif
 
-void emulator_set_devices(int n); // initially 1; 0: a machine without GPUs
+void emulator_set_devices(int n); // initially 1; 0 is a machine without GPUs
 // Shows the calling thread only devices first .. first + n - 1, like CUDA_VISIBLE_DEVICES; initially all.
 void emulator_show_devices(int first, int n);
 void emulator_set_memory(size_t bytes);                // of each device; initially 512 MiB
-void emulator_set_memory_of(int device, size_t bytes); // 0: as the other devices
+void emulator_set_memory_of(int device, size_t bytes); // 0: the same as for the other devices
 void emulator_set_capability(int major, int minor);    // initially 9.0
-// Makes FP8 gemms of from_rows to to_rows rows have no algorithm. If from_rows > to_rows, all have one.
+// From now on FP8 gemms of from_rows to to_rows rows have no algorithm. If from_rows > to_rows, all FP8 gemms have one.
 void emulator_refuse_fp8(int from_rows, int to_rows);
 void emulator_refuse_fast_accum(void);
 size_t emulator_memory_used(void); // on all devices
@@ -35,31 +36,32 @@ void emulator_count_only(bool on);
 int emulator_launches(void); // kernels and gemms run so far, also within graphs
 int emulator_graph_launches(void);
 int emulator_pageable_reads(void); // copies from the device into memory that is not pinned, so far
-// Operations that wait in a stream; a call that adds one more waits until there is room. Initially 1024, as on GPUs.
+// Sets how many operations can wait in a stream. A call that adds one more blocks until there is room. Initially 1024,
+// as on GPUs.
 void emulator_set_launch_queue(int n);
-// The n-th captured graph from now on cannot be made executable, as without memory for it; 0: all can.
+// Makes cudaGraphInstantiate fail for the n-th captured graph from now on, as if memory were lacking. 0: no graph
+// fails.
 void emulator_fail_graph(int n);
 int emulator_map_encodes(void); // descriptions of tensors for TMA made so far (cuTensorMapEncodeTiled)
-// The n-th operation from now on fails as on a lost device, and every call after it; 0: no failure.
+// Makes the n-th operation from now on, and every call after it, fail as on a lost device. 0: no failure.
 void emulator_fail_after(int n);
 
-// Sets the microseconds of every gemm from now on, by the number of the algorithm (0, 1, 2). NULL: EMULATED_GEMM_US for
-// each.
+// Sets the time of every gemm from now on: us(i) is the microseconds of algorithm i (0, 1, 2). If `us` is NULL, every
+// gemm takes EMULATED_GEMM_US.
 void emulator_set_gemm_time(int64_t (*us)(int algorithm));
 enum { EMULATED_GEMM_US = 50000 };
 
-// Return the multiprocessors of the gemm called last (0: all), which leaves the others to NCCL, and the thread blocks
-// of a collective in the communicator opened last (0: its own choice).
+// Return the number of multiprocessors that the gemm called last may use (0: all), and the limit of thread blocks of a
+// collective in the communicator opened last (0: NCCL's own choice).
 int emulator_gemm_multiprocessors(void);
 int emulator_nccl_blocks(void);
 
 // Sets NCCL's version, as 10000 * major + 100 * minor + patch; initially EMULATED_NCCL. Versions older than 2.27 have
-// no windows, and sums in windows of 2.28 to 2.30.6 do not wait for the previous kernel: a program that asks these
-// versions for a window ends.
+// no windows. In 2.28 to 2.30.6, sums in windows do not wait for the previous kernel, so a program that asks these
+// versions for a window is ended.
 enum { EMULATED_NCCL = 23007 };
 void emulator_set_nccl_version(int version);
-// Makes communicators have no windows from now on, like GPUs that do not reach each other, or makes registering a
-// window fail.
+// From now on communicators have windows, have none (like GPUs that do not reach each other), or fail to register them.
 enum { EMULATED_WINDOWS, EMULATED_WINDOWS_NONE, EMULATED_WINDOWS_FAIL };
 void emulator_set_nccl_windows(int kind);
 int emulator_nccl_windows(void);         // number of windows open at present, on all ranks
@@ -72,13 +74,14 @@ void emulator_fail_rank(int rank);
 // From now on NCCL's calls on this rank neither return nor fail, until another rank is set; -1: no rank.
 void emulator_hang_rank(int rank);
 
-// While on, NCCL's kernels never end unless their communicator is aborted, as where GPUs cannot reach each other.
+// While `on` is true, NCCL's kernels never end unless their communicator is aborted, like kernels of GPUs that cannot
+// reach each other.
 void emulator_spin_nccl(bool on);
 
-// Connections that calls of NCCL made because they were the first of their kind on their rank, so far.
+// Returns how many connections NCCL has made so far. A rank makes one at its first call of each kind.
 int emulator_nccl_connections(void);
-// Returns how many calls and groups of calls, so far, communicators that do not block the host issued later than
-// called.
+// Returns how many calls and groups of calls so far were issued later than they were called. Only communicators that do
+// not block the host do this.
 int emulator_nccl_issued_later(void);
 
 #ifdef __cplusplus

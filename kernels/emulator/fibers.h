@@ -6,7 +6,7 @@
 #include <stddef.h>
 
 struct fiber {
-    void *stack; // the page below it is inaccessible
+    void *stack; // the page below the stack is inaccessible
     void *context;
     void *fake_stack; // for AddressSanitizer
 };
@@ -16,7 +16,7 @@ void fiber_adopt(struct fiber *thread);
 // Prepares a fiber that starts with enter() at the first switch to it; enter() must not return. The stack is reused by
 // later calls.
 void fiber_prepare(struct fiber *fiber, void (*enter)(void));
-// Switches to `to`. Returns when another fiber switches to `from`. If `last`, `from` does not run again.
+// Switches to `to`. Returns when another fiber switches to `from`. `last` is true if `from` will not run again.
 void fiber_switch(struct fiber *from, struct fiber *to, bool last);
-// Must be the first call of a fiber.
+// Completes a fiber's first switch for AddressSanitizer. Must be the first call in enter().
 void fiber_entered(void);

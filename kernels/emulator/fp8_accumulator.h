@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Models how Hopper's tensor cores add products of FP8 numbers. 32 products and the running sum are shifted to the
-// largest of their exponents and keep 14 bits there; lower bits are cut off (DeepSeek-V3, arXiv 2412.19437, sections
-// 3.3.2 and 3.5.2, by experiment; NVIDIA does not document it). With fast accumulation the sum over K stays in this
-// form. Otherwise it is added to an f32 every 128 products.
+// Models how Hopper's tensor cores add products of FP8 numbers. 32 products and the running sum are aligned to the
+// largest of their exponents. Each keeps 14 bits, and lower bits are cut off. DeepSeek-V3 found this by experiment
+// (arXiv 2412.19437, sections 3.3.2 and 3.5.2); NVIDIA does not document it. With fast accumulation the sum over all of
+// K is computed in this way. Otherwise the sum of every 128 products is added to an f32.
 #pragma once
 
 #include <math.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The instructions of kernels/cuda/hopper.h on the CPU. Asynchronous operations happen as late as hardware may do them:
-// a copy when all threads of the block wait, a product at the wait for it. Until then the result holds NaN, which
-// exposes a kernel that reads it too early. A kernel that does not wait may also overwrite the operands.
+// a copy when all threads of the block wait, and a product at the wait for it. Until then the result holds NaN, which
+// exposes a kernel that reads it too early. A kernel that overwrites operands too early gets wrong results.
 #pragma once
 
 #include <assert.h>
@@ -21,7 +21,7 @@ void emulated_barrier_init_fence(void);
 void emulated_barrier_arrive(uint64_t *barrier, int bytes);
 void emulated_barrier_wait(uint64_t *barrier, uint32_t parity, const char *file, int line);
 void emulated_named_barrier(int id, int threads, bool wait, const char *file, int line);
-// Copies a box at the next time that all threads wait.
+// Copies a box to shared memory the next time that all threads wait.
 void emulated_box_load(void *to, const CUtensorMap *map, int x, int y, uint64_t *barrier);
 
 static inline void barrier_init(uint64_t *barrier, int count)
@@ -92,7 +92,7 @@ static inline uint64_t matrix_at(const void *at, int apart)
     return offset >> 4 | (uint64_t)(apart >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
 }
 
-// Returns the value of a matrix at byte `at` of its plain layout.
+// Returns a value of a matrix. `at` is its byte offset in the layout without permutation.
 EMULATED_UNCHECKED static inline double emulated_matrix_value(const unsigned char *shared, uint32_t at)
 {
     uint16_t high;
@@ -103,7 +103,7 @@ EMULATED_UNCHECKED static inline double emulated_matrix_value(const unsigned cha
     return (double)value;
 }
 
-// A product that has not completed, from the view of one lane.
+// One lane's part of a product that has not completed.
 struct emulated_product {
     float *c;
     int n;                    // columns of B
@@ -116,7 +116,8 @@ struct emulated_product {
 };
 static std::deque<emulated_product> emulated_products[1024]; // products of each thread of the block
 static int emulated_product_groups[1024];
-static bool emulated_fenced[1024]; // wgmma_fence since the last wait, after which registers may have been written
+// true if wgmma_fence was called since the last wait. After a wait, registers may be written.
+static bool emulated_fenced[1024];
 
 static inline void emulated_product_begin(emulated_product product)
 {
@@ -198,5 +199,5 @@ template <int PENDING, int N> static inline void wgmma_wait(float (&)[N], EMULAT
         emulated_product_end(&all.front());
         all.pop_front();
     }
-    __syncwarp(0xffffffffu, file, line); // one lane's return means that the warp's product is complete
+    __syncwarp(0xffffffffu, file, line); // when one lane returns, the product of the whole warp is complete
 }

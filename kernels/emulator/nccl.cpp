@@ -5,15 +5,15 @@
 //
 // Sums in bf16 are rounded after every rank, like in a ring, which is the library's least exact algorithm.
 //
-// A sum of which some ranks have registered their buffers with a captured graph, and others have not, ends the program.
-// The library does not define what it does then.
+// A sum ends the program if only some ranks have registered their buffers with a captured graph. The library does not
+// define what happens then.
 //
 // Windows: memory of ncclMemAlloc that all ranks register together. Freeing registered memory, finalising a
 // communicator with open windows, and a sum whose ranks use different offsets of their windows end the program.
 //
-// As in the library: the first call of each kind connects its ranks, which blocks the host until all of them make it.
-// The calls of a group are issued together. A communicator that does not block the host returns ncclInProgress and
-// issues the calls later. Finalising, destroying and aborting wait for the operations in the streams and for every
+// As in the library, the first call of each kind connects its ranks. It blocks the host until all of them have made the
+// call. The calls of a group are issued together. A communicator that does not block the host returns ncclInProgress
+// and issues the calls later. Finalising, destroying and aborting wait for the operations in the streams and for every
 // graph that has captured one. Aborting ends the operations of this rank alone.
 #include <cuda_bf16.h>
 #include <nccl.h>
@@ -62,7 +62,7 @@ struct rank_state {
     int in_streams, in_graphs; // number of operations that have not run; number of operations in graphs
 };
 
-// Exists as long as an operation, in a stream or in a graph.
+// Counts an operation in a stream or graph, for as long as the operation exists.
 struct use {
     std::shared_ptr<struct rank_state> of;
     bool captured;
@@ -156,7 +156,7 @@ void group_reduce(struct group *g)
     g->round++;
 }
 
-// Memory of ncclMemAlloc: its size, and the communicator of its window or NULL.
+// Memory from ncclMemAlloc: its size, and the communicator of its window, or NULL if it has no window.
 struct allocation {
     size_t bytes;
     ncclComm_t window_of;
@@ -164,7 +164,7 @@ struct allocation {
 std::map<char *, struct allocation> allocations;
 int nccl_version = EMULATED_NCCL, windows_kind, sums_in_windows, sums_in_memory;
 
-// Returns the offset of memory in a window of the communicator, or -1 if it is in none.
+// Returns the offset of memory in a window of the communicator, or -1 if the memory is in no window.
 ptrdiff_t window_offset(ncclComm_t comm, const void *at, size_t bytes)
 {
     auto next = allocations.upper_bound(static_cast<char *>(const_cast<void *>(at)));
@@ -285,7 +285,7 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
     return ncclSuccess;
 }
 
-// Calls `done` until it returns true. Other threads go on meanwhile.
+// Calls `done` again and again until it returns true. Other threads run meanwhile.
 static void wait_until(const std::function<bool()> &done)
 {
     for (;;) {
@@ -429,7 +429,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm)
     {
         emulated_call call;
         comm->state->aborted = true;
-        struct group *g = comm->in.get(); // a collective that this rank has begun never reaches the other ranks
+        struct group *g = comm->in.get(); // other ranks never see a collective that this rank has begun
         g->parts[(size_t)comm->rank].here = false;
         for (int to = 0; to < g->size; to++)
             g->sent.erase(std::make_pair(comm->rank, to));

@@ -28,7 +28,7 @@ extern "C" {
 #define __asan_unpoison_memory_region(at, bytes) (void)(at), (void)(bytes)
 #endif
 
-typedef std::function<bool()> operation; // returns false if it must wait, and the stream stops there
+typedef std::function<bool()> operation; // returns false if it must wait; the stream then stops before it
 
 struct CUgraph_st {
     std::vector<operation> operations;
@@ -42,7 +42,7 @@ struct CUstream_st {
     int device;
     std::deque<operation> waiting;
     int64_t run_us;      // time of the operations run so far
-    CUgraph_st *capture; // operations are appended there
+    CUgraph_st *capture; // graph that captures the stream: operations are appended to it; NULL: none
     bool capture_origin, capture_invalid;
     bool non_blocking; // its operations do not wait for operations of the default stream
 };
@@ -51,7 +51,7 @@ struct CUevent_st {
     CUstream_st *stream; // stream of the last record
     CUgraph_st *capture;
     uint64_t records, reached; // number of records so far; number of the last record that has run
-    int64_t clock;             // its time: stream->run_us
+    int64_t clock;             // stream->run_us at that record
 
     bool done() const
     {
@@ -531,7 +531,7 @@ static bool advance(CUstream_st *stream)
     return moved;
 }
 
-// Runs all streams, `last` (may be NULL) after the other streams.
+// Runs all streams, with the stream `last` (may be NULL) after the other streams.
 static bool advance_all(CUstream_st *last)
 {
     bool moved = false;
@@ -542,9 +542,9 @@ static bool advance_all(CUstream_st *last)
     return moved;
 }
 
-// Runs all streams, like a device, until this stream is empty. Not ready: the stream waits for an operation that
-// another thread has not issued yet. Other streams run first: if they miss a wait for this stream, its operations have
-// not run yet and the error is detected.
+// Runs all streams, like a device, until this stream is empty. Returns cudaErrorNotReady if the stream waits for an
+// operation that another thread has not issued yet. Other streams run first. So if another stream lacks a wait for this
+// stream, the missing wait is detected.
 static cudaError_t poll_stream(CUstream_st *stream)
 {
     while (!stream->waiting.empty() && advance_all(stream))
@@ -590,7 +590,7 @@ static CUstream_st *real(cudaStream_t stream)
     return stream ? stream : &default_stream;
 }
 
-// Copies of cudaMemcpy from pageable memory. Their bytes have been read but are not on the device yet.
+// Copies by cudaMemcpy from pageable memory whose bytes have been read but are not on the device yet.
 static std::vector<operation> copies_under_way;
 
 static void copies_arrive(void)
@@ -677,7 +677,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
     return result(error);
 }
 
-// Returns true if a capture forbids a wait for `stream`. Then invalidates the capture.
+// Returns true, and invalidates the capture, if a capture forbids a wait for `stream`.
 static bool capture_forbids(CUstream_st *stream)
 {
     if (!capturing && !(stream && stream->capture)) return false;
@@ -718,7 +718,7 @@ cudaError_t cudaDeviceSynchronize(void)
 
 // ---- copies ---------------------------------------------------------------------------------------------------------
 
-// Returns true for pageable host memory. Copies from and to it are complete when they return.
+// Returns true for pageable host memory. Copies from and to such memory are complete when they return.
 static bool is_pageable(const void *at)
 {
     return allocation_find(at) == allocations.end();
@@ -858,7 +858,7 @@ cudaError_t cudaEventCreate(cudaEvent_t *event_p)
 cudaError_t cudaEventDestroy(cudaEvent_t event)
 {
     emulated_call call;
-    cudaError_t error = run_all(); // pending operations may refer to it
+    cudaError_t error = run_all(); // pending operations may refer to the event
     delete event;
     return result(error);
 }
