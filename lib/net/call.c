@@ -17,7 +17,7 @@
 #include "lib/net/server.h"
 #include "lib/net/socket.h"
 
-// A status is sent as a percent-encoded header; clients accept 8 KiB of headers.
+// Limit of a status message, which is sent as a percent-encoded header: clients accept 8 KiB of headers.
 #define MESSAGE_BYTES 1024
 
 // Size of the start of an oversized message that a handler gets: enough for the first fields.
@@ -414,7 +414,7 @@ void rpc_call_add_trailer(struct rpc_call *call, const char *key, const char *va
     }
     pthread_mutex_lock(&call->mutex);
     MEM_GROW(call->trailers, call->n_trailers, call->trailers_capacity);
-    call->trailers[call->n_trailers++] = trailer; // if added after the end, it is only freed with the call
+    call->trailers[call->n_trailers++] = trailer; // a trailer that is added after the end is not sent, only freed with the call
     pthread_mutex_unlock(&call->mutex);
 }
 

@@ -48,10 +48,10 @@ struct net_listener {
     int sockets[ADDRESS_SOCKETS_MAX], n_sockets, port;
     int epoll_fd, wake_fd;
     int spare_fd;        // freed to accept and close a connection when the process has no descriptor left; -1: none
-    int max;             // connections
+    int max;             // largest number of connections
     struct net_tls *tls; // NULL: plain text
     struct address_counts *handshaking; // NULL: no bound
-    struct net_sockets *connections;    // of C-core
+    struct net_sockets *connections;    // connections that C-core has
     void (*take)(void *owner, int fd);
     void *owner;
     pthread_t thread;

@@ -93,8 +93,8 @@ static enum status read_config(struct chat_template *chat, const char *path, jso
     return STATUS_OK;
 }
 
-// Reads the template and the template for tools. transformers saves the latter in a folder next to the default
-// template.
+// Reads the template and the template for tools. transformers saves the template for tools in a folder next to the
+// default template.
 static enum status read_template(struct chat_template *chat, const char *model_dir, const char *config_path,
                                  const json_t *config)
 {

@@ -561,8 +561,9 @@ enum status model_config_read(const char *dir, struct model_config *config)
     return status;
 }
 
-// Llama 3.1's context extension: frequencies with wavelengths over the original context are divided by `factor`. Short
-// wavelengths stay, with a linear ramp between (Hugging Face, modeling_rope_utils, "llama3").
+// Llama 3.1's context extension: frequencies with wavelengths over the original context are divided by `factor`.
+// Frequencies with short wavelengths stay, and a linear ramp joins the two ranges (Hugging Face, modeling_rope_utils,
+// "llama3").
 void model_config_inv_freq(const struct model_config *c, float *inv_freq)
 {
     for (int i = 0; i < c->head_size / 2; i++) {

@@ -46,8 +46,8 @@ struct tracer {
 
     atomic_uint_fast64_t last_id;                    // relaxed, like the counts: they order nothing
     atomic_uint_fast64_t sent, dropped[TRACE_DROPS]; // spans
-    int64_t log_due_us[TRACE_DROPS];                 // thread only: time before which nothing is logged
-    struct otlp_buffer message;                      // thread only
+    int64_t log_due_us[TRACE_DROPS];                 // used only by the tracer's thread: time before which nothing is logged
+    struct otlp_buffer message;                      // used only by the tracer's thread
 
     pthread_t thread;
     pthread_mutex_t lock; // guards the members below
