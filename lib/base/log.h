@@ -60,7 +60,7 @@ struct log_field {
         default: log_field_int)(k, v)
 #define LOG_MS(key, us)       log_field_ms(key, us)        // microseconds, written as milliseconds: 41.3
 #define LOG_FINGERPRINT(k, v) log_field_hex(k, v)          // 16 hex digits
-#define LOG_REQUEST(number)   log_field_hex("req", number) // the router's number of a request, the same in every process
+#define LOG_REQUEST(number)   log_field_hex("req", number) // the router's request number, used by every process
 #define LOG_REASON            LOG_FIELD("reason", status_message()) // message of the last status_fail()
 
 // log_event(LOG_INFO, "node_lost", LOG_FIELD("node", id), LOG_FIELD("requests", n));

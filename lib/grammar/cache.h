@@ -8,7 +8,7 @@
 
 #include "lib/text/grammar_spec.h"
 
-enum { GRAMMAR_CACHE_ENTRIES = 64, GRAMMAR_CACHE_BYTES = 1 << 20 }; // limits on the number of grammars and on the bytes of their texts
+enum { GRAMMAR_CACHE_ENTRIES = 64, GRAMMAR_CACHE_BYTES = 1 << 20 }; // limits; BYTES: of all texts
 
 struct grammar_cache;
 

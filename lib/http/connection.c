@@ -537,7 +537,7 @@ static size_t feed_chunked_body(struct connection *c, const char *bytes, size_t 
         }
         if (n && !add_body(c, data, n)) break;
         if (c->chunks.left > max_body_bytes(c->exchange, c->loop->server) - c->exchange->body_size) {
-            refuse(c, 413, "the body is larger than the limit of this path"); // refused as soon as the size of the chunk is known
+            refuse(c, 413, "the body is larger than the limit of this path"); // once a chunk states its size
             break;
         }
         if (result == HTTP_PARSE_DONE) {

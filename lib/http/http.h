@@ -65,9 +65,9 @@ struct http_server_options {
     // [256 MiB] unread bytes of all responses together. Above it, a stream with more than an equal share
     // (lib/base/equal_share.h) is disconnected.
     size_t max_all_unread_bytes;
-    int64_t head_ms;      // [10000] time from accepting, or from a request's first byte, until the head is complete
-    int64_t stall_ms;     // [30000] time for each KiB of a body, and for each 16 KiB (or the rest) of an unread response
-    int64_t idle_ms;      // [120000] time between two requests
+    int64_t head_ms;  // [10000] time from accepting, or from a request's first byte, until the head is complete
+    int64_t stall_ms; // [30000] time for each KiB of a body, and for each 16 KiB (or the rest) of an unread response
+    int64_t idle_ms;  // [120000] time between two requests
     int64_t tls_check_ms; // [1000] shortest time between two checks of the TLS files
     // [0: no bound] a request on an older connection is the last request there, so that a client shows its certificate
     // again.
@@ -115,8 +115,8 @@ void *http_user(const struct http_exchange *x);
 const char *http_method(const struct http_exchange *x);
 const char *http_path(const struct http_exchange *x);                     // decoded, without the query
 const char *http_query(const struct http_exchange *x, const char *name);  // a decoded query parameter; NULL: not given
-const char *http_header(const struct http_exchange *x, const char *name); // in any case; first of several fields; NULL: none
-void http_prove(struct http_exchange *x);                                 // call it in on_head: the client has shown a key
+const char *http_header(const struct http_exchange *x, const char *name); // in any case; the first one; NULL: none
+void http_prove(struct http_exchange *x); // call it in on_head: the client has shown a key
 // Returns the next header of this name. `value` is the result of http_header() or of the previous call. NULL: no
 // further header.
 const char *http_header_after(const struct http_exchange *x, const char *name, const char *value);

@@ -28,7 +28,7 @@ enum {
     HTTP_TURN_EMPTY_RECORDS = 32, // limit of TLS records without data in one turn; above it the connection is closed
     HTTP_LINGER_MS = 2000,
     HTTP_CONNECTION_BYTES = 4 << 10, // memory of an idle connection
-    HTTP_TLS_BYTES = 32 << 10, // additional memory of a TLS connection
+    HTTP_TLS_BYTES = 32 << 10,       // additional memory of a TLS connection
     HTTP_PEER_BYTES = INET6_ADDRSTRLEN + 8,
 };
 
@@ -40,7 +40,7 @@ struct connection {
     struct http_loop *loop;
     struct connection *next, **link;           // in the loop's list of connections
     struct connection *next_ready;             // in the loop's list of ready connections, later of dead connections
-    struct connection *less_idle, **idle_link; // in the loop's list of idle connections; idle_link NULL: not in the list
+    struct connection *less_idle, **idle_link; // list of idle connections; idle_link NULL: not in the list
     struct http_timer timer;
     int64_t opened_us;
     SSL *ssl; // NULL: plain

@@ -147,7 +147,7 @@ struct dict {
 struct undefined {
     enum { UNDEFINED_NAME, UNDEFINED_ATTRIBUTE, UNDEFINED_ELEMENT, UNDEFINED_HINT } why;
     const char *owner; // type of the object that lacks the attribute or element
-    struct value name; // name of the variable, attribute or element; HINT: the sentence
+    struct value name; // name of the variable, attribute or element; HINT: the error message
 };
 
 struct range {

@@ -414,7 +414,7 @@ void rpc_call_add_trailer(struct rpc_call *call, const char *key, const char *va
     }
     pthread_mutex_lock(&call->mutex);
     MEM_GROW(call->trailers, call->n_trailers, call->trailers_capacity);
-    call->trailers[call->n_trailers++] = trailer; // a trailer that is added after the end is not sent, only freed with the call
+    call->trailers[call->n_trailers++] = trailer; // a late trailer is not sent, only freed with the call
     pthread_mutex_unlock(&call->mutex);
 }
 

@@ -78,7 +78,7 @@ struct net_outbox {
 };
 
 void net_outbox_add(struct net_outbox *outbox, const uint8_t *bytes, size_t size); // copied
-void net_outbox_give(struct net_outbox *outbox, struct rpc_bytes *bytes); // takes the bytes over and leaves `bytes` empty
+void net_outbox_give(struct net_outbox *outbox, struct rpc_bytes *bytes); // takes them over; leaves `bytes` empty
 // Fills `op` with the first message. The last message is flushed to the socket, earlier ones may be buffered.
 void net_outbox_start_send(struct net_outbox *outbox, grpc_op *op);
 void net_outbox_end_send(struct net_outbox *outbox); // call it once the message was sent or has failed

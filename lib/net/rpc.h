@@ -75,7 +75,7 @@ struct rpc_server_options {
     int max_connections_per_address; // 0: no bound
     int max_calls;                   // calls at once on a connection; further calls wait at the client; 0: 16,384
     int idle_ms;                     // a connection without calls is closed after this time; 0: 2 minutes
-    int unread_ms; // once too much is unread, finished calls that stay unread for this time (or up to twice) end; 0: 30 s
+    int unread_ms; // a finished call that stays unread this long (or up to twice) ends if too much is unread; 0: 30 s
     int threads;   // completion-queue threads; 0: 2
 };
 

@@ -89,7 +89,8 @@ enum status chat_render_text(const struct chat_template *chat, const struct chat
 
 // ---- Checks and conversions of messages.
 
-// Joins the texts of the parts by newlines. Returns NULL if a part is not a text; then the sentence names the part.
+// Joins the texts of the parts by newlines. Returns NULL if a part is not a text; then the error message names the
+// part.
 static json_t *join_parts(const json_t *parts, size_t message)
 {
     struct bytes joined = {0};
@@ -153,7 +154,7 @@ static enum status convert_arguments(json_t *function, struct json_count *count)
     return STATUS_OK;
 }
 
-// Parses arguments that are JSON text. `count` adds up over all messages.
+// Parses arguments that are JSON text. `count` accumulates over all messages.
 static enum status convert_tool_calls(json_t *message, struct json_count *count)
 {
     json_t *calls = json_object_get(message, "tool_calls"), *call;

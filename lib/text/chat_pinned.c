@@ -15,7 +15,7 @@ struct layout {
     int n_pinned;
     struct text_range last_turn; // text of the last user message
     size_t first_turn;           // start of the first message that is not an instruction
-    size_t last_frame; // end of the last turn (see chat_render()) before the last user message
+    size_t last_frame;           // end of the last turn (see chat_render()) before the last user message
 };
 
 static bool message_has_role(const json_t *messages, int i, const char *role)

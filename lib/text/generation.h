@@ -117,7 +117,7 @@ bool sampling_needs_host(const struct sampling *s, int index);
 void sampling_defaults(struct sampling *s);
 void prefill_defaults(struct prefill *p);
 
-// Return STATUS_INVALID with a sentence that names the field and its range.
+// Return STATUS_INVALID with an error message that names the field and its range.
 enum status sampling_check(const struct sampling *s, int vocab_size);
 enum status prefill_check(const struct prefill *p);
 

@@ -46,7 +46,7 @@ struct tracer {
 
     atomic_uint_fast64_t last_id;                    // relaxed, like the counts: they order nothing
     atomic_uint_fast64_t sent, dropped[TRACE_DROPS]; // spans
-    int64_t log_due_us[TRACE_DROPS];                 // used only by the tracer's thread: time before which nothing is logged
+    int64_t log_due_us[TRACE_DROPS];                 // thread alone: time before which nothing is logged
     struct otlp_buffer message;                      // used only by the tracer's thread
 
     pthread_t thread;
@@ -187,8 +187,8 @@ static bool may_log(struct tracer *tracer, enum trace_drop drop)
     return true;
 }
 
-// Handles the answer of a collector that accepted the call. The collector may have refused some of the spans, with its
-// own sentence.
+// Handles the answer of a collector that accepted the call. The collector may have refused some of the spans and may
+// say why.
 static void answer_read(struct tracer *tracer, const struct rpc_bytes *answer, int n_spans)
 {
     Otlp__ExportTraceServiceResponse *m = proto_unpack(&otlp__export_trace_service_response__descriptor, answer->data,
