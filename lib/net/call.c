@@ -2,8 +2,8 @@
 // Runs one call on the server. It has three kinds of batch, each at most once in flight: receive (a message or the
 // half-close), send (initial metadata, message and status, as far as they are ready), and close, the last to complete.
 //
-// The library holds one reference until the call is closed and no batch is in flight. Then it releases C-core's call,
-// so that references held elsewhere never delay the end of a server.
+// The library holds one reference until the call is closed and no batch is in flight. Then the library releases
+// C-core's call. References held elsewhere therefore never delay the end of a server.
 #include <grpc/slice.h>
 #include <grpc/support/alloc.h>
 #include <stdlib.h>

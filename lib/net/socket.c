@@ -33,7 +33,7 @@ struct net_socket {
     struct net_sockets *sockets;        // owned reference
     struct net_socket *previous, *next; // under the mutex of `sockets`
     int fd;
-    uint64_t number; // no other socket of this process has it
+    uint64_t number; // unique among the sockets of this process
     struct in6_addr address;
     char peer[INET6_ADDRSTRLEN + 20];
     char *name; // name in the client's certificate, or NULL

@@ -31,8 +31,8 @@ static size_t json_bytes(const json_t *json)
 
 // Returns limits that grow with the conversation, as stated in docs/security.md. A template that only prints the
 // conversation stays below them: the templates of Qwen3, Llama 3.1 and Gemma 2 take 3 to 9 bytes of memory for each
-// byte. The exception are conversations of tens of MiB, millions of tokens: memory does not grow beyond the default of
-// jinja/.
+// byte. Only conversations of tens of MiB (millions of tokens) may reach the memory limit, which does not grow beyond
+// JINJA_LIMITS_DEFAULT.
 static struct jinja_limits limits_for(const struct chat_conversation *c)
 {
     size_t bytes = json_bytes(c->messages) + (c->tools ? json_bytes(c->tools) : 0) +

@@ -231,14 +231,14 @@ static size_t quantifier_length(const struct translation *t)
 {
     const char *c = t->source + t->at, *end = t->source + t->n;
     if (strchr("*+?", *c)) return c + 1 < end && strchr("?+", c[1]) ? 2 : 1;
-    if (*c++ != '{' || c == end || !isdigit((unsigned char)*c)) return 0; // no number
+    if (*c++ != '{' || c == end || !isdigit((unsigned char)*c)) return 0; // a "{" without a number is no quantifier
     while (c < end && (isdigit((unsigned char)*c) || *c == ','))
         c++;
     if (c == end || *c++ != '}' || (c < end && *c == '+')) return 0;
     return (size_t)(c - t->source) - t->at + (c < end && *c == '?');
 }
 
-// Returns true if the quantifier of this length at t->at is {n}?.
+// Returns true if the quantifier at t->at, which has `length` bytes, is {n}?.
 static bool is_optional_count(const struct translation *t, size_t length)
 {
     const char *c = t->source + t->at;

@@ -121,8 +121,8 @@ static void count(atomic_uint_fast64_t *counter, int n)
     atomic_fetch_add_explicit(counter, (uint64_t)n, memory_order_relaxed);
 }
 
-// Queues a record. Wakes the thread if it has a batch to send. Otherwise the thread wakes by itself when the first
-// record is old enough.
+// Queues a record. Wakes the thread for the first record, so that the thread waits until that record is old enough, and
+// for a full batch. Returns false if the queue is full.
 static bool queue_add(struct tracer *tracer, struct trace_record *record)
 {
     pthread_mutex_lock(&tracer->lock);
@@ -307,8 +307,8 @@ static void batch_export(struct tracer *tracer, struct trace_record *records)
     }
 }
 
-// Waits for a full batch, or for a part of one when its time has come or the tracer stops. Returns NULL if the queue is
-// empty and the tracer stops.
+// Waits for a full batch, or for a part of a batch when the first record is old enough or the tracer stops. Returns
+// NULL if the queue is empty and the tracer stops.
 static struct trace_record *batch_wait(struct tracer *tracer)
 {
     pthread_mutex_lock(&tracer->lock);
