@@ -139,7 +139,8 @@
     return "M" + x + " " + top + "v" + height + (closed ? "h" + width : "m" + width + " 0") + "v" + -height;
   }
 
-  // Draws a prompt of a bin. The array has the tokens of the prompt, its kept tokens (0: not scored), and its rows in the bin.
+  // Draws a prompt of a bin. The array has the tokens of the prompt, its kept tokens (0: not scored), and its rows in
+  // the bin.
   function drawPrompt(svg, [tokens, kept, rows], x, width) {
     const pruned = kept > 0 && kept < tokens, hang = pruned ? Math.min(HANG_MAX, (BAR * (tokens - kept)) / Math.max(1, rows)) : 0;
     const inner = Math.max(0.5, width - (width > 3 ? 1 : 0));
