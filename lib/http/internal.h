@@ -60,7 +60,7 @@ struct connection {
     struct in6_addr address;
     uint16_t port;
     uint8_t state;           // enum connection_state
-    bool readable, writable; // the socket may have bytes, or room for some
+    bool readable, writable; // the socket may have bytes to read, room for bytes to write
     // TLS: a read that must write first waits for room, or a write that must read first waits for bytes, until the
     // socket's event. An incomplete handshake message, such as a new key, blocks both directions.
     bool read_awaits_room, write_awaits_bytes;

@@ -89,9 +89,9 @@ void rpc_server_reload(struct rpc_server *server);
 int rpc_server_port(const struct rpc_server *server); // the actual port, also with port 0
 // grpc.health.v1: sets the state of one service ("": of the server) and notifies its watchers.
 void rpc_server_set_serving(struct rpc_server *server, const char *service, bool serving);
-// Stops accepting, waits up to grace_ms for running calls (health watchers end at once), then cancels the remaining
-// calls. When it returns every on_close has run and no handler runs. Must not be called from a handler. Afterwards
-// functions do nothing on calls that are still referenced. NULL is allowed.
+// Stops accepting calls, waits up to grace_ms for running calls (health watchers end at once), then cancels the
+// remaining calls. When it returns every on_close has run and no handler runs. Must not be called from a handler.
+// Afterwards functions do nothing on calls that are still referenced. NULL is allowed.
 void rpc_server_close(struct rpc_server *server, int grace_ms);
 
 void *rpc_call_context(const struct rpc_call *call);

@@ -55,10 +55,10 @@ struct chat_prompt {
     int n_turns;
 };
 
-// Opens `template_file`, or the template of the checkpoint in `model_dir` if template_file is NULL. With a
-// template_file, model_dir may be NULL: the template then has no special tokens. UNSUPPORTED: there is no template, or
-// it cannot be parsed (the error message names file and line). NOT_FOUND: template_file does not exist. DATA:
-// tokenizer_config.json is broken.
+// Opens `template_file`, or the template of the checkpoint in `model_dir` if template_file is NULL. Special tokens come
+// from model_dir. With a template_file, model_dir may be NULL: then there are no special tokens. UNSUPPORTED: there is
+// no template, or it cannot be parsed (the error message names file and line). NOT_FOUND: template_file does not exist.
+// DATA: tokenizer_config.json is broken.
 enum status chat_template_open(const char *model_dir, const char *template_file, struct chat_template **template_p);
 void chat_template_free(struct chat_template *chat); // NULL is fine
 

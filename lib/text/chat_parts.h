@@ -14,8 +14,8 @@ struct chat_template {
     struct output_syntax syntax;
 };
 
-// Tags of text in a rendering (jinja.h: origins). With n messages, text of message i has tag i, text of tools has tag n
-// + CHAT_TAG_TOOLS, and so on.
+// Tags of text in a rendering (jinja.h: origins). With n messages, text of message i has tag i. The tags below are
+// added to n.
 enum { CHAT_TAG_TOOLS, CHAT_TAG_DOCUMENTS, CHAT_TAG_VARIABLES };
 
 // Renders the conversation without converting message contents. The output has the tags above.
