@@ -54,7 +54,7 @@ static struct in6_addr network_of(const struct in6_addr *address)
     return network;
 }
 
-// Returns the place of the pointer to the entry, existing or not. Called with the lock held.
+// Returns the link that points to the entry, or the NULL link where a new entry goes. The caller holds the lock.
 static struct entry **find(struct address_counts *a, const struct in6_addr *network)
 {
     struct entry **e = &a->bucket[hash_bytes(&a->key, network, sizeof *network) % BUCKETS];

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counts and bounds the connections of each client address (IPv6: of each /64). Any thread.
+// Counts the connections of each client address and limits their number. An IPv6 network (/64) counts as one address.
+// Any thread.
 #pragma once
 
 #include <netinet/in.h>
@@ -8,12 +9,12 @@
 
 struct address_counts;
 
-struct address_counts *address_counts_open(int max); // 0 means no bound: returns NULL, which all functions accept
+struct address_counts *address_counts_open(int max); // `max` 0: no limit; returns NULL, which all functions accept
 void address_counts_close(struct address_counts *addresses); // NULL is allowed
-// Returns false if the address has `max` connections already.
+// Counts one more connection of the address. Returns false if it has `max` connections already.
 bool address_counts_add(struct address_counts *addresses, const struct in6_addr *address);
 void address_counts_remove(struct address_counts *addresses, const struct in6_addr *address);
-// The counts do not tell them apart.
+// Returns true if both addresses share one count.
 bool address_counts_are_same(const struct in6_addr *a, const struct in6_addr *b);
 
 // Converts an address to IPv6. An IPv4 address becomes a mapped address.

@@ -9,7 +9,7 @@ const char *cores_topology = "/sys/devices/system/cpu";
 void cores_usable(cpu_set_t *cores)
 {
     CPU_ZERO(cores);
-    // The call fails on machines with more cores than a cpu_set_t holds.
+    // The call fails on machines with more cores than a cpu_set_t holds. Core 0 is used then.
     if (sched_getaffinity(0, sizeof *cores, cores) != 0 || CPU_COUNT(cores) < 1) CPU_SET(0, cores);
 }
 
@@ -28,7 +28,7 @@ int cores_at(const cpu_set_t *cores, int index)
     return core;
 }
 
-// Position of a core (a hardware thread, in Linux's count) in the machine.
+// Place of a core in the machine. Linux counts each hardware thread as a core.
 struct place {
     int package, core, number;
 };

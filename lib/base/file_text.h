@@ -6,8 +6,8 @@
 
 #include "lib/base/status.h"
 
-// Returns the status for an open() that failed with `error`: NOT_FOUND, INTERNAL if another attempt may succeed, else
-// INVALID, such as for a file without read permission.
+// Returns the status for an open() that failed with `error`: NOT_FOUND if there is no file, INTERNAL if another attempt
+// may succeed, else INVALID (for example, no read permission).
 enum status file_open_status(int error);
 
 // Reads the whole file into *text_p [*n_bytes_p], with a zero byte after it. The caller frees the text. Errors are DATA

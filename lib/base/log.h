@@ -26,8 +26,8 @@ enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };
 enum log_format { LOG_FORMAT_LOGFMT, LOG_FORMAT_JSON };
 enum { LOG_LINE_BYTES = 2048 };
 
-// Set the name in every line, such as "worker[2]" (copied), and the most verbose level that is written, and the format.
-// Call both before other threads start. The defaults are logfmt and level info.
+// log_setup() sets the process name in every line, such as "worker[2]" (copied), and the most verbose level that is
+// written. Call it and log_set_format() before other threads start. The defaults are logfmt and level info.
 void log_setup(const char *process, enum log_level level);
 void log_set_format(enum log_format format);
 void log_set_level(enum log_level level); // any thread, at any time
@@ -60,8 +60,8 @@ struct log_field {
         default: log_field_int)(k, v)
 #define LOG_MS(key, us)       log_field_ms(key, us)        // microseconds, written as milliseconds: 41.3
 #define LOG_FINGERPRINT(k, v) log_field_hex(k, v)          // 16 hex digits
-#define LOG_REQUEST(number)   log_field_hex("req", number) // the router's number of a request, the same in every process
-#define LOG_REASON            LOG_FIELD("reason", status_message()) // sentence of the last status_fail()
+#define LOG_REQUEST(number)   log_field_hex("req", number) // the router's request number, used by every process
+#define LOG_REASON            LOG_FIELD("reason", status_message()) // message of the last status_fail()
 
 // log_event(LOG_INFO, "node_lost", LOG_FIELD("node", id), LOG_FIELD("requests", n));
 #define log_event(level, event, ...)                                                                                   \
@@ -70,7 +70,8 @@ struct log_field {
 void log_write(enum log_level level, const char *event, const struct log_field *fields, size_t n_fields);
 
 // Logs events that clients or nodes can cause at will. Each place in the code logs at most LOG_LIMIT_LINES lines a
-// second, so that the log does not fill the disk. The field left_out of the next line has the number of dropped lines.
+// second, so that the log does not fill the disk. The next line from this place has the number of dropped lines in its
+// field left_out.
 enum { LOG_LIMIT_LINES = 20 };
 struct log_limit { // static and zero
     atomic_llong second;
@@ -87,7 +88,7 @@ struct log_limit { // static and zero
     } while (0)
 bool log_limit_take(struct log_limit *place, int64_t now_us, unsigned long long *left_out_p);
 
-// Logs log_lines_dropped. Pass it to log_writer_start().
+// Logs the event log_lines_dropped. Pass this function to log_writer_start().
 void log_tell_dropped(uint64_t lines);
 
 static inline struct log_field log_field_text(const char *key, const char *text)

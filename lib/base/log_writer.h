@@ -25,10 +25,10 @@ void log_writer_start(void (*dropped_fn)(uint64_t lines));
 // log_writer_start() was not called, writes the line itself.
 void log_writer_put(const char *line, size_t n);
 
-// Writes the bytes itself, and waits while standard error accepts none. Bytes are lost if the reader is gone.
+// Writes the bytes directly to standard error, and waits while it accepts none. Bytes are lost if the reader is gone.
 void log_write_stderr(const char *bytes, size_t n);
 
 // Waits until the lines queued so far are written, at most LOG_FLUSH_MS. Any thread, even in a signal handler.
 void log_flush(void);
 
-uint64_t log_lines_dropped(void); // dropped since the start; any thread
+uint64_t log_lines_dropped(void); // number since the start; any thread

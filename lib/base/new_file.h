@@ -19,8 +19,8 @@ struct new_file {
 };
 
 // Creates a file of mode 0600 with a random name next to `path` (mkostemp follows no link and opens no existing file).
-// Locks it (flock) until it is closed, if the file system has locks. INVALID if that fails, or if every user may
-// replace files in the folder. After a failure do not call new_file_discard().
+// Locks it (flock) until it is closed, if the file system has locks. Returns INVALID if the file cannot be created, or
+// if every user may replace files in the folder. After a failure do not call new_file_discard().
 enum status new_file_open(struct new_file *file, const char *path);
 
 // Syncs the file, renames it to `path` and syncs the folder. Closes `file` in any case. After INVALID, `path` is
@@ -28,15 +28,15 @@ enum status new_file_open(struct new_file *file, const char *path);
 enum status new_file_commit(struct new_file *file);
 void new_file_discard(struct new_file *file);
 
-// Removes temporary files that new_file_open() of this path and user created in processes that were killed: files of
-// such names that no process has locked.
+// Removes temporary files for `path` that killed processes of this user left. They have names as new_file_open() makes
+// them, and no process has locked them.
 void new_file_remove_leftovers(const char *path);
 
 // Syncs the folder of this file, so that a rename in it survives a crash of the machine.
 void folder_sync(const char *path);
 
-// Opens a cache file of an earlier start for reading, without following a link. The file and its folder must belong to
-// this user or root, and no other user may be able to write the file. With trust_folder_owner, both may belong to any
-// one user: it is for caches next to a model that this user owns. Returns -1 with the reason in *wrong_p, a constant
-// string or strerror(errno). *wrong_p is NULL if there is no file.
+// Opens a cache file that an earlier process wrote, for reading and without following a link. The file and its folder
+// must belong to this user or root, and no other user may be able to write the file. With trust_folder_owner, the
+// folder may belong to any user, and that user may own the file, too. This is for caches next to a model. Returns -1
+// with the reason in *wrong_p, a constant string or strerror(errno). *wrong_p is NULL if there is no file.
 int cache_file_open(const char *path, bool trust_folder_owner, const char **wrong_p);

@@ -44,7 +44,7 @@ struct option {
 
 // Sets every value from defaults, file and flags. Arguments that are not flags go to `rest`, an array of argc pointers
 // into argv. If `rest` is NULL, such arguments are an error. "-" is an argument, and "--" ends the flags. Returns
-// INVALID with a sentence that names the key and the allowed values. Strings live until options_free().
+// INVALID; the error message names the key and the allowed values. Strings live until options_free().
 enum status options_parse(const struct option *table, int argc, char **argv, char **rest, int *n_rest_p);
 
 // Returns true if the --config file or a flag has set the option.
@@ -52,8 +52,8 @@ bool options_given(const struct option *table, const char *name);
 
 // Reads the --config files of options_parse() again, if there were any (options_reload.c). Sets the values of live rows
 // that differ and that no flag has set, and logs each (`option_changed`). For other rows that differ, logs the hint
-// that they need a new start. Returns INVALID with a sentence if the file has an error; then nothing is changed. Call
-// it on the thread that reads the live values.
+// that they need a new start. Returns INVALID and changes nothing if a file has an error. Call it on the thread that
+// reads the live values.
 enum status options_reload(const struct option *table);
 
 // Parses the options of main(). Prints and exits with 0 on --help and --version; prints the error and exits with 2 on
@@ -80,15 +80,16 @@ void options_free(const struct option *table);
 enum { OPTION_LIMITS_BYTES = 64 };
 bool option_limits_format(const struct option *row, const char *between, char text[OPTION_LIMITS_BYTES]);
 
-// Only for lib/base: format an option for --help and the man page. The first returns "--name VALUE". The second returns
-// the help text, and in parentheses the unit (unless it is shown elsewhere), the allowed range and "repeatable". The
-// caller frees both.
+// Only for lib/base: format an option for --help and the man page. option_name_format() returns "--name VALUE".
+// option_text_format() returns the help text. In parentheses follow the unit (unless unit_shown), the allowed range and
+// "repeatable". The caller frees both texts.
 char *option_name_format(const struct option *row);
 char *option_text_format(const struct option *row, bool unit_shown);
 
-// Only for options_reload.c. The first returns the value as --config would give it; free it. The next two return true
-// if a flag has set the row, and if there is a --config file. The last reads defaults and all such files into `table`,
-// without changing options_given().
+// Only for options_reload.c. option_value_format() returns the value as a --config file would state it; the caller
+// frees it. options_flag_given() returns true if a flag has set the row. options_have_config() returns true if there is
+// a --config file. options_read_again() reads the defaults and all --config files into `table`, and does not change the
+// results of options_given().
 char *option_value_format(const struct option *row);
 bool options_flag_given(const struct option *row);
 bool options_have_config(void);

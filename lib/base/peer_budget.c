@@ -6,13 +6,13 @@
 
 #include "lib/base/clock.h"
 
-// The budgets, guarded by the mutex. `ending_bytes` counts peers that have been ended and have not left yet.
+// The budgets, guarded by the mutex. `ending_bytes` is the memory of peers that were ended but have not left yet.
 static struct {
     pthread_mutex_t mutex;
     struct peer_budget budgets[PEER_CLASSES];
     size_t ending_bytes[PEER_CLASSES];
     struct peer *first[PEER_CLASSES];
-    size_t peak_bytes; // of both budgets together, since the last trim
+    size_t peak_bytes; // highest memory of both budgets together since the last trim
 } all = {
     .mutex = PTHREAD_MUTEX_INITIALIZER,
     .budgets = {{.max_bytes = PEER_UNPROVEN_BYTES}, {.max_bytes = PEER_PROVEN_BYTES}},

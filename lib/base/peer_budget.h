@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Limits the memory that this process holds for the peers of its ports. There are two budgets: one for peers that still
-// have to show a key or token, one for all other peers. While the peers of a budget exceed it, the busiest of them is
-// closed. The budgets are global to the process, because memory is. Any thread.
+// have to show a key or token, one for all other peers. While the peers of a budget hold too much, the busiest peer is
+// closed: the peer with the most memory. For peers that have not shown a key, the time since peer_join() counts, too.
+// The budgets are global to the process, because memory is. Any thread.
 #pragma once
 
 #include <stdbool.h>

@@ -45,7 +45,7 @@ int status_exit_code(enum status status)
 
 enum status status_fail(enum status status, const char *format, ...)
 {
-    // The sentence is formatted into another buffer because an argument may be the current message.
+    // The message is formatted into another buffer because an argument may be the current message.
     char text[sizeof message];
     va_list args;
     va_start(args, format);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The result of a function that can fail, the same in every module, and the sentence that goes with a failure.
+// The result of a function that can fail, the same in every module, and the error message of a failure.
 //
 // A function that can fail returns `enum status`. Results go through out parameters (named `_p`) that are written only
-// on STATUS_OK. The function that knows the cause, and only that function, calls `status_fail()`. It records a sentence
-// for the user ("temperature -1: must be 0 or more") in the calling thread. Callers above just pass the status on.
+// on STATUS_OK. The function that knows the cause, and only that function, calls `status_fail()`. It records an error
+// message for the user, a sentence such as "temperature -1: must be 0 or more", in the calling thread. Callers above
+// just pass the status on.
 #pragma once
 
 enum status {
@@ -28,11 +29,11 @@ enum status {
 // Returns the lower-case name for logs, never NULL.
 const char *status_name(enum status status);
 
-// Records the sentence for this thread (well-formed UTF-8, cut after at most 1023 bytes) and returns `status`. The
+// Records the error message of this thread (well-formed UTF-8, cut after at most 1023 bytes) and returns `status`. The
 // arguments may include status_message().
 enum status status_fail(enum status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-// Puts "context: " before this thread's sentence ("model dir/x: ...") and returns `status` unchanged.
+// Puts "context: " before this thread's error message ("model dir/x: ...") and returns `status` unchanged.
 enum status status_context(enum status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 // Returns the exit code of a program that ended with `status`: 0 for success, 2 if the same start would fail again
@@ -47,5 +48,5 @@ int status_exit_code(enum status status);
         if (try_status != STATUS_OK) return try_status;                                                                \
     } while (0)
 
-// Returns the sentence of the last status_fail() of this thread, valid until the next one. Never NULL.
+// Returns the error message of this thread's last status_fail(), valid until its next status_fail(). Never NULL.
 const char *status_message(void);

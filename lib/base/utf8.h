@@ -11,8 +11,8 @@
 // byte of the first malformed character.
 bool utf8_valid(const char *text, size_t size_bytes, size_t *bad_p);
 
-// Returns the number of bytes (0 to 3) at the end of `text` that start a character and that more bytes could complete.
-// More bytes cannot change if the text before them is well-formed.
+// Returns the size (0 to 3 bytes) of an incomplete character at the end of `text`, which further bytes could complete.
+// Further bytes cannot make the text before it well-formed or malformed.
 size_t utf8_incomplete_tail(const char *text, size_t size_bytes);
 
 // Returns the code point of a character of `n` well-formed bytes. Returns 0xffff for all characters beyond U+FFFF.

@@ -93,7 +93,7 @@ static void take_equal_jobs(struct grammar_compiler *c)
     }
 }
 
-// Finishes a job. `matcher` is the job's own matcher, or NULL: then the thread's status has the reason.
+// Finishes a job. `matcher` is the job's own matcher, or NULL. If it is NULL, status_message() has the reason.
 static void job_finish(struct job *job, struct grammar_matcher *matcher)
 {
     if (matcher && grammar_matcher_accept(matcher, job->tokens, job->n) == STATUS_OK) {

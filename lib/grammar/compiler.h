@@ -18,8 +18,8 @@ struct grammar_compiler *grammar_compiler_create(const struct grammar_library *l
 // Drops all jobs; waits for the grammar that is being compiled. NULL is fine.
 void grammar_compiler_free(struct grammar_compiler *compiler);
 
-// Asks for a matcher that has accepted tokens [n]. Copies the spec, which must have been checked, and the tokens. No
-// other job may have the same `id`.
+// Adds a job: to make a matcher of the grammar and let it accept tokens [n]. Copies the spec, which must have been
+// checked, and the tokens. No other job may have the same `id`.
 void grammar_compiler_add(struct grammar_compiler *compiler, uint64_t id, const struct grammar_spec *spec,
                           const int32_t *tokens, int n);
 // Drops the job, if there is one. Nothing is returned for it.
@@ -29,8 +29,8 @@ void grammar_compiler_drop_all(struct grammar_compiler *compiler);
 struct grammar_compiled {
     uint64_t id;
     struct grammar_matcher *matcher; // owned by the caller; NULL if the grammar was refused
-    char *reason;                    // a sentence if it was refused; the caller frees it
+    char *reason;                    // error message if the grammar was refused; the caller frees it
 };
 
-// Returns the next result, or false if there is none now.
+// Writes the next result. Returns false if there is none yet.
 bool grammar_compiler_take(struct grammar_compiler *compiler, struct grammar_compiled *result);

@@ -209,7 +209,7 @@ enum status grammar_matcher_create(const struct grammar_library *library, const 
         [GRAMMAR_JSON_SCHEMA] = "json_schema", [GRAMMAR_REGEX] = "regex", [GRAMMAR_LARK] = "lark"};
     union {
         struct llg_init init;
-        char room[1024]; // a later 1.x may set further members
+        char room[1024]; // a later version 1.x of llguidance may set further members
     } u = {0};
     library->llg.llg_constraint_init_set_defaults(&u.init, library->tokenizer);
     u.init.log_buffer_level = u.init.log_stderr_level = 0;

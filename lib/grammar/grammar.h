@@ -31,15 +31,15 @@ struct grammar_library *grammar_library_start(const char *path, const struct tok
                                               const int32_t *eos, int n_eos);
 
 // Opens the library. `path` is the file, or its name for the dynamic loader. eos [n_eos] are the tokens that end an
-// answer; each is allowed when the grammar is complete. vocab_size is the model's, at least the tokenizer's. NOT_FOUND:
-// the file does not exist or cannot be loaded. UNSUPPORTED: it is not a usable llguidance.
+// answer; each is allowed when the grammar is complete. vocab_size is the model's, which is at least the tokenizer's.
+// NOT_FOUND: the file does not exist or cannot be loaded. UNSUPPORTED: it is not a usable llguidance.
 enum status grammar_library_open(const char *path, const struct tokenizer *tokenizer, int vocab_size,
                                  const int32_t *eos, int n_eos, struct grammar_library **library_p);
 void grammar_library_free(struct grammar_library *library); // NULL is fine; free its matchers first
 
-// Creates a matcher. If a JSON schema has no member "x-guidance", one blank, or a new line with its indentation, is
-// allowed between two tokens of JSON. With any number of blanks allowed, a model may write blanks for ever. INVALID:
-// the grammar is wrong, or exceeds the limits (limits.h); the sentence says where.
+// Creates a matcher. Between two tokens of JSON, one blank or a new line with its indentation is allowed, unless the
+// schema has a member "x-guidance". If any number of blanks were allowed, a model could write blanks for ever. INVALID:
+// the grammar is wrong, or exceeds the limits (limits.h); the error message says where.
 enum status grammar_matcher_create(const struct grammar_library *library, const struct grammar_spec *spec,
                                    struct grammar_matcher **matcher_p);
 // Returns an independent matcher in the same position.

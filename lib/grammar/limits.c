@@ -79,7 +79,8 @@ static const char *quoted_end(const char *c, char quote)
     return *c ? c + 1 : c;
 }
 
-// Returns the end of the comment, text, expression or special token that starts at c, or c + 1 if none does.
+// Returns the end of the comment, text, expression or special token that starts at c. Returns c + 1 if no such part
+// starts there.
 static const char *lark_part_end(const char *c)
 {
     if (*c == '#' || strncmp(c, "//", 2) == 0) return c + strcspn(c, "\n");

@@ -83,7 +83,7 @@ static void hold(struct connection *c)
     if (bytes != c->peer.held_bytes) peer_hold(&c->peer, bytes);
 }
 
-// Shuts the socket of a peer over budget down. The connection's loop then finds the end of input and closes it.
+// Shuts down the socket of a peer that is over budget. The connection's loop then finds the end of input and closes it.
 static void end_for_budget(struct peer *peer)
 {
     struct connection *c = (struct connection *)((char *)peer - offsetof(struct connection, peer));
@@ -116,7 +116,8 @@ static void drop_input(struct connection *c)
 
 // --- handshakes: with a limit of connections per address, a thread runs one handshake of an address at a time
 
-// Returns true if the connection may run its handshake now. A connection that has sent nothing does not take the place.
+// Returns true if the connection may run its handshake now. A connection that has sent nothing does not take its
+// address's place.
 static bool handshake_begin(struct connection *c)
 {
     if (c->shaking) return true;
@@ -169,7 +170,8 @@ static void close_with(struct connection *c, bool reset)
     http_loop_bury(c->loop, c);
 }
 
-// Closes the connection. An incomplete response ends in a reset: without a length it would look complete otherwise.
+// Closes the connection. Resets the connection if a response is incomplete: the client could take a response without a
+// length for complete.
 void connection_close(struct connection *c)
 {
     close_with(c, c->exchange != NULL);
@@ -386,7 +388,7 @@ static bool is_head_request(const char *bytes, size_t size)
     return size - line >= sizeof method && memcmp(bytes + line, method, sizeof method) == 0;
 }
 
-// Returns the number of bytes used: 0, or the whole head.
+// Parses the head of a request once it is complete. Returns the number of bytes used: the size of the head, or 0.
 static size_t parse_head(struct connection *c, const char *bytes, size_t size)
 {
     struct http_server *server = c->loop->server;
@@ -448,9 +450,9 @@ static void give_way(struct connection *c)
     http_loop_ready(c->loop, c);
 }
 
-// Ends the request of the loop's connection with the most bytes, if it has more than `bytes`. Returns false if none
-// has. Each scan of all connections ends some request, or else the request that caused the scan. So no client causes
-// many scans with few bytes.
+// Ends the request of the loop's connection with the most bytes, if it has more than `bytes`. Returns false if no
+// connection has more. Each scan of all connections ends some request, or else the request that caused the scan. So no
+// client causes many scans with few bytes.
 static bool end_largest(struct http_loop *loop, size_t bytes)
 {
     struct connection *largest = NULL;
@@ -464,9 +466,9 @@ static bool end_largest(struct http_loop *loop, size_t bytes)
     return true;
 }
 
-// Ends the connections with the most bytes while all bodies exceed their limit. Otherwise a few clients that never
-// finish large bodies or heads would keep out small requests. Returns false if a connection with `bytes` is the
-// largest.
+// Ends requests of the connections with the most bytes until all bodies are within their limit. A few clients that
+// never finish large bodies or heads must not keep out small requests. Returns false if no connection of the loop has
+// more than `bytes`.
 static bool make_room(struct http_loop *loop, size_t bytes)
 {
     while (atomic_load(&loop->server->body_bytes) > loop->server->o.max_bodies_bytes)
@@ -535,7 +537,7 @@ static size_t feed_chunked_body(struct connection *c, const char *bytes, size_t 
         }
         if (n && !add_body(c, data, n)) break;
         if (c->chunks.left > max_body_bytes(c->exchange, c->loop->server) - c->exchange->body_size) {
-            refuse(c, 413, "the body is larger than the limit of this path"); // once the size of the chunk is known
+            refuse(c, 413, "the body is larger than the limit of this path"); // once a chunk states its size
             break;
         }
         if (result == HTTP_PARSE_DONE) {
@@ -689,8 +691,8 @@ static void shake_hands(struct connection *c)
         fail_handshake(c);
 }
 
-// Counts bytes that wait to be parsed like bodies. Many clients that send heads slowly, or requests ahead, must not
-// take more memory than the limit either.
+// Counts unparsed input bytes in body_bytes, like the bytes of bodies. Many clients that send heads slowly, or requests
+// ahead, must not take more memory than the limit either.
 static void charge_input(struct connection *c)
 {
     size_t kept = http_buffer_size(&c->in) + http_buffer_size(&c->tls_in), before = c->in_charge;

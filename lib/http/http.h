@@ -43,7 +43,7 @@ struct http_tls_files {
     const char *cert, *key, *client_ca; // PEM; client_ca NULL: clients need no certificate
 };
 
-// Zeros take the default in brackets.
+// A member that is 0 takes the default in brackets.
 struct http_server_options {
     const char *host;                 // "127.0.0.1", "[::1]", a name: see lib/base/address.h
     int port;                         // 0: a free port
@@ -57,34 +57,35 @@ struct http_server_options {
     bool proof; // clients must show a key (http_prove()): until then they share a small budget (lib/base/peer_budget.h)
     size_t max_head_bytes; // [32 KiB]
     size_t max_body_bytes; // [64 MiB]
-    // [four times max_body_bytes, at least 256 MiB] of all bodies, unfinished heads and requests sent ahead. Above it,
-    // the connection with the most bytes gives way: its head or body is refused with 503. If its request is already
-    // being handled or answered, the connection is closed, because its bytes are requests sent ahead.
+    // [four times max_body_bytes, at least 256 MiB] bytes of all bodies, unfinished heads and requests sent ahead.
+    // Above it, the connection with the most bytes gives way: its head or body is refused with 503. If its request is
+    // already being handled or answered, the connection is closed, because its bytes are requests sent ahead.
     size_t max_bodies_bytes;
-    size_t max_unread_bytes; // [16 MiB] of one stream; a client that leaves more unread is disconnected
-    // [256 MiB] of all responses together. Above it, a stream with more than an equal share (lib/base/equal_share.h) is
-    // disconnected.
+    size_t max_unread_bytes; // [16 MiB] unread bytes of one stream; a client that leaves more unread is disconnected
+    // [256 MiB] unread bytes of all responses together. Above it, a stream with more than an equal share
+    // (lib/base/equal_share.h) is disconnected.
     size_t max_all_unread_bytes;
-    int64_t head_ms;      // [10000] from accepting, or from a request's first byte, until its head is complete
-    int64_t stall_ms;     // [30000] for each KiB of a body, and for each 16 KiB, or the rest, of an unread response
-    int64_t idle_ms;      // [120000] between two requests
-    int64_t tls_check_ms; // [1000] at least, between two checks of the TLS files
+    int64_t head_ms;  // [10000] time from accepting, or from a request's first byte, until the head is complete
+    int64_t stall_ms; // [30000] time for each KiB of a body, and for each 16 KiB (or the rest) of an unread response
+    int64_t idle_ms;  // [120000] time between two requests
+    int64_t tls_check_ms; // [1000] shortest time between two checks of the TLS files
     // [0: no bound] a request on an older connection is the last request there, so that a client shows its certificate
     // again.
     int64_t max_connection_age_ms;
     // Writes the body of the server's own error responses (400, 404, 405, 408, 413, 417, 431, 501, 503, 505), JSON or
     // text, to `body` [room] and returns its size, at most `room`. `path` is the path of the request, or the start of
-    // its target if the head could not be parsed; "": not known. NULL: the server sends a line of text.
+    // its target if the head could not be parsed, or "" if neither is known. error_body NULL: the server sends a line
+    // of text.
     size_t (*error_body)(const char *path, int status, const char *sentence, char *body, size_t room);
-    const char *error_type; // its content type
+    const char *error_type; // content type of these bodies
     // Writes further headers of the responses that the server sends without calling on_head, such as 400 and 413: lines
     // like "x-request-id: 1\r\n" to `lines` [room]. Returns their size. `x` is NULL if the head of the request could
-    // not be parsed. NULL: no such headers.
+    // not be parsed. own_headers NULL: no such headers.
     size_t (*own_headers)(const struct http_exchange *x, char *lines, size_t room);
 };
 
 // Opens a server. Returns UNAVAILABLE if the address is in use, INVALID if a TLS file is unusable, and NOT_FOUND if it
-// is absent. The sentence names the address or file.
+// is absent. The error message names the address or file.
 enum status http_server_open(const struct http_server_options *options, struct http_server **server_p);
 int http_server_port(const struct http_server *server);
 // Releases the port and closes idle connections. Responses begun from now on close their connections.
@@ -97,31 +98,31 @@ void http_server_reload(struct http_server *server);
 enum { HTTP_STATUS_CLASSES = 6 };
 struct http_server_status {
     int64_t connections, exchanges;          // open ones
-    size_t unread_bytes, body_bytes;         // of all responses that sockets have not taken; of all bodies and heads
+    size_t unread_bytes, body_bytes;         // of responses, not taken by sockets yet; of all bodies and heads
     uint64_t accepted, refused;              // connections so far
     uint64_t requests;                       // with a whole head, so far
     uint64_t responses[HTTP_STATUS_CLASSES]; // by the first digit of the status
     uint64_t received_bytes, sent_bytes;     // of heads and bodies, without TLS
-    uint64_t handshakes_failed;              // of TLS
+    uint64_t handshakes_failed;              // TLS handshakes
 };
 void http_server_get_status(struct http_server *server, struct http_server_status *status);
 
 // --- the request. Texts are valid while the exchange is referenced.
 void *http_context(const struct http_exchange *x);
-struct http_server *http_server_of(const struct http_exchange *x); // in a handler
+struct http_server *http_server_of(const struct http_exchange *x); // may be called in a handler
 void http_set_user(struct http_exchange *x, void *user);
 void *http_user(const struct http_exchange *x);
 const char *http_method(const struct http_exchange *x);
 const char *http_path(const struct http_exchange *x);                     // decoded, without the query
 const char *http_query(const struct http_exchange *x, const char *name);  // a decoded query parameter; NULL: not given
-const char *http_header(const struct http_exchange *x, const char *name); // any case; the first of several; NULL: none
-void http_prove(struct http_exchange *x);                                 // in on_head: the client has shown a key
+const char *http_header(const struct http_exchange *x, const char *name); // in any case; the first one; NULL: none
+void http_prove(struct http_exchange *x); // call it in on_head: the client has shown a key
 // Returns the next header of this name. `value` is the result of http_header() or of the previous call. NULL: no
 // further header.
 const char *http_header_after(const struct http_exchange *x, const char *name, const char *value);
 const char *http_peer(const struct http_exchange *x);                 // "127.0.0.1:4711"
 const char *http_body(const struct http_exchange *x, size_t *size_p); // NUL-terminated; valid from on_request on
-void http_body_free(struct http_exchange *x); // once it is parsed: the body counts in max_bodies_bytes until then
+void http_body_free(struct http_exchange *x); // call it after parsing: until then the body counts in max_bodies_bytes
 void http_ref(struct http_exchange *x);
 void http_unref(struct http_exchange *x);
 

@@ -20,15 +20,15 @@
 #include "lib/http/timers.h"
 
 enum {
-    HTTP_IN_BYTES = 65536,       // read at once
-    HTTP_AHEAD_BYTES = 4096,     // of further requests, read while a request waits for its response
-    HTTP_TURN_BYTES = 256 << 10, // read or written for one connection before the next connection's turn
+    HTTP_IN_BYTES = 65536,       // bytes read at once
+    HTTP_AHEAD_BYTES = 4096,     // bytes of further requests that are read while a request waits for its response
+    HTTP_TURN_BYTES = 256 << 10, // bytes read or written for one connection before the next connection's turn
     HTTP_TURN_REQUESTS = 16,
     HTTP_READ_MIN_COST = 256,     // bytes that a read counts at least: a TLS record may carry a single byte
     HTTP_TURN_EMPTY_RECORDS = 32, // limit of TLS records without data in one turn; above it the connection is closed
     HTTP_LINGER_MS = 2000,
-    HTTP_CONNECTION_BYTES = 4 << 10,
-    HTTP_TLS_BYTES = 32 << 10, // memory of an idle connection
+    HTTP_CONNECTION_BYTES = 4 << 10, // memory of an idle connection
+    HTTP_TLS_BYTES = 32 << 10,       // additional memory of a TLS connection
     HTTP_PEER_BYTES = INET6_ADDRSTRLEN + 8,
 };
 
@@ -38,34 +38,34 @@ enum connection_state { HTTP_HANDSHAKE, HTTP_HEAD, HTTP_BODY, HTTP_HANDLING, HTT
 
 struct connection {
     struct http_loop *loop;
-    struct connection *next, **link;           // of the loop
-    struct connection *next_ready;             // of the loop's list of ready connections, then of the dead ones
-    struct connection *less_idle, **idle_link; // of the loop's list of idle connections; idle_link NULL: not in it
+    struct connection *next, **link;           // in the loop's list of connections
+    struct connection *next_ready;             // in the loop's list of ready connections, later of dead connections
+    struct connection *less_idle, **idle_link; // list of idle connections; idle_link NULL: not in the list
     struct http_timer timer;
     int64_t opened_us;
     SSL *ssl; // NULL: plain
     struct http_exchange *exchange;
     struct http_buffer in;     // bytes of the next request, not yet parsed
     struct http_buffer tls_in; // bytes of the socket that OpenSSL has not asked for
-    size_t in_charge;          // of both, counted in server->body_bytes
+    size_t in_charge;          // bytes of `in` and `tls_in` that are counted in server->body_bytes
     struct http_buffer out;    // bytes of the response that go to the socket next
     struct http_scan scan;
     const char *head; // bytes of the request so far, while it is parsed; otherwise NULL, and `in` has the bytes
     size_t head_size;
     struct http_chunks chunks;
-    uint64_t body_left; // of a body with a length
+    uint64_t body_left; // bytes still to come of a body with a length
     uint32_t progress;  // bytes of the body or the response since the time limit was last extended
     int fd;
     struct peer peer; // accounts the memory that the connection holds
     struct in6_addr address;
     uint16_t port;
     uint8_t state;           // enum connection_state
-    bool readable, writable; // the socket may have bytes, or room for some
+    bool readable, writable; // the socket may have bytes to read, room for bytes to write
     // TLS: a read that must write first waits for room, or a write that must read first waits for bytes, until the
     // socket's event. An incomplete handshake message, such as a new key, blocks both directions.
     bool read_awaits_room, write_awaits_bytes;
-    bool shaking;          // it is in loop->handshaking
-    bool awaits_handshake; // of another connection of its address
+    bool shaking;          // its handshake has the address's place in loop->handshaking
+    bool awaits_handshake; // waits for the handshake of another connection of its address
     bool drained;          // TLS: the socket has no bytes until the next event
     bool peer_closed;      // the client has closed its sending side
     bool broken;           // the socket has failed
@@ -83,9 +83,9 @@ struct http_exchange {
     pthread_mutex_t lock;     // guards the members down to next_queued
     struct http_buffer out;   // response bytes that the loop has not taken yet
     struct http_buffer extra; // header lines of http_add_header
-    bool started, ended;      // the response
-    bool chunked;             // its coding
-    bool no_body;             // HEAD, 204
+    bool started, ended;      // the response has started, has ended
+    bool chunked;             // the response is chunked
+    bool no_body;             // the response has no body (HEAD, 204)
     bool closed;              // on_close is due or has run; loop and server may be gone
     bool abandoned;
     bool queued;
@@ -97,13 +97,13 @@ struct http_exchange {
     char *body;                        // [body_size + 1] owned; written by the loop until on_request
     size_t body_size, body_capacity;
     struct http_loop *loop;        // valid until closed
-    struct connection *connection; // the loop's alone; NULL once closed
+    struct connection *connection; // used only by the loop; NULL once closed
     const struct http_route *route;
     bool notify; // a handler was called, so on_close must be called
     void *context, *user;
     struct http_head head;
     const char *peer;
-    char texts[]; // of the head, then the peer
+    char texts[]; // texts of the head, then of the peer
 };
 
 struct http_loop {
@@ -113,14 +113,14 @@ struct http_loop {
     int spare_fd; // freed to accept and refuse a connection when the process has no descriptor left; -1: none
     bool listening;
     int64_t now_us, listen_again_us;    // INT64_MAX: no pause
-    struct address_counts *handshaking; // one at a time of each address; NULL: no bound
-    int n_awaiting;                     // connections that await another one's handshake
+    struct address_counts *handshaking; // addresses with a handshake, at most one each; NULL: no bound
+    int n_awaiting;                     // connections with awaits_handshake
     struct http_timers timers;
     struct connection *connections, *ready, *dead;
     struct connection *idle, **idle_end; // await the first byte of a request, the longest idle one first
     char *in;                            // [HTTP_IN_BYTES]
     char *texts;                         // [HTTP_TEXT_ROOM(max_head_bytes)]
-    char *tls_in;                        // [HTTP_IN_BYTES] of the connection whose turn it is; NULL: plain
+    char *tls_in;                        // [HTTP_IN_BYTES] TLS bytes of the connection whose turn it is; NULL: plain
     size_t tls_from, tls_to;
     pthread_mutex_t lock; // guards the queue
     struct http_exchange *queue, **queue_end;
@@ -146,7 +146,7 @@ struct http_server {
 // --- loop.c
 enum status http_loop_open(struct http_loop *loop, struct http_server *server);
 void http_loop_wake(struct http_loop *loop);
-void http_loop_close(struct http_loop *loop);                          // when server->closing is set
+void http_loop_close(struct http_loop *loop);                          // call it when server->closing is set
 void http_loop_queue(struct http_loop *loop, struct http_exchange *x); // takes a reference
 void http_loop_ready(struct http_loop *loop, struct connection *c);    // c has another turn soon
 void http_loop_bury(struct http_loop *loop, struct connection *c);     // c is freed after this batch of events
@@ -157,27 +157,27 @@ void connection_event(struct connection *c, uint32_t events);
 void connection_turn(struct connection *c);
 void connection_expire(struct connection *c);
 void connection_close(struct connection *c);
-void connection_prove(struct connection *c); // its client has shown a key
+void connection_prove(struct connection *c); // the client has shown a key
 
 // --- socket.c: the functions return a number of bytes, or one of
 enum { HTTP_AGAIN = -1, HTTP_BROKEN = -2 };
 ssize_t socket_read(struct connection *c, char *bytes, size_t size); // 0: the client has closed its sending side
 ssize_t socket_write(struct connection *c, const char *bytes, size_t size);
 int socket_handshake(struct connection *c); // 0: done
-void socket_shutdown(struct connection *c); // of the sending side
+void socket_shutdown(struct connection *c); // shuts the sending side
 void socket_close(struct connection *c, bool reset);
 
 // --- tls.c
 enum status http_tls_open(const struct http_tls_files *files, int64_t check_ms, struct http_tls **tls_p);
 SSL *http_tls_accept(struct http_tls *tls, struct connection *c); // reads changed files first; NULL: no memory
-void http_tls_reload(struct http_tls *tls);                       // now, if they have changed
+void http_tls_reload(struct http_tls *tls);                       // reads changed files now
 void http_tls_close(struct http_tls *tls);                        // NULL is allowed
 
 // --- tls_bio.c
 BIO_METHOD *tls_bio_method_create(void); // BIO_meth_free(); NULL: no memory
 bool tls_bio_attach(SSL *ssl, const BIO_METHOD *method, struct connection *c);
-bool tls_bio_empty(const struct connection *c); // no bytes until the socket's next event
-void tls_bio_end_turn(struct connection *c);    // before another connection has its turn
+bool tls_bio_empty(const struct connection *c); // true if no bytes come until the socket's next event
+void tls_bio_end_turn(struct connection *c);    // call it before another connection has its turn
 
 // --- exchange.c, for the loop
 struct http_exchange *exchange_create(struct connection *c, const struct http_head *head, const char *texts);
@@ -187,7 +187,7 @@ bool exchange_is_started(struct http_exchange *x);
 void exchange_take_headers(struct http_exchange *x, struct http_buffer *extra);
 // Moves the response so far to the connection. Returns false if the exchange was abandoned.
 bool exchange_take_output(struct http_exchange *x, struct connection *c);
-// Updates the counts of unread bytes; unsigned arithmetic also subtracts.
+// Adds `more` to the counts of unread bytes. A negative number, cast to size_t, subtracts.
 void exchange_count_unread(struct http_exchange *x, size_t more);
 // Ends the exchange: functions of http.h have no effect afterwards. Calls on_close and releases the loop's reference.
 void exchange_close(struct http_exchange *x, bool disconnected);

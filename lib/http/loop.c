@@ -61,7 +61,7 @@ static void run_queue(struct http_loop *loop)
     for (struct http_exchange *x = take_queue(loop); x; x = next) {
         next = x->next_queued;
         pthread_mutex_lock(&x->lock);
-        x->queued = false; // from here on the exchange may be queued again
+        x->queued = false; // other threads may queue the exchange again from here on
         pthread_mutex_unlock(&x->lock);
         if (x->connection) connection_turn(x->connection);
         http_unref(x);

@@ -35,7 +35,7 @@ struct http_head {
     size_t path;      // decoded, without the query
     size_t query;     // pairs of a name and a value, decoded; an empty name ends them
     size_t fields;    // pairs of a name and a value; an empty name ends them
-    size_t text_size; // all texts
+    size_t text_size; // size of all texts
     bool http_1_0;
     bool keep_alive;
     bool chunked;
@@ -48,7 +48,7 @@ struct http_head {
 #define HTTP_TEXT_ROOM(size) (2 * (size) + 16)
 
 // Parses a whole head, the final empty line included. `texts` has room for HTTP_TEXT_ROOM(size) bytes. Returns 0, or
-// the HTTP status of the refusal (400, 417, 431, 501, 505) with its sentence.
+// the HTTP status of the refusal (400, 417, 431, 501, 505). *sentence_p then says why.
 int http_parse_head(const char *bytes, size_t size, char *texts, struct http_head *head, const char **sentence_p);
 
 // Returns the value for `name` in a list of pairs, or NULL. any_case: names are compared without regard to case.

@@ -8,9 +8,9 @@
 #include <stdint.h>
 
 struct http_timer {
-    struct http_timer *next, **link; // in a slot; link NULL: in none
+    struct http_timer *next, **link; // in the list of a slot; link NULL: in no list
     int64_t due_us;                  // INT64_MAX: not set
-    int64_t tick;                    // of its slot
+    int64_t tick;                    // tick of its slot
 };
 
 enum { HTTP_TIMER_SLOTS = 512, HTTP_TIMER_TICK_US = 10000 };
@@ -26,4 +26,4 @@ void http_timer_set(struct http_timers *timers, struct http_timer *timer, int64_
 void http_timer_remove(struct http_timer *timer);
 // Clears and returns a timer that is due, or returns NULL.
 struct http_timer *http_timers_expire(struct http_timers *timers, int64_t now_us);
-int64_t http_timers_next_us(struct http_timers *timers); // when to look again; INT64_MAX: no timer is set
+int64_t http_timers_next_us(struct http_timers *timers); // time of the next look; INT64_MAX: no timer is set

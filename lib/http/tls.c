@@ -75,10 +75,10 @@ static void set_options(SSL_CTX *context)
     SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION);
     SSL_CTX_set_options(context, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION | SSL_OP_CIPHER_SERVER_PREFERENCE |
                                      SSL_OP_IGNORE_UNEXPECTED_EOF);
-    // Idle streams release their buffers, 33 KiB each.
+    // Idle connections release their buffers, 33 KiB each.
     SSL_CTX_set_mode(context,
                      SSL_MODE_RELEASE_BUFFERS | SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
-    SSL_CTX_clear_mode(context, SSL_MODE_AUTO_RETRY); // a read returns after each record: see read_input()
+    SSL_CTX_clear_mode(context, SSL_MODE_AUTO_RETRY); // see read_input() in connection.c
     // Clients resume sessions with tickets, which they keep. Tickets are off if clients have certificates.
     SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
     SSL_CTX_set_session_id_context(context, name, sizeof name - 1);

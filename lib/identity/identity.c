@@ -27,7 +27,7 @@ struct principal {
     atomic_int refs;
     // Guards the members below. The id and tenant of the key are constant, and its hash belongs to the ring.
     pthread_mutex_t mutex;
-    struct api_key key; // as last read. Also marked revoked if it is no longer in the file
+    struct api_key key; // as read last; marked revoked once the file no longer has it
     struct limits_use use;
 };
 
@@ -201,7 +201,7 @@ static int by_name(const void *a, const void *b)
     return order ? order : strcmp(x->tenant, y->tenant);
 }
 
-// Returns the principals of the ring by name, then NULLs. The caller frees the list.
+// Returns the principals of the ring [*n_p], sorted by id and tenant. The caller frees the list.
 static struct principal **ring_list(const struct ring *ring, size_t *n_p)
 {
     struct principal **list = mem_alloc_array(ring->n_slots + 1, sizeof *list);
@@ -220,7 +220,7 @@ static void ring_fini(struct ring *ring)
     free(ring->slots);
 }
 
-// Returns the principal that had this name before, or a new one, with a reference for the ring.
+// Returns the principal that had this id and tenant before, or a new one, with a reference for the ring.
 static struct principal *principal_of(struct principal **before, size_t n, const struct api_key *key)
 {
     struct principal named = {.key = *key}, *name = &named;

@@ -2,8 +2,8 @@
 // Identifies callers by the API keys of a file (key_file.h), which is read again when it changes, and applies the
 // limits of each key (limits.h). Knows nothing of protocols.
 //
-// Any thread. Calls do not block, except that the thread that notices a changed file reads it. Keys are never logged or
-// part of a sentence.
+// Any thread. Calls do not block, except that the thread that notices a changed file reads it. No log line and no error
+// message contains a key.
 #pragma once
 
 #include <stdbool.h>
@@ -22,9 +22,10 @@ void identity_close(struct identity *identity); // principals may live on; NULL 
 // Reads the file now if it has changed. NULL is allowed.
 void identity_reload(struct identity *identity);
 
-// Find the principal of "Bearer KEY", the value of an authorization header, or of the key alone, with a reference for
-// the caller. NULL means that none was sent. Return UNAUTHENTICATED for a wrong key. A changed file (checked at most
-// once a second) is read first. A file with an error is logged once, and the old keys stay in use.
+// Find the principal of a key, with a reference for the caller. identity_authenticate() takes the value of an
+// authorization header, "Bearer KEY", and identity_authenticate_key() takes KEY. NULL means that the client sent no
+// key. Return UNAUTHENTICATED for a missing or wrong key. They look for a changed file at most once a second and read
+// it first. A file with an error is logged once, and the old keys stay in use.
 enum status identity_authenticate(struct identity *identity, const char *authorization, struct principal **principal_p);
 enum status identity_authenticate_key(struct identity *identity, const char *key, struct principal **principal_p);
 
@@ -34,8 +35,8 @@ const char *principal_key_id(const struct principal *p); // valid while the prin
 const char *principal_tenant(const struct principal *p);
 bool principal_is_operator(struct principal *p);
 
-// Checks the key again during a long operator's call: UNAUTHENTICATED if it has expired or was revoked meanwhile,
-// DENIED if it is no longer an operator's.
+// Checks the key again during a long call of an operator. Returns UNAUTHENTICATED if the key has expired or was revoked
+// meanwhile, DENIED if it is no longer an operator's key.
 enum status principal_check_operator(struct principal *p);
 
 // Returns DENIED if a request names another tenant than the key's (an empty name is allowed), or a higher priority than
@@ -43,11 +44,12 @@ enum status principal_check_operator(struct principal *p);
 enum status principal_check(struct principal *p, const char *tenant, int32_t priority);
 
 // Admits a request. UNAUTHENTICATED: the key has expired or was revoked after the call was authenticated, which may be
-// long ago. KEY_LIMIT: a limit is used up; *retry_us_p is the time until it is free again, or 0 if unknown.
+// long ago. KEY_LIMIT: a limit is used up; *retry_us_p is the time until a request may start again, or 0 if unknown.
 enum status identity_admit(struct principal *p, int64_t *retry_us_p);
-// Admits a call without a model's work, such as tokenising. It counts only as a request and needs no release.
+// Admits a call without a model's work, such as tokenising. It counts as a request, but identity_end() is not called
+// for it.
 enum status identity_admit_call(struct principal *p, int64_t *retry_us_p);
-// Reserves for all requests of a message that was admitted as one request, once it is read. See limits_reserve().
+// Charges all requests of a message after it was read. The message was admitted as one request. See limits_reserve().
 // Returns KEY_LIMIT or DENIED.
 enum status identity_reserve(struct principal *p, const struct limits_need *need, int64_t *retry_us_p);
 // Ends an admitted request; called once for each. See limits_end().

@@ -60,7 +60,8 @@ static enum status write_all(int fd, const char *text, size_t size)
     return STATUS_OK;
 }
 
-// Fills the new file. It gets the owner of the old file if that is allowed, and never more rights.
+// Fills the new file. The new file gets the old file's owner and permissions if this process may change the owner.
+// Otherwise only this user may read it.
 static enum status fill(int fd, int old_fd, const char *text, size_t size)
 {
     struct stat old;

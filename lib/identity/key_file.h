@@ -5,8 +5,8 @@
 //
 //   prod-1 sha256:9f86d0...0f00a08 acme priority=2 requests_per_minute=600 tokens_per_day=5000000 expires=2027-01-31
 //
-// A key has 256 random bits, so one SHA-256 of it is enough: finding a key from its hash takes 2^256 guesses. Hashes of
-// passwords are slow and salted because passwords can be guessed and are used twice. Neither applies to keys.
+// A key has 256 random bits, so one SHA-256 of it is enough: finding a key from its hash takes 2^256 guesses. Password
+// hashes are slow and salted because passwords can be guessed and are used twice. Keys are random and used once.
 //
 // Thread-safe. A process that edits the file needs key_file_lock().
 #pragma once
@@ -39,7 +39,7 @@ struct api_key {
     char id[KEY_ID_BYTES + 1], tenant[KEY_TENANT_BYTES + 1]; // letters, digits, and . _ @ : -
     uint8_t hash[KEY_HASH_BYTES];
     struct key_limits limits;
-    int64_t priority;  // highest priority of its requests
+    int64_t priority;  // highest priority that its requests may have
     int64_t expires_s; // Unix time from which the key is refused; 0: never
     bool is_operator;  // may see nodes, queue and metrics, drain nodes and abort requests of other tenants
     bool revoked;      // the key is refused
@@ -54,10 +54,11 @@ void key_file_fini(struct key_file *file);
 // Parses the text of a file. Returns INVALID with the number of the line.
 enum status key_file_parse(const char *text, size_t size, struct key_file *file_p);
 // Reads a file. Returns INVALID or NOT_FOUND. Follows symbolic links, which mounted secrets need. The file must be a
-// regular file that only its owner may write. *exposed_p: other users may read it.
+// regular file that only its owner may write. *exposed_p is true if other users may read it.
 enum status key_file_read(const char *path, struct key_file *file_p, bool *exposed_p);
 
-// Sets the names. Returns INVALID unless both consist of the characters above and are short enough.
+// Sets id and tenant. Returns INVALID unless both are short enough and have only the characters that struct api_key
+// allows.
 enum status api_key_name(struct api_key *key, const char *id, const char *tenant);
 // Sets one name and value of a line in the key, such as "expires" and "2027-01-31". Returns INVALID with the reason.
 enum status api_key_set(struct api_key *key, const char *name, const char *value);
@@ -69,8 +70,8 @@ enum status api_key_set(struct api_key *key, const char *name, const char *value
 enum status key_file_lock(const char *path, bool create, int *fd_p);
 void key_file_unlock(int fd);
 
-// Replace the locked file by a new one in a single step and keep its other lines. EXISTS: the id or the hash is taken.
-// NOT_FOUND: there is no such id.
+// Change one line: write a new file and rename it over the locked file. The other lines stay. EXISTS: the id or the
+// hash is taken. NOT_FOUND: there is no such id.
 enum status key_file_add(const char *path, int fd, const struct api_key *key);
 enum status key_file_revoke(const char *path, int fd, const char *id);
 

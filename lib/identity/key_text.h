@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parses and writes the words of a line of the key file. Private to identity/. Each failure has its sentence in
+// Parses and writes the words of a line of the key file. Private to identity/. Each failure has an error message in
 // status_message().
 #pragma once
 

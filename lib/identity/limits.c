@@ -6,7 +6,7 @@
 
 #define MINUTE_US INT64_C(60000000)
 #define DAY_US    (1440 * MINUTE_US)
-// Bounds the wait: after a limit was lowered, the use before it may take longer to drain.
+// Largest wait that is reported. After a limit was lowered, the earlier use may take even longer to drain.
 #define WAIT_MAX_US (366.0 * (double)DAY_US)
 
 // A limit of `size` per `period_us`. Size 0 means no limit.
@@ -59,7 +59,7 @@ static enum status refuse(const struct limit *l, double more, int64_t us)
                        (long long)l->size, l->what, more - missing(l, more), more, when);
 }
 
-// Checks that the n limits have room for `more`. If not, the sentence names the limit with the longest wait.
+// Checks that the n limits have room for `more`. If not, the error message names the limit with the longest wait.
 static enum status check(const struct limit *limits, int n, double more, int64_t *retry_us_p)
 {
     const struct limit *longest = NULL;

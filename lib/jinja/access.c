@@ -12,7 +12,8 @@ static struct value missing_from(struct run *run, struct value v, struct value n
     return undefined_new(run, name.kind == KIND_STRING ? UNDEFINED_ATTRIBUTE : UNDEFINED_ELEMENT, owner, name);
 }
 
-// Returns true for methods that change a list or dict: the sandbox lets a template see but not call them.
+// Returns true for methods that change a list or dict. The sandbox lets a template look such methods up, but not call
+// them.
 static bool is_forbidden(enum kind kind, const struct string *name)
 {
     static const char *const of_list[] = {"append", "clear",  "pop",    "reverse", "insert",
@@ -89,7 +90,7 @@ static bool object_member(struct run *run, struct value v, const struct string *
     return true;
 }
 
-// Finds the parts of the pairs that groupby returns.
+// Finds the attributes `grouper` and `list` of a pair that groupby returned.
 static bool group_member(struct value v, const struct string *name, struct value *value_p)
 {
     if (v.kind != KIND_TUPLE || v.list->n != 2) return false;

@@ -2,10 +2,10 @@
 // Declarations shared by the files of filters. Private to jinja/.
 //
 //   filters.c            the list of all filters, refused filters, attributes of elements
-//   filters_text.c       of strings
-//   filters_number.c     of numbers
-//   filters_sequence.c   of lists and dicts: length, order, groups
-//   filters_generator.c  that return a generator, which computes its elements on demand
+//   filters_text.c       filters of strings
+//   filters_number.c     filters of numbers
+//   filters_sequence.c   filters of lists and dicts: length, order, groups
+//   filters_generator.c  filters that return a generator, which computes its elements on demand
 #pragma once
 
 #include "lib/jinja/value.h"

@@ -280,7 +280,7 @@ struct braces {
     struct value format;
     struct text *text;
     const struct arguments *arguments;
-    size_t next; // positional argument
+    size_t next; // index of the next positional argument
     bool numbered, automatic;
 };
 

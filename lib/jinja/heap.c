@@ -24,10 +24,10 @@ void run_fail(struct run *run, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(run->sentence + n, sizeof run->sentence - (size_t)n, format, arguments);
     va_end(arguments);
-    for (char *c = run->sentence; *c; c++) // the sentence must be one line
+    for (char *c = run->sentence; *c; c++) // the error message must be one line
         if (*c > 0 && *c < ' ') *c = ' ';
     size_t bad;
-    // The sentence was cut inside a character.
+    // If the cut was inside a character, drop the part of the character.
     if (!utf8_valid(run->sentence, strlen(run->sentence), &bad)) run->sentence[bad] = 0;
     longjmp(run->jump, 1);
 }

@@ -13,8 +13,8 @@
 // (concatenation, slices, replace, join, formatting, JSON, case). If an operation mixes several origins, its result
 // counts as input. So a caller can tell its own text from its clients' text.
 //
-// Threads: a template is immutable; any thread may render with it. Errors: one sentence that names the line of the
-// template, in status_message().
+// Threads: a template is immutable; any thread may render with it. Errors: status_message() is one sentence that names
+// the line of the template.
 #pragma once
 
 #include <jansson.h>
@@ -42,7 +42,7 @@ struct jinja_limits {
 };
 #define JINJA_LIMITS_DEFAULT ((struct jinja_limits){20000000, (size_t)64 << 20, (size_t)256 << 20, 1000})
 
-enum { JINJA_TEMPLATE = -1 }; // origin of text of the template; inputs have tags of 0 and more
+enum { JINJA_TEMPLATE = -1 }; // origin of the template's own text; inputs have tags from 0 on
 
 // A variable of the template. Its strings and numbers carry the tag as their origin.
 struct jinja_input {
@@ -51,8 +51,8 @@ struct jinja_input {
     int tag;             // JINJA_TEMPLATE: counts as text of the template
     bool tag_elements;   // element i of the list has the origin tag + i
     // Strings in objects under `value` that are fixed words, such as roles, count as text of the template.
-    // `plain_member` is the member that has such a string, and `plain_words` lists the words and ends with NULL. NULL:
-    // none.
+    // `plain_member` is the name of the member with such a string; NULL: there is none. `plain_words` lists the words
+    // and ends with NULL.
     const char *plain_member;
     const char *const *plain_words;
 };

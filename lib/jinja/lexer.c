@@ -54,7 +54,7 @@ static bool is_digit(char c)
     return c >= '0' && c <= '9';
 }
 
-// Returns the end of a tag that has `close` ("%}") at `at` after an optional sign, or 0 if it does not end here.
+// Returns the end of the tag if `close` (such as "%}") is at `at`, after an optional sign. Returns 0 if it is not.
 static size_t tag_end(const struct lexer *lx, size_t at, const char *close, bool plus, bool trims)
 {
     char sign = at < lx->n ? lx->source[at] : 0;
@@ -153,7 +153,7 @@ static void read_string(struct lexer *lx)
     lx->at = end + 1;
 }
 
-// Returns the end of digits of `base` with _ between them.
+// Returns the end of the digits of `base` at `at`, which may have _ between them.
 static size_t digits_end(const struct lexer *lx, size_t at, int base)
 {
     const char *allowed = base == 2    ? "01"

@@ -43,7 +43,7 @@ static void reverse(struct list *list)
     }
 }
 
-// Returns the last place of `part` in data [n], or SIZE_MAX.
+// Returns the offset of the last occurrence of `part` in data [n], or SIZE_MAX.
 static size_t find_last(struct run *run, const char *data, size_t n, const struct string *part)
 {
     if (part->n > n) return SIZE_MAX;
@@ -145,7 +145,7 @@ static struct value str_splitlines(struct run *run, struct call *call)
     return string_lines(run, call->self, call_flag(run, call, 0));
 }
 
-// Returns the characters start..end of the arguments as a string.
+// Returns the part of the string between the method's arguments start and end, in characters.
 static struct value bounded(struct run *run, const struct call *call, int parameter)
 {
     if (!given(call->at[parameter]) && !given(call->at[parameter + 1])) return call->self;
@@ -226,7 +226,7 @@ static struct value str_join(struct run *run, struct call *call)
     return string_join(run, call->self, call->at[0], false);
 }
 
-// Returns the place of the argument in the bounded string, in characters, or -1.
+// Returns the index, in characters, at which the argument occurs in the bounded string, or -1.
 static int64_t find(struct run *run, struct call *call, bool last)
 {
     struct value part = call_text(run, call, 0), within = bounded(run, call, 1);
@@ -513,7 +513,7 @@ static struct value list_count(struct run *run, struct call *call)
 
 static struct value copy(struct run *run, struct call *call)
 {
-    return call->self; // nothing can change it
+    return call->self; // no copy: nothing can change the value
 }
 
 // ---- Dicts.

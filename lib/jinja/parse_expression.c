@@ -220,8 +220,8 @@ static struct node *parse_postfix(struct parser *p, struct node *node)
     }
 }
 
-// Reads the name of a filter or test, which may have dots. If there is no such function, `function` is NULL, and its
-// use reports it.
+// Reads the name of a filter or test, which may have dots. If there is no such function, node->function becomes NULL,
+// and the use of the node is an error.
 static void read_function_name(struct parser *p, struct node *node)
 {
     const struct token *first = parser_expect(p, TOKEN_NAME, "a name"), *last = first;

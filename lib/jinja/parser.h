@@ -12,7 +12,7 @@ struct parser {
     struct run *run;
     struct jinja_template *template;
     const struct token *token;
-    int loops;                      // loops around this statement, inside the macro
+    int loops;                      // number of loops around this statement within its macro
     bool uses_varargs, uses_kwargs; // this macro uses them
 };
 
@@ -30,14 +30,14 @@ bool token_is(const struct token *token, enum token_type type, const char *text)
 bool parser_at_operator(const struct parser *p, const char *text);
 bool parser_at_name(const struct parser *p, const char *text);
 const struct token *parser_next(struct parser *p);             // skips and returns the token
-bool parser_skip_operator(struct parser *p, const char *text); // false: there is another token
+bool parser_skip_operator(struct parser *p, const char *text); // returns false if the token is another one
 bool parser_skip_name(struct parser *p, const char *text);
 void parser_expect_operator(struct parser *p, const char *text);
 const struct token *parser_expect(struct parser *p, enum token_type type, const char *due);
 _Noreturn void parser_unexpected(struct parser *p, const char *due);
 const char *parser_token_text(const struct parser *p, const struct token *token, int *n_p); // for messages
 
-// Enter and leave a level of recursion on the source, whatever the tree looks like.
+// Enter and leave a level of recursion. Nesting in the source counts, even where the tree is flat.
 void parser_enter(struct parser *p);
 void parser_leave(struct parser *p);
 
@@ -52,8 +52,9 @@ int parser_symbol(struct parser *p, const char *data, size_t n);
 // ---- Expressions (parse_expression.c).
 
 struct node *parse_expression(struct parser *p);
-// Parses expressions separated by commas. A single expression is no tuple. `condition`: each may have an `if`.
-// `parentheses`: there may be no expression. `stop` is a name that ends them, or NULL.
+// Parses expressions separated by commas to a tuple. A single expression without a comma is returned as it is. With
+// `condition`, each expression may have an `if`. With `parentheses`, there may be no expression at all. `stop` is a
+// name that ends the list, or NULL.
 struct node *parse_tuple(struct parser *p, bool condition, bool parentheses, const char *stop);
 bool parser_at_tuple_end(const struct parser *p, const char *stop);
 struct node *parse_name(struct parser *p);

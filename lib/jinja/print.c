@@ -8,8 +8,8 @@
 
 #include "lib/jinja/value.h"
 
-// Writes the shortest digits that give the same number again, as Python does. If a shorter number suffices, 15 digits
-// show it followed by zeros.
+// Writes the shortest digits that give the same number again, as Python does. Starts with 15 digits: if fewer digits
+// suffice, the rest are zeros, which are dropped.
 int float_format(char *out, size_t size, double d)
 {
     if (isnan(d)) return snprintf(out, size, "nan");

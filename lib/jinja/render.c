@@ -18,7 +18,7 @@ static struct scope *scope_new(struct run *run, struct scope *outer)
     return scope;
 }
 
-// Renders the statements and gives their text.
+// Renders the statements and returns their text.
 static struct value render_text(struct run *run, struct scope *scope, const struct node *body)
 {
     struct text *outer = run->out;
@@ -64,7 +64,7 @@ static void assign(struct run *run, struct scope *scope, const struct node *targ
 
 // ---- Loops.
 
-// Returns the elements to loop over: the elements that pass the test.
+// Returns the elements of `from` that pass the loop's `if`. Returns all elements if the loop has no `if`.
 static struct list *loop_items(struct run *run, struct scope *scope, const struct node *node, struct value from)
 {
     struct list *all = value_items(run, from);
@@ -126,7 +126,8 @@ static struct value macro_new(struct run *run, struct scope *scope, const struct
     return (struct value){.kind = KIND_MACRO, .macro = macro};
 }
 
-// Marks the named argument as taken and returns it.
+// Finds the named argument, writes its value to *value_p and marks it as taken. Returns false if there is no such
+// argument that is not taken yet.
 static bool named_take(struct run *run, struct dict *named, bool *taken, struct value name, struct value *value_p)
 {
     if (!named) return false;
@@ -150,7 +151,7 @@ static struct value parameter_missing(struct run *run, const struct string *name
     return value_hint(run, text->data);
 }
 
-// Binds arguments beyond the parameters to the variables varargs, kwargs and caller of the body.
+// Binds the arguments that match no parameter to the variables varargs, kwargs and caller of the macro's body.
 static void bind_rest(struct run *run, struct scope *scope, const struct macro *macro,
                       const struct arguments *arguments, size_t n_bound, const bool *taken)
 {

@@ -147,7 +147,7 @@ struct dict {
 struct undefined {
     enum { UNDEFINED_NAME, UNDEFINED_ATTRIBUTE, UNDEFINED_ELEMENT, UNDEFINED_HINT } why;
     const char *owner; // type of the object that lacks the attribute or element
-    struct value name; // name of the variable, attribute or element; HINT: the sentence
+    struct value name; // name of the variable, attribute or element; HINT: the error message
 };
 
 struct range {
@@ -221,7 +221,7 @@ const char *value_type(struct value v); // Python's name of the type
 bool value_is(struct value v, const char *text);
 bool value_truth(struct run *run, struct value v);
 bool value_equal(struct run *run, struct value a, struct value b);
-enum { ORDER_NONE = 2 };                                                          // NaN
+enum { ORDER_NONE = 2 };                                                          // result for NaN
 int value_order(struct run *run, struct value a, struct value b, const char *op); // -1, 0, 1 or ORDER_NONE
 bool value_contains(struct run *run, struct value container, struct value item);
 size_t value_length(struct run *run, struct value v);   // fails if it has no len()
@@ -236,7 +236,7 @@ void text_add_value(struct run *run, struct text *text, struct value v); // Pyth
 void text_add_repr(struct run *run, struct text *text, struct value v);  // Python's repr()
 struct value value_str(struct run *run, struct value v);       // converts to a string; returns a string as it is
 const char *value_repr_short(struct run *run, struct value v); // for messages
-enum { FLOAT_FORMAT_STEPS = 8 };                               // steps that the caller spends
+enum { FLOAT_FORMAT_STEPS = 8 };                               // steps that a caller of float_format() must spend
 int float_format(char *out, size_t size, double d);            // Python's repr()
 
 // ---- Iteration.
@@ -328,7 +328,7 @@ struct method_row {
 const struct function *function_find(const struct function *table, const char *name, size_t n);
 const struct function *filter_find(const char *name, size_t n);
 const struct function *test_find(const char *name, size_t n);
-// Returns the first row of this name, followed by other rows of the name, or NULL.
+// Returns the first row of this name, or NULL. The other rows of the name follow it in the table.
 const struct method_row *method_find(const char *name, size_t n);
 extern const struct function test_table[], global_table[]; // end with a row without name
 extern const struct method_row method_table[];
@@ -342,7 +342,7 @@ int64_t call_integer(struct run *run, const struct call *call, int parameter, in
 bool call_flag(struct run *run, const struct call *call, int parameter);
 struct value call_text(struct run *run, const struct call *call, int parameter); // fails unless it is a string
 
-// Adds JSON, with the arguments of tojson.
+// Appends the value as JSON. `call` has the arguments of the filter tojson.
 void text_add_json(struct run *run, struct text *text, struct value v, const struct call *call);
 struct value macro_call(struct run *run, const struct macro *macro, struct arguments *arguments);
 struct value loop_call(struct run *run, const struct loop *loop, struct value items);

@@ -30,7 +30,8 @@ static bool skip_bytes(struct reader *r, uint64_t size)
     return true;
 }
 
-// Reads a key and skips its value, or returns the value of a field of bytes: [*value_p, *value_p + *size_p).
+// Reads one field. The value of a field of bytes is [*value_p, *value_p + *size_p). For other fields *value_p is NULL.
+// Returns false at the end or if the field is malformed.
 static bool read_field(struct reader *r, uint64_t *number_p, const uint8_t **value_p, uint64_t *size_p)
 {
     uint64_t key, value;

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// Copies the text of string field `number` of the message itself, cut to fit `text` [room]. The text is "" if the field
-// is not among the first 64 fields or not in `bytes`, which may be the start of a message. The text is not checked: it
-// may contain any byte except NUL.
+// Copies the text of string field `number` of the top-level message, cut to fit `text` [room]. `bytes` may be only the
+// start of the message. The text is "" if the field is not in `bytes` or not among the first 64 fields. It is not
+// checked: it may contain any byte except NUL.
 void proto_field_text(const uint8_t *bytes, size_t size, uint32_t number, char *text, size_t room);

@@ -11,8 +11,8 @@
 // Limit for answers of a server that the user has chosen.
 enum { PROTO_ANSWER_MEMORY_MAX = 256 << 20 };
 
-// Unpacks a message with at most `memory_max` bytes of heap memory, temporary memory included. Returns NULL with the
-// reason, always INVALID, if the message is malformed or needs more memory. *memory_p (may be NULL) is the memory of
-// the message. Free the message with the free_unpacked function of its type.
+// Unpacks a message with at most `memory_max` bytes of heap memory, temporary memory included. Returns NULL and records
+// the reason with status_fail(), always as INVALID, if the message is malformed or needs more memory. *memory_p is the
+// memory that was taken; memory_p may be NULL. Free the message with the free_unpacked function of its type.
 void *proto_unpack(const ProtobufCMessageDescriptor *type, const uint8_t *bytes, size_t size, size_t memory_max,
                    size_t *memory_p);

@@ -2,8 +2,8 @@
 // Runs one call on the server. It has three kinds of batch, each at most once in flight: receive (a message or the
 // half-close), send (initial metadata, message and status, as far as they are ready), and close, the last to complete.
 //
-// The library holds one reference until the call is closed and no batch is in flight. Then it releases C-core's call,
-// so that references held elsewhere never delay the end of a server.
+// The library holds one reference until the call is closed and no batch is in flight. Then the library releases
+// C-core's call. References held elsewhere therefore never delay the end of a server.
 #include <grpc/slice.h>
 #include <grpc/support/alloc.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@
 #include "lib/net/server.h"
 #include "lib/net/socket.h"
 
-// A status is sent as a percent-encoded header; clients accept 8 KiB of headers.
+// Limit of a status message, which is sent as a percent-encoded header: clients accept 8 KiB of headers.
 #define MESSAGE_BYTES 1024
 
 // Size of the start of an oversized message that a handler gets: enough for the first fields.
@@ -414,7 +414,7 @@ void rpc_call_add_trailer(struct rpc_call *call, const char *key, const char *va
     }
     pthread_mutex_lock(&call->mutex);
     MEM_GROW(call->trailers, call->n_trailers, call->trailers_capacity);
-    call->trailers[call->n_trailers++] = trailer; // if added after the end, it is only freed with the call
+    call->trailers[call->n_trailers++] = trailer; // a late trailer is not sent, only freed with the call
     pthread_mutex_unlock(&call->mutex);
 }
 

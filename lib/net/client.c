@@ -46,17 +46,17 @@ struct rpc_stream {
     grpc_metadata *metadata; // [n_metadata] to the server; owned
     size_t n_metadata;
     struct net_tag on_received, on_sent, on_ended;
-    grpc_byte_buffer *received; // this and the next three: written by C-core, read by the queue's thread
+    grpc_byte_buffer *received; // this member and the next three are written by C-core and read by the queue's thread
     grpc_metadata_array initial, trailing;
     grpc_status_code code;
     grpc_slice details;
 
     pthread_mutex_t mutex; // guards what follows
     pthread_cond_t changed;
-    grpc_call *core;   // NULL once it has ended, everything was read and no batch is in flight
-    int batches;       // in flight
+    grpc_call *core;   // NULL once the call has ended, everything was read and no batch is in flight
+    int batches;       // number of batches in flight
     bool closed;       // rpc_stream_close() was called
-    bool cancelled;    // by this side: no further batch is started
+    bool cancelled;    // this side has cancelled the call: no further batch is started
     bool greeted;      // initial metadata was sent
     bool sending;      // on_sent is outstanding
     bool half_closing; // rpc_stream_half_close() was called

@@ -38,8 +38,8 @@ void net_queue_open(struct net_queue *queue);
 // Handles outstanding events, then ends the thread. The caller must start no further batch on the queue.
 void net_queue_close(struct net_queue *queue);
 
-// ThreadSanitizer does not see C-core's locks. These tell it that writes before the start of a batch happen before the
-// handling of its event.
+// ThreadSanitizer does not see C-core's locks. net_tag_release() and net_tag_acquire() tell it that writes before the
+// start of a batch happen before the handling of its event.
 #ifdef __SANITIZE_THREAD__
 void __tsan_acquire(void *address);
 void __tsan_release(void *address);
@@ -52,8 +52,8 @@ void __tsan_ignore_thread_end(void);
 #define net_tag_release(tag) ((void)(tag))
 #endif
 
-// Starts a batch. The caller holds the call's lock, because C-core forbids concurrent starts on one call. After a
-// misuse of C-core or on a broken call it logs the error and returns false, and no event will come.
+// Starts a batch. The caller holds the call's lock, because C-core forbids concurrent starts on one call. Returns false
+// if C-core was misused or the call is broken. Then the error is logged and no event follows.
 bool net_batch_start(grpc_call *call, const grpc_op *ops, size_t n_ops, struct net_tag *tag);
 
 // --- messages
@@ -74,14 +74,14 @@ struct net_outbox {
     struct net_outgoing *first, *last;
     grpc_byte_buffer *sending; // the message that C-core is sending
     size_t sending_bytes;
-    size_t bytes; // of all messages, including the one being sent
+    size_t bytes; // total of all messages, including the message being sent
 };
 
 void net_outbox_add(struct net_outbox *outbox, const uint8_t *bytes, size_t size); // copied
-void net_outbox_give(struct net_outbox *outbox, struct rpc_bytes *bytes); // the outbox owns them; `bytes` is empty then
+void net_outbox_give(struct net_outbox *outbox, struct rpc_bytes *bytes); // takes them over; leaves `bytes` empty
 // Fills `op` with the first message. The last message is flushed to the socket, earlier ones may be buffered.
 void net_outbox_start_send(struct net_outbox *outbox, grpc_op *op);
-void net_outbox_end_send(struct net_outbox *outbox); // that message was sent, or failed
+void net_outbox_end_send(struct net_outbox *outbox); // call it once the message was sent or has failed
 void net_outbox_clear(struct net_outbox *outbox);    // drops the messages that are not being sent
 
 // --- arguments
@@ -92,9 +92,9 @@ void net_outbox_clear(struct net_outbox *outbox);    // drops the messages that 
     net_arg("grpc.per_message_compression", 0), net_arg("grpc.per_message_decompression", 0),                          \
         net_arg("grpc.compression_enabled_algorithms_bitset", 1)
 
-// Both sides ping a silent connection and close it when no answer comes; a server must permit these pings, or it closes
-// the connection for too many of them. The timeout is long because a starved or paused process answers late; only a
-// lost machine never answers.
+// Both sides ping a silent connection and close it when no answer comes; a server that does not permit these pings
+// closes the connection because of too many pings. The timeout is long because a starved or paused process answers
+// late; only a lost machine never answers.
 #define NET_KEEPALIVE_ARGS                                                                                             \
     net_arg("grpc.keepalive_time_ms", 2000), net_arg("grpc.keepalive_timeout_ms", 20000),                              \
         net_arg("grpc.keepalive_permit_without_calls", 1), net_arg("grpc.http2.max_pings_without_data", 0)

@@ -11,7 +11,7 @@ enum { DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY
 enum { END_STREAM = 1, ACK = 1, END_HEADERS = 4, PADDED = 8, HAS_PRIORITY = 0x20 };
 enum {
     FRAME_HEAD_BYTES = 9,
-    CONTROL_BYTES_MAX = 16384, // of a frame that is not DATA; SETTINGS let no client send larger ones
+    CONTROL_BYTES_MAX = 16384, // of a frame that is not DATA; SETTINGS allow no larger frame
     EMPTY_UNIT_BYTES = 256,    // each further unit of an empty frame costs as much as one more empty frame
     EMPTY_PER_USEFUL = 4,      // empty frames that a client may send for each useful frame of either side
     PLACES_MIN = 8,
@@ -169,8 +169,8 @@ static enum frames_found call_open(struct frames *f, uint32_t id)
     return FRAMES_OK;
 }
 
-// Begins a header block. It opens a call, ends the client's side of one, or belongs to a call that the server has ended
-// meanwhile.
+// Begins a header block. The block opens a call, ends the client's side of a call, or belongs to a call that the server
+// has ended meanwhile.
 static enum frames_found headers_begin(struct frames *f)
 {
     enum frames_found found = FRAMES_OK;
@@ -270,7 +270,7 @@ static enum frames_found data_end(struct frames *f)
     struct frames_call *call = call_find(f, f->in.id);
     bool ends = call && f->in.flags & END_STREAM;
     if (ends) call->half_closed = true;
-    if (!f->carries && !ends) return empty_charge(f, call ? f->in.size : 0); // an ended call's data is on its way
+    if (!f->carries && !ends) return empty_charge(f, call ? f->in.size : 0); // an ended call may still get data
     empty_earn(f);
     return FRAMES_OK;
 }

@@ -13,9 +13,9 @@
 #include "lib/net/header_size.h"
 
 struct frames_limits {
-    int max_calls;           // at once
-    size_t max_header_bytes; // of a header block, decoded
-    int max_headers;         // of a block
+    int max_calls;           // calls that may be open at once
+    size_t max_header_bytes; // decoded bytes of a header block
+    int max_headers;         // headers of a header block
     // Token buckets (burst, refill per second) for frames that carry nothing and for resets of calls. Useful frames
     // also refill the bucket of empty frames, and calls that the server ends refill the bucket of resets.
     int max_empty, empty_per_second;
@@ -33,7 +33,7 @@ enum frames_found {
     FRAMES_TOO_MANY_EMPTY,
     FRAMES_TOO_MANY_RESETS,
 };
-const char *frames_found_name(enum frames_found found); // a part of a sentence, for logs
+const char *frames_found_name(enum frames_found found); // a phrase for logs
 
 // Measured memory that C-core and the server hold for a call that makes no progress, and for an idle connection.
 enum { FRAMES_CALL_BYTES = 20 << 10, FRAMES_CONNECTION_BYTES = 16 << 10 };
@@ -47,7 +47,7 @@ struct frames_allowance {
 struct frames_call {
     uint32_t id; // 0: a free place
     uint32_t header_bytes;
-    uint32_t message_left, message_bytes; // of an unfinished message: bytes still missing; bytes received
+    uint32_t message_left, message_bytes; // bytes still missing, and bytes received, of an unfinished message
     uint8_t prefix_size;                  // bytes received of a message's 5-byte head
     uint8_t prefix[5];
     bool half_closed; // the client sends no more
@@ -58,7 +58,7 @@ struct frames_reader {
     uint8_t head[9];
     uint8_t head_size; // bytes of the head that have been read
     uint8_t type, flags;
-    uint32_t id, size, left; // of the frame: its stream, the size of its payload, the bytes not yet read
+    uint32_t id, size, left; // the frame's stream, its payload's size, and payload bytes not yet read
 };
 
 struct frames {
@@ -69,14 +69,14 @@ struct frames {
     struct header_counter headers;
     uint32_t block_id;         // stream of the unfinished header block; 0: there is none
     bool block_ends;           // the block's HEADERS frame ends the client's side
-    uint32_t pad, skip;        // of a frame: padding at its end; bytes at its start that precede the block
+    uint32_t pad, skip;        // padding at the frame's end; bytes at its start that precede the header block
     bool pad_pending;          // the length of the padding comes next
-    bool carries;              // the frame has data
+    bool carries;              // the current frame has data
     bool greeted;              // the server has sent a frame
-    int n_calls, n_places;     // of the table, a power of two
+    int n_calls, n_places;     // calls in the table; size of the table, a power of two
     struct frames_call *calls; // [n_places]
     struct frames_allowance empty, resets;
-    size_t held_bytes;        // without the unfinished header block
+    size_t held_bytes;        // memory held for the connection, without the unfinished header block
     int64_t now_us, since_us; // time of the last bytes; start of the frame or header block that contains them
 };
 
@@ -91,7 +91,7 @@ void frames_send(struct frames *f, const uint8_t *bytes, size_t size);
 // the server is in the middle of another frame.
 enum { FRAMES_GOODBYE_BYTES = 128 };
 size_t frames_goodbye(const struct frames *f, enum frames_found found, uint8_t bytes[FRAMES_GOODBYE_BYTES]);
-// Returns the time since which a header block, a frame without data or the preface is incomplete, or INT64_MAX.
+// Returns when the unfinished header block, frame without data or preface began, or INT64_MAX if there is none.
 int64_t frames_unfinished_since_us(const struct frames *f);
 // Returns the memory that the server holds for the connection, its calls, their headers and unfinished messages.
 size_t frames_held_bytes(const struct frames *f);

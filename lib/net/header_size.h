@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Computes the decoded size of HTTP/2 header blocks (HPACK, RFC 7541) without decoding them. It keeps sizes only, so
-// each encoded byte costs the same few operations, however large the header it refers to. Private to net/.
+// each encoded byte costs the same few operations, however large the header that it refers to is. Private to net/.
 //
-// A block may come in any pieces. The size of a header is defined in RFC 7541, 4.1: name, value and 32 bytes.
+// A block may arrive in pieces of any size. The size of a header is defined in RFC 7541, 4.1: name, value and 32 bytes.
 #pragma once
 
 #include <stdbool.h>
@@ -21,9 +21,9 @@ struct header_entry {
     uint16_t name, value; // sizes in bytes
 };
 
-// The state of one direction of a connection. header_counter_init() sets some fields, the rest starts as zero.
+// The state of one direction of a connection.
 struct header_counter {
-    size_t max_bytes; // of a block
+    size_t max_bytes; // largest decoded size of a block
     int max_headers;
 
     // the dynamic table, a ring
@@ -32,13 +32,13 @@ struct header_counter {
     size_t table_bytes, table_max;
 
     // the block
-    size_t bytes; // decoded so far
+    size_t bytes; // decoded bytes of the block so far
     int n_headers, n_updates;
 
     // the header
     uint8_t state;
     bool number_open; // more bytes of a number follow
-    bool indexed;     // it enters the table
+    bool indexed;     // the header enters the dynamic table
     bool huffman;
     uint64_t number;
     int shift;       // bits read of `number`

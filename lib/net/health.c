@@ -36,7 +36,7 @@ struct watch {
     struct rpc_call *call;
     struct watch *next, **link; // link is NULL once it has been removed
     char *name;
-    int sent; // the last state sent; -1: none
+    int sent; // the last state that was sent; -1: none was sent
 };
 
 enum { WATCHES_MAX = 4096 };
@@ -99,7 +99,7 @@ static void health_send_state(struct rpc_call *call, state now)
 
 // --- watches; the caller of these functions holds the server's mutex
 
-// Sends a watcher its state if that has changed.
+// Sends a watcher the state of its service if the state has changed.
 static void watch_notify(struct net_health *health, struct watch *watch)
 {
     state now = service_state(health, watch->name);

@@ -48,10 +48,10 @@ struct net_listener {
     int sockets[ADDRESS_SOCKETS_MAX], n_sockets, port;
     int epoll_fd, wake_fd;
     int spare_fd;        // freed to accept and close a connection when the process has no descriptor left; -1: none
-    int max;             // connections
+    int max;             // largest number of connections
     struct net_tls *tls; // NULL: plain text
     struct address_counts *handshaking; // NULL: no bound
-    struct net_sockets *connections;    // of C-core
+    struct net_sockets *connections;    // connections that C-core has
     void (*take)(void *owner, int fd);
     void *owner;
     pthread_t thread;
@@ -105,7 +105,8 @@ static void waiting_unlink(struct net_listener *l, struct waiting *w)
     waiting_watch(l, w, EPOLL_CTL_DEL, 0);
 }
 
-// Ends a handshake and lets the next connection of the address begin its own: its bytes raise an event.
+// Ends a handshake. The next connection of the address may then begin its handshake, as soon as its bytes raise an
+// event.
 static void handshake_end(struct net_listener *l, const struct in6_addr *address)
 {
     address_counts_remove(l->handshaking, address);
@@ -154,8 +155,8 @@ static void hand_over(struct net_listener *l, struct waiting *w)
 
 // --- handshakes
 
-// Begins the TLS handshake. Returns false if another connection of the address is in its handshake (the connection
-// waits) or memory is exhausted (it is closed).
+// Begins the TLS handshake. Returns false if another connection of the address is in its handshake (then `w` waits) or
+// memory is exhausted (then `w` is closed).
 static bool handshake_begin(struct net_listener *l, struct waiting *w)
 {
     if (!address_counts_add(l->handshaking, &w->address.sin6_addr)) {
@@ -198,7 +199,7 @@ static void handshake_continue(struct net_listener *l, struct waiting *w)
 static void waiting_event(struct net_listener *l, struct waiting *w, uint32_t events)
 {
     char first;
-    if (w->is_queued) { // the client closed it: without this the event would repeat for ever
+    if (w->is_queued) { // its client has closed the connection: without this the event would repeat for ever
         waiting_close(l, w);
         return;
     }
@@ -290,7 +291,7 @@ static void run_once(struct net_listener *l)
     int n = epoll_wait(l->epoll_fd, events, EVENTS, wait_ms(l));
     INVARIANT(n >= 0 || errno == EINTR, "epoll_wait: %s", strerror(errno));
     l->now_us = clock_now_us();
-    for (int i = 0; i < n; i++) { // waiting connections first: accepting may close one of them
+    for (int i = 0; i < n; i++) { // handle waiting connections first, because accepting may close one
         void *at = events[i].data.ptr;
         if (at != l && !((int *)at >= l->sockets && (int *)at < l->sockets + l->n_sockets))
             waiting_event(l, at, events[i].events);

@@ -23,7 +23,7 @@ void rpc_shutdown(void);
 
 // Files for TLS in PEM format. A server reads them again when they change.
 struct rpc_tls {
-    const char *cert, *key; // certificates, the own one first, and its private key; a client may have neither
+    const char *cert, *key; // this side's certificate, followed by its issuers, and its key; a client may have none
     const char *ca;         // authorities that sign the peers' certificates; NULL, server: clients need no certificate
 };
 
@@ -40,18 +40,18 @@ struct rpc_call; // one call of a client; reference-counted
 
 // The handlers of a method. They run on the threads that read the sockets: a handler that blocks for seconds makes
 // keepalive close connections. A handler may pass the call to another thread (rpc_call_ref) that answers later. After
-// rpc_call_finish() only on_close follows, apart from an event that already runs on another thread.
+// rpc_call_finish() only on_close is called. A handler that already runs on another thread still completes.
 struct rpc_method {
     const char *path;                       // "/forepack.v1.Inference/Generate"; NULL ends the table
     void (*on_open)(struct rpc_call *call); // accepted, nothing read yet; may be NULL
     // Handles one message of the client. `bytes` is valid until it returns. The next message is read afterwards.
     void (*on_message)(struct rpc_call *call, const uint8_t *bytes, size_t size);
-    // Handles the end of the client's messages. NULL: a call has exactly one message, and any other call is refused.
+    // Handles the end of the client's messages. NULL: a call must have exactly one message, or it is refused.
     void (*on_half_close)(struct rpc_call *call);
     // Handles the last event of every call: the client is gone or its deadline has passed (`cancelled`), or the server
     // has finished the call. May be NULL.
     void (*on_close)(struct rpc_call *call, bool cancelled);
-    bool open;                // to every caller: the server's `authorise` is not called
+    bool open;                // open to every caller: the server's `authorise` is not called
     size_t max_message_bytes; // a larger message is not copied; 0: limit of the server
     // Handles a message above the limit, with its size and its first bytes. NULL: the call ends with EXHAUSTED.
     void (*on_oversized)(struct rpc_call *call, size_t size, const uint8_t *head, size_t head_size);
@@ -62,8 +62,8 @@ struct rpc_server_options {
     const struct rpc_method *methods; // borrowed until the server is closed
     void *context;                    // rpc_call_context() of every call
     // Called at the start of every call of `methods`, before a message is received, on the call's thread. It must not
-    // block. A failure ends the call with its status and sentence: no message is read and no handler runs. Health and
-    // reflection are open to everyone. NULL: every caller is allowed.
+    // block. A failure ends the call with its status and error message: no message is read and no handler runs. Health
+    // and reflection are open to everyone. NULL: every caller is allowed.
     enum status (*authorise)(struct rpc_call *call);
     // `authorise` requires a key or token. Clients that have not shown one yet share a small memory budget
     // (lib/base/peer_budget.h).
@@ -73,9 +73,9 @@ struct rpc_server_options {
     size_t max_message_bytes;      // larger messages are refused with RESOURCE_EXHAUSTED; 0: 64 MiB
     int max_connections;           // 0: a quarter of the limit of descriptors, at most 20,000
     int max_connections_per_address; // 0: no bound
-    int max_calls;                   // at once on a connection, further ones wait at the client; 0: 16,384
-    int idle_ms;                     // without calls a connection is closed after this time; 0: 2 minutes
-    int unread_ms; // once too much is unread, a finished call has one to two times as long to be read; 0: 30 s
+    int max_calls;                   // calls at once on a connection; further calls wait at the client; 0: 16,384
+    int idle_ms;                     // a connection without calls is closed after this time; 0: 2 minutes
+    int unread_ms; // a finished call that stays unread this long (or up to twice) ends if too much is unread; 0: 30 s
     int threads;   // completion-queue threads; 0: 2
 };
 
@@ -89,9 +89,9 @@ void rpc_server_reload(struct rpc_server *server);
 int rpc_server_port(const struct rpc_server *server); // the actual port, also with port 0
 // grpc.health.v1: sets the state of one service ("": of the server) and notifies its watchers.
 void rpc_server_set_serving(struct rpc_server *server, const char *service, bool serving);
-// Stops accepting, waits up to grace_ms for running calls (health watchers end at once), then cancels the remaining
-// ones. When it returns every on_close has run and no handler runs. Not to be called from a handler. Calls that are
-// still referenced ignore every function. NULL is allowed.
+// Stops accepting calls, waits up to grace_ms for running calls (health watchers end at once), then cancels the
+// remaining calls. When it returns every on_close has run and no handler runs. Must not be called from a handler.
+// Afterwards functions do nothing on calls that are still referenced. NULL is allowed.
 void rpc_server_close(struct rpc_server *server, int grace_ms);
 
 void *rpc_call_context(const struct rpc_call *call);
@@ -101,7 +101,7 @@ void rpc_call_ref(struct rpc_call *call);
 void rpc_call_unref(struct rpc_call *call);
 const char *rpc_call_path(const struct rpc_call *call);
 const char *rpc_call_peer(const struct rpc_call *call);      // address, for logs
-const char *rpc_call_peer_name(const struct rpc_call *call); // name in its verified certificate; NULL: it has none
+const char *rpc_call_peer_name(const struct rpc_call *call); // name in the client's verified certificate, or NULL
 int64_t rpc_call_deadline_us(const struct rpc_call *call);   // on clock_now_us(); INT64_MAX: none
 // Stores the identity that the server's `authorise` found, for the handlers. `release` frees it with the call; may be
 // NULL.
@@ -117,10 +117,10 @@ struct rpc_bytes rpc_call_take_message(struct rpc_call *call);
 // accepted yet, so that the caller can bound it. Messages after rpc_call_finish() are dropped.
 size_t rpc_call_send(struct rpc_call *call, const uint8_t *bytes, size_t size);
 void rpc_call_add_trailer(struct rpc_call *call, const char *key, const char *value); // before finish
-// Returns this call's equal share of `all_bytes` (lib/base/equal_share.h) once all calls of the server together have
-// more queued. Other calls with few queued bytes (about the cost of an open call in C-core) do not count. Returns
-// SIZE_MAX until then, and for a call that has ended. Once the total is exceeded, a finished call that its client does
-// not read ends after the server's `unread_ms`.
+// Returns this call's equal share of `all_bytes` (lib/base/equal_share.h) if all calls of the server together have more
+// than `all_bytes` queued. Other calls with few queued bytes (about the cost of an open call in C-core) do not count.
+// Returns SIZE_MAX otherwise, and for a call that has ended. Once the total is exceeded, a finished call that its
+// client does not read ends after the server's `unread_ms`.
 size_t rpc_call_share(struct rpc_call *call, size_t all_bytes);
 // Ends the call once all queued messages are sent. Only the first finish of a call has an effect.
 void rpc_call_finish(struct rpc_call *call, enum status status, const char *message);
@@ -145,17 +145,17 @@ enum status rpc_channel_set_token(struct rpc_channel *channel, const char *token
 enum status rpc_channel_add_header(struct rpc_channel *channel, const char *name, const char *value);
 void rpc_channel_close(struct rpc_channel *channel); // after its streams are closed; NULL is allowed
 
-// Starts a call. timeout_ms 0: no timeout. `wait_for_ready`: retries to connect until the timeout while the server is
-// down.
+// Starts a call. timeout_ms 0: no timeout. With `wait_for_ready`, it tries to connect until the timeout while the
+// server is down.
 enum status rpc_stream_open(struct rpc_channel *channel, const char *method, int64_t timeout_ms, bool wait_for_ready,
                             struct rpc_stream **stream_p);
 void rpc_stream_send(struct rpc_stream *stream, const uint8_t *bytes, size_t size); // queued, copied
 void rpc_stream_give(struct rpc_stream *stream,
-                     struct rpc_bytes *bytes);         // queued without a copy; `bytes` is empty then
+                     struct rpc_bytes *bytes);         // queued without a copy; leaves `bytes` empty
 size_t rpc_stream_queued(struct rpc_stream *stream);   // bytes that the transport has not accepted yet
-void rpc_stream_half_close(struct rpc_stream *stream); // once all queued messages are sent
+void rpc_stream_half_close(struct rpc_stream *stream); // ends this side's messages after the queued messages
 // Blocks for the next message. STATUS_OK with data NULL: the stream ended with OK. Any other status comes from the
-// server or the transport, with its sentence in status_message().
+// server or the transport, with its error message in status_message().
 enum status rpc_stream_read(struct rpc_stream *stream, struct rpc_bytes *bytes_p);
 // Returns a trailer of the ended stream, valid until the stream is closed. NULL: not sent.
 const char *rpc_stream_trailer(struct rpc_stream *stream, const char *key);

@@ -98,8 +98,8 @@ size_t net_path_service(const char *path)
 }
 
 // Ends finished calls that clients read too slowly. Running calls that leave too much unread end at their next message,
-// but finished calls have no next message. So once too much is unread, calls end that were already finished at the
-// previous check. The caller holds the mutex.
+// but finished calls have no next message. So once too much is unread, this function ends the calls that were already
+// finished at the previous check. The caller holds the mutex.
 static void server_look(struct rpc_server *server)
 {
     int64_t now_us = clock_now_us();
@@ -135,8 +135,8 @@ void net_server_drop_call(struct rpc_server *server, struct rpc_call *call)
 // --- opening
 
 // Memory for incomplete messages of all connections together, in units of the largest message. Honest clients stay far
-// below this limit, slow senders may reach it. Above it C-core reads less, closes idle connections and then ends calls,
-// of each connection in turn. The callers of long calls must reconnect, as nodes do.
+// below this limit, slow senders may reach it. Above it C-core reads less, then closes idle connections, and then ends
+// the calls of one connection after another. The callers of long calls must reconnect, as nodes do.
 enum { INCOMPLETE_MESSAGES_MAX = 4 };
 
 // C-core's acceptor for connections that another part of the process has accepted. Only C-core's C++ interface declares
@@ -326,7 +326,7 @@ enum status rpc_server_open(const struct rpc_server_options *options, struct rpc
 
     server->core = server_core_create(options, &server->handler);
     server_open_queues(server, options->threads > 0 ? options->threads : 2);
-    // TLS ends before C-core.
+    // socket.c decrypts TLS, so C-core sees plain text.
     grpc_server_credentials *credentials = grpc_insecure_server_credentials_create();
     grpc_server_add_http2_port(server->core, ACCEPTOR, credentials);
     grpc_server_credentials_release(credentials);

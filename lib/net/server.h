@@ -15,8 +15,8 @@ struct net_listener;
 struct net_sockets;
 struct net_symbols;
 
-enum { NET_REFLECTIONS_MAX = 64 };  // reflection is open to everyone
-enum { NET_METADATA_BYTES = 8192 }; // of a call, each header with 32 bytes more
+enum { NET_REFLECTIONS_MAX = 64 };  // reflection calls at once, which are open to everyone
+enum { NET_METADATA_BYTES = 8192 }; // limit of a call's metadata; each header counts 32 bytes more
 
 struct rpc_server {
     grpc_server *core;
@@ -26,15 +26,15 @@ struct rpc_server {
     int port;
     struct net_listener *listener;
     struct net_sockets *sockets;    // connections of C-core
-    struct net_fd_handler *handler; // C-core's
+    struct net_fd_handler *handler; // C-core's acceptor, see server.c
     int n_queues;
     struct net_queue *queues;
     struct net_accept *accepts;
     struct net_tag on_stopped;
     struct net_symbols *symbols; // read-only once open
     struct net_tls *tls;         // NULL: plain text
-    atomic_size_t queued;        // bytes in the outboxes of all calls; this and the next: without builtin calls
-    atomic_int n_sharing;        // calls whose outbox is not small (lib/base/equal_share.h)
+    atomic_size_t queued;        // bytes in the outboxes of all calls except builtin calls
+    atomic_int n_sharing;        // calls, except builtin calls, whose outbox is not small (lib/base/equal_share.h)
     atomic_bool exceeded;        // rpc_call_share() has found too much unread since the last check
     int64_t unread_us;           // interval between two checks
 
@@ -42,7 +42,7 @@ struct rpc_server {
     pthread_cond_t changed;
     struct rpc_call *calls; // calls that C-core has not released
     int64_t next_look_us;   // time of the next check for overdue calls
-    bool closing;           // health.c: no new watchers
+    bool closing;           // health.c accepts no new watchers
     bool stopped;           // C-core has ended every call and connection
     struct net_health *health;
     int n_reflections;
@@ -52,7 +52,7 @@ struct rpc_server {
 struct rpc_call {
     struct rpc_server *server; // valid until on_close has returned
     const struct rpc_method *method;
-    bool builtin; // health or reflection: they bound what they queue, and a closing server does not wait for them
+    bool builtin; // a call of health or reflection: it bounds what it queues, and a closing server does not wait for it
     atomic_int refs;
     void *context, *user, *identity;
     void (*release_identity)(void *identity);
@@ -66,12 +66,12 @@ struct rpc_call {
     struct net_tag on_received, on_sent, on_closed;
     grpc_byte_buffer *received;      // written by C-core, read by the queue's thread
     int cancelled;                   // written by C-core, read by the queue's thread
-    bool asked;                      // a message was received; this and the next: the queue's thread only
-    struct rpc_bytes *message_bytes; // of the message that is being handled
+    bool asked;                      // a message was received; used only by the queue's thread
+    struct rpc_bytes *message_bytes; // the message that is being handled; used only by the queue's thread
 
     pthread_mutex_t mutex; // guards what follows
-    grpc_call *core;       // NULL once it is closed and no batch is in flight
-    int batches;           // in flight
+    grpc_call *core;       // NULL once the call is closed and no batch is in flight
+    int batches;           // number of batches in flight
     bool closed;           // the client has the status, or is gone
     bool greeted;          // initial metadata was sent
     bool sending;          // on_sent is outstanding
@@ -99,7 +99,7 @@ void net_server_drop_call(struct rpc_server *server, struct rpc_call *call);
 // Returns the length of the service's name in a path: "/pkg.Service/Method" -> "pkg.Service" (from path + 1).
 size_t net_path_service(const char *path);
 
-// Health and reflection need no authorisation; their messages hold only a name.
+// Limits of the messages of health and reflection, which need no authorisation. Their messages hold only a name.
 enum { NET_BUILTIN_MESSAGE_BYTES = 4096, NET_BUILTIN_MEMORY_BYTES = 256 << 10 };
 extern const struct rpc_method net_health_methods[], net_reflection_methods[];
 struct net_health *net_health_create(const struct rpc_method *methods);

@@ -33,10 +33,10 @@ struct net_socket {
     struct net_sockets *sockets;        // owned reference
     struct net_socket *previous, *next; // under the mutex of `sockets`
     int fd;
-    uint64_t number; // no other socket of this process has it
+    uint64_t number; // unique among the sockets of this process
     struct in6_addr address;
     char peer[INET6_ADDRSTRLEN + 20];
-    char *name; // in the client's certificate; NULL: it has none
+    char *name; // name in the client's certificate, or NULL
     struct peer budget;
     atomic_bool proven;
     atomic_bool ended;          // C-core gets no more bytes
@@ -46,15 +46,15 @@ struct net_socket {
 
     pthread_mutex_t mutex; // guards what follows; locked after `io`
     struct frames frames;
-    size_t held_bytes; // told to the budget
-    bool closed;       // by C-core
+    size_t held_bytes; // memory last reported to the budget
+    bool closed;       // C-core has closed the socket
 };
 
 // Sockets by descriptor. C-core's own calls need no lock, because C-core does not close a descriptor during a call on
 // it. Other code looks sockets up under the lock.
 static _Atomic(struct net_socket *) table[DESCRIPTORS_MAX];
 static pthread_mutex_t table_mutex = PTHREAD_MUTEX_INITIALIZER;
-static uint64_t last_generation; // under the lock
+static uint64_t last_generation; // guarded by table_mutex
 
 struct net_socket *net_socket_of(int fd)
 {

@@ -5,7 +5,7 @@
 // Bytes are decrypted and checked (frames.h) before C-core gets them. To C-core, a connection that breaks a limit looks
 // reset by its peer. Private to net/.
 //
-// Threads: C-core receives on one thread at a time and sends on one at a time; both may overlap.
+// Threads: C-core receives on one thread at a time and sends on one thread at a time. The two threads may run at once.
 #pragma once
 
 #include <netinet/in.h>
@@ -18,7 +18,7 @@
 #include "lib/net/frames.h"
 
 struct net_socket;
-struct net_sockets; // of one server; reference-counted, because C-core closes the last sockets late
+struct net_sockets; // all sockets of a server; reference-counted, because C-core closes the last sockets late
 
 enum { NET_UNFINISHED_US = 10000000 }; // limit for a header block, a frame without data, and the preface
 
@@ -26,7 +26,7 @@ struct net_sockets_options {
     struct frames_limits limits;
     int port;            // for logs
     int max_per_address; // 0: no bound
-    bool proof;          // clients must show a key or token in a call; until then they share the first budget
+    bool proof;          // clients must show a key or token in a call; until then they share PEER_UNPROVEN_BYTES
 };
 
 struct net_sockets *net_sockets_create(const struct net_sockets_options *options);
@@ -40,13 +40,13 @@ void net_sockets_expire(struct net_sockets *sockets, int64_t now_us);
 // text) and of the address's place in the counts. Returns false, and takes nothing, if `fd` is out of range.
 bool net_socket_open(struct net_sockets *sockets, int fd, SSL *ssl, const struct sockaddr_in6 *address);
 
-// Returns the socket of a call, by C-core's name of the call's peer. NULL: the socket is closed. The caller
-// unreferences it.
+// Finds the socket of a call from the name that C-core gives to the call's peer. Returns NULL if the socket is closed.
+// The caller unreferences the socket.
 struct net_socket *net_socket_find(const char *core_peer);
 void net_socket_unref(struct net_socket *socket);             // NULL is allowed
 const char *net_socket_peer(const struct net_socket *socket); // address, for logs: "ipv4:127.0.0.1:1234"
-const char *net_socket_name(const struct net_socket *socket); // name in its verified certificate; NULL: it has none
-void net_socket_prove(struct net_socket *socket);             // its client has shown a key or token
+const char *net_socket_name(const struct net_socket *socket); // name in the client's verified certificate, or NULL
+void net_socket_prove(struct net_socket *socket);             // the socket's client has shown a key or token
 
 // The functions that socket_libc.c calls in place of libc's. net_socket_of() returns NULL if `fd` is not such a socket.
 struct net_socket *net_socket_of(int fd);

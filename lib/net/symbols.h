@@ -17,7 +17,7 @@ struct net_symbols;
 struct net_symbols *net_symbols_create(void);
 void net_symbols_free(struct net_symbols *symbols);
 
-// Returns the file of that name, or NULL.
+// Returns the file of this name, or NULL.
 const struct net_file *net_symbols_file(const struct net_symbols *symbols, const char *name);
 // Returns the file of a message, enum, service, field, enum value or method, by full name, or NULL.
 const struct net_file *net_symbols_find(const struct net_symbols *symbols, const char *symbol);

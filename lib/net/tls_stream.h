@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <sys/uio.h>
 
-bool net_tls_attach(SSL *ssl, int fd); // the socket; false: no memory
+bool net_tls_attach(SSL *ssl, int fd); // connects `ssl` to the socket; false: no memory
 
 enum net_tls_wait { NET_TLS_DONE, NET_TLS_READ, NET_TLS_WRITE, NET_TLS_FAILED };
 enum net_tls_wait net_tls_handshake(SSL *ssl);
@@ -21,7 +21,7 @@ struct net_tls_stream {
     int n_records; // records received since the client's last data bytes
 };
 
-void net_tls_stream_init(struct net_tls_stream *stream, SSL *ssl); // the stream stays where it is
+void net_tls_stream_init(struct net_tls_stream *stream, SSL *ssl); // the stream must not move in memory afterwards
 void net_tls_stream_fini(struct net_tls_stream *stream);
 // Returns the number of bytes read, 0 if the client sends no more, or -1 and errno.
 ssize_t net_tls_stream_read(struct net_tls_stream *stream, const struct iovec *parts, size_t n_parts);

@@ -47,7 +47,7 @@
     return e;
   }
 
-  // Draws a share as a bar. `scarce`: a full bar means trouble.
+  // Draws a share as a bar. With `scarce`, a full bar means trouble.
   function meter(share, text, scarce) {
     const bar = element("b", scarce && share > 0.9 ? { class: "high" } : {});
     bar.style.width = 100 * Math.min(1, Math.max(0, share)) + "%";
@@ -139,7 +139,8 @@
     return "M" + x + " " + top + "v" + height + (closed ? "h" + width : "m" + width + " 0") + "v" + -height;
   }
 
-  // Describes a prompt of a bin: [tokens of the prompt, kept tokens or 0, rows in this bin].
+  // Draws a prompt of a bin. The array has the tokens of the prompt, its kept tokens (0: not scored), and its rows in
+  // the bin.
   function drawPrompt(svg, [tokens, kept, rows], x, width) {
     const pruned = kept > 0 && kept < tokens, hang = pruned ? Math.min(HANG_MAX, (BAR * (tokens - kept)) / Math.max(1, rows)) : 0;
     const inner = Math.max(0.5, width - (width > 3 ? 1 : 0));
@@ -236,7 +237,8 @@
     $("pools").replaceChildren(...rows);
   }
 
-  // Returns the work of a node since an earlier snapshot, or null if it was not there or has attached again.
+  // Returns the work of a node since an earlier snapshot, or null if the node was not attached then or has attached
+  // again.
   function growth(node, before, seconds) {
     const old = before && before.nodes.find((n) => n.node_id === node.node_id && n.role === node.role);
     if (!old || !seconds || node.pass_us < old.pass_us || node.tokens_in < old.tokens_in) return null;

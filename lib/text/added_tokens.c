@@ -50,7 +50,8 @@ static int lower_bound(const struct added_set *set, int low, int high, size_t de
     return low;
 }
 
-// Returns true if the token is not special, or if special tokens are parsed and it is outside the policy's ranges.
+// Returns true if the token is not special, or if special tokens are parsed and the token's text is outside the
+// policy's ranges.
 static bool is_allowed(const struct added_token *token, const struct text_span *span, size_t start,
                        const struct special_policy *policy)
 {

@@ -37,7 +37,7 @@ void added_set_fini(struct added_set *set);
 struct special_policy {
     bool parse_special;
     const struct text_range
-        *ranges; // [n] ascending, disjoint, in bytes of the original text: no special token inside or across them
+        *ranges; // [n] ascending, disjoint, in bytes of the original text: no special token may overlap a range
     int n;
 };
 

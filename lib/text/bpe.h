@@ -55,14 +55,14 @@ void bpe_fini(struct bpe *bpe);
 void bpe_merges_init(struct bpe *bpe, size_t n);
 // Adds a merge. Returns DATA if these two tokens already have a merge.
 enum status bpe_merge_add(struct bpe *bpe, uint32_t rank, struct merge merge);
-// Called after the last merge. Marks the tokens to which their own text encodes, or all tokens if `ignore_merges`.
+// Called after the last merge. Marks each token whose text encodes to this one token, or all tokens if `ignore_merges`.
 // Excludes `excluded` [n_ids]: special tokens, which plain text must never become.
 void bpe_find_self_encoded(struct bpe *bpe, bool ignore_merges, const bool *excluded);
 
 // A byte of text that is being merged. The first and the last cell of a symbol have its length, so both neighbours are
 // found without links (boundary tags, Knuth, The Art of Computer Programming 1, 2.5).
 struct bpe_cell {
-    int32_t id;      // id of the symbol that begins here; -1: it has been merged with the symbol before it
+    int32_t id;      // id of the symbol that begins here; -1: that symbol was merged with the symbol before it
     uint32_t length; // bytes of the symbol that begins or ends here
 };
 

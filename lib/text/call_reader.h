@@ -16,14 +16,14 @@ enum call_reader_state {
     CALL_READER_VALUE,
     CALL_READER_IN_VALUE,
     CALL_READER_DONE,   // the object has ended
-    CALL_READER_BROKEN, // it is not a tool call
+    CALL_READER_BROKEN, // the text is not a tool call
 };
 
 struct call_reader {
     enum call_reader_state state;
     struct bytes key, value; // JSON text of the current member
     struct bytes name;       // decoded name
-    struct bytes arguments;  // JSON text of the arguments so far. In state DONE it is complete and never empty
+    struct bytes arguments;  // JSON text of the arguments so far. In state DONE the text is complete and never empty
     bool named;              // `name` is complete
     bool strict;             // an unknown key breaks the object
     int depth;               // nesting depth of lists and objects within the value

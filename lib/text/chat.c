@@ -31,8 +31,8 @@ static size_t json_bytes(const json_t *json)
 
 // Returns limits that grow with the conversation, as stated in docs/security.md. A template that only prints the
 // conversation stays below them: the templates of Qwen3, Llama 3.1 and Gemma 2 take 3 to 9 bytes of memory for each
-// byte. The exception are conversations of tens of MiB, millions of tokens: memory does not grow beyond the default of
-// jinja/.
+// byte. Only conversations of tens of MiB (millions of tokens) may reach the memory limit, which does not grow beyond
+// JINJA_LIMITS_DEFAULT.
 static struct jinja_limits limits_for(const struct chat_conversation *c)
 {
     size_t bytes = json_bytes(c->messages) + (c->tools ? json_bytes(c->tools) : 0) +
@@ -89,7 +89,8 @@ enum status chat_render_text(const struct chat_template *chat, const struct chat
 
 // ---- Checks and conversions of messages.
 
-// Joins the texts of the parts by newlines. Returns NULL if a part is not a text; then the sentence names the part.
+// Joins the texts of the parts by newlines. Returns NULL if a part is not a text; then the error message names the
+// part.
 static json_t *join_parts(const json_t *parts, size_t message)
 {
     struct bytes joined = {0};
@@ -153,7 +154,7 @@ static enum status convert_arguments(json_t *function, struct json_count *count)
     return STATUS_OK;
 }
 
-// Parses arguments that are JSON text. `count` adds up over all messages.
+// Parses arguments that are JSON text. `count` accumulates over all messages.
 static enum status convert_tool_calls(json_t *message, struct json_count *count)
 {
     json_t *calls = json_object_get(message, "tool_calls"), *call;

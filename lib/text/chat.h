@@ -8,15 +8,15 @@
 // strftime_now gives the time of the request, as in transformers: a prompt is rendered once, when the request arrives,
 // and replays use its tokens.
 //
-// Sources in order of precedence: a file given by the operator, chat_template.jinja, and `chat_template` of
-// tokenizer_config.json. The latter is a string or a list of named templates: "tool_use" renders requests with tools
-// and "default" renders all other requests. Next to chat_template.jinja, the template for tools is
-// additional_chat_templates/tool_use.jinja.
+// Sources of the template, in order of precedence: a file given by the operator, chat_template.jinja, and the member
+// `chat_template` of tokenizer_config.json. That member is a string or a list of named templates: "tool_use" renders
+// requests with tools and "default" renders all other requests. If chat_template.jinja is the source, the template for
+// requests with tools is additional_chat_templates/tool_use.jinja in the same folder.
 //
-// Clients send contents as a string or as a list of parts ({"type": "text", "text": ...}). Opening a template renders
-// two short conversations to find out which form it prints. Lists are joined by newlines for a template that prints
-// only strings, and strings become one part for a template that prints only parts. Null contents count as empty. The
-// `arguments` of tool calls are JSON text in OpenAI's interface and become objects, which templates expect.
+// Clients send contents as a string or as a list of parts ({"type": "text", "text": ...}). chat_template_open() renders
+// two short conversations to find out which form the template prints. Lists are joined by newlines for a template that
+// prints only strings, and strings become one part for a template that prints only parts. Null contents count as empty.
+// The `arguments` of tool calls are JSON text in OpenAI's interface and become objects, which templates expect.
 //
 // Threads: a chat_template is immutable; any thread may render with it.
 #pragma once
@@ -55,9 +55,10 @@ struct chat_prompt {
     int n_turns;
 };
 
-// Opens the template of a checkpoint, or `template_file` if it is not NULL. `model_dir` may be NULL if there is a file;
-// then there are no special tokens. UNSUPPORTED: there is no template, or it cannot be parsed; the sentence names file
-// and line. NOT_FOUND: there is no `template_file`. DATA: tokenizer_config.json is broken.
+// Opens `template_file`, or the template of the checkpoint in `model_dir` if template_file is NULL. Special tokens come
+// from model_dir. With a template_file, model_dir may be NULL: then there are no special tokens. UNSUPPORTED: there is
+// no template, or it cannot be parsed (the error message names file and line). NOT_FOUND: template_file does not exist.
+// DATA: tokenizer_config.json is broken.
 enum status chat_template_open(const char *model_dir, const char *template_file, struct chat_template **template_p);
 void chat_template_free(struct chat_template *chat); // NULL is fine
 
@@ -67,18 +68,19 @@ const char *chat_template_name(const struct chat_template *chat);
 // Returns the markers of reasoning and tool calls in the model's answers.
 struct output_syntax chat_template_syntax(const struct chat_template *chat);
 
-// Renders the text of a conversation exactly as transformers does, without converting contents. INVALID: the template
-// raised an error, or exceeded the limits of jinja/. The caller frees the text.
+// Renders the text of a conversation as transformers does: message contents are not converted. INVALID: the template
+// raised an error or exceeded the limits of struct jinja_limits. The caller frees the text.
 enum status chat_render_text(const struct chat_template *chat, const struct chat_conversation *conversation,
                              char **text_p, size_t *text_bytes_p);
 
-// Renders the prompt, which ends where the answer starts. INVALID names the malformed message, or gives the sentence of
-// the template. OUT_OF_RANGE as soon as the prompt has more than `max_ids` tokens.
+// Renders the prompt, up to the place where the answer starts. Returns INVALID if a message is malformed (the error
+// message names it) or if the template raised an error (the error message is the template's). Returns OUT_OF_RANGE as
+// soon as the prompt has more than `max_ids` tokens.
 //
-// Pinned tokens are:
-//   - all text of the template and of tools before the first message that is not a system or developer message
+// A turn is a message that is neither a system nor a developer message. Pinned tokens are:
+//   - all text of the template before the first turn
 //   - the text of system and developer messages and of tools, wherever it stands
-//   - the text of the template that follows the message before the last user message, generation prompt included
+//   - all text of the template from the end of the turn before the last user message on, generation prompt included
 //   - the last user message if it has at most `turn_tokens` tokens, else its first and last turn_tokens / 2:
 //     instructions usually stand at the start or the end of a turn
 // Documents are not pinned.

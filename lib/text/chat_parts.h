@@ -6,7 +6,7 @@
 #include "lib/text/chat.h"
 
 struct chat_template {
-    // jinja_tools renders requests with tools. If it is NULL, `jinja` renders them
+    // jinja_tools renders requests with tools; if it is NULL, `jinja` renders all requests
     struct jinja_template *jinja, *jinja_tools;
     char *name;
     json_t *special_tokens; // object: bos_token, eos_token, ... of tokenizer_config.json
@@ -14,10 +14,11 @@ struct chat_template {
     struct output_syntax syntax;
 };
 
-// Tags of text in a rendering, counted from the number of messages. Text of message i has tag i.
+// Tags of text in a rendering (jinja.h: origins). With n messages, text of message i has tag i. The tags below are
+// added to n.
 enum { CHAT_TAG_TOOLS, CHAT_TAG_DOCUMENTS, CHAT_TAG_VARIABLES };
 
-// Renders without any conversion. For the tags of the output see above.
+// Renders the conversation without converting message contents. The output has the tags above.
 enum status chat_render_jinja(const struct chat_template *chat, const struct chat_conversation *conversation,
                               struct jinja_output *output_p);
 
@@ -36,9 +37,10 @@ struct chat_part {
     int n_ids;
 };
 
-// Finds the token ranges of the part that speculative prefill must keep. The caller frees them. Returns their number.
+// Finds the token ranges of the part that speculative prefill must keep (the rules are at chat_render()). The caller
+// frees the ranges. Returns their number.
 int chat_pinned(const struct chat_rendering *rendering, const struct chat_part *part, int turn_tokens,
                 struct token_range **pinned_p);
-// Finds the finished turns: for each message of the assistant, the prompt that it answered. Finds none if there are too
-// many.
+// Finds the finished turns: the answers of the assistant and the prompts that they answered. Returns their number, or 0
+// if there are too many.
 int chat_turns(const struct chat_rendering *rendering, int turn_tokens, struct prompt_turn **turns_p);

@@ -15,7 +15,7 @@ struct layout {
     int n_pinned;
     struct text_range last_turn; // text of the last user message
     size_t first_turn;           // start of the first message that is not an instruction
-    size_t last_frame; // end of the last text that comes from another message and stands before the last user message
+    size_t last_frame;           // end of the last turn (see chat_render()) before the last user message
 };
 
 static bool message_has_role(const json_t *messages, int i, const char *role)
@@ -98,7 +98,7 @@ static size_t token_end(const struct layout *l, int i)
 {
     const size_t *starts = l->rendering->starts;
     size_t end = i + 1 < l->part->n_ids ? starts[i + 1] : l->part->bytes;
-    return end == starts[i] ? end + 1 : end; // several tokens share one character
+    return end == starts[i] ? end + 1 : end; // token i shares a character with the next token
 }
 
 // Finds the tokens that contain a byte of the last user turn. Returns {0, -1} if there are none.

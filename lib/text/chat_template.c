@@ -71,7 +71,7 @@ static enum status compile_config(struct chat_template *chat, const char *path, 
     return tools ? compile(path, tools, strlen(tools), &chat->jinja_tools) : STATUS_OK;
 }
 
-// Reads the special tokens, which are strings or objects with a "content". Some members are lists of them.
+// Reads the special tokens, which are strings or objects with a "content". Some members are lists of such tokens.
 static void read_special_tokens(struct chat_template *chat, const json_t *config)
 {
     static const char *const names[] = {"bos_token", "eos_token", "unk_token",  "sep_token",
@@ -93,8 +93,8 @@ static enum status read_config(struct chat_template *chat, const char *path, jso
     return STATUS_OK;
 }
 
-// Reads the template and the template for tools. transformers saves the latter in a folder next to the default
-// template.
+// Reads the template and the template for tools. transformers saves the template for tools in a folder next to the
+// default template.
 static enum status read_template(struct chat_template *chat, const char *model_dir, const char *config_path,
                                  const json_t *config)
 {

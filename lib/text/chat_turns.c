@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds the finished turns of a conversation. A message of the assistant answers the prompt that ends with the
-// generation prompt, and most templates print the same text before the message. The end of the generation prompt is
-// searched for, because some templates print more text between it and a tool call, and the model generated that text.
+// Finds the finished turns of a conversation. The prompt of an answer ends with the generation prompt, and most
+// templates print the same text before a message of the assistant. Some templates print more text between the
+// generation prompt and a tool call, which the model generated. So this file searches for the end of the generation
+// prompt.
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,8 +10,8 @@
 #include "lib/text/chat_parts.h"
 #include "lib/text/tail_search.h"
 
-// Limit on the spans before all turns together. It bounds the time and the pinned ranges of a conversation with very
-// many short messages.
+// Limit on the number of spans, summed over the prompts of all turns. It bounds the time and the pinned ranges of a
+// conversation with very many short messages.
 enum { TURN_SPANS_MAX = 1 << 17 };
 
 static bool is_answer(const struct chat_rendering *r, int tag)
@@ -40,8 +41,9 @@ static int token_at(const struct chat_rendering *r, size_t byte)
     return low;
 }
 
-// Returns the part before the answer whose first span is number `span`. The frame before the answer has template text.
-// The answer begins after the longest end of the generation prompt that the frame contains.
+// Returns the part of the rendering before an answer. `span` is the number of the answer's first span. The frame is the
+// template's text between that span and the span before it. The answer begins after the longest end of the generation
+// prompt that the frame contains.
 static struct chat_part part_before(const struct chat_rendering *r, struct tail_search *prompt_end, int span)
 {
     const struct jinja_span *spans = r->output->spans;
@@ -50,8 +52,9 @@ static struct chat_part part_before(const struct chat_rendering *r, struct tail_
     return (struct chat_part){spans[span].tag, span, bytes, token_at(r, bytes)};
 }
 
-// Returns the end of the answer whose first span is number `*span`, with the frame after it, which ends where the next
-// message's text begins. Sets *span to the number of that text's span.
+// Returns the index of the first token after an answer. `*span` is the number of the answer's first span. The answer
+// includes the template's text up to the next message's text. Sets *span to the number of the next message's first
+// span.
 static int answer_end(const struct chat_rendering *r, int *span)
 {
     const struct jinja_output *output = r->output;

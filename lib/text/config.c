@@ -354,8 +354,8 @@ static void read_rope_llama3(struct reader *rope, int original, struct model_con
                     c->rope_high_freq_factor, c->rope_low_freq_factor);
 }
 
-// Refuses members that need a type if there is none, because versions of transformers interpret them differently.
-// Refuses members that are objects: they hold the settings of one layer type.
+// Refuses members that need a rope type if the file has no type, because versions of transformers interpret them
+// differently. Refuses members that are objects: they hold the settings of one layer type.
 static void check_rope_members(struct reader *rope, bool has_type)
 {
     const char *name;
@@ -385,8 +385,9 @@ static void read_rope_type(struct reader *rope, int original, struct model_confi
                     "is %.60s: only default, linear, dynamic and llama3 are supported", type);
 }
 
-// Reads the rope settings. Older files have rope_theta, and rope_scaling {type or rope_type, ...}. Newer files have all
-// of them in rope_parameters. If a file has both, transformers uses rope_scaling alone, unless it is empty.
+// Reads the rope settings. Older files have rope_theta, and rope_scaling {type or rope_type, ...}. Newer files have
+// these settings in rope_parameters. If a file has rope_scaling and rope_parameters, transformers uses only
+// rope_scaling, unless rope_scaling is empty.
 static void read_rope(struct reader *r, struct model_config *c)
 {
     const json_t *scaling = reader_get(r, "rope_scaling");
@@ -561,8 +562,9 @@ enum status model_config_read(const char *dir, struct model_config *config)
     return status;
 }
 
-// Llama 3.1's context extension: frequencies with wavelengths over the original context are divided by `factor`. Short
-// wavelengths stay, with a linear ramp between (Hugging Face, modeling_rope_utils, "llama3").
+// Llama 3.1's context extension: frequencies with wavelengths over the original context are divided by `factor`.
+// Frequencies with short wavelengths stay, and a linear ramp joins the two ranges (Hugging Face, modeling_rope_utils,
+// "llama3").
 void model_config_inv_freq(const struct model_config *c, float *inv_freq)
 {
     for (int i = 0; i < c->head_size / 2; i++) {

@@ -25,7 +25,7 @@ struct model_config {
     bool o_bias;                                  // attention_bias is true
     bool qk_norm;                                 // Qwen3
     bool fp8;                                     // quantization_config: matrices are stored in FP8 with scales
-    int fp8_excluded_attention, fp8_excluded_mlp; // matrices not in FP8, of 4 * n_layers and of 3 * n_layers
+    int fp8_excluded_attention, fp8_excluded_mlp; // numbers of matrices not in FP8, of 4 and of 3 per layer
     int fp8_block; // rows and columns of a block with a scale; 0: scales per output or matrix
     double rope_theta;
     bool rope_llama3;   // rope type llama3
@@ -34,8 +34,8 @@ struct model_config {
     int rope_original_context;
     int sliding_window; // 0: no window. Attention is never windowed: max_context is limited instead
     int bos_id;         // -1: no BOS. generation_config.json overrides config.json
-    // Union of both files. Hugging Face uses only the ids of generation_config.json, but a missing id is more often an
-    // oversight than an intention.
+    // End tokens: the union of both files. Hugging Face uses only the ids of generation_config.json, but a missing id
+    // is more often an oversight than an intention.
     int eos_id[MODEL_MAX_EOS], n_eos;
 };
 
@@ -44,14 +44,16 @@ struct model_config {
 // with the file, the key and the allowed values.
 enum status model_config_read(const char *dir, struct model_config *config);
 
-// Computes the RoPE angle per position [head_size/2], with scaling applied.
+// Computes by how much the RoPE angles grow from one position to the next: inv_freq [head_size/2], in radians, with
+// scaling applied.
 void model_config_inv_freq(const struct model_config *config, float *inv_freq);
 
-// Returns the text that a refusal adds after max_context: the key that sets it if that is the sliding window, else "".
+// Returns the text that an error message adds after the number max_context. It names sliding_window if that key limits
+// the context, else it is "".
 const char *model_config_context_note(const struct model_config *config);
 
 bool model_config_is_eos(const struct model_config *config, int32_t token);
 
-// Returns the number of prompt rows that take as long as the attention of one row to one entry. An estimate for the
-// pacing of passes.
+// Returns the number of prompt rows that take as long as the attention of one row to one entry. This is an estimate for
+// pacing (docs/glossary.md).
 double model_config_pair_rows(const struct model_config *config);

@@ -102,7 +102,7 @@ static enum status stop_ids_check(const struct sampling *s, int vocab_size)
     return STATUS_OK;
 }
 
-// Refuses options that decide where the answer ends, because a grammar alone decides that.
+// Refuses options that decide where the answer ends, because only the grammar decides that.
 static enum status grammar_check(const struct sampling *s)
 {
     if (s->grammar.kind == GRAMMAR_NONE) return STATUS_OK;

@@ -25,14 +25,14 @@ struct prompt_turn {
     struct token_range *pinned; // [n_pinned] ranges of tokens [0, end); owned
     int n_pinned;
 };
-// Returns true if the turn is the beginning of a prompt that other prompts share: such a beginning is a first turn with
-// an empty answer.
+// Returns true if the turn is a shared beginning (docs/glossary.md), which is stored as a first turn with an empty
+// answer.
 static inline bool prompt_turn_is_shared(const struct prompt_turn *turn)
 {
     return turn->end == turn->answer_end;
 }
-// Returns the additional keep budget of the turn after a shared beginning of n tokens, for tokens of the beginning that
-// the turn needs.
+// Returns how many pruned tokens of a shared beginning of n tokens the next turn may recall, in addition to its keep
+// budget.
 static inline int prompt_shared_recall(int n)
 {
     return n / 3;
@@ -117,13 +117,13 @@ bool sampling_needs_host(const struct sampling *s, int index);
 void sampling_defaults(struct sampling *s);
 void prefill_defaults(struct prefill *p);
 
-// Return STATUS_INVALID with a sentence that names the field and its range.
+// Return STATUS_INVALID with an error message that names the field and its range.
 enum status sampling_check(const struct sampling *s, int vocab_size);
 enum status prefill_check(const struct prefill *p);
 
 // Settles max_tokens for a prompt of `prompt_tokens`. The default is `default_tokens` or the rest of the context,
-// whichever is less. Returns STATUS_OUT_OF_RANGE if the context has no room for one token after the prompt, or not for
-// max_tokens, which the sentence calls `name`.
+// whichever is less. Returns STATUS_OUT_OF_RANGE if the context has no room for one token after the prompt, or no room
+// for max_tokens. The error message calls max_tokens `name`.
 enum { MAX_TOKENS_DEFAULT = 256 };
 enum status sampling_resolve(struct sampling *s, int prompt_tokens, const struct model_config *config,
                              int default_tokens, const char *name);
@@ -142,18 +142,19 @@ bool prefill_mode_parse(const char *name, enum prefill_mode *mode_p); // false: 
 #define DRAFT_MODES "auto|off"
 bool draft_mode_parse(const char *name, enum draft_mode *mode_p);
 
-// Returns the output estimate: the KV blocks that are expected to be used, of the blocks that the output may still
-// need. It is a quarter, since most answers end long before max_tokens. A low estimate costs preemptions, not
+// Returns the output estimate: how many KV blocks the output is expected to use. `max_blocks` is how many it may still
+// need. The estimate is a quarter, since most answers end long before max_tokens. A low estimate costs preemptions, not
 // correctness.
 int64_t output_blocks_expected(int64_t max_blocks);
 
-// Largest share of the time of passes with prompt rows that look-ahead passes of a speculator take. Used by the
+// Time limit of a speculator's look-ahead passes, as a share of the time of its passes with prompt rows. Used by the
 // speculator and by the router's estimates.
 #define LOOK_AHEAD_SHARE 0.125
-// Number of passes whose unused share is saved: prompts that were read in a row finish their look-ahead at once.
+// Unused time of look-ahead passes is saved, up to the share of this many passes. So prompts that were read one after
+// another finish their look-ahead together.
 #define LOOK_AHEAD_SAVED_PASSES 2.0
 
-// Returns the chunk size of a request's selection: `auto` with the paper's selection means the paper's chunks.
+// Returns the chunk size of a request's selection. With paper_exact, CHUNK_TOKENS_AUTO becomes the paper's chunk size.
 int prefill_chunk_tokens(const struct prefill *p);
 
 // Returns the keep budget: how many of a prompt's n_chunks to keep, at least one.

@@ -15,8 +15,8 @@
 //       ROUTER_REAL  REAL whose default is an option of the router
 //       OPTIONAL_REAL  REAL that may be absent, as OPTIONAL
 //       BOOL      bool: no range
-// FROM  the range includes its minimum; OVER: it does not. The maximum is always included. unit  shown in --help, or
-// NULL
+// FROM  the range includes its minimum; OVER: it does not. The maximum is always included.
+// unit  shown in --help, or NULL
 #pragma once
 
 #include <limits.h>

@@ -32,7 +32,7 @@ static enum status int_from_json(const struct generation_field *f, const json_t 
     return json_read_int(f->name, value, number_p);
 }
 
-// Reads an optional number. -1 states explicitly that it is not given.
+// Reads an optional number. The value -1 means "not given" for fields with that default.
 static enum status optional_from_json(const struct generation_field *f, const json_t *value, int *number_p)
 {
     TRY(int_from_json(f, value, number_p));

@@ -19,7 +19,7 @@ static const ProtobufCFieldDescriptor *descriptor_of(const ProtobufCMessage *m, 
 static struct member member_of(const ProtobufCMessage *m, const char *name)
 {
     const ProtobufCFieldDescriptor *d = descriptor_of(m, name);
-    assert(d); // check_request goes through all fields and messages
+    assert(d); // tests/check_request.c goes through all fields and messages
     bool presence = d->flags & PROTOBUF_C_FIELD_FLAG_ONEOF;
     return (struct member){d, (char *)m + d->offset, presence ? (uint32_t *)((char *)m + d->quantifier_offset) : NULL};
 }

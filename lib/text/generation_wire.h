@@ -11,7 +11,7 @@
 // Set of fields of a table: bit i means that the client gave row i.
 typedef uint64_t generation_given;
 #define GENERATION_ALL_GIVEN UINT64_MAX
-// 0 if there is no such row
+// Returns 0 if no row has this name.
 generation_given generation_field_bit(const struct generation_field *fields, const char *name);
 
 // Fill an initialised message: forepack.v1.SamplingOptions or forepack.cluster.v1.Sampling, forepack.v1.PrefillOptions

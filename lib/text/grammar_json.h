@@ -8,5 +8,5 @@
 #include "lib/text/grammar_spec.h"
 
 // Reads the grammar that the body asks for, or GRAMMAR_NONE. The caller frees it. Returns INVALID with the name of the
-// field if a value has the wrong type or there is more than one of the fields.
+// field if a value has the wrong type or the body has more than one of these fields.
 enum status grammar_from_json(const json_t *body, struct grammar_spec *spec);

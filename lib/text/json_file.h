@@ -7,8 +7,8 @@
 
 #include "lib/base/status.h"
 
-// Reads a file. Returns STATUS_NOT_FOUND if it does not exist, STATUS_DATA for invalid content. The sentence starts
-// with `path`. The caller owns the object (json_decref).
+// Reads a file. Returns STATUS_NOT_FOUND if it does not exist, STATUS_DATA for invalid content. The error message
+// starts with `path`. The caller owns the object (json_decref).
 enum status json_file_read(const char *path, size_t max_bytes, json_t **object_p);
 
 // Reads a file like tokenizer_config.json, with integers as reals: model_max_length is often

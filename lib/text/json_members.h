@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads members of a JSON object and checks their types. `where` names the object in messages ("model",
-// "decoder.decoders[1]"). An absent or null member gives the fallback. Returned values are borrowed from the object.
-// Errors: STATUS_DATA for a wrong type or range.
+// "decoder.decoders[1]"). An absent or null member gives the fallback. Returned values are borrowed from the object. A
+// wrong type or range gives STATUS_DATA.
 #pragma once
 
 #include <jansson.h>

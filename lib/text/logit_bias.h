@@ -16,8 +16,8 @@ struct logit_bias {
     int n;
 };
 
-// Inserts a token. Returns STATUS_INVALID with a sentence if the id is negative or already present, if the number is
-// out of range or not a number, or if there are LOGIT_BIAS_TOKENS_MAX tokens.
+// Inserts a token. Returns STATUS_INVALID if the id is negative or already present, if the number is out of range or
+// not a number, or if there are LOGIT_BIAS_TOKENS_MAX tokens.
 enum status logit_bias_add(struct logit_bias *bias, int64_t id, double number);
 // Returns STATUS_INVALID unless `bias` could have been built by logit_bias_add() with ids of the vocabulary.
 enum status logit_bias_check(const struct logit_bias *bias, int vocab_size);

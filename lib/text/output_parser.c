@@ -22,9 +22,10 @@ struct output_parser {
     struct output_syntax syntax;
     enum state state;
     size_t before;     // bytes of the answer before `text`
-    struct bytes text; // not emitted yet
+    struct bytes text; // text that is not emitted yet
     size_t from;       // position in `text`: the text before it has been used
-    // Position up to which the text is read, at least `from`. Only in a call is there more than blanks between the two.
+    // Position up to which the text is read, at least `from`. Between `from` and `read` are only blanks, except in a
+    // call.
     size_t read;
     struct call_reader call;
     size_t sent_arguments; // bytes of the arguments of `call` that have been emitted
@@ -181,7 +182,7 @@ static bool content_step(struct output_parser *p)
     return section(p, OUTPUT_CONTENT, begin) && go(p, CALL_LEAD);
 }
 
-// Emits the text read as a call as content.
+// Ends the attempt to read a call, and emits its text as content.
 static bool call_refused(struct output_parser *p)
 {
     p->drop_blank = p->listed = false;

@@ -9,8 +9,8 @@
 //   Mistral     [TOOL_CALLS][{"name": ..., "arguments": {...}}, ...], or [TOOL_CALLS]name[ARGS]{...} for each call
 //
 // The parser emits a part as soon as its kind is certain. No text is lost: text that begins like a call but is not a
-// call is content, and an answer without sections stays unchanged. Blanks around sections are dropped. An answer that
-// ends in a call ends with the arguments so far. The result does not depend on how the text is cut into pieces.
+// call is content, and an answer without sections stays unchanged. Blanks around sections are dropped. If an answer
+// ends inside a call, the arguments so far are emitted. The result does not depend on how the text is cut into pieces.
 //
 // One owner, one thread at a time.
 #pragma once
@@ -55,7 +55,7 @@ void output_parser_free(struct output_parser *parser); // NULL is fine
 void output_parser_push(struct output_parser *parser, const char *text, size_t n, output_part_fn *part, void *user);
 void output_parser_finish(struct output_parser *parser, output_part_fn *part, void *user);
 
-// Returns the bytes of the answer that were emitted or dropped. Inside `part`, with REASONING and CONTENT, this is the
-// position of its text in the answer.
+// Returns the bytes of the answer that were emitted or dropped. When `part` receives OUTPUT_REASONING or
+// OUTPUT_CONTENT, it is the position of that text in the answer.
 size_t output_parser_used(const struct output_parser *parser);
 size_t output_parser_held(const struct output_parser *parser); // bytes of the answer in memory

@@ -18,10 +18,10 @@
 // the time: it starts again for each start of a match, and does not count loops over one class of characters. So the
 // translation adds a callout, which matches nothing, at the start, after each "(" and after each quantifier. Every
 // unbounded loop and every way of backtracking then has a callout. Work is the number of callouts plus the bytes
-// between them. It counts more in long patterns, since PCRE2 may search a whole class for each byte. It also counts
-// more in patterns with large numbers in {n,m}, since the first n repetitions have no callouts. The patterns of GPT-2,
-// Llama 3 and Qwen take at most 6 for each byte of any text, and their memory does not depend on the text. A pattern
-// such as (?:ab|c)+ takes about 120 bytes per repetition.
+// between them. A callout or byte counts more in long patterns, since PCRE2 may search a whole class for each byte. It
+// also counts more in patterns with large numbers in {n,m}, since the first n repetitions have no callouts. The
+// patterns of GPT-2, Llama 3 and Qwen take at most 6 for each byte of any text, and their memory does not depend on the
+// text. A pattern such as (?:ab|c)+ takes about 120 bytes per repetition.
 enum { WORK_MIN = 1000000, WORK_PER_BYTE = 64, WORK_SOURCE_BYTES = 1024, WORK_REPEATS = 64 };
 #define REPEATS_MAX ((uint64_t)1 << 32)
 enum { DEPTH_MAX = 10000000, HEAP_MAX_KIB = 256 << 10 };
@@ -31,7 +31,7 @@ struct pattern {
     pcre2_code *code; // NULL: a literal
     char *source;
     size_t n;      // bytes of the literal
-    uint64_t work; // work that a callout or a byte counts
+    uint64_t work; // units of work for each callout and each byte
 };
 
 struct pattern_scratch {
@@ -231,14 +231,14 @@ static size_t quantifier_length(const struct translation *t)
 {
     const char *c = t->source + t->at, *end = t->source + t->n;
     if (strchr("*+?", *c)) return c + 1 < end && strchr("?+", c[1]) ? 2 : 1;
-    if (*c++ != '{' || c == end || !isdigit((unsigned char)*c)) return 0; // no number
+    if (*c++ != '{' || c == end || !isdigit((unsigned char)*c)) return 0; // a "{" without a number is no quantifier
     while (c < end && (isdigit((unsigned char)*c) || *c == ','))
         c++;
     if (c == end || *c++ != '}' || (c < end && *c == '+')) return 0;
     return (size_t)(c - t->source) - t->at + (c < end && *c == '?');
 }
 
-// Returns true if the quantifier of this length at t->at is {n}?.
+// Returns true if the quantifier at t->at, which has `length` bytes, is {n}?.
 static bool is_optional_count(const struct translation *t, size_t length)
 {
     const char *c = t->source + t->at;

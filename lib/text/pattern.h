@@ -18,7 +18,7 @@ struct pattern;
 struct pattern_scratch;
 
 enum status pattern_open_regex(const char *source, struct pattern **pattern_p);
-enum status pattern_open_literal(const char *literal, struct pattern **pattern_p); // not empty
+enum status pattern_open_literal(const char *literal, struct pattern **pattern_p); // `literal` is not empty
 void pattern_free(struct pattern *pattern);
 
 const char *pattern_source(const struct pattern *pattern);    // the source as written in the file

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Finds the longest end of one text that occurs in another text, in linear time: the algorithm of Knuth, Morris and
-// Pratt (1977, doi 10.1137/0206024) on both texts read backwards. A chat template makes both, so their sizes can be
-// hostile.
+// Pratt (1977, doi 10.1137/0206024) on both texts read backwards. A chat template makes both texts, so their sizes can
+// be hostile.
 #pragma once
 
 #include <stddef.h>
@@ -12,13 +12,13 @@ enum { TAIL_SEARCH_BYTES = 256 }; // longest end that is searched for
 struct tail_search {
     const char *end; // end of the wanted bytes; borrowed
     size_t n;
-    // border[i]: the longest shorter text that the last i + 1 bytes begin and end with
+    // border[i]: size of the longest shorter text with which the last i + 1 bytes both begin and end
     size_t border[TAIL_SEARCH_BYTES];
     uint64_t steps; // number of comparisons so far: at most two per byte
 };
 
 // Prepares to search for ends of `wanted` [n], which is borrowed.
 void tail_search_init(struct tail_search *search, const char *wanted, size_t n);
-// Returns the byte where the last occurrence of the longest end in `text` ends, or n if not even the last byte of
-// `wanted` occurs.
+// Finds the longest end of `wanted` that occurs in `text` [n]. Returns the byte offset at which its last occurrence
+// ends, or n if not even the last byte of `wanted` occurs.
 size_t tail_search_run(struct tail_search *search, const char *text, size_t n);

@@ -25,17 +25,18 @@ struct text_piece {
     int stop;          // index of the completed stop string, or -1; no text follows it
 };
 
-// Creates a stream. stops [n_stops] are NUL-terminated UTF-8, not empty. INVALID names the wrong stop string.
+// Creates a stream. stops [n_stops] are NUL-terminated UTF-8, not empty. On INVALID the error message names the wrong
+// stop string.
 enum status text_stream_create(const struct tokenizer *tokenizer, const char *const *stops, int n_stops,
                                struct text_stream **stream_p);
 
 // Creates a stream for another sequence with the same stop strings, which both streams share.
 struct text_stream *text_stream_create_like(const struct text_stream *other);
 
-// Returns the memory of the stream's stop strings, shared or not.
+// Returns the bytes of memory of the stream's stop strings, whether or not they are shared.
 size_t text_stream_stop_bytes(const struct text_stream *stream);
 
-// Makes the names of these special tokens [n] part of the text from now on. Borrowed.
+// Makes the names of the special tokens ids [n] part of the text from now on. `ids` is borrowed.
 void text_stream_show(struct text_stream *stream, const int32_t *ids, int n);
 
 // Adds the next id. Special tokens that are not shown, and ids outside the vocabulary, add no text. If `may_stop` is

@@ -3,8 +3,8 @@
 //
 // Supports byte-level BPE (GPT-2, Llama 3, Qwen) and SentencePiece-style BPE with byte fallback (Llama 2, Mistral). The
 // same text gives the same ids as in Hugging Face's `tokenizers` library. Unsupported types of normalizer,
-// pre-tokenizer, model, decoder or post-processor give STATUS_UNSUPPORTED and a sentence that names them. BPE for text:
-// Sennrich et al., arXiv 1508.07909.
+// pre-tokenizer, model, decoder or post-processor give STATUS_UNSUPPORTED and an error message that names them. BPE for
+// text: Sennrich et al., arXiv 1508.07909.
 //
 // Ownership: the caller frees arrays and strings returned through `_p` with free(), and the tokenizer with
 // tokenizer_free(). Threads: immutable after tokenizer_open(); any thread may use it at any time. The tokenizer never
@@ -25,8 +25,8 @@ struct tokenizer;
 
 // Reads `model_dir`/tokenizer.json and, if present, the tokens of tokenizer_config.json, special_tokens_map.json and
 // added_tokens.json. As in transformers 5, only the post-processor of tokenizer.json decides which tokens surround a
-// text: add_bos_token and add_eos_token are ignored. NOT_FOUND: there is no tokenizer.json. DATA: it is broken or
-// contradictory, with file and place. UNSUPPORTED: it is valid, but has an unsupported type.
+// text: add_bos_token and add_eos_token are ignored. NOT_FOUND: there is no tokenizer.json. DATA: a file is broken or
+// contradictory; the error message names file and place. UNSUPPORTED: a file is valid, but has an unsupported type.
 enum status tokenizer_open(const char *model_dir, struct tokenizer **tokenizer_p);
 void tokenizer_free(struct tokenizer *tokenizer); // NULL is fine
 
@@ -61,7 +61,7 @@ enum tokenizer_decode_flags {
 
 // Decodes ids [n] to UTF-8 text, NUL-terminated for convenience (the text may contain NULs; size_bytes_p may be NULL).
 // Each ill-formed part of the joined bytes becomes one U+FFFD, as Unicode recommends. Hugging Face's ByteFallback
-// writes one for each byte of the whole run of byte tokens, which streamed text cannot reproduce.
+// writes one U+FFFD for each byte of a run of byte tokens, which streamed text cannot reproduce.
 // `clean_up_tokenization_spaces` is not applied: it would change the text. INVALID: an id is outside 0..vocab_size-1.
 // OUT_OF_RANGE: the tokens have more than TOKENIZER_DECODE_LIMIT_BYTES. The limit is needed because an id of a few
 // bytes can stand for a long text.

@@ -14,10 +14,10 @@ struct flags {
 };
 
 struct merger {
-    json_t *added;       // added_tokens of tokenizer.json; it grows
+    json_t *added;       // added_tokens of tokenizer.json; this file adds tokens to it
     json_t *by_content;  // content -> its item of `added`
     json_t *named;       // content -> key of tokenizer_config.json that names the token: "pad_token", "image_token"
-    json_t *made_by;     // content -> key that gave the token its flags; not for tokens of a list
+    json_t *made_by;     // content -> key that gave the token its flags; has no tokens of lists
     const json_t *vocab; // model.vocab
     json_int_t next_id;  // id for a token that has none yet
 };

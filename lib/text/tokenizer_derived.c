@@ -44,8 +44,8 @@ static void note_piece(size_t longest[256], const char *bytes, size_t n, size_t 
     }
 }
 
-// Finds the texts to which the shares of bytes apply. The normalizer must leave their bytes alone, except that it may
-// spell blanks like the vocabulary. NFC composes characters, but never in a text of ASCII characters.
+// Finds the texts to which the shares of bytes apply. The normalizer must not change the bytes of such a text, except
+// that it may spell blanks like the vocabulary. NFC composes characters, but never in a text of ASCII characters.
 static void shares_find_texts(const struct tokenizer *t, struct token_shares *shares)
 {
     shares->ascii = shares->unicode = true;
@@ -109,7 +109,7 @@ static void hash_pattern(uint64_t *hash, const struct pattern *pattern)
     hash_string(hash, pattern ? pattern_source(pattern) : NULL);
 }
 
-// Hashes the merges in the order of the file, without the ranks that have none.
+// Hashes the merges in the order of the file. Skips ranks without a merge.
 static void hash_merges(uint64_t *hash, const struct bpe *bpe)
 {
     int64_t n = 0;

@@ -81,7 +81,7 @@ enum status tokenizer_open(const char *model_dir, struct tokenizer **tokenizer_p
     if (status == STATUS_OK && (status = tokenizer_merge_config(root, config)))
         status_context(status, "%s", config_path);
     if (status == STATUS_OK && (status = tokenizer_read(t, root))) status_context(status, "%s", path);
-    if (status == STATUS_INVALID) status = STATUS_DATA; // a token of the file on which the file's own pattern fails
+    if (status == STATUS_INVALID) status = STATUS_DATA; // the file's own pattern fails on one of its tokens
     if (status == STATUS_OK && (status = read_named_tokens(t, config))) status_context(status, "%s", config_path);
     if (status == STATUS_OK) {
         if (t->bos < 0 && t->n_before) t->bos = t->before[0];

@@ -57,7 +57,7 @@ struct decoder {
 struct token_shares {
     uint64_t any;        // share of every byte of any text; 0: a token may stand for any number of bytes
     uint64_t byte[256];  // share of each byte, for texts to which these shares apply
-    bool ascii, unicode; // `byte` applies to texts of ASCII characters; to all other texts
+    bool ascii, unicode; // `byte` applies to ASCII texts; `byte` applies to all other texts
 };
 
 struct tokenizer {
@@ -91,8 +91,8 @@ enum status tokenizer_read_decoder(struct tokenizer *tokenizer, const json_t *va
 enum status tokenizer_read_postprocessor(struct tokenizer *tokenizer, const json_t *value);
 
 // tokenizer_config.c: adds the tokens of tokenizer_config.json to added_tokens of `root`, which is tokenizer.json. A
-// member TOKENIZER_ADDED_FILE of `config` has the content of that file. Returns STATUS_DATA or STATUS_UNSUPPORTED with
-// a sentence that names the key.
+// member TOKENIZER_ADDED_FILE of `config` has the content of that file. Returns STATUS_DATA or STATUS_UNSUPPORTED; the
+// error message names the key.
 #define TOKENIZER_ADDED_FILE "added_tokens.json"
 enum status tokenizer_merge_config(json_t *root, const json_t *config);
 

@@ -114,7 +114,7 @@ static size_t text_field_size(size_t length)
     return 1 + varint_size(length) + length;
 }
 
-// Writes the part before the value's own field, which has `value_bytes`.
+// Writes an attribute up to the field with the value. That field has `value_bytes`.
 static void attribute_begin(const struct attributes *to, const char *key, size_t value_bytes)
 {
     size_t key_bytes = strlen(key);
@@ -225,7 +225,7 @@ static void add_request(const struct attributes *to, const struct trace_record *
     add_text(to, "forepack.request", number);
     add_text(to, "forepack.tenant", record->tenant);
     add_int(to, "forepack.priority", request->priority);
-    if (!request->max_tokens) return; // a score has none
+    if (!request->max_tokens) return; // a request to score a prompt has no such fields
     add_int(to, "gen_ai.request.max_tokens", request->max_tokens);
     add_real(to, "gen_ai.request.temperature", request->temperature);
     add_real(to, "gen_ai.request.top_p", request->top_p);

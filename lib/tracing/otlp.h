@@ -15,12 +15,11 @@ struct otlp_buffer {
 struct otlp_source {
     const char *service_name, *version, *instance_id, *host_name;
     const char *server_address; // address that clients connect to
-    int64_t wall_offset_us;     // from clock_now_us() to the time since 1970
+    int64_t wall_offset_us;     // Unix time minus clock_now_us()
 };
 
-// Appends a request with the spans of the records, linked by `next`. The record that makes it exceed `max_bytes` is the
-// last one in it. Returns the first record that is not in it, or NULL if none is left. *n_spans_p is the number of
-// spans.
+// Appends a request with the spans of the records, linked by `next`. Stops after the record with which the request
+// exceeds `max_bytes`. Returns the first record that is not in the request, or NULL. *n_spans_p is the number of spans.
 struct trace_record *otlp_encode(struct otlp_buffer *out, const struct otlp_source *source,
                                  struct trace_record *records, size_t max_bytes, int *n_spans_p);
 

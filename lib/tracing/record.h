@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Record of a request for its trace: its phases with their times, and its end. It becomes one span of the server with a
-// span for each phase (otlp.h). It has neither text nor tokens of prompts and answers.
+// span for each phase (otlp.h). It contains no text and no tokens of prompts and answers.
 //
 // Phases follow one another without gaps: a phase begins when the previous phase ends. A request that is replayed waits
 // and is prefilled again, so a phase may occur several times.
 //
-// Owned by the request's front, which lends it to the core. Used by one thread at a time.
+// Owned by the router's front that received the request (gRPC or HTTP), which lends it to the router's core. Used by
+// one thread at a time.
 #pragma once
 
 #include <stdbool.h>
@@ -19,8 +20,8 @@ enum trace_phase {
     TRACE_TOKENISE,  // chat template and tokenizer
     TRACE_QUEUE,     // waits for the core's thread, then for a speculator
     TRACE_SCORE,     // is scored on a speculator
-    TRACE_PACK_WAIT, // its kept tokens wait for a bin of a worker group
-    TRACE_PREFILL,   // on a worker group, which has not sent a token yet
+    TRACE_PACK_WAIT, // its kept tokens wait for a place in a worker group's bin (the prompts of one pass)
+    TRACE_PREFILL,   // runs on a worker group, which has not sent a token yet
     TRACE_DECODE,
     TRACE_PHASES
 };
@@ -80,7 +81,7 @@ struct trace_record {
 
 void trace_record_free(struct trace_record *record); // NULL is allowed
 
-// Ends a phase of the record's request, in which it was on `node` (NULL: on no node).
+// Ends a phase of the record. During the phase the request was on `node` (NULL: on no node).
 void trace_phase_end(struct trace_record *record, enum trace_phase phase, const char *node, int64_t now_us);
 
 // --- fate of the spans

@@ -46,8 +46,8 @@ struct tracer {
 
     atomic_uint_fast64_t last_id;                    // relaxed, like the counts: they order nothing
     atomic_uint_fast64_t sent, dropped[TRACE_DROPS]; // spans
-    int64_t log_due_us[TRACE_DROPS];                 // thread only: time before which nothing is logged
-    struct otlp_buffer message;                      // thread only
+    int64_t log_due_us[TRACE_DROPS];                 // thread alone: time before which nothing is logged
+    struct otlp_buffer message;                      // used only by the tracer's thread
 
     pthread_t thread;
     pthread_mutex_t lock; // guards the members below
@@ -121,8 +121,8 @@ static void count(atomic_uint_fast64_t *counter, int n)
     atomic_fetch_add_explicit(counter, (uint64_t)n, memory_order_relaxed);
 }
 
-// Queues a record. Wakes the thread if it has a batch to send. Otherwise the thread wakes by itself when the first
-// record is old enough.
+// Queues a record. Wakes the thread for the first record, so that the thread waits until that record is old enough, and
+// for a full batch. Returns false if the queue is full.
 static bool queue_add(struct tracer *tracer, struct trace_record *record)
 {
     pthread_mutex_lock(&tracer->lock);
@@ -187,8 +187,8 @@ static bool may_log(struct tracer *tracer, enum trace_drop drop)
     return true;
 }
 
-// Handles the answer of a collector that accepted the call. The collector may have refused some of the spans, with its
-// own sentence.
+// Handles the answer of a collector that accepted the call. The collector may have refused some of the spans and may
+// say why.
 static void answer_read(struct tracer *tracer, const struct rpc_bytes *answer, int n_spans)
 {
     Otlp__ExportTraceServiceResponse *m = proto_unpack(&otlp__export_trace_service_response__descriptor, answer->data,
@@ -307,8 +307,8 @@ static void batch_export(struct tracer *tracer, struct trace_record *records)
     }
 }
 
-// Waits for a full batch, or for a part of one when its time has come or the tracer stops. Returns NULL if the queue is
-// empty and the tracer stops.
+// Waits for a full batch, or for a part of a batch when the first record is old enough or the tracer stops. Returns
+// NULL if the queue is empty and the tracer stops.
 static struct trace_record *batch_wait(struct tracer *tracer)
 {
     pthread_mutex_lock(&tracer->lock);
