@@ -22,8 +22,8 @@ struct conversation {
     struct token_range *rows; // [n_rows] kept ranges in the order of the rows; ranges that touch are joined; owned
     int n_rows, capacity;
     int tokens;       // number of tokens in `rows`
-    int frozen;       // number of tokens that had rows before the latest selection was added
-    int recalled;     // number of earlier turns' tokens that the latest selection added
+    int frozen,       // number of tokens that had rows before the latest selection was added
+        recalled;     // number of earlier turns' tokens that the latest selection added
     uint8_t *has_row; // [tokens of the whole prompt] 1 if the token has a row; owned
 };
 

@@ -166,8 +166,8 @@ void core_draining(struct core *c, struct core_node *node, const char *reason, i
 struct node_drain {
     uint64_t instance;
     enum node_role role;
-    int running;       // requests on the node
-    int others;        // other nodes of its role that take work
+    int running,       // requests on the node
+        others;        // other nodes of its role that take work
     bool was_draining; // true: the node was draining before this call
 };
 enum status core_drain_node(struct core *c, const char *node_id, uint64_t instance, int64_t now_us,
@@ -206,8 +206,8 @@ struct sequence_result {
     enum finish_reason reason; // valid if finished
     const char *error;         // error message of FINISH_REASON_ERROR
     int cached_tokens;
-    int draft_tokens;          // draft tokens verified in the pass
-    int draft_accepted_tokens; // verified draft tokens that were accepted; `tokens` includes them
+    int draft_tokens,          // draft tokens verified in the pass
+        draft_accepted_tokens; // verified draft tokens that were accepted; `tokens` includes them
 };
 void core_step(struct core *c, struct core_node *node, const struct sequence_result *results, int n, int64_t now_us);
 
@@ -251,9 +251,9 @@ struct node_status {
 };
 struct bin_totals {
     uint64_t bins, items, tokens, capacity_tokens;
-    uint64_t scan_cost;   // waiting requests examined to fill the bins
-    uint64_t plans;       // plans made: how often a node was asked for a bin
-    uint64_t node_visits; // steps of searches in the index of nodes (node_index.h)
+    uint64_t scan_cost; // waiting requests examined to fill the bins
+    uint64_t plans,     // plans made: how often a node was asked for a bin
+        node_visits;    // steps of searches in the index of nodes (node_index.h)
 };
 struct core_totals {
     uint64_t requests, done, failed, cancelled, refused, replays, degraded;

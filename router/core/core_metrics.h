@@ -11,12 +11,10 @@ struct pool_metrics {
     int nodes;            // nodes that take work
     int waiting, running; // requests that wait for the pool; requests on its nodes
     int64_t waiting_rows; // rows that the waiting requests will take in bins
-    // Time until the waiting requests are dispatched: the longer time of the estimate and of the measured speed
-    // (pool_speed.h). 0: no request waits. INFINITY: not known.
-    double queue_us;
-    double work_us;       // see estimate_pool(); INFINITY: not known
-    uint64_t busy_us;     // counter: time that nodes of the pool spent in passes
-    uint64_t attached_us; // counter: time for which nodes of the pool were attached, summed over the nodes
+    double queue_us,      // time until the waiting requests are dispatched; 0: none waits; INFINITY: not known
+        work_us;          // see estimate_pool(); INFINITY: not known
+    uint64_t busy_us,     // counter: time that nodes of the pool spent in passes
+        attached_us;      // counter: time for which nodes of the pool were attached, summed over the nodes
 };
 void core_get_pools(const struct core *c, int64_t now_us, struct pool_metrics pools[NODE_ROLES]);
 

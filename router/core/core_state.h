@@ -37,8 +37,8 @@ struct core_health {
     // Requests a check in this tick: a node attached, lost requests or missed a score's deadline. Set by nodes.c,
     // node_reports.c and requests.c.
     bool pending;
-    int64_t checked_us;        // time of the last check of the nodes
-    int64_t compared_us;       // time of the last comparison of their speeds
+    int64_t checked_us,        // time of the last check of the nodes
+        compared_us;           // time of the last comparison of their speeds
     uint64_t ejections, hangs; // number of times that a node was ejected; that a node hung
 };
 

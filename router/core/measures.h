@@ -26,8 +26,8 @@ struct core_measures {
     uint64_t replays[LOSS_COUNT];               // replayed requests, by the cause of the worker group's loss
     uint64_t gpu_drains;                        // nodes that left because a GPU was in trouble; written by nodes.c
     struct histogram queue, pack_wait, prefill; // times of requests that got a first token
-    struct histogram end_to_end;                // time from arrival to the last token, of answered requests
-    struct histogram token;                     // mean time per token after the first, of answered requests
+    struct histogram end_to_end,                // time from arrival to the last token, of answered requests
+        token;                                  // mean time per token after the first, of answered requests
     struct histogram kept;                      // share of the prompt tokens that were kept, of speculated requests
     struct histogram keep_rate;                 // keep rate of requests with a quality
     struct histogram plan[NODE_ROLES];          // time to plan a bin; written by dispatch.c

@@ -9,8 +9,8 @@
 #include <stdint.h>
 
 struct pool_speed {
-    double rows;         // decayed number of rows dispatched while requests waited
-    double backlog_us;   // decayed time for which requests waited
+    double rows,         // decayed number of rows dispatched while requests waited
+        backlog_us;      // decayed time for which requests waited
     uint64_t dispatched; // `dispatched` of the last update
     int64_t updated_us;  // time of the last update
     bool waits;          // true if requests were left in the queue at the last update

@@ -5,7 +5,7 @@
 
 #include "router/core/core_state.h"
 
-// Returns what is wrong with the answer, or NULL if nothing is. The text is not the caller's to free.
+// Returns what is wrong with the answer, or NULL if nothing is.
 const char *score_answer_error(const struct core *c, const struct request *r, const struct score_result *result);
 
 // Returns the speculator's selection of the prompt. Selects all tokens if core_rate_holds() is false for the request.
