@@ -101,7 +101,9 @@ struct core_options {
     // Time of grace: after a worker group is lost or drains, new and queued requests that fit no other group wait this
     // long for the group to come back. Then they end as UNAVAILABLE.
     int64_t worker_grace_us;
-    int64_t heartbeat_us;    // interval of heartbeats; a node that sends nothing for three intervals is lost
+    // Interval of heartbeats. A node that sends nothing for three intervals is lost. Time in which the router itself
+    // did not run does not count.
+    int64_t heartbeat_us;
     int min_tokens;          // with prefill mode auto, prompts with fewer tokens are not speculated
     int tail_tokens;         // last tokens of a prompt that are always kept, at most a quarter of the prompt
     int64_t selection_bytes; // most memory of the cache of selections; 0: no selection is held

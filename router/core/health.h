@@ -9,8 +9,7 @@
 //   ejected when it attaches again.
 // - A node has lost requests if its heartbeat counts fewer requests than it has to answer. It counts as hung at once.
 // - A speculator that answers a request too late (score timeout) is ejected. If it has made no progress since it got
-// the
-//   request, it counts as hung.
+//   the request, it counts as hung.
 // - A node that is ten times slower than the median of its peers is ejected and finishes its requests. Peers are nodes
 //   of one role with the same limits. At most half of the peers are ejected, and never the last node of the role that
 //   takes work.

@@ -171,7 +171,7 @@ static void chain_follow(struct filling *f, const struct tenant_queue *queue)
 }
 
 // Returns true if sharing `blocks` blocks with the chain saves enough rows of the request `r`. If `other` would also
-// share blocks with the chain, only the blocks beyond those of `other` count.
+// share blocks with the chain, the number of its shared blocks is subtracted first.
 static bool sharing_pays(const struct filling *f, const struct sched_request *r, int blocks,
                          const struct sched_request *other)
 {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Packs bins online. A bin is a set of requests that is sent to one node in one message. Whenever a node has room, the
 // planner fills one bin for it from the whole waiting set. The other requests stay packable with later arrivals
-// (dataset-level prepacking, arXiv 2404.09529, applied to a queue). If no request arrives meanwhile, the bins are those
-// of first-fit decreasing. The rules of admission follow, each with the test that fails if the rule is broken:
+// (dataset-level prepacking, arXiv 2404.09529, applied to a queue). If no request arrives meanwhile, this is first-fit
+// decreasing. The rules of admission follow, each with the test that fails if the rule is broken:
 //
 // 1. The next bin goes to the node predicted to finish first. An idle node gets any bin. A busy node gets a bin only in
 //    three cases: it costs little more per row than a full bin, has an overdue request, or takes the last sequence
@@ -11,9 +11,8 @@
 // 2. A bin and the rows of the node's decoding sequences fit one pass. The bin fits the node's free sequence slots and
 //    KV blocks.
 //       check_long_prompts: a_bin_leaves_the_rows_of_decodes_and_half_a_pass_for_a_long_prompt
-// 3. A prompt longer than a pass (a long prompt) takes half of its bin and of the following bins, until it is computed.
-// A
-//    node computes one long prompt at a time.
+// 3. A prompt longer than a pass (a long prompt) takes half of its bin and of the following bins until it is computed.
+//    A node computes one long prompt at a time.
 //       check_long_prompts: short_prompts_have_their_first_token_two_passes_after_two_long_ones
 // 4. Overdue requests go first, by due time. They get the whole bin if all of them fit. Otherwise they get half of its
 //    rows and slots.
