@@ -253,7 +253,7 @@ struct node_status {
 };
 struct bin_totals {
     uint64_t bins, items, tokens, capacity_tokens;
-    uint64_t scan_cost; // waiting requests examined to fill the bins
+    uint64_t scan_cost; // waiting requests and tenant queues examined to fill the bins
     uint64_t plans,     // plans made: how often a node was asked for a bin
         node_visits;    // steps of searches in the index of nodes (node_index.h)
 };
